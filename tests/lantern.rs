@@ -54,7 +54,11 @@ fn answer(mut stream: Stream) -> String {
         match output {
             Output::Token { text, .. } | Output::Finished { text, .. } => answer.push_str(&text),
             Output::Failed(error) => panic!("{error}"),
-            Output::Done { .. } | Output::PromptLogprobs(_) | Output::Progress(_) | Output::Noted { .. } => {}
+            Output::Done { .. }
+            | Output::PromptLogprobs(_)
+            | Output::Embedding(_)
+            | Output::Progress(_)
+            | Output::Noted { .. } => {}
         }
     }
     answer

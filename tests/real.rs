@@ -92,6 +92,7 @@ fn chosen(mut stream: Stream) -> Vec<Chosen> {
             Output::Finished { .. }
             | Output::Done { .. }
             | Output::PromptLogprobs(_)
+            | Output::Embedding(_)
             | Output::Progress(_)
             | Output::Noted { .. } => {}
         }

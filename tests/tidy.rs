@@ -39,7 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("replay", &["engine", "sim", "ledger", "scheduler", "model", "checkpoint", "files"]),
     ("plan", &["roofline", "kernels", "scheduler", "sim", "figures"]),
-    ("server", &["dialect", "engine", "replay", "model", "text", "roofline", "scheduler", "plan", "figures"]),
+    ("server", &["dialect", "engine", "files", "replay", "model", "text", "roofline", "scheduler", "plan", "figures"]),
     ("sim", &["scheduler", "files", "figures"]),
     ("launch", &["engine", "model", "text", "checkpoint", "hub", "kernels"]),
     ("load", &["sim", "ledger", "figures"]),

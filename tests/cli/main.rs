@@ -1,5 +1,6 @@
 //! The binary as a stranger meets it: first lines, wrong flags, broken files, pipes, terminals, signals.
 
+mod batch;
 mod bench;
 mod bench_serve;
 mod chat;

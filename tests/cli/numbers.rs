@@ -69,6 +69,8 @@ impl Runs {
         let base: Vec<String> = match verb {
             "run" => ["Once", "--raw", "-q", "--max-tokens", "2"].map(String::from).to_vec(),
             "serve" => ["--port", "0", "--json"].map(String::from).to_vec(),
+            // Nobody is asked: the file is none.
+            "batch" => ["-i", "/nowhere/in", "-o", "/nowhere/out"].map(String::from).to_vec(),
             "bench" => ["-p", "8", "-n", "2", "--repetitions", "1"].map(String::from).to_vec(),
             "lab" => {
                 let out = at("lab");

@@ -10,6 +10,7 @@ The client parses every answer into its own types, so a field of a wrong type or
 import json
 import math
 import sys
+import time
 import traceback
 import urllib.request
 
@@ -344,6 +345,66 @@ def the_raw_answer_has_its_request_id(client, model):
     raw = client.chat.completions.with_raw_response.create(
         model=model, messages=STORY, max_tokens=2, extra_headers={"X-Request-Id": "mine-1"})
     assert raw.headers["x-request-id"] == "mine-1" and raw.parse()._request_id == "mine-1"
+
+
+
+@test
+def texts_have_vectors(client, model):
+    texts = ["A fox ran through the forest.", "The fox ran in the wood.", "17 + 25 = 42"]
+    # The client asks for base64 and decodes it.
+    listed = client.embeddings.create(model=model, input=texts)
+    assert [item.index for item in listed.data] == [0, 1, 2] and listed.usage.prompt_tokens > 10
+    for item in listed.data:
+        assert abs(math.sqrt(sum(x * x for x in item.embedding)) - 1) < 1e-4
+    floats = client.embeddings.create(model=model, input=texts[1], encoding_format="float").data[0].embedding
+    assert max(abs(a - b) for a, b in zip(floats, listed.data[1].embedding)) < 1e-6
+    assert len(client.embeddings.create(model=model, input=texts, dimensions=8).data[2].embedding) == 8
+    raises(openai.BadRequestError, lambda: client.embeddings.create(model=model, input=[]), param="input")
+
+
+@test
+def a_batch_is_answered(client, model):
+    lines = [
+        {"custom_id": f"ask-{n}", "method": "POST", "url": "/v1/chat/completions",
+         "body": {"model": model, "messages": [{"role": "user", "content": f"What is {n} + {n}?"}], "temperature": 0}}
+        for n in range(20)
+    ]
+    lines.append({**lines[0], "custom_id": "wrong", "body": {**lines[0]["body"], "temperature": 99}})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    file = client.files.create(file=("in.jsonl", text.encode()), purpose="batch")
+    assert file.purpose == "batch" and file.bytes == len(text) and client.files.retrieve(file.id).id == file.id
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"who": "test"}
+    )
+    until = time.monotonic() + 120
+    while batch.status not in ("completed", "failed", "cancelled"):
+        assert time.monotonic() < until, batch
+        time.sleep(0.05)
+        batch = client.batches.retrieve(batch.id)
+    assert batch.status == "completed" and batch.metadata == {"who": "test"}, batch
+    counts = batch.request_counts
+    assert (counts.total, counts.completed, counts.failed) == (21, 20, 1)
+    answers = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+    said = {answer["custom_id"]: answer["response"]["body"]["choices"][0]["message"]["content"] for answer in answers}
+    assert len(said) == 20
+    alone = client.chat.completions.create(**lines[7]["body"])
+    assert said["ask-7"] == alone.choices[0].message.content
+    errors = client.files.content(batch.error_file_id).text
+    assert json.loads(errors)["custom_id"] == "wrong"
+    assert batch.id in [entry.id for entry in client.batches.list()]
+    assert file.id in [entry.id for entry in client.files.list(purpose="batch")]
+    assert client.files.delete(file.id).deleted
+    raises(openai.NotFoundError, lambda: client.files.retrieve(file.id))
+    raises(openai.BadRequestError, lambda: client.batches.cancel(batch.id))
+
+
+@test
+def a_thought_has_a_budget(client, model):
+    ask = {"model": model, "messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0}
+    free = client.chat.completions.create(**ask)
+    cut = client.chat.completions.create(**ask, extra_body={"thinking_token_budget": 4})
+    thought, short = (answer.choices[0].message.model_extra["reasoning"] for answer in (free, cut))
+    assert len(short) < len(thought) and thought.startswith(short.rstrip())
 
 
 def tokenize(client, text):

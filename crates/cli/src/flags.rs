@@ -5,6 +5,7 @@
 //! Where a flag means the same as in vLLM it has vLLM's name; short names are those of llama.cpp. Nothing but flags
 //! (through `env = ...`) and [`crate::environment`] reads the environment.
 
+mod batch;
 mod bench;
 mod bench_serve;
 mod doctor;
@@ -25,6 +26,7 @@ mod why;
 
 use clap::{Parser, Subcommand};
 
+pub(crate) use self::batch::BatchFlags;
 pub(crate) use self::bench::{BenchFlags, Output};
 pub(crate) use self::bench_serve::{BenchServeFlags, LoadApi, LoadDataset, RampUp};
 pub(crate) use self::doctor::DoctorFlags;
@@ -64,6 +66,12 @@ pub(crate) enum Command {
     Run(RunFlags),
     /// Serve the OpenAI API over HTTP.
     Serve(Box<ServeFlags>),
+    /// Answer a file of requests, a line each, into a file of answers: OpenAI's batches without a server.
+    ///
+    /// Lines are {"custom_id": "..", "url": "/v1/chat/completions", "body": {..}}. The whole file is checked before the
+    /// first is asked. Stopped in the middle, by Ctrl-C or otherwise, the same command goes on where it was, and asks
+    /// no line twice. Exit code 1: some lines were refused; their answers say why.
+    Batch(BatchFlags),
     /// Measure prefill and decode, beside the machine's limits measured in the same run.
     ///
     /// Flags and rows are llama-bench's. `pp512` is a prompt of 512 tokens, `tg128` is 128 decode steps, `@ d1024`

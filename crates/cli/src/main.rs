@@ -51,6 +51,7 @@ fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Run(flags) => commands::run::run(flags),
         Command::Serve(flags) => commands::serve::serve(flags),
+        Command::Batch(flags) => commands::batch::batch(flags),
         Command::Bench(flags) => commands::bench::bench(flags),
         Command::BenchServe(flags) => commands::bench_serve::bench_serve(flags),
         Command::Quality(flags) => commands::quality::quality(flags),

@@ -376,8 +376,8 @@ impl Thoughts {
         THOUGHTS.iter().find(|(_, thoughts)| *thoughts == self).map_or("", |(name, _)| name)
     }
 
-    /// The text that ends a thought, as the family writes it: for a budget of tokens that is used up.
-    pub fn closing(&self) -> &'static str {
+    /// See [`crate::ThoughtMarks::closing`].
+    pub fn closing(self) -> &'static str {
         self.closing
     }
 

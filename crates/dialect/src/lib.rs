@@ -85,6 +85,19 @@ pub struct Tool {
     pub strict: bool,
 }
 
+/// How a thought is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThoughtMarks {
+    /// Whether the answer begins inside it.
+    pub is_open: bool,
+    /// What opens one, at the beginning of an answer.
+    pub opens: &'static [&'static str],
+    /// What closes it.
+    pub closes: &'static [&'static str],
+    /// The text that closes it from outside, as the family writes it: for a budget of tokens that is used up.
+    pub closing: &'static str,
+}
+
 /// How a model writes what is not text. Nothing, by default: all that it writes is text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dialect {
@@ -123,6 +136,17 @@ impl Dialect {
         marks.sort_unstable();
         marks.dedup();
         marks
+    }
+
+    /// How a thought in an answer to this prompt begins and ends, if the model thinks.
+    pub fn thought(&self, prompt_end: &str) -> Option<ThoughtMarks> {
+        let thoughts = self.thoughts?;
+        Some(ThoughtMarks {
+            is_open: self.opens_thought(prompt_end),
+            opens: thoughts.opens(),
+            closes: thoughts.closes(),
+            closing: thoughts.closing(),
+        })
     }
 
     /// Whether an answer to this prompt begins inside a thought.

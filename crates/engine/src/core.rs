@@ -26,7 +26,7 @@ use text::detokenizer::{Detokenizer, StopStrings};
 use text::tokenizer::Tokenizer;
 
 use crate::counters::Gauges;
-use crate::door::ValidatedRequest;
+use crate::door::{OfPrompt, ValidatedRequest};
 use crate::draft::{Drafted, Drafting};
 use crate::journal::{Fact, Journal, Log, Receipt};
 use crate::output::{Outlet, Output, RequestError, TokenLogprob};
@@ -55,8 +55,8 @@ struct Active {
     seed: u64,
     outputs: Outlet,
     answers: Vec<Answer>,
-    /// Its prompt's log probabilities are still wanted, each beside so many of the likeliest.
-    scores: Option<u32>,
+    /// What is still wanted of its prompt.
+    of_prompt: OfPrompt,
     prompt_logprobs: Vec<Option<TokenLogprob>>,
     ticket: Option<Ticket>,
     /// What its client knows of its prompt, if it wants to know.
@@ -179,7 +179,7 @@ impl EngineCore {
             stop: validated.stop.clone(),
             priority: validated.priority,
             salt: validated.salt,
-            use_prefix_cache: validated.prompt_logprobs.is_none(),
+            use_prefix_cache: !validated.of_prompt.needs_all(),
             tenant: validated.tenant,
             targets: validated.targets,
             arrived: arrived.at,
@@ -198,10 +198,10 @@ impl EngineCore {
         let answers = (0..validated.num_answers).map(|_| self.new_answer(&validated, is_noted)).collect();
         let Arrived { held, ticket, .. } = arrived;
         self.journal.take(Fact::Admitted { request, validated: Box::new(validated.clone()), now, held });
-        let scores = validated.prompt_logprobs;
+        let of_prompt = validated.of_prompt;
         let heard = validated.progress.then(Heard::default);
         let prompt_logprobs = Vec::new();
-        let active = Active { request: validated, seed, outputs, answers, scores, prompt_logprobs, ticket, heard };
+        let active = Active { request: validated, seed, outputs, answers, of_prompt, prompt_logprobs, ticket, heard };
         self.active.insert(id, active);
         self.write();
         Ok(())

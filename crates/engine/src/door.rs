@@ -117,6 +117,9 @@ pub struct RawRequest {
     pub shown_tokens: Arc<[TokenId]>,
     pub logprobs: Option<i64>,
     pub prompt_logprobs: Option<i64>,
+    /// Nothing but the vector of its prompt is wanted ([`Output::Embedding`](crate::Output::Embedding)): `max_tokens` must
+    /// be 0.
+    pub embed: bool,
     pub priority: Option<i64>,
     pub class: Option<ServiceClass>,
     pub cache_salt: Option<String>,
@@ -167,6 +170,7 @@ impl RawRequest {
             shown_tokens: Arc::default(),
             logprobs: None,
             prompt_logprobs: None,
+            embed: false,
             priority: None,
             class: None,
             cache_salt: None,
@@ -203,6 +207,39 @@ impl Rejection {
     }
 }
 
+/// What is wanted of a prompt itself, beside its answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OfPrompt {
+    #[default]
+    Nothing,
+    /// Of each token the log probability, beside so many of the likeliest.
+    LogProbs(u32),
+    /// Of the last token what the head reads.
+    Embedding,
+}
+
+impl OfPrompt {
+    fn asked(raw: &RawRequest) -> Result<OfPrompt, Rejection> {
+        let logprobs = logprob_count("prompt_logprobs", raw.prompt_logprobs)?;
+        match (logprobs, raw.embed) {
+            (None, false) => Ok(OfPrompt::Nothing),
+            (Some(top), false) => Ok(OfPrompt::LogProbs(top)),
+            (None, true) if raw.max_tokens == Some(0) => Ok(OfPrompt::Embedding),
+            (None, true) => {
+                Err(Rejection::of("max_tokens", "a prompt that is embedded has no answer: max_tokens is 0"))
+            }
+            (Some(_), true) => {
+                Err(Rejection::of("prompt_logprobs", "a prompt that is embedded has no log probabilities"))
+            }
+        }
+    }
+
+    /// Whether every row of the prompt has to be computed.
+    pub(crate) fn needs_all(self) -> bool {
+        matches!(self, OfPrompt::LogProbs(_))
+    }
+}
+
 /// A request that passed the door.
 #[derive(Clone, Debug)]
 pub struct ValidatedRequest {
@@ -216,7 +253,8 @@ pub struct ValidatedRequest {
     pub(crate) sampling: SamplingParams,
     /// Drawn by the engine when the caller named none.
     pub(crate) seed: Option<u64>,
-    pub(crate) prompt_logprobs: Option<u32>,
+    /// What is wanted of the prompt itself.
+    pub(crate) of_prompt: OfPrompt,
     pub(crate) priority: Priority,
     pub(crate) salt: u64,
     /// One number per API key.
@@ -254,6 +292,7 @@ impl ValidatedRequest {
             logit_bias: sampling.bias.iter().map(|&(id, bias)| (i64::from(id), f64::from(bias))).collect(),
             logprobs: sampling.logprobs.map(i64::from),
             prompt_logprobs: entry.prompt_logprobs.map(i64::from),
+            embed: entry.embed,
             stop: entry.stop.clone(),
             ignore_eos: true,
             include_stop_str_in_output: entry.include_stop,
@@ -306,7 +345,7 @@ impl ValidatedRequest {
 
     /// The same for the tokens of the prompt.
     pub fn prompt_logprobs(&self) -> Option<u32> {
-        self.prompt_logprobs
+        if let OfPrompt::LogProbs(top) = self.of_prompt { Some(top) } else { None }
     }
 
     /// Whether each answer is to have a receipt ([`Output::Noted`](crate::Output::Noted)).
@@ -335,14 +374,14 @@ pub(crate) fn validate(
     let salt = salt(raw.tenant.as_ref(), raw.cache_salt.as_deref(), salt_key)?;
     let tenant = raw.tenant.map_or(0, |digest| first_8_bytes(&digest));
     let targets = targets(&raw, model, default_targets)?;
-    let prompt_logprobs = logprob_count("prompt_logprobs", raw.prompt_logprobs)?;
+    let of_prompt = OfPrompt::asked(&raw)?;
     let class = raw.class.unwrap_or_default();
     let priority = priority(raw.priority, class, raw.may_be_urgent)?;
     let stop_token_ids = stop_tokens(&raw, model)?;
     let prompt = tokenize(&raw, model)?;
     let prediction = prediction(&raw, model)?;
     let rule = rule(&raw, model)?;
-    let stop = stop_rules(&raw, stop_token_ids, prompt.len(), prompt_logprobs.is_some(), model)?;
+    let stop = stop_rules(&raw, stop_token_ids, prompt.len(), of_prompt != OfPrompt::Nothing, model)?;
     Ok(ValidatedRequest {
         prompt: prompt.into(),
         num_answers,
@@ -353,7 +392,7 @@ pub(crate) fn validate(
         shown_tokens: raw.shown_tokens,
         sampling,
         seed: raw.seed.map(|seed| seed as u64),
-        prompt_logprobs,
+        of_prompt,
         priority,
         salt,
         tenant,
@@ -652,14 +691,14 @@ fn stop_rules(
     raw: &RawRequest,
     stop_token_ids: Vec<TokenId>,
     prompt_tokens: usize,
-    scores_prompt: bool,
+    reads_prompt: bool,
     model: &ModelInfo,
 ) -> Result<StopRules, Rejection> {
     let room = model.max_model_len - prompt_tokens;
     let max_tokens = match raw.max_tokens {
         None | Some(-1) => room,
-        // A request may ask for nothing but its prompt's log probabilities.
-        Some(0) if scores_prompt => 0,
+        // A request may ask for nothing but what can be said of its prompt.
+        Some(0) if reads_prompt => 0,
         Some(asked) if asked < 1 => {
             let message = format!("max_tokens must be at least 1, or -1 for all that the context leaves, got {asked}");
             return Err(Rejection::of("max_tokens", message));

@@ -78,7 +78,7 @@ pub use door::{
     Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
 pub use draft::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
-pub use grammar::{ConstraintError, Rule};
+pub use grammar::{ConstraintError, Rule, ThoughtBudget};
 pub use history::Second;
 pub use kernels::room::Limit as MemoryLimit;
 pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};

@@ -12,6 +12,7 @@ use std::ops::Range;
 use model::{Batch, Span};
 use scheduler::{Rows, Scheduler, SeqId, Sequence, Step, TokenId};
 
+use crate::door::OfPrompt;
 use crate::draft::Guesses;
 
 /// What one row of logits is wanted for.
@@ -23,8 +24,8 @@ pub(crate) struct LogitRow {
     pub(crate) position: usize,
     /// Tokens to sample from it.
     pub(crate) samples: usize,
-    /// The prompt's next token is to be judged by it.
-    pub(crate) scores: bool,
+    /// What it tells of the prompt: judges its next token, or is its last.
+    pub(crate) of_prompt: OfPrompt,
     /// Its token is a guess: the row counts if that is what the row before it gives.
     pub(crate) guess: Option<TokenId>,
     /// How many guesses there are up to this row: that many tokens of its run come before its own.
@@ -32,11 +33,11 @@ pub(crate) struct LogitRow {
 }
 
 /// Fills `batch` and `logit_rows` (one entry per row of `batch.logit_rows`) from `step`. Both are cleared first and
-/// keep their memory. `scores` says whose prompt wants its log probabilities, `guesses` which tokens the drafts are.
+/// keep their memory. `of_prompt` says what is wanted of whose prompt, `guesses` which tokens the drafts are.
 pub(crate) fn lower(
     step: &Step,
     scheduler: &Scheduler,
-    scores: impl Fn(&Sequence) -> bool,
+    of_prompt: impl Fn(&Sequence) -> OfPrompt,
     guesses: &Guesses,
     batch: &mut Batch,
     logit_rows: &mut Vec<LogitRow>,
@@ -53,14 +54,18 @@ pub(crate) fn lower(
         };
         push_span(sequence, guesses, start..start + len, 0, batch);
         // Who has a token has its prompt behind it.
-        let scores = sequence.num_generated() == 0 && scores(sequence);
+        let of_prompt = if sequence.num_generated() == 0 { of_prompt(sequence) } else { OfPrompt::Nothing };
         for row in 0..len {
             let samples = if row + drafts + 1 >= len { samples } else { 0 };
-            if scores || samples > 0 {
+            let of_prompt = match of_prompt {
+                OfPrompt::Embedding if start + row + 1 < sequence.tokens().len() => OfPrompt::Nothing,
+                of_prompt => of_prompt,
+            };
+            if of_prompt != OfPrompt::Nothing || samples > 0 {
                 let ahead = (row + drafts + 1).saturating_sub(len);
                 let guess = ahead.checked_sub(1).map(|index| guesses[index]);
                 batch.logit_rows.push((first_row + row) as u32);
-                logit_rows.push(LogitRow { seq, position: start + row, samples, scores, guess, ahead });
+                logit_rows.push(LogitRow { seq, position: start + row, samples, of_prompt, guess, ahead });
             }
         }
     }

@@ -164,6 +164,9 @@ pub struct PromptProgress {
 pub enum Output {
     /// The prompt's log probabilities, one entry per prompt token; `None` for the first. Sent before any token.
     PromptLogprobs(Vec<Option<TokenLogprob>>),
+    /// The vector of the prompt, `[hidden_size]`, for who asked for nothing else (`RawRequest::embed`): the state of its
+    /// last token behind the final norm, which the language-model head reads. Not normalised.
+    Embedding(Vec<f32>),
     /// How far the prompt is read, to whoever asked (`RawRequest::progress`): once when it begins, then after each step
     /// that read some of it. Sent before any token.
     Progress(PromptProgress),

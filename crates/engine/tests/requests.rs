@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{ask, gather, greedy, options, start, used_blocks_when_quiet};
+use common::{Outcome, ask, gather, greedy, options, start, used_blocks_when_quiet};
 use engine::{EngineOptions, FinishReason, Output, Prompt, RawRequest, RequestError, SubmitError};
 
 #[test]
@@ -98,6 +98,47 @@ fn prompt_logprobs_cover_the_prompt_and_agree_with_generation() {
     assert_eq!(scored, drawn, "reading a text and writing it give the same bits");
     let outcome = gather(stream, 1);
     assert_eq!((outcome.usage.completion_tokens, outcome.answers[0].reason), (0, Some(FinishReason::Length)));
+}
+
+#[test]
+fn a_prompt_has_one_vector_however_it_is_read() {
+    let embed =
+        |text: &str| RawRequest { embed: true, max_tokens: Some(0), ..RawRequest::new(Prompt::Text(text.to_owned())) };
+    let texts: Vec<String> = (1..9).map(|n| format!("{} {n}", "The old fox told a story.".repeat(n * n))).collect();
+    let bits = |outcome: &Outcome| outcome.embedding.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    let alone: Vec<Vec<u32>> = {
+        let engine = start(&EngineOptions { threads: Some(1), ..options() });
+        texts.iter().map(|text| bits(&ask(&engine, embed(text)))).collect()
+    };
+    assert!(alone.iter().all(|vector| vector.len() == alone[0].len() && vector.iter().any(|&bits| bits != 0)));
+    assert_eq!(alone.iter().collect::<std::collections::HashSet<_>>().len(), alone.len(), "each text has its own");
+    for rows in [16, 512] {
+        let engine = start(&EngineOptions { max_num_batched_tokens: rows, ..options() });
+        // Side by side, in chunks, beside answers; and again, from the prefix cache.
+        for again in [false, true] {
+            let writes = engine.submit(engine.validate(greedy("Once upon a time", 40)).expect("valid")).expect("room");
+            let streams: Vec<_> = texts
+                .iter()
+                .map(|text| engine.submit(engine.validate(embed(text)).expect("valid")).expect("room"))
+                .collect();
+            for (stream, alone) in streams.into_iter().zip(&alone) {
+                let outcome = gather(stream, 1);
+                assert_eq!(&bits(&outcome), alone, "{rows} rows");
+                assert_eq!((outcome.usage.completion_tokens, outcome.answers[0].tokens.len()), (0, 0));
+                assert!(!again || outcome.usage.prompt_tokens < 33 || outcome.usage.cached_tokens > 0, "{outcome:?}");
+            }
+            gather(writes, 1);
+        }
+    }
+    let engine = start(&options());
+    for (param, raw) in [
+        ("max_tokens", RawRequest { max_tokens: Some(1), ..embed("x") }),
+        ("max_tokens", RawRequest { max_tokens: None, ..embed("x") }),
+        ("prompt_logprobs", RawRequest { prompt_logprobs: Some(1), ..embed("x") }),
+        ("max_tokens", RawRequest { embed: false, ..embed("x") }),
+    ] {
+        assert_eq!(engine.validate(raw).expect_err("refused").param, Some(param));
+    }
 }
 
 #[test]

@@ -15,16 +15,20 @@
 //! **A mask is a pure function of the rule, the vocabulary and the tokens before it.** Each answer has a lexer of its
 //! own, made when the rule was compiled and shared with nobody: what one answer has made of it changes no other's.
 //!
+//! A thought that may take so many tokens (`budget.rs`) is a rule too: it masks nothing until it closes the thought.
+//!
 //! **A rule is a program from a stranger.** Compiling counts steps and not time, and what no step counts is counted
 //! before (`limits.rs`), so the same rule is refused on every machine; a mask counts too, and a rule that takes more
 //! ends its own answer. Whoever follows chains of rules does so on a stack that is as deep as the limits let chains be.
 
+mod budget;
 mod constraint;
 mod gbnf;
 mod limits;
 mod rule;
 mod vocabulary;
 
+pub use budget::ThoughtBudget;
 pub use constraint::{Constraint, ConstraintError};
 pub use rule::{MAX_CHOICES, MAX_RULE_BYTES, Rule, RuleError};
 pub use vocabulary::{Grammar, Vocabulary};

@@ -4,6 +4,7 @@ use llguidance::api::TopLevelGrammar;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::budget::ThoughtBudget;
 use crate::{gbnf, limits};
 
 /// Longest rule in bytes of its JSON. The schemas of a hundred tools are a quarter of it.
@@ -39,6 +40,13 @@ pub enum Rule {
         thought: String,
         /// The rest.
         rule: Box<Rule>,
+    },
+    /// Anything, or what another rule wants, in which a thought has an end.
+    Budget {
+        /// Of the thought.
+        thought: ThoughtBudget,
+        /// What the whole answer must look like.
+        rule: Option<Box<Rule>>,
     },
 }
 
@@ -87,12 +95,16 @@ pub enum RuleError {
 }
 
 impl Rule {
+    /// The budget of its thought, and what it says beside that.
+    pub(crate) fn parts(&self) -> (Option<&ThoughtBudget>, Option<&Rule>) {
+        match self {
+            Rule::Budget { thought, rule } => (Some(thought), rule.as_deref()),
+            other => (None, Some(other)),
+        }
+    }
+
     /// In the compiler's words.
     pub(crate) fn grammar(&self) -> Result<TopLevelGrammar, RuleError> {
-        let bytes = self.bytes();
-        if bytes > MAX_RULE_BYTES {
-            return Err(RuleError::TooLong { bytes });
-        }
         match self {
             Rule::JsonObject => Ok(TopLevelGrammar::from_json_schema(with_spaces(&json!({"type": "object"})))),
             Rule::JsonSchema(schema) => {
@@ -129,7 +141,14 @@ impl Rule {
                 }
                 Ok(whole)
             }
+            Rule::Budget { .. } => Err(RuleError::Refused("a budget is the outermost of rules".to_owned())),
         }
+    }
+
+    /// Refuses what is too long to be looked at.
+    pub(crate) fn check_length(&self) -> Result<(), RuleError> {
+        let bytes = self.bytes();
+        if bytes > MAX_RULE_BYTES { Err(RuleError::TooLong { bytes }) } else { Ok(()) }
     }
 
     fn bytes(&self) -> usize {
@@ -139,6 +158,7 @@ impl Rule {
             Rule::Regex(text) | Rule::Lark(text) | Rule::Gbnf(text) => text.len(),
             Rule::Choice(texts) => texts.iter().map(String::len).sum(),
             Rule::Behind { thought, rule } => thought.len() + rule.bytes(),
+            Rule::Budget { thought, rule } => thought.bytes() + rule.as_ref().map_or(0, |rule| rule.bytes()),
         }
     }
 }

@@ -10,6 +10,7 @@ use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, T
 use llguidance::{Matcher, ParserFactory};
 use text::tokenizer::Tokenizer;
 
+use crate::budget::ThoughtBudget;
 use crate::constraint::Constraint;
 use crate::rule::{Rule, RuleError};
 
@@ -49,8 +50,9 @@ pub struct Vocabulary {
 /// A rule that was compiled for a vocabulary. Clones share it.
 #[derive(Clone)]
 pub struct Grammar {
-    /// Has accepted nothing, and never will.
-    fresh: Arc<Mutex<Matcher>>,
+    /// Has accepted nothing, and never will. `None`: any text will do.
+    fresh: Option<Arc<Mutex<Matcher>>>,
+    budget: Option<(Arc<ThoughtBudget>, TokEnv)>,
 }
 
 impl Vocabulary {
@@ -111,9 +113,20 @@ impl Vocabulary {
         if let Some(grammar) = self.find(rule) {
             return Ok(grammar);
         }
-        let grammar = rule.grammar()?;
-        let fresh = on_a_deep_stack(|| self.fresh(grammar))?;
-        let grammar = Grammar { fresh: Arc::new(Mutex::new(fresh)) };
+        rule.check_length()?;
+        let (budget, rest) = rule.parts();
+        let fresh = match rest {
+            Some(rest) => {
+                let grammar = rest.grammar()?;
+                Some(Arc::new(Mutex::new(on_a_deep_stack(|| self.fresh(grammar))?)))
+            }
+            None => None,
+        };
+        let env = self.factory.tok_env();
+        if budget.is_some_and(|budget| budget.closing.iter().any(|&id| id as usize >= env.tok_trie().vocab_size())) {
+            return Err(RuleError::Refused("the end of its thought has tokens that this model has not".to_owned()));
+        }
+        let grammar = Grammar { fresh, budget: budget.map(|budget| (Arc::new(budget.clone()), env.clone())) };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.truncate(MOST_KEPT - 1);
         kept.push_front((rule.clone(), grammar.clone()));
@@ -159,8 +172,11 @@ impl fmt::Debug for Vocabulary {
 impl Grammar {
     /// For an answer that has no token yet.
     pub fn constraint(&self) -> Constraint {
-        let fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
-        Constraint::new(fresh.deep_clone())
+        let matcher = self.fresh.as_ref().map(|fresh| {
+            let fresh = fresh.lock().unwrap_or_else(PoisonError::into_inner);
+            fresh.deep_clone()
+        });
+        Constraint::new(matcher, self.budget.clone())
     }
 }
 

@@ -32,7 +32,7 @@ fn judged(rule: Rule) -> Option<String> {
         let mut dice = 1u64;
         for at in 0..24 {
             // A rule that takes too many steps ends its own answer.
-            let Ok(mask) = constraint.mask(at) else { break };
+            let Ok(Some(mask)) = constraint.mask(at) else { break };
             let allowed: Vec<u32> =
                 (0..TOKENIZER.vocab_size() as u32).filter(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1).collect();
             dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

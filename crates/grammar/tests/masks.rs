@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use grammar::{Constraint, Rule, RuleError, Vocabulary};
+use grammar::{Constraint, Rule, RuleError, ThoughtBudget, Vocabulary};
 use serde_json::{Map, Value, json};
 use text::tokenizer::Tokenizer;
 
@@ -19,6 +19,11 @@ fn constraint(rule: &Rule) -> Constraint {
     VOCABULARY.compile(rule).unwrap_or_else(|error| panic!("{rule:?}: {error}")).constraint()
 }
 
+/// The mask, all of whose tokens the rule's own grammar has chosen.
+fn mask(constraint: &mut Constraint, at: usize) -> &[u32] {
+    constraint.mask(at).unwrap().expect("not all may follow")
+}
+
 fn allows(mask: &[u32], token: u32) -> bool {
     mask[token as usize / 32] >> (token % 32) & 1 == 1
 }
@@ -27,15 +32,15 @@ fn allows(mask: &[u32], token: u32) -> bool {
 fn walk(rule: &Rule, tokens: &[u32]) -> (usize, bool) {
     let mut constraint = constraint(rule);
     for (at, &token) in tokens.iter().enumerate() {
-        if !allows(constraint.mask(at).unwrap(), token) {
-            return (at, allows(constraint.mask(at).unwrap(), *END));
+        if !allows(mask(&mut constraint, at), token) {
+            return (at, allows(mask(&mut constraint, at), *END));
         }
         constraint.accept(token).unwrap();
         if constraint.is_complete(at + 1) {
             return (at + 1, true);
         }
     }
-    (tokens.len(), allows(constraint.mask(tokens.len()).unwrap(), *END))
+    (tokens.len(), allows(mask(&mut constraint, tokens.len()), *END))
 }
 
 /// Whether the text is an answer to the rule: in the model's own tokens, and byte by byte.
@@ -113,7 +118,7 @@ fn spaces_between_parts_of_json_have_an_end() {
     let mut at = 0;
     let mut push = |text: &str| {
         for token in TOKENIZER.encode_plain(text).unwrap() {
-            if !allows(constraint.mask(at).unwrap(), token) {
+            if !allows(mask(&mut constraint, at), token) {
                 return false;
             }
             constraint.accept(token).unwrap();
@@ -132,18 +137,18 @@ fn it_goes_back_to_where_it_is_asked() {
     let mut straight = constraint(&rule);
     let mut masks = Vec::new();
     for (at, &token) in tokens.iter().enumerate() {
-        masks.push(straight.mask(at).unwrap().to_vec());
+        masks.push(mask(&mut straight, at).to_vec());
         straight.accept(token).unwrap();
     }
     for back in 0..tokens.len() {
         let mut other = constraint(&rule);
         for (at, &token) in tokens.iter().enumerate() {
-            assert_eq!(other.mask(at).unwrap(), masks[at]);
+            assert_eq!(mask(&mut other, at), masks[at]);
             other.accept(token).unwrap();
         }
         // From its end to any place before, and on from there.
         for at in back..tokens.len() {
-            assert_eq!(other.mask(at).unwrap(), masks[at], "back to {back}, at {at}");
+            assert_eq!(mask(&mut other, at), masks[at], "back to {back}, at {at}");
             other.accept(tokens[at]).unwrap();
         }
     }
@@ -153,7 +158,7 @@ fn it_goes_back_to_where_it_is_asked() {
 fn special_tokens_follow_only_what_is_complete() {
     let mut constraint = constraint(&Rule::Regex("a*".into()));
     for at in 0..3 {
-        let mask = constraint.mask(at).unwrap().to_vec();
+        let mask = mask(&mut constraint, at).to_vec();
         for id in (0..TOKENIZER.vocab_size() as u32).filter(|&id| TOKENIZER.is_special(id)) {
             assert_eq!(allows(&mask, id), id == *END, "token {id}");
         }
@@ -186,4 +191,103 @@ fn what_is_no_rule_is_refused_with_the_reason() {
         assert!(text.contains(word) && !text.contains('\n') && text.len() < 400, "{text}");
         assert!(!matches!(error, RuleError::NoTokenizer));
     }
+}
+
+fn tokens(text: &str) -> Vec<u32> {
+    TOKENIZER.encode_plain(text).unwrap()
+}
+
+fn thought(tokens_of_it: u32, is_open: bool) -> ThoughtBudget {
+    ThoughtBudget {
+        tokens: tokens_of_it,
+        is_open,
+        opens: vec!["<think>".to_owned()],
+        closes: vec!["</think>".to_owned()],
+        closing: tokens("\n</think>\n\n"),
+    }
+}
+
+/// What the one token is that may follow, if it is one.
+fn only(constraint: &mut Constraint, at: usize) -> Option<u32> {
+    let mask = constraint.mask(at).unwrap()?;
+    let mut all = (0..mask.len() as u32 * 32).filter(|&token| allows(mask, token));
+    all.next().filter(|_| all.next().is_none())
+}
+
+#[test]
+fn a_thought_is_closed_when_its_tokens_are_used_up() {
+    let answers = [
+        // Prompt's end, answer without a budget; tokens of the thought, if there is one.
+        (true, " The fox is old", Some(0)),
+        (false, "<think> The fox is old", Some(tokens("<think>").len())),
+        (false, "  <think> The fox is old", Some(tokens("  <think>").len())),
+        (false, "The fox is old. <think> And so on", None),
+        (false, "<thin air", None),
+    ];
+    for (is_open, text, begins) in answers {
+        for budget in 0..6 {
+            let rule = Rule::Budget { thought: thought(budget, is_open), rule: None };
+            let mut constraint = constraint(&rule);
+            let drawn = tokens(text);
+            let cut = begins.map(|begins| begins + budget as usize).filter(|&cut| cut < drawn.len());
+            for (at, &token) in drawn[..cut.unwrap_or(drawn.len())].iter().enumerate() {
+                assert_eq!(constraint.mask(at).unwrap(), None, "{text:?} with {budget}, token {at}");
+                constraint.accept(token).unwrap();
+            }
+            let Some(cut) = cut else { continue };
+            let closing = tokens("\n</think>\n\n");
+            for (at, &token) in closing.iter().enumerate() {
+                assert_eq!(only(&mut constraint, cut + at), Some(token), "{text:?} with {budget}");
+                // Guesses see the same, and are not remembered.
+                assert_eq!(constraint.mask_behind(cut + at, &[token ^ 1]), None);
+                assert!(constraint.mask_behind(cut + at, &closing[at..]).is_some_and(|mask| mask.is_none()));
+                constraint.accept(token).unwrap();
+            }
+            assert_eq!(constraint.mask(cut + closing.len()).unwrap(), None, "what follows is free");
+            // On the way back it is where it was.
+            for at in (0..=cut + closing.len()).rev() {
+                let wanted = at.checked_sub(cut).and_then(|at| closing.get(at)).copied();
+                assert_eq!(only(&mut constraint, at), wanted, "{text:?} with {budget}, back at {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_thought_that_the_model_closes_itself_is_left_alone() {
+    let rule = Rule::Budget { thought: thought(100, true), rule: None };
+    let mut constraint = constraint(&rule);
+    let text = tokens(&format!("so it is</think>{}", " and on".repeat(200)));
+    for (at, &token) in text.iter().enumerate() {
+        assert_eq!(constraint.mask(at).unwrap(), None);
+        constraint.accept(token).unwrap();
+    }
+}
+
+#[test]
+fn behind_a_thought_that_was_cut_comes_what_the_other_rule_wants() {
+    let behind = Rule::Behind {
+        thought: "start: close SP? @answer\nclose[lazy]: /(?s:.*)<\\/think>/\nSP: /[ \\n]{1,4}/\n".to_owned(),
+        rule: Box::new(Rule::Choice(vec!["gold".to_owned()])),
+    };
+    let rule = Rule::Budget { thought: thought(3, true), rule: Some(Box::new(behind)) };
+    let mut constraint = constraint(&rule);
+    let closing = tokens("\n</think>\n\n");
+    let answer = [&tokens(" The fox is old")[..3], &closing, &tokens("gold")].concat();
+    for (at, &token) in answer.iter().enumerate() {
+        assert!(allows(mask(&mut constraint, at), token), "token {at}");
+        let is_forced = (3..3 + closing.len()).contains(&at);
+        assert!(!is_forced || only(&mut constraint, at) == Some(token), "token {at}");
+        constraint.accept(token).unwrap();
+    }
+    assert!(constraint.is_complete(answer.len()));
+}
+
+#[test]
+fn a_budget_whose_end_this_model_cannot_write_is_refused() {
+    let rule = Rule::Budget { thought: ThoughtBudget { closing: vec![1 << 20], ..thought(3, true) }, rule: None };
+    assert!(matches!(VOCABULARY.compile(&rule), Err(RuleError::Refused(_))));
+    let inner = Rule::Budget { thought: thought(3, true), rule: None };
+    let twice = Rule::Budget { thought: thought(3, true), rule: Some(Box::new(inner)) };
+    assert!(matches!(VOCABULARY.compile(&twice), Err(RuleError::Refused(_))));
 }

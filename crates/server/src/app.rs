@@ -18,6 +18,7 @@ use crate::ServerOptions;
 use crate::access::AccessLog;
 use crate::answers::Form;
 use crate::auth::{ApiKeys, HoldToken, Tenant};
+use crate::batch::Shelf;
 use crate::charge::AnswerMemory;
 use crate::conversation::Speech;
 use crate::error::ApiError;
@@ -60,6 +61,8 @@ pub(crate) struct App {
     pub(crate) started: u64,
     /// Whether the page and what it is made of are served.
     pub(crate) ui: bool,
+    /// Files and batches, where they are kept.
+    pub(crate) shelf: Option<Arc<Shelf>>,
     /// Whether a `max_tokens` beyond the context is cut.
     pub(crate) cut_max_tokens: bool,
     /// What those bring who may hold the engine, and how long it stays held when they have left.
@@ -86,7 +89,7 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(engine: Arc<dyn Observe>, options: &ServerOptions, site: Site) -> App {
+    pub(crate) fn new(engine: Arc<dyn Observe>, options: &ServerOptions, site: Site, shelf: Option<Arc<Shelf>>) -> App {
         let names = &options.served_model_names;
         let registry = Arc::new(Registry::default());
         let models = if names.is_empty() { vec![engine.model().name.clone()] } else { names.clone() };
@@ -102,6 +105,7 @@ impl App {
             exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
             started: unix_seconds(),
             ui: options.ui,
+            shelf,
             cut_max_tokens: options.cut_max_tokens,
             hold_token: options.hold_token.as_deref().map(HoldToken::new),
             pause_limit: options.pause_limit,

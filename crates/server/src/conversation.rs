@@ -6,18 +6,20 @@
 //!                  |                      |
 //!                  |                      +--> is a thought open at its end?
 //!                  +--> Dialect::grammar ---> Rule: what must be written, if a call is asked for
+//!                  +--> Dialect::thought ---> Rule: where a thought has to end, if it has a budget
 //!                  +--> Hearing ------------> how the answer is told apart
 //! ```
 
 use std::sync::Arc;
 
 use dialect::{Calls, Choice, Dialect, Thoughts, Tool};
-use engine::{ModelInfo, Prompt, RawRequest, Rule};
+use engine::{ModelInfo, Prompt, RawRequest, Rule, ThoughtBudget};
 use serde_json::{Map, Value};
 
 use crate::answers::Hearing;
 use crate::error::ApiError;
 use crate::fields::wrong_type;
+use crate::openai::params::Settled;
 use crate::openai::tools::ToolChoice;
 
 /// Tokens at the end of a prompt that are looked at for a thought that has begun.
@@ -101,7 +103,7 @@ impl Speech {
         model: &ModelInfo,
     ) -> Result<Option<Hearing>, ApiError> {
         let Dialect { thoughts, calls, .. } = &self.dialect;
-        let Wish { tools, choice, parallel, shows_thoughts, rule_field } = wish;
+        let Wish { tools, choice, parallel, shows_thoughts, thought_tokens, rule_field } = wish;
         if !tools.is_empty() && calls.is_none() {
             let why = "this model's chat template shows no way to call tools: start the server with --tool-call-parser if \
                        the model has one";
@@ -133,7 +135,44 @@ impl Speech {
             }),
             (None, None) => None,
         };
+        if let Some(tokens) = thought_tokens
+            && let Some(thought) = self.budget(tokens, &prompt_end, model)?
+        {
+            raw.rule = Some(Rule::Budget { thought, rule: raw.rule.take().map(Box::new) });
+        }
         Ok(Some(Hearing { dialect: self.dialect.clone(), tools, prompt_end, shows_thoughts }))
+    }
+
+    /// A thought of so many tokens, closed as its family closes it. `None`: the model does not think.
+    fn budget(&self, tokens: u32, prompt_end: &str, model: &ModelInfo) -> Result<Option<ThoughtBudget>, ApiError> {
+        let (Some(thought), Some(tokenizer)) = (self.dialect.thought(prompt_end), &model.tokenizer) else {
+            return Ok(None);
+        };
+        let closing = tokenizer.encode(thought.closing, false).map_err(|_| ApiError::internal())?;
+        let owned = |marks: &[&str]| marks.iter().map(|&mark| mark.to_owned()).collect();
+        let (opens, closes) = (owned(thought.opens), owned(thought.closes));
+        Ok(Some(ThoughtBudget { tokens, is_open: thought.is_open, opens, closes, closing }))
+    }
+}
+
+/// Most tokens of a thought, as a request says it: -1 is the same as nothing said, as in vLLM. What changes nothing
+/// since the model does not think is a hint.
+pub(crate) fn thought_tokens(
+    field: &'static str,
+    asked: Option<i64>,
+    speech: &Speech,
+    settled: &mut Settled,
+) -> Result<Option<u32>, ApiError> {
+    match asked {
+        None | Some(-1) => Ok(None),
+        Some(_) if speech.dialect.thoughts.is_none() => {
+            settled.hints.push(field);
+            Ok(None)
+        }
+        Some(tokens) => {
+            let tokens = u32::try_from(tokens);
+            tokens.map(Some).map_err(|_| wrong_type(field, "a number of tokens, or -1 for no limit"))
+        }
     }
 }
 
@@ -144,6 +183,8 @@ pub(crate) struct Wish<'a> {
     /// Several calls in one answer.
     pub(crate) parallel: bool,
     pub(crate) shows_thoughts: bool,
+    /// Tokens after which a thought is closed.
+    pub(crate) thought_tokens: Option<u32>,
     /// The field that says what the answer must look like, if one does.
     pub(crate) rule_field: Option<&'a str>,
 }

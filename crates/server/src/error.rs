@@ -76,6 +76,11 @@ impl ApiError {
         ApiError::new(Kind::NotFound, Some("response_not_found"), message)
     }
 
+    /// 404: no file or batch of this name, for this key.
+    pub(crate) fn unknown_object(what: &'static str) -> ApiError {
+        ApiError::new(Kind::NotFound, Some("not_found"), format!("No {what} of this name is kept for this key."))
+    }
+
     /// 400: a field that exists in the API and not in this server.
     pub(crate) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> ApiError {
         ApiError::new(Kind::BadRequest, Some("unsupported_parameter"), message).with_param(param)

@@ -20,6 +20,7 @@ mod access;
 mod answers;
 mod app;
 mod auth;
+pub mod batch;
 mod charge;
 mod conversation;
 mod error;
@@ -43,11 +44,13 @@ mod stop;
 mod text_pool;
 mod timeline;
 mod turns;
+mod vectors;
 mod why;
 mod without;
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -55,6 +58,7 @@ use std::time::Duration;
 use engine::Observe;
 
 use crate::app::App;
+use crate::batch::Shelf;
 use crate::listen::Listener;
 use crate::site::{Site, Told, Unusable};
 use crate::stop::Ending;
@@ -90,6 +94,8 @@ pub struct ServerOptions {
     pub served_model_names: Vec<String>,
     /// Cut a `max_tokens` beyond the context to what the context leaves, and say so in the answer; else refuse it.
     pub cut_max_tokens: bool,
+    /// Where files and batches are kept; without it there are none.
+    pub batch_directory: Option<PathBuf>,
     /// Bytes of a request body.
     pub body_limit: usize,
     /// Connections at once; lowered to what the limit of open files allows. Further ones wait to be accepted.
@@ -122,6 +128,7 @@ impl Default for ServerOptions {
             allowed_origins: Vec::new(),
             served_model_names: Vec::new(),
             cut_max_tokens: true,
+            batch_directory: None,
             body_limit: 8 << 20,
             max_connections: 4096,
             text_workers: 2,
@@ -166,6 +173,14 @@ pub enum ServeError {
     /// An origin that no browser could send.
     #[error("--allowed-origin: '{0}' is no origin: give scheme, host and port alone, as in https://app.example")]
     Origin(String),
+    /// The directory of batches cannot be had.
+    #[error("--batch-dir: {directory}: {source}")]
+    Batches {
+        /// As it was given.
+        directory: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A name that no request could ask for.
     #[error("a served model name must not be empty")]
     EmptyModelName,
@@ -207,7 +222,16 @@ impl Server {
         let refused = |source| ServeError::Bind { host: options.host.clone(), port, source };
         let listener = Listener::bind(&addresses, options.max_connections).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let app = Arc::new(App::new(Arc::new(engine), &options, site));
+        let unusable = |directory: &PathBuf| {
+            let directory = directory.display().to_string();
+            |source| ServeError::Batches { directory, source }
+        };
+        let shelf = options.batch_directory.as_ref();
+        let shelf = shelf.map(|directory| Shelf::open(directory).map_err(unusable(directory))).transpose()?;
+        let app = Arc::new(App::new(Arc::new(engine), &options, site, shelf.clone()));
+        if let (Some(shelf), Some(directory)) = (shelf, &options.batch_directory) {
+            batch::worker::start(app.clone(), shelf).map_err(unusable(directory))?;
+        }
         Ok(Server { app, listener, address, drain_limit: options.drain_limit })
     }
 

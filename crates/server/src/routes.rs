@@ -19,22 +19,23 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, he
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
-use engine::{Exemplar, Timings};
+use engine::{Exemplar, Timings, ValidatedRequest};
 use scheduler::Promise;
 use serde_json::{Value, json};
 
 use crate::access::Refused;
-use crate::answers::{Events, Form, Job, Outputs, Plan, gather};
+use crate::answers::{Api, Events, Form, Job, Outputs, Plan, gather};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::{ApiError, Words};
 use crate::live::page::is_page;
 use crate::metrics::{Exposition, Sources};
+use crate::openai::params::Settled;
 use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
 use crate::requests::Question;
 use crate::timeline::Asker;
-use crate::{live, llama, metrics, ollama, plan, requests, responses, without};
+use crate::{batch, live, llama, metrics, ollama, plan, requests, responses, vectors, without};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -55,7 +56,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 56] = [
+static TABLE: [Route; 73] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::POST, "/v1/responses", |by| on(by, responses::create)),
@@ -64,12 +65,29 @@ static TABLE: [Route; 56] = [
     (Method::DELETE, "/v1/responses/{id}", |by| on(by, responses::delete)),
     (Method::GET, "/v1/responses/{id}/input_items", |by| on(by, responses::input_items)),
     (Method::POST, "/v1/responses/{id}/cancel", |by| on(by, responses::cancel)),
+    (Method::POST, "/v1/embeddings", |by| on(by, vectors::embed)),
+    (Method::POST, "/v1/score", |by| on(by, vectors::score)),
+    (Method::POST, "/score", |by| on(by, vectors::score)),
+    (Method::POST, "/v1/rerank", |by| on(by, vectors::rerank)),
+    (Method::POST, "/v2/rerank", |by| on(by, vectors::rerank)),
+    (Method::POST, "/rerank", |by| on(by, vectors::rerank)),
+    (Method::POST, "/v1/files", |by| on(by, batch::routes::send_file)),
+    (Method::GET, "/v1/files", |by| on(by, batch::routes::list_files)),
+    (Method::GET, "/v1/files/{id}", |by| on(by, batch::routes::show_file)),
+    (Method::DELETE, "/v1/files/{id}", |by| on(by, batch::routes::delete_file)),
+    (Method::GET, "/v1/files/{id}/content", |by| on(by, batch::routes::read_file)),
+    (Method::POST, "/v1/batches", |by| on(by, batch::routes::begin)),
+    (Method::GET, "/v1/batches", |by| on(by, batch::routes::list)),
+    (Method::GET, "/v1/batches/{id}", |by| on(by, batch::routes::show)),
+    (Method::POST, "/v1/batches/{id}/cancel", |by| on(by, batch::routes::cancel)),
     (Method::GET, "/api/version", |by| on(by, ollama::version)),
     (Method::GET, "/api/tags", |by| on(by, ollama::tags)),
     (Method::GET, "/api/ps", |by| on(by, ollama::ps)),
     (Method::POST, "/api/show", |by| on(by, ollama::show)),
     (Method::POST, "/api/chat", |by| on(by, ollama::chat)),
     (Method::POST, "/api/generate", |by| on(by, ollama::generate)),
+    (Method::POST, "/api/embed", |by| on(by, vectors::ollama::embed)),
+    (Method::POST, "/api/embeddings", |by| on(by, vectors::ollama::embed_one)),
     (Method::POST, "/api/pull", |by| on(by, ollama::fixed)),
     (Method::POST, "/api/push", |by| on(by, ollama::fixed)),
     (Method::POST, "/api/create", |by| on(by, ollama::fixed)),
@@ -120,6 +138,11 @@ pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 pub(crate) fn router(app: Arc<App>) -> Router {
+    inner(app.clone()).layer(middleware::from_fn_with_state(app, front))
+}
+
+/// The routes without what every request from outside passes first: each wants a [`Caller`] beside it.
+pub(crate) fn inner(app: Arc<App>) -> Router {
     let mut router = Router::new();
     for (method, path, handler) in TABLE.iter().filter(|(_, path, _)| app.ui || !live::is_live(path)) {
         let by = MethodFilter::try_from(method.clone()).expect("GET and POST are methods that axum knows");
@@ -128,7 +151,6 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     router
         .fallback(|| async { ApiError::unknown_route() })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
-        .layer(middleware::from_fn_with_state(app.clone(), front))
         .with_state(app)
 }
 
@@ -191,12 +213,19 @@ impl Caller {
         Asker { tenant: self.tenant, key: self.key, request_id: self.name(), parent: self.parent.clone() }
     }
 
-    fn name(&self) -> String {
+    /// Nobody from outside: a line of a file.
+    pub(crate) fn local(app: &App, tenant: Option<Tenant>) -> Caller {
+        let key = app.keys.number(tenant.as_ref());
+        Caller { tenant, key, request_id: own_id(app), parent: None, came: Instant::now() }
+    }
+
+    /// What its request is called.
+    pub(crate) fn name(&self) -> String {
         self.request_id.to_str().unwrap_or_default().to_owned()
     }
 
     /// Writes down that it was refused what it asked for, and why.
-    fn refused(&self, app: &App, form: Form, error: ApiError) -> ApiError {
+    pub(crate) fn refused(&self, app: &App, form: Form, error: ApiError) -> ApiError {
         app.access.refused(Refused {
             route: form.route(),
             request_id: self.name(),
@@ -298,10 +327,15 @@ pub(crate) async fn ask(
     answer(app, caller, form, job).await
 }
 
-/// Has the engine begin with a job.
-pub(crate) async fn submit(app: &Arc<App>, caller: &Caller, form: Form, job: Caught<Job>) -> Caught<(Plan, Outputs)> {
+/// Has the engine begin with what was read of a body, or writes down why it cannot.
+pub(crate) async fn submit(
+    app: &Arc<App>,
+    caller: &Caller,
+    requests: Vec<ValidatedRequest>,
+    mut plan: Plan,
+) -> Caught<(Plan, Outputs)> {
+    let form = plan.form;
     let refused = |error| caller.refused(app, form, error);
-    let Job { requests, mut plan } = job.map_err(refused)?;
     if plan.delivery.receipt {
         plan.basis = Some(app.basis(&plan.delivery.model).await.map_err(refused)?);
     }
@@ -314,18 +348,14 @@ pub(crate) async fn submit(app: &Arc<App>, caller: &Caller, form: Form, job: Cau
 }
 
 pub(crate) async fn answer(app: Arc<App>, caller: &Caller, form: Form, job: Caught<Job>) -> Caught<Response> {
-    let (plan, outputs) = submit(&app, caller, form, job).await?;
+    let Job { requests, plan, api } = job.map_err(|error| caller.refused(&app, form, error))?;
+    let (plan, outputs) = submit(&app, caller, requests, plan).await?;
     let promise = outputs.promise();
     let text = caller.came.elapsed();
     let settled = plan.delivery.settled.clone();
-    let (mut response, timings) = deliver(app, plan, outputs).await?;
+    let (mut response, timings) = deliver(app, plan, &*api, outputs).await?;
     let headers = response.headers_mut();
-    if !settled.hints.is_empty() {
-        headers.insert(HINTS, settled.hints.join(", ").try_into().expect("names of fields are a header value"));
-    }
-    if let Some(most) = settled.max_tokens {
-        headers.insert(MAX_TOKENS, HeaderValue::from(most));
-    }
+    self::settled(headers, &settled);
     if let Some(Promise { first_token, answer, .. }) = &promise {
         headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.likely.0 / 1_000_000));
         // Rounded up: nobody is to find a promise broken that was not.
@@ -336,6 +366,16 @@ pub(crate) async fn answer(app: Arc<App>, caller: &Caller, form: Form, job: Caug
     let timing = server_timing(text, likely, timings.as_ref());
     headers.insert(SERVER_TIMING, timing.try_into().expect("digits and letters are a header value"));
     Ok(response)
+}
+
+/// Says in headers what was settled otherwise than a client may think.
+pub(crate) fn settled(headers: &mut HeaderMap, settled: &Settled) {
+    if !settled.hints.is_empty() {
+        headers.insert(HINTS, settled.hints.join(", ").try_into().expect("names of fields are a header value"));
+    }
+    if let Some(most) = settled.max_tokens {
+        headers.insert(MAX_TOKENS, HeaderValue::from(most));
+    }
 }
 
 /// `text`: reading and tokenizing the body. Of a stream, whose headers go out before its first token, the rest is what
@@ -356,8 +396,7 @@ fn server_timing(text: Duration, predicted: Option<Duration>, timings: Option<&T
     entries.collect::<Vec<_>>().join(", ")
 }
 
-async fn deliver(app: Arc<App>, plan: Plan, outputs: Outputs) -> Caught<(Response, Option<Timings>)> {
-    let api = plan.api.clone();
+async fn deliver(app: Arc<App>, plan: Plan, api: &dyn Api, outputs: Outputs) -> Caught<(Response, Option<Timings>)> {
     if plan.delivery.stream {
         let headers = [
             (header::CONTENT_TYPE, api.stream_type()),

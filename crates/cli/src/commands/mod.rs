@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub(crate) mod batch;
 pub(crate) mod bench;
 pub(crate) mod bench_serve;
 pub(crate) mod cost_model;

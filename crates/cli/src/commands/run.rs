@@ -235,7 +235,7 @@ impl Session<'_> {
                         (answer.usage, answer.timings) = (usage, timings);
                         return Ok(());
                     }
-                    Some(Output::PromptLogprobs(_) | Output::Noted { .. }) => {}
+                    Some(Output::PromptLogprobs(_) | Output::Embedding(_) | Output::Noted { .. }) => {}
                     Some(Output::Failed(error)) => return Err(Failure::failed(error)),
                     None => return Err(Failure::failed("the engine stopped")),
                 }

@@ -62,7 +62,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
 /// A name, a key or an address that is wrong is the user's; a port that is taken is the machine's.
 fn refused(error: ServeError) -> Failure {
     match error {
-        ServeError::Bind { .. } => Failure::failed(error),
+        ServeError::Bind { .. } | ServeError::Batches { .. } => Failure::failed(error),
         _ => Failure::usage(error),
     }
 }
@@ -143,6 +143,7 @@ fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option
         allowed_origins: flags.allowed_origin.clone(),
         served_model_names: flags.served_model_name.clone(),
         cut_max_tokens: flags.max_tokens_beyond == Beyond::Cut,
+        batch_directory: flags.batch_dir.clone(),
         drain_limit: Duration::from_secs(flags.drain_timeout),
         ui: !flags.no_ui,
         hold_token: hold_token.clone(),

@@ -143,6 +143,10 @@ pub(crate) struct ServeFlags {
     /// Seed of the seeds of requests that name none. Default: a new one each start.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+    /// Keep files and batches (/v1/files, /v1/batches) in this directory, and go on with those that an earlier server
+    /// began. It holds what was sent and answered, and is readable by its owner only.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) batch_dir: Option<PathBuf>,
     /// Record the run into this file, which must not exist: requests, cancels and every step, for `replay`.
     /// It holds prompts and answers (as token ids) and is readable by its owner only.
     #[arg(long, value_name = "FILE")]

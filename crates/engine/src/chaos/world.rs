@@ -609,7 +609,7 @@ impl World {
         let backlog = self.backlog();
         let arrived = self.engine.now();
         let num_answers = request.num_answers;
-        let prompt_logprobs = request.prompt_logprobs.is_some();
+        let prompt_logprobs = request.prompt_logprobs().is_some();
         match self.engine.submit(request) {
             Ok(stream) => {
                 self.report.requests += 1;
@@ -737,6 +737,7 @@ impl World {
             self.report.trace = fake::mix(self.report.trace ^ fake::mix(id) ^ now.0 ^ trace_of(&output));
             match output {
                 Output::PromptLogprobs(_) => assert!(std::mem::take(&mut client.prompt_logprobs), "they come once"),
+                Output::Embedding(_) => unreachable!("nobody asks for one"),
                 Output::Progress(PromptProgress { total, cached, processed, .. }) => {
                     let before = client.progress.replace(processed);
                     assert_eq!(total, client.stream.prompt().len(), "request {id}");
@@ -936,6 +937,7 @@ fn trace_of(output: &Output) -> u64 {
         Output::Failed(_) => 5,
         Output::Noted { unsealed, .. } => 6 + unsealed.tokens.len() as u64,
         Output::Progress(progress) => 7 + ((progress.processed as u64) << 8),
+        Output::Embedding(vector) => 8 + vector.len() as u64,
     }
 }
 
@@ -969,7 +971,7 @@ fn check_times(id: u64, client: &Client, timings: &crate::Timings, now: Nanos) {
 fn alone(request: &ValidatedRequest, tokenizer: &Tokenizer) -> Vec<(Vec<TokenId>, Fate)> {
     let prompt = &request.prompt;
     let fault = |error| vec![(Vec::new(), Fate::Fault(error)); request.num_answers];
-    let scored = if request.prompt_logprobs.is_some() { prompt.len() } else { 0 };
+    let scored = if request.prompt_logprobs().is_some() { prompt.len() } else { 0 };
     let poison = prompt.iter().position(|&token| token == POISON);
     let nan = prompt[..scored].iter().position(|&token| token == NAN);
     match (poison, nan) {

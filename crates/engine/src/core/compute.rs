@@ -16,6 +16,7 @@ use scheduler::{RowOutput, StopRules, TokenId};
 
 use super::EngineCore;
 use super::flight::Flight;
+use crate::door::OfPrompt;
 use crate::draft::Landed;
 use crate::lower::LogitRow;
 use crate::output::{Output, RequestError, TokenLogprob};
@@ -130,8 +131,10 @@ impl EngineCore {
         // Whose run of tokens has ended: what was guessed behind that is of nobody's history.
         let mut run_over = None;
         for (in_pass, row) in rows.iter().enumerate() {
-            if row.scores {
-                self.score_row(row, logits, in_pass);
+            match row.of_prompt {
+                OfPrompt::Nothing => {}
+                OfPrompt::LogProbs(top) => self.score_row(row, top, logits, in_pass),
+                OfPrompt::Embedding => self.embed_row(row, logits, in_pass),
             }
             if row.samples > 0 && run_over != Some(row.seq) {
                 let holds =
@@ -165,7 +168,7 @@ impl EngineCore {
             let drawn = {
                 let history = Ahead::of(&mut answer.history, &self.output.rows[run.clone()], params.needs_history());
                 let mask = answer.constraint.as_mut().map(|constraint| constraint.mask(answer.num_tokens + ahead));
-                let drawn = mask.transpose().map_err(RequestError::from).and_then(|mask| {
+                let drawn = mask.transpose().map(Option::flatten).map_err(RequestError::from).and_then(|mask| {
                     let allowed = Allowed { mask, banned };
                     let drawn = self.sampler.sample(&mut self.logit_row, params, history.history(), allowed, key);
                     drawn.map_err(|error| why(error, mask.is_some()))
@@ -197,12 +200,15 @@ impl EngineCore {
     }
 
     /// The log probability of the prompt token after this row, for a request that asked.
-    fn score_row(&mut self, row: &LogitRow, logits: &Logits, in_pass: usize) {
+    fn score_row(&mut self, row: &LogitRow, top: u32, logits: &Logits, in_pass: usize) {
         let &LogitRow { seq, position, .. } = row;
         let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
         let id = sequence.request_id();
         let Some(active) = self.active.get_mut(&id) else { return };
-        let (Some(top), prompt) = (active.scores, &active.request.prompt) else { return };
+        let prompt = &active.request.prompt;
+        if active.of_prompt == OfPrompt::Nothing {
+            return;
+        }
         if position == 0 {
             active.prompt_logprobs = vec![None];
         }
@@ -218,8 +224,23 @@ impl EngineCore {
             }
         }
         if active.prompt_logprobs.len() == prompt.len() {
-            active.scores = None;
+            active.of_prompt = OfPrompt::Nothing;
             active.outputs.send(Output::PromptLogprobs(std::mem::take(&mut active.prompt_logprobs)));
         }
+    }
+
+    /// The vector of a prompt: what the head reads of its last token.
+    fn embed_row(&mut self, row: &LogitRow, logits: &Logits, in_pass: usize) {
+        let sequence = self.scheduler.sequence(row.seq).expect("a planned sequence lives until its step completes");
+        let id = sequence.request_id();
+        let Some(active) = self.active.get_mut(&id) else { return };
+        let mut vector = vec![0.0; self.forward.config().hidden_size];
+        self.forward.read_hidden(logits, in_pass..in_pass + 1, &mut vector);
+        if !vector.iter().all(|value| value.is_finite()) {
+            self.failed.push((id, RequestError::NanLogits));
+            return;
+        }
+        active.of_prompt = OfPrompt::Nothing;
+        active.outputs.send(Output::Embedding(vector));
     }
 }

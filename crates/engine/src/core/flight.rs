@@ -15,6 +15,7 @@ use scheduler::{Nanos, RowOutput, Sequence, Step, TokenId};
 
 use super::compute::{Ahead, Part, stop_tokens};
 use super::{Active, EngineCore};
+use crate::door::OfPrompt;
 use crate::draft::{self, Drafted, Guesses};
 use crate::lower::{LogitRow, lower};
 use crate::recording::OfferEntry;
@@ -64,10 +65,11 @@ impl EngineCore {
             }
             None => self.propose(&flight.step, reads, &mut flight.guesses),
         }
-        let scores =
-            |sequence: &Sequence| self.active.get(&sequence.request_id()).is_some_and(|active| active.scores.is_some());
+        let of_prompt = |sequence: &Sequence| {
+            self.active.get(&sequence.request_id()).map_or(OfPrompt::Nothing, |active| active.of_prompt)
+        };
         let Flight { step, batch, logit_rows, guesses, .. } = &mut flight;
-        lower(step, &self.scheduler, scores, guesses, batch, logit_rows);
+        lower(step, &self.scheduler, of_prompt, guesses, batch, logit_rows);
         self.tell_beginnings(now);
         flight.ticket = ticket(&mut *self.forward, &flight.batch);
         self.flights.push_back(flight);
@@ -171,7 +173,7 @@ fn draw_ahead(
     let history = Ahead::of(&mut answer.history, &run, params.needs_history());
     let mask = match &mut answer.constraint {
         // What cannot follow is no guess.
-        Some(constraint) => Some(constraint.mask_behind(answer.num_tokens, ahead)?),
+        Some(constraint) => constraint.mask_behind(answer.num_tokens, ahead)?,
         None => None,
     };
     let drawn = sampler.sample(logits, &params, history.history(), Allowed { mask, banned }, key);

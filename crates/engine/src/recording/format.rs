@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Line, Spelled};
 use crate::ModelInfo;
+use crate::door::OfPrompt;
 use crate::draft::Drafted;
 
 /// Of the format. A reader takes only its own.
@@ -283,6 +284,8 @@ pub struct AdmitEntry {
     pub ttft: Option<u64>,
     pub tpot: Option<u64>,
     pub prompt_logprobs: Option<u32>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub embed: bool,
     pub seed: Option<u64>,
     pub stop: Vec<String>,
     pub include_stop: bool,
@@ -484,7 +487,8 @@ impl From<Line> for Entry {
                     salt: request.salt,
                     ttft: request.targets.ttft.map(|Nanos(target)| target),
                     tpot: request.targets.tpot.map(|Nanos(target)| target),
-                    prompt_logprobs: request.prompt_logprobs,
+                    prompt_logprobs: if let OfPrompt::LogProbs(top) = request.of_prompt { Some(top) } else { None },
+                    embed: request.of_prompt == OfPrompt::Embedding,
                     seed: request.seed,
                     stop: request.stop_strings,
                     include_stop: request.include_stop_string,

@@ -129,7 +129,8 @@ impl Again {
         let position = (self.prompt_len + index) as u64;
         let key = SampleKey { seed: self.seed, stream: self.answer, position };
         let claimed = self.tokens[self.prompt_len + index];
-        let Some(mask) = self.constraint.as_mut().map(|constraint| constraint.mask(index)).transpose().ok() else {
+        let mask = self.constraint.as_mut().map(|constraint| constraint.mask(index));
+        let Ok(mask) = mask.transpose().map(Option::flatten) else {
             return ComputedRow { logits: digest, token: None };
         };
         let sampled = sampler.sample(logits, &self.params, &self.history, Allowed { mask, banned }, key);

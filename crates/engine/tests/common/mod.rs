@@ -52,6 +52,8 @@ pub(crate) struct Outcome {
     pub(crate) answers: Vec<Answer>,
     pub(crate) usage: Usage,
     pub(crate) timings: Timings,
+    /// Of the prompt, if that is what was asked for.
+    pub(crate) embedding: Vec<f32>,
 }
 
 /// Reads a stream to its end.
@@ -59,6 +61,10 @@ pub(crate) fn gather(mut stream: engine::Stream, num_answers: usize) -> Outcome 
     let mut outcome = Outcome { answers: vec![Answer::default(); num_answers], ..Outcome::default() };
     loop {
         match stream.blocking_recv().expect("a stream ends with Done or Failed") {
+            Output::Embedding(vector) => {
+                assert!(outcome.embedding.is_empty(), "it comes once");
+                outcome.embedding = vector;
+            }
             Output::PromptLogprobs(_) | Output::Progress(_) | Output::Noted { .. } => {}
             Output::Token { answer, token, text, logprob } => {
                 let answer = &mut outcome.answers[answer];

@@ -143,7 +143,10 @@ fn is_answer(rule: &Rule, text: &str, dice: &mut Dice) -> bool {
     let mut rest = text.as_bytes();
     let mut at = 0;
     while !rest.is_empty() {
-        let mask = constraint.mask(at).unwrap_or_else(|error| panic!("{rule:?} in {text:?}: {error}"));
+        let mask = constraint
+            .mask(at)
+            .unwrap_or_else(|error| panic!("{rule:?} in {text:?}: {error}"))
+            .expect("a grammar has masks");
         let fitting: Vec<usize> =
             (0..WORDS.len()).filter(|&id| !WORDS[id].is_empty() && rest.starts_with(&WORDS[id])).collect();
         let allowed = |id: usize| mask[id / 32] >> (id % 32) & 1 == 1;
@@ -159,7 +162,10 @@ fn is_answer(rule: &Rule, text: &str, dice: &mut Dice) -> bool {
             return rest.is_empty();
         }
     }
-    let mask = constraint.mask(at).unwrap_or_else(|error| panic!("{rule:?} behind {text:?}: {error}"));
+    let mask = constraint
+        .mask(at)
+        .unwrap_or_else(|error| panic!("{rule:?} behind {text:?}: {error}"))
+        .expect("a grammar has masks");
     mask[end() as usize / 32] >> (end() % 32) & 1 == 1
 }
 

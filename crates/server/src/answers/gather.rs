@@ -31,6 +31,8 @@ pub(crate) struct Gathered {
     pub(crate) answers: Vec<Answer>,
     pub(crate) prompts: Vec<Vec<u32>>,
     pub(crate) prompt_logprobs: Vec<Vec<Option<TokenLogprob>>>,
+    /// Vectors of the prompts, where those are all that is wanted.
+    pub(crate) embeddings: Vec<Vec<f32>>,
     pub(crate) totals: Totals,
     pub(crate) served: Arc<Served>,
     /// Memory set aside for all this.
@@ -44,6 +46,7 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
     answers.resize_with(prompts.len() * plan.num_answers, Answer::default);
     let mut ears: Vec<Option<Ear>> = answers.iter().map(|_| plan.hearing.as_ref().map(Ear::new)).collect();
     let mut prompt_logprobs: Vec<Vec<Option<TokenLogprob>>> = vec![Vec::new(); prompts.len()];
+    let mut embeddings = vec![Vec::new(); prompts.len()];
     let mut totals = Totals::of(plan);
     let mut heard = Vec::new();
     while let Some((prompt, output)) = outputs.next().await {
@@ -52,6 +55,7 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
             // Only streams ask for it.
             Output::Progress(_) => {}
             Output::PromptLogprobs(logprobs) => prompt_logprobs[prompt] = logprobs,
+            Output::Embedding(vector) => embeddings[prompt] = vector,
             Output::Token { answer, token, text, logprob } => {
                 if let Some(ear) = &mut ears[first + answer] {
                     ear.token(&text, &mut heard);
@@ -86,5 +90,5 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
         }
     }
     let (served, charge) = outputs.into_rest();
-    Ok(Gathered { answers, prompts, prompt_logprobs, totals, served, charge })
+    Ok(Gathered { answers, prompts, prompt_logprobs, embeddings, totals, served, charge })
 }

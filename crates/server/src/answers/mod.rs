@@ -37,8 +37,12 @@ pub(crate) enum Form {
     Chat,
     Completion,
     Responses,
+    Embeddings,
+    Score,
+    Rerank,
     OllamaChat,
     OllamaGenerate,
+    OllamaEmbed,
     LlamaCompletion,
     Infill,
 }
@@ -50,8 +54,12 @@ impl Form {
             Form::Chat => "/v1/chat/completions",
             Form::Completion => "/v1/completions",
             Form::Responses => "/v1/responses",
+            Form::Embeddings => "/v1/embeddings",
+            Form::Score => "/v1/score",
+            Form::Rerank => "/v1/rerank",
             Form::OllamaChat => "/api/chat",
             Form::OllamaGenerate => "/api/generate",
+            Form::OllamaEmbed => "/api/embed",
             Form::LlamaCompletion => "/completion",
             Form::Infill => "/infill",
         }
@@ -63,7 +71,10 @@ impl Form {
             Form::Chat => "chatcmpl-",
             Form::Completion => "cmpl-",
             Form::Responses => "resp_",
-            Form::OllamaChat | Form::OllamaGenerate => "ollama-",
+            Form::Embeddings => "embd-",
+            Form::Score => "score-",
+            Form::Rerank => "rerank-",
+            Form::OllamaChat | Form::OllamaGenerate | Form::OllamaEmbed => "ollama-",
             Form::LlamaCompletion | Form::Infill => "llama-",
         }
     }
@@ -72,6 +83,7 @@ impl Form {
     pub(crate) fn operation(self) -> &'static str {
         match self {
             Form::Completion | Form::OllamaGenerate | Form::LlamaCompletion | Form::Infill => "text_completion",
+            Form::Embeddings | Form::Score | Form::Rerank | Form::OllamaEmbed => "embeddings",
             Form::Chat | Form::Responses | Form::OllamaChat => "chat",
         }
     }
@@ -100,12 +112,13 @@ pub(crate) trait Api: Send + Sync {
 pub(crate) struct Job {
     pub(crate) requests: Vec<ValidatedRequest>,
     pub(crate) plan: Plan,
+    /// Who writes it.
+    pub(crate) api: Arc<dyn Api>,
 }
 
 /// How the answer is to look.
 pub(crate) struct Plan {
     pub(crate) form: Form,
-    pub(crate) api: Arc<dyn Api>,
     pub(crate) delivery: Delivery,
     /// What receipts share, where they were asked for.
     pub(crate) basis: Option<Provenance>,
@@ -126,10 +139,9 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// One answer, and nothing beside its text.
-    pub(crate) fn of_one(form: Form, api: Arc<dyn Api>, delivery: Delivery, stop: Vec<String>) -> Plan {
+    pub(crate) fn of_one(form: Form, delivery: Delivery, stop: Vec<String>) -> Plan {
         Plan {
             form,
-            api,
             delivery,
             basis: None,
             num_answers: 1,

@@ -83,7 +83,7 @@ impl Begun {
                 .rename_param("rule", rule_field.as_deref().unwrap_or_default())
         })?;
         delivery.settled.see(asked, &request);
-        Ok(Job { requests: vec![request], plan: Plan::of_one(form, Arc::new(Llama), delivery, stop) })
+        Ok(Job { requests: vec![request], plan: Plan::of_one(form, delivery, stop), api: Arc::new(Llama) })
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn fill(gap: &Gap<'_>, model: &ModelInfo, raw: &mut RawRequest, field
         .prompt(gap, tokenizer)
         .map_err(|error| ApiError::bad_request(format!("The texts cannot be read: {error}.")).with_param(field))?;
     raw.prompt = Prompt::Tokens(ids.into_iter().map(i64::from).collect());
-    raw.stop_token_ids = marks.ends;
+    raw.stop_token_ids.extend(marks.ends);
     Ok(())
 }
 

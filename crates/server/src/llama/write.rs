@@ -156,7 +156,7 @@ impl Wire for Stream {
                 events.push_back(event(&body.to_string()));
             }
             Output::Failed(error) => return Err(error.into()),
-            Output::PromptLogprobs(_) | Output::Noted { .. } => {}
+            Output::PromptLogprobs(_) | Output::Embedding(_) | Output::Noted { .. } => {}
         }
         Ok(())
     }

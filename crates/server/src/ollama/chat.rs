@@ -50,12 +50,19 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         return Ok(Asked::Load(api.loaded(app)));
     }
     let (asked, stop) = (raw.max_tokens, raw.stop.clone());
-    let wish = Wish { tools, choice, parallel, shows_thoughts: thinking.shown, rule_field: Some("format") };
+    let wish = Wish {
+        tools,
+        choice,
+        parallel,
+        shows_thoughts: thinking.shown,
+        thought_tokens: None,
+        rule_field: Some("format"),
+    };
     let hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
     let request = app.engine.validate(raw).map_err(|rejection| options::rename(rejection.into(), "messages"))?;
     delivery.settled.see(asked, &request);
-    let plan = Plan { hearing, ..Plan::of_one(Form::OllamaChat, Arc::new(api), delivery, stop) };
-    Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan })))
+    let plan = Plan { hearing, ..Plan::of_one(Form::OllamaChat, delivery, stop) };
+    Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan, api: Arc::new(api) })))
 }
 
 fn message(at: usize, item: Value) -> Result<ChatMessage, ApiError> {

@@ -45,9 +45,15 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     }
     let thinking = options::think(&mut fields, app, &mut delivery.settled)?;
     let is_load = text.is_empty() && suffix.is_none();
-    let before = text.clone();
-    let prompt = if is_plain { Prompt::Text(text) } else { conversation(system, text, thinking.kwargs) };
+    let prompt = match is_plain {
+        true => Prompt::Text(text.clone()),
+        false => conversation(system, text.clone(), thinking.kwargs),
+    };
     let mut raw = sampler::request(prompt, app, tenant);
+    if let Some(behind) = &suffix {
+        let gap = Gap { before: &text, behind, begun: "", files: &[] };
+        fim::fill(&gap, app.engine.model(), &mut raw, "suffix")?;
+    }
     options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
     raw.rule = options::format(&mut fields)?;
     fields.finish()?;
@@ -55,13 +61,9 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     if is_load {
         return Ok(Asked::Load(api.loaded(app)));
     }
-    if let Some(behind) = suffix {
-        let gap = Gap { before: &before, behind: &behind, begun: "", files: &[] };
-        fim::fill(&gap, app.engine.model(), &mut raw, "suffix")?;
-    }
     go_on_from(context, &mut raw, app)?;
     let (asked, stop) = (raw.max_tokens, raw.stop.clone());
-    let hearing = if is_plain {
+    let hearing = if is_raw || suffix.is_some() {
         None
     } else {
         let wish = Wish {
@@ -69,14 +71,15 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
             choice: ToolChoice::Never,
             parallel: false,
             shows_thoughts: thinking.shown,
+            thought_tokens: None,
             rule_field: Some("format"),
         };
         app.speech.settle(&mut raw, wish, app.engine.model())?
     };
     let request = app.engine.validate(raw).map_err(|rejection| options::rename(rejection.into(), "prompt"))?;
     delivery.settled.see(asked, &request);
-    let plan = Plan { hearing, ..Plan::of_one(Form::OllamaGenerate, Arc::new(api), delivery, stop) };
-    Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan })))
+    let plan = Plan { hearing, ..Plan::of_one(Form::OllamaGenerate, delivery, stop) };
+    Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan, api: Arc::new(api) })))
 }
 
 fn conversation(system: Option<String>, text: String, template_kwargs: Map<String, Value>) -> Prompt {

@@ -14,7 +14,7 @@ use crate::openai::{hints, structured};
 const TAG: &str = ":latest";
 
 /// The served model of this name, with or without the tag.
-pub(super) fn served<'a>(app: &'a App, name: &str) -> Option<&'a str> {
+pub(crate) fn served<'a>(app: &'a App, name: &str) -> Option<&'a str> {
     let is_it = |served: &&String| *served == name || name.strip_suffix(TAG) == Some(served.as_str());
     app.models.iter().find(is_it).map(String::as_str)
 }

@@ -273,7 +273,7 @@ impl Wire for Lines {
                 lines.push_back(ended(&line));
             }
             Output::Failed(error) => return Err(error.into()),
-            Output::PromptLogprobs(_) | Output::Progress(_) | Output::Noted { .. } => {}
+            Output::PromptLogprobs(_) | Output::Embedding(_) | Output::Progress(_) | Output::Noted { .. } => {}
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::answers::{Form, Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::Wish;
+use crate::conversation::{self, Wish};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::format::OpenAi;
@@ -46,7 +46,14 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let stop = raw.stop.clone();
     let predicted = raw.prediction.is_some();
     let (num_answers, asked) = (raw.n.unwrap_or(1), raw.max_tokens);
-    let wish = Wish { tools, choice, parallel, shows_thoughts: thinking.shown, rule_field: rule_field.as_deref() };
+    let wish = Wish {
+        tools,
+        choice,
+        parallel,
+        shows_thoughts: thinking.shown,
+        thought_tokens: thinking.tokens,
+        rule_field: rule_field.as_deref(),
+    };
     let hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
     let request = app.engine.validate(raw).map_err(|rejection| {
         // The door knows these two by the names they have in completions.
@@ -60,7 +67,6 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
         requests: vec![request],
         plan: Plan {
             form: Form::Chat,
-            api: Arc::new(OpenAi),
             delivery,
             basis: None,
             // The door has checked it.
@@ -72,6 +78,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             echo: Vec::new(),
             hearing,
         },
+        api: Arc::new(OpenAi),
     })
 }
 
@@ -224,9 +231,10 @@ fn thought(fields: &mut Fields) -> Result<Option<String>, ApiError> {
 struct Thinking {
     kwargs: Map<String, Value>,
     shown: bool,
+    tokens: Option<u32>,
 }
 
-/// `include_reasoning` and `reasoning_effort`, the latter as the template's own switch.
+/// `include_reasoning`, `thinking_token_budget`, and `reasoning_effort` as the template's own switch.
 fn thinking(fields: &mut Fields, app: &App, settled: &mut Settled) -> Result<Thinking, ApiError> {
     let shown = fields.boolean("include_reasoning")?.unwrap_or(true);
     let mut kwargs = Map::new();
@@ -235,7 +243,9 @@ fn thinking(fields: &mut Fields, app: &App, settled: &mut Settled) -> Result<Thi
     {
         settled.hints.push("reasoning_effort");
     }
-    Ok(Thinking { kwargs, shown })
+    let field = "thinking_token_budget";
+    let tokens = conversation::thought_tokens(field, fields.integer(field)?, &app.speech, settled)?;
+    Ok(Thinking { kwargs, shown, tokens })
 }
 
 /// Text parts stand on lines of their own, as vLLM joins them.

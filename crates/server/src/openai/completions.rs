@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use engine::{Prompt, RawRequest};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::answers::{Form, Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::llama::fim::{self, Gap};
 use crate::openai::format::OpenAi;
 use crate::openai::{hints, params, structured};
 
@@ -39,14 +40,15 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
     raw.rule = rule;
     best_of(&mut fields, raw.n)?;
-    fields.only("suffix", &json!(""), "text is continued at its end only: 'suffix' is not supported")?;
+    let suffix = fields.string("suffix")?.filter(|text| !text.is_empty());
     let prompts = prompts(fields.take("prompt"))?;
     if prompts.len() > 1 && raw.prediction.is_some() {
         let message = "'prediction' is of the answer to one prompt: send the others in requests of their own.";
         return Err(ApiError::bad_request(message).with_param("prediction"));
     }
     let text_bytes = |prompt: &Prompt| if let Prompt::Text(text) = prompt { text.len() } else { 0 };
-    params::check_text("prompt", prompts.iter().map(text_bytes).sum())?;
+    let behind = suffix.as_deref().map_or(0, str::len);
+    params::check_text("prompt", prompts.iter().map(|prompt| text_bytes(prompt) + behind).sum())?;
     params::refuse_what_is_missing(&mut fields)?;
     fields.finish()?;
 
@@ -70,7 +72,11 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let mut requests = Vec::with_capacity(prompts.len());
     for prompt in prompts {
         let text = if let Prompt::Text(text) = &prompt { echo.then(|| text.clone()) } else { None };
-        let request = app.engine.validate(RawRequest { prompt, ..raw.clone() }).map_err(|rejection| {
+        let mut raw = RawRequest { prompt, ..raw.clone() };
+        if let Some(behind) = &suffix {
+            fill(&mut raw, behind, app)?;
+        }
+        let request = app.engine.validate(raw).map_err(|rejection| {
             ApiError::from(rejection).rename_param("rule", rule_field.as_deref().unwrap_or_default())
         })?;
         delivery.settled.see(asked, &request);
@@ -83,7 +89,6 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
         requests,
         plan: Plan {
             form: Form::Completion,
-            api: Arc::new(OpenAi),
             delivery,
             basis: None,
             // The door has checked it.
@@ -95,7 +100,18 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             echo: echoes,
             hearing: None,
         },
+        api: Arc::new(OpenAi),
     })
+}
+
+/// `suffix`: what is written belongs between the prompt and this.
+fn fill(raw: &mut RawRequest, behind: &str, app: &App) -> Result<(), ApiError> {
+    let Prompt::Text(before) = std::mem::replace(&mut raw.prompt, Prompt::Tokens(Vec::new())) else {
+        let message = "'suffix' goes with a prompt that is a text: its tokens have marks around them.";
+        return Err(ApiError::bad_request(message).with_param("suffix"));
+    };
+    let gap = Gap { before: &before, behind, begun: "", files: &[] };
+    fim::fill(&gap, app.engine.model(), raw, "suffix")
 }
 
 /// `best_of` would mean to compute more answers than are shown.

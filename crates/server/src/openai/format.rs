@@ -85,7 +85,7 @@ impl Api for OpenAi {
 
 /// It is written while it is read.
 fn body(app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Whole {
-    let Gathered { mut answers, prompts, prompt_logprobs, totals, served, charge } = gathered;
+    let Gathered { mut answers, prompts, prompt_logprobs, totals, served, charge, .. } = gathered;
     let logprobs = answers.iter_mut().map(|answer| std::mem::take(&mut answer.logprobs)).collect();
     let frame = Format { app, plan, served: &served, created: app.now() };
     let (json, lists) = match plan.form {

@@ -27,6 +27,7 @@ pub(crate) fn check_text(param: &str, bytes: usize) -> Result<(), ApiError> {
 }
 
 /// How an answer is to be delivered.
+#[derive(Clone, Default)]
 pub(crate) struct Delivery {
     /// The name the model was asked for by.
     pub(crate) model: String,
@@ -103,6 +104,18 @@ pub(crate) fn model(fields: &mut Fields, app: &App) -> Result<String, ApiError> 
         Some(name) if app.models.contains(&name) => Ok(name),
         Some(_) => Err(ApiError::unknown_model()),
     }
+}
+
+/// What concerns delivery of what is no answer of a model's: a body, whole.
+pub(crate) fn unstreamed(fields: &mut Fields, app: &App, hints: Vec<&'static str>) -> Result<Delivery, ApiError> {
+    let settled = Settled { hints, max_tokens: None };
+    Ok(Delivery {
+        model: model(fields, app)?,
+        user: user(fields)?,
+        tier: service_tier(fields)?,
+        settled,
+        ..Delivery::default()
+    })
 }
 
 /// Reads what concerns delivery.

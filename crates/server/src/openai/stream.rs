@@ -244,6 +244,8 @@ impl Wire for Writer {
         let first = prompt * self.plan.num_answers;
         match output {
             Output::PromptLogprobs(logprobs) => self.prompt_logprobs[prompt] = logprobs,
+            // Nobody streams vectors.
+            Output::Embedding(_) => {}
             Output::Progress(progress) => events.push_back(self.progress(first, &progress)),
             Output::Token { answer, token, text, logprob } => {
                 let choice = &mut self.choices[first + answer];

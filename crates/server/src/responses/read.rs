@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::items::Messages;
 use super::write::{Responses, Shape};
-use crate::answers::{Form, Job, Plan};
+use crate::answers::{Api, Form, Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::Wish;
+use crate::conversation::{self, Wish};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::params::{self, Settled};
@@ -35,12 +35,12 @@ const ELSEWHERE: [(&str, &str); 12] = [
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
-    let Asked { mut raw, mut plan, wish } = asked(body, app, tenant)?;
+    let Asked { mut raw, mut plan, api, wish } = asked(body, app, tenant)?;
     let (asked, rule_field) = (raw.max_tokens, wish.rule_field.map(str::to_owned));
     plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
     let request = app.engine.validate(raw).map_err(|rejection| rename(rejection.into(), rule_field.as_deref()))?;
     plan.delivery.settled.see(asked, &request);
-    Ok(Job { requests: vec![request], plan })
+    Ok(Job { requests: vec![request], plan, api })
 }
 
 /// How many tokens the input has.
@@ -62,6 +62,7 @@ fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
 struct Asked {
     raw: RawRequest,
     plan: Plan,
+    api: Arc<dyn Api>,
     wish: Wish<'static>,
 }
 
@@ -93,6 +94,9 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         kwargs.insert("tools".to_owned(), definitions.into());
     }
     let reasoning = reasoning(&mut fields, app, &mut kwargs, &mut delivery.settled)?;
+    let field = "thinking_token_budget";
+    let thought_tokens =
+        conversation::thought_tokens(field, fields.integer(field)?, &app.speech, &mut delivery.settled)?;
     let (format, rule) = text_format(&mut fields, &mut delivery.settled)?;
 
     let mut raw = RawRequest::new(Prompt::Chat {
@@ -175,7 +179,6 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     };
     let plan = Plan {
         form: Form::Responses,
-        api: Arc::new(Responses(Arc::new(shape))),
         delivery,
         basis: None,
         num_answers: 1,
@@ -187,7 +190,8 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         hearing: None,
     };
     let rule_field = Some("text.format.schema");
-    Ok(Asked { raw, plan, wish: Wish { tools, choice, parallel, shows_thoughts: true, rule_field } })
+    let wish = Wish { tools, choice, parallel, shows_thoughts: true, thought_tokens, rule_field };
+    Ok(Asked { raw, plan, api: Arc::new(Responses(Arc::new(shape))), wish })
 }
 
 fn offer(fields: &mut Fields, tools: Value, choice: Value, settled: &mut Settled) -> Result<Offer, ApiError> {

@@ -25,10 +25,14 @@ pub(crate) async fn create(
 ) -> Caught<Response> {
     let tenant = caller.tenant;
     let job = app.with_json(&headers, body, tenant, move |value, app| read(value, app, tenant)).await;
-    let shape = job.as_ref().ok().and_then(|job| job.plan.api.shape().filter(|shape| shape.background).cloned());
-    let Some(shape) = shape else { return routes::answer(app, &caller, Form::Responses, job).await };
-    let (plan, outputs) = routes::submit(&app, &caller, Form::Responses, job).await?;
-    Ok(background::begin(app, shape, plan, outputs))
+    let job = job.map_err(|error| caller.refused(&app, Form::Responses, error))?;
+    match job.api.shape().filter(|shape| shape.background).cloned() {
+        None => routes::answer(app, &caller, Form::Responses, Ok(job)).await,
+        Some(shape) => {
+            let (plan, outputs) = routes::submit(&app, &caller, job.requests, job.plan).await?;
+            Ok(background::begin(app, shape, plan, outputs))
+        }
+    }
 }
 
 /// `POST /v1/responses/input_tokens`.

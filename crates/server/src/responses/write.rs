@@ -423,7 +423,7 @@ impl Wire for Stream {
                 events.push_back(event);
             }
             Output::Failed(error) => return Err(error.into()),
-            Output::PromptLogprobs(_) | Output::Progress(_) | Output::Noted { .. } => {}
+            Output::PromptLogprobs(_) | Output::Embedding(_) | Output::Progress(_) | Output::Noted { .. } => {}
         }
         Ok(())
     }

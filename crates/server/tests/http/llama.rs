@@ -185,9 +185,10 @@ fn slots_are_the_callers_own_requests() {
     let load = get(B, "/load").json();
     assert_eq!(others, json!([]), "nothing of another's");
     if load["server_load"] == 1 {
-        assert_eq!(seen[0]["is_processing"], true, "{seen}");
-        assert!(seen[0]["request"].as_str().unwrap().starts_with("llama-"));
-        assert!(seen[0]["next_token"][0]["n_decoded"].as_u64() > Some(0), "{seen}");
+        assert!(seen[0]["request"].as_str().unwrap().starts_with("llama-"), "{seen}");
+        // The ledger learns of a step when it is over: the client may have its token before.
+        let is_known = || get(A, "/slots").json()[0]["next_token"][0]["n_decoded"].as_u64() != Some(0);
+        wait("the first step's end", is_known);
     }
     assert_eq!(get(A, "/slots?fail_on_no_slot=1").json()["error"]["param"], "fail_on_no_slot");
     drop(open);

@@ -3,6 +3,7 @@
 //! Numbers such as "row 12" are rows of docs/faults.md; each names an input or a fault and what must happen.
 
 mod answers;
+mod batches;
 mod client;
 mod connections;
 mod faults;
@@ -31,3 +32,4 @@ mod texts;
 mod timeline;
 mod tools;
 mod trace;
+mod vectors;

@@ -138,7 +138,7 @@ fn unknown_routes_and_methods_have_openais_errors() {
         ("GET", "/index.html", 404),
         ("POST", "/", 405),
         ("POST", "/live/feed", 405),
-        ("POST", "/v1/embeddings", 404),
+        ("POST", "/v1/audio/speech", 404),
         ("GET", "/v1/completions", 405),
         ("POST", "/v1/models", 405),
         ("DELETE", "/health", 405),

@@ -239,6 +239,61 @@ fn a_thought_is_no_content() {
 }
 
 #[test]
+fn a_thought_with_a_budget_is_the_same_up_to_its_end() {
+    let host = Host::start();
+    let body = json!({"messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0});
+    let with = |more: Value| {
+        let mut body = body.clone();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let parts = |answer: &Value| {
+        let message = &answer["choices"][0]["message"];
+        let text = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
+        let tokens = answer["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap();
+        (text("reasoning"), text("content"), tokens)
+    };
+    let (free, said, free_tokens) = parts(&host.ask("/v1/chat/completions", &body));
+    // A budget that is not used up changes nothing, and -1 is none.
+    for tokens in [-1, 1000] {
+        let answer = host.ask("/v1/chat/completions", &with(json!({"thinking_token_budget": tokens})));
+        assert_eq!(parts(&answer), (free.clone(), said.clone(), free_tokens), "{tokens}");
+    }
+    let mut before = String::new();
+    for tokens in 0..free_tokens - 2 {
+        let asked = with(json!({"thinking_token_budget": tokens}));
+        let answer = host.ask("/v1/chat/completions", &asked);
+        let (thought, content, counted) = parts(&answer);
+        assert!(free.starts_with(thought.trim_end()) && thought.len() >= before.len(), "{tokens}: {thought:?}");
+        assert!(!thought.contains("think>"), "{tokens}: {answer}");
+        // The marks are tokens of the thought too.
+        assert!(counted >= tokens && counted <= free_tokens + 2, "{tokens}: {counted} of {free_tokens}");
+        let (streamed, _) = message_of(&host.stream("/v1/chat/completions", &asked), 0);
+        assert_eq!(
+            (streamed["content"].as_str(), streamed["reasoning"].as_str().unwrap_or_default()),
+            (Some(&*content), &*thought)
+        );
+        let slowly =
+            host.ask("/v1/chat/completions", &with(json!({"thinking_token_budget": tokens, "speculate": false})));
+        assert_eq!(parts(&slowly), parts(&answer), "without guesses");
+        before = thought;
+    }
+    // Behind the cut comes what the answer must look like.
+    let formed = with(json!({"thinking_token_budget": 2, "guided_regex": "[0-9]{2} it is"}));
+    let (thought, content, _) = parts(&host.ask("/v1/chat/completions", &formed));
+    assert!(content.ends_with(" it is") && thought.len() < free.len(), "{thought:?} {content:?}");
+    let called = with(json!({"thinking_token_budget": 2, "tools": [clock()], "tool_choice": "required"}));
+    let answer = host.ask("/v1/chat/completions", &called);
+    assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{answer}");
+
+    for tokens in [json!(-2), json!("many"), json!(1.5), json!(1u64 << 40)] {
+        let refused = host.post("/v1/chat/completions", &with(json!({"thinking_token_budget": tokens})));
+        assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("thinking_token_budget")));
+    }
+    host.quiet();
+}
+
+#[test]
 fn the_last_message_is_gone_on_with() {
     let host = Host::start();
     let user = json!({"role": "user", "content": "Tell me a story"});

@@ -1,0 +1,345 @@
+//! `/v1/files` and `/v1/batches`, in OpenAI's shapes.
+
+use std::io::{Read, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Body as HttpBody, Bytes, Frame};
+use multer::Multipart;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::BATCH_ROUTES;
+use super::shelf::{BatchNote, FileNote, MOST_FILE_BYTES, Shelf, Status, unwritable};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::query;
+use crate::routes::{Caller, json_body};
+
+type Caught<T> = Result<T, ApiError>;
+
+/// Files in a page of a list, and the most of them.
+const PAGE: u64 = 20;
+const MOST_PAGE: u64 = 100;
+/// Bytes of a field beside the file.
+const FIELD_BYTES: u64 = 4096;
+/// Bytes of a file that are read at a time.
+const CHUNK: usize = 64 << 10;
+/// `completion_window`: what OpenAI has. Nothing ends here because it was over.
+const WINDOW: &str = "24h";
+
+/// `POST /v1/files`.
+pub(crate) async fn send_file(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Caught<Response> {
+    let shelf = shelf(&app)?;
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let boundary = multer::parse_boundary(kind).map_err(|_| {
+        ApiError::unsupported_media_type(
+            "A file is sent as 'multipart/form-data', with the fields 'purpose' and 'file'.",
+        )
+    })?;
+    let limits = multer::SizeLimit::new().for_field("file", MOST_FILE_BYTES).per_field(FIELD_BYTES);
+    let limits = limits.whole_stream(MOST_FILE_BYTES + (1 << 20)).for_field("file", MOST_FILE_BYTES);
+    let constraints = multer::Constraints::new().size_limit(limits);
+    let mut parts = Multipart::with_constraints(body.into_data_stream(), boundary, constraints);
+    let id = format!("file-{}", app.unique());
+    let taken = take(&app, &shelf, &caller, &id, &mut parts).await;
+    if taken.is_err() {
+        shelf.drop_file(&id);
+    }
+    Ok(json_body(shown(&taken?).to_string()))
+}
+
+/// The parts of a form; the file goes to the disk as it comes.
+async fn take(
+    app: &Arc<App>,
+    shelf: &Arc<Shelf>,
+    caller: &Caller,
+    id: &str,
+    parts: &mut Multipart<'_>,
+) -> Caught<FileNote> {
+    let (mut filename, mut purpose) = (None, None);
+    while let Some(mut part) = parts.next_field().await.map_err(|error| broken(&error))? {
+        match part.name() {
+            Some("purpose") => purpose = Some(part.text().await.map_err(|error| broken(&error))?),
+            Some("file") if filename.is_none() => {
+                filename = Some(part.file_name().unwrap_or("file.jsonl").chars().take(255).collect::<String>());
+                let mut file = shelf.begin_file(caller.tenant, id)?;
+                while let Some(chunk) = part.chunk().await.map_err(|error| broken(&error))? {
+                    let written = tokio::task::spawn_blocking(move || file.write_all(&chunk).map(|()| file)).await;
+                    file = written.map_err(|_| ApiError::internal())?.map_err(|error| unwritable(&error))?;
+                }
+            }
+            Some(name) => {
+                let message = "Of the fields of a file this server knows 'purpose' and 'file', once each.";
+                let name: String = name.chars().take(64).collect();
+                return Err(ApiError::unknown_parameter(name, message));
+            }
+            None => return Err(ApiError::bad_request("A part of the form has no name.")),
+        }
+    }
+    match purpose.as_deref() {
+        Some("batch") => {}
+        Some(_) => return Err(wrong_type("purpose", "'batch': files are for batches here")),
+        None => return Err(ApiError::bad_request("'purpose' is missing.").with_param("purpose")),
+    }
+    let Some(filename) = filename else {
+        return Err(ApiError::bad_request("'file' is missing.").with_param("file"));
+    };
+    let (shelf, tenant, id, now) = (shelf.clone(), caller.tenant, id.to_owned(), app.now());
+    let kept = tokio::task::spawn_blocking(move || shelf.keep_file(tenant, id, filename, "batch", now));
+    kept.await.map_err(|_| ApiError::internal())?
+}
+
+fn broken(error: &multer::Error) -> ApiError {
+    match error {
+        multer::Error::FieldSizeExceeded { .. } | multer::Error::StreamSizeExceeded { .. } => {
+            ApiError::body_too_large(MOST_FILE_BYTES as usize)
+        }
+        _ => ApiError::bad_request("The form could not be read to its end."),
+    }
+}
+
+/// `GET /v1/files`.
+pub(crate) async fn list_files(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Caught<Response> {
+    let shelf = shelf(&app)?;
+    let mut page = Page::read(query.as_deref().unwrap_or_default(), &["purpose", "order"])?;
+    let purpose = page.take("purpose");
+    let is_rising = match page.take("order").as_deref() {
+        None | Some("desc") => false,
+        Some("asc") => true,
+        Some(_) => return Err(wrong_type("order", "'asc' or 'desc'")),
+    };
+    let mut files = shelf.files(caller.tenant);
+    files.retain(|file| purpose.as_ref().is_none_or(|purpose| *purpose == file.purpose));
+    if is_rising {
+        files.reverse();
+    }
+    Ok(json_body(page.of(files.iter().map(shown).collect()).to_string()))
+}
+
+/// `GET /v1/files/{id}`.
+pub(crate) async fn show_file(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Caught<Response> {
+    Ok(json_body(shown(&shelf(&app)?.file(caller.tenant, &id)?).to_string()))
+}
+
+/// `DELETE /v1/files/{id}`.
+pub(crate) async fn delete_file(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Caught<Response> {
+    shelf(&app)?.delete_file(caller.tenant, &id)?;
+    Ok(json_body(json!({"id": id, "object": "file", "deleted": true}).to_string()))
+}
+
+/// `GET /v1/files/{id}/content`.
+pub(crate) async fn read_file(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Caught<Response> {
+    let shelf = shelf(&app)?;
+    let bytes = shelf.file(caller.tenant, &id)?.bytes;
+    let (sender, chunks) = mpsc::channel(2);
+    let path = shelf.path(&id);
+    tokio::task::spawn_blocking(move || {
+        let Ok(mut file) = files::open(&path) else { return };
+        loop {
+            let mut chunk = vec![0; CHUNK];
+            match file.read(&mut chunk) {
+                Ok(0) | Err(_) => return,
+                Ok(read) => chunk.truncate(read),
+            }
+            if sender.blocking_send(Bytes::from(chunk)).is_err() {
+                return;
+            }
+        }
+    });
+    let headers = [(header::CONTENT_TYPE, "application/jsonl".to_owned()), (header::CONTENT_LENGTH, bytes.to_string())];
+    Ok((headers, Body::new(Chunks(chunks))).into_response())
+}
+
+/// A file as it is read.
+struct Chunks(mpsc::Receiver<Bytes>);
+
+impl HttpBody for Chunks {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.0.poll_recv(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
+    }
+}
+
+/// `POST /v1/batches`.
+pub(crate) async fn begin(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Caught<Response> {
+    let shelf = shelf(&app)?;
+    let tenant = caller.tenant;
+    let note = app.with_json(&headers, body, tenant, move |body, app| {
+        let mut fields = Fields::of(body)?;
+        let missing = |field: &str| ApiError::bad_request(format!("'{field}' is missing.")).with_param(field);
+        let input_file_id = fields.string("input_file_id")?.ok_or_else(|| missing("input_file_id"))?;
+        let endpoint = fields.string("endpoint")?.ok_or_else(|| missing("endpoint"))?;
+        if !BATCH_ROUTES.contains(&endpoint.as_str()) {
+            return Err(wrong_type("endpoint", &format!("one of {}", BATCH_ROUTES.join(", "))));
+        }
+        fields.only("completion_window", &WINDOW.into(), "a batch runs until it is over: send '24h'")?;
+        let metadata = fields.object("metadata")?.map_or(Value::Null, |metadata| metadata.into_map().into());
+        fields.finish()?;
+        Ok(BatchNote::new(format!("batch_{}", app.unique()), endpoint, input_file_id, metadata, app.now()))
+    });
+    let note = note.await?;
+    let file = shelf.file(tenant, &note.input_file_id).map_err(|error| error.with_param("input_file_id"))?;
+    if file.purpose != "batch" {
+        return Err(wrong_type("input_file_id", "a file of requests, whose purpose is 'batch'"));
+    }
+    let begun = tokio::task::spawn_blocking(move || shelf.begin_batch(tenant, note));
+    Ok(json_body(told(&begun.await.map_err(|_| ApiError::internal())??).to_string()))
+}
+
+/// `GET /v1/batches`.
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Caught<Response> {
+    let page = Page::read(query.as_deref().unwrap_or_default(), &[])?;
+    let batches = shelf(&app)?.batches(caller.tenant);
+    Ok(json_body(page.of(batches.iter().map(told).collect()).to_string()))
+}
+
+/// `GET /v1/batches/{id}`.
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Caught<Response> {
+    Ok(json_body(told(&shelf(&app)?.batch(caller.tenant, &id)?).to_string()))
+}
+
+/// `POST /v1/batches/{id}/cancel`.
+pub(crate) async fn cancel(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Caught<Response> {
+    let (shelf, now) = (shelf(&app)?, app.now());
+    let cancelled = tokio::task::spawn_blocking(move || shelf.cancel(caller.tenant, &id, now));
+    Ok(json_body(told(&cancelled.await.map_err(|_| ApiError::internal())??).to_string()))
+}
+
+fn shelf(app: &App) -> Caught<Arc<Shelf>> {
+    app.shelf.clone().ok_or_else(|| {
+        ApiError::forbidden("no_batches", "This server keeps no files: start it with --batch-dir DIR for batches.")
+    })
+}
+
+/// A file in OpenAI's words.
+fn shown(file: &FileNote) -> Value {
+    json!({
+        "id": file.id,
+        "object": "file",
+        "bytes": file.bytes,
+        "created_at": file.created_at,
+        "expires_at": null,
+        "filename": file.filename,
+        "purpose": file.purpose,
+        "status": "processed",
+        "status_details": null,
+    })
+}
+
+/// A batch in OpenAI's words.
+fn told(batch: &BatchNote) -> Value {
+    let created = batch.since(Status::Validating);
+    let errors = batch.problem.as_ref().map(|(message, line)| {
+        json!({"object": "list", "data": [{"code": "invalid_line", "message": message, "line": line, "param": null}]})
+    });
+    json!({
+        "id": batch.id,
+        "object": "batch",
+        "endpoint": batch.endpoint,
+        "errors": errors,
+        "input_file_id": batch.input_file_id,
+        "completion_window": WINDOW,
+        "status": batch.status,
+        "output_file_id": batch.output_file_id,
+        "error_file_id": batch.error_file_id,
+        "created_at": created,
+        "in_progress_at": batch.since(Status::InProgress),
+        "expires_at": null,
+        "finalizing_at": batch.since(Status::Finalizing),
+        "completed_at": batch.since(Status::Completed),
+        "failed_at": batch.since(Status::Failed),
+        "expired_at": null,
+        "cancelling_at": batch.since(Status::Cancelling),
+        "cancelled_at": batch.since(Status::Cancelled),
+        "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        "metadata": batch.metadata,
+    })
+}
+
+/// Which part of a list.
+struct Page {
+    limit: usize,
+    after: Option<String>,
+    others: Vec<(String, String)>,
+}
+
+impl Page {
+    /// `others`: what else the route knows.
+    fn read(query: &str, others: &[&str]) -> Caught<Page> {
+        let mut page = Page { limit: PAGE as usize, after: None, others: Vec::new() };
+        for (name, value) in query::pairs(query) {
+            match name.as_ref() {
+                "limit" => match query::number("limit", &value)? {
+                    limit @ 1..=10_000 => page.limit = limit.min(MOST_PAGE) as usize,
+                    _ => return Err(wrong_type("limit", "a number from 1 to 10000")),
+                },
+                "after" => page.after = Some(value.into_owned()),
+                other if others.contains(&other) => page.others.push((name.into_owned(), value.into_owned())),
+                other => return Err(query::unknown(other)),
+            }
+        }
+        Ok(page)
+    }
+
+    fn take(&mut self, name: &str) -> Option<String> {
+        let at = self.others.iter().position(|(other, _)| other == name)?;
+        Some(self.others.remove(at).1)
+    }
+
+    /// That part of `all`, as a list.
+    fn of(&self, all: Vec<Value>) -> Value {
+        let behind = |after: &String| all.iter().position(|item| item["id"] == **after).map_or(all.len(), |at| at + 1);
+        let from = self.after.as_ref().map_or(0, behind);
+        let data: Vec<Value> = all[from..].iter().take(self.limit).cloned().collect();
+        let has_more = all.len() > from + data.len();
+        let ends = [data.first(), data.last()].map(|item| item.map(|item| item["id"].clone()));
+        json!({"object": "list", "data": data, "first_id": ends[0], "last_id": ends[1], "has_more": has_more})
+    }
+}

@@ -1,0 +1,143 @@
+//! `POST /v1/embeddings`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use engine::Prompt;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Asked, Texts, normalised};
+use crate::answers::Form;
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::openai::{hints, params};
+use crate::routes::{Caller, json_body, settled};
+
+/// How the vectors are to look.
+struct Look {
+    is_base64: bool,
+    dimensions: Option<usize>,
+    /// Length 1.
+    is_normalised: bool,
+}
+
+#[derive(Serialize)]
+struct List {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    data: Vec<Item>,
+    usage: Value,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    hints: Vec<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Item {
+    object: &'static str,
+    index: usize,
+    embedding: Embedding,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Embedding {
+    Floats(Vec<f32>),
+    /// Of the floats' bytes, little endian.
+    Base64(String),
+}
+
+/// Vectors of one text or several.
+pub(crate) async fn embed(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let tenant = caller.tenant;
+    let read = app.with_json(&headers, body, tenant, move |body, app| read(body, app, tenant)).await;
+    let (texts, look) = read.map_err(|error| caller.refused(&app, Form::Embeddings, error))?;
+    let mut vectors = texts.vectors(&app, &caller, Form::Embeddings).await?;
+    let list = std::mem::take(&mut vectors.list);
+    let data = list.into_iter().enumerate().map(|(index, vector)| look.item(index, vector)).collect();
+    let body = List {
+        id: vectors.id.clone(),
+        object: "list",
+        created: app.now(),
+        model: vectors.delivery.model.clone(),
+        data,
+        usage: vectors.usage(),
+        hints: vectors.delivery.settled.hints.clone(),
+    };
+    let mut response = json_body(serde_json::to_string(&body).expect("numbers and texts serialize"));
+    settled(response.headers_mut(), &vectors.delivery.settled);
+    Ok(response)
+}
+
+impl Look {
+    fn item(&self, index: usize, vector: Vec<f32>) -> Item {
+        let vector = match self.is_normalised {
+            true => normalised(&vector, self.dimensions),
+            false => vector[..self.dimensions.unwrap_or(vector.len())].to_vec(),
+        };
+        let embedding = match self.is_base64 {
+            true => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|component| component.to_le_bytes()).collect();
+                Embedding::Base64(BASE64_STANDARD.encode(bytes))
+            }
+            false => Embedding::Floats(vector),
+        };
+        Item { object: "embedding", index, embedding }
+    }
+}
+
+fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Texts, Look), ApiError> {
+    let hints = hints::take(&mut body)?;
+    let mut fields = Fields::of(body)?;
+    let texts = input(fields.take("input"))?;
+    let dimensions = super::dimensions(&mut fields, app)?;
+    let is_base64 = match fields.string("encoding_format")?.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(_) => return Err(wrong_type("encoding_format", "'float' or 'base64'")),
+    };
+    // vLLM's names for one thing.
+    let mut is_normalised = true;
+    for field in ["normalize", "use_activation"] {
+        is_normalised &= fields.boolean(field)?.unwrap_or(true);
+    }
+    let is_list = texts.len() > 1;
+    let place = |at| if is_list { format!("input[{at}]") } else { "input".to_owned() };
+    let texts = Texts::read(&mut fields, texts, "input", place, Asked { app, tenant, hints })?;
+    fields.finish()?;
+    Ok((texts, Look { is_base64, dimensions, is_normalised }))
+}
+
+/// A string, a list of token ids, or a list of either.
+fn input(input: Option<Value>) -> Result<Vec<Prompt>, ApiError> {
+    let expected = "a string, a list of token ids, or a list of one of these";
+    let items = match input {
+        Some(Value::String(text)) => return Ok(vec![Prompt::Text(text)]),
+        Some(Value::Array(items)) if !items.is_empty() => items,
+        None => return Err(ApiError::bad_request("'input' is missing.").with_param("input")),
+        Some(_) => return Err(wrong_type("input", &format!("{expected}, and not empty"))),
+    };
+    if let Value::Number(_) = items[0] {
+        return Ok(vec![Prompt::Tokens(params::token_ids(&items, |at| format!("input[{at}]"))?)]);
+    }
+    let one = |(at, item)| match item {
+        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::Array(ids) => Ok(Prompt::Tokens(params::token_ids(&ids, |inner| format!("input[{at}][{inner}]"))?)),
+        _ => Err(wrong_type(format!("input[{at}]"), "a string or a list of token ids")),
+    };
+    items.into_iter().enumerate().map(one).collect()
+}

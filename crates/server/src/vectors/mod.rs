@@ -1,0 +1,224 @@
+//! Vectors of texts, and how alike texts are by them: embeddings, scores, ranks.
+//!
+//! ```text
+//! texts --door--> requests that only read --a window at a time--> engine --the last token's state--> length 1
+//!                                                                                                       |
+//!                                       /v1/embeddings: floats, base64   /v1/score, /v1/rerank: cosines +
+//! ```
+//! A text's vector is what the language-model head reads of its last token, behind the final norm: how decoders that were
+//! trained to embed (Qwen3-Embedding, E5-Mistral, GTE-Qwen2) are read. Of a model that was not trained to, it is a vector
+//! all the same, and says little. Its bits depend on the text alone: not on what else is read beside it, nor on which part
+//! of the text was in the prefix cache.
+
+mod embeddings;
+pub(crate) mod ollama;
+mod score;
+
+use std::sync::Arc;
+
+use engine::{Prompt, RawRequest, ValidatedRequest};
+use serde_json::{Value, json};
+
+pub(crate) use self::embeddings::embed;
+pub(crate) use self::score::{rerank, score};
+use crate::answers::{Form, Plan, gather};
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::charge::Charge;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::openai::params::{self, Delivery, Settled};
+use crate::routes::{self, Caller};
+
+/// Most texts in one request, as with OpenAI.
+const MAX_TEXTS: usize = 2048;
+/// Texts of one request that are with the engine at a time, and tokens of these: its queue is there for others too.
+const WINDOW_TEXTS: usize = 32;
+const WINDOW_TOKENS: usize = 1 << 16;
+/// Bytes of a component while it is kept and written as JSON.
+const COMPONENT_BYTES: u64 = 20;
+
+/// Texts that passed the door.
+struct Texts {
+    requests: Vec<ValidatedRequest>,
+    delivery: Delivery,
+}
+
+/// What became of them.
+struct Vectors {
+    /// The name of the answer.
+    id: String,
+    delivery: Delivery,
+    /// In the order of the texts, `[hidden_size]` each, as the model has them.
+    list: Vec<Vec<f32>>,
+    tokens: usize,
+    cached_tokens: usize,
+    /// Memory set aside for all this.
+    _charge: Charge,
+}
+
+impl Vectors {
+    fn usage(&self) -> Value {
+        json!({
+            "prompt_tokens": self.tokens,
+            "total_tokens": self.tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        })
+    }
+}
+
+impl Texts {
+    /// What all routes have in common is read of `fields`. `field` has most of the texts, `place` says where each stands.
+    fn read(
+        fields: &mut Fields,
+        texts: Vec<Prompt>,
+        field: &'static str,
+        place: impl Fn(usize) -> String,
+        asked: Asked<'_>,
+    ) -> Result<Texts, ApiError> {
+        let Asked { app, tenant, hints } = asked;
+        if texts.len() > MAX_TEXTS {
+            let message = format!("'{field}' may hold at most {MAX_TEXTS} texts, got {}.", texts.len());
+            return Err(ApiError::bad_request(message).with_param(field));
+        }
+        let bytes = |text: &Prompt| if let Prompt::Text(text) = text { text.len() } else { 0 };
+        params::check_text(field, texts.iter().map(bytes).sum())?;
+        let delivery = params::unstreamed(fields, app, hints)?;
+        let raw = RawRequest {
+            max_tokens: Some(0),
+            embed: true,
+            tenant,
+            may_be_urgent: app.keys.may_be_urgent(tenant.as_ref()),
+            class: delivery.tier,
+            priority: fields.integer("priority")?,
+            cache_salt: fields.string("cache_salt")?,
+            ttft_slo_ms: fields.number("ttft_slo_ms")?,
+            ..RawRequest::new(Prompt::Tokens(Vec::new()))
+        };
+        fields.only("add_special_tokens", &json!(true), "the tokenizer's own marks are always added to a text")?;
+        fields.unsupported("truncate_prompt_tokens", "texts are not cut: send what is to be read")?;
+        let validated = |(at, prompt): (usize, Prompt)| {
+            let request = app.engine.validate(RawRequest { prompt, ..raw.clone() });
+            request.map_err(|rejection| ApiError::from(rejection).rename_param("prompt", &place(at)))
+        };
+        let requests = texts.into_iter().enumerate().map(validated).collect::<Result<Vec<_>, ApiError>>()?;
+        Ok(Texts { requests, delivery })
+    }
+
+    /// Has the engine read them, some at a time.
+    async fn vectors(self, app: &Arc<App>, caller: &Caller, form: Form) -> Result<Vectors, ApiError> {
+        let Texts { requests, mut delivery } = self;
+        let components = requests.len() as u64 * app.engine.model().config.hidden_size as u64;
+        let tenant = requests.first().map_or(0, ValidatedRequest::tenant);
+        let charge = app.answers.charge(tenant, components * COMPONENT_BYTES);
+        let charge = charge.map_err(|error| caller.refused(app, form, error))?;
+        let (mut id, mut list) = (None, Vec::with_capacity(requests.len()));
+        let (mut tokens, mut cached_tokens) = (0, 0);
+        for window in windows(requests) {
+            let of_window = Delivery { user: delivery.user.take(), ..delivery.clone() };
+            let (plan, outputs) =
+                routes::submit(app, caller, window, Plan::of_one(form, of_window, Vec::new())).await?;
+            let gathered = gather(app, &plan, outputs).await?;
+            id.get_or_insert_with(|| gathered.served.response_id.clone());
+            list.extend(gathered.embeddings);
+            tokens += gathered.totals.usage.prompt_tokens;
+            cached_tokens += gathered.totals.usage.cached_tokens;
+        }
+        let id = id.unwrap_or_else(|| app.response_id(form));
+        Ok(Vectors { id, delivery, list, tokens, cached_tokens, _charge: charge })
+    }
+}
+
+/// Whose body it is.
+struct Asked<'a> {
+    app: &'a App,
+    tenant: Option<Tenant>,
+    hints: Vec<&'static str>,
+}
+
+/// In order, in lists that the engine gets one after the other.
+fn windows(requests: Vec<ValidatedRequest>) -> Vec<Vec<ValidatedRequest>> {
+    let mut windows: Vec<Vec<ValidatedRequest>> = Vec::new();
+    let mut tokens = 0;
+    for request in requests {
+        let more = request.prompt().len();
+        match windows.last_mut() {
+            Some(last) if last.len() < WINDOW_TEXTS && tokens + more <= WINDOW_TOKENS => {
+                last.push(request);
+                tokens += more;
+            }
+            _ => {
+                windows.push(vec![request]);
+                tokens = more;
+            }
+        }
+    }
+    windows
+}
+
+/// The vector with length 1, of its first `dimensions` components. One of zeros stays what it is.
+fn normalised(vector: &[f32], dimensions: Option<usize>) -> Vec<f32> {
+    let part = &vector[..dimensions.unwrap_or(vector.len())];
+    let length = dot(part, part).sqrt();
+    let factor = if length > 0.0 { length.recip() } else { 0.0 };
+    part.iter().map(|&component| (f64::from(component) * factor) as f32).collect()
+}
+
+/// In one order, so that it has the same bits everywhere.
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+}
+
+/// How alike two texts are: 1 for the same direction.
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
+}
+
+/// How many components of each vector are wanted, if not all.
+fn dimensions(fields: &mut Fields, app: &App) -> Result<Option<usize>, ApiError> {
+    let hidden_size = app.engine.model().config.hidden_size;
+    match fields.integer("dimensions")? {
+        None => Ok(None),
+        Some(some) if (1..=hidden_size as i64).contains(&some) => Ok(Some(some as usize)),
+        Some(_) => Err(wrong_type("dimensions", &format!("a number from 1 to {hidden_size}"))),
+    }
+}
+
+/// A text, or `{"text": ..}`.
+fn text(item: Value, place: String) -> Result<String, ApiError> {
+    match item {
+        Value::String(text) => Ok(text),
+        Value::Object(_) => {
+            let mut fields = Fields::nested(item, place.clone())?;
+            fields.only("type", &"text".into(), "this server reads text only")?;
+            let text = fields.string("text")?.ok_or_else(|| wrong_type(place, "a text, or an object with 'text'"))?;
+            fields.finish()?;
+            Ok(text)
+        }
+        _ => Err(wrong_type(place, "a text, or an object with 'text'")),
+    }
+}
+
+/// The hints of an answer, for its body.
+fn note(body: &mut Value, settled: &Settled) {
+    if !settled.hints.is_empty() {
+        body["hints"] = json!(settled.hints);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_have_length_1_and_cosines_no_unit() {
+        let vector = [3.0f32, 0.0, 4.0, 12.0];
+        assert_eq!(normalised(&vector, Some(3)), [0.6, 0.0, 0.8]);
+        assert!((dot(&normalised(&vector, None), &normalised(&vector, None)) - 1.0).abs() < 1e-6);
+        assert_eq!(normalised(&[0.0; 3], None), [0.0; 3]);
+        assert_eq!(cosine(&vector, &[6.0, 0.0, 8.0, 24.0]), 1.0);
+        assert_eq!(cosine(&[1.0, 0.0], &[0.0, 5.0]), 0.0);
+        assert_eq!(cosine(&[1.0, 0.0], &[0.0, 0.0]), 0.0);
+    }
+}

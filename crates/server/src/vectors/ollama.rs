@@ -1,0 +1,117 @@
+//! `POST /api/embed`, and `POST /api/embeddings` which came before it: the same in Ollama's words.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use engine::Prompt;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Asked, Texts, normalised};
+use crate::answers::Form;
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::ollama::{HINTS, served};
+use crate::openai::hints;
+use crate::routes::{Caller, json_body, settled};
+
+#[derive(Serialize)]
+struct Embeddings {
+    model: String,
+    embeddings: Vec<Vec<f32>>,
+    /// Nanoseconds.
+    total_duration: u64,
+    load_duration: u64,
+    prompt_eval_count: usize,
+}
+
+#[derive(Serialize)]
+struct Embedding {
+    embedding: Vec<f32>,
+}
+
+/// What is asked for.
+struct Read {
+    texts: Texts,
+    /// The model's name as it was asked for, which the answer repeats.
+    name: String,
+    dimensions: Option<usize>,
+}
+
+/// Vectors of one text or several, with length 1.
+pub(crate) async fn embed(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let (began, tenant) = (Instant::now(), caller.tenant);
+    let read = app.with_json(&headers, body, tenant, move |body, app| read(body, app, tenant, "input")).await;
+    let Read { texts, name, dimensions } = read.map_err(|error| caller.refused(&app, Form::OllamaEmbed, error))?;
+    let vectors = texts.vectors(&app, &caller, Form::OllamaEmbed).await?;
+    let body = Embeddings {
+        model: name,
+        embeddings: vectors.list.iter().map(|vector| normalised(vector, dimensions)).collect(),
+        total_duration: began.elapsed().as_nanos() as u64,
+        load_duration: 0,
+        prompt_eval_count: vectors.tokens,
+    };
+    let mut response = json_body(serde_json::to_string(&body).expect("numbers and texts serialize"));
+    settled(response.headers_mut(), &vectors.delivery.settled);
+    Ok(response)
+}
+
+/// The vector of one text, as the model has it.
+pub(crate) async fn embed_one(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let tenant = caller.tenant;
+    let read = app.with_json(&headers, body, tenant, move |body, app| read(body, app, tenant, "prompt")).await;
+    let Read { texts, .. } = read.map_err(|error| caller.refused(&app, Form::OllamaEmbed, error))?;
+    let mut vectors = texts.vectors(&app, &caller, Form::OllamaEmbed).await?;
+    let body = Embedding { embedding: vectors.list.pop().unwrap_or_default() };
+    let mut response = json_body(serde_json::to_string(&body).expect("numbers serialize"));
+    settled(response.headers_mut(), &vectors.delivery.settled);
+    Ok(response)
+}
+
+/// `field`: where the texts are.
+fn read(mut body: Value, app: &App, tenant: Option<Tenant>, field: &'static str) -> Result<Read, ApiError> {
+    let hints = hints::take_of(&mut body, HINTS)?;
+    let mut fields = Fields::of(body)?;
+    let name = fields.string("model")?.unwrap_or_else(|| app.models[0].clone());
+    let model = served(app, &name).ok_or_else(ApiError::unknown_model)?.to_owned();
+    let text = |(at, item)| match item {
+        Value::String(text) => Ok(Prompt::Text(text)),
+        _ => Err(wrong_type(format!("{field}[{at}]"), "a text")),
+    };
+    let is_one = field == "prompt";
+    let texts = match fields.take(field) {
+        Some(Value::String(text)) => vec![Prompt::Text(text)],
+        Some(Value::Array(items)) if !is_one && !items.is_empty() => {
+            items.into_iter().enumerate().map(text).collect::<Result<Vec<_>, ApiError>>()?
+        }
+        _ if is_one => return Err(wrong_type(field, "a text")),
+        _ => return Err(wrong_type(field, "a text, or a list of texts that is not empty")),
+    };
+    let dimensions = if is_one { None } else { super::dimensions(&mut fields, app)? };
+    fields.only("truncate", &false.into(), "texts are not cut: send what is to be read")?;
+    if let Some(options) = fields.object("options")? {
+        options.finish()?;
+    }
+    let is_list = texts.len() > 1;
+    let place = |at| if is_list { format!("{field}[{at}]") } else { field.to_owned() };
+    let mut texts = Texts::read(&mut fields, texts, field, place, Asked { app, tenant, hints })?;
+    texts.delivery.model = model;
+    fields.finish()?;
+    Ok(Read { texts, name, dimensions })
+}

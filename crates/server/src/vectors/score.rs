@@ -1,0 +1,154 @@
+//! `POST /v1/score` and `POST /v1/rerank`, in vLLM's and Jina's shapes: how alike texts are, by the cosines of their
+//! vectors.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use engine::Prompt;
+use serde_json::{Value, json};
+
+use super::{Asked, Texts, cosine, note, text};
+use crate::answers::Form;
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::openai::hints;
+use crate::routes::{Caller, json_body, settled};
+
+/// Pairs of texts: one with each of the others, or as many on both sides.
+pub(crate) async fn score(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let tenant = caller.tenant;
+    let read = app.with_json(&headers, body, tenant, move |body, app| read_pairs(body, app, tenant)).await;
+    let (texts, lefts) = read.map_err(|error| caller.refused(&app, Form::Score, error))?;
+    let vectors = texts.vectors(&app, &caller, Form::Score).await?;
+    let (left, right) = vectors.list.split_at(lefts);
+    let pairs = right.iter().enumerate().map(|(at, right)| (&left[if lefts == 1 { 0 } else { at }], right));
+    let scored = |(index, (a, b)): (usize, (&Vec<f32>, &Vec<f32>))| json!({"index": index, "object": "score", "score": cosine(a, b)});
+    let data: Vec<Value> = pairs.enumerate().map(scored).collect();
+    let mut body = json!({
+        "id": vectors.id,
+        "object": "list",
+        "created": app.now(),
+        "model": vectors.delivery.model,
+        "data": data,
+        "usage": vectors.usage(),
+    });
+    note(&mut body, &vectors.delivery.settled);
+    let mut response = json_body(body.to_string());
+    settled(response.headers_mut(), &vectors.delivery.settled);
+    Ok(response)
+}
+
+/// The texts of both sides, and how many are on the left.
+fn read_pairs(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Texts, usize), ApiError> {
+    let hints = hints::take(&mut body)?;
+    let mut fields = Fields::of(body)?;
+    let [left, right] = [["text_1", "queries", "data_1"], ["text_2", "documents", "data_2"]].map(|names| {
+        let given = names.into_iter().find_map(|name| Some((name, fields.take(name)?)));
+        given.ok_or_else(|| ApiError::bad_request(format!("'{}' is missing.", names[0])).with_param(names[0]))
+    });
+    let ((left_name, left), (right_name, right)) = (left?, right?);
+    let left = side(left_name, left)?;
+    let right = side(right_name, right)?;
+    let lefts = left.len();
+    if lefts != 1 && lefts != right.len() {
+        let message =
+            format!("'{left_name}' has {lefts} texts and '{right_name}' {}: send one, or as many.", right.len());
+        return Err(ApiError::bad_request(message).with_param(left_name));
+    }
+    let place = |at: usize| match at.checked_sub(lefts) {
+        None => format!("{left_name}[{at}]"),
+        Some(at) => format!("{right_name}[{at}]"),
+    };
+    let texts = left.into_iter().chain(right).map(Prompt::Text).collect();
+    let texts = Texts::read(&mut fields, texts, right_name, place, Asked { app, tenant, hints })?;
+    fields.finish()?;
+    Ok((texts, lefts))
+}
+
+fn side(name: &str, value: Value) -> Result<Vec<String>, ApiError> {
+    match value {
+        Value::Array(items) if !items.is_empty() => {
+            items.into_iter().enumerate().map(|(at, item)| text(item, format!("{name}[{at}]"))).collect()
+        }
+        Value::Array(_) => Err(wrong_type(name, "a text, or a list of texts that is not empty")),
+        one => Ok(vec![text(one, name.to_owned())?]),
+    }
+}
+
+/// What is to be ranked.
+struct Documents {
+    texts: Texts,
+    list: Vec<String>,
+    /// How many of the best.
+    top: usize,
+    shows_texts: bool,
+}
+
+/// Documents by how near they are to a query, the nearest first.
+pub(crate) async fn rerank(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let tenant = caller.tenant;
+    let read = app.with_json(&headers, body, tenant, move |body, app| read_documents(body, app, tenant)).await;
+    let Documents { texts, list, top, shows_texts } =
+        read.map_err(|error| caller.refused(&app, Form::Rerank, error))?;
+    let vectors = texts.vectors(&app, &caller, Form::Rerank).await?;
+    let (query, documents) = vectors.list.split_first().expect("the query comes first");
+    let mut ranked: Vec<(usize, f64)> = documents.iter().map(|document| cosine(query, document)).enumerate().collect();
+    // Of two that are as near, the one that was sent first.
+    ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let result = |&(index, score): &(usize, f64)| {
+        let mut result = json!({"index": index, "relevance_score": score});
+        if shows_texts {
+            result["document"] = json!({"text": list[index]});
+        }
+        result
+    };
+    let results: Vec<Value> = ranked.iter().take(top).map(result).collect();
+    let mut body = json!({
+        "id": vectors.id,
+        "model": vectors.delivery.model,
+        "usage": vectors.usage(),
+        "results": results,
+    });
+    note(&mut body, &vectors.delivery.settled);
+    let mut response = json_body(body.to_string());
+    settled(response.headers_mut(), &vectors.delivery.settled);
+    Ok(response)
+}
+
+fn read_documents(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Documents, ApiError> {
+    let hints = hints::take(&mut body)?;
+    let mut fields = Fields::of(body)?;
+    let query = fields.take("query").ok_or_else(|| ApiError::bad_request("'query' is missing.").with_param("query"))?;
+    let query = text(query, "query".to_owned())?;
+    let documents = fields.take("documents");
+    let documents =
+        documents.ok_or_else(|| ApiError::bad_request("'documents' is missing.").with_param("documents"))?;
+    let list = side("documents", documents)?;
+    let top = match fields.integer("top_n")? {
+        // vLLM's clients send 0 for all.
+        None | Some(0) => list.len(),
+        Some(top) if top > 0 => list.len().min(usize::try_from(top).unwrap_or(usize::MAX)),
+        Some(_) => return Err(wrong_type("top_n", "a number of documents")),
+    };
+    let shows_texts = fields.boolean("return_documents")?.unwrap_or(true);
+    let texts = std::iter::once(&query).chain(&list).cloned().map(Prompt::Text).collect();
+    let place = |at: usize| at.checked_sub(1).map_or("query".to_owned(), |at| format!("documents[{at}]"));
+    let texts = Texts::read(&mut fields, texts, "documents", place, Asked { app, tenant, hints })?;
+    fields.finish()?;
+    Ok(Documents { texts, list, top, shows_texts })
+}
