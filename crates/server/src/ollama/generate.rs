@@ -3,6 +3,7 @@
 //! ```text
 //! prompt, system --template--> tokens ---+--> what the model reads
 //! raw: prompt ---------------> tokens ---+
+//! prompt, suffix --marks-----> tokens ---+
 //! context (tokens of an earlier answer) -+  before them
 //! ```
 
@@ -43,7 +44,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         return Err(ApiError::unsupported("system", why));
     }
     let thinking = options::think(&mut fields, app, &mut delivery.settled)?;
-    let is_load = text.is_empty();
+    let is_load = text.is_empty() && suffix.is_none();
     let prompt = match is_plain {
         true => Prompt::Text(text.clone()),
         false => conversation(system, text.clone(), thinking.kwargs),

@@ -13,6 +13,7 @@ use super::options::{served, tagged};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, as_written};
+use crate::llama::fim::Marks;
 use crate::moment;
 
 /// `GET /api/tags`.
@@ -134,7 +135,9 @@ fn capabilities(app: &App) -> Vec<&'static str> {
     let dialect = &app.speech.dialect;
     let tools = dialect.calls.is_some().then_some("tools");
     let thinking = dialect.thoughts.is_some().then_some("thinking");
-    std::iter::once("completion").chain(tools).chain(thinking).collect()
+    let marks = app.engine.model().tokenizer.as_ref().and_then(|tokenizer| Marks::of(tokenizer));
+    let insert = marks.map(|_| "insert");
+    std::iter::once("completion").chain(tools).chain(insert).chain(thinking).collect()
 }
 
 /// The shape in the names of GGUF files.

@@ -105,3 +105,23 @@ fn a_client_that_streams_hears_of_a_failure_in_the_middle() {
     assert!(events.last().expect("events")["error"]["message"].is_string() && !done, "{}", answer.text());
     host.quiet();
 }
+
+#[test]
+fn each_api_says_a_failure_in_its_own_words() {
+    let (host, _) = sick();
+    let of_ollama = json!({"prompt": "x", "raw": true, "context": [300, 301, POISON], "options": {"num_predict": 4}});
+    let of_llama = json!({"prompt": [300, 301, NAN], "n_predict": 4});
+    for (path, body) in [("/api/generate", of_ollama), ("/completion", of_llama)] {
+        for stream in [false, true] {
+            let mut body = body.clone();
+            body["stream"] = json!(stream);
+            let answer = host.post(path, &body);
+            assert_eq!(answer.status, if stream { 200 } else { 500 }, "{path}: {}", answer.text());
+            let last = answer.text().trim_end().lines().last().expect("a line").trim_start_matches("data: ");
+            let error = serde_json::from_str::<Value>(last).expect("JSON")["error"].clone();
+            let message = if path == "/completion" { &error["message"] } else { &error };
+            assert!(message.is_string(), "{path}: {error}");
+        }
+    }
+    host.quiet();
+}

@@ -190,6 +190,7 @@ fn slots_are_the_callers_own_requests() {
         let is_known = || get(A, "/slots").json()[0]["next_token"][0]["n_decoded"].as_u64() != Some(0);
         wait("the first step's end", is_known);
     }
+    assert_eq!(get(A, "/slots?fail_on_no_slot=1").json()["error"]["param"], "fail_on_no_slot");
     drop(open);
     wait("all requests to end", || host.engine.health().open_requests == 0);
     assert_eq!(get(A, "/slots").json(), json!([]));

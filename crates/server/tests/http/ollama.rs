@@ -310,6 +310,7 @@ fn what_changes_no_token_is_named_and_all_else_is_refused_by_name() {
     }
     for (more, field) in [
         (json!({"suffix": "end"}), "suffix"),
+        (json!({"prompt": "", "suffix": "end"}), "suffix"),
         (json!({"template": "{{ .Prompt }}"}), "template"),
         (json!({"images": ["aGk="]}), "images"),
         (json!({"raw": true, "system": "Be brief."}), "system"),
