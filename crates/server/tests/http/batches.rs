@@ -1,6 +1,6 @@
 //! Files and batches: what is kept, whose it is, and that each line is answered once, over restarts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use server::ServerOptions;
@@ -14,9 +14,9 @@ fn place(name: &str) -> PathBuf {
     place
 }
 
-fn host(place: &PathBuf, keys: &[&str]) -> Host {
+fn host(place: &Path, keys: &[&str]) -> Host {
     let options = ServerOptions {
-        batch_directory: Some(place.clone()),
+        batch_directory: Some(place.to_owned()),
         api_keys: keys.iter().map(|&key| key.into()).collect(),
         ..local_server()
     };
