@@ -136,10 +136,10 @@ impl Scratch {
     }
 }
 
-/// MiB that measuring the memory's bandwidth reads beside what a case takes: twice the largest cache, of which the bounds
-/// have room for 128 MiB.
+/// MiB that measuring the memory's bandwidth takes beside what the bounds have room for: it reads four times the largest
+/// cache, 256 MiB at least and 1 GiB at most, of which the bounds count the least.
 fn beyond_caches() -> u64 {
     let size = fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size").unwrap_or_default();
     let kib: u64 = size.trim().trim_end_matches('K').parse().unwrap_or(0);
-    (kib / 512).saturating_sub(256)
+    (4 * kib / 1024).clamp(256, 1024) - 256
 }
