@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use checkpoint::{Checkpoint, Source};
-use engine::{ChatMessage, Engine, EngineOptions, Output, Prompt, RawRequest, Stream};
-use serde_json::{Map, Value};
+use engine::{Chat, ChatMessage, Engine, EngineOptions, Output, Prompt, RawRequest, Stream};
+use serde_json::Value;
 use tests::{root, text};
 
 /// A held-out case: never seen in training.
@@ -38,12 +38,7 @@ fn engine() -> Engine {
 }
 
 fn ask(engine: &Engine, case: &Case, max_tokens: i64) -> Stream {
-    let prompt = Prompt::Chat {
-        messages: vec![ChatMessage::new("user", &*case.question)],
-        template_kwargs: Map::new(),
-        add_generation_prompt: true,
-        continue_final_message: false,
-    };
+    let prompt = Prompt::Chat(Chat::new(vec![ChatMessage::new("user", &*case.question)]));
     let raw = RawRequest { temperature: Some(0.0), max_tokens: Some(max_tokens), ..RawRequest::new(prompt) };
     engine.submit(engine.validate(raw).expect("a valid request")).expect("the queue has room")
 }

@@ -156,3 +156,151 @@ fn a_port_that_is_taken_is_told_in_one_line() {
     assert_eq!((ran.code, ran.stderr.lines().count()), (Some(1), 1), "{ran:?}");
     assert!(ran.stderr.contains(&server.port().to_string()), "{ran:?}");
 }
+
+/// A directory of this test's own.
+fn scratch(name: &str) -> std::path::PathBuf {
+    let directory = std::env::temp_dir().join(format!("twostroke-serve-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).expect("a directory");
+    directory
+}
+
+/// Starts a server that needs no port, with its start as JSON.
+fn start(arguments: &[&str]) -> Server {
+    let arguments: Vec<&str> = ["serve", "--json"].iter().chain(arguments).copied().collect();
+    let mut child = twostroke(&arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it prints its start");
+    Server::adopt(child, &line)
+}
+
+#[test]
+fn it_listens_at_a_unix_socket() {
+    use std::io::{Read, Write};
+    let directory = scratch("uds");
+    let path = directory.join("socket");
+    let name = path.to_str().expect("a name");
+    // What a server that was killed has left is taken over.
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
+    let mut server = start(&["--uds", name]);
+    assert_eq!((&server.start["url"], &server.start["port"]), (&format!("unix:{name}/v1").into(), &Value::Null));
+    let ask = || {
+        let mut stream = std::os::unix::net::UnixStream::connect(&path).expect("it listens");
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        answer
+    };
+    assert!(ask().starts_with("HTTP/1.1 200"), "{}", ask());
+    // One that is listened at is not, and neither is a file.
+    let second = run(&mut twostroke(&["serve", "--uds", name]));
+    assert!(
+        second.code == Some(1) && second.stderr.contains("--uds") && second.stderr.contains("in use"),
+        "{second:?}"
+    );
+    assert!(ask().starts_with("HTTP/1.1 200"));
+    signal("TERM", server.pid());
+    assert_eq!(server.wait(), Some(0));
+    assert!(!path.exists(), "it is gone with the server");
+    std::fs::write(&path, "a letter").expect("it can be written");
+    assert_eq!(run(&mut twostroke(&["serve", "--uds", name])).code, Some(1));
+    assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "a letter");
+    std::fs::remove_dir_all(&directory).expect("it is there");
+}
+
+#[test]
+fn it_speaks_tls() {
+    let directory = scratch("tls");
+    let pem = tests::root().join("crates/load/tests/localhost.pem");
+    let pem = pem.to_str().expect("a name");
+    let server = start(&["--port", "0", "--ssl-certfile", pem, "--ssl-keyfile", pem]);
+    let url = server.start["url"].as_str().expect("a URL").trim_end_matches("/v1").to_owned();
+    assert!(url.starts_with("https://127.0.0.1:"), "{url}");
+    let load = ["bench-serve", "--base-url", &url, "--num-prompts", "4", "--random-output-len", "4", "--json"];
+    let ran = run(twostroke(&load).arg("--insecure"));
+    assert_eq!(ran.json()["completed"], 4, "{ran:?}");
+    let ran = run(&mut twostroke(&load));
+    assert!(ran.code == Some(2) || ran.stderr.contains("not trusted"), "{ran:?}");
+    // Who does not speak it hears nothing, and nobody else suffers.
+    let plain =
+        run(&mut twostroke(&["bench-serve", "--base-url", &url.replace("https", "http"), "--num-prompts", "1"]));
+    assert_ne!(plain.code, Some(0), "{plain:?}");
+    let ran = run(twostroke(&load).arg("--insecure"));
+    assert_eq!(ran.json()["completed"], 4, "{ran:?}");
+    drop(server);
+    let empty = directory.join("empty.pem");
+    std::fs::write(&empty, "").expect("it can be written");
+    let empty = empty.to_str().expect("a name");
+    for (certificate, key, part) in [
+        (empty, pem, "--ssl-certfile: "),
+        (pem, empty, "--ssl-keyfile: "),
+        ("/no/such/file", pem, "No such file"),
+        ("/dev/zero", pem, "--ssl-certfile: "),
+    ] {
+        let ran = run(&mut twostroke(&["serve", "--port", "0", "--ssl-certfile", certificate, "--ssl-keyfile", key]));
+        assert!(ran.code == Some(2) && ran.stderr.contains(part), "{certificate} {key}: {ran:?}");
+        assert_eq!(ran.stderr.trim_end().lines().count(), 1, "{ran:?}");
+    }
+    std::fs::remove_dir_all(&directory).expect("it is there");
+}
+
+#[test]
+fn a_file_says_what_the_command_line_does_not() {
+    let directory = scratch("config");
+    let file = directory.join("site.yaml");
+    let name = file.to_str().expect("a name");
+    std::fs::write(directory.join("generation_config.json"), r#"{"temperature": 0.25, "top_k": 3}"#).expect("written");
+    let template = directory.join("template.jinja");
+    std::fs::write(&template, "{% for m in messages %}<{{ m.content }}>{% endfor %}{{ tone }}").expect("written");
+    let text = format!(
+        "port: 1\nserved-model-name: [fox, reynard]\nmax_model_len: 512\nroot-path: /llm/\n\
+         generation-config: {}\noverride-generation-config: {{top_k: 5}}\nchat-template: {}\n\
+         default-chat-template-kwargs: {{tone: soft}}\n",
+        directory.display(),
+        template.display()
+    );
+    std::fs::write(&file, text).expect("written");
+    let server = start(&["--config", name, "--port", "0", "--max-model-len", "600"]);
+    assert_ne!(server.port(), 1);
+    let get = |path: &str| -> Value {
+        let (status, body) = server.request("GET", path, &[], "");
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(&body).expect("JSON")
+    };
+    // With the prefix of a proxy, or without.
+    for prefix in ["", "/llm"] {
+        let models = get(&format!("{prefix}/v1/models"));
+        assert_eq!((&models["data"][0]["id"], &models["data"][1]["id"]), (&"fox".into(), &"reynard".into()));
+        assert_eq!(models["data"][0]["max_model_len"], 600);
+    }
+    assert_eq!(server.request("GET", "/other/v1/models", &[], "").0, 404);
+    assert_eq!(server.request("GET", "/llmv1/models", &[], "").0, 404);
+    let settings = get("/props")["default_generation_settings"]["params"].clone();
+    let number = |name: &str| settings[name].as_f64();
+    assert_eq!((number("temperature"), number("top_k")), (Some(0.25), Some(5.0)), "{settings}");
+    let (_, body) = server.request("POST", "/apply-template", &[], r#"{"messages":[{"role":"user","content":"hi"}]}"#);
+    assert!(body.contains("<hi>soft"), "{body}");
+    let louder = r#"{"messages":[{"role":"user","content":"hi"}],"chat_template_kwargs":{"tone":"loud"}}"#;
+    let (_, body) = server.request("POST", "/apply-template", &[], louder);
+    assert!(body.contains("<hi>loud"), "{body}");
+    drop(server);
+    for (text, part) in [
+        ("no-such-flag: 1", "--no-such-flag"),
+        ("max-num-seqs: many", "--max-num-seqs"),
+        ("- a", "one mapping"),
+        ("a: [", "--config"),
+        ("override-generation-config: {beam: 3}", "beam"),
+        ("override-generation-config: {temperature: hot}", "temperature"),
+        ("chat-template: no-such-file.jinja", "neither a template"),
+        ("chat-template: '{% for %}'", "chat_template line 1"),
+        ("generation-config: /no/such", "/no/such/generation_config.json"),
+        ("root-path: llm", "--root-path"),
+        ("revision: main", "--revision"),
+    ] {
+        std::fs::write(&file, text).expect("written");
+        let ran = run(&mut twostroke(&["serve", "--port", "0", "--config", name]));
+        assert!(ran.code == Some(2) && ran.stderr.contains(part), "{text}: {ran:?}");
+        assert_eq!(ran.stderr.trim_end().lines().count(), 1, "{text}: {ran:?}");
+    }
+    std::fs::remove_dir_all(&directory).expect("it is there");
+}

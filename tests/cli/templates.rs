@@ -54,8 +54,8 @@ fn obedient() -> String {
 
 fn children(directory: PathBuf) -> Result<ChatTemplate, String> {
     let checkpoint = Checkpoint::open(Source::at(directory)).expect("a model");
-    let renderer = Renderer::Child(vec![binary().into(), "render-templates".into()]);
-    Ok(ChatTemplate::load_with(&checkpoint, &renderer).map_err(|error| error.to_string())?.expect("the model chats"))
+    let settings = Renderer::Child(vec![binary().into(), "render-templates".into()]).into();
+    Ok(ChatTemplate::load_with(&checkpoint, &settings).map_err(|error| error.to_string())?.expect("the model chats"))
 }
 
 /// Resident and highest resident memory of a process, in KiB, and its children that render.

@@ -178,15 +178,11 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
         "--hf-token" => "the environment variable HF_TOKEN holds the hub's token",
         "--trust-remote-code" => "no code of a model is ever run",
         "--enforce-eager" | "--compilation-config" | "-O" => "nothing is compiled at run time",
-        "--tokenizer" | "--tokenizer-mode" | "--chat-template" | "--hf-config-path" | "--generation-config" => {
-            "tokenizer, template and defaults are read from the model's directory"
+        "--tokenizer" | "--tokenizer-mode" | "--hf-config-path" => {
+            "tokenizer and shape are read from the model's files"
         }
-        "--revision" | "--tokenizer-revision" => "-m ORG/NAME@REVISION names the revision of a model",
-        "--uds" | "--root-path" => "it listens on --host and --port; a proxy before it has sockets and prefixes",
-        "--ssl-keyfile" | "--ssl-certfile" | "--ssl-key-file" | "--ssl-cert-file" => "TLS is left to a proxy before it",
+        "--tokenizer-revision" => "--revision, or -m ORG/NAME@REVISION, names the revision of model and tokenizer",
         "--enable-lora" | "--lora-modules" | "--lora" => "adapters are not read: merge them into the weights",
-        "--max-logprobs" => "a request may have 20 log probabilities for each token",
-        "--override-generation-config" => "sampling is the model's own unless a request says otherwise",
         "--allowed-origins" | "--cors-origins" | "--allowed-methods" | "--allowed-headers" | "--allow-credentials" => {
             "--allowed-origin ORIGIN, repeated, names those that may ask from a browser"
         }

@@ -8,6 +8,7 @@
 //! Ctrl-C or a terminal that is gone. Answers and figures go to standard output, everything else to standard error.
 
 mod commands;
+mod config;
 mod console;
 mod environment;
 mod failure;
@@ -34,7 +35,11 @@ fn main() -> ExitCode {
     if let Err(failure) = failure::check_room() {
         return failure.report();
     }
-    let result = match Cli::try_parse() {
+    let arguments = match config::arguments(std::env::args_os()) {
+        Ok(arguments) => arguments,
+        Err(failure) => return failure.report(),
+    };
+    let result = match Cli::try_parse_from(&arguments) {
         Ok(cli) => run(&cli.command),
         Err(error) => failure::from_clap(&error),
     };

@@ -84,7 +84,7 @@ pub(crate) fn settings(flags: &ModelFlags) -> Settings {
 
 /// The same of a model that is held otherwise. Chat templates run in child processes.
 pub(crate) fn settings_of(model: ModelSettings) -> Settings {
-    Settings { model, template_renderer: environment::template_renderer(), ..Settings::default() }
+    Settings { model, template: environment::template_renderer().into(), ..Settings::default() }
 }
 
 /// Where packed weights are kept between starts, unless nobody wants that.

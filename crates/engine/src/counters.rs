@@ -50,6 +50,11 @@ impl Histogram {
         Histogram { bounds, counts: vec![0; buckets], sum: 0.0, exemplars: vec![None; buckets] }
     }
 
+    /// Of times in seconds.
+    pub fn of_latencies() -> Histogram {
+        Histogram::new(LATENCY_S)
+    }
+
     /// Remembers whose an observation was. It is counted elsewhere, before this.
     fn mark(&mut self, exemplar: Exemplar) {
         let bucket = self.bucket(exemplar.value);
@@ -60,7 +65,8 @@ impl Histogram {
         self.bounds.partition_point(|&bound| bound < value)
     }
 
-    fn observe(&mut self, value: f64) {
+    /// Counts one.
+    pub fn observe(&mut self, value: f64) {
         let bucket = self.bucket(value);
         self.counts[bucket] += 1;
         self.sum += value;

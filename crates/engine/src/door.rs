@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grammar::{Grammar, Rule};
+use grammar::{Grammar, Rule, TokenRule};
 use model::sampler::SamplingParams;
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::{Nanos, Priority, StopRules, Targets, TokenId};
@@ -23,10 +23,14 @@ use crate::waiting::QueuePlace;
 
 /// Most answers that one request may ask for, where so many sequences run together: as vLLM has it.
 pub const MAX_ANSWERS: i64 = 16_384;
-/// Most log probabilities per token.
+/// Most log probabilities per token, unless the entry point says otherwise ([`RawRequest::max_logprobs`]).
 pub const MAX_LOGPROBS: i64 = 20;
 /// Most entries of a logit bias.
 pub const MAX_LOGIT_BIAS: usize = 1024;
+/// Most words that no answer may have, and bytes of each.
+pub const MAX_BAD_WORDS: usize = 1024;
+/// Longest such word in bytes.
+pub const MAX_BAD_WORD_BYTES: usize = 256;
 /// Most stop strings, and bytes of each.
 pub const MAX_STOP_STRINGS: usize = 16;
 /// Longest stop string in bytes.
@@ -49,16 +53,40 @@ pub enum Prompt {
     /// Text; special tokens written in it count as such, and the model's own prefix (a BOS) is added, as vLLM does.
     Text(String),
     /// A conversation, rendered by the model's chat template. Special tokens inside messages stay plain text.
-    Chat {
-        /// The conversation so far.
-        messages: Vec<ChatMessage>,
-        /// Extra variables for the template.
-        template_kwargs: Map<String, Value>,
-        /// End with the opening of an assistant's turn.
-        add_generation_prompt: bool,
-        /// End inside the last message: the answer goes on with it.
-        continue_final_message: bool,
-    },
+    Chat(Chat),
+}
+
+/// A conversation, and how it becomes a prompt.
+#[derive(Clone, Debug)]
+pub struct Chat {
+    /// What was said so far.
+    pub messages: Vec<ChatMessage>,
+    /// Extra variables for the template.
+    pub template_kwargs: Map<String, Value>,
+    /// End with the opening of an assistant's turn.
+    pub add_generation_prompt: bool,
+    /// End inside the last message: the answer goes on with it.
+    pub continue_final_message: bool,
+    /// A template in place of the model's.
+    pub template: Option<String>,
+}
+
+impl Chat {
+    /// An assistant's turn comes next.
+    pub fn new(messages: Vec<ChatMessage>) -> Chat {
+        Chat {
+            messages,
+            template_kwargs: Map::new(),
+            add_generation_prompt: true,
+            continue_final_message: false,
+            template: None,
+        }
+    }
+
+    /// The last message is gone on with where `goes_on`, and answered otherwise.
+    pub fn going_on(self, goes_on: bool) -> Chat {
+        Chat { add_generation_prompt: !goes_on, continue_final_message: goes_on, ..self }
+    }
 }
 
 /// How urgent a request is, in the words of OpenAI's `service_tier`: its place among its tenant's own, and a weight
@@ -115,8 +143,19 @@ pub struct RawRequest {
     pub skip_special_tokens: bool,
     /// Special tokens whose text is part of an answer although the others are skipped: the marks of thoughts and calls.
     pub shown_tokens: Arc<[TokenId]>,
+    /// The tokens that answers may have; none but these.
+    pub allowed_token_ids: Option<Vec<i64>>,
+    /// No answer has the tokens of one of these words, alone or with a space before it.
+    pub bad_words: Vec<String>,
+    /// -1: of the whole vocabulary.
     pub logprobs: Option<i64>,
+    /// With `logprobs`: of these tokens, in place of the likeliest.
+    pub logprob_token_ids: Vec<i64>,
     pub prompt_logprobs: Option<i64>,
+    /// Most log probabilities per token that may be asked for; -1: the whole vocabulary.
+    pub max_logprobs: i64,
+    /// Of a longer prompt only so many of the last tokens are read; -1: as many as the context has room for.
+    pub truncate_prompt_tokens: Option<i64>,
     /// Nothing but the vector of its prompt is wanted ([`Output::Embedding`](crate::Output::Embedding)): `max_tokens` must
     /// be 0.
     pub embed: bool,
@@ -168,8 +207,13 @@ impl RawRequest {
             include_stop_str_in_output: false,
             skip_special_tokens: true,
             shown_tokens: Arc::default(),
+            allowed_token_ids: None,
+            bad_words: Vec::new(),
             logprobs: None,
+            logprob_token_ids: Vec::new(),
             prompt_logprobs: None,
+            max_logprobs: MAX_LOGPROBS,
+            truncate_prompt_tokens: None,
             embed: false,
             priority: None,
             class: None,
@@ -219,8 +263,8 @@ pub(crate) enum OfPrompt {
 }
 
 impl OfPrompt {
-    fn asked(raw: &RawRequest) -> Result<OfPrompt, Rejection> {
-        let logprobs = logprob_count("prompt_logprobs", raw.prompt_logprobs)?;
+    fn asked(raw: &RawRequest, config: &ModelConfig) -> Result<OfPrompt, Rejection> {
+        let logprobs = logprob_count("prompt_logprobs", raw.prompt_logprobs, raw, config)?;
         match (logprobs, raw.embed) {
             (None, false) => Ok(OfPrompt::Nothing),
             (Some(top), false) => Ok(OfPrompt::LogProbs(top)),
@@ -291,6 +335,8 @@ impl ValidatedRequest {
             repetition_penalty: Some(f64::from(sampling.repetition)),
             logit_bias: sampling.bias.iter().map(|&(id, bias)| (i64::from(id), f64::from(bias))).collect(),
             logprobs: sampling.logprobs.map(i64::from),
+            logprob_token_ids: sampling.logprob_ids.iter().map(|&id| i64::from(id)).collect(),
+            max_logprobs: -1,
             prompt_logprobs: entry.prompt_logprobs.map(i64::from),
             embed: entry.embed,
             stop: entry.stop.clone(),
@@ -338,9 +384,10 @@ impl ValidatedRequest {
         self.tenant
     }
 
-    /// Log probabilities of each token, if asked for: so many of the likeliest beside its own.
+    /// Log probabilities of each token, if asked for: so many others beside its own.
     pub fn logprobs(&self) -> Option<u32> {
-        self.sampling.logprobs
+        let named = self.sampling.logprob_ids.len() as u32;
+        self.sampling.logprobs.map(|best| if named > 0 { named } else { best })
     }
 
     /// The same for the tokens of the prompt.
@@ -374,7 +421,7 @@ pub(crate) fn validate(
     let salt = salt(raw.tenant.as_ref(), raw.cache_salt.as_deref(), salt_key)?;
     let tenant = raw.tenant.map_or(0, |digest| first_8_bytes(&digest));
     let targets = targets(&raw, model, default_targets)?;
-    let of_prompt = OfPrompt::asked(&raw)?;
+    let of_prompt = OfPrompt::asked(&raw, &model.config)?;
     let class = raw.class.unwrap_or_default();
     let priority = priority(raw.priority, class, raw.may_be_urgent)?;
     let stop_token_ids = stop_tokens(&raw, model)?;
@@ -464,7 +511,8 @@ fn sampling(
         frequency_penalty: number("frequency_penalty", raw.frequency_penalty, 0.0, -2.0..=2.0)?,
         repetition_penalty,
         logit_bias: logit_bias(&raw.logit_bias, config)?,
-        logprobs: logprob_count("logprobs", raw.logprobs)?,
+        logprobs: logprob_count("logprobs", raw.logprobs, raw, config)?,
+        logprob_ids: logprob_ids(raw, config)?,
     })
 }
 
@@ -488,15 +536,39 @@ fn token_id(param: &'static str, id: i64, config: &ModelConfig) -> Result<TokenI
     Ok(id as TokenId)
 }
 
-fn logprob_count(param: &'static str, count: Option<i64>) -> Result<Option<u32>, Rejection> {
-    match count {
-        None => Ok(None),
-        Some(count) if (0..=MAX_LOGPROBS).contains(&count) => Ok(Some(count as u32)),
-        Some(count) => {
-            let message = format!("between 0 and {MAX_LOGPROBS} log probabilities per token, got {count}");
-            Err(Rejection::of(param, message))
-        }
+fn logprob_count(
+    param: &'static str,
+    count: Option<i64>,
+    raw: &RawRequest,
+    config: &ModelConfig,
+) -> Result<Option<u32>, Rejection> {
+    let Some(count) = count else { return Ok(None) };
+    let most = most_logprobs(raw, config);
+    let problem = match count {
+        count if (0..=most).contains(&count) => return Ok(Some(count as u32)),
+        -1 if most == config.vocab_size as i64 => return Ok(Some(most as u32)),
+        -1 => "-1 asks for those of the whole vocabulary, which serve --max-logprobs -1 allows".to_owned(),
+        count => format!("between 0 and {most} log probabilities per token (serve --max-logprobs), got {count}"),
+    };
+    Err(Rejection::of(param, format!("{param}: {problem}")))
+}
+
+fn most_logprobs(raw: &RawRequest, config: &ModelConfig) -> i64 {
+    let all = config.vocab_size as i64;
+    if raw.max_logprobs == -1 { all } else { raw.max_logprobs.min(all) }
+}
+
+fn logprob_ids(raw: &RawRequest, config: &ModelConfig) -> Result<Vec<TokenId>, Rejection> {
+    let param = "logprob_token_ids";
+    let (count, most) = (raw.logprob_token_ids.len(), most_logprobs(raw, config));
+    if count > 0 && raw.logprobs.is_none() {
+        return Err(Rejection::of(param, "logprob_token_ids says of which tokens, and logprobs that any are wanted"));
     }
+    if count as u64 > most as u64 {
+        let message = format!("at most {most} log probabilities per token (serve --max-logprobs), got {count}");
+        return Err(Rejection::of(param, message));
+    }
+    raw.logprob_token_ids.iter().map(|&id| token_id(param, id, config)).collect()
 }
 
 fn stop_strings(stop: &[String]) -> Result<Vec<String>, Rejection> {
@@ -588,27 +660,48 @@ fn targets(raw: &RawRequest, model: &ModelInfo, default: Targets) -> Result<Targ
 }
 
 pub(crate) fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Rejection> {
-    let (param, tokens) = match &raw.prompt {
+    let last = truncation(raw, model)?;
+    let (param, mut tokens) = match &raw.prompt {
         Prompt::Tokens(ids) => {
+            let ids = &ids[ids.len() - last.map_or(ids.len(), |last| last.min(ids.len()))..];
             check_length("prompt", ids.len(), model)?;
             ("prompt", ids.iter().map(|&id| token_id("prompt", id, &model.config)).collect::<Result<Vec<_>, _>>()?)
         }
         Prompt::Text(text) => {
             let tokenizer = model.tokenizer.as_ref().ok_or_else(|| no_tokenizer("prompt"))?;
             // A bound, not a guess: text beyond it cannot fit.
-            if let Some(per_token) = tokenizer.max_bytes_per_token() {
+            if let (Some(per_token), None) = (tokenizer.max_bytes_per_token(), last) {
                 check_bytes("prompt", text.len(), per_token, model)?;
             }
             ("prompt", tokenizer.encode(text, true).map_err(|error| Rejection::of("prompt", error.to_string()))?)
         }
-        Prompt::Chat { .. } => ("messages", render_chat(raw, model)?),
+        Prompt::Chat(chat) => ("messages", render_chat(chat, raw.now, last, model)?),
     };
     if tokens.is_empty() {
         return Err(Rejection::of(param, "the prompt is empty"));
     }
+    if let Some(last) = last {
+        tokens.drain(..tokens.len().saturating_sub(last));
+    }
     check_length(param, tokens.len(), model)?;
     // A tokenizer may know more tokens than the model has rows for.
     tokens.into_iter().map(|id| token_id(param, i64::from(id), &model.config)).collect()
+}
+
+/// So many of the prompt's last tokens are read, where that is asked for.
+fn truncation(raw: &RawRequest, model: &ModelInfo) -> Result<Option<usize>, Rejection> {
+    match raw.truncate_prompt_tokens {
+        None => Ok(None),
+        Some(-1) => {
+            let answer = raw.max_tokens.map_or(1, |most| most.clamp(1, model.max_model_len as i64 - 1) as usize);
+            Ok(Some(model.max_model_len - answer))
+        }
+        Some(last) if last >= 1 => Ok(Some(last as usize)),
+        Some(last) => {
+            let message = format!("truncate_prompt_tokens must be at least 1, or -1 for what fits, got {last}");
+            Err(Rejection::of("truncate_prompt_tokens", message))
+        }
+    }
 }
 
 /// What is expected of the answer: as plain text, which an answer is.
@@ -632,33 +725,84 @@ fn prediction(raw: &RawRequest, model: &ModelInfo) -> Result<Option<Arc<Predicti
     Ok(Some(tokens).filter(|_| raw.speculate).and_then(Prediction::of).map(Arc::new))
 }
 
-/// What answers must look like: the field is the caller's to name.
+/// What answers must look like, and of which tokens: the field of the former is the caller's to name.
 fn rule(raw: &RawRequest, model: &ModelInfo) -> Result<Option<(Arc<Rule>, Grammar)>, Rejection> {
-    let Some(rule) = &raw.rule else { return Ok(None) };
-    let grammar = model.grammar(rule, &raw.shown_tokens).map_err(|error| Rejection::of("rule", error.to_string()))?;
-    Ok(Some((Arc::new(rule.clone()), grammar)))
+    let (tokens, param) = (token_rule(raw, model)?, if raw.rule.is_some() { "rule" } else { "allowed_token_ids" });
+    let rule = match (tokens, raw.rule.clone()) {
+        (Some(tokens), rule) => Rule::Tokens { tokens, rule: rule.map(Box::new) },
+        (None, Some(rule)) => rule,
+        (None, None) => return Ok(None),
+    };
+    let grammar = model.grammar(&rule, &raw.shown_tokens).map_err(|error| Rejection::of(param, error.to_string()))?;
+    Ok(Some((Arc::new(rule), grammar)))
 }
 
-fn render_chat(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Rejection> {
-    let Prompt::Chat { messages, template_kwargs, add_generation_prompt, continue_final_message } = &raw.prompt else {
-        return Ok(Vec::new());
-    };
-    if messages.is_empty() {
+/// `allowed_token_ids` and `bad_words`.
+fn token_rule(raw: &RawRequest, model: &ModelInfo) -> Result<Option<TokenRule>, Rejection> {
+    let only = raw.allowed_token_ids.as_ref().map(|ids| {
+        if ids.is_empty() {
+            return Err(Rejection::of("allowed_token_ids", "without a token that is allowed there is no answer"));
+        }
+        ids.iter().map(|&id| token_id("allowed_token_ids", id, &model.config)).collect()
+    });
+    let (only, never) = (only.transpose()?, bad_words(&raw.bad_words, model)?);
+    Ok((only.is_some() || !never.is_empty()).then_some(TokenRule { only, never }))
+}
+
+/// The tokens of each word, and of the word with a space before it: how it is written at the beginning of a text, and in
+/// it. Tokens are what is looked for, as in vLLM: a longer word of other tokens may have this one in it.
+fn bad_words(words: &[String], model: &ModelInfo) -> Result<Vec<Vec<TokenId>>, Rejection> {
+    let param = "bad_words";
+    if words.len() > MAX_BAD_WORDS {
+        return Err(Rejection::of(param, format!("at most {MAX_BAD_WORDS} words, got {}", words.len())));
+    }
+    let mut runs = Vec::with_capacity(2 * words.len());
+    for word in words {
+        let bare = word.trim_start();
+        if bare.is_empty() || word.len() > MAX_BAD_WORD_BYTES {
+            let message = format!("a word must have 1 to {MAX_BAD_WORD_BYTES} bytes and be more than white space");
+            return Err(Rejection::of(param, message));
+        }
+        let tokenizer = model
+            .tokenizer
+            .as_ref()
+            .ok_or_else(|| Rejection::of(param, "this model has no tokenizer: say allowed_token_ids or logit_bias"))?;
+        for text in [bare.to_owned(), format!(" {bare}")] {
+            let run = tokenizer.encode_plain(&text).map_err(|error| Rejection::of(param, error.to_string()))?;
+            runs.extend(Some(run).filter(|run| !run.is_empty()));
+        }
+    }
+    runs.sort_unstable();
+    runs.dedup();
+    Ok(runs)
+}
+
+fn render_chat(
+    chat: &Chat,
+    now: Option<i64>,
+    last: Option<usize>,
+    model: &ModelInfo,
+) -> Result<Vec<TokenId>, Rejection> {
+    if chat.messages.is_empty() {
         return Err(Rejection::of("messages", "messages must not be empty"));
     }
-    let bytes = messages.iter().map(|message| message.content.as_deref().map_or(0, str::len)).sum();
+    let bytes = chat.messages.iter().map(|message| message.content.as_deref().map_or(0, str::len)).sum();
     let tokenizer = model.tokenizer.as_ref().ok_or_else(|| no_tokenizer("messages"))?;
-    check_bytes("messages", bytes, tokenizer.max_bytes_per_token().unwrap_or(0).max(MAX_BYTES_PER_TOKEN), model)?;
-    let template = model.chat_template.as_ref().ok_or_else(|| {
+    if last.is_none() {
+        check_bytes("messages", bytes, tokenizer.max_bytes_per_token().unwrap_or(0).max(MAX_BYTES_PER_TOKEN), model)?;
+    }
+    let own = model.chat_template.as_ref().ok_or_else(|| {
         Rejection::of("messages", "this model has no chat template: use /v1/completions with a plain prompt")
     })?;
+    let other = chat.template.as_ref().map(|source| own.with_source(source)).transpose();
+    let other = other.map_err(|error| Rejection::of("chat_template", error.to_string()))?;
     let options = TemplateOptions {
-        add_generation_prompt: *add_generation_prompt,
-        continue_final_message: *continue_final_message,
-        kwargs: template_kwargs.clone(),
-        now: raw.now,
+        add_generation_prompt: chat.add_generation_prompt,
+        continue_final_message: chat.continue_final_message,
+        kwargs: chat.template_kwargs.clone(),
+        now,
     };
-    let encoded = tokenizer.encode_chat(template, messages, &options);
+    let encoded = tokenizer.encode_chat(other.as_ref().unwrap_or(own), &chat.messages, &options);
     encoded.map_err(|error| Rejection::of(error.param(), error.to_string()))
 }
 

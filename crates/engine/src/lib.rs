@@ -74,8 +74,8 @@ pub use accounts::{Ending, Timeline};
 pub use calibrate::{Calibrated, Calibration};
 pub use counters::{Exemplar, Histogram, Met, Predictions, Stats};
 pub use door::{
-    MAX_ANSWERS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_STOP_TOKENS,
-    Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
+    Chat, MAX_ANSWERS, MAX_BAD_WORD_BYTES, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES,
+    MAX_STOP_STRINGS, MAX_STOP_TOKENS, Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
 pub use draft::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
 pub use grammar::{ConstraintError, Rule, ThoughtBudget};

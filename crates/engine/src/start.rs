@@ -12,9 +12,9 @@ use kernels::{
     WeightClass,
 };
 use model::sampler::SamplingParams;
-use model::{Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
+use model::{Forward, GenerationDefaults, GenerationSettings, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
 use scheduler::{CostModel, Limits, LimitsError, Nanos, Scheduler, TierSizes};
-use text::chat_template::{ChatTemplate, Renderer};
+use text::chat_template::{ChatTemplate, TemplateSettings};
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -117,7 +117,9 @@ pub struct EngineOptions {
     pub limits: Option<DeviceLimits>,
     /// Where the model's chat template is compiled and run. In this process, if nobody says otherwise: then a template
     /// can end the process, so that is for models whose template you trust.
-    pub template_renderer: Renderer,
+    pub template: TemplateSettings,
+    /// Defaults of sampling, where they are not the model's own.
+    pub generation: GenerationSettings,
     /// Key of the prefix cache's hashes: random per start, so that nobody can construct a collision.
     pub hash_key: [u8; 32],
 }
@@ -155,7 +157,8 @@ impl Default for EngineOptions {
             speculation: Speculation::Off,
             spot_check: 0.0,
             limits: None,
-            template_renderer: Renderer::InProcess,
+            template: TemplateSettings::default(),
+            generation: GenerationSettings::default(),
             hash_key: [0; 32],
         }
     }
@@ -279,13 +282,13 @@ impl Engine {
     ) -> Result<Built, StartError> {
         check(options)?;
         let config = ModelConfig::load(checkpoint)?;
-        let generation_defaults = GenerationDefaults::load(checkpoint)?;
+        let generation_defaults = GenerationDefaults::load_with(checkpoint, &options.generation)?;
         // A checkpoint without a tokenizer can still be asked with token ids.
         let tokenizer = match checkpoint.has("tokenizer.json") {
             true => Some(Arc::new(Tokenizer::load(checkpoint, config.vocab_size)?)),
             false => None,
         };
-        let chat_template = ChatTemplate::load_with(checkpoint, &options.template_renderer)?;
+        let chat_template = ChatTemplate::load_with(checkpoint, &options.template)?;
         let draft_files = DraftFiles::find(options, checkpoint, &config, tokenizer.as_deref())?;
         let sizes = Sizes::of(&config, options, draft_files.as_ref(), memory_room())?;
         // Before: what is written to from here on may not be what was read.

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Outcome, ask, gather, greedy, options, start, used_blocks_when_quiet};
-use engine::{EngineOptions, FinishReason, Output, Prompt, RawRequest, RequestError, SubmitError};
+use engine::{Chat, EngineOptions, FinishReason, Output, Prompt, RawRequest, RequestError, SubmitError};
 
 #[test]
 fn an_answer_ends_for_the_reason_it_states() {
@@ -279,6 +279,19 @@ fn the_door_names_the_field_and_takes_nothing() {
         ("cache_salt", RawRequest { cache_salt: Some(String::new()), ..base() }),
         ("cache_salt", RawRequest { cache_salt: Some("x".repeat(129)), ..base() }),
         ("cache_salt", RawRequest { cache_salt: Some("a\nb".into()), ..base() }),
+        ("allowed_token_ids", RawRequest { allowed_token_ids: Some(vec![]), ..base() }),
+        ("allowed_token_ids", RawRequest { allowed_token_ids: Some(vec![1 << 40]), ..base() }),
+        ("bad_words", RawRequest { bad_words: vec![" ".into()], ..base() }),
+        ("bad_words", RawRequest { bad_words: vec!["x".repeat(257)], ..base() }),
+        ("bad_words", RawRequest { bad_words: vec!["x".into(); 1025], ..base() }),
+        ("logprob_token_ids", RawRequest { logprob_token_ids: vec![1], ..base() }),
+        ("logprob_token_ids", RawRequest { logprob_token_ids: vec![-1], logprobs: Some(0), ..base() }),
+        ("logprob_token_ids", RawRequest { logprob_token_ids: vec![1; 21], logprobs: Some(0), ..base() }),
+        ("logprobs", RawRequest { logprobs: Some(-2), max_logprobs: -1, ..base() }),
+        ("logprobs", RawRequest { logprobs: Some(-1), ..base() }),
+        ("prompt_logprobs", RawRequest { prompt_logprobs: Some(4), max_logprobs: 3, ..base() }),
+        ("truncate_prompt_tokens", RawRequest { truncate_prompt_tokens: Some(0), ..base() }),
+        ("truncate_prompt_tokens", RawRequest { truncate_prompt_tokens: Some(-2), ..base() }),
     ];
     for (param, raw) in cases {
         let rejection = engine.validate(raw).expect_err(param);
@@ -297,12 +310,7 @@ fn a_request_that_could_never_fit_the_cache_is_refused() {
 }
 
 fn chat(messages: Vec<engine::ChatMessage>) -> RawRequest {
-    RawRequest::new(Prompt::Chat {
-        messages,
-        template_kwargs: serde_json::Map::new(),
-        add_generation_prompt: true,
-        continue_final_message: false,
-    })
+    RawRequest::new(Prompt::Chat(Chat::new(messages)))
 }
 
 /// What the steps asked of the machine is counted by phase, and adds up to what the requests did.
@@ -359,4 +367,84 @@ fn a_prompt_says_how_far_it_is_read() {
     assert!(first.cached > 0 && (first.processed, first.ms) == (first.cached, 0.0), "{told:?}");
     assert_eq!((last.processed, last.total), (total, total));
     assert!(told.is_sorted_by(|a, b| a.processed < b.processed && a.ms <= b.ms), "{told:?}");
+}
+
+/// The text that an engine answers.
+fn said(engine: &engine::Engine, raw: RawRequest) -> String {
+    ask(engine, raw).answers[0].text.clone()
+}
+
+#[test]
+fn words_and_tokens_that_are_not_wanted_are_not_drawn() {
+    let engine = start(&options());
+    let free = said(&engine, greedy("Once upon a time there was", 40));
+    let word = free.split(|c: char| !c.is_alphabetic()).find(|word| word.len() > 3).expect("a word");
+    let without = RawRequest { bad_words: vec![word.to_owned()], ..greedy("Once upon a time there was", 40) };
+    let without = said(&engine, without);
+    assert!(!without.split(|c: char| !c.is_alphabetic()).any(|other| other == word), "{word}: {without}");
+    // Up to where it would have come the answers are the same.
+    let at = free.find(word).expect("it was found in it");
+    assert_eq!(without[..at], free[..at]);
+
+    let tokenizer = engine.model().tokenizer.clone().expect("it has one");
+    let ids: Vec<i64> = tokenizer.encode_plain("abc").expect("a text").into_iter().map(i64::from).collect();
+    let raw = RawRequest { allowed_token_ids: Some(ids.clone()), ignore_eos: true, ..greedy("The fox", 12) };
+    let outcome = ask(&engine, raw);
+    assert_eq!(outcome.answers[0].tokens.len(), 12);
+    assert!(outcome.answers[0].tokens.iter().all(|&token| ids.contains(&i64::from(token))), "{:?}", outcome.answers[0]);
+}
+
+#[test]
+fn of_a_long_prompt_its_end_is_read() {
+    let engine = start(&options());
+    let context = engine.model().max_model_len;
+    let tokens = |count: usize| Prompt::Tokens((0..count).map(|at| 5 + at as i64 % 90).collect());
+    let ends = |raw: RawRequest| engine.validate(raw).expect("it fits").prompt().to_vec();
+    let whole = ends(RawRequest::new(tokens(40)));
+    for (last, kept) in [(1, 1), (7, 7), (40, 40), (1000, 40), (-1, 40)] {
+        let raw = RawRequest { truncate_prompt_tokens: Some(last), ..RawRequest::new(tokens(40)) };
+        assert_eq!(ends(raw), whole[40 - kept..], "the last {last}");
+    }
+    // What fits beside the answer that is wanted.
+    for (max_tokens, kept) in [(None, context - 1), (Some(10), context - 10), (Some(1 << 40), 1)] {
+        let raw = RawRequest {
+            truncate_prompt_tokens: Some(-1),
+            max_tokens,
+            cut_max_tokens: true,
+            ..RawRequest::new(tokens(3 * context))
+        };
+        assert_eq!(ends(raw).len(), kept, "{max_tokens:?}");
+    }
+    assert!(engine.validate(RawRequest::new(tokens(3 * context))).is_err());
+    let long = RawRequest { truncate_prompt_tokens: Some(5), ..RawRequest::new(Prompt::Text("fox ".repeat(200_000))) };
+    assert_eq!(ends(long).len(), 5);
+    let mut long = chat(vec![engine::ChatMessage::new("user", "fox ".repeat(200_000))]);
+    long.truncate_prompt_tokens = Some(5);
+    assert_eq!(ends(long).len(), 5);
+}
+
+#[test]
+fn log_probabilities_may_be_of_named_tokens_or_of_all() {
+    let engine = start(&options());
+    let vocabulary = engine.model().config.vocab_size;
+    let of = |raw: RawRequest| -> Vec<engine::TokenLogprob> {
+        let mut stream = engine.submit(engine.validate(raw).expect("a valid request")).expect("the queue has room");
+        let outputs = std::iter::from_fn(|| stream.blocking_recv());
+        outputs.filter_map(|output| if let Output::Token { logprob, .. } = output { logprob } else { None }).collect()
+    };
+    let all = of(RawRequest { logprobs: Some(-1), max_logprobs: -1, ..greedy("The fox", 3) });
+    let named = vec![400, 3, 17];
+    let some = of(RawRequest { logprobs: Some(0), logprob_token_ids: named.clone(), ..greedy("The fox", 3) });
+    assert_eq!((all.len(), some.len()), (3, 3));
+    for (all, some) in all.iter().zip(&some) {
+        assert_eq!((all.token, all.logprob), (some.token, some.logprob));
+        let mut ids: Vec<u32> = all.top.iter().map(|&(id, _)| id).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, (0..vocabulary as u32).collect::<Vec<_>>());
+        assert!(all.top.is_sorted_by(|a, b| a.1 >= b.1));
+        let sum: f64 = all.top.iter().map(|&(_, logprob)| f64::from(logprob).exp()).sum();
+        assert!((sum - 1.0).abs() < 1e-4, "{sum}");
+        let of_all = |id: i64| *all.top.iter().find(|(other, _)| i64::from(*other) == id).expect("each is there");
+        assert_eq!(some.top, named.iter().map(|&id| of_all(id)).collect::<Vec<_>>());
+    }
 }

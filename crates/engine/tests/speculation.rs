@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use checkpoint::{Checkpoint, Source};
 use common::{Outcome, ask, gather, options, start, used_blocks_when_quiet};
 use engine::{
-    ChatMessage, DraftMethod, Drafters, Engine, EngineOptions, LearnedDrafter, Prompt, RawRequest, Rule, Speculation,
+    Chat, ChatMessage, DraftMethod, Drafters, Engine, EngineOptions, LearnedDrafter, Prompt, RawRequest, Rule,
+    Speculation,
 };
 use kernels::{Isa, KvDtype, WeightClass};
 use serde_json::json;
@@ -240,13 +241,7 @@ fn trained_drafters_draw_as_their_target_does() {
         let engine = start(&EngineOptions { speculation: Speculation::By(drafters), ..options() });
         let (mut steps, mut accepted, mut drafted) = (0, 0, 0);
         for (seed, story) in stories().into_iter().enumerate() {
-            let messages = vec![ChatMessage::new("user", story)];
-            let prompt = Prompt::Chat {
-                messages,
-                template_kwargs: serde_json::Map::new(),
-                add_generation_prompt: true,
-                continue_final_message: false,
-            };
+            let prompt = Prompt::Chat(Chat::new(vec![ChatMessage::new("user", story)]));
             let raw = RawRequest {
                 max_tokens: Some(160),
                 temperature: Some(temperature),

@@ -59,12 +59,21 @@ pub fn create_private(path: &Path) -> io::Result<File> {
 /// Puts what `write` writes at `path`, whole or not at all, also when the process ends or the power goes meanwhile.
 /// Whatever was at that name is gone then. The directory is made if need be.
 pub fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    replace_as(0o666, path, write)
+}
+
+/// As [`replace`], of bytes that are there already, in a file that is its owner's alone.
+pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_as(0o600, path, |file| file.write_all(bytes))
+}
+
+fn replace_as(mode: u32, path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;
     let temporary = temporary(path);
     // What an earlier process of this number left. Whatever it is, nothing is written through it.
     let _ = fs::remove_file(&temporary);
-    let written = OpenOptions::new().write(true).create_new(true).open(&temporary).and_then(|mut file| {
+    let written = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).and_then(|mut file| {
         write(&mut file)?;
         file.sync_all()?;
         fs::rename(&temporary, path)

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 use llguidance::api::StopReason;
-use llguidance::toktrie::{SimpleVob, TokEnv};
+use llguidance::toktrie::{SimpleVob, TokEnv, TokenId};
 
 use crate::budget::{Meter, ThoughtBudget};
+use crate::tokens::Filter;
 
 /// What may follow the tokens of an answer.
 ///
@@ -18,6 +19,7 @@ pub struct Constraint {
     /// `None`: any text will do.
     matcher: Option<Matcher>,
     metered: Option<Metered>,
+    filtered: Option<Filtered>,
     /// Tokens it has accepted.
     len: usize,
     mask: SimpleVob,
@@ -28,6 +30,24 @@ struct Metered {
     budget: Arc<ThoughtBudget>,
     env: TokEnv,
     meter: Meter,
+}
+
+/// Which tokens the answer may have, and those that it has.
+struct Filtered {
+    filter: Arc<Filter>,
+    said: Vec<TokenId>,
+}
+
+impl Filtered {
+    /// Whether these, which are only guessed, may follow what was said.
+    fn allows(&self, guessed: &[TokenId]) -> bool {
+        let mut said = self.said.clone();
+        guessed.iter().all(|&token| {
+            let is_allowed = self.filter.allows(token, &said);
+            said.push(token);
+            is_allowed
+        })
+    }
 }
 
 impl Metered {
@@ -67,9 +87,14 @@ pub enum ConstraintError {
 }
 
 impl Constraint {
-    pub(crate) fn new(matcher: Option<Matcher>, budget: Option<(Arc<ThoughtBudget>, TokEnv)>) -> Constraint {
+    pub(crate) fn new(
+        matcher: Option<Matcher>,
+        budget: Option<(Arc<ThoughtBudget>, TokEnv)>,
+        filter: Option<Arc<Filter>>,
+    ) -> Constraint {
         let metered = budget.map(|(budget, env)| Metered { meter: Meter::new(&budget), budget, env });
-        Constraint { matcher, metered, len: 0, mask: SimpleVob::new() }
+        let filtered = filter.map(|filter| Filtered { filter, said: Vec::new() });
+        Constraint { matcher, metered, filtered, len: 0, mask: SimpleVob::new() }
     }
 
     /// One bit per token, 32 to a word, the lowest first: those that may follow the first `at` tokens; `None` where
@@ -78,12 +103,16 @@ impl Constraint {
     /// Cost: most often tens of microseconds; bounded in steps.
     pub fn mask(&mut self, at: usize) -> Result<Option<&[u32]>, ConstraintError> {
         self.rewind(at)?;
-        if let Some(only) = self.metered.as_ref().and_then(Metered::only) {
-            return Ok(Some(self.one(only)));
+        let open = match (self.metered.as_ref().and_then(Metered::only), &mut self.matcher) {
+            (Some(only), _) => Some(self.one(only)),
+            (None, Some(matcher)) => Some(matcher.compute_mask().map_err(|_| why(matcher))?),
+            (None, None) => None,
+        };
+        let mask = self.narrowed(open, &[]);
+        if mask.as_ref().is_some_and(SimpleVob::is_zero) {
+            return Err(ConstraintError::NothingFollows);
         }
-        let Some(matcher) = &mut self.matcher else { return Ok(None) };
-        self.mask = matcher.compute_mask().map_err(|_| why(matcher))?;
-        Ok(Some(self.mask.as_slice()))
+        Ok(self.kept(mask))
     }
 
     /// The mask behind the first `at` tokens and others that are only guessed; `Some(None)` where each token may
@@ -93,26 +122,30 @@ impl Constraint {
     /// answer.
     pub fn mask_behind(&mut self, at: usize, guessed: &[u32]) -> Option<Option<&[u32]>> {
         self.rewind(at).ok()?;
+        if self.filtered.as_ref().is_some_and(|filtered| !filtered.allows(guessed)) {
+            return None;
+        }
         let only = match &mut self.metered {
             Some(metered) => metered.only_behind(at, guessed).ok()?,
             None => None,
         };
-        let mut other = match &self.matcher {
-            Some(matcher) => matcher.deep_clone(),
-            None => return Some(only.map(|only| self.one(only))),
+        let mut other = self.matcher.as_ref().map(Matcher::deep_clone);
+        if let Some(other) = &mut other {
+            if other.validate_tokens(guessed).ok()? < guessed.len() {
+                return None;
+            }
+            other.consume_tokens(guessed).ok()?;
+            if other.is_stopped() {
+                return None;
+            }
+        }
+        let open = match (only, other) {
+            (Some(only), _) => Some(self.one(only)),
+            (None, Some(mut other)) => Some(other.compute_mask().ok()?),
+            (None, None) => None,
         };
-        if other.validate_tokens(guessed).ok()? < guessed.len() {
-            return None;
-        }
-        other.consume_tokens(guessed).ok()?;
-        if other.is_stopped() {
-            return None;
-        }
-        if let Some(only) = only {
-            return Some(Some(self.one(only)));
-        }
-        self.mask = other.compute_mask().ok()?;
-        Some(Some(self.mask.as_slice()))
+        let mask = self.narrowed(open, guessed);
+        Some(self.kept(mask))
     }
 
     /// The next token, which its last mask allowed.
@@ -122,6 +155,9 @@ impl Constraint {
         }
         if let Some(metered) = &mut self.metered {
             metered.accept(token);
+        }
+        if let Some(filtered) = &mut self.filtered {
+            filtered.said.push(token);
         }
         self.len += 1;
         Ok(())
@@ -143,16 +179,35 @@ impl Constraint {
             if let Some(metered) = &mut self.metered {
                 metered.meter.rewind(at);
             }
+            if let Some(filtered) = &mut self.filtered {
+                filtered.said.truncate(at);
+            }
             self.len = at;
         }
         Ok(())
     }
 
     /// A mask with one token.
-    fn one(&mut self, token: u32) -> &[u32] {
-        self.mask = SimpleVob::alloc(self.metered.as_ref().map_or(0, |metered| metered.env.tok_trie().vocab_size()));
-        self.mask.allow_token(token);
-        self.mask.as_slice()
+    fn one(&self, token: u32) -> SimpleVob {
+        let metered = self.metered.as_ref();
+        let mut mask = metered.map_or_else(SimpleVob::new, |metered| metered.env.tok_trie().alloc_token_set());
+        mask.allow_token(token);
+        mask
+    }
+
+    /// What is left of a mask, behind guesses.
+    fn narrowed(&self, open: Option<SimpleVob>, guessed: &[u32]) -> Option<SimpleVob> {
+        match &self.filtered {
+            Some(Filtered { filter, said }) if guessed.is_empty() => filter.narrow(open, said),
+            Some(Filtered { filter, said }) => filter.narrow(open, &[said, guessed].concat()),
+            None => open,
+        }
+    }
+
+    /// The same mask, to be read until the next is asked for.
+    fn kept(&mut self, mask: Option<SimpleVob>) -> Option<&[u32]> {
+        self.mask = mask?;
+        Some(self.mask.as_slice())
     }
 }
 

@@ -16,6 +16,7 @@
 //! own, made when the rule was compiled and shared with nobody: what one answer has made of it changes no other's.
 //!
 //! A thought that may take so many tokens (`budget.rs`) is a rule too: it masks nothing until it closes the thought.
+//! So are the tokens that an answer may have at all (`tokens.rs`), a mask over those of the others.
 //!
 //! **A rule is a program from a stranger.** Compiling counts steps and not time, and what no step counts is counted
 //! before (`limits.rs`), so the same rule is refused on every machine; a mask counts too, and a rule that takes more
@@ -26,9 +27,11 @@ mod constraint;
 mod gbnf;
 mod limits;
 mod rule;
+mod tokens;
 mod vocabulary;
 
 pub use budget::ThoughtBudget;
 pub use constraint::{Constraint, ConstraintError};
 pub use rule::{MAX_CHOICES, MAX_RULE_BYTES, Rule, RuleError};
+pub use tokens::TokenRule;
 pub use vocabulary::{Grammar, Vocabulary};

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::budget::ThoughtBudget;
+use crate::tokens::TokenRule;
 use crate::{gbnf, limits};
 
 /// Longest rule in bytes of its JSON. The schemas of a hundred tools are a quarter of it.
@@ -48,6 +49,21 @@ pub enum Rule {
         /// What the whole answer must look like.
         rule: Option<Box<Rule>>,
     },
+    /// Anything, or what another rule wants, of these tokens.
+    Tokens {
+        /// The tokens.
+        tokens: TokenRule,
+        /// What the answer must look like beside that.
+        rule: Option<Box<Rule>>,
+    },
+}
+
+/// A rule, taken apart into what is asked of tokens, of a thought, and of the text.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Parts<'a> {
+    pub(crate) tokens: Option<&'a TokenRule>,
+    pub(crate) thought: Option<&'a ThoughtBudget>,
+    pub(crate) text: Option<&'a Rule>,
 }
 
 /// What the rule behind a thought is called.
@@ -95,11 +111,13 @@ pub enum RuleError {
 }
 
 impl Rule {
-    /// The budget of its thought, and what it says beside that.
-    pub(crate) fn parts(&self) -> (Option<&ThoughtBudget>, Option<&Rule>) {
+    pub(crate) fn parts(&self) -> Parts<'_> {
         match self {
-            Rule::Budget { thought, rule } => (Some(thought), rule.as_deref()),
-            other => (None, Some(other)),
+            Rule::Tokens { tokens, rule } => {
+                Parts { tokens: Some(tokens), ..rule.as_ref().map(|rule| rule.parts()).unwrap_or_default() }
+            }
+            Rule::Budget { thought, rule } => Parts { tokens: None, thought: Some(thought), text: rule.as_deref() },
+            text => Parts { text: Some(text), ..Parts::default() },
         }
     }
 
@@ -141,7 +159,9 @@ impl Rule {
                 }
                 Ok(whole)
             }
-            Rule::Budget { .. } => Err(RuleError::Refused("a budget is the outermost of rules".to_owned())),
+            Rule::Budget { .. } | Rule::Tokens { .. } => {
+                Err(RuleError::Refused("budgets and tokens are the outermost of rules, tokens once".to_owned()))
+            }
         }
     }
 
@@ -159,6 +179,7 @@ impl Rule {
             Rule::Choice(texts) => texts.iter().map(String::len).sum(),
             Rule::Behind { thought, rule } => thought.len() + rule.bytes(),
             Rule::Budget { thought, rule } => thought.bytes() + rule.as_ref().map_or(0, |rule| rule.bytes()),
+            Rule::Tokens { tokens, rule } => tokens.bytes() + rule.as_ref().map_or(0, |rule| rule.bytes()),
         }
     }
 }

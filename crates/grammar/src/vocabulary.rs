@@ -12,7 +12,8 @@ use text::tokenizer::Tokenizer;
 
 use crate::budget::ThoughtBudget;
 use crate::constraint::Constraint;
-use crate::rule::{Rule, RuleError};
+use crate::rule::{Parts, Rule, RuleError};
+use crate::tokens::Filter;
 
 /// Grammars that are kept: an agent sends the same tools with every turn.
 const MOST_KEPT: usize = 16;
@@ -53,6 +54,7 @@ pub struct Grammar {
     /// Has accepted nothing, and never will. `None`: any text will do.
     fresh: Option<Arc<Mutex<Matcher>>>,
     budget: Option<(Arc<ThoughtBudget>, TokEnv)>,
+    filter: Option<Arc<Filter>>,
 }
 
 impl Vocabulary {
@@ -114,19 +116,28 @@ impl Vocabulary {
             return Ok(grammar);
         }
         rule.check_length()?;
-        let (budget, rest) = rule.parts();
-        let fresh = match rest {
-            Some(rest) => {
-                let grammar = rest.grammar()?;
+        let Parts { tokens, thought, text } = rule.parts();
+        let fresh = match text {
+            Some(text) => {
+                let grammar = text.grammar()?;
                 Some(Arc::new(Mutex::new(on_a_deep_stack(|| self.fresh(grammar))?)))
             }
             None => None,
         };
         let env = self.factory.tok_env();
-        if budget.is_some_and(|budget| budget.closing.iter().any(|&id| id as usize >= env.tok_trie().vocab_size())) {
-            return Err(RuleError::Refused("the end of its thought has tokens that this model has not".to_owned()));
+        let filter = tokens.map(|tokens| Arc::new(Filter::new(tokens, env.tok_trie())));
+        if let Some(thought) = thought {
+            let is_refused = |&id: &u32| {
+                let is_allowed = filter.as_ref().is_none_or(|filter| filter.allows(id, &[]));
+                id as usize >= env.tok_trie().vocab_size() || !is_allowed
+            };
+            if thought.closing.iter().any(is_refused) {
+                let message = "the end of its thought has tokens that this model has not, or that may not be chosen";
+                return Err(RuleError::Refused(message.to_owned()));
+            }
         }
-        let grammar = Grammar { fresh, budget: budget.map(|budget| (Arc::new(budget.clone()), env.clone())) };
+        let budget = thought.map(|thought| (Arc::new(thought.clone()), env.clone()));
+        let grammar = Grammar { fresh, budget, filter };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.truncate(MOST_KEPT - 1);
         kept.push_front((rule.clone(), grammar.clone()));
@@ -176,7 +187,7 @@ impl Grammar {
             let fresh = fresh.lock().unwrap_or_else(PoisonError::into_inner);
             fresh.deep_clone()
         });
-        Constraint::new(matcher, self.budget.clone())
+        Constraint::new(matcher, self.budget.clone(), self.filter.clone())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use grammar::{Constraint, Rule, RuleError, ThoughtBudget, Vocabulary};
+use grammar::{Constraint, Rule, RuleError, ThoughtBudget, TokenRule, Vocabulary};
 use serde_json::{Map, Value, json};
 use text::tokenizer::Tokenizer;
 
@@ -289,5 +289,68 @@ fn a_budget_whose_end_this_model_cannot_write_is_refused() {
     assert!(matches!(VOCABULARY.compile(&rule), Err(RuleError::Refused(_))));
     let inner = Rule::Budget { thought: thought(3, true), rule: None };
     let twice = Rule::Budget { thought: thought(3, true), rule: Some(Box::new(inner)) };
+    assert!(matches!(VOCABULARY.compile(&twice), Err(RuleError::Refused(_))));
+}
+
+/// The tokens of these, alone or with a rule of the text.
+fn of_tokens(only: Option<&[u32]>, never: &[&[u32]], rule: Option<Rule>) -> Rule {
+    let (only, never) = (only.map(<[u32]>::to_vec), never.iter().map(|run| run.to_vec()).collect());
+    Rule::Tokens { tokens: TokenRule { only, never }, rule: rule.map(Box::new) }
+}
+
+/// All tokens that a mask allows; `None`: each.
+fn allowed(mask: Option<&[u32]>) -> Option<Vec<u32>> {
+    mask.map(|mask| (0..TOKENIZER.vocab_size() as u32).filter(|&token| allows(mask, token)).collect())
+}
+
+#[test]
+fn tokens_alone_are_a_rule() {
+    let mut some = constraint(&of_tokens(Some(&[5, 9, 700]), &[&[9]], None));
+    for at in 0..3 {
+        assert_eq!(allowed(some.mask(at).unwrap()).unwrap(), [5, 700], "the end is none of them");
+        some.accept(5).unwrap();
+    }
+    let mut none = constraint(&of_tokens(Some(&[5]), &[&[5]], None));
+    assert_eq!(none.mask(0).map(|_| ()), Err(grammar::ConstraintError::NothingFollows));
+    let mut all = constraint(&of_tokens(None, &[&[9_999_999]], None));
+    assert_eq!(all.mask(0).unwrap(), None, "nobody has such a token");
+}
+
+#[test]
+fn a_run_of_tokens_has_no_end() {
+    let mut constraint = constraint(&of_tokens(None, &[&[7, 8, 9], &[8, 3]], None));
+    let but = |missing: &[u32]| -> Vec<u32> {
+        (0..TOKENIZER.vocab_size() as u32).filter(|token| !missing.contains(token)).collect()
+    };
+    // What is said, and what may not follow it.
+    let story: [(u32, &[u32]); 5] = [(7, &[]), (8, &[]), (5, &[9, 3]), (8, &[]), (9, &[3])];
+    for (at, &(token, missing)) in story.iter().enumerate() {
+        let mask = allowed(constraint.mask(at).unwrap());
+        assert_eq!(mask, (!missing.is_empty()).then(|| but(missing)), "token {at}");
+        constraint.accept(token).unwrap();
+    }
+    // Guesses pass the same, and are not remembered.
+    assert_eq!(constraint.mask_behind(2, &[9]), None);
+    assert_eq!(constraint.mask_behind(0, &[7, 8, 9]), None);
+    assert_eq!(constraint.mask_behind(0, &[7, 8]).map(allowed), Some(Some(but(&[9, 3]))));
+    assert_eq!(constraint.mask(0).unwrap(), None);
+}
+
+#[test]
+fn tokens_narrow_what_a_rule_of_the_text_allows() {
+    let yes_or_no = Rule::Choice(vec!["yes".to_owned(), "no".to_owned()]);
+    let free = allowed(constraint(&yes_or_no).mask(0).unwrap()).unwrap();
+    let banned = tokens("yes")[0];
+    assert!(free.contains(&banned));
+    let mut narrowed = constraint(&of_tokens(None, &[&[banned]], Some(yes_or_no.clone())));
+    let left: Vec<u32> = free.iter().copied().filter(|&token| token != banned).collect();
+    assert_eq!(allowed(narrowed.mask(0).unwrap()).unwrap(), left);
+    // The end of a thought is written in any case, so its tokens must be allowed.
+    let budget = Rule::Budget { thought: thought(1, true), rule: None };
+    assert!(VOCABULARY.compile(&of_tokens(Some(&tokens("\n</think>\n\n")), &[], Some(budget.clone()))).is_ok());
+    let refused = VOCABULARY.compile(&of_tokens(Some(&[5]), &[], Some(budget))).unwrap_err();
+    assert!(refused.to_string().contains("end of its thought"), "{refused}");
+    // They are the outermost of rules, and there once.
+    let twice = of_tokens(Some(&[5]), &[], Some(of_tokens(Some(&[5]), &[], None)));
     assert!(matches!(VOCABULARY.compile(&twice), Err(RuleError::Refused(_))));
 }

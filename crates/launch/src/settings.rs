@@ -6,8 +6,9 @@ use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use engine::{Calibration, DefaultTarget, Engine, EngineOptions, Speculation, StartError, Starting, SwapDisk};
 use kernels::{Arithmetic, DeviceLimits, Isa, KvDtype, WeightClass};
+use model::GenerationSettings;
 use model::ModelConfig;
-use text::chat_template::Renderer;
+use text::chat_template::TemplateSettings;
 
 use crate::machine;
 
@@ -165,7 +166,9 @@ pub struct Settings {
     /// Key of the prefix cache's hashes: nobody may guess it where strangers ask.
     pub hash_key: [u8; 32],
     /// Where chat templates run.
-    pub template_renderer: Renderer,
+    pub template: TemplateSettings,
+    /// Defaults of sampling, where they are not the model's own.
+    pub generation: GenerationSettings,
 }
 
 /// The engine's own defaults; nothing is kept on disk and nothing measured.
@@ -198,7 +201,8 @@ impl Default for Settings {
             record: options.record,
             seed: options.seed,
             hash_key: options.hash_key,
-            template_renderer: options.template_renderer,
+            template: options.template,
+            generation: options.generation,
         }
     }
 }
@@ -259,7 +263,8 @@ impl Settings {
             record: asked.record,
             seed: asked.seed,
             hash_key: asked.hash_key,
-            template_renderer: asked.template_renderer,
+            template: asked.template,
+            generation: asked.generation,
         }
     }
 

@@ -27,6 +27,8 @@ use serde_json::{Map, Value};
 
 pub(crate) const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
+/// What changes of it are named by.
+const OVERRIDES: &str = "--override-generation-config";
 /// A configuration is a few kilobytes; nobody's is this large.
 pub(crate) const MAX_CONFIG_BYTES: u64 = 4 << 20;
 
@@ -387,7 +389,64 @@ pub struct GenerationDefaults {
     pub eos_token_ids: Vec<u32>,
 }
 
+/// How a model's own defaults are changed.
+#[derive(Clone, Debug, Default)]
+pub struct GenerationSettings {
+    /// Whose defaults of sampling hold.
+    pub base: GenerationBase,
+    /// Fields that hold in any case, as in `generation_config.json`.
+    pub overrides: Map<String, Value>,
+}
+
+/// Whose defaults of sampling hold. The tokens that end an answer are always the model's.
+#[derive(Clone, Debug, Default)]
+pub enum GenerationBase {
+    /// The model's, `generation_config.json`.
+    #[default]
+    Model,
+    /// Nobody's: every request draws from the model's own distribution unless it says otherwise.
+    Nobody,
+    /// Those of another file's text.
+    Text(String),
+}
+
+/// What [`GenerationSettings::overrides`] may hold.
+pub const SAMPLING_DEFAULTS: [&str; 5] = ["temperature", "top_k", "top_p", "min_p", "repetition_penalty"];
+
 impl GenerationDefaults {
+    /// [`load`](Self::load), with settings.
+    pub fn load_with(checkpoint: &Checkpoint, settings: &GenerationSettings) -> Result<GenerationDefaults, LoadError> {
+        let own = Self::load(checkpoint)?;
+        let ends = GenerationDefaults {
+            bos_token_ids: own.bos_token_ids.clone(),
+            eos_token_ids: own.eos_token_ids.clone(),
+            ..GenerationDefaults::default()
+        };
+        let base = match &settings.base {
+            GenerationBase::Model => own,
+            GenerationBase::Nobody => ends,
+            GenerationBase::Text(text) => GenerationDefaults {
+                bos_token_ids: ends.bos_token_ids,
+                eos_token_ids: ends.eos_token_ids,
+                ..Self::parse(text)?
+            },
+        };
+        if let Some(name) = settings.overrides.keys().find(|name| !SAMPLING_DEFAULTS.contains(&name.as_str())) {
+            let problem = format!("is none of the defaults of sampling: {}", SAMPLING_DEFAULTS.join(", "));
+            return Err(LoadError::field(OVERRIDES, name, problem));
+        }
+        let fields = Fields { file: OVERRIDES, path: String::new(), map: &settings.overrides };
+        let said = Self::of(&fields)?;
+        Ok(GenerationDefaults {
+            temperature: said.temperature.or(base.temperature),
+            top_k: said.top_k.or(base.top_k),
+            top_p: said.top_p.or(base.top_p),
+            min_p: said.min_p.or(base.min_p),
+            repetition_penalty: said.repetition_penalty.or(base.repetition_penalty),
+            ..base
+        })
+    }
+
     /// Reads `generation_config.json`; all empty when there is none.
     pub fn load(checkpoint: &Checkpoint) -> Result<GenerationDefaults, LoadError> {
         match checkpoint.read_text_capped(GENERATION, MAX_CONFIG_BYTES)? {
@@ -399,7 +458,10 @@ impl GenerationDefaults {
     /// Reads the text of a `generation_config.json`.
     pub fn parse(text: &str) -> Result<GenerationDefaults, LoadError> {
         let root = parse_object(GENERATION, text)?;
-        let fields = Fields { file: GENERATION, path: String::new(), map: &root };
+        Self::of(&Fields { file: GENERATION, path: String::new(), map: &root })
+    }
+
+    fn of(fields: &Fields<'_>) -> Result<GenerationDefaults, LoadError> {
         let float = |name, range| fields.optional_float(name, range).map(|value| value.map(|value| value as f32));
         Ok(GenerationDefaults {
             do_sample: fields.get("do_sample").map(|_| fields.flag("do_sample", false)).transpose()?,

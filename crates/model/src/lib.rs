@@ -20,6 +20,6 @@ mod tensors;
 mod transformer;
 
 pub use batch::{Batch, Span};
-pub use config::{Family, GenerationDefaults, ModelConfig};
+pub use config::{Family, GenerationBase, GenerationDefaults, GenerationSettings, ModelConfig, SAMPLING_DEFAULTS};
 pub use forward::{Forward, KvBudget, LoadOptions, Logits, Progress, Runner, Ticket, load, load_beside};
 pub use tensors::bytes_in_memory;

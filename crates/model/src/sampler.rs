@@ -46,6 +46,8 @@ pub struct SamplingParams {
     pub logit_bias: Vec<(u32, f32)>,
     /// `Some(n)`: report the chosen token's log probability and the `n` best ones.
     pub logprobs: Option<u32>,
+    /// With `logprobs`: report these ids, in this order, in place of the best.
+    pub logprob_ids: Vec<u32>,
 }
 
 impl Default for SamplingParams {
@@ -61,6 +63,7 @@ impl Default for SamplingParams {
             repetition_penalty: 1.0,
             logit_bias: Vec::new(),
             logprobs: None,
+            logprob_ids: Vec::new(),
         }
     }
 }
@@ -151,7 +154,7 @@ pub struct Sampled {
     pub token: u32,
     /// Its log probability under the model's raw distribution; 0 when [`SamplingParams::logprobs`] is `None`.
     pub logprob: f32,
-    /// The best tokens of the raw distribution, best first; as many as were asked for.
+    /// The best tokens of the raw distribution, best first, as many as were asked for; or those that were named.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -209,7 +212,7 @@ impl Sampler {
     /// the ids that would end the answer, a grammar has a mask. Greedy costs two reads of the row; a draw costs one
     /// exponential per token, or a partial selection when `top_k` is set; a mask one more pass over the row.
     ///
-    /// Panics when a banned id, or one of `logit_bias` or `history`, is outside the vocabulary: the door let it
+    /// Panics when a banned id, or one of `logit_bias`, `logprob_ids` or `history`, is outside the vocabulary: the door let it
     /// through.
     pub fn sample(
         &mut self,
@@ -226,7 +229,11 @@ impl Sampler {
         let mut raw = None;
         if let Some(top) = params.logprobs {
             let log_sum = log_sum_exp(logits);
-            let top = self.best(logits, top as usize).iter().map(|&(x, id)| (id, log_prob(x, log_sum))).collect();
+            let of = |&(x, id): &Candidate| (id, log_prob(x, log_sum));
+            let top = match &params.logprob_ids[..] {
+                [] => self.best(logits, top as usize).iter().map(of).collect(),
+                named => named.iter().map(|&id| of(&(logits[id as usize], id))).collect(),
+            };
             // The chosen token is not known yet, so its raw logit is looked up below in a copy made only when needed.
             raw = Some((log_sum, top, self.changes_logits(params, history, allowed).then(|| logits.to_vec())));
         }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use engine::{Observe, RequestSummary};
 use scheduler::Nanos;
 
+use crate::metrics::ThoughtTimes;
 use crate::requests::Line;
 use crate::timeline::{Registry, Served, ms};
 use crate::why;
@@ -68,11 +69,16 @@ pub(crate) struct AccessLog {
 }
 
 impl AccessLog {
-    pub(crate) fn start(engine: Arc<dyn Observe>, registry: Arc<Registry>, slow: SlowOptions) -> Arc<AccessLog> {
+    pub(crate) fn start(
+        engine: Arc<dyn Observe>,
+        registry: Arc<Registry>,
+        slow: SlowOptions,
+        thoughts: Arc<ThoughtTimes>,
+    ) -> Arc<AccessLog> {
         let (queue, entries) = sync_channel(MOST_QUEUED);
         let (is_done, done) = sync_channel(1);
         let lost = Arc::new(AtomicU64::new(0));
-        let writer = Writer { engine, registry, slow, lost: lost.clone() };
+        let writer = Writer { engine, registry, slow, lost: lost.clone(), thoughts };
         std::thread::spawn(move || {
             writer.run(&entries);
             // Nobody may be waiting.
@@ -158,6 +164,7 @@ struct Writer {
     registry: Arc<Registry>,
     slow: SlowOptions,
     lost: Arc<AtomicU64>,
+    thoughts: Arc<ThoughtTimes>,
 }
 
 impl Writer {
@@ -177,6 +184,7 @@ impl Writer {
     }
 
     fn ended(&self, ended: &Ended) {
+        let (thinking, first_visible) = self.thinking(ended);
         let slow = [self.slow.ttft, self.slow.gap];
         if !tracing::enabled!(target: "access", tracing::Level::INFO) && slow == [None; 2] {
             return;
@@ -201,6 +209,8 @@ impl Writer {
             completion_tokens = line.generated,
             queue_ms = short(line.queue),
             ttft_ms = line.first_token.map(|_| short(line.ttft)),
+            thinking_ms = thinking.map(short),
+            first_visible_ms = first_visible.map(short),
             tpot_ms = line.tpot.map(|seconds| (seconds * 1e6).round() / 1e3),
             longest_gap_ms = short(line.longest_gap),
             total_ms = short(line.total()),
@@ -211,6 +221,15 @@ impl Writer {
         if late(line.ttft, self.slow.ttft) || late(line.longest_gap, self.slow.gap) {
             self.slow(served, &line);
         }
+    }
+
+    /// How long it thought, and when there was something to see, which is counted.
+    fn thinking(&self, Ended { served, .. }: &Ended) -> (Option<Nanos>, Option<Nanos>) {
+        let thinking = served.thinking(&*self.engine);
+        if let (Some(time), visible) = thinking {
+            self.thoughts.observe(time, visible);
+        }
+        thinking
     }
 
     /// Each prompt of it that was slow, in words.

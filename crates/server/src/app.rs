@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
-use engine::Observe;
 use engine::receipt::Provenance;
+use engine::{Observe, Prompt, RawRequest};
 use http_body_util::BodyExt;
 use roofline::Demands;
 use tokio::sync::{OnceCell, Semaphore};
@@ -65,6 +65,12 @@ pub(crate) struct App {
     pub(crate) shelf: Option<Arc<Shelf>>,
     /// Whether a `max_tokens` beyond the context is cut.
     pub(crate) cut_max_tokens: bool,
+    /// What paths may begin with; empty or `/...` without a slash at its end.
+    pub(crate) root_path: Arc<str>,
+    /// Most log probabilities per token; -1: of the whole vocabulary.
+    max_logprobs: i64,
+    /// Whether a request may bring a chat template.
+    pub(crate) trusts_templates: bool,
     /// What those bring who may hold the engine, and how long it stays held when they have left.
     pub(crate) hold_token: Option<HoldToken>,
     pub(crate) pause_limit: Duration,
@@ -89,24 +95,33 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(engine: Arc<dyn Observe>, options: &ServerOptions, site: Site, shelf: Option<Arc<Shelf>>) -> App {
+    pub(crate) fn new(
+        engine: Arc<dyn Observe>,
+        options: &ServerOptions,
+        site: Site,
+        shelf: Option<Arc<Shelf>>,
+        responses: Store,
+    ) -> App {
         let names = &options.served_model_names;
-        let registry = Arc::new(Registry::default());
+        let (registry, http) = (Arc::new(Registry::default()), HttpMetrics::default());
         let models = if names.is_empty() { vec![engine.model().name.clone()] } else { names.clone() };
         App {
             models,
             keys: ApiKeys::new(&options.api_keys),
             site,
-            http: HttpMetrics::default(),
-            access: AccessLog::start(engine.clone(), registry.clone(), options.slow),
+            access: AccessLog::start(engine.clone(), registry.clone(), options.slow, http.thoughts.clone()),
+            http,
             registry,
-            responses: Store::default(),
+            responses,
             speech: Speech::of(engine.model(), &options.speech),
             exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
             started: unix_seconds(),
             ui: options.ui,
             shelf,
             cut_max_tokens: options.cut_max_tokens,
+            root_path: options.root_path.trim_end_matches('/').into(),
+            max_logprobs: options.max_logprobs,
+            trusts_templates: options.trust_request_chat_template,
             hold_token: options.hold_token.as_deref().map(HoldToken::new),
             pause_limit: options.pause_limit,
             demands: engine.model().demands(),
@@ -128,6 +143,18 @@ impl App {
     /// Seconds since 1970.
     pub(crate) fn now(&self) -> u64 {
         unix_seconds()
+    }
+
+    /// A request as this server makes them, with every field of its own left to its default.
+    pub(crate) fn request(&self, prompt: Prompt, tenant: Option<Tenant>) -> RawRequest {
+        RawRequest {
+            tenant,
+            may_be_urgent: self.keys.may_be_urgent(tenant.as_ref()),
+            cut_max_tokens: self.cut_max_tokens,
+            max_logprobs: self.max_logprobs,
+            now: Some(self.now() as i64),
+            ..RawRequest::new(prompt)
+        }
     }
 
     /// A name that no other answer has.
@@ -265,7 +292,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     if is_json && is_utf8 { Ok(()) } else { Err(wrong) }
 }
 
-fn unix_seconds() -> u64 {
+pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 

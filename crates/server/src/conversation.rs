@@ -78,6 +78,11 @@ impl Speech {
         }
     }
 
+    /// Whether the model may think.
+    pub(crate) fn thinks(&self) -> bool {
+        self.dialect.thoughts.is_some()
+    }
+
     /// Says in the template's words how much is to be thought. False: it has no words for it.
     pub(crate) fn effort(&self, field: &str, effort: &str, kwargs: &mut Map<String, Value>) -> Result<bool, ApiError> {
         if !EFFORTS.contains(&effort) {

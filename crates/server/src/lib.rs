@@ -41,8 +41,10 @@ mod requests;
 mod responses;
 mod routes;
 mod site;
+mod socket;
 mod stop;
 mod text_pool;
+mod thinking;
 mod timeline;
 mod turns;
 mod vectors;
@@ -61,7 +63,9 @@ use engine::Observe;
 use crate::app::App;
 use crate::batch::Shelf;
 use crate::listen::Listener;
+use crate::responses::Store;
 use crate::site::{Site, Told, Unusable};
+use crate::socket::Socket;
 use crate::stop::Ending;
 
 pub use access::SlowOptions;
@@ -70,6 +74,7 @@ pub use conversation::SpeechOptions;
 pub use openai::hints::{Hint, hints};
 pub use otel::OtelOptions;
 pub use routes::routes;
+pub use socket::{Address, TlsFiles};
 pub use stop::{Stop, StopHandle, hangups};
 
 /// After the drain limit: time for the requests that were ended by it to say so to their clients.
@@ -80,8 +85,14 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct ServerOptions {
     /// Name or address to listen on.
     pub host: String,
-    /// 0: a free one, see [`Server::local_addr`].
+    /// 0: a free one, see [`Server::address`].
     pub port: u16,
+    /// Listen at this Unix socket in place of host and port.
+    pub unix_socket: Option<PathBuf>,
+    /// Speak TLS, with this certificate.
+    pub tls: Option<TlsFiles>,
+    /// What paths may begin with, because a proxy leads there what begins so (`/llm`).
+    pub root_path: String,
     /// Keys of which a request must bring one; none at all: no key is asked for. Each key is a tenant of its own:
     /// prefix cache blocks are not shared between them.
     pub api_keys: Vec<ApiKey>,
@@ -95,6 +106,12 @@ pub struct ServerOptions {
     pub served_model_names: Vec<String>,
     /// Cut a `max_tokens` beyond the context to what the context leaves, and say so in the answer; else refuse it.
     pub cut_max_tokens: bool,
+    /// Log probabilities per token that a request may ask for; -1: of the whole vocabulary.
+    pub max_logprobs: i64,
+    /// Take `chat_template` in requests: a program that renders the conversation in place of the model's.
+    pub trust_request_chat_template: bool,
+    /// Where responses are kept; without it in memory.
+    pub store_directory: Option<PathBuf>,
     /// Where files and batches are kept; without it there are none.
     pub batch_directory: Option<PathBuf>,
     /// Bytes of a request body.
@@ -124,11 +141,17 @@ impl Default for ServerOptions {
         ServerOptions {
             host: "127.0.0.1".to_owned(),
             port: 8000,
+            unix_socket: None,
+            tls: None,
+            root_path: String::new(),
             api_keys: Vec::new(),
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             served_model_names: Vec::new(),
             cut_max_tokens: true,
+            max_logprobs: engine::MAX_LOGPROBS,
+            trust_request_chat_template: false,
+            store_directory: None,
             batch_directory: None,
             body_limit: 8 << 20,
             max_connections: 4096,
@@ -165,6 +188,27 @@ pub enum ServeError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The Unix socket cannot be made.
+    #[error("--uds: cannot listen at {path}: {source}")]
+    Unix {
+        /// As it was given.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A certificate or a key that is none.
+    #[error("{flag}: {file}: {problem}")]
+    Tls {
+        /// Which of the two.
+        flag: &'static str,
+        /// As it was given.
+        file: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A prefix that no path could have.
+    #[error("--root-path: '{0}' is no path: it begins with '/' and has neither '?' nor '#'")]
+    RootPath(String),
     /// An empty key would let everybody in who sends none.
     #[error("an API key must not be empty")]
     EmptyApiKey,
@@ -182,6 +226,14 @@ pub enum ServeError {
         /// Why.
         source: std::io::Error,
     },
+    /// The directory of responses cannot be had.
+    #[error("--store: {directory}: {source}")]
+    Store {
+        /// As it was given.
+        directory: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A name that no request could ask for.
     #[error("a served model name must not be empty")]
     EmptyModelName,
@@ -191,7 +243,7 @@ pub enum ServeError {
 pub struct Server {
     app: Arc<App>,
     listener: Listener,
-    address: SocketAddr,
+    address: Address,
     drain_limit: Duration,
 }
 
@@ -216,20 +268,21 @@ impl Server {
             Unusable::Host(name) => ServeError::HostName(name),
             Unusable::Origin(origin) => ServeError::Origin(origin),
         })?;
-        let port = options.port;
-        let unknown = |source| ServeError::Resolve { host: options.host.clone(), source };
-        let addresses: Vec<SocketAddr> =
-            tokio::net::lookup_host((options.host.as_str(), port)).await.map_err(unknown)?.collect();
-        let refused = |source| ServeError::Bind { host: options.host.clone(), port, source };
-        let listener = Listener::bind(&addresses, options.max_connections).await.map_err(refused)?;
-        let address = listener.local_addr().map_err(refused)?;
+        check_root_path(&options.root_path)?;
+        let (socket, address) = listening(&options).await?;
+        let listener = Listener::new(socket, options.max_connections);
         let unusable = |directory: &PathBuf| {
             let directory = directory.display().to_string();
             |source| ServeError::Batches { directory, source }
         };
         let shelf = options.batch_directory.as_ref();
         let shelf = shelf.map(|directory| Shelf::open(directory).map_err(unusable(directory))).transpose()?;
-        let app = Arc::new(App::new(Arc::new(engine), &options, site, shelf.clone()));
+        let store = options.store_directory.as_ref().map(|directory| {
+            let unusable = |source| ServeError::Store { directory: directory.display().to_string(), source };
+            Store::open(directory).map_err(unusable)
+        });
+        let store = store.transpose()?.unwrap_or_else(Store::in_memory);
+        let app = Arc::new(App::new(Arc::new(engine), &options, site, shelf.clone(), store));
         if let (Some(shelf), Some(directory)) = (shelf, &options.batch_directory) {
             batch::worker::start(app.clone(), shelf).map_err(unusable(directory))?;
         }
@@ -237,8 +290,8 @@ impl Server {
     }
 
     /// The address that clients connect to.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> &Address {
+        &self.address
     }
 
     /// Serves until `stop` says drain, then finishes what runs: new requests get 503 with Retry-After, running ones go
@@ -281,6 +334,39 @@ impl Server {
         if let Some(exporter) = app.exporter.clone() {
             let _ = tokio::task::spawn_blocking(move || exporter.finish(LAST_WORDS)).await;
         }
+    }
+}
+
+/// The socket that the options say.
+async fn listening(options: &ServerOptions) -> Result<(Socket, Address), ServeError> {
+    if let Some(path) = &options.unix_socket {
+        let refused = |source| ServeError::Unix { path: path.display().to_string(), source };
+        let socket = Socket::unix(path).await.map_err(refused)?;
+        let address = socket.address().map_err(refused)?;
+        return Ok((socket, address));
+    }
+    let (host, port) = (options.host.as_str(), options.port);
+    let unknown = |source| ServeError::Resolve { host: host.to_owned(), source };
+    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await.map_err(unknown)?.collect();
+    let tls = options.tls.as_ref().map(|files| {
+        socket::acceptor(files).map_err(|bad| ServeError::Tls {
+            flag: if bad.file == files.certificates { "--ssl-certfile" } else { "--ssl-keyfile" },
+            file: bad.file.display().to_string(),
+            problem: bad.problem,
+        })
+    });
+    let refused = |source| ServeError::Bind { host: host.to_owned(), port, source };
+    let socket = Socket::tcp(&addresses, tls.transpose()?).await.map_err(refused)?;
+    let address = socket.address().map_err(refused)?;
+    Ok((socket, address))
+}
+
+fn check_root_path(path: &str) -> Result<(), ServeError> {
+    let is_path = path.starts_with('/') && path.parse::<axum::http::uri::PathAndQuery>().is_ok();
+    if path.is_empty() || is_path && !path.contains(['?', '#']) {
+        Ok(())
+    } else {
+        Err(ServeError::RootPath(path.to_owned()))
     }
 }
 

@@ -15,7 +15,6 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -24,22 +23,21 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
+use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 use tower::ServiceExt;
 
 use crate::app::App;
-use crate::routes::without_trailing_slash;
+use crate::routes::settle_path;
+use crate::socket::{Arrival, Peer, Socket};
 
 /// From the first byte of a request to the end of its headers.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,6 +50,10 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Bytes thrown away meanwhile: many clients read nothing before they have written all, and a body of four times the
 /// usual limit still gets its 413.
 const LINGER_BYTES: usize = 32 << 20;
+/// What is left of a body when its answer is there is read if it is no more than this and comes soon: the connection can
+/// then be used again. hyper does so with what has come already, and closes the connection without a word otherwise.
+const UNREAD_BYTES: usize = 256 << 10;
+const UNREAD_TIME: Duration = Duration::from_secs(1);
 /// As many at once.
 const LINGER_READ: usize = 64 << 10;
 /// After a failed accept, most likely for want of file descriptors.
@@ -66,7 +68,7 @@ const OTHER_FILES: usize = 64;
 
 /// The listening socket and the connections that came from it.
 pub(crate) struct Listener {
-    socket: TcpListener,
+    socket: Socket,
     seats: Arc<Semaphore>,
     connections: JoinSet<()>,
     /// Requests being answered, over all connections.
@@ -76,21 +78,16 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) async fn bind(addresses: &[SocketAddr], max_connections: usize) -> io::Result<Listener> {
-        let socket = TcpListener::bind(addresses).await?;
+    pub(crate) fn new(socket: Socket, max_connections: usize) -> Listener {
         // A connection needs a file descriptor; running out of them would stop the accept loop, or a model file's read.
         let files = open_file_limit().map_or(usize::MAX, |limit| limit.saturating_sub(OTHER_FILES).max(1));
-        Ok(Listener {
+        Listener {
             socket,
             seats: Arc::new(Semaphore::new(max_connections.min(files).clamp(1, Semaphore::MAX_PERMITS))),
             connections: JoinSet::new(),
             open: watch::Sender::new(0),
             closing: watch::Sender::new(false),
-        })
-    }
-
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+        }
     }
 
     /// Takes connections for ever. Beyond the cap they wait in the system's queue; a failed accept is tried again.
@@ -99,7 +96,7 @@ impl Listener {
             while self.connections.try_join_next().is_some() {}
             let seat = self.seats.clone().acquire_owned().await.expect("the semaphore is never closed");
             match self.socket.accept().await {
-                Ok((socket, _)) => {
+                Ok(arrival) => {
                     let connection = Connection {
                         app: app.clone(),
                         router: router.clone(),
@@ -107,7 +104,7 @@ impl Listener {
                         closing: self.closing.subscribe(),
                         _seat: seat,
                     };
-                    self.connections.spawn(connection.serve(socket));
+                    self.connections.spawn(connection.serve(arrival));
                 }
                 Err(error) => {
                     tracing::warn!(kind = ?error.kind(), "accepting a connection failed");
@@ -150,14 +147,21 @@ struct Connection {
 }
 
 impl Connection {
-    async fn serve(self, socket: TcpStream) {
+    async fn serve(self, arrival: Arrival) {
         let counted = ConnectionCount::new(self.app.clone());
-        set_options(&socket);
+        let peer = match arrival.peer(HEAD_TIMEOUT, WRITE_TIMEOUT).await {
+            Ok(peer) => peer,
+            Err(error) => {
+                tracing::debug!(kind = ?error.kind(), "a connection ended before it was one");
+                return;
+            }
+        };
         let state = Arc::new(State::default());
         let (router, open, service_state) = (self.router.clone(), self.open.clone(), state.clone());
+        let root_path = self.app.root_path.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let busy = Busy::new(service_state.clone(), open.clone());
-            Box::pin(respond(router.clone(), request.map(Body::new), busy))
+            Box::pin(respond(router.clone(), root_path.clone(), request, busy))
         });
         let mut connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -170,7 +174,7 @@ impl Connection {
             .max_header_size(MAX_HEADER_BYTES)
             .max_buf_size(MAX_BUFFER_BYTES)
             .pipeline_flush(false)
-            .serve_connection(TokioIo::new(Bounded::new(socket, state)), service);
+            .serve_connection(TokioIo::new(Bounded::new(peer, state)), service);
         let mut closing = self.closing.clone();
         let mut told = false;
         let ended = loop {
@@ -183,50 +187,45 @@ impl Connection {
             }
         };
         if ended.is_ok() {
-            linger(connection.into_parts().io.into_inner().socket).await;
+            linger(connection.into_parts().io.into_inner().peer).await;
         }
         drop(counted);
     }
 }
 
-async fn respond(router: Router, mut request: Request, busy: Busy) -> Result<Response, Infallible> {
-    without_trailing_slash(request.uri_mut());
-    let Ok(response) = router.oneshot(request).await;
-    Ok(response.map(|body| Body::new(Held { body, _busy: busy })))
-}
-
-/// Small events must leave at once, and a peer that is gone must be noticed.
-fn set_options(socket: &TcpStream) {
-    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
-    let socket = SockRef::from(socket);
-    let set = socket
-        .set_tcp_nodelay(true)
-        .and_then(|()| socket.set_tcp_keepalive(&keepalive))
-        .and_then(|()| socket.set_tcp_user_timeout(Some(WRITE_TIMEOUT)));
-    if let Err(error) = set {
-        tracing::debug!(kind = ?error.kind(), "a socket option could not be set");
+async fn respond(
+    router: Router,
+    root_path: Arc<str>,
+    mut request: hyper::Request<Incoming>,
+    busy: Busy,
+) -> Result<Response, Infallible> {
+    settle_path(request.uri_mut(), &root_path);
+    // Who waits to be asked for a body is not asked for one that nobody wants.
+    let is_withheld = request.headers().contains_key(header::EXPECT);
+    let (back, unread) = oneshot::channel();
+    let request = request.map(|body| Body::new(Lent { body: Some(body), back: Some(back) }));
+    let Ok(mut response) = router.oneshot(request).await;
+    if let Ok(body) = { unread }.try_recv()
+        && (is_withheld || !is_read(body).await)
+    {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    Ok(response.map(|body| Body::new(Held { body, _busy: busy })))
 }
 
 /// Says goodbye and lets the peer finish its sentence: closing with unread bytes would make the system throw away the
 /// answer that was just written.
-async fn linger(socket: TcpStream) {
-    let mut socket = socket;
-    if std::future::poll_fn(|cx| Pin::new(&mut socket).poll_shutdown(cx)).await.is_err() {
+async fn linger(mut peer: Peer) {
+    if std::future::poll_fn(|cx| Pin::new(&mut peer).poll_shutdown(cx)).await.is_err() {
         return;
     }
     let discard = async {
         let mut scratch = vec![0; LINGER_READ];
         let mut discarded = 0;
         while discarded < LINGER_BYTES {
-            if socket.readable().await.is_err() {
-                return;
-            }
-            match socket.try_read(&mut scratch) {
-                Ok(0) => return,
+            match peer.read(&mut scratch).await {
+                Ok(0) | Err(_) => return,
                 Ok(bytes) => discarded += bytes,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
             }
         }
     };
@@ -280,6 +279,60 @@ impl Drop for Busy {
     }
 }
 
+/// Reads the rest of a body that nobody wants. False where that takes too long.
+async fn is_read(mut body: Incoming) -> bool {
+    if body.size_hint().lower() > UNREAD_BYTES as u64 {
+        return false;
+    }
+    let rest = async {
+        let mut bytes = 0;
+        while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            bytes += frame.map_or(UNREAD_BYTES, |frame| frame.data_ref().map_or(0, Bytes::len));
+            if bytes > UNREAD_BYTES {
+                return false;
+            }
+        }
+        true
+    };
+    tokio::time::timeout(UNREAD_TIME, rest).await.unwrap_or(false)
+}
+
+/// A request's body, which comes back if it is dropped before its end.
+struct Lent {
+    body: Option<Incoming>,
+    back: Option<oneshot::Sender<Incoming>>,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let (Some(body), Some(back)) = (self.body.take().filter(|body| !body.is_end_stream()), self.back.take()) {
+            let _ = back.send(body);
+        }
+    }
+}
+
+impl HttpBody for Lent {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let frame = Pin::new(body).poll_frame(cx);
+        if let Poll::Ready(None | Some(Err(_))) = frame {
+            self.body = None;
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), HttpBody::size_hint)
+    }
+}
+
 /// A body that keeps its request counted as open until it is sent.
 struct Held {
     body: Body,
@@ -305,7 +358,7 @@ impl HttpBody for Held {
 
 /// A socket on which neither a head nor a write may take for ever.
 struct Bounded {
-    socket: TcpStream,
+    peer: Peer,
     state: Arc<State>,
     head_timer: Pin<Box<Sleep>>,
     write_timer: Pin<Box<Sleep>>,
@@ -313,9 +366,9 @@ struct Bounded {
 }
 
 impl Bounded {
-    fn new(socket: TcpStream, state: Arc<State>) -> Bounded {
+    fn new(peer: Peer, state: Arc<State>) -> Bounded {
         Bounded {
-            socket,
+            peer,
             state,
             head_timer: Box::pin(tokio::time::sleep(HEAD_TIMEOUT)),
             write_timer: Box::pin(tokio::time::sleep(WRITE_TIMEOUT)),
@@ -343,7 +396,7 @@ impl Bounded {
 impl AsyncRead for Bounded {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.socket).poll_read(cx, buffer);
+        let read = Pin::new(&mut self.peer).poll_read(cx, buffer);
         let waits_for = self.state.0.load(Ordering::Relaxed);
         if waits_for == IDLE && buffer.filled().len() > before {
             self.state.0.store(HEAD, Ordering::Relaxed);
@@ -358,7 +411,7 @@ impl AsyncRead for Bounded {
 
 impl AsyncWrite for Bounded {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let progress = Pin::new(&mut self.socket).poll_write(cx, bytes);
+        let progress = Pin::new(&mut self.peer).poll_write(cx, bytes);
         self.written(cx, progress)
     }
 
@@ -367,19 +420,19 @@ impl AsyncWrite for Bounded {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let progress = Pin::new(&mut self.socket).poll_write_vectored(cx, slices);
+        let progress = Pin::new(&mut self.peer).poll_write_vectored(cx, slices);
         self.written(cx, progress)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
+        self.peer.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        Pin::new(&mut self.peer).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        Pin::new(&mut self.peer).poll_shutdown(cx)
     }
 }

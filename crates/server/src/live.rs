@@ -32,6 +32,7 @@ pub(crate) mod events;
 pub(crate) mod feed;
 pub(crate) mod hold;
 pub(crate) mod page;
+pub(crate) mod thoughts;
 pub(crate) mod trace;
 pub(crate) mod whatif;
 

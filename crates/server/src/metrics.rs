@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use engine::ledger::Owner;
@@ -24,6 +24,35 @@ use crate::text_pool::TextStats;
 pub(crate) struct HttpMetrics {
     answers: Mutex<BTreeMap<(&'static str, u16), u64>>,
     pub(crate) connections: AtomicUsize,
+    pub(crate) thoughts: Arc<ThoughtTimes>,
+}
+
+/// How long was thought, of requests that are over.
+pub(crate) struct ThoughtTimes(Mutex<[Histogram; 2]>);
+
+impl Default for ThoughtTimes {
+    fn default() -> ThoughtTimes {
+        ThoughtTimes(Mutex::new([Histogram::of_latencies(), Histogram::of_latencies()]))
+    }
+}
+
+impl ThoughtTimes {
+    /// Of a request: how long, and when there was something to see, if there was.
+    pub(crate) fn observe(&self, time: Nanos, visible: Option<Nanos>) {
+        let mut both = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        both[0].observe(time.as_secs_f64());
+        if let Some(visible) = visible {
+            both[1].observe(visible.as_secs_f64());
+        }
+    }
+
+    fn write(&self, page: &mut Page<'_>) {
+        let both = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let help = "First token to the first that is no thought, of requests that thought.";
+        page.histogram("twostroke_thinking_seconds", "", help, &both[0]);
+        let help = "Arrival to the first token that is no thought, of requests that thought.";
+        page.histogram("twostroke_time_to_first_visible_token_seconds", "", help, &both[1]);
+    }
 }
 
 impl HttpMetrics {
@@ -95,6 +124,7 @@ pub(crate) fn render(sources: &Sources<'_>, exposition: Exposition<'_>) -> Strin
     counters(&mut page, stats);
     work(&mut page, sources);
     histograms(&mut page, stats);
+    http.thoughts.write(&mut page);
     page.single("twostroke_http_connections", "gauge", "Open connections.", http.connections.load(Ordering::Relaxed));
     page.own("text_jobs", "gauge", "Bodies that are parsed, rendered and tokenized, or wait for it.", text.jobs);
     let help = "Time that went into parsing, rendering and tokenizing bodies.";

@@ -160,11 +160,18 @@ pub(crate) fn inner(app: Arc<App>) -> Router {
 
 /// `/v1/models/` is `/v1/models`: some clients put a slash behind whatever they are told. Said by a redirect it would
 /// reach only those that follow one with a body. What is open without a key is open by its exact path alone.
-pub(crate) fn without_trailing_slash(uri: &mut Uri) {
-    let (path, query) = (uri.path(), uri.query());
-    let Some(path) = path.strip_suffix('/').filter(|path| path.starts_with("/v1/") && !path.ends_with('/')) else {
-        return;
+///
+/// A proxy that serves this server under a prefix may leave the prefix in the path (`root_path`): it is taken off.
+pub(crate) fn settle_path(uri: &mut Uri, root_path: &str) {
+    let (whole, query) = (uri.path(), uri.query());
+    let path = whole.strip_prefix(root_path).filter(|rest| rest.starts_with('/')).unwrap_or(whole);
+    let path = match path.strip_suffix('/') {
+        Some(shorter) if shorter.starts_with("/v1/") && !shorter.ends_with('/') => shorter,
+        _ => path,
     };
+    if path.len() == whole.len() {
+        return;
+    }
     let target = query.map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = target.try_into().ok();

@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 
 use crate::auth::Tenant;
 use crate::otel::TraceParent;
+use crate::thinking::{self, Thought};
 use crate::{moment, why};
 
 /// Requests whose names are kept.
@@ -39,6 +40,35 @@ pub(crate) struct Served {
     pub(crate) requests: Vec<RequestId>,
     /// Tokens of each prompt.
     pub(crate) prompt_tokens: Vec<usize>,
+    /// Answers to each prompt.
+    pub(crate) num_answers: usize,
+    /// What is heard to be thought in each answer, prompt by prompt.
+    pub(crate) thoughts: Vec<Thought>,
+}
+
+impl Served {
+    /// Thoughts in the answers to a prompt.
+    pub(crate) fn thoughts_of(&self, prompt: usize) -> &[Thought] {
+        &self.thoughts[prompt * self.num_answers..(prompt + 1) * self.num_answers]
+    }
+
+    /// The longest time that was thought, and the latest moment at which an answer had something to see: since its
+    /// arrival, and unless one of them had nothing.
+    pub(crate) fn thinking(&self, engine: &dyn Observe) -> (Option<Nanos>, Option<Nanos>) {
+        let (mut time, mut visible) = (None, None);
+        for (prompt, &id) in self.requests.iter().enumerate() {
+            let thoughts = self.thoughts_of(prompt);
+            if thoughts.iter().all(|thought| thought.tokens().is_none()) {
+                continue;
+            }
+            let Some(Timeline { account, .. }) = engine.timeline(id) else { continue };
+            for span in thinking::spans(thoughts, &account) {
+                time = time.max(span.time());
+                visible = visible.max(span.visible().map(|moment| moment.since(account.arrived)));
+            }
+        }
+        (time, visible)
+    }
 }
 
 /// Who asks, as the front of the server knows it.
@@ -85,6 +115,13 @@ impl Registry {
         self.lock().served.iter().rev().find(is_it).cloned()
     }
 
+    /// The request of which it is a prompt, and which.
+    pub(crate) fn served(&self, id: RequestId) -> Option<(Arc<Served>, usize)> {
+        let served = self.lock().by_request.get(&id)?.clone();
+        let prompt = served.requests.iter().position(|&other| other == id)?;
+        Some((served, prompt))
+    }
+
     /// Whether it was given a name that is not forgotten.
     pub(crate) fn knows(&self, id: RequestId) -> bool {
         self.lock().by_request.contains_key(&id)
@@ -127,8 +164,9 @@ impl Reader<'_> {
     /// Everything that is known of the request of this name; `None` if it is unknown or forgotten.
     pub(crate) fn timeline(&self, name: &str) -> Option<Value> {
         let served = self.registry.find(self.tenant, name)?;
-        let prompts = served.requests.iter().map(|&id| self.engine.timeline(id));
-        let prompts: Option<Vec<Value>> = prompts.map(|timeline| Some(self.prompt(&timeline?))).collect();
+        let prompts = served.requests.iter().enumerate();
+        let prompts = prompts.map(|(at, &id)| Some(self.prompt(&self.engine.timeline(id)?, served.thoughts_of(at))));
+        let prompts: Option<Vec<Value>> = prompts.collect();
         Some(json!({
             "id": served.response_id,
             "object": "request.timeline",
@@ -156,7 +194,7 @@ impl Reader<'_> {
         Some((owners(&shares, None), self.others(&others)))
     }
 
-    fn prompt(&self, timeline: &Timeline) -> Value {
+    fn prompt(&self, timeline: &Timeline, thoughts: &[Thought]) -> Value {
         let account = &timeline.account;
         let since = |moment: Nanos| ms(moment.since(account.arrived));
         let state = match timeline.ending {
@@ -173,6 +211,8 @@ impl Reader<'_> {
         prompt.insert("until_ms".into(), since(timeline.until).into());
         prompt.insert("held_ms".into(), ms(timeline.held).into());
         prompt.insert("ttft_ms".into(), account.first_token.map(since).into());
+        let thinking = thinking::spans(thoughts, account);
+        prompt.insert("thinking".into(), thinking.iter().map(|span| span.json(account.arrived)).collect());
         let targets = json!({"ttft_ms": account.targets.ttft.map(ms), "tpot_ms": account.targets.tpot.map(ms)});
         prompt.insert("targets".into(), targets);
         prompt.extend(self.sums(&account.bill));
@@ -293,6 +333,8 @@ mod tests {
             request_id: request.into(),
             requests: vec![RequestId(id)],
             prompt_tokens: vec![1],
+            num_answers: 1,
+            thoughts: vec![Thought::default()],
         })
     }
 

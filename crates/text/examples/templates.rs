@@ -18,7 +18,7 @@ fn main() {
     let checkpoint = Checkpoint::open(Source::at(directory)).expect("a model");
     let children = Renderer::Child(vec![binary.into(), "render-templates".into()]);
     let load = |renderer: &Renderer| {
-        ChatTemplate::load_with(&checkpoint, renderer).expect("a template").expect("the model chats")
+        ChatTemplate::load_with(&checkpoint, &renderer.clone().into()).expect("a template").expect("the model chats")
     };
     let tokenizer = Tokenizer::load(&checkpoint, usize::MAX).expect("a tokenizer");
     let messages = [

@@ -33,6 +33,7 @@ use std::ffi::OsString;
 
 use checkpoint::{Checkpoint, LoadError};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 pub use self::child::serve as serve_renderings;
 use self::child::{Pool, Unready};
@@ -65,12 +66,31 @@ pub enum Renderer {
     Child(Vec<OsString>),
 }
 
+/// A template other than the model's own, and what it is told.
+#[derive(Clone, Debug, Default)]
+pub struct TemplateSettings {
+    /// Where it is run.
+    pub renderer: Renderer,
+    /// In place of the model's own.
+    pub source: Option<String>,
+    /// Variables of each conversation that has none of the name.
+    pub kwargs: Map<String, Value>,
+}
+
+/// The model's own template, run there.
+impl From<Renderer> for TemplateSettings {
+    fn from(renderer: Renderer) -> TemplateSettings {
+        TemplateSettings { renderer, ..TemplateSettings::default() }
+    }
+}
+
 /// A model's template, compiled. Immutable; share it behind an `Arc`.
 #[derive(Debug)]
 pub struct ChatTemplate {
     sources: Sources,
     words: Words,
     engine: Engine,
+    settings: TemplateSettings,
 }
 
 #[derive(Debug)]
@@ -102,16 +122,17 @@ impl ChatTemplate {
     /// Reads `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`, to be run in this process. `None`
     /// when the model has neither.
     pub fn load(checkpoint: &Checkpoint) -> Result<Option<ChatTemplate>, LoadError> {
-        ChatTemplate::load_with(checkpoint, &Renderer::InProcess)
+        ChatTemplate::load_with(checkpoint, &TemplateSettings::default())
     }
 
-    /// [`load`](Self::load), to be run where `renderer` says. With [`Renderer::Child`] a first child is started.
-    pub fn load_with(checkpoint: &Checkpoint, renderer: &Renderer) -> Result<Option<ChatTemplate>, LoadError> {
+    /// [`load`](Self::load) with settings. With [`Renderer::Child`] a first child is started.
+    pub fn load_with(checkpoint: &Checkpoint, settings: &TemplateSettings) -> Result<Option<ChatTemplate>, LoadError> {
         let config = checkpoint.read_text_capped(CONFIG, MAX_CONFIG_BYTES)?;
         let specials = checkpoint.read_text_capped(SPECIAL_TOKENS, MAX_CONFIG_BYTES)?;
         let source = checkpoint.read_text_capped(TEMPLATE, MAX_SOURCE_BYTES as u64)?;
-        let files = [source.as_deref(), config.as_deref(), specials.as_deref()];
-        ChatTemplate::from_files(files, renderer).map_err(|error| checkpoint.in_its_words(error))
+        let source = settings.source.as_deref().or(source.as_deref());
+        ChatTemplate::from_files([source, config.as_deref(), specials.as_deref()], settings)
+            .map_err(|error| checkpoint.in_its_words(error))
     }
 
     /// [`load`](Self::load) from the text of the files `chat_template.jinja`, `tokenizer_config.json` and
@@ -121,10 +142,19 @@ impl ChatTemplate {
         config: Option<&str>,
         special_tokens_map: Option<&str>,
     ) -> Result<Option<ChatTemplate>, LoadError> {
-        ChatTemplate::from_files([source, config, special_tokens_map], &Renderer::InProcess)
+        ChatTemplate::from_files([source, config, special_tokens_map], &TemplateSettings::default())
     }
 
-    fn from_files(files: [Option<&str>; 3], renderer: &Renderer) -> Result<Option<ChatTemplate>, LoadError> {
+    /// The same model's, with another text. Costs what compiling it costs, and a process where the model's has one.
+    pub fn with_source(&self, source: &str) -> Result<ChatTemplate, LoadError> {
+        if source.len() > MAX_SOURCE_BYTES {
+            return Err(too_long(TEMPLATE, "default", source));
+        }
+        let templates = vec![("default".to_string(), source.to_string())];
+        ChatTemplate::compiled(TEMPLATE, Sources::new(templates, self.sources.names.clone()), &self.settings)
+    }
+
+    fn from_files(files: [Option<&str>; 3], settings: &TemplateSettings) -> Result<Option<ChatTemplate>, LoadError> {
         let [source, config, special_tokens_map] = files;
         let names = Config::parse(CONFIG, config)?.names(Config::parse(SPECIAL_TOKENS, special_tokens_map)?);
         let field = match config.map(serde_json::from_str::<TemplateConfig>).transpose() {
@@ -144,15 +174,17 @@ impl ChatTemplate {
         }
         for (name, source) in &templates {
             if source.len() > MAX_SOURCE_BYTES {
-                let problem = format!("template {name:.20?} has {} bytes; at most {MAX_SOURCE_BYTES}", source.len());
-                return Err(LoadError::field(file, "chat_template", problem));
+                return Err(too_long(file, name, source));
             }
         }
-        let sources = Sources::new(templates, names);
+        ChatTemplate::compiled(file, Sources::new(templates, names), settings).map(Some)
+    }
+
+    fn compiled(file: &str, sources: Sources, settings: &TemplateSettings) -> Result<ChatTemplate, LoadError> {
         let wrong =
             |error: NotATemplate| LoadError::field(file, format!("chat_template line {}", error.line), error.problem);
         let failed = |error: TemplateError| LoadError::field(file, "chat_template", error);
-        let engine = match renderer {
+        let engine = match &settings.renderer {
             Renderer::InProcess => {
                 let compiled = on_deep_stack(|| Compiled::new(&sources)).map_err(failed)?;
                 Engine::Here(compiled.map_err(wrong)?)
@@ -165,7 +197,7 @@ impl ChatTemplate {
             }
         };
         let words = Words::of(sources.templates.iter().map(|(_, source)| source.as_str()));
-        Ok(Some(ChatTemplate { sources, words, engine }))
+        Ok(ChatTemplate { sources, words, engine, settings: settings.clone() })
     }
 
     /// The texts of the model's templates, one after the other.
@@ -175,8 +207,16 @@ impl ChatTemplate {
 
     /// The prompt as text.
     pub fn render(&self, messages: &[ChatMessage], options: &TemplateOptions) -> Result<String, TemplateError> {
+        let options = &self.told(options);
         check_limits(messages, options)?;
         self.render_marked(Conversation { messages, options, marks: &[] })
+    }
+
+    /// The options of a conversation, with the variables that it leaves to the settings.
+    fn told(&self, options: &TemplateOptions) -> TemplateOptions {
+        let mut kwargs = self.settings.kwargs.clone();
+        kwargs.extend(options.kwargs.clone());
+        TemplateOptions { kwargs, ..*options }
     }
 
     fn render_marked(&self, conversation: Conversation<'_>) -> Result<String, TemplateError> {
@@ -195,6 +235,7 @@ impl Tokenizer {
         messages: &[ChatMessage],
         options: &TemplateOptions,
     ) -> Result<Vec<u32>, TemplateError> {
+        let options = &template.told(options);
         check_limits(messages, options)?;
         let marks = match self.special_texts() {
             Some(specials) => Marks::for_conversation(specials, &template.words, messages, options)?,
@@ -213,6 +254,11 @@ impl Tokenizer {
         })?;
         Ok(self.encode_restoring(within_last(&rendered, &messages, &options)?, &marks.swapped)?)
     }
+}
+
+fn too_long(file: &str, name: &str, source: &str) -> LoadError {
+    let problem = format!("template {name:.20?} has {} bytes; at most {MAX_SOURCE_BYTES}", source.len());
+    LoadError::field(file, "chat_template", problem)
 }
 
 /// The prompt up to the end of the last message's text, if that is to be continued. Templates trim texts, so white space

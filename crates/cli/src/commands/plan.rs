@@ -63,7 +63,13 @@ fn question(flags: &PlanFlags) -> Result<Question, Failure> {
         weights: flags.weights.class(),
         kv_dtype: flags.kv_dtype.map(|kv| kv.dtype()),
         rows: flags.max_num_batched_tokens,
-        ask: Ask { prompt: flags.prompt, response: flags.response, batch: flags.batch, users },
+        ask: Ask {
+            prompt: flags.prompt,
+            response: flags.response,
+            thinking: flags.thinking.unwrap_or(0),
+            batch: flags.batch,
+            users,
+        },
         acceptance,
         drafter: draft.flatten().map(drafter).transpose()?,
     })

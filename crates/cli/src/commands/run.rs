@@ -9,10 +9,10 @@ mod told;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use engine::{ChatMessage, Engine, FinishReason, Output, Prompt, PromptProgress, RawRequest, Timings, Usage};
+use engine::{Chat, ChatMessage, Engine, FinishReason, Output, Prompt, PromptProgress, RawRequest, Timings, Usage};
 use kernels::limits::Limits;
 use launch::Settings;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use self::told::Voice;
@@ -147,12 +147,7 @@ impl Session<'_> {
     fn answer(&mut self, question: String) -> Result<Ended, Failure> {
         let prompt = if self.is_chat() {
             self.messages.push(ChatMessage::new("user", question));
-            Prompt::Chat {
-                messages: self.messages.clone(),
-                template_kwargs: Map::new(),
-                add_generation_prompt: true,
-                continue_final_message: false,
-            }
+            Prompt::Chat(Chat::new(self.messages.clone()))
         } else {
             Prompt::Text(question)
         };

@@ -1,6 +1,5 @@
 //! `twostroke serve`: an engine behind the OpenAI API, until a signal says drain.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,9 +7,11 @@ use engine::{Engine, ModelInfo, Speculation};
 use kernels::WeightClass;
 use kernels::limits::Limits;
 use launch::{Calibrate, Settings};
+use model::GenerationSettings;
 use scheduler::{Nanos, Targets};
 use serde_json::{Value, json};
-use server::{ApiKey, ServeError, Server, ServerOptions, SlowOptions, SpeechOptions, Stop};
+use server::{Address, ApiKey, ServeError, Server, ServerOptions, SlowOptions, SpeechOptions, Stop, TlsFiles};
+use text::chat_template::TemplateSettings;
 
 use crate::console::{note, put_line};
 use crate::failure::Failure;
@@ -26,7 +27,8 @@ const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
-    let name = flags.model_argument.as_deref().or(flags.model.model.as_deref());
+    let name = named(flags)?;
+    let name = name.as_deref();
     let api_keys = keys::of(flags)?;
     let checkpoint = models::open(name)?;
     // Before the engine: nothing else runs yet, and the memory it reads is free again afterwards.
@@ -48,7 +50,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     runtime.block_on(async {
         let stop = Stop::on_signals()?;
         let server = Server::bind(engine.clone(), options).await.map_err(refused)?;
-        let address = Address { socket: server.local_addr(), token, asks_for_keys };
+        let address = Found { address: server.address().clone(), token, asks_for_keys };
         announce(flags, &settings, (&engine, &limits), &address);
         lines.iter().for_each(|line| note(line));
         server.run(stop).await;
@@ -62,7 +64,9 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
 /// A name, a key or an address that is wrong is the user's; a port that is taken is the machine's.
 fn refused(error: ServeError) -> Failure {
     match error {
-        ServeError::Bind { .. } | ServeError::Batches { .. } => Failure::failed(error),
+        ServeError::Bind { .. } | ServeError::Unix { .. } | ServeError::Store { .. } | ServeError::Batches { .. } => {
+            Failure::failed(error)
+        }
         _ => Failure::usage(error),
     }
 }
@@ -72,24 +76,25 @@ fn hold_token() -> Result<String, Failure> {
     Ok(environment::random_bytes()?[..16].iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Where the server is found.
-struct Address {
-    socket: SocketAddr,
+/// Where the server is found, and by whom.
+struct Found {
+    address: Address,
     token: Option<String>,
     /// Whether requests need a key.
     asks_for_keys: bool,
 }
 
-impl Address {
+impl Found {
     /// The page with the token that holds the engine, for those who may. The token is in the fragment, which a browser
     /// sends to nobody.
     fn page(&self) -> Option<String> {
-        self.token.as_ref().map(|token| format!("http://{}/#/step?hold={token}", self.socket))
+        self.token.as_ref().map(|token| format!("{}/#/step?hold={token}", self.address))
     }
 }
 
 /// Steps are measured, and their size is left to targets unless the flags name one.
 fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
+    let common = models::settings(&flags.model);
     let chance = u64::from_le_bytes(environment::random_bytes()?[..8].try_into().expect("8 of 32 bytes"));
     Ok(Settings {
         max_model_len: flags.max_model_len,
@@ -114,8 +119,29 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
         record: flags.record.clone(),
         seed: flags.seed.unwrap_or(chance),
         hash_key: environment::random_bytes()?,
-        ..models::settings(&flags.model)
+        template: TemplateSettings {
+            source: flags.chat_template.clone(),
+            kwargs: flags.default_chat_template_kwargs.clone().unwrap_or_default(),
+            ..common.template
+        },
+        generation: GenerationSettings {
+            base: flags.generation_config.clone(),
+            overrides: flags.override_generation_config.clone().unwrap_or_default(),
+        },
+        ..common
     })
+}
+
+/// The model that is asked for, at the revision that is.
+fn named(flags: &ServeFlags) -> Result<Option<String>, Failure> {
+    let name = flags.model_argument.as_ref().or(flags.model.model.as_ref());
+    match (name, &flags.revision) {
+        (name, None) => Ok(name.cloned()),
+        (Some(name), Some(revision)) if models::is_hub_id(name) && !name.contains('@') => {
+            Ok(Some(format!("{name}@{revision}")))
+        }
+        _ => Err(Failure::usage("--revision: it is of a hub id without one, -m ORG/NAME")),
+    }
 }
 
 /// Who guesses: the one flag, or the other. The files of a drafter are here afterwards.
@@ -138,11 +164,21 @@ fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option
     ServerOptions {
         host: flags.host.clone(),
         port: flags.port,
+        unix_socket: flags.uds.clone(),
+        tls: flags
+            .ssl_certfile
+            .clone()
+            .zip(flags.ssl_keyfile.clone())
+            .map(|(certificates, key)| TlsFiles { certificates, key }),
+        root_path: flags.root_path.clone(),
         api_keys,
         allowed_hosts: flags.allowed_host.clone(),
         allowed_origins: flags.allowed_origin.clone(),
         served_model_names: flags.served_model_name.clone(),
         cut_max_tokens: flags.max_tokens_beyond == Beyond::Cut,
+        max_logprobs: flags.max_logprobs,
+        trust_request_chat_template: flags.trust_request_chat_template,
+        store_directory: flags.store.clone(),
         batch_directory: flags.batch_dir.clone(),
         drain_limit: Duration::from_secs(flags.drain_timeout),
         ui: !flags.no_ui,
@@ -159,23 +195,25 @@ fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option
 
 /// Seven lines (eight with the link that may hold the engine), or one JSON object, and what a person should know. A
 /// server whose output nobody reads serves all the same.
-fn announce(flags: &ServeFlags, settings: &Settings, (engine, limits): (&Engine, &Limits), address: &Address) {
+fn announce(flags: &ServeFlags, settings: &Settings, (engine, limits): (&Engine, &Limits), found: &Found) {
     let model = engine.model();
     let text = match flags.json {
-        true => start_json(settings, model, limits, address).to_string(),
-        false => start_lines(settings, model, limits, address),
+        true => start_json(settings, model, limits, found).to_string(),
+        false => start_lines(settings, model, limits, found),
     };
     let _ = put_line(&text);
     for notice in &model.notices {
         note(&format!("note: {notice}"));
     }
-    let socket = address.socket;
-    if !socket.ip().is_loopback() && !address.asks_for_keys {
+    if let Some(socket) = found.address.socket()
+        && !socket.ip().is_loopback()
+        && !found.asks_for_keys
+    {
         note(&format!("warning: {socket} is open to the network and asks for no key; set --api-key"));
     }
 }
 
-fn start_lines(settings: &Settings, model: &ModelInfo, limits: &Limits, address: &Address) -> String {
+fn start_lines(settings: &Settings, model: &ModelInfo, limits: &Limits, found: &Found) -> String {
     let tokens = model.num_blocks * model.block_size;
     let weights = model.weights.name();
     let peak = match model.weights {
@@ -221,9 +259,9 @@ fn start_lines(settings: &Settings, model: &ModelInfo, limits: &Limits, address:
             ),
         ),
         ("targets", targets_line(settings, model)),
-        ("serving", format!("http://{}/v1", address.socket)),
+        ("serving", format!("{}/v1", found.address)),
     ];
-    lines.extend(address.page().map(|page| ("page", page)));
+    lines.extend(found.page().map(|page| ("page", page)));
     lines.iter().map(|(name, value)| format!("{name:<10} {value}")).collect::<Vec<_>>().join("\n")
 }
 
@@ -265,7 +303,7 @@ fn time(target: Nanos) -> String {
     }
 }
 
-fn start_json(settings: &Settings, model: &ModelInfo, limits: &Limits, address: &Address) -> Value {
+fn start_json(settings: &Settings, model: &ModelInfo, limits: &Limits, found: &Found) -> Value {
     json!({
         "model": model.name,
         "max_model_len": model.max_model_len,
@@ -287,9 +325,9 @@ fn start_json(settings: &Settings, model: &ModelInfo, limits: &Limits, address: 
             "from_disk": calibrated.from_disk,
             "not_sure": calibrated.doubt.map(|doubt| doubt.to_string()),
         })),
-        "url": format!("http://{}/v1", address.socket),
-        "port": address.socket.port(),
-        "page": address.page(),
-        "hold_token": address.token,
+        "url": format!("{}/v1", found.address),
+        "port": found.address.socket().map(|socket| socket.port()),
+        "page": found.page(),
+        "hold_token": found.token,
     })
 }

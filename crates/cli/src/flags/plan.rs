@@ -47,6 +47,9 @@ pub(crate) struct PlanFlags {
     /// Tokens of an answer.
     #[arg(short = 'n', long, value_name = "N", value_parser = count, default_value = "256")]
     pub(crate) response: usize,
+    /// Tokens that are thought before it: what they cost, and when there is something to see.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) thinking: Option<usize>,
     /// Batch size (concurrent requests).
     #[arg(short = 'b', long, value_name = "N", value_parser = seats, default_value = "1")]
     pub(crate) batch: usize,
@@ -72,7 +75,7 @@ pub(crate) struct PlanFlags {
     pub(crate) threads: Option<usize>,
     /// Load the model, measure some points on this machine, and set both predictions beside them: that of the limits
     /// alone, and that of measured steps.
-    #[arg(long, conflicts_with_all = ["machine", "flops", "prompt", "response", "batch", "users", "svg", "machines_per_instance", "max_num_batched_tokens", "acceptance"])]
+    #[arg(long, conflicts_with_all = ["machine", "flops", "prompt", "response", "thinking", "batch", "users", "svg", "machines_per_instance", "max_num_batched_tokens", "acceptance"])]
     pub(crate) check: bool,
     /// Print one JSON object: the answer of the server's /plan.
     #[arg(long)]

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use engine::SwapDisk;
+use model::GenerationBase;
 
 use super::shared::ModelFlags;
 use super::values::{
-    count, many, reasoning_parser, rows, rows_or_zero, seats, share, size, speculation, swap_disk, target, time,
-    tool_call_parser,
+    chat_template, count, generation_config, many, object, reasoning_parser, rows, rows_or_zero, seats, share, size,
+    speculation, swap_disk, target, time, tool_call_parser,
 };
 
 /// When the next tokens are guessed.
@@ -44,6 +45,22 @@ pub(crate) struct ServeFlags {
     /// Port to listen on; 0 takes a free one.
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     pub(crate) port: u16,
+    /// Flags of this verb in a file, as YAML with a key for each (`max-num-seqs: 32`, lists for what may be repeated).
+    /// What is on the command line counts.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Listen at this Unix socket, not at host and port.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port", "ssl_certfile"])]
+    pub(crate) uds: Option<PathBuf>,
+    /// Speak TLS, with the certificate in this file (PEM: the server's first, then those that lead to a root).
+    #[arg(long, visible_alias = "ssl-cert-file", value_name = "FILE", requires = "ssl_keyfile")]
+    pub(crate) ssl_certfile: Option<PathBuf>,
+    /// Its private key (PEM, without a password).
+    #[arg(long, visible_alias = "ssl-key-file", value_name = "FILE", requires = "ssl_certfile")]
+    pub(crate) ssl_keyfile: Option<PathBuf>,
+    /// A prefix that a proxy serves this server under (/llm) and may leave in the paths of requests.
+    #[arg(long, visible_alias = "api-prefix", value_name = "PATH", default_value = "")]
+    pub(crate) root_path: String,
     /// Refuse requests without one of these keys (Authorization: Bearer KEY). May be repeated; each key is a tenant of
     /// its own for the prefix cache. In the environment, commas separate keys.
     #[arg(long, value_name = "KEY", env = "TWOSTROKE_API_KEY", hide_env_values = true, value_delimiter = ',')]
@@ -62,6 +79,28 @@ pub(crate) struct ServeFlags {
     /// repeated. Pages of all others may not.
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) allowed_origin: Vec<String>,
+    /// Branch, tag or commit of the hub's model.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) revision: Option<String>,
+    /// A chat template in place of the model's: a file, or the text itself (Jinja).
+    #[arg(long, visible_alias = "chat-template-file", value_name = "FILE|TEXT", value_parser = chat_template)]
+    pub(crate) chat_template: Option<String>,
+    /// Variables that the chat template is given unless a request says otherwise, as JSON: {"enable_thinking": false}.
+    #[arg(long, visible_alias = "chat-template-kwargs", value_name = "JSON", value_parser = object)]
+    pub(crate) default_chat_template_kwargs: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Take a template in requests too (chat_template). It is a program, run with the limits of the model's own.
+    #[arg(long)]
+    pub(crate) trust_request_chat_template: bool,
+    /// Whose defaults of sampling hold where a request says nothing: auto, the model's (generation_config.json); vllm,
+    /// nobody's (temperature 1, nothing cut); or a directory that has such a file.
+    #[arg(long, value_name = "auto|vllm|DIR", default_value = "auto", value_parser = generation_config)]
+    pub(crate) generation_config: GenerationBase,
+    /// Defaults of sampling that hold in any case, as JSON: {"temperature": 0.5}.
+    #[arg(long, value_name = "JSON", value_parser = object)]
+    pub(crate) override_generation_config: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Log probabilities per token that a request may ask for; -1 allows those of the whole vocabulary.
+    #[arg(long, value_name = "N", default_value_t = engine::MAX_LOGPROBS, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub(crate) max_logprobs: i64,
     /// How the model writes calls of tools (vLLM's names), or `none`. Default: as its chat template shows.
     #[arg(long, value_name = "NAME", value_parser = tool_call_parser)]
     pub(crate) tool_call_parser: Option<String>,
@@ -143,6 +182,10 @@ pub(crate) struct ServeFlags {
     /// Seed of the seeds of requests that name none. Default: a new one each start.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+    /// Keep responses (/v1/responses, 30 days) in this directory, 4 GiB at most, and not in memory. It holds what was said
+    /// and answered, and is readable by its owner only.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) store: Option<PathBuf>,
     /// Keep files and batches (/v1/files, /v1/batches) in this directory, and go on with those that an earlier server
     /// began. It holds what was sent and answered, and is readable by its owner only.
     #[arg(long, value_name = "DIR")]

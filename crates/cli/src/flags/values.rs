@@ -1,9 +1,15 @@
 //! How values of flags are written, and where they have to lie: sizes, counts, times, rates, names.
 
+use std::path::Path;
 use std::time::Duration;
 
 use engine::SwapDisk;
+use model::GenerationBase;
 use server::SpeechOptions;
+use text::chat_template::MAX_SOURCE_BYTES;
+
+/// Bytes of a file of settings.
+const MAX_SETTINGS_BYTES: u64 = 1 << 20;
 
 pub(crate) fn metric(text: &str) -> Result<load::Metric, String> {
     let found = load::Metric::ALL.into_iter().find(|metric| metric.name() == text);
@@ -96,6 +102,34 @@ pub(crate) fn sim_rate(text: &str) -> Result<f64, String> {
 /// A part of a whole.
 pub(crate) fn share(text: &str) -> Result<f64, String> {
     number(text).ok().filter(|share| *share <= 1.0).ok_or_else(|| "not a share from 0 to 1, such as 0.001".to_string())
+}
+
+/// An object in JSON.
+pub(crate) fn object(text: &str) -> Result<serde_json::Map<String, serde_json::Value>, String> {
+    serde_json::from_str(text).map_err(|error| format!("no object in JSON: {error}"))
+}
+
+/// A file's text, or the text itself.
+pub(crate) fn chat_template(text: &str) -> Result<String, String> {
+    // No name of a file has these, and no template does without.
+    if text.contains("{{") || text.contains("{%") {
+        return Ok(text.to_owned());
+    }
+    let read = files::read_text(Path::new(text), MAX_SOURCE_BYTES as u64);
+    read.map_err(|error| format!("neither a template ({{{{ ... }}}}) nor a file that can be read: {error}"))
+}
+
+/// `auto`, `vllm`, or the directory of a `generation_config.json`.
+pub(crate) fn generation_config(text: &str) -> Result<GenerationBase, String> {
+    match text {
+        "auto" => Ok(GenerationBase::Model),
+        "vllm" => Ok(GenerationBase::Nobody),
+        directory => {
+            let file = Path::new(directory).join("generation_config.json");
+            let text = files::read_text(&file, MAX_SETTINGS_BYTES);
+            text.map(GenerationBase::Text).map_err(|error| format!("{}: {error}", file.display()))
+        }
+    }
 }
 
 /// vLLM's keys for what is guessed.

@@ -311,6 +311,8 @@ pub struct SamplingEntry {
     pub repetition: f32,
     pub bias: Vec<(TokenId, f32)>,
     pub logprobs: Option<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub logprob_ids: Vec<TokenId>,
 }
 
 /// Guesses on offer for an answer: request, answer, source, how many, how strong.
@@ -472,6 +474,7 @@ impl From<Line> for Entry {
                     repetition: request.sampling.repetition_penalty,
                     bias: request.sampling.logit_bias,
                     logprobs: request.sampling.logprobs,
+                    logprob_ids: request.sampling.logprob_ids,
                 };
                 Entry::Admit(Box::new(AdmitEntry {
                     id: id.0,

@@ -59,6 +59,7 @@ impl Again {
             repetition_penalty: sampling.repetition_penalty,
             logit_bias: sampling.logit_bias.clone(),
             logprobs: None,
+            logprob_ids: Vec::new(),
         };
         let history = if params.needs_history() { History::new(&asked.prompt) } else { History::default() };
         let known = answer.iter().position(|&token| token as usize >= vocab_size).map_or(answer.len(), |at| at + 1);

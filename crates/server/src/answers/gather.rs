@@ -44,7 +44,7 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
     let prompts = outputs.prompts();
     let mut answers: Vec<Answer> = Vec::new();
     answers.resize_with(prompts.len() * plan.num_answers, Answer::default);
-    let mut ears: Vec<Option<Ear>> = answers.iter().map(|_| plan.hearing.as_ref().map(Ear::new)).collect();
+    let mut ears: Vec<Option<Ear>> = (0..answers.len()).map(|index| Ear::of(plan, outputs.served(), index)).collect();
     let mut prompt_logprobs: Vec<Vec<Option<TokenLogprob>>> = vec![Vec::new(); prompts.len()];
     let mut embeddings = vec![Vec::new(); prompts.len()];
     let mut totals = Totals::of(plan);

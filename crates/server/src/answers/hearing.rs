@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use dialect::{AnswerPart, Dialect, Listener, Tool, whole};
 
+use super::Plan;
+use crate::timeline::Served;
+
 /// How the answers of a request are listened to.
 #[derive(Clone)]
 pub(crate) struct Hearing {
@@ -51,8 +54,12 @@ impl Shown {
     }
 }
 
-/// Listens to one answer.
+/// Listens to one answer, and notes which tokens of it are thought.
 pub(crate) struct Ear {
+    served: Arc<Served>,
+    /// Of the answer, over all prompts.
+    index: usize,
+    tokens: usize,
     listener: Listener,
     shown: Shown,
     /// Tokens of thoughts, their marks included.
@@ -60,19 +67,30 @@ pub(crate) struct Ear {
 }
 
 impl Ear {
-    pub(crate) fn new(hearing: &Hearing) -> Ear {
-        Ear {
+    /// `None` where nobody wants to hear more than the text. `index`: of the answer, over all prompts.
+    pub(crate) fn of(plan: &Plan, served: &Arc<Served>, index: usize) -> Option<Ear> {
+        let hearing = plan.hearing.as_ref()?;
+        Some(Ear {
+            served: served.clone(),
+            index,
+            tokens: 0,
             listener: Listener::new(&hearing.dialect, hearing.tools.clone(), &hearing.prompt_end),
             shown: Shown::new(hearing),
             thought_tokens: 0,
-        }
+        })
     }
 
     /// The next token.
     pub(crate) fn token(&mut self, text: &str, parts: &mut Vec<AnswerPart>) {
         let before = self.listener.is_thinking();
         self.listener.push(text, parts);
-        self.thought_tokens += usize::from(before || self.listener.is_thinking());
+        if before || self.listener.is_thinking() {
+            self.thought_tokens += 1;
+            self.served.thoughts[self.index].grow(self.tokens);
+        } else {
+            self.served.thoughts[self.index].close();
+        }
+        self.tokens += 1;
         self.shown.keep(parts);
     }
 
@@ -80,6 +98,7 @@ impl Ear {
     pub(crate) fn end(&mut self, text: &str, parts: &mut Vec<AnswerPart>) -> bool {
         self.listener.push(text, parts);
         self.listener.finish(parts);
+        self.served.thoughts[self.index].close();
         self.shown.keep(parts);
         self.listener.num_calls() > 0 && self.listener.calls_complete()
     }

@@ -1,5 +1,6 @@
 //! The requests of a job under way.
 
+use std::iter::repeat_with;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,6 +15,7 @@ use crate::charge::{self, Charge};
 use crate::error::ApiError;
 use crate::openai::late::LateWatch;
 use crate::otel::Guard;
+use crate::thinking::Thought;
 use crate::timeline::{Asker, Served};
 
 /// Outputs of each answer of a stream that may wait to be read, beyond what the connection's buffers hold.
@@ -57,15 +59,17 @@ impl Outputs {
         if streamed {
             streams.iter().flatten().for_each(|stream: &Stream| stream.limit_unread(most_unread(plan)));
         }
-        let requests = streams.iter().flatten().map(Stream::id).collect();
+        let requests: Vec<_> = streams.iter().flatten().map(Stream::id).collect();
         let response_id = app.response_id(plan.form);
         let served = Arc::new(Served {
             tenant: asker.tenant,
             key: asker.key,
             response_id,
             request_id: asker.request_id,
+            thoughts: repeat_with(Thought::default).take(requests.len() * plan.num_answers).collect(),
             requests,
             prompt_tokens,
+            num_answers: plan.num_answers,
         });
         app.registry.add(served.clone());
         let span = app.exporter.clone().map(|exporter| {

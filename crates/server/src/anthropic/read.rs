@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dialect::Tool;
-use engine::{Prompt, RawRequest, Rule};
+use engine::{Chat, Prompt, RawRequest, Rule};
 use serde_json::{Map, Value, json};
 
 use super::HINTS;
@@ -98,17 +98,9 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         return Err(ApiError::bad_request(message).with_param("chat_template_kwargs"));
     }
     let goes_on = messages.is_begun();
-    let mut raw = RawRequest::new(Prompt::Chat {
-        messages: messages.list,
-        template_kwargs,
-        add_generation_prompt: !goes_on,
-        continue_final_message: goes_on,
-    });
-    raw.tenant = tenant;
-    raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
-    raw.cut_max_tokens = app.cut_max_tokens;
+    let chat = Chat { template_kwargs, ..Chat::new(messages.list) }.going_on(goes_on);
+    let mut raw = app.request(Prompt::Chat(chat), tenant);
     raw.speculate = delivery.speculate;
-    raw.now = Some(app.now() as i64);
     raw.rule = rule;
     sampling(&mut fields, &mut raw)?;
     settle_the_rest(&mut fields, &mut delivery.settled)?;

@@ -235,7 +235,7 @@ struct Stream {
 impl Stream {
     fn new(app: Arc<App>, plan: Plan, served: Arc<Served>) -> Stream {
         Stream {
-            ear: plan.hearing.as_ref().map(Ear::new),
+            ear: Ear::of(&plan, &served, 0),
             growing: Growing::new(app.clone()),
             totals: Totals::of(&plan),
             end: End::default(),

@@ -12,6 +12,7 @@ use tower::ServiceExt;
 
 use crate::app::App;
 use crate::auth::Tenant;
+use crate::responses::Store;
 use crate::routes::{self, Caller};
 use crate::site::{Site, Told};
 use crate::{ServeError, ServerOptions};
@@ -41,7 +42,7 @@ impl Local {
         }
         let site = Site::new(&Told { host: "localhost", allowed_hosts: &[], allowed_origins: &[], has_keys: false });
         let site = site.expect("localhost is a name");
-        Ok(Local::of(Arc::new(App::new(Arc::new(engine), options, site, None)), None))
+        Ok(Local::of(Arc::new(App::new(Arc::new(engine), options, site, None, Store::in_memory())), None))
     }
 
     /// The same answers as its server gives this tenant.

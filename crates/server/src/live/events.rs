@@ -61,7 +61,8 @@ impl Names {
         self.known.entry(id).or_insert_with(|| registry.name(self.tenant, id).to_string().into())
     }
 
-    fn get(&self, id: RequestId) -> &str {
+    /// In JSON.
+    pub(crate) fn get(&self, id: RequestId) -> &str {
         self.known.get(&id).map_or("null", |name| name)
     }
 }
@@ -71,6 +72,12 @@ pub(crate) fn step(text: &mut String, step: &LoggedStep, names: &Names, prices: 
     text.push_str("event: step\ndata: ");
     step_object(text, step.number, &step.record, names, prices);
     text.push_str("\n\n");
+}
+
+/// `event: thought`: the rows of an answer from this one on are thought, up to another if that is known.
+pub(crate) fn thought(text: &mut String, name: &str, answer: usize, from: usize, to: Option<usize>) {
+    let to = nullable(to);
+    let _ = write!(text, "event: thought\ndata: {{\"r\":{name},\"a\":{answer},\"from\":{from},\"to\":{to}}}\n\n");
 }
 
 /// What a model asks of a machine, and what that costs on this one: what a step's figures are worked out from.

@@ -19,6 +19,7 @@ use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::live::events::{self, Names, Prices};
+use crate::live::thoughts::Told;
 
 /// Feeds at once.
 pub(crate) const MOST_READERS: usize = 16;
@@ -52,6 +53,8 @@ pub(crate) struct Feed {
     watch: Box<dyn Watching>,
     prices: Prices,
     names: Names,
+    /// For a model that thinks.
+    thoughts: Option<Told>,
     place: Place,
     /// Has the steps that it asked for, and now wants the newest.
     is_live: bool,
@@ -89,6 +92,7 @@ impl Feed {
         Ok(Feed {
             prices: Prices::of(&*app.engine),
             names: Names::of(tenant),
+            thoughts: app.speech.thinks().then(Told::default),
             watch,
             place,
             is_live: false,
@@ -132,6 +136,9 @@ impl Feed {
                 break;
             }
             events::step(&mut text, step, &self.names, &self.prices);
+        }
+        if let Some(thoughts) = &mut self.thoughts {
+            thoughts.news(&mut text, &self.steps, &self.names, &self.app.registry);
         }
         for ended in &self.ended {
             events::ended(&mut text, ended, &mut self.names, &self.app.registry);

@@ -19,7 +19,7 @@ use crate::openai::{hints, structured};
 pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
     let mut begun = Begun::of(body, app)?;
     let prompt = prompt(begun.fields.take("prompt"))?;
-    let raw = sampler::request(prompt, app, tenant);
+    let raw = app.request(prompt, tenant);
     begun.finish(raw, Form::LlamaCompletion, "prompt", app)
 }
 

@@ -5,7 +5,6 @@ use serde_json::Value;
 
 use super::completion::Begun;
 use super::fim::{self, Gap};
-use super::sampler;
 use crate::answers::{Form, Job};
 use crate::app::App;
 use crate::auth::Tenant;
@@ -23,7 +22,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     let bytes = files.iter().map(|(name, text)| name.len() + text.len()).sum::<usize>();
     params::check_text("input_prefix", before.len() + behind.len() + start.len() + bytes)?;
     let gap = Gap { before: &before, behind: &behind, begun: &start, files: &files };
-    let mut raw = sampler::request(Prompt::Tokens(Vec::new()), app, tenant);
+    let mut raw = app.request(Prompt::Tokens(Vec::new()), tenant);
     fim::fill(&gap, app.engine.model(), &mut raw, "input_prefix")?;
     begun.finish(raw, Form::Infill, "input_prefix", app)
 }

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use engine::{Observe, Prompt, RequestId, RequestSummary};
+use engine::{Chat, Observe, RequestId, RequestSummary};
 use serde_json::{Map, Value, json};
 use text::chat_template::TemplateOptions;
 
@@ -124,18 +124,19 @@ fn render(mut body: Value, app: &App) -> Caught<String> {
     params::model(&mut fields, app)?;
     fields.only("continue_final_message", &false.into(), "a text that is cut is told by POST /tokenize, as tokens")?;
     let (_, definitions, ..) = tools::read(&mut fields)?.told();
-    let prompt = chat::prompt(&mut fields, definitions, Map::new())?;
+    let chat = chat::prompt(&mut fields, definitions, Map::new(), app)?;
     fields.finish()?;
-    let (Prompt::Chat { messages, template_kwargs, add_generation_prompt, .. }, Some(template)) =
-        (prompt, &app.engine.model().chat_template)
-    else {
+    let Some(own) = &app.engine.model().chat_template else {
         return Err(ApiError::bad_request("This model has no chat template.").with_param("messages"));
     };
     let now = Some(app.now() as i64);
-    let options =
-        TemplateOptions { add_generation_prompt, continue_final_message: false, kwargs: template_kwargs, now };
-    let text = template
-        .render(&messages, &options)
+    let Chat { add_generation_prompt, template_kwargs: kwargs, .. } = chat;
+    let options = TemplateOptions { add_generation_prompt, continue_final_message: false, kwargs, now };
+    let other = chat::other_template(own, chat.template.as_deref())?;
+    let text = other
+        .as_ref()
+        .unwrap_or(own)
+        .render(&chat.messages, &options)
         .map_err(|error| ApiError::bad_request(format!("{error}.")).with_param(error.param()))?;
     Ok(json!({"prompt": text}).to_string())
 }

@@ -2,23 +2,11 @@
 //!
 //! What this server's sampler does not have is taken at the value that turns it off, and refused by its name otherwise.
 
-use engine::{ModelInfo, Prompt, RawRequest};
+use engine::{ModelInfo, RawRequest};
 
-use crate::app::App;
-use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::openai::params;
-
-/// A request with what every request of this server has.
-pub(crate) fn request(prompt: Prompt, app: &App, tenant: Option<Tenant>) -> RawRequest {
-    let mut raw = RawRequest::new(prompt);
-    raw.tenant = tenant;
-    raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
-    raw.cut_max_tokens = app.cut_max_tokens;
-    raw.now = Some(app.now() as i64);
-    raw
-}
 
 /// Samplers that this server does not have, and the value that turns each off.
 const OFF: [(&str, f64); 6] = [

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{ChatMessage, Prompt};
+use engine::{Chat, ChatMessage, Prompt};
 use serde_json::{Map, Value, json};
 
 use super::Asked;
@@ -14,7 +14,6 @@ use crate::auth::Tenant;
 use crate::conversation::Wish;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::llama::sampler;
 use crate::openai::{params, tools};
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
@@ -38,11 +37,8 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     let goes_on = messages.last().is_some_and(|last| {
         last.role == "assistant" && last.content.as_deref().is_some_and(|text| !text.trim().is_empty())
     });
-    let mut raw = sampler::request(
-        Prompt::Chat { messages, template_kwargs, add_generation_prompt: !goes_on, continue_final_message: goes_on },
-        app,
-        tenant,
-    );
+    let chat = Chat { template_kwargs, ..Chat::new(messages) }.going_on(goes_on);
+    let mut raw = app.request(Prompt::Chat(chat), tenant);
     options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
     raw.rule = options::format(&mut fields)?;
     fields.finish()?;

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use engine::{ChatMessage, Prompt, RawRequest};
+use engine::{Chat, ChatMessage, Prompt, RawRequest};
 use serde_json::{Map, Value};
 
 use super::Asked;
@@ -21,7 +21,6 @@ use crate::auth::Tenant;
 use crate::conversation::Wish;
 use crate::error::ApiError;
 use crate::llama::fim::{self, Gap};
-use crate::llama::sampler;
 use crate::openai::params;
 use crate::openai::tools::ToolChoice;
 
@@ -49,7 +48,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         true => Prompt::Text(text.clone()),
         false => conversation(system, text.clone(), thinking.kwargs),
     };
-    let mut raw = sampler::request(prompt, app, tenant);
+    let mut raw = app.request(prompt, tenant);
     if let Some(behind) = &suffix {
         let gap = Gap { before: &text, behind, begun: "", files: &[] };
         fim::fill(&gap, app.engine.model(), &mut raw, "suffix")?;
@@ -84,12 +83,8 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
 
 fn conversation(system: Option<String>, text: String, template_kwargs: Map<String, Value>) -> Prompt {
     let system = system.map(|text| ChatMessage::new("system", text));
-    Prompt::Chat {
-        messages: system.into_iter().chain([ChatMessage::new("user", text)]).collect(),
-        template_kwargs,
-        add_generation_prompt: true,
-        continue_final_message: false,
-    }
+    let messages = system.into_iter().chain([ChatMessage::new("user", text)]).collect();
+    Prompt::Chat(Chat { template_kwargs, ..Chat::new(messages) })
 }
 
 /// Puts what an earlier answer gave before the prompt, whose own beginning of a text is then none.

@@ -56,7 +56,7 @@ impl Api for Ollama {
             app: app.clone(),
             api: self.clone(),
             served: outputs.served().clone(),
-            ear: plan.hearing.as_ref().map(Ear::new),
+            ear: Ear::of(&plan, outputs.served(), 0),
             calls: Calls::default(),
             totals: Totals::of(&plan),
             end: End::default(),

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use engine::{ChatMessage, Prompt, RawRequest};
+use engine::{Chat, ChatMessage, Prompt, RawRequest};
 use serde_json::{Map, Value, json};
+use text::chat_template::ChatTemplate;
 
 use crate::answers::{Form, Job, Plan};
 use crate::app::App;
@@ -22,16 +23,14 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let mut delivery = params::delivery(&mut fields, app, hints)?;
     let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.told();
     let thinking = thinking(&mut fields, app, &mut delivery.settled)?;
-    let mut raw = RawRequest::new(prompt(&mut fields, definitions, thinking.kwargs)?);
-    raw.tenant = tenant;
-    raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
+    let chat = prompt(&mut fields, definitions, thinking.kwargs, app)?;
+    let echo = fields.boolean("echo")?.unwrap_or(false).then(|| echo(&chat));
+    let mut raw = app.request(Prompt::Chat(chat), tenant);
     raw.class = delivery.tier;
-    raw.cut_max_tokens = app.cut_max_tokens;
     raw.receipt = delivery.receipt;
     raw.speculate = delivery.speculate;
     raw.progress = delivery.progress;
     raw.prediction = params::prediction(&mut fields)?;
-    raw.now = Some(app.now() as i64);
     params::sampling(&mut fields, &mut raw)?;
     let max_tokens_name = max_tokens(&mut fields, &mut raw)?;
     raw.logprobs = logprobs(&mut fields)?;
@@ -75,7 +74,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             stop,
             logprobs,
             prompt_logprobs,
-            echo: Vec::new(),
+            echo: echo.into_iter().collect(),
             hearing,
         },
         api: Arc::new(OpenAi),
@@ -87,7 +86,8 @@ pub(crate) fn prompt(
     fields: &mut Fields,
     definitions: Vec<Value>,
     kwargs: Map<String, Value>,
-) -> Result<Prompt, ApiError> {
+    app: &App,
+) -> Result<Chat, ApiError> {
     let items = match fields.list("messages")? {
         None => return Err(ApiError::bad_request("'messages' is missing.").with_param("messages")),
         Some(items) if items.is_empty() => {
@@ -115,8 +115,24 @@ pub(crate) fn prompt(
         let message = "Tools are in 'tools' or in 'chat_template_kwargs', not in both.";
         return Err(ApiError::bad_request(message).with_param("chat_template_kwargs"));
     }
-    fields.unsupported("chat_template", "a template in a request is not supported: the model's own is used")?;
-    Ok(Prompt::Chat { messages, template_kwargs, add_generation_prompt, continue_final_message })
+    let template = fields.string("chat_template")?;
+    if template.is_some() && !app.trusts_templates {
+        let why = "a template in a request is a program: it is run with serve --trust-request-chat-template";
+        return Err(ApiError::unsupported("chat_template", why));
+    }
+    Ok(Chat { messages, template_kwargs, add_generation_prompt, continue_final_message, template })
+}
+
+/// A template that a request brought.
+pub(crate) fn other_template(own: &ChatTemplate, source: Option<&str>) -> Result<Option<ChatTemplate>, ApiError> {
+    let other = source.map(|source| own.with_source(source)).transpose();
+    other.map_err(|error| ApiError::bad_request(format!("{error}.")).with_param("chat_template"))
+}
+
+/// What `echo` puts before the answer: the last message, if an assistant said it.
+fn echo(chat: &Chat) -> String {
+    let last = chat.messages.last().filter(|message| message.role == "assistant");
+    last.and_then(|message| message.content.clone()).unwrap_or_default()
 }
 
 fn text_bytes(message: &ChatMessage) -> usize {
@@ -305,7 +321,6 @@ fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError> {
     fields.only("function_call", &json!("none"), why)?;
     fields.only("modalities", &json!(["text"]), "this server answers in text only")?;
     fields.only("store", &json!(false), "answers are not stored")?;
-    fields.only("echo", &json!(false), "conversations are not echoed")?;
     let missing = [
         ("audio", "this server answers in text only"),
         ("verbosity", "verbosity is not supported"),

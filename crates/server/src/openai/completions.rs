@@ -24,11 +24,8 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let hints = hints::take(&mut body)?;
     let mut fields = Fields::of(body)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
-    let mut raw = RawRequest::new(Prompt::Tokens(Vec::new()));
-    raw.tenant = tenant;
-    raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
+    let mut raw = app.request(Prompt::Tokens(Vec::new()), tenant);
     raw.class = delivery.tier;
-    raw.cut_max_tokens = app.cut_max_tokens;
     raw.receipt = delivery.receipt;
     raw.speculate = delivery.speculate;
     raw.progress = delivery.progress;

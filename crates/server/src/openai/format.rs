@@ -63,7 +63,7 @@ impl<'a> Format<'a> {
 pub(crate) fn timings(app: &App, plan: &Plan, served: &Served, totals: &Totals) -> WireTimings {
     let detail = plan.delivery.timings_detail.then(|| app.reader(served.tenant).detail(served));
     let phases = totals.cost.phases(app.engine.device_limits().as_ref(), &app.demands);
-    WireTimings::of(&totals.timings, phases, detail)
+    WireTimings::of(&totals.timings, served.thinking(&*app.engine), phases, detail)
 }
 
 /// OpenAI's two routes.
@@ -97,7 +97,7 @@ fn body(app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Whole {
         prompt_logprobs,
         logprobs,
         num_answers: plan.num_answers,
-        echoes: plan.logprobs && !plan.echo.is_empty(),
+        echoes: plan.form == Form::Completion && plan.logprobs && !plan.echo.is_empty(),
         as_ids: plan.delivery.tokens_as_ids,
     };
     Whole::new(app.clone(), numbers, &json, &lists, charge)
@@ -111,10 +111,13 @@ impl Format<'_> {
         let plan = self.plan;
         let choice = |(index, answer): (usize, Answer)| ChatChoice {
             index,
-            message: match answer.parts {
-                Some(parts) => Said::of(parts, self.app).message(),
-                None => ChatMessageOut { content: Some(answer.text), ..ChatMessageOut::default() },
-            },
+            message: echoing(
+                plan.echo.first(),
+                match answer.parts {
+                    Some(parts) => Said::of(parts, self.app).message(),
+                    None => ChatMessageOut { content: Some(answer.text), ..ChatMessageOut::default() },
+                },
+            ),
             logprobs: plan.logprobs.then(|| ChatLogprobs { content: Vec::new(), refusal: None }),
             finish_reason: answer.end.finish.name(),
             stop_reason: answer.end.stop_reason,
@@ -184,6 +187,14 @@ impl Format<'_> {
         }
         lists
     }
+}
+
+/// The message that was gone on with, and how it goes on.
+fn echoing(echo: Option<&String>, mut message: ChatMessageOut) -> ChatMessageOut {
+    if let Some(echo) = echo.filter(|echo| !echo.is_empty()) {
+        message.content = Some(format!("{echo}{}", message.content.unwrap_or_default()));
+    }
+    message
 }
 
 pub(super) fn json(body: &impl Serialize) -> String {

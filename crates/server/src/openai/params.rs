@@ -192,6 +192,10 @@ pub(crate) fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), 
     raw.frequency_penalty = fields.number("frequency_penalty")?;
     raw.repetition_penalty = fields.number("repetition_penalty")?;
     raw.logit_bias = logit_bias(fields)?;
+    raw.allowed_token_ids = token_id_list(fields, "allowed_token_ids")?;
+    raw.bad_words = texts(fields, "bad_words")?;
+    raw.logprob_token_ids = fields.integers("logprob_token_ids")?;
+    raw.truncate_prompt_tokens = fields.integer("truncate_prompt_tokens")?;
     raw.seed = fields.integer("seed")?;
     raw.stop = stop(fields)?;
     raw.stop_token_ids = fields.integers("stop_token_ids")?;
@@ -224,9 +228,21 @@ pub(crate) fn prediction(fields: &mut Fields) -> Result<Option<String>, ApiError
     Ok(Some(text))
 }
 
+/// A list of token ids, where there is one: an empty one says something else than none.
+fn token_id_list(fields: &mut Fields, field: &str) -> Result<Option<Vec<i64>>, ApiError> {
+    let name = fields.name(field);
+    let ids = |items: Vec<Value>| token_ids(&items, |at| format!("{name}[{at}]"));
+    fields.list(field)?.map(ids).transpose()
+}
+
 pub(crate) fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    let name = fields.name("stop");
-    let items = match fields.take("stop") {
+    texts(fields, "stop")
+}
+
+/// A text or several.
+fn texts(fields: &mut Fields, field: &str) -> Result<Vec<String>, ApiError> {
+    let name = fields.name(field);
+    let items = match fields.take(field) {
         None => return Ok(Vec::new()),
         Some(Value::String(one)) => return Ok(vec![one]),
         Some(Value::Array(items)) => items,
@@ -261,15 +277,12 @@ pub(crate) fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError
         ("early_stopping", json!(false), "beam search is not supported"),
         ("spaces_between_special_tokens", json!(true), "special tokens are always set apart as the tokenizer does it"),
         ("add_special_tokens", json!(true), "the tokenizer's own prefix is always added to a text prompt"),
-        ("bad_words", json!([]), "banned words are not supported: use 'logit_bias'"),
     ];
     for (field, value, why) in off {
         fields.only(field, &value, why)?;
     }
     let missing = [
-        ("allowed_token_ids", "restricting the vocabulary is not supported: use 'logit_bias'"),
         ("logits_processors", "logits processors are not supported"),
-        ("truncate_prompt_tokens", "prompts are not cut: send what is to be read"),
         ("prompt_embeds", "prompts are text or token ids, not embeddings"),
         ("kv_transfer_params", "cache transfer between servers is not supported"),
         ("vllm_xargs", "plug-in parameters are not supported"),

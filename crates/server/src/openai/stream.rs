@@ -32,8 +32,8 @@ struct Choice {
 }
 
 impl Choice {
-    fn new(plan: &Plan) -> Choice {
-        Choice { ear: plan.hearing.as_ref().map(Ear::new), ..Choice::default() }
+    fn new(plan: &Plan, served: &Arc<Served>, index: usize) -> Choice {
+        Choice { ear: Ear::of(plan, served, index), ..Choice::default() }
     }
 }
 
@@ -75,7 +75,7 @@ impl Writer {
             served: outputs.served().clone(),
             created: app.now(),
             prompt_logprobs: vec![Vec::new(); prompts.len()],
-            choices: (0..num_choices).map(|_| Choice::new(&plan)).collect(),
+            choices: (0..num_choices).map(|index| Choice::new(&plan, outputs.served(), index)).collect(),
             unfinished: num_choices,
             undone: prompts.len(),
             last: None,
@@ -130,7 +130,8 @@ impl Writer {
         let texts = self.frame().texts();
         let mut text = String::new();
         if opens {
-            let delta = Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
+            let content = self.plan.echo.first().cloned().unwrap_or_default();
+            let delta = Delta { role: Some("assistant"), content: Some(content), ..Delta::default() };
             let chunk = ChatChunk {
                 index,
                 delta,

@@ -1,6 +1,6 @@
 //! `POST /tokenize` and `POST /detokenize`, in vLLM's shapes.
 
-use engine::Prompt;
+use engine::Chat;
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
@@ -77,22 +77,21 @@ pub(crate) fn tokenize(mut body: Value, app: &App) -> Result<String, ApiError> {
         }
         None => {
             let (_, definitions, ..) = tools::read(&mut fields)?.told();
-            let Prompt::Chat { messages, template_kwargs, add_generation_prompt, continue_final_message } =
-                chat::prompt(&mut fields, definitions, Map::new())?
-            else {
-                return Err(ApiError::bad_request("'prompt' or 'messages' is missing."));
-            };
+            let chat = chat::prompt(&mut fields, definitions, Map::new(), app)?;
             // A template writes its own, so nothing is added unless somebody insists.
             let add_special = fields.boolean("add_special_tokens")?.unwrap_or(false);
             fields.finish()?;
-            let Some(template) = &model.chat_template else {
+            let Some(own) = &model.chat_template else {
                 let message = "This model has no chat template: send 'prompt' instead of 'messages'.";
                 return Err(ApiError::bad_request(message).with_param("messages"));
             };
             let now = Some(app.now() as i64);
-            let kwargs = template_kwargs;
+            let Chat { add_generation_prompt, continue_final_message, template_kwargs: kwargs, .. } = chat;
             let options = TemplateOptions { add_generation_prompt, continue_final_message, kwargs, now };
-            let ids = tokenizer.encode_chat(template, &messages, &options).map_err(|error| template_refused(&error))?;
+            let other = chat::other_template(own, chat.template.as_deref())?;
+            let template = other.as_ref().unwrap_or(own);
+            let ids = tokenizer.encode_chat(template, &chat.messages, &options);
+            let ids = ids.map_err(|error| template_refused(&error))?;
             if add_special { tokenizer.surrounded(&ids).map_err(|error| text_refused(&error))? } else { ids }
         }
     };

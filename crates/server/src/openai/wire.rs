@@ -283,6 +283,11 @@ pub(crate) struct WireTimings {
     decode_ms: f64,
     ttft_ms: f64,
     total_ms: f64,
+    /// How long it thought, and since its arrival until there was something else to see; where it thought.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_visible_ms: Option<f64>,
     prefill_tokens: usize,
     cached_tokens: usize,
     decode_tokens: usize,
@@ -320,6 +325,7 @@ pub(crate) struct WireTimings {
 impl WireTimings {
     pub(crate) fn of(
         timings: &Timings,
+        (thinking, first_visible): (Option<Nanos>, Option<Nanos>),
         [prefill, decode]: [Option<WirePhase>; 2],
         detail: Option<Vec<Value>>,
     ) -> WireTimings {
@@ -333,6 +339,8 @@ impl WireTimings {
             decode_ms: round(timings.decode_ms),
             ttft_ms: round(timings.ttft_ms),
             total_ms: round(timings.total_ms),
+            thinking_ms: thinking.map(|time| round(time.0 as f64 / 1e6)),
+            first_visible_ms: first_visible.map(|time| round(time.0 as f64 / 1e6)),
             prefill_tokens: timings.prefill_tokens,
             cached_tokens: timings.cached_tokens,
             decode_tokens: timings.decode_tokens,

@@ -7,6 +7,7 @@
 //! ```
 
 mod background;
+mod disk;
 mod items;
 mod read;
 mod routes;

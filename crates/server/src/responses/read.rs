@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{ChatMessage, Prompt, RawRequest, Rule};
+use engine::{Chat, ChatMessage, Prompt, RawRequest, Rule};
 use serde_json::{Map, Value, json};
 
 use super::items::Messages;
@@ -99,18 +99,9 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         conversation::thought_tokens(field, fields.integer(field)?, &app.speech, &mut delivery.settled)?;
     let (format, rule) = text_format(&mut fields, &mut delivery.settled)?;
 
-    let mut raw = RawRequest::new(Prompt::Chat {
-        messages: told,
-        template_kwargs: kwargs,
-        add_generation_prompt: true,
-        continue_final_message: false,
-    });
-    raw.tenant = tenant;
-    raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
+    let mut raw = app.request(Prompt::Chat(Chat { template_kwargs: kwargs, ..Chat::new(told) }), tenant);
     raw.class = delivery.tier;
-    raw.cut_max_tokens = app.cut_max_tokens;
     raw.speculate = delivery.speculate;
-    raw.now = Some(app.now() as i64);
     raw.max_tokens = fields.integer("max_output_tokens")?;
     raw.rule = rule;
     // Of the sampling fields one answer can have; the API itself has the first two.

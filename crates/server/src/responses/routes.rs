@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::{background, count, read};
+use super::{Store, background, count, read};
 use crate::answers::Form;
 use crate::app::App;
 use crate::error::ApiError;
@@ -52,7 +52,7 @@ pub(crate) async fn retrieve(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Caught<Response> {
-    Ok(json_body(app.responses.response(caller.tenant, &id)?.to_string()))
+    Ok(json_body(kept(&app, move |store| store.response(caller.tenant, &id)).await?.to_string()))
 }
 
 /// `GET /v1/responses/{id}/input_items`.
@@ -61,7 +61,8 @@ pub(crate) async fn input_items(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Caught<Response> {
-    let items = match app.responses.input(caller.tenant, &id)? {
+    let (tenant, asked) = (caller.tenant, id.clone());
+    let items = match kept(&app, move |store| store.input(tenant, &asked)).await? {
         Value::Array(items) => items,
         text => vec![json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]})],
     };
@@ -84,7 +85,8 @@ pub(crate) async fn delete(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Caught<Response> {
-    app.responses.delete(caller.tenant, &id)?;
+    let (tenant, asked) = (caller.tenant, id.clone());
+    kept(&app, move |store| store.delete(tenant, &asked)).await?;
     Ok(json_body(json!({"id": id, "object": "response", "deleted": true}).to_string()))
 }
 
@@ -94,5 +96,14 @@ pub(crate) async fn cancel(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Caught<Response> {
-    Ok(json_body(app.responses.cancel(caller.tenant, &id)?.to_string()))
+    Ok(json_body(kept(&app, move |store| store.cancel(caller.tenant, &id)).await?.to_string()))
+}
+
+/// Asks the store, which may read a file, away from the threads that serve.
+async fn kept<T: Send + 'static>(
+    app: &App,
+    ask: impl FnOnce(&Store) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let store = app.responses.clone();
+    tokio::task::spawn_blocking(move || ask(&store)).await.map_err(|_| ApiError::internal())?
 }

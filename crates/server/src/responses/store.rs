@@ -1,40 +1,57 @@
 //! Responses that are kept: to be asked for again, and to be gone on from.
 //!
-//! Memory is bounded, and so is time: the oldest go first, and before them those of the key that holds the most. What is
+//! ```text
+//! keep --> memory, as long as it is computed --ended, with a directory--> a file
+//! ask  --> whose is it? --> memory, or the file
+//! ```
+//! Room is bounded, and so is time: the oldest go first, and before them those of the key that holds the most. What is
 //! kept is its key's alone; the name of another's is as unknown as one that never was.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::ChatMessage;
 use serde_json::Value;
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
+use super::disk::{Content, Disk, Head};
+use crate::app::unix_seconds;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 
-/// Bytes of all responses together.
-const MOST_BYTES: usize = 64 << 20;
-/// How long one is kept.
-const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+/// Bytes of all responses together, and seconds for which one is kept.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    bytes: usize,
+    seconds: u64,
+}
+
+const IN_MEMORY: Bounds = Bounds { bytes: 64 << 20, seconds: 24 * 3600 };
+/// As long as OpenAI keeps them.
+const ON_DISK: Bounds = Bounds { bytes: 4 << 30, seconds: 30 * 24 * 3600 };
 
 /// One response.
 struct Kept {
-    tenant: Option<Tenant>,
-    response: Value,
-    input: Value,
-    /// All of the conversation until its end.
-    conversation: Vec<ChatMessage>,
+    head: Head,
+    /// `None`: it is on disk.
+    content: Option<Arc<Content>>,
     bytes: usize,
-    since: Instant,
     /// What computes it, as long as it is in the background.
     task: Option<AbortHandle>,
 }
 
-/// See the module's words.
-#[derive(Default)]
-pub(crate) struct Store(Mutex<State>);
+/// See the module's words. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Store(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    disk: Option<Disk>,
+    bounds: Bounds,
+}
 
 #[derive(Default)]
 struct State {
@@ -45,6 +62,24 @@ struct State {
 }
 
 impl Store {
+    /// In a directory, with those that an earlier server left there.
+    pub(crate) fn open(place: &Path) -> io::Result<Store> {
+        let (disk, found) = Disk::open(place)?;
+        let mut state = State::default();
+        for (id, head, bytes) in found {
+            state.bytes += bytes;
+            state.order.push_back(id.clone());
+            state.kept.insert(id, Kept { head, content: None, bytes, task: None });
+        }
+        let store = Store(Arc::new(Shared { state: Mutex::new(state), disk: Some(disk), bounds: ON_DISK }));
+        store.make_room(&mut store.lock());
+        Ok(store)
+    }
+
+    pub(crate) fn in_memory() -> Store {
+        Store(Arc::new(Shared { state: Mutex::default(), disk: None, bounds: IN_MEMORY }))
+    }
+
     /// Keeps an answer that has ended, or what is known of one in the background.
     pub(crate) fn keep(
         &self,
@@ -55,17 +90,44 @@ impl Store {
         conversation: Vec<ChatMessage>,
     ) {
         let bytes = weight(&response) + weight(&input) + conversation.iter().map(message_weight).sum::<usize>();
-        let mut state = self.lock();
-        let task = state.remove(id).and_then(|before| before.task);
-        // Who was taken out of the store while it was computed stays out.
-        if bytes > MOST_BYTES {
-            return;
+        let has_ended = !is_computed(&response);
+        let content = Arc::new(Content { response, input, conversation });
+        let head = Head { tenant, created_at: unix_seconds() };
+        {
+            let mut state = self.lock();
+            let task = state.remove(id).and_then(|before| before.task);
+            // Who was taken out of the store while it was computed stays out.
+            if bytes > self.0.bounds.bytes {
+                return;
+            }
+            state.bytes += bytes;
+            state.order.push_back(id.to_owned());
+            state.kept.insert(id.to_owned(), Kept { head, content: Some(content.clone()), bytes, task });
+            self.make_room(&mut state);
         }
-        state.bytes += bytes;
-        state.order.push_back(id.to_owned());
-        let kept = Kept { tenant, response, input, conversation, bytes, since: Instant::now(), task };
-        state.kept.insert(id.to_owned(), kept);
-        state.make_room();
+        if has_ended && self.0.disk.is_some() {
+            let (store, id) = (self.clone(), id.to_owned());
+            let write = move || store.write(&id, head, &content);
+            match Handle::try_current() {
+                Ok(runtime) => drop(runtime.spawn_blocking(write)),
+                Err(_) => write(),
+            }
+        }
+    }
+
+    /// Puts it on disk; what cannot be written stays in memory.
+    fn write(&self, id: &str, head: Head, content: &Arc<Content>) {
+        let Some(disk) = &self.0.disk else { return };
+        if let Err(error) = disk.write(id, head, content) {
+            return tracing::error!(%error, "a response cannot be kept on disk");
+        }
+        let mut state = self.lock();
+        match state.kept.get_mut(id) {
+            // It may have been replaced meanwhile, and whoever did that writes it too.
+            Some(kept) if kept.content.as_ref().is_some_and(|now| Arc::ptr_eq(now, content)) => kept.content = None,
+            Some(_) => {}
+            None => disk.remove(id),
+        }
     }
 
     /// Notes what computes a response.
@@ -76,22 +138,21 @@ impl Store {
         }
     }
 
-    /// The response, if it is this key's.
+    /// The response, if it is this key's. May read a file.
     pub(crate) fn response(&self, tenant: Option<Tenant>, id: &str) -> Result<Value, ApiError> {
-        self.look(tenant, id, |kept| kept.response.clone())
+        Ok(self.content(tenant, id)?.response.clone())
     }
 
-    /// What it was made from.
+    /// What it was made from. May read a file.
     pub(crate) fn input(&self, tenant: Option<Tenant>, id: &str) -> Result<Value, ApiError> {
-        self.look(tenant, id, |kept| kept.input.clone())
+        Ok(self.content(tenant, id)?.input.clone())
     }
 
-    /// Its conversation, to go on from.
+    /// Its conversation, to go on from. May read a file.
     pub(crate) fn messages(&self, tenant: Option<Tenant>, id: &str) -> Result<Vec<ChatMessage>, ApiError> {
-        let (status, messages) =
-            self.look(tenant, id, |kept| (kept.response["status"].clone(), kept.conversation.clone()))?;
-        if matches!(status.as_str(), Some("completed" | "incomplete")) {
-            return Ok(messages);
+        let content = self.content(tenant, id)?;
+        if matches!(content.response["status"].as_str(), Some("completed" | "incomplete")) {
+            return Ok(content.conversation.clone());
         }
         let message = "The response of 'previous_response_id' has not ended, or has no answer.";
         Err(ApiError::bad_request(message).with_param("previous_response_id"))
@@ -99,34 +160,77 @@ impl Store {
 
     /// Forgets it, and ends what computes it.
     pub(crate) fn delete(&self, tenant: Option<Tenant>, id: &str) -> Result<(), ApiError> {
-        self.look(tenant, id, |_| ())?;
-        if let Some(task) = self.lock().remove(id).and_then(|kept| kept.task) {
-            task.abort();
-        }
+        let mut state = self.lock();
+        self.find(&mut state, tenant, id)?;
+        self.forget(&mut state, id);
         Ok(())
     }
 
-    /// Ends what computes it; one that has ended stays as it is.
+    /// Ends what computes it; one that has ended stays as it is. May read a file.
     pub(crate) fn cancel(&self, tenant: Option<Tenant>, id: &str) -> Result<Value, ApiError> {
-        self.look(tenant, id, |kept| {
-            if matches!(kept.response["status"].as_str(), Some("queued" | "in_progress")) {
-                if let Some(task) = kept.task.take() {
-                    task.abort();
-                }
-                kept.response["status"] = "cancelled".into();
+        let mut state = self.lock();
+        let kept = self.find(&mut state, tenant, id)?;
+        if let Some(content) = kept.content.as_mut().filter(|content| is_computed(&content.response)) {
+            if let Some(task) = kept.task.take() {
+                task.abort();
             }
-            kept.response.clone()
+            let content = Arc::make_mut(content);
+            content.response["status"] = "cancelled".into();
+            return Ok(content.response.clone());
+        }
+        drop(state);
+        self.response(tenant, id)
+    }
+
+    fn content(&self, tenant: Option<Tenant>, id: &str) -> Result<Arc<Content>, ApiError> {
+        if let Some(content) = &self.find(&mut self.lock(), tenant, id)?.content {
+            return Ok(content.clone());
+        }
+        let disk = self.0.disk.as_ref().ok_or_else(ApiError::unknown_response)?;
+        let read = disk.read(id).map(Arc::new);
+        read.map_err(|error| {
+            tracing::error!(%error, "a response on disk cannot be read");
+            ApiError::unknown_response()
         })
     }
 
-    fn look<T>(&self, tenant: Option<Tenant>, id: &str, see: impl FnOnce(&mut Kept) -> T) -> Result<T, ApiError> {
-        let mut state = self.lock();
-        let kept = state.kept.get_mut(id).filter(|kept| kept.tenant == tenant && kept.since.elapsed() < KEPT_FOR);
-        kept.map(see).ok_or_else(ApiError::unknown_response)
+    fn find<'a>(&self, state: &'a mut State, tenant: Option<Tenant>, id: &str) -> Result<&'a mut Kept, ApiError> {
+        let is_its = |kept: &&mut Kept| kept.head.tenant == tenant && !self.is_old(kept);
+        state.kept.get_mut(id).filter(is_its).ok_or_else(ApiError::unknown_response)
+    }
+
+    fn is_old(&self, kept: &Kept) -> bool {
+        unix_seconds().saturating_sub(kept.head.created_at) >= self.0.bounds.seconds
+    }
+
+    fn forget(&self, state: &mut State, id: &str) {
+        let Some(kept) = state.remove(id) else { return };
+        if let Some(task) = kept.task {
+            task.abort();
+        }
+        if let (None, Some(disk)) = (kept.content, &self.0.disk) {
+            disk.remove(id);
+        }
+    }
+
+    /// Nothing that is computed is forgotten: it is bounded by the queue.
+    fn make_room(&self, state: &mut State) {
+        while state.order.front().and_then(|id| state.kept.get(id)).is_some_and(|kept| self.is_old(kept)) {
+            let Some(id) = state.order.front().cloned() else { break };
+            self.forget(state, &id);
+        }
+        while state.bytes > self.0.bounds.bytes {
+            let mut held: HashMap<Option<Tenant>, usize> = HashMap::new();
+            state.kept.values().for_each(|kept| *held.entry(kept.head.tenant).or_default() += kept.bytes);
+            let Some(most) = held.into_iter().max_by_key(|&(_, bytes)| bytes).map(|(tenant, _)| tenant) else { return };
+            let is_its = |id: &&String| state.kept.get(*id).is_some_and(|kept| kept.head.tenant == most);
+            let Some(id) = state.order.iter().find(is_its).cloned() else { return };
+            self.forget(state, &id);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -137,24 +241,10 @@ impl State {
         self.order.retain(|other| other != id);
         Some(kept)
     }
+}
 
-    /// Nothing that is computed is forgotten: it is bounded by the queue.
-    fn make_room(&mut self) {
-        while self.order.front().and_then(|id| self.kept.get(id)).is_some_and(|kept| kept.since.elapsed() >= KEPT_FOR) {
-            let Some(id) = self.order.front().cloned() else { break };
-            self.remove(&id);
-        }
-        while self.bytes > MOST_BYTES {
-            let mut held: HashMap<Option<Tenant>, usize> = HashMap::new();
-            self.kept.values().for_each(|kept| *held.entry(kept.tenant).or_default() += kept.bytes);
-            let Some(most) = held.into_iter().max_by_key(|&(_, bytes)| bytes).map(|(tenant, _)| tenant) else { return };
-            let is_its = |id: &&String| self.kept.get(*id).is_some_and(|kept| kept.tenant == most);
-            let Some(id) = self.order.iter().find(is_its).cloned() else { return };
-            if let Some(task) = self.remove(&id).and_then(|kept| kept.task) {
-                task.abort();
-            }
-        }
-    }
+fn is_computed(response: &Value) -> bool {
+    matches!(response["status"].as_str(), Some("queued" | "in_progress"))
 }
 
 fn message_weight(message: &ChatMessage) -> usize {
@@ -184,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_response_is_its_keys_alone() {
-        let store = Store::default();
+        let store = Store::in_memory();
         store.keep(Some([1; 32]), "a", response("x"), json!("in"), Vec::new());
         assert_eq!(store.response(Some([1; 32]), "a").unwrap(), response("x"));
         assert_eq!(store.input(Some([1; 32]), "a").unwrap(), json!("in"));
@@ -199,17 +289,17 @@ mod tests {
 
     #[test]
     fn who_holds_the_most_makes_room() {
-        let store = Store::default();
+        let store = Store::in_memory();
         let large = "x".repeat(1 << 20);
         store.keep(Some([2; 32]), "small", response("y"), json!(""), Vec::new());
         for at in 0..200 {
             store.keep(Some([1; 32]), &format!("large-{at}"), response(&large), json!(""), Vec::new());
         }
-        assert!(store.lock().bytes <= MOST_BYTES);
+        assert!(store.lock().bytes <= IN_MEMORY.bytes);
         assert!(store.response(Some([2; 32]), "small").is_ok(), "a neighbour's flood takes nothing of mine");
         assert!(store.response(Some([1; 32]), "large-0").is_err());
         assert!(store.response(Some([1; 32]), "large-199").is_ok());
-        let too_large = "x".repeat(MOST_BYTES);
+        let too_large = "x".repeat(IN_MEMORY.bytes);
         store.keep(None, "huge", response(&too_large), json!(""), Vec::new());
         assert!(store.response(None, "huge").is_err());
         assert!(store.response(Some([1; 32]), "large-199").is_ok());
@@ -217,12 +307,45 @@ mod tests {
 
     #[test]
     fn only_what_has_ended_is_gone_on_from() {
-        let store = Store::default();
+        let store = Store::in_memory();
         store.keep(None, "a", json!({"status": "in_progress"}), json!(""), vec![ChatMessage::new("user", "hi")]);
         assert_eq!(store.messages(None, "a").unwrap_err().param(), Some("previous_response_id"));
         assert_eq!(store.cancel(None, "a").unwrap()["status"], "cancelled");
         store.keep(None, "a", response("x"), json!(""), vec![ChatMessage::new("user", "hi")]);
         assert_eq!(store.messages(None, "a").unwrap().len(), 1);
         assert_eq!(store.cancel(None, "a").unwrap()["status"], "completed");
+    }
+
+    #[test]
+    fn what_is_on_disk_is_there_after_a_restart() {
+        let place = std::env::temp_dir().join(format!("twostroke-store-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&place);
+        let mut reply = ChatMessage::new("assistant", "It is.");
+        reply.extra.insert("reasoning".into(), "because".into());
+        let told = vec![ChatMessage::new("user", "hi"), reply];
+        let (mine, other) = (Some([1; 32]), Some([2; 32]));
+        let store = Store::open(&place).unwrap();
+        store.keep(mine, "a", response("x"), json!("in"), told.clone());
+        store.keep(mine, "b", json!({"status": "in_progress"}), json!("in"), told.clone());
+        store.keep(None, "c", response("z"), json!([1]), Vec::new());
+        assert!(store.lock().kept["a"].content.is_none(), "it is a file");
+        assert_eq!(store.messages(mine, "a").unwrap(), told);
+        assert!(Store::open(&place).is_err(), "one server at a time");
+        drop(store);
+        std::fs::write(place.join("broken.json"), "{").unwrap();
+        std::fs::write(place.join("notes.txt"), "somebody's").unwrap();
+        let store = Store::open(&place).unwrap();
+        assert_eq!((store.response(mine, "a").unwrap(), store.input(mine, "a").unwrap()), (response("x"), json!("in")));
+        assert_eq!(store.messages(mine, "a").unwrap(), told);
+        assert_eq!(store.cancel(mine, "a").unwrap()["status"], "completed");
+        assert!(store.response(other, "a").is_err() && store.response(None, "a").is_err());
+        assert!(store.response(mine, "b").is_err(), "what had not ended is gone");
+        assert_eq!(store.input(None, "c").unwrap(), json!([1]));
+        store.delete(mine, "a").unwrap();
+        assert!(!place.join("a.json").exists() && place.join("notes.txt").exists());
+        // A file that is gone or damaged is one response that is unknown.
+        std::fs::write(place.join("c.json"), "{}").unwrap();
+        assert!(store.response(None, "c").is_err());
+        std::fs::remove_dir_all(&place).unwrap();
     }
 }

@@ -340,7 +340,7 @@ impl Stream {
     fn new(app: Arc<App>, shape: Arc<Shape>, plan: Plan, served: Arc<Served>) -> Stream {
         Stream {
             response: shape.head(&served.response_id, app.now(), &plan),
-            ear: plan.hearing.as_ref().map(Ear::new),
+            ear: Ear::of(&plan, &served, 0),
             growing: Growing::new(app.clone()),
             totals: Totals::of(&plan),
             end: End::default(),

@@ -87,16 +87,14 @@ impl Texts {
         let raw = RawRequest {
             max_tokens: Some(0),
             embed: true,
-            tenant,
-            may_be_urgent: app.keys.may_be_urgent(tenant.as_ref()),
             class: delivery.tier,
             priority: fields.integer("priority")?,
             cache_salt: fields.string("cache_salt")?,
             ttft_slo_ms: fields.number("ttft_slo_ms")?,
-            ..RawRequest::new(Prompt::Tokens(Vec::new()))
+            truncate_prompt_tokens: fields.integer("truncate_prompt_tokens")?,
+            ..app.request(Prompt::Tokens(Vec::new()), tenant)
         };
         fields.only("add_special_tokens", &json!(true), "the tokenizer's own marks are always added to a text")?;
-        fields.unsupported("truncate_prompt_tokens", "texts are not cut: send what is to be read")?;
         let validated = |(at, prompt): (usize, Prompt)| {
             let request = app.engine.validate(RawRequest { prompt, ..raw.clone() });
             request.map_err(|rejection| ApiError::from(rejection).rename_param("prompt", &place(at)))

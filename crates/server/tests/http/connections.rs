@@ -239,6 +239,39 @@ fn a_connection_is_used_again_and_requests_on_it_keep_their_order() {
     assert_eq!(connection.answer().json()["status"], "ok");
 }
 
+/// An answer that does not need the body: whether the connection can be used again is true and told.
+#[test]
+fn a_body_that_comes_behind_its_answer_spoils_no_connection() {
+    let host = Host::start();
+    for path in ["/v1/moderations", "/health"] {
+        let mut connection = host.connect();
+        let head = |length: usize, more: &str| {
+            format!(
+                "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{more}content-length: {length}\r\n\r\n"
+            )
+        };
+        for _ in 0..3 {
+            connection.send(head(12, "").as_bytes());
+            std::thread::sleep(Duration::from_millis(20));
+            connection.send(b"{\"input\":1}\n");
+            let answer = connection.answer();
+            assert!([404, 405].contains(&answer.status), "{}", answer.text());
+            assert_eq!(answer.header("connection"), None);
+        }
+        connection.request("GET", "/health", &[], b"");
+        assert_eq!(connection.answer().status, 200, "it is the same connection");
+        // What does not come, what is long, and what waits to be asked for end it, and the answer says so.
+        for (length, more) in [(12, ""), (100 << 20, ""), (12, "expect: 100-continue\r\n")] {
+            let mut connection = host.connect();
+            connection.send(head(length, more).as_bytes());
+            let answer = connection.answer();
+            assert_eq!(answer.header("connection"), Some("close"), "{length} {more}");
+            assert!(connection.is_closed());
+        }
+    }
+    host.quiet();
+}
+
 #[test]
 fn a_client_that_reads_nothing_before_it_has_written_all_gets_its_answer() {
     let mut options = local_server();

@@ -172,10 +172,10 @@ fn what_nobody_knows_and_what_is_not_here_have_codes_of_their_own() {
 #[test]
 fn what_is_wrong_with_a_number_is_said_in_its_own_words() {
     let host = Host::start();
-    let count = |got: i64| format!("between 0 and 20 log probabilities per token, got {got}");
+    let count = |got: i64| format!("between 0 and 20 log probabilities per token (serve --max-logprobs), got {got}");
     for (field, value, said) in [
-        ("logprobs", json!(-1), count(-1)),
-        ("prompt_logprobs", json!(-1), count(-1)),
+        ("logprobs", json!(-1), "which serve --max-logprobs -1 allows".to_owned()),
+        ("prompt_logprobs", json!(-2), count(-2)),
         ("logprobs", json!(21), count(21)),
         ("logit_bias", json!({"not_a_token_id": 1}), "must be token ids in decimal, not 'not_a_token_id'.".to_owned()),
         ("logit_bias", json!({"k".repeat(5000): 1}), format!("in decimal, not '{}'.", "k".repeat(64))),
@@ -286,5 +286,74 @@ fn more_tokens_than_the_context_has_are_cut_and_the_answer_says_so() {
     }
     // The default is no wish.
     assert_eq!(host.ask("/v1/completions", &default)["usage"]["completion_tokens"], 4);
+    host.quiet();
+}
+
+/// The policies of a server, and fields of vLLM's that both routes have.
+#[test]
+fn what_vllm_takes_beside_the_usual_is_taken() {
+    let server = ServerOptions { max_logprobs: -1, trust_request_chat_template: true, ..local_server() };
+    let host = Host::with(small_engine(), server);
+    // Of the whole vocabulary, or of named tokens.
+    let vocabulary = host.engine.model().config.vocab_size;
+    let mut body = json!({"prompt": "The fox", "max_tokens": 2, "logprobs": -1, "return_tokens_as_token_ids": true});
+    let all = host.ask("/v1/completions", &body);
+    assert_eq!(all["choices"][0]["logprobs"]["top_logprobs"][0].as_object().unwrap().len(), vocabulary);
+    (body["logprobs"], body["logprob_token_ids"]) = (json!(1), json!([7, 3]));
+    let named = host.ask("/v1/completions", &body);
+    let keys = |top: &Value| top.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let own = named["choices"][0]["logprobs"]["tokens"][0].as_str().unwrap().to_owned();
+    assert_eq!(keys(&named["choices"][0]["logprobs"]["top_logprobs"][0]), [&*own, "token_id:7", "token_id:3"]);
+    let body = json!({
+        "messages": [{"role": "user", "content": "fox"}], "max_tokens": 2, "logprobs": true, "logprob_token_ids": [7],
+        "return_tokens_as_token_ids": true,
+    });
+    let top = &host.ask("/v1/chat/completions", &body)["choices"][0]["logprobs"]["content"][0]["top_logprobs"];
+    assert_eq!((top.as_array().unwrap().len(), &top[0]["token"]), (1, &json!("token_id:7")));
+
+    // Tokens that an answer has, and words that it has not.
+    let body = json!({"prompt": "The fox", "max_tokens": 5, "allowed_token_ids": [7], "return_token_ids": true});
+    assert_eq!(host.ask("/v1/completions", &body)["choices"][0]["token_ids"], json!([7, 7, 7, 7, 7]));
+    let body = json!({"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0, "bad_words": ["there", "was"]});
+    let text = host.ask("/v1/completions", &body)["choices"][0]["text"].clone();
+    assert!(!text.as_str().unwrap().contains(" was "), "{text}");
+
+    // Of a prompt its end.
+    let body =
+        json!({"prompt": [5, 6, 7, 8, 9], "max_tokens": 1, "truncate_prompt_tokens": 2, "return_token_ids": true});
+    assert_eq!(host.ask("/v1/completions", &body)["choices"][0]["prompt_token_ids"], json!([8, 9]));
+    let body = json!({"input": "a long text about a fox", "truncate_prompt_tokens": 2});
+    assert_eq!(host.ask("/v1/embeddings", &body)["usage"]["prompt_tokens"], 2);
+
+    // A message that is gone on with, and both parts in the answer.
+    let begun = json!([{"role": "user", "content": "Say it."}, {"role": "assistant", "content": "The fox"}]);
+    let mut body = json!({
+        "messages": begun, "continue_final_message": true, "add_generation_prompt": false, "max_tokens": 4,
+        "temperature": 0, "return_token_ids": true,
+    });
+    let rest = host.ask("/v1/chat/completions", &body);
+    body["echo"] = json!(true);
+    let whole = host.ask("/v1/chat/completions", &body);
+    let content = |answer: &Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    assert_eq!(content(&whole), format!("The fox{}", content(&rest)));
+    assert_eq!(whole["choices"][0]["token_ids"], rest["choices"][0]["token_ids"]);
+    let delta = |event: &Value| event["choices"][0]["delta"]["content"].as_str().unwrap_or_default().to_owned();
+    let streamed: String = host.stream("/v1/chat/completions", &body).iter().map(delta).collect();
+    assert_eq!(streamed, content(&whole));
+
+    // A template of the request's own.
+    let template = "{% for m in messages %}[{{ m.content }}]{% endfor %}{{ tone }}";
+    let mut body = json!({
+        "messages": [{"role": "user", "content": "fox"}], "chat_template": template,
+        "chat_template_kwargs": {"tone": "loud"},
+    });
+    let tokens = host.ask("/tokenize", &body)["tokens"].clone();
+    assert_eq!(host.ask("/detokenize", &json!({"tokens": tokens}))["prompt"], "[fox]loud");
+    assert_eq!(host.ask("/apply-template", &body)["prompt"], "[fox]loud");
+    (body["max_tokens"], body["return_token_ids"]) = (json!(1), json!(true));
+    assert_eq!(host.ask("/v1/chat/completions", &body)["prompt_token_ids"], tokens);
+    body["chat_template"] = json!("{% for %}");
+    let error = host.post("/v1/chat/completions", &body).json()["error"].clone();
+    assert_eq!((&error["param"], &error["code"]), (&json!("chat_template"), &json!(null)), "{error}");
     host.quiet();
 }

@@ -93,7 +93,7 @@ impl Host {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(async {
                 let server = Server::bind(served, server).await.expect("a free port");
-                sender.send(server.local_addr()).unwrap();
+                sender.send(server.address().socket().expect("it listens at a port")).unwrap();
                 server.run(stop).await;
             });
         });

@@ -323,8 +323,13 @@ fn parameters_out_of_range_or_of_another_type() {
         (r#""guided_json": {}, "grammar": "root ::= \"a\"""#, "grammar"),
         (r#""grammar": "no grammar""#, "grammar"),
         (r#""json_schema": 7"#, "json_schema"),
-        (r#""allowed_token_ids": [1]"#, "allowed_token_ids"),
-        (r#""truncate_prompt_tokens": 5"#, "truncate_prompt_tokens"),
+        (r#""allowed_token_ids": []"#, "allowed_token_ids"),
+        (r#""allowed_token_ids": ["a"]"#, "allowed_token_ids[0]"),
+        (r#""truncate_prompt_tokens": -2"#, "truncate_prompt_tokens"),
+        (r#""bad_words": [""]"#, "bad_words"),
+        (r#""bad_words": [1]"#, "bad_words[0]"),
+        (r#""logprob_token_ids": [1]"#, "logprob_token_ids"),
+        (r#""logprobs": -1"#, "logprobs"),
         (r#""model": 5"#, "model"),
     ];
     let bodies: Vec<_> =

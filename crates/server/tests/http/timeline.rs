@@ -2,9 +2,11 @@
 
 use engine::EngineOptions;
 use serde_json::{Value, json};
+use server::{ServerOptions, SpeechOptions};
+use text::chat_template::TemplateSettings;
 
 use crate::client::Answer;
-use crate::host::{Host, local_server, small_engine};
+use crate::host::{Host, local_server, metric, small_engine, wait};
 
 const PROMPT: &str = "The fox looked at the lantern in the window.";
 
@@ -96,7 +98,7 @@ fn a_late_token_names_the_prompt_that_delayed_it_and_a_strangers_is_a_number() {
     // A stream of A's, and beside it a long prompt of each.
     let streamed = std::thread::scope(|scope| {
         let streamed = scope.spawn(|| send("POST", "sk-a", "/v1/completions", &body(PROMPT, 400)));
-        crate::host::wait("the stream to begin", || host.engine.stats().generated_tokens > 0);
+        wait("the stream to begin", || host.engine.stats().generated_tokens > 0);
         for key in ["sk-a", "sk-b"] {
             let answer = send("POST", key, "/v1/completions", &body(&format!("{key} {PROMPT}").repeat(40), 1));
             let cost = answer.json()["timings"]["detail"][0]["cost_to_others"]["total_ms"].as_f64();
@@ -175,4 +177,54 @@ fn every_second_of_waiting_has_an_owner_in_the_metrics() {
         let (parts, whole) = (parts.iter().sum::<f64>(), host.metric(histogram));
         assert!(whole > 0.0 && (parts / whole - 1.0).abs() < 0.01, "{owned}: {parts} of {whole}");
     }
+}
+
+/// A template that opens a thought, and a budget that closes it: so any model thinks.
+#[test]
+fn a_thought_is_a_span_of_its_own() {
+    let source = "{% for m in messages %}<|user|>\n{{ m.content }}<|end|>\n{% endfor %}<|assistant|>\n<think>\n";
+    let template = TemplateSettings { source: Some(source.to_owned()), ..TemplateSettings::default() };
+    let speech = SpeechOptions { reasoning_parser: Some("qwen3".to_owned()), ..SpeechOptions::default() };
+    let host = Host::with(EngineOptions { template, ..small_engine() }, ServerOptions { speech, ..local_server() });
+    let body = json!({
+        "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 24, "temperature": 0, "ignore_eos": true,
+        "thinking_token_budget": 5,
+    });
+    let answer = host.ask("/v1/chat/completions", &body);
+    let thought = answer["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().expect("it is counted");
+    assert!((6..24).contains(&thought), "{answer}");
+    let of = |value: &Value, name: &str| value[name].as_f64().unwrap_or_else(|| panic!("{name} of {value}"));
+    let timings = &answer["timings"];
+    let (thinking, visible) = (of(timings, "thinking_ms"), of(timings, "first_visible_ms"));
+    assert!(thinking > 0.0 && visible > of(timings, "ttft_ms") && visible < of(timings, "total_ms"), "{timings}");
+
+    let path = format!("/v1/requests/{}/timeline", answer["id"].as_str().expect("an id"));
+    let prompt = host.get(&path).json()["prompts"][0].clone();
+    let span = &prompt["thinking"][0];
+    assert_eq!((&span["answer"], &span["from_token"], &span["to_token"]), (&json!(0), &json!(0), &json!(thought)));
+    let times: Vec<f64> = prompt["token_times_ms"].as_array().expect("times").iter().flat_map(Value::as_f64).collect();
+    let moments = [times[0], times[thought as usize - 1], times[thought as usize]];
+    assert_eq!([of(span, "from_ms"), of(span, "to_ms"), of(span, "visible_ms")], moments);
+    assert_eq!(of(span, "from_ms"), of(&prompt, "ttft_ms"), "it begins with the first token");
+    assert!((thinking - (moments[2] - moments[0])).abs() < 0.002 && (visible - moments[2]).abs() < 0.002);
+
+    // Streamed it is the same, and the page is told the rows.
+    let events = host.stream("/v1/chat/completions", &body);
+    assert!(events.last().expect("events")["timings"]["first_visible_ms"].is_f64());
+    let prompt_tokens = answer["usage"]["prompt_tokens"].as_u64().expect("it is counted");
+    let told = format!("\"a\":0,\"from\":{prompt_tokens},\"to\":{}", prompt_tokens + thought - 1);
+    let mut feed = host.connect();
+    feed.request("GET", "/live/feed", &[], b"");
+    feed.head().expect("an answer");
+    let mut text = Vec::new();
+    while !String::from_utf8_lossy(&text).contains(&told) {
+        assert!(feed.chunk(&mut text), "it ended without it");
+    }
+    // Both are counted; who broke off in a thought saw nothing.
+    let short = json!({"messages": body["messages"], "max_tokens": 3, "temperature": 0, "ignore_eos": true});
+    let timings = host.ask("/v1/chat/completions", &short)["timings"].clone();
+    assert!(of(&timings, "thinking_ms") > 0.0 && timings.get("first_visible_ms").is_none(), "{timings}");
+    wait("the books to be closed", || host.metric("twostroke_thinking_seconds_count") == 3.0);
+    assert_eq!(metric(host.get("/metrics").text(), "twostroke_time_to_first_visible_token_seconds_count"), 2.0);
+    host.quiet();
 }

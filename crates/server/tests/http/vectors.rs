@@ -166,7 +166,7 @@ fn what_is_wrong_is_named() {
         (EMBED, json!({"input": "a", "dimensions": 100_000}), "dimensions"),
         (EMBED, json!({"input": "a", "encoding_format": "hex"}), "encoding_format"),
         (EMBED, json!({"input": "a", "stream": true}), "stream"),
-        (EMBED, json!({"input": "a", "truncate_prompt_tokens": 5}), "truncate_prompt_tokens"),
+        (EMBED, json!({"input": "a", "truncate_prompt_tokens": 0}), "truncate_prompt_tokens"),
         (EMBED, json!({"input": "a", "temprature": 1}), "temprature"),
         ("/v1/score", json!({"text_1": "a"}), "text_2"),
         ("/v1/score", json!({"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}), "text_1"),

@@ -1,0 +1,161 @@
+//! `serve --config FILE`: flags in a file, put among the arguments before they are read.
+//!
+//! ```text
+//! serve --config site.yaml --port 9000          max-num-seqs: 32
+//!   => serve --max-num-seqs=32                   port: 8000            (on the command line already: left out)
+//!            --config site.yaml --port 9000
+//! ```
+//!
+//! So a file can say whatever a command line can, no more, and every value is checked in the same place.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use saphyr::{LoadableYamlNode, Scalar, Yaml};
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+const FLAG: &str = "--config";
+/// Bytes of the file.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// The arguments of this process with those of its file.
+pub(crate) fn arguments(given: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, Failure> {
+    let mut given: Vec<OsString> = given.collect();
+    let serves = given.get(1).is_some_and(|verb| verb == "serve");
+    if let (true, Some(file)) = (serves, file(&given)) {
+        let wrong = |problem: String| Failure::usage(format!("{FLAG}: {}: {problem}", file.to_string_lossy()));
+        let text = files::read_text(Path::new(&file), MAX_BYTES).map_err(|error| wrong(error.to_string()))?;
+        let said = flags(&text, &given).map_err(wrong)?;
+        given.splice(2..2, said.into_iter().map(OsString::from));
+    }
+    Ok(given)
+}
+
+/// What `--config` names, the last time.
+fn file(arguments: &[OsString]) -> Option<OsString> {
+    let before_end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
+    let arguments = &arguments[..before_end];
+    (0..arguments.len()).rev().find_map(|at| match arguments[at].to_str()? {
+        FLAG => arguments.get(at + 1).cloned(),
+        argument => argument.strip_prefix("--config=").map(OsString::from),
+    })
+}
+
+/// The flags of a file that the arguments do not have themselves.
+fn flags(text: &str, arguments: &[OsString]) -> Result<Vec<String>, String> {
+    let documents = Yaml::load_from_str(text).map_err(|error| error.to_string())?;
+    let mapping = match &documents[..] {
+        [] => return Ok(Vec::new()),
+        [Yaml::Mapping(mapping)] => mapping,
+        _ => return Err("it must be one mapping of flags to values".to_owned()),
+    };
+    let mut flags = Vec::new();
+    for (key, value) in mapping {
+        let name = key.as_str().ok_or("a key is the name of a flag")?;
+        let flag = format!("--{}", name.trim_start_matches("--").replace('_', "-"));
+        if flag == FLAG {
+            return Err("a file names no other file".to_owned());
+        }
+        if !arguments.iter().any(|argument| is_flag(argument, &flag)) {
+            push(&mut flags, &flag, value).map_err(|problem| format!("{name}: {problem}"))?;
+        }
+    }
+    Ok(flags)
+}
+
+fn is_flag(argument: &OsString, flag: &str) -> bool {
+    let text = argument.to_string_lossy();
+    text.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+}
+
+/// One flag: `true` gives it, `false` and nothing leave it out, a list gives it for each.
+fn push(flags: &mut Vec<String>, flag: &str, value: &Yaml<'_>) -> Result<(), String> {
+    match json(value)? {
+        Value::Bool(true) => flags.push(flag.to_owned()),
+        Value::Bool(false) | Value::Null => {}
+        Value::Array(items) => {
+            for item in items {
+                flags.push(format!("{flag}={}", written(&item)));
+            }
+        }
+        value => flags.push(format!("{flag}={}", written(&value))),
+    }
+    Ok(())
+}
+
+/// As it stands behind a flag: a text as it is, the rest as JSON.
+fn written(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn json(value: &Yaml<'_>) -> Result<Value, String> {
+    Ok(match value {
+        Yaml::Value(Scalar::Null) => Value::Null,
+        Yaml::Value(Scalar::Boolean(value)) => (*value).into(),
+        Yaml::Value(Scalar::Integer(value)) => (*value).into(),
+        Yaml::Value(Scalar::FloatingPoint(value)) => value.into_inner().into(),
+        Yaml::Value(Scalar::String(text)) => text.as_ref().into(),
+        Yaml::Sequence(items) => items.iter().map(json).collect::<Result<_, _>>()?,
+        Yaml::Mapping(mapping) => {
+            let entry = |(key, value): (&Yaml<'_>, &Yaml<'_>)| {
+                let key = key.as_str().ok_or("a key inside a value must be a text")?;
+                Ok::<_, String>((key.to_owned(), json(value)?))
+            };
+            Value::Object(mapping.iter().map(entry).collect::<Result<_, _>>()?)
+        }
+        _ => return Err("neither a text, a number, true, false, a list nor a mapping of these".to_owned()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(text: &str, arguments: &[&str]) -> Result<Vec<String>, String> {
+        flags(text, &arguments.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_file_says_what_a_command_line_can() {
+        for (text, arguments, expected) in [
+            ("", vec![], vec![]),
+            ("max-num-seqs: 32", vec![], vec!["--max-num-seqs=32"]),
+            ("max_num_seqs: 32\nttft-slo: 500ms", vec![], vec!["--max-num-seqs=32", "--ttft-slo=500ms"]),
+            ("port: 8000\nhost: \"::1\"", vec!["--port", "9000"], vec!["--host=::1"]),
+            ("port: 8000", vec!["--port=9000"], vec![]),
+            ("spot-check: 0.25", vec![], vec!["--spot-check=0.25"]),
+            ("no-ui: true\nrefuse-late: false\nseed: null", vec![], vec!["--no-ui"]),
+            ("served-model-name: [a, b]", vec![], vec!["--served-model-name=a", "--served-model-name=b"]),
+            ("speculative-config: {method: ngram}", vec![], vec![r#"--speculative-config={"method":"ngram"}"#]),
+        ] {
+            assert_eq!(expanded(text, &arguments).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_list_of_flags_is_said() {
+        for (text, part) in [
+            ("- a\n- b", "one mapping"),
+            ("7", "one mapping"),
+            ("a: 1\n---\nb: 2", "one mapping"),
+            ("config: other.yaml", "no other file"),
+            ("1: 2", "name of a flag"),
+            ("a: [", "line"),
+            ("port: 1\nport: 2", "duplicate"),
+        ] {
+            let problem = expanded(text, &[]).unwrap_err();
+            assert!(problem.to_lowercase().contains(part), "{text}: {problem}");
+        }
+    }
+
+    #[test]
+    fn the_file_is_named_like_any_flag() {
+        let named = |arguments: &[&str]| file(&arguments.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(named(&["t", "serve", "--config", "a"]), Some("a".into()));
+        assert_eq!(named(&["t", "serve", "--config=a", "--config", "b"]), Some("b".into()));
+        assert_eq!(named(&["t", "serve", "--", "--config", "b"]), None);
+        assert_eq!(named(&["t", "serve", "--config"]), None);
+    }
+}

@@ -1,0 +1,156 @@
+//! Responses on disk: `--store DIR`.
+//!
+//! ```text
+//! DIR/lock        one server at a time
+//! DIR/ID.json     {"owner": "9f86d0...", "created_at": 1795316720}
+//!                 {"response": {...}, "input": ..., "conversation": [...]}
+//! ```
+//! A file is written whole or not at all, under another name first. Its first line says whose it is, which is all that
+//! a start reads.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use engine::ChatMessage;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::auth::Tenant;
+
+/// Longest first line.
+const MOST_HEAD: u64 = 1024;
+/// Longest file that is read.
+const MOST_FILE: u64 = 256 << 20;
+
+/// Whose, and since when in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) tenant: Option<Tenant>,
+    pub(super) created_at: u64,
+}
+
+/// What is kept of a response.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Content {
+    pub(super) response: Value,
+    pub(super) input: Value,
+    /// All of the conversation until its end.
+    pub(super) conversation: Vec<ChatMessage>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HeadLine {
+    owner: Option<String>,
+    created_at: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ContentLine {
+    response: Value,
+    input: Value,
+    conversation: Vec<MessageLine>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct MessageLine {
+    role: String,
+    content: Option<String>,
+    extra: Map<String, Value>,
+}
+
+/// The directory.
+pub(super) struct Disk {
+    place: PathBuf,
+    /// Held as long as this lives.
+    _lock: File,
+}
+
+/// A response that is there: its name, its head, its bytes.
+pub(super) type Found = (String, Head, usize);
+
+impl Disk {
+    /// Opens or makes the directory. What is no response is left alone.
+    pub(super) fn open(place: &Path) -> io::Result<(Disk, Vec<Found>)> {
+        fs::create_dir_all(place)?;
+        let lock = files::append(&place.join("lock"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(io::Error::other("another server keeps its responses here")),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let mut found = Vec::new();
+        for entry in fs::read_dir(place)? {
+            let path = entry?.path();
+            let Some(id) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json")) else { continue };
+            if let Ok((head, bytes)) = head(&path) {
+                found.push((id.to_owned(), head, bytes));
+            }
+        }
+        found.sort_by_key(|(_, head, _)| head.created_at);
+        Ok((Disk { place: place.to_owned(), _lock: lock }, found))
+    }
+
+    pub(super) fn write(&self, id: &str, head: Head, content: &Content) -> io::Result<()> {
+        let message = |message: &ChatMessage| MessageLine {
+            role: message.role.clone(),
+            content: message.content.clone(),
+            extra: message.extra.clone(),
+        };
+        let head = HeadLine { owner: head.tenant.map(|tenant| written(&tenant)), created_at: head.created_at };
+        let content = ContentLine {
+            response: content.response.clone(),
+            input: content.input.clone(),
+            conversation: content.conversation.iter().map(message).collect(),
+        };
+        let text = format!("{}\n{}\n", serde_json::to_string(&head)?, serde_json::to_string(&content)?);
+        files::replace_private(&self.path(id), text.as_bytes())
+    }
+
+    pub(super) fn read(&self, id: &str) -> io::Result<Content> {
+        let text = files::read_text(&self.path(id), MOST_FILE)?;
+        let (_, content) = text.split_once('\n').ok_or(io::ErrorKind::InvalidData)?;
+        let ContentLine { response, input, conversation } = serde_json::from_str(content)?;
+        let message = |MessageLine { role, content, extra }| ChatMessage { role, content, extra };
+        Ok(Content { response, input, conversation: conversation.into_iter().map(message).collect() })
+    }
+
+    /// Takes it away; one that is not there is no error.
+    pub(super) fn remove(&self, id: &str) {
+        if let Err(error) = fs::remove_file(self.path(id))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "a response that is forgotten stays on disk");
+        }
+    }
+
+    fn path(&self, id: &str) -> PathBuf {
+        self.place.join(format!("{id}.json"))
+    }
+}
+
+fn head(path: &Path) -> io::Result<(Head, usize)> {
+    let file = files::open(path)?;
+    let bytes = file.metadata()?.len() as usize;
+    let mut line = String::new();
+    BufReader::new(file.take(MOST_HEAD)).read_line(&mut line)?;
+    let HeadLine { owner, created_at } = serde_json::from_str(&line)?;
+    let tenant = match owner {
+        Some(owner) => Some(read(&owner).ok_or(io::ErrorKind::InvalidData)?),
+        None => None,
+    };
+    Ok((Head { tenant, created_at }, bytes))
+}
+
+/// A digest in hexadecimal digits.
+fn written(digest: &Tenant) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read(digits: &str) -> Option<Tenant> {
+    let mut digest = [0; 32];
+    for (at, byte) in digest.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(digest)
+}

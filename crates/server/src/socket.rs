@@ -1,0 +1,268 @@
+//! What connections come over: TCP, TLS on TCP, or a Unix socket.
+//!
+//! ```text
+//! --host, --port ----> TcpListener --accept--> Arrival --+--(--ssl-certfile)--> handshake --+--> Peer
+//! --uds PATH --------> UnixListener --accept--> Arrival -+----------------------------------+
+//! ```
+//!
+//! The handshake is the connection's own work, with the time that a request's head has: one that dawdles keeps nobody
+//! else from being accepted. TLS is rustls's, 1.2 and 1.3, without certificates of clients. A Unix socket is there for
+//! whoever may write to its file; a file that a server left behind is taken over, and it is gone when the server ends.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// Bytes of a file of certificates: a chain is some thousand.
+const MAX_PEM_BYTES: u64 = 1 << 20;
+
+/// Where a server is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// By address and port, under TLS or not.
+    Tcp {
+        /// Address and port.
+        at: SocketAddr,
+        /// Whether under TLS.
+        tls: bool,
+    },
+    /// By a file.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Address and port, if it has one.
+    pub fn socket(&self) -> Option<SocketAddr> {
+        match self {
+            Address::Tcp { at, .. } => Some(*at),
+            Address::Unix(_) => None,
+        }
+    }
+}
+
+/// The beginning of its URLs; of a Unix socket, which has none, its file behind `unix:`.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp { at, tls: false } => write!(f, "http://{at}"),
+            Address::Tcp { at, tls: true } => write!(f, "https://{at}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A certificate and its key, as files in PEM.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The server's certificate first, then those that lead from it to a root.
+    pub certificates: PathBuf,
+    /// The private key, without a password.
+    pub key: PathBuf,
+}
+
+/// What is wrong with them: which file, and why.
+pub(crate) struct BadTls {
+    pub(crate) file: PathBuf,
+    pub(crate) problem: String,
+}
+
+/// Reads them.
+pub(crate) fn acceptor(names: &TlsFiles) -> Result<TlsAcceptor, BadTls> {
+    let wrong = |file: &Path, problem: String| BadTls { file: file.to_owned(), problem };
+    let read = |file: &Path| files::read(file, MAX_PEM_BYTES).map_err(|error| wrong(file, error.to_string()));
+    let certificates = CertificateDer::pem_slice_iter(&read(&names.certificates)?).collect::<Result<Vec<_>, _>>();
+    let certificates = certificates.map_err(|error| wrong(&names.certificates, pem(&error)))?;
+    if certificates.is_empty() {
+        return Err(wrong(&names.certificates, "it has no certificate (-----BEGIN CERTIFICATE-----)".to_owned()));
+    }
+    let key = PrivateKeyDer::from_pem_slice(&read(&names.key)?).map_err(|error| wrong(&names.key, pem(&error)))?;
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| wrong(&names.key, error.to_string()))?
+        .with_no_client_auth()
+        .with_single_cert(certificates, key);
+    let mut config = config.map_err(|error| wrong(&names.key, format!("with that certificate: {error}")))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn pem(error: &rustls::pki_types::pem::Error) -> String {
+    use rustls::pki_types::pem::Error;
+    match error {
+        Error::NoItemsFound => "it has no private key that can be read (one with a password cannot)".to_owned(),
+        error => format!("it is no PEM: {error:?}"),
+    }
+}
+
+/// A socket that listens.
+pub(crate) struct Socket {
+    kind: Kind,
+    tls: Option<TlsAcceptor>,
+}
+
+enum Kind {
+    Tcp(TcpListener),
+    Unix(UnixListener, File),
+}
+
+/// The file of a Unix socket, which is nobody's when the socket is gone.
+struct File(PathBuf);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Socket {
+    pub(crate) async fn tcp(addresses: &[SocketAddr], tls: Option<TlsAcceptor>) -> io::Result<Socket> {
+        Ok(Socket { kind: Kind::Tcp(TcpListener::bind(addresses).await?), tls })
+    }
+
+    /// A file of this name that nobody listens at is replaced; anything else is left alone.
+    pub(crate) async fn unix(path: &Path) -> io::Result<Socket> {
+        let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+        if is_socket && UnixStream::connect(path).await.is_err_and(|error| error.kind() == refused()) {
+            fs::remove_file(path)?;
+        }
+        Ok(Socket { kind: Kind::Unix(UnixListener::bind(path)?, File(path.to_owned())), tls: None })
+    }
+
+    pub(crate) fn address(&self) -> io::Result<Address> {
+        match &self.kind {
+            Kind::Tcp(listener) => Ok(Address::Tcp { at: listener.local_addr()?, tls: self.tls.is_some() }),
+            Kind::Unix(_, File(path)) => Ok(Address::Unix(path.clone())),
+        }
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<Arrival> {
+        let stream = match &self.kind {
+            Kind::Tcp(listener) => Stream::Tcp(listener.accept().await?.0),
+            Kind::Unix(listener, _) => Stream::Unix(listener.accept().await?.0),
+        };
+        Ok(Arrival { stream, tls: self.tls.clone() })
+    }
+}
+
+fn refused() -> io::ErrorKind {
+    io::ErrorKind::ConnectionRefused
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A connection that was accepted and not yet spoken on.
+pub(crate) struct Arrival {
+    stream: Stream,
+    tls: Option<TlsAcceptor>,
+}
+
+impl Arrival {
+    /// Sets options and shakes hands; `patience` bounds the latter, and a write without progress `write_timeout`.
+    pub(crate) async fn peer(self, patience: Duration, write_timeout: Duration) -> io::Result<Peer> {
+        let socket = match self.stream {
+            Stream::Unix(socket) => return Ok(Peer::Unix(socket)),
+            Stream::Tcp(socket) => socket,
+        };
+        set_options(&socket, write_timeout);
+        match self.tls {
+            None => Ok(Peer::Tcp(socket)),
+            Some(tls) => Ok(Peer::Tls(Box::new(tokio::time::timeout(patience, tls.accept(socket)).await??))),
+        }
+    }
+}
+
+/// Small events must leave at once, and a peer that is gone must be noticed.
+fn set_options(socket: &TcpStream, write_timeout: Duration) {
+    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
+    let socket = SockRef::from(socket);
+    let set = socket
+        .set_tcp_nodelay(true)
+        .and_then(|()| socket.set_tcp_keepalive(&keepalive))
+        .and_then(|()| socket.set_tcp_user_timeout(Some(write_timeout)));
+    if let Err(error) = set {
+        tracing::debug!(kind = ?error.kind(), "a socket option could not be set");
+    }
+}
+
+/// Who is at the other end.
+pub(crate) enum Peer {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+/// The same call to whichever it is.
+macro_rules! with_stream {
+    ($peer:expr, $stream:ident => $call:expr) => {
+        match $peer.get_mut() {
+            Peer::Tcp($stream) => {
+                let $stream = Pin::new($stream);
+                $call
+            }
+            Peer::Tls($stream) => {
+                let $stream = Pin::new(&mut **$stream);
+                $call
+            }
+            Peer::Unix($stream) => {
+                let $stream = Pin::new($stream);
+                $call
+            }
+        }
+    };
+}
+
+impl AsyncRead for Peer {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        with_stream!(self, stream => stream.poll_read(cx, buffer))
+    }
+}
+
+impl AsyncWrite for Peer {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        with_stream!(self, stream => stream.poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        with_stream!(self, stream => stream.poll_write_vectored(cx, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Peer::Tcp(stream) => stream.is_write_vectored(),
+            Peer::Tls(stream) => stream.is_write_vectored(),
+            Peer::Unix(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        with_stream!(self, stream => stream.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        with_stream!(self, stream => stream.poll_shutdown(cx))
+    }
+}
