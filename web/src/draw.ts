@@ -4,6 +4,7 @@
 export interface Colours {
   prefill: string;
   decode: string;
+  thinking: string;
   queue: string;
   cached: string;
   late: string;
@@ -27,6 +28,7 @@ export function theme(): Colours {
     colours = {
       prefill: read("prefill"),
       decode: read("decode"),
+      thinking: read("thinking"),
       queue: read("queue"),
       cached: read("cached"),
       late: read("late"),

@@ -2,7 +2,7 @@
 // not depend on how steps and lanes happen to touch. When time moves on, the images are shifted, and only their new columns
 // are painted.
 //
-//   own        [####]      [####]          what a request's own rows cost
+//   own        [####]      [####]          what a request's own rows cost; paler while it thinks
 //   strangers        [////]                what others' rows made of the same step, in their phase's colour: hatched
 //                                          and, grey, what the machine ran meanwhile that is none of ours
 
@@ -121,6 +121,7 @@ export class Lanes {
     const { columns: width, lane, lanes } = view;
     const colours = theme();
     const [prefill, decode, idle] = [pixel(colours.prefill), pixel(colours.decode), pixel(colours.lane)];
+    const thinking = pixel(colours.thinking);
     const [queue, cached, out, machine] = [pixel(colours.queue), pixel(colours.cached), pixel(colours.preempted), pixel(colours.quiet)];
     const unit = Math.max(1, Math.round(view.ratio));
     const at = (time: number): number => Math.floor(time / scale) - column;
@@ -157,8 +158,10 @@ export class Lanes {
       for (let k = 0; k < step.decodeOf.length; k += 1) {
         const row = step.decodeOf[k]!.lane - lane;
         if (row < 0 || row >= lanes) continue;
-        const [own, decoded, prompts] = borders(step, step.decode[k]!, begin, last);
-        for (let x = row * width + clamp(begin); x < row * width + clamp(own); x += 1) if (words[x] !== prefill) words[x] = decode;
+        const made = step.decode[k]!;
+        const [own, decoded, prompts] = borders(step, made, begin, last);
+        const colour = step.decodeOf[k]!.thinks(made.a, made.start) ? thinking : decode;
+        for (let x = row * width + clamp(begin); x < row * width + clamp(own); x += 1) if (words[x] !== prefill) words[x] = colour;
         band(others, row, own, decoded, decode);
         band(others, row, decoded, prompts, prefill);
         band(others, row, prompts, last, machine);

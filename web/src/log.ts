@@ -8,7 +8,7 @@
 
 import { median } from "./units";
 import { Wall } from "./wall";
-import type { EndedEvent, HistoryEvent, Info, Name, PrefillRow, RequestsEvent, StatsEvent, StepEvent } from "./wire";
+import type { EndedEvent, HistoryEvent, Info, Name, PrefillRow, RequestsEvent, StatsEvent, StepEvent, ThoughtEvent } from "./wire";
 
 /** Steps that are kept; the server keeps as many. */
 const KEPT_STEPS = 4096;
@@ -82,6 +82,8 @@ export class Request {
   gone = false;
   tokens: Token[] = [];
   pauses: Pause[] = [];
+  /** What is thought in each of its answers: rows from, and up to. */
+  private thoughts = new Map<number, { from: number; to: number | null }>();
   /** The median of its last gaps in ms; `null` before there are four. */
   usualGap: number | null = null;
   /** The line that it is drawn in. */
@@ -98,6 +100,16 @@ export class Request {
   get ttft(): number | null {
     if (this.ended?.ttft_ms != null) return this.ended.ttft_ms;
     return this.firstToken == null || this.arrived == null ? null : this.firstToken - this.arrived;
+  }
+
+  /** A row of an answer makes a token of a thought. */
+  thinks(answer: number, row: number): boolean {
+    const thought = this.thoughts.get(answer);
+    return thought != null && row >= thought.from && row < (thought.to ?? Infinity);
+  }
+
+  hears(event: ThoughtEvent): void {
+    this.thoughts.set(event.a, { from: event.from, to: event.to });
   }
 
   get isOpen(): boolean {
@@ -309,6 +321,13 @@ export class Log {
       if (!complete || !request.isOpen || open.has(request.name)) continue;
       if ((request.lastPass ?? request.from) < event.at - 1000) request.gone = true;
     }
+    this.version += 1;
+  }
+
+  thought(event: ThoughtEvent): void {
+    const request = this.requests.get(event.r);
+    if (!request) return;
+    request.hears(event);
     this.version += 1;
   }
 

@@ -632,6 +632,7 @@ function legend(): HTMLElement {
     { class: "legend", "aria-label": "Colours" },
     item("prefill", "prefill: the prompt"),
     item("decode", "decode: the answer"),
+    item("thinking", "decode: a thought before it"),
     item("rejected", "a guess that did not hold"),
     item("stranger", "another request's prompt in the same step"),
     item("machine", "the machine ran other programs"),

@@ -63,7 +63,9 @@ function chunk(request: Request, row: PrefillRow, step: Step, name: string): str
 
 function token(token: Token, step: Step | undefined, log: Log, name: string): string[] {
   const { request, gap } = token;
-  const lines = [`${name} · token ${token.index + 1}${token.late ? " · late" : ""}`];
+  const row = step && rowOf(step, request);
+  const thought = row && request.thinks(token.answer, row.start) ? " · thought" : "";
+  const lines = [`${name} · token ${token.index + 1}${thought}${token.late ? " · late" : ""}`];
   if (token.place > 0) lines.push(`It came with token ${token.index - token.place + 1}, of the same step: it was guessed, and the guess held.`);
   else if (gap != null) lines.push(`${ms(gap)} after the one before${request.usualGap == null ? "" : ` (usually ${ms(request.usualGap)})`}.`);
   else if (token.index === 0 && request.firstToken === token.at && request.ttft != null) lines.push(`The first of its answer: time to first token ${ms(request.ttft)}${waited(request)}.`);
@@ -77,7 +79,6 @@ function token(token: Token, step: Step | undefined, log: Log, name: string): st
   } else if (token.late && !taken(step)) lines.push("No prompt was read in this time: it was left out of a step, preempted, or the step itself was slow.");
   if (taken(step)) lines.push(`The machine ran other programs for ${ms(taken(step))} of it.`);
   if (step) {
-    const row = rowOf(step, request);
     const shared = row && whose(step, row);
     lines.push(`Step ${step.id}: ${ms(step.took)}, ${count(outputTokens(step), "output token")}${step.prefill.length > 0 ? `, ${count(step.prefill.reduce((sum, row) => sum + row.len, 0), "prompt token")}` : ""}.`);
     if (shared) lines.push(shared);

@@ -107,6 +107,14 @@ export interface RequestsEvent {
   running: { r: Name; since: number; prompt_tokens: number; computed: number; generated: number }[];
 }
 
+/** Event `thought`: the rows of an answer from one on are thought, up to another where that is known. */
+export interface ThoughtEvent {
+  r: Name;
+  a: number;
+  from: number;
+  to: number | null;
+}
+
 /** Event `ended`. */
 export interface EndedEvent {
   r: Name;

@@ -83,7 +83,7 @@ impl Deployment {
         if fits == 0 {
             return None;
         }
-        let (context, answer) = (ask.mean_context(), ask.response.saturating_sub(1) as f64);
+        let (context, answer) = (ask.mean_context(), ask.written().saturating_sub(1) as f64);
         let prefill = self.ttft(ask.prompt, 0, 0.0);
         let knee = self.knee().unwrap_or(usize::MAX);
         let caps = [(SEATS as u64, Cap::Seats), (knee as u64, Cap::Knee), (fits, Cap::Memory)];

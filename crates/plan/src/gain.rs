@@ -20,7 +20,7 @@ impl Ask {
     pub fn usual(context_limit: usize) -> Ask {
         let response = RESPONSE.min(context_limit / 5).max(1);
         let prompt = PROMPT.min(context_limit.saturating_sub(response)).max(1);
-        Ask { prompt, response, batch: 1, users: None }
+        Ask { prompt, response, thinking: 0, batch: 1, users: None }
     }
 }
 

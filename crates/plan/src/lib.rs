@@ -49,6 +49,8 @@ pub struct Ask {
     pub prompt: usize,
     /// Tokens of an answer; at least 1.
     pub response: usize,
+    /// Tokens that are thought before it.
+    pub thinking: usize,
     /// Requests that decode together, this one included; at least 1.
     pub batch: usize,
     /// Users of a fleet.
@@ -58,7 +60,12 @@ pub struct Ask {
 impl Ask {
     /// Keys that a decode row sees, in the mean of an answer.
     fn mean_context(&self) -> f64 {
-        self.prompt as f64 + self.response as f64 / 2.0
+        self.prompt as f64 + self.written() as f64 / 2.0
+    }
+
+    /// Tokens that decode writes: thought and answer.
+    pub fn written(&self) -> usize {
+        self.thinking + self.response
     }
 }
 
@@ -140,7 +147,7 @@ impl Deployment {
 
     fn answer(&self, ask: &Ask) -> Plan {
         let prompts = std::iter::successors(Some(128), |prompt| Some(prompt * 4));
-        let prompts = prompts.take_while(|&prompt| prompt + ask.response <= self.demands.shape.context_limit);
+        let prompts = prompts.take_while(|&prompt| prompt + ask.written() <= self.demands.shape.context_limit);
         let mut prompts: Vec<usize> = prompts.take(LENGTHS).chain([ask.prompt]).collect();
         prompts.sort_unstable();
         prompts.dedup();
@@ -151,6 +158,7 @@ impl Deployment {
             ask: *ask,
             memory: self.memory(ask),
             times: self.times(ask),
+            thinking: self.thinking(ask),
             speculation: self.speculation(ask),
             prefill: self.prefill_profile(ask),
             decode: self.decode_profile(ask),
@@ -166,8 +174,20 @@ impl Deployment {
     pub fn times(&self, ask: &Ask) -> Times {
         let context = ask.mean_context();
         let (ttft, tpot) = (self.ttft(ask.prompt, ask.batch - 1, context), self.step(ask.batch, context));
-        let steps = ask.response.saturating_sub(1) as f64;
+        let steps = ask.written().saturating_sub(1) as f64;
         Times { ttft, ttft_alone: self.ttft(ask.prompt, 0, 0.0), tpot, total: ttft + steps * tpot }
+    }
+
+    /// What the thought of an answer costs.
+    fn thinking(&self, ask: &Ask) -> Option<Thinking> {
+        let silent = Ask { thinking: 0, ..*ask };
+        let (times, without) = (self.times(ask), self.times(&silent));
+        (ask.thinking > 0).then(|| Thinking {
+            seconds: ask.thinking as f64 * times.tpot,
+            visible: times.ttft + ask.thinking as f64 * times.tpot,
+            total_without: without.total,
+            requests_without: self.memory(&silent).requests,
+        })
     }
 
     fn prefill_profile(&self, ask: &Ask) -> Profile {
@@ -191,7 +211,7 @@ impl Deployment {
     }
 
     fn decode_profile(&self, ask: &Ask) -> Profile {
-        let steps = ask.response.saturating_sub(1);
+        let steps = ask.written().saturating_sub(1);
         let work = self.step_work(ask.batch, ask.mean_context());
         let times = self.times(ask);
         let shares = self.shares(&work, times.tpot);
@@ -254,6 +274,8 @@ pub struct Plan {
     pub memory: Memory,
     /// How fast.
     pub times: Times,
+    /// What a thought before the answer costs; `None` without one.
+    pub thinking: Option<Thinking>,
     /// What guesses bring to decode; `None` where nobody guesses.
     pub speculation: Option<SpeculationPlan>,
     /// The prompt's part of a request.
@@ -293,6 +315,19 @@ pub struct Times {
     pub tpot: f64,
     /// To the last token.
     pub total: f64,
+}
+
+/// What is thought before an answer, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Thinking {
+    /// Of the thought alone.
+    pub seconds: f64,
+    /// To the first token behind it, which is the first that a person sees.
+    pub visible: f64,
+    /// To the last token, did nobody think.
+    pub total_without: f64,
+    /// Requests that fit into the cache, did nobody think.
+    pub requests_without: Option<u64>,
 }
 
 /// What a phase of one request costs.

@@ -44,7 +44,7 @@ impl Deployment {
         let shape = &self.demands.shape;
         let weights = self.demands.weight_bytes as f64 + self.unread_bytes as f64;
         let kv_per_token = self.demands.kv_bytes_per_token as f64;
-        let tokens = (ask.prompt + ask.response).div_ceil(BLOCK) * BLOCK;
+        let tokens = (ask.prompt + ask.written()).div_ceil(BLOCK) * BLOCK;
         let kv_per_request = kv_per_token * tokens as f64;
         let logits = LOGIT_ROWS.min(ask.batch) as f64 * shape.vocab as f64;
         let activations = 4.0 * (self.machine.rows as f64 * shape.activations as f64 + logits);

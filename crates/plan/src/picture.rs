@@ -30,7 +30,7 @@ impl Plan {
             points: (0..=POINTS).map(|index| (at(index) as f64, of(&times(index)))).collect(),
         };
         Chart {
-            title: format!("{}: time of an answer of {} tokens", self.title(), self.ask.response),
+            title: format!("{}: time of an answer of {} tokens", self.title(), self.ask.written()),
             x: "prompt, tokens".to_string(),
             y: "time, s".to_string(),
             lines: vec![

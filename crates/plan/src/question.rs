@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! model=7b & machine=h100 | flops=312T & bandwidth=2T & memory=80G & machines=1 & weights=bf16 & kv=bf16
-//! prompt=1024 & response=256 & batch=1 & users=1000 & rate=2/min & tpot=50 & acceptance=0.8 & draft=0.5b
+//! prompt=1024 & thinking=2000 & response=256 & batch=1 & users=1000 & rate=2/min & tpot=50 & acceptance=0.8 & draft=0.5b
 //! ```
 
 use kernels::limits::{Doubt, Limits};
@@ -124,7 +124,7 @@ fn wrong<T>(field: &'static str, problem: impl Into<String>) -> Result<T, Proble
 }
 
 /// Parameters of a URL.
-const PARAMETERS: [&str; 18] = [
+const PARAMETERS: [&str; 19] = [
     "model",
     "machine",
     "machines",
@@ -135,6 +135,7 @@ const PARAMETERS: [&str; 18] = [
     "kv",
     "rows",
     "prompt",
+    "thinking",
     "response",
     "batch",
     "users",
@@ -209,6 +210,7 @@ impl Question {
             ask: Ask {
                 prompt: number("prompt", 1024)?,
                 response: number("response", 256)?,
+                thinking: get("thinking").map_or(Ok(0), |text| whole("thinking", text))?,
                 batch: number("batch", 1)?,
                 users,
             },
@@ -222,6 +224,7 @@ impl Question {
         for (field, value) in [
             ("prompt", self.ask.prompt),
             ("response", self.ask.response),
+            ("thinking", self.ask.thinking.max(1)),
             ("batch", self.ask.batch),
             ("machines", self.machines),
             ("rows", self.rows.unwrap_or(1)),
@@ -248,7 +251,7 @@ impl Question {
             Guessing { acceptance, drafter: self.drafter.as_ref().map(on) }
         });
         let limit = deployment.demands.shape.context_limit;
-        let needed = self.ask.prompt + self.ask.response;
+        let needed = self.ask.prompt + self.ask.written();
         if needed > limit && deployment.assumed.is_none() {
             let problem = format!("with the response {needed} tokens; {} reads at most {limit}", deployment.name);
             return wrong("prompt", problem);

@@ -5,7 +5,7 @@ use std::fmt;
 use roofline::Basis;
 
 use crate::units::{duration, percent, prefixed, rate, thousands};
-use crate::{Deployment, HERE, Plan, Profile, SpeculationPlan, USE};
+use crate::{Deployment, HERE, Plan, Profile, SpeculationPlan, Thinking, USE};
 
 /// Bytes with a decimal prefix, as memories and models are sold.
 fn size(bytes: f64) -> String {
@@ -46,6 +46,9 @@ impl fmt::Display for Plan {
         ];
         for (question, answer) in answers {
             writeln!(f, "  {question:<18} {answer}")?;
+        }
+        if let Some(thinking) = &self.thinking {
+            writeln!(f, "  {:<18} {}", "with thinking?", self.thought(thinking))?;
         }
         if let Some(speculation) = &self.speculation {
             writeln!(f, "  {:<18} {}", "with guesses?", self.guessed(speculation))?;
@@ -101,7 +104,7 @@ impl Plan {
     fn speed(&self) -> String {
         let times = &self.times;
         let mut text = format!("first token after {}", duration(times.ttft));
-        if self.ask.response > 1 {
+        if self.ask.written() > 1 {
             text += &format!(
                 ", then one each {} ({}): {} in all",
                 duration(times.tpot),
@@ -126,6 +129,23 @@ impl Plan {
                 format!("{fit}beyond a batch of {} no more tokens come per second", thousands(knee as u64))
             }
         }
+    }
+
+    fn thought(&self, thinking: &Thinking) -> String {
+        let fit = match (thinking.requests_without, self.memory.requests) {
+            (Some(without), Some(with)) if with < without => {
+                format!("; without it {} fit at once and not {}", thousands(without), thousands(with))
+            }
+            _ => String::new(),
+        };
+        format!(
+            "the {} tokens of thought take {}: something to see after {}; without them it were {} in all and not {}{fit}",
+            thousands(self.ask.thinking as u64),
+            duration(thinking.seconds),
+            duration(thinking.visible),
+            duration(thinking.total_without),
+            duration(self.times.total)
+        )
     }
 
     fn guessed(&self, speculation: &SpeculationPlan) -> String {

@@ -8,7 +8,7 @@ use scheduler::CostModel;
 use scheduler::cost::{Knot, Terms};
 
 fn ask(prompt: usize, response: usize, batch: usize) -> Ask {
-    Ask { prompt, response, batch, users: None }
+    Ask { prompt, response, thinking: 0, batch, users: None }
 }
 
 fn deployment(model: &str, machine: Machine) -> Deployment {
@@ -177,7 +177,7 @@ fn a_batch_shares_the_weights_and_not_the_keys() {
 #[test]
 fn a_fleet_is_as_large_as_the_time_of_its_requests() {
     let deployment = deployment("7b", Machine::given(312e12, 2e12, Some(20e9)));
-    let request = Ask { prompt: 2000, response: 100, batch: 1, users: None };
+    let request = Ask { prompt: 2000, response: 100, thinking: 0, batch: 1, users: None };
     let fits = deployment.memory(&request).requests.expect("known");
     let asked = |tpot| Ask { users: Some(Users { users: 1000.0, rate: 0.01, tpot }), ..request };
     let fleet = deployment.plan(&asked(None)).fleet.expect("it fits");
@@ -390,4 +390,25 @@ fn guesses_are_told_in_words() {
     }
     let none = deployment("7b", Machine::given(312e12, 2e12, None)).plan(&ask(100, 100, 1));
     assert!(!none.to_string().contains("guesses") && none.json()["speculation"].is_null());
+}
+
+/// 2,000 tokens of thought before an answer of 100.
+#[test]
+fn a_thought_costs_what_its_tokens_cost() {
+    let deployment = deployment("7b", Machine::given(312e12, 2e12, Some(80e9)));
+    let thoughtful = Ask { thinking: 2000, ..ask(1000, 100, 4) };
+    let (with, without) = (deployment.plan(&thoughtful), deployment.plan(&ask(1000, 100, 4)));
+    let thinking = with.thinking.expect("it thinks");
+    assert!(without.thinking.is_none());
+    close(thinking.seconds, 2000.0 * with.times.tpot);
+    close(thinking.visible, with.times.ttft + thinking.seconds);
+    close(with.times.total, with.times.ttft + 2099.0 * with.times.tpot);
+    close(thinking.total_without, without.times.total);
+    assert_eq!(thinking.requests_without, without.memory.requests);
+    // To the user and to the cache a thought is a longer answer.
+    let longer = deployment.plan(&ask(1000, 2100, 4));
+    assert_eq!((with.times, with.memory), (longer.times, longer.memory));
+    let text = with.to_string();
+    assert!(text.contains("with thinking?     the 2,000 tokens of thought take"), "{text}");
+    assert_eq!(with.json()["ask"]["thinking"], 2000);
 }
