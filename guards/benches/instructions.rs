@@ -125,6 +125,7 @@ fn pass(rows: u32) -> Pass {
         block_size: 32,
         image_directory: None,
         kv_dtype: KvDtype::Bf16,
+        adapters: model::AdapterRoom::default(),
     };
     let model = model::load(cpu(), &checkpoint, &options, &mut |_| {}).expect("memory");
     let logits = vec![0.0; model.config().vocab_size];

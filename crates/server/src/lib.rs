@@ -17,6 +17,7 @@
 //! stream, and the blocks are free within one step.
 
 mod access;
+mod adapters;
 mod answers;
 mod anthropic;
 mod app;
@@ -95,6 +96,8 @@ pub struct ServerOptions {
     pub served_model_names: Vec<String>,
     /// Cut a `max_tokens` beyond the context to what the context leaves, and say so in the answer; else refuse it.
     pub cut_max_tokens: bool,
+    /// Let requests load adapters from directories of this machine, and unload them.
+    pub runtime_adapters: bool,
     /// Where files and batches are kept; without it there are none.
     pub batch_directory: Option<PathBuf>,
     /// Bytes of a request body.
@@ -129,6 +132,7 @@ impl Default for ServerOptions {
             allowed_origins: Vec::new(),
             served_model_names: Vec::new(),
             cut_max_tokens: true,
+            runtime_adapters: false,
             batch_directory: None,
             body_limit: 8 << 20,
             max_connections: 4096,
@@ -182,6 +186,9 @@ pub enum ServeError {
         /// Why.
         source: std::io::Error,
     },
+    /// Two things of one name.
+    #[error("--lora-modules: '{0}' is a name of the model itself")]
+    AdapterName(String),
     /// A name that no request could ask for.
     #[error("a served model name must not be empty")]
     EmptyModelName,
@@ -205,6 +212,15 @@ impl Server {
         }
         if options.served_model_names.iter().any(String::is_empty) {
             return Err(ServeError::EmptyModelName);
+        }
+        let own_name = &engine.model().name;
+        let names = if options.served_model_names.is_empty() {
+            std::slice::from_ref(own_name)
+        } else {
+            &options.served_model_names
+        };
+        if let Some(adapter) = engine.model().adapters.list().into_iter().find(|it| names.contains(&it.name)) {
+            return Err(ServeError::AdapterName(adapter.name));
         }
         let site = Site::new(&Told {
             host: &options.host,

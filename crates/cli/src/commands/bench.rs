@@ -157,6 +157,7 @@ impl Subject {
             block_size: BLOCK_SIZE,
             image_directory: models::packed_cache(flags),
             kv_dtype: flags.kv_dtype.dtype(),
+            adapters: model::AdapterRoom::default(),
         };
         let bar = Progress::new("loading");
         let mut progress = |p: model::Progress| bar.at(p.bytes_done, p.bytes_total);
@@ -311,7 +312,7 @@ impl Passes<'_> {
         }
         batch.block_tables.extend((first_block..first_block + blocks).map(|block| block as u32));
         let table = table..table + blocks as u32;
-        batch.spans.push(Span { first_row, num_rows: len as u32, start: start as u32, table });
+        batch.spans.push(Span { first_row, num_rows: len as u32, start: start as u32, table, adapter: None });
     }
 }
 
