@@ -17,6 +17,7 @@ use model::{Adapter, AdapterRoom, Batch, Forward, LoadOptions, ModelConfig, Runn
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 const ROOM: AdapterRoom = AdapterRoom { slots: 3, max_rank: 64 };
 
@@ -238,8 +239,8 @@ mod bits {
                 model.set_adapter(slot, Some(adapter)).unwrap();
             }
             let slots = self.slots.map(|slot| slot.map(|slot| if slot == 0 { 2 } else { 0 }));
-            for index in 0..4 {
-                let found = alone(model, &self.prompts[index], slots[index]);
+            for (index, slot) in slots.into_iter().enumerate() {
+                let found = alone(model, &self.prompts[index], slot);
                 assert!(found == self.expected[index], "{name}: sequence {index} alone");
             }
             self.mixed(model, name, slots);
@@ -303,12 +304,20 @@ mod bits {
     }
 
     #[test]
-    fn are_the_same_on_a_device_elsewhere() {
+    fn are_the_same_on_a_device_elsewhere_which_nobody_waits_for_within_a_pass() {
         let precision = (WeightClass::Bf16, KvDtype::Bf16, Arithmetic::Pairs);
         let place = Place::new("bits-device");
         let case = Case::of("llama3", precision, &place);
         let remote = Remote::new(Reference::of(Arithmetic::Pairs));
-        case.check(&mut load_with_room(remote, &committed("llama3"), precision.0, precision.1), "a device");
+        let waits = remote.waits();
+        let mut model = load_with_room(remote, &committed("llama3"), precision.0, precision.1);
+        case.check(&mut model, "a device");
+        let mut batch = Batch::default();
+        push_adapted(&mut batch, &case.prompts[0], 0..9, &table_from(0, 9), Some(0));
+        let before = waits.load(Ordering::Relaxed);
+        let ticket = model.launch(&batch);
+        assert_eq!(waits.load(Ordering::Relaxed), before, "the pass is asked for, and nobody waits");
+        model.wait(ticket);
     }
 
     #[test]
@@ -362,6 +371,8 @@ fn memory_for_an_adapter_is_known_before_it_is_read() {
 
 mod refused {
     use super::*;
+
+    type Change = Box<dyn FnOnce(&mut Files)>;
 
     /// Why a changed adapter of llama3 is refused.
     fn why(case: &str, change: impl FnOnce(&mut Files)) -> String {
@@ -436,7 +447,7 @@ mod refused {
     #[test]
     fn is_an_adapter_of_another_model_or_half_of_one() {
         let q = "base_model.model.model.layers.0.self_attn.q_proj.lora_";
-        let table: [(&str, Box<dyn FnOnce(&mut Files)>, &str); 9] = [
+        let table: [(&str, Change, &str); 9] = [
             (
                 "no B",
                 Box::new(move |files| files.tensors.retain(|tensor| tensor.name != format!("{q}B.weight"))),

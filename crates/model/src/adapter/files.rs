@@ -9,10 +9,9 @@
 //! names has both its tensors, each tensor is one that the model has a place for, and a field that would change what is
 //! computed is refused unless it says what is computed here.
 
-use super::packed::Module;
 use crate::config::ModelConfig;
 use crate::config::fields::{Fields, parse_object, quoted};
-use crate::tensors::{Feed, Tensors, unread_error};
+use crate::tensors::{Feed, Layer, Linear, Tensors, unread_error};
 use checkpoint::weights::{Part, Weights};
 use checkpoint::{Checkpoint, LoadError, Source};
 use serde_json::Value;
@@ -76,6 +75,35 @@ impl Adapter {
         Reader { stated: &stated, weights: &weights, read: HashSet::new(), rank: 0 }.adapter(config)
     }
 
+    /// One of random numbers, of all projections that can be adapted: for measuring.
+    pub fn random(config: &ModelConfig, rank: usize, seed: u64) -> Adapter {
+        let mut state = seed | 1;
+        let mut numbers = |count: usize| -> Vec<f32> {
+            let next = |_| {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                ((state >> 40) as f32 / (1u64 << 24) as f32 - 0.5) / 64.0
+            };
+            (0..count).map(next).collect()
+        };
+        let tensors = Tensors::usual(config);
+        let mut product = |parts: &[Part], in_features: usize| {
+            let mut first_row = 0;
+            let pair = |part: &Part| {
+                let (first, num_rows) = (first_row, part.rows.len());
+                first_row += num_rows;
+                let (a, b) = (numbers(rank * in_features), numbers(num_rows * rank));
+                Pair { rank, first_row: first, num_rows, a, b }
+            };
+            parts.iter().map(pair).collect()
+        };
+        let layer = |index: usize| {
+            let layer = tensors.layer(index);
+            products(&layer)
+                .map(|linear| linear.map_or_else(Vec::new, |linear| product(&linear.parts, linear.in_features)))
+        };
+        Adapter { layers: (0..config.num_layers).map(layer).collect(), rank }
+    }
+
     /// The largest rank of its matrices.
     pub fn rank(&self) -> usize {
         self.rank
@@ -104,6 +132,15 @@ impl Adapter {
         let places = self.layers.iter().flatten().enumerate();
         places.flat_map(|(place, pairs)| pairs.iter().map(move |pair| (place, pair)))
     }
+}
+
+/// The products of a layer by [`Module`](super::Module); the MLP's where it is dense.
+fn products(layer: &Layer) -> [Option<&Linear>; 4] {
+    let (gate_up, down) = match &layer.feed {
+        Feed::Dense(mlp) => (Some(&mlp.gate_up), Some(&mlp.down)),
+        Feed::Experts { .. } => (None, None),
+    };
+    [Some(&layer.qkv), Some(&layer.o), gate_up, down]
 }
 
 /// What the configuration says.
@@ -314,11 +351,10 @@ impl Reader<'_> {
         for index in 0..config.num_layers {
             let layer = tensors.layer(index);
             let mut pairs = [const { Vec::new() }; 4];
-            pairs[Module::Qkv as usize] = self.product(&layer.qkv.parts, layer.qkv.in_features)?;
-            pairs[Module::O as usize] = self.product(&layer.o.parts, layer.o.in_features)?;
-            if let Feed::Dense(mlp) = &layer.feed {
-                pairs[Module::GateUp as usize] = self.product(&mlp.gate_up.parts, mlp.gate_up.in_features)?;
-                pairs[Module::Down as usize] = self.product(&mlp.down.parts, mlp.down.in_features)?;
+            for (pairs, linear) in pairs.iter_mut().zip(products(&layer)) {
+                if let Some(linear) = linear {
+                    *pairs = self.product(&linear.parts, linear.in_features)?;
+                }
             }
             layers.push(pairs);
         }
