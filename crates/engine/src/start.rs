@@ -217,7 +217,7 @@ pub enum StartError {
     #[error(transparent)]
     Cpu(#[from] CpuError),
     /// An adapter.
-    #[error("--lora-modules: {0}")]
+    #[error(transparent)]
     Adapter(#[from] AdapterError),
     /// Sizes that do not go together.
     #[error("{0}")]

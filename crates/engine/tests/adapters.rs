@@ -222,9 +222,9 @@ fn an_engine_starts_with_all_its_adapters_or_not_at_all() {
     let good = place.with("good", &some(1));
     let named = |names: &[&str]| names.iter().map(|name| (name.to_string(), good.clone())).collect::<Vec<_>>();
     let table = [
-        (with_room(1, named(&["a", "b"])), "--lora-modules: 1 adapters are loaded, as many as --max-loras allows"),
-        (with_room(2, named(&["a", "a"])), "--lora-modules: the adapter 'a' is loaded already"),
-        (with_room(1, vec![("a".to_string(), "/nowhere".into())]), "--lora-modules: adapter 'a' (/nowhere): /nowhere"),
+        (with_room(1, named(&["a", "b"])), "1 adapters are loaded, as many as --max-loras allows"),
+        (with_room(2, named(&["a", "a"])), "the adapter 'a' is loaded already"),
+        (with_room(1, vec![("a".to_string(), "/nowhere".into())]), "adapter 'a' (/nowhere): /nowhere"),
         (with_room(2000, Vec::new()), "--max-loras: at most 1024"),
         (
             EngineOptions { record: Some(place.0.join("run.jsonl")), ..with_room(1, Vec::new()) },

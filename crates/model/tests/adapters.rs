@@ -547,6 +547,40 @@ mod refused {
         }
     }
 
+    /// Files with a few bytes changed are read or refused, by name and without a panic.
+    #[test]
+    fn damage_of_any_kind_is_read_or_refused() {
+        let place = Place::new("refused-damaged");
+        let config = config_of(&committed("llama3"));
+        let files = adapter(&config, 1, 2, 16.0, &["k_proj"]);
+        let directory = place.with("adapter", &files);
+        let names = ["adapter_config.json", "adapter_model.safetensors"];
+        let mut refused = [0; 2];
+        for (name, refused) in names.into_iter().zip(&mut refused) {
+            let good = std::fs::read(directory.join(name)).unwrap();
+            // Beyond the header there are weights, of which any is good.
+            let len = good.len().min(1500);
+            for (index, seed) in random_tokens(5, 3 * 400, 1 << 20).chunks_exact(3).enumerate() {
+                let mut bytes = good.clone();
+                let at = seed[0] as usize % len;
+                match index % 4 {
+                    0 => bytes[at] ^= 1 << (seed[1] % 8),
+                    1 => bytes[at] = b"0123456789{}[]\",:-."[seed[1] as usize % 20],
+                    2 => bytes.truncate(at),
+                    _ => drop(bytes.splice(at..at, seed[1].to_le_bytes())),
+                }
+                std::fs::write(directory.join(name), bytes).unwrap();
+                if let Err(error) = Adapter::load(&directory, &config, 16) {
+                    let error = error.to_string();
+                    assert!(error.starts_with("adapter_") && error.len() < 1000, "{name} {index}: {error}");
+                    *refused += 1;
+                }
+            }
+            std::fs::write(directory.join(name), good).unwrap();
+        }
+        assert!(refused.iter().all(|&refused| refused > 150), "{refused:?} of 400 each");
+    }
+
     #[test]
     fn are_experts() {
         let place = Place::new("refused-experts");

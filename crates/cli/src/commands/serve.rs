@@ -171,6 +171,11 @@ fn announce(flags: &ServeFlags, settings: &Settings, (engine, limits): (&Engine,
         false => start_lines(settings, model, limits, address),
     };
     let _ = put_line(&text);
+    let adapters: Vec<String> = model.adapters.list().into_iter().map(|adapter| adapter.name).collect();
+    if model.adapters.most() > 0 {
+        let names = if adapters.is_empty() { "none yet".to_owned() } else { adapters.join(", ") };
+        note(&format!("adapters: {names}; room for {} of rank {}", model.adapters.most(), settings.max_adapter_rank));
+    }
     for notice in &model.notices {
         note(&format!("note: {notice}"));
     }

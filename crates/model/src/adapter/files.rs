@@ -57,10 +57,7 @@ impl Adapter {
 
     /// Reads a directory. Memory: four bytes a weight; shapes are checked before any of it is taken.
     pub fn load(directory: &Path, config: &ModelConfig, max_rank: usize) -> Result<Adapter, LoadError> {
-        let files = Checkpoint::open(Source::Directory(directory.to_path_buf()))?;
-        let missing = |file: &str| LoadError::NoFile { file: file.to_string(), checkpoint: files.location() };
-        let text = files.read_text_capped(CONFIG, MAX_CONFIG_BYTES)?.ok_or_else(|| missing(CONFIG))?;
-        let stated = Stated::parse(&text, max_rank.min(Adapter::MAX_RANK))?;
+        let (files, stated) = open(directory, max_rank)?;
         if !files.has(WEIGHTS) {
             if files.has(PICKLED) {
                 let problem = format!(
@@ -69,10 +66,16 @@ impl Adapter {
                 );
                 return Err(LoadError::NoWeights { checkpoint: files.location(), problem });
             }
-            return Err(missing(WEIGHTS));
+            return Err(missing(&files, WEIGHTS));
         }
         let weights = Weights::open(&Checkpoint::open(Source::Safetensors(directory.join(WEIGHTS)))?)?;
         Reader { stated: &stated, weights: &weights, read: HashSet::new(), rank: 0 }.adapter(config)
+    }
+
+    /// The largest rank that its configuration names. Reads no tensor.
+    pub fn stated_rank(directory: &Path) -> Result<usize, LoadError> {
+        let (_, stated) = open(directory, Adapter::MAX_RANK)?;
+        Ok(stated.ranks.iter().map(|(_, rank)| *rank).fold(stated.rank, usize::max))
     }
 
     /// One of random numbers, of all projections that can be adapted: for measuring.
@@ -132,6 +135,17 @@ impl Adapter {
         let places = self.layers.iter().flatten().enumerate();
         places.flat_map(|(place, pairs)| pairs.iter().map(move |pair| (place, pair)))
     }
+}
+
+/// A directory and its configuration.
+fn open(directory: &Path, max_rank: usize) -> Result<(Checkpoint, Stated), LoadError> {
+    let files = Checkpoint::open(Source::Directory(directory.to_path_buf()))?;
+    let text = files.read_text_capped(CONFIG, MAX_CONFIG_BYTES)?.ok_or_else(|| missing(&files, CONFIG))?;
+    Ok((files, Stated::parse(&text, max_rank.min(Adapter::MAX_RANK))?))
+}
+
+fn missing(files: &Checkpoint, file: &str) -> LoadError {
+    LoadError::NoFile { file: file.to_string(), checkpoint: files.location() }
 }
 
 /// The products of a layer by [`Module`](super::Module); the MLP's where it is dense.
