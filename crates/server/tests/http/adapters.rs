@@ -150,7 +150,7 @@ fn what_is_wrong_with_loading_is_said() {
         (load("verse", &nowhere), 400, "bad_adapter", "nowhere: no such model directory"),
         (json!({"lora_name": "verse"}), 400, "", "'lora_path' is missing."),
         (json!({"lora_path": path}), 400, "", "'lora_name' is missing."),
-        (json!({"lora_name": "v", "lora_path": path, "load_inplace": true}), 400, "", "load_inplace"),
+        (json!({"lora_name": "v", "lora_path": path, "load_inplace": true}), 400, "", "unload the adapter first"),
         (json!({"lora_name": "v", "lora_path": path, "else": 1}), 400, "unknown_parameter", "else"),
     ];
     for (body, status, code, message) in table {
