@@ -145,7 +145,7 @@ fn fill(batch: &mut Batch, positions: std::ops::Range<u32>) {
     batch.slots.extend(positions.clone());
     batch.block_tables.extend(0..8);
     let num_rows = positions.len() as u32;
-    batch.spans.push(Span { first_row: 0, num_rows, start: positions.start, table: 0..8 });
+    batch.spans.push(Span { first_row: 0, num_rows, start: positions.start, table: 0..8, adapter: None });
     batch.logit_rows.push(num_rows - 1);
 }
 
