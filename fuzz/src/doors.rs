@@ -153,6 +153,7 @@ fn load(checkpoint: &Checkpoint) -> Result<(), LoadError> {
         block_size: 32,
         image_directory: None,
         kv_dtype: KvDtype::Bf16,
+        adapters: model::AdapterRoom::default(),
     };
     model::load(Reference::new(), checkpoint, &options, &mut |_| {}).map(drop)
 }

@@ -125,6 +125,7 @@ fn pass(rows: u32) -> Pass {
         block_size: 32,
         image_directory: None,
         kv_dtype: KvDtype::Bf16,
+        adapters: model::AdapterRoom::default(),
     };
     let model = model::load(cpu(), &checkpoint, &options, &mut |_| {}).expect("memory");
     let logits = vec![0.0; model.config().vocab_size];
@@ -144,7 +145,7 @@ fn fill(batch: &mut Batch, positions: std::ops::Range<u32>) {
     batch.slots.extend(positions.clone());
     batch.block_tables.extend(0..8);
     let num_rows = positions.len() as u32;
-    batch.spans.push(Span { first_row: 0, num_rows, start: positions.start, table: 0..8 });
+    batch.spans.push(Span { first_row: 0, num_rows, start: positions.start, table: 0..8, adapter: None });
     batch.logit_rows.push(num_rows - 1);
 }
 

@@ -1,5 +1,7 @@
 //! What other threads ask of the engine's thread.
 
+use checkpoint::LoadError;
+use model::Adapter;
 use scheduler::RequestId;
 use tokio::sync::oneshot;
 
@@ -15,6 +17,8 @@ pub(crate) enum Command {
     Cancel(RequestId),
     /// Make no step, one step, or as many as there are; the answer says whether the engine is held from now on.
     Hold(Hold, Option<oneshot::Sender<bool>>),
+    /// Put an adapter into a slot, or empty it.
+    Adapter { slot: u32, adapter: Option<Box<Adapter>>, told: oneshot::Sender<Result<(), LoadError>> },
     /// Somebody began to watch.
     Show,
     /// End every request with an error and leave.

@@ -15,9 +15,10 @@ mod show;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use checkpoint::LoadError;
 use grammar::Constraint;
-use model::Forward;
 use model::sampler::{History, Sampler};
+use model::{Adapter, Forward};
 use scheduler::{
     AdmitError, CostModel, Event, Nanos, Offer, Preempted, Request, RequestId, Scheduler, Step, StepOutput, StepRecord,
     Stolen, TokenId,
@@ -194,7 +195,9 @@ impl EngineCore {
             // Who reads it in a receipt must not learn the seeds of others.
             if is_told { secret(self.next_seed, &self.scheduler.limits().hash_key) } else { self.next_seed }
         });
-        let is_noted = validated.receipt || self.spot.as_ref().is_some_and(|spot| spot.picks(id));
+        // Who computes again has the model alone.
+        let is_checked = validated.adapter.is_none() && self.spot.as_ref().is_some_and(|spot| spot.picks(id));
+        let is_noted = validated.receipt || is_checked;
         let answers = (0..validated.num_answers).map(|_| self.new_answer(&validated, is_noted)).collect();
         let Arrived { held, ticket, .. } = arrived;
         self.journal.take(Fact::Admitted { request, validated: Box::new(validated.clone()), now, held });
@@ -262,6 +265,11 @@ impl EngineCore {
     /// A share of the answers is computed again. Before the first request.
     pub(crate) fn set_spot_checks(&mut self, spot: SpotChecks) {
         self.spot = Some(spot);
+    }
+
+    /// Puts an adapter into a slot that no open request names, or empties it.
+    pub(crate) fn set_adapter(&mut self, slot: u32, adapter: Option<&Adapter>) -> Result<(), LoadError> {
+        self.forward.set_adapter(slot as usize, adapter)
     }
 
     /// Computes a little of a spot check: for when there is nothing else to do. False: there is none.

@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use text::chat_template::{ChatMessage, TemplateOptions};
 
 use crate::ModelInfo;
+use crate::adapters::Lease;
 use crate::draft::Prediction;
 use crate::recording::AdmitEntry;
 use crate::waiting::QueuePlace;
@@ -162,6 +163,8 @@ pub struct RawRequest {
     pub priority: Option<i64>,
     pub class: Option<ServiceClass>,
     pub cache_salt: Option<String>,
+    /// The adapter that its rows go through, by name; `None`: the model alone.
+    pub adapter: Option<String>,
     /// Targets of this request alone, in milliseconds; the server's own where not given.
     pub ttft_slo_ms: Option<f64>,
     pub tpot_slo_ms: Option<f64>,
@@ -218,6 +221,7 @@ impl RawRequest {
             priority: None,
             class: None,
             cache_salt: None,
+            adapter: None,
             ttft_slo_ms: None,
             tpot_slo_ms: None,
             tenant: None,
@@ -301,6 +305,8 @@ pub struct ValidatedRequest {
     pub(crate) of_prompt: OfPrompt,
     pub(crate) priority: Priority,
     pub(crate) salt: u64,
+    /// Its adapter, which stays where it is as long as this lives.
+    pub(crate) adapter: Option<Arc<Lease>>,
     /// One number per API key.
     pub(crate) tenant: u64,
     pub(crate) targets: Targets,
@@ -363,6 +369,11 @@ impl ValidatedRequest {
         *self.seed.get_or_insert_with(draw)
     }
 
+    /// Where its adapter is.
+    pub(crate) fn adapter_slot(&self) -> Option<u32> {
+        self.adapter.as_ref().map(|lease| lease.slot)
+    }
+
     pub(crate) fn place(&self) -> QueuePlace {
         // Both are read, and kept until the end.
         let prediction = self.prediction.as_ref().map_or(0, |prediction| prediction.len());
@@ -418,7 +429,9 @@ pub(crate) fn validate(
     let num_answers = answers(raw.n, model)?;
     let sampling = sampling(&raw, &model.config, &model.generation_defaults)?;
     let stop_strings = stop_strings(&raw.stop)?;
-    let salt = salt(raw.tenant.as_ref(), raw.cache_salt.as_deref(), salt_key)?;
+    let adapter = adapter(&raw, model)?;
+    let digest = adapter.as_ref().map(|lease| &lease.digest);
+    let salt = salt(raw.tenant.as_ref(), raw.cache_salt.as_deref(), digest, salt_key)?;
     let tenant = raw.tenant.map_or(0, |digest| first_8_bytes(&digest));
     let targets = targets(&raw, model, default_targets)?;
     let of_prompt = OfPrompt::asked(&raw, &model.config)?;
@@ -442,6 +455,7 @@ pub(crate) fn validate(
         of_prompt,
         priority,
         salt,
+        adapter,
         tenant,
         targets,
         class,
@@ -613,8 +627,29 @@ fn priority(priority: Option<i64>, class: ServiceClass, may_be_urgent: bool) -> 
     i32::try_from(priority).map(Priority).map_err(|_| Rejection::of("priority", "priority must fit 32 bits"))
 }
 
-/// The key under which prefix-cache blocks are shared: one per (tenant, salt), 0 never occurs by chance.
-fn salt(tenant: Option<&[u8; 32]>, salt: Option<&str>, key: &[u8; 32]) -> Result<u64, Rejection> {
+/// The adapter that is asked for, kept from now on.
+fn adapter(raw: &RawRequest, model: &ModelInfo) -> Result<Option<Arc<Lease>>, Rejection> {
+    let Some(name) = &raw.adapter else { return Ok(None) };
+    let unknown = || Rejection {
+        param: Some("model"),
+        code: Some("model_not_found"),
+        message: "there is no adapter of that name".to_owned(),
+    };
+    let lease = model.adapters.lease(name).ok_or_else(unknown)?;
+    match raw.receipt {
+        true => Err(Rejection::of("receipt", "answers through an adapter have no receipts: ask the model itself")),
+        false => Ok(Some(lease)),
+    }
+}
+
+/// The key under which prefix-cache blocks are shared, and earlier answers: one per (tenant, salt, adapter), 0 never
+/// occurs by chance. No salt has a byte of 0, so what is behind one is an adapter's digest.
+fn salt(
+    tenant: Option<&[u8; 32]>,
+    salt: Option<&str>,
+    adapter: Option<&[u8; 32]>,
+    key: &[u8; 32],
+) -> Result<u64, Rejection> {
     if let Some(salt) = salt {
         let printable = salt.bytes().all(|byte| (0x20..0x7f).contains(&byte));
         if salt.is_empty() || salt.len() > MAX_SALT_BYTES || !printable {
@@ -625,6 +660,9 @@ fn salt(tenant: Option<&[u8; 32]>, salt: Option<&str>, key: &[u8; 32]) -> Result
     let mut hasher = blake3::Hasher::new_keyed(key);
     hasher.update(tenant.map_or(&[0u8; 32], |digest| digest));
     hasher.update(salt.unwrap_or("").as_bytes());
+    if let Some(digest) = adapter {
+        hasher.update(&[0]).update(digest);
+    }
     Ok(first_8_bytes(hasher.finalize().as_bytes()))
 }
 

@@ -15,6 +15,7 @@
 //! any thread, with or without an async runtime.
 
 mod accounts;
+mod adapters;
 mod calibrate;
 #[cfg(test)]
 mod chaos;
@@ -56,12 +57,14 @@ mod watch;
 mod work;
 mod yardstick;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use model::{GenerationDefaults, ModelConfig};
+use checkpoint::LoadError;
+use model::{Adapter, GenerationDefaults, ModelConfig};
 use roofline::Demands;
 use scheduler::promise::{Admission, AnswerLimits};
 use scheduler::{CostModel, IncomingRequest, Limits, Nanos, Promise, PromiseKind, StepRecord, Targets, TokenId};
@@ -71,6 +74,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 pub use accounts::{Ending, Timeline};
+pub use adapters::{AdapterError, AdapterInfo, Adapters};
 pub use calibrate::{Calibrated, Calibration};
 pub use counters::{Exemplar, Histogram, Met, Predictions, Stats};
 pub use door::{
@@ -104,6 +108,7 @@ pub use verify::{Origin, OriginError, SpotChecked, Verifier, VerifyError};
 pub use wall::UnixNanos;
 pub use work::PhaseWork;
 
+use crate::adapters::Use;
 use crate::clock::Clock;
 use crate::command::{Command, Hold};
 use crate::core::Arrived;
@@ -176,6 +181,8 @@ pub struct ModelInfo {
     pub targets: Targets,
     /// Where the weights are from, for receipts.
     pub origin: Origin,
+    /// What rows may go through beside them. Not the same for ever: they may come and go.
+    pub adapters: Adapters,
 }
 
 impl ModelInfo {
@@ -327,6 +334,7 @@ impl Engine {
         }
         let (at, held) = self.0.clock.now_and_held();
         drop(self.0.clock.look());
+        let adapter = request.adapter.as_ref().map(Use::of);
         let ticket = shared.requests.enter(request.place()).map_err(|no_room| {
             let (waiting, retry_after) = (shared.requests.waiting(), self.retry_after());
             match no_room {
@@ -338,7 +346,7 @@ impl Engine {
         })?;
         let (id, promise) = self.stand_in_line(&request, at)?;
         let (outlet, mut stream) = Stream::open(id, request.prompt.clone());
-        let arrived = Arrived { at, held, ticket: Some(ticket) };
+        let arrived = Arrived { at, held, ticket: Some(ticket.with(adapter)) };
         let command = Command::Submit { id, request: Box::new(request), arrived, outputs: outlet };
         commands.send(command).map_err(|_| SubmitError::ShuttingDown)?;
         (stream.commands, stream.promise, stream.arrived) = (Some(commands.clone()), promise, at);
@@ -499,6 +507,47 @@ impl Engine {
     /// For how long it was held until now.
     pub fn held(&self) -> Nanos {
         self.0.clock.held()
+    }
+
+    /// Loads an adapter from a directory: requests may ask for it when this returns. Blocks while files are read; the
+    /// engine's thread packs it between two steps.
+    pub fn load_adapter(&self, name: &str, path: &Path) -> Result<(), AdapterError> {
+        let model = &self.0.model;
+        let reserved = model.adapters.reserve(name)?;
+        let put = || {
+            let adapter = Box::new(model.adapters.read(name, path, &model.config)?);
+            let (rank, digest) = (adapter.rank(), adapters::digest(&adapter));
+            let placed = self.set_adapter(reserved.slot, Some(adapter))?;
+            placed.map_err(|error| adapters::failed(name, path, error))?;
+            Ok((rank, digest))
+        };
+        match put() {
+            Ok((rank, digest)) => model.adapters.fill(reserved, path, rank, digest),
+            Err(error) => {
+                model.adapters.give_back(reserved);
+                return Err(error);
+            }
+        }
+        tracing::info!(name, path = %path.display(), "an adapter is loaded");
+        Ok(())
+    }
+
+    /// Takes an adapter out. Refused while a request has it.
+    pub fn unload_adapter(&self, name: &str) -> Result<(), AdapterError> {
+        let adapters = &self.0.model.adapters;
+        let reserved = adapters.withdraw(name)?;
+        let emptied = self.set_adapter(reserved.slot, None);
+        adapters.give_back(reserved);
+        tracing::info!(name, "an adapter is unloaded");
+        emptied.map(drop)
+    }
+
+    /// Has the engine's thread fill or empty a slot, and waits for it.
+    fn set_adapter(&self, slot: u32, adapter: Option<Box<Adapter>>) -> Result<Result<(), LoadError>, AdapterError> {
+        let (told, answer) = oneshot::channel();
+        let command = Command::Adapter { slot, adapter, told };
+        self.0.commands.send(command).map_err(|_| AdapterError::Stopped)?;
+        answer.blocking_recv().map_err(|_| AdapterError::Stopped)
     }
 
     /// Whether the engine moves: tied to the loop itself, not to this handle.

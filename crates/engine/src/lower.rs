@@ -33,11 +33,12 @@ pub(crate) struct LogitRow {
 }
 
 /// Fills `batch` and `logit_rows` (one entry per row of `batch.logit_rows`) from `step`. Both are cleared first and
-/// keep their memory. `of_prompt` says what is wanted of whose prompt, `guesses` which tokens the drafts are.
+/// keep their memory. `of_prompt` says what is wanted of whose prompt, `adapter` whose rows go through which slot's,
+/// `guesses` which tokens the drafts are.
 pub(crate) fn lower(
     step: &Step,
     scheduler: &Scheduler,
-    of_prompt: impl Fn(&Sequence) -> OfPrompt,
+    (of_prompt, adapter): (impl Fn(&Sequence) -> OfPrompt, impl Fn(&Sequence) -> Option<u32>),
     guesses: &Guesses,
     batch: &mut Batch,
     logit_rows: &mut Vec<LogitRow>,
@@ -53,6 +54,9 @@ pub(crate) fn lower(
             _ => guessed.find(|(of, _)| *of == seq).expect("drafts are guessed in the plan's order").1,
         };
         push_span(sequence, guesses, start..start + len, 0, batch);
+        if let Some(span) = batch.spans.last_mut() {
+            span.adapter = adapter(sequence);
+        }
         // Who has a token has its prompt behind it.
         let of_prompt = if sequence.num_generated() == 0 { of_prompt(sequence) } else { OfPrompt::Nothing };
         for row in 0..len {
@@ -97,5 +101,5 @@ pub(crate) fn push_span(
         batch.slots.push(sequence.slot(position) as u32);
     }
     let table = table_start..batch.block_tables.len() as u32;
-    batch.spans.push(Span { first_row, num_rows, start, table });
+    batch.spans.push(Span { first_row, num_rows, start, table, adapter: None });
 }

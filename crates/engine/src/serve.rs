@@ -9,6 +9,7 @@
 //! They are made for `dyn`: a server asks a few times per request, and what it asks per token is a [`Stream`], which is
 //! a struct for all of them.
 
+use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene};
 use crate::past::Past;
 use crate::recent::Ended;
 use crate::{
-    Engine, Health, ModelInfo, RawRequest, Rejection, RequestSummary, Stats, Stream, SubmitError, Timeline, UnixNanos,
-    ValidatedRequest,
+    AdapterError, Engine, Health, ModelInfo, RawRequest, Rejection, RequestSummary, Stats, Stream, SubmitError,
+    Timeline, UnixNanos, ValidatedRequest,
 };
 
 /// Answers requests. Any thread may call any method; none of them waits for a step.
@@ -97,6 +98,16 @@ pub trait Observe: Serve {
 
     /// For how long it was held until now.
     fn held(&self) -> Nanos;
+
+    /// Loads an adapter from a directory ([`Engine::load_adapter`]). Blocks.
+    fn load_adapter(&self, _name: &str, _path: &Path) -> Result<(), AdapterError> {
+        Err(AdapterError::Unsupported)
+    }
+
+    /// Takes it out again ([`Engine::unload_adapter`]). Blocks.
+    fn unload_adapter(&self, _name: &str) -> Result<(), AdapterError> {
+        Err(AdapterError::Unsupported)
+    }
 
     /// Makes no further step until it is let go of. Resolves when the step in flight is done, to whether it is held
     /// now.
@@ -211,6 +222,14 @@ impl Observe for Engine {
 
     fn held(&self) -> Nanos {
         Engine::held(self)
+    }
+
+    fn load_adapter(&self, name: &str, path: &Path) -> Result<(), AdapterError> {
+        Engine::load_adapter(self, name, path)
+    }
+
+    fn unload_adapter(&self, name: &str) -> Result<(), AdapterError> {
+        Engine::unload_adapter(self, name)
     }
 
     fn pause(&self) -> Held<'_> {

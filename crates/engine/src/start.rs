@@ -12,12 +12,16 @@ use kernels::{
     WeightClass,
 };
 use model::sampler::SamplingParams;
-use model::{Forward, GenerationDefaults, GenerationSettings, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
+use model::{
+    Adapter, AdapterRoom, Forward, GenerationDefaults, GenerationSettings, KvBudget, LoadOptions, ModelConfig,
+    Progress, Runner,
+};
 use scheduler::{CostModel, Limits, LimitsError, Nanos, Scheduler, TierSizes};
 use text::chat_template::{ChatTemplate, TemplateSettings};
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::unbounded_channel;
 
+use crate::adapters::{self, AdapterError, Adapters};
 use crate::calibrate::{self, Calibrated, Calibration, Kept, Measured, Room};
 use crate::clock::Clock;
 use crate::comfortable::Capacity;
@@ -44,6 +48,9 @@ const IMAGE_FROM_BYTES: u64 = 64 << 20;
 const MAX_TIER_SLOTS: usize = 1 << 24;
 /// Rows whose logits are computed together.
 pub(crate) const MAX_LOGIT_ROWS: usize = 64;
+
+/// Adapters that an engine has room for at most.
+const MAX_ADAPTERS: usize = 1024;
 
 /// Tokens of a common conversation: what a full house is thought to have in each seat.
 const TOKENS_EACH: usize = 1024;
@@ -111,6 +118,10 @@ pub struct EngineOptions {
     /// Guess the next tokens of answers and check several in one step, where that makes them come faster. Changes no
     /// answer.
     pub speculation: Speculation,
+    /// Adapters that are loaded at the start: names and directories.
+    pub adapters: Vec<(String, PathBuf)>,
+    /// Room for adapters, those included; memory is taken for all of it.
+    pub adapter_room: AdapterRoom,
     /// The share of the answers that are computed again while the engine is idle, 0 to 1.
     pub spot_check: f64,
     /// What the machine can do at most, for those who look; `None`: nobody measured it.
@@ -155,6 +166,8 @@ impl Default for EngineOptions {
             tpot: DefaultTarget::None,
             refuse_late: false,
             speculation: Speculation::Off,
+            adapters: Vec::new(),
+            adapter_room: AdapterRoom::default(),
             spot_check: 0.0,
             limits: None,
             template: TemplateSettings::default(),
@@ -209,6 +222,9 @@ pub enum StartError {
     /// Threads or instruction set.
     #[error(transparent)]
     Cpu(#[from] CpuError),
+    /// An adapter.
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
     /// Sizes that do not go together.
     #[error("{0}")]
     Limits(#[from] LimitsError),
@@ -341,6 +357,7 @@ impl Engine {
             };
             loaded.begin(&mut *forward, beside, sampling, &mut measure)
         });
+        let adapters = load_adapters(&mut *forward, options, &config)?;
         let eos_token_ids = end_tokens(&config, &generation_defaults, tokenizer.as_deref());
         let model = Arc::new(ModelInfo {
             name: checkpoint.name().to_owned(),
@@ -372,6 +389,7 @@ impl Engine {
             calibrated: costs,
             config,
             origin,
+            adapters,
         });
         Ok(Built { forward, draft, model })
     }
@@ -445,6 +463,23 @@ impl Engine {
             refuse_late: options.refuse_late,
         })))
     }
+}
+
+/// Those that somebody named, each in a slot.
+fn load_adapters(
+    forward: &mut dyn Forward,
+    options: &EngineOptions,
+    config: &ModelConfig,
+) -> Result<Adapters, AdapterError> {
+    let adapters = Adapters::new(options.adapter_room);
+    for (name, path) in &options.adapters {
+        let reserved = adapters.reserve(name)?;
+        let adapter = adapters.read(name, path, config)?;
+        let placed = forward.set_adapter(reserved.slot as usize, Some(&adapter));
+        placed.map_err(|error| adapters::failed(name, path, error))?;
+        adapters.fill(reserved, path, adapter.rank(), adapters::digest(&adapter));
+    }
+    Ok(adapters)
 }
 
 /// What is loaded and measured, before there is a scheduler.
@@ -630,6 +665,15 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
     if options.max_prefill_chunk == Some(0) {
         return refuse("--max-prefill-chunk", "must be at least 1");
     }
+    if options.record.is_some() && options.adapter_room.slots > 0 {
+        return refuse("--record", "a recording does not hold adapters: record without --lora-modules and --max-loras");
+    }
+    if options.adapter_room.slots > MAX_ADAPTERS {
+        return refuse("--max-loras", "at most 1024");
+    }
+    if !(1..=Adapter::MAX_RANK).contains(&options.adapter_room.max_rank) && options.adapter_room.slots > 0 {
+        return refuse("--max-lora-rank", "must be between 1 and 512");
+    }
     if options.record.as_deref().is_some_and(Path::exists) {
         return refuse("--record", "there is such a file already; name one that does not exist");
     }
@@ -689,10 +733,13 @@ impl Sizes {
         let room = room.unwrap_or(MemoryRoom { bytes: 4 << 30, limit: Limit::Machine });
         // A length that somebody asked for is not cut; one that the model cannot read is refused when it is loaded.
         let shortest = options.max_model_len.unwrap_or(SHORTEST_CONTEXT).min(config.context_limit);
+        let adapter_bytes = options.adapter_room.bytes(config, options.max_num_batched_tokens);
+        let adapter_bytes = adapter_bytes.unwrap_or(u64::MAX / 4);
         let wants = memory::Wants {
             weight_bytes,
             block_bytes,
             activation_bytes: activation_bytes(config, options)
+                + adapter_bytes
                 + draft.map_or(0, |draft| draft.activation_bytes(options)),
             fewest: shortest.div_ceil(block_size) as u64,
             most: plenty as u64,
@@ -780,6 +827,7 @@ fn load_model(
         block_size: options.block_size,
         image_directory: options.image_directory.clone().filter(|_| sizes.weight_bytes >= IMAGE_FROM_BYTES),
         kv_dtype: options.kv_dtype,
+        adapters: options.adapter_room,
     };
     let (isa, arithmetic) = (options.isa.unwrap_or_else(Isa::best), options.arithmetic());
     // A CPU without AVX2 is served by the definition itself: slow, and the same bits.

@@ -183,6 +183,12 @@ impl Driver {
                     let _ = told.send(self.gate.is_held);
                 }
             }
+            Command::Adapter { slot, adapter, told } => {
+                self.guard(|core, _| {
+                    // Who asked may have left.
+                    let _ = told.send(core.set_adapter(slot, adapter.as_deref()));
+                });
+            }
             // What there is to see is shown before the thread sleeps.
             Command::Show => {}
             Command::Stop => return false,

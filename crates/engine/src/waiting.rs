@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::adapters::Use;
 use crate::quota::{NoRoom, Quota};
 
 /// Requests that were submitted and are in no step yet, and the tokens of their prompts and predictions.
@@ -39,7 +40,7 @@ impl Counted {
     pub(crate) fn enter(self: &Arc<Counted>, place: QueuePlace) -> Result<Ticket, NoRoom> {
         self.waiting().enter(place)?;
         self.open.fetch_add(1, Ordering::Relaxed);
-        Ok(Ticket { counted: self.clone(), place: Some(place) })
+        Ok(Ticket { counted: self.clone(), place: Some(place), adapter: None })
     }
 
     /// Requests that were submitted and have not ended.
@@ -59,13 +60,24 @@ pub(crate) struct Ticket {
     counted: Arc<Counted>,
     /// In the queue, while it is there.
     place: Option<QueuePlace>,
+    /// It is one of those that use an adapter.
+    adapter: Option<Use>,
 }
 
 impl Ticket {
+    /// The same of a request with an adapter.
+    pub(crate) fn with(mut self, adapter: Option<Use>) -> Ticket {
+        self.adapter = adapter;
+        self
+    }
+
     /// The request runs.
     pub(crate) fn leave_queue(&mut self) {
         if let Some(place) = self.place.take() {
             self.counted.waiting().leave(place);
+        }
+        if let Some(adapter) = &mut self.adapter {
+            adapter.begin();
         }
     }
 }

@@ -19,7 +19,7 @@
 use crate::device::Device;
 use crate::mem::OutOfMemory;
 use crate::routing::RoutingRule;
-use crate::{AttentionRule, AttentionSpan, HeadLayout, HeadNorms, Out, RopeTable};
+use crate::{Activation, AttentionRule, AttentionSpan, HeadLayout, HeadNorms, Out, RopeTable};
 use std::ops::Range;
 
 /// What a step brings, in flat arrays. All but `spans` and `wanted` have one number for each row.
@@ -35,6 +35,9 @@ pub struct StepArrays<'a> {
     pub spans: &'a [AttentionSpan<'a>],
     /// The rows whose logits are wanted, in the order of the output.
     pub wanted: &'a [u32],
+    /// Lists of rows, one behind the other: what some rows have and others do not (an adapter) is computed for a range
+    /// of this. Numbers of rows, or of wanted rows, as the operation is asked; they rise within a list.
+    pub listed: &'a [u32],
 }
 
 /// How much of some rows an operation treats that works on single numbers: the first `rows`, each of `width` numbers,
@@ -164,6 +167,23 @@ pub trait Backend: Device {
 
     /// `out[i] = from[wanted[i]]`, rows of `width` numbers.
     fn gather_wanted(&self, step: &Self::Step<'_>, from: &Self::Rows, width: usize, out: &mut Self::Rows);
+
+    /// `out[i] = from[listed[list][i]]`, rows of `width` numbers.
+    fn gather_listed(
+        &self,
+        step: &Self::Step<'_>,
+        list: Range<usize>,
+        from: &Self::Rows,
+        width: usize,
+        out: &mut Self::Rows,
+    );
+
+    /// The way back: `x[listed[list][i]] = y[i] + x[listed[list][i]]`.
+    fn add_listed(&self, step: &Self::Step<'_>, list: Range<usize>, y: &Self::Rows, width: usize, x: &mut Self::Rows);
+
+    /// What [`Out::Gated`] does, by itself: `out = activation(gate) * up`. `gate_up`: `[rows, 2 * width]` in the order of
+    /// [`gate_up_row`](crate::gate_up_row); `extent`: of `out`.
+    fn gate(&self, activation: Activation, gate_up: &Self::Rows, extent: Extent, out: &mut Self::Rows);
 
     /// Sends the first `rows` of `logits` `[rows, num_experts]` to experts: see [`route`](crate::routing::route).
     fn route(&self, logits: &Self::Rows, rows: usize, routes: &mut Self::Routes);

@@ -14,7 +14,7 @@ use crate::quant::{
     WeightClass,
 };
 use crate::threads::{LostTime, Pool, ThreadError, default_threads};
-use crate::{Attention, HostBackend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
+use crate::{Activation, Attention, HostBackend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};
 
 /// How to use this machine.
@@ -221,6 +221,10 @@ impl HostBackend for Cpu {
 
     fn softcap(&self, cap: f32, x: &mut [f32]) {
         pointwise::softcap(Some(&self.pool), self.isa, cap, x);
+    }
+
+    fn gate(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
+        pointwise::gated(Some(&self.pool), self.isa, activation, gate_up, width, out);
     }
 
     fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {

@@ -23,7 +23,9 @@ use crate::quant::{
     self, BlockFormat, BlockSource, GroupScale, INT8_GROUP, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass,
 };
 use crate::threads::{Pool, default_threads};
-use crate::{Attention, AttentionRule, HeadLayout, HeadNorms, HostBackend, Out, RotateAndStore, RoutingRule, routing};
+use crate::{
+    Activation, Attention, AttentionRule, HeadLayout, HeadNorms, HostBackend, Out, RotateAndStore, RoutingRule, routing,
+};
 use std::ops::Range;
 
 /// Columns of a product that one task computes for all rows.
@@ -317,6 +319,10 @@ impl HostBackend for Float32 {
 
     fn softcap(&self, cap: f32, x: &mut [f32]) {
         pointwise::softcap(Some(&self.pool), self.isa, cap, x);
+    }
+
+    fn gate(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
+        pointwise::gated(Some(&self.pool), self.isa, activation, gate_up, width, out);
     }
 
     fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {

@@ -5,8 +5,11 @@ use crate::backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};
 use crate::device::Device;
 use crate::mem::{Buffer, OutOfMemory};
 use crate::routing::{Routes, RoutingRule};
-use crate::{Attention, Out, RotateAndStore};
+use crate::{Activation, Attention, Out, RotateAndStore};
 use std::ops::Range;
+
+/// Weights of rows that are added as they are, so many at a time.
+static ONES: [f32; 1024] = [1.0; 1024];
 
 /// The operations of [`Backend`] on slices, whose lengths say how many rows there are. Each computes at once. A
 /// `Backend` by that alone.
@@ -38,6 +41,9 @@ pub trait HostBackend: Device {
 
     /// `x = cap * tanh(x / cap)`.
     fn softcap(&self, cap: f32, x: &mut [f32]);
+
+    /// What [`Out::Gated`] does, by itself. `gate_up`: `[rows, 2 * width]`, `out`: `[rows, width]`.
+    fn gate(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]);
 
     /// The experts of each row and their weights: see [`route`](crate::routing::route).
     fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]);
@@ -152,6 +158,37 @@ impl<H: HostBackend> Backend for H {
 
     fn gather_wanted(&self, step: &StepArrays<'_>, from: &Buffer<f32>, width: usize, out: &mut Buffer<f32>) {
         HostBackend::gather(self, from, width, step.wanted, &mut out[..step.wanted.len() * width]);
+    }
+
+    fn gather_listed(
+        &self,
+        step: &StepArrays<'_>,
+        list: Range<usize>,
+        from: &Buffer<f32>,
+        width: usize,
+        out: &mut Buffer<f32>,
+    ) {
+        let rows = &step.listed[list];
+        HostBackend::gather(self, from, width, rows, &mut out[..rows.len() * width]);
+    }
+
+    fn add_listed(
+        &self,
+        step: &StepArrays<'_>,
+        list: Range<usize>,
+        y: &Buffer<f32>,
+        width: usize,
+        x: &mut Buffer<f32>,
+    ) {
+        let parts = step.listed[list].chunks(ONES.len()).zip(y.chunks(ONES.len() * width));
+        for (rows, y) in parts {
+            HostBackend::scatter_add(self, &y[..rows.len() * width], &ONES[..rows.len()], rows, width, x);
+        }
+    }
+
+    fn gate(&self, activation: Activation, gate_up: &Buffer<f32>, extent: Extent, out: &mut Buffer<f32>) {
+        let numbers = extent.numbers();
+        HostBackend::gate(self, activation, &gate_up[..2 * numbers], extent.width, &mut out[..numbers]);
     }
 
     fn route(&self, logits: &Buffer<f32>, rows: usize, routes: &mut Routes) {

@@ -12,7 +12,9 @@ use crate::quant::{
     round_to_bf16,
 };
 use crate::threads::Pool;
-use crate::{Attention, HostBackend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing};
+use crate::{
+    Activation, Attention, HostBackend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing,
+};
 
 /// The backend of definitions.
 #[derive(Clone, Copy, Debug)]
@@ -162,6 +164,10 @@ impl HostBackend for Reference {
 
     fn softcap(&self, cap: f32, x: &mut [f32]) {
         pointwise::softcap(None, Isa::Scalar, cap, x);
+    }
+
+    fn gate(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
+        pointwise::gated(None, Isa::Scalar, activation, gate_up, width, out);
     }
 
     fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {

@@ -6,14 +6,17 @@ use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use engine::{Calibration, DefaultTarget, Engine, EngineOptions, Speculation, StartError, Starting, SwapDisk};
 use kernels::{Arithmetic, DeviceLimits, Isa, KvDtype, WeightClass};
-use model::GenerationSettings;
-use model::ModelConfig;
+use model::{AdapterRoom, GenerationSettings, ModelConfig};
 use text::chat_template::TemplateSettings;
 
 use crate::machine;
 
 /// Rows of a step whose size targets decide: an idle machine reads prompts at nearly full speed with so many.
 const ROWS: usize = 512;
+/// Largest rank of an adapter where nobody says otherwise: vLLM's.
+const ADAPTER_RANK: usize = 16;
+/// Room for adapters beside those of the start, where requests may load some.
+const MORE_ADAPTERS: usize = 4;
 
 /// How a model is held in memory, whatever is done with it.
 #[derive(Clone, Debug, Default)]
@@ -155,6 +158,14 @@ pub struct Settings {
     pub refuse_late: bool,
     /// Who guesses the next tokens of answers.
     pub speculation: Speculation,
+    /// Adapters that are there from the start: names and directories.
+    pub adapters: Vec<(String, PathBuf)>,
+    /// How many there may be; `None`: those, and a few more where requests may load some.
+    pub max_adapters: Option<usize>,
+    /// Largest rank of an adapter.
+    pub max_adapter_rank: usize,
+    /// Requests may load some.
+    pub runtime_adapters: bool,
     /// The share of the answers that are computed again.
     pub spot_check: f64,
     /// What the machine can do at most, if somebody measured it.
@@ -196,6 +207,10 @@ impl Default for Settings {
             tpot: None,
             refuse_late: options.refuse_late,
             speculation: options.speculation,
+            adapters: Vec::new(),
+            max_adapters: None,
+            max_adapter_rank: ADAPTER_RANK,
+            runtime_adapters: false,
             spot_check: options.spot_check,
             limits: options.limits,
             record: options.record,
@@ -226,7 +241,11 @@ impl Settings {
             Calibrate::Kept | Calibrate::Afresh | Calibrate::Again if !has_fixed_steps => DefaultTarget::Comfortable,
             _ => DefaultTarget::None,
         };
+        let more = if asked.runtime_adapters { MORE_ADAPTERS } else { 0 };
+        let slots = asked.max_adapters.unwrap_or(asked.adapters.len() + more);
         EngineOptions {
+            adapters: asked.adapters,
+            adapter_room: AdapterRoom { slots, max_rank: asked.max_adapter_rank },
             threads: asked.model.threads,
             isa: asked.isa,
             arithmetic: asked.model.arithmetic,

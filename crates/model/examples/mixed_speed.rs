@@ -52,6 +52,7 @@ fn main() {
         block_size: BLOCK_SIZE,
         image_directory: None,
         kv_dtype,
+        adapters: model::AdapterRoom::default(),
     };
     let checkpoint = Checkpoint::open(Source::Directory(directory.into())).expect("a model");
     let cpu = Cpu::new(CpuOptions::default()).expect("a backend");
@@ -125,6 +126,6 @@ fn rows(batch: &mut Batch, vocab_size: usize, sequence: usize, positions: Range<
     }
     batch.block_tables.extend((first_block..first_block + BLOCKS).map(|block| block as u32));
     let (start, num_rows) = (positions.start as u32, positions.len() as u32);
-    batch.spans.push(Span { first_row, num_rows, start, table: table..table + BLOCKS as u32 });
+    batch.spans.push(Span { first_row, num_rows, start, table: table..table + BLOCKS as u32, adapter: None });
     batch.logit_rows.push(first_row + num_rows - 1);
 }

@@ -24,6 +24,8 @@ pub struct Span {
     pub start: u32,
     /// The sequence's block table as a range of [`Batch::block_tables`], covering at least `start + num_rows` tokens.
     pub table: Range<u32>,
+    /// The slot of the adapter that its rows go through ([`Forward::set_adapter`](crate::Forward::set_adapter)).
+    pub adapter: Option<u32>,
 }
 
 /// Flat arrays of one forward pass. See the module's picture.

@@ -57,7 +57,7 @@ impl<B: Backend> Experts<B> {
         activated: &mut B::Rows,
         out: Out<'_, B::Rows>,
     ) {
-        let &Pass { backend, config } = pass;
+        let &Pass { backend, config, .. } = pass;
         let ExpertScratch { logits, routes, gathered, results } = scratch;
         backend.linear(input, rows, &self.router, None, Out::Store(logits));
         backend.route(logits, rows, routes);

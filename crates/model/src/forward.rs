@@ -8,10 +8,11 @@
 //! [`load`] does everything that can fail: it reads and checks the files, settles the longest sequence, and takes all
 //! memory. After it a pass cannot fail and allocates nothing.
 
+use crate::adapter::{Adapter, AdapterRoom, Packed};
 use crate::batch::Batch;
 use crate::config::ModelConfig;
 use crate::tensors::Tensors;
-use crate::transformer::{Loader, Scratch, Tap, Transformer, out_of_memory};
+use crate::transformer::{Loader, Pass, Scratch, Tap, Transformer, out_of_memory};
 use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::MeasureError;
@@ -125,6 +126,14 @@ pub trait Forward: Send {
         panic!("this model shows no hidden rows");
     }
 
+    /// Puts an adapter into a slot, in place of what was there, or empties it. Passes that name the slot
+    /// ([`Span::adapter`](crate::Span::adapter)) come after that; none that was launched and not waited for names it.
+    ///
+    /// Cost: packing its matrices. Fails where memory ends, or there is no such slot ([`LoadOptions::adapters`]).
+    fn set_adapter(&mut self, slot: usize, _adapter: Option<&Adapter>) -> Result<(), LoadError> {
+        Err(no_slot(slot, 0))
+    }
+
     /// All in one: `logits` is `[batch.logit_rows.len(), vocab_size]`.
     fn forward(&mut self, batch: &Batch, logits: &mut [f32]) {
         let vocab_size = self.config().vocab_size;
@@ -209,6 +218,8 @@ pub struct LoadOptions {
     pub image_directory: Option<PathBuf>,
     /// How keys and values are stored.
     pub kv_dtype: KvDtype,
+    /// Room for adapters beside the model.
+    pub adapters: AdapterRoom,
 }
 
 /// How far loading is, in bytes of weight files.
@@ -225,6 +236,8 @@ pub struct Runner<B: Backend> {
     backend: Arc<B>,
     config: ModelConfig,
     transformer: Transformer<B>,
+    /// By slot.
+    adapters: Vec<Option<Packed<B>>>,
     kv: B::KvCache,
     kv_shape: KvShape,
     scratch: Scratch<B>,
@@ -284,7 +297,8 @@ fn load_on<B: Backend>(
     let tensors = Tensors::of(&config, &weights);
     let bytes_total = tensors.check(&weights)?;
 
-    let scratch = Scratch::new(&*backend, &config, options.max_rows)?;
+    let mut scratch = Scratch::new(&*backend, &config, options.max_rows)?;
+    scratch.make_room(&*backend, &config, options.max_rows, options.adapters)?;
     let logits = backend.rows(options.max_logit_rows, config.vocab_size);
     let logits = logits.map_err(|oom| out_of_memory(oom, format!("logits of {} rows", options.max_logit_rows)))?;
     let ropes = rope_tables(&*backend, &config, max_model_len)?;
@@ -318,6 +332,7 @@ fn load_on<B: Backend>(
         backend,
         config,
         transformer,
+        adapters: (0..options.adapters.slots).map(|_| None).collect(),
         kv,
         kv_shape,
         scratch,
@@ -351,6 +366,10 @@ pub(crate) fn rope_tables<B: Backend>(
 
 fn no_tap(after: usize, why: &str) -> LoadError {
     LoadError::Option { option: "tap", problem: format!("rows after layer {after} are wanted, and {why}") }
+}
+
+fn no_slot(slot: usize, slots: usize) -> LoadError {
+    LoadError::Option { option: "max_loras", problem: format!("slot {slot} for an adapter, and there are {slots}") }
 }
 
 fn kv_shape(config: &ModelConfig, options: &LoadOptions) -> Result<KvShape, LoadError> {
@@ -530,8 +549,8 @@ impl<B: Backend> Forward for Runner<B> {
         Runner::limits(self).check(batch);
         // Of a pass that panics nothing is left to read.
         (self.pass, self.num_rows, self.num_wanted, self.held) = (self.pass + 1, 0, 0, 0..0);
-        let Runner { backend, config, transformer, kv, scratch, taps, .. } = self;
-        transformer.compute((backend, config), batch, kv, scratch, taps);
+        let Runner { backend, config, transformer, adapters, kv, scratch, taps, .. } = self;
+        transformer.compute(&Pass { backend: &**backend, config, adapters }, batch, kv, scratch, taps);
         (self.num_rows, self.num_wanted) = (batch.num_rows(), batch.logit_rows.len());
         self.hold(0);
         self.backend.submit();
@@ -595,6 +614,15 @@ impl<B: Backend> Forward for Runner<B> {
         let count = rows.len();
         let normed = transformer.hidden((backend, config), rows, scratch);
         backend.read(normed, 0..count, hidden, out);
+    }
+
+    fn set_adapter(&mut self, slot: usize, adapter: Option<&Adapter>) -> Result<(), LoadError> {
+        let slots = self.adapters.len();
+        let Some(place) = self.adapters.get_mut(slot) else { return Err(no_slot(slot, slots)) };
+        // What was there goes first: there is memory for one.
+        *place = None;
+        *place = adapter.map(|adapter| Packed::of(&*self.backend, &self.config, adapter)).transpose()?;
+        Ok(())
     }
 
     fn adopt_thread(&self) {

@@ -8,6 +8,7 @@
 //! The floats of a row depend on the weights and on that row's token history only (see [`kernels`]); everything here
 //! keeps that: a [`Batch`] may hold any rows of any sequences in any order, and no row's logits change.
 
+pub mod adapter;
 mod balance;
 pub mod batch;
 pub mod config;
@@ -19,6 +20,7 @@ pub mod sampler;
 mod tensors;
 mod transformer;
 
+pub use adapter::{Adapter, AdapterRoom};
 pub use batch::{Batch, Span};
 pub use config::{Family, GenerationBase, GenerationDefaults, GenerationSettings, ModelConfig, SAMPLING_DEFAULTS};
 pub use forward::{Forward, KvBudget, LoadOptions, Logits, Progress, Runner, Ticket, load, load_beside};

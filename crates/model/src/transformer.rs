@@ -14,6 +14,7 @@
 //! where the backend computes, and nothing here reads them: the pass is a list of operations, asked for in this order.
 //! In the last layer everything after attention is computed for the wanted rows only, since nothing reads the others.
 
+use crate::adapter::{AdapterRoom, AdapterScratch, At, Module, Packed, RowLists};
 use crate::balance::balance;
 use crate::batch::Batch;
 use crate::config::{HeadNorm, ModelConfig, NormPlacement};
@@ -108,6 +109,7 @@ impl<B: Backend> Linear<B> {
 
 impl<B: Backend> Mlp<B> {
     /// The first `rows` of `input`. `activated` is scratch.
+    /// One expert's.
     pub(crate) fn apply(
         &self,
         pass: &Pass<'_, B>,
@@ -119,12 +121,56 @@ impl<B: Backend> Mlp<B> {
         self.down.apply(pass.backend, activated, rows, out);
     }
 
+    /// The same with what some rows have beside it.
+    fn apply_adapted(
+        &self,
+        pass: &Pass<'_, B>,
+        at: &At<'_, '_, B>,
+        (input, rows): (&B::Rows, usize),
+        scratch: &mut Option<AdapterScratch<B>>,
+        activated: &mut B::Rows,
+        out: Out<'_, B::Rows>,
+    ) {
+        match scratch.as_mut().filter(|_| at.adapts(pass, Module::GateUp)) {
+            None => {
+                self.gate_up.apply(pass.backend, input, rows, Out::Gated(pass.config.activation, activated));
+            }
+            Some(scratch) => {
+                self.gate_up.apply(pass.backend, input, rows, Out::Store(&mut scratch.gate_up));
+                at.add_gate_up(pass, (input, rows), scratch);
+                At::gate(pass, rows, scratch, activated);
+            }
+        }
+        let out = apply(&self.down, pass.backend, (activated, rows), out);
+        at.add(pass, Module::Down, (activated, rows), scratch.as_mut(), out);
+    }
+
     fn matrices_mut(&mut self) -> [&mut B::Matrix; 2] {
         [&mut self.gate_up.matrix, &mut self.down.matrix]
     }
 
     pub(crate) fn bytes(&self, backend: &B) -> usize {
         self.gate_up.bytes(backend) + self.down.bytes(backend)
+    }
+}
+
+/// A product that stays where it was put, for what is still to be added.
+fn apply<'o, B: Backend>(
+    linear: &Linear<B>,
+    backend: &B,
+    (x, rows): (&B::Rows, usize),
+    out: Out<'o, B::Rows>,
+) -> &'o mut B::Rows {
+    match out {
+        Out::Store(out) => {
+            linear.apply(backend, x, rows, Out::Store(out));
+            out
+        }
+        Out::Add(out) => {
+            linear.apply(backend, x, rows, Out::Add(out));
+            out
+        }
+        Out::Gated(..) => unreachable!("a gate is not added to"),
     }
 }
 
@@ -144,6 +190,8 @@ pub(crate) struct Scratch<B: Backend> {
     wanted_attended: B::Rows,
     /// Kept for its memory; always empty between passes.
     spans: Vec<AttentionSpan<'static>>,
+    /// Which rows have which adapter.
+    lists: RowLists,
 }
 
 /// What lives within a block.
@@ -155,9 +203,25 @@ struct BlockScratch<B: Backend> {
     /// `[max_rows, width]` of the widest MLP.
     activated: B::Rows,
     experts: Option<ExpertScratch<B>>,
+    adapters: Option<AdapterScratch<B>>,
 }
 
 impl<B: Backend> Scratch<B> {
+    /// Memory for rows with adapters too.
+    pub(crate) fn make_room(
+        &mut self,
+        backend: &B,
+        config: &ModelConfig,
+        max_rows: usize,
+        room: AdapterRoom,
+    ) -> Result<(), LoadError> {
+        if room.slots > 0 {
+            self.blocks.adapters = Some(AdapterScratch::new(backend, config, max_rows, room)?);
+            self.lists = RowLists::with_room(max_rows, room.slots);
+        }
+        Ok(())
+    }
+
     /// Memory for steps of at most `max_rows` rows.
     pub(crate) fn new(backend: &B, config: &ModelConfig, max_rows: usize) -> Result<Scratch<B>, LoadError> {
         let of_rows = |oom: OutOfMemory| out_of_memory(oom, format!("activations of {max_rows} rows"));
@@ -169,6 +233,7 @@ impl<B: Backend> Scratch<B> {
             result: rows(if adds_at_once(config) { 0 } else { hidden })?,
             activated: rows(config.widest_mlp())?,
             experts: experts.transpose().map_err(of_rows)?,
+            adapters: None,
         };
         Ok(Scratch {
             x: rows(hidden)?,
@@ -178,6 +243,7 @@ impl<B: Backend> Scratch<B> {
             wanted_x: rows(hidden)?,
             wanted_attended: rows(heads.q_width())?,
             spans: Vec::with_capacity(max_rows),
+            lists: RowLists::default(),
         })
     }
 }
@@ -200,16 +266,20 @@ pub(crate) fn in_step<B: Backend>(
         start: span.start as usize,
         blocks: &batch.block_tables[span.table.start as usize..span.table.end as usize],
     }));
+    scratch.lists.fill(batch);
+    let listed = std::mem::take(&mut scratch.lists.listed);
     let step = backend.begin(StepArrays {
         token_ids: &batch.token_ids,
         positions: &batch.positions,
         slots: &batch.slots,
         spans: &spans,
         wanted: &batch.logit_rows,
+        listed: &listed,
     });
     work(&step, scratch);
     drop(step);
     scratch.spans = recycle(spans);
+    scratch.lists.listed = listed;
 }
 
 impl<B: Backend> Transformer<B> {
@@ -217,18 +287,18 @@ impl<B: Backend> Transformer<B> {
     /// nothing.
     pub(crate) fn compute(
         &self,
-        (backend, config): (&B, &ModelConfig),
+        pass: &Pass<'_, B>,
         batch: &Batch,
         kv: &mut B::KvCache,
         scratch: &mut Scratch<B>,
         taps: &mut [Tap<B>],
     ) {
-        let pass = Pass { backend, config };
+        let &Pass { backend, config, .. } = pass;
         in_step(backend, batch, scratch, |step, scratch| {
             let rows = batch.num_rows();
             backend.embed(step, &self.embed, &mut scratch.x);
             scale(backend, config.embedding_multiplier, &mut scratch.x, Extent { rows, width: config.hidden_size });
-            self.stack.run(&pass, (step, batch), Entry::Stream, scratch, kv, taps);
+            self.stack.run(pass, (step, batch), Entry::Stream, scratch, kv, taps);
         });
     }
 
@@ -322,14 +392,15 @@ impl<B: Backend> Stack<B> {
         kv: &mut B::KvCache,
         taps: &mut [Tap<B>],
     ) {
-        let &Pass { backend, config } = pass;
+        let &Pass { backend, config, .. } = pass;
         let (rows, wanted) = (batch.num_rows(), batch.logit_rows.len());
         let (hidden, layout) = (config.hidden_size, config.heads());
-        let Scratch { x, qkv, attended, blocks, wanted_x, wanted_attended, .. } = scratch;
+        let Scratch { x, qkv, attended, blocks, wanted_x, wanted_attended, lists, .. } = scratch;
         tap(pass, taps, 0, (x, rows));
         for (index, layer) in self.layers.iter().enumerate() {
+            let at = At { step, groups: &lists.groups, layer: index, narrow: false };
             if index > 0 || entry == Entry::Stream {
-                layer.project(pass, x, rows, blocks, qkv);
+                layer.project(pass, &at, (x, rows), blocks, qkv);
             }
             let rope = config.layers[index].rope.map(|rope| &self.ropes[rope]);
             let head_norms = layer.head_norms(config);
@@ -345,10 +416,11 @@ impl<B: Backend> Stack<B> {
             if narrow {
                 backend.gather_wanted(step, x, hidden, wanted_x);
                 backend.gather_wanted(step, attended, layout.q_width(), wanted_attended);
-                layer.finish(pass, wanted_attended, wanted, blocks, wanted_x);
+                let at = At { narrow, ..at };
+                layer.finish(pass, &at, (wanted_attended, wanted), blocks, wanted_x);
                 break;
             }
-            layer.finish(pass, attended, rows, blocks, x);
+            layer.finish(pass, &at, (attended, rows), blocks, x);
             tap(pass, taps, after, (x, rows));
             if after == self.layers.len() {
                 backend.gather_wanted(step, x, hidden, wanted_x);
@@ -376,9 +448,11 @@ impl<B: Backend> Stack<B> {
 }
 
 /// What stays the same throughout a pass.
-pub(crate) struct Pass<'a, B> {
+pub(crate) struct Pass<'a, B: Backend> {
     pub(crate) backend: &'a B,
     pub(crate) config: &'a ModelConfig,
+    /// By slot; none where no row can have one.
+    pub(crate) adapters: &'a [Option<Packed<B>>],
 }
 
 /// Whether blocks add to the residual stream as they are, so that their last product can do it.
@@ -412,7 +486,7 @@ fn add_result<B: Backend>(
     normed: &mut B::Rows,
     (x, rows): (&mut B::Rows, usize),
 ) {
-    let &Pass { backend, config } = pass;
+    let &Pass { backend, config, .. } = pass;
     if adds_at_once(config) {
         return;
     }
@@ -431,13 +505,15 @@ impl<B: Backend> Layer<B> {
     fn project(
         &self,
         pass: &Pass<'_, B>,
-        x: &mut B::Rows,
-        rows: usize,
+        at: &At<'_, '_, B>,
+        (x, rows): (&mut B::Rows, usize),
         scratch: &mut BlockScratch<B>,
         qkv: &mut B::Rows,
     ) {
-        let (input, _) = enter(pass, &self.attention_norms, (x, rows), &mut scratch.normed, &mut scratch.result);
+        let BlockScratch { normed, result, adapters, .. } = scratch;
+        let (input, _) = enter(pass, &self.attention_norms, (x, rows), normed, result);
         self.qkv.apply(pass.backend, input, rows, Out::Store(qkv));
+        at.add(pass, Module::Qkv, (input, rows), adapters.as_mut(), qkv);
     }
 
     fn head_norms(&self, config: &ModelConfig) -> HeadNorms<'_, B::Vector> {
@@ -453,18 +529,19 @@ impl<B: Backend> Layer<B> {
     fn finish(
         &self,
         pass: &Pass<'_, B>,
-        attended: &B::Rows,
-        rows: usize,
+        at: &At<'_, '_, B>,
+        (attended, rows): (&B::Rows, usize),
         scratch: &mut BlockScratch<B>,
         x: &mut B::Rows,
     ) {
-        let BlockScratch { normed, result, activated, experts } = scratch;
-        self.o.apply(pass.backend, attended, rows, exit(pass, x, result));
+        let BlockScratch { normed, result, activated, experts, adapters } = scratch;
+        let out = apply(&self.o, pass.backend, (attended, rows), exit(pass, x, result));
+        at.add(pass, Module::O, (attended, rows), adapters.as_mut(), out);
         add_result(pass, &self.attention_norms, result, normed, (x, rows));
 
         let (input, out) = enter(pass, &self.mlp_norms, (x, rows), normed, result);
         match &self.mlp {
-            MlpBlock::Dense(mlp) => mlp.apply(pass, (input, rows), activated, out),
+            MlpBlock::Dense(mlp) => mlp.apply_adapted(pass, at, (input, rows), adapters, activated, out),
             MlpBlock::Experts(mlp) => {
                 let scratch = experts.as_mut().expect("a model with experts has scratch for them");
                 mlp.apply(pass, (input, rows), scratch, activated, out);
@@ -493,17 +570,19 @@ impl<B: Backend> Layer<B> {
         kv: &mut B::KvCache,
         scratch: &mut Scratch<B>,
     ) {
-        let &Pass { backend, config } = pass;
+        let &Pass { backend, config, .. } = pass;
         let Scratch { qkv, attended, blocks, .. } = scratch;
         let &Place { rope, rule, positions, blocks: table } = place;
         let (layout, rows) = (config.heads(), positions.len());
         let spans = &[AttentionSpan { first_row: 0, num_rows: rows, start: 0, blocks: table }];
-        let step = backend.begin(StepArrays { token_ids: &[], positions, slots: positions, spans, wanted: &[] });
-        self.project(pass, x, rows, blocks, qkv);
+        let step =
+            backend.begin(StepArrays { token_ids: &[], positions, slots: positions, spans, wanted: &[], listed: &[] });
+        let at = At { step: &step, groups: &[], layer: 0, narrow: false };
+        self.project(pass, &at, (x, rows), blocks, qkv);
         let head_norms = self.head_norms(config);
         backend.rotate_and_store(&step, Rotation { layout, head_norms, rope, layer: 0 }, qkv, kv);
         backend.attend(&step, AttentionLayer { layout, rule, layer: 0 }, qkv, kv, attended);
-        self.finish(pass, attended, rows, blocks, x);
+        self.finish(pass, &at, (attended, rows), blocks, x);
     }
 
     /// Its matrices, in the order of packing.

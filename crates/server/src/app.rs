@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use engine::receipt::Provenance;
-use engine::{Observe, Prompt, RawRequest};
+use engine::{Observe, Prompt, RawRequest, Rejection, ValidatedRequest};
 use http_body_util::BodyExt;
 use roofline::Demands;
 use tokio::sync::{OnceCell, Semaphore};
@@ -43,6 +43,8 @@ pub(crate) struct App {
     pub(crate) engine: Arc<dyn Observe>,
     /// Names that the model answers to, the first being its own.
     pub(crate) models: Vec<String>,
+    /// Whether requests may load adapters.
+    pub(crate) runtime_adapters: bool,
     pub(crate) keys: ApiKeys,
     /// Whose pages may ask.
     pub(crate) site: Site,
@@ -107,6 +109,7 @@ impl App {
         let models = if names.is_empty() { vec![engine.model().name.clone()] } else { names.clone() };
         App {
             models,
+            runtime_adapters: options.runtime_adapters,
             keys: ApiKeys::new(&options.api_keys),
             site,
             access: AccessLog::start(engine.clone(), registry.clone(), options.slow, http.thoughts.clone()),
@@ -138,6 +141,23 @@ impl App {
             next_id: AtomicU64::new(0),
             engine,
         }
+    }
+
+    /// Every name that a request may ask for: the model's, then those of adapters.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let adapters = self.engine.model().adapters.list().into_iter().map(|adapter| adapter.name);
+        self.models.iter().cloned().chain(adapters).collect()
+    }
+
+    /// Whether a request may ask for it.
+    pub(crate) fn serves(&self, name: &str) -> bool {
+        self.models.iter().any(|own| own == name) || self.engine.model().adapters.has(name)
+    }
+
+    /// The engine's door, for what was asked of the model of this name.
+    pub(crate) fn validate(&self, raw: RawRequest, model: &str) -> Result<ValidatedRequest, Rejection> {
+        let is_own = self.models.iter().any(|own| own == model);
+        self.engine.validate(RawRequest { adapter: (!is_own).then(|| model.to_owned()), ..raw })
     }
 
     /// Seconds since 1970.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use engine::{Rejection, RequestError, SubmitError};
+use engine::{AdapterError, Rejection, RequestError, SubmitError};
 use serde::Serialize;
 use serde_json::json;
 
@@ -28,6 +28,7 @@ enum Kind {
     NotFound,
     MethodNotAllowed,
     SlowBody,
+    Conflict,
     TooLarge,
     UnsupportedMediaType,
     Internal,
@@ -298,6 +299,7 @@ impl ApiError {
             Kind::NotFound => StatusCode::NOT_FOUND,
             Kind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Kind::SlowBody => StatusCode::REQUEST_TIMEOUT,
+            Kind::Conflict => StatusCode::CONFLICT,
             Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Kind::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Kind::TooMany { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -445,6 +447,24 @@ impl From<RequestError> for ApiError {
             RequestError::Internal => ApiError::internal(),
             RequestError::ShuttingDown => ApiError::shutting_down(),
         }
+    }
+}
+
+/// What is wrong with an adapter's files is said as it is: whoever may name a directory of this machine has to know.
+impl From<AdapterError> for ApiError {
+    fn from(error: AdapterError) -> ApiError {
+        let (kind, code) = match &error {
+            AdapterError::Unknown { .. } => (Kind::NotFound, "adapter_not_found"),
+            AdapterError::InUse { .. } => (Kind::Conflict, "adapter_in_use"),
+            AdapterError::Stopped => return ApiError::shutting_down(),
+            AdapterError::Unsupported => (Kind::NotImplemented, "adapters_not_supported"),
+            AdapterError::Exists { .. } => (Kind::BadRequest, "adapter_exists"),
+            AdapterError::NoRoom | AdapterError::Full { .. } => (Kind::BadRequest, "too_many_adapters"),
+            AdapterError::Name => (Kind::BadRequest, "bad_adapter_name"),
+            AdapterError::Load { .. } => (Kind::BadRequest, "bad_adapter"),
+        };
+        let param = if code == "bad_adapter" { "lora_path" } else { "lora_name" };
+        ApiError::new(kind, Some(code), error.to_string()).with_param(param)
     }
 }
 

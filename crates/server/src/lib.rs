@@ -17,6 +17,7 @@
 //! stream, and the blocks are free within one step.
 
 mod access;
+mod adapters;
 mod answers;
 mod anthropic;
 mod app;
@@ -112,6 +113,8 @@ pub struct ServerOptions {
     pub trust_request_chat_template: bool,
     /// Where responses are kept; without it in memory.
     pub store_directory: Option<PathBuf>,
+    /// Let requests load adapters from directories of this machine, and unload them.
+    pub runtime_adapters: bool,
     /// Where files and batches are kept; without it there are none.
     pub batch_directory: Option<PathBuf>,
     /// Bytes of a request body.
@@ -152,6 +155,7 @@ impl Default for ServerOptions {
             max_logprobs: engine::MAX_LOGPROBS,
             trust_request_chat_template: false,
             store_directory: None,
+            runtime_adapters: false,
             batch_directory: None,
             body_limit: 8 << 20,
             max_connections: 4096,
@@ -234,6 +238,9 @@ pub enum ServeError {
         /// Why.
         source: std::io::Error,
     },
+    /// Two things of one name.
+    #[error("--lora-modules: '{0}' is a name of the model itself")]
+    AdapterName(String),
     /// A name that no request could ask for.
     #[error("a served model name must not be empty")]
     EmptyModelName,
@@ -257,6 +264,15 @@ impl Server {
         }
         if options.served_model_names.iter().any(String::is_empty) {
             return Err(ServeError::EmptyModelName);
+        }
+        let own_name = &engine.model().name;
+        let names = if options.served_model_names.is_empty() {
+            std::slice::from_ref(own_name)
+        } else {
+            &options.served_model_names
+        };
+        if let Some(adapter) = engine.model().adapters.list().into_iter().find(|it| names.contains(&it.name)) {
+            return Err(ServeError::AdapterName(adapter.name));
         }
         let site = Site::new(&Told {
             host: &options.host,

@@ -4,7 +4,8 @@
 //!
 //! Every number is read off the engine's step log at the moment of the scrape; nothing is counted twice. Each comes
 //! under our own name, and under vLLM's where it means the same there, so that existing dashboards work. Labels have
-//! fixed sets of values: nothing that a client sends becomes one.
+//! fixed sets of values: nothing that a client sends becomes one, but for names of adapters, which are loaded by whoever
+//! runs the server or whom that lets.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter, Write};
@@ -13,7 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use engine::ledger::Owner;
-use engine::{DeviceLimits, Exemplar, Histogram, PhaseWork, Predictions, ServiceClass, SpotChecked, Stats};
+use engine::{
+    AdapterInfo, Adapters, DeviceLimits, Exemplar, Histogram, PhaseWork, Predictions, ServiceClass, SpotChecked, Stats,
+};
 use roofline::{Demands, LimitShares};
 use scheduler::{Nanos, NoDrafts, PromiseKind, Targets};
 
@@ -102,6 +105,8 @@ pub(crate) struct Sources<'a> {
     pub(crate) demands: &'a Demands,
     /// The engine's time.
     pub(crate) now: Nanos,
+    pub(crate) adapters: &'a Adapters,
+    pub(crate) unix_seconds: u64,
 }
 
 /// The whole page.
@@ -120,6 +125,7 @@ pub(crate) fn render(sources: &Sources<'_>, exposition: Exposition<'_>) -> Strin
             page.own(name, "gauge", help, target.as_secs_f64());
         }
     }
+    adapters(&mut page, sources);
     promises(&mut page, stats);
     counters(&mut page, stats);
     work(&mut page, sources);
@@ -216,6 +222,27 @@ fn outlook(page: &mut Page<'_>, stats: &Stats) {
             }
         }
     }
+}
+
+/// vLLM's one line about adapters: names in labels, and the time as the value. Only where there may be some.
+fn adapters(page: &mut Page<'_>, sources: &Sources<'_>) {
+    if sources.adapters.most() == 0 {
+        return;
+    }
+    let list = sources.adapters.list();
+    let names = |of: fn(&AdapterInfo) -> usize| {
+        let used = list.iter().filter(|adapter| of(adapter) > 0).map(|adapter| escaped(&adapter.name).to_string());
+        used.collect::<Vec<_>>().join(",")
+    };
+    let labels = format!(
+        "max_lora=\"{}\",waiting_lora_adapters=\"{}\",running_lora_adapters=\"{}\"",
+        sources.adapters.most(),
+        names(|adapter| adapter.waiting),
+        names(|adapter| adapter.running)
+    );
+    page.family("vllm:lora_requests_info", "gauge", "Adapters that requests run and wait with; the time as its value.");
+    page.sample("vllm:lora_requests_info", &labels, sources.unix_seconds);
+    page.own("lora_adapters", "gauge", "Adapters that are loaded.", list.len());
 }
 
 /// What was promised when requests came, and what became of it.
@@ -577,7 +604,18 @@ mod tests {
         let (_, shape) = roofline::ModelShape::known().next().expect("there are known models");
         let demands = &shape.demands(engine::WeightClass::Bf16, engine::KvDtype::Bf16);
         let (limits, now) = (None, Nanos(0));
-        let sources = Sources { stats: &stats, http: &http, text: &text, model: "m", targets, limits, demands, now };
+        let sources = Sources {
+            stats: &stats,
+            http: &http,
+            text: &text,
+            model: "m",
+            targets,
+            limits,
+            demands,
+            now,
+            adapters: &Adapters::default(),
+            unix_seconds: 0,
+        };
         let page = render(&sources, Exposition::Text);
         let open = render(&sources, Exposition::OpenMetrics(&|_| unreachable!("nothing was observed")));
         let names = |page: &str| {

@@ -35,7 +35,7 @@ use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
 use crate::requests::Question;
 use crate::timeline::Asker;
-use crate::{anthropic, batch, live, llama, metrics, ollama, plan, requests, responses, vectors, without};
+use crate::{adapters, anthropic, batch, live, llama, metrics, ollama, plan, requests, responses, vectors, without};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 75] = [
+static TABLE: [Route; 77] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::POST, "/v1/responses", |by| on(by, responses::create)),
@@ -112,6 +112,8 @@ static TABLE: [Route; 75] = [
     (Method::GET, "/v1/health", |by| on(by, health)),
     (Method::GET, "/v1/models", |by| on(by, list_models)),
     (Method::GET, "/v1/models/{*model}", |by| on(by, show_model)),
+    (Method::POST, "/v1/load_lora_adapter", |by| on(by, adapters::load)),
+    (Method::POST, "/v1/unload_lora_adapter", |by| on(by, adapters::unload)),
     (Method::GET, "/v1/requests", |by| on(by, list_requests)),
     (Method::GET, "/v1/requests/{id}/timeline", |by| on(by, show_timeline)),
     (Method::GET, "/v1/requests/{id}/without/{other}", |by| on(by, without::ask)),
@@ -448,12 +450,12 @@ async fn list_models(State(app): State<Arc<App>>, headers: HeaderMap) -> Respons
     if Words::are_anthropics(&headers) {
         return json_body(anthropic::model_list(&app).to_string());
     }
-    let cards: Vec<Value> = app.models.iter().map(|name| model_card(&app, name)).collect();
+    let cards: Vec<Value> = app.names().iter().map(|name| model_card(&app, name)).collect();
     json_body(json!({"object": "list", "data": cards}).to_string())
 }
 
 async fn show_model(State(app): State<Arc<App>>, Path(name): Path<String>, headers: HeaderMap) -> Caught<Response> {
-    if !app.models.contains(&name) {
+    if !app.serves(&name) {
         return Err(ApiError::unknown_model());
     }
     let card = if Words::are_anthropics(&headers) { anthropic::model_card } else { model_card };
@@ -461,14 +463,20 @@ async fn show_model(State(app): State<Arc<App>>, Path(name): Path<String>, heade
 }
 
 fn model_card(app: &App, name: &str) -> Value {
+    let model = app.engine.model();
+    let adapter = model.adapters.list().into_iter().find(|adapter| adapter.name == name);
+    let (root, parent) = match &adapter {
+        Some(adapter) => (adapter.path.display().to_string(), Some(&app.models[0])),
+        None => (model.name.clone(), None),
+    };
     json!({
         "id": name,
         "object": "model",
         "created": app.started,
         "owned_by": "twostroke",
-        "root": app.engine.model().name,
-        "parent": null,
-        "max_model_len": app.engine.model().max_model_len,
+        "root": root,
+        "parent": parent,
+        "max_model_len": model.max_model_len,
     })
 }
 
@@ -539,6 +547,8 @@ async fn show_metrics(
         limits: limits.as_ref(),
         demands: &app.demands,
         now: app.engine.now(),
+        adapters: &app.engine.model().adapters,
+        unix_seconds: app.now(),
     };
     let headers = [(header::CONTENT_TYPE, exposition.content_type()), (header::VARY, "accept")];
     (headers, metrics::render(&sources, exposition)).into_response()

@@ -13,15 +13,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use checkpoint::Checkpoint;
+use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Cpu, CpuOptions, DeviceInfo, Isa, KvDtype, Reference, WeightClass, threads};
 use launch::machine;
-use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
+use model::{Adapter, AdapterRoom, Batch, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
 use roofline::PassWork;
 use serde_json::{Value, json};
 
-use crate::commands::{cost_model, guesses};
+use crate::commands::{cost_model, guesses, loras};
 use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, Bound, Demands, LimitShares, Peaks, bandwidth, operations};
@@ -38,6 +38,9 @@ pub(crate) fn bench(flags: &BenchFlags) -> Result<(), Failure> {
     }
     if let Some(acceptance) = flags.synthetic_acceptance {
         return guesses::guesses(flags, acceptance);
+    }
+    if let Some(adapters) = flags.synthetic_loras {
+        return loras::loras(flags, adapters);
     }
     let checkpoint = models::open(flags.model.model.as_deref())?;
     let config = ModelConfig::load(&checkpoint).map_err(|error| models::load_failure(&checkpoint, &error))?;
@@ -82,7 +85,7 @@ impl Test {
     }
 
     /// Tokens that one repetition counts.
-    fn tokens(&self) -> usize {
+    pub(super) fn tokens(&self) -> usize {
         self.n_prompt + self.n_gen * self.parallel
     }
 }
@@ -144,6 +147,17 @@ impl Subject {
         isa: Option<Isa>,
         tests: &[Test],
     ) -> Result<Subject, Failure> {
+        Subject::load_with(checkpoint, flags, isa, tests, AdapterRoom::default())
+    }
+
+    /// The same with room for adapters.
+    pub(super) fn load_with(
+        checkpoint: &Checkpoint,
+        flags: &ModelFlags,
+        isa: Option<Isa>,
+        tests: &[Test],
+        adapters: AdapterRoom,
+    ) -> Result<Subject, Failure> {
         let most = |f: fn(&Test) -> usize| tests.iter().map(f).max().expect("there is a test");
         let parallel = most(|test| test.parallel);
         let chosen = models::weights(flags, checkpoint)?;
@@ -157,6 +171,7 @@ impl Subject {
             block_size: BLOCK_SIZE,
             image_directory: models::packed_cache(flags),
             kv_dtype: flags.kv_dtype.dtype(),
+            adapters,
         };
         let bar = Progress::new("loading");
         let mut progress = |p: model::Progress| bar.at(p.bytes_done, p.bytes_total);
@@ -193,11 +208,28 @@ impl Subject {
     /// Seconds of each repetition, fewer if `stop` says so. A thread of its own computes, because the one that computes
     /// is pinned to a core.
     pub(super) fn run(&mut self, test: &Test, repetitions: usize, stop: &AtomicBool) -> Vec<f64> {
+        self.run_through(test, 0, repetitions, stop)
+    }
+
+    /// Puts an adapter into a slot.
+    pub(super) fn set_adapter(&mut self, slot: usize, adapter: &Adapter) -> Result<(), LoadError> {
+        self.forward.set_adapter(slot, Some(adapter))
+    }
+
+    /// The same through so many adapters, by sequence in turns; 0: none.
+    pub(super) fn run_through(
+        &mut self,
+        test: &Test,
+        adapters: usize,
+        repetitions: usize,
+        stop: &AtomicBool,
+    ) -> Vec<f64> {
         let vocab_size = self.demands.shape.vocab;
         let forward = &mut self.forward;
         let work = || {
             forward.adopt_thread();
-            let mut passes = Passes { stop, forward: &mut **forward, vocab_size, test, batch: Batch::default() };
+            let batch = Batch::default();
+            let mut passes = Passes { stop, forward: &mut **forward, vocab_size, test, adapters, batch };
             passes.fill();
             passes.once(); // warms up caches, pages and threads
             let timed = |_| {
@@ -246,6 +278,7 @@ struct Passes<'a> {
     forward: &'a mut dyn Forward,
     vocab_size: usize,
     test: &'a Test,
+    adapters: usize,
     batch: Batch,
 }
 
@@ -311,7 +344,8 @@ impl Passes<'_> {
         }
         batch.block_tables.extend((first_block..first_block + blocks).map(|block| block as u32));
         let table = table..table + blocks as u32;
-        batch.spans.push(Span { first_row, num_rows: len as u32, start: start as u32, table });
+        let adapter = (self.adapters > 0).then(|| (sequence % self.adapters) as u32);
+        batch.spans.push(Span { first_row, num_rows: len as u32, start: start as u32, table, adapter });
     }
 }
 

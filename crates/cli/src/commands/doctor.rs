@@ -211,6 +211,7 @@ fn check_options(kv_dtype: KvDtype) -> LoadOptions {
         block_size: 32,
         image_directory: None,
         kv_dtype,
+        adapters: model::AdapterRoom::default(),
     }
 }
 
@@ -221,7 +222,7 @@ fn logits<F: Forward>(runner: Result<F, LoadError>, checkpoint: &Checkpoint) -> 
         token_ids: rows.clone().map(|row| row * 7 + 300).collect(),
         positions: rows.clone().collect(),
         slots: rows.collect(),
-        spans: vec![Span { first_row: 0, num_rows: CHECK_ROWS, start: 0, table: 0..1 }],
+        spans: vec![Span { first_row: 0, num_rows: CHECK_ROWS, start: 0, table: 0..1, adapter: None }],
         block_tables: vec![0],
         logit_rows: vec![CHECK_ROWS - 1],
     };

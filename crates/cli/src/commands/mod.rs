@@ -7,6 +7,7 @@ pub(crate) mod cost_model;
 pub(crate) mod doctor;
 pub(crate) mod guesses;
 pub(crate) mod lab;
+pub(crate) mod loras;
 pub(crate) mod plan;
 pub(crate) mod quality;
 pub(crate) mod quantize;

@@ -67,6 +67,7 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
         block_size: BLOCK_SIZE,
         image_directory: None,
         kv_dtype: flags.model.kv_dtype.dtype(),
+        adapters: model::AdapterRoom::default(),
     };
     let other = flags.reference.as_deref().map(|name| models::open_for("--reference", name)).transpose()?;
     if let Some(other) = &other {
@@ -361,7 +362,13 @@ pub(super) fn fill(batch: &mut Batch, tokens: &[u32], rows: Range<usize>, wanted
     batch.slots.extend(rows.clone().map(|slot| slot as u32));
     let blocks = rows.end.div_ceil(BLOCK_SIZE) as u32;
     batch.block_tables.extend(0..blocks);
-    batch.spans.push(Span { first_row: 0, num_rows: rows.len() as u32, start: rows.start as u32, table: 0..blocks });
+    batch.spans.push(Span {
+        first_row: 0,
+        num_rows: rows.len() as u32,
+        start: rows.start as u32,
+        table: 0..blocks,
+        adapter: None,
+    });
     batch.logit_rows.extend(wanted.map(|row| (row - rows.start) as u32));
 }
 

@@ -137,6 +137,7 @@ fn measure(
         block_size: BLOCK_SIZE,
         image_directory: None,
         kv_dtype: KvDtype::Bf16,
+        adapters: model::AdapterRoom::default(),
     };
     let cpu = Cpu::new(CpuOptions { threads: flags.threads, ..CpuOptions::default() }).map_err(Failure::usage)?;
     let watched = Watched::new(Float32::new(flags.threads).map_err(Failure::usage)?, cpu);

@@ -12,6 +12,7 @@ use std::time::Duration;
 use engine::{Chat, ChatMessage, Engine, FinishReason, Output, Prompt, PromptProgress, RawRequest, Timings, Usage};
 use kernels::limits::Limits;
 use launch::Settings;
+use model::Adapter;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -22,6 +23,9 @@ use crate::figures::{self, Demands, Figures, LimitShares, PassWork, Peaks, Phase
 use crate::flags::RunFlags;
 use crate::signals::Ends;
 use crate::{environment, models, narrower};
+
+/// What the adapter of `--lora` is called.
+const ADAPTER: &str = "lora";
 
 /// Runs the command.
 pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
@@ -45,11 +49,16 @@ pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
 
 /// One sequence at a time; everything else is the engine's default.
 fn settings(flags: &RunFlags) -> Result<Settings, Failure> {
+    // Room for the one that there is.
+    let rank = flags.lora.as_deref().map(Adapter::stated_rank).transpose().map_err(Failure::usage)?;
+    let max_adapter_rank = rank.unwrap_or(1);
     Ok(Settings {
         max_model_len: flags.max_model_len,
         max_num_seqs: 1,
         max_num_batched_tokens: Some(flags.max_num_batched_tokens),
         kv_cache_bytes: flags.kv_cache_memory_bytes,
+        adapters: flags.lora.iter().map(|path| (ADAPTER.to_owned(), path.clone())).collect(),
+        max_adapter_rank,
         hash_key: environment::random_bytes()?,
         seed: u64::from_le_bytes(environment::random_bytes()?[..8].try_into().expect("8 of 32 bytes")),
         ..models::settings(&flags.model)
@@ -181,6 +190,7 @@ impl Session<'_> {
             ignore_eos: self.flags.ignore_eos,
             now: Some(environment::now()),
             shown_tokens: self.voice.shown.clone(),
+            adapter: self.flags.lora.as_ref().map(|_| ADAPTER.to_owned()),
             progress: io::stderr().is_terminal() && !self.flags.quiet,
             ..RawRequest::new(prompt)
         }

@@ -115,6 +115,10 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
         tpot: flags.tpot_slo,
         refuse_late: flags.refuse_late,
         speculation: speculation(flags)?,
+        adapters: flags.lora_modules.iter().map(|module| (module.name.clone(), module.path.clone())).collect(),
+        max_adapters: flags.max_loras,
+        max_adapter_rank: flags.max_lora_rank,
+        runtime_adapters: flags.allow_runtime_lora,
         spot_check: flags.spot_check,
         record: flags.record.clone(),
         seed: flags.seed.unwrap_or(chance),
@@ -179,6 +183,7 @@ fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option
         max_logprobs: flags.max_logprobs,
         trust_request_chat_template: flags.trust_request_chat_template,
         store_directory: flags.store.clone(),
+        runtime_adapters: flags.allow_runtime_lora,
         batch_directory: flags.batch_dir.clone(),
         drain_limit: Duration::from_secs(flags.drain_timeout),
         ui: !flags.no_ui,
@@ -202,6 +207,11 @@ fn announce(flags: &ServeFlags, settings: &Settings, (engine, limits): (&Engine,
         false => start_lines(settings, model, limits, found),
     };
     let _ = put_line(&text);
+    let adapters: Vec<String> = model.adapters.list().into_iter().map(|adapter| adapter.name).collect();
+    if model.adapters.most() > 0 {
+        let names = if adapters.is_empty() { "none yet".to_owned() } else { adapters.join(", ") };
+        note(&format!("adapters: {names}; room for {} of rank {}", model.adapters.most(), settings.max_adapter_rank));
+    }
     for notice in &model.notices {
         note(&format!("note: {notice}"));
     }

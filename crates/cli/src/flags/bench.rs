@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::shared::ModelFlags;
-use super::values::{count_or_zero, instruction_set, rows, seats, share};
+use super::values::{adapters, count_or_zero, instruction_set, rank, rows, seats, share};
 
 /// Flags of `bench`.
 #[derive(Args, Debug)]
@@ -35,6 +35,13 @@ pub(crate) struct BenchFlags {
     /// engine with and without them in turns.
     #[arg(long, value_name = "A", value_parser = share, conflicts_with_all = ["n_prompt", "n_depth", "batch_size", "output", "cost_model"])]
     pub(crate) synthetic_acceptance: Option<f64>,
+    /// Instead of all that: what so many adapters (LoRA) of random numbers cost -B streams that decode -n steps, each
+    /// through one of them, in turns with none.
+    #[arg(long, value_name = "N", value_parser = adapters, conflicts_with_all = ["n_prompt", "batch_size", "output", "cost_model", "synthetic_acceptance"])]
+    pub(crate) synthetic_loras: Option<usize>,
+    /// The rank of those.
+    #[arg(long, value_name = "N", value_parser = rank, default_value = "16", requires = "synthetic_loras")]
+    pub(crate) lora_rank: usize,
     /// Repetitions of each test.
     #[arg(short = 'r', long, value_name = "N", value_parser = seats, default_value = "5")]
     pub(crate) repetitions: usize,

@@ -1,5 +1,7 @@
 //! Flags of `run`: one answer or a chat: the model, how answers are drawn, what is printed.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::shared::ModelFlags;
@@ -55,6 +57,9 @@ pub(crate) struct RunFlags {
     /// Rows of one forward pass: prompts are read in chunks of this size.
     #[arg(long, value_name = "N", value_parser = rows, default_value = "512")]
     pub(crate) max_num_batched_tokens: usize,
+    /// Answer through a low-rank adapter (LoRA), a directory as peft writes it.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) lora: Option<PathBuf>,
     /// Memory of the KV cache (4GiB, 500MB, 2G; a bare number is bytes). Default: what the context needs.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) kv_cache_memory_bytes: Option<u64>,

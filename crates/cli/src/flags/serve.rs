@@ -9,8 +9,8 @@ use model::GenerationBase;
 
 use super::shared::ModelFlags;
 use super::values::{
-    chat_template, count, generation_config, many, object, reasoning_parser, rows, rows_or_zero, seats, share, size,
-    speculation, swap_disk, target, time, tool_call_parser,
+    LoraModule, adapters, chat_template, count, generation_config, lora_module, many, object, rank, reasoning_parser,
+    rows, rows_or_zero, seats, share, size, speculation, swap_disk, target, time, tool_call_parser,
 };
 
 /// When the next tokens are guessed.
@@ -203,6 +203,21 @@ pub(crate) struct ServeFlags {
     /// {"method": "ngram"} leaves out earlier answers; num_speculative_tokens is the most for one stream in one step.
     #[arg(long, value_name = "JSON", value_parser = speculation, conflicts_with = "speculate")]
     pub(crate) speculative_config: Option<engine::Speculation>,
+    /// Low-rank adapters (LoRA) beside the model, as peft writes them: NAME=DIR, or JSON with "name" and "path". Requests
+    /// ask for one by its name, as for a model. May be repeated, and takes several.
+    #[arg(long, value_name = "NAME=DIR", num_args = 1.., value_parser = lora_module)]
+    pub(crate) lora_modules: Vec<LoraModule>,
+    /// Adapters that there may be at a time; memory is set aside for all of them. Default: as many as --lora-modules
+    /// names, and 4 more with --allow-runtime-lora.
+    #[arg(long, value_name = "N", value_parser = adapters)]
+    pub(crate) max_loras: Option<usize>,
+    /// Largest rank of an adapter, up to 512; memory is set aside for it.
+    #[arg(long, value_name = "N", value_parser = rank, default_value = "16")]
+    pub(crate) max_lora_rank: usize,
+    /// Let requests load adapters from directories of this machine, and unload them (POST /v1/load_lora_adapter,
+    /// /v1/unload_lora_adapter), as vLLM does with VLLM_ALLOW_RUNTIME_LORA_UPDATING. Every key may.
+    #[arg(long)]
+    pub(crate) allow_runtime_lora: bool,
     /// The share of the answers (0.001: one of a thousand) that is computed again in this server while it is idle, and
     /// compared bit by bit: twostroke_spot_checks_total in /metrics, and an error in the log for one that differs. They
     /// take at most an eighth of the KV cache, a request that comes goes first, and what there is no time for is dropped.

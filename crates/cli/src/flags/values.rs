@@ -1,10 +1,11 @@
 //! How values of flags are written, and where they have to lie: sizes, counts, times, rates, names.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::SwapDisk;
 use model::GenerationBase;
+use serde_json::Value;
 use server::SpeechOptions;
 use text::chat_template::MAX_SOURCE_BYTES;
 
@@ -105,7 +106,7 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
 }
 
 /// An object in JSON.
-pub(crate) fn object(text: &str) -> Result<serde_json::Map<String, serde_json::Value>, String> {
+pub(crate) fn object(text: &str) -> Result<serde_json::Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|error| format!("no object in JSON: {error}"))
 }
 
@@ -265,6 +266,49 @@ fn within(number: usize, least: usize, most: usize) -> Result<usize, String> {
         _ if number > most => Err(format!("must be at most {most}")),
         _ => Ok(number),
     }
+}
+
+/// An adapter's name and directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LoraModule {
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+}
+
+/// `NAME=DIR`, or an object with vLLM's keys.
+pub(crate) fn lora_module(text: &str) -> Result<LoraModule, String> {
+    let wrong = || "not NAME=DIR, such as sql=/srv/adapters/sql".to_string();
+    let (name, path) = if text.trim_start().starts_with('{') {
+        let Ok(Value::Object(mut fields)) = serde_json::from_str(text) else {
+            return Err("not a JSON object".to_string());
+        };
+        fields.remove("base_model_name");
+        let (name, path) = (fields.remove("name"), fields.remove("path"));
+        if let Some(other) = fields.keys().next() {
+            return Err(format!("{other:?} is not known; name and path are"));
+        }
+        match (name, path) {
+            (Some(Value::String(name)), Some(Value::String(path))) => (name, path),
+            _ => return Err("name and path must be there, as strings".to_string()),
+        }
+    } else {
+        let (name, path) = text.split_once('=').ok_or_else(wrong)?;
+        (name.to_string(), path.to_string())
+    };
+    match name.is_empty() || path.is_empty() {
+        true => Err(wrong()),
+        false => Ok(LoraModule { name, path: path.into() }),
+    }
+}
+
+/// How many adapters there may be.
+pub(crate) fn adapters(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|count| *count <= 1024).ok_or_else(|| "not a number from 0 to 1024".to_string())
+}
+
+/// The rank of an adapter.
+pub(crate) fn rank(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|rank| (1..=512).contains(rank)).ok_or_else(|| "not a number from 1 to 512".to_string())
 }
 
 /// A directory and a size, apart at the last colon.

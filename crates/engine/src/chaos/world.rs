@@ -1062,5 +1062,6 @@ pub(super) fn model_info(
         calibrated,
         targets: Targets::default(),
         origin: Origin::default(),
+        adapters: crate::Adapters::default(),
     }
 }

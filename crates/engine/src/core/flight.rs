@@ -69,7 +69,8 @@ impl EngineCore {
             self.active.get(&sequence.request_id()).map_or(OfPrompt::Nothing, |active| active.of_prompt)
         };
         let Flight { step, batch, logit_rows, guesses, .. } = &mut flight;
-        lower(step, &self.scheduler, of_prompt, guesses, batch, logit_rows);
+        let adapter = |sequence: &Sequence| self.active.get(&sequence.request_id())?.request.adapter_slot();
+        lower(step, &self.scheduler, (of_prompt, adapter), guesses, batch, logit_rows);
         self.tell_beginnings(now);
         flight.ticket = ticket(&mut *self.forward, &flight.batch);
         self.flights.push_back(flight);

@@ -3,7 +3,7 @@
 use std::path::{Component, Path};
 
 use ::model::draft::{self, Feature, Medusa};
-use ::model::{Forward, KvBudget, LoadOptions, ModelConfig, Runner};
+use ::model::{AdapterRoom, Forward, KvBudget, LoadOptions, ModelConfig, Runner};
 use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::{Backend, KvShape, WeightClass};
 use text::tokenizer::Tokenizer;
@@ -116,6 +116,8 @@ impl DraftFiles {
                     kv_blocks: KvBudget::Blocks(blocks),
                     // Small, and packed before the target has its first request.
                     image_directory: None,
+                    // Adapters are the target's: without them it guesses a little worse.
+                    adapters: AdapterRoom::default(),
                     ..options.clone()
                 };
                 let model = ::model::load_beside(target, &self.checkpoint, &options, &mut |_| {}).map_err(wrong)?;

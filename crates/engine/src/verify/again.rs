@@ -111,7 +111,7 @@ impl Again {
             }
         }
         let (num_rows, start) = (rows.len() as u32, rows.start as u32);
-        batch.spans.push(Span { first_row: 0, num_rows, start, table: 0..blocks });
+        batch.spans.push(Span { first_row: 0, num_rows, start, table: 0..blocks, adapter: None });
         let ticket = forward.launch(batch);
         let done = forward.wait(ticket);
         for row in 0..done.rows() {

@@ -473,7 +473,7 @@ impl<B: Backend> Passes for Network<B> {
         let backend = &**backend;
         let (count, eps) = (batch.num_rows(), config.rms_norm_eps);
         let extent = Extent { rows: count, width: config.hidden_size };
-        let pass = Pass { backend, config };
+        let pass = Pass { backend, config, adapters: &[] };
         in_step(backend, batch, scratch, |step, scratch| {
             let Rows { given, given_normed, feature, feature_normed, embedding, embedding_normed, .. } = own;
             // The feature, and its norm.

@@ -298,7 +298,7 @@ impl<'e> Calibrator<'e> {
     /// Sends a window through a layer.
     fn apply(&mut self, layer: &Layer<Observed>, index: usize, x: &mut [f32]) {
         let config = &self.export.config;
-        let pass = Pass { backend: &self.backend, config };
+        let pass = Pass { backend: &self.backend, config, adapters: &[] };
         let rope = config.layers[index].rope.map(|rope| &self.ropes[rope]);
         let rows = x.len() / config.hidden_size;
         let place = Place {

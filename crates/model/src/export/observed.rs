@@ -5,8 +5,9 @@ use kernels::limits::MeasureError;
 use kernels::pointwise::gated;
 use kernels::quant::Gram;
 use kernels::{
-    Attention, BlockFormat, BlockSource, Device, DeviceInfo, DeviceLimits, Float32, HostBackend, Int4Source,
-    Int8Source, KvShape, MatrixShape, Out, OutOfMemory, RotateAndStore, RoutingRule, RowSource, WeightClass,
+    Activation, Attention, BlockFormat, BlockSource, Device, DeviceInfo, DeviceLimits, Float32, HostBackend,
+    Int4Source, Int8Source, KvShape, MatrixShape, Out, OutOfMemory, RotateAndStore, RoutingRule, RowSource,
+    WeightClass,
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -209,6 +210,10 @@ impl HostBackend for Observed {
 
     fn softcap(&self, cap: f32, x: &mut [f32]) {
         self.exact.softcap(cap, x);
+    }
+
+    fn gate(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
+        self.exact.gate(activation, gate_up, width, out);
     }
 
     fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {

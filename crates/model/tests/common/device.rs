@@ -40,6 +40,7 @@ struct OwnedStep {
     slots: Vec<u32>,
     spans: Vec<Span>,
     wanted: Vec<u32>,
+    listed: Vec<u32>,
 }
 
 struct Span {
@@ -68,6 +69,7 @@ impl OwnedStep {
             slots: arrays.slots.to_vec(),
             spans: arrays.spans.iter().map(Span::of).collect(),
             wanted: arrays.wanted.to_vec(),
+            listed: arrays.listed.to_vec(),
         }
     }
 
@@ -80,6 +82,7 @@ impl OwnedStep {
             slots: &self.slots,
             spans: &spans,
             wanted: &self.wanted,
+            listed: &self.listed,
         })
     }
 }
@@ -379,6 +382,31 @@ impl Backend for Remote {
             arena.change(out, |arena, out| {
                 arena.steps[&step].with(|step| reference.gather_wanted(step, &arena.rows[&from], width, out));
             });
+        });
+    }
+
+    fn gather_listed(&self, step: &Place, list: Range<usize>, from: &Place, width: usize, out: &mut Place) {
+        let (step, from, out) = (step.0, from.0, out.0);
+        self.ask(move |reference, arena| {
+            arena.change(out, |arena, out| {
+                arena.steps[&step].with(|step| reference.gather_listed(step, list, &arena.rows[&from], width, out));
+            });
+        });
+    }
+
+    fn add_listed(&self, step: &Place, list: Range<usize>, y: &Place, width: usize, x: &mut Place) {
+        let (step, y, x) = (step.0, y.0, x.0);
+        self.ask(move |reference, arena| {
+            arena.change(x, |arena, x| {
+                arena.steps[&step].with(|step| reference.add_listed(step, list, &arena.rows[&y], width, x));
+            });
+        });
+    }
+
+    fn gate(&self, activation: Activation, gate_up: &Place, extent: Extent, out: &mut Place) {
+        let (gate_up, out) = (gate_up.0, out.0);
+        self.ask(move |reference, arena| {
+            arena.change(out, |arena, out| Backend::gate(reference, activation, &arena.rows[&gate_up], extent, out));
         });
     }
 

@@ -50,7 +50,7 @@ pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant
     let mut plan = Plan::of_one(Form::Messages, delivery, raw.stop.clone());
     let rule_field = wish.rule_field;
     plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
-    let request = app.engine.validate(raw).map_err(|rejection| rename(rejection.into(), rule_field))?;
+    let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into(), rule_field))?;
     plan.delivery.settled.see(asked, &request);
     plan.delivery.settled.hints.extend(has_beta.then_some(BETA));
     Ok(Job { requests: vec![request], plan, api: Arc::new(Anthropic) })

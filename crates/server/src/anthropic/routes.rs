@@ -43,8 +43,9 @@ pub(crate) async fn count_tokens(
 
 /// All models; there is one page of them.
 pub(crate) fn model_list(app: &App) -> Value {
-    let cards: Vec<Value> = app.models.iter().map(|name| model_card(app, name)).collect();
-    let (first, last) = (app.models.first(), app.models.last());
+    let names = app.names();
+    let cards: Vec<Value> = names.iter().map(|name| model_card(app, name)).collect();
+    let (first, last) = (names.first(), names.last());
     json!({"data": cards, "first_id": first, "last_id": last, "has_more": false})
 }
 

@@ -75,7 +75,7 @@ impl Begun {
         refuse_what_is_missing(&mut fields)?;
         fields.finish()?;
         let (asked, stop) = (raw.max_tokens, raw.stop.clone());
-        let request = app.engine.validate(raw).map_err(|rejection| {
+        let request = app.validate(raw, &delivery.model).map_err(|rejection| {
             ApiError::from(rejection)
                 .rename_param("prompt", prompt)
                 .rename_param("max_tokens", "n_predict")

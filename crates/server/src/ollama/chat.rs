@@ -55,7 +55,8 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         rule_field: Some("format"),
     };
     let hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
-    let request = app.engine.validate(raw).map_err(|rejection| options::rename(rejection.into(), "messages"))?;
+    let request =
+        app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "messages"))?;
     delivery.settled.see(asked, &request);
     let plan = Plan { hearing, ..Plan::of_one(Form::OllamaChat, delivery, stop) };
     Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan, api: Arc::new(api) })))

@@ -75,7 +75,8 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         };
         app.speech.settle(&mut raw, wish, app.engine.model())?
     };
-    let request = app.engine.validate(raw).map_err(|rejection| options::rename(rejection.into(), "prompt"))?;
+    let request =
+        app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "prompt"))?;
     delivery.settled.see(asked, &request);
     let plan = Plan { hearing, ..Plan::of_one(Form::OllamaGenerate, delivery, stop) };
     Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan, api: Arc::new(api) })))

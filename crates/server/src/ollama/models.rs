@@ -24,7 +24,7 @@ pub(super) fn tags(app: &App) -> Value {
         entry["size"] = weight_bytes(app).into();
         entry
     };
-    json!({"models": app.models.iter().map(entry).collect::<Vec<_>>()})
+    json!({"models": app.names().iter().map(entry).collect::<Vec<_>>()})
 }
 
 /// `GET /api/ps`: it is loaded as long as the server runs.
@@ -41,7 +41,7 @@ pub(super) fn ps(app: &App) -> Value {
         entry["context_length"] = model.max_model_len.into();
         entry
     };
-    json!({"models": app.models.iter().map(entry).collect::<Vec<_>>()})
+    json!({"models": app.names().iter().map(entry).collect::<Vec<_>>()})
 }
 
 /// `POST /api/show`.

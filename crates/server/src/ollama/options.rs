@@ -14,9 +14,9 @@ use crate::openai::{hints, structured};
 const TAG: &str = ":latest";
 
 /// The served model of this name, with or without the tag.
-pub(crate) fn served<'a>(app: &'a App, name: &str) -> Option<&'a str> {
-    let is_it = |served: &&String| *served == name || name.strip_suffix(TAG) == Some(served.as_str());
-    app.models.iter().find(is_it).map(String::as_str)
+pub(crate) fn served(app: &App, name: &str) -> Option<String> {
+    let is_it = |served: &String| served == name || name.strip_suffix(TAG) == Some(served.as_str());
+    app.names().into_iter().find(is_it)
 }
 
 /// The name as Ollama lists it.
@@ -38,7 +38,7 @@ pub(super) fn begin(mut body: Value, app: &App) -> Result<Begun, ApiError> {
     let hints = hints::take_of(&mut body, super::HINTS)?;
     let mut fields = Fields::of(body)?;
     let name = fields.string("model")?.unwrap_or_else(|| app.models[0].clone());
-    let model = served(app, &name).ok_or_else(ApiError::unknown_model)?.to_owned();
+    let model = served(app, &name).ok_or_else(ApiError::unknown_model)?;
     let delivery = Delivery::plain(model, fields.boolean("stream")?.unwrap_or(true), hints);
     for field in ["truncate", "shift"] {
         fields.only(field, &false.into(), "prompts are not cut: send what is to be read")?;

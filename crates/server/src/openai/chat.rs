@@ -54,7 +54,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
         rule_field: rule_field.as_deref(),
     };
     let hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
-    let request = app.engine.validate(raw).map_err(|rejection| {
+    let request = app.validate(raw, &delivery.model).map_err(|rejection| {
         // The door knows these two by the names they have in completions.
         ApiError::from(rejection)
             .rename_param("logprobs", "top_logprobs")

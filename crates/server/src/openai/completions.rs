@@ -73,7 +73,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
         if let Some(behind) = &suffix {
             fill(&mut raw, behind, app)?;
         }
-        let request = app.engine.validate(raw).map_err(|rejection| {
+        let request = app.validate(raw, &delivery.model).map_err(|rejection| {
             ApiError::from(rejection).rename_param("rule", rule_field.as_deref().unwrap_or_default())
         })?;
         delivery.settled.see(asked, &request);

@@ -101,7 +101,7 @@ impl Settled {
 pub(crate) fn model(fields: &mut Fields, app: &App) -> Result<String, ApiError> {
     match fields.string("model")? {
         None => Ok(app.models[0].clone()),
-        Some(name) if app.models.contains(&name) => Ok(name),
+        Some(name) if app.serves(&name) => Ok(name),
         Some(_) => Err(ApiError::unknown_model()),
     }
 }

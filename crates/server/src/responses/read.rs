@@ -38,7 +38,8 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     let Asked { mut raw, mut plan, api, wish } = asked(body, app, tenant)?;
     let (asked, rule_field) = (raw.max_tokens, wish.rule_field.map(str::to_owned));
     plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
-    let request = app.engine.validate(raw).map_err(|rejection| rename(rejection.into(), rule_field.as_deref()))?;
+    let request =
+        app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into(), rule_field.as_deref()))?;
     plan.delivery.settled.see(asked, &request);
     Ok(Job { requests: vec![request], plan, api })
 }

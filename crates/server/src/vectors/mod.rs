@@ -76,14 +76,15 @@ impl Texts {
         place: impl Fn(usize) -> String,
         asked: Asked<'_>,
     ) -> Result<Texts, ApiError> {
-        let Asked { app, tenant, hints } = asked;
+        let Asked { app, tenant, model, hints } = asked;
         if texts.len() > MAX_TEXTS {
             let message = format!("'{field}' may hold at most {MAX_TEXTS} texts, got {}.", texts.len());
             return Err(ApiError::bad_request(message).with_param(field));
         }
         let bytes = |text: &Prompt| if let Prompt::Text(text) = text { text.len() } else { 0 };
         params::check_text(field, texts.iter().map(bytes).sum())?;
-        let delivery = params::unstreamed(fields, app, hints)?;
+        let mut delivery = params::unstreamed(fields, app, hints)?;
+        delivery.model = model.unwrap_or(delivery.model);
         let raw = RawRequest {
             max_tokens: Some(0),
             embed: true,
@@ -96,7 +97,7 @@ impl Texts {
         };
         fields.only("add_special_tokens", &json!(true), "the tokenizer's own marks are always added to a text")?;
         let validated = |(at, prompt): (usize, Prompt)| {
-            let request = app.engine.validate(RawRequest { prompt, ..raw.clone() });
+            let request = app.validate(RawRequest { prompt, ..raw.clone() }, &delivery.model);
             request.map_err(|rejection| ApiError::from(rejection).rename_param("prompt", &place(at)))
         };
         let requests = texts.into_iter().enumerate().map(validated).collect::<Result<Vec<_>, ApiError>>()?;
@@ -131,6 +132,8 @@ impl Texts {
 struct Asked<'a> {
     app: &'a App,
     tenant: Option<Tenant>,
+    /// The model's name, where it is known already.
+    model: Option<String>,
     hints: Vec<&'static str>,
 }
 

@@ -89,7 +89,7 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>, field: &'static str)
     let hints = hints::take_of(&mut body, HINTS)?;
     let mut fields = Fields::of(body)?;
     let name = fields.string("model")?.unwrap_or_else(|| app.models[0].clone());
-    let model = served(app, &name).ok_or_else(ApiError::unknown_model)?.to_owned();
+    let model = served(app, &name).ok_or_else(ApiError::unknown_model)?;
     let text = |(at, item)| match item {
         Value::String(text) => Ok(Prompt::Text(text)),
         _ => Err(wrong_type(format!("{field}[{at}]"), "a text")),
@@ -110,8 +110,7 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>, field: &'static str)
     }
     let is_list = texts.len() > 1;
     let place = |at| if is_list { format!("{field}[{at}]") } else { field.to_owned() };
-    let mut texts = Texts::read(&mut fields, texts, field, place, Asked { app, tenant, hints })?;
-    texts.delivery.model = model;
+    let texts = Texts::read(&mut fields, texts, field, place, Asked { app, tenant, model: Some(model), hints })?;
     fields.finish()?;
     Ok(Read { texts, name, dimensions })
 }

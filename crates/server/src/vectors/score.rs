@@ -70,7 +70,7 @@ fn read_pairs(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Tex
         Some(at) => format!("{right_name}[{at}]"),
     };
     let texts = left.into_iter().chain(right).map(Prompt::Text).collect();
-    let texts = Texts::read(&mut fields, texts, right_name, place, Asked { app, tenant, hints })?;
+    let texts = Texts::read(&mut fields, texts, right_name, place, Asked { app, tenant, model: None, hints })?;
     fields.finish()?;
     Ok((texts, lefts))
 }
@@ -148,7 +148,7 @@ fn read_documents(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<
     let shows_texts = fields.boolean("return_documents")?.unwrap_or(true);
     let texts = std::iter::once(&query).chain(&list).cloned().map(Prompt::Text).collect();
     let place = |at: usize| at.checked_sub(1).map_or("query".to_owned(), |at| format!("documents[{at}]"));
-    let texts = Texts::read(&mut fields, texts, "documents", place, Asked { app, tenant, hints })?;
+    let texts = Texts::read(&mut fields, texts, "documents", place, Asked { app, tenant, model: None, hints })?;
     fields.finish()?;
     Ok(Documents { texts, list, top, shows_texts })
 }

@@ -2,6 +2,7 @@
 //!
 //! Numbers such as "row 12" are rows of docs/faults.md; each names an input or a fault and what must happen.
 
+mod adapters;
 mod answers;
 mod batches;
 mod client;

@@ -74,6 +74,7 @@ impl Script {
             calibrated: None,
             targets: Targets::default(),
             origin: Origin::default(),
+            adapters: engine::Adapters::default(),
             config,
         };
         Script(Arc::new(Inner { model, words, submitted: AtomicU64::new(0), promise, asked: AtomicU64::new(0) }))

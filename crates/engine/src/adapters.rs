@@ -1,0 +1,263 @@
+//! Adapters that are loaded, by name: who may ask for one, and when its slot is free again.
+//!
+//! ```text
+//! load     a slot is taken ── files are read, here ── packed on the engine's thread, between two steps ── named
+//! door     name ──> Lease: held by the request to its end, whatever becomes of it
+//! unload   refused while anybody else holds the lease; the name goes first, then the matrices, then the slot is free
+//! ```
+//! So a running request never loses its adapter, and one that passed the door never finds another in its place. The
+//! slot says where the matrices are; what keeps blocks of the prefix cache and earlier answers apart is the lease's
+//! digest, that of all numbers of the adapter, which goes into the request's salt.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use checkpoint::LoadError;
+use model::{Adapter, AdapterRoom, ModelConfig};
+
+/// Longest name in bytes.
+const MAX_NAME_BYTES: usize = 256;
+
+/// Why an adapter was not loaded, or not unloaded.
+#[derive(Debug, thiserror::Error)]
+pub enum AdapterError {
+    /// Nobody asked for room.
+    #[error("this server has no room for adapters: --max-loras sets how many there may be")]
+    NoRoom,
+    /// Every slot is taken.
+    #[error("{most} adapters are loaded, as many as --max-loras allows: unload one first")]
+    Full {
+        /// Slots.
+        most: usize,
+    },
+    /// No name at all, or one that no log and no header should have.
+    #[error("the name of an adapter has 1 to {MAX_NAME_BYTES} bytes, none of them a control character or a comma")]
+    Name,
+    /// The name is taken.
+    #[error("the adapter '{name}' is loaded already")]
+    Exists {
+        /// As it was given.
+        name: String,
+    },
+    /// Nobody has that name.
+    #[error("there is no adapter '{name}'")]
+    Unknown {
+        /// As it was given.
+        name: String,
+    },
+    /// Requests would lose it.
+    #[error("the adapter '{name}' is in use by {requests} requests: unload it when they have ended")]
+    InUse {
+        /// As it was given.
+        name: String,
+        /// Those that hold it.
+        requests: usize,
+    },
+    /// Its files.
+    #[error("adapter '{name}' ({}): {error}", .path.display())]
+    Load {
+        /// As it was given.
+        name: String,
+        /// Where it was looked for.
+        path: PathBuf,
+        /// What is wrong with them.
+        error: Box<LoadError>,
+    },
+    /// The engine's thread has ended.
+    #[error("the engine has stopped")]
+    Stopped,
+    /// Whoever answers here knows no adapters.
+    #[error("adapters cannot be loaded here")]
+    Unsupported,
+}
+
+/// An adapter as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterInfo {
+    /// What requests call it.
+    pub name: String,
+    /// Where it was read.
+    pub path: PathBuf,
+    /// Largest rank of its matrices.
+    pub rank: usize,
+    /// Requests that wait with it, and those that run.
+    pub waiting: usize,
+    /// See `waiting`.
+    pub running: usize,
+}
+
+/// What a request holds of its adapter.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) slot: u32,
+    pub(crate) digest: [u8; 32],
+    users: Users,
+}
+
+/// Submitted requests that wait, and those that run.
+#[derive(Debug, Default)]
+struct Users {
+    waiting: AtomicUsize,
+    running: AtomicUsize,
+}
+
+/// A submitted request is counted, first among those that wait, until this is gone.
+#[derive(Debug)]
+pub(crate) struct Use {
+    lease: Arc<Lease>,
+    runs: bool,
+}
+
+impl Use {
+    pub(crate) fn of(lease: &Arc<Lease>) -> Use {
+        lease.users.waiting.fetch_add(1, Ordering::Relaxed);
+        Use { lease: lease.clone(), runs: false }
+    }
+
+    /// The request is in a step.
+    pub(crate) fn begin(&mut self) {
+        if !std::mem::replace(&mut self.runs, true) {
+            self.lease.users.running.fetch_add(1, Ordering::Relaxed);
+            self.lease.users.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let Users { waiting, running } = &self.lease.users;
+        if self.runs { running } else { waiting }.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    path: PathBuf,
+    rank: usize,
+    lease: Arc<Lease>,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    loaded: BTreeMap<String, Entry>,
+    /// Names whose files are being read, or whose slots are being emptied.
+    busy: BTreeSet<String>,
+    free: Vec<u32>,
+}
+
+/// The adapters of an engine.
+#[derive(Debug, Default)]
+pub struct Adapters {
+    room: AdapterRoom,
+    shelf: Mutex<Shelf>,
+}
+
+/// A slot for an adapter that was read, and not put there yet.
+pub(crate) struct Reserved {
+    pub(crate) slot: u32,
+    name: String,
+}
+
+impl Adapters {
+    pub(crate) fn new(room: AdapterRoom) -> Adapters {
+        let free = (0..room.slots as u32).rev().collect();
+        Adapters { room, shelf: Mutex::new(Shelf { free, ..Shelf::default() }) }
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many there may be.
+    pub fn most(&self) -> usize {
+        self.room.slots
+    }
+
+    /// Whether requests may ask for it.
+    pub fn has(&self, name: &str) -> bool {
+        self.shelf().loaded.contains_key(name)
+    }
+
+    /// Those that requests may ask for, by name.
+    pub fn list(&self) -> Vec<AdapterInfo> {
+        let info = |(name, entry): (&String, &Entry)| AdapterInfo {
+            name: name.clone(),
+            path: entry.path.clone(),
+            rank: entry.rank,
+            waiting: entry.lease.users.waiting.load(Ordering::Relaxed),
+            running: entry.lease.users.running.load(Ordering::Relaxed),
+        };
+        self.shelf().loaded.iter().map(info).collect()
+    }
+
+    /// For a request that asks for it.
+    pub(crate) fn lease(&self, name: &str) -> Option<Arc<Lease>> {
+        self.shelf().loaded.get(name).map(|entry| entry.lease.clone())
+    }
+
+    /// Takes a slot under a name.
+    pub(crate) fn reserve(&self, name: &str) -> Result<Reserved, AdapterError> {
+        if self.room.slots == 0 {
+            return Err(AdapterError::NoRoom);
+        }
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(|c: char| c.is_control() || c == ',') {
+            return Err(AdapterError::Name);
+        }
+        let mut shelf = self.shelf();
+        if shelf.loaded.contains_key(name) || shelf.busy.contains(name) {
+            return Err(AdapterError::Exists { name: name.to_owned() });
+        }
+        let slot = shelf.free.pop().ok_or(AdapterError::Full { most: self.room.slots })?;
+        shelf.busy.insert(name.to_owned());
+        Ok(Reserved { slot, name: name.to_owned() })
+    }
+
+    /// Reads the files for a slot that was taken.
+    pub(crate) fn read(&self, name: &str, path: &Path, config: &ModelConfig) -> Result<Adapter, AdapterError> {
+        Adapter::load(path, config, self.room.max_rank).map_err(|error| failed(name, path, error))
+    }
+
+    /// The adapter is in its slot: requests may ask for it.
+    pub(crate) fn fill(&self, reserved: Reserved, path: &Path, rank: usize, digest: [u8; 32]) {
+        let Reserved { slot, name } = reserved;
+        let lease = Arc::new(Lease { slot, digest, users: Users::default() });
+        let mut shelf = self.shelf();
+        shelf.busy.remove(&name);
+        shelf.loaded.insert(name, Entry { path: path.to_owned(), rank, lease });
+    }
+
+    /// There is nothing in the slot.
+    pub(crate) fn give_back(&self, reserved: Reserved) {
+        let mut shelf = self.shelf();
+        shelf.busy.remove(&reserved.name);
+        shelf.free.push(reserved.slot);
+    }
+
+    /// Nobody gets it any more; its slot is to be emptied and given back.
+    pub(crate) fn withdraw(&self, name: &str) -> Result<Reserved, AdapterError> {
+        let mut shelf = self.shelf();
+        let Some(entry) = shelf.loaded.get(name) else { return Err(AdapterError::Unknown { name: name.to_owned() }) };
+        // The door takes leases under this lock.
+        let requests = Arc::strong_count(&entry.lease) - 1;
+        if requests > 0 {
+            return Err(AdapterError::InUse { name: name.to_owned(), requests });
+        }
+        let slot = entry.lease.slot;
+        shelf.loaded.remove(name);
+        shelf.busy.insert(name.to_owned());
+        Ok(Reserved { slot, name: name.to_owned() })
+    }
+}
+
+pub(crate) fn failed(name: &str, path: &Path, error: LoadError) -> AdapterError {
+    AdapterError::Load { name: name.to_owned(), path: path.to_owned(), error: Box::new(error) }
+}
+
+/// What tells adapters apart, whatever they are called.
+pub(crate) fn digest(adapter: &Adapter) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    adapter.each_byte(|bytes| _ = hasher.update(bytes));
+    *hasher.finalize().as_bytes()
+}

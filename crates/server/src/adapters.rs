@@ -1,0 +1,87 @@
+//! Adapters as vLLM's routes have them: loaded and unloaded by name while the server runs, if it was started so. Their
+//! names are names of models, on every route; which ones there are is the engine's to say.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use engine::AdapterError;
+use serde_json::Value;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::routes::Caller;
+
+type Caught<T> = Result<T, ApiError>;
+
+/// `POST /v1/load_lora_adapter`.
+pub(crate) async fn load(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Caught<Response> {
+    allowed(&app)?;
+    let (name, path) = app.with_json(&headers, body, caller.tenant, |body, _| read_load(body)).await?;
+    if app.models.contains(&name) {
+        return Err(AdapterError::Exists { name }.into());
+    }
+    let said = format!("Success: LoRA adapter '{name}' added successfully.");
+    in_peace(app, move |app| app.engine.load_adapter(&name, Path::new(&path))).await?;
+    Ok(text(said))
+}
+
+/// `POST /v1/unload_lora_adapter`.
+pub(crate) async fn unload(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Caught<Response> {
+    allowed(&app)?;
+    let name = app.with_json(&headers, body, caller.tenant, |body, _| read_unload(body)).await?;
+    let said = format!("Success: LoRA adapter '{name}' removed successfully.");
+    in_peace(app, move |app| app.engine.unload_adapter(&name)).await?;
+    Ok(text(said))
+}
+
+fn allowed(app: &App) -> Caught<()> {
+    let message = "Adapters come and go by requests only where the server was started with --allow-runtime-lora.";
+    if app.runtime_adapters { Ok(()) } else { Err(ApiError::forbidden("adapters_are_fixed", message)) }
+}
+
+fn read_load(body: Value) -> Caught<(String, String)> {
+    let mut fields = Fields::of(body)?;
+    let name = required(&mut fields, "lora_name")?;
+    let path = required(&mut fields, "lora_path")?;
+    fields.only("load_inplace", &false.into(), "unload the adapter first: requests may have it")?;
+    fields.finish()?;
+    Ok((name, path))
+}
+
+fn read_unload(body: Value) -> Caught<String> {
+    let mut fields = Fields::of(body)?;
+    let name = required(&mut fields, "lora_name")?;
+    fields.unsupported("lora_int_id", "adapters go by their names here")?;
+    fields.finish()?;
+    Ok(name)
+}
+
+fn required(fields: &mut Fields, field: &'static str) -> Caught<String> {
+    let missing = || ApiError::bad_request(format!("'{field}' is missing.")).with_param(field);
+    fields.string(field)?.ok_or_else(missing)
+}
+
+/// Files are read and the engine's thread is waited for: not on a thread that serves.
+async fn in_peace(app: Arc<App>, work: impl FnOnce(&App) -> Result<(), AdapterError> + Send + 'static) -> Caught<()> {
+    let done = tokio::task::spawn_blocking(move || work(&app)).await;
+    done.map_err(|_| ApiError::internal())?.map_err(ApiError::from)
+}
+
+fn text(said: String) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], said).into_response()
+}
