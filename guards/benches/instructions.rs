@@ -11,7 +11,7 @@ use kernels::{
 };
 use checkpoint::{Checkpoint, Source};
 use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span};
-use model::sampler::{History, SampleKey, Sampler, SamplingParams};
+use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
     CostModel, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, Targets,
@@ -177,7 +177,7 @@ fn draw(temperature: f32, top_p: f32) -> Draw {
 fn sample_one(draw: &mut Draw) -> u32 {
     let key = SampleKey { seed: 1, stream: 0, position: 7 };
     let Draw { sampler, row, params, history } = draw;
-    sampler.sample(row, params, history, &[], key).expect("finite logits").token
+    sampler.sample(row, params, history, Allowed::default(), key).expect("finite logits").token
 }
 
 #[library_benchmark]

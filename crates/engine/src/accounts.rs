@@ -58,6 +58,8 @@ pub(crate) struct Closed {
     /// When it ended.
     pub(crate) until: Nanos,
     pub(crate) class: ServiceClass,
+    /// Tokens that each of its answers might have had.
+    pub(crate) max_tokens: usize,
     /// For how long the engine was held while it was open.
     pub(crate) held: Nanos,
 }
@@ -66,6 +68,7 @@ pub(crate) struct Closed {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     class: ServiceClass,
+    max_tokens: usize,
     /// For how long the engine had been held when it came.
     held: Nanos,
 }
@@ -88,10 +91,10 @@ impl Default for Accounts {
 
 impl Accounts {
     /// `held`: for how long the engine had been held when the request came.
-    pub(crate) fn open(&mut self, request: &Request, class: ServiceClass, held: Nanos) {
+    pub(crate) fn open(&mut self, request: &Request, class: ServiceClass, max_tokens: usize, held: Nanos) {
         self.ledger.admit(request);
         self.take_late_costs();
-        self.open.insert(request.id, Open { class, held });
+        self.open.insert(request.id, Open { class, max_tokens, held });
     }
 
     pub(crate) fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(News<'_>)) {
@@ -122,7 +125,14 @@ impl Accounts {
     pub(crate) fn close(&mut self, id: RequestId, ending: Ending, now: Nanos, held: Nanos) -> Option<Closed> {
         let open = self.open.remove(&id)?;
         let account = self.ledger.end(id)?;
-        Some(Closed { account, ending, until: now, class: open.class, held: held.since(open.held) })
+        Some(Closed {
+            account,
+            ending,
+            until: now,
+            class: open.class,
+            max_tokens: open.max_tokens,
+            held: held.since(open.held),
+        })
     }
 
     /// It gets a place among those that can be asked about.
@@ -239,11 +249,11 @@ mod tests {
         let output = StepOutput { step: step.id, rows, ..StepOutput::default() };
         let record = scheduler.complete(output, Nanos(200)).record;
         let mut accounts = Accounts::default();
-        accounts.open(&request(1), ServiceClass::Default, Nanos(0));
+        accounts.open(&request(1), ServiceClass::Default, 1, Nanos(0));
         accounts.step(&record, None, &mut |_| {});
         let closed = accounts.close(RequestId(1), Ending::Finished, Nanos(200), Nanos(0)).expect("it is open");
         accounts.keep(closed);
-        accounts.open(&request(130), ServiceClass::Default, Nanos(0));
+        accounts.open(&request(130), ServiceClass::Default, 1, Nanos(0));
         accounts.check();
         let cost = |id| accounts.timeline(RequestId(id), Nanos(200), Nanos(0)).expect("it is known").account.bill.cost;
         assert_eq!((cost(1).queue_budget, cost(1).total()), (Nanos(70), Nanos(70)));
@@ -254,7 +264,7 @@ mod tests {
         let mut accounts = Accounts::default();
         let last = KEPT_REQUESTS as u64 + 2;
         for id in 0..=last {
-            accounts.open(&request(id), ServiceClass::Default, Nanos(0));
+            accounts.open(&request(id), ServiceClass::Default, 1, Nanos(0));
             if id > 0 {
                 let closed = accounts.close(RequestId(id), Ending::Finished, Nanos(id), Nanos(0));
                 accounts.keep(closed.expect("it is open"));

@@ -86,6 +86,7 @@ const TOKENS: &[f64] = &[
     1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 50_000.0,
     100_000.0,
 ];
+const ANSWERS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 const STEP_TOKENS: &[f64] =
     &[1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16_384.0];
 
@@ -221,6 +222,11 @@ pub struct Stats {
     pub queue_time: Histogram,
     pub prefill_time: Histogram,
     pub decode_time: Histogram,
+    /// First step to the end.
+    pub inference_time: Histogram,
+    /// Answers that a request asked for, and tokens of each at most.
+    pub request_answers: Histogram,
+    pub request_max_tokens: Histogram,
     pub request_prompt_tokens: Histogram,
     pub request_generation_tokens: Histogram,
     /// Rows of steps.
@@ -288,7 +294,10 @@ impl Default for Stats {
             e2e_latency: latency.clone(),
             queue_time: latency.clone(),
             prefill_time: latency.clone(),
-            decode_time: latency,
+            decode_time: latency.clone(),
+            inference_time: latency,
+            request_answers: Histogram::new(ANSWERS),
+            request_max_tokens: tokens.clone(),
             request_prompt_tokens: tokens.clone(),
             request_generation_tokens: tokens,
             step_tokens: Histogram::new(STEP_TOKENS),
@@ -394,18 +403,21 @@ impl Stats {
                         FinishReason::Length => self.finished_length += 1,
                     }
                 }
-                self.finished(account, timings);
+                self.finished(account, closed.max_tokens, timings);
                 self.met(closed.class, Met::of(account));
             }
         }
     }
 
-    fn finished(&mut self, account: &Account, timings: &Timings) {
+    fn finished(&mut self, account: &Account, max_tokens: usize, timings: &Timings) {
         self.time_to_first_token.observe(timings.ttft_ms / 1e3);
         self.e2e_latency.observe(timings.total_ms / 1e3);
         self.queue_time.observe(timings.queue_ms / 1e3);
         self.prefill_time.observe(timings.prefill_ms / 1e3);
         self.decode_time.observe(timings.decode_ms / 1e3);
+        self.inference_time.observe((timings.prefill_ms + timings.decode_ms) / 1e3);
+        self.request_answers.observe(account.answers().count() as f64);
+        self.request_max_tokens.observe(max_tokens as f64);
         if timings.decode_steps > 0 {
             self.time_per_output_token.observe(timings.decode_ms / 1e3 / timings.decode_steps as f64);
         }

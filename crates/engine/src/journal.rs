@@ -211,7 +211,7 @@ impl Log {
                     self.turnover.begins(request.arrived);
                 }
                 self.history.admitted(&request);
-                self.accounts.open(&request, validated.class, held);
+                self.accounts.open(&request, validated.class, validated.stop.max_tokens, held);
             }
             Fact::Offered(offers) => self.history.offered(&offers),
             Fact::Step { record, .. } => {

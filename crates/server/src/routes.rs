@@ -29,7 +29,7 @@ use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::{ApiError, Words};
 use crate::live::page::is_page;
-use crate::metrics::{Exposition, Sources};
+use crate::metrics::{CacheConfig, Exposition, Sources};
 use crate::openai::params::Settled;
 use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
@@ -538,11 +538,19 @@ async fn show_metrics(
         false => Exposition::Text,
     };
     let limits = app.engine.device_limits();
+    let model = app.engine.model();
+    let swap = model.swap;
     let sources = Sources {
         stats: &app.engine.stats(),
         http: &app.http,
         text: &app.text.stats(),
         model: &app.models[0],
+        cache: CacheConfig {
+            block_size: model.block_size,
+            blocks: model.num_blocks,
+            dtype: model.kv_dtype.name(),
+            swap_blocks: swap.host_slots + swap.disk_slots,
+        },
         targets: app.engine.targets(),
         limits: limits.as_ref(),
         demands: &app.demands,
