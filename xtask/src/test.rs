@@ -132,19 +132,15 @@ fn docs() -> Result<Counts, String> {
     count(&mut cargo(&["test", "--quiet", "--release", "--workspace", "--doc"]))
 }
 
-/// The official Python clients of OpenAI, Anthropic and Ollama against the real server with the built-in model.
+/// The clients that people use, against the real server with the built-in model: `tests/clients`.
 fn clients() -> Result<Counts, String> {
-    let pythons = [
-        ("openai", "/v1", setup::client_python()?),
-        ("anthropic", "", setup::anthropic_python()?),
-        ("ollama", "", setup::ollama_python()?),
-    ];
+    let official = setup::client_python()?;
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let server = Server::start()?;
     let mut counts = Counts::default();
-    for (client, path, python) in pythons {
+    for client in ["openai", "anthropic", "ollama"] {
         let test = root().join(format!("tests/clients/test_{client}.py"));
-        counts.add(count(command(python, &["-B"]).arg(test).arg(format!("{}{path}", server.url())))?);
+        counts.add(count(command(&official, &["-B"]).arg(test).arg(server.url()))?);
     }
     Ok(counts)
 }
