@@ -9,6 +9,7 @@
 mod background;
 mod items;
 mod read;
+mod references;
 mod routes;
 mod store;
 mod write;

@@ -97,6 +97,22 @@ impl Store {
         Err(ApiError::bad_request(message).with_param("previous_response_id"))
     }
 
+    /// The items of this key's answers whose names are `wanted`, each with what stands beside its name. Those that are
+    /// found are wanted no more.
+    pub(crate) fn take_out(&self, tenant: Option<Tenant>, wanted: &mut HashMap<String, usize>) -> Vec<(usize, Value)> {
+        let state = self.lock();
+        let mut found = Vec::new();
+        for kept in state.order.iter().rev().filter_map(|id| state.kept.get(id)) {
+            if wanted.is_empty() {
+                break; // they are of the newest answers most of the time
+            }
+            let output = kept.response["output"].as_array().filter(|_| kept.is_of(tenant)).into_iter().flatten();
+            let of_item = |item: &Value| Some((wanted.remove(item["id"].as_str()?)?, item.clone()));
+            found.extend(output.filter_map(of_item));
+        }
+        found
+    }
+
     /// Forgets it, and ends what computes it.
     pub(crate) fn delete(&self, tenant: Option<Tenant>, id: &str) -> Result<(), ApiError> {
         self.look(tenant, id, |_| ())?;
@@ -121,12 +137,19 @@ impl Store {
 
     fn look<T>(&self, tenant: Option<Tenant>, id: &str, see: impl FnOnce(&mut Kept) -> T) -> Result<T, ApiError> {
         let mut state = self.lock();
-        let kept = state.kept.get_mut(id).filter(|kept| kept.tenant == tenant && kept.since.elapsed() < KEPT_FOR);
+        let kept = state.kept.get_mut(id).filter(|kept| kept.is_of(tenant));
         kept.map(see).ok_or_else(ApiError::unknown_response)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    /// Whether this key may see it, and it is still there to be seen.
+    fn is_of(&self, tenant: Option<Tenant>) -> bool {
+        self.tenant == tenant && self.since.elapsed() < KEPT_FOR
     }
 }
 
