@@ -14,6 +14,7 @@
 //! planted [BUG]               bugs of real engines, put into a copy of the scheduler: each must be found; a table
 //! hostile [--minutes N] ...   bad files, bad requests and faults against the built binary, each with its bounds: a table
 //! soak [--minutes N]          a server under sixteen clients of every kind: what grows, what changes
+//! agents                      Codex, Claude Code and opencode against the server
 //! crosscheck [--rounds N]     how fast the server is by bench-serve, guidellm and aiperf: a table
 //! real [--peer DIR]           what narrow weights cost on real checkpoints, each gate held, ik_llama.cpp beside: a table
 //! random-model SHAPE DIR      random weights in a real model's shape, for speed measurements without a download
@@ -64,10 +65,13 @@ const HELP: &str = "usage: cargo xtask <command>
                             target/hostile/failed. --minutes goes on with mutations from further seeds
   soak [--minutes N]        sixteen clients against a server with too small a cache (60 minutes); fails if memory grows, an
                             answer changes, counters disagree or a block stays held
+  agents                    download Codex, Claude Code and opencode (1 GB on disk), ask each something: what they send has
+                            to be understood, and the model is a random one
   crosscheck [--rounds N]   measure the server by bench-serve, guidellm and aiperf in turns (3 rounds), print a table
   real [--peer DIR]         download SmolLM2 and Gemma 3 270M, hold int8, int4, auto and int8 KV against their gates; with
                             DIR, where ik_llama.cpp was built, its quantizations beside; fails if a gate is missed
-  random-model SHAPE DIR    random weights in the shape of qwen2.5-0.5b, llama-3.2-1b, mistral-7b, moe-0.8b, 100m or tiny";
+  random-model SHAPE DIR    random weights in the shape of qwen2.5-0.5b, llama-3.2-1b, mistral-7b, moe-0.8b, 100m, tiny
+                            or long (tiny with a context of 131,072 tokens)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -89,6 +93,7 @@ fn main() -> ExitCode {
         },
         ["planted"] => planted::run(None),
         ["planted", bug] => planted::run(Some(bug)),
+        ["agents"] => test::agents(),
         ["crosscheck"] => test::crosscheck(3),
         ["crosscheck", "--rounds", rounds] => match rounds.parse() {
             Ok(rounds @ 1..) => test::crosscheck(rounds),

@@ -41,7 +41,7 @@ struct Experts {
     intermediate: usize,
 }
 
-const SHAPES: [Shape; 6] = [
+const SHAPES: [Shape; 7] = [
     Shape {
         name: "qwen2.5-0.5b",
         family: Family::Qwen2,
@@ -138,6 +138,23 @@ const SHAPES: [Shape; 6] = [
         tied: true,
         rope_theta: 1e4,
         context: 4096,
+        eps: 1e-5,
+        experts: None,
+    },
+    // The same with room for what coding agents send.
+    Shape {
+        name: "long",
+        family: Family::Llama,
+        hidden: 128,
+        intermediate: 256,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 32,
+        vocab: 2048,
+        tied: true,
+        rope_theta: 1e4,
+        context: 131_072,
         eps: 1e-5,
         experts: None,
     },

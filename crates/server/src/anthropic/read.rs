@@ -298,6 +298,9 @@ fn settle_the_rest(fields: &mut Fields, settled: &mut Settled) -> Result<(), Api
         }
         settled.hints.push("context_management");
     }
+    if fields.take("thread").is_some() {
+        return Err(ApiError::no_threads());
+    }
     fields.only("container", &json!({}), "nothing is run here")?;
     fields.only("mcp_servers", &json!([]), "this server asks no other server: offer 'tools'")
 }

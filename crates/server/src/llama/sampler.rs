@@ -54,6 +54,25 @@ pub(crate) fn read(fields: &mut Fields, raw: &mut RawRequest, model: &ModelInfo)
     Ok(())
 }
 
+/// Nothing is drawn: what says how is refused by its name. Clients send all of these as `null`.
+pub(crate) fn none(fields: &mut Fields, why: &str) -> Result<(), ApiError> {
+    const DRAWING: [&str; 11] = [
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "seed",
+        "stop",
+        "repeat_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "repeat_last_n",
+        "num_predict",
+    ];
+    let samplers = OFF.iter().map(|(field, _)| field).chain(&REFINEMENTS);
+    DRAWING.iter().chain(samplers).try_for_each(|field| fields.unsupported(field, why))
+}
+
 /// A number that may only have the one value that changes nothing.
 pub(crate) fn off(fields: &mut Fields, field: &str, value: f64, why: &str) -> Result<(), ApiError> {
     match fields.number(field)? {

@@ -57,23 +57,35 @@ pub(super) fn options(
     settled: &mut Settled,
 ) -> Result<(), ApiError> {
     let Some(mut options) = fields.object("options")? else { return Ok(()) };
-    let model = app.engine.model();
-    sampler::read(&mut options, raw, model)?;
+    sampler::read(&mut options, raw, app.engine.model())?;
     raw.max_tokens = sampler::most(&mut options, "num_predict")?;
     options.only("penalize_newline", &true.into(), "a line's end is a token like any other")?;
+    context(&mut options, app, &mut settled.hints)?;
+    options.finish()
+}
+
+/// Reads the `options` of a request for vectors, of which nothing is drawn.
+pub(crate) fn of_vectors(fields: &mut Fields, app: &App, hints: &mut Vec<&'static str>) -> Result<(), ApiError> {
+    let Some(mut options) = fields.object("options")? else { return Ok(()) };
+    context(&mut options, app, hints)?;
+    sampler::none(&mut options, "a vector is not drawn")?;
+    options.finish()
+}
+
+/// `num_ctx`: there is one context, and nothing is cut to a smaller one.
+fn context(options: &mut Fields, app: &App, hints: &mut Vec<&'static str>) -> Result<(), ApiError> {
+    let longest = app.engine.model().max_model_len;
     let field = options.name("num_ctx");
     match options.integer("num_ctx")? {
         Some(asked) if asked < 1 => return Err(wrong_type(field, "at least 1")),
-        Some(asked) if asked as u64 > model.max_model_len as u64 && !app.cut_max_tokens => {
-            let message =
-                format!("this server's context is {} tokens, and {asked} are asked for.", model.max_model_len);
+        Some(asked) if asked as u64 > longest as u64 && !app.cut_max_tokens => {
+            let message = format!("this server's context is {longest} tokens, and {asked} are asked for.");
             return Err(ApiError::bad_request(message).with_param(field).with_code("context_length_exceeded"));
         }
-        // There is one context, and nothing is cut to a smaller one.
-        Some(_) => settled.hints.push("options.num_ctx"),
+        Some(_) => hints.push("options.num_ctx"),
         None => {}
     }
-    options.finish()
+    Ok(())
 }
 
 /// `format`: `"json"`, or a schema.

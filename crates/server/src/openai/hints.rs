@@ -69,7 +69,7 @@ pub(crate) const fn hint(field: &'static str, kind: Kind, meaning: &'static str)
     Hint { field, kind, meaning }
 }
 
-static HINTS: [Hint; 13] = [
+static HINTS: [Hint; 14] = [
     hint("metadata", Kind::Object, "labels of an answer that is stored"),
     hint("client_metadata", Kind::Object, "what a program says of itself, for its vendor's records"),
     hint("session_id", Kind::Text, "which requests belong together, for records"),
@@ -81,6 +81,7 @@ static HINTS: [Hint; 13] = [
     hint("stream_options.include_obfuscation", Kind::Boolean, "padding that hides how long events are"),
     hint("messages[].id", Kind::Text, "names a message"),
     hint("messages[].annotations", Kind::List, "sources of an earlier answer, for who shows it"),
+    hint("messages[].provider_specific_fields", Kind::Object, "LiteLLM's copy of what an answer had beside OpenAI's"),
     hint(
         "messages[].cache_control",
         Kind::Object,

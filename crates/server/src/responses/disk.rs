@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! DIR/lock        one server at a time
-//! DIR/ID.json     {"owner": "9f86d0...", "created_at": 1795316720}
+//! DIR/ID.json     {"owner": "9f86d0...", "created_at": 1795316720, "items": ["msg-1"]}
 //!                 {"response": {...}, "input": ..., "conversation": [...]}
 //! ```
-//! A file is written whole or not at all, under another name first. Its first line says whose it is, which is all that
-//! a start reads.
+//! A file is written whole or not at all, under another name first. Its first line says whose it is and what may be named
+//! of it, which is all that a start reads.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, BufReader, Read};
@@ -18,16 +18,17 @@ use serde_json::{Map, Value};
 
 use crate::auth::Tenant;
 
-/// Longest first line.
-const MOST_HEAD: u64 = 1024;
+/// Longest first line: one with the names of some thousand items.
+const MOST_HEAD: u64 = 1 << 18;
 /// Longest file that is read.
 const MOST_FILE: u64 = 256 << 20;
 
-/// Whose, and since when in seconds since 1970.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whose, since when in seconds since 1970, and the names of the items of its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) tenant: Option<Tenant>,
     pub(super) created_at: u64,
+    pub(super) items: Vec<String>,
 }
 
 /// What is kept of a response.
@@ -43,6 +44,7 @@ pub(super) struct Content {
 struct HeadLine {
     owner: Option<String>,
     created_at: u64,
+    items: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -91,13 +93,14 @@ impl Disk {
         Ok((Disk { place: place.to_owned(), _lock: lock }, found))
     }
 
-    pub(super) fn write(&self, id: &str, head: Head, content: &Content) -> io::Result<()> {
+    pub(super) fn write(&self, id: &str, head: &Head, content: &Content) -> io::Result<()> {
         let message = |message: &ChatMessage| MessageLine {
             role: message.role.clone(),
             content: message.content.clone(),
             extra: message.extra.clone(),
         };
-        let head = HeadLine { owner: head.tenant.map(|tenant| written(&tenant)), created_at: head.created_at };
+        let Head { tenant, created_at, items } = head.clone();
+        let head = HeadLine { owner: tenant.map(|tenant| written(&tenant)), created_at, items };
         let content = ContentLine {
             response: content.response.clone(),
             input: content.input.clone(),
@@ -134,12 +137,12 @@ fn head(path: &Path) -> io::Result<(Head, usize)> {
     let bytes = file.metadata()?.len() as usize;
     let mut line = String::new();
     BufReader::new(file.take(MOST_HEAD)).read_line(&mut line)?;
-    let HeadLine { owner, created_at } = serde_json::from_str(&line)?;
+    let HeadLine { owner, created_at, items } = serde_json::from_str(&line)?;
     let tenant = match owner {
         Some(owner) => Some(read(&owner).ok_or(io::ErrorKind::InvalidData)?),
         None => None,
     };
-    Ok((Head { tenant, created_at }, bytes))
+    Ok((Head { tenant, created_at, items }, bytes))
 }
 
 /// A digest in hexadecimal digits.

@@ -57,7 +57,8 @@ impl Messages {
             Some("function_call") => self.call(&mut fields)?,
             Some("function_call_output") => self.output(&mut fields)?,
             Some(_) => {
-                let known = "one of 'message', 'reasoning', 'function_call' and 'function_call_output'";
+                let known =
+                    "one of 'message', 'reasoning', 'function_call', 'function_call_output' and 'item_reference'";
                 return Err(wrong_type(kind_name, known));
             }
         }

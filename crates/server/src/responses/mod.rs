@@ -10,6 +10,7 @@ mod background;
 mod disk;
 mod items;
 mod read;
+mod references;
 mod routes;
 mod store;
 mod write;

@@ -6,6 +6,7 @@ use engine::{Chat, ChatMessage, Prompt, RawRequest, Rule};
 use serde_json::{Map, Value, json};
 
 use super::items::Messages;
+use super::references;
 use super::write::{Responses, Shape};
 use crate::answers::{Api, Form, Job, Plan};
 use crate::app::App;
@@ -73,6 +74,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     let mut fields = Fields::of(body)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
     let input = fields.take("input").ok_or_else(|| ApiError::bad_request("'input' is missing.").with_param("input"))?;
+    let input = references::resolved(input, &app.responses, tenant)?;
     let previous = fields.string("previous_response_id")?;
     let before = match &previous {
         Some(id) => app.responses.messages(tenant, id)?,

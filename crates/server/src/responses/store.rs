@@ -91,8 +91,10 @@ impl Store {
     ) {
         let bytes = weight(&response) + weight(&input) + conversation.iter().map(message_weight).sum::<usize>();
         let has_ended = !is_computed(&response);
+        let items = response["output"].as_array().into_iter().flatten();
+        let items = items.filter_map(|item| item["id"].as_str().map(str::to_owned)).collect();
         let content = Arc::new(Content { response, input, conversation });
-        let head = Head { tenant, created_at: unix_seconds() };
+        let head = Head { tenant, created_at: unix_seconds(), items };
         {
             let mut state = self.lock();
             let task = state.remove(id).and_then(|before| before.task);
@@ -102,12 +104,12 @@ impl Store {
             }
             state.bytes += bytes;
             state.order.push_back(id.to_owned());
-            state.kept.insert(id.to_owned(), Kept { head, content: Some(content.clone()), bytes, task });
+            state.kept.insert(id.to_owned(), Kept { head: head.clone(), content: Some(content.clone()), bytes, task });
             self.make_room(&mut state);
         }
         if has_ended && self.0.disk.is_some() {
             let (store, id) = (self.clone(), id.to_owned());
-            let write = move || store.write(&id, head, &content);
+            let write = move || store.write(&id, &head, &content);
             match Handle::try_current() {
                 Ok(runtime) => drop(runtime.spawn_blocking(write)),
                 Err(_) => write(),
@@ -116,7 +118,7 @@ impl Store {
     }
 
     /// Puts it on disk; what cannot be written stays in memory.
-    fn write(&self, id: &str, head: Head, content: &Arc<Content>) {
+    fn write(&self, id: &str, head: &Head, content: &Arc<Content>) {
         let Some(disk) = &self.0.disk else { return };
         if let Err(error) = disk.write(id, head, content) {
             return tracing::error!(%error, "a response cannot be kept on disk");
@@ -156,6 +158,27 @@ impl Store {
         }
         let message = "The response of 'previous_response_id' has not ended, or has no answer.";
         Err(ApiError::bad_request(message).with_param("previous_response_id"))
+    }
+
+    /// The items of this key's answers whose names are `wanted`, each with what stands beside its name. Those that are
+    /// found are wanted no more. May read files.
+    pub(crate) fn take_out(&self, tenant: Option<Tenant>, wanted: &mut HashMap<String, usize>) -> Vec<(usize, Value)> {
+        let has_some = |kept: &Kept| kept.head.items.iter().any(|item| wanted.contains_key(item));
+        let responses: Vec<String> = {
+            let state = self.lock();
+            let is_its = |id: &&String| {
+                let kept = state.kept.get(*id);
+                kept.is_some_and(|kept| kept.head.tenant == tenant && !self.is_old(kept) && has_some(kept))
+            };
+            state.order.iter().rev().filter(is_its).cloned().collect()
+        };
+        let mut found = Vec::new();
+        for id in responses {
+            let Ok(content) = self.content(tenant, &id) else { continue };
+            let output = content.response["output"].as_array().into_iter().flatten();
+            found.extend(output.filter_map(|item| Some((wanted.remove(item["id"].as_str()?)?, item.clone()))));
+        }
+        found
     }
 
     /// Forgets it, and ends what computes it.
@@ -269,7 +292,7 @@ mod tests {
     use super::*;
 
     fn response(text: &str) -> Value {
-        json!({"status": "completed", "text": text})
+        json!({"status": "completed", "text": text, "output": [{"id": format!("item-{text}"), "text": text}]})
     }
 
     #[test]
@@ -337,6 +360,10 @@ mod tests {
         let store = Store::open(&place).unwrap();
         assert_eq!((store.response(mine, "a").unwrap(), store.input(mine, "a").unwrap()), (response("x"), json!("in")));
         assert_eq!(store.messages(mine, "a").unwrap(), told);
+        let mut wanted = HashMap::from([("item-x".to_owned(), 3), ("item-z".to_owned(), 4)]);
+        let found = store.take_out(mine, &mut wanted);
+        assert_eq!(found, [(3, json!({"id": "item-x", "text": "x"}))]);
+        assert_eq!(wanted, HashMap::from([("item-z".to_owned(), 4)]), "that one is another's");
         assert_eq!(store.cancel(mine, "a").unwrap()["status"], "completed");
         assert!(store.response(other, "a").is_err() && store.response(None, "a").is_err());
         assert!(store.response(mine, "b").is_err(), "what had not ended is gone");

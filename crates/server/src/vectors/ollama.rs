@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::ollama::{HINTS, served};
+use crate::ollama::{HINTS, of_vectors, served};
 use crate::openai::hints;
 use crate::routes::{Caller, json_body, settled};
 
@@ -86,7 +86,7 @@ pub(crate) async fn embed_one(
 
 /// `field`: where the texts are.
 fn read(mut body: Value, app: &App, tenant: Option<Tenant>, field: &'static str) -> Result<Read, ApiError> {
-    let hints = hints::take_of(&mut body, HINTS)?;
+    let mut hints = hints::take_of(&mut body, HINTS)?;
     let mut fields = Fields::of(body)?;
     let name = fields.string("model")?.unwrap_or_else(|| app.models[0].clone());
     let model = served(app, &name).ok_or_else(ApiError::unknown_model)?;
@@ -105,9 +105,7 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>, field: &'static str)
     };
     let dimensions = if is_one { None } else { super::dimensions(&mut fields, app)? };
     fields.only("truncate", &false.into(), "texts are not cut: send what is to be read")?;
-    if let Some(options) = fields.object("options")? {
-        options.finish()?;
-    }
+    of_vectors(&mut fields, app, &mut hints)?;
     let is_list = texts.len() > 1;
     let place = |at| if is_list { format!("{field}[{at}]") } else { field.to_owned() };
     let texts = Texts::read(&mut fields, texts, field, place, Asked { app, tenant, model: Some(model), hints })?;

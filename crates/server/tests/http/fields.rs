@@ -61,6 +61,7 @@ fn hints_change_no_token_and_are_named_in_the_answer() {
         ("stream_options.include_obfuscation", json!(true)),
         ("messages[].id", json!("msg_1")),
         ("messages[].annotations", json!([{"type": "url_citation", "url": "https://example.com"}])),
+        ("messages[].provider_specific_fields", json!({"reasoning": "Hm."})),
         ("messages[].cache_control", json!({"type": "ephemeral"})),
         ("messages[].content[].cache_control", json!({"type": "ephemeral", "ttl": "1h"})),
     ];

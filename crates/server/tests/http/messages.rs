@@ -435,6 +435,7 @@ fn what_is_wrong_with_a_message_is_named() {
         (json!({"container": "c"}), "container"),
         (json!({"mcp_servers": [{}]}), "mcp_servers"),
         (json!({"metadata": 5}), "metadata"),
+        (json!({"thread": {"type": "create"}}), "thread"),
     ] {
         let body = with(&asks("x", json!({})), more.clone());
         let answer = host.post(PATH, &body);
@@ -443,6 +444,10 @@ fn what_is_wrong_with_a_message_is_named() {
         assert_eq!((&error["type"], &error["error"]["type"]), (&json!("error"), &json!("invalid_request_error")));
         assert!(error["error"]["message"].as_str().unwrap().contains(field), "{field}: {error}");
     }
+    // The clients' runner of tools asks for a thread, and goes on without one for these two.
+    let error = host.post(PATH, &with(&asks("x", json!({})), json!({"thread": {"type": "create"}}))).json();
+    let details = json!({"error_code": "thread_unsupported_request", "unsupported": ["thread"]});
+    assert_eq!(error["error"]["details"], details);
     host.quiet();
 }
 

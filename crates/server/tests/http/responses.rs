@@ -134,10 +134,19 @@ fn a_tools_second_turn_is_told_to_the_model() {
     // By the items themselves, and by the name of what was kept: the same prompt.
     let mut items = body["input"].as_array().unwrap().clone();
     items.extend(output.iter().cloned().chain([result.clone()]));
+    let name = |item: &Value| json!({"type": "item_reference", "id": item["id"]});
+    let mut names = body["input"].as_array().unwrap().clone();
+    names.extend(output.iter().map(name).chain([result.clone()]));
     body["tool_choice"] = json!("auto");
     (body["temperature"], body["max_output_tokens"]) = (json!(0), json!(20));
     body["input"] = json!(items);
     let by_items = host.ask(PATH, &body);
+    body["input"] = json!(names);
+    let by_names = host.ask(PATH, &body);
+    assert_eq!(by_items["usage"]["input_tokens"], by_names["usage"]["input_tokens"]);
+    assert_eq!(plain(&by_items)["output"], plain(&by_names)["output"]);
+    let kept = ask("GET", &host, &format!("{PATH}/{}/input_items", by_names["id"].as_str().unwrap()), None).json();
+    assert!(kept["data"].as_array().unwrap().iter().all(|item| item["type"] != "item_reference"), "{kept}");
     body["input"] = json!([result]);
     body["previous_response_id"] = first["id"].clone();
     let by_name = host.ask(PATH, &body);
@@ -171,6 +180,18 @@ fn what_is_kept_is_its_keys_alone_until_it_is_deleted() {
     }
     let more = json!({"input": "More", "previous_response_id": made["id"], "max_output_tokens": 5});
     assert_eq!(post(PATH, &more, "two").status, 404);
+    let item = json!({"type": "item_reference", "id": made["output"][0]["id"]});
+    let named = |items: Value| json!({"input": items, "max_output_tokens": 2});
+    for (items, key, status, place) in [
+        (json!([item, {"role": "user", "content": "More"}]), "one", 200, Value::Null),
+        (json!([item]), "two", 404, json!("input[0].id")),
+        (json!([{"type": "item_reference", "id": "msg_no"}]), "one", 404, json!("input[0].id")),
+        (json!([item, item]), "one", 400, json!("input[1].id")),
+        (json!([{"type": "item_reference"}]), "one", 400, json!("input[0].id")),
+    ] {
+        let answer = post(PATH, &named(items.clone()), key);
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (status, &place), "{items}");
+    }
     assert!(post(PATH, &more, "one").json()["usage"]["input_tokens"].as_u64() > made["usage"]["input_tokens"].as_u64());
     assert_eq!(ask("DELETE", &host, &path, Some("one")).json()["deleted"], true);
     assert_eq!(ask("GET", &host, &path, Some("one")).status, 404);

@@ -144,6 +144,8 @@ fn no_page_of_another_origin_makes_the_engine_work() {
             assert_eq!(exchange(&host, "POST", path, &[("content-type", kind)], &completion).status, 415, "{path}");
         }
     }
+    let untyped = exchange(&host, "POST", "/v1/completions", &[("origin", "null")], &completion);
+    assert_eq!(untyped.status, 403, "a script may send a body of no type, and says where it is from");
     // Our own page, a link to it from anywhere, and programs.
     for page in [format!("origin: {own}\r\n"), "sec-fetch-site: same-origin\r\n".into(), String::new()] {
         let length = completion.len();

@@ -131,6 +131,12 @@ fn ollamas_words_mean_the_same() {
     }
     assert_eq!(theirs["prompt_eval_count"], ours["usage"]["prompt_tokens"]);
     assert!(theirs["total_duration"].as_u64() > Some(1000));
+    // LangChain sends each option that Ollama has, most of them as null.
+    let options = json!({"num_ctx": 2048, "mirostat": null, "temperature": null, "tfs_z": null, "stop": null});
+    let asked = json!({"model": "lantern:latest", "input": TEXTS, "dimensions": 16, "options": options});
+    let told = host.post("/api/embed", &asked);
+    assert_eq!(told.json()["embeddings"], theirs["embeddings"], "{}", told.text());
+    assert_eq!(told.header("x-twostroke-hints"), Some("options.num_ctx"));
     let raw = host.ask(EMBED, &json!({"input": TEXTS[0], "normalize": false}));
     let one = host.ask("/api/embeddings", &json!({"model": "lantern", "prompt": TEXTS[0]}));
     assert_eq!(one["embedding"], raw["data"][0]["embedding"]);
@@ -139,6 +145,9 @@ fn ollamas_words_mean_the_same() {
         ("/api/embed", json!({"input": ["a", 5]}), "input[1]"),
         ("/api/embed", json!({"input": "a", "truncate": true}), "truncate"),
         ("/api/embed", json!({"input": "a", "options": {"temperature": 1}}), "options.temperature"),
+        ("/api/embed", json!({"input": "a", "options": {"mirostat": 2}}), "options.mirostat"),
+        ("/api/embed", json!({"input": "a", "options": {"num_ctx": 0}}), "options.num_ctx"),
+        ("/api/embed", json!({"input": "a", "options": {"warmth": null}}), "options.warmth"),
         ("/api/embeddings", json!({"prompt": ["a"]}), "prompt"),
     ] {
         let answer = host.post(path, &body);

@@ -1,45 +1,17 @@
-"""The official `anthropic` Python client against a running twostroke server.
-
-    twostroke serve --port 8000 &
-    python test_client.py http://127.0.0.1:8000 [API_KEY]
-
-Prints a line per test and `N passed, N failed`; the exit code is the number of failures, at most 1.
-The client parses every answer into its own types, so a field of a wrong type or name fails here.
-"""
+"""The official `anthropic` Python client against a running twostroke server: see served.py."""
 
 import json
 import sys
-import traceback
 
 import anthropic
 from anthropic import Anthropic
 
-TESTS = []
+import served
+from served import raises, run, test
 
-
-def test(function):
-    TESTS.append(function)
-    return function
-
-
-def raises(kind, call, **expected):
-    """Calls and returns the client's error, which must be of `kind` and carry the expected attributes."""
-    try:
-        call()
-    except kind as error:
-        for name, value in expected.items():
-            assert getattr(error, name) == value, f"{name}: {getattr(error, name)!r} instead of {value!r} in {error}"
-        return error
-    raise AssertionError(f"no {kind.__name__}")
-
-
-STORY = [{"role": "user", "content": "Tell me a story about a fox and a lantern"}]
-SUM = [{"role": "user", "content": "What is 17 + 25?"}]
-WEATHER = {
-    "name": "weather", "description": "Says how it is.", "strict": True,
-    "input_schema": {"type": "object", "properties": {"place": {"enum": ["forest", "river"]}}, "required": ["place"],
-                     "additionalProperties": False},
-}
+STORY = [{"role": "user", "content": served.STORY}]
+SUM = [{"role": "user", "content": served.SUM}]
+WEATHER = {"name": "weather", "description": "Says how it is.", "strict": True, "input_schema": served.WEATHER}
 # A call, and only one.
 ONE_CALL = {"tools": [WEATHER], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
 
@@ -119,11 +91,9 @@ def a_tool_is_called_and_its_result_read(client, model):
 
 @test
 def an_answer_follows_a_schema(client, model):
-    schema = {"type": "object", "properties": {"animal": {"enum": ["fox", "owl"]}}, "required": ["animal"],
-              "additionalProperties": False}
     message = client.messages.create(
         model=model, max_tokens=300, messages=[{"role": "user", "content": "Name one"}],
-        output_config={"format": {"type": "json_schema", "schema": schema}}, extra_body={"temperature": 0})
+        output_config={"format": {"type": "json_schema", "schema": served.ANIMAL}}, extra_body={"temperature": 0})
     text = "".join(block.text for block in message.content if block.type == "text")
     assert json.loads(text)["animal"] in ("fox", "owl"), text
 
@@ -147,29 +117,9 @@ def what_is_wrong_is_said_by_name(client, model):
     raises(anthropic.NotFoundError, lambda: client.messages.create(model="claude", max_tokens=5, messages=STORY))
 
 
-NO_KEY = "no-key"
-
-
-def main():
-    if not 2 <= len(sys.argv) <= 3:
-        print(__doc__)
-        return 2
-    key = sys.argv[2] if len(sys.argv) == 3 else NO_KEY
-    client = Anthropic(base_url=sys.argv[1], api_key=key, max_retries=0, timeout=120)
-    model = client.models.list().data[0].id
-    failed = 0
-    for function in TESTS:
-        name = function.__name__.replace("_", " ")
-        try:
-            function(client, model)
-            print(f"ok      {name}")
-        except Exception:  # every failure is shown, whatever it is
-            failed += 1
-            print(f"FAILED  {name}")
-            traceback.print_exc(file=sys.stdout)
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+def connect(server):
+    return Anthropic(base_url=server.address, api_key=server.key, max_retries=0, timeout=120), server.model
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(connect))

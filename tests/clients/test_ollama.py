@@ -1,40 +1,19 @@
-"""The official `ollama` Python client against a running twostroke server.
-
-    twostroke serve --port 8000 &
-    python test_client.py http://127.0.0.1:8000 [API_KEY]
-
-Prints a line per test and `N passed, N failed`; the exit code is the number of failures, at most 1.
-The client parses every answer into its own types, so a field of a wrong type or name fails here.
-"""
+"""The official `ollama` Python client against a running twostroke server: see served.py."""
 
 import json
 import sys
-import traceback
 
 from ollama import Client, ResponseError
 
-TESTS = []
+import served
+from served import raises, run, test
 
-
-def test(function):
-    TESTS.append(function)
-    return function
-
-
-def raises(call, status, *words):
-    """Calls and returns the client's error, which must have the status and say the words."""
-    try:
-        call()
-    except ResponseError as error:
-        assert error.status_code == status, f"{error.status_code} instead of {status}: {error}"
-        for word in words:
-            assert word in error.error, f"{word!r} is not in {error.error!r}"
-        return error
-    raise AssertionError("no ResponseError")
-
-
-STORY = [{"role": "user", "content": "Tell me a story about a fox and a lantern"}]
+STORY = [{"role": "user", "content": served.STORY}]
 SHORT = {"temperature": 0, "num_predict": 24}
+
+
+def refused(call, status, *words):
+    raises(ResponseError, call, *words, status_code=status)
 
 
 @test
@@ -47,7 +26,7 @@ def models_are_listed_shown_and_loaded(client, model):
     assert shown.modelinfo[f"{family}.context_length"] > 0 and shown.template
     loaded = client.ps().models[0]
     assert loaded.model == model and loaded.size >= listed.size and loaded.expires_at and loaded.context_length > 0
-    raises(lambda: client.show("other"), 404, "model")
+    refused(lambda: client.show("other"), 404, "model")
 
 
 @test
@@ -85,7 +64,7 @@ def generate_goes_on_from_its_context(client, model):
 @test
 def thoughts_stand_apart(client, model):
     options = {"temperature": 0, "num_predict": 200}
-    question = [{"role": "user", "content": "What is 17 + 25?"}]
+    question = [{"role": "user", "content": served.SUM}]
     shown = client.chat(model, question, think=True, options=options)
     assert shown.message.thinking and shown.message.content
     assert client.chat(model, question, think=False, options=options).message.thinking is None
@@ -95,9 +74,7 @@ def thoughts_stand_apart(client, model):
 
 @test
 def an_answer_has_the_form_that_was_asked_for(client, model):
-    schema = {"type": "object", "properties": {"animal": {"enum": ["fox", "owl"]}}, "required": ["animal"],
-              "additionalProperties": False}
-    answer = client.chat(model, [{"role": "user", "content": "Name one."}], format=schema,
+    answer = client.chat(model, [{"role": "user", "content": "Name one."}], format=served.ANIMAL,
                          options={"temperature": 0, "num_predict": 300})
     assert json.loads(answer.message.content)["animal"] in ("fox", "owl")
 
@@ -125,35 +102,19 @@ def tools_are_told_as_functions_and_calls_sent_back(client, model):
 
 @test
 def what_is_not_there_is_an_error_with_its_name(client, model):
-    raises(lambda: client.chat("other", STORY), 404, "model")
-    raises(lambda: client.chat(model, STORY, options={"mirostat": 2}), 400, "options.mirostat")
-    raises(lambda: list(client.chat(model, STORY, options={"top_p": 7}, stream=True)), 400, "top_p")
-    raises(lambda: client.generate(model, "a", suffix="b"), 400, "suffix")
-    raises(lambda: client.pull("llama3"), 501)
-    raises(lambda: client.delete(model), 501)
-    raises(lambda: client.copy(model, "other"), 501)
+    refused(lambda: client.chat("other", STORY), 404, "model")
+    refused(lambda: client.chat(model, STORY, options={"mirostat": 2}), 400, "options.mirostat")
+    refused(lambda: list(client.chat(model, STORY, options={"top_p": 7}, stream=True)), 400, "top_p")
+    refused(lambda: client.generate(model, "a", suffix="b"), 400, "suffix")
+    refused(lambda: client.pull("llama3"), 501)
+    refused(lambda: client.delete(model), 501)
+    refused(lambda: client.copy(model, "other"), 501)
 
 
-def main():
-    if not 2 <= len(sys.argv) <= 3:
-        print(__doc__)
-        return 2
-    headers = {"Authorization": f"Bearer {sys.argv[2]}"} if len(sys.argv) == 3 else {}
-    client = Client(host=sys.argv[1], headers=headers, timeout=120)
-    model = client.list().models[0].model
-    failed = 0
-    for function in TESTS:
-        name = function.__name__.replace("_", " ")
-        try:
-            function(client, model)
-            print(f"ok      {name}")
-        except Exception:  # every failure is shown, whatever it is
-            failed += 1
-            print(f"FAILED  {name}")
-            traceback.print_exc(file=sys.stdout)
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+def connect(server):
+    client = Client(host=server.address, headers={"Authorization": f"Bearer {server.key}"}, timeout=120)
+    return client, client.list().models[0].model
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(connect))

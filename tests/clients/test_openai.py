@@ -1,42 +1,17 @@
-"""The official `openai` Python client against a running twostroke server.
-
-    twostroke serve --port 8000 --batch-dir batches &
-    python test_client.py http://127.0.0.1:8000/v1 [API_KEY]
-
-Prints a line per test and `N passed, N failed`; the exit code is the number of failures, at most 1.
-The client parses every answer into its own types, so a field of a wrong type or name fails here.
-"""
+"""The official `openai` Python client against a running twostroke server: see served.py."""
 
 import json
 import math
 import sys
 import time
-import traceback
-import urllib.request
 
 import openai
 from openai import OpenAI
 
-TESTS = []
+import served
+from served import NO_KEY, WEATHER, raises, run, test
 
-
-def test(function):
-    TESTS.append(function)
-    return function
-
-
-def raises(kind, call, **expected):
-    """Calls and returns the client's error, which must be of `kind` and carry the expected attributes."""
-    try:
-        call()
-    except kind as error:
-        for name, value in expected.items():
-            assert getattr(error, name) == value, f"{name}: {getattr(error, name)!r} instead of {value!r} in {error}"
-        return error
-    raise AssertionError(f"no {kind.__name__}")
-
-
-STORY = [{"role": "user", "content": "Tell me a story about a fox and a lantern"}]
+STORY = [{"role": "user", "content": served.STORY}]
 
 
 @test
@@ -221,8 +196,6 @@ def what_agents_send_is_taken_and_told(client, model):
 
 ANIMAL = {"type": "object", "properties": {"animal": {"enum": ["fox", "owl"]}, "legs": {"type": "integer"}},
           "required": ["animal", "legs"], "additionalProperties": False}
-WEATHER = {"type": "object", "properties": {"place": {"enum": ["forest", "river"]}}, "required": ["place"],
-           "additionalProperties": False}
 
 
 @test
@@ -347,7 +320,6 @@ def the_raw_answer_has_its_request_id(client, model):
     assert raw.headers["x-request-id"] == "mine-1" and raw.parse()._request_id == "mine-1"
 
 
-
 @test
 def texts_have_vectors(client, model):
     texts = ["A fox ran through the forest.", "The fox ran in the wood.", "17 + 25 = 42"]
@@ -409,36 +381,13 @@ def a_thought_has_a_budget(client, model):
 
 def tokenize(client, text):
     """vLLM's /tokenize, which the client does not know."""
-    request = urllib.request.Request(
-        str(client.base_url).removesuffix("/v1/") + "/tokenize", data=json.dumps({"prompt": text}).encode(),
-        headers={"content-type": "application/json", "authorization": f"Bearer {client.api_key}"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)["tokens"]
+    server = served.Server(str(client.base_url).removesuffix("/v1/"), client.api_key)
+    return server.post("/tokenize", {"prompt": text})["tokens"]
 
 
-NO_KEY = "no-key"
-
-
-def main():
-    if not 2 <= len(sys.argv) <= 3:
-        print(__doc__)
-        return 2
-    key = sys.argv[2] if len(sys.argv) == 3 else NO_KEY
-    client = OpenAI(base_url=sys.argv[1], api_key=key, max_retries=0, timeout=120)
-    model = client.models.list().data[0].id
-    failed = 0
-    for function in TESTS:
-        name = function.__name__.replace("_", " ")
-        try:
-            function(client, model)
-            print(f"ok      {name}")
-        except Exception:  # every failure is shown, whatever it is
-            failed += 1
-            print(f"FAILED  {name}")
-            traceback.print_exc(file=sys.stdout)
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+def connect(server):
+    return OpenAI(base_url=server.v1, api_key=server.key, max_retries=0, timeout=120), server.model
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(connect))
