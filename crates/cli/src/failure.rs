@@ -226,9 +226,9 @@ mod tests {
             (&["serve", "-z", "4"], "'-z' found"),
             (&["serve", "-c", "4096", "-ngl", "99"], "'-ngl' found"),
             (&["serve", "--allowed-origins", "x"], "--allowed-origin ORIGIN"),
-            (&["serve", "--revision", "main"], "ORG/NAME@REVISION"),
-            (&["serve", "--uds", "/tmp/x"], "--host and --port"),
-            (&["serve", "--lora-modules", "a=b"], "merge them"),
+            (&["run", "--revision", "main"], "ORG/NAME@REVISION"),
+            (&["serve", "--tokenizer-revision", "main"], "ORG/NAME@REVISION"),
+            (&["serve", "--enable-lora"], "--lora-modules"),
             (&["serve", "--swap-space", "4"], "--kv-swap-memory"),
             (&["run", "--mlock", "hi"], "weights are read into memory"),
             (&["serve", "--log-file", "x"], "2> FILE"),
@@ -271,7 +271,7 @@ mod tests {
     fn nothing_is_proposed_that_is_another_word() {
         let table: &[&[&str]] = &[
             &["serve", "--numa", "distribute"],
-            &["serve", "--revision", "main"],
+            &["run", "--revision", "main"],
             &["serve", "--jinja"],
             &["run", "--color", "hi"],
             &["whisper"],

@@ -181,8 +181,8 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
         "--tokenizer" | "--tokenizer-mode" | "--hf-config-path" => {
             "tokenizer and shape are read from the model's files"
         }
-        "--tokenizer-revision" => "--revision, or -m ORG/NAME@REVISION, names the revision of model and tokenizer",
-        "--enable-lora" | "--lora-modules" | "--lora" => "adapters are not read: merge them into the weights",
+        "--revision" | "--tokenizer-revision" => "-m ORG/NAME@REVISION names the revision of model and tokenizer",
+        "--enable-lora" => "--lora-modules NAME=DIR is enough (--allow-runtime-lora where none is loaded at the start)",
         "--allowed-origins" | "--cors-origins" | "--allowed-methods" | "--allowed-headers" | "--allow-credentials" => {
             "--allowed-origin ORIGIN, repeated, names those that may ask from a browser"
         }
@@ -239,8 +239,8 @@ mod tests {
         for command in Cli::command().get_subcommands() {
             for argument in command.get_arguments() {
                 let long = argument.get_long().map(|long| format!("--{long}"));
-                // They exist in bench and in plan, and are llama.cpp's words for something of serve and of run.
-                let elsewhere = ["--parallel", "--prompt"];
+                // They exist in bench, in plan and in serve, and are others' words for something of the other commands.
+                let elsewhere = ["--parallel", "--prompt", "--revision"];
                 if let Some(long) = long.filter(|long| !elsewhere.contains(&long.as_str())) {
                     assert_eq!(hint(&long), None, "{long} of {}", command.get_name());
                 }

@@ -33,7 +33,7 @@ const MODELS: [&str; 4] = ["model.", "model.language_model.", "language_model.mo
 /// A low-rank adapter on the host, as it was read: ready to be packed.
 #[derive(Debug)]
 pub struct Adapter {
-    /// By layer and [`Module`].
+    /// By layer and [`Module`](super::packed::Module).
     pub(super) layers: Vec<[Vec<Pair>; 4]>,
     rank: usize,
 }
