@@ -59,7 +59,7 @@ pub enum Rule {
 }
 
 /// A rule, taken apart into what is asked of tokens, of a thought, and of the text.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts<'a> {
     pub(crate) tokens: Option<&'a TokenRule>,
     pub(crate) thought: Option<&'a ThoughtBudget>,
@@ -111,14 +111,17 @@ pub enum RuleError {
 }
 
 impl Rule {
+    /// Each layer is looked for once: what lies deeper than its place stays in the text, which refuses it.
     pub(crate) fn parts(&self) -> Parts<'_> {
-        match self {
-            Rule::Tokens { tokens, rule } => {
-                Parts { tokens: Some(tokens), ..rule.as_ref().map(|rule| rule.parts()).unwrap_or_default() }
-            }
-            Rule::Budget { thought, rule } => Parts { tokens: None, thought: Some(thought), text: rule.as_deref() },
-            text => Parts { text: Some(text), ..Parts::default() },
-        }
+        let (tokens, rest) = match self {
+            Rule::Tokens { tokens, rule } => (Some(tokens), rule.as_deref()),
+            other => (None, Some(other)),
+        };
+        let (thought, text) = match rest {
+            Some(Rule::Budget { thought, rule }) => (Some(thought), rule.as_deref()),
+            other => (None, other),
+        };
+        Parts { tokens, thought, text }
     }
 
     /// In the compiler's words.
