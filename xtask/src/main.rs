@@ -14,6 +14,7 @@
 //! planted [BUG]               bugs of real engines, put into a copy of the scheduler: each must be found; a table
 //! hostile [--minutes N] ...   bad files, bad requests and faults against the built binary, each with its bounds: a table
 //! soak [--minutes N]          a server under sixteen clients of every kind: what grows, what changes
+//! schema [--examples N]       the document of the API against the server, by Schemathesis
 //! agents                      Codex, Claude Code and opencode against the server
 //! crosscheck [--rounds N]     how fast the server is by bench-serve, guidellm and aiperf: a table
 //! real [--peer DIR]           what narrow weights cost on real checkpoints, each gate held, ik_llama.cpp beside: a table
@@ -65,6 +66,8 @@ const HELP: &str = "usage: cargo xtask <command>
                             target/hostile/failed. --minutes goes on with mutations from further seeds
   soak [--minutes N]        sixteen clients against a server with too small a cache (60 minutes); fails if memory grows, an
                             answer changes, counters disagree or a block stays held
+  schema [--examples N]     ask what /openapi.json allows and what it does not (60 bodies for each operation unless told);
+                            fails if an answer is not what it says
   agents                    download Codex, Claude Code and opencode (1 GB on disk), ask each something: what they send has
                             to be understood, and the model is a random one
   crosscheck [--rounds N]   measure the server by bench-serve, guidellm and aiperf in turns (3 rounds), print a table
@@ -94,6 +97,11 @@ fn main() -> ExitCode {
         ["planted"] => planted::run(None),
         ["planted", bug] => planted::run(Some(bug)),
         ["agents"] => test::agents(),
+        ["schema"] => test::schema(60),
+        ["schema", "--examples", examples] => match examples.parse() {
+            Ok(examples) => test::schema(examples),
+            Err(_) => Err(format!("--examples takes a number, not '{examples}'")),
+        },
         ["crosscheck"] => test::crosscheck(3),
         ["crosscheck", "--rounds", rounds] => match rounds.parse() {
             Ok(rounds @ 1..) => test::crosscheck(rounds),

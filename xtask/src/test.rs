@@ -188,6 +188,25 @@ pub(crate) fn agents() -> Result<(), String> {
     show(tests.current_dir(directory).env("PATH", path)).map_err(|_| "an agent did not end well".to_owned())
 }
 
+/// What the document of the API says against the server, by Schemathesis: `examples` bodies for each operation beside
+/// those at the borders of its types.
+pub(crate) fn schema(examples: u32) -> Result<(), String> {
+    setup::system()?;
+    let schemathesis = setup::schemathesis()?;
+    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    let batches = target().join("schema-batches");
+    let _ = fs::remove_dir_all(&batches); // nothing to remove the first time
+    let flags = ["--max-model-len", "256", "--allow-runtime-lora", "--batch-dir"].map(OsStr::new);
+    let server = Server::start(&[&flags[..], &[batches.as_os_str()]].concat())?;
+    let directory = root().join("tests/schema");
+    let document = format!("{}/openapi.json", server.url());
+    let mut run = command(&schemathesis, &["--config-file", "schemathesis.toml", "run", &document]);
+    // The page's feed never ends, and a held engine answers nobody.
+    run.args(["--exclude-path-regex", "/live/", "--max-examples", &examples.to_string()]);
+    run.current_dir(&directory).env("PYTHONPATH", &directory);
+    show(&mut run).map_err(|_| "the server does not do what its document says".to_owned())
+}
+
 /// How fast the server is by bench-serve, guidellm and aiperf.
 pub(crate) fn crosscheck(rounds: u32) -> Result<(), String> {
     show(&mut cargo(&["build", "--quiet", "--release"]))?;

@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::openai::shapes;
 use crate::routes::Caller;
 
 type Caught<T> = Result<T, ApiError>;
@@ -55,25 +56,17 @@ fn allowed(app: &App) -> Caught<()> {
 }
 
 fn read_load(body: Value) -> Caught<(String, String)> {
-    let mut fields = Fields::of(body)?;
-    let name = required(&mut fields, "lora_name")?;
-    let path = required(&mut fields, "lora_path")?;
-    fields.only("load_inplace", &false.into(), "unload the adapter first: requests may have it")?;
+    let mut fields = Fields::of(body, &shapes::LOAD_ADAPTER)?;
+    let [name, path] = [fields.text("lora_name")?, fields.text("lora_path")?];
     fields.finish()?;
     Ok((name, path))
 }
 
 fn read_unload(body: Value) -> Caught<String> {
-    let mut fields = Fields::of(body)?;
-    let name = required(&mut fields, "lora_name")?;
-    fields.unsupported("lora_int_id", "adapters go by their names here")?;
+    let mut fields = Fields::of(body, &shapes::UNLOAD_ADAPTER)?;
+    let name = fields.text("lora_name")?;
     fields.finish()?;
     Ok(name)
-}
-
-fn required(fields: &mut Fields, field: &'static str) -> Caught<String> {
-    let missing = || ApiError::bad_request(format!("'{field}' is missing.")).with_param(field);
-    fields.string(field)?.ok_or_else(missing)
 }
 
 /// Files are read and the engine's thread is waited for: not on a thread that serves.

@@ -55,6 +55,11 @@ impl ApiKeys {
         tenant.is_none_or(|tenant| self.0.iter().any(|known| known.tenant == *tenant && known.may_be_urgent))
     }
 
+    /// Whether any is asked for.
+    pub(crate) fn are_wanted(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// The number of `tenant`'s key in the order in which keys were given, counted from 1: it names a key and does not
     /// show it.
     pub(crate) fn number(&self, tenant: Option<&Tenant>) -> Option<usize> {

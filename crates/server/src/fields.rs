@@ -2,38 +2,68 @@
 //! as unknown. Nothing is dropped in silence; [`crate::openai::hints`] are taken out before, and named in the answer.
 //!
 //! ```text
-//! let mut fields = Fields::of(body)?;
-//! let n = fields.integer("n")?;              // typed: "5" and 1.5 are refused, null counts as absent
-//! fields.unsupported("tools", "...")?;       // known to the API, not to this server
-//! fields.finish()?;                          // whatever is left has no meaning here
+//! let mut fields = Fields::of(body, &SHAPE)?;   // names and types are those of its table (`crate::shape`)
+//! let n = fields.integer("n")?;                 // null counts as absent
+//! fields.finish()?;                             // whatever is left has no meaning here
 //! ```
 
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 use crate::json::shortened;
+use crate::shape::{Constant, Kind, Shape};
 
 /// What is left of an object, and where the object stands in the body.
 pub(crate) struct Fields {
     map: Map<String, Value>,
     path: String,
+    shape: &'static Shape,
 }
 
 impl Fields {
-    /// The body of a request: it must be an object.
-    pub(crate) fn of(body: Value) -> Result<Fields, ApiError> {
+    /// The body of a request: it must be an object of this shape.
+    pub(crate) fn of(body: Value, shape: &'static Shape) -> Result<Fields, ApiError> {
         match body {
-            Value::Object(map) => Ok(Fields { map, path: String::new() }),
+            Value::Object(map) => Fields { map, path: String::new(), shape }.checked(),
             _ => Err(ApiError::bad_request("The request body must be a JSON object.")),
         }
     }
 
     /// An object inside the body, `path` being its place, such as `messages[2]`.
-    pub(crate) fn nested(value: Value, path: String) -> Result<Fields, ApiError> {
+    pub(crate) fn nested(value: Value, path: String, shape: &'static Shape) -> Result<Fields, ApiError> {
         match value {
-            Value::Object(map) => Ok(Fields { map, path }),
+            Value::Object(map) => Fields { map, path, shape }.checked(),
             _ => Err(wrong_type(path, "an object")),
         }
+    }
+
+    /// Every value is of the kind that the table says, and what must be there is. Names that it does not have are left
+    /// to [`finish`](Self::finish): what is wrong with an object that is of another kind altogether is its type.
+    fn checked(self) -> Result<Fields, ApiError> {
+        for field in self.shape.fields() {
+            let (kind, name) = (field.kind, || self.name(field.name));
+            return Err(match (self.map.get(field.name).filter(|value| !value.is_null()), kind) {
+                (None, _) if field.is_required && self.path.is_empty() => {
+                    ApiError::bad_request(format!("'{}' is missing.", field.name)).with_param(field.name)
+                }
+                (None, _) if field.is_required => wrong_type(name(), &kind.in_words()),
+                (Some(value), Kind::Missing | Kind::Only(_)) if !kind.has(value) => {
+                    ApiError::unsupported(name(), field.about)
+                }
+                (Some(value), _) if !kind.has(value) => wrong_type(name(), &kind.in_words()),
+                _ => continue,
+            });
+        }
+        Ok(self)
+    }
+
+    /// A reader asks for what its table has. If it does not, the table is wrong, and whatever it said of the field is.
+    fn expect(&self, field: &str, fits: impl Fn(Kind) -> bool) -> Result<(), ApiError> {
+        if self.shape.field(field).is_some_and(|field| fits(field.kind)) {
+            return Ok(());
+        }
+        tracing::error!(shape = self.shape.name, field, "a reader and its table disagree");
+        Err(ApiError::internal())
     }
 
     /// The full name of a field of this object.
@@ -41,24 +71,28 @@ impl Fields {
         if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) }
     }
 
-    /// Takes a field out; `null` is the same as not there.
+    /// Takes a field out; `null` is the same as not there, and so is what the table does not have.
     pub(crate) fn take(&mut self, field: &str) -> Option<Value> {
+        self.shape.field(field)?;
         // The order of what is left does not matter, its speed with a million unknown keys does.
         self.map.swap_remove(field).filter(|value| !value.is_null())
     }
 
     /// A whole number that `i64` holds. `5.0` is one, as in JSON Schema; `1.5` and `"5"` are not.
     pub(crate) fn integer(&mut self, field: &str) -> Result<Option<i64>, ApiError> {
+        self.expect(field, |kind| matches!(kind, Kind::Integer))?;
         self.take(field).map(|value| integer(&value, || self.name(field))).transpose()
     }
 
     /// A number.
     pub(crate) fn number(&mut self, field: &str) -> Result<Option<f64>, ApiError> {
+        self.expect(field, |kind| matches!(kind, Kind::Number))?;
         self.take(field).map(|value| number(&value, || self.name(field))).transpose()
     }
 
     /// `true` or `false`.
     pub(crate) fn boolean(&mut self, field: &str) -> Result<Option<bool>, ApiError> {
+        self.expect(field, |kind| matches!(kind, Kind::Boolean | Kind::Only(Constant::Boolean(_))))?;
         match self.take(field) {
             None => Ok(None),
             Some(Value::Bool(value)) => Ok(Some(value)),
@@ -68,6 +102,7 @@ impl Fields {
 
     /// A string.
     pub(crate) fn string(&mut self, field: &str) -> Result<Option<String>, ApiError> {
+        self.expect(field, |kind| matches!(kind, Kind::Text | Kind::Word(_)))?;
         match self.take(field) {
             None => Ok(None),
             Some(Value::String(value)) => Ok(Some(value)),
@@ -75,8 +110,14 @@ impl Fields {
         }
     }
 
+    /// A string that must be there.
+    pub(crate) fn text(&mut self, field: &str) -> Result<String, ApiError> {
+        self.string(field)?.ok_or_else(|| wrong_type(self.name(field), "a string"))
+    }
+
     /// A list.
     pub(crate) fn list(&mut self, field: &str) -> Result<Option<Vec<Value>>, ApiError> {
+        self.expect(field, |kind| matches!(kind, Kind::List(_)))?;
         match self.take(field) {
             None => Ok(None),
             Some(Value::Array(items)) => Ok(Some(items)),
@@ -92,16 +133,39 @@ impl Fields {
 
     /// An object, as fields of its own.
     pub(crate) fn object(&mut self, field: &str) -> Result<Option<Fields>, ApiError> {
+        let Some(Kind::Object(shape)) = self.shape.field(field).map(|field| field.kind) else {
+            return self.expect(field, |_| false).map(|()| None);
+        };
         let path = self.name(field);
-        self.take(field).map(|value| Fields::nested(value, path)).transpose()
+        self.take(field).map(|value| Fields::nested(value, path, shape)).transpose()
     }
 
-    /// The rest of this object, as it is.
-    pub(crate) fn into_map(self) -> Map<String, Value> {
-        self.map
+    /// An object that must be there.
+    pub(crate) fn inner(&mut self, field: &str) -> Result<Fields, ApiError> {
+        self.object(field)?.ok_or_else(|| wrong_type(self.name(field), "an object"))
     }
 
-    /// A field that may only have the one value that changes nothing.
+    /// Objects in a list, each as fields of its own.
+    pub(crate) fn objects(&mut self, field: &str) -> Result<Vec<Fields>, ApiError> {
+        let Some(Kind::List(Kind::Object(shape))) = self.shape.field(field).map(|field| field.kind) else {
+            return self.expect(field, |_| false).map(|()| Vec::new());
+        };
+        let path = self.name(field);
+        let items = self.list(field)?.unwrap_or_default().into_iter().enumerate();
+        items.map(|(at, item)| Fields::nested(item, format!("{path}[{at}]"), shape)).collect()
+    }
+
+    /// An object whose names are the caller's own.
+    pub(crate) fn map(&mut self, field: &str) -> Result<Option<Map<String, Value>>, ApiError> {
+        self.expect(field, |kind| matches!(kind, Kind::Map))?;
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::Object(map)) => Ok(Some(map)),
+            Some(_) => Err(wrong_type(self.name(field), "an object")),
+        }
+    }
+
+    /// A field that may only have the one value that changes nothing, in this place.
     pub(crate) fn only(&mut self, field: &str, allowed: &Value, why: &str) -> Result<(), ApiError> {
         match self.take(field) {
             Some(value) if value != *allowed => Err(ApiError::unsupported(self.name(field), why)),
@@ -109,21 +173,20 @@ impl Fields {
         }
     }
 
-    /// A field of the API that this server does not have.
-    pub(crate) fn unsupported(&mut self, field: &str, why: &str) -> Result<(), ApiError> {
-        self.take(field).map_or(Ok(()), |_| Err(ApiError::unsupported(self.name(field), why)))
+    /// Every field has been looked at: one that is left, even as `null`, has no meaning here. What may only have one
+    /// value has it.
+    pub(crate) fn finish(self) -> Result<(), ApiError> {
+        let is_settled = |key: &String| {
+            let kind = self.shape.field(key).map(|field| field.kind);
+            matches!(kind, Some(Kind::Only(_) | Kind::Missing))
+        };
+        self.map.keys().find(|key| !is_settled(key)).map_or(Ok(()), |key| Err(self.unknown(key)))
     }
 
-    /// Every field has been looked at: one that is left, even as `null`, has no meaning here.
-    pub(crate) fn finish(self) -> Result<(), ApiError> {
-        match self.map.keys().next() {
-            None => Ok(()),
-            Some(key) => {
-                let name = self.name(&shortened(key));
-                let message = format!("'{name}' is not a field of this request.");
-                Err(ApiError::unknown_parameter(name, message))
-            }
-        }
+    fn unknown(&self, key: &str) -> ApiError {
+        let name = self.name(&shortened(key));
+        let message = format!("'{name}' is not a field of this request.");
+        ApiError::unknown_parameter(name, message)
     }
 }
 
@@ -165,9 +228,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::shape::{field, missing, only, required};
 
-    fn fields(value: Value) -> Fields {
-        Fields::of(value).unwrap()
+    static SHAPE: Shape = Shape {
+        name: "Test",
+        groups: &[
+            &[field("n", Kind::Integer, "a number"), field("t", Kind::Number, "another")],
+            &[
+                field("stream_options", Kind::Object(&OPTIONS), "more"),
+                field("word", Kind::Word(&["a", "b", "c"]), "one of them"),
+                only("off", Constant::Number(1.0), "there is no other"),
+                missing("absent", "it is not here"),
+            ],
+        ],
+    };
+    static OPTIONS: Shape = Shape { name: "Options", groups: &[&[required("include_usage", Kind::Boolean, "it")]] };
+
+    fn read(value: Value) -> Result<Fields, ApiError> {
+        Fields::of(value, &SHAPE)
     }
 
     #[test]
@@ -185,26 +263,54 @@ mod tests {
             (json!(true), None),
             (json!([5]), None),
         ] {
-            let got = fields(json!({ "n": value })).integer("n");
+            let got = read(json!({ "n": value })).and_then(|mut fields| fields.integer("n"));
             match expected {
                 Some(expected) => assert_eq!(got.unwrap(), Some(expected), "{value}"),
                 None => assert_eq!(got.expect_err(&value.to_string()).param(), Some("n")),
             }
         }
-        assert_eq!(fields(json!({"n": null})).integer("n").unwrap(), None);
-        assert!(fields(json!({"t": "0.5"})).number("t").is_err());
+        assert_eq!(read(json!({"n": null})).unwrap().integer("n").unwrap(), None);
+        assert_eq!(read(json!({"t": 1})).unwrap().number("t").unwrap(), Some(1.0));
+    }
+
+    #[test]
+    fn a_value_is_of_the_kind_that_the_table_says() {
+        for (body, message) in [
+            (json!({"t": "0.5"}), "'t' must be a number."),
+            (json!({"word": "d"}), "'word' must be one of 'a', 'b' and 'c'."),
+            (json!({"word": 5}), "'word' must be one of 'a', 'b' and 'c'."),
+            (json!({"stream_options": 1}), "'stream_options' must be an object."),
+            (json!({"off": 0}), "there is no other"),
+            (json!({"absent": {}}), "it is not here"),
+        ] {
+            assert_eq!(read(body.clone()).err().unwrap().message(), message, "{body}");
+        }
+        let nothing = json!({"n": null, "t": null, "stream_options": null, "word": null, "off": null, "absent": null});
+        read(nothing).unwrap();
+        for one in [json!(1), json!(1.0)] {
+            read(json!({ "off": one })).unwrap().finish().unwrap();
+        }
+        let mut outer = read(json!({"stream_options": {}})).unwrap();
+        assert_eq!(outer.object("stream_options").err().unwrap().param(), Some("stream_options.include_usage"));
+    }
+
+    #[test]
+    fn what_a_table_does_not_have_cannot_be_read() {
+        let mut fields = read(json!({"n": 1, "other": 1})).unwrap();
+        assert_eq!(fields.take("other"), None);
+        assert!(fields.integer("other").is_err() && fields.boolean("n").is_err() && fields.object("n").is_err());
     }
 
     #[test]
     fn what_is_left_over_is_refused_by_name() {
-        let mut read = fields(json!({"n": 1, "temprature": 0.5}));
-        read.integer("n").unwrap();
-        assert_eq!(read.finish().unwrap_err().param(), Some("temprature"));
+        let mut read_one = read(json!({"n": 1, "temprature": 0.5})).unwrap();
+        read_one.integer("n").unwrap();
+        assert_eq!(read_one.finish().unwrap_err().param(), Some("temprature"));
 
-        let mut read = fields(json!({"stream_options": {"include_usage": true, "x": 1}}));
-        let mut options = read.object("stream_options").unwrap().unwrap();
+        let mut outer = read(json!({"stream_options": {"include_usage": true, "x": 1}})).unwrap();
+        let mut options = outer.object("stream_options").unwrap().unwrap();
         options.boolean("include_usage").unwrap();
         assert_eq!(options.finish().unwrap_err().param(), Some("stream_options.x"));
-        assert!(read.finish().is_ok());
+        assert!(outer.finish().is_ok());
     }
 }

@@ -35,7 +35,7 @@ use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
 use crate::requests::Question;
 use crate::timeline::Asker;
-use crate::{adapters, anthropic, batch, live, llama, metrics, ollama, plan, requests, responses, vectors, without};
+use crate::{adapters, anthropic, batch, live, llama, metrics, ollama, openapi, plan, requests, responses, vectors, without};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 77] = [
+static TABLE: [Route; 79] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::POST, "/v1/responses", |by| on(by, responses::create)),
@@ -122,6 +122,8 @@ static TABLE: [Route; 77] = [
     (Method::GET, "/health", |by| on(by, health)),
     (Method::GET, "/metrics", |by| on(by, show_metrics)),
     (Method::GET, "/version", |by| on(by, version)),
+    (Method::GET, "/openapi.json", |by| on(by, openapi::document)),
+    (Method::GET, "/docs", |by| on(by, openapi::docs)),
     (Method::GET, "/", |by| on(by, live::page::file)),
     (Method::GET, "/app.js", |by| on(by, live::page::file)),
     (Method::GET, "/app.css", |by| on(by, live::page::file)),
@@ -280,7 +282,8 @@ fn admit(app: &App, request: &Request) -> Result<Admitted, ApiError> {
 /// Load balancers have no keys, and a browser has none before it has the page that asks for one.
 fn is_open(app: &App, request: &Request) -> bool {
     let path = request.uri().path();
-    matches!(*request.method(), Method::GET | Method::HEAD) && (path == "/health" || app.ui && is_page(path))
+    let is_for_people = || is_page(path) || openapi::PATHS.contains(&path);
+    matches!(*request.method(), Method::GET | Method::HEAD) && (path == "/health" || app.ui && is_for_people())
 }
 
 /// The routes are labels of a metric, so only names from the list are.

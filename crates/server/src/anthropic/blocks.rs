@@ -9,6 +9,7 @@
 use engine::ChatMessage;
 use serde_json::{Map, Value, json};
 
+use super::shapes::BLOCK;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 
@@ -45,34 +46,30 @@ impl Messages {
     }
 
     /// One of the field `messages`.
-    pub(super) fn message(&mut self, path: String, item: Value) -> Result<(), ApiError> {
-        let mut fields = Fields::nested(item, path)?;
-        let role_name = fields.name("role");
-        let role = fields.string("role")?;
+    pub(super) fn message(&mut self, mut fields: Fields) -> Result<(), ApiError> {
+        let role = fields.text("role")?;
         let name = fields.name("content");
         let content = fields.take("content");
         fields.finish()?;
         let expected = "a string or a list of blocks that is not empty";
-        let content = content.ok_or_else(|| wrong_type(name.clone(), expected))?;
         let blocks = match content {
-            Value::String(text) => vec![json!({"type": "text", "text": text})],
-            Value::Array(blocks) if !blocks.is_empty() => blocks,
+            Some(Value::String(text)) => vec![json!({"type": "text", "text": text})],
+            Some(Value::Array(blocks)) if !blocks.is_empty() => blocks,
             _ => return Err(wrong_type(name, expected)),
         };
-        match role.as_deref() {
-            Some("user") => self.user(blocks, &name),
-            Some("assistant") => self.assistant(blocks, &name),
-            Some("system") => {
+        match role.as_str() {
+            "user" => self.user(blocks, &name),
+            "assistant" => self.assistant(blocks, &name),
+            _ => {
                 self.list.push(ChatMessage::new("system", text_of(blocks.into(), &name)?));
                 Ok(())
             }
-            _ => Err(wrong_type(role_name, "one of 'user', 'assistant' and 'system'")),
         }
     }
 
     fn user(&mut self, blocks: Vec<Value>, path: &str) -> Result<(), ApiError> {
         for (at, block) in blocks.into_iter().enumerate() {
-            let mut block = Fields::nested(block, format!("{path}[{at}]"))?;
+            let mut block = Fields::nested(block, format!("{path}[{at}]"), &BLOCK)?;
             match block.string("type")?.as_deref() {
                 Some("text") => {
                     let text = text(&mut block)?;
@@ -92,7 +89,7 @@ impl Messages {
             self.list.push(ChatMessage { role, content: None, extra });
         }
         for (at, block) in blocks.into_iter().enumerate() {
-            let mut block = Fields::nested(block, format!("{path}[{at}]"))?;
+            let mut block = Fields::nested(block, format!("{path}[{at}]"), &BLOCK)?;
             match block.string("type")?.as_deref() {
                 Some("text") => {
                     let text = text(&mut block)?;
@@ -130,8 +127,7 @@ impl Messages {
     }
 
     fn thought(&mut self, block: &mut Fields) -> Result<(), ApiError> {
-        let name = block.name("thinking");
-        let text = block.string("thinking")?.ok_or_else(|| wrong_type(name, "a string"))?;
+        let text = block.text("thinking")?;
         // Says that its maker wrote it; ours is empty.
         block.string("signature")?;
         let extra = self.list.last_mut().map(|message| &mut message.extra);
@@ -147,13 +143,9 @@ impl Messages {
     }
 
     fn call(&mut self, block: &mut Fields) -> Result<(), ApiError> {
-        let [id_name, name_name, input_name] = ["id", "name", "input"].map(|field| block.name(field));
-        let id = block.string("id")?.ok_or_else(|| wrong_type(id_name, "a string"))?;
-        let name = block.string("name")?.ok_or_else(|| wrong_type(name_name, "a string"))?;
-        let input = match block.take("input") {
-            Some(input @ Value::Object(_)) => input,
-            _ => return Err(wrong_type(input_name, "an object")),
-        };
+        let [id, name] = [block.text("id")?, block.text("name")?];
+        let input_name = block.name("input");
+        let input = block.map("input")?.ok_or_else(|| wrong_type(input_name, "an object"))?;
         block.only("caller", &json!({"type": "direct"}), "only the model itself calls tools here")?;
         let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": input}});
         let message = self.list.last_mut().map(|message| &mut message.extra);
@@ -165,8 +157,7 @@ impl Messages {
     }
 
     fn result(&mut self, block: &mut Fields) -> Result<(), ApiError> {
-        let name = block.name("tool_use_id");
-        let id = block.string("tool_use_id")?.ok_or_else(|| wrong_type(name, "a string"))?;
+        let id = block.text("tool_use_id")?;
         let name = block.name("content");
         let text = block.take("content").map_or(Ok(String::new()), |content| text_of(content, &name))?;
         // Templates have no place for it, so it is said in words.
@@ -186,7 +177,7 @@ fn text_of(content: Value, path: &str) -> Result<String, ApiError> {
     };
     let mut texts = Vec::with_capacity(blocks.len());
     for (at, block) in blocks.into_iter().enumerate() {
-        let mut block = Fields::nested(block, format!("{path}[{at}]"))?;
+        let mut block = Fields::nested(block, format!("{path}[{at}]"), &BLOCK)?;
         match block.string("type")?.as_deref() {
             Some("text") => texts.push(text(&mut block)?),
             kind => return Err(unknown(&block, kind, "'text'")),
@@ -197,10 +188,7 @@ fn text_of(content: Value, path: &str) -> Result<String, ApiError> {
 }
 
 fn text(block: &mut Fields) -> Result<String, ApiError> {
-    let name = block.name("text");
-    let text = block.string("text")?.ok_or_else(|| wrong_type(name, "a string"))?;
-    block.only("citations", &json!([]), "this server cites nothing: send the text alone")?;
-    Ok(text)
+    block.text("text")
 }
 
 /// A block of a kind that has no place here: one of the API's others, or none at all.

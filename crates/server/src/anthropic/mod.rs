@@ -9,6 +9,7 @@ mod blocks;
 mod hints;
 mod read;
 mod routes;
+pub(crate) mod shapes;
 mod write;
 
 pub(crate) use hints::HINTS;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::HINTS;
 use super::blocks::Messages;
+use super::shapes;
 use super::write::Anthropic;
 use crate::answers::{Form, Job, Plan};
 use crate::app::App;
@@ -18,6 +19,7 @@ use crate::fields::{Fields, wrong_type};
 use crate::openai::params::{self, Delivery, Settled};
 use crate::openai::tools::{Offer, ToolChoice};
 use crate::openai::{hints, structured};
+use crate::shape::Shape;
 
 /// Tools that are their maker's own, by what their dated names begin with: the model is not told of them.
 const ELSEWHERE: [(&str, &str); 10] = [
@@ -42,11 +44,8 @@ const BUDGET: &str = "thinking.budget_tokens";
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
-    let Asked { mut raw, delivery, wish } = asked(body, app, tenant)?;
+    let Asked { mut raw, delivery, wish } = asked(body, &shapes::MESSAGES, app, tenant)?;
     let asked = raw.max_tokens;
-    if asked.is_none() {
-        return Err(ApiError::bad_request("'max_tokens' is missing.").with_param("max_tokens"));
-    }
     let mut plan = Plan::of_one(Form::Messages, delivery, raw.stop.clone());
     let rule_field = wish.rule_field;
     plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
@@ -58,7 +57,7 @@ pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant
 
 /// How many tokens the prompt has.
 pub(super) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> Result<String, ApiError> {
-    let Asked { raw, wish, .. } = asked(body, app, tenant)?;
+    let Asked { raw, wish, .. } = asked(body, &shapes::COUNT, app, tenant)?;
     let tokens = app.engine.model().encode(&raw).map_err(|rejection| rename(rejection.into(), wish.rule_field))?;
     Ok(json!({"input_tokens": tokens.len()}).to_string())
 }
@@ -75,9 +74,9 @@ struct Asked {
     wish: Wish<'static>,
 }
 
-fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
+fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
     let hints = hints::take_of(&mut body, HINTS)?;
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::of(body, shape)?;
     let mut delivery = Delivery {
         timings_detail: fields.boolean("timings_detail")?.unwrap_or(false),
         speculate: fields.boolean("speculate")?.unwrap_or(true),
@@ -88,7 +87,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     let (tools, definitions, choice, parallel) = offer(&mut fields, settled)?.told();
     let (effort, rule) = output_config(&mut fields)?;
     let (kwargs, thinking) = thinking(&mut fields, effort, app, settled)?;
-    let mut template_kwargs = fields.object("chat_template_kwargs")?.map(Fields::into_map).unwrap_or_default();
+    let mut template_kwargs = fields.map("chat_template_kwargs")?.unwrap_or_default();
     for (name, value) in kwargs {
         // What is said in the template's own words counts.
         template_kwargs.entry(name).or_insert(value);
@@ -119,16 +118,11 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
 fn messages(fields: &mut Fields, settled: &mut Settled) -> Result<Messages, ApiError> {
     let mut messages = Messages::default();
     messages.system(fields.take("system"))?;
-    match fields.list("messages")? {
-        None => return Err(ApiError::bad_request("'messages' is missing.").with_param("messages")),
-        Some(items) if items.is_empty() => {
-            return Err(ApiError::bad_request("'messages' must not be empty.").with_param("messages"));
-        }
-        Some(items) => {
-            let mut items = items.into_iter().enumerate();
-            items.try_for_each(|(at, item)| messages.message(format!("messages[{at}]"), item))?;
-        }
+    let items = fields.objects("messages")?;
+    if items.is_empty() {
+        return Err(ApiError::bad_request("'messages' must not be empty.").with_param("messages"));
     }
+    items.into_iter().try_for_each(|item| messages.message(item))?;
     params::check_text("messages", messages.bytes())?;
     settled.hints.append(&mut messages.hints);
     Ok(messages)
@@ -157,8 +151,7 @@ fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), ApiError> {
 
 fn offer(fields: &mut Fields, settled: &mut Settled) -> Result<Offer, ApiError> {
     let mut offer = Offer { parallel: true, ..Offer::default() };
-    for (at, item) in fields.list("tools")?.unwrap_or_default().into_iter().enumerate() {
-        let mut tool = Fields::nested(item, format!("tools[{at}]"))?;
+    for mut tool in fields.objects("tools")? {
         let kind_name = tool.name("type");
         let kind = tool.string("type")?.unwrap_or_else(|| "custom".to_owned());
         if let Some((_, hint)) = ELSEWHERE.iter().find(|(prefix, _)| kind.starts_with(prefix)) {
@@ -174,13 +167,11 @@ fn offer(fields: &mut Fields, settled: &mut Settled) -> Result<Offer, ApiError> 
         tool.finish()?;
     }
     if let Some(mut choice) = fields.object("tool_choice")? {
-        let (kind_name, name_name) = (choice.name("type"), choice.name("name"));
-        offer.choice = match choice.string("type")?.as_deref() {
-            Some("auto") => ToolChoice::Auto,
-            Some("any") => ToolChoice::Required,
-            Some("none") => ToolChoice::Never,
-            Some("tool") => ToolChoice::Named(choice.string("name")?.ok_or_else(|| wrong_type(name_name, "a string"))?),
-            _ => return Err(wrong_type(kind_name, "one of 'auto', 'any', 'tool' and 'none'")),
+        offer.choice = match choice.text("type")?.as_str() {
+            "any" => ToolChoice::Required,
+            "none" => ToolChoice::Never,
+            "tool" => ToolChoice::Named(choice.text("name")?),
+            _ => ToolChoice::Auto,
         };
         offer.parallel = !choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
         choice.finish()?;
@@ -192,15 +183,10 @@ fn offer(fields: &mut Fields, settled: &mut Settled) -> Result<Offer, ApiError> 
 /// Reads a tool of the caller's own.
 fn tool_into(tool: &mut Fields, offer: &mut Offer) -> Result<(), ApiError> {
     let [field, schema] = ["name", "input_schema"].map(|field| tool.name(field));
-    let name = tool.string("name")?.ok_or_else(|| wrong_type(field.clone(), "a string"))?;
+    let name = tool.text("name")?;
     let description = tool.string("description")?;
     let strict = tool.boolean("strict")?.unwrap_or(false);
-    let parameters = match tool.take("input_schema") {
-        Some(object @ Value::Object(_)) => object,
-        _ => return Err(wrong_type(schema, "a JSON schema")),
-    };
-    tool.only("defer_loading", &json!(false), "the model is told of every tool at once")?;
-    tool.only("allowed_callers", &json!(["direct"]), "only the model itself calls tools here")?;
+    let parameters = tool.map("input_schema")?.ok_or_else(|| wrong_type(schema, "a JSON schema"))?.into();
     offer.add(Tool { name, parameters, strict }, description.as_deref(), &field)
 }
 
@@ -220,32 +206,25 @@ fn thinking(
 ) -> Result<(Map<String, Value>, Thinking), ApiError> {
     let mut kwargs = Map::new();
     if let Some(effort) = effort {
-        let known = match effort.as_str() {
-            // No template knows more.
-            "max" => "xhigh",
-            "low" | "medium" | "high" | "xhigh" => &effort,
-            _ => return Err(wrong_type(EFFORT, "one of 'low', 'medium', 'high', 'xhigh' and 'max'")),
-        };
+        // No template knows more.
+        let known = if effort == "max" { "xhigh" } else { &effort };
         if !app.speech.effort(EFFORT, known, &mut kwargs)? {
             settled.hints.push(EFFORT);
         }
     }
     let mut wanted = Thinking { shown: true, tokens: None };
     let Some(mut thinking) = fields.object("thinking")? else { return Ok((kwargs, wanted)) };
-    let kind_name = thinking.name("type");
-    let switch = match thinking.string("type")?.as_deref() {
-        Some("enabled") => {
+    let switch = match thinking.text("type")?.as_str() {
+        "enabled" => {
             let budget = thinking.integer("budget_tokens")?.filter(|&tokens| tokens >= 0);
             let budget = budget.ok_or_else(|| wrong_type(BUDGET, "a number of tokens"))?;
             wanted.tokens = conversation::thought_tokens(BUDGET, Some(budget), &app.speech, settled)?;
             Some(true)
         }
+        "disabled" => Some(false),
         // As the model does by itself.
-        Some("adaptive") => None,
-        Some("disabled") => Some(false),
-        _ => return Err(wrong_type(kind_name, "one of 'enabled', 'adaptive' and 'disabled'")),
+        _ => None,
     };
-    let display_name = thinking.name("display");
     wanted.shown = match thinking.string("display")?.as_deref() {
         None => switch != Some(false),
         Some("summarized") => {
@@ -253,8 +232,7 @@ fn thinking(
             settled.hints.push("thinking.display");
             switch != Some(false)
         }
-        Some("omitted") => false,
-        Some(_) => return Err(wrong_type(display_name, "'summarized' or 'omitted'")),
+        Some(_) => false,
     };
     thinking.finish()?;
     if let Some(is_on) = switch.filter(|_| app.speech.has_enable_thinking) {
@@ -270,21 +248,17 @@ fn output_config(fields: &mut Fields) -> Result<(Option<String>, Option<Rule>), 
     let format = config.object("format")?;
     config.finish()?;
     let Some(mut format) = format else { return Ok((effort, None)) };
-    let [kind, name] = ["type", "schema"].map(|field| format.name(field));
-    if format.string("type")?.as_deref() != Some("json_schema") {
-        return Err(wrong_type(kind, "'json_schema'"));
-    }
-    let schema = format.take("schema").ok_or_else(|| wrong_type(name.clone(), "a JSON schema"))?;
+    format.string("type")?;
+    let name = format.name("schema");
+    let schema = format.take("schema").unwrap_or_default();
     format.finish()?;
     Ok((effort, Some(structured::schema(schema, &name)?)))
 }
 
 /// What is a hint in some of its values, and what this server does not have.
 fn settle_the_rest(fields: &mut Fields, settled: &mut Settled) -> Result<(), ApiError> {
-    match fields.string("service_tier")?.as_deref() {
-        None => {}
-        Some("auto" | "standard_only") => settled.hints.push("service_tier"),
-        Some(_) => return Err(wrong_type("service_tier", "'auto' or 'standard_only'")),
+    if fields.string("service_tier")?.is_some() {
+        settled.hints.push("service_tier");
     }
     if let Some(mut management) = fields.object("context_management")? {
         let edits_name = management.name("edits");
@@ -301,6 +275,5 @@ fn settle_the_rest(fields: &mut Fields, settled: &mut Settled) -> Result<(), Api
     if fields.take("thread").is_some() {
         return Err(ApiError::no_threads());
     }
-    fields.only("container", &json!({}), "nothing is run here")?;
-    fields.only("mcp_servers", &json!([]), "this server asks no other server: offer 'tools'")
+    Ok(())
 }

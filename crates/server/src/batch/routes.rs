@@ -19,6 +19,7 @@ use super::shelf::{BatchNote, FileNote, MOST_FILE_BYTES, Shelf, Status, unwritab
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::openai::shapes;
 use crate::query;
 use crate::routes::{Caller, json_body};
 
@@ -200,15 +201,12 @@ pub(crate) async fn begin(
     let shelf = shelf(&app)?;
     let tenant = caller.tenant;
     let note = app.with_json(&headers, body, tenant, move |body, app| {
-        let mut fields = Fields::of(body)?;
-        let missing = |field: &str| ApiError::bad_request(format!("'{field}' is missing.")).with_param(field);
-        let input_file_id = fields.string("input_file_id")?.ok_or_else(|| missing("input_file_id"))?;
-        let endpoint = fields.string("endpoint")?.ok_or_else(|| missing("endpoint"))?;
+        let mut fields = Fields::of(body, &shapes::BATCH)?;
+        let [input_file_id, endpoint] = [fields.text("input_file_id")?, fields.text("endpoint")?];
         if !BATCH_ROUTES.contains(&endpoint.as_str()) {
             return Err(wrong_type("endpoint", &format!("one of {}", BATCH_ROUTES.join(", "))));
         }
-        fields.only("completion_window", &WINDOW.into(), "a batch runs until it is over: send '24h'")?;
-        let metadata = fields.object("metadata")?.map_or(Value::Null, |metadata| metadata.into_map().into());
+        let metadata = fields.map("metadata")?.map_or(Value::Null, Value::from);
         fields.finish()?;
         Ok(BatchNote::new(format!("batch_{}", app.unique()), endpoint, input_file_id, metadata, app.now()))
     });

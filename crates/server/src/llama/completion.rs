@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use engine::{Prompt, RawRequest};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::sampler;
+use super::shapes::COMPLETION;
 use super::write::Llama;
 use crate::answers::{Form, Job, Plan};
 use crate::app::App;
@@ -14,10 +15,11 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::params::{self, Delivery};
 use crate::openai::{hints, structured};
+use crate::shape::Shape;
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
-    let mut begun = Begun::of(body, app)?;
+    let mut begun = Begun::of(body, &COMPLETION, app)?;
     let prompt = prompt(begun.fields.take("prompt"))?;
     let raw = app.request(prompt, tenant);
     begun.finish(raw, Form::LlamaCompletion, "prompt", app)
@@ -26,7 +28,6 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
 /// A text, token ids, or a list of one of these.
 fn prompt(prompt: Option<Value>) -> Result<Prompt, ApiError> {
     match prompt {
-        None => Err(ApiError::bad_request("'prompt' is missing.").with_param("prompt")),
         Some(Value::String(text)) => {
             params::check_text("prompt", text.len())?;
             Ok(Prompt::Text(text))
@@ -39,7 +40,7 @@ fn prompt(prompt: Option<Value>) -> Result<Prompt, ApiError> {
             let why = "one prompt in each request here, of text or of token ids: POST /v1/completions takes several";
             Err(ApiError::unsupported("prompt", why))
         }
-        Some(_) => Err(wrong_type("prompt", "a string or a list of token ids")),
+        _ => Err(wrong_type("prompt", "a string or a list of token ids")),
     }
 }
 
@@ -50,9 +51,9 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    pub(super) fn of(mut body: Value, app: &App) -> Result<Begun, ApiError> {
+    pub(super) fn of(mut body: Value, shape: &'static Shape, app: &App) -> Result<Begun, ApiError> {
         let hints = hints::take(&mut body)?;
-        let mut fields = Fields::of(body)?;
+        let mut fields = Fields::of(body, shape)?;
         let model = params::model(&mut fields, app)?;
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let mut delivery = Delivery::plain(model, stream, hints);
@@ -72,7 +73,9 @@ impl Begun {
         raw.ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
         let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
         raw.rule = rule;
-        refuse_what_is_missing(&mut fields)?;
+        // What stays of a prompt that is cut: none is. And a refinement of a sampler that is off.
+        fields.integer("n_keep")?;
+        fields.list("dry_sequence_breakers")?;
         fields.finish()?;
         let (asked, stop) = (raw.max_tokens, raw.stop.clone());
         let request = app.validate(raw, &delivery.model).map_err(|rejection| {
@@ -85,34 +88,4 @@ impl Begun {
         delivery.settled.see(asked, &request);
         Ok(Job { requests: vec![request], plan: Plan::of_one(form, delivery, stop), api: Arc::new(Llama) })
     }
-}
-
-/// llama-server's fields that this server does not have; the values that say "off" are taken.
-fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError> {
-    // What stays of a prompt that is cut: none is.
-    fields.integer("n_keep")?;
-    // Refines a sampler that is off.
-    fields.list("dry_sequence_breakers")?;
-    for (field, value, why) in [
-        ("n_probs", 0.0, "log probabilities are in /v1/completions ('logprobs')"),
-        ("min_keep", 0.0, "this server has no such sampler"),
-        ("n_indent", 0.0, "lines are not indented for the model"),
-        ("t_max_predict_ms", 0.0, "an answer is not ended by a clock"),
-        ("id_slot", -1.0, "requests have no slots here: the prefix cache finds what was read before"),
-        ("n_discard", 0.0, "prompts are not cut"),
-    ] {
-        sampler::off(fields, field, value, why)?;
-    }
-    for (field, value, why) in [
-        ("post_sampling_probs", json!(false), "log probabilities are in /v1/completions ('logprobs')"),
-        ("timings_per_token", json!(false), "times are told at the end"),
-        ("logit_bias", json!([]), "it is in /v1/completions"),
-        ("lora", json!([]), "there are no adapters"),
-        ("response_fields", json!([]), "answers are told whole"),
-        ("grammar_lazy", json!(false), "a grammar holds from the first token"),
-        ("multimodal_data", json!([]), "this server reads text only"),
-    ] {
-        fields.only(field, &value, why)?;
-    }
-    fields.unsupported("samplers", "the order of the samplers is fixed: top_k, top_p, min_p behind the temperature")
 }

@@ -5,16 +5,17 @@ use serde_json::Value;
 
 use super::completion::Begun;
 use super::fim::{self, Gap};
+use super::shapes::INFILL;
 use crate::answers::{Form, Job};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
+use crate::fields::Fields;
 use crate::openai::params;
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
-    let mut begun = Begun::of(body, app)?;
+    let mut begun = Begun::of(body, &INFILL, app)?;
     let fields = &mut begun.fields;
     let mut text = |name: &str| fields.string(name).map(Option::unwrap_or_default);
     let (before, behind, start) = (text("input_prefix")?, text("input_suffix")?, text("prompt")?);
@@ -29,13 +30,11 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
 
 /// `input_extra`: other files, by name.
 fn files(fields: &mut Fields) -> Result<Vec<(String, String)>, ApiError> {
-    let read = |(at, item): (usize, Value)| {
-        let mut file = Fields::nested(item, format!("input_extra[{at}]"))?;
-        let field = file.name("text");
-        let text = file.string("text")?.ok_or_else(|| wrong_type(field, "a string"))?;
+    let read = |mut file: Fields| {
+        let text = file.text("text")?;
         let name = file.string("filename")?.unwrap_or_else(|| "tmp".to_owned());
         file.finish()?;
         Ok((name, text))
     };
-    fields.list("input_extra")?.unwrap_or_default().into_iter().enumerate().map(read).collect()
+    fields.objects("input_extra")?.into_iter().map(read).collect()
 }

@@ -13,6 +13,7 @@ pub(crate) mod fim;
 mod infill;
 mod routes;
 pub(crate) mod sampler;
+pub(crate) mod shapes;
 mod write;
 
 pub(crate) use routes::{apply_template, complete, infill, load, props, slots, tokenizer_info};

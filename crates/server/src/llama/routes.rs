@@ -16,7 +16,7 @@ use crate::answers::Form;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, as_written};
-use crate::openai::{chat, hints, params, tools};
+use crate::openai::{chat, hints, params, shapes, tools};
 use crate::query;
 use crate::requests::Line;
 use crate::routes::{Caller, ask, json_body};
@@ -120,9 +120,8 @@ pub(crate) async fn apply_template(
 
 fn render(mut body: Value, app: &App) -> Caught<String> {
     hints::take(&mut body)?;
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::of(body, &shapes::TEMPLATE)?;
     params::model(&mut fields, app)?;
-    fields.only("continue_final_message", &false.into(), "a text that is cut is told by POST /tokenize, as tokens")?;
     let (_, definitions, ..) = tools::read(&mut fields)?.told();
     let chat = chat::prompt(&mut fields, definitions, Map::new(), app)?;
     fields.finish()?;

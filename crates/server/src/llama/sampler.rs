@@ -4,30 +4,10 @@
 
 use engine::{ModelInfo, RawRequest};
 
+use super::shapes::{REFINES, SAMPLERS};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::openai::params;
-
-/// Samplers that this server does not have, and the value that turns each off.
-const OFF: [(&str, f64); 6] = [
-    ("typical_p", 1.0),
-    ("tfs_z", 1.0),
-    ("mirostat", 0.0),
-    ("dry_multiplier", 0.0),
-    ("xtc_probability", 0.0),
-    ("dynatemp_range", 0.0),
-];
-
-/// What refines those: without a meaning while they are off.
-const REFINEMENTS: [&str; 7] = [
-    "mirostat_tau",
-    "mirostat_eta",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "xtc_threshold",
-    "dynatemp_exponent",
-];
 
 /// Reads them. Types are checked here, values at the engine's door.
 pub(crate) fn read(fields: &mut Fields, raw: &mut RawRequest, model: &ModelInfo) -> Result<(), ApiError> {
@@ -45,42 +25,9 @@ pub(crate) fn read(fields: &mut Fields, raw: &mut RawRequest, model: &ModelInfo)
         let why = "penalties see the whole prompt and answer here: 'repeat_last_n' must be -1 where there is one";
         return Err(ApiError::unsupported(fields.name("repeat_last_n"), why));
     }
-    for (field, value) in OFF {
-        off(fields, field, value, "this server has no such sampler")?;
-    }
-    for field in REFINEMENTS {
-        fields.number(field)?;
-    }
+    // What refines samplers that are off has no meaning.
+    SAMPLERS.iter().filter(|field| field.about == REFINES).for_each(|field| drop(fields.take(field.name)));
     Ok(())
-}
-
-/// Nothing is drawn: what says how is refused by its name. Clients send all of these as `null`.
-pub(crate) fn none(fields: &mut Fields, why: &str) -> Result<(), ApiError> {
-    const DRAWING: [&str; 11] = [
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "seed",
-        "stop",
-        "repeat_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "repeat_last_n",
-        "num_predict",
-    ];
-    let samplers = OFF.iter().map(|(field, _)| field).chain(&REFINEMENTS);
-    DRAWING.iter().chain(samplers).try_for_each(|field| fields.unsupported(field, why))
-}
-
-/// A number that may only have the one value that changes nothing.
-pub(crate) fn off(fields: &mut Fields, field: &str, value: f64, why: &str) -> Result<(), ApiError> {
-    match fields.number(field)? {
-        Some(number) if number != value => {
-            Err(ApiError::unsupported(fields.name(field), format!("{why}: '{field}' must be {value}.")))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Whether any penalty changes anything.

@@ -6,22 +6,22 @@ use engine::{Chat, ChatMessage, Prompt};
 use serde_json::{Map, Value, json};
 
 use super::Asked;
-use super::options::{self, Begun, no_images};
+use super::options::{self, Begun};
+use super::shapes::CHAT;
 use super::write::{Kind, Ollama};
 use crate::answers::{Form, Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::conversation::Wish;
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
+use crate::fields::Fields;
 use crate::openai::{params, tools};
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
-    let Begun { mut fields, name, mut delivery } = options::begin(body, app)?;
+    let Begun { mut fields, name, mut delivery } = options::begin(body, &CHAT, app)?;
     let api = Ollama { kind: Kind::Chat, name };
-    let items = fields.list("messages")?.unwrap_or_default();
-    let messages = items.into_iter().enumerate().map(|(at, item)| message(at, item)).collect::<Result<Vec<_>, _>>()?;
+    let messages = fields.objects("messages")?.into_iter().map(message).collect::<Result<Vec<_>, _>>()?;
     params::check_text(
         "messages",
         messages.iter().filter_map(|message| message.content.as_deref()).map(str::len).sum(),
@@ -62,13 +62,9 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan, api: Arc::new(api) })))
 }
 
-fn message(at: usize, item: Value) -> Result<ChatMessage, ApiError> {
-    let mut fields = Fields::nested(item, format!("messages[{at}]"))?;
-    let field = fields.name("role");
-    let role = fields.string("role")?.filter(|role| ["system", "user", "assistant", "tool"].contains(&role.as_str()));
-    let role = role.ok_or_else(|| wrong_type(field, "one of 'system', 'user', 'assistant' and 'tool'"))?;
+fn message(mut fields: Fields) -> Result<ChatMessage, ApiError> {
+    let role = fields.text("role")?;
     let mut extra = Map::new();
-    no_images(&mut fields)?;
     match role.as_str() {
         "assistant" => {
             let calls = calls(&mut fields)?;
@@ -104,23 +100,15 @@ fn message(at: usize, item: Value) -> Result<ChatMessage, ApiError> {
 
 /// Calls that the model made before, as templates read them.
 fn calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
-    let path = fields.name("tool_calls");
-    let read = |(at, item): (usize, Value)| {
-        let mut call = Fields::nested(item, format!("{path}[{at}]"))?;
+    let read = |mut call: Fields| {
         let id = call.string("id")?;
-        let kind = call.name("type");
-        if call.string("type")?.is_some_and(|kind| kind != "function") {
-            return Err(wrong_type(kind, "'function'"));
-        }
-        let Some(mut function) = call.object("function")? else {
-            return Err(wrong_type(call.name("function"), "an object with 'name' and 'arguments'"));
-        };
+        call.string("type")?;
+        let mut function = call.inner("function")?;
         call.finish()?;
         // Its place among the calls of an answer.
         function.integer("index")?;
-        let field = function.name("name");
-        let name = function.string("name")?.ok_or_else(|| wrong_type(field, "a string"))?;
-        let arguments = function.object("arguments")?.map(Fields::into_map).unwrap_or_default();
+        let name = function.text("name")?;
+        let arguments = function.map("arguments")?.unwrap_or_default();
         function.finish()?;
         let mut call = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
         if let Some(id) = id {
@@ -128,5 +116,5 @@ fn calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
         }
         Ok(call)
     };
-    fields.list("tool_calls")?.unwrap_or_default().into_iter().enumerate().map(read).collect()
+    fields.objects("tool_calls")?.into_iter().map(read).collect()
 }

@@ -13,7 +13,8 @@ use engine::{Chat, ChatMessage, Prompt, RawRequest};
 use serde_json::{Map, Value};
 
 use super::Asked;
-use super::options::{self, Begun, no_images};
+use super::options::{self, Begun};
+use super::shapes::GENERATE;
 use super::write::{Kind, Ollama};
 use crate::answers::{Form, Job, Plan};
 use crate::app::App;
@@ -26,15 +27,13 @@ use crate::openai::tools::ToolChoice;
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
-    let Begun { mut fields, name, mut delivery } = options::begin(body, app)?;
+    let Begun { mut fields, name, mut delivery } = options::begin(body, &GENERATE, app)?;
     let text = fields.string("prompt")?.unwrap_or_default();
     let system = fields.string("system")?.filter(|text| !text.is_empty());
     let context = fields.integers("context")?;
     let has_template = app.engine.model().chat_template.is_some();
     let is_raw = fields.boolean("raw")?.unwrap_or(false);
-    no_images(&mut fields)?;
     let suffix = fields.string("suffix")?.filter(|text| !text.is_empty());
-    fields.only("template", &"".into(), "a template in a request is not supported: the model's own is used")?;
     let length = |text: &Option<String>| text.as_deref().map_or(0, str::len);
     params::check_text("prompt", text.len() + length(&system) + length(&suffix))?;
     let is_plain = is_raw || suffix.is_some() || !has_template;

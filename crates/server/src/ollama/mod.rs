@@ -16,6 +16,7 @@ mod hints;
 mod models;
 mod options;
 mod routes;
+pub(crate) mod shapes;
 mod write;
 
 use crate::answers::Job;

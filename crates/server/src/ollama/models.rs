@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::options::{served, tagged};
+use super::shapes::SHOW;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, as_written};
@@ -46,13 +47,10 @@ pub(super) fn ps(app: &App) -> Value {
 
 /// `POST /api/show`.
 pub(super) fn show(body: Value, app: &App) -> Result<String, ApiError> {
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::of(body, &SHOW)?;
     let older = fields.string("name")?;
     let name = fields.string("model")?.or(older).unwrap_or_else(|| app.models[0].clone());
     let is_verbose = fields.boolean("verbose")?.unwrap_or(false);
-    for field in ["system", "template"] {
-        fields.only(field, &"".into(), "what is shown is the model as it is served")?;
-    }
     fields.finish()?;
     let name = served(app, &name).ok_or_else(ApiError::unknown_model)?;
     let model = app.engine.model();

@@ -9,6 +9,7 @@ use crate::fields::{Fields, wrong_type};
 use crate::llama::sampler;
 use crate::openai::params::{Delivery, Settled};
 use crate::openai::{hints, structured};
+use crate::shape::Shape;
 
 /// Names of a model have a tag behind a colon, and this one if nobody says.
 const TAG: &str = ":latest";
@@ -34,18 +35,12 @@ pub(super) struct Begun {
 }
 
 /// Reads the model's name and how the answer is to be delivered.
-pub(super) fn begin(mut body: Value, app: &App) -> Result<Begun, ApiError> {
+pub(super) fn begin(mut body: Value, shape: &'static Shape, app: &App) -> Result<Begun, ApiError> {
     let hints = hints::take_of(&mut body, super::HINTS)?;
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::of(body, shape)?;
     let name = fields.string("model")?.unwrap_or_else(|| app.models[0].clone());
     let model = served(app, &name).ok_or_else(ApiError::unknown_model)?;
     let delivery = Delivery::plain(model, fields.boolean("stream")?.unwrap_or(true), hints);
-    for field in ["truncate", "shift"] {
-        fields.only(field, &false.into(), "prompts are not cut: send what is to be read")?;
-    }
-    let elsewhere = "log probabilities are in /v1/chat/completions";
-    fields.only("logprobs", &false.into(), elsewhere)?;
-    fields.only("top_logprobs", &0.into(), elsewhere)?;
     Ok(Begun { fields, name, delivery })
 }
 
@@ -59,7 +54,6 @@ pub(super) fn options(
     let Some(mut options) = fields.object("options")? else { return Ok(()) };
     sampler::read(&mut options, raw, app.engine.model())?;
     raw.max_tokens = sampler::most(&mut options, "num_predict")?;
-    options.only("penalize_newline", &true.into(), "a line's end is a token like any other")?;
     context(&mut options, app, &mut settled.hints)?;
     options.finish()
 }
@@ -68,7 +62,6 @@ pub(super) fn options(
 pub(crate) fn of_vectors(fields: &mut Fields, app: &App, hints: &mut Vec<&'static str>) -> Result<(), ApiError> {
     let Some(mut options) = fields.object("options")? else { return Ok(()) };
     context(&mut options, app, hints)?;
-    sampler::none(&mut options, "a vector is not drawn")?;
     options.finish()
 }
 
@@ -114,8 +107,7 @@ pub(super) fn think(fields: &mut Fields, app: &App, settled: &mut Settled) -> Re
         None => return Ok(Thinking { kwargs, shown: true }),
         Some(Value::Bool(false)) => ("none".to_owned(), false),
         Some(Value::Bool(true)) => ("medium".to_owned(), true),
-        Some(Value::String(level)) if ["low", "medium", "high"].contains(&level.as_str()) => (level, true),
-        Some(_) => return Err(wrong_type("think", "true, false, 'low', 'medium' or 'high'")),
+        Some(level) => (level.as_str().unwrap_or_default().to_owned(), true),
     };
     if speech.dialect.thoughts.is_none() {
         // Nothing is thought, as was wished.
@@ -138,9 +130,4 @@ pub(super) fn rename(error: ApiError, prompt: &str) -> ApiError {
         .rename_param("max_tokens", "options.num_predict")
         .rename_param("rule", "format")
         .rename_param("messages", prompt)
-}
-
-/// Only what this server reads.
-pub(super) fn no_images(fields: &mut Fields) -> Result<(), ApiError> {
-    fields.only("images", &Value::Array(Vec::new()), "this server reads text only")
 }

@@ -14,12 +14,12 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::format::OpenAi;
 use crate::openai::params::Settled;
-use crate::openai::{hints, params, structured, tools};
+use crate::openai::{hints, params, shapes, structured, tools};
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
     let hints = hints::take(&mut body)?;
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::of(body, &shapes::CHAT)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
     let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.told();
     let thinking = thinking(&mut fields, app, &mut delivery.settled)?;
@@ -36,8 +36,6 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     raw.logprobs = logprobs(&mut fields)?;
     let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
     raw.rule = rule;
-    refuse_what_is_missing(&mut fields)?;
-    params::refuse_what_is_missing(&mut fields)?;
     fields.finish()?;
 
     let logprobs = raw.logprobs.is_some();
@@ -88,15 +86,10 @@ pub(crate) fn prompt(
     kwargs: Map<String, Value>,
     app: &App,
 ) -> Result<Chat, ApiError> {
-    let items = match fields.list("messages")? {
-        None => return Err(ApiError::bad_request("'messages' is missing.").with_param("messages")),
-        Some(items) if items.is_empty() => {
-            return Err(ApiError::bad_request("'messages' must not be empty.").with_param("messages"));
-        }
-        Some(items) => items,
-    };
-    let messages =
-        items.into_iter().enumerate().map(|(at, item)| message(at, item)).collect::<Result<Vec<_>, ApiError>>()?;
+    let messages = fields.objects("messages")?.into_iter().map(message).collect::<Result<Vec<_>, ApiError>>()?;
+    if messages.is_empty() {
+        return Err(ApiError::bad_request("'messages' must not be empty.").with_param("messages"));
+    }
     params::check_text("messages", messages.iter().map(text_bytes).sum())?;
     let continue_final_message = fields.boolean("continue_final_message")?.unwrap_or(false);
     let add_generation_prompt = match fields.boolean("add_generation_prompt")? {
@@ -106,7 +99,7 @@ pub(crate) fn prompt(
         }
         asked => asked.unwrap_or(!continue_final_message),
     };
-    let mut template_kwargs = fields.object("chat_template_kwargs")?.map(Fields::into_map).unwrap_or_default();
+    let mut template_kwargs = fields.map("chat_template_kwargs")?.unwrap_or_default();
     for (name, value) in kwargs {
         // What is said in the template's own words counts.
         template_kwargs.entry(name).or_insert(value);
@@ -139,25 +132,18 @@ fn text_bytes(message: &ChatMessage) -> usize {
     message.content.as_deref().map_or(0, str::len)
 }
 
-fn message(at: usize, item: Value) -> Result<ChatMessage, ApiError> {
-    let mut fields = Fields::nested(item, format!("messages[{at}]"))?;
-    let role_name = fields.name("role");
+fn message(mut fields: Fields) -> Result<ChatMessage, ApiError> {
     let role = match fields.string("role")?.as_deref() {
-        Some("user") => "user",
         Some("assistant") => "assistant",
         // OpenAI's newer name for the same thing; templates know the older one.
         Some("system" | "developer") => "system",
         Some("tool") => "tool",
-        Some("function") => {
-            return Err(ApiError::unsupported(role_name, "functions are the API before tools: use role 'tool'"));
-        }
-        _ => return Err(wrong_type(role_name, "one of 'system', 'developer', 'user', 'assistant' and 'tool'")),
+        _ => "user",
     };
     let mut extra = Map::new();
     if let Some(name) = fields.string("name")? {
         extra.insert("name".to_owned(), name.into());
     }
-    fields.unsupported("function_call", "functions are the API before tools: use 'tool_calls'")?;
     let mut may_be_silent = false;
     match role {
         "assistant" => {
@@ -185,10 +171,6 @@ fn message(at: usize, item: Value) -> Result<ChatMessage, ApiError> {
             }
         }
     }
-    // What this server's own answers carry as null may be sent back with the conversation.
-    for field in ["refusal", "audio"] {
-        fields.only(field, &json!([]), "this server answers in text, thoughts and calls")?;
-    }
     let content_name = fields.name("content");
     let content = match fields.take("content") {
         Some(Value::String(text)) => Some(text),
@@ -202,30 +184,20 @@ fn message(at: usize, item: Value) -> Result<ChatMessage, ApiError> {
 
 /// Calls that the model made before, as templates read them: arguments as an object.
 fn tool_calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
-    let path = fields.name("tool_calls");
-    let read = |(at, item): (usize, Value)| {
-        let mut call = Fields::nested(item, format!("{path}[{at}]"))?;
+    let read = |mut call: Fields| {
         // Pieces of a stream that were put together have it.
         call.integer("index")?;
-        let kind = call.name("type");
-        if call.string("type")?.is_some_and(|kind| kind != "function") {
-            return Err(wrong_type(kind, "'function'"));
-        }
+        call.string("type")?;
         let id = call.string("id")?;
-        let Some(mut function) = call.object("function")? else {
-            return Err(wrong_type(call.name("function"), "an object with 'name' and 'arguments'"));
-        };
+        let mut function = call.inner("function")?;
         call.finish()?;
-        let field = function.name("name");
-        let name = function.string("name")?.ok_or_else(|| wrong_type(field, "a string"))?;
-        let field = function.name("arguments");
+        let name = function.text("name")?;
         let arguments = match function.take("arguments") {
-            None => json!({}),
-            Some(object @ Value::Object(_)) => object,
             Some(Value::String(text)) if text.trim().is_empty() => json!({}),
             // What is no JSON was written by the model, and is shown to it as it was.
             Some(Value::String(text)) => serde_json::from_str(&text).unwrap_or(Value::String(text)),
-            Some(_) => return Err(wrong_type(field, "JSON, as a string")),
+            Some(object) => object,
+            None => json!({}),
         };
         function.finish()?;
         let mut call = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
@@ -234,7 +206,7 @@ fn tool_calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
         }
         Ok(call)
     };
-    fields.list("tool_calls")?.unwrap_or_default().into_iter().enumerate().map(read).collect()
+    fields.objects("tool_calls")?.into_iter().map(read).collect()
 }
 
 /// What an assistant thought, under either name.
@@ -268,17 +240,10 @@ fn thinking(fields: &mut Fields, app: &App, settled: &mut Settled) -> Result<Thi
 pub(crate) fn text_of_parts(parts: Vec<Value>, path: &str) -> Result<String, ApiError> {
     let mut texts = Vec::with_capacity(parts.len());
     for (at, part) in parts.into_iter().enumerate() {
-        let mut fields = Fields::nested(part, format!("{path}[{at}]"))?;
-        let type_name = fields.name("type");
-        match fields.string("type")?.as_deref() {
-            Some("text") => {}
-            Some(_) => {
-                return Err(ApiError::unsupported(
-                    type_name,
-                    "this server reads text only: parts must be of type 'text'",
-                ));
-            }
-            None => return Err(wrong_type(type_name, "'text'")),
+        let mut fields = Fields::nested(part, format!("{path}[{at}]"), &shapes::TEXT_PART)?;
+        if fields.text("type")? != "text" {
+            let why = "this server reads text only: parts must be of type 'text'";
+            return Err(ApiError::unsupported(fields.name("type"), why));
         }
         let text_name = fields.name("text");
         texts.push(fields.string("text")?.ok_or_else(|| wrong_type(text_name, "a string"))?);
@@ -312,24 +277,4 @@ fn logprobs(fields: &mut Fields) -> Result<Option<i64>, ApiError> {
             Err(ApiError::bad_request(message).with_param("top_logprobs"))
         }
     }
-}
-
-/// Chat's own fields that this server does not have; the values that say "off" are taken.
-fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError> {
-    let why = "functions are the API before tools: use 'tools' and 'tool_choice'";
-    fields.only("functions", &json!([]), why)?;
-    fields.only("function_call", &json!("none"), why)?;
-    fields.only("modalities", &json!(["text"]), "this server answers in text only")?;
-    fields.only("store", &json!(false), "answers are not stored")?;
-    let missing = [
-        ("audio", "this server answers in text only"),
-        ("verbosity", "verbosity is not supported"),
-        ("web_search_options", "web search is not supported"),
-        ("documents", "documents are not supported"),
-        ("mm_processor_kwargs", "this server reads text only"),
-    ];
-    for (field, why) in missing {
-        fields.unsupported(field, why)?;
-    }
-    Ok(())
 }

@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::llama::fim::{self, Gap};
 use crate::openai::format::OpenAi;
-use crate::openai::{hints, params, structured};
+use crate::openai::{hints, params, shapes, structured};
 
 /// Most prompts in one request.
 const MAX_PROMPTS: usize = 256;
@@ -22,7 +22,7 @@ const DEFAULT_MAX_TOKENS: i64 = 16;
 /// Reads the body into requests that have passed the door. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
     let hints = hints::take(&mut body)?;
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::of(body, &shapes::COMPLETION)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
     let mut raw = app.request(Prompt::Tokens(Vec::new()), tenant);
     raw.class = delivery.tier;
@@ -46,7 +46,6 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let text_bytes = |prompt: &Prompt| if let Prompt::Text(text) = prompt { text.len() } else { 0 };
     let behind = suffix.as_deref().map_or(0, str::len);
     params::check_text("prompt", prompts.iter().map(|prompt| text_bytes(prompt) + behind).sum())?;
-    params::refuse_what_is_missing(&mut fields)?;
     fields.finish()?;
 
     let shows_prompt_logprobs = raw.prompt_logprobs.is_some();

@@ -7,7 +7,7 @@
 //! ```
 //! The list is closed. What might change an answer, however little, has no place in it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::fields::wrong_type;
@@ -23,6 +23,18 @@ pub struct Hint {
 }
 
 impl Hint {
+    /// As JSON Schema has its value.
+    pub(crate) fn schema(&self) -> Value {
+        match self.kind {
+            Kind::Object => json!({"type": "object"}),
+            Kind::List => json!({"type": "array"}),
+            Kind::Text => json!({"type": "string"}),
+            Kind::Boolean => json!({"type": "boolean"}),
+            Kind::Number => json!({"type": "number"}),
+            Kind::Time => json!({"type": ["number", "string"]}),
+        }
+    }
+
     /// What its value must be: `an object`.
     pub fn must_be(&self) -> &'static str {
         self.kind.name()
@@ -69,7 +81,7 @@ pub(crate) const fn hint(field: &'static str, kind: Kind, meaning: &'static str)
     Hint { field, kind, meaning }
 }
 
-static HINTS: [Hint; 14] = [
+pub(crate) static HINTS: [Hint; 14] = [
     hint("metadata", Kind::Object, "labels of an answer that is stored"),
     hint("client_metadata", Kind::Object, "what a program says of itself, for its vendor's records"),
     hint("session_id", Kind::Text, "which requests belong together, for records"),

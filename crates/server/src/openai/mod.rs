@@ -12,6 +12,7 @@ pub(crate) mod hints;
 pub(crate) mod late;
 pub(crate) mod params;
 mod said;
+pub(crate) mod shapes;
 pub(crate) mod stream;
 pub(crate) mod structured;
 pub(crate) mod text;

@@ -2,7 +2,7 @@
 
 use engine::{RawRequest, ServiceClass, ValidatedRequest};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -172,13 +172,11 @@ fn user(fields: &mut Fields) -> Result<Option<String>, ApiError> {
 
 /// OpenAI's `service_tier`: `flex` is batch work. `auto` leaves the choice to the server, which takes `default`.
 fn service_tier(fields: &mut Fields) -> Result<Option<ServiceClass>, ApiError> {
-    match fields.string("service_tier")?.as_deref() {
-        None => Ok(None),
-        Some("auto" | "default") => Ok(Some(ServiceClass::Default)),
-        Some("priority") => Ok(Some(ServiceClass::Priority)),
-        Some("flex") => Ok(Some(ServiceClass::Flex)),
-        Some(_) => Err(wrong_type("service_tier", "one of 'auto', 'default', 'priority' and 'flex'")),
-    }
+    Ok(fields.string("service_tier")?.map(|tier| match tier.as_str() {
+        "priority" => ServiceClass::Priority,
+        "flex" => ServiceClass::Flex,
+        _ => ServiceClass::Default,
+    }))
 }
 
 /// Reads what concerns sampling into `raw`. Types are checked here, values at the engine's door.
@@ -214,10 +212,8 @@ pub(crate) fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), 
 /// OpenAI's `prediction`: a text that the answer will mostly be.
 pub(crate) fn prediction(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     let Some(mut fields) = fields.object("prediction")? else { return Ok(None) };
-    let (kind, name) = (fields.name("type"), fields.name("content"));
-    if fields.string("type")?.as_deref() != Some("content") {
-        return Err(wrong_type(kind, "'content'"));
-    }
+    let name = fields.name("content");
+    fields.string("type")?;
     let text = match fields.take("content") {
         Some(Value::String(text)) => text,
         Some(Value::Array(parts)) if !parts.is_empty() => text_of_parts(parts, &name)?,
@@ -257,7 +253,7 @@ fn texts(fields: &mut Fields, field: &str) -> Result<Vec<String>, ApiError> {
 
 /// `{"<token id>": bias}`. Each id may be written in one way only, so that no two keys mean the same token.
 fn logit_bias(fields: &mut Fields) -> Result<Vec<(i64, f64)>, ApiError> {
-    let Some(object) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
+    let Some(map) = fields.map("logit_bias")? else { return Ok(Vec::new()) };
     let entry = |(key, value): (String, Value)| {
         let id = key.parse::<i64>().ok().filter(|id| id.to_string() == key).ok_or_else(|| {
             let message = format!("The keys of 'logit_bias' must be token ids in decimal, not '{}'.", shortened(&key));
@@ -265,32 +261,7 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(i64, f64)>, ApiError> {
         })?;
         Ok((id, number(&value, || "logit_bias".to_owned())?))
     };
-    object.into_map().into_iter().map(entry).collect()
-}
-
-/// Refuses, by name and with the reason, fields of OpenAI's and vLLM's APIs that this server does not have. A value
-/// that says "off" asks for nothing and is taken.
-pub(crate) fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError> {
-    let off = [
-        ("use_beam_search", json!(false), "beam search is not supported"),
-        ("length_penalty", json!(1.0), "beam search is not supported"),
-        ("early_stopping", json!(false), "beam search is not supported"),
-        ("spaces_between_special_tokens", json!(true), "special tokens are always set apart as the tokenizer does it"),
-        ("add_special_tokens", json!(true), "the tokenizer's own prefix is always added to a text prompt"),
-    ];
-    for (field, value, why) in off {
-        fields.only(field, &value, why)?;
-    }
-    let missing = [
-        ("logits_processors", "logits processors are not supported"),
-        ("prompt_embeds", "prompts are text or token ids, not embeddings"),
-        ("kv_transfer_params", "cache transfer between servers is not supported"),
-        ("vllm_xargs", "plug-in parameters are not supported"),
-    ];
-    for (field, why) in missing {
-        fields.unsupported(field, why)?;
-    }
-    Ok(())
+    map.into_iter().map(entry).collect()
 }
 
 /// A list of token ids, as one prompt.

@@ -92,16 +92,12 @@ fn one(fields: &mut Fields, field: &str, kind: &Kind) -> Result<Option<Asked>, A
 
 fn response_format(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
     let Some(mut format) = fields.object("response_format")? else { return Ok(None) };
-    let kind = format.name("type");
-    let asked = match format.string("type")?.as_deref() {
-        Some("text") => None,
-        Some("json_object") => Some(Asked { rule: Rule::JsonObject, field: "response_format".to_owned() }),
-        Some("json_schema") => {
-            let Some(mut object) = format.object("json_schema")? else {
-                return Err(wrong_type(format.name("json_schema"), "an object with a 'schema'"));
-            };
+    let asked = match format.text("type")?.as_str() {
+        "json_object" => Some(Asked { rule: Rule::JsonObject, field: "response_format".to_owned() }),
+        "json_schema" => {
+            let mut object = format.inner("json_schema")?;
             let field = object.name("schema");
-            let asked = object.take("schema").ok_or_else(|| wrong_type(field.clone(), "a JSON schema"))?;
+            let asked = object.take("schema").unwrap_or_default();
             // For people; the schema is kept to whether or not it is called strict.
             object.string("name")?;
             object.string("description")?;
@@ -109,7 +105,7 @@ fn response_format(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
             object.finish()?;
             Some(Asked { rule: schema(asked, &field)?, field })
         }
-        _ => return Err(wrong_type(kind, "one of 'text', 'json_object' and 'json_schema'")),
+        _ => None,
     };
     format.finish()?;
     Ok(asked)

@@ -11,7 +11,7 @@ use text::tokenizer::{TextError, Tokenizer};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::openai::{chat, hints, params, tools};
+use crate::openai::{chat, hints, params, shapes, tools};
 
 #[derive(Serialize)]
 struct Tokenized<'t> {
@@ -62,12 +62,13 @@ impl Serialize for TokenNames<'_> {
 /// Text or a conversation to the ids that the model would read. Not for the threads that serve connections.
 pub(crate) fn tokenize(mut body: Value, app: &App) -> Result<String, ApiError> {
     let hints = hints::take(&mut body)?;
-    let mut fields = Fields::of(body)?;
+    let is_text = body.get("prompt").is_some_and(|prompt| !prompt.is_null());
+    let mut fields = Fields::of(body, if is_text { &shapes::TOKENIZE_TEXT } else { &shapes::TOKENIZE_CHAT })?;
     params::model(&mut fields, app)?;
     let strings = fields.boolean("return_token_strs")?.unwrap_or(false);
     let model = app.engine.model();
     let Some(tokenizer) = &model.tokenizer else { return Err(no_tokenizer()) };
-    let text = fields.string("prompt")?;
+    let text = if is_text { fields.string("prompt")? } else { None };
     let tokens = match text {
         Some(text) => {
             let add_special = fields.boolean("add_special_tokens")?.unwrap_or(true);
@@ -120,11 +121,9 @@ fn template_refused(error: &TemplateError) -> ApiError {
 
 /// Ids to the text they stand for.
 pub(crate) fn detokenize(body: Value, app: &App) -> Result<String, ApiError> {
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::of(body, &shapes::DETOKENIZE)?;
     params::model(&mut fields, app)?;
-    let Some(items) = fields.list("tokens")? else {
-        return Err(ApiError::bad_request("'tokens' is missing.").with_param("tokens"));
-    };
+    let items = fields.list("tokens")?.unwrap_or_default();
     fields.finish()?;
     let model = app.engine.model();
     let Some(tokenizer) = &model.tokenizer else { return Err(no_tokenizer()) };

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::conversation::definition;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::openai::shapes;
 
 /// Most tools of a request. Agents bring some tens.
 const MAX_TOOLS: usize = 512;
@@ -89,16 +90,9 @@ impl Offer {
 /// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
 pub(crate) fn read(fields: &mut Fields) -> Result<Offer, ApiError> {
     let mut offer = Offer { parallel: fields.boolean("parallel_tool_calls")?.unwrap_or(true), ..Offer::default() };
-    for (at, item) in fields.list("tools")?.unwrap_or_default().into_iter().enumerate() {
-        let mut tool = Fields::nested(item, format!("tools[{at}]"))?;
-        let kind = tool.name("type");
-        match tool.string("type")?.as_deref() {
-            Some("function") => {}
-            _ => return Err(wrong_type(kind, "'function': other tools are for servers that run them")),
-        }
-        let Some(mut function) = tool.object("function")? else {
-            return Err(wrong_type(tool.name("function"), "an object"));
-        };
+    for mut tool in fields.objects("tools")? {
+        tool.string("type")?;
+        let mut function = tool.inner("function")?;
         // Some clients say it here, OpenAI's inside.
         let outer = tool.boolean("strict")?;
         tool.finish()?;
@@ -113,14 +107,12 @@ pub(crate) fn read(fields: &mut Fields) -> Result<Offer, ApiError> {
 /// Reads the fields of a function: those of OpenAI's two APIs have the same names.
 pub(crate) fn function_into(function: &mut Fields, strict: Option<bool>, offer: &mut Offer) -> Result<(), ApiError> {
     let field = function.name("name");
-    let name = function.string("name")?.ok_or_else(|| wrong_type(field.clone(), "a string"))?;
+    let name = function.text("name")?;
     let description = function.string("description")?;
     let strict = function.boolean("strict")?.or(strict).unwrap_or(false);
-    let schema = function.name("parameters");
-    let parameters = match function.take("parameters") {
+    let parameters = match function.map("parameters")? {
         None => json!({"type": "object", "properties": {}}),
-        Some(object @ Value::Object(_)) => object,
-        Some(_) => return Err(wrong_type(schema, "a JSON schema")),
+        Some(schema) => schema.into(),
     };
     offer.add(Tool { name, parameters, strict }, description.as_deref(), &field)
 }
@@ -130,31 +122,25 @@ fn choice(fields: &mut Fields, offer: &mut Offer) -> Result<ToolChoice, ApiError
     match fields.take("tool_choice") {
         None => Ok(ToolChoice::Auto),
         Some(Value::String(word)) => by_word(&word).ok_or_else(|| wrong_type("tool_choice", expected)),
-        Some(object @ Value::Object(_)) => {
-            let mut named = Fields::nested(object, "tool_choice".to_owned())?;
-            let choice = match named.string("type")?.as_deref() {
-                Some("function") => {
-                    let Some(mut function) = named.object("function")? else {
-                        return Err(wrong_type("tool_choice.function", "an object with a 'name'"));
-                    };
-                    let name = function.string("name")?;
+        Some(object) => {
+            let mut named = Fields::nested(object, "tool_choice".to_owned(), &shapes::CHOSEN)?;
+            let choice = match named.text("type")?.as_str() {
+                "function" => {
+                    let mut function = named.inner("function")?;
+                    let name = function.text("name")?;
                     function.finish()?;
-                    ToolChoice::Named(name.ok_or_else(|| wrong_type("tool_choice.function.name", "a string"))?)
+                    ToolChoice::Named(name)
                 }
-                Some("allowed_tools") => {
-                    let Some(mut allowed) = named.object("allowed_tools")? else {
-                        return Err(wrong_type("tool_choice.allowed_tools", "an object with 'mode' and 'tools'"));
-                    };
+                _ => {
+                    let mut allowed = named.inner("allowed_tools")?;
                     let choice = only(&mut allowed, offer)?;
                     allowed.finish()?;
                     choice
                 }
-                _ => return Err(wrong_type("tool_choice.type", "'function' or 'allowed_tools'")),
             };
             named.finish()?;
             Ok(choice)
         }
-        Some(_) => Err(wrong_type("tool_choice", expected)),
     }
 }
 
@@ -176,8 +162,7 @@ pub(crate) fn only(allowed: &mut Fields, offer: &mut Offer) -> Result<ToolChoice
         _ => return Err(wrong_type(allowed.name("mode"), "'auto' or 'required'")),
     };
     let mut names = BTreeSet::new();
-    for (at, item) in allowed.list("tools")?.unwrap_or_default().into_iter().enumerate() {
-        let mut tool = Fields::nested(item, format!("{}[{at}]", allowed.name("tools")))?;
+    for mut tool in allowed.objects("tools")? {
         tool.string("type")?;
         let name = match tool.object("function")? {
             Some(mut function) => function.string("name")?,

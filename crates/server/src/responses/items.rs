@@ -9,6 +9,7 @@
 use engine::ChatMessage;
 use serde_json::{Map, Value, json};
 
+use super::shapes::{ITEM, PART};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 
@@ -45,7 +46,7 @@ impl Messages {
     }
 
     fn item(&mut self, path: String, item: Value) -> Result<(), ApiError> {
-        let mut fields = Fields::nested(item, path)?;
+        let mut fields = Fields::nested(item, path, &ITEM)?;
         let kind_name = fields.name("type");
         let kind = fields.string("type")?;
         // What an item of an answer has, and comes back with it.
@@ -66,12 +67,10 @@ impl Messages {
     }
 
     fn message(&mut self, fields: &mut Fields) -> Result<(), ApiError> {
-        let role_name = fields.name("role");
-        let role = match fields.string("role")?.as_deref() {
-            Some("user") => "user",
-            Some("assistant") => "assistant",
-            Some("system" | "developer") => "system",
-            _ => return Err(wrong_type(role_name, "one of 'system', 'developer', 'user' and 'assistant'")),
+        let role = match fields.text("role")?.as_str() {
+            "user" => "user",
+            "assistant" => "assistant",
+            _ => "system",
         };
         // Which part of a conversation it is, to those who number parts.
         fields.string("phase")?;
@@ -95,8 +94,13 @@ impl Messages {
         let mut texts = Vec::new();
         for field in ["summary", "content"] {
             let name = fields.name(field);
-            for (at, part) in fields.list(field)?.unwrap_or_default().into_iter().enumerate() {
-                let mut part = Fields::nested(part, format!("{name}[{at}]"))?;
+            let parts = match fields.take(field) {
+                None => Vec::new(),
+                Some(Value::Array(parts)) => parts,
+                Some(_) => return Err(wrong_type(name, "a list")),
+            };
+            for (at, part) in parts.into_iter().enumerate() {
+                let mut part = Fields::nested(part, format!("{name}[{at}]"), &PART)?;
                 part.string("type")?;
                 let text = part.string("text")?;
                 part.finish()?;
@@ -119,8 +123,7 @@ impl Messages {
     fn call(&mut self, fields: &mut Fields) -> Result<(), ApiError> {
         let id = fields.string("call_id")?;
         fields.string("namespace")?;
-        let name_field = fields.name("name");
-        let name = fields.string("name")?.ok_or_else(|| wrong_type(name_field, "a string"))?;
+        let name = fields.text("name")?;
         let arguments = fields.string("arguments")?.unwrap_or_default();
         let arguments = match arguments.trim() {
             "" => json!({}),
@@ -172,7 +175,7 @@ impl Messages {
 fn text_of(parts: Vec<Value>, path: &str) -> Result<String, ApiError> {
     let mut texts = Vec::with_capacity(parts.len());
     for (at, part) in parts.into_iter().enumerate() {
-        let mut part = Fields::nested(part, format!("{path}[{at}]"))?;
+        let mut part = Fields::nested(part, format!("{path}[{at}]"), &PART)?;
         let kind = part.name("type");
         match part.string("type")?.as_deref() {
             Some("input_text" | "output_text" | "text" | "reasoning_text") => {}
@@ -186,8 +189,7 @@ fn text_of(parts: Vec<Value>, path: &str) -> Result<String, ApiError> {
         // What our own answers have, and comes back with them.
         part.list("annotations")?;
         part.list("logprobs")?;
-        let name = part.name("text");
-        texts.push(part.string("text")?.ok_or_else(|| wrong_type(name, "a string"))?);
+        texts.push(part.text("text")?);
         part.finish()?;
     }
     Ok(texts.join("\n"))

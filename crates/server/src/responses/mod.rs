@@ -12,6 +12,7 @@ mod items;
 mod read;
 mod references;
 mod routes;
+pub(crate) mod shapes;
 mod store;
 mod write;
 

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::items::Messages;
 use super::references;
+use super::shapes::{CHOICE, CREATE, FORMAT, TOOL};
 use super::write::{Responses, Shape};
 use crate::answers::{Api, Form, Job, Plan};
 use crate::app::App;
@@ -71,9 +72,9 @@ struct Asked {
 fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
     let metadata = body.get("metadata").filter(|metadata| metadata.is_object()).cloned();
     let hints = hints::take(&mut body)?;
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::of(body, &CREATE)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
-    let input = fields.take("input").ok_or_else(|| ApiError::bad_request("'input' is missing.").with_param("input"))?;
+    let input = fields.take("input").unwrap_or_default();
     let input = references::resolved(input, &app.responses, tenant)?;
     let previous = fields.string("previous_response_id")?;
     let before = match &previous {
@@ -92,7 +93,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     let offer = offer(&mut fields, shown_tools.clone(), shown_choice.clone(), &mut delivery.settled)?;
     let shows_parallel = offer.parallel;
     let (tools, definitions, choice, parallel) = offer.told();
-    let mut kwargs = fields.object("chat_template_kwargs")?.map(Fields::into_map).unwrap_or_default();
+    let mut kwargs = fields.map("chat_template_kwargs")?.unwrap_or_default();
     if !definitions.is_empty() {
         kwargs.insert("tools".to_owned(), definitions.into());
     }
@@ -139,11 +140,6 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
             }
             None => return Err(wrong_type(format!("include[{index}]"), "a string")),
         }
-    }
-    fields.only("truncation", &"disabled".into(), "inputs are not cut: send what is to be read")?;
-    fields.only("top_logprobs", &json!(0), "log probabilities are in /v1/chat/completions")?;
-    for field in ["conversation", "prompt", "max_tool_calls", "moderation", "context_management"] {
-        fields.unsupported(field, "this server has none of that: send 'input' and 'tools'")?;
     }
     fields.finish()?;
     if delivery.receipt || delivery.progress || delivery.token_ids {
@@ -192,7 +188,7 @@ fn offer(fields: &mut Fields, tools: Value, choice: Value, settled: &mut Settled
     let mut offer = Offer { parallel: fields.boolean("parallel_tool_calls")?.unwrap_or(true), ..Offer::default() };
     let Value::Array(items) = tools else { return Err(wrong_type("tools", "a list")) };
     for (at, item) in items.into_iter().enumerate() {
-        let mut tool = Fields::nested(item, format!("tools[{at}]"))?;
+        let mut tool = Fields::nested(item, format!("tools[{at}]"), &TOOL)?;
         let kind_name = tool.name("type");
         let kind = tool.string("type")?;
         if let Some((_, hint)) = ELSEWHERE.iter().find(|(name, _)| kind.as_deref() == Some(name)) {
@@ -211,14 +207,10 @@ fn offer(fields: &mut Fields, tools: Value, choice: Value, settled: &mut Settled
         Value::String(word) => tools::by_word(&word)
             .ok_or_else(|| wrong_type("tool_choice", "'none', 'auto', 'required' or a function by its name"))?,
         object => {
-            let mut named = Fields::nested(object, "tool_choice".to_owned())?;
-            let choice = match named.string("type")?.as_deref() {
-                Some("function") => {
-                    let name = named.string("name")?.ok_or_else(|| wrong_type("tool_choice.name", "a string"))?;
-                    ToolChoice::Named(name)
-                }
-                Some("allowed_tools") => tools::only(&mut named, &mut offer)?,
-                _ => return Err(wrong_type("tool_choice.type", "'function' or 'allowed_tools'")),
+            let mut named = Fields::nested(object, "tool_choice".to_owned(), &CHOICE)?;
+            let choice = match named.text("type")?.as_str() {
+                "function" => ToolChoice::Named(named.text("name")?),
+                _ => tools::only(&mut named, &mut offer)?,
             };
             named.finish()?;
             choice
@@ -261,18 +253,17 @@ fn text_format(fields: &mut Fields, settled: &mut Settled) -> Result<(Value, Opt
     let format = text.take("format");
     text.finish()?;
     let Some(format) = format else { return Ok((plain, None)) };
-    let mut read = Fields::nested(format.clone(), "text.format".to_owned())?;
-    let rule = match read.string("type")?.as_deref() {
-        Some("text") => None,
-        Some("json_object") => Some(Rule::JsonObject),
-        Some("json_schema") => {
+    let mut read = Fields::nested(format.clone(), "text.format".to_owned(), &FORMAT)?;
+    let rule = match read.text("type")?.as_str() {
+        "json_object" => Some(Rule::JsonObject),
+        "json_schema" => {
             read.string("name")?;
             read.string("description")?;
             read.boolean("strict")?;
             let schema = read.take("schema").ok_or_else(|| wrong_type("text.format.schema", "a JSON schema"))?;
             Some(structured::schema(schema, "text.format.schema")?)
         }
-        _ => return Err(wrong_type("text.format.type", "one of 'text', 'json_object' and 'json_schema'")),
+        _ => None,
     };
     read.finish()?;
     Ok((format, rule))

@@ -6,9 +6,10 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::Store;
+use super::shapes::ITEM;
 use crate::auth::Tenant;
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
+use crate::fields::Fields;
 
 /// The input with the items themselves. None may be named twice: so an input is never larger than itself and what is
 /// kept, however many names it has.
@@ -16,10 +17,10 @@ pub(super) fn resolved(mut input: Value, store: &Store, tenant: Option<Tenant>) 
     let Value::Array(items) = &mut input else { return Ok(input) };
     let mut places = HashMap::new();
     for (at, item) in items.iter_mut().enumerate().filter(|(_, item)| item["type"] == "item_reference") {
-        let mut fields = Fields::nested(item.take(), format!("input[{at}]"))?;
+        let mut fields = Fields::nested(item.take(), format!("input[{at}]"), &ITEM)?;
         fields.string("type")?;
         let name = fields.name("id");
-        let id = fields.string("id")?.ok_or_else(|| wrong_type(name.as_str(), "the name of an item"))?;
+        let id = fields.text("id")?;
         fields.finish()?;
         if places.insert(id, at).is_some() {
             return Err(ApiError::bad_request("An item may be in an input once.").with_param(name));

@@ -12,6 +12,7 @@ use engine::Prompt;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::shapes::EMBEDDINGS;
 use super::{Asked, Texts, normalised};
 use crate::answers::Form;
 use crate::app::App;
@@ -102,14 +103,10 @@ impl Look {
 
 fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Texts, Look), ApiError> {
     let hints = hints::take(&mut body)?;
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::of(body, &EMBEDDINGS)?;
     let texts = input(fields.take("input"))?;
     let dimensions = super::dimensions(&mut fields, app)?;
-    let is_base64 = match fields.string("encoding_format")?.as_deref() {
-        None | Some("float") => false,
-        Some("base64") => true,
-        Some(_) => return Err(wrong_type("encoding_format", "'float' or 'base64'")),
-    };
+    let is_base64 = fields.string("encoding_format")?.as_deref() == Some("base64");
     // vLLM's names for one thing.
     let mut is_normalised = true;
     for field in ["normalize", "use_activation"] {
@@ -128,8 +125,7 @@ fn input(input: Option<Value>) -> Result<Vec<Prompt>, ApiError> {
     let items = match input {
         Some(Value::String(text)) => return Ok(vec![Prompt::Text(text)]),
         Some(Value::Array(items)) if !items.is_empty() => items,
-        None => return Err(ApiError::bad_request("'input' is missing.").with_param("input")),
-        Some(_) => return Err(wrong_type("input", &format!("{expected}, and not empty"))),
+        _ => return Err(wrong_type("input", &format!("{expected}, and not empty"))),
     };
     if let Value::Number(_) = items[0] {
         return Ok(vec![Prompt::Tokens(params::token_ids(&items, |at| format!("input[{at}]"))?)]);

@@ -13,6 +13,7 @@
 mod embeddings;
 pub(crate) mod ollama;
 mod score;
+pub(crate) mod shapes;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 
 pub(crate) use self::embeddings::embed;
 pub(crate) use self::score::{rerank, score};
+use self::shapes::TEXT;
 use crate::answers::{Form, Plan, gather};
 use crate::app::App;
 use crate::auth::Tenant;
@@ -95,7 +97,6 @@ impl Texts {
             truncate_prompt_tokens: fields.integer("truncate_prompt_tokens")?,
             ..app.request(Prompt::Tokens(Vec::new()), tenant)
         };
-        fields.only("add_special_tokens", &json!(true), "the tokenizer's own marks are always added to a text")?;
         let validated = |(at, prompt): (usize, Prompt)| {
             let request = app.validate(RawRequest { prompt, ..raw.clone() }, &delivery.model);
             request.map_err(|rejection| ApiError::from(rejection).rename_param("prompt", &place(at)))
@@ -191,9 +192,8 @@ fn text(item: Value, place: String) -> Result<String, ApiError> {
     match item {
         Value::String(text) => Ok(text),
         Value::Object(_) => {
-            let mut fields = Fields::nested(item, place.clone())?;
-            fields.only("type", &"text".into(), "this server reads text only")?;
-            let text = fields.string("text")?.ok_or_else(|| wrong_type(place, "a text, or an object with 'text'"))?;
+            let mut fields = Fields::nested(item, place, &TEXT)?;
+            let text = fields.text("text")?;
             fields.finish()?;
             Ok(text)
         }

@@ -17,6 +17,7 @@ use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::ollama::shapes::{EMBED, EMBED_ONE};
 use crate::ollama::{HINTS, of_vectors, served};
 use crate::openai::hints;
 use crate::routes::{Caller, json_body, settled};
@@ -86,15 +87,15 @@ pub(crate) async fn embed_one(
 
 /// `field`: where the texts are.
 fn read(mut body: Value, app: &App, tenant: Option<Tenant>, field: &'static str) -> Result<Read, ApiError> {
+    let is_one = field == "prompt";
     let mut hints = hints::take_of(&mut body, HINTS)?;
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::of(body, if is_one { &EMBED_ONE } else { &EMBED })?;
     let name = fields.string("model")?.unwrap_or_else(|| app.models[0].clone());
     let model = served(app, &name).ok_or_else(ApiError::unknown_model)?;
     let text = |(at, item)| match item {
         Value::String(text) => Ok(Prompt::Text(text)),
         _ => Err(wrong_type(format!("{field}[{at}]"), "a text")),
     };
-    let is_one = field == "prompt";
     let texts = match fields.take(field) {
         Some(Value::String(text)) => vec![Prompt::Text(text)],
         Some(Value::Array(items)) if !is_one && !items.is_empty() => {
@@ -104,7 +105,6 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>, field: &'static str)
         _ => return Err(wrong_type(field, "a text, or a list of texts that is not empty")),
     };
     let dimensions = if is_one { None } else { super::dimensions(&mut fields, app)? };
-    fields.only("truncate", &false.into(), "texts are not cut: send what is to be read")?;
     of_vectors(&mut fields, app, &mut hints)?;
     let is_list = texts.len() > 1;
     let place = |at| if is_list { format!("{field}[{at}]") } else { field.to_owned() };

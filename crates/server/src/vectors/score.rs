@@ -10,6 +10,7 @@ use axum::response::Response;
 use engine::Prompt;
 use serde_json::{Value, json};
 
+use super::shapes::{RERANK, SCORE};
 use super::{Asked, Texts, cosine, note, text};
 use crate::answers::Form;
 use crate::app::App;
@@ -51,7 +52,7 @@ pub(crate) async fn score(
 /// The texts of both sides, and how many are on the left.
 fn read_pairs(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Texts, usize), ApiError> {
     let hints = hints::take(&mut body)?;
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::of(body, &SCORE)?;
     let [left, right] = [["text_1", "queries", "data_1"], ["text_2", "documents", "data_2"]].map(|names| {
         let given = names.into_iter().find_map(|name| Some((name, fields.take(name)?)));
         given.ok_or_else(|| ApiError::bad_request(format!("'{}' is missing.", names[0])).with_param(names[0]))
@@ -132,13 +133,9 @@ pub(crate) async fn rerank(
 
 fn read_documents(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Documents, ApiError> {
     let hints = hints::take(&mut body)?;
-    let mut fields = Fields::of(body)?;
-    let query = fields.take("query").ok_or_else(|| ApiError::bad_request("'query' is missing.").with_param("query"))?;
-    let query = text(query, "query".to_owned())?;
-    let documents = fields.take("documents");
-    let documents =
-        documents.ok_or_else(|| ApiError::bad_request("'documents' is missing.").with_param("documents"))?;
-    let list = side("documents", documents)?;
+    let mut fields = Fields::of(body, &RERANK)?;
+    let query = text(fields.take("query").unwrap_or_default(), "query".to_owned())?;
+    let list = side("documents", fields.take("documents").unwrap_or_default())?;
     let top = match fields.integer("top_n")? {
         // vLLM's clients send 0 for all.
         None | Some(0) => list.len(),

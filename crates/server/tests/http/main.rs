@@ -14,6 +14,7 @@ mod live;
 mod llama;
 mod messages;
 mod ollama;
+mod openapi;
 mod otel;
 mod phases;
 mod plan;

@@ -1,0 +1,87 @@
+//! What the bodies of llama-server's routes may hold ([`crate::shape`]), and the options that Ollama shares with it.
+
+use crate::openai::shapes::{PROMPTS, STRUCTURED};
+use crate::shape::Constant::{Boolean as Is, Number as Exactly, Texts};
+use crate::shape::Kind::{Boolean, Either, Integer, List, Number, Object, Text};
+use crate::shape::{Field, Shape, field, missing, only, required};
+
+pub(crate) static COMPLETION: Shape = Shape {
+    name: "LlamaCompletionRequest",
+    groups: &[&[required("prompt", PROMPTS, "a text, token ids, or a list of one of these")], DELIVERY, SAMPLERS, STRUCTURED],
+};
+
+pub(crate) static INFILL: Shape = Shape {
+    name: "InfillRequest",
+    groups: &[
+        &[
+            field("input_prefix", Text, "what stands before the gap"),
+            field("input_suffix", Text, "what stands behind it"),
+            field("prompt", Text, "how the gap begins"),
+            field("input_extra", List(&Object(&FILE)), "other files"),
+        ],
+        DELIVERY,
+        SAMPLERS,
+        STRUCTURED,
+    ],
+};
+
+static FILE: Shape = Shape {
+    name: "ExtraFile",
+    groups: &[&[required("text", Text, "what is in it"), field("filename", Text, "its name")]],
+};
+
+static DELIVERY: &[Field] = &[
+    field("model", Text, "a served name"),
+    field("stream", Boolean, "server-sent events, as the answer is written"),
+    field("return_tokens", Boolean, "the ids of tokens beside their text"),
+    field("timings_detail", Boolean, "the owners of the time, in timings"),
+    field("return_progress", Boolean, "with stream: how far the prompt is read"),
+    field("n_predict", Integer, "most tokens of the answer; -1 and -2: all that the context leaves"),
+    field("ignore_eos", Boolean, "goes on behind the end of text"),
+    field("n_keep", Integer, "what stays of a prompt that is cut: none is"),
+    field("dry_sequence_breakers", List(&Text), "refines a sampler that is off"),
+    only("n_probs", Exactly(0.0), "log probabilities are in /v1/completions ('logprobs')"),
+    only("min_keep", Exactly(0.0), "this server has no such sampler"),
+    only("n_indent", Exactly(0.0), "lines are not indented for the model"),
+    only("t_max_predict_ms", Exactly(0.0), "an answer is not ended by a clock"),
+    only("id_slot", Exactly(-1.0), "requests have no slots here: the prefix cache finds what was read before"),
+    only("n_discard", Exactly(0.0), "prompts are not cut"),
+    only("post_sampling_probs", Is(false), "log probabilities are in /v1/completions ('logprobs')"),
+    only("timings_per_token", Is(false), "times are told at the end"),
+    only("logit_bias", Texts(&[]), "it is in /v1/completions"),
+    only("lora", Texts(&[]), "an adapter is asked for as a model, by its name"),
+    only("response_fields", Texts(&[]), "answers are told whole"),
+    only("grammar_lazy", Is(false), "a grammar holds from the first token"),
+    only("multimodal_data", Texts(&[]), "this server reads text only"),
+    missing("samplers", "the order of the samplers is fixed: top_k, top_p, min_p behind the temperature"),
+];
+
+/// How tokens are drawn, in llama.cpp's words.
+pub(crate) static SAMPLERS: &[Field] = &[
+    field("temperature", Number, "0 takes the likeliest token"),
+    field("top_k", Integer, "so many of the likeliest"),
+    field("top_p", Number, "of the likeliest tokens, so many that they have this probability together"),
+    field("min_p", Number, "only tokens with this part of the likeliest one's probability"),
+    field("seed", Integer, "what is drawn; -1 draws one"),
+    field("stop", Either(&[Text, List(&Text)]), "texts that end the answer"),
+    field("repeat_penalty", Number, "against tokens of the prompt and the answer; 1 is none"),
+    field("presence_penalty", Number, "against tokens that were said"),
+    field("frequency_penalty", Number, "against tokens, as often as they were said"),
+    field("repeat_last_n", Integer, "penalties see everything: with one only -1"),
+    only("typical_p", Exactly(1.0), NO_SAMPLER),
+    only("tfs_z", Exactly(1.0), NO_SAMPLER),
+    only("mirostat", Exactly(0.0), NO_SAMPLER),
+    only("dry_multiplier", Exactly(0.0), NO_SAMPLER),
+    only("xtc_probability", Exactly(0.0), NO_SAMPLER),
+    only("dynatemp_range", Exactly(0.0), NO_SAMPLER),
+    field("mirostat_tau", Number, REFINES),
+    field("mirostat_eta", Number, REFINES),
+    field("dry_base", Number, REFINES),
+    field("dry_allowed_length", Number, REFINES),
+    field("dry_penalty_last_n", Number, REFINES),
+    field("xtc_threshold", Number, REFINES),
+    field("dynatemp_exponent", Number, REFINES),
+];
+
+const NO_SAMPLER: &str = "this server has no such sampler";
+pub(super) const REFINES: &str = "refines a sampler that is off";

@@ -1,0 +1,158 @@
+//! What the bodies of Ollama's routes may hold ([`crate::shape`]).
+
+use crate::llama::shapes::SAMPLERS;
+use crate::openai::shapes::{TIERS, TOOLS};
+use crate::shape::Constant::{Boolean as Is, Number as Exactly, Text as Only, Texts};
+use crate::shape::Kind::{self, Boolean, Either, Integer, List, Map, Object, Text, Word};
+use crate::shape::{Field, Shape, field, missing, only, required};
+
+pub(crate) static CHAT: Shape = Shape {
+    name: "OllamaChatRequest",
+    groups: &[&[field("messages", List(&Object(&MESSAGE)), "the conversation so far; none loads the model")], TOOLS, ANSWER],
+};
+
+pub(crate) static GENERATE: Shape = Shape {
+    name: "OllamaGenerateRequest",
+    groups: &[
+        &[
+            field("prompt", Text, "the text; none loads the model"),
+            field("system", Text, "what the model is told first"),
+            field("context", List(&Integer), "an earlier answer's tokens, which this one goes on from"),
+            field("raw", Boolean, "without the model's template"),
+            field("suffix", Text, "what stands behind the gap that is to be filled"),
+            only("images", Texts(&[]), "this server reads text only"),
+            only("template", Only(""), "a template in a request is not supported: the model's own is used"),
+        ],
+        ANSWER,
+    ],
+};
+
+static ANSWER: &[Field] = &[
+    field("model", Text, "a served name, with or without its tag"),
+    field("stream", Boolean, "lines of JSON, as the answer is written; unless said otherwise"),
+    field("options", Object(&OPTIONS), "how tokens are drawn"),
+    field("format", Either(&[Text, Map]), "'json', or a schema"),
+    field("think", THINK, "whether, or how much"),
+    only("truncate", Is(false), "prompts are not cut: send what is to be read"),
+    only("shift", Is(false), "prompts are not cut: send what is to be read"),
+    only("logprobs", Is(false), "log probabilities are in /v1/chat/completions"),
+    only("top_logprobs", Exactly(0.0), "log probabilities are in /v1/chat/completions"),
+];
+
+const THINK: Kind = Either(&[Boolean, Word(&["low", "medium", "high"])]);
+
+static OPTIONS: Shape = Shape {
+    name: "OllamaOptions",
+    groups: &[
+        &[
+            field("num_predict", Integer, "most tokens of the answer; below 1: all that the context leaves"),
+            field("num_ctx", Integer, "at most the server's context"),
+            only("penalize_newline", Is(true), "a line's end is a token like any other"),
+        ],
+        SAMPLERS,
+    ],
+};
+
+static MESSAGE: Shape = Shape {
+    name: "OllamaMessage",
+    groups: &[&[
+        required("role", Word(&["system", "user", "assistant", "tool"]), "who speaks"),
+        field("content", Text, "the text"),
+        field("thinking", Text, "what an assistant thought"),
+        field("tool_calls", List(&Object(&CALL)), "an assistant's calls"),
+        field("tool_name", Text, "a tool's: which it is"),
+        field("tool_call_id", Text, "a tool's: which call it answers"),
+        only("images", Texts(&[]), "this server reads text only"),
+    ]],
+};
+
+static CALL: Shape = Shape {
+    name: "OllamaCall",
+    groups: &[&[
+        required("function", Object(&CALLED), "the tool"),
+        field("id", Text, "its name, for the tool's answer"),
+        field("type", Word(&["function"]), "what it is"),
+    ]],
+};
+
+static CALLED: Shape = Shape {
+    name: "OllamaCalled",
+    groups: &[&[
+        required("name", Text, "the tool's name"),
+        field("arguments", Map, "the arguments"),
+        field("index", Integer, "its place among the calls of an answer"),
+    ]],
+};
+
+pub(crate) static SHOW: Shape = Shape {
+    name: "OllamaShowRequest",
+    groups: &[&[
+        field("model", Text, "a served name, with or without its tag"),
+        field("name", Text, "the same by its older name"),
+        field("verbose", Boolean, "with the tokens of the vocabulary"),
+        only("system", Only(""), "what is shown is the model as it is served"),
+        only("template", Only(""), "what is shown is the model as it is served"),
+    ]],
+};
+
+pub(crate) static EMBED: Shape = Shape {
+    name: "OllamaEmbedRequest",
+    groups: &[
+        &[
+            required("input", Either(&[Text, List(&Text)]), "a text, or several"),
+            field("dimensions", Integer, "so many of the first components"),
+        ],
+        VECTORS,
+    ],
+};
+
+pub(crate) static EMBED_ONE: Shape =
+    Shape { name: "OllamaEmbeddingsRequest", groups: &[&[required("prompt", Text, "a text")], VECTORS] };
+
+static VECTORS: &[Field] = &[
+    field("model", Text, "a served name, with or without its tag"),
+    field("options", Object(&NO_OPTIONS), "of a vector nothing is drawn"),
+    field("user", Text, "who is behind the request, for the log"),
+    field("safety_identifier", Text, "the same by its newer name"),
+    field("service_tier", TIERS, "whose turn it is; flex is batch work"),
+    field("priority", Integer, "a lower number comes first"),
+    field("cache_salt", Text, "shares the prefix cache only with requests of the same salt"),
+    field("ttft_slo_ms", Kind::Number, "target: milliseconds to the vectors"),
+    field("truncate_prompt_tokens", Integer, "of a longer text so many of the last tokens; -1: as many as fit"),
+    only("truncate", Is(false), "texts are not cut: send what is to be read"),
+    only("add_special_tokens", Is(true), "the tokenizer's own marks are always added to a text"),
+];
+
+/// Clients send all of these as `null`.
+static NO_OPTIONS: Shape = Shape {
+    name: "OllamaVectorOptions",
+    groups: &[&[
+        field("num_ctx", Integer, "at most the server's context"),
+        missing("temperature", NOT_DRAWN),
+        missing("top_k", NOT_DRAWN),
+        missing("top_p", NOT_DRAWN),
+        missing("min_p", NOT_DRAWN),
+        missing("seed", NOT_DRAWN),
+        missing("stop", NOT_DRAWN),
+        missing("repeat_penalty", NOT_DRAWN),
+        missing("presence_penalty", NOT_DRAWN),
+        missing("frequency_penalty", NOT_DRAWN),
+        missing("repeat_last_n", NOT_DRAWN),
+        missing("num_predict", NOT_DRAWN),
+        missing("typical_p", NOT_DRAWN),
+        missing("tfs_z", NOT_DRAWN),
+        missing("mirostat", NOT_DRAWN),
+        missing("mirostat_tau", NOT_DRAWN),
+        missing("mirostat_eta", NOT_DRAWN),
+        missing("dry_multiplier", NOT_DRAWN),
+        missing("dry_base", NOT_DRAWN),
+        missing("dry_allowed_length", NOT_DRAWN),
+        missing("dry_penalty_last_n", NOT_DRAWN),
+        missing("xtc_probability", NOT_DRAWN),
+        missing("xtc_threshold", NOT_DRAWN),
+        missing("dynatemp_range", NOT_DRAWN),
+        missing("dynatemp_exponent", NOT_DRAWN),
+    ]],
+};
+
+const NOT_DRAWN: &str = "a vector is not drawn";

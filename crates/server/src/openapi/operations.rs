@@ -1,0 +1,304 @@
+//! What each route is for, reads and answers.
+
+use crate::openai::hints::Hint;
+use crate::openai::{self, shapes as openai_shapes};
+use crate::shape::{Kind, Shape};
+use crate::{anthropic, llama, ollama, responses, vectors};
+
+/// A route.
+pub(super) struct Operation {
+    pub(super) method: &'static str,
+    pub(super) path: &'static str,
+    /// Whose API it is of.
+    pub(super) tag: &'static str,
+    pub(super) about: &'static str,
+    pub(super) query: &'static [Parameter],
+    pub(super) body: Body,
+    pub(super) answer: Answer,
+}
+
+/// A name in a URL's query.
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) about: &'static str,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Body {
+    None,
+    /// An object of one of these shapes.
+    Json(&'static [&'static Shape], &'static [Hint]),
+    /// An object that another table reads: a model's `config.json`.
+    AnyJson,
+    /// A file, as a form.
+    File,
+}
+
+/// What 200 brings: a schema's name, or types of content.
+#[derive(Clone, Copy)]
+pub(super) enum Answer {
+    Json(&'static str),
+    /// Whole, or as events of this type.
+    Streamed(&'static str, &'static str),
+    Other(&'static str),
+    Either(&'static [&'static str]),
+}
+
+impl Operation {
+    /// `post_v1_chat_completions`.
+    pub(super) fn id(&self) -> String {
+        let words = self.path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+        let words: Vec<&str> = words.collect();
+        format!("{}_{}", self.method.to_ascii_lowercase(), words.join("_"))
+    }
+
+    /// The schema of what it answers when it does not.
+    pub(super) fn error(&self) -> &'static str {
+        match self.tag {
+            ANTHROPIC => "AnthropicError",
+            OLLAMA => "OllamaError",
+            _ => "Error",
+        }
+    }
+}
+
+const OPENAI: &str = "OpenAI";
+const ANTHROPIC: &str = "Anthropic";
+const OLLAMA: &str = "Ollama";
+const LLAMA: &str = "llama-server and vLLM";
+const OWN: &str = "twostroke";
+const WATCH: &str = "the page";
+
+const EVENTS: &str = "text/event-stream";
+const LINES: &str = "application/x-ndjson";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+static HINTS: &[Hint] = &openai::hints::HINTS;
+
+const fn get(path: &'static str, tag: &'static str, about: &'static str, answer: Answer) -> Operation {
+    Operation { method: "GET", path, tag, about, query: &[], body: Body::None, answer }
+}
+
+const fn post(path: &'static str, tag: &'static str, about: &'static str, body: Body, answer: Answer) -> Operation {
+    Operation { method: "POST", path, tag, about, query: &[], body, answer }
+}
+
+const fn delete(path: &'static str, tag: &'static str, about: &'static str, answer: Answer) -> Operation {
+    Operation { method: "DELETE", path, tag, about, query: &[], body: Body::None, answer }
+}
+
+impl Operation {
+    const fn asked(mut self, query: &'static [Parameter]) -> Operation {
+        self.query = query;
+        self
+    }
+}
+
+const fn parameter(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
+    Parameter { name, kind, about }
+}
+
+const COMPLETE: Body = Body::Json(&[&openai_shapes::COMPLETION], HINTS);
+const CONVERSE: Body = Body::Json(&[&openai_shapes::CHAT], HINTS);
+const SCORE: Body = Body::Json(&[&vectors::shapes::SCORE], HINTS);
+const RERANK: Body = Body::Json(&[&vectors::shapes::RERANK], HINTS);
+const PAGE: &[Parameter] = &[
+    parameter("limit", Kind::Integer, "so many at most"),
+    parameter("after", Kind::Text, "those behind the one of this name"),
+];
+
+pub(super) static OPERATIONS: &[Operation] = &[
+    post("/v1/chat/completions", OPENAI, "Answer a conversation", CONVERSE, Answer::Streamed("ChatCompletion", EVENTS)),
+    post("/v1/completions", OPENAI, "Continue texts", COMPLETE, Answer::Streamed("Completion", EVENTS)),
+    post(
+        "/v1/responses",
+        OPENAI,
+        "Answer, and keep the answer",
+        Body::Json(&[&responses::shapes::CREATE], HINTS),
+        Answer::Streamed("Response", EVENTS),
+    ),
+    post(
+        "/v1/responses/input_tokens",
+        OPENAI,
+        "Count the tokens of an input",
+        Body::Json(&[&responses::shapes::CREATE], HINTS),
+        Answer::Json("InputTokens"),
+    ),
+    get("/v1/responses/{id}", OPENAI, "A kept answer", Answer::Json("Response")),
+    delete("/v1/responses/{id}", OPENAI, "Forget a kept answer", Answer::Json("Deleted")),
+    get("/v1/responses/{id}/input_items", OPENAI, "What a kept answer answers", Answer::Json("List")),
+    post("/v1/responses/{id}/cancel", OPENAI, "End an answer in the background", Body::None, Answer::Json("Response")),
+    post(
+        "/v1/embeddings",
+        OPENAI,
+        "Vectors of texts",
+        Body::Json(&[&vectors::shapes::EMBEDDINGS], HINTS),
+        Answer::Json("Embeddings"),
+    ),
+    post("/v1/files", OPENAI, "Send a file of requests", Body::File, Answer::Json("File")),
+    get("/v1/files", OPENAI, "Files", Answer::Json("List")).asked(&[
+        parameter("limit", Kind::Integer, "so many at most"),
+        parameter("after", Kind::Text, "those behind the one of this name"),
+        parameter("purpose", Kind::Text, "those of this purpose"),
+        parameter("order", Kind::Word(&["asc", "desc"]), "oldest or newest first"),
+    ]),
+    get("/v1/files/{id}", OPENAI, "A file", Answer::Json("File")),
+    delete("/v1/files/{id}", OPENAI, "Delete a file", Answer::Json("Deleted")),
+    get("/v1/files/{id}/content", OPENAI, "What is in a file", Answer::Other("application/jsonl")),
+    post(
+        "/v1/batches",
+        OPENAI,
+        "Begin with the requests of a file",
+        Body::Json(&[&openai_shapes::BATCH], &[]),
+        Answer::Json("Batch"),
+    ),
+    get("/v1/batches", OPENAI, "Batches", Answer::Json("List")).asked(PAGE),
+    get("/v1/batches/{id}", OPENAI, "A batch", Answer::Json("Batch")),
+    post("/v1/batches/{id}/cancel", OPENAI, "End a batch", Body::None, Answer::Json("Batch")),
+    get("/v1/models", OPENAI, "What is served", Answer::Json("List")),
+    get("/v1/models/{*model}", OPENAI, "One of them", Answer::Json("Model")),
+    post(
+        "/v1/messages",
+        ANTHROPIC,
+        "Answer a conversation",
+        Body::Json(&[&anthropic::shapes::MESSAGES], anthropic::HINTS),
+        Answer::Streamed("AnthropicMessage", EVENTS),
+    ),
+    post(
+        "/v1/messages/count_tokens",
+        ANTHROPIC,
+        "Count the tokens of a conversation",
+        Body::Json(&[&anthropic::shapes::COUNT], anthropic::HINTS),
+        Answer::Json("CountedTokens"),
+    ),
+    get("/api/version", OLLAMA, "Which API is spoken", Answer::Json("Version")),
+    get("/api/tags", OLLAMA, "What is served", Answer::Json("OllamaModels")),
+    get("/api/ps", OLLAMA, "What is loaded", Answer::Json("OllamaModels")),
+    post("/api/show", OLLAMA, "About a model", Body::Json(&[&ollama::shapes::SHOW], &[]), Answer::Json("OllamaShown")),
+    post(
+        "/api/chat",
+        OLLAMA,
+        "Answer a conversation",
+        Body::Json(&[&ollama::shapes::CHAT], ollama::HINTS),
+        Answer::Streamed("OllamaChat", LINES),
+    ),
+    post(
+        "/api/generate",
+        OLLAMA,
+        "Answer a text",
+        Body::Json(&[&ollama::shapes::GENERATE], ollama::HINTS),
+        Answer::Streamed("OllamaGenerate", LINES),
+    ),
+    post(
+        "/api/embed",
+        OLLAMA,
+        "Vectors of texts",
+        Body::Json(&[&ollama::shapes::EMBED], ollama::HINTS),
+        Answer::Json("OllamaEmbeddings"),
+    ),
+    post(
+        "/api/embeddings",
+        OLLAMA,
+        "The vector of a text",
+        Body::Json(&[&ollama::shapes::EMBED_ONE], ollama::HINTS),
+        Answer::Json("OllamaEmbedding"),
+    ),
+    post(
+        "/completion",
+        LLAMA,
+        "Continue a text",
+        Body::Json(&[&llama::shapes::COMPLETION], HINTS),
+        Answer::Streamed("LlamaCompletion", EVENTS),
+    ),
+    post(
+        "/infill",
+        LLAMA,
+        "Fill a gap in a file",
+        Body::Json(&[&llama::shapes::INFILL], HINTS),
+        Answer::Streamed("LlamaCompletion", EVENTS),
+    ),
+    post("/completions", LLAMA, "/v1/completions", COMPLETE, Answer::Streamed("Completion", EVENTS)),
+    post("/chat/completions", LLAMA, "/v1/chat/completions", CONVERSE, Answer::Streamed("ChatCompletion", EVENTS)),
+    get("/models", LLAMA, "/v1/models", Answer::Json("List")),
+    get("/props", LLAMA, "About the server", Answer::Json("Object")),
+    get("/slots", LLAMA, "Open requests", Answer::Json("Objects")),
+    post(
+        "/apply-template",
+        LLAMA,
+        "A conversation as the text that the model reads",
+        Body::Json(&[&openai_shapes::TEMPLATE], HINTS),
+        Answer::Json("Prompt"),
+    ),
+    post(
+        "/tokenize",
+        LLAMA,
+        "Ids of the tokens of a text or a conversation",
+        Body::Json(&[&openai_shapes::TOKENIZE_TEXT, &openai_shapes::TOKENIZE_CHAT], HINTS),
+        Answer::Json("Tokens"),
+    ),
+    post(
+        "/detokenize",
+        LLAMA,
+        "The text of tokens",
+        Body::Json(&[&openai_shapes::DETOKENIZE], &[]),
+        Answer::Json("Prompt"),
+    ),
+    get("/tokenizer_info", LLAMA, "About the tokenizer", Answer::Json("Object")),
+    get("/load", LLAMA, "How many requests are open", Answer::Json("Load")),
+    get("/ping", LLAMA, "/health", Answer::Json("Health")),
+    post("/ping", LLAMA, "/health", Body::None, Answer::Json("Health")),
+    get("/v1/health", LLAMA, "/health", Answer::Json("Health")),
+    post("/v1/score", LLAMA, "How alike texts are", SCORE, Answer::Json("Scores")),
+    post("/score", LLAMA, "/v1/score", SCORE, Answer::Json("Scores")),
+    post("/v1/rerank", LLAMA, "Documents by how near they are to a query", RERANK, Answer::Json("Ranking")),
+    post("/v2/rerank", LLAMA, "/v1/rerank", RERANK, Answer::Json("Ranking")),
+    post("/rerank", LLAMA, "/v1/rerank", RERANK, Answer::Json("Ranking")),
+    post(
+        "/v1/load_lora_adapter",
+        LLAMA,
+        "Serve an adapter, where the server allows that",
+        Body::Json(&[&openai_shapes::LOAD_ADAPTER], &[]),
+        Answer::Other(TEXT),
+    ),
+    post(
+        "/v1/unload_lora_adapter",
+        LLAMA,
+        "Serve it no longer",
+        Body::Json(&[&openai_shapes::UNLOAD_ADAPTER], &[]),
+        Answer::Other(TEXT),
+    ),
+    get("/v1/requests", OWN, "The last requests", Answer::Json("Object")).asked(&[
+        parameter("state", Kind::Text, "waiting, running, finished, cancelled, failed, with commas between"),
+        parameter("min_ttft", Kind::Text, "whose first token took as long as this: 500ms, 2s"),
+        parameter("min_gap", Kind::Text, "with a pause between tokens as long as this"),
+        parameter("since", Kind::Text, "that ended since: RFC 3339, or how long ago, such as 15m"),
+        parameter("order", Kind::Word(&["newest", "ttft", "gap", "total"]), "which come first"),
+        parameter("limit", Kind::Integer, "so many at most"),
+    ]),
+    get("/v1/requests/{id}/timeline", OWN, "Where the time of a request went", Answer::Json("Object")),
+    get("/v1/requests/{id}/without/{other}", OWN, "What it would have waited without another", Answer::Json("Object")),
+    get("/health", OWN, "Whether the engine moves", Answer::Json("Health")),
+    get("/metrics", OWN, "Counters for Prometheus", Answer::Either(METRICS)),
+    get("/version", OWN, "The server's version", Answer::Json("Version")),
+    get("/docs", OWN, "This document for people", Answer::Other("text/html; charset=utf-8")),
+    get("/plan", OWN, "What a deployment would do", Answer::Either(PLAN)).asked(&[
+        parameter("model", Kind::Text, "the name of a model, or none for the one that is served"),
+        parameter("format", Kind::Word(&["json", "svg"]), "numbers, or a picture"),
+    ]),
+    post("/plan", OWN, "The same of a model's config.json", Body::AnyJson, Answer::Either(PLAN)),
+    get("/plan/presets", OWN, "Models and machines that are known by name", Answer::Json("Object")),
+    get("/live/info", WATCH, "What is served, and what the machine can do", Answer::Json("Object")),
+    get("/live/feed", WATCH, "Steps as they happen", Answer::Other(EVENTS)),
+    get("/live/trace", WATCH, "The last steps as a trace", Answer::Json("Object")),
+    get("/live/whatif", WATCH, "What other settings would have done", Answer::Json("Object")),
+    post("/live/pause", WATCH, "Hold the engine, where the server allows that", Body::None, Answer::Json("Object")),
+    post("/live/step", WATCH, "One step of a held engine", Body::None, Answer::Json("Object")),
+    post("/live/resume", WATCH, "Let it go", Body::None, Answer::Json("Object")),
+];
+
+const METRICS: &[&str] = &[
+    "text/plain; version=0.0.4; charset=utf-8",
+    "application/openmetrics-text; version=1.0.0; charset=utf-8",
+];
+const PLAN: &[&str] = &["application/json", "image/svg+xml"];

@@ -1,0 +1,131 @@
+//! What the bodies of OpenAI's responses may hold ([`crate::shape`]).
+
+use crate::openai::shapes::{ALLOWED_TOOLS, DELIVERY, SCHEMA};
+use crate::shape::Constant::{self, Text as Only};
+use crate::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Number, Object, Text, Word};
+use crate::shape::{Field, Shape, field, missing, only, required};
+
+pub(crate) static CREATE: Shape = Shape { name: "ResponseRequest", groups: &[OWN, DELIVERY, ABSENT] };
+
+static OWN: &[Field] = &[
+    required("input", Either(&[Text, List(&Object(&ITEM))]), "a text, or items of a conversation"),
+    field("instructions", Text, "what the model is told first"),
+    field("previous_response_id", Text, "a kept answer, which this one goes on from"),
+    field("max_output_tokens", Integer, "most tokens of the answer"),
+    field("tools", List(&Object(&TOOL)), "what may be called"),
+    field("tool_choice", Either(&[Text, Object(&CHOICE)]), "whether something must be called, and which"),
+    field("parallel_tool_calls", Boolean, "whether an answer may have several calls"),
+    field("reasoning", Object(&REASONING), "how much is thought"),
+    field("thinking_token_budget", Integer, "most tokens of a thought"),
+    field("text", Object(&OUTPUT), "what the answer must look like"),
+    field("store", Boolean, "whether the answer is kept"),
+    field("background", Boolean, "whether it is written while nobody waits"),
+    field("include", List(&Text), "what is told beside the answer"),
+    field("chat_template_kwargs", Map, "for the model's template"),
+    field("temperature", Number, "0 takes the likeliest token"),
+    field("top_p", Number, "of the likeliest tokens, so many that they have this probability together"),
+    field("top_k", Integer, "so many of the likeliest"),
+    field("min_p", Number, "only tokens with this part of the likeliest one's probability"),
+    field("seed", Integer, "what is drawn; the same seed draws the same"),
+    field("presence_penalty", Number, "against tokens that were said"),
+    field("frequency_penalty", Number, "against tokens, as often as they were said"),
+    field("repetition_penalty", Number, "against tokens of the prompt and the answer"),
+    field("priority", Integer, "a lower number comes first"),
+    field("cache_salt", Text, "shares the prefix cache only with requests of the same salt"),
+    field("ttft_slo_ms", Number, "target: milliseconds to the first token"),
+    field("tpot_slo_ms", Number, "target: milliseconds from token to token"),
+];
+
+static ABSENT: &[Field] = &[
+    only("truncation", Only("disabled"), "inputs are not cut: send what is to be read"),
+    only("top_logprobs", Constant::Number(0.0), "log probabilities are in /v1/chat/completions"),
+    missing("conversation", "this server has none of that: send 'input' and 'tools'"),
+    missing("prompt", "this server has none of that: send 'input' and 'tools'"),
+    missing("max_tool_calls", "this server has none of that: send 'input' and 'tools'"),
+    missing("moderation", "this server has none of that: send 'input' and 'tools'"),
+    missing("context_management", "this server has none of that: send 'input' and 'tools'"),
+];
+
+/// An item of any kind: which fields a kind has its reader knows.
+pub(crate) static ITEM: Shape = Shape {
+    name: "Item",
+    groups: &[&[
+        field("type", Text, "message, reasoning, function_call, function_call_output or item_reference"),
+        field("id", Text, "its name"),
+        field("status", Text, "as the answer had it"),
+        field("role", Word(&["system", "developer", "user", "assistant"]), "of a message: who speaks"),
+        field("phase", Text, "of a message: which part of a conversation it is"),
+        field("content", Either(&[Text, List(&Object(&PART))]), "of a message, or of reasoning"),
+        field("summary", List(&Object(&PART)), "of reasoning"),
+        field("encrypted_content", Text, "of reasoning"),
+        field("call_id", Text, "of a call and what came of it"),
+        field("namespace", Text, "of a call"),
+        field("name", Text, "of a call: the tool's"),
+        field("arguments", Text, "of a call: JSON, as a text"),
+        field("output", Either(&[Text, List(&Object(&PART))]), "what came of a call"),
+    ]],
+};
+
+pub(crate) static PART: Shape = Shape {
+    name: "Part",
+    groups: &[&[
+        field("type", Text, "input_text, output_text, text, reasoning_text, summary_text or refusal"),
+        field("text", Text, "the text"),
+        field("refusal", Text, "of a refusal"),
+        field("annotations", List(&Json), "as the answer had them"),
+        field("logprobs", List(&Json), "as the answer had them"),
+    ]],
+};
+
+/// A function. Of tools that their maker runs any field is taken: the model is not told of them.
+pub(crate) static TOOL: Shape = Shape {
+    name: "ResponseTool",
+    groups: &[&[required("type", Text, "function, or a kind of tool that its maker runs")], FUNCTION_OF_A_TOOL],
+};
+
+/// Of a function, and of no other tool.
+static FUNCTION_OF_A_TOOL: &[Field] = &[
+    field("name", Text, "the tool's name"),
+    field("description", Text, "what it does, for the model"),
+    field("parameters", Map, "the schema of its arguments"),
+    field("strict", Boolean, "whether they are held to it"),
+];
+
+pub(crate) static CHOICE: Shape = Shape {
+    name: "ResponseToolChoice",
+    groups: &[
+        &[
+            required("type", Word(&["function", "allowed_tools"]), "one tool, or one of several"),
+            field("name", Text, "which tool"),
+        ],
+        ALLOWED_TOOLS,
+    ],
+};
+
+static REASONING: Shape = Shape {
+    name: "Reasoning",
+    groups: &[&[
+        field("effort", Text, "how much is thought, where the model's template has a switch"),
+        field("summary", Text, "what was thought is told whole; nobody sums it up"),
+        field("generate_summary", Text, "the same by its older name"),
+    ]],
+};
+
+static OUTPUT: Shape = Shape {
+    name: "ResponseText",
+    groups: &[&[
+        field("verbosity", Text, "changes nothing"),
+        field("format", Object(&FORMAT), "text, JSON, or JSON of a schema"),
+    ]],
+};
+
+pub(crate) static FORMAT: Shape = Shape {
+    name: "ResponseTextFormat",
+    groups: &[&[
+        required("type", Word(&["text", "json_object", "json_schema"]), "what the answer is"),
+        field("schema", SCHEMA, "with json_schema: the schema"),
+        field("name", Text, "its name, for people"),
+        field("description", Text, "what it is for, for people"),
+        field("strict", Boolean, "it is kept to either way"),
+    ]],
+};
