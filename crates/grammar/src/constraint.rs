@@ -23,6 +23,8 @@ pub struct Constraint {
     /// Tokens it has accepted.
     len: usize,
     mask: SimpleVob,
+    /// The mask is what may follow so many tokens.
+    ready: Option<usize>,
 }
 
 /// The budget of the answer's thought.
@@ -94,14 +96,17 @@ impl Constraint {
     ) -> Constraint {
         let metered = budget.map(|(budget, env)| Metered { meter: Meter::new(&budget), budget, env });
         let filtered = filter.map(|filter| Filtered { filter, said: Vec::new() });
-        Constraint { matcher, metered, filtered, len: 0, mask: SimpleVob::new() }
+        Constraint { matcher, metered, filtered, len: 0, mask: SimpleVob::new(), ready: None }
     }
 
     /// One bit per token, 32 to a word, the lowest first: those that may follow the first `at` tokens; `None` where
     /// each may. What was accepted beyond them is forgotten.
     ///
-    /// Cost: most often tens of microseconds; bounded in steps.
+    /// Cost: most often tens of microseconds; bounded in steps; nothing where it was [prepared](Self::prepare).
     pub fn mask(&mut self, at: usize) -> Result<Option<&[u32]>, ConstraintError> {
+        if self.ready == Some(at) && self.len == at {
+            return Ok(Some(self.mask.as_slice()));
+        }
         self.rewind(at)?;
         let open = match (self.metered.as_ref().and_then(Metered::only), &mut self.matcher) {
             (Some(only), _) => Some(self.one(only)),
@@ -113,6 +118,14 @@ impl Constraint {
             return Err(ConstraintError::NothingFollows);
         }
         Ok(self.kept(mask))
+    }
+
+    /// Finds out what may follow the first `at` tokens, for [`mask`](Self::mask) to tell: on any thread, beside other
+    /// answers. What is wrong `mask` finds again.
+    pub fn prepare(&mut self, at: usize) {
+        if let Ok(Some(_)) = self.mask(at) {
+            self.ready = Some(at);
+        }
     }
 
     /// The mask behind the first `at` tokens and others that are only guessed; `Some(None)` where each token may
@@ -150,6 +163,7 @@ impl Constraint {
 
     /// The next token, which its last mask allowed.
     pub fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
+        self.ready = None;
         if let Some(matcher) = &mut self.matcher {
             matcher.consume_token(token).map_err(|_| ConstraintError::TooComplex)?;
         }
@@ -206,6 +220,7 @@ impl Constraint {
 
     /// The same mask, to be read until the next is asked for.
     fn kept(&mut self, mask: Option<SimpleVob>) -> Option<&[u32]> {
+        self.ready = None;
         self.mask = mask?;
         Some(self.mask.as_slice())
     }

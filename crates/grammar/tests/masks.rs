@@ -24,6 +24,30 @@ fn mask(constraint: &mut Constraint, at: usize) -> &[u32] {
     constraint.mask(at).unwrap().expect("not all may follow")
 }
 
+#[test]
+fn a_prepared_mask_is_the_mask() {
+    let rule = Rule::JsonSchema(person());
+    let tokens = TOKENIZER.encode_plain(r#"{"name": "Ada", "age": 36}"#).unwrap();
+    let [mut prepared, mut asked] = [constraint(&rule), constraint(&rule)];
+    for (at, &token) in tokens.iter().enumerate() {
+        prepared.prepare(at);
+        // Twice, and behind a guess that comes to nothing.
+        prepared.prepare(at);
+        assert_eq!(prepared.mask(at).unwrap(), asked.mask(at).unwrap(), "behind {at} tokens");
+        prepared.mask_behind(at, &[token]);
+        assert_eq!(prepared.mask(at).unwrap(), asked.mask(at).unwrap(), "behind {at} tokens and a guess");
+        prepared.prepare(at);
+        [&mut prepared, &mut asked].into_iter().for_each(|one| one.accept(token).unwrap());
+        if prepared.is_complete(at + 1) {
+            break;
+        }
+        // Back to where it was: what was prepared behind that has no meaning any more.
+        prepared.prepare(at + 1);
+        assert_eq!(prepared.mask(at).unwrap(), asked.mask(at).unwrap(), "back to {at} tokens");
+        [&mut prepared, &mut asked].into_iter().for_each(|one| one.accept(token).unwrap());
+    }
+}
+
 fn allows(mask: &[u32], token: u32) -> bool {
     mask[token as usize / 32] >> (token % 32) & 1 == 1
 }

@@ -127,6 +127,10 @@ impl Device for Cpu {
         Ok(limits::measure(&self.pool, self.isa, self.arithmetic, seconds)?)
     }
 
+    fn share_out(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        self.pool.tasks(count, work);
+    }
+
     fn adopt_thread(&self) {
         self.pool.pin_caller();
     }

@@ -98,6 +98,11 @@ pub trait Device: Send + Sync + 'static {
     /// Makes the calling thread the one that computes from now on; it may be pinned to a core.
     fn adopt_thread(&self) {}
 
+    /// Calls `work` once for each number below `count`, on the host's threads that compute, each on whichever is free.
+    fn share_out(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        (0..count).for_each(work);
+    }
+
     /// What the machine took of the threads that compute since this was asked last: see
     /// [`Pool::lost`](crate::threads::Pool::lost). `None`: nobody knows.
     fn lost(&self) -> Option<LostTime> {

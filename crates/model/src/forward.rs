@@ -148,6 +148,12 @@ pub trait Forward: Send {
     /// Makes the calling thread the one that computes from now on (it may be pinned to a core).
     fn adopt_thread(&self);
 
+    /// Calls `work` once for each number below `count`, on the threads that compute passes, each on whichever is free:
+    /// for what is to be done between passes.
+    fn share_out(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        (0..count).for_each(work);
+    }
+
     /// What the machine took of the threads that compute since this was asked last, a system call for each. `None`:
     /// nobody knows, or nobody has adopted a thread.
     fn lost(&self) -> Option<LostTime> {
@@ -627,6 +633,10 @@ impl<B: Backend> Forward for Runner<B> {
 
     fn adopt_thread(&self) {
         self.backend.adopt_thread();
+    }
+
+    fn share_out(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        self.backend.share_out(count, work);
     }
 
     fn lost(&self) -> Option<LostTime> {

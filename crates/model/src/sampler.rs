@@ -443,21 +443,41 @@ fn adjust(logits: &mut [f32], params: &SamplingParams, history: &History, allowe
     }
 }
 
-/// Takes the tokens whose bit is 0 out of the race. Most masks of a grammar have few bits, or nearly all.
+/// Takes the tokens whose bit is 0 out of the race. Most masks of a grammar have few bits, or nearly all; of texts in
+/// JSON most words have some.
 fn keep(logits: &mut [f32], mask: &[u32]) {
     let covered = logits.len().min(mask.len() * 32);
     let (covered, rest) = logits.split_at_mut(covered);
     rest.fill(f32::NEG_INFINITY);
-    for (logits, &bits) in covered.chunks_mut(32).zip(mask) {
+    let (words, tail) = covered.as_chunks_mut::<32>();
+    for (logits, &bits) in words.iter_mut().zip(mask) {
         match bits {
             u32::MAX => {}
             0 => logits.fill(f32::NEG_INFINITY),
-            bits => {
-                for (i, logit) in logits.iter_mut().enumerate() {
-                    *logit = if bits >> i & 1 == 1 { *logit } else { f32::NEG_INFINITY };
-                }
-            }
+            bits => keep_bits(logits, bits),
         }
+    }
+    let last = mask.get(words.len()).copied().unwrap_or(0);
+    for (bit, logit) in tail.iter_mut().enumerate() {
+        *logit = if last >> bit & 1 == 1 { *logit } else { f32::NEG_INFINITY };
+    }
+}
+
+/// Without a shift by a variable, which vectors of the oldest x86-64 do not have: there a mixed word would cost a cycle
+/// for each of its bits.
+fn keep_bits(logits: &mut [f32; 32], bits: u32) {
+    const BITS: [u32; 32] = {
+        let mut bits = [0; 32];
+        let mut at = 0;
+        while at < 32 {
+            bits[at] = 1 << at;
+            at += 1;
+        }
+        bits
+    };
+    for (logit, bit) in logits.iter_mut().zip(BITS) {
+        let kept = if bits & bit == 0 { 0 } else { u32::MAX };
+        *logit = f32::from_bits(logit.to_bits() & kept | f32::NEG_INFINITY.to_bits() & !kept);
     }
 }
 

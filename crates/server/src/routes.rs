@@ -35,7 +35,9 @@ use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
 use crate::requests::Question;
 use crate::timeline::Asker;
-use crate::{adapters, anthropic, batch, live, llama, metrics, ollama, openapi, plan, requests, responses, vectors, without};
+use crate::{
+    adapters, anthropic, batch, live, llama, metrics, ollama, openapi, plan, requests, responses, vectors, without,
+};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);

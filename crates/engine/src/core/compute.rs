@@ -5,14 +5,16 @@
 //!                                                                        (and twice without its guesses, if it has any)
 //! ```
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
 
 use grammar::ConstraintError;
 use model::sampler::{Allowed, History, SampleError, SampleKey, Sampled, TokenLogProbs};
 use model::{Batch, Logits, Ticket};
 use receipt::Digest;
-use scheduler::{RowOutput, StopRules, TokenId};
+use scheduler::{RequestId, RowOutput, StopRules, TokenId};
 
 use super::EngineCore;
 use super::flight::Flight;
@@ -128,6 +130,7 @@ impl EngineCore {
     /// Draws a token from every row that ended its known tokens, and judges the prompts that want it. `rows`: what the
     /// pass's rows of logits are wanted for.
     fn sample(&mut self, rows: &[LogitRow], logits: &Logits) {
+        self.prepare_masks(rows);
         // Whose run of tokens has ended: what was guessed behind that is of nobody's history.
         let mut run_over = None;
         for (in_pass, row) in rows.iter().enumerate() {
@@ -143,6 +146,37 @@ impl EngineCore {
                 run_over = (!goes_on).then_some(row.seq);
             }
         }
+    }
+
+    /// Finds out what may follow each answer under a rule, all of them side by side: one takes tens of microseconds, and
+    /// some a millisecond. Behind guesses it waits for what these come to.
+    fn prepare_masks(&mut self, rows: &[LogitRow]) {
+        let mut wanted: BTreeMap<RequestId, Vec<Range<usize>>> = BTreeMap::new();
+        for row in rows.iter().filter(|row| row.samples > 0 && row.ahead == 0) {
+            let sequence = self.scheduler.sequence(row.seq).expect("a planned sequence lives until its step completes");
+            let first = sequence.answer();
+            if self.active.get(&sequence.request_id()).is_some_and(|active| active.request.rule.is_some()) {
+                wanted.entry(sequence.request_id()).or_default().push(first..first + row.samples);
+            }
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        let mut constraints = Vec::new();
+        for (id, active) in &mut self.active {
+            let Some(ranges) = wanted.get(id) else { continue };
+            let answers = active.answers.iter_mut().enumerate();
+            let answers = answers.filter(|(index, _)| ranges.iter().any(|range| range.contains(index)));
+            constraints.extend(answers.filter_map(|(_, answer)| {
+                let at = answer.num_tokens;
+                answer.constraint.as_mut().map(|constraint| Mutex::new((constraint, at)))
+            }));
+        }
+        self.forward.share_out(constraints.len(), &|index| {
+            let mut one = constraints[index].lock().unwrap_or_else(PoisonError::into_inner);
+            let (constraint, at) = &mut *one;
+            constraint.prepare(*at);
+        });
     }
 
     /// False if nothing may follow in this step.

@@ -273,6 +273,10 @@ impl Forward for Alone<'_> {
         self.target.adopt_thread();
     }
 
+    fn share_out(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        self.target.share_out(count, work);
+    }
+
     fn lost(&self) -> Option<LostTime> {
         self.target.lost()
     }

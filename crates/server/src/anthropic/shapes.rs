@@ -6,8 +6,10 @@ use crate::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Number, Obje
 use crate::shape::{Field, Shape, field, only, required};
 
 /// An answer is wanted.
-pub(crate) static MESSAGES: Shape =
-    Shape { name: "MessagesRequest", groups: &[&[required("max_tokens", Integer, "most tokens of the answer")], FIELDS] };
+pub(crate) static MESSAGES: Shape = Shape {
+    name: "MessagesRequest",
+    groups: &[&[required("max_tokens", Integer, "most tokens of the answer")], FIELDS],
+};
 
 /// A count of tokens is wanted.
 pub(crate) static COUNT: Shape =

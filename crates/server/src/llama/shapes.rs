@@ -7,7 +7,12 @@ use crate::shape::{Field, Shape, field, missing, only, required};
 
 pub(crate) static COMPLETION: Shape = Shape {
     name: "LlamaCompletionRequest",
-    groups: &[&[required("prompt", PROMPTS, "a text, token ids, or a list of one of these")], DELIVERY, SAMPLERS, STRUCTURED],
+    groups: &[
+        &[required("prompt", PROMPTS, "a text, token ids, or a list of one of these")],
+        DELIVERY,
+        SAMPLERS,
+        STRUCTURED,
+    ],
 };
 
 pub(crate) static INFILL: Shape = Shape {

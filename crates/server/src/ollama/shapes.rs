@@ -8,7 +8,11 @@ use crate::shape::{Field, Shape, field, missing, only, required};
 
 pub(crate) static CHAT: Shape = Shape {
     name: "OllamaChatRequest",
-    groups: &[&[field("messages", List(&Object(&MESSAGE)), "the conversation so far; none loads the model")], TOOLS, ANSWER],
+    groups: &[
+        &[field("messages", List(&Object(&MESSAGE)), "the conversation so far; none loads the model")],
+        TOOLS,
+        ANSWER,
+    ],
 };
 
 pub(crate) static GENERATE: Shape = Shape {

@@ -8,8 +8,7 @@ const NOTHING: Constant = Texts(&[]);
 /// A text, or several.
 const SEVERAL: Kind = Either(&[Text, List(&Text)]);
 /// A text, the ids of its tokens, or several of either.
-pub(crate) const PROMPTS: Kind =
-    Either(&[Text, List(&Integer), List(&Either(&[Text, List(&Integer)]))]);
+pub(crate) const PROMPTS: Kind = Either(&[Text, List(&Integer), List(&Either(&[Text, List(&Integer)]))]);
 
 pub(crate) static CHAT: Shape = Shape {
     name: "ChatRequest",
@@ -92,10 +91,7 @@ static PREDICTION: Shape = Shape {
 /// A part of a message.
 pub(crate) static TEXT_PART: Shape = Shape {
     name: "TextPart",
-    groups: &[&[
-        required("type", Text, "'text': this server reads text only"),
-        field("text", Text, "the text"),
-    ]],
+    groups: &[&[required("type", Text, "'text': this server reads text only"), field("text", Text, "the text")]],
 };
 
 /// What an answer must look like.
@@ -289,7 +285,10 @@ static THINKING: &[Field] = &[
 
 pub(crate) static TOKENIZE_TEXT: Shape = Shape {
     name: "TokenizeTextRequest",
-    groups: &[&[required("prompt", Text, "a text"), missing("messages", "a text or a conversation, not both")], TOKENIZE],
+    groups: &[
+        &[required("prompt", Text, "a text"), missing("messages", "a text or a conversation, not both")],
+        TOKENIZE,
+    ],
 };
 
 pub(crate) static TOKENIZE_CHAT: Shape =
@@ -305,10 +304,7 @@ static TOKENIZE: &[Field] = &[
 
 pub(crate) static DETOKENIZE: Shape = Shape {
     name: "DetokenizeRequest",
-    groups: &[&[
-        field("model", Text, "a served name"),
-        required("tokens", List(&Integer), "the ids of tokens"),
-    ]],
+    groups: &[&[field("model", Text, "a served name"), required("tokens", List(&Integer), "the ids of tokens")]],
 };
 
 /// A conversation that is rendered and not answered.
@@ -355,4 +351,3 @@ pub(crate) static UNLOAD_ADAPTER: Shape = Shape {
         missing("lora_int_id", "adapters go by their names here"),
     ]],
 };
-

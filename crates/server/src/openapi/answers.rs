@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 
 /// An object that has all of these, and may have more.
 fn object(fields: &[(&str, Value)]) -> Value {
-    let properties: Map<String, Value> = fields.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
+    let properties: Map<String, Value> =
+        fields.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
     let required: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
     json!({"type": "object", "properties": properties, "required": required})
 }
@@ -61,14 +62,10 @@ pub(super) fn schemas() -> Value {
         ])
     };
     let finish = or_null(&one_of(&FINISH));
-    let chat_choice =
-        object(&[("index", count.clone()), ("message", message), ("finish_reason", finish.clone())]);
+    let chat_choice = object(&[("index", count.clone()), ("message", message), ("finish_reason", finish.clone())]);
     let text_choice = object(&[("index", count.clone()), ("text", text.clone()), ("finish_reason", finish)]);
-    let tokens_used = object(&[
-        ("input_tokens", count.clone()),
-        ("output_tokens", count.clone()),
-        ("total_tokens", count.clone()),
-    ]);
+    let tokens_used =
+        object(&[("input_tokens", count.clone()), ("output_tokens", count.clone()), ("total_tokens", count.clone())]);
     let item = object(&[("type", one_of(&["message", "reasoning", "function_call"])), ("id", text.clone())]);
     let block = object(&[("type", one_of(&["text", "thinking", "tool_use"]))]);
     let vectors = list(&list(&number));

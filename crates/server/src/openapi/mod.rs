@@ -158,7 +158,8 @@ fn responses(operation: &Operation) -> Value {
         "5XX": error("the server cannot answer now"),
     });
     if operation.path == "/health" {
-        told["503"] = json!({"description": "it does not move", "content": one("application/json", reference("Health"))});
+        told["503"] =
+            json!({"description": "it does not move", "content": one("application/json", reference("Health"))});
     }
     told
 }
@@ -205,10 +206,12 @@ mod tests {
     #[test]
     fn every_route_has_an_operation_and_no_other_has() {
         // The page's files, and what Ollama's clients are told is not here.
-        let is_fixed = |path: &str| ["pull", "push", "create", "copy", "delete"].iter().any(|word| path == format!("/api/{word}"));
+        let is_fixed =
+            |path: &str| ["pull", "push", "create", "copy", "delete"].iter().any(|word| path == format!("/api/{word}"));
         let is_told = |path: &str| !path.contains('.') && path != "/" && !is_fixed(path);
         let there: BTreeSet<(&str, &str)> = routes().filter(|(_, path)| is_told(path)).collect();
-        let told: BTreeSet<(&str, &str)> = OPERATIONS.iter().map(|operation| (operation.method, operation.path)).collect();
+        let told: BTreeSet<(&str, &str)> =
+            OPERATIONS.iter().map(|operation| (operation.method, operation.path)).collect();
         assert_eq!(told, there);
         let ids: BTreeSet<String> = OPERATIONS.iter().map(Operation::id).collect();
         assert_eq!(ids.len(), OPERATIONS.len(), "each has a name of its own");

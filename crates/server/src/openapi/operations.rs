@@ -297,8 +297,6 @@ pub(super) static OPERATIONS: &[Operation] = &[
     post("/live/resume", WATCH, "Let it go", Body::None, Answer::Json("Object")),
 ];
 
-const METRICS: &[&str] = &[
-    "text/plain; version=0.0.4; charset=utf-8",
-    "application/openmetrics-text; version=1.0.0; charset=utf-8",
-];
+const METRICS: &[&str] =
+    &["text/plain; version=0.0.4; charset=utf-8", "application/openmetrics-text; version=1.0.0; charset=utf-8"];
 const PLAN: &[&str] = &["application/json", "image/svg+xml"];
