@@ -199,11 +199,12 @@ pub(crate) fn schema(examples: u32) -> Result<(), String> {
     let flags = ["--max-model-len", "256", "--allow-runtime-lora", "--batch-dir"].map(OsStr::new);
     let server = Server::start(&[&flags[..], &[batches.as_os_str()]].concat())?;
     let directory = root().join("tests/schema");
-    let document = format!("{}/openapi.json", server.url());
-    let mut run = command(&schemathesis, &["--config-file", "schemathesis.toml", "run", &document]);
+    let mut run = command(&schemathesis, &["--config-file"]);
+    run.arg(directory.join("schemathesis.toml")).args(["run", &format!("{}/openapi.json", server.url())]);
     // The page's feed never ends, and a held engine answers nobody.
     run.args(["--exclude-path-regex", "/live/", "--max-examples", &examples.to_string()]);
-    run.current_dir(&directory).env("PYTHONPATH", &directory);
+    // It keeps what it has found beside where it was called.
+    run.current_dir(target()).env("PYTHONPATH", &directory);
     show(&mut run).map_err(|_| "the server does not do what its document says".to_owned())
 }
 
