@@ -2,8 +2,8 @@
 //! connections.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
@@ -24,6 +24,7 @@ use crate::conversation::Speech;
 use crate::error::ApiError;
 use crate::live::feed::MOST_READERS;
 use crate::metrics::HttpMetrics;
+use crate::openapi::Written;
 use crate::otel::Exporter;
 use crate::responses::Store;
 use crate::site::Site;
@@ -67,6 +68,8 @@ pub(crate) struct App {
     pub(crate) shelf: Option<Arc<Shelf>>,
     /// Whether a `max_tokens` beyond the context is cut.
     pub(crate) cut_max_tokens: bool,
+    /// The document of the API.
+    pub(crate) written: OnceLock<Written>,
     /// What paths may begin with; empty or `/...` without a slash at its end.
     pub(crate) root_path: Arc<str>,
     /// Most log probabilities per token; -1: of the whole vocabulary.
@@ -122,6 +125,7 @@ impl App {
             ui: options.ui,
             shelf,
             cut_max_tokens: options.cut_max_tokens,
+            written: OnceLock::new(),
             root_path: options.root_path.trim_end_matches('/').into(),
             max_logprobs: options.max_logprobs,
             trusts_templates: options.trust_request_chat_template,

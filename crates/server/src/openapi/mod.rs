@@ -18,6 +18,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use hyper::body::Bytes;
 use serde_json::{Map, Value, json};
 
 use self::operations::{Answer, Body, OPERATIONS, Operation, Parameter};
@@ -29,19 +30,39 @@ use crate::shape::Shape;
 /// Paths of the document and its page.
 pub(crate) const PATHS: [&str; 2] = ["/openapi.json", "/docs"];
 
+/// Both, as they are sent: written when somebody asks first, for strangers may ask often.
+pub(crate) struct Written {
+    document: Bytes,
+    page: Bytes,
+    /// What the page may load.
+    policy: HeaderValue,
+}
+
+impl Written {
+    fn of(app: &App) -> Written {
+        let document = written(app);
+        let (page, policy) = page::of(&document);
+        Written {
+            document: document.to_string().into(),
+            page: page.into(),
+            policy: policy.try_into().expect("words and a digest are a header value"),
+        }
+    }
+}
+
 pub(crate) async fn document(State(app): State<Arc<App>>) -> Response {
-    json_body(written(&app).to_string())
+    json_body(app.written.get_or_init(|| Written::of(&app)).document.clone())
 }
 
 pub(crate) async fn docs(State(app): State<Arc<App>>) -> Response {
-    let (html, policy) = page::of(&written(&app));
-    let mut response = ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response();
+    let Written { page, policy, .. } = app.written.get_or_init(|| Written::of(&app));
+    let mut response = ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page.clone()).into_response();
     for (name, value) in [
-        (header::CONTENT_SECURITY_POLICY, policy.as_str()),
-        (header::X_FRAME_OPTIONS, "DENY"),
-        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CONTENT_SECURITY_POLICY, policy.clone()),
+        (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
     ] {
-        response.headers_mut().insert(name, HeaderValue::from_str(value).expect("a policy is a header value"));
+        response.headers_mut().insert(name, value);
     }
     response
 }
@@ -213,6 +234,14 @@ mod tests {
         let told: BTreeSet<(&str, &str)> =
             OPERATIONS.iter().map(|operation| (operation.method, operation.path)).collect();
         assert_eq!(told, there);
+        let bodies = OPERATIONS.iter().filter_map(|operation| match operation.body {
+            Body::Json(shapes, _) => Some(shapes),
+            _ => None,
+        });
+        let answers = answers::schemas();
+        for shape in bodies.flatten() {
+            assert_eq!(answers.get(shape.name), None, "a body and an answer have one name");
+        }
         let ids: BTreeSet<String> = OPERATIONS.iter().map(Operation::id).collect();
         assert_eq!(ids.len(), OPERATIONS.len(), "each has a name of its own");
     }
