@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Whose pages may ask is `site.rs`. Denying is the default: the key is asked for before a route is looked up, whatever
-//! the path looks like, and only `GET /health` and the files of the page are exempt.
+//! the path looks like, and only `GET /health`, the files of the page and the document of the API are exempt.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -20,7 +20,7 @@ fn status(host: &Host, method: &str, path: &str, headers: &[(&str, &str)]) -> u1
 
 // row 75: denying is the default
 #[test]
-fn every_route_but_health_and_the_page_needs_the_key() {
+fn every_route_but_health_the_page_and_the_document_needs_the_key() {
     let host = locked();
     let bearer = format!("Bearer {KEY}");
     let mut paths: Vec<_> = server::routes().map(|(_, path)| path.replace("{*model}", "lantern")).collect();
@@ -50,7 +50,10 @@ fn every_route_but_health_and_the_page_needs_the_key() {
             "/health%2f..%2fmetrics",
             "/health;/metrics",
             "http://other/v1/models",
-            "/docs",
+            "/docs/",
+            "//docs",
+            "/openapi.json/",
+            "/openapi.yaml",
             "/metrics/",
             "/admin",
             "/v1/models#/health",
@@ -59,8 +62,9 @@ fn every_route_but_health_and_the_page_needs_the_key() {
     );
     for path in &paths {
         for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"] {
-            let open =
-                method == "GET" && ["/health", "/", "/app.js", "/app.css", "/favicon.svg"].contains(&path.as_str());
+            let is_open = ["/health", "/", "/app.js", "/app.css", "/favicon.svg", "/docs", "/openapi.json"]
+                .contains(&path.as_str());
+            let open = method == "GET" && is_open;
             let expected = if open { 200 } else { 401 };
             assert_eq!(status(&host, method, path, &[]), expected, "{method} {path}");
             for wrong in ["Bearer wrong", "Bearer ", "Basic x", KEY, "Bearer sk-lantern-012345678", "Bearer sk-other2"]
