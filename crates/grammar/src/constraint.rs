@@ -102,7 +102,7 @@ impl Constraint {
     /// One bit per token, 32 to a word, the lowest first: those that may follow the first `at` tokens; `None` where
     /// each may. What was accepted beyond them is forgotten.
     ///
-    /// Cost: most often tens of microseconds; bounded in steps; nothing where it was [prepared](Self::prepare).
+    /// Cost: most often tens of microseconds; bounded in steps; nothing where it was asked for this before.
     pub fn mask(&mut self, at: usize) -> Result<Option<&[u32]>, ConstraintError> {
         if self.ready == Some(at) && self.len == at {
             return Ok(Some(self.mask.as_slice()));
@@ -117,15 +117,10 @@ impl Constraint {
         if mask.as_ref().is_some_and(SimpleVob::is_zero) {
             return Err(ConstraintError::NothingFollows);
         }
-        Ok(self.kept(mask))
-    }
-
-    /// Finds out what may follow the first `at` tokens, for [`mask`](Self::mask) to tell: on any thread, beside other
-    /// answers. What is wrong `mask` finds again.
-    pub fn prepare(&mut self, at: usize) {
-        if let Ok(Some(_)) = self.mask(at) {
-            self.ready = Some(at);
-        }
+        let ready = mask.is_some().then_some(at);
+        self.kept(mask);
+        self.ready = ready;
+        Ok(ready.map(|_| self.mask.as_slice()))
     }
 
     /// The mask behind the first `at` tokens and others that are only guessed; `Some(None)` where each token may

@@ -25,26 +25,26 @@ fn mask(constraint: &mut Constraint, at: usize) -> &[u32] {
 }
 
 #[test]
-fn a_prepared_mask_is_the_mask() {
+fn a_mask_is_kept_for_its_place_alone() {
     let rule = Rule::JsonSchema(person());
     let tokens = TOKENIZER.encode_plain(r#"{"name": "Ada", "age": 36}"#).unwrap();
-    let [mut prepared, mut asked] = [constraint(&rule), constraint(&rule)];
+    let [mut kept, mut asked] = [constraint(&rule), constraint(&rule)];
     for (at, &token) in tokens.iter().enumerate() {
-        prepared.prepare(at);
+        kept.mask(at).unwrap();
         // Twice, and behind a guess that comes to nothing.
-        prepared.prepare(at);
-        assert_eq!(prepared.mask(at).unwrap(), asked.mask(at).unwrap(), "behind {at} tokens");
-        prepared.mask_behind(at, &[token]);
-        assert_eq!(prepared.mask(at).unwrap(), asked.mask(at).unwrap(), "behind {at} tokens and a guess");
-        prepared.prepare(at);
-        [&mut prepared, &mut asked].into_iter().for_each(|one| one.accept(token).unwrap());
-        if prepared.is_complete(at + 1) {
+        kept.mask(at).unwrap();
+        assert_eq!(kept.mask(at).unwrap(), asked.mask(at).unwrap(), "behind {at} tokens");
+        kept.mask_behind(at, &[token]);
+        assert_eq!(kept.mask(at).unwrap(), asked.mask(at).unwrap(), "behind {at} tokens and a guess");
+        kept.mask(at).unwrap();
+        [&mut kept, &mut asked].into_iter().for_each(|one| one.accept(token).unwrap());
+        if kept.is_complete(at + 1) {
             break;
         }
-        // Back to where it was: what was prepared behind that has no meaning any more.
-        prepared.prepare(at + 1);
-        assert_eq!(prepared.mask(at).unwrap(), asked.mask(at).unwrap(), "back to {at} tokens");
-        [&mut prepared, &mut asked].into_iter().for_each(|one| one.accept(token).unwrap());
+        // Back to where it was: what is kept of the place behind that has no meaning any more.
+        kept.mask(at + 1).unwrap();
+        assert_eq!(kept.mask(at).unwrap(), asked.mask(at).unwrap(), "back to {at} tokens");
+        [&mut kept, &mut asked].into_iter().for_each(|one| one.accept(token).unwrap());
     }
 }
 

@@ -4,7 +4,7 @@
 //! ```text
 //! body --Fields::of(body, &SHAPE)--> names and types are those of the table --> its reader
 //!                      |
-//!                      +--> /openapi.json, /docs, docs/guide
+//!                      +--> /openapi.json, /docs
 //! ```
 //! A table knows names, JSON types and fixed words. What a value means, and which go together, its reader knows.
 

@@ -188,6 +188,7 @@ fn text_of(content: Value, path: &str) -> Result<String, ApiError> {
 }
 
 fn text(block: &mut Fields) -> Result<String, ApiError> {
+    block.only("citations", &json!([]), "this server cites nothing: send the text alone")?;
     block.text("text")
 }
 

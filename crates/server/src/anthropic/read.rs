@@ -187,6 +187,8 @@ fn tool_into(tool: &mut Fields, offer: &mut Offer) -> Result<(), ApiError> {
     let description = tool.string("description")?;
     let strict = tool.boolean("strict")?.unwrap_or(false);
     let parameters = tool.map("input_schema")?.ok_or_else(|| wrong_type(schema, "a JSON schema"))?.into();
+    tool.only("defer_loading", &json!(false), "the model is told of every tool at once")?;
+    tool.only("allowed_callers", &json!(["direct"]), "only the model itself calls tools here")?;
     offer.add(Tool { name, parameters, strict }, description.as_deref(), &field)
 }
 

@@ -1,28 +1,27 @@
 //! What the bodies of Anthropic's routes may hold ([`crate::shape`]).
 
-use crate::openai::shapes::SCHEMA;
-use crate::shape::Constant::{Boolean as Is, NoFields, Texts};
-use crate::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Number, Object, Text, Word};
+use crate::openai::shapes::{DRAWN, MODEL, SCHEMA, TURN};
+use crate::shape::Constant::{NoFields, Texts};
+use crate::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Object, Text, Word};
 use crate::shape::{Field, Shape, field, only, required};
 
 /// An answer is wanted.
 pub(crate) static MESSAGES: Shape = Shape {
     name: "MessagesRequest",
-    groups: &[&[required("max_tokens", Integer, "most tokens of the answer")], FIELDS],
+    groups: &[&[required("max_tokens", Integer, "most tokens of the answer")], FIELDS, DRAWN, TURN],
 };
 
 /// A count of tokens is wanted.
-pub(crate) static COUNT: Shape =
-    Shape { name: "CountTokensRequest", groups: &[&[field("max_tokens", Integer, "changes no count")], FIELDS] };
+pub(crate) static COUNT: Shape = Shape {
+    name: "CountTokensRequest",
+    groups: &[&[field("max_tokens", Integer, "changes no count")], FIELDS, DRAWN, TURN],
+};
 
 static FIELDS: &[Field] = &[
     required("messages", List(&Object(&MESSAGE)), "the conversation so far"),
-    field("model", Text, "a served name, or an adapter's; none means the model that is served"),
+    MODEL,
     field("system", Either(&[Text, List(&Object(&BLOCK))]), "what the model is told first"),
     field("stream", Boolean, "server-sent events, as the answer is written"),
-    field("temperature", Number, "0 takes the likeliest token"),
-    field("top_p", Number, "of the likeliest tokens, so many that they have this probability together"),
-    field("top_k", Integer, "so many of the likeliest"),
     field("stop_sequences", List(&Text), "texts that end the answer"),
     field("tools", List(&Object(&TOOL)), "what may be called"),
     field("tool_choice", Object(&CHOICE), "whether something must be called, and which"),
@@ -33,12 +32,6 @@ static FIELDS: &[Field] = &[
     field("chat_template_kwargs", Map, "for the model's template"),
     field("timings_detail", Boolean, "the owners of the time, in timings"),
     field("speculate", Boolean, "whether its next tokens may be guessed"),
-    field("min_p", Number, "only tokens with this part of the likeliest one's probability"),
-    field("seed", Integer, "what is drawn; the same seed draws the same"),
-    field("priority", Integer, "a lower number comes first"),
-    field("cache_salt", Text, "shares the prefix cache only with requests of the same salt"),
-    field("ttft_slo_ms", Number, "target: milliseconds to the first token"),
-    field("tpot_slo_ms", Number, "target: milliseconds from token to token"),
     field("thread", Json, "refused: this server keeps no threads"),
     only("container", NoFields, "nothing is run here"),
     only("mcp_servers", Texts(&[]), "this server asks no other server: offer 'tools'"),
@@ -67,7 +60,7 @@ pub(crate) static BLOCK: Shape = Shape {
         field("tool_use_id", Text, "of tool_result: which call it answers"),
         field("content", Either(&[Text, List(&Object(&TEXT_BLOCK))]), "of tool_result: what the tool said"),
         field("is_error", Boolean, "of tool_result: whether it failed"),
-        only("citations", Texts(&[]), "this server cites nothing: send the text alone"),
+        field("citations", Json, "of text: none"),
         field("caller", Object(&CALLER), "of tool_use: the model itself"),
     ]],
 };
@@ -91,8 +84,8 @@ static TOOL: Shape = Shape {
         field("description", Text, "what it does, for the model"),
         field("input_schema", Map, "the schema of its arguments"),
         field("strict", Boolean, "whether they are held to it"),
-        only("defer_loading", Is(false), "the model is told of every tool at once"),
-        only("allowed_callers", Texts(&["direct"]), "only the model itself calls tools here"),
+        field("defer_loading", Boolean, "of custom: false, the model is told of every tool at once"),
+        field("allowed_callers", List(&Text), "of custom: direct, only the model itself calls tools here"),
     ]],
 };
 

@@ -1,6 +1,6 @@
 //! What the bodies of llama-server's routes may hold ([`crate::shape`]), and the options that Ollama shares with it.
 
-use crate::openai::shapes::{PROMPTS, STRUCTURED};
+use crate::openai::shapes::{DRAWN, MODEL, PROMPTS, STRUCTURED};
 use crate::shape::Constant::{Boolean as Is, Number as Exactly, Texts};
 use crate::shape::Kind::{Boolean, Either, Integer, List, Number, Object, Text};
 use crate::shape::{Field, Shape, field, missing, only, required};
@@ -10,6 +10,7 @@ pub(crate) static COMPLETION: Shape = Shape {
     groups: &[
         &[required("prompt", PROMPTS, "a text, token ids, or a list of one of these")],
         DELIVERY,
+        DRAWN,
         SAMPLERS,
         STRUCTURED,
     ],
@@ -25,6 +26,7 @@ pub(crate) static INFILL: Shape = Shape {
             field("input_extra", List(&Object(&FILE)), "other files"),
         ],
         DELIVERY,
+        DRAWN,
         SAMPLERS,
         STRUCTURED,
     ],
@@ -36,7 +38,7 @@ static FILE: Shape = Shape {
 };
 
 static DELIVERY: &[Field] = &[
-    field("model", Text, "a served name"),
+    MODEL,
     field("stream", Boolean, "server-sent events, as the answer is written"),
     field("return_tokens", Boolean, "the ids of tokens beside their text"),
     field("timings_detail", Boolean, "the owners of the time, in timings"),
@@ -61,13 +63,8 @@ static DELIVERY: &[Field] = &[
     missing("samplers", "the order of the samplers is fixed: top_k, top_p, min_p behind the temperature"),
 ];
 
-/// How tokens are drawn, in llama.cpp's words.
+/// How tokens are drawn, in llama.cpp's words, beside those that all have.
 pub(crate) static SAMPLERS: &[Field] = &[
-    field("temperature", Number, "0 takes the likeliest token"),
-    field("top_k", Integer, "so many of the likeliest"),
-    field("top_p", Number, "of the likeliest tokens, so many that they have this probability together"),
-    field("min_p", Number, "only tokens with this part of the likeliest one's probability"),
-    field("seed", Integer, "what is drawn; -1 draws one"),
     field("stop", Either(&[Text, List(&Text)]), "texts that end the answer"),
     field("repeat_penalty", Number, "against tokens of the prompt and the answer; 1 is none"),
     field("presence_penalty", Number, "against tokens that were said"),

@@ -1,10 +1,11 @@
 //! What the bodies of Ollama's routes may hold ([`crate::shape`]).
 
 use crate::llama::shapes::SAMPLERS;
-use crate::openai::shapes::{TIERS, TOOLS};
+use crate::openai::shapes::{ASKER, DRAWN, MODEL, TOOLS};
 use crate::shape::Constant::{Boolean as Is, Number as Exactly, Text as Only, Texts};
 use crate::shape::Kind::{self, Boolean, Either, Integer, List, Map, Object, Text, Word};
 use crate::shape::{Field, Shape, field, missing, only, required};
+use crate::vectors::shapes::READ;
 
 pub(crate) static CHAT: Shape = Shape {
     name: "OllamaChatRequest",
@@ -32,7 +33,7 @@ pub(crate) static GENERATE: Shape = Shape {
 };
 
 static ANSWER: &[Field] = &[
-    field("model", Text, "a served name, with or without its tag"),
+    MODEL,
     field("stream", Boolean, "lines of JSON, as the answer is written; unless said otherwise"),
     field("options", Object(&OPTIONS), "how tokens are drawn"),
     field("format", Either(&[Text, Map]), "'json', or a schema"),
@@ -53,6 +54,7 @@ static OPTIONS: Shape = Shape {
             field("num_ctx", Integer, "at most the server's context"),
             only("penalize_newline", Is(true), "a line's end is a token like any other"),
         ],
+        DRAWN,
         SAMPLERS,
     ],
 };
@@ -91,7 +93,7 @@ static CALLED: Shape = Shape {
 pub(crate) static SHOW: Shape = Shape {
     name: "OllamaShowRequest",
     groups: &[&[
-        field("model", Text, "a served name, with or without its tag"),
+        MODEL,
         field("name", Text, "the same by its older name"),
         field("verbose", Boolean, "with the tokens of the vocabulary"),
         only("system", Only(""), "what is shown is the model as it is served"),
@@ -107,24 +109,17 @@ pub(crate) static EMBED: Shape = Shape {
             field("dimensions", Integer, "so many of the first components"),
         ],
         VECTORS,
+        ASKER,
+        READ,
     ],
 };
 
 pub(crate) static EMBED_ONE: Shape =
-    Shape { name: "OllamaEmbeddingsRequest", groups: &[&[required("prompt", Text, "a text")], VECTORS] };
+    Shape { name: "OllamaEmbeddingsRequest", groups: &[&[required("prompt", Text, "a text")], VECTORS, ASKER, READ] };
 
 static VECTORS: &[Field] = &[
-    field("model", Text, "a served name, with or without its tag"),
     field("options", Object(&NO_OPTIONS), "of a vector nothing is drawn"),
-    field("user", Text, "who is behind the request, for the log"),
-    field("safety_identifier", Text, "the same by its newer name"),
-    field("service_tier", TIERS, "whose turn it is; flex is batch work"),
-    field("priority", Integer, "a lower number comes first"),
-    field("cache_salt", Text, "shares the prefix cache only with requests of the same salt"),
-    field("ttft_slo_ms", Kind::Number, "target: milliseconds to the vectors"),
-    field("truncate_prompt_tokens", Integer, "of a longer text so many of the last tokens; -1: as many as fit"),
     only("truncate", Is(false), "texts are not cut: send what is to be read"),
-    only("add_special_tokens", Is(true), "the tokenizer's own marks are always added to a text"),
 ];
 
 /// Clients send all of these as `null`.

@@ -12,29 +12,43 @@ pub(crate) const PROMPTS: Kind = Either(&[Text, List(&Integer), List(&Either(&[T
 
 pub(crate) static CHAT: Shape = Shape {
     name: "ChatRequest",
-    groups: &[CONVERSATION, TOOLS, THINKING, CHAT_OWN, DELIVERY, SAMPLING, STRUCTURED, ABSENT],
+    groups: &[
+        CONVERSATION,
+        CONTINUED,
+        TOOLS,
+        THINKING,
+        CHAT_OWN,
+        ASKER,
+        DELIVERY,
+        DRAWN,
+        PENALTIES,
+        SAMPLING,
+        TURN,
+        STRUCTURED,
+        ABSENT,
+    ],
 };
 
-pub(crate) static COMPLETION: Shape =
-    Shape { name: "CompletionRequest", groups: &[COMPLETION_OWN, DELIVERY, SAMPLING, STRUCTURED, ABSENT] };
+pub(crate) static COMPLETION: Shape = Shape {
+    name: "CompletionRequest",
+    groups: &[COMPLETION_OWN, ASKER, DELIVERY, DRAWN, PENALTIES, SAMPLING, TURN, STRUCTURED, ABSENT],
+};
 
-pub(crate) const TIERS: Kind = Word(&["auto", "default", "priority", "flex"]);
+/// Which model.
+pub(crate) const MODEL: Field =
+    field("model", Text, "a served name, or an adapter's; none means the model that is served");
 
 /// Which model, and who asks how urgently.
 pub(crate) static ASKER: &[Field] = &[
-    field("model", Text, "a served name, or an adapter's; none means the model that is served"),
+    MODEL,
     field("user", Text, "who is behind the request, for the log"),
     field("safety_identifier", Text, "the same by its newer name"),
-    field("service_tier", TIERS, "whose turn it is; flex is batch work"),
+    field("service_tier", Word(&["auto", "default", "priority", "flex"]), "whose turn it is; flex is batch work"),
 ];
 
 pub(crate) static DELIVERY: &[Field] = &[
-    field("model", Text, "a served name, or an adapter's; none means the model that is served"),
     field("stream", Boolean, "server-sent events, as the answer is written"),
     field("stream_options", Object(&STREAM_OPTIONS), "with stream: what events tell beside text"),
-    field("user", Text, "who is behind the request, for the log"),
-    field("safety_identifier", Text, "the same by its newer name"),
-    field("service_tier", TIERS, "whose turn it is; flex is batch work"),
     field("return_token_ids", Boolean, "the ids of tokens beside their text"),
     field("return_tokens_as_token_ids", Boolean, "tokens of log probabilities as token_id:42"),
     field("return_progress", Boolean, "with stream: how far the prompt is read"),
@@ -51,21 +65,36 @@ static STREAM_OPTIONS: Shape = Shape {
     ]],
 };
 
-pub(crate) static SAMPLING: &[Field] = &[
-    field("n", Integer, "how many answers"),
+/// How tokens are drawn, in every API's words.
+pub(crate) static DRAWN: &[Field] = &[
     field("temperature", Number, "0 takes the likeliest token"),
     field("top_p", Number, "of the likeliest tokens, so many that they have this probability together"),
     field("top_k", Integer, "so many of the likeliest; 0 or -1: all"),
     field("min_p", Number, "only tokens with this part of the likeliest one's probability"),
+    field("seed", Integer, "what is drawn; the same seed draws the same"),
+];
+
+pub(crate) static PENALTIES: &[Field] = &[
     field("presence_penalty", Number, "against tokens that were said"),
     field("frequency_penalty", Number, "against tokens, as often as they were said"),
     field("repetition_penalty", Number, "against tokens of the prompt and the answer; 1 is none"),
+];
+
+/// Whose turn it is, and by when.
+pub(crate) static TURN: &[Field] = &[
+    field("priority", Integer, "a lower number comes first"),
+    field("cache_salt", Text, "shares the prefix cache only with requests of the same salt"),
+    field("ttft_slo_ms", Number, "target: milliseconds to the first token, or to the vectors"),
+    field("tpot_slo_ms", Number, "target: milliseconds from token to token"),
+];
+
+static SAMPLING: &[Field] = &[
+    field("n", Integer, "how many answers"),
     field("logit_bias", Map, "by token id, what is added to its logit"),
     field("allowed_token_ids", List(&Integer), "the tokens that an answer may have"),
     field("bad_words", SEVERAL, "words that are in no answer"),
     field("logprob_token_ids", List(&Integer), "with logprobs: of these tokens, in place of the likeliest"),
     field("truncate_prompt_tokens", Integer, "of a longer prompt so many of the last tokens; -1: as many as fit"),
-    field("seed", Integer, "what is drawn; the same seed draws the same"),
     field("stop", SEVERAL, "texts that end an answer"),
     field("stop_token_ids", List(&Integer), "tokens that end an answer"),
     field("min_tokens", Integer, "least tokens of an answer"),
@@ -73,10 +102,6 @@ pub(crate) static SAMPLING: &[Field] = &[
     field("include_stop_str_in_output", Boolean, "whether what ended an answer is part of it"),
     field("skip_special_tokens", Boolean, "whether special tokens are left out of the text"),
     field("prompt_logprobs", Integer, "log probabilities of the prompt's tokens, beside so many likeliest; -1: all"),
-    field("priority", Integer, "a lower number comes first"),
-    field("cache_salt", Text, "shares the prefix cache only with requests of the same salt"),
-    field("ttft_slo_ms", Number, "target: milliseconds to the first token"),
-    field("tpot_slo_ms", Number, "target: milliseconds from token to token"),
     field("prediction", Object(&PREDICTION), "a text that the answer will mostly be: faster, not other"),
 ];
 
@@ -118,15 +143,15 @@ static RESPONSE_FORMAT: Shape = Shape {
     ]],
 };
 
-static NAMED_SCHEMA: Shape = Shape {
-    name: "NamedSchema",
-    groups: &[&[
-        required("schema", SCHEMA, "the schema"),
-        field("name", Text, "its name, for people"),
-        field("description", Text, "what it is for, for people"),
-        field("strict", Boolean, "it is kept to either way"),
-    ]],
-};
+static NAMED_SCHEMA: Shape =
+    Shape { name: "NamedSchema", groups: &[&[required("schema", SCHEMA, "the schema")], OF_A_SCHEMA] };
+
+/// What is said of a schema, which it is held to either way.
+pub(crate) static OF_A_SCHEMA: &[Field] = &[
+    field("name", Text, "its name, for people"),
+    field("description", Text, "what it is for, for people"),
+    field("strict", Boolean, "it is kept to either way"),
+];
 
 static STRUCTURED_OUTPUTS: Shape = Shape {
     name: "StructuredOutputs",
@@ -181,11 +206,13 @@ static CHAT_OWN: &[Field] = &[
 /// What is read.
 static CONVERSATION: &[Field] = &[
     required("messages", List(&Object(&MESSAGE)), "the conversation so far"),
-    field("continue_final_message", Boolean, "the answer goes on with the last message, in its turn"),
     field("add_generation_prompt", Boolean, "whether a turn of the assistant is begun"),
     field("chat_template_kwargs", Map, "for the model's template"),
     field("chat_template", Text, "a template in its place, where the server allows that"),
 ];
+
+static CONTINUED: &[Field] =
+    &[field("continue_final_message", Boolean, "the answer goes on with the last message, in its turn")];
 
 static MESSAGE: Shape = Shape {
     name: "Message",
@@ -267,15 +294,15 @@ static TOOL: Shape = Shape {
     ]],
 };
 
-static FUNCTION: Shape = Shape {
-    name: "Function",
-    groups: &[&[
-        required("name", Text, "the tool's name"),
-        field("description", Text, "what it does, for the model"),
-        field("parameters", Map, "the schema of its arguments"),
-        field("strict", Boolean, "whether they are held to it"),
-    ]],
-};
+static FUNCTION: Shape =
+    Shape { name: "Function", groups: &[&[required("name", Text, "the tool's name")], OF_A_FUNCTION] };
+
+/// What is said of a tool beside its name; the API of responses has these beside its type.
+pub(crate) static OF_A_FUNCTION: &[Field] = &[
+    field("description", Text, "what it does, for the model"),
+    field("parameters", Map, "the schema of its arguments"),
+    field("strict", Boolean, "whether they are held to it"),
+];
 
 static THINKING: &[Field] = &[
     field("include_reasoning", Boolean, "whether thoughts are shown"),
@@ -292,33 +319,25 @@ pub(crate) static TOKENIZE_TEXT: Shape = Shape {
 };
 
 pub(crate) static TOKENIZE_CHAT: Shape =
-    Shape { name: "TokenizeChatRequest", groups: &[CONVERSATION, TOOLS, NO_PROMPT, TOKENIZE] };
+    Shape { name: "TokenizeChatRequest", groups: &[CONVERSATION, CONTINUED, TOOLS, NO_PROMPT, TOKENIZE] };
 
 static NO_PROMPT: &[Field] = &[missing("prompt", "a text or a conversation, not both")];
 
 static TOKENIZE: &[Field] = &[
-    field("model", Text, "a served name"),
+    MODEL,
     field("return_token_strs", Boolean, "the texts of tokens beside their ids"),
     field("add_special_tokens", Boolean, "whether the tokenizer's own marks are added"),
 ];
 
-pub(crate) static DETOKENIZE: Shape = Shape {
-    name: "DetokenizeRequest",
-    groups: &[&[field("model", Text, "a served name"), required("tokens", List(&Integer), "the ids of tokens")]],
-};
+pub(crate) static DETOKENIZE: Shape =
+    Shape { name: "DetokenizeRequest", groups: &[&[MODEL, required("tokens", List(&Integer), "the ids of tokens")]] };
 
 /// A conversation that is rendered and not answered.
 pub(crate) static TEMPLATE: Shape = Shape {
     name: "ApplyTemplateRequest",
     groups: &[
-        &[
-            field("model", Text, "a served name"),
-            required("messages", List(&Object(&MESSAGE)), "the conversation so far"),
-            only("continue_final_message", Is(false), "a text that is cut is told by POST /tokenize, as tokens"),
-            field("add_generation_prompt", Boolean, "whether a turn of the assistant is begun"),
-            field("chat_template_kwargs", Map, "for the model's template"),
-            field("chat_template", Text, "a template in its place, where the server allows that"),
-        ],
+        &[MODEL, only("continue_final_message", Is(false), "a text that is cut is told by POST /tokenize, as tokens")],
+        CONVERSATION,
         TOOLS,
     ],
 };
@@ -351,3 +370,20 @@ pub(crate) static UNLOAD_ADAPTER: Shape = Shape {
         missing("lora_int_id", "adapters go by their names here"),
     ]],
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guide_names_every_field_that_is_here() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/serve.md");
+        let guide = std::fs::read_to_string(path).expect("the guide exists");
+        let is_here = |field: &&Field| !matches!(field.kind, Kind::Only(_) | Kind::Missing);
+        let fields = CHAT.fields().chain(COMPLETION.fields()).filter(is_here);
+        let named = |name: &str| if name.starts_with("guided_") { "guided_*".to_owned() } else { name.to_owned() };
+        let lost: Vec<String> =
+            fields.map(|field| named(field.name)).filter(|name| !guide.contains(&format!("`{name}`"))).collect();
+        assert!(lost.is_empty(), "docs/guide/serve.md does not name {lost:?}");
+    }
+}

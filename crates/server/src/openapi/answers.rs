@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::answers::Finish;
+
 /// An object that has all of these, and may have more.
 fn object(fields: &[(&str, Value)]) -> Value {
     let properties: Map<String, Value> =
@@ -22,9 +24,6 @@ fn or_null(schema: &Value) -> Value {
 fn one_of(words: &[&str]) -> Value {
     json!({"type": "string", "enum": words})
 }
-
-/// `finish_reason`: why an answer ended.
-const FINISH: [&str; 6] = ["stop", "length", "tool_calls", "abort", "error", "timeout"];
 
 /// All of them, by name.
 pub(super) fn schemas() -> Value {
@@ -61,7 +60,7 @@ pub(super) fn schemas() -> Value {
             ("timings", any.clone()),
         ])
     };
-    let finish = or_null(&one_of(&FINISH));
+    let finish = or_null(&one_of(&[Finish::Stop, Finish::Length, Finish::ToolCalls].map(Finish::name)));
     let chat_choice = object(&[("index", count.clone()), ("message", message), ("finish_reason", finish.clone())]);
     let text_choice = object(&[("index", count.clone()), ("text", text.clone()), ("finish_reason", finish)]);
     let tokens_used =
@@ -87,8 +86,7 @@ pub(super) fn schemas() -> Value {
         ("digest", text.clone()),
         ("details", any.clone()),
     ]);
-    let batch_states =
-        ["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"];
+    let batch_states = ["validating", "failed", "in_progress", "finalizing", "completed", "cancelling", "cancelled"];
 
     json!({
         "ChatCompletion": envelope("chat.completion", &chat_choice),
@@ -109,7 +107,7 @@ pub(super) fn schemas() -> Value {
             ("role", constant("assistant")),
             ("model", text.clone()),
             ("content", list(&block)),
-            ("stop_reason", one_of(&["end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn"])),
+            ("stop_reason", one_of(&["end_turn", "max_tokens", "stop_sequence", "tool_use"])),
             ("usage", object(&[("input_tokens", count.clone()), ("output_tokens", count.clone())])),
         ]),
         "CountedTokens": object(&[("input_tokens", count.clone())]),

@@ -1,11 +1,14 @@
 //! What the bodies of OpenAI's responses may hold ([`crate::shape`]).
 
-use crate::openai::shapes::{ALLOWED_TOOLS, DELIVERY, SCHEMA};
+use crate::openai::shapes::{
+    ALLOWED_TOOLS, ASKER, DELIVERY, DRAWN, OF_A_FUNCTION, OF_A_SCHEMA, PENALTIES, SCHEMA, TURN,
+};
 use crate::shape::Constant::{self, Text as Only};
-use crate::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Number, Object, Text, Word};
+use crate::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Object, Text, Word};
 use crate::shape::{Field, Shape, field, missing, only, required};
 
-pub(crate) static CREATE: Shape = Shape { name: "ResponseRequest", groups: &[OWN, DELIVERY, ABSENT] };
+pub(crate) static CREATE: Shape =
+    Shape { name: "ResponseRequest", groups: &[OWN, ASKER, DELIVERY, DRAWN, PENALTIES, TURN, ABSENT] };
 
 static OWN: &[Field] = &[
     required("input", Either(&[Text, List(&Object(&ITEM))]), "a text, or items of a conversation"),
@@ -22,18 +25,6 @@ static OWN: &[Field] = &[
     field("background", Boolean, "whether it is written while nobody waits"),
     field("include", List(&Text), "what is told beside the answer"),
     field("chat_template_kwargs", Map, "for the model's template"),
-    field("temperature", Number, "0 takes the likeliest token"),
-    field("top_p", Number, "of the likeliest tokens, so many that they have this probability together"),
-    field("top_k", Integer, "so many of the likeliest"),
-    field("min_p", Number, "only tokens with this part of the likeliest one's probability"),
-    field("seed", Integer, "what is drawn; the same seed draws the same"),
-    field("presence_penalty", Number, "against tokens that were said"),
-    field("frequency_penalty", Number, "against tokens, as often as they were said"),
-    field("repetition_penalty", Number, "against tokens of the prompt and the answer"),
-    field("priority", Integer, "a lower number comes first"),
-    field("cache_salt", Text, "shares the prefix cache only with requests of the same salt"),
-    field("ttft_slo_ms", Number, "target: milliseconds to the first token"),
-    field("tpot_slo_ms", Number, "target: milliseconds from token to token"),
 ];
 
 static ABSENT: &[Field] = &[
@@ -80,16 +71,14 @@ pub(crate) static PART: Shape = Shape {
 /// A function. Of tools that their maker runs any field is taken: the model is not told of them.
 pub(crate) static TOOL: Shape = Shape {
     name: "ResponseTool",
-    groups: &[&[required("type", Text, "function, or a kind of tool that its maker runs")], FUNCTION_OF_A_TOOL],
+    groups: &[
+        &[
+            required("type", Text, "function, or a kind of tool that its maker runs"),
+            field("name", Text, "of a function: the tool's name"),
+        ],
+        OF_A_FUNCTION,
+    ],
 };
-
-/// Of a function, and of no other tool.
-static FUNCTION_OF_A_TOOL: &[Field] = &[
-    field("name", Text, "the tool's name"),
-    field("description", Text, "what it does, for the model"),
-    field("parameters", Map, "the schema of its arguments"),
-    field("strict", Boolean, "whether they are held to it"),
-];
 
 pub(crate) static CHOICE: Shape = Shape {
     name: "ResponseToolChoice",
@@ -121,11 +110,11 @@ static OUTPUT: Shape = Shape {
 
 pub(crate) static FORMAT: Shape = Shape {
     name: "ResponseTextFormat",
-    groups: &[&[
-        required("type", Word(&["text", "json_object", "json_schema"]), "what the answer is"),
-        field("schema", SCHEMA, "with json_schema: the schema"),
-        field("name", Text, "its name, for people"),
-        field("description", Text, "what it is for, for people"),
-        field("strict", Boolean, "it is kept to either way"),
-    ]],
+    groups: &[
+        &[
+            required("type", Word(&["text", "json_object", "json_schema"]), "what the answer is"),
+            field("schema", SCHEMA, "with json_schema: the schema"),
+        ],
+        OF_A_SCHEMA,
+    ],
 };

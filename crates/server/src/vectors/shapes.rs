@@ -59,7 +59,7 @@ pub(crate) static TEXT: Shape = Shape {
 };
 
 /// What all of them have.
-static READ: &[Field] = &[
+pub(crate) static READ: &[Field] = &[
     field("priority", Integer, "a lower number comes first"),
     field("cache_salt", Text, "shares the prefix cache only with requests of the same salt"),
     field("ttft_slo_ms", Number, "target: milliseconds to the vectors"),

@@ -344,6 +344,12 @@ fn hints_change_nothing_and_are_named() {
         (json!({"thinking": {"type": "adaptive", "display": "summarized"}}), "thinking.display"),
         (tool("web_search_20250305"), "tools[].web_search"),
         (tool("web_fetch_20250910"), "tools[].web_fetch"),
+        (
+            // What is said of tools that run elsewhere is nobody's concern here.
+            json!({"tools": [{"type": "web_fetch_20250910", "name": "fetch", "defer_loading": true,
+                "allowed_callers": ["code_execution_20250825"]}]}),
+            "tools[].web_fetch",
+        ),
         (tool("bash_20250124"), "tools[].bash"),
         (tool("text_editor_20250728"), "tools[].text_editor"),
         (tool("computer_20250124"), "tools[].computer"),
