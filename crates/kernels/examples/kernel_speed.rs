@@ -27,7 +27,7 @@ fn main() {
     let threads = args.next().map(|count| count.parse().expect("a number of threads"));
     let arithmetic = args.next().map(|name| Arithmetic::from_name(&name).expect("pairs or tiles"));
     let classes = args.next().unwrap_or_else(|| "int4,int8,bf16".into());
-    let cpu = Cpu::new(CpuOptions { threads, isa, arithmetic }).expect("a backend");
+    let cpu = Cpu::new(CpuOptions { threads, isa, arithmetic, ..CpuOptions::default() }).expect("a backend");
     cpu.pool().pin_caller();
     let limits = limits::measure(cpu.pool(), cpu.isa(), cpu.arithmetic(), 1.0).expect("there is memory");
     println!("{}", cpu.describe());

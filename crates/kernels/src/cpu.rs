@@ -13,7 +13,7 @@ use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource,
     WeightClass,
 };
-use crate::threads::{LostTime, Pool, ThreadError, default_threads};
+use crate::threads::{LostTime, NodeChoice, Pool, ThreadError, default_threads};
 use crate::{Activation, Attention, HostBackend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};
 
@@ -26,6 +26,8 @@ pub struct CpuOptions {
     pub isa: Option<Isa>,
     /// Order of sums of 16-bit products; `None`: the fastest here, [`Arithmetic::best`]. Another one gives other bits.
     pub arithmetic: Option<Arithmetic>,
+    /// Memory nodes that weights, KV cache and threads are split over; any give the same bits.
+    pub nodes: NodeChoice,
 }
 
 /// A [`Cpu`] could not be made.
@@ -65,18 +67,18 @@ impl Cpu {
             return Err(CpuError::NoSuchIsa { asked: isa, available: Isa::available() });
         }
         let arithmetic = options.arithmetic.unwrap_or_else(Arithmetic::best);
-        Cpu::assemble(options.threads, isa, Proofs::of(isa, arithmetic))
+        Cpu::assemble(options.threads, options.nodes, isa, Proofs::of(isa, arithmetic))
     }
 
     /// Takes the tile kernels for every product, without asking the CPU: for a test that emulates them. The arithmetic
     /// is that of tiles.
     #[doc(hidden)]
     pub fn with_tiles(threads: Option<usize>, tiles: Amx) -> Result<Cpu, CpuError> {
-        Cpu::assemble(threads, Isa::Amx, Proofs::with_tiles(tiles))
+        Cpu::assemble(threads, NodeChoice::AsFound, Isa::Amx, Proofs::with_tiles(tiles))
     }
 
-    fn assemble(threads: Option<usize>, isa: Isa, proofs: Proofs) -> Result<Cpu, CpuError> {
-        let pool = Pool::new(threads.unwrap_or_else(default_threads))?;
+    fn assemble(threads: Option<usize>, nodes: NodeChoice, isa: Isa, proofs: Proofs) -> Result<Cpu, CpuError> {
+        let pool = Pool::on(threads.unwrap_or_else(default_threads), nodes)?;
         Ok(Cpu { isa, arithmetic: proofs.arithmetic(), proofs, pool, scratch: Mutex::default() })
     }
 
@@ -177,7 +179,7 @@ impl Device for Cpu {
     }
 
     fn kv_cache(&self, shape: KvShape) -> Result<KvCache, OutOfMemory> {
-        KvCache::new(shape)
+        KvCache::on(self.pool.nodes(), shape)
     }
 
     fn copy_blocks(&self, kv: &mut KvCache, copies: &[(u32, u32)]) {

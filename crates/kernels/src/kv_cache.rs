@@ -23,6 +23,7 @@ use crate::lanes::{bf16_bits, bf16_value};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::quant::quantize_row;
 use crate::spread::{gathered_int, run_of, spread};
+use crate::threads::Nodes;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
 
 /// Tokens whose keys share a line: the lanes of a score.
@@ -180,25 +181,23 @@ pub struct KvPlace {
 /// Keys and values of all layers by block. See the module for the layout.
 pub struct KvCache {
     shape: KvShape,
+    /// By memory node; those without a head are left out.
+    parts: Vec<KvPart>,
+}
+
+/// The heads of a memory node, in memory of its own.
+pub(crate) struct KvPart {
+    /// The first of them.
+    first_head: usize,
+    /// Of these heads alone.
+    shape: KvShape,
     data: Buffer<u8>,
 }
 
-impl KvCache {
-    /// A zeroed cache of `shape.bytes()` bytes.
-    ///
-    /// Panics if the block size is not a multiple of 32 or the head width not a multiple of 16.
-    pub fn new(shape: KvShape) -> Result<KvCache, OutOfMemory> {
-        assert!(shape.block_size > 0 && shape.block_size.is_multiple_of(VALUE_PAGE), "{shape:?}");
-        assert!(shape.head_dim > 0 && shape.head_dim.is_multiple_of(16), "{shape:?}");
-        let sizes = [shape.layers, shape.blocks, shape.num_kv_heads, shape.block_size, shape.token_bytes()];
-        let bytes = sizes.iter().try_fold(1usize, |bytes, &n| bytes.checked_mul(n));
-        let data = Buffer::zeroed(bytes.ok_or(OutOfMemory { bytes: usize::MAX })?)?;
-        Ok(KvCache { shape, data })
-    }
-
-    /// Its shape.
-    pub fn shape(&self) -> KvShape {
-        self.shape
+impl KvPart {
+    /// The shape of a cache of these heads, in which a head is [`KvPart::head`].
+    pub(crate) fn shape(&self) -> &KvShape {
+        &self.shape
     }
 
     /// All bytes.
@@ -206,10 +205,62 @@ impl KvCache {
         &self.data
     }
 
+    /// The number among these heads of one that is here.
+    pub(crate) fn head(&self, kv_head: usize) -> usize {
+        kv_head - self.first_head
+    }
+
+    /// Where a place is here.
+    fn within(&self, place: KvPlace) -> KvPlace {
+        KvPlace { kv_head: self.head(place.kv_head), ..place }
+    }
+
+    fn layer_block(&self, layer: usize, block: usize) -> std::ops::Range<usize> {
+        let len = self.shape.layer_block_bytes();
+        let first = (layer * self.shape.blocks + block) * len;
+        first..first + len
+    }
+}
+
+impl KvCache {
+    /// A zeroed cache of `shape.bytes()` bytes.
+    ///
+    /// Panics if the block size is not a multiple of 32 or the head width not a multiple of 16.
+    pub fn new(shape: KvShape) -> Result<KvCache, OutOfMemory> {
+        KvCache::on(&Nodes::one(1), shape)
+    }
+
+    /// The same, each node's heads ([`Nodes::part`]) in memory of that node. Panics like it.
+    pub(crate) fn on(nodes: &Nodes, shape: KvShape) -> Result<KvCache, OutOfMemory> {
+        assert!(shape.block_size > 0 && shape.block_size.is_multiple_of(VALUE_PAGE), "{shape:?}");
+        assert!(shape.head_dim > 0 && shape.head_dim.is_multiple_of(16), "{shape:?}");
+        let part = |node: usize| {
+            let heads = nodes.part(shape.num_kv_heads, node);
+            let own = KvShape { num_kv_heads: heads.len(), ..shape };
+            let sizes = [own.layers, own.blocks, own.num_kv_heads, own.block_size, own.token_bytes()];
+            let bytes = sizes.iter().try_fold(1usize, |bytes, &n| bytes.checked_mul(n));
+            let data = Buffer::zeroed_on(nodes.id(node), bytes.ok_or(OutOfMemory { bytes: usize::MAX })?)?;
+            Ok(KvPart { first_head: heads.start, shape: own, data })
+        };
+        let with_heads = (0..nodes.len()).filter(|&node| !nodes.part(shape.num_kv_heads, node).is_empty());
+        Ok(KvCache { shape, parts: with_heads.map(part).collect::<Result<_, OutOfMemory>>()? })
+    }
+
+    /// Its shape.
+    pub fn shape(&self) -> KvShape {
+        self.shape
+    }
+
+    /// Where a head is.
+    #[inline(always)]
+    pub(crate) fn part(&self, kv_head: usize) -> &KvPart {
+        part_of(&self.parts, kv_head)
+    }
+
     /// The number `d` of a key.
     pub fn key(&self, place: KvPlace, d: usize) -> f32 {
         match self.shape.dtype {
-            KvDtype::Bf16 => self.bf16(place, d, self.shape.key_at(place, d)),
+            KvDtype::Bf16 => self.bf16(place, d, KvShape::key_at),
             KvDtype::Int8 => self.gathered(d, |d| self.key_int(place, d)) as f32 * self.key_scale(place),
         }
     }
@@ -217,7 +268,7 @@ impl KvCache {
     /// The number `d` of a value.
     pub fn value(&self, place: KvPlace, d: usize) -> f32 {
         match self.shape.dtype {
-            KvDtype::Bf16 => self.bf16(place, d, self.shape.value_at(place, d)),
+            KvDtype::Bf16 => self.bf16(place, d, KvShape::value_at),
             KvDtype::Int8 => self.gathered(d, |d| self.value_int(place, d)) as f32 * self.value_scale(place),
         }
     }
@@ -229,24 +280,29 @@ impl KvCache {
         gathered_int((first..first + run).map(int), d)
     }
 
-    fn bf16(&self, place: KvPlace, d: usize, at: usize) -> f32 {
-        self.shape.check(place);
+    fn bf16(&self, place: KvPlace, d: usize, at: fn(&KvShape, KvPlace, usize) -> usize) -> f32 {
         assert!(d < self.shape.head_dim);
-        bf16_value(u16::from_ne_bytes([self.data[at], self.data[at + 1]]))
+        bf16_value(u16::from_ne_bytes(self.bytes(place, |shape, place| at(shape, place, d))))
+    }
+
+    /// Bytes of a token's head, by where they are in a cache with that shape.
+    fn bytes<const N: usize>(&self, place: KvPlace, at: impl Fn(&KvShape, KvPlace) -> usize) -> [u8; N] {
+        self.shape.check(place);
+        let part = self.part(place.kv_head);
+        let at = at(&part.shape, part.within(place));
+        std::array::from_fn(|i| part.data[at + i])
     }
 
     /// The number `d` of an int8 key, spread and without its scale.
     pub(crate) fn key_int(&self, place: KvPlace, d: usize) -> i8 {
-        self.shape.check(place);
         assert!(d < self.shape.head_dim && self.shape.dtype == KvDtype::Int8);
-        self.data[self.shape.key_at(place, d)] as i8
+        i8::from_ne_bytes(self.bytes(place, |shape, place| shape.key_at(place, d)))
     }
 
     /// The number `d` of an int8 value, spread and without its scale.
     pub(crate) fn value_int(&self, place: KvPlace, d: usize) -> i8 {
-        self.shape.check(place);
         assert!(d < self.shape.head_dim && self.shape.dtype == KvDtype::Int8);
-        self.data[self.shape.value_at(place, d)] as i8
+        i8::from_ne_bytes(self.bytes(place, |shape, place| shape.value_at(place, d)))
     }
 
     /// The scale of an int8 key.
@@ -260,10 +316,8 @@ impl KvCache {
     }
 
     fn scale(&self, place: KvPlace, further: usize) -> f32 {
-        self.shape.check(place);
         assert!(self.shape.dtype == KvDtype::Int8);
-        let at = self.shape.scale_at(place) + further * size_of::<f32>();
-        f32::from_ne_bytes(std::array::from_fn(|i| self.data[at + i]))
+        f32::from_ne_bytes(self.bytes(place, |shape, place| shape.scale_at(place) + further * size_of::<f32>()))
     }
 
     /// Stores one head of one token. `key`, `value`: `[head_dim]`.
@@ -293,24 +347,31 @@ impl KvCache {
     ///
     /// Panics if a block is out of range.
     pub fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
-        let (blocks, len) = (self.shape.blocks, self.shape.layer_block_bytes());
+        let blocks = self.shape.blocks;
         for &(src, dst) in copies {
             let (src, dst) = (src as usize, dst as usize);
             assert!(src < blocks && dst < blocks, "copy {src} -> {dst} of {blocks} blocks");
-            for layer in 0..self.shape.layers {
-                let first = layer * blocks;
-                self.data.copy_within((first + src) * len..(first + src + 1) * len, (first + dst) * len);
+            for part in &mut self.parts {
+                for layer in 0..part.shape.layers {
+                    let (from, to) = (part.layer_block(layer, src), part.layer_block(layer, dst).start);
+                    part.data.copy_within(from, to);
+                }
             }
         }
     }
 
-    /// Copies one block's bytes, layer after layer. Cost: that of reading and writing `out.len()` bytes of memory.
+    /// Copies one block's bytes, layer after layer and in each head after head, wherever they lie. Cost: that of reading
+    /// and writing `out.len()` bytes of memory.
     ///
     /// Panics if the block is out of range, or `out` is not `shape.block_bytes()` long.
     pub fn read_block(&self, block: u32, out: &mut [u8]) {
-        assert_eq!(out.len(), self.shape.block_bytes(), "a block of every layer");
-        for (layer, out) in out.chunks_exact_mut(self.shape.layer_block_bytes()).enumerate() {
-            out.copy_from_slice(&self.data[self.layer_block(layer, block)]);
+        self.check_block(block, out.len());
+        let mut rest = out;
+        for (layer, part) in (0..self.shape.layers).flat_map(|layer| self.parts.iter().map(move |part| (layer, part))) {
+            let from = &part.data[part.layer_block(layer, block as usize)];
+            let (to, behind) = rest.split_at_mut(from.len());
+            to.copy_from_slice(from);
+            rest = behind;
         }
     }
 
@@ -318,24 +379,34 @@ impl KvCache {
     ///
     /// Panics like it.
     pub fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        assert_eq!(bytes.len(), self.shape.block_bytes(), "a block of every layer");
-        for (layer, bytes) in bytes.chunks_exact(self.shape.layer_block_bytes()).enumerate() {
-            let at = self.layer_block(layer, block);
-            self.data[at].copy_from_slice(bytes);
+        self.check_block(block, bytes.len());
+        let mut rest = bytes;
+        for layer in 0..self.shape.layers {
+            for part in &mut self.parts {
+                let at = part.layer_block(layer, block as usize);
+                let (from, behind) = rest.split_at(at.len());
+                part.data[at].copy_from_slice(from);
+                rest = behind;
+            }
         }
     }
 
-    /// Where one layer of a block is.
-    fn layer_block(&self, layer: usize, block: u32) -> std::ops::Range<usize> {
-        let (block, len) = (block as usize, self.shape.layer_block_bytes());
-        assert!(block < self.shape.blocks, "block {block} of {}", self.shape.blocks);
-        let first = (layer * self.shape.blocks + block) * len;
-        first..first + len
+    fn check_block(&self, block: u32, bytes: usize) {
+        assert_eq!(bytes, self.shape.block_bytes(), "a block of every layer");
+        assert!((block as usize) < self.shape.blocks, "block {block} of {}", self.shape.blocks);
     }
 
     /// A handle with which several threads may store tokens.
     pub(crate) fn writer(&mut self) -> Writer<'_> {
-        Writer { shape: self.shape, data: self.data.as_mut_ptr(), cache: std::marker::PhantomData }
+        Writer { shape: self.shape, parts: &self.parts }
+    }
+}
+
+#[inline(always)]
+fn part_of(parts: &[KvPart], kv_head: usize) -> &KvPart {
+    match parts {
+        [one] => one,
+        parts => parts.iter().rev().find(|part| part.first_head <= kv_head).expect("the first begins with head 0"),
     }
 }
 
@@ -343,18 +414,13 @@ impl KvCache {
 pub(crate) const MAX_HEAD_DIM: usize = 256;
 
 /// Stores tokens from several threads. Stores are relaxed atomics (plain moves on every CPU), so that two rows which
-/// name the same slot, against the caller's promise, are a wrong answer but not undefined behaviour.
+/// name the same slot, against the caller's promise, are a wrong answer but not undefined behaviour. For the lifetime of
+/// a writer the cache is borrowed mutably, and all access to its bytes is through it.
 #[derive(Clone, Copy)]
 pub(crate) struct Writer<'a> {
     shape: KvShape,
-    data: *mut u8,
-    cache: std::marker::PhantomData<&'a mut KvCache>,
+    parts: &'a [KvPart],
 }
-
-// SAFETY: for the lifetime of a Writer the cache is borrowed mutably, and all access through it is atomic.
-unsafe impl Send for Writer<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for Writer<'_> {}
 
 impl Writer<'_> {
     /// How numbers are stored.
@@ -364,22 +430,23 @@ impl Writer<'_> {
 
     /// Stores one head of one token, given as bf16 bits. `key`, `value`: `[head_dim]`.
     pub(crate) fn store_bf16(&self, place: KvPlace, key: &[u16], value: &[u16]) {
-        let shape = &self.shape;
-        shape.check(place);
+        self.shape.check(place);
+        let part = part_of(self.parts, place.kv_head);
+        let (shape, place, data) = (&part.shape, part.within(place), part.data.start());
         assert_eq!((key.len(), value.len()), (shape.head_dim, shape.head_dim));
         assert_eq!(shape.dtype, KvDtype::Bf16);
         let finite = value.iter().all(|bits| bits & 0x7f80 != 0x7f80);
         let (keys, values) = (shape.key_at(place, 0), shape.value_at(place, 0));
         for (i, pair) in key.as_chunks::<2>().0.iter().enumerate() {
             let pair = if finite { pair[0] as u32 | (pair[1] as u32) << 16 } else { 0x7fc0_7fc0 };
-            // SAFETY: `check` and the lengths keep the place inside the cache; it is a multiple of 4.
-            unsafe { AtomicU32::from_ptr(self.data.add(keys + i * LINE).cast()) }.store(pair, Relaxed);
+            // SAFETY: `check` and the lengths keep the place inside the part; it is a multiple of 4.
+            unsafe { AtomicU32::from_ptr(data.add(keys + i * LINE).cast()) }.store(pair, Relaxed);
         }
         for (group, lanes) in value.as_chunks::<16>().0.iter().enumerate() {
             for (i, &bits) in lanes.iter().enumerate() {
                 let bits = if bits & 0x7f80 != 0x7f80 { bits } else { 0 };
                 // SAFETY: as above, a multiple of 2.
-                unsafe { AtomicU16::from_ptr(self.data.add(values + group * 16 * LINE + i * 4).cast()) }
+                unsafe { AtomicU16::from_ptr(data.add(values + group * 16 * LINE + i * 4).cast()) }
                     .store(bits, Relaxed);
             }
         }
@@ -388,8 +455,9 @@ impl Writer<'_> {
     /// Stores one head of one token as int8. `key`, `value`: `[head_dim]`, spread.
     #[inline(always)]
     pub(crate) fn store_int8(&self, place: KvPlace, key: &[f32], value: &[f32]) {
-        let shape = &self.shape;
-        shape.check(place);
+        self.shape.check(place);
+        let part = part_of(self.parts, place.kv_head);
+        let (shape, place, data) = (&part.shape, part.within(place), part.data.start());
         assert_eq!((key.len(), value.len()), (shape.head_dim, shape.head_dim));
         assert_eq!(shape.dtype, KvDtype::Int8);
         let (mut key_ints, mut value_ints) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
@@ -402,19 +470,19 @@ impl Writer<'_> {
         let (keys, values) = (shape.key_at(place, 0), shape.value_at(place, 0));
         for (i, quad) in key_ints[..key.len()].as_chunks::<4>().0.iter().enumerate() {
             let quad = u32::from_ne_bytes(quad.map(|x| x as u8));
-            // SAFETY: `check` and the lengths keep the place inside the cache; it is a multiple of 4.
-            unsafe { AtomicU32::from_ptr(self.data.add(keys + i * LINE).cast()) }.store(quad, Relaxed);
+            // SAFETY: `check` and the lengths keep the place inside the part; it is a multiple of 4.
+            unsafe { AtomicU32::from_ptr(data.add(keys + i * LINE).cast()) }.store(quad, Relaxed);
         }
         for (group, lanes) in value_ints[..value.len()].as_chunks::<16>().0.iter().enumerate() {
             for (i, &x) in lanes.iter().enumerate() {
                 // SAFETY: as above.
-                unsafe { AtomicU8::from_ptr(self.data.add(values + group * 8 * LINE + i * 4)) }.store(x as u8, Relaxed);
+                unsafe { AtomicU8::from_ptr(data.add(values + group * 8 * LINE + i * 4)) }.store(x as u8, Relaxed);
             }
         }
         for (further, scale) in [(0, key_scale), (shape.block_size, value_scale)] {
             let at = shape.scale_at(place) + further * size_of::<f32>();
             // SAFETY: as above; blocks, heads and scales begin at multiples of 64.
-            unsafe { AtomicU32::from_ptr(self.data.add(at).cast()) }.store((scale / run).to_bits(), Relaxed);
+            unsafe { AtomicU32::from_ptr(data.add(at).cast()) }.store((scale / run).to_bits(), Relaxed);
         }
     }
 }

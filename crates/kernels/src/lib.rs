@@ -36,6 +36,7 @@ pub mod kv_cache;
 mod lanes;
 pub mod limits;
 pub mod mem;
+mod parted;
 pub mod pointwise;
 pub mod quant;
 pub mod reference;

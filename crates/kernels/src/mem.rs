@@ -6,6 +6,8 @@
 //! below 8 MiB       a piece of a chunk of 32 MiB: the matrices of a small model share huge pages
 //! from 8 MiB on     a mapping of its own
 //! ```
+//! Where a machine has several memory nodes, a buffer may be asked for on one of them: chunks and mappings are then that
+//! node's, as far as it has room.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -65,6 +67,11 @@ unsafe impl<T: Pod> Sync for Buffer<T> {}
 impl<T: Pod> Buffer<T> {
     /// `len` zeros.
     pub fn zeroed(len: usize) -> Result<Self, OutOfMemory> {
+        Buffer::zeroed_on(None, len)
+    }
+
+    /// `len` zeros on a memory node, by the system's number for it. A wish: where the node has no room, they lie elsewhere.
+    pub(crate) fn zeroed_on(node: Option<u32>, len: usize) -> Result<Self, OutOfMemory> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or(OutOfMemory { bytes: usize::MAX })?;
         assert!(align_of::<T>() <= ALIGN);
         if bytes > isize::MAX as usize - 2 * HUGE_PAGE {
@@ -73,8 +80,8 @@ impl<T: Pod> Buffer<T> {
         let (ptr, mapping) = match bytes {
             0 => (dangling(), None),
             _ if cfg!(not(target_os = "linux")) || bytes < PIECE_FROM => (allocate(bytes)?, None),
-            _ if bytes < OWN_FROM => piece(bytes).map(|(ptr, chunk)| (ptr, Some(chunk)))?,
-            _ => Mapping::new(bytes).map(|own| (own.start, Some(Arc::new(own))))?,
+            _ if bytes < OWN_FROM => piece(node, bytes).map(|(ptr, chunk)| (ptr, Some(chunk)))?,
+            _ => Mapping::new(node, bytes).map(|own| (own.start, Some(Arc::new(own))))?,
         };
         Ok(Buffer { ptr: ptr.cast(), len, mapping })
     }
@@ -98,6 +105,11 @@ impl<T: Pod> Buffer<T> {
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; any bytes are values of a Pod, and `self` is borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr().cast(), self.bytes()) }
+    }
+
+    /// Where it begins, for whoever keeps others from touching what is written through it.
+    pub(crate) fn start(&self) -> *mut T {
+        self.ptr.as_ptr()
     }
 
     /// Bytes in use.
@@ -158,21 +170,35 @@ fn allocate(bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
     NonNull::new(unsafe { std::alloc::alloc_zeroed(layout(bytes)) }).ok_or(OutOfMemory { bytes })
 }
 
-/// The chunk that is being cut up, and how much of it is gone.
-static CURRENT: Mutex<Option<(Arc<Mapping>, usize)>> = Mutex::new(None);
+/// A chunk that is being cut up.
+struct Current {
+    node: Option<u32>,
+    chunk: Arc<Mapping>,
+    /// How much of it is gone.
+    used: usize,
+}
 
-/// The next piece of the current chunk, or the first of a new one. A piece is never cut twice, so it is zero; a chunk
-/// is unmapped when its last piece goes and another chunk has become the current one.
-fn piece(bytes: usize) -> Result<(NonNull<u8>, Arc<Mapping>), OutOfMemory> {
-    let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-    let (chunk, used) = match current.take() {
-        Some((chunk, used)) if used + bytes <= CHUNK => (chunk, used),
-        _ => (Arc::new(Mapping::new(CHUNK).map_err(|_| OutOfMemory { bytes })?), 0),
-    };
+/// One for each node.
+static CURRENT: Mutex<Vec<Current>> = Mutex::new(Vec::new());
+
+/// The next piece of the node's current chunk, or the first of a new one. A piece is never cut twice, so it is zero; a
+/// chunk is unmapped when its last piece goes and another chunk has become the current one.
+fn piece(node: Option<u32>, bytes: usize) -> Result<(NonNull<u8>, Arc<Mapping>), OutOfMemory> {
+    let mut all = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = all.iter().position(|current| current.node == node).unwrap_or(all.len());
+    if all.get(at).is_none_or(|current| current.used + bytes > CHUNK) {
+        let chunk = Arc::new(Mapping::new(node, CHUNK).map_err(|_| OutOfMemory { bytes })?);
+        let current = Current { node, chunk, used: 0 };
+        match all.get_mut(at) {
+            Some(old) => *old = current,
+            None => all.push(current),
+        }
+    }
+    let Current { chunk, used, .. } = &mut all[at];
     // SAFETY: `used + bytes` is within the chunk.
-    let ptr = unsafe { chunk.start.add(used) };
-    *current = Some((chunk.clone(), (used + bytes).next_multiple_of(PIECE_ALIGN)));
-    Ok((ptr, chunk))
+    let ptr = unsafe { chunk.start.add(*used) };
+    *used = (*used + bytes).next_multiple_of(PIECE_ALIGN);
+    Ok((ptr, chunk.clone()))
 }
 
 /// Anonymous zero pages, aligned to 2 MiB, with the wish for huge ones.
@@ -188,7 +214,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     #[cfg(target_os = "linux")]
-    fn new(bytes: usize) -> Result<Mapping, OutOfMemory> {
+    fn new(node: Option<u32>, bytes: usize) -> Result<Mapping, OutOfMemory> {
         let keep = bytes.next_multiple_of(HUGE_PAGE);
         let mapped = keep + HUGE_PAGE;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -209,13 +235,33 @@ impl Mapping {
                 libc::munmap(aligned.add(keep).cast(), tail);
             }
             libc::madvise(aligned.cast(), keep, libc::MADV_HUGEPAGE); // a wish: 4 KiB pages give the same bits
+            if let Some(node) = node {
+                prefer(node, aligned.cast(), keep);
+            }
             Ok(Mapping { start: NonNull::new_unchecked(aligned), bytes: keep })
         }
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn new(bytes: usize) -> Result<Mapping, OutOfMemory> {
+    fn new(_node: Option<u32>, bytes: usize) -> Result<Mapping, OutOfMemory> {
         allocate(bytes).map(|start| Mapping { start, bytes })
+    }
+}
+
+/// Asks the system to take pages that are not there yet from a node, as long as that has some. A refusal costs speed only.
+///
+/// # Safety
+/// `start` is the page where a mapping of `bytes` begins.
+#[cfg(target_os = "linux")]
+unsafe fn prefer(node: u32, start: *mut libc::c_void, bytes: usize) {
+    const BITS: usize = libc::c_ulong::BITS as usize;
+    let mut mask = [0 as libc::c_ulong; 1024 / BITS];
+    let Some(word) = mask.get_mut(node as usize / BITS) else { return };
+    *word = 1 << (node as usize % BITS);
+    // SAFETY: by the caller's word; the kernel reads as many bits of the mask as there are.
+    unsafe {
+        let mode = libc::c_long::from(libc::MPOL_PREFERRED);
+        libc::syscall(libc::SYS_mbind, start, bytes, mode, mask.as_ptr(), mask.len() * BITS + 1, 0 as libc::c_long);
     }
 }
 

@@ -24,18 +24,20 @@ mod grant;
 mod lost;
 #[cfg(all(test, loom))]
 mod model;
+mod nodes;
 mod steal;
 mod sync;
 
 pub use cpus::{default_threads, max_threads};
 pub use lost::LostTime;
+pub use nodes::{NodeChoice, NodeCores, Nodes, memory_nodes};
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, PoisonError};
 
-use cpus::{cpus_by_core, pin_this_thread};
+use cpus::pin_this_thread;
 use crew::{Crew, Job, Padded, Patience, SPINS};
 use grant::Grant;
 use sync::{AtomicBool, AtomicUsize, JoinHandle, Mutex};
@@ -73,6 +75,9 @@ pub struct Pool {
     busy: AtomicBool,
     /// By thread: pieces of its share that are taken; see [`Pool::shares`].
     taken: Vec<Padded<AtomicUsize>>,
+    /// By node: the next of its tasks; see [`Pool::tasks_by_node`].
+    next: Vec<Padded<AtomicUsize>>,
+    nodes: Nodes,
     cpus: Vec<usize>,
     /// Who is barred, and until when. Touched where threads wait long, and while somebody is barred.
     grants: Mutex<Grants>,
@@ -88,21 +93,27 @@ struct Grants {
 }
 
 impl Pool {
-    /// A pool of `threads`, the caller of [`Pool::run`] counted as one of them.
+    /// A pool of `threads`, the caller of [`Pool::run`] counted as one of them, on the machine's memory nodes.
     pub fn new(threads: usize) -> Result<Pool, ThreadError> {
+        Pool::on(threads, NodeChoice::AsFound)
+    }
+
+    /// The same on the memory nodes that are chosen.
+    pub fn on(threads: usize, choice: NodeChoice) -> Result<Pool, ThreadError> {
         let allowed = max_threads();
         if threads == 0 {
             return Err(ThreadError::None);
         }
-        if threads > allowed {
+        if threads > allowed && !matches!(choice, NodeChoice::Imagined(_)) {
             return Err(ThreadError::TooMany { asked: threads, allowed });
         }
-        Ok(Pool::start(threads, cpus_by_core())?)
+        let (nodes, cpus) = Nodes::place(choice, &memory_nodes(), threads);
+        Ok(Pool::start(threads, nodes, cpus)?)
     }
 
     /// Starts the workers, each on one of `cpus`, the first of which is for the caller; further ones go where they
     /// like.
-    fn start(threads: usize, cpus: Vec<usize>) -> std::io::Result<Pool> {
+    fn start(threads: usize, nodes: Nodes, cpus: Vec<usize>) -> std::io::Result<Pool> {
         let crew = Arc::new(Crew::new(threads - 1));
         let taken = (0..threads).map(|_| Padded(AtomicUsize::new(0))).collect();
         let each = threads - 1;
@@ -112,6 +123,8 @@ impl Pool {
             workers: Vec::new(),
             busy: AtomicBool::new(false),
             taken,
+            next: (0..nodes.len()).map(|_| Padded(AtomicUsize::new(0))).collect(),
+            nodes,
             cpus,
             grants: Mutex::new(grants),
             bars: AtomicBool::new(false),
@@ -134,6 +147,11 @@ impl Pool {
     /// Number of threads, the caller included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
+    }
+
+    /// The memory nodes that its threads are on.
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
     }
 
     /// The cores that its threads run on, as far as the system says.
@@ -196,6 +214,36 @@ impl Pool {
         });
     }
 
+    /// [`Pool::tasks`] that lie on nodes: those of node `n` begin with `first(n)`, and `first` of the number of nodes is
+    /// `count`. Each thread takes those of its node, and when they are gone, others'.
+    pub fn tasks_by_node(&self, count: usize, first: &(dyn Fn(usize) -> usize + Sync), f: &(dyn Fn(usize) + Sync)) {
+        let nodes = self.nodes.len();
+        if nodes == 1 {
+            return self.tasks(count, f);
+        }
+        if count <= 1 {
+            return (0..count).for_each(f);
+        }
+        let claim = self.claim();
+        if claim.is_alone() {
+            return (0..count).for_each(f);
+        }
+        self.next.iter().enumerate().for_each(|(node, next)| next.0.store(first(node), Relaxed));
+        claim.open(&|thread| {
+            let own = self.nodes.of_thread(thread);
+            for node in (own..nodes).chain(0..own) {
+                let end = first(node + 1);
+                loop {
+                    let task = self.next[node].0.fetch_add(1, Relaxed);
+                    if task >= end {
+                        break;
+                    }
+                    f(task);
+                }
+            }
+        });
+    }
+
     /// Calls `f` for ranges that cover `0..count`: for even work that reads memory, which cores are not given evenly.
     /// Each thread takes [`share`], in every call the same (so it may lie near it); the last eighth of each goes in
     /// pieces, the last of them to whoever is free, and so does the share of a thread that does not come. Results must
@@ -211,7 +259,7 @@ impl Pool {
         }
         self.taken.iter().for_each(|taken| taken.0.store(0, Relaxed));
         claim.open(&|thread| {
-            for owner in (thread..threads).chain(0..thread) {
+            for owner in self.neighbours(thread) {
                 let share = Share::of(share(count, threads, owner));
                 let taken = &self.taken[owner].0;
                 if owner == thread && taken.compare_exchange(0, HEAD_PIECES, Relaxed, Relaxed).is_ok() {
@@ -227,6 +275,14 @@ impl Pool {
                 }
             }
         });
+    }
+}
+
+impl Pool {
+    /// All threads, beginning with `thread`, and those of its node before others.
+    fn neighbours(&self, thread: usize) -> impl Iterator<Item = usize> {
+        let node = self.nodes.threads_of(self.nodes.of_thread(thread));
+        (thread..node.end).chain(node.start..thread).chain(node.end..self.threads()).chain(0..node.start)
     }
 }
 
@@ -386,6 +442,15 @@ mod tests {
         (1..=max_threads().min(4)).map(|threads| Pool::new(threads).unwrap())
     }
 
+    /// More threads than cores, on nodes that there are not.
+    fn on_nodes() -> impl Iterator<Item = Pool> {
+        [(2, 2), (4, 2), (5, 3), (4, 4)].into_iter().map(|(threads, nodes)| {
+            let pool = Pool::on(threads, NodeChoice::Imagined(nodes)).unwrap();
+            assert_eq!(pool.nodes().len(), nodes);
+            pool
+        })
+    }
+
     #[test]
     fn a_region_runs_once_on_every_thread() {
         for pool in pools() {
@@ -401,20 +466,23 @@ mod tests {
 
     #[test]
     fn tasks_cover_every_index_once() {
-        for pool in pools() {
+        for pool in pools().chain(on_nodes()) {
             for count in [0, 1, 2, 3, 100, 1001] {
                 let seen: Vec<_> = (0..count).map(|_| AtomicUsize::new(0)).collect();
-                pool.tasks(count, &|task| {
-                    seen[task].fetch_add(1, Relaxed);
-                });
-                assert!(seen.iter().all(|n| n.load(Relaxed) == 1), "{count} tasks");
+                let count_one = |task: usize| _ = seen[task].fetch_add(1, Relaxed);
+                pool.tasks(count, &count_one);
+                let nodes = pool.nodes();
+                let first = |node: usize| if node == nodes.len() { count } else { nodes.part(count, node).start };
+                pool.tasks_by_node(count, &first, &count_one);
+                pool.tasks_by_node(count, &|node| if node == 0 { 0 } else { count }, &count_one);
+                assert!(seen.iter().all(|n| n.load(Relaxed) == 3), "{count} tasks on {nodes:?}");
             }
         }
     }
 
     #[test]
     fn shares_cover_every_index_once() {
-        for pool in pools() {
+        for pool in pools().chain(on_nodes()) {
             for count in [0, 1, 2, 3, 15, 16, 17, 36, 304, 1001] {
                 let seen: Vec<_> = (0..count).map(|_| AtomicUsize::new(0)).collect();
                 for call in 1..20 {

@@ -22,7 +22,7 @@ fn threads() -> usize {
 fn products_of_every_kind() {
     let cpus = Arithmetic::ALL.map(|arithmetic| {
         let (threads, isa) = (Some(threads()), Some(Isa::Scalar));
-        Cpu::new(CpuOptions { threads, isa, arithmetic: Some(arithmetic) }).unwrap()
+        Cpu::new(CpuOptions { threads, isa, arithmetic: Some(arithmetic), ..CpuOptions::default() }).unwrap()
     });
     // By turns two steps deep or two pairs of strips wide.
     let shapes = [(3, 65, 2), (33, 5, 1)];

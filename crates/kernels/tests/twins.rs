@@ -25,7 +25,7 @@ fn implementations() -> Vec<Cpu> {
     for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| Arithmetic::ALL.map(|a| (isa, a))) {
         for threads in 1..=max_threads().min(2) {
             let (isa, arithmetic) = (Some(isa), Some(arithmetic));
-            all.push(Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic }).unwrap());
+            all.push(Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic, ..CpuOptions::default() }).unwrap());
         }
     }
     all
@@ -348,7 +348,7 @@ fn a_scratch_that_served_a_large_call_serves_a_small_one() {
 #[test]
 fn a_missing_instruction_set_is_an_error_that_names_what_there_is() {
     for isa in Isa::ALL {
-        let made = Cpu::new(CpuOptions { threads: Some(1), isa: Some(isa), arithmetic: None });
+        let made = Cpu::new(CpuOptions { threads: Some(1), isa: Some(isa), ..CpuOptions::default() });
         assert_eq!(made.is_ok(), Isa::available().contains(&isa));
         if let Err(error) = made {
             let text = error.to_string();
@@ -403,7 +403,7 @@ fn int8_from_elsewhere_is_computed_as_defined() {
             Reference::new().linear(&x, &matrix, None, Out::Store(out));
         });
         for isa in Isa::available() {
-            let cpu = Cpu::new(CpuOptions { threads: Some(1), isa: Some(isa), arithmetic: None }).unwrap();
+            let cpu = Cpu::new(CpuOptions { threads: Some(1), isa: Some(isa), ..CpuOptions::default() }).unwrap();
             let found = product(&|out| {
                 let matrix = cpu.pack_int8(shape, &Int8Source(&codes)).unwrap();
                 cpu.linear(&x, &matrix, None, Out::Store(out));

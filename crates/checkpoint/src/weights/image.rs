@@ -118,13 +118,8 @@ fn digest_of_pieces(pieces: &[u128]) -> String {
 }
 
 /// The digest of a matrix in memory.
-fn digest(image: &Image, shape: MatrixShape, class: WeightClass) -> String {
-    let [tiles, rest @ ..] = image.pieces();
-    let mut at = 0;
-    let ends = PackedMatrix::image_pieces(shape, class).into_iter().flatten().map(|end| end as usize);
-    let tiles = ends.take_while(|&end| end <= tiles.len()).map(|end| &tiles[std::mem::replace(&mut at, end)..end]);
-    let pieces = tiles.chain(rest.into_iter().filter(|piece| !piece.is_empty()));
-    digest_of_pieces(&pieces.map(XxHash3_128::oneshot).collect::<Vec<_>>())
+fn digest(image: &Image) -> String {
+    digest_of_pieces(&image.pieces().into_iter().map(XxHash3_128::oneshot).collect::<Vec<_>>())
 }
 
 impl Packed {
@@ -317,11 +312,7 @@ impl Kept {
                 out.write_all(piece)?;
             }
             at = record.offset + record.bytes;
-            let shape = MatrixShape { out_features: record.out_features, in_features: record.in_features };
-            let class = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4].into_iter();
-            let class =
-                class.into_iter().find(|class| class.name() == record.class).expect("it was named by its class");
-            record.digest = digest(image, shape, class);
+            record.digest = digest(image);
         }
         let matrices = self.matrices.iter().map(|(record, _)| record.clone()).collect();
         let index = serde_json::to_vec(&Index { key: self.key.clone(), matrices })?;

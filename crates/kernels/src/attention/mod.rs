@@ -133,6 +133,8 @@ struct Task {
     /// Of the tile's splits, the first that it sees being 0.
     splits: Range<u32>,
     cost: u64,
+    /// Where its keys and values lie.
+    node: u32,
 }
 
 /// A tile whose splits are shared out.
@@ -188,14 +190,19 @@ const AMX_FROM_ROWS: usize = 5;
 fn run(pool: Option<&Pool>, call: Call<'_>) {
     check(&call);
     PLAN.with_borrow_mut(|plan| {
-        plan.make(&call, pool.map_or(1, Pool::threads));
+        plan.make(&call, pool);
         plan.run(&call, pool);
     });
 }
 
 impl Plan {
     /// Cuts the spans into tiles, and tiles that alone would keep the others waiting into runs of splits.
-    fn make(&mut self, call: &Call<'_>, threads: usize) {
+    fn make(&mut self, call: &Call<'_>, pool: Option<&Pool>) {
+        let threads = pool.map_or(1, Pool::threads);
+        let node_of = |kv_head: usize| match pool.map(Pool::nodes) {
+            Some(nodes) if nodes.len() > 1 => nodes.of(call.args.layout.num_kv_heads, kv_head) as u32,
+            _ => 0,
+        };
         self.tiles.clear();
         self.tasks.clear();
         self.shards.clear();
@@ -213,16 +220,17 @@ impl Plan {
         let fair = (total / (4 * threads as u64)).max(1);
         let mut partials = 0;
         for (index, tile) in self.tiles.iter_mut().enumerate() {
-            let (cost, splits) = (tile.cost(), tile.splits());
+            let (cost, splits, node) = (tile.cost(), tile.splits(), node_of(tile.kv_head));
             let pieces = cost.div_ceil(fair).min(splits.len() as u64) as usize;
             if threads == 1 || total < SHARE_FROM || pieces == 1 || call.isa == Isa::Scalar {
-                self.tasks.push(Task { tile: index as u32, splits: 0..splits.len() as u32, cost });
+                self.tasks.push(Task { tile: index as u32, splits: 0..splits.len() as u32, cost, node });
                 continue;
             }
             for piece in 0..pieces {
                 let splits = share(splits.len(), pieces, piece);
                 let cost = cost / pieces as u64;
-                self.tasks.push(Task { tile: index as u32, splits: splits.start as u32..splits.end as u32, cost });
+                let splits = splits.start as u32..splits.end as u32;
+                self.tasks.push(Task { tile: index as u32, splits, cost, node });
             }
             self.shards.push(Shard { tile: index as u32, partials });
             tile.partials = Some(partials);
@@ -231,19 +239,15 @@ impl Plan {
         if self.partials.len() < partials {
             self.partials.resize(partials.next_power_of_two(), 0.0);
         }
-        // Longest first: the last task to end is then a short one.
-        self.tasks.sort_unstable_by_key(|task| std::cmp::Reverse(task.cost));
+        // Longest first on each node: the last task to end is then a short one.
+        self.tasks.sort_unstable_by_key(|task| (task.node, std::cmp::Reverse(task.cost)));
     }
 
     fn run(&mut self, call: &Call<'_>, pool: Option<&Pool>) {
         let Plan { tiles, tasks, shards, partials } = self;
         let pool = pool.filter(|_| tasks.iter().map(|task| task.cost).sum::<u64>() >= SHARE_FROM);
-        let each = |count: usize, f: &(dyn Fn(usize) + Sync)| match pool {
-            Some(pool) => pool.tasks(count, f),
-            None => (0..count).for_each(f),
-        };
         let shared = Shared::new(partials);
-        each(tasks.len(), &|task| {
+        let compute = |task: usize| {
             let task = &tasks[task];
             let tile = &tiles[task.tile as usize];
             if let Some(at) = tile.partials {
@@ -255,14 +259,23 @@ impl Plan {
             } else {
                 whole::tile(call, tile);
             }
-        });
+        };
+        let first = |node: usize| tasks.partition_point(|task| (task.node as usize) < node);
+        match pool {
+            Some(pool) => pool.tasks_by_node(tasks.len(), &first, &compute),
+            None => (0..tasks.len()).for_each(compute),
+        }
         if !shards.is_empty() {
-            each(shards.len(), &|shard| {
+            let fold = |shard: usize| {
                 let Shard { tile, partials: at } = shards[shard];
                 let tile = &tiles[tile as usize];
                 let len = tile.splits().len() * tile.partials_len(call);
                 shared::fold(call, tile, &partials[at..at + len]);
-            });
+            };
+            match pool {
+                Some(pool) => pool.tasks(shards.len(), &fold),
+                None => (0..shards.len()).for_each(fold),
+            }
         }
     }
 }

@@ -234,7 +234,9 @@ impl<S: Simd> Work<'_, S> {
     /// is none).
     #[inline(always)]
     fn pages(&self, start: usize, pages: &Range<usize>) -> [Page; PAGES + MAX_AHEAD] {
-        let (kv, shape) = (self.call.kv, self.call.kv.shape());
+        // The part of the cache that has this head: on a machine with several memory nodes, that of one of them.
+        let part = self.call.kv.part(self.tile.kv_head);
+        let (shape, kv_head, data) = (part.shape(), part.head(self.tile.kv_head), part.data());
         let page_bytes = shape.page_bytes();
         let (blocks, last) = (self.tile.span(self.call).blocks, (self.tile.seen.end - 1) / VALUE_PAGE);
         let mut at = [Page::NOWHERE; PAGES + MAX_AHEAD];
@@ -242,16 +244,16 @@ impl<S: Simd> Work<'_, S> {
             let position = (start / VALUE_PAGE + i).min(last) * VALUE_PAGE;
             let block = blocks[position / shape.block_size] as usize;
             let page = position % shape.block_size / VALUE_PAGE;
-            let keys = shape.keys_at(self.call.args.layer, block, self.tile.kv_head) + page * page_bytes;
-            let values = shape.values_at(self.call.args.layer, block, self.tile.kv_head) + page * page_bytes;
-            at.keys = kv.data()[keys..][..page_bytes].as_ptr();
-            at.values = kv.data()[values..][..page_bytes].as_ptr();
+            let keys = shape.keys_at(self.call.args.layer, block, kv_head) + page * page_bytes;
+            let values = shape.values_at(self.call.args.layer, block, kv_head) + page * page_bytes;
+            at.keys = data[keys..][..page_bytes].as_ptr();
+            at.values = data[values..][..page_bytes].as_ptr();
             if shape.dtype == KvDtype::Int8 {
                 const SCALES: usize = VALUE_PAGE * size_of::<f32>();
-                let key_scales = shape.scales_at(self.call.args.layer, block, self.tile.kv_head) + page * SCALES;
+                let key_scales = shape.scales_at(self.call.args.layer, block, kv_head) + page * SCALES;
                 let value_scales = key_scales + shape.block_size * size_of::<f32>();
-                at.key_scales = kv.data()[key_scales..][..SCALES].as_ptr().cast();
-                at.value_scales = kv.data()[value_scales..][..SCALES].as_ptr().cast();
+                at.key_scales = data[key_scales..][..SCALES].as_ptr().cast();
+                at.value_scales = data[value_scales..][..SCALES].as_ptr().cast();
             }
         }
         at

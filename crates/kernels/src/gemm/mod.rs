@@ -427,7 +427,12 @@ pub(crate) fn linear(
     };
     // Enough tasks to even out, but no more: a task passes over its pairs with the rows in the nearest cache.
     let pair_groups = (16 * threads).div_ceil(row_panels).max(pairs.div_ceil(product.pairs_in_group())).min(pairs);
-    pool.tasks(row_panels * pair_groups, &|task| {
+    // Groups of pairs begin on the node of their first.
+    let first = |node: usize| match pool.nodes() {
+        nodes if node == nodes.len() => row_panels * pair_groups,
+        nodes => row_panels * (nodes.part(pairs, node).start * pair_groups).div_ceil(pairs),
+    };
+    pool.tasks_by_node(row_panels * pair_groups, &first, &|task| {
         panel(rows_of(task % row_panels), share(pairs, pair_groups, task / row_panels));
     });
 }

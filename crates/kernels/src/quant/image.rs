@@ -5,6 +5,7 @@
 
 use super::{INT4_RATIOS, INT8_GROUP, Levels, MatrixShape, PAIR, PackedMatrix, Ratios, WeightClass};
 use crate::mem::{Buffer, OutOfMemory};
+use crate::parted::Parted;
 use crate::threads::{Pool, share};
 use std::sync::{Arc, Mutex};
 
@@ -20,16 +21,19 @@ pub struct ByteSource<'a>(pub &'a (dyn Fn(u64, &mut [u8]) + Sync));
 /// matrix is in use.
 #[derive(Clone, Debug)]
 pub struct Image {
-    tiles: Arc<Buffer<u8>>,
+    tiles: Arc<Parted>,
     scales: Arc<Buffer<f32>>,
     /// Of int4: what the codes stand for.
     levels: Option<Levels>,
 }
 
 impl Image {
-    /// The bytes, one piece after the other: [`PackedMatrix::image_bytes`] in all. The last is the 16 levels of int4.
-    pub fn pieces(&self) -> [&[u8]; 3] {
-        [&self.tiles, self.scales.as_bytes(), self.levels.map_or(&[], |levels| levels.bytes())]
+    /// The bytes in the pieces of [`PackedMatrix::image_pieces`], one after the other: [`PackedMatrix::image_bytes`] in
+    /// all. The last is the 16 levels of int4.
+    pub fn pieces(&self) -> Vec<&[u8]> {
+        let levels: &[u8] = self.levels.as_ref().map_or(&[], |levels| levels.bytes());
+        let behind = [self.scales.as_bytes(), levels].into_iter().filter(|piece| !piece.is_empty());
+        self.tiles.pieces().chain(behind).collect()
     }
 }
 
@@ -75,17 +79,22 @@ impl PackedMatrix {
         source: &ByteSource<'_>,
     ) -> Result<PackedMatrix, OutOfMemory> {
         let (tile_bytes, num_scales) = sizes(shape, class).ok_or(OutOfMemory { bytes: usize::MAX })?;
-        let mut tiles = Buffer::<u8>::zeroed(tile_bytes)?;
         let mut scales = Buffer::<f32>::zeroed(num_scales)?;
         let pairs = shape.out_features.div_ceil(PAIR);
+        let pair_bytes = tile_bytes / pairs;
+        let mut tiles = Parted::zeroed(pool.map(Pool::nodes), pairs, pair_bytes)?;
         let threads = pool.map_or(1, Pool::threads);
-        // The shares of decode: who reads a strip later writes it first.
-        let mut rest = &mut tiles[..];
+        // The shares of decode: who reads a strip later writes it first. A thread's lies on one node.
+        let mut runs = tiles.runs_mut();
+        let mut rest: &mut [u8] = &mut [];
         let mut at = 0;
         let shares: Vec<_> = (0..threads)
             .map(|thread| {
-                let (own, others) =
-                    std::mem::take(&mut rest).split_at_mut(share(pairs, threads, thread).len() * (tile_bytes / pairs));
+                let own_bytes = share(pairs, threads, thread).len() * pair_bytes;
+                while rest.is_empty() && own_bytes > 0 {
+                    rest = runs.next().expect("runs have what shares have");
+                }
+                let (own, others) = std::mem::take(&mut rest).split_at_mut(own_bytes);
                 let first = at;
                 (rest, at) = (others, at + own.len());
                 Mutex::new((first as u64, own))
@@ -101,6 +110,7 @@ impl PackedMatrix {
             None => fill(0),
         }
         drop(shares);
+        drop(runs);
         if num_scales > 0 {
             (source.0)(tile_bytes as u64, scales.as_bytes_mut());
         }
@@ -109,23 +119,23 @@ impl PackedMatrix {
             (source.0)((tile_bytes + num_scales * size_of::<f32>()) as u64, &mut levels);
         }
         let levels = if levels == *Levels::Uneven.bytes() { Levels::Uneven } else { Levels::Even };
-        let ratios = ratios_in(class, &tiles, tile_bytes / pairs, shape.in_features);
+        let ratios = ratios_in(class, &tiles, shape.in_features, pairs);
         let (tiles, scales) = (Arc::new(tiles), Arc::new(scales));
         Ok(PackedMatrix { shape, class, blocks: None, tiles, scales, ratios, levels })
     }
 }
 
 /// What the largest ratio in a matrix's bytes is.
-fn ratios_in(class: WeightClass, tiles: &[u8], pair_bytes: usize, in_features: usize) -> Ratios {
+fn ratios_in(class: WeightClass, tiles: &Parted, in_features: usize, pairs: usize) -> Ratios {
     let of = |bytes: &[u8]| bytes.iter().map(|&byte| Ratios::of(&[byte as i8])).max().unwrap_or(Ratios::One);
-    let pairs = tiles.chunks_exact(pair_bytes);
+    let pairs = (0..pairs).map(|pair| tiles.piece(pair));
     match class {
         WeightClass::Bf16 => Ratios::One,
         WeightClass::Int8 => {
             pairs.map(|pair| of(&pair[..in_features.div_ceil(INT8_GROUP) * PAIR])).max().unwrap_or(Ratios::One)
         }
         WeightClass::Int4 => {
-            let steps = tiles.chunks_exact(class.step_bytes());
+            let steps = pairs.flat_map(|pair| pair.chunks_exact(class.step_bytes()));
             steps.map(|step| of(&step[..INT4_RATIOS])).max().unwrap_or(Ratios::One)
         }
     }

@@ -41,6 +41,7 @@ pub(crate) use uneven::Levels;
 
 use crate::isa::Isa;
 use crate::mem::{Buffer, OutOfMemory};
+use crate::parted::Parted;
 use crate::threads::Pool;
 use pack::Source;
 use std::sync::Arc;
@@ -135,7 +136,8 @@ pub struct PackedMatrix {
     class: WeightClass,
     /// Int8 and int4: the groups of a file, instead of the class's own.
     blocks: Option<BlockFormat>,
-    tiles: Arc<Buffer<u8>>,
+    /// By pair of strips.
+    tiles: Arc<Parted>,
     /// Int8 and int4: scale of each output channel, `[padded N]`. Empty for bf16 and for groups of a file.
     scales: Arc<Buffer<f32>>,
     ratios: Ratios,
@@ -369,10 +371,9 @@ impl PackedMatrix {
         self.ratio_bytes() + self.steps() * self.step_bytes()
     }
 
-    /// The ratios before a pair of strips and its steps; the next pair follows in memory.
+    /// The ratios before a pair of strips and its steps; the next pair of its node follows in memory.
     pub(crate) fn pair(&self, pair: usize) -> (&[u8], &[u8]) {
-        let bytes = self.pair_bytes();
-        self.tiles[pair * bytes..][..bytes].split_at(self.ratio_bytes())
+        self.tiles.piece(pair).split_at(self.ratio_bytes())
     }
 
     /// Scales of the output channels, padded; empty for bf16.

@@ -15,6 +15,7 @@ use super::{
 use crate::isa::Isa;
 use crate::lanes::{Kernel, Simd, dispatch};
 use crate::mem::{Buffer, OutOfMemory};
+use crate::parted::Parted;
 use crate::threads::Pool;
 use std::sync::{Arc, Mutex};
 
@@ -41,13 +42,13 @@ pub(super) fn pack(
     assert!(in_features <= 133_000, "an int8 sum over {in_features} products could leave i32");
     let pair_bytes = class.ratio_bytes(in_features) + in_features.div_ceil(class.step()) * class.step_bytes();
     let pairs = out_features.div_ceil(PAIR);
-    let mut tiles = Buffer::<u8>::zeroed(pairs * pair_bytes)?;
+    let mut tiles = Parted::zeroed(pool.map(Pool::nodes), pairs, pair_bytes)?;
     let mut scales = Buffer::<f32>::zeroed(if class == WeightClass::Bf16 { 0 } else { pairs * PAIR })?;
 
     // One lock per pair, never contended: the safe way to hand each task its own part of the result.
     let mut scale_parts = scales.chunks_mut(PAIR);
     let parts: Vec<_> =
-        tiles.chunks_mut(pair_bytes).map(|tiles| Mutex::new((tiles, scale_parts.next().unwrap_or(&mut [])))).collect();
+        tiles.pieces_mut().map(|tiles| Mutex::new((tiles, scale_parts.next().unwrap_or(&mut [])))).collect();
     let scratch = Mutex::new(Vec::<Scratch>::new());
     let ratios = Mutex::new(Ratios::One);
     let task = |pair: usize| {
@@ -85,8 +86,8 @@ pub(super) fn pack_blocks(
     assert!(out_features > 0 && in_features > 0, "an empty matrix");
     let steps = in_features.div_ceil(64);
     let (pair_bytes, pairs) = (steps * format.step_bytes(), out_features.div_ceil(PAIR));
-    let mut tiles = Buffer::<u8>::zeroed(pairs * pair_bytes)?;
-    let parts: Vec<_> = tiles.chunks_mut(pair_bytes).map(Mutex::new).collect();
+    let mut tiles = Parted::zeroed(pool.map(Pool::nodes), pairs, pair_bytes)?;
+    let parts: Vec<_> = tiles.pieces_mut().map(Mutex::new).collect();
     let task = |pair: usize| {
         let mut tiles = parts[pair].lock().unwrap();
         dispatch(isa, PackBlocks { shape, format, pair, source, tiles: &mut tiles });

@@ -16,23 +16,15 @@ pub fn default_threads() -> usize {
     }
 }
 
-/// Allowed CPUs, one of each physical core first.
-pub(super) fn cpus_by_core() -> Vec<usize> {
-    let cpus = allowed_cpus();
-    let (mut first, second): (Vec<_>, Vec<_>) = cpus.iter().partition(|&&cpu| first_sibling(cpu, &cpus));
-    first.extend(second);
-    first
-}
-
 /// Whether `cpu` is the lowest allowed hyperthread of its core.
-fn first_sibling(cpu: usize, allowed: &[usize]) -> bool {
+pub(super) fn first_sibling(cpu: usize, allowed: &[usize]) -> bool {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     let Ok(siblings) = std::fs::read_to_string(path) else { return true };
     parse_cpu_list(&siblings).into_iter().find(|sibling| allowed.contains(sibling)).is_none_or(|lowest| lowest == cpu)
 }
 
 /// `0-2,8` -> 0 1 2 8. What is not a number is left out.
-fn parse_cpu_list(list: &str) -> Vec<usize> {
+pub(super) fn parse_cpu_list(list: &str) -> Vec<usize> {
     let parse = |text: &str| text.trim().parse::<usize>().ok();
     list.split(',')
         .filter_map(|part| match part.split_once('-') {
@@ -44,7 +36,7 @@ fn parse_cpu_list(list: &str) -> Vec<usize> {
 }
 
 #[cfg(target_os = "linux")]
-fn allowed_cpus() -> Vec<usize> {
+pub(super) fn allowed_cpus() -> Vec<usize> {
     // SAFETY: a cpu_set_t of zeros is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes at most the size given.
@@ -66,7 +58,7 @@ pub(super) fn pin_this_thread(cpu: usize) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn allowed_cpus() -> Vec<usize> {
+pub(super) fn allowed_cpus() -> Vec<usize> {
     Vec::new()
 }
 

@@ -82,7 +82,7 @@ pub(crate) fn cpu(isa: Option<Isa>, threads: usize) -> Cpu {
 
 /// The same in an arithmetic.
 pub(crate) fn cpu_of(isa: Option<Isa>, threads: usize, arithmetic: Arithmetic) -> Cpu {
-    Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic: Some(arithmetic) }).unwrap()
+    Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic: Some(arithmetic), ..CpuOptions::default() }).unwrap()
 }
 
 /// Appends rows of one sequence to a batch: `tokens[rows]`, the blocks of `table`, logits of all rows or of the last.
