@@ -73,6 +73,7 @@ fn held(flags: &ModelFlags) -> ModelSettings {
         kv_dtype: flags.kv_dtype.dtype(),
         arithmetic: flags.arithmetic.arithmetic(),
         threads: flags.threads,
+        nodes: flags.nodes(),
         cache: packed_cache(flags),
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use checkpoint::{Checkpoint, ImageWriter, LoadError};
 use kernels::room::{Limit, Room as MemoryRoom, room as memory_room};
+use kernels::threads::{NodeChoice, num_nodes};
 use kernels::{
     Arithmetic, Backend, Cpu, CpuError, CpuOptions, DeviceInfo, DeviceLimits, Isa, KvDtype, KvShape, Reference,
     WeightClass,
@@ -60,6 +61,8 @@ const TOKENS_EACH: usize = 1024;
 pub struct EngineOptions {
     /// Threads that compute; `None`: every core the process may use.
     pub threads: Option<usize>,
+    /// Memory nodes that weights, KV cache and threads are split over. Tokens do not depend on it.
+    pub nodes: NodeChoice,
     /// Force an instruction set below the best one; `None`: the best.
     pub isa: Option<Isa>,
     /// Order of sums of 16-bit products; `None`: the one that is fastest here. Tokens depend on it.
@@ -139,6 +142,7 @@ impl Default for EngineOptions {
     fn default() -> EngineOptions {
         EngineOptions {
             threads: None,
+            nodes: NodeChoice::AsFound,
             isa: None,
             arithmetic: None,
             weights: WeightClass::Bf16,
@@ -502,10 +506,10 @@ impl Calibrating<'_> {
     /// The result's name, and the file that it is kept in.
     fn place(&self) -> Option<Place> {
         let Calibrating { calibration, options, device, room, config } = self;
-        let DeviceInfo { kernels, threads, .. } = device;
+        let DeviceInfo { kernels, threads, nodes, .. } = device;
         let (machine, weights, keys) = (&calibration.machine, options.weights.name(), options.kv_dtype.name());
         let arithmetic = options.arithmetic().name();
-        let what = format!("{machine} {kernels} {arithmetic} {threads} {weights} {} {keys}", options.as_stored);
+        let what = format!("{machine} {kernels} {arithmetic} {threads} {nodes} {weights} {} {keys}", options.as_stored);
         let version = env!("CARGO_PKG_VERSION");
         let key = kept::key(&format!("{version} {what} {} {config:?}", room.name()));
         let path = kept::place(calibration.directory.as_deref()?, &key, "cost");
@@ -541,7 +545,7 @@ impl EngineOptions {
             block_size: self.block_size,
         };
         let calibration = self.calibration.as_ref()?;
-        let device = &DeviceInfo::cpu(isa, threads);
+        let device = &DeviceInfo { nodes: num_nodes(self.nodes, threads), ..DeviceInfo::cpu(isa, threads) };
         let Place { key, path } = Calibrating { calibration, options: self, device, room: &room, config }.place()?;
         calibrate::read(&path, &key).map(|Kept { cost, is_sure }| (cost, is_sure))
     }
@@ -835,7 +839,8 @@ fn load_model(
         let runner = model::load(Reference::of(arithmetic), checkpoint, &load, progress)?;
         return boxed(runner, checkpoint, arithmetic, draft, &load);
     }
-    let cpu = Cpu::new(CpuOptions { threads: options.threads, isa: Some(isa), arithmetic: Some(arithmetic) })?;
+    let EngineOptions { threads, nodes, .. } = *options;
+    let cpu = Cpu::new(CpuOptions { threads, isa: Some(isa), arithmetic: Some(arithmetic), nodes })?;
     boxed(model::load(cpu, checkpoint, &load, progress)?, checkpoint, arithmetic, draft, &load)
 }
 

@@ -117,12 +117,13 @@ impl Device for Cpu {
             Isa::Amx if self.arithmetic == Arithmetic::Pairs => " (int8 tiles, bf16 vectors)",
             Isa::Amx => " (int8 and bf16 tiles)",
         };
-        let threads = self.threads();
-        format!("{}{detail}, {threads} thread{}", self.isa.name(), if threads == 1 { "" } else { "s" })
+        let (threads, nodes) = (self.threads(), self.pool.nodes().len());
+        let on = if nodes == 1 { String::new() } else { format!(" on {nodes} memory nodes") };
+        format!("{}{detail}, {threads} thread{}{on}", self.isa.name(), if threads == 1 { "" } else { "s" })
     }
 
     fn info(&self) -> DeviceInfo {
-        DeviceInfo::cpu(self.isa, self.threads())
+        DeviceInfo { nodes: self.pool.nodes().len(), ..DeviceInfo::cpu(self.isa, self.threads()) }
     }
 
     fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {

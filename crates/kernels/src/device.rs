@@ -19,12 +19,14 @@ pub struct DeviceInfo {
     pub kernels: String,
     /// Threads of this process that compute.
     pub threads: usize,
+    /// Memory nodes that they are on.
+    pub nodes: usize,
 }
 
 impl DeviceInfo {
-    /// A CPU with these instructions.
+    /// A CPU with these instructions and one memory node.
     pub fn cpu(isa: Isa, threads: usize) -> DeviceInfo {
-        DeviceInfo { kind: "CPU", kernels: isa.name().to_owned(), threads }
+        DeviceInfo { kind: "CPU", kernels: isa.name().to_owned(), threads, nodes: 1 }
     }
 }
 

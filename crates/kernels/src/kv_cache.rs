@@ -231,7 +231,7 @@ impl KvCache {
     }
 
     /// The same, each node's heads ([`Nodes::part`]) in memory of that node. Panics like it.
-    pub(crate) fn on(nodes: &Nodes, shape: KvShape) -> Result<KvCache, OutOfMemory> {
+    pub fn on(nodes: &Nodes, shape: KvShape) -> Result<KvCache, OutOfMemory> {
         assert!(shape.block_size > 0 && shape.block_size.is_multiple_of(VALUE_PAGE), "{shape:?}");
         assert!(shape.head_dim > 0 && shape.head_dim.is_multiple_of(16), "{shape:?}");
         let part = |node: usize| {

@@ -66,6 +66,27 @@ pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> R
     })
 }
 
+/// What memory nodes deliver. Bytes per second.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeLimits {
+    /// To the threads of each node from their own memory, while the others rest.
+    pub alone: Vec<f64>,
+    /// To the threads of the first from the memory of the second.
+    pub neighbour: f64,
+}
+
+/// Measures for about `seconds`; `None` where there is one node.
+pub fn measure_nodes(pool: &Pool, seconds: f64) -> Result<Option<NodeLimits>, OutOfMemory> {
+    let nodes = pool.nodes().len();
+    if nodes < 2 {
+        return Ok(None);
+    }
+    let readable = Readable::of(pool)?;
+    let budget = Duration::from_secs_f64(seconds / (nodes + 1) as f64);
+    let rate = |readers, memory| readable.of_neighbour(pool, readers, memory, budget).rate;
+    Ok(Some(NodeLimits { alone: (0..nodes).map(|node| rate(node, node)).collect(), neighbour: rate(0, 1) }))
+}
+
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
@@ -119,6 +140,18 @@ mod tests {
     use super::*;
     #[cfg(target_arch = "x86_64")]
     use crate::isa::Avx512Bf16;
+    use crate::threads::NodeChoice;
+
+    #[test]
+    fn nodes_are_read_alone_and_by_their_neighbour() {
+        let on = |nodes| Pool::on(2, NodeChoice::Imagined(nodes)).unwrap();
+        assert_eq!(measure_nodes(&on(1), 0.02).unwrap(), None);
+        let NodeLimits { alone, neighbour } = measure_nodes(&on(2), 0.05).unwrap().unwrap();
+        assert_eq!(alone.len(), 2);
+        assert!(alone.iter().chain([&neighbour]).all(|rate| rate.is_finite() && *rate > 0.0), "{alone:?} {neighbour}");
+        let limits = measure(&on(2), Isa::best(), Arithmetic::best(), 0.05).unwrap();
+        assert!(limits.read_bandwidth > 0.0, "{limits:?}");
+    }
 
     #[test]
     fn every_limit_is_positive_and_named() {

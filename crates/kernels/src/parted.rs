@@ -49,7 +49,9 @@ impl Parted {
     pub(crate) fn piece(&self, index: usize) -> &[u8] {
         let part = match &self.parts[..] {
             [one] => one,
-            parts => parts.iter().rev().find(|part| part.first <= index && !part.bytes.is_empty()).expect("a part has it"),
+            parts => {
+                parts.iter().rev().find(|part| part.first <= index && !part.bytes.is_empty()).expect("a part has it")
+            }
         };
         &part.bytes[(index - part.first) * self.piece_bytes..][..self.piece_bytes]
     }

@@ -30,7 +30,7 @@ mod sync;
 
 pub use cpus::{default_threads, max_threads};
 pub use lost::LostTime;
-pub use nodes::{NodeChoice, NodeCores, Nodes, memory_nodes};
+pub use nodes::{NodeChoice, NodeCores, Nodes, memory_nodes, num_nodes};
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -7,7 +7,7 @@ mod emulator;
 use kernels::attention::{attend, attend_with_tiles};
 use kernels::isa::{Amx, Avx512};
 use kernels::kv_cache::KvPlace;
-use kernels::threads::{Pool, max_threads};
+use kernels::threads::{NodeChoice, Pool, max_threads};
 use kernels::{Arithmetic, Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -709,6 +709,39 @@ fn the_cache_keeps_what_was_stored_and_copies_blocks() {
                 let close = if dtype == KvDtype::Bf16 { 0.0 } else { 4.0 };
                 assert!((got.0 - want.0).abs() <= close && (got.1 - want.1).abs() <= close, "{got:?} for {want:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_block_has_the_same_bytes_on_any_number_of_memory_nodes() {
+    for dtype in KvDtype::ALL {
+        let shape = KvShape { dtype, layers: 2, blocks: 3, block_size: 32, num_kv_heads: 3, head_dim: 32 };
+        let caches = [(1, 1), (2, 2), (3, 3), (5, 4)].map(|(threads, nodes)| {
+            let pool = Pool::on(threads, NodeChoice::Imagined(nodes)).unwrap();
+            let mut kv = KvCache::on(pool.nodes(), shape).unwrap();
+            let mut random = Random(11);
+            for (layer, slot) in (0..2).flat_map(|layer| (0..64).map(move |slot| (layer, slot))) {
+                for kv_head in 0..3 {
+                    kv.store(KvPlace { layer, slot, kv_head }, &random.numbers(32), &random.numbers(32));
+                }
+            }
+            kv.copy_blocks(&[(0, 2)]);
+            kv
+        });
+        let read = |kv: &KvCache, block| {
+            let mut bytes = vec![0; shape.block_bytes()];
+            kv.read_block(block, &mut bytes);
+            bytes
+        };
+        for block in 0..3 {
+            assert!(caches.iter().all(|kv| read(kv, block) == read(&caches[0], block)), "{dtype:?}, block {block}");
+        }
+        // What one wrote another takes.
+        for mut kv in caches {
+            let other = read(&kv, 1);
+            kv.write_block(0, &other);
+            assert_eq!((read(&kv, 0), read(&kv, 1)), (other.clone(), other));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use engine::{Calibration, DefaultTarget, Engine, EngineOptions, Speculation, StartError, Starting, SwapDisk};
+use kernels::threads::NodeChoice;
 use kernels::{Arithmetic, DeviceLimits, Isa, KvDtype, WeightClass};
 use model::{AdapterRoom, GenerationSettings, ModelConfig};
 use text::chat_template::TemplateSettings;
@@ -29,6 +30,8 @@ pub struct ModelSettings {
     pub arithmetic: Option<Arithmetic>,
     /// Threads that compute; `None`: one per core that the process may use.
     pub threads: Option<usize>,
+    /// Memory nodes that they are on.
+    pub nodes: NodeChoice,
     /// Where packed weights and measured steps are kept between starts; `None`: nowhere.
     pub cache: Option<PathBuf>,
 }
@@ -247,6 +250,7 @@ impl Settings {
             adapters: asked.adapters,
             adapter_room: AdapterRoom { slots, max_rank: asked.max_adapter_rank },
             threads: asked.model.threads,
+            nodes: asked.model.nodes,
             isa: asked.isa,
             arithmetic: asked.model.arithmetic,
             weights: chosen.class,

@@ -73,6 +73,14 @@ fn first_blocks(num: usize) -> Vec<u32> {
 
 /// Runs `check` on every backend, instruction set and thread count, for every checkpoint and weight class.
 fn everywhere(check: impl Fn(&Case<'_>, &mut dyn Forward)) {
+    // Plain loops on one thread are what the reference is.
+    let threads = |isa| if isa == Isa::Scalar { 2..=2 } else { 1..=2 };
+    let ways = Isa::available().into_iter().flat_map(|isa| threads(isa).map(move |threads| (isa, threads, 1)));
+    on_each(true, &ways.collect::<Vec<_>>(), check);
+}
+
+/// On CPUs of instruction set, threads and memory nodes, and on the reference itself.
+fn on_each(reference: bool, ways: &[(Isa, usize, usize)], check: impl Fn(&Case<'_>, &mut dyn Forward)) {
     // One at a time: a pool's threads are pinned and spin, and several pools on the same cores only wait for each
     // other.
     static ALONE: Mutex<()> = Mutex::new(());
@@ -94,15 +102,31 @@ fn everywhere(check: impl Fn(&Case<'_>, &mut dyn Forward)) {
                 model,
             );
         };
-        on("Reference".to_string(), &mut load_with_kv(Reference::of(*arithmetic), &files, *class, *kv_dtype));
-        for isa in Isa::available() {
-            // Plain loops on one thread are what the reference is.
-            for threads in if isa == Isa::Scalar { 2..=2 } else { 1..=2 } {
-                let name = format!("{} with {threads} threads", isa.name());
-                on(name, &mut load_with_kv(cpu_of(Some(isa), threads, *arithmetic), &files, *class, *kv_dtype));
-            }
+        if reference {
+            on("Reference".to_string(), &mut load_with_kv(Reference::of(*arithmetic), &files, *class, *kv_dtype));
+        }
+        for &(isa, threads, nodes) in ways {
+            let name = format!("{} with {threads} threads on {nodes} nodes", isa.name());
+            on(name, &mut load_with_kv(cpu_on(nodes, isa, threads, *arithmetic), &files, *class, *kv_dtype));
         }
     }
+}
+
+#[test]
+fn on_any_number_of_memory_nodes() {
+    // More threads than some machines have cores, more nodes than some models have kv heads, and nodes of unlike size.
+    let of_best = [(1, 1), (2, 2), (3, 2), (3, 3), (7, 4)].map(|(threads, nodes)| (Isa::best(), threads, nodes));
+    let others = Isa::available().into_iter().filter(|&isa| isa != Isa::best() && isa != Isa::Scalar);
+    let ways: Vec<_> = of_best.into_iter().chain(others.map(|isa| (isa, 3, 2))).collect();
+    on_each(false, &ways, |case, model| {
+        let table = first_blocks(BLOCKS);
+        // A prompt, tokens one at a time, and a chunk across the border of an attention split.
+        for rows in [0..250, 250..251, 251..252, 252..LEN] {
+            let mut batch = Batch::default();
+            push(&mut batch, case.prompt, rows.clone(), &table, Wanted::All);
+            case.check(rows.start, &run(model, &batch), "split over nodes");
+        }
+    });
 }
 
 #[test]

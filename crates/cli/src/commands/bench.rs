@@ -182,8 +182,9 @@ impl Subject {
             let loaded = model::load(Reference::of(arithmetic), checkpoint, &options, &mut progress);
             Box::new(noted(loaded.map_err(|error| models::load_failure(checkpoint, &error))?))
         } else {
-            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa), arithmetic: Some(arithmetic) })
-                .map_err(Failure::usage)?;
+            let (threads, isa, arithmetic) = (Some(threads), Some(isa), Some(arithmetic));
+            let cpu = CpuOptions { threads, isa, arithmetic, nodes: flags.nodes() };
+            let cpu = Cpu::new(cpu).map_err(Failure::usage)?;
             let loaded = model::load(cpu, checkpoint, &options, &mut progress);
             Box::new(noted(loaded.map_err(|error| models::load_failure(checkpoint, &error))?))
         };

@@ -3,7 +3,8 @@
 
 use checkpoint::{Checkpoint, LoadError};
 use kernels::disturbed::QueueWait;
-use kernels::limits::Limits;
+use kernels::limits::{Limits, NodeLimits, measure_nodes};
+use kernels::threads::Pool;
 use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
 use launch::machine;
 use model::{Batch, Forward, KvBudget, LoadOptions, Span};
@@ -18,6 +19,9 @@ use crate::{environment, models};
 /// Below this much free memory nothing but the built-in model fits.
 const LITTLE_MEMORY: u64 = 1 << 30;
 
+/// For how long memory nodes are measured, where there are several.
+const NODE_SECONDS: f64 = 1.0;
+
 /// Runs the command. Ends with exit code 1 if something is missing.
 pub(crate) fn doctor(flags: &DoctorFlags) -> Result<(), Failure> {
     let threads = flags.threads.unwrap_or_else(threads::default_threads);
@@ -31,6 +35,8 @@ pub(crate) fn doctor(flags: &DoctorFlags) -> Result<(), Failure> {
 struct Diagnosis {
     threads: usize,
     limits: Limits,
+    /// Of several memory nodes.
+    node_limits: Option<NodeLimits>,
     /// Instruction sets and whether the built-in model gives the bits of the definition with them.
     checks: Vec<(Isa, bool)>,
     problems: Vec<String>,
@@ -39,6 +45,8 @@ struct Diagnosis {
 impl Diagnosis {
     fn of(threads: usize, limits: Limits) -> Result<Diagnosis, Failure> {
         let checks = self_check(threads)?;
+        let pool = Pool::new(threads).map_err(Failure::usage)?;
+        let node_limits = measure_nodes(&pool, NODE_SECONDS).map_err(|error| models::without_memory(&error))?;
         let mut problems = Vec::new();
         if Isa::best() == Isa::Scalar {
             problems.push("this CPU has no AVX2: everything runs on the reference path, many times slower".to_string());
@@ -53,7 +61,7 @@ impl Diagnosis {
         if let Some(cache) = environment::variables().hub_cache().filter(|cache| !machine::can_write(cache)) {
             problems.push(format!("the model cache {} cannot be written to", cache.display()));
         }
-        Ok(Diagnosis { threads, limits, checks, problems })
+        Ok(Diagnosis { threads, limits, node_limits, checks, problems })
     }
 
     fn json(&self) -> Value {
@@ -77,6 +85,9 @@ impl Diagnosis {
             "threads": self.threads,
             "thread_waits": counts_waits(),
             "numa_nodes": machine::numa_nodes(),
+            "node_limits": self.node_limits.as_ref().map(|NodeLimits { alone, neighbour }| {
+                json!({ "alone_bytes_s": alone, "neighbour_bytes_s": neighbour })
+            }),
             "caches": caches.collect::<Vec<_>>(),
             "memory_bytes": memory.map(|(total, _)| total),
             "memory_available_bytes": memory.map(|(_, available)| available),
@@ -142,6 +153,11 @@ impl Diagnosis {
         );
         let limits = &self.limits;
         line("limits", format!("memory  {} read", bandwidth(limits.read_bandwidth)));
+        if let Some(NodeLimits { alone, neighbour }) = &self.node_limits {
+            let alone: Vec<_> = alone.iter().map(|&rate| bandwidth(rate)).collect();
+            let neighbour = bandwidth(*neighbour);
+            line("", format!("nodes   {} read alone, {neighbour} from a neighbour", alone.join(", ")));
+        }
         if limits.cache_bytes > 0 {
             let (rate, size) = (bandwidth(limits.cache_bandwidth), bytes(limits.cache_bytes as u64));
             line("", format!("cache   {rate} read, where weights fit into {size}"));
@@ -188,8 +204,9 @@ fn self_check(threads: usize) -> Result<Vec<(Isa, bool)>, Failure> {
     for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Scalar) {
         let mut same = true;
         for ((arithmetic, options), defined) in cases.as_flattened().iter().zip(&defined) {
-            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa), arithmetic: Some(*arithmetic) })
-                .map_err(Failure::usage)?;
+            let (threads, isa, arithmetic) = (Some(threads), Some(isa), Some(*arithmetic));
+            let cpu = CpuOptions { threads, isa, arithmetic, ..CpuOptions::default() };
+            let cpu = Cpu::new(cpu).map_err(Failure::usage)?;
             same &= logits(model::load(cpu, &checkpoint, options, &mut |_| {}), &checkpoint)? == *defined;
         }
         checks.push((isa, same));

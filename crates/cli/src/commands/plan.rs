@@ -132,6 +132,7 @@ fn settings(flags: &PlanFlags) -> Settings {
         arithmetic: flags.arithmetic.arithmetic(),
         threads: flags.threads,
         cache: environment::variables().packed_cache,
+        ..ModelSettings::default()
     };
     let max_num_batched_tokens = Some(ROWS_HERE);
     Settings { max_num_batched_tokens, calibrate: Calibrate::Kept, ..models::settings_of(model) }

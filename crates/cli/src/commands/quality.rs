@@ -290,9 +290,10 @@ impl Pair {
         flags: &QualityFlags,
         options: &LoadOptions,
     ) -> Result<Pair, Failure> {
-        let threads = flags.model.threads;
+        let (threads, nodes) = (flags.model.threads, flags.model.nodes());
         let arithmetic = flags.model.arithmetic.arithmetic();
-        let cpu = || Cpu::new(CpuOptions { threads, isa: None, arithmetic }).map_err(Failure::usage);
+        let cpu =
+            || Cpu::new(CpuOptions { threads, arithmetic, nodes, ..CpuOptions::default() }).map_err(Failure::usage);
         let exact = Float32::new(threads).map_err(Failure::usage)?;
         let load_failure = |error| models::load_failure(checkpoint, &error);
         let bar = Progress::new("loading float32");

@@ -1,6 +1,7 @@
 //! Flags that several verbs have: which model, and how it is held in memory.
 
 use clap::{Args, ValueEnum};
+use kernels::threads::NodeChoice;
 use load::{Api, Target};
 
 use super::values::positive;
@@ -31,10 +32,21 @@ pub(crate) struct ModelFlags {
     /// Threads that compute. Default: one per physical core that this process may use.
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
+    /// Take the machine for one with a single memory node. Otherwise weights, keys and values lie on the nodes whose
+    /// cores compute with them: the fewest nodes that have a core for each thread. Answers are the same.
+    #[arg(long)]
+    pub(crate) no_numa: bool,
     /// Neither use nor keep packed weights on disk, nor the small results beside them. They make the next start faster
     /// and take the room of the weights in memory; `doctor` says where they are.
     #[arg(long)]
     pub(crate) no_packed_cache: bool,
+}
+
+impl ModelFlags {
+    /// `--no-numa`.
+    pub(crate) fn nodes(&self) -> NodeChoice {
+        if self.no_numa { NodeChoice::One } else { NodeChoice::AsFound }
+    }
 }
 
 /// `--weights`.

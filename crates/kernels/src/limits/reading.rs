@@ -5,7 +5,7 @@ use super::series::{Figure, Series, Threads};
 #[cfg(target_arch = "x86_64")]
 use crate::isa::{Avx2, Avx512};
 use crate::mem::{Buffer, OutOfMemory};
-use crate::threads::{Pool, share};
+use crate::threads::{Nodes, Pool, share};
 use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::sync::{Mutex, PoisonError};
@@ -14,6 +14,10 @@ use std::time::Duration;
 /// Ways to read: streams that a thread reads side by side (more pages in flight than one stream's prefetcher opens),
 /// and whether it asks for lines ahead. No way is the best on every CPU.
 const WAYS: [(usize, bool); 3] = [(2, false), (4, false), (4, true)];
+
+/// Words of a cache line, and its bytes.
+const WORDS: usize = 8;
+const LINE: usize = WORDS * size_of::<u64>();
 
 /// Taken where the size of the caches is not known.
 const UNKNOWN_CACHE: usize = 64 << 20;
@@ -25,7 +29,10 @@ const MOST_ROUNDS: usize = 1 << 20;
 
 /// Memory for one measurement of reading.
 pub(super) struct Readable {
-    lines: Buffer<u64>,
+    /// By memory node.
+    parts: Vec<Buffer<u64>>,
+    /// 64 bytes each, of all parts.
+    num_lines: usize,
     /// Bytes that the caches of the pool's cores hold; 0: unknown.
     pub(super) cache_bytes: usize,
 }
@@ -37,64 +44,111 @@ impl Readable {
         let caches = if cache_bytes > 0 { cache_bytes } else { UNKNOWN_CACHE };
         let most = usize::try_from(available_memory() / 4).unwrap_or(usize::MAX);
         let mut bytes = (4 * caches).clamp(256 << 20, 1 << 30).min(most).max(SMALLEST);
-        let mut lines = loop {
-            match Buffer::<u64>::zeroed(bytes / 8) {
-                Ok(buffer) => break buffer,
+        let nodes = pool.nodes();
+        let on_nodes = |bytes: usize| -> Result<Vec<Buffer<u64>>, OutOfMemory> {
+            let part = |node| Buffer::<u64>::zeroed_on(nodes.id(node), nodes.part(bytes / LINE, node).len() * WORDS);
+            (0..nodes.len()).map(part).collect()
+        };
+        let mut parts = loop {
+            match on_nodes(bytes) {
+                Ok(parts) => break parts,
                 Err(error) if bytes == SMALLEST => return Err(error),
                 Err(_) => {}
             }
             bytes = (bytes / 2).max(SMALLEST);
         };
         // Pages that were never written would all be the same page of zeros.
-        let words = lines.len().div_ceil(pool.threads());
-        let parts: Vec<_> = lines.chunks_mut(words).map(Mutex::new).collect();
+        let mut shares = Vec::new();
+        for (node, part) in parts.iter_mut().enumerate() {
+            let threads = nodes.threads_of(node).len();
+            let words = part.len().div_ceil(threads).max(1);
+            let own = shares.len();
+            shares.extend(part.chunks_mut(words).map(|share| Mutex::new(Some(share))));
+            shares.resize_with(own + threads, || Mutex::new(None));
+        }
         pool.run(&|thread| {
-            if let Some(part) = parts.get(thread) {
-                let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
-                part.iter_mut().step_by(4096 / 8).for_each(|word| *word = 1);
+            if let Some(share) = &mut *shares[thread].lock().unwrap_or_else(PoisonError::into_inner) {
+                share.iter_mut().step_by(4096 / 8).for_each(|word| *word = 1);
             }
         });
-        drop(parts);
-        Ok(Readable { lines, cache_bytes })
+        drop(shares);
+        let num_lines = parts.iter().map(|part| part.len() / WORDS).sum();
+        Ok(Readable { parts, num_lines, cache_bytes })
     }
 
-    /// What memory delivers.
-    fn lines(&self) -> &[[u64; 8]] {
-        self.lines.as_chunks::<8>().0
+    /// What a thread reads of `size` lines from the line `at` on: its share of what lies on its node.
+    fn own(&self, pool: &Pool, thread: usize, at: usize, size: usize) -> &[[u64; WORDS]] {
+        let nodes = pool.nodes();
+        let node = nodes.of_thread(thread);
+        let threads = nodes.threads_of(node);
+        self.of_node(nodes, node, at, size, thread - threads.start, threads.len())
+    }
+
+    /// Share `index` of `of` of what lies on a node.
+    fn of_node(&self, nodes: &Nodes, node: usize, at: usize, size: usize, index: usize, of: usize) -> &[[u64; WORDS]] {
+        let lines = self.parts[node].as_chunks::<WORDS>().0;
+        let first = nodes.part(at, node).len().min(lines.len());
+        let lines = &lines[first..(first + nodes.part(size, node).len()).min(lines.len())];
+        &lines[share(lines.len(), of, index)]
     }
 
     /// Bytes per second from memory: many short passes, each over the next part, so that what is read was read long
     /// ago.
     pub(super) fn of_memory(&self, pool: &Pool, budget: Duration) -> Figure {
-        let lines = self.lines();
-        let (mut pass, mut at) = (0, 0);
-        rate(pool, budget, Series::new(Threads::Share, FIRST_LINES.min(lines.len() / 2), lines.len() / 2), |size| {
-            if at + size > lines.len() {
-                at = 0;
+        self.in_passes(pool, budget, self.num_lines, |thread, at, size| self.own(pool, thread, at, size))
+    }
+
+    /// The same of the threads of one node that read what lies on another, or on their own.
+    pub(super) fn of_neighbour(&self, pool: &Pool, readers: usize, memory: usize, budget: Duration) -> Figure {
+        let nodes = pool.nodes();
+        let (threads, lines) = (nodes.threads_of(readers), self.parts[memory].len() / WORDS);
+        self.in_passes(pool, budget, lines, |thread, at, size| match threads.contains(&thread) {
+            true => {
+                let lines = &self.parts[memory].as_chunks::<WORDS>().0[at..at + size];
+                &lines[share(size, threads.len(), thread - threads.start)]
             }
-            let (part, way) = (&lines[at..at + size], WAYS[pass % WAYS.len()]);
-            (pass, at) = (pass + 1, at + size);
+            false => &[],
+        })
+    }
+
+    /// Passes over a window that moves through `num_lines`; `part`: what a thread reads of a window.
+    fn in_passes<'a>(
+        &'a self,
+        pool: &Pool,
+        budget: Duration,
+        num_lines: usize,
+        part: impl Fn(usize, usize, usize) -> &'a [[u64; WORDS]] + Copy + Sync + 'a,
+    ) -> Figure {
+        let (mut pass, mut window) = (0, 0);
+        rate(pool, budget, Series::new(Threads::Share, FIRST_LINES.min(num_lines / 2), num_lines / 2), |size| {
+            if window + size > num_lines {
+                window = 0;
+            }
+            let (at, way) = (window, WAYS[pass % WAYS.len()]);
+            (pass, window) = (pass + 1, window + size);
             let run = move |thread: usize| {
-                black_box(read(&part[share(part.len(), pool.threads(), thread)], way));
+                black_box(read(part(thread, at, size), way));
             };
-            (size_of_val(part) as f64, Box::new(run) as Box<dyn Fn(usize) + Sync>)
+            ((size * LINE) as f64, Box::new(run) as Box<dyn Fn(usize) + Sync>)
         })
     }
 
     /// Bytes per second from the last cache: half of what it holds, again and again. `None` where its size is not
     /// known, or as large as the memory for it.
     pub(super) fn of_last_cache(&self, pool: &Pool, budget: Duration) -> Option<Figure> {
-        let half = self.cache_bytes / 2 / size_of::<[u64; 8]>();
-        let part = self.lines().get(..half).filter(|part| !part.is_empty())?;
+        let half = self.cache_bytes / 2 / LINE;
+        if half == 0 || half > self.num_lines {
+            return None;
+        }
         let mut pass = 0;
         Some(rate(pool, budget, Series::new(Threads::Share, 1, MOST_ROUNDS), |rounds| {
             let way = WAYS[pass % WAYS.len()];
             pass += 1;
             let run = move |thread: usize| {
-                let mine = &part[share(part.len(), pool.threads(), thread)];
+                let mine = self.own(pool, thread, 0, half);
                 (0..rounds).for_each(|_| _ = black_box(read(black_box(mine), way)));
             };
-            ((rounds * size_of_val(part)) as f64, Box::new(run) as Box<dyn Fn(usize) + Sync>)
+            ((rounds * half * LINE) as f64, Box::new(run) as Box<dyn Fn(usize) + Sync>)
         }))
     }
 }

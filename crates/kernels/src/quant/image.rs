@@ -165,6 +165,7 @@ mod tests {
     use super::*;
     use crate::isa::Isa;
     use crate::quant::{Int4Source, RowSource};
+    use crate::threads::NodeChoice;
 
     fn packed(class: WeightClass, shape: MatrixShape) -> PackedMatrix {
         let rows = |row: usize, to: &mut [f32]| {
@@ -176,7 +177,9 @@ mod tests {
 
     #[test]
     fn an_image_gives_the_matrix_back() {
-        let pool = Pool::new(crate::threads::max_threads().min(2)).unwrap();
+        // On one memory node and on several, some of them without a strip.
+        let on = |threads, nodes| Some(Pool::on(threads, NodeChoice::Imagined(nodes)).unwrap());
+        let pools = [None, on(1, 1), on(2, 1), on(2, 2), on(5, 3)];
         for class in [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4] {
             for (out_features, in_features) in [(1, 1), (33, 65), (100, 200)] {
                 let shape = MatrixShape { out_features, in_features };
@@ -192,8 +195,8 @@ mod tests {
                     assert!(whole(at) && whole(at + out.len() as u64), "{class:?} {shape:?}: a part of a piece");
                     out.copy_from_slice(&image[at as usize..][..out.len()]);
                 };
-                for pool in [None, Some(&pool)] {
-                    let back = PackedMatrix::restore(pool, shape, class, &ByteSource(&source)).unwrap();
+                for pool in &pools {
+                    let back = PackedMatrix::restore(pool.as_ref(), shape, class, &ByteSource(&source)).unwrap();
                     assert_eq!(back.image().unwrap().pieces().concat(), image, "{class:?} {shape:?}");
                     assert_eq!(back.levels(), matrix.levels());
                 }

@@ -68,6 +68,11 @@ pub fn memory_nodes() -> Vec<NodeCores> {
     nodes
 }
 
+/// On how many memory nodes a pool of so many threads would be.
+pub fn num_nodes(choice: NodeChoice, threads: usize) -> usize {
+    Nodes::place(choice, &memory_nodes(), threads).0.len()
+}
+
 /// Number and cores of each node, by number.
 fn nodes_of_system() -> Vec<(u32, Vec<usize>)> {
     let Ok(entries) = std::fs::read_dir("/sys/devices/system/node") else { return Vec::new() };
@@ -156,7 +161,7 @@ impl Nodes {
     }
 
     /// The node of a thread.
-    pub(super) fn of_thread(&self, thread: usize) -> usize {
+    pub(crate) fn of_thread(&self, thread: usize) -> usize {
         (0..self.len()).find(|&node| thread < self.first_threads[node + 1]).unwrap_or(0)
     }
 

@@ -4,6 +4,7 @@
 pub(crate) mod gguf;
 
 use checkpoint::{Checkpoint, LoadError, Source};
+use kernels::threads::NodeChoice;
 use kernels::{Arithmetic, Backend, Cpu, CpuOptions, Isa, KvDtype, WeightClass};
 use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span};
 use std::ops::Range;
@@ -78,6 +79,12 @@ pub(crate) fn load_with_kv<B: Backend>(
 
 pub(crate) fn cpu(isa: Option<Isa>, threads: usize) -> Cpu {
     cpu_of(isa, threads, Arithmetic::best())
+}
+
+/// On memory nodes that there need not be.
+pub(crate) fn cpu_on(nodes: usize, isa: Isa, threads: usize, arithmetic: Arithmetic) -> Cpu {
+    let nodes = NodeChoice::Imagined(nodes);
+    Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa), arithmetic: Some(arithmetic), nodes }).unwrap()
 }
 
 /// The same in an arithmetic.
