@@ -338,7 +338,9 @@ impl Engine {
     /// Queues all of the requests or none, so that the same step may begin with all of them.
     pub fn submit_together(&self, requests: Vec<ValidatedRequest>) -> Result<Vec<Stream>, SubmitError> {
         let Inner { shared, commands, .. } = &*self.0;
-        if shared.draining.load(Ordering::Relaxed) || shared.dead.load(Ordering::Relaxed) {
+        // What was begun before goes on, and the rounds of a search were.
+        let is_new = requests.iter().any(|request| !request.is_round);
+        if is_new && shared.draining.load(Ordering::Relaxed) || shared.dead.load(Ordering::Relaxed) {
             return Err(SubmitError::ShuttingDown);
         }
         let (at, held) = self.0.clock.now_and_held();

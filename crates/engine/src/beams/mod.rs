@@ -33,6 +33,7 @@ pub struct BeamSearch {
     engine: Arc<dyn Observe>,
     request: ValidatedRequest,
     search: Search,
+    /// So many of the likeliest tokens are asked for behind each beam.
     candidates: u32,
     first: Stream,
     outlet: Outlet,
@@ -57,7 +58,10 @@ impl BeamSearch {
             stop_token_ids: request.stop.stop_token_ids.clone(),
             logprobs: request.sampling.logprobs.map(|shown| shown as usize),
         };
-        let candidates = terms.candidates().min(engine.model().config.vocab_size) as u32;
+        let candidates = terms.likeliest().min(engine.model().config.vocab_size) as u32;
+        if engine.health().draining {
+            return Err(SubmitError::ShuttingDown);
+        }
         let began = (engine.now(), engine.held());
         let first = engine.submit(request.round(&[], candidates))?;
         let (outlet, stream) = Stream::open(first.id(), request.prompt.clone());

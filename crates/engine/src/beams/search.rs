@@ -55,10 +55,15 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// How many of the likeliest tokens behind a beam have to be known: twice the width, as in vLLM and transformers, and
-    /// so many that the stop tokens among them leave enough.
-    pub(super) fn candidates(&self) -> usize {
-        (2 * self.width).max(self.width + self.stop_token_ids.len()).max(self.logprobs.unwrap_or(0))
+    /// How many of the likeliest tokens behind a beam are looked at: twice the width, as in vLLM and transformers, and so
+    /// many that the stop tokens among them leave enough.
+    fn candidates(&self) -> usize {
+        (2 * self.width).max(self.width + self.stop_token_ids.len())
+    }
+
+    /// How many have to be known.
+    pub(super) fn likeliest(&self) -> usize {
+        self.candidates().max(self.logprobs.unwrap_or(0))
     }
 
     fn score(&self, sum: f64, answer_tokens: usize) -> f64 {
@@ -191,7 +196,7 @@ mod tests {
     fn run(seed: u64, terms: &Terms) -> (Vec<Complete>, usize) {
         let (mut search, mut rounds) = (Search::new(terms.clone()), 0);
         while !search.beams().is_empty() {
-            let behind = |beam: &Beam| likeliest(seed, &beam.tokens, terms.candidates());
+            let behind = |beam: &Beam| likeliest(seed, &beam.tokens, terms.likeliest());
             let likeliest: Vec<_> = search.beams().iter().map(behind).collect();
             search.advance(&likeliest);
             rounds += 1;
@@ -275,12 +280,21 @@ mod tests {
     }
 
     #[test]
-    fn log_probabilities_are_those_of_the_tokens() {
-        let terms = Terms { logprobs: Some(1), ..terms(3, 5, 1.0) };
-        for Complete { beam, .. } in run(5, &terms).0 {
-            assert_eq!(beam.logprobs.iter().map(|logprob| logprob.token).collect::<Vec<_>>(), beam.tokens);
-            let sum: f64 = beam.logprobs.iter().map(|logprob| f64::from(logprob.logprob)).sum();
-            assert!((sum - beam.sum).abs() < 1e-9 && beam.logprobs.iter().all(|logprob| logprob.top.len() == 1));
+    fn log_probabilities_are_those_of_the_tokens_and_change_none() {
+        for seed in 0..50 {
+            let plain = terms(3, 5, 1.0);
+            let answers = run(seed, &plain).0;
+            // Fewer than the search looks at, and more.
+            for shown in [0, 1, 9] {
+                let told = run(seed, &Terms { logprobs: Some(shown), ..plain.clone() }).0;
+                for (Complete { beam, .. }, plain) in told.iter().zip(&answers) {
+                    assert_eq!(beam.tokens, plain.beam.tokens, "seed {seed}, {shown} shown");
+                    assert_eq!(beam.logprobs.iter().map(|logprob| logprob.token).collect::<Vec<_>>(), beam.tokens);
+                    let sum: f64 = beam.logprobs.iter().map(|logprob| f64::from(logprob.logprob)).sum();
+                    assert!((sum - beam.sum).abs() < 1e-9);
+                    assert!(beam.logprobs.iter().all(|logprob| logprob.top.len() == shown));
+                }
+            }
         }
     }
 }

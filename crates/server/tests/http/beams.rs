@@ -289,6 +289,23 @@ fn a_search_ends_with_its_client() {
 }
 
 #[test]
+fn a_drain_waits_for_the_rounds_to_come() {
+    let mut host = Host::start();
+    let body = ask(4, 200, &json!({"ignore_eos": true}));
+    let whole = host.ask("/v1/completions", &body);
+    let done = host.engine.stats().finished_length;
+    let mut connection = host.connect();
+    let bytes = body.to_string();
+    connection.request("POST", "/v1/completions", &[("content-type", "application/json")], bytes.as_bytes());
+    wait("the search to go on", || host.engine.stats().finished_length > done + 8);
+    host.stop.drain();
+    wait("the drain to be seen", || host.engine.health().draining);
+    assert_eq!(host.post("/v1/completions", &body).status, 503, "no other one is begun");
+    assert_eq!(answers(&connection.answer().json()), answers(&whole));
+    host.join();
+}
+
+#[test]
 fn a_search_wider_than_the_queue_takes_turns() {
     let engine = EngineOptions { max_queued_requests: 2, ..small_engine() };
     let host = Host::with(engine, local_server());
