@@ -3,6 +3,7 @@
 //! ```text
 //! Required, Named    start: (thought)? calls              one call after the other, nothing else
 //! Auto               start: (thought)? text (call text)*  text is free up to a mark, behind which a call must follow
+//! Auto, one call     start: (thought)? text call?         which ends the answer
 //! ```
 //!
 //! Marks are written as text. Where the vocabulary has a special token for one, that token has to take part with its
@@ -45,9 +46,10 @@ pub enum Choice<'a> {
 impl Dialect {
     /// What an answer to a prompt with this end must look like, in the Lark of llguidance
     /// (<https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md>). `parallel`: whether more than one call
-    /// is wanted; with [`Choice::Auto`] it is about calls without text between them.
+    /// is wanted; if not, the first one ends the answer.
     ///
-    /// `None` if there is nothing to ask for: no dialect of calls, no such tool, or `Auto` without strict tools.
+    /// `None` if there is nothing to ask for: no dialect of calls, no such tool, or `Auto` without strict tools where
+    /// there may be several calls.
     pub fn grammar(&self, tools: &[Tool], choice: Choice<'_>, parallel: bool, prompt_end: &str) -> Option<String> {
         let calls = self.calls?;
         let tools: Vec<&Tool> = match choice {
@@ -55,7 +57,7 @@ impl Dialect {
             _ => tools.iter().collect(),
         };
         let is_auto = choice == Choice::Auto;
-        if tools.is_empty() || is_auto && !tools.iter().any(|tool| tool.strict) {
+        if tools.is_empty() || is_auto && parallel && !tools.iter().any(|tool| tool.strict) {
             return None;
         }
         let is_free = |tool: &Tool| is_auto && !tool.strict;
@@ -227,11 +229,15 @@ impl Lark {
         let mut all = vec!["FIRST".to_owned()];
         if !shape.opens.is_empty() {
             let marks = any_of(shape.opens.iter().copied());
-            let head = self.named_rule("[lazy]", &format!("/{ANY_TEXT}{marks}/"));
             self.line("HEAD", &format!("/{ANY_TEXT}{marks}/{but}"));
             let first = self.named_rule("[lazy]", "HEAD");
             let behind = &shape.behind;
-            all.push(format!("{first} {behind} ({head} {behind})* TEXT"));
+            let mut more = String::new();
+            if self.parallel {
+                let head = self.named_rule("[lazy]", &format!("/{ANY_TEXT}{marks}/"));
+                more = format!("({head} {behind})* TEXT");
+            }
+            all.push(format!("{first} {behind} {more}"));
         }
         for (begin, rest) in &shape.bare {
             // Lazy: it wins over text, which goes on.
@@ -271,7 +277,9 @@ impl Lark {
             ([], _) => String::new(),
             ([close, ..], [_]) => format!("SP? {}", quoted(close)),
             // It goes with one of the two.
-            ([close, ..], _) => format!("(SP? {})?", quoted(close)),
+            ([close, ..], _) if self.parallel => format!("(SP? {})?", quoted(close)),
+            // A single call is over without it.
+            _ => String::new(),
         };
         let body = if form.is_list { list.clone() } else { object.clone() };
         let behind = format!("SP? {body} {close}");
@@ -443,7 +451,8 @@ impl Lark {
         let call = self.rule(&either(calls));
         if is_auto {
             self.line("TEXT", &format!("/{ANY_TEXT}/"));
-            return self.line("start", &format!("{call}* TEXT"));
+            let start = if self.parallel { format!("{call}* TEXT") } else { format!("{call} | TEXT") };
+            return self.line("start", &start);
         }
         let end = self.until(&["<|end|>"]);
         let thought = format!("{end} \"<|start|>assistant\"");

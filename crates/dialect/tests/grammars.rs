@@ -58,6 +58,15 @@ impl Rule {
         assert!(end, "{answer:?} may not end\n{}", self.lark);
     }
 
+    /// Nothing can follow, as the server sees it: the end does not have to be chosen.
+    fn is_over_behind(&self, answer: &str) -> bool {
+        let mut matcher = self.fresh.deep_clone();
+        for byte in answer.bytes() {
+            matcher.consume_token(u32::from(byte)).unwrap_or_else(|error| panic!("{error}\n{}", self.lark));
+        }
+        matcher.is_stopped()
+    }
+
     #[track_caller]
     fn refuses(&self, answer: &str) {
         assert_ne!(self.walk(answer), (answer.len(), true), "{answer:?}\n{}", self.lark);
@@ -529,6 +538,34 @@ fn strict_tools_are_held_to_their_schemas_in_an_answer_that_is_free() {
         if !family.thought.is_empty() {
             rule.takes(&format!("{}Yes.", family.thought));
             rule.takes("Cut in a thought");
+            rule.takes(&format!("{}{text}{}", family.thought, family.now));
+        }
+    }
+}
+
+#[test]
+fn the_first_of_one_call_ends_an_answer_that_is_free() {
+    let factory = factory();
+    for family in families() {
+        let dialect = dialect(&family);
+        // Nothing is strict: that there is one call is all that is asked for.
+        let lark = dialect.grammar(&tools(false), Choice::Auto, false, family.prompt_end);
+        let rule = Rule::new(&factory, lark.expect("one call is less than several"));
+        let open = if family.prompt_end.ends_with("<think>\n") { family.thought } else { "" };
+        let text = if family.bare || family.calls == "openai" { "" } else { "Let me {see} [1].\n" };
+        for answer in ["Yes.", "", "{\"a\": 1} [1] <b> \u{1f98a}"] {
+            rule.takes(&format!("{open}{answer}"));
+        }
+        let call = format!("{open}{text}{}", family.now);
+        rule.takes(&call);
+        assert!(rule.is_over_behind(&call), "{}: {call:?} is complete\n{}", family.calls, rule.lark);
+        rule.takes(&format!("{open}{text}{}", family.note.0));
+        rule.refuses(&format!("{call} and more"));
+        if !family.two.is_empty() {
+            rule.refuses(&format!("{open}{text}{}", family.two));
+        }
+        if !family.thought.is_empty() {
+            rule.takes(&format!("{}Yes.", family.thought));
             rule.takes(&format!("{}{text}{}", family.thought, family.now));
         }
     }

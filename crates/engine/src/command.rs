@@ -11,8 +11,8 @@ use crate::output::Outlet;
 
 /// What other threads ask of the engine's.
 pub(crate) enum Command {
-    /// Take this request in.
-    Submit { id: RequestId, request: Box<ValidatedRequest>, arrived: Arrived, outputs: Outlet },
+    /// Take these requests in, all before the next step.
+    Submit(Vec<Submitted>),
     /// Its receiver is gone.
     Cancel(RequestId),
     /// Make no step, one step, or as many as there are; the answer says whether the engine is held from now on.
@@ -23,6 +23,14 @@ pub(crate) enum Command {
     Show,
     /// End every request with an error and leave.
     Stop,
+}
+
+/// A request that has a name and a place.
+pub(crate) struct Submitted {
+    pub(crate) id: RequestId,
+    pub(crate) request: Box<ValidatedRequest>,
+    pub(crate) arrived: Arrived,
+    pub(crate) outputs: Outlet,
 }
 
 /// How somebody who looks at the engine holds it.

@@ -320,9 +320,35 @@ pub struct ValidatedRequest {
     /// Its client wants to hear how far its prompt is read. Nothing that is computed depends on it, so no recording
     /// has it.
     pub(crate) progress: bool,
+    /// It is part of a search: nobody is promised its token, and nothing is learned from when it comes.
+    pub(crate) is_round: bool,
 }
 
 impl ValidatedRequest {
+    /// The request for the token behind `tail`, an answer so far, beside so many of the likeliest: one of a search.
+    pub(crate) fn round(&self, tail: &[TokenId], likeliest: u32) -> ValidatedRequest {
+        let sampling = SamplingParams { temperature: 0.0, logprobs: Some(likeliest), ..SamplingParams::default() };
+        ValidatedRequest {
+            prompt: self.prompt.iter().chain(tail).copied().collect(),
+            num_answers: 1,
+            stop: StopRules { max_tokens: 1, min_tokens: 0, stop_token_ids: Vec::new() },
+            stop_strings: Vec::new(),
+            include_stop_string: false,
+            sampling,
+            seed: Some(0),
+            of_prompt: OfPrompt::Nothing,
+            // A target is of the whole.
+            targets: Targets::default(),
+            speculate: false,
+            prediction: None,
+            rule: None,
+            receipt: false,
+            progress: false,
+            is_round: true,
+            ..self.clone()
+        }
+    }
+
     /// The request as it was let in, from a recording. What the door resolved then is checked again as if a caller had
     /// named it; what it took from elsewhere (the key's number, the server's targets, the tokens that end an answer) is
     /// the entry's own.
@@ -464,6 +490,7 @@ pub(crate) fn validate(
         rule,
         receipt: raw.receipt,
         progress: raw.progress,
+        is_round: false,
     })
 }
 

@@ -16,6 +16,7 @@
 
 mod accounts;
 mod adapters;
+mod beams;
 mod calibrate;
 #[cfg(test)]
 mod chaos;
@@ -75,6 +76,7 @@ use tokio::sync::oneshot;
 
 pub use accounts::{Ending, Timeline};
 pub use adapters::{AdapterError, AdapterInfo, Adapters};
+pub use beams::{BeamParams, BeamRounds, BeamSearch};
 pub use calibrate::{Calibrated, Calibration};
 pub use counters::{Exemplar, Histogram, Met, Predictions, Stats};
 pub use door::{
@@ -110,13 +112,14 @@ pub use work::PhaseWork;
 
 use crate::adapters::Use;
 use crate::clock::Clock;
-use crate::command::{Command, Hold};
+use crate::command::{Command, Hold, Submitted};
 use crate::core::Arrived;
 use crate::journal::Log;
 use crate::keeper::LiveTargets;
 use crate::quota::NoRoom;
 use crate::thread::Shared;
 use crate::verify::SpotCounts;
+use crate::waiting::Ticket;
 
 /// What is being served.
 #[derive(Debug)]
@@ -328,15 +331,44 @@ impl Engine {
 
     /// Queues a request. Returns at once; the answer comes through the stream.
     pub fn submit(&self, request: ValidatedRequest) -> Result<Stream, SubmitError> {
+        let mut streams = self.submit_together(vec![request])?;
+        Ok(streams.pop().expect("one for each request"))
+    }
+
+    /// Queues all of the requests or none, so that the same step may begin with all of them.
+    pub fn submit_together(&self, requests: Vec<ValidatedRequest>) -> Result<Vec<Stream>, SubmitError> {
         let Inner { shared, commands, .. } = &*self.0;
-        if shared.draining.load(Ordering::Relaxed) || shared.dead.load(Ordering::Relaxed) {
+        // What was begun before goes on, and the rounds of a search were.
+        let is_new = requests.iter().any(|request| !request.is_round);
+        if is_new && shared.draining.load(Ordering::Relaxed) || shared.dead.load(Ordering::Relaxed) {
             return Err(SubmitError::ShuttingDown);
         }
         let (at, held) = self.0.clock.now_and_held();
         drop(self.0.clock.look());
-        let adapter = request.adapter.as_ref().map(Use::of);
-        let ticket = shared.requests.enter(request.place()).map_err(|no_room| {
-            let (waiting, retry_after) = (shared.requests.waiting(), self.retry_after());
+        let mut tickets = Vec::with_capacity(requests.len());
+        for request in &requests {
+            tickets.push(self.ticket(request)?);
+        }
+        let (mut streams, mut submitted) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
+        for (request, ticket) in requests.into_iter().zip(tickets) {
+            let (id, promise) = self.stand_in_line(&request, at).inspect_err(|_| {
+                streams.iter().for_each(|earlier: &Stream| self.log().promises.gone(earlier.id, at));
+            })?;
+            let (outlet, mut stream) = Stream::open(id, request.prompt.clone());
+            let arrived = Arrived { at, held, ticket: Some(ticket) };
+            submitted.push(Submitted { id, request: Box::new(request), arrived, outputs: outlet });
+            (stream.commands, stream.promise, stream.arrived) = (Some(commands.clone()), promise, at);
+            streams.push(stream);
+        }
+        commands.send(Command::Submit(submitted)).map_err(|_| SubmitError::ShuttingDown)?;
+        Ok(streams)
+    }
+
+    /// A place among those that wait, if there is one for its tenant.
+    fn ticket(&self, request: &ValidatedRequest) -> Result<Ticket, SubmitError> {
+        let requests = &self.0.shared.requests;
+        let ticket = requests.enter(request.place()).map_err(|no_room| {
+            let (waiting, retry_after) = (requests.waiting(), self.retry_after());
             match no_room {
                 NoRoom::Full => SubmitError::QueueFull { waiting_requests: waiting.requests(), retry_after },
                 NoRoom::ShareTaken => {
@@ -344,13 +376,7 @@ impl Engine {
                 }
             }
         })?;
-        let (id, promise) = self.stand_in_line(&request, at)?;
-        let (outlet, mut stream) = Stream::open(id, request.prompt.clone());
-        let arrived = Arrived { at, held, ticket: Some(ticket.with(adapter)) };
-        let command = Command::Submit { id, request: Box::new(request), arrived, outputs: outlet };
-        commands.send(command).map_err(|_| SubmitError::ShuttingDown)?;
-        (stream.commands, stream.promise, stream.arrived) = (Some(commands.clone()), promise, at);
-        Ok(stream)
+        Ok(ticket.with(request.adapter.as_ref().map(Use::of)))
     }
 
     /// Gives the request its name and, where steps are predicted, its promise; refused if that is too late and late
@@ -362,7 +388,7 @@ impl Engine {
         now: Nanos,
     ) -> Result<(RequestId, Option<Promise>), SubmitError> {
         let next_id = || RequestId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
-        if self.0.model.calibrated.is_none() {
+        if self.0.model.calibrated.is_none() || request.is_round {
             return Ok((next_id(), None));
         }
         let (prompt_tokens, priority, ttft) = (request.prompt.len(), request.priority, request.targets.ttft);

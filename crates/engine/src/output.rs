@@ -9,7 +9,9 @@ use receipt::Unsealed;
 use scheduler::{FinishReason, Nanos, Promise, TokenId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::SubmitError;
 use crate::accounts::Closed;
+use crate::beams::BeamRounds;
 
 /// The log probability of a token, and of the likeliest ones at its place.
 ///
@@ -70,6 +72,8 @@ pub struct Timings {
     pub held_ms: f64,
     /// What it was promised; `None` where steps are not predicted.
     pub promise: Option<Promise>,
+    /// What a beam search took, if it was one.
+    pub beams: Option<BeamRounds>,
     /// The same times by owner: who they were spent on, and what the request cost others.
     pub bill: Box<Bill>,
 }
@@ -107,6 +111,7 @@ impl Timings {
             preemptions: account.preemptions,
             held_ms: held.as_secs_f64() * 1e3,
             promise: None,
+            beams: None,
             bill: Box::new(account.bill),
         }
     }
@@ -144,6 +149,9 @@ pub enum RequestError {
     /// The server is going down and did not wait longer.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// A later round of its beam search was refused.
+    #[error("the search could not go on: {0}")]
+    Round(#[from] SubmitError),
 }
 
 /// How far a prompt is read.

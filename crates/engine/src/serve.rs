@@ -38,6 +38,12 @@ pub trait Serve: Send + Sync {
     /// Queues a request. Returns at once; the answer comes through the stream.
     fn submit(&self, request: ValidatedRequest) -> Result<Stream, SubmitError>;
 
+    /// Queues all of them or none; where it can be, the same step begins with all.
+    fn submit_together(&self, requests: Vec<ValidatedRequest>) -> Result<Vec<Stream>, SubmitError> {
+        // When a later one is refused, dropping the earlier ones cancels them.
+        requests.into_iter().map(|request| self.submit(request)).collect()
+    }
+
     /// Whether it moves.
     fn health(&self) -> Health;
 
@@ -156,6 +162,10 @@ impl Serve for Engine {
 
     fn submit(&self, request: ValidatedRequest) -> Result<Stream, SubmitError> {
         Engine::submit(self, request)
+    }
+
+    fn submit_together(&self, requests: Vec<ValidatedRequest>) -> Result<Vec<Stream>, SubmitError> {
+        Engine::submit_together(self, requests)
     }
 
     fn health(&self) -> Health {

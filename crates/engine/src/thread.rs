@@ -4,16 +4,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use scheduler::{AdmissionForecast, Nanos, RequestId};
+use scheduler::{AdmissionForecast, Nanos};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::clock::Clock;
-use crate::command::{Command, Hold};
-use crate::core::{Arrived, EngineCore};
-use crate::door::ValidatedRequest;
+use crate::command::{Command, Hold, Submitted};
+use crate::core::EngineCore;
 use crate::live::{KvMap, Scene};
-use crate::output::{Outlet, Output, RequestError};
+use crate::output::{Output, RequestError};
 use crate::waiting::Counted;
 
 /// Whether steps are made.
@@ -172,8 +171,10 @@ impl Driver {
         self.shared.busy.store(true, Ordering::Relaxed);
         self.beat();
         match command {
-            Command::Submit { id, request, arrived, outputs } => {
-                self.guard(|core, now| submit(core, id, *request, arrived, outputs, now));
+            Command::Submit(requests) => {
+                for one in requests {
+                    self.guard(|core, now| submit(core, one, now));
+                }
             }
             Command::Cancel(id) => _ = self.guard(|core, now| _ = core.cancel(id, now)),
             Command::Hold(hold, told) => {
@@ -313,15 +314,9 @@ impl Driver {
     }
 }
 
-fn submit(
-    core: &mut EngineCore,
-    id: RequestId,
-    request: ValidatedRequest,
-    arrived: Arrived,
-    outputs: Outlet,
-    now: Nanos,
-) {
-    if let Err(error) = core.admit(id, request, arrived, outputs.clone(), now) {
+fn submit(core: &mut EngineCore, one: Submitted, now: Nanos) {
+    let Submitted { id, request, arrived, outputs } = one;
+    if let Err(error) = core.admit(id, *request, arrived, outputs.clone(), now) {
         // The door and the queue's counters refuse everything that the scheduler would.
         tracing::error!(request = id.0, ?error, "the scheduler refused a request that had passed the door");
         outputs.send(Output::Failed(RequestError::Internal));

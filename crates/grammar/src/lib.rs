@@ -25,6 +25,8 @@
 mod budget;
 mod constraint;
 mod gbnf;
+mod kept;
+mod lark;
 mod limits;
 mod rule;
 mod tokens;

@@ -6,7 +6,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::rule::RuleError;
+use crate::lark::{self, branches};
+use crate::rule::{Rule, RuleError};
 
 /// Bytes of all regular expressions of a rule.
 const MAX_EXPRESSION_BYTES: usize = 64 << 10;
@@ -29,6 +30,38 @@ const MAX_PROPERTY_PAIRS: usize = 500_000;
 /// `pattern`s of a schema that joins schemas: all that come to stand in one place are intersected.
 const MAX_JOINED_PATTERNS: usize = 12;
 
+/// What a mask may take of a step. A row of the parser is the ways in which a text may go on at one place; a way that is
+/// found is compared with those that the row has. So a mask's work is its ways, times those of a row, times how often
+/// the same way is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepLimits {
+    /// Ways of the row at the end of an answer.
+    pub(crate) place_items: usize,
+    /// Ways that a mask looks at, in the rows of all tokens that it tries.
+    pub(crate) mask_items: usize,
+}
+
+/// Where a way is found a few times at most: schemas, and grammars that go on in one place. An object with 249 properties
+/// that may all be absent has a row of a thousand; the widest schema of `tests/harm.rs` that is taken has masks of 5,500. The worst
+/// that was found (lists of 200 lengths within each other) takes 23 ms, and common ones some hundredths of one.
+const NARROW: StepLimits = StepLimits { place_items: 1000, mask_items: 6000 };
+/// Where a rule has itself in two places, a text may be cut in as many ways as it has places, and each is found again for
+/// each: with the limits of the others some took 1.4 s. With these the worst takes 4 ms; JSON and arithmetic as grammars
+/// take a fifth of them.
+const BRANCHING: StepLimits = StepLimits { place_items: 300, mask_items: 2500 };
+
+impl StepLimits {
+    /// Those of a rule; `lark`: what it is compiled as, if it is a grammar.
+    pub(crate) fn of(rule: &Rule, grammars: &[Option<&str>]) -> StepLimits {
+        let is_grammar = match rule {
+            Rule::Behind { rule, .. } => matches!(**rule, Rule::Lark(_) | Rule::Gbnf(_)),
+            rule => matches!(rule, Rule::Lark(_) | Rule::Gbnf(_)),
+        };
+        let branches = is_grammar && grammars.iter().flatten().any(|lark| branches(lark));
+        if branches { BRANCHING } else { NARROW }
+    }
+}
+
 /// Keys beside `$ref` that join nothing to what it names.
 const NOTES: [&str; 9] =
     ["$ref", "$defs", "definitions", "$schema", "$id", "$comment", "title", "description", "default"];
@@ -43,39 +76,23 @@ pub(crate) fn check_lark(text: &str) -> Result<(), RuleError> {
     at_most("bytes", text.len(), MAX_LARK_BYTES)?;
     let mut expressions = Expressions::default();
     let (mut pieces, mut intersections) = (0, 0);
-    let mut rest = text;
-    while let Some(next) = rest.chars().next() {
-        let length = match next {
-            '"' => delimited(rest, '"'),
-            '#' => line(rest),
-            '/' if rest.starts_with("//") => line(rest),
-            '/' => {
-                let length = delimited(rest, '/');
-                expressions.add(&rest[..length]);
-                length
-            }
-            '%' if rest.starts_with("%json") => {
-                let json = &rest["%json".len()..];
-                let mut values = serde_json::Deserializer::from_str(json).into_iter::<Value>();
+    for piece in lark::pieces(text) {
+        let first = piece.chars().next().unwrap_or_default();
+        match first {
+            '/' if !piece.starts_with("//") => expressions.add(piece),
+            '%' => {
                 // What is no JSON is the compiler's to refuse.
-                if let Some(Ok(schema)) = values.next() {
+                if let Some(Ok(schema)) = piece.strip_prefix("%json").map(serde_json::from_str) {
                     check_schema(&schema)?;
                 }
-                "%json".len() + values.byte_offset()
             }
-            // A special token, whose name may have a slash.
-            '<' => rest.find('>').map_or(1, |end| end + 1),
-            ':' if rest.starts_with("::") => {
+            ':' if piece == "::" => {
                 return Err(RuleError::Refused("rules with parameters (::) are not taken".to_owned()));
             }
-            c if c.is_alphanumeric() || c == '_' => {
-                rest.find(|c: char| !c.is_alphanumeric() && c != '_' && c != '-').unwrap_or(rest.len())
-            }
-            c => c.len_utf8(),
-        };
-        pieces += usize::from(next.is_alphabetic() || matches!(next, '_' | '"' | '/' | '(' | '[' | '{' | '<' | '@'));
-        intersections += usize::from(next == '&');
-        rest = &rest[length..];
+            _ => {}
+        }
+        pieces += usize::from(first.is_alphabetic() || matches!(first, '_' | '"' | '/' | '(' | '[' | '{' | '<' | '@'));
+        intersections += usize::from(first == '&');
     }
     at_most("names, texts, expressions and groups", pieces, MAX_LARK_PIECES)?;
     at_most("intersections (&)", intersections, MAX_LARK_INTERSECTIONS)?;
@@ -147,25 +164,6 @@ impl Expressions {
         at_most("bytes of expressions", self.bytes, MAX_EXPRESSION_BYTES)?;
         at_most("classes (\\p, \\w, \\d) in expressions", self.classes, MAX_CLASSES)
     }
-}
-
-/// Bytes up to the same mark again, escaped ones aside.
-fn delimited(text: &str, mark: char) -> usize {
-    let mut is_escaped = false;
-    for (at, c) in text.char_indices().skip(1) {
-        match c {
-            _ if is_escaped => is_escaped = false,
-            '\\' => is_escaped = true,
-            // A text or an expression that does not end on its line is the compiler's to refuse.
-            c if c == mark => return at + 1,
-            _ => {}
-        }
-    }
-    text.len()
-}
-
-fn line(text: &str) -> usize {
-    text.find('\n').unwrap_or(text.len())
 }
 
 fn at_most(what: &'static str, count: usize, most: usize) -> Result<(), RuleError> {

@@ -174,7 +174,7 @@ impl Rule {
         if bytes > MAX_RULE_BYTES { Err(RuleError::TooLong { bytes }) } else { Ok(()) }
     }
 
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         match self {
             Rule::JsonObject => 0,
             Rule::JsonSchema(schema) => schema.to_string().len(),

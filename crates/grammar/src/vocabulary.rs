@@ -1,22 +1,21 @@
 //! A model's tokens as bytes, and the grammars that were compiled for them.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory};
+use llguidance::api::{GrammarInit, TopLevelGrammar};
+use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Logger, Matcher, ParserFactory};
 use text::tokenizer::Tokenizer;
 
 use crate::budget::ThoughtBudget;
 use crate::constraint::Constraint;
+use crate::kept::{Kept, bytes_of};
+use crate::limits::StepLimits;
 use crate::rule::{Parts, Rule, RuleError};
 use crate::tokens::Filter;
 
-/// Grammars that are kept: an agent sends the same tools with every turn.
-const MOST_KEPT: usize = 16;
 /// Longest token that takes part; the trie has room for 1024 bytes.
 const MAX_TOKEN_BYTES: usize = 512;
 /// Nodes that the trie may have: its counters have 22 bits.
@@ -29,10 +28,6 @@ const SPECIAL: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
 /// else, and some 4 ms of a step. What these do not count has its limits in `limits.rs`.
 const COMPILE_STEPS: u64 = 1_000_000;
 const MASK_LEXER_STEPS: u64 = 50_000;
-const MASK_ITEMS: usize = 20_000;
-/// Ways in which an answer may go on at one place. The work for them grows with their square: the worst rules found
-/// take 75 ms of a step. An object with 250 properties that may all be absent has as many.
-const PLACE_ITEMS: usize = 1000;
 /// States of one answer's lexer, of one or two KiB each.
 const MAX_LEXER_STATES: usize = 50_000;
 
@@ -45,16 +40,24 @@ const STACK_BYTES: usize = 128 << 20;
 /// 152,000 tokens take a third of a second to arrange, and some 20 MB.
 pub struct Vocabulary {
     factory: ParserFactory,
-    kept: Mutex<VecDeque<(Rule, Grammar)>>,
+    kept: Mutex<Kept>,
 }
 
 /// A rule that was compiled for a vocabulary. Clones share it.
 #[derive(Clone)]
 pub struct Grammar {
-    /// Has accepted nothing, and never will. `None`: any text will do.
-    fresh: Option<Arc<Mutex<Matcher>>>,
+    /// `None`: any text will do.
+    fresh: Option<Arc<Fresh>>,
     budget: Option<(Arc<ThoughtBudget>, TokEnv)>,
     filter: Option<Arc<Filter>>,
+}
+
+/// What an answer's own matcher is a copy of.
+struct Fresh {
+    /// Has accepted nothing, and never will.
+    matcher: Mutex<Matcher>,
+    /// What it takes.
+    bytes: usize,
 }
 
 impl Vocabulary {
@@ -102,8 +105,6 @@ impl Vocabulary {
         let limits = factory.limits_mut();
         limits.initial_lexer_fuel = COMPILE_STEPS;
         limits.step_lexer_fuel = MASK_LEXER_STEPS;
-        limits.step_max_items = MASK_ITEMS;
-        limits.max_items_in_row = PLACE_ITEMS;
         limits.max_lexer_states = MAX_LEXER_STATES;
         limits.verbose_errors = false;
         Vocabulary { factory, kept: Mutex::default() }
@@ -112,7 +113,8 @@ impl Vocabulary {
     /// The grammar of a rule: milliseconds, unless it was asked for a short while ago. Not for the threads that serve
     /// connections, nor for the engine's.
     pub fn compile(&self, rule: &Rule) -> Result<Grammar, RuleError> {
-        if let Some(grammar) = self.find(rule) {
+        let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(grammar) = kept().find(rule) {
             return Ok(grammar);
         }
         rule.check_length()?;
@@ -120,7 +122,9 @@ impl Vocabulary {
         let fresh = match text {
             Some(text) => {
                 let grammar = text.grammar()?;
-                Some(Arc::new(Mutex::new(on_a_deep_stack(|| self.fresh(grammar))?)))
+                let larks: Vec<_> = grammar.grammars.iter().map(|part| part.lark_grammar.as_deref()).collect();
+                let limits = StepLimits::of(text, &larks);
+                Some(Arc::new(on_a_deep_stack(|| self.fresh(grammar, limits))?))
             }
             None => None,
         };
@@ -138,15 +142,19 @@ impl Vocabulary {
         }
         let budget = thought.map(|thought| (Arc::new(thought.clone()), env.clone()));
         let grammar = Grammar { fresh, budget, filter };
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.truncate(MOST_KEPT - 1);
-        kept.push_front((rule.clone(), grammar.clone()));
+        let bytes = grammar.fresh.as_ref().map_or(0, |fresh| fresh.bytes);
+        kept().add(rule, &grammar, bytes);
         Ok(grammar)
     }
 
-    fn fresh(&self, grammar: TopLevelGrammar) -> Result<Matcher, RuleError> {
+    fn fresh(&self, grammar: TopLevelGrammar, limits: StepLimits) -> Result<Fresh, RuleError> {
         let refused = |error: &dyn fmt::Display| RuleError::Refused(one_line(&error.to_string()));
-        let parser = self.factory.create_parser(grammar).map_err(|error| refused(&error))?;
+        let (init, logger) = (GrammarInit::Serialized(grammar), Logger::new(0, 0));
+        let mut all = self.factory.limits().clone();
+        (all.max_items_in_row, all.step_max_items) = (limits.place_items, limits.mask_items);
+        let parser = self.factory.create_parser_from_init_ext(init, logger, InferenceCapabilities::default(), all);
+        let parser = parser.map_err(|error| refused(&error))?;
+        let bytes = bytes_of(&parser);
         let mut fresh = Matcher::new(Ok(parser));
         // What cannot be begun is refused here, and not in the middle of an answer.
         let mut begun = fresh.deep_clone();
@@ -160,17 +168,7 @@ impl Vocabulary {
         if let Some(warning) = fresh.grammar_warnings().first() {
             return Err(refused(warning));
         }
-        Ok(fresh)
-    }
-
-    /// Who was asked for last stands first.
-    fn find(&self, rule: &Rule) -> Option<Grammar> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = kept.iter().position(|(other, _)| other == rule)?;
-        let found = kept.remove(at)?;
-        let grammar = found.1.clone();
-        kept.push_front(found);
-        Some(grammar)
+        Ok(Fresh { matcher: Mutex::new(fresh), bytes })
     }
 }
 
@@ -184,7 +182,7 @@ impl Grammar {
     /// For an answer that has no token yet.
     pub fn constraint(&self) -> Constraint {
         let matcher = self.fresh.as_ref().map(|fresh| {
-            let fresh = fresh.lock().unwrap_or_else(PoisonError::into_inner);
+            let fresh = fresh.matcher.lock().unwrap_or_else(PoisonError::into_inner);
             fresh.deep_clone()
         });
         Constraint::new(matcher, self.budget.clone(), self.filter.clone())
@@ -216,5 +214,89 @@ fn one_line(text: &str) -> String {
     match line.char_indices().nth(300) {
         Some((end, _)) => format!("{}...", &line[..end]),
         None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+    use crate::kept::MOST_BYTES;
+
+    fn vocabulary() -> Vocabulary {
+        let words: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).chain([b"\xFFend".to_vec()]).collect();
+        Vocabulary::of_words(&words, &[256])
+    }
+
+    fn kept(vocabulary: &Vocabulary) -> (usize, usize) {
+        vocabulary.kept.lock().unwrap().len_and_bytes()
+    }
+
+    fn properties(count: usize) -> Rule {
+        let all: Map<String, Value> = (0..count).map(|i| (format!("k{i}"), json!({"type": "string"}))).collect();
+        Rule::JsonSchema(json!({"type": "object", "properties": all}))
+    }
+
+    /// A text of so many others to choose from.
+    fn catalogue(number: usize) -> Rule {
+        Rule::Choice((0..4096).map(|i| format!("{number} {i:0100}")).collect())
+    }
+
+    #[test]
+    fn many_small_grammars_are_kept_and_few_large_ones() {
+        let vocabulary = vocabulary();
+        let small = |i: usize| Rule::Regex(format!("[a-c]{{{i}}}"));
+        for i in 1..200 {
+            vocabulary.compile(&small(i)).unwrap();
+        }
+        assert_eq!(kept(&vocabulary).0, 199, "far more than were kept when their number was bounded");
+        let (count, before) = kept(&vocabulary);
+        // Who is asked for again takes nothing more.
+        vocabulary.compile(&small(1)).unwrap();
+        assert_eq!(kept(&vocabulary), (count, before));
+        let mut most = 0;
+        for i in 0..40 {
+            vocabulary.compile(&catalogue(i)).unwrap();
+            let (count, bytes) = kept(&vocabulary);
+            assert!(bytes <= MOST_BYTES, "{count} grammars of {bytes} bytes");
+            most = most.max(count);
+            // The newest is always among them.
+            assert!(vocabulary.kept.lock().unwrap().find(&catalogue(i)).is_some());
+        }
+        let (count, _) = kept(&vocabulary);
+        assert!(count < 40 && most >= 200, "{count} large ones, after {most} at most");
+        assert!(vocabulary.kept.lock().unwrap().find(&small(1)).is_none(), "the oldest went");
+    }
+
+    #[test]
+    fn what_a_grammar_is_said_to_take_is_about_what_it_takes() {
+        let vocabulary = vocabulary();
+        let lark = |text: String| Rule::Lark(text);
+        for rule in [
+            Rule::JsonObject,
+            properties(40),
+            properties(200),
+            catalogue(1),
+            Rule::Regex(r"(?i)\p{L}\p{Lu}\w\W\d".repeat(100)),
+            lark(format!("start: {}", (0..500).map(|i| format!("\"w{i}\"? ")).collect::<String>())),
+            lark(format!(
+                "start: r0\n{}r300: \"x\"",
+                (0..300).map(|i| format!("r{i}: r{} \"y\"\n", i + 1)).collect::<String>()
+            )),
+            Rule::JsonSchema(json!({"anyOf": (0..60).map(|i| json!({
+                "type": "array", "items": {"type": "array", "items": {"type": "integer"}, "maxItems": 100 + i},
+                "maxItems": 900 + i,
+            })).collect::<Vec<_>>()})),
+        ] {
+            let (grammar, mut fresh) = (rule.grammar().unwrap(), None);
+            let limits = StepLimits { place_items: 20_000, mask_items: 100_000 };
+            // On this thread, where bytes are counted.
+            let took = allocation_counter::measure(|| fresh = Some(vocabulary.fresh(grammar, limits).unwrap()));
+            let said = fresh.expect("it compiles").bytes + rule.bytes();
+            let took = took.bytes_current as usize;
+            let start: String = format!("{rule:?}").chars().take(80).collect();
+            assert!((took / 2..=4 * took).contains(&said), "{start}: {took} bytes, said to be {said}");
+        }
     }
 }

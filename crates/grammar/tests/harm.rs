@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::sync::LazyLock;
 
-use grammar::{Rule, Vocabulary};
+use grammar::{ConstraintError, Rule, Vocabulary};
 use serde_json::{Map, Value, json};
 use text::tokenizer::Tokenizer;
 
@@ -318,5 +318,73 @@ fn the_deepest_rules_need_no_stack_of_those_who_ask() {
         let reason = judged(rule);
         println!("{name}: {reason:?}");
         assert_eq!(reason.is_none(), is_taken, "{name}: {reason:?}");
+    }
+}
+
+/// Walks along a text, over and over, and tells after how many tokens the rule ended its own answer.
+fn follow(rule: &Rule, text: &str, most: usize) -> Result<(), usize> {
+    let mut constraint = VOCABULARY.compile(rule).map_err(|_| 0usize)?.constraint();
+    let tokens: Vec<u32> = text.chars().flat_map(|c| TOKENIZER.encode_plain(&c.to_string()).unwrap()).collect();
+    for at in 0..most {
+        let token = tokens[at % tokens.len()];
+        match constraint.mask(at) {
+            Ok(Some(mask)) => assert_eq!(mask[token as usize / 32] >> (token % 32) & 1, 1, "{rule:?}: token {at}"),
+            Ok(None) => {}
+            Err(error) => {
+                assert_eq!(error, ConstraintError::TooComplex, "{rule:?}");
+                return Err(at);
+            }
+        }
+        if let Err(error) = constraint.accept(token) {
+            assert_eq!(error, ConstraintError::TooComplex, "{rule:?}");
+            return Err(at);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_can_be_read_in_ever_more_ways_ends_its_own_answer_early() {
+    let twins = |rest: &str| {
+        let rules = words(60, "\n", |i| format!("x{i}: \"a\" | \"aa\""));
+        lark(format!("start: e\ne: e e{} {rest}\n{rules}", words(60, "", |i| format!(" | x{i} e"))))
+    };
+    for (rule, text) in [
+        (lark("start: e\ne: e e | \"a\""), "a"),
+        (lark("start: e\ne: e e | e e e | e? e? | \"a\" | \"\""), "a"),
+        (gbnf("root ::= s\ns ::= \"a\" s \"a\" | \"a\" s | s \"a\" | \"a\" | s s"), "a"),
+        (gbnf("root ::= s s s s\ns ::= s* \"a\"?"), "a"),
+        // The text that is written has few readings, and what may follow it has many.
+        (twins("| \"b\""), "b"),
+        (twins("| \"b\" e | \"b\""), "b"),
+    ] {
+        let ended = follow(&rule, text, 400);
+        // So soon that no mask before it was long: what a mask looks at grows with the square of these.
+        assert!(matches!(ended, Err(at) if at < 200), "{rule:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn grammars_that_people_write_go_on_however_long_the_answer() {
+    let json = "root ::= value\nvalue ::= object | array | string | [0-9]+ | \"true\" | \"null\"\n\
+                object ::= \"{\" ws (pair (\",\" ws pair)*)? \"}\" ws\npair ::= string \":\" ws value\n\
+                array ::= \"[\" ws (value (\",\" ws value)*)? \"]\" ws\nstring ::= \"\\\"\" [^\"\\\\]* \"\\\"\" ws\nws ::= [ \\n]*";
+    let sums = "start: sum\nsum: sum \"+\" product | product\nproduct: product \"*\" atom | atom\n\
+                atom: /[0-9]+/ | \"(\" sum \")\"";
+    for (rule, begin, text) in [
+        (gbnf(json), "[", "{\"a\": [1, true, {\"b\": \"c\"}], \"d\": null}, "),
+        (lark(sums), "", "(1+2*(3+4))*5+"),
+        (lark("start: line*\nline: /[a-z ]+/ \"\\n\""), "", "it was a fox\n"),
+        (gbnf("root ::= item root | item\nitem ::= \"- \" [a-z]+ \"\\n\""), "", "- fox\n"),
+    ] {
+        let mut constraint = VOCABULARY.compile(&rule).unwrap().constraint();
+        let whole: String = std::iter::once(begin).chain(std::iter::repeat_n(text, 40)).collect();
+        let tokens = TOKENIZER.encode_plain(&whole).unwrap();
+        for (at, &token) in tokens.iter().enumerate() {
+            let mask = constraint.mask(at).unwrap_or_else(|error| panic!("{rule:?}: {error} behind {at} tokens"));
+            let mask = mask.expect("not all may follow");
+            assert_eq!(mask[token as usize / 32] >> (token % 32) & 1, 1, "{rule:?}: token {at}");
+            constraint.accept(token).unwrap_or_else(|error| panic!("{rule:?}: {error} with token {at}"));
+        }
     }
 }

@@ -35,7 +35,9 @@ pub use fleet::{Cap, FleetSize, USE, Users};
 pub use gain::Gain;
 pub use memory::Memory;
 pub use named::NamedModel;
-pub use question::{HERE, Here, Loaded, Problem, Question, WhichMachine, is_here, presets};
+pub use question::{
+    FORMAT, HERE, Here, Is, Loaded, PARAMETERS, Parameter, Problem, Question, WhichMachine, is_here, presets,
+};
 pub use speculation::{Guessing, SpeculationPlan};
 
 use kernels::{KvDtype, WeightClass};

@@ -123,38 +123,75 @@ fn wrong<T>(field: &'static str, problem: impl Into<String>) -> Result<T, Proble
     Err(Problem { field, problem: problem.into() })
 }
 
+/// A parameter of a URL.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// What it says, in a line.
+    pub about: &'static str,
+    /// What its value is.
+    pub is: Is,
+}
+
+/// What a parameter's value is.
+#[derive(Clone, Copy, Debug)]
+pub enum Is {
+    /// A whole number from 1.
+    Whole,
+    /// A number above 0 and below 1.
+    Chance,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// A name, or a number with its unit.
+    Text,
+}
+
+const fn parameter(name: &'static str, is: Is, about: &'static str) -> Parameter {
+    Parameter { name, about, is }
+}
+
+/// The last of them: how the answer is written, which is the caller's to read.
+pub const FORMAT: Parameter = parameter("format", Is::Word(&["json", "svg"]), "numbers, or a picture");
+
 /// Parameters of a URL.
-const PARAMETERS: [&str; 19] = [
-    "model",
-    "machine",
-    "machines",
-    "flops",
-    "bandwidth",
-    "memory",
-    "weights",
-    "kv",
-    "rows",
-    "prompt",
-    "thinking",
-    "response",
-    "batch",
-    "users",
-    "rate",
-    "tpot",
-    "acceptance",
-    "draft",
-    "format",
+pub const PARAMETERS: [Parameter; 19] = [
+    parameter("model", Is::Text, "a model by name, a number of parameters such as 7b, or here: the one that is served"),
+    parameter("machine", Is::Text, "a machine by name, or here"),
+    parameter("machines", Is::Whole, "so many of it, taken as one"),
+    parameter("flops", Is::Text, "operations per second in place of a machine's name, such as 312T"),
+    parameter("bandwidth", Is::Text, "bytes per second beside them, such as 2T"),
+    parameter("memory", Is::Text, "bytes beside them, such as 80G"),
+    parameter("weights", Is::Word(&WEIGHTS), "precision of the weights"),
+    parameter("kv", Is::Word(&KV_DTYPES), "precision of keys and values"),
+    parameter("rows", Is::Whole, "rows of a pass over a prompt"),
+    parameter("prompt", Is::Whole, "tokens of a prompt"),
+    parameter("thinking", Is::Whole, "tokens that are thought before the response"),
+    parameter("response", Is::Whole, "tokens of a response"),
+    parameter("batch", Is::Whole, "answers that are written side by side"),
+    parameter("users", Is::Whole, "people who share machines"),
+    parameter("rate", Is::Text, "requests of each of them in a time, such as 2/min"),
+    parameter("tpot", Is::Text, "most milliseconds from token to token that they take"),
+    parameter("acceptance", Is::Chance, "the chance that a guess at a next token holds"),
+    parameter("draft", Is::Text, "the model that guesses, by name or number of parameters"),
+    FORMAT,
 ];
+
+/// Precisions of weights; the first two are the same.
+const WEIGHTS: [&str; 4] = ["bf16", "fp16", "int8", "int4"];
+/// Precisions of keys and values; the first two are the same.
+const KV_DTYPES: [&str; 3] = ["bf16", "fp16", "int8"];
 
 impl Question {
     /// From the parameters of a URL, decoded. `format` is the caller's and skipped. Each may come once.
     pub fn from_parameters<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Question, Problem> {
         let mut given: Vec<(&'static str, &str)> = Vec::new();
         for (name, value) in parameters {
-            let Some(&known) = PARAMETERS.iter().find(|&&known| known == name) else {
+            let Some(known) = PARAMETERS.iter().map(|parameter| parameter.name).find(|&known| known == name) else {
                 // A stranger's name may be a megabyte long.
                 let name: String = name.chars().take(40).collect();
-                return wrong("query", format!("no parameter {name:?}; there are {}", PARAMETERS.join(", ")));
+                let known = PARAMETERS.map(|parameter| parameter.name).join(", ");
+                return wrong("query", format!("no parameter {name:?}; there are {known}"));
             };
             if given.iter().any(|(name, _)| *name == known) {
                 return wrong(known, "given twice");
@@ -351,7 +388,7 @@ fn weight_class(text: &str) -> Result<WeightClass, Problem> {
         "bf16" | "fp16" => Ok(WeightClass::Bf16),
         "int8" => Ok(WeightClass::Int8),
         "int4" => Ok(WeightClass::Int4),
-        _ => wrong("weights", "not one of bf16, fp16, int8, int4"),
+        _ => wrong("weights", format!("not one of {}", WEIGHTS.join(", "))),
     }
 }
 
@@ -359,7 +396,7 @@ fn kv_dtype(text: &str) -> Result<KvDtype, Problem> {
     match text {
         "bf16" | "fp16" => Ok(KvDtype::Bf16),
         "int8" => Ok(KvDtype::Int8),
-        _ => wrong("kv", "not one of bf16, fp16, int8"),
+        _ => wrong("kv", format!("not one of {}", KV_DTYPES.join(", "))),
     }
 }
 

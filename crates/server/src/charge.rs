@@ -18,6 +18,8 @@ const STREAMED_TOKEN: u64 = 160;
 /// Bytes of a token's log probability, and of each of the likeliest beside it.
 const LOGPROB: u64 = 96;
 const TOP_LOGPROB: u64 = 8;
+/// Bytes of a token that may come next: as it is told, and as a search ranks it.
+const CANDIDATE: u64 = 32;
 /// Bytes of one entry of `prompt_logprobs` in a stream, where its first event has them all.
 const STREAMED_PROMPT_LOGPROB: u64 = 320;
 /// Bytes of a token in a receipt: its digest, whole and as it is shown, and its id; and of a token of the prompt.
@@ -45,6 +47,14 @@ pub(crate) fn bytes_of(request: &ValidatedRequest, streamed: bool, unread: usize
         0
     };
     answers.saturating_add(receipts).saturating_add(prompt.saturating_mul(request.prompt().len() as u64))
+}
+
+/// Bytes of a beam search: its beams, those that come of them, and as many answers that are complete; and the likeliest
+/// tokens behind each beam.
+pub(crate) fn bytes_of_beams(request: &ValidatedRequest) -> u64 {
+    let beams = request.num_answers() as u64;
+    let candidates = beams.saturating_mul(beams.saturating_mul(2) + request.logprobs().map_or(0, u64::from));
+    bytes_of(request, false, 0).saturating_mul(3).saturating_add(candidates.saturating_mul(CANDIDATE))
 }
 
 /// What all answers together may take.

@@ -465,6 +465,7 @@ impl From<RequestError> for ApiError {
             }
             RequestError::Internal => ApiError::internal(),
             RequestError::ShuttingDown => ApiError::shutting_down(),
+            RequestError::Round(refused) => refused.into(),
         }
     }
 }

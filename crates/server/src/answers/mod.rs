@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use engine::receipt::{Provenance, Receipt, Unsealed};
-use engine::{FinishReason, ValidatedRequest};
+use engine::{BeamParams, FinishReason, ValidatedRequest};
 use serde_json::Value;
 
 use crate::app::App;
@@ -129,6 +129,8 @@ pub(crate) struct Plan {
     pub(crate) num_answers: usize,
     /// There was a prediction of the answers.
     pub(crate) predicted: bool,
+    /// They are found by beam search.
+    pub(crate) beams: Option<BeamParams>,
     /// The stop strings, to name the one that ended an answer.
     pub(crate) stop: Vec<String>,
     pub(crate) logprobs: bool,
@@ -149,6 +151,7 @@ impl Plan {
             basis: None,
             num_answers: 1,
             predicted: false,
+            beams: None,
             stop,
             logprobs: false,
             prompt_logprobs: false,

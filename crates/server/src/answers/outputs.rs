@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use engine::{Output, RequestError, Stream, ValidatedRequest};
+use engine::{BeamSearch, Output, RequestError, Stream, ValidatedRequest};
 use scheduler::Promise;
 
 use super::Plan;
@@ -42,18 +42,26 @@ pub(crate) struct Outputs {
 impl Outputs {
     /// Submits all prompts, or none.
     pub(crate) fn submit(
-        app: &App,
+        app: &Arc<App>,
         plan: &Plan,
         asker: Asker,
         requests: Vec<ValidatedRequest>,
     ) -> Result<Outputs, ApiError> {
         let streamed = plan.delivery.stream;
-        let bytes = |request: &ValidatedRequest| charge::bytes_of(request, streamed, most_unread(plan));
+        let bytes = |request: &ValidatedRequest| match plan.beams {
+            None => charge::bytes_of(request, streamed, most_unread(plan)),
+            Some(_) => charge::bytes_of_beams(request),
+        };
         let bytes = requests.iter().map(bytes).fold(0, u64::saturating_add);
         let tenant = requests.first().map_or(0, ValidatedRequest::tenant);
         let charge = app.answers.charge(tenant, bytes)?;
         let prompt_tokens = requests.iter().map(|request| request.prompt().len()).collect();
-        let submit = |request| Ok(Some(app.engine.submit(request)?));
+        let submit = |request| {
+            let Some(params) = plan.beams else { return Ok(Some(app.engine.submit(request)?)) };
+            let (stream, search) = BeamSearch::begin(app.engine.clone(), request, params)?;
+            tokio::spawn(search.run());
+            Ok(Some(stream))
+        };
         // When a later one finds the queue full, dropping the earlier ones cancels them.
         let streams = requests.into_iter().map(submit).collect::<Result<Vec<_>, ApiError>>()?;
         if streamed {

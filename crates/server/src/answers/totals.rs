@@ -1,6 +1,6 @@
 //! Counts and times of all prompts of a request.
 
-use engine::{Timings, Usage};
+use engine::{BeamRounds, Timings, Usage};
 
 use super::{Ear, Plan};
 use crate::app::App;
@@ -30,7 +30,10 @@ impl Totals {
     }
 
     pub(crate) fn add(&mut self, app: &App, answers: usize, usage: &Usage, timings: &Timings) {
-        self.cost.add(timings, &app.demands, app.engine.model().max_num_batched_tokens, answers);
+        // The steps of a beam search do not show in its times.
+        if timings.beams.is_none() {
+            self.cost.add(timings, &app.demands, app.engine.model().max_num_batched_tokens, answers);
+        }
         self.usage.prompt_tokens += usage.prompt_tokens;
         self.usage.completion_tokens += usage.completion_tokens;
         self.usage.cached_tokens += usage.cached_tokens;
@@ -53,6 +56,11 @@ impl Totals {
         sum.drafted_tokens += timings.drafted_tokens;
         sum.accepted_tokens += timings.accepted_tokens;
         sum.preemptions += timings.preemptions;
+        sum.beams = [sum.beams, timings.beams].into_iter().flatten().reduce(|a, b| BeamRounds {
+            rounds: a.rounds.max(b.rounds),
+            rows: a.rows + b.rows,
+            tokens: a.tokens + b.tokens,
+        });
         sum.promise = [sum.promise, timings.promise].into_iter().flatten().reduce(|a, b| a.latest(&b));
     }
 }

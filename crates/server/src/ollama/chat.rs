@@ -15,6 +15,7 @@ use crate::auth::Tenant;
 use crate::conversation::Wish;
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::openai::chat::logprobs;
 use crate::openai::{params, tools};
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
@@ -41,11 +42,12 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     let mut raw = app.request(Prompt::Chat(chat), tenant);
     options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
     raw.rule = options::format(&mut fields)?;
+    raw.logprobs = logprobs(&mut fields)?;
     fields.finish()?;
     if is_load {
         return Ok(Asked::Load(api.loaded(app)));
     }
-    let (asked, stop) = (raw.max_tokens, raw.stop.clone());
+    let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
     let wish = Wish {
         tools,
         choice,
@@ -58,7 +60,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     let request =
         app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "messages"))?;
     delivery.settled.see(asked, &request);
-    let plan = Plan { hearing, ..Plan::of_one(Form::OllamaChat, delivery, stop) };
+    let plan = Plan { logprobs, hearing, ..Plan::of_one(Form::OllamaChat, delivery, stop) };
     Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan, api: Arc::new(api) })))
 }
 

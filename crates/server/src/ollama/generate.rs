@@ -22,8 +22,8 @@ use crate::auth::Tenant;
 use crate::conversation::Wish;
 use crate::error::ApiError;
 use crate::llama::fim::{self, Gap};
-use crate::openai::params;
 use crate::openai::tools::ToolChoice;
+use crate::openai::{chat, params};
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
@@ -41,11 +41,16 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         let why = "a system message needs the model's template, and none is used here";
         return Err(ApiError::unsupported("system", why));
     }
+    let template = chat::template(fields.string("template")?.filter(|source| !source.is_empty()), "template", app)?;
+    if is_plain && template.is_some() {
+        let why = "'template' takes the place of the model's, and none is used here";
+        return Err(ApiError::unsupported("template", why));
+    }
     let thinking = options::think(&mut fields, app, &mut delivery.settled)?;
     let is_load = text.is_empty() && suffix.is_none();
     let prompt = match is_plain {
         true => Prompt::Text(text.clone()),
-        false => conversation(system, text.clone(), thinking.kwargs),
+        false => conversation(system, text.clone(), thinking.kwargs, template),
     };
     let mut raw = app.request(prompt, tenant);
     if let Some(behind) = &suffix {
@@ -54,13 +59,14 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     }
     options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
     raw.rule = options::format(&mut fields)?;
+    raw.logprobs = chat::logprobs(&mut fields)?;
     fields.finish()?;
     let api = Ollama { kind: Kind::Generate { tells_context: !is_raw }, name };
     if is_load {
         return Ok(Asked::Load(api.loaded(app)));
     }
     go_on_from(context, &mut raw, app)?;
-    let (asked, stop) = (raw.max_tokens, raw.stop.clone());
+    let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
     let hearing = if is_raw || suffix.is_some() {
         None
     } else {
@@ -77,14 +83,19 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     let request =
         app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "prompt"))?;
     delivery.settled.see(asked, &request);
-    let plan = Plan { hearing, ..Plan::of_one(Form::OllamaGenerate, delivery, stop) };
+    let plan = Plan { logprobs, hearing, ..Plan::of_one(Form::OllamaGenerate, delivery, stop) };
     Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan, api: Arc::new(api) })))
 }
 
-fn conversation(system: Option<String>, text: String, template_kwargs: Map<String, Value>) -> Prompt {
+fn conversation(
+    system: Option<String>,
+    text: String,
+    template_kwargs: Map<String, Value>,
+    template: Option<String>,
+) -> Prompt {
     let system = system.map(|text| ChatMessage::new("system", text));
     let messages = system.into_iter().chain([ChatMessage::new("user", text)]).collect();
-    Prompt::Chat(Chat { template_kwargs, ..Chat::new(messages) })
+    Prompt::Chat(Chat { template_kwargs, template, ..Chat::new(messages) })
 }
 
 /// Puts what an earlier answer gave before the prompt, whose own beginning of a text is then none.

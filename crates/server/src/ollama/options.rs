@@ -129,5 +129,7 @@ pub(super) fn rename(error: ApiError, prompt: &str) -> ApiError {
     error
         .rename_param("max_tokens", "options.num_predict")
         .rename_param("rule", "format")
+        .rename_param("logprobs", "top_logprobs")
+        .rename_param("chat_template", "template")
         .rename_param("messages", prompt)
 }

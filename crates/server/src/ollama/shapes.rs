@@ -2,7 +2,7 @@
 
 use crate::llama::shapes::SAMPLERS;
 use crate::openai::shapes::{ASKER, DRAWN, MODEL, TOOLS};
-use crate::shape::Constant::{Boolean as Is, Number as Exactly, Text as Only, Texts};
+use crate::shape::Constant::{Boolean as Is, Text as Only, Texts};
 use crate::shape::Kind::{self, Boolean, Either, Integer, List, Map, Object, Text, Word};
 use crate::shape::{Field, Shape, field, missing, only, required};
 use crate::vectors::shapes::READ;
@@ -26,7 +26,7 @@ pub(crate) static GENERATE: Shape = Shape {
             field("raw", Boolean, "without the model's template"),
             field("suffix", Text, "what stands behind the gap that is to be filled"),
             only("images", Texts(&[]), "this server reads text only"),
-            only("template", Only(""), "a template in a request is not supported: the model's own is used"),
+            field("template", Text, "a template (Jinja) in place of the model's, where the server allows that"),
         ],
         ANSWER,
     ],
@@ -40,8 +40,8 @@ static ANSWER: &[Field] = &[
     field("think", THINK, "whether, or how much"),
     only("truncate", Is(false), "prompts are not cut: send what is to be read"),
     only("shift", Is(false), "prompts are not cut: send what is to be read"),
-    only("logprobs", Is(false), "log probabilities are in /v1/chat/completions"),
-    only("top_logprobs", Exactly(0.0), "log probabilities are in /v1/chat/completions"),
+    field("logprobs", Boolean, "log probabilities of the answer's tokens"),
+    field("top_logprobs", Integer, "with logprobs: beside so many likeliest"),
 ];
 
 const THINK: Kind = Either(&[Boolean, Word(&["low", "medium", "high"])]);

@@ -14,6 +14,8 @@ use crate::app::App;
 use crate::error::{ApiError, Words};
 use crate::moment;
 use crate::openai::format::timings;
+use crate::openai::whole::{List, Numbers, Whole};
+use crate::openai::wire::TokenTexts;
 use crate::routes::json_body;
 use crate::timeline::Served;
 
@@ -37,7 +39,7 @@ pub(super) struct Ollama {
 
 impl Api for Ollama {
     fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
-        let Gathered { mut answers, mut prompts, totals, served, .. } = gathered;
+        let Gathered { mut answers, mut prompts, totals, served, charge, .. } = gathered;
         let answer = answers.swap_remove(0);
         let mut said = Said::default();
         let mut hearing = Calls::default();
@@ -46,9 +48,13 @@ impl Api for Ollama {
         hearing.end(&mut said);
         let mut tokens = prompts.swap_remove(0);
         tokens.extend(answer.tokens);
-        let mut line = self.line(app, said);
+        // Filled while it is read; before all that the model wrote, where it cannot be taken for anything else.
+        let lists: &[_] = if plan.logprobs { &[(List::Logprobs, 0)] } else { &[] };
+        let mut line = self.line(app, plan.logprobs.then(Vec::new), said);
         self.finish(app, plan, &served, &totals, &answer.end, &tokens, &mut line);
-        json_body(line.to_string())
+        let logprobs = vec![answer.logprobs];
+        let numbers = Numbers { logprobs, num_answers: 1, ..Numbers::default() };
+        json_body(Whole::new(app.clone(), numbers, &line.to_string(), lists, charge).body())
     }
 
     fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {
@@ -60,6 +66,7 @@ impl Api for Ollama {
             calls: Calls::default(),
             totals: Totals::of(&plan),
             end: End::default(),
+            logprobs: Vec::new(),
             tokens: outputs.prompts().swap_remove(0),
             plan,
         })
@@ -73,15 +80,18 @@ impl Api for Ollama {
 impl Ollama {
     /// What says that there was nothing to answer.
     pub(super) fn loaded(&self, app: &App) -> Value {
-        let mut line = self.line(app, Said::default());
+        let mut line = self.line(app, None, Said::default());
         line["done"] = true.into();
         line["done_reason"] = "load".into();
         line
     }
 
-    /// A piece of an answer.
-    fn line(&self, app: &App, said: Said) -> Value {
+    /// A piece of an answer, with the log probabilities of its tokens where there are any to tell.
+    fn line(&self, app: &App, logprobs: Option<Vec<Value>>, said: Said) -> Value {
         let mut line = json!({"model": self.name, "created_at": moment::rfc3339(app.engine.unix(app.engine.now()))});
+        if let Some(logprobs) = logprobs {
+            line["logprobs"] = logprobs.into();
+        }
         let mut piece = json!({});
         let text = match self.kind {
             Kind::Chat => {
@@ -220,6 +230,8 @@ struct Lines {
     calls: Calls,
     totals: Totals,
     end: End,
+    /// Of tokens that no line has told yet.
+    logprobs: Vec<Value>,
     /// Prompt and answer.
     tokens: Vec<u32>,
 }
@@ -233,8 +245,13 @@ impl Lines {
             self.calls.end(&mut said);
         }
         if !said.is_empty() {
-            lines.push_back(ended(&self.api.line(&self.app, said)));
+            let logprobs = self.untold();
+            lines.push_back(ended(&self.api.line(&self.app, logprobs, said)));
         }
+    }
+
+    fn untold(&mut self) -> Option<Vec<Value>> {
+        Some(std::mem::take(&mut self.logprobs)).filter(|logprobs| !logprobs.is_empty())
     }
 }
 
@@ -246,8 +263,13 @@ fn ended(line: &Value) -> Bytes {
 impl Wire for Lines {
     fn write(&mut self, _: usize, output: Output, lines: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
         match output {
-            Output::Token { token, text, .. } => {
+            Output::Token { token, text, logprob, .. } => {
                 self.tokens.push(token);
+                let tokenizer = self.app.engine.model().tokenizer.as_deref();
+                let texts = TokenTexts { tokenizer, as_ids: false };
+                // By way of a text, which has a number in its shortest form.
+                let told = logprob.map(|logprob| serde_json::to_string(&texts.chat(&logprob)).unwrap_or_default());
+                self.logprobs.extend(told.and_then(|told| serde_json::from_str(&told).ok()));
                 let mut parts = Vec::new();
                 match &mut self.ear {
                     Some(ear) => ear.token(&text, &mut parts),
@@ -267,8 +289,9 @@ impl Wire for Lines {
             }
             Output::Done { usage, timings } => {
                 self.totals.add(&self.app, 1, &usage, &timings);
+                let logprobs = self.untold();
                 let Lines { app, api, plan, served, totals, end, tokens, .. } = self;
-                let mut line = api.line(app, Said::default());
+                let mut line = api.line(app, logprobs, Said::default());
                 api.finish(app, plan, served, totals, end, tokens, &mut line);
                 lines.push_back(ended(&line));
             }

@@ -14,7 +14,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::format::OpenAi;
 use crate::openai::params::Settled;
-use crate::openai::{hints, params, shapes, structured, tools};
+use crate::openai::{beams, hints, params, shapes, structured, tools};
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
@@ -36,7 +36,18 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     raw.logprobs = logprobs(&mut fields)?;
     let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
     raw.rule = rule;
+    let beams = beams::read(&mut fields)?;
     fields.finish()?;
+    if beams.is_some() {
+        let budget = thinking.tokens.map(|_| "thinking_token_budget");
+        if let Some(field) = rule_field.as_deref().or(budget) {
+            return Err(beams::refuse_form(field));
+        }
+        if !tools.is_empty() {
+            return Err(ApiError::unsupported("tools", "a beam search weighs whole answers, and calls no tools"));
+        }
+        beams::check(&mut raw, &mut delivery, app.engine.model())?;
+    }
 
     let logprobs = raw.logprobs.is_some();
     let prompt_logprobs = raw.prompt_logprobs.is_some();
@@ -69,6 +80,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             // The door has checked it.
             num_answers: num_answers as usize,
             predicted,
+            beams,
             stop,
             logprobs,
             prompt_logprobs,
@@ -108,12 +120,17 @@ pub(crate) fn prompt(
         let message = "Tools are in 'tools' or in 'chat_template_kwargs', not in both.";
         return Err(ApiError::bad_request(message).with_param("chat_template_kwargs"));
     }
-    let template = fields.string("chat_template")?;
+    let template = template(fields.string("chat_template")?, "chat_template", app)?;
+    Ok(Chat { messages, template_kwargs, add_generation_prompt, continue_final_message, template })
+}
+
+/// The source of a template in place of the model's.
+pub(crate) fn template(template: Option<String>, field: &str, app: &App) -> Result<Option<String>, ApiError> {
     if template.is_some() && !app.trusts_templates {
         let why = "a template in a request is a program: it is run with serve --trust-request-chat-template";
-        return Err(ApiError::unsupported("chat_template", why));
+        return Err(ApiError::unsupported(field, why));
     }
-    Ok(Chat { messages, template_kwargs, add_generation_prompt, continue_final_message, template })
+    Ok(template)
 }
 
 /// A template that a request brought.
@@ -267,7 +284,7 @@ fn max_tokens(fields: &mut Fields, raw: &mut RawRequest) -> Result<&'static str,
 }
 
 /// `logprobs` says whether, `top_logprobs` how many beside the token's own.
-fn logprobs(fields: &mut Fields) -> Result<Option<i64>, ApiError> {
+pub(crate) fn logprobs(fields: &mut Fields) -> Result<Option<i64>, ApiError> {
     let wanted = fields.boolean("logprobs")?.unwrap_or(false);
     match fields.integer("top_logprobs")? {
         Some(top) if wanted => Ok(Some(top)),

@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::llama::fim::{self, Gap};
 use crate::openai::format::OpenAi;
-use crate::openai::{hints, params, shapes, structured};
+use crate::openai::{beams, hints, params, shapes, structured};
 
 /// Most prompts in one request.
 const MAX_PROMPTS: usize = 256;
@@ -37,6 +37,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
     raw.rule = rule;
     best_of(&mut fields, raw.n)?;
+    let beams = beams::read(&mut fields)?;
     let suffix = fields.string("suffix")?.filter(|text| !text.is_empty());
     let prompts = prompts(fields.take("prompt"))?;
     if prompts.len() > 1 && raw.prediction.is_some() {
@@ -47,6 +48,16 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let behind = suffix.as_deref().map_or(0, str::len);
     params::check_text("prompt", prompts.iter().map(|prompt| text_bytes(prompt) + behind).sum())?;
     fields.finish()?;
+    if beams.is_some() {
+        if let Some(field) = &rule_field {
+            return Err(beams::refuse_form(field));
+        }
+        if echo && (raw.logprobs.is_some() || raw.max_tokens == Some(0)) {
+            let why = "a beam search knows no log probabilities of the prompt that it would repeat";
+            return Err(ApiError::unsupported("echo", why));
+        }
+        beams::check(&mut raw, &mut delivery, app.engine.model())?;
+    }
 
     let shows_prompt_logprobs = raw.prompt_logprobs.is_some();
     if echo && raw.prompt_logprobs.is_none() {
@@ -90,6 +101,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             // The door has checked it.
             num_answers: num_answers as usize,
             predicted,
+            beams,
             stop,
             logprobs,
             prompt_logprobs: shows_prompt_logprobs,

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::response::Response;
 use engine::{ServiceClass, TokenLogprob};
 use serde::Serialize;
@@ -71,11 +70,7 @@ pub(crate) struct OpenAi;
 
 impl Api for OpenAi {
     fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
-        let mut whole = body(app, plan, gathered);
-        match whole.short() {
-            Some(json) => json_body(json),
-            None => json_body(Body::new(whole)),
-        }
+        json_body(body(app, plan, gathered).body())
     }
 
     fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {

@@ -4,6 +4,7 @@
 //! a misspelt `temprature` that is quietly dropped gives a plausible wrong answer. A few that change nothing ([`hints`])
 //! are named in the answer.
 
+mod beams;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod cost;
@@ -17,5 +18,5 @@ pub(crate) mod stream;
 pub(crate) mod structured;
 pub(crate) mod text;
 pub(crate) mod tools;
-mod whole;
+pub(crate) mod whole;
 pub(crate) mod wire;

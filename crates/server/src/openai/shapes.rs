@@ -24,6 +24,7 @@ pub(crate) static CHAT: Shape = Shape {
         PENALTIES,
         SAMPLING,
         TURN,
+        BEAMS,
         STRUCTURED,
         ABSENT,
     ],
@@ -31,7 +32,7 @@ pub(crate) static CHAT: Shape = Shape {
 
 pub(crate) static COMPLETION: Shape = Shape {
     name: "CompletionRequest",
-    groups: &[COMPLETION_OWN, ASKER, DELIVERY, DRAWN, PENALTIES, SAMPLING, TURN, STRUCTURED, ABSENT],
+    groups: &[COMPLETION_OWN, ASKER, DELIVERY, DRAWN, PENALTIES, SAMPLING, TURN, BEAMS, STRUCTURED, ABSENT],
 };
 
 /// Which model.
@@ -105,6 +106,13 @@ static SAMPLING: &[Field] = &[
     field("prediction", Object(&PREDICTION), "a text that the answer will mostly be: faster, not other"),
 ];
 
+/// Beam search, in vLLM's words.
+static BEAMS: &[Field] = &[
+    field("use_beam_search", Boolean, "the n best answers that n beams find; nothing is drawn"),
+    field("length_penalty", Number, "of a beam search: above 0 prefers long answers; 1 unless said otherwise"),
+    field("early_stopping", Either(&[Boolean, Word(&["never"])]), "of a beam search: ends with its nth whole answer"),
+];
+
 static PREDICTION: Shape = Shape {
     name: "Prediction",
     groups: &[&[
@@ -166,9 +174,6 @@ static STRUCTURED_OUTPUTS: Shape = Shape {
 
 /// What OpenAI and vLLM have and this server has not.
 static ABSENT: &[Field] = &[
-    only("use_beam_search", Is(false), "beam search is not supported"),
-    only("length_penalty", Constant::Number(1.0), "beam search is not supported"),
-    only("early_stopping", Is(false), "beam search is not supported"),
     only("spaces_between_special_tokens", Is(true), "special tokens are always set apart as the tokenizer does it"),
     only("add_special_tokens", Is(true), "the tokenizer's own prefix is always added to a text prompt"),
     missing("logits_processors", "logits processors are not supported"),

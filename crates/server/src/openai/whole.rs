@@ -26,6 +26,7 @@ use crate::openai::wire::TokenTexts;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// The numbers of an answer from which its lists are written.
+#[derive(Default)]
 pub(crate) struct Numbers {
     /// Prompts as tokens.
     pub(crate) prompts: Vec<Vec<u32>>,
@@ -45,6 +46,8 @@ pub(crate) struct Numbers {
 pub(crate) enum List {
     /// `logprobs.content` of a chat.
     Content,
+    /// The same as Ollama has it.
+    Logprobs,
     TextOffset,
     TokenLogprobs,
     Tokens,
@@ -57,6 +60,7 @@ impl List {
     fn hole(self) -> &'static str {
         match self {
             List::Content => "\"content\":[]",
+            List::Logprobs => "\"logprobs\":[]",
             List::TextOffset => "\"text_offset\":[]",
             List::TokenLogprobs => "\"token_logprobs\":[]",
             List::Tokens => "\"tokens\":[]",
@@ -111,8 +115,13 @@ impl Whole {
         Whole { app, numbers, parts, written: Vec::new(), _charge: charge }
     }
 
+    /// The body as it is sent.
+    pub(crate) fn body(mut self) -> axum::body::Body {
+        self.short().map_or_else(|| axum::body::Body::new(self), Into::into)
+    }
+
     /// The body, if one piece is all there is; then its length is known.
-    pub(crate) fn short(&mut self) -> Option<Vec<u8>> {
+    fn short(&mut self) -> Option<Vec<u8>> {
         self.written = self.piece();
         self.parts.is_empty().then(|| std::mem::take(&mut self.written))
     }
@@ -171,7 +180,7 @@ impl Numbers {
             },
         };
         match list {
-            List::Content => write(json, &logprob.map(|logprob| texts.chat(logprob))),
+            List::Content | List::Logprobs => write(json, &logprob.map(|logprob| texts.chat(logprob))),
             List::TextOffset => {
                 write(json, offset);
                 *offset += texts.text(token).chars().count();

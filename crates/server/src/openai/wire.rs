@@ -294,6 +294,11 @@ pub(crate) struct WireTimings {
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
     preemptions: usize,
+    /// Of a beam search: its rounds, and the rows behind the first, with those that were computed again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beam_rounds: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beam_rows: Option<usize>,
     /// Steps in which guesses were checked, if there were any; the guesses, and those of them that are the answer's.
     #[serde(skip_serializing_if = "Option::is_none")]
     verify_steps: Option<usize>,
@@ -347,6 +352,8 @@ impl WireTimings {
             prefill_tokens_per_second: round(timings.prefill_tok_s()),
             decode_tokens_per_second: round(timings.decode_tok_s()),
             preemptions: timings.preemptions,
+            beam_rounds: timings.beams.map(|beams| beams.rounds),
+            beam_rows: timings.beams.map(|beams| beams.rows),
             verify_steps: Some(timings.verify_steps).filter(|&steps| steps > 0),
             drafted_tokens: Some(timings.drafted_tokens).filter(|&tokens| tokens > 0),
             accepted_tokens: Some(timings.accepted_tokens).filter(|_| timings.drafted_tokens > 0),

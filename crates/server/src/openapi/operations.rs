@@ -18,6 +18,7 @@ pub(super) struct Operation {
 }
 
 /// A name in a URL's query.
+#[derive(Clone, Copy)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
@@ -282,11 +283,9 @@ pub(super) static OPERATIONS: &[Operation] = &[
     get("/metrics", OWN, "Counters for Prometheus", Answer::Either(METRICS)),
     get("/version", OWN, "The server's version", Answer::Json("Version")),
     get("/docs", OWN, "This document for people", Answer::Other("text/html; charset=utf-8")),
-    get("/plan", OWN, "What a deployment would do", Answer::Either(PLAN)).asked(&[
-        parameter("model", Kind::Text, "the name of a model, or none for the one that is served"),
-        parameter("format", Kind::Word(&["json", "svg"]), "numbers, or a picture"),
-    ]),
-    post("/plan", OWN, "The same of a model's config.json", Body::AnyJson, Answer::Either(PLAN)),
+    get("/plan", OWN, "What a deployment would do", Answer::Either(PLAN)).asked(&PLANNED),
+    post("/plan", OWN, "The same of a model's config.json", Body::AnyJson, Answer::Either(PLAN))
+        .asked(&PLANNED_OF_CONFIG),
     get("/plan/presets", OWN, "Models and machines that are known by name", Answer::Json("Object")),
     get("/live/info", WATCH, "What is served, and what the machine can do", Answer::Json("Object")),
     get("/live/feed", WATCH, "Steps as they happen", Answer::Other(EVENTS)),
@@ -296,6 +295,28 @@ pub(super) static OPERATIONS: &[Operation] = &[
     post("/live/step", WATCH, "One step of a held engine", Body::None, Answer::Json("Object")),
     post("/live/resume", WATCH, "Let it go", Body::None, Answer::Json("Object")),
 ];
+
+/// What may be planned, as who reads it knows it.
+static PLANNED: [Parameter; plan::PARAMETERS.len()] = planned(0);
+/// The same where the body is the model, which stands first.
+static PLANNED_OF_CONFIG: [Parameter; plan::PARAMETERS.len() - 1] = planned(1);
+
+const fn planned<const COUNT: usize>(first: usize) -> [Parameter; COUNT] {
+    let mut all = [const { parameter("", Kind::Text, "") }; COUNT];
+    let mut at = 0;
+    while at < COUNT {
+        let plan::Parameter { name, about, is } = plan::PARAMETERS[first + at];
+        let kind = match is {
+            plan::Is::Whole => Kind::Integer,
+            plan::Is::Chance => Kind::Number,
+            plan::Is::Word(words) => Kind::Word(words),
+            plan::Is::Text => Kind::Text,
+        };
+        all[at] = parameter(name, kind, about);
+        at += 1;
+    }
+    all
+}
 
 const METRICS: &[&str] =
     &["text/plain; version=0.0.4; charset=utf-8", "application/openmetrics-text; version=1.0.0; charset=utf-8"];

@@ -167,18 +167,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         input,
         conversation,
     };
-    let plan = Plan {
-        form: Form::Responses,
-        delivery,
-        basis: None,
-        num_answers: 1,
-        predicted: false,
-        stop: Vec::new(),
-        logprobs: false,
-        prompt_logprobs: false,
-        echo: Vec::new(),
-        hearing: None,
-    };
+    let plan = Plan::of_one(Form::Responses, delivery, Vec::new());
     let rule_field = Some("text.format.schema");
     let wish = Wish { tools, choice, parallel, shows_thoughts: true, thought_tokens, rule_field };
     Ok(Asked { raw, plan, api: Arc::new(Responses(Arc::new(shape))), wish })

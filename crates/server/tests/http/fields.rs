@@ -155,7 +155,7 @@ fn what_nobody_knows_and_what_is_not_here_have_codes_of_their_own() {
         ("/v1/chat/completions", "prompt", json!("Hi"), "unknown_parameter"),
         ("/v1/chat/completions", "store", json!(true), "unsupported_parameter"),
         ("/v1/chat/completions", "chat_template", json!("x"), "unsupported_parameter"),
-        ("/v1/completions", "use_beam_search", json!(true), "unsupported_parameter"),
+        ("/v1/completions", "logits_processors", json!(["x"]), "unsupported_parameter"),
         ("/v1/completions", "suffix", json!("x"), "no_infill"),
         ("/v1/completions", "best_of", json!(2), "unsupported_parameter"),
         ("/v1/completions", "top_logprobs", json!(2), "unknown_parameter"),

@@ -5,6 +5,7 @@
 mod adapters;
 mod answers;
 mod batches;
+mod beams;
 mod client;
 mod connections;
 mod faults;

@@ -289,7 +289,9 @@ fn what_changes_no_token_is_named_and_all_else_is_refused_by_name() {
         ),
         (json!({"format": "yaml"}), 400, "format"),
         (json!({"think": "very"}), 400, "think"),
-        (json!({"logprobs": true}), 400, "logprobs"),
+        (json!({"top_logprobs": 2}), 400, "'top_logprobs' needs 'logprobs'"),
+        (json!({"logprobs": true, "top_logprobs": 21}), 400, "top_logprobs"),
+        (json!({"logprobs": 2}), 400, "logprobs"),
         (json!({"stream": "yes"}), 400, "stream"),
         (json!({"temperature": 0}), 400, "temperature"),
         (options("mirostat", json!(2)), 400, "options.mirostat"),
@@ -311,7 +313,7 @@ fn what_changes_no_token_is_named_and_all_else_is_refused_by_name() {
     for (more, field) in [
         (json!({"suffix": "end"}), "suffix"),
         (json!({"prompt": "", "suffix": "end"}), "suffix"),
-        (json!({"template": "{{ .Prompt }}"}), "template"),
+        (json!({"template": "{{ messages }}"}), "serve --trust-request-chat-template"),
         (json!({"images": ["aGk="]}), "images"),
         (json!({"raw": true, "system": "Be brief."}), "system"),
         (json!({"context": ["a"]}), "context"),
@@ -319,6 +321,65 @@ fn what_changes_no_token_is_named_and_all_else_is_refused_by_name() {
         let answer = host.post(GENERATE, &with(&json!({"prompt": "Once"}), &more));
         assert_eq!(answer.status, 400, "{more}");
         assert!(answer.json()["error"].as_str().unwrap().contains(field), "{more}: {}", answer.text());
+    }
+    host.quiet();
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_other_api() {
+    let host = Host::start();
+    let asked = json!({"logprobs": true, "top_logprobs": 3});
+    let whole = host.ask(CHAT, &with(&with(&story(), &asked), &json!({"stream": false})));
+    let other = host.ask(
+        "/v1/chat/completions",
+        &json!({
+            "messages": story()["messages"], "temperature": 0, "max_tokens": 40, "logprobs": true, "top_logprobs": 3,
+        }),
+    );
+    assert_eq!(whole["logprobs"], other["choices"][0]["logprobs"]["content"]);
+    let first = &whole["logprobs"][0];
+    assert!(
+        first["token"].is_string() && first["bytes"].is_array() && first["logprob"].as_f64() <= Some(0.0),
+        "{first}"
+    );
+    assert_eq!(first["top_logprobs"].as_array().map(Vec::len), Some(3));
+    // Of a stream each line has those of its own tokens, and none is lost.
+    for path in [CHAT, GENERATE] {
+        let asks = match path {
+            CHAT => json!({"messages": story()["messages"]}),
+            _ => json!({"prompt": "Once upon a time"}),
+        };
+        let body = with(&with(&asks, &asked), &json!({"options": story()["options"]}));
+        let whole = host.ask(path, &with(&body, &json!({"stream": false})));
+        let lines = lines(&host.post(path, &body));
+        let told: Vec<&Value> = lines.iter().filter_map(|line| line["logprobs"].as_array()).flatten().collect();
+        assert_eq!(told, whole["logprobs"].as_array().unwrap().iter().collect::<Vec<_>>(), "{path}");
+        assert_eq!(Some(told.len() as u64), whole["eval_count"].as_u64());
+        let plain = host.ask(path, &with(&body, &json!({"stream": false, "logprobs": false, "top_logprobs": 0})));
+        assert_eq!((plain.get("logprobs"), &plain["response"]), (None, &whole["response"]));
+    }
+    host.quiet();
+}
+
+#[test]
+fn a_template_of_a_request_is_run_where_the_server_allows_that() {
+    let options = server::ServerOptions { trust_request_chat_template: true, ..local_server() };
+    let host = Host::with(small_engine(), options);
+    let ask = |more: Value| {
+        let base = json!({"prompt": "a fox", "stream": false, "options": {"temperature": 0, "num_predict": 8}});
+        host.post(GENERATE, &with(&base, &more))
+    };
+    let template = "{% for message in messages %}Once there was {{ message.content }}{% endfor %}";
+    let templated = ask(json!({"template": template})).json();
+    let plain = ask(json!({"raw": true, "prompt": "Once there was a fox"})).json();
+    // The model's template is one of somebody who thinks: white space before the answer is none of it.
+    assert_eq!(templated["response"].as_str().unwrap(), plain["response"].as_str().unwrap().trim_start());
+    assert_eq!(templated["prompt_eval_count"], plain["prompt_eval_count"]);
+    assert_eq!(ask(json!({"template": ""})).json()["response"], ask(json!({})).json()["response"]);
+    for more in [json!({"template": template, "raw": true}), json!({"template": "{% for"})] {
+        let answer = ask(more.clone());
+        assert_eq!(answer.status, 400, "{more}");
+        assert!(answer.json()["error"].as_str().unwrap().contains("template"), "{more}: {}", answer.text());
     }
     host.quiet();
 }

@@ -49,6 +49,35 @@ fn the_worked_example_over_http() {
 }
 
 #[test]
+fn the_document_has_every_parameter_and_its_values() {
+    let host = host();
+    let document = host.get("/openapi.json").json();
+    let parameters = |method: &str| document["paths"]["/plan"][method]["parameters"].as_array().unwrap().clone();
+    let names = |method: &str| -> Vec<String> {
+        parameters(method).iter().map(|parameter| parameter["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = names("get");
+    assert_eq!(all[1..], names("post")[..], "where the body is the model, it has no name");
+    // Whoever names another one is told the same list.
+    let refused = host.get("/plan?no_such=1").json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(refused.contains(&all.join(", ")), "{refused}");
+    for parameter in parameters("get") {
+        let name = parameter["name"].as_str().unwrap();
+        let told = |value: &str| host.get(&format!("/plan?{name}={value}"));
+        let schema = &parameter["schema"];
+        let words: Vec<&str> = schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        for word in &words {
+            assert_eq!(told(word).status, 200, "{name}={word}: {}", told(word).text());
+        }
+        if !words.is_empty() || schema["type"] != "string" {
+            let answer = told("no-word");
+            assert_eq!(answer.status, 400, "{name}: {}", answer.text());
+            assert!(answer.text().contains(name), "{name}: {}", answer.text());
+        }
+    }
+}
+
+#[test]
 fn what_runs_here_is_planned_by_its_own_steps() {
     let host = host();
     let asked = plan(&host, "prompt=200&response=50");

@@ -303,7 +303,7 @@ fn parameters_out_of_range_or_of_another_type() {
         (r#""temprature": 1"#, "temprature"),
         (r#""": 1"#, ""),
         (r#""tools": []"#, "tools"),
-        (r#""use_beam_search": true"#, "use_beam_search"),
+        (r#""use_beam_search": 1"#, "use_beam_search"),
         (r#""response_format": {"type": "xml"}"#, "response_format.type"),
         (r#""response_format": {"type": "json_schema", "json_schema": {}}"#, "response_format.json_schema.schema"),
         (r#""response_format": {"type": "json_object", "schema": {}}"#, "response_format.schema"),
