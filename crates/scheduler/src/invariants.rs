@@ -72,10 +72,14 @@ impl Scheduler {
             let expected = match seq.status {
                 Status::Waiting => (true, false),
                 Status::Running => (false, true),
-                Status::Leaving => (false, false),
+                Status::Leaving | Status::Expecting => (false, false),
             };
             assert_eq!((waits, runs), expected, "I12: {id:?} is {:?}", seq.status);
-            if seq.status == Status::Waiting {
+            let active = self.state.requests.get(&seq.request.id);
+            let is_heard = active.is_some_and(|active| active.answers[seq.answer()] == Some(id));
+            assert_eq!(is_heard, seq.status != Status::Leaving, "I12: whether somebody listens to {id:?}");
+            assert!(held == 0 || active.is_none_or(|active| active.has_run), "I33: {id:?} has run");
+            if matches!(seq.status, Status::Waiting | Status::Expecting) {
                 assert_eq!((held, seq.num_computed()), (0, 0), "I19: {id:?} waits and holds blocks");
             } else {
                 let tokens = seq.num_tokens();
@@ -107,13 +111,9 @@ impl Scheduler {
     fn check_caps(&self) {
         let limits = self.limits();
         assert!(self.state.seats_taken() <= limits.max_num_seqs, "I11: too many sequences run");
-        let new = self.state.queue.iter().map(|id| &self.state.seqs[id]).filter(|seq| !seq.has_run());
-        let (num_new, num_new_tokens) = new.fold((0, 0), |(n, tokens), seq| (n + 1, tokens + seq.num_tokens()));
-        assert_eq!(
-            (num_new, num_new_tokens),
-            (self.state.queue.num_new(), self.state.queue.num_new_tokens()),
-            "I33: new requests"
-        );
+        let new = self.state.requests.values().filter(|active| !active.has_run);
+        let (num_new, num_new_tokens) = new.fold((0, 0), |(n, tokens), new| (n + 1, tokens + new.prompt_tokens));
+        assert_eq!((num_new, num_new_tokens), (self.state.num_new, self.state.num_new_tokens), "I33: new requests");
         assert!(num_new <= limits.max_queued_requests, "I11: too many requests wait");
         assert!(num_new <= 1 || num_new_tokens <= limits.max_queued_tokens, "I11: too many tokens wait");
         let waiting: usize = self.state.queue.iter().map(|id| self.state.seqs[id].num_tokens()).sum();

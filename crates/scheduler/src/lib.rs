@@ -32,6 +32,7 @@ mod pace;
 mod policy;
 mod prefill;
 mod queue;
+mod resume;
 mod speculate;
 mod state;
 

@@ -104,6 +104,11 @@ pub enum AdmitError {
         /// Sequences that may run together.
         max_num_seqs: usize,
     },
+    /// What was generated before ends this answer already: there is nothing to go on with.
+    HasEnded {
+        /// Which answer.
+        answer: usize,
+    },
     /// The queue holds its limit of requests, or of prompt tokens.
     QueueFull {
         /// Requests waiting.
@@ -125,6 +130,9 @@ impl fmt::Display for AdmitError {
             }
             AdmitError::TooManyAnswers { num_answers, max_num_seqs } => {
                 write!(f, "{num_answers} answers were asked for; {max_num_seqs} sequences run together at most")
+            }
+            AdmitError::HasEnded { answer } => {
+                write!(f, "answer {answer} ends with what was generated of it before")
             }
             AdmitError::QueueFull { waiting_requests, waiting_tokens } => {
                 write!(f, "the queue is full: {waiting_requests} requests with {waiting_tokens} tokens wait")

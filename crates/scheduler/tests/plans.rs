@@ -15,14 +15,17 @@
 //! three tokens are sampled when not one, `copy 4>7` copies a block. Where there are tiers (`host=` and `disk=`
 //! slots), `save 4>h0`, `load h0>A` and `spill h0>d1` move contents. Host memory answers at once; what the disk was
 //! asked for in one row ends with the next, well, or not where the row says `disk fails`, or later where it says `disk
-//! waits`. A table may leave out the columns after `plan`. `check_invariants` runs after every call.
+//! waits`. `resume A prompt=6 output=9 knows=3` comes with three tokens of its answer, with several answers as many of
+//! each (`knows=3/0/-`: the third has ended); `expect A prompt=6 output=9` is read elsewhere, until `come A knows=1`. A
+//! table may leave out the columns after `plan`. `check_invariants` runs after every call.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use scheduler::{
     BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Offer, Priority, Request, RequestId, RowOutput, Rows,
-    Scheduler, SeqId, SlotSpill, SourceId, Step, StepOutput, StopRules, Targets, Tier, TierSizes, TierSlot, TokenId,
+    Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, Targets, Tier, TierSizes, TierSlot,
+    TokenId,
 };
 
 const EOS: TokenId = 1;
@@ -782,6 +785,123 @@ fn nobody_enters_past_one_that_does_not_fit() {
     );
 }
 
+#[test]
+fn what_began_elsewhere_is_computed_as_a_victims_tokens_are_and_its_last_row_samples_the_next() {
+    check(
+        "block_size=4 tokens_per_step=8",
+        "
+        step | arrives                                | plan              | ends     | used | waiting
+        1    | resume A prompt=6 output=5 knows=3     | prefill A[0..8]   |          | 3    | 0
+        2    |                                        | decode A          |          | 3    | 0
+        3    |                                        | decode A          | A length | 0    | 0
+        ",
+    );
+}
+
+#[test]
+fn what_is_cached_of_a_resumed_answer_is_not_computed() {
+    // A's answer is that of B, which came with A's prompt and says what A said; all but its last token is there.
+    check(
+        "block_size=4",
+        "
+        step | arrives                                         | plan              | ends     | used
+        1    | A prompt=8 output=1                             | prefill A[0..8]   | A length | 0
+        2    | resume B prompt=8 output=3 like=A:8 knows=1     | decode B          |          | 3
+        3    | resume C prompt=8 output=9 like=A:8 knows=5     | decode B, prefill C[8..13] | B length | 4
+        ",
+    );
+}
+
+#[test]
+fn of_several_answers_each_resumes_with_its_own_tokens_and_one_that_ended_stays_so() {
+    check(
+        "block_size=4 seqs=4",
+        "
+        step | arrives                                       | plan                                  | ends       | used
+        1    | resume A prompt=6 output=4 n=3 knows=3/-/1    | prefill A.0[0..9] A.2[0..7]           | A.0 length | 2
+        2    |                                               | decode A.2                            |            | 2
+        3    |                                               | decode A.2                            | A.2 length | 0
+        ",
+    );
+}
+
+#[test]
+fn an_answer_without_a_token_beside_one_that_has_some_is_a_sequence_of_its_own() {
+    check(
+        "block_size=4 seqs=4",
+        "
+        step | arrives                                       | plan                      | ends       | used
+        1    | resume A prompt=6 output=2 n=2 knows=1/0      | prefill A.0[0..7] A[0..6] | A.0 length | 2
+        2    |                                               | decode A.1                | A.1 length | 0
+        ",
+    );
+    // Where none has one, the prompt is computed once, as ever.
+    check(
+        "block_size=4 seqs=4",
+        "
+        step | arrives                                       | plan              | ends
+        1    | resume A prompt=6 output=2 n=2 knows=0/0      | prefill A[0..6]x2 |
+        ",
+    );
+}
+
+#[test]
+fn an_answer_that_is_all_there_is_not_resumed() {
+    check(
+        "context=20",
+        "
+        step | arrives                                                                                        | plan            | ends
+        1    | resume A prompt=6 output=3 knows=3: HasEnded, resume B prompt=6 output=9 knows=3 eos=2: HasEnded | nothing         |
+        2    | resume C prompt=17 output=9 knows=3: HasEnded, resume D prompt=20 output=9 knows=0: TooLong      | nothing         |
+        3    | resume E prompt=6 output=9 knows=3 eos=2 min=8                                                   | prefill E[0..9] |
+        4    | resume F prompt=17 output=9 knows=2                                                              | decode E, prefill F[0..19] | F length
+        ",
+    );
+}
+
+#[test]
+fn who_comes_with_tokens_counts_in_the_queue_like_anybody() {
+    check(
+        "queue=2 queue_tokens=10 seqs=1",
+        "
+        step | arrives                                                                                 | plan             | waiting
+        1    | A prompt=30 output=2                                                                    | prefill A[0..30] | 0
+        2    | resume B prompt=8 output=9 knows=5, resume C prompt=3 output=9 knows=1: QueueFull       | decode A         | 1
+        3    | D prompt=2, resume E prompt=1 output=2 knows=1: QueueFull                               | prefill B[0..13] | 1
+        4    | expect F prompt=2, expect G prompt=1: QueueFull, H prompt=1: QueueFull                  | decode B         | 1
+        5    | cancel F, I prompt=1                                                                    | decode B         | 2
+        ",
+    );
+}
+
+#[test]
+fn what_is_expected_waits_for_nothing_and_comes_in_its_place() {
+    check(
+        "block_size=4 seqs=1",
+        "
+        step | arrives                                             | plan              | ends     | used | waiting
+        1    | expect A prompt=6 output=3, B prompt=4 output=2     | prefill B[0..4]   |          | 1    | 0
+        2    | C prompt=4 output=1, come A knows=1                 | decode B          | B length | 0    | 2
+        3    |                                                     | prefill A[0..7]   |          | 2    | 1
+        4    |                                                     | decode A          | A length | 0    | 1
+        5    |                                                     | prefill C[0..4]   | C length | 0    | 0
+        ",
+    );
+}
+
+#[test]
+fn an_expected_request_of_which_nothing_comes_is_read_here_and_a_cancelled_one_is_gone() {
+    check(
+        "block_size=4 seqs=2",
+        "
+        step | arrives                                                        | plan              | used | waiting
+        1    | expect A prompt=6 output=3 n=2, expect B prompt=6 output=1     | nothing           | 0    | 0
+        2    | come A knows=0/0, cancel B                                     | prefill A[0..6]x2 | 2    | 0
+        3    | cancel A                                                       | nothing           | 0    | 0
+        ",
+    );
+}
+
 struct World {
     scheduler: Scheduler,
     names: BTreeMap<RequestId, String>,
@@ -827,6 +947,21 @@ fn check(setup: &str, table: &str) {
 
 fn column(header: &[&str], name: &str) -> Option<usize> {
     header.iter().position(|&column| column == name)
+}
+
+/// What the model says as token `nth` of an answer, from 1.
+fn said(request: &Request, eos: Option<usize>, answer: usize, nth: usize) -> TokenId {
+    let unique = 1_000_000 + request.id.0 * 10_000 + answer as u64 * 1000;
+    if eos.is_some_and(|eos| nth >= eos) { EOS } else { (unique + nth as u64) as u32 }
+}
+
+/// So many tokens of each answer: `3/0/-`.
+fn generated(request: &Request, eos: Option<usize>, knows: &str) -> Vec<Option<Vec<TokenId>>> {
+    let of = |(answer, count): (usize, &str)| {
+        let count: usize = count.parse().ok()?;
+        Some((1..=count).map(|nth| said(request, eos, answer, nth)).collect())
+    };
+    knows.split('/').enumerate().map(of).collect()
 }
 
 struct Outcome {
@@ -919,7 +1054,8 @@ impl World {
             }
         }
         let used = self.scheduler.used_blocks().to_string();
-        let waiting = self.scheduler.sequences().filter(|seq| seq.block_table().is_empty()).count().to_string();
+        let waits = |seq: &&Sequence| seq.block_table().is_empty() && !seq.is_expecting();
+        let waiting = self.scheduler.sequences().filter(waits).count().to_string();
         Outcome { plan, ends: ends.join(", "), used, waiting }
     }
 
@@ -959,6 +1095,12 @@ impl World {
         } else if let Some(answer) = act.strip_prefix("stop ") {
             let (name, answer) = answer.split_once('.').unwrap_or((answer, "0"));
             self.scheduler.stop(self.asked[name].0.id, answer.parse().expect("an answer's number"));
+        } else if let Some(come) = act.strip_prefix("come ") {
+            let (name, knows) = come.split_once(" knows=").expect("come A knows=1");
+            let (request, eos) = self.asked[name].clone();
+            let generated = generated(&request, eos, knows);
+            let generated: Vec<_> = generated.iter().map(Option::as_deref).collect();
+            self.scheduler.expected_ended(request.id, &generated, Nanos(0)).expect("it goes on");
         } else {
             let (request, refusal) = act.split_once(": ").unwrap_or((act, ""));
             let outcome = self.admit(request);
@@ -970,10 +1112,14 @@ impl World {
     }
 
     fn admit(&mut self, words: &str) -> Result<(), scheduler::AdmitError> {
+        let (door, words) = match words.split_once(' ') {
+            Some((door @ ("resume" | "expect"), words)) => (door, words),
+            _ => ("admit", words),
+        };
         let mut words = words.split_whitespace();
         let name = words.next().expect("a name").to_string();
         let number = self.names.len() as u64;
-        let (mut prompt_len, mut like, mut eos) = (0, None, None);
+        let (mut prompt_len, mut like, mut eos, mut knows) = (0, None, None, "");
         let mut request = Request {
             id: RequestId(number),
             prompt: Vec::new().into(),
@@ -998,6 +1144,7 @@ impl World {
                 ("salt", Ok(salt)) => request.salt = salt as u64,
                 ("cache", Err(_)) => request.use_prefix_cache = value == "on",
                 ("like", Err(_)) => like = value.split_once(':'),
+                ("knows", _) => knows = value,
                 _ => panic!("no word {word}={value}"),
             }
         }
@@ -1009,7 +1156,15 @@ impl World {
         request.prompt = prompt.into();
         self.names.insert(request.id, name.clone());
         self.asked.insert(name, (request.clone(), eos));
-        self.scheduler.admit(request)
+        match door {
+            "resume" => {
+                let generated = generated(&request, eos, knows);
+                let generated: Vec<_> = generated.iter().map(Option::as_deref).collect();
+                self.scheduler.resume(request, &generated, Nanos(0))
+            }
+            "expect" => self.scheduler.expect(request),
+            _ => self.scheduler.admit(request),
+        }
     }
 
     /// The model: it says tokens that never repeat, and the stop token when it was told to.
@@ -1027,11 +1182,8 @@ impl World {
                 }
                 continue;
             }
-            let nth = seq_state.num_generated() + 1;
-            let is_eos = eos.is_some_and(|eos| nth >= eos);
             let token = |sample: usize| {
-                let unique = 1_000_000 + seq_state.request_id().0 * 10_000 + seq_state.answer() as u64 * 1000;
-                if is_eos { EOS } else { (unique + sample as u64 * 1000 + nth as u64) as u32 }
+                said(seq_state.request(), *eos, seq_state.answer() + sample, seq_state.num_generated() + 1)
             };
             output.rows.extend((0..rows.samples).map(|sample| RowOutput { seq, token: token(sample) }));
         }

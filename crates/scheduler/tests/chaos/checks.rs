@@ -109,7 +109,7 @@ impl Seen {
 
 impl Snapshot {
     pub(crate) fn of(scheduler: &Scheduler) -> Snapshot {
-        Snapshot { seqs: scheduler.sequences().map(|seq| (seq.id(), Seen::of(seq))).collect() }
+        Snapshot { seqs: here(scheduler).map(|seq| (seq.id(), Seen::of(seq))).collect() }
     }
 
     fn waiting(&self) -> impl Iterator<Item = &Seen> {
@@ -280,9 +280,9 @@ impl Chaos {
     pub(crate) fn check_hits(&mut self) {
         for seq in self.scheduler.sequences().filter(|seq| !seq.block_table().is_empty() && !seq.is_loading()) {
             let client = self.clients.get_mut(&seq.request_id()).expect("it was admitted");
-            let is_first = !std::mem::replace(&mut client.entered, true);
+            let is_first = client.to_enter.remove(&seq.answer());
             if is_first && self.scheduler.limits().enable_prefix_caching && client.request.use_prefix_cache {
-                self.prefix_tokens.0 += client.request.prompt.len() as u64;
+                self.prefix_tokens.0 += seq.num_tokens() as u64;
                 self.prefix_tokens.1 += seq.num_computed() as u64;
             }
         }
@@ -482,7 +482,7 @@ impl Chaos {
     /// `drawn`: how many tokens came of each sequence.
     pub(crate) fn check_progress(&self, before: &Snapshot, rows: &[LoweredRows], drawn: &BTreeMap<SeqId, usize>) {
         let planned: BTreeMap<SeqId, &LoweredRows> = rows.iter().map(|row| (row.seq, row)).collect();
-        for seq in self.scheduler.sequences() {
+        for seq in here(&self.scheduler) {
             let Some(was) = before.seqs.get(&seq.id()) else {
                 assert!(seq.answer() > 0 && seq.num_generated() == 1, "I12: {:?} comes from nowhere", seq.id());
                 continue;
@@ -503,7 +503,7 @@ impl Chaos {
 
     /// I26: a step that failed costs its sequences what they had in the cache and nothing else, and the others nothing.
     pub(crate) fn check_abandoned(&self, before: &Snapshot, rows: &[LoweredRows]) {
-        for seq in self.scheduler.sequences() {
+        for seq in here(&self.scheduler) {
             let was = &before.seqs[&seq.id()];
             assert_eq!(
                 (seq.num_tokens(), seq.num_preemptions()),
@@ -556,6 +556,11 @@ impl Chaos {
         let stats = self.scheduler.prefix_stats();
         assert_eq!((stats.queried_tokens, stats.hit_tokens), self.prefix_tokens, "I33: prefix hits");
     }
+}
+
+/// The sequences that wait or run here.
+fn here(scheduler: &Scheduler) -> impl Iterator<Item = &Sequence> {
+    scheduler.sequences().filter(|seq| !seq.is_expecting())
 }
 
 /// Whether a sequence has a decode row in this step.

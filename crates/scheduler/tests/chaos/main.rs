@@ -5,6 +5,7 @@
 //! weather.rs    limits, load, faults, machine and clock, all drawn from the seed
 //! world.rs      clients and an engine; they drive the scheduler, and the model computes its plans
 //! checks.rs     what an outsider sees must hold, after every call
+//! elsewhere.rs  other workers: prompts that are read there, answers that began there
 //! turns.rs      a naive twin of the counters by which tenants take turns
 //! counters.rs   what a run must have provoked: with too little of it, it fails
 //! ```
@@ -47,6 +48,7 @@
 
 mod checks;
 mod counters;
+mod elsewhere;
 mod model;
 mod turns;
 mod weather;

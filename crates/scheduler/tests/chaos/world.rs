@@ -13,6 +13,7 @@ use scheduler::{
 use crate::EngineBug;
 use crate::checks::{LeftOut, Overtaken, PassedOver, Snapshot};
 use crate::counters::Counters;
+use crate::elsewhere::{Before, Elsewhere, as_slices, check_has_ended};
 use crate::model::{EOS, FingerprintCache, LoweredRows, Rng, Trace, mix, solo};
 use crate::turns::Turns;
 use crate::weather::{self, Clock, Draw, Knowledge, Weather};
@@ -39,7 +40,8 @@ pub(crate) struct Client {
     pub(crate) seed: u64,
     pub(crate) answers: Vec<Answer>,
     pub(crate) cancelled: bool,
-    pub(crate) entered: bool,
+    /// Answers that never ran, each a sequence that will ask the prefix cache.
+    pub(crate) to_enter: BTreeSet<usize>,
 }
 
 impl Client {
@@ -101,7 +103,7 @@ pub(crate) struct Chaos {
     in_flight: VecDeque<InFlight>,
     cache: FingerprintCache,
     pub(crate) clients: BTreeMap<RequestId, Client>,
-    now: u64,
+    pub(crate) now: u64,
     next_request: u64,
     /// I13: rows that all admitted requests may take together, however often they are preempted.
     pub(crate) row_allowance: usize,
@@ -117,6 +119,12 @@ pub(crate) struct Chaos {
     /// Transfers in the background.
     spills: Vec<SlotSpill>,
     loads: Vec<BlockLoad>,
+    /// What other workers do, whose dice are their own: a seed without them has the world that it had before there were
+    /// any.
+    pub(crate) elsewhere: Elsewhere,
+    pub(crate) far: Rng,
+    /// Requests whose prompt is read elsewhere.
+    pub(crate) expected: BTreeSet<RequestId>,
     /// What the tiers have done, counted here.
     pub(crate) swapped: SwapStats,
     trace: Trace,
@@ -127,7 +135,8 @@ pub(crate) struct Chaos {
 
 impl Chaos {
     pub(crate) fn new(seed: u64, bug: Option<EngineBug>) -> Chaos {
-        let mut rng = Rng(mix(seed, 1));
+        let (mut rng, mut far) = (Rng(mix(seed, 1)), Rng(mix(seed, 2)));
+        let elsewhere = Elsewhere::from(&mut far);
         let Draw { limits, weather, machine, knowledge, hash_bits, tiers } = Draw::from(&mut rng);
         let mut cache = FingerprintCache::new(limits.num_blocks, limits.block_size);
         cache.accepts_unseen = bug == Some(EngineBug::DraftsUnseen);
@@ -167,6 +176,9 @@ impl Chaos {
             prefix_tokens: (0, 0),
             spills: Vec::new(),
             loads: Vec::new(),
+            elsewhere,
+            far,
+            expected: BTreeSet::new(),
             swapped: SwapStats::default(),
             trace: Trace(seed),
             seen: Counters::default(),
@@ -194,7 +206,8 @@ impl Chaos {
         // Nothing new comes and nothing fails: all that was admitted ends, each step computes a row that counts (I13).
         self.weather.failure = 0;
         let most_steps = self.steps + (self.row_allowance - self.rows) as u64;
-        while self.scheduler.has_work() || !self.spills.is_empty() {
+        self.elsewhere.ends = 100;
+        while self.scheduler.has_work() || !self.spills.is_empty() || !self.expected.is_empty() {
             self.tick();
             assert!(self.steps <= most_steps, "I13: what was admitted does not end");
         }
@@ -217,6 +230,7 @@ impl Chaos {
         self.end_transfers();
         self.maybe_cancel("cancelled between steps");
         self.give_up_on_the_oldest();
+        self.hear_from_elsewhere();
         self.stop_where(StopWhen::BeforeSchedule);
 
         self.offer_drafts();
@@ -530,7 +544,7 @@ impl Chaos {
         self.note(&"failed");
     }
 
-    fn note(&mut self, what: &dyn std::fmt::Debug) {
+    pub(crate) fn note(&mut self, what: &dyn std::fmt::Debug) {
         write!(self.trace, "{what:?}").expect("a trace takes everything");
     }
 
@@ -567,17 +581,26 @@ impl Chaos {
             let stop_after = rng.percent(self.weather.stop).then_some((after, when));
             Answer { expected, delivered: Vec::new(), finished: None, stop_after, stopped: false }
         });
-        let answers = answers.collect();
+        let mut answers: Vec<Answer> = answers.collect();
         self.next_request += 1;
-        let outcome = self.scheduler.admit(request.clone());
+        let before = self.before_it_came(&mut answers);
+        let outcome = match &before {
+            Before::Nothing => self.scheduler.admit(request.clone()),
+            Before::Expected => self.scheduler.expect(request.clone()),
+            Before::Generated(generated) => {
+                self.scheduler.resume(request.clone(), &as_slices(generated), Nanos(self.now))
+            }
+        };
         self.note(&outcome);
         match outcome {
             Ok(()) => {
                 self.seen.saw("admitted");
+                self.note_before(&request, &before);
                 let longest = (request.prompt.len() + max_tokens).min(max_model_len);
                 self.row_allowance += longest * num_answers * (crate::checks::MAX_PREEMPTIONS as usize + 1);
                 self.turns.join(request.tenant, &self.open_tenants());
-                let client = Client { request, seed, answers, cancelled: false, entered: false };
+                let to_enter = before.to_enter();
+                let client = Client { request, seed, answers, cancelled: false, to_enter };
                 self.clients.insert(client.request.id, client);
             }
             Err(AdmitError::QueueFull { waiting_requests, waiting_tokens }) => {
@@ -585,10 +608,9 @@ impl Chaos {
                 let full = waiting_requests >= limits.max_queued_requests
                     || waiting_tokens + request.prompt.len() > limits.max_queued_tokens;
                 assert!(full && waiting_requests > 0, "a request is refused and the queue is not full");
-                assert!(
-                    waiting_requests <= waiting(&self.scheduler).count(),
-                    "I33: the queue counts those that left it"
-                );
+                let holds_nothing = |seq: &&Sequence| seq.block_table().is_empty();
+                let waiting = self.scheduler.sequences().filter(holds_nothing).count();
+                assert!(waiting_requests <= waiting, "I33: the queue counts those that left it");
                 self.seen.saw("queue full");
             }
             Err(AdmitError::NeverFits { needed_blocks, total_blocks }) => {
@@ -598,6 +620,11 @@ impl Chaos {
             Err(AdmitError::TooLong { .. }) => self.seen.saw("prompt too long"),
             Err(AdmitError::TooManyAnswers { .. }) => self.seen.saw("too many answers"),
             Err(AdmitError::EmptyPrompt) => assert!(request.prompt.is_empty()),
+            Err(AdmitError::HasEnded { answer }) => {
+                let Before::Generated(generated) = &before else { panic!("nothing was generated") };
+                check_has_ended(&answers[answer], generated[answer].as_deref());
+                self.seen.saw("resumed after its end");
+            }
         }
         self.check_all();
         self.maybe_cancel("cancelled at the door");
@@ -642,6 +669,9 @@ impl Chaos {
         self.seen.saw(if waits { "cancelled while waiting" } else { "cancelled while running" });
         if preempted {
             self.seen.saw("cancelled while preempted");
+        }
+        if self.expected.remove(&id) {
+            self.seen.saw("cancelled while expected");
         }
         if seqs.iter().any(|seq| seq.is_loading()) {
             self.seen.saw("cancelled while loading");
@@ -772,9 +802,10 @@ impl Chaos {
     }
 
     /// Everything that must hold between two calls.
-    fn check_all(&self) {
+    pub(crate) fn check_all(&self) {
         self.scheduler.check_invariants();
         self.check_gauges();
+        self.check_elsewhere();
         let in_flight = self.scheduler.in_flight().is_some();
         for seq in self.scheduler.sequences() {
             let client = &self.clients[&seq.request_id()];
@@ -791,7 +822,7 @@ fn slots_of(seq: &Sequence, block_size: usize) -> Vec<usize> {
 
 /// The sequences in the queue: they hold nothing.
 fn waiting(scheduler: &Scheduler) -> impl Iterator<Item = &Sequence> {
-    scheduler.sequences().filter(|seq| seq.block_table().is_empty())
+    scheduler.sequences().filter(|seq| seq.block_table().is_empty() && !seq.is_expecting())
 }
 
 /// Blocks that somebody holds.

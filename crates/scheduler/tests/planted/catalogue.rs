@@ -61,7 +61,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "QueuePlaceKept",
         "A place in the queue is not given back, until every request is refused (vLLM #53130).",
-        &[edit("queue.rs", "self.num_new -= 1; self.num_new_tokens -= seq.num_tokens();", "")],
+        &[edit("state.rs", "self.num_new -= 1; self.num_new_tokens -= prompt_tokens;", "")],
     ),
     bug(
         "HoldAndWait",
@@ -93,12 +93,12 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "MinTokensIgnored",
         "`min_tokens` is not heeded (kin of CVE-2026-114051: limits checked on other values than those used).",
-        &[edit("sequence.rs", "self.num_generated() >= stop.min_tokens", "true")],
+        &[edit("sequence.rs", "before >= stop.min_tokens", "true")],
     ),
     bug(
         "OneTokenTooMany",
         "One token more than asked for: usage and text disagree.",
-        &[edit("sequence.rs", "self.num_generated() >= stop.max_tokens", "self.num_generated() > stop.max_tokens")],
+        &[edit("sequence.rs", "num_generated >= stop.max_tokens", "num_generated > stop.max_tokens")],
     ),
     bug(
         "HashBelieved",
@@ -338,7 +338,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         &[edit(
             "queue.rs",
             "self.num_tokens -= seq.num_tokens();",
-            "if !seq.has_run() { self.num_tokens -= seq.num_tokens(); }",
+            "if seq.num_preemptions() == 0 { self.num_tokens -= seq.num_tokens(); }",
         )],
     ),
     bug(
@@ -386,5 +386,60 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "DraftsForNothing",
         "A tenant is not charged for the tokens that were guessed.",
         &[edit("fairness.rs", "self.charge(seq, SAMPLED);", "")],
+    ),
+    bug(
+        "LastTokenDrawnTwice",
+        "An answer that began elsewhere draws its last known token again (Dynamo: replay without the emitted tokens).",
+        &[edit(
+            "sequence.rs",
+            "self.tokens.extend_from_slice(generated);",
+            "self.tokens.extend_from_slice(&generated[..generated.len() - 1]);",
+        )],
+    ),
+    bug(
+        "GeneratedMixedUp",
+        "Every answer of a resumed request goes on with the tokens of the first.",
+        &[edit(
+            "state.rs",
+            "Sequence::new(id, request.clone(), rank, self.limits.block_size).knowing(tokens, now)",
+            "{
+                let first = generated.iter().flatten().next().copied().unwrap_or(tokens);
+                Sequence::new(id, request.clone(), rank, self.limits.block_size).knowing(first, now)
+            }",
+        )],
+    ),
+    bug(
+        "EndedAnswerResumed",
+        "An answer that had ended before goes on, behind its end.",
+        &[edit("resume.rs", "end_of(request, before, token, max_model_len).is_some()", "false")],
+    ),
+    bug(
+        "ExpectedForgotten",
+        "A request that is cancelled while its prompt is read elsewhere stays for ever (SGLang #31800).",
+        &[edit(
+            "scheduler.rs",
+            "active.answers.into_iter().flatten().for_each(|seq| self.retire(seq));",
+            "for seq in active.answers.into_iter().flatten() {
+                if !self.state.seqs[seq].is_expecting() { self.retire(seq); }
+            }",
+        )],
+    ),
+    bug(
+        "ExpectedUncounted",
+        "Requests whose prompt is read elsewhere do not count in the limits of the queue, and nothing bounds them.",
+        &[edit(
+            "scheduler.rs",
+            "(self.state.num_new, self.state.num_new_tokens)",
+            "{
+                let seqs = self.state.seqs.iter().filter(|seq| seq.is_expecting());
+                let (num, tokens) = seqs.fold((0, 0), |(num, tokens), seq| (num + 1, tokens + seq.num_tokens()));
+                (self.state.num_new - num, self.state.num_new_tokens - tokens)
+            }",
+        )],
+    ),
+    bug(
+        "ResumedPaysAgain",
+        "A tenant is charged again for a prompt that another worker has read.",
+        &[edit("sequence.rs", "self.num_prompt_rows_served = self.num_prompt_tokens();", "")],
     ),
 ];
