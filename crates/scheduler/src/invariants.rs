@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::kv::blocks_for;
+use crate::kv::{Uses, blocks_for};
 use crate::sequence::Status;
 use crate::{Phase, Scheduler};
 
@@ -21,14 +21,16 @@ impl Scheduler {
     /// I1-I4, I6, I7: every block in one class, references equal to the tables, nobody about to write a shared block;
     /// what is cached is computed, under its own hash, and what those who hold it think it is.
     fn check_blocks(&self) {
-        let mut held = vec![0; self.state.pool.num_blocks()];
+        let mut uses = vec![Uses::default(); self.state.pool.num_blocks()];
         for seq in self.state.seqs.iter() {
-            for &block in seq.block_table() {
-                held[block.index()] += 1;
-            }
+            seq.block_table().iter().for_each(|block| uses[block.index()].tables += 1);
         }
+        for kept in &self.state.kept {
+            kept.blocks.iter().for_each(|block| uses[block.index()].kept += 1);
+        }
+        self.state.reads.iter().for_each(|read| uses[read.block.index()].readers += 1);
         let loads: Vec<_> = self.state.loads.iter().map(|load| load.slot).collect();
-        self.state.pool.check(&held, &loads);
+        self.state.pool.check(&uses, &loads);
         if self.plan.next_step.0.is_multiple_of(AUDIT_EVERY) {
             self.state.pool.check_contents(&self.state.hasher);
         }
@@ -125,7 +127,7 @@ impl Scheduler {
             assert!(seq.num_preemptions() <= crate::decode::MAX_PREEMPTIONS, "I14: preempted too often");
             assert!(seq.num_tokens() <= limits.max_model_len, "I11: longer than the context");
         }
-        if self.state.seqs.iter().next().is_none() {
+        if self.state.seqs.iter().next().is_none() && self.state.reads.is_empty() {
             assert_eq!(self.state.pool.num_used(), 0, "I10: blocks held by nobody");
         }
     }

@@ -261,12 +261,17 @@ impl Scheduler {
         step.clear();
         step.id = self.plan.next_step;
         let (taken, evicted) = (self.state.pool.num_taken(), self.state.pool.num_evicted());
+        let kept_taken = self.state.pool.num_kept_taken();
+        self.state.end_leases(now, step);
         self.plan.record.clear();
         let stalled = self.make_room_for_decode(step);
         let bound = self.policy.step_bound(&self.state, now);
         self.plan_decode(stalled, bound, step);
         self.plan_prefill(now, bound, step);
         self.plan_drafts(bound, step);
+        if self.state.pool.num_kept_taken() > kept_taken {
+            self.state.cut_kept(step);
+        }
         self.state.pool.drain_saves(&mut step.saves);
         self.state.pool.spill_ahead(&mut step.spills);
         self.plan.record.step = step.id;
@@ -410,6 +415,7 @@ impl Scheduler {
         let (request, first_answer) = (seq.request.id, seq.answer());
         if seq.num_uncomputed() == 0 && seq.num_samples() == 0 {
             let num_answers = seq.num_seats();
+            self.state.keep_blocks(id, now);
             self.retire(id);
             for answer in first_answer..first_answer + num_answers {
                 self.state.finish_answer(request, answer);
@@ -429,6 +435,7 @@ impl Scheduler {
             let ended = self.state.seqs[id].push(token, self.state.limits.max_model_len, now);
             events.push(Event::Token { request, answer, token });
             if let Some(reason) = ended {
+                self.state.keep_blocks(id, now);
                 self.retire(id);
                 self.state.finish_answer(request, answer);
                 events.push(Event::Finished { request, answer, reason });
@@ -436,9 +443,10 @@ impl Scheduler {
         }
     }
 
-    /// Cancels a request: nothing of it is heard again. Its blocks are free at once, or, if a step in flight writes
-    /// them, when that completes. False if there is no such unfinished request.
+    /// Cancels a request: nothing of it is heard again, nothing of it is kept. Its blocks are free at once, or, if a step
+    /// in flight writes them, when that completes. False if there is no such unfinished request.
     pub fn abort(&mut self, id: RequestId) -> bool {
+        self.release(id);
         let Some(active) = self.state.remove_request(id) else { return false };
         active.answers.into_iter().flatten().for_each(|seq| self.retire(seq));
         true
@@ -608,7 +616,7 @@ impl Scheduler {
         self.plan.in_flight.len()
     }
 
-    /// Blocks held by sequences.
+    /// Blocks held by sequences, or being read.
     pub fn used_blocks(&self) -> usize {
         self.state.pool.num_used()
     }
@@ -629,6 +637,9 @@ impl Scheduler {
                 };
                 uses[block.index()] = BlockUse::Held { by: first, holders };
             }
+        }
+        for read in self.state.reads.iter().filter(|read| self.state.pool.refs(read.block) == 0) {
+            uses[read.block.index()] = BlockUse::Held { by: read.request, holders: 1 };
         }
     }
 

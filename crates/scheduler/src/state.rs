@@ -17,6 +17,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::fairness::Shares;
+use crate::keep::{BlockRead, Kept};
 use crate::kv::{BlockPool, ChainHasher, FullBlock, Hit, Place, blocks_for};
 use crate::queue::Queue;
 use crate::sequence::{Rank, Sequence, Sequences, Status};
@@ -35,6 +36,8 @@ pub(crate) struct Active {
     pub(crate) prompt_tokens: usize,
     /// Whether it ever held blocks here: until then it counts in the limits of the queue.
     pub(crate) has_run: bool,
+    /// For how long blocks are kept when an answer has ended.
+    pub(crate) keep: Option<Nanos>,
 }
 
 /// Everything that a decision may look at. See the module's picture.
@@ -52,6 +55,10 @@ pub(crate) struct State {
     pub(crate) shares: Shares,
     /// Loads that have not ended.
     pub(crate) loads: Vec<BlockLoad>,
+    /// Finished answers whose blocks are kept, in the order of their ends.
+    pub(crate) kept: Vec<Kept>,
+    /// Blocks that are being read from outside.
+    pub(crate) reads: Vec<BlockRead>,
     pub(crate) prefix_stats: PrefixStats,
     /// [`BlockPool::num_sharings`] when sequences last counted what they share.
     pub(crate) sharings_seen: Option<u64>,
@@ -72,6 +79,8 @@ impl State {
             running: Vec::with_capacity(limits.max_num_seqs),
             shares: Shares::default(),
             loads: Vec::new(),
+            kept: Vec::new(),
+            reads: Vec::new(),
             prefix_stats: PrefixStats::default(),
             sharings_seen: None,
             next_arrival: 0,
@@ -105,7 +114,7 @@ impl State {
             self.queue.insert(&seq);
         }
         answers[0] = Some(self.seqs.insert(seq));
-        let active = Active { tenant, answers, num_unfinished, prompt_tokens, has_run: false };
+        let active = Active { tenant, answers, num_unfinished, prompt_tokens, has_run: false, keep: None };
         self.requests.insert(id, active);
     }
 

@@ -16,16 +16,18 @@
 //! slots), `save 4>h0`, `load h0>A` and `spill h0>d1` move contents. Host memory answers at once; what the disk was
 //! asked for in one row ends with the next, well, or not where the row says `disk fails`, or later where it says `disk
 //! waits`. `resume A prompt=6 output=9 knows=3` comes with three tokens of its answer, with several answers as many of
-//! each (`knows=3/0/-`: the third has ended); `expect A prompt=6 output=9` is read elsewhere, until `come A knows=1`. A
-//! table may leave out the columns after `plan`. `check_invariants` runs after every call.
+//! each (`knows=3/0/-`: the third has ended); `expect A prompt=6 output=9` is read elsewhere, until `come A knows=1`.
+//! `keep=7` keeps the blocks of an answer for 7 ns from its end, and it is 0 until `at 9`; `release A` lets go of them,
+//! and in the column `lost` `A:1 blocks` has one left. `read A:1` begins to read the second block, or `cannot read A:1`;
+//! `reads end`. A table may leave out the columns after `plan`. `check_invariants` runs after every call.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use scheduler::{
-    BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Offer, Priority, Request, RequestId, RowOutput, Rows,
-    Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, Targets, Tier, TierSizes, TierSlot,
-    TokenId,
+    BlockLoad, BlockRead, Event, FinishReason, KeptEnd, Limits, LimitsError, Nanos, Offer, Priority, Request,
+    RequestId, RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, Targets,
+    Tier, TierSizes, TierSlot, TokenId,
 };
 
 const EOS: TokenId = 1;
@@ -902,6 +904,129 @@ fn an_expected_request_of_which_nothing_comes_is_read_here_and_a_cancelled_one_i
     );
 }
 
+#[test]
+fn kept_blocks_are_free_and_taken_last() {
+    // A's two full blocks are kept, B's are not, though B came later: C takes the plain ones, then B's, then of A's the
+    // last. D takes the rest of it, and finds nothing of A.
+    check(
+        "block_size=4 blocks=6",
+        "
+        step | arrives                                | plan               | ends     | used | lost
+        1    | A prompt=9 output=1 keep=100           | prefill A[0..9]    | A length | 0    |
+        2    | B prompt=8 output=1                    | prefill B[0..8]    | B length | 0    |
+        3    | C prompt=16 output=1                   | prefill C[0..16]   | C length | 0    |
+        4    | D prompt=20 output=1                   | prefill D[0..20]   | D length | 0    | A:1 blocks
+        5    | E prompt=24 output=1                   | prefill E[0..24]   | E length | 0    | A:0 blocks
+        6    | F prompt=9 output=1 like=A:9           | prefill F[0..9]    | F length | 0    |
+        ",
+    );
+}
+
+#[test]
+fn of_two_kept_answers_the_one_kept_longest_gives_way() {
+    check(
+        "block_size=4 blocks=6",
+        "
+        step | arrives                                                                          | plan                    | lost
+        1    | A prompt=8 output=1 keep=100                                                     | prefill A[0..8]         |
+        2    | B prompt=8 output=1 keep=100                                                     | prefill B[0..8]         |
+        3    | C prompt=12 output=1                                                             | prefill C[0..12]        | A:1 blocks
+        4    | D prompt=9 output=1 like=B:8                                                     | prefill D[8..9]         |
+        ",
+    );
+}
+
+#[test]
+fn a_lease_ends_in_the_first_plan_after_it_and_release_ends_it_at_once() {
+    check(
+        "block_size=4 blocks=4",
+        "
+        step | arrives                                  | plan               | ends     | used | lost
+        1    | A prompt=9 output=1 keep=7               | prefill A[0..9]    | A length | 0    |
+        2    | at 6                                     | nothing            |          | 0    |
+        3    | at 7                                     | nothing            |          | 0    | A:0 lease
+        4    | B prompt=9 output=1 like=A:9 keep=7      | prefill B[8..9]    | B length | 0    |
+        5    | release B, at 100                        | nothing            |          | 0    |
+        6    | C prompt=9 output=1 like=A:9 keep=7      | prefill C[8..9]    | C length | 0    |
+        ",
+    );
+}
+
+#[test]
+fn what_is_too_short_or_cancelled_or_stopped_is_not_kept() {
+    check(
+        "block_size=4 seqs=4",
+        "
+        step | arrives                                                                   | plan                            | ends       | lost
+        1    | A prompt=3 output=1 keep=7, B prompt=8 output=9 keep=7, C prompt=8 output=9 n=2 keep=7 | prefill A[0..3] B[0..8] C[0..8]x2 | A length |
+        2    | cancel B, stop C.1                                                        | decode C.0                      |            |
+        3    | cancel C, at 100                                                          | nothing                         |            |
+        ",
+    );
+}
+
+#[test]
+fn a_prompt_that_runs_is_read_block_by_block_as_they_are_computed() {
+    check(
+        "block_size=4 tokens_per_step=6",
+        "
+        step | arrives                                              | plan              | ends     | used
+        1    | A prompt=11 output=1 keep=7, cannot read A:0         | prefill A[0..6]   |          | 3
+        2    | read A:0, cannot read A:1                            | prefill A[6..11]  | A length | 1
+        3    | read A:1, cannot read A:2                            | nothing           |          | 2
+        4    | reads end                                            | nothing           |          | 0
+        ",
+    );
+}
+
+#[test]
+fn a_block_that_is_read_is_taken_by_nobody() {
+    // B would need all four blocks; it waits for the one that is read, though its request is gone.
+    check(
+        "block_size=4 blocks=4",
+        "
+        step | arrives                                     | plan               | ends     | used | lost       | waiting
+        1    | A prompt=9 output=1 keep=100                | prefill A[0..9]    | A length | 0    |            | 0
+        2    | read A:1, B prompt=16 output=1              | nothing            |          | 1    |            | 1
+        3    | release A                                   | nothing            |          | 1    |            | 1
+        4    | reads end                                   | prefill B[0..16]   | B length | 0    |            | 0
+        ",
+    );
+}
+
+#[test]
+fn the_only_stream_waits_for_a_block_that_is_read() {
+    check(
+        "block_size=4 blocks=4",
+        "
+        step | arrives                                     | plan               | ends     | used | lost
+        1    | A prompt=9 output=1 keep=100                | prefill A[0..9]    | A length | 0    |
+        2    | X prompt=7 output=9                         | prefill X[0..7]    |          | 2    |
+        3    | read A:0, read A:1                          | decode X           |          | 4    |
+        4    |                                             | nothing            |          | 4    |
+        5    | reads end                                   | decode X           |          | 3    | A:1 blocks
+        6    | read A:0                                    | decode X           |          | 4    |
+        ",
+    );
+}
+
+#[test]
+fn blocks_that_are_being_loaded_cannot_be_read() {
+    check(
+        "block_size=4 blocks=4 seqs=2 host=2 disk=4",
+        "
+        step | arrives                                | plan                                                | ends     | used
+        1    | A prompt=9 output=1                    | prefill A[0..9]                                     | A length | 0
+        2    | B prompt=15 output=1                   | save 1>h0 0>h1, spill h0>d0 h1>d1, prefill B[0..15] | B length | 0
+        3    |                                        | nothing                                             |          | 0
+        4    | C prompt=9 output=3 like=A:9           | save 1>h1 3>h0, spill h1>d2 h0>d3, load d1>C d0>C   |          | 3
+        5    | disk waits, cannot read C:0            | nothing                                             |          | 3
+        6    |                                        | prefill C[8..9]                                     |          | 3
+        7    | read C:1                               | decode C                                            |          | 3
+        ",
+    );
+}
+
 struct World {
     scheduler: Scheduler,
     names: BTreeMap<RequestId, String>,
@@ -911,6 +1036,7 @@ struct World {
     writes: Vec<SlotSpill>,
     /// How many drafts of a sequence hold.
     right: BTreeMap<SeqId, usize>,
+    now: Nanos,
 }
 
 fn check(setup: &str, table: &str) {
@@ -934,6 +1060,7 @@ fn check(setup: &str, table: &str) {
                 "ends" => &outcome.ends,
                 "used" => &outcome.used,
                 "waiting" => &outcome.waiting,
+                "lost" => &outcome.lost,
                 _ => panic!("no column {name}"),
             };
             write!(expected, "{cell} | ").unwrap();
@@ -969,6 +1096,7 @@ struct Outcome {
     ends: String,
     used: String,
     waiting: String,
+    lost: String,
 }
 
 impl World {
@@ -1014,6 +1142,7 @@ impl World {
             right: BTreeMap::new(),
             reads: Vec::new(),
             writes: Vec::new(),
+            now: Nanos(0),
         }
     }
 
@@ -1027,8 +1156,13 @@ impl World {
             self.disk_ends(!before.contains(&"disk fails"));
         }
         before.into_iter().filter(|act| !act.starts_with("disk ")).for_each(|act| self.act(act));
-        let step = self.scheduler.schedule(Nanos(0));
+        let step = self.scheduler.schedule(self.now);
         self.scheduler.check_invariants();
+        let lost = step.lost.iter().map(|lost| {
+            let why = if lost.why == KeptEnd::Lease { "lease" } else { "blocks" };
+            format!("{}:{} {why}", self.answer_name(lost.request, lost.answer), lost.left)
+        });
+        let lost = lost.collect::<Vec<_>>().join(", ");
         let plan = self.describe(&step);
         self.transfer(&step);
         let output = self.compute(&step);
@@ -1040,7 +1174,7 @@ impl World {
             self.scheduler.abandon(step.id);
             self.scheduler.check_invariants();
         } else if !step.is_empty() {
-            let completed = self.scheduler.complete(output, Nanos(0));
+            let completed = self.scheduler.complete(output, self.now);
             self.scheduler.check_invariants();
             for event in completed.events {
                 if let Event::Finished { request, answer, reason } = event {
@@ -1056,7 +1190,7 @@ impl World {
         let used = self.scheduler.used_blocks().to_string();
         let waits = |seq: &&Sequence| seq.block_table().is_empty() && !seq.is_expecting();
         let waiting = self.scheduler.sequences().filter(waits).count().to_string();
-        Outcome { plan, ends: ends.join(", "), used, waiting }
+        Outcome { plan, ends: ends.join(", "), used, waiting, lost }
     }
 
     fn transfer(&mut self, step: &Step) {
@@ -1095,6 +1229,16 @@ impl World {
         } else if let Some(answer) = act.strip_prefix("stop ") {
             let (name, answer) = answer.split_once('.').unwrap_or((answer, "0"));
             self.scheduler.stop(self.asked[name].0.id, answer.parse().expect("an answer's number"));
+        } else if let Some(now) = act.strip_prefix("at ") {
+            self.now = Nanos(now.parse().expect("a time"));
+        } else if let Some(name) = act.strip_prefix("release ") {
+            assert!(self.scheduler.release(self.asked[name].0.id), "{name} was kept");
+        } else if let Some(of) = act.strip_prefix("read ") {
+            assert!(self.begin_read(of).is_some(), "{act}");
+        } else if let Some(of) = act.strip_prefix("cannot read ") {
+            assert_eq!(self.begin_read(of), None, "{act}");
+        } else if act == "reads end" {
+            self.scheduler.reads().to_vec().into_iter().for_each(|read| self.scheduler.read_ended(read));
         } else if let Some(come) = act.strip_prefix("come ") {
             let (name, knows) = come.split_once(" knows=").expect("come A knows=1");
             let (request, eos) = self.asked[name].clone();
@@ -1111,6 +1255,12 @@ impl World {
         self.scheduler.check_invariants();
     }
 
+    /// Of an answer's block: `A:1`.
+    fn begin_read(&mut self, of: &str) -> Option<BlockRead> {
+        let (name, index) = of.split_once(':').expect("A:1");
+        self.scheduler.begin_read(self.asked[name].0.id, 0, index.parse().expect("which block"))
+    }
+
     fn admit(&mut self, words: &str) -> Result<(), scheduler::AdmitError> {
         let (door, words) = match words.split_once(' ') {
             Some((door @ ("resume" | "expect"), words)) => (door, words),
@@ -1119,7 +1269,7 @@ impl World {
         let mut words = words.split_whitespace();
         let name = words.next().expect("a name").to_string();
         let number = self.names.len() as u64;
-        let (mut prompt_len, mut like, mut eos, mut knows) = (0, None, None, "");
+        let (mut prompt_len, mut like, mut eos, mut knows, mut keep) = (0, None, None, "", None);
         let mut request = Request {
             id: RequestId(number),
             prompt: Vec::new().into(),
@@ -1138,6 +1288,7 @@ impl World {
                 ("prompt", Ok(tokens)) => prompt_len = tokens,
                 ("output", Ok(tokens)) => request.stop.max_tokens = tokens,
                 ("min", Ok(tokens)) => request.stop.min_tokens = tokens,
+                ("keep", Ok(lease)) => keep = Some(Nanos(lease as u64)),
                 ("eos", Ok(token)) => eos = Some(token),
                 ("n", Ok(answers)) => request.num_answers = answers,
                 ("priority", Ok(class)) => request.priority = Priority(class as i32),
@@ -1156,6 +1307,7 @@ impl World {
         request.prompt = prompt.into();
         self.names.insert(request.id, name.clone());
         self.asked.insert(name, (request.clone(), eos));
+        let id = request.id;
         match door {
             "resume" => {
                 let generated = generated(&request, eos, knows);
@@ -1164,7 +1316,9 @@ impl World {
             }
             "expect" => self.scheduler.expect(request),
             _ => self.scheduler.admit(request),
-        }
+        }?;
+        assert!(keep.is_none_or(|lease| self.scheduler.keep(id, lease)));
+        Ok(())
     }
 
     /// The model: it says tokens that never repeat, and the stop token when it was told to.

@@ -163,7 +163,8 @@ impl Chaos {
             let behind = |other: &&&Seen| other.rank > seq.rank && !step.preempted.contains(&other.id);
             let mut behind = here.iter().filter(behind).peekable();
             let is_last = behind.peek().is_none();
-            let waits_for_somebody = !is_last || !left.is_empty();
+            let waits_for_a_reader = self.reads_hold_blocks();
+            let waits_for_somebody = !is_last || !left.is_empty() || waits_for_a_reader;
             let may_stall = waits_for_somebody && behind.all(|other| other.stays());
             let is_stream = |seq: &Seen| seq.runs && !seq.loading && seq.phase == Phase::Decode;
             let with_target = |other: &&Seen| is_stream(other) && other.tpot.is_some();
@@ -176,7 +177,11 @@ impl Chaos {
                 continue;
             }
             assert!(may_stall, "I17: {:?} waits for nobody", seq.id);
-            self.seen.saw(if is_last { "stalled for one that left" } else { "stalled behind protected ones" });
+            self.seen.saw(match is_last {
+                true if waits_for_a_reader => "stalled for a reader",
+                true => "stalled for one that left",
+                false => "stalled behind protected ones",
+            });
             stalled += 1;
         }
         assert!(stalled <= 1, "I17: at most one sits out");
@@ -520,7 +525,7 @@ impl Chaos {
     /// I33: every number that the scheduler tells is what counting gives.
     pub(crate) fn check_gauges(&self) {
         let scheduler = &self.scheduler;
-        assert_eq!(scheduler.used_blocks(), held_blocks(scheduler), "I33: blocks held");
+        assert_eq!(scheduler.used_blocks(), held_blocks(scheduler), "I33: blocks held or read");
         let (swapped, mine) = (scheduler.swap_stats(), &self.swapped);
         assert_eq!(swapped.loaded_from_host, mine.loaded_from_host, "I33: loads from memory");
         assert_eq!(swapped.loaded_from_disk, mine.loaded_from_disk, "I33: loads from disk");

@@ -5,16 +5,16 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use scheduler::{
-    AdmitError, BlockLoad, CostModel, Event, FinishReason, Nanos, Offer, Priority, Request, RequestId, RowOutput, Rows,
-    Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, SwapStats, Tier, TokenId, Transfer,
-    Work,
+    AdmitError, BlockLoad, BlockRead, CostModel, Event, FinishReason, Nanos, Offer, Priority, Request, RequestId,
+    RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, SwapStats, Tier,
+    TokenId, Transfer, Work,
 };
 
 use crate::EngineBug;
 use crate::checks::{LeftOut, Overtaken, PassedOver, Snapshot};
 use crate::counters::Counters;
-use crate::elsewhere::{Before, Elsewhere, as_slices, check_has_ended};
-use crate::model::{EOS, FingerprintCache, LoweredRows, Rng, Trace, mix, solo};
+use crate::elsewhere::{Before, Elsewhere, KeptSeen, as_slices, check_has_ended};
+use crate::model::{EOS, FingerprintCache, LoweredRows, Rng, Slot, Trace, mix, solo};
 use crate::turns::Turns;
 use crate::weather::{self, Clock, Draw, Knowledge, Weather};
 
@@ -40,7 +40,9 @@ pub(crate) struct Client {
     pub(crate) seed: u64,
     pub(crate) answers: Vec<Answer>,
     pub(crate) cancelled: bool,
-    /// Answers that never ran, each a sequence that will ask the prefix cache.
+    /// Answers with a sequence of their own from the beginning, and those of them that never ran: they will ask the
+    /// prefix cache.
+    pub(crate) sequences: BTreeSet<usize>,
     pub(crate) to_enter: BTreeSet<usize>,
 }
 
@@ -101,7 +103,7 @@ pub(crate) struct Chaos {
     /// Steps that may be in flight together, and those that are: the oldest first.
     most_in_flight: usize,
     in_flight: VecDeque<InFlight>,
-    cache: FingerprintCache,
+    pub(crate) cache: FingerprintCache,
     pub(crate) clients: BTreeMap<RequestId, Client>,
     pub(crate) now: u64,
     next_request: u64,
@@ -125,6 +127,11 @@ pub(crate) struct Chaos {
     pub(crate) far: Rng,
     /// Requests whose prompt is read elsewhere.
     pub(crate) expected: BTreeSet<RequestId>,
+    /// For how long blocks are kept of requests, and what is.
+    pub(crate) leases: BTreeMap<RequestId, Nanos>,
+    pub(crate) kept: Vec<KeptSeen>,
+    /// Blocks that somebody reads, and what must be in them.
+    pub(crate) reads: Vec<(BlockRead, Vec<Slot>)>,
     /// What the tiers have done, counted here.
     pub(crate) swapped: SwapStats,
     trace: Trace,
@@ -179,6 +186,9 @@ impl Chaos {
             elsewhere,
             far,
             expected: BTreeSet::new(),
+            leases: BTreeMap::new(),
+            kept: Vec::new(),
+            reads: Vec::new(),
             swapped: SwapStats::default(),
             trace: Trace(seed),
             seen: Counters::default(),
@@ -206,8 +216,8 @@ impl Chaos {
         // Nothing new comes and nothing fails: all that was admitted ends, each step computes a row that counts (I13).
         self.weather.failure = 0;
         let most_steps = self.steps + (self.row_allowance - self.rows) as u64;
-        self.elsewhere.ends = 100;
-        while self.scheduler.has_work() || !self.spills.is_empty() || !self.expected.is_empty() {
+        self.elsewhere.end_all();
+        while self.scheduler.has_work() || !self.spills.is_empty() || self.is_awaited_elsewhere() {
             self.tick();
             assert!(self.steps <= most_steps, "I13: what was admitted does not end");
         }
@@ -237,13 +247,15 @@ impl Chaos {
         let before = Snapshot::of(&self.scheduler);
         let scheduled_at = Nanos(self.now);
         let step = self.scheduler.schedule(scheduled_at);
+        self.hear_of_losses(&step, scheduled_at);
         self.check_all();
         self.check_plan(&before, &step);
         self.note(&step);
         self.compute_in_flight();
         self.begin_transfers(&step);
         if step.is_empty() {
-            let is_idle = !self.scheduler.has_work() || self.scheduler.is_loading() || !self.in_flight.is_empty();
+            let waits = self.scheduler.is_loading() || !self.in_flight.is_empty() || self.reads_hold_blocks();
+            let is_idle = !self.scheduler.has_work() || waits;
             assert!(is_idle, "I18: an idle step while something waits");
         } else {
             self.steps += 1;
@@ -338,6 +350,7 @@ impl Chaos {
             let (Event::Token { request, .. } | Event::Finished { request, .. }) = *event;
             self.clients.get_mut(&request).expect("it was admitted").hear(event);
             self.count_end(event);
+            self.expect_kept(event);
         }
         let is_token = |event: &&Event| matches!(event, Event::Token { .. });
         let told = completed.events.iter().filter(is_token).count();
@@ -596,11 +609,12 @@ impl Chaos {
             Ok(()) => {
                 self.seen.saw("admitted");
                 self.note_before(&request, &before);
+                self.maybe_keep(request.id);
                 let longest = (request.prompt.len() + max_tokens).min(max_model_len);
                 self.row_allowance += longest * num_answers * (crate::checks::MAX_PREEMPTIONS as usize + 1);
                 self.turns.join(request.tenant, &self.open_tenants());
-                let to_enter = before.to_enter();
-                let client = Client { request, seed, answers, cancelled: false, to_enter };
+                let (sequences, to_enter) = (before.sequences(), before.sequences());
+                let client = Client { request, seed, answers, cancelled: false, sequences, to_enter };
                 self.clients.insert(client.request.id, client);
             }
             Err(AdmitError::QueueFull { waiting_requests, waiting_tokens }) => {
@@ -684,6 +698,7 @@ impl Chaos {
         }
         assert!(self.scheduler.abort(id), "{id:?} is there to cancel");
         assert!(!self.scheduler.abort(id), "{id:?} is cancelled once");
+        self.kept.retain(|kept| kept.request != id);
         self.clients.get_mut(&id).expect("it is alive").cancelled = true;
         self.check_all();
         if self.scheduler.in_flight().is_none() {
@@ -825,8 +840,9 @@ fn waiting(scheduler: &Scheduler) -> impl Iterator<Item = &Sequence> {
     scheduler.sequences().filter(|seq| seq.block_table().is_empty() && !seq.is_expecting())
 }
 
-/// Blocks that somebody holds.
+/// Blocks that somebody holds or reads.
 pub(crate) fn held_blocks(scheduler: &Scheduler) -> usize {
     let tables = scheduler.sequences().flat_map(|seq| seq.block_table());
-    tables.collect::<BTreeSet<_>>().len()
+    let read = scheduler.reads().iter().map(|read| &read.block);
+    tables.chain(read).collect::<BTreeSet<_>>().len()
 }

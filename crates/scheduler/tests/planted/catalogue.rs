@@ -215,7 +215,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "HitsCountedFree",
         "Blocks of a prefix hit are counted as free as well (vLLM #32255: one block, two owners).",
-        &[edit("prefill.rs", "self.pool.refs(*block) == 0", "false")],
+        &[edit("prefill.rs", "self.pool.is_free(*block)", "false")],
     ),
     bug(
         "TokensLostWhenPreempted",
@@ -441,5 +441,36 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "ResumedPaysAgain",
         "A tenant is charged again for a prompt that another worker has read.",
         &[edit("sequence.rs", "self.num_prompt_rows_served = self.num_prompt_tokens();", "")],
+    ),
+    bug(
+        "KeptFreedWhileRead",
+        "A kept block is taken while another worker reads it (8 of 42 requests decoded such ones, with 200 OK: \
+         aws-do-eks #84).",
+        &[edit("kv/pool.rs", "self.kept.iter().find(|&at| self.blocks[at].pins == 0)", "self.kept.first()")],
+    ),
+    bug(
+        "LeaseWithoutEnd",
+        "Blocks are kept for ever for a worker that is dead (vLLM #35764).",
+        &[edit("keep.rs", "kept.until > now", "true")],
+    ),
+    bug(
+        "KeptHoldsOut",
+        "Kept blocks hold a newcomer out as long as they are kept (vLLM #38027).",
+        &[edit("kv/pool.rs", "self.free.len() + self.num_kept()", "self.free.len()")],
+    ),
+    bug(
+        "KeptLossUntold",
+        "A block that was kept belongs to somebody else, and whoever comes for it is not told.",
+        &[edit("scheduler.rs", "self.state.pool.num_kept_taken() > kept_taken", "false")],
+    ),
+    bug(
+        "KeptAfterCancel",
+        "Blocks of a cancelled request stay kept.",
+        &[edit("scheduler.rs", "self.release(id);", "")],
+    ),
+    bug(
+        "LoadingBlockRead",
+        "Another worker reads a block that is still being loaded.",
+        &[edit("keep.rs", "!seq.is_loading()", "true")],
     ),
 ];
