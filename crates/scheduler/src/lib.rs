@@ -21,6 +21,7 @@ pub mod step;
 pub mod swap;
 pub mod time;
 
+mod adopt;
 mod best_drafts;
 mod decode;
 mod fairness;
@@ -37,6 +38,7 @@ mod resume;
 mod speculate;
 mod state;
 
+pub use adopt::NotAdopted;
 pub use best_drafts::BestDrafts;
 pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use forecast::{AdmissionForecast, IncomingRequest, LatePrompts, Outlook};

@@ -19,7 +19,7 @@
 //! each (`knows=3/0/-`: the third has ended); `expect A prompt=6 output=9` is read elsewhere, until `come A knows=1`.
 //! `keep=7` keeps the blocks of an answer for 7 ns from its end, and it is 0 until `at 9`; `release A` lets go of them,
 //! and in the column `lost` `A:1 blocks` has one left. `read A:1` begins to read the second block, or `cannot read A:1`;
-//! `reads end`. A table may leave out the columns after `plan`. `check_invariants` runs after every call.
+//! `reads end`. `land A:1 good` brings it from elsewhere, or `spoiled`, or it has no slot: `NoParent`. A table may leave out the columns after `plan`. `check_invariants` runs after every call.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -1027,6 +1027,62 @@ fn blocks_that_are_being_loaded_cannot_be_read() {
     );
 }
 
+#[test]
+fn what_landed_from_elsewhere_is_loaded_and_the_tail_is_computed() {
+    // Other requests find it too, if it is their tenant's.
+    check(
+        "block_size=4 host=4",
+        "
+        step | arrives                                                                   | plan                      | ends     | used
+        1    | expect A prompt=9 output=3, land A:0 good, land A:1 good                   | nothing                   |          | 0
+        2    | come A knows=1                                                            | load h0>A h1>A            |          | 3
+        3    |                                                                           | prefill A[8..10]          |          | 3
+        4    | B prompt=9 output=1 like=A:9, C prompt=9 output=1 like=A:9 salt=7         | decode A, prefill B[8..9] C[0..9] | A length, B length, C length | 0
+        ",
+    );
+}
+
+#[test]
+fn blocks_land_in_their_order_once_and_never_the_last_token() {
+    check(
+        "block_size=4 host=4",
+        "
+        step | arrives                                                                                    | plan
+        1    | expect A prompt=12 output=3, land A:1 NoParent, land A:0 spoiled, land A:1 NoParent         | nothing
+        2    | land A:0 good, land A:0 Known, land A:1 good, land A:2 NotCached         | nothing
+        3    | come A knows=0                                                                             | load h0>A h1>A
+        4    | land A:0 NotWaiting                                                                        | prefill A[8..12]
+        5    | expect B prompt=9 output=1 cache=off, land B:0 NotCached, cancel B, land B:0 NotWaiting     | decode A
+        ",
+    );
+}
+
+#[test]
+fn a_block_takes_the_slot_of_others_and_never_its_parents() {
+    // The end of a prefix gives way before its beginning.
+    check(
+        "block_size=4 host=2",
+        "
+        step | arrives                                                                                  | plan
+        1    | expect A prompt=13 output=3, land A:0 good, land A:1 good, land A:2 NoRoom                | nothing
+        2    | expect B prompt=9 output=3, land B:0 good, land A:1 NoRoom, come A knows=1, land A:1 NoRoom | load h0>A
+        3    | come B knows=1                                                                           | load h1>B, prefill A[4..14]
+        4    |                                                                                          | decode A, prefill B[4..10]
+        ",
+    );
+}
+
+#[test]
+fn without_a_tier_nothing_lands() {
+    check(
+        "block_size=4",
+        "
+        step | arrives                                                      | plan
+        1    | expect A prompt=13 output=3, land A:0 NoRoom, come A knows=1  | prefill A[0..14]
+        ",
+    );
+}
+
 struct World {
     scheduler: Scheduler,
     names: BTreeMap<RequestId, String>,
@@ -1231,6 +1287,17 @@ impl World {
             self.scheduler.stop(self.asked[name].0.id, answer.parse().expect("an answer's number"));
         } else if let Some(now) = act.strip_prefix("at ") {
             self.now = Nanos(now.parse().expect("a time"));
+        } else if let Some(block) = act.strip_prefix("land ") {
+            let (block, outcome) = block.split_once(' ').expect("land A:1 good");
+            let (name, index) = block.split_once(':').expect("A:1");
+            match self.scheduler.adopt(self.asked[name].0.id, index.parse().expect("which block")) {
+                Ok(slot) => {
+                    self.scheduler.check_invariants();
+                    let landed = self.scheduler.adopted(slot, outcome == "good");
+                    assert_eq!(if landed { "good" } else { "spoiled" }, outcome, "{act}");
+                }
+                Err(error) => assert_eq!(format!("{error:?}"), outcome, "{act}"),
+            }
         } else if let Some(name) = act.strip_prefix("release ") {
             assert!(self.scheduler.release(self.asked[name].0.id), "{name} was kept");
         } else if let Some(of) = act.strip_prefix("read ") {

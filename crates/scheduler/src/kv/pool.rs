@@ -76,6 +76,15 @@ pub(crate) struct FullBlock<'a> {
     pub(crate) tokens: &'a [TokenId],
 }
 
+/// A slot for a content that comes from elsewhere. The tokens are in the slot already.
+#[derive(Clone, Copy, Debug)]
+struct Adoption {
+    slot: TierSlot,
+    hash: BlockHash,
+    parent: Option<ContentName>,
+    salt: u64,
+}
+
 /// What a place holds. The tokens are in the arena beside it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content {
@@ -124,6 +133,8 @@ pub(crate) struct BlockPool {
     tiers: Tiers,
     /// Evicted contents whose bytes the step at hand must save.
     saves: Vec<BlockSave>,
+    /// Slots whose bytes come from elsewhere.
+    adoptions: Vec<Adoption>,
     next_id: u64,
     num_cached: usize,
     num_taken: u64,
@@ -146,6 +157,7 @@ impl BlockPool {
             index: PrefixIndex::new(num_blocks),
             tiers: Tiers::new(TierSizes::default(), block_size),
             saves: Vec::new(),
+            adoptions: Vec::new(),
             next_id: 0,
             num_cached: 0,
             num_taken: 0,
@@ -162,6 +174,7 @@ impl BlockPool {
         self.tiers = Tiers::new(sizes, self.block_size);
         // Each block is taken, and so evicted, once in a step at most.
         self.saves = Vec::with_capacity(self.num_blocks().min(sizes.host_slots));
+        self.adoptions = Vec::with_capacity(sizes.host_slots);
     }
 
     /// Blocks in all.
@@ -343,6 +356,14 @@ impl BlockPool {
             }
             None => {}
         }
+        let content = self.new_content(hash, parent, salt)?;
+        self.index.insert(hash, Place::Block(block));
+        self.hold(block, content, tokens);
+        Some(ContentName { hash, id: content.id })
+    }
+
+    /// What nothing equals gets a name. A different content under the same hash gives way.
+    fn new_content(&mut self, hash: BlockHash, parent: Option<ContentName>, salt: u64) -> Option<Content> {
         if let Some(other) = self.index.get(&hash) {
             if parent.is_some_and(|parent| parent.hash == hash) {
                 return None; // its own parent's hash: without the parent nobody could find it
@@ -351,10 +372,7 @@ impl BlockPool {
         }
         let id = self.next_id;
         self.next_id += 1;
-        let parent = parent.map(|parent| parent.id);
-        self.index.insert(hash, Place::Block(block));
-        self.hold(block, Content { hash, id, parent, salt, keep: true }, tokens);
-        Some(ContentName { hash, id })
+        Some(Content { hash, id, parent: parent.map(|parent| parent.id), salt, keep: true })
     }
 
     /// The name of what `block` holds, if the cache knows it.
@@ -401,7 +419,7 @@ impl BlockPool {
             }
         }
         assert_eq!(cached, self.num_cached, "I6: cached blocks");
-        self.tiers.check(loads);
+        self.tiers.check(loads.iter().copied().chain(self.adoptions.iter().map(|adoption| adoption.slot)));
         for slot in [Tier::Host, Tier::Disk].into_iter().flat_map(|tier| self.tiers.filled(tier)) {
             let hash = self.tiers.content(slot).expect("it is filled").hash;
             assert_eq!(self.index.get(&hash), Some(Place::Slot(slot)), "I6: {slot:?} is not under its hash");
@@ -616,6 +634,42 @@ impl BlockPool {
         if slot.tier == Tier::Disk {
             self.judge_disk(good);
         }
+    }
+
+    /// A host slot for a content that is nowhere, whose bytes come from elsewhere. `None` if there is none to be had
+    /// without its parent giving way.
+    pub(crate) fn adopt(&mut self, full: &FullBlock) -> Option<TierSlot> {
+        let &FullBlock { hash, parent, salt, tokens } = full;
+        let oldest = self.tiers.oldest(Tier::Host).and_then(|slot| self.tiers.content(slot));
+        let is_parent = oldest.zip(parent).is_some_and(|(oldest, parent)| oldest.id == parent.id);
+        if self.tiers.num_empty(Tier::Host) == 0 && is_parent {
+            return None;
+        }
+        let (slot, gives_way) = self.tiers.take(Tier::Host)?;
+        if let Some(other) = gives_way {
+            self.index.remove(&other.hash);
+        }
+        self.tiers.begin_landing(slot, tokens);
+        self.adoptions.push(Adoption { slot, hash, parent, salt });
+        Some(slot)
+    }
+
+    /// The bytes have come, or will not. True if the content is found there from now on.
+    pub(crate) fn adopted(&mut self, slot: TierSlot, good: bool) -> bool {
+        let place = self.adoptions.iter().position(|adoption| adoption.slot == slot).expect("a block lands once");
+        let Adoption { hash, parent, salt, .. } = self.adoptions.swap_remove(place);
+        let full = FullBlock { hash, parent, salt, tokens: self.tiers.tokens_of(slot) };
+        let is_wanted = parent.is_none_or(|parent| self.is_current(parent)) && self.find(&full).is_none();
+        let content = if good && is_wanted { self.new_content(hash, parent, salt) } else { None };
+        if content.is_some() {
+            self.index.insert(hash, Place::Slot(slot));
+        }
+        let parent = parent.and_then(|parent| match self.index.get(&parent.hash) {
+            Some(Place::Slot(slot)) => Some(slot),
+            _ => None,
+        });
+        self.tiers.end_landing(slot, content, parent);
+        content.is_some()
     }
 
     fn judge_disk(&mut self, good: bool) {

@@ -529,6 +529,7 @@ impl Chaos {
         let (swapped, mine) = (scheduler.swap_stats(), &self.swapped);
         assert_eq!(swapped.loaded_from_host, mine.loaded_from_host, "I33: loads from memory");
         assert_eq!(swapped.loaded_from_disk, mine.loaded_from_disk, "I33: loads from disk");
+        assert_eq!(swapped.landed, mine.landed, "I33: blocks that landed");
         assert_eq!((swapped.read_faults, swapped.write_faults), (mine.read_faults, mine.write_faults), "I33: faults");
         let stats = scheduler.prefix_stats();
         assert!(scheduler.cached_blocks() <= scheduler.limits().num_blocks, "I33: blocks cached");

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use scheduler::{AdmitError, BlockRead, Event, Kept, KeptEnd, Nanos, Request, RequestId, Step, TokenId};
+use scheduler::{
+    AdmitError, BlockRead, Event, Kept, KeptEnd, Nanos, NotAdopted, Request, RequestId, Sequence, Step, TokenId,
+};
 
 use crate::model::{Rng, block_of};
 use crate::world::{Answer, Chaos};
@@ -27,6 +29,12 @@ pub(crate) struct Elsewhere {
     /// Answers of which a block begins to be read in a tick, and reads that end in one.
     reads: u64,
     reads_end: u64,
+    /// Requests a block of which begins to land in a tick; of these blocks, those out of order; those that end their way
+    /// in a tick; and those that are spoiled then.
+    landings: u64,
+    out_of_order: u64,
+    landings_end: u64,
+    spoiled: u64,
 }
 
 /// A kept answer, as those see it who asked for that.
@@ -53,12 +61,17 @@ impl Elsewhere {
             releases: rng.one_of(&[0, 1, 20]),
             reads: rng.one_of(&[0, 5, 30]),
             reads_end: rng.one_of(&[5, 30, 100]),
+            landings: rng.one_of(&[20, 50, 100]),
+            out_of_order: rng.one_of(&[0, 5, 30]),
+            landings_end: rng.one_of(&[30, 100, 100]),
+            spoiled: rng.one_of(&[0, 5, 50]),
         }
     }
 
     /// From now on everything comes to its end.
     pub(crate) fn end_all(&mut self) {
         (self.ends, self.reads, self.reads_end) = (100, 0, 100);
+        (self.landings, self.landings_end) = (0, 100);
     }
 }
 
@@ -129,6 +142,8 @@ impl Chaos {
 
     /// Everything that comes from there in a tick.
     pub(crate) fn hear_from_elsewhere(&mut self) {
+        self.begin_landings();
+        self.end_landings();
         self.hear_of_expected();
         self.release_some();
         self.begin_reads();
@@ -137,7 +152,7 @@ impl Chaos {
 
     /// Whether somebody there is to say something before all is quiet.
     pub(crate) fn is_awaited_elsewhere(&self) -> bool {
-        !self.expected.is_empty() || !self.reads.is_empty()
+        !self.expected.is_empty() || !self.reads.is_empty() || !self.landings.is_empty()
     }
 
     /// Some of what is expected comes, or turns out to be lost.
@@ -171,6 +186,92 @@ impl Chaos {
                 }
                 Err(error) => panic!("{id:?} was admitted: {error}"),
             }
+            self.check_all();
+        }
+    }
+
+    /// Blocks of what is expected, or has come and waits, are on their way. The first that is missing comes next, twice
+    /// now and then, or any.
+    fn begin_landings(&mut self) {
+        let of: Vec<RequestId> = if self.far.percent(20) {
+            let runs = |id: RequestId| self.holding().any(|seq| seq.request_id() == id);
+            let all = self.scheduler.sequences().map(Sequence::request_id).collect::<BTreeSet<_>>();
+            all.into_iter().filter(|&id| !runs(id)).collect()
+        } else {
+            self.expected.iter().copied().collect()
+        };
+        for id in of {
+            if !self.far.percent(self.elsewhere.landings) {
+                continue;
+            }
+            let (request, block_size) = (self.clients[&id].request.clone(), self.scheduler.limits().block_size);
+            let blocks = request.prompt.len() / block_size;
+            let next = self.next_landing.get(&id).copied().unwrap_or(0);
+            let index =
+                if self.far.percent(self.elsewhere.out_of_order) { self.far.in_range(0..=blocks) } else { next };
+            let outcome = self.scheduler.adopt(id, index);
+            self.note(&outcome);
+            match outcome {
+                Ok(slot) => {
+                    assert!(self.landings.iter().all(|(other, _)| *other != slot), "I37: {slot:?} is given twice");
+                    let tokens = self.tokens_of_first(id);
+                    assert!((index + 1) * block_size < tokens.len(), "I37: the last token is computed here");
+                    let bytes = block_of(request.salt, &tokens[..(index + 1) * block_size], block_size);
+                    self.cache.land(slot, None, self.now);
+                    self.landings.push((slot, bytes));
+                    self.landed.remove(&slot);
+                    self.next_landing.insert(id, index + 1);
+                    self.seen.saw("block on its way here");
+                }
+                Err(NotAdopted::Known) => {
+                    self.next_landing.insert(id, index + 1);
+                    self.seen.saw("block is here already");
+                }
+                Err(NotAdopted::NoParent) => {
+                    assert!(index > 0, "I37: the first block has no parent");
+                    self.next_landing.insert(id, index - 1);
+                    self.seen.saw("block before its parent");
+                }
+                Err(NotAdopted::NoRoom) => self.seen.saw("no slot for a block"),
+                Err(NotAdopted::NotCached) => self.seen.saw("block that is not cached"),
+                Err(NotAdopted::NotWaiting) => panic!("I37: {id:?} waits"),
+            }
+            self.check_all();
+        }
+    }
+
+    /// The sequences that hold blocks.
+    fn holding(&self) -> impl Iterator<Item = &Sequence> {
+        self.scheduler.sequences().filter(|seq| !seq.block_table().is_empty())
+    }
+
+    /// What the first answer of a request that waits knows.
+    fn tokens_of_first(&self, id: RequestId) -> Vec<TokenId> {
+        let seqs = self.scheduler.sequences().filter(|seq| seq.request_id() == id);
+        seqs.min_by_key(|seq| seq.answer()).expect("it is here").tokens().to_vec()
+    }
+
+    fn end_landings(&mut self) {
+        for (slot, bytes) in self.landings.clone() {
+            if !self.far.percent(self.elsewhere.landings_end) {
+                continue;
+            }
+            self.landings.retain(|(other, _)| *other != slot);
+            let good = !self.far.percent(self.elsewhere.spoiled);
+            if good {
+                self.cache.land(slot, Some(&bytes), 0);
+            }
+            let has_landed = self.scheduler.adopted(slot, good);
+            assert!(good || !has_landed, "I37: spoiled bytes are believed");
+            self.swapped.landed += u64::from(has_landed);
+            if has_landed {
+                self.landed.insert(slot);
+            }
+            self.seen.saw(match (good, has_landed) {
+                (_, true) => "block landed",
+                (true, false) => "block came for nothing",
+                (false, _) => "block came spoiled",
+            });
             self.check_all();
         }
     }
@@ -288,7 +389,7 @@ impl Chaos {
 
     /// Whether blocks are not free for the sake of readers alone.
     pub(crate) fn reads_hold_blocks(&self) -> bool {
-        let is_held = |read: &BlockRead| self.scheduler.sequences().any(|seq| seq.block_table().contains(&read.block));
+        let is_held = |read: &BlockRead| self.holding().any(|seq| seq.block_table().contains(&read.block));
         self.reads.iter().any(|(read, _)| !is_held(read))
     }
 

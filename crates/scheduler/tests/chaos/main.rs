@@ -38,6 +38,7 @@
 //! | I26 | a failed step or a cancel costs others nothing but, once, what the step computed | `check_abandoned` |
 //! | I33 | every gauge and the step log are what counting gives | `check_gauges`, `check_record` |
 //! | I34 | the same seed takes the same course | here |
+//! | I37 | blocks from elsewhere are found only where good, and behind what they follow | `elsewhere.rs`, `model.rs` |
 //! | I36 | what is kept is what was asked for and not lost, what is read stays what it is | `elsewhere.rs` |
 //!
 //! Not in this room: I24 (grammars, which do not exist yet), I25 (UTF-8:

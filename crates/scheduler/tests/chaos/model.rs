@@ -159,6 +159,12 @@ impl FingerprintCache {
         self.tiers.insert(spill.disk, bytes);
     }
 
+    /// What another worker sent, or anything.
+    pub(crate) fn land(&mut self, slot: TierSlot, bytes: Option<&[Slot]>, garbage: u64) {
+        let bytes = bytes.map_or(vec![[garbage; LAYERS]; self.block_size], <[Slot]>::to_vec);
+        self.tiers.insert(slot, bytes);
+    }
+
     /// A read that ended well, or brought something else, which the checksum told.
     pub(crate) fn load(&mut self, load: BlockLoad, good: bool, garbage: u64) {
         self.spoil_block(load.block.index(), garbage);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use scheduler::{
     AdmitError, BlockLoad, BlockRead, CostModel, Event, FinishReason, Nanos, Offer, Priority, Request, RequestId,
     RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, SwapStats, Tier,
-    TokenId, Transfer, Work,
+    TierSlot, TokenId, Transfer, Work,
 };
 
 use crate::EngineBug;
@@ -132,6 +132,10 @@ pub(crate) struct Chaos {
     pub(crate) kept: Vec<KeptSeen>,
     /// Blocks that somebody reads, and what must be in them.
     pub(crate) reads: Vec<(BlockRead, Vec<Slot>)>,
+    /// Blocks on their way from there, and what will be in them; the next one of each request; and what has landed.
+    pub(crate) landings: Vec<(TierSlot, Vec<Slot>)>,
+    pub(crate) next_landing: BTreeMap<RequestId, usize>,
+    pub(crate) landed: BTreeSet<TierSlot>,
     /// What the tiers have done, counted here.
     pub(crate) swapped: SwapStats,
     trace: Trace,
@@ -189,6 +193,9 @@ impl Chaos {
             leases: BTreeMap::new(),
             kept: Vec::new(),
             reads: Vec::new(),
+            landings: Vec::new(),
+            next_landing: BTreeMap::new(),
+            landed: BTreeSet::new(),
             swapped: SwapStats::default(),
             trace: Trace(seed),
             seen: Counters::default(),
@@ -475,12 +482,16 @@ impl Chaos {
     /// What a plan owes before it computes: saves at once, the rest in the background.
     fn begin_transfers(&mut self, step: &Step) {
         for &save in &step.saves {
+            self.landed.remove(&save.slot);
             self.cache.save(save);
             self.swapped.saved += 1;
             self.seen.saw("block saved");
         }
         self.spills.extend(&step.spills);
         for load in &step.loads {
+            if self.landed.contains(&load.slot) {
+                self.seen.saw("landed block loaded");
+            }
             self.cache.spoil_block(load.block.index(), self.now);
         }
         self.loads.extend(&step.loads);

@@ -469,6 +469,26 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         &[edit("scheduler.rs", "self.release(id);", "")],
     ),
     bug(
+        "AdoptedWithoutParent",
+        "A block from elsewhere is taken although what comes before it is not here.",
+        &[edit("adopt.rs", "return Err(NotAdopted::NoParent);", "break;")],
+    ),
+    bug(
+        "BadChecksumBelieved",
+        "A block whose bytes are not what was sent is believed (8 of 42 requests with wrong answers: aws-do-eks #84).",
+        &[edit("kv/pool.rs", "good && is_wanted", "is_wanted")],
+    ),
+    bug(
+        "LandingNotPinned",
+        "A slot whose bytes are on their way is given to somebody else (SGLang #24527, vLLM #46283).",
+        &[edit("kv/tiers.rs", "self.pin(slot);", "self.shelf_mut(slot.tier).empty.push(slot.index);")],
+    ),
+    bug(
+        "LandingLeaked",
+        "A slot whose bytes never came is not given back (vLLM #50754).",
+        &[edit("kv/tiers.rs", "self.unpin(slot);", "if has_come { self.unpin(slot); }")],
+    ),
+    bug(
         "LoadingBlockRead",
         "Another worker reads a block that is still being loaded.",
         &[edit("keep.rs", "!seq.is_loading()", "true")],
