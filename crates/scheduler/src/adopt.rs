@@ -20,7 +20,8 @@ use crate::{RequestId, Scheduler, TierSlot};
 pub enum NotAdopted {
     /// Its request does not wait for it: it runs, or it is gone.
     NotWaiting,
-    /// It is not full, it has the last known token, which is computed in any case, or its request stays out of the cache.
+    /// It is not full, it has the last known token, which is computed in any case, or its request stays out of the
+    /// cache.
     NotCached,
     /// It is here already.
     Known,

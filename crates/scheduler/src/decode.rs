@@ -135,9 +135,9 @@ impl Scheduler {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// Nothing. At most one sequence sits this step out: it is short, and all that are ranked after it are protected,
-    /// being loaded or in flight, or none is and somebody who left holds blocks until a load, a step or a read has ended.
-    /// It keeps its blocks; they run to their end without it, or are victims once nothing writes theirs; and what is held
-    /// for those who left comes back.
+    /// being loaded or in flight, or none is and somebody who left holds blocks until a load, a step or a read has
+    /// ended. It keeps its blocks; they run to their end without it, or are victims once nothing writes theirs; and
+    /// what is held for those who left comes back.
     Enough { stalled: Option<SeqId> },
     /// This one gives up its blocks; then ask again.
     Preempt(SeqId),

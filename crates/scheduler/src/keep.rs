@@ -87,8 +87,8 @@ impl Scheduler {
         kept.map(|kept| kept.until = until).count() > 0
     }
 
-    /// What is kept of `request` becomes what any finished request leaves: prefixes that the cache has. False if nothing
-    /// is kept. Blocks that are being read stay until that has ended.
+    /// What is kept of `request` becomes what any finished request leaves: prefixes that the cache has. False if
+    /// nothing is kept. Blocks that are being read stay until that has ended.
     pub fn release(&mut self, request: RequestId) -> bool {
         let before = self.state.kept.len();
         let pool = &mut self.state.pool;
@@ -116,7 +116,8 @@ impl Scheduler {
     }
 
     /// The full, computed blocks of an answer that runs or is kept: block `i` has its tokens from `i * block_size` on.
-    /// None while it waits, or while blocks of it are being loaded. Of several answers the first has those of the prompt.
+    /// None while it waits, or while blocks of it are being loaded. Of several answers the first has those of the
+    /// prompt.
     pub fn full_blocks(&self, request: RequestId, answer: usize) -> &[BlockId] {
         let kept = self.state.kept.iter().find(|kept| (kept.request, kept.answer) == (request, answer));
         if let Some(kept) = kept {

@@ -11,8 +11,8 @@
 //!
 //! There is one way back and not two: a sequence that was preempted knows its tokens and has none computed, and so does
 //! one that comes from another worker. It finds in the cache and in the tiers what is there, loads what is faster
-//! loaded, computes the rest, and goes on. What is drawn depends on seed, answer and position alone, so the rest has the
-//! bits that it would have had there.
+//! loaded, computes the rest, and goes on. What is drawn depends on seed, answer and position alone, so the rest has
+//! the bits that it would have had there.
 
 use crate::sequence::{Status, end_of};
 use crate::{AdmitError, Nanos, Request, RequestId, Scheduler, TokenId};
@@ -35,9 +35,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Admits a request whose prompt is being computed elsewhere, or says why not; then nothing was allocated. It counts
-    /// in the limits of the queue and keeps its place in line, but waits for nothing, holds nothing and is no work:
-    /// only [`Scheduler::expected_ended`] and [`Scheduler::abort`] move it on.
+    /// Admits a request whose prompt is being computed elsewhere, or says why not; then nothing was allocated. It
+    /// counts in the limits of the queue and keeps its place in line, but waits for nothing, holds nothing and is no
+    /// work: only [`Scheduler::expected_ended`] and [`Scheduler::abort`] move it on.
     pub fn expect(&mut self, request: Request) -> Result<(), AdmitError> {
         self.check_admission(&request)?;
         self.state.add(request, Status::Expecting);

@@ -443,8 +443,8 @@ impl Scheduler {
         }
     }
 
-    /// Cancels a request: nothing of it is heard again, nothing of it is kept. Its blocks are free at once, or, if a step
-    /// in flight writes them, when that completes. False if there is no such unfinished request.
+    /// Cancels a request: nothing of it is heard again, nothing of it is kept. Its blocks are free at once, or, if a
+    /// step in flight writes them, when that completes. False if there is no such unfinished request.
     pub fn abort(&mut self, id: RequestId) -> bool {
         self.release(id);
         let Some(active) = self.state.remove_request(id) else { return false };

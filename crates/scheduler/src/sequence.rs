@@ -48,7 +48,8 @@ impl Rank {
     pub(crate) const FIRST: Rank = Rank { priority: Priority(i32::MIN), arrival: 0, answer: 0 };
 }
 
-/// Where a sequence is. Exactly one, and only these moves: `Expecting -> Waiting <-> Running -> Leaving`, and out of any.
+/// Where a sequence is. Exactly one, and only these moves: `Expecting -> Waiting <-> Running -> Leaving`, and out of
+/// any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// Its prompt is being computed elsewhere ([`crate::Scheduler::expect`]). In no queue, and holds no block.
@@ -150,8 +151,8 @@ impl Sequence {
         self.id
     }
 
-    /// Of an answer of which these tokens were generated before, by `now`: as a victim of a preemption is, that had computed
-    /// all that it could, and that was neither ahead of its target nor behind. The prompt is paid for.
+    /// Of an answer of which these tokens were generated before, by `now`: as a victim of a preemption is, that had
+    /// computed all that it could, and that was neither ahead of its target nor behind. The prompt is paid for.
     pub(crate) fn knowing(mut self, generated: &[TokenId], now: Nanos) -> Sequence {
         self.num_forks = 0;
         self.num_prompt_rows_served = self.num_prompt_tokens();

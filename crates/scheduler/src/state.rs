@@ -118,8 +118,8 @@ impl State {
         self.requests.insert(id, active);
     }
 
-    /// An expected request joins the queue, where it was when it came. It knows what was `generated` of each answer, but
-    /// for those that have ended already. Without a token, its answers are forked when the prompt is done.
+    /// An expected request joins the queue, where it was when it came. It knows what was `generated` of each answer,
+    /// but for those that have ended already. Without a token, its answers are forked when the prompt is done.
     pub(crate) fn go_on(&mut self, id: RequestId, generated: &[Option<&[TokenId]>], now: Nanos) {
         let active = self.requests.get_mut(&id).expect("it is expected");
         let first = active.answers[0].take().expect("its one sequence is there");

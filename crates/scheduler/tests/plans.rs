@@ -18,8 +18,9 @@
 //! waits`. `resume A prompt=6 output=9 knows=3` comes with three tokens of its answer, with several answers as many of
 //! each (`knows=3/0/-`: the third has ended); `expect A prompt=6 output=9` is read elsewhere, until `come A knows=1`.
 //! `keep=7` keeps the blocks of an answer for 7 ns from its end, and it is 0 until `at 9`; `release A` lets go of them,
-//! and in the column `lost` `A:1 blocks` has one left. `read A:1` begins to read the second block, or `cannot read A:1`;
-//! `reads end`. `land A:1 good` brings it from elsewhere, or `spoiled`, or it has no slot: `NoParent`. A table may leave out the columns after `plan`. `check_invariants` runs after every call.
+//! and in the column `lost` `A:1 blocks` has one left. `read A:1` begins to read the second block, or `cannot read
+//! A:1`; `reads end`. `land A:1 good` brings it from elsewhere, or `spoiled`, or it has no slot: `NoParent`. A table
+//! may leave out the columns after `plan`. `check_invariants` runs after every call.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

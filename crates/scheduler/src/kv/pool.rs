@@ -12,9 +12,9 @@
 //! the order of take()   [ plain | cached, least recently used first ]  [ kept, longest kept first ]
 //! ```
 //!
-//! A *kept* block ([`crate::keep`]) is free like any other and taken last. A *pinned* one is being read: it is not taken,
-//! whoever lets go of it meanwhile. A kept one has its place in the order all the same, so that reading changes nothing
-//! in it.
+//! A *kept* block ([`crate::keep`]) is free like any other and taken last. A *pinned* one is being read: it is not
+//! taken, whoever lets go of it meanwhile. A kept one has its place in the order all the same, so that reading changes
+//! nothing in it.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -249,8 +249,8 @@ impl BlockPool {
     }
 
     /// Takes a free block for writing, refs = 1: a plain one if there is one, otherwise the least recently used cached
-    /// one, whose content moves to a tier if it can: see [`BlockPool::drain_saves`]. Where there is none, the one that is
-    /// kept longest. `None` when every block is held.
+    /// one, whose content moves to a tier if it can: see [`BlockPool::drain_saves`]. Where there is none, the one that
+    /// is kept longest. `None` when every block is held.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
         let block = match self.free.first() {
             Some(first) => {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pool --evicted: save--> host slot --room runs low: spill--> disk slot --least recently used--> forgotten
-//!   ^     elsewhere: adopt-->  |                                   |
+//!   ^     elsewhere: adopt--> |                                   |
 //!   +---------- load ---------+-----------------------------------+
 //! ```
 //!
@@ -11,8 +11,9 @@
 //! Kwon et al., SOSP 2023).
 //!
 //! A slot that bytes are read from or written to is *pinned*: it is neither handed out nor taken as a victim before the
-//! engine has said that the transfer has ended. A disk slot has a content only once its write has ended well, and so has
-//! a host slot for a block from elsewhere ([`crate::adopt`]): nothing half written is ever found. After [`MAX_FAULTS`] faults in a row the disk is given up.
+//! engine has said that the transfer has ended. A disk slot has a content only once its write has ended well, and so
+//! has a host slot for a block from elsewhere ([`crate::adopt`]): nothing half written is ever found. After
+//! [`MAX_FAULTS`] faults in a row the disk is given up.
 //!
 //! This module counts slots; the bytes, their checksums and the threads are the engine's.
 

@@ -29,8 +29,8 @@ pub(crate) struct Elsewhere {
     /// Answers of which a block begins to be read in a tick, and reads that end in one.
     reads: u64,
     reads_end: u64,
-    /// Requests a block of which begins to land in a tick; of these blocks, those out of order; those that end their way
-    /// in a tick; and those that are spoiled then.
+    /// Requests a block of which begins to land in a tick; of these blocks, those out of order; those that end their
+    /// way in a tick; and those that are spoiled then.
     landings: u64,
     out_of_order: u64,
     landings_end: u64,
