@@ -43,6 +43,26 @@ pub struct StopRules {
     pub stop_token_ids: Vec<TokenId>,
 }
 
+impl StopRules {
+    /// Whether an answer that has so many tokens `before` ends with this one; the context has `room` for so many all in
+    /// all.
+    pub fn end(&self, token: TokenId, before: usize, room: usize) -> Option<FinishReason> {
+        let num_generated = before + 1;
+        if before >= self.min_tokens && self.stop_token_ids.contains(&token) {
+            Some(FinishReason::Stop(Some(token)))
+        } else if num_generated >= self.max_tokens || num_generated >= room {
+            Some(FinishReason::Length)
+        } else {
+            None
+        }
+    }
+
+    /// Whether an answer of these tokens has ended.
+    pub fn have_ended(&self, tokens: &[TokenId], room: usize) -> bool {
+        tokens.iter().enumerate().any(|(before, &token)| self.end(token, before, room).is_some())
+    }
+}
+
 /// What was asked of the scheduler. Sampling parameters are numbers, not decisions: the engine keeps them beside it.
 #[derive(Clone, Debug)]
 pub struct Request {

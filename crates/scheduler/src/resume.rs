@@ -14,7 +14,7 @@
 //! loaded, computes the rest, and goes on. What is drawn depends on seed, answer and position alone, so the rest has
 //! the bits that it would have had there.
 
-use crate::sequence::{Status, end_of};
+use crate::sequence::Status;
 use crate::{AdmitError, Nanos, Request, RequestId, Scheduler, TokenId};
 
 impl Scheduler {
@@ -70,13 +70,11 @@ impl Scheduler {
     fn check_generated(&self, request: &Request, generated: &[Option<&[TokenId]>]) -> Result<(), AdmitError> {
         assert_eq!(generated.len(), request.num_answers, "{:?} has so many answers", request.id);
         assert!(generated.iter().any(Option::is_some), "an answer of {:?} goes on", request.id);
-        let max_model_len = self.state.limits.max_model_len;
-        for (answer, tokens) in generated.iter().enumerate() {
-            let mut tokens = tokens.unwrap_or_default().iter().enumerate();
-            if tokens.any(|(before, &token)| end_of(request, before, token, max_model_len).is_some()) {
-                return Err(AdmitError::HasEnded { answer });
-            }
+        let room = self.state.limits.max_model_len - request.prompt.len();
+        let has_ended = |tokens: &Option<&[TokenId]>| request.stop.have_ended(tokens.unwrap_or_default(), room);
+        match generated.iter().position(has_ended) {
+            Some(answer) => Err(AdmitError::HasEnded { answer }),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

@@ -291,7 +291,8 @@ impl Sequence {
             self.first_token_at = now;
         }
         self.last_token_at = now;
-        let ended = end_of(&self.request, self.num_generated(), token, max_model_len);
+        let room = max_model_len - self.num_prompt_tokens();
+        let ended = self.request.stop.end(token, self.num_generated(), room);
         self.tokens.push(token);
         ended
     }
@@ -352,19 +353,6 @@ impl Sequence {
     /// See [`Sequence::registered`].
     pub(crate) fn set_registered(&mut self, count: usize, last: Option<ContentName>) {
         (self.num_registered, self.last_registered) = (count, last);
-    }
-}
-
-/// Whether an answer ends with `token`, its token number `before`.
-pub(crate) fn end_of(request: &Request, before: usize, token: TokenId, max_model_len: usize) -> Option<FinishReason> {
-    let stop = &request.stop;
-    let num_generated = before + 1;
-    if before >= stop.min_tokens && stop.stop_token_ids.contains(&token) {
-        Some(FinishReason::Stop(Some(token)))
-    } else if num_generated >= stop.max_tokens || request.prompt.len() + num_generated >= max_model_len {
-        Some(FinishReason::Length)
-    } else {
-        None
     }
 }
 

@@ -93,12 +93,12 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "MinTokensIgnored",
         "`min_tokens` is not heeded (kin of CVE-2026-114051: limits checked on other values than those used).",
-        &[edit("sequence.rs", "before >= stop.min_tokens", "true")],
+        &[edit("request.rs", "before >= self.min_tokens", "true")],
     ),
     bug(
         "OneTokenTooMany",
         "One token more than asked for: usage and text disagree.",
-        &[edit("sequence.rs", "num_generated >= stop.max_tokens", "num_generated > stop.max_tokens")],
+        &[edit("request.rs", "num_generated >= self.max_tokens", "num_generated > self.max_tokens")],
     ),
     bug(
         "HashBelieved",
@@ -411,7 +411,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "EndedAnswerResumed",
         "An answer that had ended before goes on, behind its end.",
-        &[edit("resume.rs", "end_of(request, before, token, max_model_len).is_some()", "false")],
+        &[edit("resume.rs", "request.stop.have_ended(tokens.unwrap_or_default(), room)", "false")],
     ),
     bug(
         "ExpectedForgotten",
