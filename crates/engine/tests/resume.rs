@@ -98,7 +98,7 @@ fn compare(from: &Engine, to: &Engine, raw: &RawRequest) -> usize {
 /// 200 answers with `TWOSTROKE_RESUMED=200`.
 #[test]
 fn an_answer_resumes_at_every_position_with_the_same_bits() {
-    let wanted = std::env::var("TWOSTROKE_RESUMED").map_or(40, |text| text.parse().expect("a number"));
+    let wanted = std::env::var("TWOSTROKE_RESUMED").map_or(100, |text| text.parse().expect("a number"));
     let from = start(&options());
     // Another engine altogether: other threads, small chunks, and so few blocks that what resumes is preempted too.
     let to = start(&EngineOptions {
