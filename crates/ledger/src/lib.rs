@@ -572,9 +572,9 @@ impl Ledger {
     }
 }
 
-/// Of a request that began on another engine each answer has rows of its own from the beginning, and some may have ended
-/// there. The first that has a row is the one that has waited for it since the request came; to the others' waits nobody
-/// listens before theirs.
+/// Of a request that began on another engine each answer has rows of its own from the beginning, and some may have
+/// ended there. The first that has a row is the one that has waited for it since the request came; to the others' waits
+/// nobody listens before theirs.
 fn begin_apart(account: &mut Account, answer: usize, from: Nanos, before: &Clocks) {
     let lead = account.lead;
     if account.first_scheduled.is_none() && answer != lead {

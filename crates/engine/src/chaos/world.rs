@@ -306,7 +306,8 @@ struct Client {
 
 pub(super) struct World {
     rng: Rng,
-    /// Dice of their own, so that the other seeds stay what they are; of requests, how many began elsewhere, in percent.
+    /// Dice of their own, so that the other seeds stay what they are; of requests, how many began elsewhere, in
+    /// percent.
     far: Rng,
     elsewhere: u64,
     weather: Weather,
