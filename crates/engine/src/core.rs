@@ -81,6 +81,26 @@ struct Answer {
 }
 
 impl Answer {
+    /// It has these tokens from elsewhere, and its client has heard them. The door has seen that it goes on.
+    fn has_said(&mut self, tokens: &[TokenId], request: &ValidatedRequest) {
+        for &token in tokens {
+            self.num_tokens += 1;
+            if request.sampling.needs_history() {
+                self.history.push(token);
+            }
+            self.said.iter_mut().for_each(|said| said.push(token));
+            // What is wrong with one is found again where the next is drawn.
+            self.constraint.iter_mut().for_each(|constraint| _ = constraint.accept(token));
+            match &mut self.detokenizer {
+                Some(detokenizer) if self.num_tokens <= request.stop.min_tokens => {
+                    _ = detokenizer.push_unstoppable(token);
+                }
+                Some(detokenizer) => _ = detokenizer.push(token),
+                None => {}
+            }
+        }
+    }
+
     /// Whether nothing can follow it: its own tokens, and so many that were drawn and not delivered yet.
     fn is_complete(&self, ahead: usize) -> bool {
         self.constraint.as_ref().is_some_and(|constraint| constraint.is_complete(self.num_tokens + ahead))
@@ -185,7 +205,12 @@ impl EngineCore {
             targets: validated.targets,
             arrived: arrived.at,
         };
-        if let Err(error) = self.scheduler.admit(request.clone()) {
+        let generated: Vec<_> = validated.generated.iter().map(Option::as_deref).collect();
+        let admitted = match generated.is_empty() {
+            true => self.scheduler.admit(request.clone()),
+            false => self.scheduler.resume(request.clone(), &generated, now),
+        };
+        if let Err(error) = admitted {
             self.journal.log().promises.gone(id, now);
             return Err(error);
         }
@@ -196,9 +221,17 @@ impl EngineCore {
             if is_told { secret(self.next_seed, &self.scheduler.limits().hash_key) } else { self.next_seed }
         });
         // Who computes again has the model alone.
-        let is_checked = validated.adapter.is_none() && self.spot.as_ref().is_some_and(|spot| spot.picks(id));
+        let is_whole = validated.adapter.is_none() && validated.generated.is_empty();
+        let is_checked = is_whole && self.spot.as_ref().is_some_and(|spot| spot.picks(id));
         let is_noted = validated.receipt || is_checked;
-        let answers = (0..validated.num_answers).map(|_| self.new_answer(&validated, is_noted)).collect();
+        let mut answers: Vec<Answer> =
+            (0..validated.num_answers).map(|_| self.new_answer(&validated, is_noted)).collect();
+        for (answer, tokens) in answers.iter_mut().zip(&validated.generated) {
+            match tokens {
+                None => answer.has_ended = true,
+                Some(tokens) => answer.has_said(tokens, &validated),
+            }
+        }
         let Arrived { held, ticket, .. } = arrived;
         self.journal.take(Fact::Admitted { request, validated: Box::new(validated.clone()), now, held });
         let of_prompt = validated.of_prompt;
@@ -334,7 +367,8 @@ impl EngineCore {
         self.output.failed.extend(self.failed.iter().map(|&(id, _)| id));
         let mut record = self.journal.spare();
         self.scheduler.complete_into(&self.output, now, &mut self.events, &mut record);
-        for row in &record.prefill {
+        // One that began elsewhere, all of which is cached, begins with a decode row.
+        for row in record.prefill.iter().chain(record.decode.iter().filter(|row| row.cached_tokens > 0)) {
             if let Some(ticket) = self.active.get_mut(&row.request).and_then(|active| active.ticket.as_mut()) {
                 ticket.leave_queue();
             }

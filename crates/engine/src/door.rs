@@ -15,6 +15,8 @@ use model::{GenerationDefaults, ModelConfig};
 use scheduler::{Nanos, Priority, StopRules, Targets, TokenId};
 use serde_json::{Map, Value};
 use text::chat_template::{ChatMessage, TemplateOptions};
+use text::detokenizer::{Detokenizer, StopStrings};
+use text::tokenizer::Tokenizer;
 
 use crate::ModelInfo;
 use crate::adapters::Lease;
@@ -178,6 +180,10 @@ pub struct RawRequest {
     pub speculate: bool,
     /// What the answer will mostly be: its tokens are guessed from it, where the engine guesses.
     pub prediction: Option<String>,
+    /// What another engine generated of each answer, `None` of one that has ended; empty: nothing. The stream has what
+    /// follows, to the bit what it would have had there, if that has the same model, precision and `seed`. It counts in
+    /// `max_tokens` and in every rule, and not in the usage, which says what was generated here.
+    pub generated: Vec<Option<Vec<i64>>>,
     /// What its answers must look like.
     pub rule: Option<Rule>,
     /// Note what receipts of its answers are made of ([`Output::Noted`](crate::Output::Noted)).
@@ -229,6 +235,7 @@ impl RawRequest {
             now: None,
             speculate: true,
             prediction: None,
+            generated: Vec::new(),
             rule: None,
             receipt: false,
             progress: false,
@@ -314,6 +321,8 @@ pub struct ValidatedRequest {
     pub(crate) speculate: bool,
     /// A recording has what was guessed, and not from what.
     pub(crate) prediction: Option<Arc<Prediction>>,
+    /// What was generated of its answers before it came; empty: nothing.
+    pub(crate) generated: Vec<Option<Vec<TokenId>>>,
     /// What its answers must look like, as it was asked and as it was understood.
     pub(crate) rule: Option<(Arc<Rule>, Grammar)>,
     pub(crate) receipt: bool,
@@ -376,6 +385,12 @@ impl ValidatedRequest {
             include_stop_str_in_output: entry.include_stop,
             skip_special_tokens: entry.skip_special,
             rule: entry.rule.clone(),
+            generated: entry
+                .generated
+                .iter()
+                .map(|tokens| Some(tokens.as_ref()?.iter().map(|&id| id.into()).collect()))
+                .collect(),
+            seed: entry.seed.filter(|_| !entry.generated.is_empty()).map(|seed| seed as i64),
             shown_tokens: entry.shown.as_slice().into(),
             priority: Some(i64::from(entry.priority)),
             ..RawRequest::new(Prompt::Tokens(entry.prompt.iter().map(|&id| i64::from(id)).collect()))
@@ -466,9 +481,10 @@ pub(crate) fn validate(
     let stop_token_ids = stop_tokens(&raw, model)?;
     let prompt = tokenize(&raw, model)?;
     let prediction = prediction(&raw, model)?;
+    let generated = generated(&raw, num_answers, &model.config)?;
     let rule = rule(&raw, model)?;
     let stop = stop_rules(&raw, stop_token_ids, prompt.len(), of_prompt != OfPrompt::Nothing, model)?;
-    Ok(ValidatedRequest {
+    let request = ValidatedRequest {
         prompt: prompt.into(),
         num_answers,
         stop,
@@ -487,11 +503,73 @@ pub(crate) fn validate(
         class,
         speculate: raw.speculate,
         prediction,
+        generated,
         rule,
         receipt: raw.receipt,
         progress: raw.progress,
         is_round: false,
-    })
+    };
+    goes_on(&request, model)?;
+    Ok(request)
+}
+
+/// What was generated elsewhere. What is wanted of a prompt, or of all of an answer, cannot be had of the rest of it.
+fn generated(
+    raw: &RawRequest,
+    num_answers: usize,
+    config: &ModelConfig,
+) -> Result<Vec<Option<Vec<TokenId>>>, Rejection> {
+    let param = "generated";
+    if raw.generated.is_empty() {
+        return Ok(Vec::new());
+    }
+    if raw.generated.len() != num_answers {
+        let message =
+            format!("{} answers were generated in part, and {num_answers} are asked for", raw.generated.len());
+        return Err(Rejection::of(param, message));
+    }
+    if raw.generated.iter().all(Option::is_none) {
+        return Err(Rejection::of(param, "every answer has ended: nothing goes on"));
+    }
+    if raw.seed.is_none() {
+        return Err(Rejection::of("seed", "an answer goes on with the seed with which it began, and none is given"));
+    }
+    if raw.receipt || raw.embed || raw.prompt_logprobs.is_some() {
+        let message = "a receipt, an embedding and log probabilities of the prompt are of answers that begin here";
+        return Err(Rejection::of(param, message));
+    }
+    let ids = |tokens: &Vec<i64>| tokens.iter().map(|&id| token_id(param, id, config)).collect::<Result<_, _>>();
+    raw.generated.iter().map(|tokens| tokens.as_ref().map(ids).transpose()).collect()
+}
+
+/// Whether something can follow what was generated elsewhere.
+fn goes_on(request: &ValidatedRequest, model: &ModelInfo) -> Result<(), Rejection> {
+    let room = model.max_model_len - request.prompt.len();
+    for (index, tokens) in request.generated.iter().enumerate() {
+        let tokens = tokens.as_deref().unwrap_or_default();
+        let strings = StopStrings { strings: request.stop_strings.clone(), include: request.include_stop_string };
+        let detokenizer = |tokenizer: &Arc<Tokenizer>| Detokenizer::new(tokenizer.clone(), &strings, true);
+        let mut detokenizer = model.tokenizer.as_ref().map(detokenizer);
+        let mut constraint = request.rule.as_ref().map(|(_, grammar)| grammar.constraint());
+        let mut stops = |(before, &token): (usize, &TokenId)| {
+            let follows = constraint.as_mut().is_none_or(|constraint| constraint.accept(token).is_ok());
+            let is_complete = constraint.as_ref().is_some_and(|constraint| constraint.is_complete(before + 1));
+            let stops = match &mut detokenizer {
+                Some(detokenizer) if before < request.stop.min_tokens => {
+                    detokenizer.push_unstoppable(token);
+                    false
+                }
+                Some(detokenizer) => detokenizer.push(token).stopped.is_some(),
+                None => false,
+            };
+            stops || is_complete || !follows
+        };
+        if request.stop.have_ended(tokens, room) || tokens.iter().enumerate().any(&mut stops) {
+            let message = format!("answer {index} has ended with what was generated of it: nothing follows");
+            return Err(Rejection::of("generated", message));
+        }
+    }
+    Ok(())
 }
 
 fn answers(n: Option<i64>, model: &ModelInfo) -> Result<usize, Rejection> {

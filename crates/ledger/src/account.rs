@@ -383,6 +383,8 @@ pub struct Account {
     pub(crate) answers: Vec<Meter>,
     /// Of its answers, those that wait.
     pub(crate) own_waits: Waiters,
+    /// The answer whose wait for its first token is the request's.
+    pub(crate) lead: usize,
 }
 
 /// What came of one answer.

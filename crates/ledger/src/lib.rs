@@ -142,6 +142,12 @@ struct Item {
 }
 
 impl Item {
+    /// Answers whose first token may have come: a prompt's end has one for each. A decode row is of one answer, whose
+    /// tokens before it may be another engine's.
+    fn begins(&self) -> usize {
+        if self.prefill { self.samples } else { 1 }
+    }
+
     /// Guesses that were what came next.
     fn held_drafts(&self) -> usize {
         if self.drafts > 0 { self.samples.saturating_sub(1) } else { 0 }
@@ -249,6 +255,7 @@ impl Ledger {
             longest_gaps: Vec::new(),
             answers: vec![Meter::default(); num_answers],
             own_waits: Default::default(),
+            lead: 0,
         };
         account.answers[0] = meter;
         self.waits.begin(&mut account, 0);
@@ -294,10 +301,11 @@ impl Ledger {
     pub fn end(&mut self, request: RequestId) -> Option<Account> {
         let mut account = self.accounts.remove(&request)?;
         if account.first_token.is_none() {
-            self.waits.delayed += self.waits.outstanding(request, &account.answers[0], &self.clocks);
+            self.waits.delayed += self.waits.outstanding(request, &account.answers[account.lead], &self.clocks);
             self.read_open_ttft(&mut account);
-            self.waits.end(&mut account, 0);
-            account.answers[0].tally = Tally::default();
+            let lead = account.lead;
+            self.waits.end(&mut account, lead);
+            account.answers[lead].tally = Tally::default();
         }
         (0..account.answers.len()).for_each(|answer| self.waits.retire(&mut account, answer, &self.clocks));
         self.waits.owed.leave(request);
@@ -338,8 +346,9 @@ impl Ledger {
 
     /// What a request has waited for its first token, as long as that is out.
     fn read_open_ttft(&self, account: &mut Account) {
-        rowless(account, 0, self.now, &self.clocks, &self.waits.owed, &mut Debts::new());
-        let meter = &account.answers[0];
+        let lead = account.lead;
+        rowless(account, lead, self.now, &self.clocks, &self.waits.owed, &mut Debts::new());
+        let meter = &account.answers[lead];
         (account.bill.ttft, account.bill.ttft_others) = (meter.pending, meter.tally.named());
     }
 
@@ -493,6 +502,7 @@ impl Ledger {
                 (drafted + item.drafts as u64, failed + (item.drafts - item.held_drafts()) as u64)
             });
             for item in &self.items[group.items.clone()] {
+                begin_apart(account, item.answer, from, before);
                 self.waits.settle(account, item.answer, from, before);
                 let meter = &account.answers[item.answer];
                 let is_live = meter.reason.is_none();
@@ -550,8 +560,8 @@ impl Ledger {
                 account.keep_visit(visit, self.max_visits);
                 if item.samples > 0 {
                     if !has_token && is_live {
-                        self.waits.num_in += item.samples as u64 - 1;
-                        carried += item.samples as u64 - 1;
+                        self.waits.num_in += item.begins() as u64 - 1;
+                        carried += item.begins() as u64 - 1;
                     }
                     take_tokens(account, item, to, &self.clocks, &mut self.totals, self.max_visits > 0, news);
                 }
@@ -559,6 +569,21 @@ impl Ledger {
         }
         self.book_rows(&in_gaps);
         self.begin_waits(to, carried);
+    }
+}
+
+/// Of a request that began on another engine each answer has rows of its own from the beginning, and some may have
+/// ended there. The first that has a row is the one that has waited for it since the request came; to the others' waits
+/// nobody listens before theirs.
+fn begin_apart(account: &mut Account, answer: usize, from: Nanos, before: &Clocks) {
+    let lead = account.lead;
+    if account.first_scheduled.is_none() && answer != lead {
+        account.answers.swap(lead, answer);
+        account.lead = answer;
+    }
+    let meter = &mut account.answers[answer];
+    if meter.tokens == 0 && !meter.is_in && meter.standing.is_none() {
+        (meter.upto, meter.at) = (from, *before);
     }
 }
 
@@ -611,23 +636,26 @@ fn take_tokens(
     let (shares, others) = (core::mem::take(&mut meter.pending), core::mem::take(&mut meter.others));
     let rejected = Nanos(core::mem::take(&mut meter.rejected));
     if meter.tokens == 0 {
-        account.first_token = Some(now);
-        (account.bill.ttft, account.bill.ttft_others) = (shares, core::mem::take(&mut meter.tally).named());
-        totals.ttft.merge(&shares);
+        if account.first_token.is_none() {
+            account.first_token = Some(now);
+            (account.bill.ttft, account.bill.ttft_others) = (shares, core::mem::take(&mut meter.tally).named());
+            totals.ttft.merge(&shares);
+        }
         // The other answers of the request begin here.
         let first = Meter {
             upto: now,
             at: *clocks,
             is_in: true,
-            tokens: 1,
+            tokens: if item.prefill { 1 } else { item.samples as u32 },
             first_token: now,
             last_token: now,
             ..Meter::default()
         };
-        for meter in &mut account.answers[item.answer..item.answer + item.samples] {
+        for meter in &mut account.answers[item.answer..item.answer + item.begins()] {
             *meter = first.clone();
             news(News::Token { gap: None });
         }
+        (item.begins()..item.samples).for_each(|_| news(News::Token { gap: Some(Nanos(0)) }));
         return;
     }
     let (token, gap) = (meter.tokens, now.since(meter.last_token));

@@ -224,9 +224,18 @@ impl Replaying {
     ) -> Result<(), RecordingError> {
         let request = asked(entry);
         tell(Told::Admitted(&request));
-        let admitted = self.scheduler.admit(request);
+        let generated: Vec<_> = entry.generated.iter().map(Option::as_deref).collect();
+        if !generated.is_empty() && generated.len() != entry.n {
+            return Err(recording.wrong(format!("request {}: `generated` has not one entry for each answer", entry.id)));
+        }
+        let admitted = match generated.iter().any(Option::is_some) {
+            true => self.scheduler.resume(request, &generated, Nanos(entry.now)),
+            false => self.scheduler.admit(request),
+        };
         admitted.map_err(|error| recording.wrong(format!("request {}: {error}", entry.id)))?;
-        self.open.insert(entry.id, vec![0; entry.n]);
+        let tokens = |generated: &Option<&[TokenId]>| generated.map_or(ENDED, |_| 0);
+        let open = if generated.is_empty() { vec![0; entry.n] } else { generated.iter().map(tokens).collect() };
+        self.open.insert(entry.id, open);
         Ok(())
     }
 

@@ -135,9 +135,9 @@ impl Scheduler {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// Nothing. At most one sequence sits this step out: it is short, and all that are ranked after it are protected,
-    /// being loaded or in flight, or none is and somebody who left holds blocks until a load or a step has ended. It
-    /// keeps its blocks; they run to their end without it, or are victims once nothing writes theirs; and what is held
-    /// for those who left comes back.
+    /// being loaded or in flight, or none is and somebody who left holds blocks until a load, a step or a read has
+    /// ended. It keeps its blocks; they run to their end without it, or are victims once nothing writes theirs; and
+    /// what is held for those who left comes back.
     Enough { stalled: Option<SeqId> },
     /// This one gives up its blocks; then ask again.
     Preempt(SeqId),
@@ -168,9 +168,10 @@ impl State {
         Room::Enough { stalled: None }
     }
 
-    /// Whether blocks are held for sequences that left while theirs were being written: they are freed when that ends.
+    /// Whether blocks are held for sequences that left while theirs were being written, or for readers: they are freed
+    /// when that ends.
     fn blocks_come_back(&self) -> bool {
-        self.seqs.iter().any(|seq| seq.status == Status::Leaving)
+        self.seqs.iter().any(|seq| seq.status == Status::Leaving) || self.reads_will_free()
     }
 
     /// Blocks that protected sequences may still take before they end: nobody else gets those.

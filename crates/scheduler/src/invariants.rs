@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::kv::blocks_for;
+use crate::kv::{Uses, blocks_for};
 use crate::sequence::Status;
 use crate::{Phase, Scheduler};
 
@@ -21,14 +21,16 @@ impl Scheduler {
     /// I1-I4, I6, I7: every block in one class, references equal to the tables, nobody about to write a shared block;
     /// what is cached is computed, under its own hash, and what those who hold it think it is.
     fn check_blocks(&self) {
-        let mut held = vec![0; self.state.pool.num_blocks()];
+        let mut uses = vec![Uses::default(); self.state.pool.num_blocks()];
         for seq in self.state.seqs.iter() {
-            for &block in seq.block_table() {
-                held[block.index()] += 1;
-            }
+            seq.block_table().iter().for_each(|block| uses[block.index()].tables += 1);
         }
+        for kept in &self.state.kept {
+            kept.blocks.iter().for_each(|block| uses[block.index()].kept += 1);
+        }
+        self.state.reads.iter().for_each(|read| uses[read.block.index()].readers += 1);
         let loads: Vec<_> = self.state.loads.iter().map(|load| load.slot).collect();
-        self.state.pool.check(&held, &loads);
+        self.state.pool.check(&uses, &loads);
         if self.plan.next_step.0.is_multiple_of(AUDIT_EVERY) {
             self.state.pool.check_contents(&self.state.hasher);
         }
@@ -72,10 +74,14 @@ impl Scheduler {
             let expected = match seq.status {
                 Status::Waiting => (true, false),
                 Status::Running => (false, true),
-                Status::Leaving => (false, false),
+                Status::Leaving | Status::Expecting => (false, false),
             };
             assert_eq!((waits, runs), expected, "I12: {id:?} is {:?}", seq.status);
-            if seq.status == Status::Waiting {
+            let active = self.state.requests.get(&seq.request.id);
+            let is_heard = active.is_some_and(|active| active.answers[seq.answer()] == Some(id));
+            assert_eq!(is_heard, seq.status != Status::Leaving, "I12: whether somebody listens to {id:?}");
+            assert!(held == 0 || active.is_none_or(|active| active.has_run), "I33: {id:?} has run");
+            if matches!(seq.status, Status::Waiting | Status::Expecting) {
                 assert_eq!((held, seq.num_computed()), (0, 0), "I19: {id:?} waits and holds blocks");
             } else {
                 let tokens = seq.num_tokens();
@@ -107,13 +113,9 @@ impl Scheduler {
     fn check_caps(&self) {
         let limits = self.limits();
         assert!(self.state.seats_taken() <= limits.max_num_seqs, "I11: too many sequences run");
-        let new = self.state.queue.iter().map(|id| &self.state.seqs[id]).filter(|seq| !seq.has_run());
-        let (num_new, num_new_tokens) = new.fold((0, 0), |(n, tokens), seq| (n + 1, tokens + seq.num_tokens()));
-        assert_eq!(
-            (num_new, num_new_tokens),
-            (self.state.queue.num_new(), self.state.queue.num_new_tokens()),
-            "I33: new requests"
-        );
+        let new = self.state.requests.values().filter(|active| !active.has_run);
+        let (num_new, num_new_tokens) = new.fold((0, 0), |(n, tokens), new| (n + 1, tokens + new.prompt_tokens));
+        assert_eq!((num_new, num_new_tokens), (self.state.num_new, self.state.num_new_tokens), "I33: new requests");
         assert!(num_new <= limits.max_queued_requests, "I11: too many requests wait");
         assert!(num_new <= 1 || num_new_tokens <= limits.max_queued_tokens, "I11: too many tokens wait");
         let waiting: usize = self.state.queue.iter().map(|id| self.state.seqs[id].num_tokens()).sum();
@@ -125,7 +127,7 @@ impl Scheduler {
             assert!(seq.num_preemptions() <= crate::decode::MAX_PREEMPTIONS, "I14: preempted too often");
             assert!(seq.num_tokens() <= limits.max_model_len, "I11: longer than the context");
         }
-        if self.state.seqs.iter().next().is_none() {
+        if self.state.seqs.iter().next().is_none() && self.state.reads.is_empty() {
             assert_eq!(self.state.pool.num_used(), 0, "I10: blocks held by nobody");
         }
     }

@@ -21,23 +21,28 @@ pub mod step;
 pub mod swap;
 pub mod time;
 
+mod adopt;
 mod best_drafts;
 mod decode;
 mod fairness;
 mod forecast;
 mod holders;
 mod invariants;
+mod keep;
 mod limits;
 mod pace;
 mod policy;
 mod prefill;
 mod queue;
+mod resume;
 mod speculate;
 mod state;
 
+pub use adopt::NotAdopted;
 pub use best_drafts::BestDrafts;
 pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use forecast::{AdmissionForecast, IncomingRequest, LatePrompts, Outlook};
+pub use keep::{BlockRead, Kept, KeptEnd, KeptLost};
 pub use kv::{BlockId, BlockSave, BlockTable, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 pub use limits::{Limits, LimitsError};
 pub use pace::Targets;

@@ -304,8 +304,8 @@ impl State {
     /// and what must remain free for those that run. Depends on what others hold, not on what they might free.
     fn fits(&self, seq: &Sequence, hits: &[Hit]) -> bool {
         let in_pool = hits.iter().filter_map(Hit::block);
-        let is_idle = |block: &BlockId| self.pool.refs(*block) == 0;
-        let not_for_it = in_pool.clone().filter(is_idle).count() + self.reserved_blocks();
+        let is_free = |block: &BlockId| self.pool.is_free(*block);
+        let not_for_it = in_pool.clone().filter(is_free).count() + self.reserved_blocks();
         let Some(room) = self.pool.num_free().checked_sub(not_for_it) else { return false };
         self.blocks_to_enter(seq) - in_pool.count() <= room
     }

@@ -15,9 +15,6 @@ pub(crate) struct Queue {
     by_age: BTreeSet<(u64, usize, SeqId)>,
     num_tenants: usize,
     num_tokens: usize,
-    /// Of those that never ran: what the limits of the queue are about.
-    num_new: usize,
-    num_new_tokens: usize,
 }
 
 impl Queue {
@@ -27,10 +24,6 @@ impl Queue {
         self.num_tenants += usize::from(!self.has_tenant(seq.request.tenant));
         self.by_tenant.insert((seq.request.tenant, seq.rank), seq.id);
         self.num_tokens += seq.num_tokens();
-        if !seq.has_run() {
-            self.num_new += 1;
-            self.num_new_tokens += seq.num_tokens();
-        }
     }
 
     pub(crate) fn remove(&mut self, seq: &Sequence) {
@@ -39,10 +32,6 @@ impl Queue {
         self.by_tenant.remove(&(seq.request.tenant, seq.rank));
         self.num_tenants -= usize::from(!self.has_tenant(seq.request.tenant));
         self.num_tokens -= seq.num_tokens();
-        if !seq.has_run() {
-            self.num_new -= 1;
-            self.num_new_tokens -= seq.num_tokens();
-        }
     }
 
     /// The next in line of each tenant.
@@ -101,16 +90,6 @@ impl Queue {
     /// Tokens that the waiting sequences know, none of which is computed.
     pub(crate) fn num_tokens(&self) -> usize {
         self.num_tokens
-    }
-
-    /// Sequences that never ran, each a whole request.
-    pub(crate) fn num_new(&self) -> usize {
-        self.num_new
-    }
-
-    /// Their tokens.
-    pub(crate) fn num_new_tokens(&self) -> usize {
-        self.num_new_tokens
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = SeqId> {

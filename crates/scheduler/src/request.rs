@@ -43,6 +43,26 @@ pub struct StopRules {
     pub stop_token_ids: Vec<TokenId>,
 }
 
+impl StopRules {
+    /// Whether an answer that has so many tokens `before` ends with this one; the context has `room` for so many all in
+    /// all.
+    pub fn end(&self, token: TokenId, before: usize, room: usize) -> Option<FinishReason> {
+        let num_generated = before + 1;
+        if before >= self.min_tokens && self.stop_token_ids.contains(&token) {
+            Some(FinishReason::Stop(Some(token)))
+        } else if num_generated >= self.max_tokens || num_generated >= room {
+            Some(FinishReason::Length)
+        } else {
+            None
+        }
+    }
+
+    /// Whether an answer of these tokens has ended.
+    pub fn have_ended(&self, tokens: &[TokenId], room: usize) -> bool {
+        tokens.iter().enumerate().any(|(before, &token)| self.end(token, before, room).is_some())
+    }
+}
+
 /// What was asked of the scheduler. Sampling parameters are numbers, not decisions: the engine keeps them beside it.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -104,6 +124,11 @@ pub enum AdmitError {
         /// Sequences that may run together.
         max_num_seqs: usize,
     },
+    /// What was generated before ends this answer already: there is nothing to go on with.
+    HasEnded {
+        /// Which answer.
+        answer: usize,
+    },
     /// The queue holds its limit of requests, or of prompt tokens.
     QueueFull {
         /// Requests waiting.
@@ -125,6 +150,9 @@ impl fmt::Display for AdmitError {
             }
             AdmitError::TooManyAnswers { num_answers, max_num_seqs } => {
                 write!(f, "{num_answers} answers were asked for; {max_num_seqs} sequences run together at most")
+            }
+            AdmitError::HasEnded { answer } => {
+                write!(f, "answer {answer} ends with what was generated of it before")
             }
             AdmitError::QueueFull { waiting_requests, waiting_tokens } => {
                 write!(f, "the queue is full: {waiting_requests} requests with {waiting_tokens} tokens wait")

@@ -32,10 +32,10 @@ use crate::{
     Rows, SeqId, Sequence, SlotSpill, SourceId, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes,
 };
 
-/// How much of what was asked the prefix cache had, counted when a request first enters.
+/// How much of what was asked the prefix cache had, counted when a sequence first enters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixStats {
-    /// Prompt tokens of requests that asked the cache.
+    /// Tokens known then of requests that asked the cache: the prompt's, and those generated before it came.
     pub queried_tokens: u64,
     /// Those found.
     pub hit_tokens: u64,
@@ -209,13 +209,13 @@ impl Scheduler {
     /// Takes a request into the queue, or says why not; then nothing was allocated.
     /// Panics if the id is in use or no answer is wanted.
     pub fn admit(&mut self, request: Request) -> Result<(), AdmitError> {
-        assert!(!self.state.requests.contains_key(&request.id), "{:?} is in use", request.id);
         self.check_admission(&request)?;
-        self.state.add(request);
+        self.state.add(request, Status::Waiting);
         Ok(())
     }
 
-    fn check_admission(&self, request: &Request) -> Result<(), AdmitError> {
+    pub(crate) fn check_admission(&self, request: &Request) -> Result<(), AdmitError> {
+        assert!(!self.state.requests.contains_key(&request.id), "{:?} is in use", request.id);
         let limits = &self.state.limits;
         let prompt_tokens = request.prompt.len();
         let num_answers = request.num_answers;
@@ -233,7 +233,7 @@ impl Scheduler {
         if needed_blocks > limits.num_blocks {
             return Err(AdmitError::NeverFits { needed_blocks, total_blocks: limits.num_blocks });
         }
-        let (waiting_requests, waiting_tokens) = (self.state.queue.num_new(), self.state.queue.num_new_tokens());
+        let (waiting_requests, waiting_tokens) = (self.state.num_new, self.state.num_new_tokens);
         let too_many_tokens = waiting_requests > 0 && waiting_tokens + prompt_tokens > limits.max_queued_tokens;
         if waiting_requests >= limits.max_queued_requests || too_many_tokens {
             return Err(AdmitError::QueueFull { waiting_requests, waiting_tokens });
@@ -261,12 +261,17 @@ impl Scheduler {
         step.clear();
         step.id = self.plan.next_step;
         let (taken, evicted) = (self.state.pool.num_taken(), self.state.pool.num_evicted());
+        let kept_taken = self.state.pool.num_kept_taken();
+        self.state.end_leases(now, step);
         self.plan.record.clear();
         let stalled = self.make_room_for_decode(step);
         let bound = self.policy.step_bound(&self.state, now);
         self.plan_decode(stalled, bound, step);
         self.plan_prefill(now, bound, step);
         self.plan_drafts(bound, step);
+        if self.state.pool.num_kept_taken() > kept_taken {
+            self.state.cut_kept(step);
+        }
         self.state.pool.drain_saves(&mut step.saves);
         self.state.pool.spill_ahead(&mut step.spills);
         self.plan.record.step = step.id;
@@ -410,8 +415,9 @@ impl Scheduler {
         let (request, first_answer) = (seq.request.id, seq.answer());
         if seq.num_uncomputed() == 0 && seq.num_samples() == 0 {
             let num_answers = seq.num_seats();
+            self.state.keep_blocks(id, now);
             self.retire(id);
-            for answer in 0..num_answers {
+            for answer in first_answer..first_answer + num_answers {
                 self.state.finish_answer(request, answer);
                 events.push(Event::Finished { request, answer, reason: FinishReason::Length });
             }
@@ -429,6 +435,7 @@ impl Scheduler {
             let ended = self.state.seqs[id].push(token, self.state.limits.max_model_len, now);
             events.push(Event::Token { request, answer, token });
             if let Some(reason) = ended {
+                self.state.keep_blocks(id, now);
                 self.retire(id);
                 self.state.finish_answer(request, answer);
                 events.push(Event::Finished { request, answer, reason });
@@ -436,11 +443,11 @@ impl Scheduler {
         }
     }
 
-    /// Cancels a request: nothing of it is heard again. Its blocks are free at once, or, if a step in flight writes
-    /// them, when that completes. False if there is no such unfinished request.
+    /// Cancels a request: nothing of it is heard again, nothing of it is kept. Its blocks are free at once, or, if a
+    /// step in flight writes them, when that completes. False if there is no such unfinished request.
     pub fn abort(&mut self, id: RequestId) -> bool {
-        let Some(active) = self.state.requests.remove(&id) else { return false };
-        self.state.shares.leave(active.tenant);
+        self.release(id);
+        let Some(active) = self.state.remove_request(id) else { return false };
         active.answers.into_iter().flatten().for_each(|seq| self.retire(seq));
         true
     }
@@ -462,6 +469,7 @@ impl Scheduler {
     fn retire(&mut self, id: SeqId) {
         let seq = &mut self.state.seqs[id];
         match seq.status {
+            Status::Expecting => {}
             Status::Waiting => self.state.queue.remove(seq),
             Status::Running if seq.rows_in_flight + seq.loads_in_flight > 0 => {
                 seq.status = Status::Leaving;
@@ -608,7 +616,7 @@ impl Scheduler {
         self.plan.in_flight.len()
     }
 
-    /// Blocks held by sequences.
+    /// Blocks held by sequences, or being read.
     pub fn used_blocks(&self) -> usize {
         self.state.pool.num_used()
     }
@@ -629,6 +637,9 @@ impl Scheduler {
                 };
                 uses[block.index()] = BlockUse::Held { by: first, holders };
             }
+        }
+        for read in self.state.reads.iter().filter(|read| self.state.pool.refs(read.block) == 0) {
+            uses[read.block.index()] = BlockUse::Held { by: read.request, holders: 1 };
         }
     }
 

@@ -48,9 +48,12 @@ impl Rank {
     pub(crate) const FIRST: Rank = Rank { priority: Priority(i32::MIN), arrival: 0, answer: 0 };
 }
 
-/// Where a sequence is. Exactly one, and only these moves: `Waiting <-> Running -> Leaving`, and out of any.
+/// Where a sequence is. Exactly one, and only these moves: `Expecting -> Waiting <-> Running -> Leaving`, and out of
+/// any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
+    /// Its prompt is being computed elsewhere ([`crate::Scheduler::expect`]). In no queue, and holds no block.
+    Expecting,
     /// In the queue. Holds no block.
     Waiting,
     /// Holds a block for each of its known tokens.
@@ -66,7 +69,7 @@ pub struct Sequence {
     pub(crate) request: Arc<Request>,
     pub(crate) rank: Rank,
     pub(crate) status: Status,
-    /// Empty until the first run; see [`Sequence::tokens`].
+    /// Empty until the first run, unless it has generated elsewhere; see [`Sequence::tokens`].
     tokens: Vec<TokenId>,
     pub(crate) num_computed: usize,
     pub(crate) table: BlockTable,
@@ -92,6 +95,8 @@ pub struct Sequence {
     pub(crate) loads_in_flight: usize,
     /// The first block whose load failed.
     pub(crate) first_lost: Option<usize>,
+    /// Whether it is known what its first prefix hits were worth.
+    pub(crate) has_entered: bool,
     /// Prefix hits since it got its blocks that no row has reported yet.
     pub(crate) cached_tokens: usize,
     /// What it held of blocks that others hold too, when that was last counted.
@@ -108,7 +113,8 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    fn new(id: SeqId, request: Arc<Request>, rank: Rank, block_size: usize) -> Sequence {
+    /// Of all answers of `request`, waiting.
+    pub(crate) fn new(id: SeqId, request: Arc<Request>, rank: Rank, block_size: usize) -> Sequence {
         Sequence {
             id,
             rank,
@@ -128,6 +134,7 @@ impl Sequence {
             tries: Tries::default(),
             loads_in_flight: 0,
             first_lost: None,
+            has_entered: false,
             cached_tokens: 0,
             shared: Shared::default(),
             most_computed: 0,
@@ -142,6 +149,23 @@ impl Sequence {
     /// Its name.
     pub fn id(&self) -> SeqId {
         self.id
+    }
+
+    /// Of an answer of which these tokens were generated before, by `now`: as a victim of a preemption is, that had
+    /// computed all that it could, and that was neither ahead of its target nor behind. The prompt is paid for.
+    pub(crate) fn knowing(mut self, generated: &[TokenId], now: Nanos) -> Sequence {
+        self.num_forks = 0;
+        self.num_prompt_rows_served = self.num_prompt_tokens();
+        if !generated.is_empty() {
+            self.tokens.reserve_exact(self.num_prompt_tokens() + generated.len());
+            self.tokens.extend_from_slice(&self.request.prompt);
+            self.tokens.extend_from_slice(generated);
+            self.most_computed = self.tokens.len() - 1;
+            let gaps = generated.len() as u64 - 1;
+            let took = self.request.targets.tpot.map_or(0, |tpot| tpot.0.saturating_mul(gaps));
+            (self.first_token_at, self.last_token_at) = (Nanos(now.0.saturating_sub(took)), now);
+        }
+        self
     }
 
     /// What was asked.
@@ -234,9 +258,9 @@ impl Sequence {
         self.is_in_flight() || self.is_loading()
     }
 
-    /// Whether it ever held blocks.
-    pub(crate) fn has_run(&self) -> bool {
-        !self.tokens.is_empty()
+    /// Whether its prompt is being computed elsewhere: see [`crate::Scheduler::expect`].
+    pub fn is_expecting(&self) -> bool {
+        self.status == Status::Expecting
     }
 
     /// Seats of a step that it occupies while it runs: its own, and one for each answer still to be forked.
@@ -251,14 +275,14 @@ impl Sequence {
 
     /// Sizes its vectors for its whole course, so that no later token allocates.
     pub(crate) fn make_ready(&mut self, max_model_len: usize) {
+        let course = Course::of(&self.request, max_model_len);
+        let blocks = course.blocks(self.table.block_size());
+        self.tokens.reserve_exact(course.num_tokens - self.tokens.len());
         if self.tokens.is_empty() {
-            let course = Course::of(&self.request, max_model_len);
-            let blocks = course.blocks(self.table.block_size());
-            self.tokens.reserve_exact(course.num_tokens);
             self.tokens.extend_from_slice(&self.request.prompt);
-            self.table.reserve(blocks);
-            self.chain.reserve_exact(blocks);
         }
+        self.table.reserve(blocks);
+        self.chain.reserve_exact(blocks.saturating_sub(self.chain.len()));
     }
 
     /// Adds a token sampled at `now`; says whether the answer ends with it.
@@ -267,17 +291,10 @@ impl Sequence {
             self.first_token_at = now;
         }
         self.last_token_at = now;
-        let stop = &self.request.stop;
-        let heeds_stop_tokens = self.num_generated() >= stop.min_tokens;
-        let is_stop_token = heeds_stop_tokens && stop.stop_token_ids.contains(&token);
+        let room = max_model_len - self.num_prompt_tokens();
+        let ended = self.request.stop.end(token, self.num_generated(), room);
         self.tokens.push(token);
-        if is_stop_token {
-            Some(FinishReason::Stop(Some(token)))
-        } else if self.num_generated() >= stop.max_tokens || self.num_tokens() >= max_model_len {
-            Some(FinishReason::Length)
-        } else {
-            None
-        }
+        ended
     }
 
     /// A copy that shares all blocks, for another answer. The caller counts the references.
@@ -286,6 +303,7 @@ impl Sequence {
         fork.make_ready(max_model_len);
         fork.status = Status::Running;
         fork.num_forks = 0;
+        fork.has_entered = true;
         fork.num_computed = self.num_computed;
         fork.most_computed = self.most_computed;
         fork.num_preemptions = self.num_preemptions;
@@ -385,12 +403,6 @@ pub(crate) struct Sequences {
 }
 
 impl Sequences {
-    /// A new sequence for the whole of `request`, waiting.
-    pub(crate) fn add(&mut self, request: Arc<Request>, rank: Rank, block_size: usize) -> SeqId {
-        let id = self.next_id();
-        self.insert(Sequence::new(id, request, rank, block_size))
-    }
-
     /// A name for a sequence about to be inserted.
     pub(crate) fn next_id(&mut self) -> SeqId {
         let place = match self.vacant.last() {

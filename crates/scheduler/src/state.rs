@@ -3,7 +3,9 @@
 //! ```text
 //!  add               enter                         return_to_queue
 //! -----> queue --------------> running ------------------------------> queue, at its old rank
-//!                all its blocks           its blocks are released
+//!   |      ^     all its blocks           its blocks are released
+//!   v      | go_on
+//! expecting: in no queue, and counted like those that wait for their first step
 //! ```
 //!
 //! The moves are here, and what can be counted; who moves is decided in `prefill.rs` and `decode.rs`, which add the
@@ -15,11 +17,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::fairness::Shares;
+use crate::keep::{BlockRead, Kept};
 use crate::kv::{BlockPool, ChainHasher, FullBlock, Hit, Place, blocks_for};
 use crate::queue::Queue;
 use crate::sequence::{Rank, Sequence, Sequences, Status};
 use crate::swap::GivenUp;
-use crate::{BlockId, BlockLoad, Limits, PrefixStats, Request, RequestId, SeqId};
+use crate::{BlockId, BlockLoad, Limits, Nanos, PrefixStats, Request, RequestId, SeqId, TokenId};
 
 /// The sequences that hold blocks, in rank order.
 pub(crate) type Running = Vec<(Rank, SeqId)>;
@@ -30,8 +33,11 @@ pub(crate) struct Active {
     /// The sequence of each answer: none before it is forked, none when it has ended.
     pub(crate) answers: Vec<Option<SeqId>>,
     num_unfinished: usize,
-    /// Whether it is known what its prefix hits were worth.
-    has_entered: bool,
+    pub(crate) prompt_tokens: usize,
+    /// Whether it ever held blocks here: until then it counts in the limits of the queue.
+    pub(crate) has_run: bool,
+    /// For how long blocks are kept when an answer has ended.
+    pub(crate) keep: Option<Nanos>,
 }
 
 /// Everything that a decision may look at. See the module's picture.
@@ -42,10 +48,17 @@ pub(crate) struct State {
     pub(crate) seqs: Sequences,
     pub(crate) requests: BTreeMap<RequestId, Active>,
     pub(crate) queue: Queue,
+    /// Requests that never ran, and the tokens of their prompts: what the limits of the queue are about.
+    pub(crate) num_new: usize,
+    pub(crate) num_new_tokens: usize,
     pub(crate) running: Running,
     pub(crate) shares: Shares,
     /// Loads that have not ended.
     pub(crate) loads: Vec<BlockLoad>,
+    /// Finished answers whose blocks are kept, in the order of their ends.
+    pub(crate) kept: Vec<Kept>,
+    /// Blocks that are being read from outside.
+    pub(crate) reads: Vec<BlockRead>,
     pub(crate) prefix_stats: PrefixStats,
     /// [`BlockPool::num_sharings`] when sequences last counted what they share.
     pub(crate) sharings_seen: Option<u64>,
@@ -61,9 +74,13 @@ impl State {
             seqs: Sequences::default(),
             requests: BTreeMap::new(),
             queue: Queue::default(),
+            num_new: 0,
+            num_new_tokens: 0,
             running: Vec::with_capacity(limits.max_num_seqs),
             shares: Shares::default(),
             loads: Vec::new(),
+            kept: Vec::new(),
+            reads: Vec::new(),
             prefix_stats: PrefixStats::default(),
             sharings_seen: None,
             next_arrival: 0,
@@ -81,18 +98,60 @@ impl State {
         self.running().map(Sequence::num_seats).sum()
     }
 
-    /// A request that may be admitted joins the queue.
-    pub(crate) fn add(&mut self, request: Request) {
+    /// A request that may be admitted joins the queue, or is expected.
+    pub(crate) fn add(&mut self, request: Request, status: Status) {
         let rank = Rank { priority: request.priority, arrival: self.next_arrival, answer: 0 };
         self.next_arrival += 1;
         let (id, tenant, num_answers) = (request.id, request.tenant, request.num_answers);
         self.shares.join(tenant);
-        let seq = self.seqs.add(Arc::new(request), rank, self.limits.block_size);
-        self.queue.insert(&self.seqs[seq]);
+        self.num_new += 1;
+        self.num_new_tokens += request.prompt.len();
         let mut answers = vec![None; num_answers];
-        answers[0] = Some(seq);
-        let active = Active { tenant, answers, num_unfinished: num_answers, has_entered: false };
+        let (num_unfinished, prompt_tokens) = (num_answers, request.prompt.len());
+        let mut seq = Sequence::new(self.seqs.next_id(), Arc::new(request), rank, self.limits.block_size);
+        seq.status = status;
+        if status == Status::Waiting {
+            self.queue.insert(&seq);
+        }
+        answers[0] = Some(self.seqs.insert(seq));
+        let active = Active { tenant, answers, num_unfinished, prompt_tokens, has_run: false, keep: None };
         self.requests.insert(id, active);
+    }
+
+    /// An expected request joins the queue, where it was when it came. It knows what was `generated` of each answer,
+    /// but for those that have ended already. Without a token, its answers are forked when the prompt is done.
+    pub(crate) fn go_on(&mut self, id: RequestId, generated: &[Option<&[TokenId]>], now: Nanos) {
+        let active = self.requests.get_mut(&id).expect("it is expected");
+        let first = active.answers[0].take().expect("its one sequence is there");
+        if generated.iter().all(|tokens| tokens.is_some_and(|tokens| tokens.is_empty())) {
+            active.answers[0] = Some(first);
+            self.seqs[first].status = Status::Waiting;
+            return self.queue.insert(&self.seqs[first]);
+        }
+        let Sequence { request, rank, .. } = self.seqs.remove(first);
+        active.num_unfinished = generated.iter().flatten().count();
+        for (answer, tokens) in generated.iter().enumerate().filter_map(|(answer, tokens)| Some((answer, (*tokens)?))) {
+            let (id, rank) = (self.seqs.next_id(), Rank { answer, ..rank });
+            let seq = Sequence::new(id, request.clone(), rank, self.limits.block_size).knowing(tokens, now);
+            self.queue.insert(&seq);
+            active.answers[answer] = Some(self.seqs.insert(seq));
+        }
+    }
+
+    /// Forgets a request, none of whose answers is heard of again. `None` if there is no such request.
+    pub(crate) fn remove_request(&mut self, id: RequestId) -> Option<Active> {
+        let active = self.requests.remove(&id)?;
+        self.shares.leave(active.tenant);
+        self.note_run(!active.has_run, active.prompt_tokens);
+        Some(active)
+    }
+
+    /// One of the requests that never ran does so, or is gone.
+    fn note_run(&mut self, is_first: bool, prompt_tokens: usize) {
+        if is_first {
+            self.num_new -= 1;
+            self.num_new_tokens -= prompt_tokens;
+        }
     }
 
     /// A waiting sequence that fits gets all its blocks and runs: first those of its `hits`, which are to be loaded
@@ -100,6 +159,11 @@ impl State {
     pub(crate) fn enter(&mut self, id: SeqId, hits: &[Hit], loads: &mut Vec<BlockLoad>) {
         let seq = &mut self.seqs[id];
         self.queue.remove(seq);
+        let active = self.requests.get_mut(&seq.request.id).expect("its request is active");
+        let is_first = !core::mem::replace(&mut active.has_run, true);
+        let prompt_tokens = active.prompt_tokens;
+        self.note_run(is_first, prompt_tokens);
+        let seq = &mut self.seqs[id];
         seq.make_ready(self.limits.max_model_len);
         // What was found must be held before taking blocks can push it out.
         for hit in hits {
@@ -200,13 +264,12 @@ impl State {
         seq.set_registered(num_full, last);
     }
 
-    /// Once per request, when it is known what its prefix hits were worth.
+    /// Once per sequence that was not forked, when it is known what its prefix hits were worth.
     pub(crate) fn note_prefix_stats(&mut self, id: SeqId) {
-        let seq = &self.seqs[id];
-        let active = self.requests.get_mut(&seq.request.id).expect("its request is active");
-        let is_first = !core::mem::replace(&mut active.has_entered, true);
+        let seq = &mut self.seqs[id];
+        let is_first = !core::mem::replace(&mut seq.has_entered, true);
         if is_first && self.limits.enable_prefix_caching && seq.request.use_prefix_cache {
-            self.prefix_stats.queried_tokens += seq.num_prompt_tokens() as u64;
+            self.prefix_stats.queried_tokens += seq.num_tokens() as u64;
             self.prefix_stats.hit_tokens += seq.cached_tokens as u64;
         }
     }
@@ -230,8 +293,7 @@ impl State {
         active.answers[answer] = None;
         active.num_unfinished -= 1;
         if active.num_unfinished == 0 {
-            self.shares.leave(active.tenant);
-            self.requests.remove(&id);
+            self.remove_request(id);
         }
     }
 

@@ -9,7 +9,9 @@
 use alloc::vec::Vec;
 
 use crate::cost::Work;
-use crate::{BlockId, BlockSave, FinishReason, Nanos, RequestId, SeqId, SlotSpill, SwapDecision, TierSlot, TokenId};
+use crate::{
+    BlockId, BlockSave, FinishReason, KeptLost, Nanos, RequestId, SeqId, SlotSpill, SwapDecision, TierSlot, TokenId,
+};
 
 /// Names a step; consecutive from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,6 +77,8 @@ pub struct Step {
     pub prefill: Vec<Rows>,
     /// Sequences that lost their blocks to make room; they wait, and are loaded or computed again.
     pub preempted: Vec<SeqId>,
+    /// What is not kept any more of finished answers ([`crate::Scheduler::keep`]).
+    pub lost: Vec<KeptLost>,
 }
 
 impl Step {
@@ -92,6 +96,7 @@ impl Step {
         self.decode.clear();
         self.prefill.clear();
         self.preempted.clear();
+        self.lost.clear();
     }
 
     /// All of it in the order of the plan: each sequence at most once.

@@ -15,14 +15,20 @@
 //! three tokens are sampled when not one, `copy 4>7` copies a block. Where there are tiers (`host=` and `disk=`
 //! slots), `save 4>h0`, `load h0>A` and `spill h0>d1` move contents. Host memory answers at once; what the disk was
 //! asked for in one row ends with the next, well, or not where the row says `disk fails`, or later where it says `disk
-//! waits`. A table may leave out the columns after `plan`. `check_invariants` runs after every call.
+//! waits`. `resume A prompt=6 output=9 knows=3` comes with three tokens of its answer, with several answers as many of
+//! each (`knows=3/0/-`: the third has ended); `expect A prompt=6 output=9` is read elsewhere, until `come A knows=1`.
+//! `keep=7` keeps the blocks of an answer for 7 ns from its end, and it is 0 until `at 9`; `release A` lets go of them,
+//! and in the column `lost` `A:1 blocks` has one left. `read A:1` begins to read the second block, or `cannot read
+//! A:1`; `reads end`. `land A:1 good` brings it from elsewhere, or `spoiled`, or it has no slot: `NoParent`. A table
+//! may leave out the columns after `plan`. `check_invariants` runs after every call.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use scheduler::{
-    BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Offer, Priority, Request, RequestId, RowOutput, Rows,
-    Scheduler, SeqId, SlotSpill, SourceId, Step, StepOutput, StopRules, Targets, Tier, TierSizes, TierSlot, TokenId,
+    BlockLoad, BlockRead, Event, FinishReason, KeptEnd, Limits, LimitsError, Nanos, Offer, Priority, Request,
+    RequestId, RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, Targets,
+    Tier, TierSizes, TierSlot, TokenId,
 };
 
 const EOS: TokenId = 1;
@@ -782,6 +788,302 @@ fn nobody_enters_past_one_that_does_not_fit() {
     );
 }
 
+#[test]
+fn what_began_elsewhere_is_computed_as_a_victims_tokens_are_and_its_last_row_samples_the_next() {
+    check(
+        "block_size=4 tokens_per_step=8",
+        "
+        step | arrives                                | plan              | ends     | used | waiting
+        1    | resume A prompt=6 output=5 knows=3     | prefill A[0..8]   |          | 3    | 0
+        2    |                                        | decode A          |          | 3    | 0
+        3    |                                        | decode A          | A length | 0    | 0
+        ",
+    );
+}
+
+#[test]
+fn what_is_cached_of_a_resumed_answer_is_not_computed() {
+    // A's answer is that of B, which came with A's prompt and says what A said; all but its last token is there.
+    check(
+        "block_size=4",
+        "
+        step | arrives                                         | plan              | ends     | used
+        1    | A prompt=8 output=1                             | prefill A[0..8]   | A length | 0
+        2    | resume B prompt=8 output=3 like=A:8 knows=1     | decode B          |          | 3
+        3    | resume C prompt=8 output=9 like=A:8 knows=5     | decode B, prefill C[8..13] | B length | 4
+        ",
+    );
+}
+
+#[test]
+fn of_several_answers_each_resumes_with_its_own_tokens_and_one_that_ended_stays_so() {
+    check(
+        "block_size=4 seqs=4",
+        "
+        step | arrives                                       | plan                                  | ends       | used
+        1    | resume A prompt=6 output=4 n=3 knows=3/-/1    | prefill A.0[0..9] A.2[0..7]           | A.0 length | 2
+        2    |                                               | decode A.2                            |            | 2
+        3    |                                               | decode A.2                            | A.2 length | 0
+        ",
+    );
+}
+
+#[test]
+fn an_answer_without_a_token_beside_one_that_has_some_is_a_sequence_of_its_own() {
+    check(
+        "block_size=4 seqs=4",
+        "
+        step | arrives                                       | plan                      | ends       | used
+        1    | resume A prompt=6 output=2 n=2 knows=1/0      | prefill A.0[0..7] A[0..6] | A.0 length | 2
+        2    |                                               | decode A.1                | A.1 length | 0
+        ",
+    );
+    // Where none has one, the prompt is computed once, as ever.
+    check(
+        "block_size=4 seqs=4",
+        "
+        step | arrives                                       | plan              | ends
+        1    | resume A prompt=6 output=2 n=2 knows=0/0      | prefill A[0..6]x2 |
+        ",
+    );
+}
+
+#[test]
+fn an_answer_that_is_all_there_is_not_resumed() {
+    check(
+        "context=20",
+        "
+        step | arrives                                                                                        | plan            | ends
+        1    | resume A prompt=6 output=3 knows=3: HasEnded, resume B prompt=6 output=9 knows=3 eos=2: HasEnded | nothing         |
+        2    | resume C prompt=17 output=9 knows=3: HasEnded, resume D prompt=20 output=9 knows=0: TooLong      | nothing         |
+        3    | resume E prompt=6 output=9 knows=3 eos=2 min=8                                                   | prefill E[0..9] |
+        4    | resume F prompt=17 output=9 knows=2                                                              | decode E, prefill F[0..19] | F length
+        ",
+    );
+}
+
+#[test]
+fn who_comes_with_tokens_counts_in_the_queue_like_anybody() {
+    check(
+        "queue=2 queue_tokens=10 seqs=1",
+        "
+        step | arrives                                                                                 | plan             | waiting
+        1    | A prompt=30 output=2                                                                    | prefill A[0..30] | 0
+        2    | resume B prompt=8 output=9 knows=5, resume C prompt=3 output=9 knows=1: QueueFull       | decode A         | 1
+        3    | D prompt=2, resume E prompt=1 output=2 knows=1: QueueFull                               | prefill B[0..13] | 1
+        4    | expect F prompt=2, expect G prompt=1: QueueFull, H prompt=1: QueueFull                  | decode B         | 1
+        5    | cancel F, I prompt=1                                                                    | decode B         | 2
+        ",
+    );
+}
+
+#[test]
+fn what_is_expected_waits_for_nothing_and_comes_in_its_place() {
+    check(
+        "block_size=4 seqs=1",
+        "
+        step | arrives                                             | plan              | ends     | used | waiting
+        1    | expect A prompt=6 output=3, B prompt=4 output=2     | prefill B[0..4]   |          | 1    | 0
+        2    | C prompt=4 output=1, come A knows=1                 | decode B          | B length | 0    | 2
+        3    |                                                     | prefill A[0..7]   |          | 2    | 1
+        4    |                                                     | decode A          | A length | 0    | 1
+        5    |                                                     | prefill C[0..4]   | C length | 0    | 0
+        ",
+    );
+}
+
+#[test]
+fn an_expected_request_of_which_nothing_comes_is_read_here_and_a_cancelled_one_is_gone() {
+    check(
+        "block_size=4 seqs=2",
+        "
+        step | arrives                                                        | plan              | used | waiting
+        1    | expect A prompt=6 output=3 n=2, expect B prompt=6 output=1     | nothing           | 0    | 0
+        2    | come A knows=0/0, cancel B                                     | prefill A[0..6]x2 | 2    | 0
+        3    | cancel A                                                       | nothing           | 0    | 0
+        ",
+    );
+}
+
+#[test]
+fn kept_blocks_are_free_and_taken_last() {
+    // A's two full blocks are kept, B's are not, though B came later: C takes the plain ones, then B's, then of A's the
+    // last. D takes the rest of it, and finds nothing of A.
+    check(
+        "block_size=4 blocks=6",
+        "
+        step | arrives                                | plan               | ends     | used | lost
+        1    | A prompt=9 output=1 keep=100           | prefill A[0..9]    | A length | 0    |
+        2    | B prompt=8 output=1                    | prefill B[0..8]    | B length | 0    |
+        3    | C prompt=16 output=1                   | prefill C[0..16]   | C length | 0    |
+        4    | D prompt=20 output=1                   | prefill D[0..20]   | D length | 0    | A:1 blocks
+        5    | E prompt=24 output=1                   | prefill E[0..24]   | E length | 0    | A:0 blocks
+        6    | F prompt=9 output=1 like=A:9           | prefill F[0..9]    | F length | 0    |
+        ",
+    );
+}
+
+#[test]
+fn of_two_kept_answers_the_one_kept_longest_gives_way() {
+    check(
+        "block_size=4 blocks=6",
+        "
+        step | arrives                                                                          | plan                    | lost
+        1    | A prompt=8 output=1 keep=100                                                     | prefill A[0..8]         |
+        2    | B prompt=8 output=1 keep=100                                                     | prefill B[0..8]         |
+        3    | C prompt=12 output=1                                                             | prefill C[0..12]        | A:1 blocks
+        4    | D prompt=9 output=1 like=B:8                                                     | prefill D[8..9]         |
+        ",
+    );
+}
+
+#[test]
+fn a_lease_ends_in_the_first_plan_after_it_and_release_ends_it_at_once() {
+    check(
+        "block_size=4 blocks=4",
+        "
+        step | arrives                                  | plan               | ends     | used | lost
+        1    | A prompt=9 output=1 keep=7               | prefill A[0..9]    | A length | 0    |
+        2    | at 6                                     | nothing            |          | 0    |
+        3    | at 7                                     | nothing            |          | 0    | A:0 lease
+        4    | B prompt=9 output=1 like=A:9 keep=7      | prefill B[8..9]    | B length | 0    |
+        5    | release B, at 100                        | nothing            |          | 0    |
+        6    | C prompt=9 output=1 like=A:9 keep=7      | prefill C[8..9]    | C length | 0    |
+        ",
+    );
+}
+
+#[test]
+fn what_is_too_short_or_cancelled_or_stopped_is_not_kept() {
+    check(
+        "block_size=4 seqs=4",
+        "
+        step | arrives                                                                   | plan                            | ends       | lost
+        1    | A prompt=3 output=1 keep=7, B prompt=8 output=9 keep=7, C prompt=8 output=9 n=2 keep=7 | prefill A[0..3] B[0..8] C[0..8]x2 | A length |
+        2    | cancel B, stop C.1                                                        | decode C.0                      |            |
+        3    | cancel C, at 100                                                          | nothing                         |            |
+        ",
+    );
+}
+
+#[test]
+fn a_prompt_that_runs_is_read_block_by_block_as_they_are_computed() {
+    check(
+        "block_size=4 tokens_per_step=6",
+        "
+        step | arrives                                              | plan              | ends     | used
+        1    | A prompt=11 output=1 keep=7, cannot read A:0         | prefill A[0..6]   |          | 3
+        2    | read A:0, cannot read A:1                            | prefill A[6..11]  | A length | 1
+        3    | read A:1, cannot read A:2                            | nothing           |          | 2
+        4    | reads end                                            | nothing           |          | 0
+        ",
+    );
+}
+
+#[test]
+fn a_block_that_is_read_is_taken_by_nobody() {
+    // B would need all four blocks; it waits for the one that is read, though its request is gone.
+    check(
+        "block_size=4 blocks=4",
+        "
+        step | arrives                                     | plan               | ends     | used | lost       | waiting
+        1    | A prompt=9 output=1 keep=100                | prefill A[0..9]    | A length | 0    |            | 0
+        2    | read A:1, B prompt=16 output=1              | nothing            |          | 1    |            | 1
+        3    | release A                                   | nothing            |          | 1    |            | 1
+        4    | reads end                                   | prefill B[0..16]   | B length | 0    |            | 0
+        ",
+    );
+}
+
+#[test]
+fn the_only_stream_waits_for_a_block_that_is_read() {
+    check(
+        "block_size=4 blocks=4",
+        "
+        step | arrives                                     | plan               | ends     | used | lost
+        1    | A prompt=9 output=1 keep=100                | prefill A[0..9]    | A length | 0    |
+        2    | X prompt=7 output=9                         | prefill X[0..7]    |          | 2    |
+        3    | read A:0, read A:1                          | decode X           |          | 4    |
+        4    |                                             | nothing            |          | 4    |
+        5    | reads end                                   | decode X           |          | 3    | A:1 blocks
+        6    | read A:0                                    | decode X           |          | 4    |
+        ",
+    );
+}
+
+#[test]
+fn blocks_that_are_being_loaded_cannot_be_read() {
+    check(
+        "block_size=4 blocks=4 seqs=2 host=2 disk=4",
+        "
+        step | arrives                                | plan                                                | ends     | used
+        1    | A prompt=9 output=1                    | prefill A[0..9]                                     | A length | 0
+        2    | B prompt=15 output=1                   | save 1>h0 0>h1, spill h0>d0 h1>d1, prefill B[0..15] | B length | 0
+        3    |                                        | nothing                                             |          | 0
+        4    | C prompt=9 output=3 like=A:9           | save 1>h1 3>h0, spill h1>d2 h0>d3, load d1>C d0>C   |          | 3
+        5    | disk waits, cannot read C:0            | nothing                                             |          | 3
+        6    |                                        | prefill C[8..9]                                     |          | 3
+        7    | read C:1                               | decode C                                            |          | 3
+        ",
+    );
+}
+
+#[test]
+fn what_landed_from_elsewhere_is_loaded_and_the_tail_is_computed() {
+    // Other requests find it too, if it is their tenant's.
+    check(
+        "block_size=4 host=4",
+        "
+        step | arrives                                                                   | plan                      | ends     | used
+        1    | expect A prompt=9 output=3, land A:0 good, land A:1 good                   | nothing                   |          | 0
+        2    | come A knows=1                                                            | load h0>A h1>A            |          | 3
+        3    |                                                                           | prefill A[8..10]          |          | 3
+        4    | B prompt=9 output=1 like=A:9, C prompt=9 output=1 like=A:9 salt=7         | decode A, prefill B[8..9] C[0..9] | A length, B length, C length | 0
+        ",
+    );
+}
+
+#[test]
+fn blocks_land_in_their_order_once_and_never_the_last_token() {
+    check(
+        "block_size=4 host=4",
+        "
+        step | arrives                                                                                    | plan
+        1    | expect A prompt=12 output=3, land A:1 NoParent, land A:0 spoiled, land A:1 NoParent         | nothing
+        2    | land A:0 good, land A:0 Known, land A:1 good, land A:2 NotCached         | nothing
+        3    | come A knows=0                                                                             | load h0>A h1>A
+        4    | land A:0 NotWaiting                                                                        | prefill A[8..12]
+        5    | expect B prompt=9 output=1 cache=off, land B:0 NotCached, cancel B, land B:0 NotWaiting     | decode A
+        ",
+    );
+}
+
+#[test]
+fn a_block_takes_the_slot_of_others_and_never_its_parents() {
+    // The end of a prefix gives way before its beginning.
+    check(
+        "block_size=4 host=2",
+        "
+        step | arrives                                                                                  | plan
+        1    | expect A prompt=13 output=3, land A:0 good, land A:1 good, land A:2 NoRoom                | nothing
+        2    | expect B prompt=9 output=3, land B:0 good, land A:1 NoRoom, come A knows=1, land A:1 NoRoom | load h0>A
+        3    | come B knows=1                                                                           | load h1>B, prefill A[4..14]
+        4    |                                                                                          | decode A, prefill B[4..10]
+        ",
+    );
+}
+
+#[test]
+fn without_a_tier_nothing_lands() {
+    check(
+        "block_size=4",
+        "
+        step | arrives                                                      | plan
+        1    | expect A prompt=13 output=3, land A:0 NoRoom, come A knows=1  | prefill A[0..14]
+        ",
+    );
+}
+
 struct World {
     scheduler: Scheduler,
     names: BTreeMap<RequestId, String>,
@@ -791,6 +1093,7 @@ struct World {
     writes: Vec<SlotSpill>,
     /// How many drafts of a sequence hold.
     right: BTreeMap<SeqId, usize>,
+    now: Nanos,
 }
 
 fn check(setup: &str, table: &str) {
@@ -814,6 +1117,7 @@ fn check(setup: &str, table: &str) {
                 "ends" => &outcome.ends,
                 "used" => &outcome.used,
                 "waiting" => &outcome.waiting,
+                "lost" => &outcome.lost,
                 _ => panic!("no column {name}"),
             };
             write!(expected, "{cell} | ").unwrap();
@@ -829,11 +1133,27 @@ fn column(header: &[&str], name: &str) -> Option<usize> {
     header.iter().position(|&column| column == name)
 }
 
+/// What the model says as token `nth` of an answer, from 1.
+fn said(request: &Request, eos: Option<usize>, answer: usize, nth: usize) -> TokenId {
+    let unique = 1_000_000 + request.id.0 * 10_000 + answer as u64 * 1000;
+    if eos.is_some_and(|eos| nth >= eos) { EOS } else { (unique + nth as u64) as u32 }
+}
+
+/// So many tokens of each answer: `3/0/-`.
+fn generated(request: &Request, eos: Option<usize>, knows: &str) -> Vec<Option<Vec<TokenId>>> {
+    let of = |(answer, count): (usize, &str)| {
+        let count: usize = count.parse().ok()?;
+        Some((1..=count).map(|nth| said(request, eos, answer, nth)).collect())
+    };
+    knows.split('/').enumerate().map(of).collect()
+}
+
 struct Outcome {
     plan: String,
     ends: String,
     used: String,
     waiting: String,
+    lost: String,
 }
 
 impl World {
@@ -879,6 +1199,7 @@ impl World {
             right: BTreeMap::new(),
             reads: Vec::new(),
             writes: Vec::new(),
+            now: Nanos(0),
         }
     }
 
@@ -892,8 +1213,13 @@ impl World {
             self.disk_ends(!before.contains(&"disk fails"));
         }
         before.into_iter().filter(|act| !act.starts_with("disk ")).for_each(|act| self.act(act));
-        let step = self.scheduler.schedule(Nanos(0));
+        let step = self.scheduler.schedule(self.now);
         self.scheduler.check_invariants();
+        let lost = step.lost.iter().map(|lost| {
+            let why = if lost.why == KeptEnd::Lease { "lease" } else { "blocks" };
+            format!("{}:{} {why}", self.answer_name(lost.request, lost.answer), lost.left)
+        });
+        let lost = lost.collect::<Vec<_>>().join(", ");
         let plan = self.describe(&step);
         self.transfer(&step);
         let output = self.compute(&step);
@@ -905,7 +1231,7 @@ impl World {
             self.scheduler.abandon(step.id);
             self.scheduler.check_invariants();
         } else if !step.is_empty() {
-            let completed = self.scheduler.complete(output, Nanos(0));
+            let completed = self.scheduler.complete(output, self.now);
             self.scheduler.check_invariants();
             for event in completed.events {
                 if let Event::Finished { request, answer, reason } = event {
@@ -919,8 +1245,9 @@ impl World {
             }
         }
         let used = self.scheduler.used_blocks().to_string();
-        let waiting = self.scheduler.sequences().filter(|seq| seq.block_table().is_empty()).count().to_string();
-        Outcome { plan, ends: ends.join(", "), used, waiting }
+        let waits = |seq: &&Sequence| seq.block_table().is_empty() && !seq.is_expecting();
+        let waiting = self.scheduler.sequences().filter(waits).count().to_string();
+        Outcome { plan, ends: ends.join(", "), used, waiting, lost }
     }
 
     fn transfer(&mut self, step: &Step) {
@@ -959,6 +1286,33 @@ impl World {
         } else if let Some(answer) = act.strip_prefix("stop ") {
             let (name, answer) = answer.split_once('.').unwrap_or((answer, "0"));
             self.scheduler.stop(self.asked[name].0.id, answer.parse().expect("an answer's number"));
+        } else if let Some(now) = act.strip_prefix("at ") {
+            self.now = Nanos(now.parse().expect("a time"));
+        } else if let Some(block) = act.strip_prefix("land ") {
+            let (block, outcome) = block.split_once(' ').expect("land A:1 good");
+            let (name, index) = block.split_once(':').expect("A:1");
+            match self.scheduler.adopt(self.asked[name].0.id, index.parse().expect("which block")) {
+                Ok(slot) => {
+                    self.scheduler.check_invariants();
+                    let landed = self.scheduler.adopted(slot, outcome == "good");
+                    assert_eq!(if landed { "good" } else { "spoiled" }, outcome, "{act}");
+                }
+                Err(error) => assert_eq!(format!("{error:?}"), outcome, "{act}"),
+            }
+        } else if let Some(name) = act.strip_prefix("release ") {
+            assert!(self.scheduler.release(self.asked[name].0.id), "{name} was kept");
+        } else if let Some(of) = act.strip_prefix("read ") {
+            assert!(self.begin_read(of).is_some(), "{act}");
+        } else if let Some(of) = act.strip_prefix("cannot read ") {
+            assert_eq!(self.begin_read(of), None, "{act}");
+        } else if act == "reads end" {
+            self.scheduler.reads().to_vec().into_iter().for_each(|read| self.scheduler.read_ended(read));
+        } else if let Some(come) = act.strip_prefix("come ") {
+            let (name, knows) = come.split_once(" knows=").expect("come A knows=1");
+            let (request, eos) = self.asked[name].clone();
+            let generated = generated(&request, eos, knows);
+            let generated: Vec<_> = generated.iter().map(Option::as_deref).collect();
+            self.scheduler.expected_ended(request.id, &generated, Nanos(0)).expect("it goes on");
         } else {
             let (request, refusal) = act.split_once(": ").unwrap_or((act, ""));
             let outcome = self.admit(request);
@@ -969,11 +1323,21 @@ impl World {
         self.scheduler.check_invariants();
     }
 
+    /// Of an answer's block: `A:1`.
+    fn begin_read(&mut self, of: &str) -> Option<BlockRead> {
+        let (name, index) = of.split_once(':').expect("A:1");
+        self.scheduler.begin_read(self.asked[name].0.id, 0, index.parse().expect("which block"))
+    }
+
     fn admit(&mut self, words: &str) -> Result<(), scheduler::AdmitError> {
+        let (door, words) = match words.split_once(' ') {
+            Some((door @ ("resume" | "expect"), words)) => (door, words),
+            _ => ("admit", words),
+        };
         let mut words = words.split_whitespace();
         let name = words.next().expect("a name").to_string();
         let number = self.names.len() as u64;
-        let (mut prompt_len, mut like, mut eos) = (0, None, None);
+        let (mut prompt_len, mut like, mut eos, mut knows, mut keep) = (0, None, None, "", None);
         let mut request = Request {
             id: RequestId(number),
             prompt: Vec::new().into(),
@@ -992,12 +1356,14 @@ impl World {
                 ("prompt", Ok(tokens)) => prompt_len = tokens,
                 ("output", Ok(tokens)) => request.stop.max_tokens = tokens,
                 ("min", Ok(tokens)) => request.stop.min_tokens = tokens,
+                ("keep", Ok(lease)) => keep = Some(Nanos(lease as u64)),
                 ("eos", Ok(token)) => eos = Some(token),
                 ("n", Ok(answers)) => request.num_answers = answers,
                 ("priority", Ok(class)) => request.priority = Priority(class as i32),
                 ("salt", Ok(salt)) => request.salt = salt as u64,
                 ("cache", Err(_)) => request.use_prefix_cache = value == "on",
                 ("like", Err(_)) => like = value.split_once(':'),
+                ("knows", _) => knows = value,
                 _ => panic!("no word {word}={value}"),
             }
         }
@@ -1009,7 +1375,18 @@ impl World {
         request.prompt = prompt.into();
         self.names.insert(request.id, name.clone());
         self.asked.insert(name, (request.clone(), eos));
-        self.scheduler.admit(request)
+        let id = request.id;
+        match door {
+            "resume" => {
+                let generated = generated(&request, eos, knows);
+                let generated: Vec<_> = generated.iter().map(Option::as_deref).collect();
+                self.scheduler.resume(request, &generated, Nanos(0))
+            }
+            "expect" => self.scheduler.expect(request),
+            _ => self.scheduler.admit(request),
+        }?;
+        assert!(keep.is_none_or(|lease| self.scheduler.keep(id, lease)));
+        Ok(())
     }
 
     /// The model: it says tokens that never repeat, and the stop token when it was told to.
@@ -1027,11 +1404,8 @@ impl World {
                 }
                 continue;
             }
-            let nth = seq_state.num_generated() + 1;
-            let is_eos = eos.is_some_and(|eos| nth >= eos);
             let token = |sample: usize| {
-                let unique = 1_000_000 + seq_state.request_id().0 * 10_000 + seq_state.answer() as u64 * 1000;
-                if is_eos { EOS } else { (unique + sample as u64 * 1000 + nth as u64) as u32 }
+                said(seq_state.request(), *eos, seq_state.answer() + sample, seq_state.num_generated() + 1)
             };
             output.rows.extend((0..rows.samples).map(|sample| RowOutput { seq, token: token(sample) }));
         }

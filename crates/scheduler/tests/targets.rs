@@ -411,3 +411,39 @@ fn small_chunks_teach_nothing_about_large_ones() {
     }
     assert!((model.seconds(&work(200)) / 0.300 - 1.0).abs() < 0.02, "but a large one does");
 }
+
+#[test]
+fn an_answer_that_began_elsewhere_goes_before_prompts_whose_reader_has_seen_nothing() {
+    let mut engine = Engine::with_limits(machine(), Limits { max_num_batched_tokens: 500, ..limits() });
+    engine.admit(1, 2000, Some(100), None);
+    let generated: Vec<TokenId> = vec![7; 100];
+    engine.scheduler.resume(request(2, 400), &[Some(&generated)], engine.now).unwrap();
+    let (step, _) = engine.step();
+    let of = |rows: &Rows| (engine.scheduler.sequence(rows.seq).unwrap().request_id().0, rows.len, rows.samples);
+    assert_eq!(step.prefill.iter().map(of).collect::<Vec<_>>(), [(2, 500, 1)]);
+    assert_eq!(engine.scheduler.completes_next(), None);
+    let (step, _) = engine.step();
+    assert_eq!((step.decode.len(), step.prefill[0].len), (1, 499), "then they share a step");
+}
+
+/// Nobody knows when its first token came: it was where its target wants it to be, and so it is from now on.
+#[test]
+fn a_stream_that_began_elsewhere_is_neither_late_nor_ahead() {
+    let rows_beside = |resumed: bool| {
+        let mut engine = Engine::new(machine());
+        engine.now = Nanos(3600 * 1000 * MS);
+        let targets = Targets { ttft: None, tpot: Some(Nanos(40 * MS)) };
+        let stream = Request { targets, arrived: engine.now, ..request(1, 50) };
+        if resumed {
+            // 400 rows take 40 ms.
+            engine.scheduler.resume(stream, &[Some(&[7; 350])], engine.now).unwrap();
+        } else {
+            engine.admit_request(stream);
+        }
+        engine.step();
+        engine.admit(2, 8000, None, None);
+        engine.step().0.prefill[0].len
+    };
+    let (fresh, resumed) = (rows_beside(false), rows_beside(true));
+    assert_eq!(resumed, fresh, "rows beside it, and beside a new one");
+}

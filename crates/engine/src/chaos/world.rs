@@ -49,6 +49,7 @@ pub(super) struct Report {
     refused: u64,
     too_large: u64,
     abandoned: u64,
+    resumed: u64,
     failed_passes: u64,
     own_faults: u64,
     unread: u64,
@@ -84,6 +85,7 @@ impl Report {
             (&mut self.refused, other.refused),
             (&mut self.too_large, other.too_large),
             (&mut self.abandoned, other.abandoned),
+            (&mut self.resumed, other.resumed),
             (&mut self.failed_passes, other.failed_passes),
             (&mut self.own_faults, other.own_faults),
             (&mut self.unread, other.unread),
@@ -116,6 +118,7 @@ impl Report {
             ("requests that are refused", self.refused),
             ("requests that are too large", self.too_large),
             ("plans that are given up", self.abandoned),
+            ("requests that began elsewhere", self.resumed),
             ("passes that fail", self.failed_passes),
             ("requests at fault", self.own_faults),
             ("requests that nobody reads", self.unread),
@@ -288,7 +291,9 @@ struct Client {
     stream: Stream,
     /// As if alone.
     alone: Vec<(Vec<TokenId>, Fate)>,
+    /// What it has heard, and what of that from another engine.
     heard: Vec<Vec<TokenId>>,
+    began: Vec<Vec<TokenId>>,
     ends: Vec<Option<FinishReason>>,
     arrived: Nanos,
     first: Vec<Option<Nanos>>,
@@ -301,6 +306,10 @@ struct Client {
 
 pub(super) struct World {
     rng: Rng,
+    /// Dice of their own, so that the other seeds stay what they are; of requests, how many began elsewhere, in
+    /// percent.
+    far: Rng,
+    elsewhere: u64,
     weather: Weather,
     nanos: Arc<AtomicU64>,
     engine: Engine,
@@ -486,8 +495,12 @@ impl World {
             refuse_late: options.refuse_late,
         }));
         let documents = (0..4).map(|_| (0..80).map(|_| rng.within(1..=21) as TokenId).collect()).collect();
+        let mut far = Rng(fake::mix(seed ^ 0xfa2));
+        let elsewhere = if far.percent(40) { 40 } else { 0 };
         World {
             rng,
+            far,
+            elsewhere,
             weather,
             nanos,
             engine,
@@ -606,6 +619,7 @@ impl World {
             }
         };
         let alone = alone(&request, &self.tokenizer);
+        let (request, began) = self.maybe_began_elsewhere(raw, request, &alone);
         let backlog = self.backlog();
         let arrived = self.engine.now();
         let num_answers = request.num_answers;
@@ -623,7 +637,8 @@ impl World {
                 }
                 let client = Client {
                     alone,
-                    heard: vec![Vec::new(); num_answers],
+                    heard: began.clone(),
+                    began,
                     ends: vec![None; num_answers],
                     arrived,
                     first: vec![None; num_answers],
@@ -641,6 +656,29 @@ impl World {
                 assert_eq!(self.backlog(), backlog, "a refused request stands in line");
             }
         }
+    }
+
+    /// In two of five seeds another engine has begun some of the answers, whose clients go on here.
+    fn maybe_began_elsewhere(
+        &mut self,
+        raw: RawRequest,
+        request: ValidatedRequest,
+        alone: &[(Vec<TokenId>, Fate)],
+    ) -> (ValidatedRequest, Vec<Vec<TokenId>>) {
+        let is_sound = alone.iter().all(|(_, fate)| matches!(fate, Fate::Finished(_)));
+        let is_whole = raw.receipt || raw.prompt_logprobs.is_some();
+        if is_whole || !is_sound || !self.far.percent(self.elsewhere) {
+            return (request, vec![Vec::new(); alone.len()]);
+        }
+        let some = |(tokens, _): &(Vec<TokenId>, Fate)| {
+            let before = self.far.within(0..=tokens.len().saturating_sub(1));
+            tokens[..before].to_vec()
+        };
+        let began: Vec<Vec<TokenId>> = alone.iter().map(some).collect();
+        let generated = |tokens: &Vec<TokenId>| Some(tokens.iter().map(|&token| i64::from(token)).collect());
+        let raw = RawRequest { generated: began.iter().map(generated).collect(), ..raw };
+        self.report.resumed += 1;
+        (self.engine.validate(raw).expect("its answers go on"), began)
     }
 
     fn backlog(&self) -> Nanos {
@@ -743,7 +781,7 @@ impl World {
                     assert_eq!(total, client.stream.prompt().len(), "request {id}");
                     assert!(before.is_none_or(|before| before < processed) && processed <= total, "request {id}");
                     assert!(before.is_some() || processed == cached, "it begins with what the cache has: request {id}");
-                    assert!(client.heard.iter().all(Vec::is_empty), "before any token of request {id}");
+                    assert_eq!(client.heard, client.began, "before any token of request {id}");
                 }
                 Output::Token { answer, token, .. } => {
                     let read = client.progress.is_none_or(|processed| processed == client.stream.prompt().len());
@@ -770,13 +808,16 @@ impl World {
                 Output::Done { usage, timings } => {
                     let client = self.clients.remove(&id).expect("it is here");
                     assert!(!client.prompt_logprobs, "the prompt's log probabilities of request {id} did not come");
-                    let tokens: usize = client.heard.iter().map(Vec::len).sum();
+                    let of = |answers: &[Vec<TokenId>]| answers.iter().map(Vec::len).sum::<usize>();
+                    let tokens = of(&client.heard) - of(&client.began);
                     assert_eq!(usage.completion_tokens, tokens, "request {id}");
                     for reason in client.ends.iter().map(|end| end.expect("each answer has its end")) {
                         self.ends[usize::from(reason == FinishReason::Length)] += 1;
                     }
                     self.report.finished += 1;
-                    if !client.reads_slowly {
+                    // Of several answers that began elsewhere each has a first token of its own.
+                    let is_apart = client.began.len() > 1 && client.began.iter().any(|began| !began.is_empty());
+                    if !client.reads_slowly && !is_apart {
                         check_times(id, &client, &timings, now);
                     }
                 }

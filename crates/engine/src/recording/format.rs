@@ -294,6 +294,9 @@ pub struct AdmitEntry {
     pub shown: Vec<TokenId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<Rule>,
+    /// What another engine had generated of its answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub generated: Vec<Option<Vec<TokenId>>>,
     pub sampling: SamplingEntry,
 }
 
@@ -498,6 +501,7 @@ impl From<Line> for Entry {
                     skip_special: request.skip_special_tokens,
                     shown: request.shown_tokens.to_vec(),
                     rule: request.rule.map(|(rule, _)| Rule::clone(&rule)),
+                    generated: request.generated,
                     sampling,
                 }))
             }

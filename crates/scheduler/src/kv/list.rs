@@ -83,7 +83,8 @@ impl List {
         self.links.len() - 1
     }
 
-    fn insert_before(&mut self, next: usize, index: usize) {
+    /// Puts one that is not in the list before one that is.
+    pub(super) fn insert_before(&mut self, next: usize, index: usize) {
         let previous = self.links[next].previous;
         self.links[index] = Link { previous, next: next as u32 };
         self.links[previous as usize].next = index as u32;

@@ -8,7 +8,13 @@
 //!    +-------- plain    held, cached -- release() to 0 -> idle, cached
 //!    ^                                                    |
 //!    +------------- evicted by take(), oldest first ------+ its content may live on in a tier
+//!
+//! the order of take()   [ plain | cached, least recently used first ]  [ kept, longest kept first ]
 //! ```
+//!
+//! A *kept* block ([`crate::keep`]) is free like any other and taken last. A *pinned* one is being read: it is not
+//! taken, whoever lets go of it meanwhile. A kept one has its place in the order all the same, so that reading changes
+//! nothing in it.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -70,6 +76,15 @@ pub(crate) struct FullBlock<'a> {
     pub(crate) tokens: &'a [TokenId],
 }
 
+/// A slot for a content that comes from elsewhere. The tokens are in the slot already.
+#[derive(Clone, Copy, Debug)]
+struct Adoption {
+    slot: TierSlot,
+    hash: BlockHash,
+    parent: Option<ContentName>,
+    salt: u64,
+}
+
 /// What a place holds. The tokens are in the arena beside it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content {
@@ -84,7 +99,23 @@ pub(super) struct Content {
 #[derive(Clone, Debug, Default)]
 struct Block {
     refs: u32,
+    /// Finished answers that it is kept for.
+    keeps: u32,
+    /// Readers outside.
+    pins: u32,
     content: Option<Content>,
+}
+
+impl Block {
+    /// Whether it may be taken.
+    fn is_free(&self) -> bool {
+        self.refs == 0 && self.pins == 0
+    }
+
+    /// Whether it has a place among the kept ones.
+    fn is_listed_as_kept(&self) -> bool {
+        self.refs == 0 && self.keeps > 0
+    }
 }
 
 /// Every block of the cache: who holds it, and what it is known to contain. Sized once; no call allocates.
@@ -93,16 +124,22 @@ pub(crate) struct BlockPool {
     blocks: Vec<Block>,
     /// Those without references, the next to be taken first.
     free: List,
+    /// Those without references that are kept, which are taken when no other is left, and how many of them are pinned.
+    kept: List,
+    num_kept_pinned: usize,
     /// Token ids of cached blocks, `[num_blocks, block_size]`.
     tokens: Vec<TokenId>,
     index: PrefixIndex,
     tiers: Tiers,
     /// Evicted contents whose bytes the step at hand must save.
     saves: Vec<BlockSave>,
+    /// Slots whose bytes come from elsewhere.
+    adoptions: Vec<Adoption>,
     next_id: u64,
     num_cached: usize,
     num_taken: u64,
     num_evicted: u64,
+    num_kept_taken: u64,
     num_sharings: u64,
 }
 
@@ -114,14 +151,18 @@ impl BlockPool {
             block_size,
             blocks: vec![Block::default(); num_blocks],
             free: List::full(num_blocks),
+            kept: List::empty(num_blocks),
+            num_kept_pinned: 0,
             tokens: vec![0; num_blocks * block_size],
             index: PrefixIndex::new(num_blocks),
             tiers: Tiers::new(TierSizes::default(), block_size),
             saves: Vec::new(),
+            adoptions: Vec::new(),
             next_id: 0,
             num_cached: 0,
             num_taken: 0,
             num_evicted: 0,
+            num_kept_taken: 0,
             num_sharings: 0,
         }
     }
@@ -133,6 +174,7 @@ impl BlockPool {
         self.tiers = Tiers::new(sizes, self.block_size);
         // Each block is taken, and so evicted, once in a step at most.
         self.saves = Vec::with_capacity(self.num_blocks().min(sizes.host_slots));
+        self.adoptions = Vec::with_capacity(sizes.host_slots);
     }
 
     /// Blocks in all.
@@ -140,12 +182,22 @@ impl BlockPool {
         self.blocks.len()
     }
 
-    /// Blocks that [`BlockPool::take`] can hand out, cached ones included.
+    /// Blocks that [`BlockPool::take`] can hand out, cached and kept ones included.
     pub(crate) fn num_free(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.num_kept()
     }
 
-    /// Blocks that some table names.
+    /// Blocks that are free and taken last, because they are kept.
+    pub(crate) fn num_kept(&self) -> usize {
+        self.kept.len() - self.num_kept_pinned
+    }
+
+    /// Kept blocks that were ever taken.
+    pub(crate) fn num_kept_taken(&self) -> u64 {
+        self.num_kept_taken
+    }
+
+    /// Blocks that some table names or somebody reads.
     pub(crate) fn num_used(&self) -> usize {
         self.num_blocks() - self.num_free()
     }
@@ -176,6 +228,16 @@ impl BlockPool {
         self.blocks[block.index()].refs as usize
     }
 
+    /// Whether `block` may be taken.
+    pub(crate) fn is_free(&self, block: BlockId) -> bool {
+        self.blocks[block.index()].is_free()
+    }
+
+    /// Finished answers that `block` is kept for.
+    pub(crate) fn keeps(&self, block: BlockId) -> usize {
+        self.blocks[block.index()].keeps as usize
+    }
+
     /// Whether the prefix cache can find `block`: then nobody may write it.
     pub(crate) fn is_cached(&self, block: BlockId) -> bool {
         self.blocks[block.index()].content.is_some()
@@ -187,10 +249,16 @@ impl BlockPool {
     }
 
     /// Takes a free block for writing, refs = 1: a plain one if there is one, otherwise the least recently used cached
-    /// one, whose content moves to a tier if it can: see [`BlockPool::drain_saves`]. `None` when every block is held.
+    /// one, whose content moves to a tier if it can: see [`BlockPool::drain_saves`]. Where there is none, the one that
+    /// is kept longest. `None` when every block is held.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
-        let block = BlockId(self.free.first()? as u32);
-        self.free.remove(block.index());
+        let block = match self.free.first() {
+            Some(first) => {
+                self.free.remove(first);
+                BlockId(first as u32)
+            }
+            None => self.take_kept()?,
+        };
         if self.is_cached(block) {
             self.num_evicted += 1;
             self.demote(block);
@@ -200,11 +268,19 @@ impl BlockPool {
         Some(block)
     }
 
+    fn take_kept(&mut self) -> Option<BlockId> {
+        let first = self.kept.iter().find(|&at| self.blocks[at].pins == 0)?;
+        self.kept.remove(first);
+        self.blocks[first].keeps = 0;
+        self.num_kept_taken += 1;
+        Some(BlockId(first as u32))
+    }
+
     /// One more table names `block`, which is held or holds a prefix.
     pub(crate) fn share(&mut self, block: BlockId) {
         if self.blocks[block.index()].refs == 0 {
             assert!(self.is_cached(block), "sharing a block that holds nothing");
-            self.free.remove(block.index());
+            self.leave_list(block);
         } else {
             self.num_sharings += 1;
         }
@@ -218,13 +294,33 @@ impl BlockPool {
         assert!(entry.refs > 0, "releasing a free block");
         entry.refs -= 1;
         if entry.refs == 0 {
-            if entry.content.is_some() {
-                self.free.push_last(block.index());
-            } else {
-                self.free.push_first(block.index());
-            }
+            self.join_list(block);
         } else {
             self.num_sharings += 1;
+        }
+    }
+
+    /// One that may be taken again goes where it belongs.
+    fn join_list(&mut self, block: BlockId) {
+        let entry = &self.blocks[block.index()];
+        if entry.is_listed_as_kept() {
+            self.num_kept_pinned += usize::from(entry.pins > 0);
+            self.kept.push_last(block.index());
+        } else if entry.is_free() && entry.content.is_some() {
+            self.free.push_last(block.index());
+        } else if entry.is_free() {
+            self.free.push_first(block.index());
+        }
+    }
+
+    /// One that may be taken will not be, or has another place from now on.
+    fn leave_list(&mut self, block: BlockId) {
+        let entry = &self.blocks[block.index()];
+        if entry.is_listed_as_kept() {
+            self.num_kept_pinned -= usize::from(entry.pins > 0);
+            self.kept.remove(block.index());
+        } else if entry.is_free() {
+            self.free.remove(block.index());
         }
     }
 
@@ -260,6 +356,14 @@ impl BlockPool {
             }
             None => {}
         }
+        let content = self.new_content(hash, parent, salt)?;
+        self.index.insert(hash, Place::Block(block));
+        self.hold(block, content, tokens);
+        Some(ContentName { hash, id: content.id })
+    }
+
+    /// What nothing equals gets a name. A different content under the same hash gives way.
+    fn new_content(&mut self, hash: BlockHash, parent: Option<ContentName>, salt: u64) -> Option<Content> {
         if let Some(other) = self.index.get(&hash) {
             if parent.is_some_and(|parent| parent.hash == hash) {
                 return None; // its own parent's hash: without the parent nobody could find it
@@ -268,10 +372,7 @@ impl BlockPool {
         }
         let id = self.next_id;
         self.next_id += 1;
-        let parent = parent.map(|parent| parent.id);
-        self.index.insert(hash, Place::Block(block));
-        self.hold(block, Content { hash, id, parent, salt, keep: true }, tokens);
-        Some(ContentName { hash, id })
+        Some(Content { hash, id, parent: parent.map(|parent| parent.id), salt, keep: true })
     }
 
     /// The name of what `block` holds, if the cache knows it.
@@ -285,23 +386,32 @@ impl BlockPool {
         self.index.get(&name.hash).is_some_and(|place| self.content_at(place).id == name.id)
     }
 
-    /// Panics unless the books balance. `held[b]`: how many tables name block `b`; `loads`: slots being read back.
-    pub(crate) fn check(&self, held: &[usize], loads: &[TierSlot]) {
-        assert_eq!(held.len(), self.num_blocks());
-        let mut in_free_list = vec![false; self.num_blocks()];
+    /// Panics unless the books balance. `loads`: slots being read back.
+    pub(crate) fn check(&self, uses: &[Uses], loads: &[TierSlot]) {
+        assert_eq!(uses.len(), self.num_blocks());
+        let mut in_list = vec![false; self.num_blocks()];
         let mut is_behind_cached = false;
         self.free.check();
+        self.kept.check();
         for at in self.free.iter() {
             let entry = &self.blocks[at];
-            assert_eq!(entry.refs, 0, "I3: block {at} is free and referenced");
+            assert!(entry.is_free() && entry.keeps == 0, "I3: block {at} is free and referenced, read or kept");
             assert!(entry.content.is_some() || !is_behind_cached, "I3: plain block {at} waits behind cached ones");
-            in_free_list[at] = true;
+            in_list[at] = true;
             is_behind_cached |= entry.content.is_some();
         }
+        for at in self.kept.iter() {
+            assert!(self.blocks[at].is_listed_as_kept(), "I3: block {at} is not kept");
+            in_list[at] = true;
+        }
+        let pinned = self.kept.iter().filter(|&at| self.blocks[at].pins > 0).count();
+        assert_eq!(pinned, self.num_kept_pinned, "I3: kept blocks that are read");
         let mut cached = 0;
         for (index, entry) in self.blocks.iter().enumerate() {
-            assert_eq!(entry.refs as usize, held[index], "I2: references of block {index}");
-            assert_eq!(entry.refs == 0, in_free_list[index], "I1: block {index} is in exactly one class");
+            let counted = Uses { tables: entry.refs, kept: entry.keeps, readers: entry.pins };
+            assert_eq!(counted, uses[index], "I2: references of block {index}");
+            let is_listed = entry.is_free() || entry.is_listed_as_kept();
+            assert_eq!(is_listed, in_list[index], "I1: block {index} is in exactly one class");
             if let Some(content) = &entry.content {
                 cached += 1;
                 let place = Place::Block(BlockId(index as u32));
@@ -309,7 +419,7 @@ impl BlockPool {
             }
         }
         assert_eq!(cached, self.num_cached, "I6: cached blocks");
-        self.tiers.check(loads);
+        self.tiers.check(loads.iter().copied().chain(self.adoptions.iter().map(|adoption| adoption.slot)));
         for slot in [Tier::Host, Tier::Disk].into_iter().flat_map(|tier| self.tiers.filled(tier)) {
             let hash = self.tiers.content(slot).expect("it is filled").hash;
             assert_eq!(self.index.get(&hash), Some(Place::Slot(slot)), "I6: {slot:?} is not under its hash");
@@ -395,7 +505,7 @@ impl BlockPool {
                 let entry = &mut self.blocks[block.index()];
                 let content = entry.content.take().expect("forgetting a block that holds nothing");
                 self.num_cached -= 1;
-                if entry.refs == 0 {
+                if entry.is_free() && entry.keeps == 0 {
                     self.free.remove(block.index());
                     self.free.push_first(block.index());
                 }
@@ -403,6 +513,51 @@ impl BlockPool {
             }
         };
         self.index.remove(&content.hash);
+    }
+}
+
+/// Who else has to do with a block, as counted by an auditor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Uses {
+    pub(crate) tables: u32,
+    pub(crate) kept: u32,
+    pub(crate) readers: u32,
+}
+
+/// Blocks of finished answers, and blocks that are read: see [`crate::keep`].
+impl BlockPool {
+    /// `block` is taken last from now on.
+    pub(crate) fn keep(&mut self, block: BlockId) {
+        self.leave_list(block);
+        self.blocks[block.index()].keeps += 1;
+        self.join_list(block);
+    }
+
+    /// One that it was kept for lets go of it.
+    pub(crate) fn let_go(&mut self, block: BlockId) {
+        self.leave_list(block);
+        self.blocks[block.index()].keeps -= 1;
+        self.join_list(block);
+    }
+
+    /// Somebody begins to read `block`: it stays as it is until that has ended.
+    pub(crate) fn pin(&mut self, block: BlockId) {
+        if !self.blocks[block.index()].is_listed_as_kept() {
+            self.leave_list(block);
+        }
+        let entry = &mut self.blocks[block.index()];
+        entry.pins += 1;
+        self.num_kept_pinned += usize::from(entry.is_listed_as_kept() && entry.pins == 1);
+    }
+
+    /// Somebody has read it.
+    pub(crate) fn unpin(&mut self, block: BlockId) {
+        let entry = &mut self.blocks[block.index()];
+        entry.pins -= 1;
+        self.num_kept_pinned -= usize::from(entry.is_listed_as_kept() && entry.pins == 0);
+        if !entry.is_listed_as_kept() {
+            self.join_list(block);
+        }
     }
 }
 
@@ -479,6 +634,42 @@ impl BlockPool {
         if slot.tier == Tier::Disk {
             self.judge_disk(good);
         }
+    }
+
+    /// A host slot for a content that is nowhere, whose bytes come from elsewhere. `None` if there is none to be had
+    /// without its parent giving way.
+    pub(crate) fn adopt(&mut self, full: &FullBlock) -> Option<TierSlot> {
+        let &FullBlock { hash, parent, salt, tokens } = full;
+        let oldest = self.tiers.oldest(Tier::Host).and_then(|slot| self.tiers.content(slot));
+        let is_parent = oldest.zip(parent).is_some_and(|(oldest, parent)| oldest.id == parent.id);
+        if self.tiers.num_empty(Tier::Host) == 0 && is_parent {
+            return None;
+        }
+        let (slot, gives_way) = self.tiers.take(Tier::Host)?;
+        if let Some(other) = gives_way {
+            self.index.remove(&other.hash);
+        }
+        self.tiers.begin_landing(slot, tokens);
+        self.adoptions.push(Adoption { slot, hash, parent, salt });
+        Some(slot)
+    }
+
+    /// The bytes have come, or will not. True if the content is found there from now on.
+    pub(crate) fn adopted(&mut self, slot: TierSlot, good: bool) -> bool {
+        let place = self.adoptions.iter().position(|adoption| adoption.slot == slot).expect("a block lands once");
+        let Adoption { hash, parent, salt, .. } = self.adoptions.swap_remove(place);
+        let full = FullBlock { hash, parent, salt, tokens: self.tiers.tokens_of(slot) };
+        let is_wanted = parent.is_none_or(|parent| self.is_current(parent)) && self.find(&full).is_none();
+        let content = if good && is_wanted { self.new_content(hash, parent, salt) } else { None };
+        if content.is_some() {
+            self.index.insert(hash, Place::Slot(slot));
+        }
+        let parent = parent.and_then(|parent| match self.index.get(&parent.hash) {
+            Some(Place::Slot(slot)) => Some(slot),
+            _ => None,
+        });
+        self.tiers.end_landing(slot, content, parent);
+        content.is_some()
     }
 
     fn judge_disk(&mut self, good: bool) {

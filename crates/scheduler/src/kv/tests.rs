@@ -300,11 +300,11 @@ impl Pair {
     }
 
     fn check(&self) {
-        let mut held = vec![0; self.pool.num_blocks()];
-        self.tables.iter().flat_map(|table| &table.blocks).for_each(|block| held[block.index()] += 1);
-        self.pool.check(&held, &[]);
+        let mut uses = vec![Uses::default(); self.pool.num_blocks()];
+        self.tables.iter().flat_map(|table| &table.blocks).for_each(|block| uses[block.index()].tables += 1);
+        self.pool.check(&uses, &[]);
         for (index, block) in self.naive.blocks.iter().enumerate() {
-            assert_eq!((self.pool.refs(BlockId(index as u32)), held[index]), (block.refs, block.refs));
+            assert_eq!((self.pool.refs(BlockId(index as u32)), uses[index].tables), (block.refs, block.refs as u32));
             assert_eq!(self.pool.is_cached(BlockId(index as u32)), block.content.is_some());
         }
         assert_eq!(self.pool.num_free(), self.naive.free.len());
@@ -507,10 +507,10 @@ impl Mover {
             Move::EndLoad { choose, good } => self.end_load(choose, good),
             Move::EndSpill { choose, good } => self.end_spill(choose, good),
         }
-        let mut held = vec![0; self.pool.num_blocks()];
-        self.seqs.iter().flat_map(|seq| &seq.blocks).for_each(|block| held[block.index()] += 1);
+        let mut uses = vec![Uses::default(); self.pool.num_blocks()];
+        self.seqs.iter().flat_map(|seq| &seq.blocks).for_each(|block| uses[block.index()].tables += 1);
         let loads: Vec<TierSlot> = self.seqs.iter().flat_map(|seq| &seq.loads).map(|&(_, slot)| slot).collect();
-        self.pool.check(&held, &loads);
+        self.pool.check(&uses, &loads);
     }
 }
 

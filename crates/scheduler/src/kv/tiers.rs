@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pool --evicted: save--> host slot --room runs low: spill--> disk slot --least recently used--> forgotten
-//!   ^                         |                                   |
+//!   ^     elsewhere: adopt--> |                                   |
 //!   +---------- load ---------+-----------------------------------+
 //! ```
 //!
@@ -11,8 +11,9 @@
 //! Kwon et al., SOSP 2023).
 //!
 //! A slot that bytes are read from or written to is *pinned*: it is neither handed out nor taken as a victim before the
-//! engine has said that the transfer has ended. A disk slot has a content only once its write has ended well, so
-//! nothing half written is ever found. After [`MAX_FAULTS`] faults in a row the disk is given up.
+//! engine has said that the transfer has ended. A disk slot has a content only once its write has ended well, and so
+//! has a host slot for a block from elsewhere ([`crate::adopt`]): nothing half written is ever found. After
+//! [`MAX_FAULTS`] faults in a row the disk is given up.
 //!
 //! This module counts slots; the bytes, their checksums and the threads are the engine's.
 
@@ -85,6 +86,8 @@ pub struct SwapStats {
     pub loaded_from_host: u64,
     /// Brought back from disk.
     pub loaded_from_disk: u64,
+    /// Came from other workers to host memory.
+    pub landed: u64,
     /// Contents that the tiers lost to make room.
     pub dropped: u64,
     /// Reads that failed, or brought other bytes than were written.
@@ -208,6 +211,29 @@ impl Tiers {
         }
     }
 
+    /// Bytes for these tokens will come to a slot that [`Tiers::take`] gave: it has a pin and no content.
+    pub(super) fn begin_landing(&mut self, slot: TierSlot, tokens: &[TokenId]) {
+        let (index, block_size) = (slot.index as usize, self.block_size);
+        self.shelf_mut(slot.tier).tokens[index * block_size..][..block_size].copy_from_slice(tokens);
+        self.pin(slot);
+    }
+
+    /// They have come, or not. A content lies before its parent, if that is in the list: it gives way before it.
+    pub(super) fn end_landing(&mut self, slot: TierSlot, content: Option<Content>, parent: Option<TierSlot>) {
+        let has_come = content.is_some();
+        let shelf = self.shelf_mut(slot.tier);
+        shelf.slots[slot.index as usize].content = content;
+        shelf.used += usize::from(has_come);
+        self.unpin(slot);
+        self.stats.landed += u64::from(has_come);
+        let shelf = self.shelf_mut(slot.tier);
+        let parent = parent.filter(|parent| parent.tier == slot.tier && shelf.slots[parent.index as usize].pins == 0);
+        if let Some(parent) = parent.filter(|_| has_come) {
+            shelf.idle.remove(slot.index as usize);
+            shelf.idle.insert_before(parent.index as usize, slot.index as usize);
+        }
+    }
+
     /// The content leaves its slot, which is free once it has no pins. The caller sees to the index.
     pub(super) fn forget(&mut self, slot: TierSlot) -> Content {
         let shelf = self.shelf_mut(slot.tier);
@@ -304,11 +330,11 @@ impl Tiers {
         slots.filter(|(_, slot)| slot.content.is_some()).map(move |(index, _)| TierSlot { tier, index: index as u32 })
     }
 
-    /// Panics unless the books balance. `loads`: slots that are being read back.
-    pub(super) fn check(&self, loads: &[TierSlot]) {
+    /// Panics unless the books balance. `moving`: slots that are being read back, or filled from elsewhere.
+    pub(super) fn check(&self, moving: impl Iterator<Item = TierSlot>) {
         let spills = self.spills.iter().flat_map(|(spill, _)| [spill.host, spill.disk]);
         let mut pins = [vec![0; self.len(Tier::Host)], vec![0; self.len(Tier::Disk)]];
-        loads.iter().copied().chain(spills).for_each(|slot| pins[slot.tier as usize][slot.index as usize] += 1);
+        moving.chain(spills).for_each(|slot| pins[slot.tier as usize][slot.index as usize] += 1);
         for (tier, pins) in [Tier::Host, Tier::Disk].into_iter().zip(&pins) {
             let shelf = self.shelf(tier);
             let mut listed = vec![false; shelf.slots.len()];

@@ -109,7 +109,7 @@ impl Seen {
 
 impl Snapshot {
     pub(crate) fn of(scheduler: &Scheduler) -> Snapshot {
-        Snapshot { seqs: scheduler.sequences().map(|seq| (seq.id(), Seen::of(seq))).collect() }
+        Snapshot { seqs: here(scheduler).map(|seq| (seq.id(), Seen::of(seq))).collect() }
     }
 
     fn waiting(&self) -> impl Iterator<Item = &Seen> {
@@ -163,7 +163,8 @@ impl Chaos {
             let behind = |other: &&&Seen| other.rank > seq.rank && !step.preempted.contains(&other.id);
             let mut behind = here.iter().filter(behind).peekable();
             let is_last = behind.peek().is_none();
-            let waits_for_somebody = !is_last || !left.is_empty();
+            let waits_for_a_reader = self.reads_hold_blocks();
+            let waits_for_somebody = !is_last || !left.is_empty() || waits_for_a_reader;
             let may_stall = waits_for_somebody && behind.all(|other| other.stays());
             let is_stream = |seq: &Seen| seq.runs && !seq.loading && seq.phase == Phase::Decode;
             let with_target = |other: &&Seen| is_stream(other) && other.tpot.is_some();
@@ -176,7 +177,11 @@ impl Chaos {
                 continue;
             }
             assert!(may_stall, "I17: {:?} waits for nobody", seq.id);
-            self.seen.saw(if is_last { "stalled for one that left" } else { "stalled behind protected ones" });
+            self.seen.saw(match is_last {
+                true if waits_for_a_reader => "stalled for a reader",
+                true => "stalled for one that left",
+                false => "stalled behind protected ones",
+            });
             stalled += 1;
         }
         assert!(stalled <= 1, "I17: at most one sits out");
@@ -280,9 +285,9 @@ impl Chaos {
     pub(crate) fn check_hits(&mut self) {
         for seq in self.scheduler.sequences().filter(|seq| !seq.block_table().is_empty() && !seq.is_loading()) {
             let client = self.clients.get_mut(&seq.request_id()).expect("it was admitted");
-            let is_first = !std::mem::replace(&mut client.entered, true);
+            let is_first = client.to_enter.remove(&seq.answer());
             if is_first && self.scheduler.limits().enable_prefix_caching && client.request.use_prefix_cache {
-                self.prefix_tokens.0 += client.request.prompt.len() as u64;
+                self.prefix_tokens.0 += seq.num_tokens() as u64;
                 self.prefix_tokens.1 += seq.num_computed() as u64;
             }
         }
@@ -482,7 +487,7 @@ impl Chaos {
     /// `drawn`: how many tokens came of each sequence.
     pub(crate) fn check_progress(&self, before: &Snapshot, rows: &[LoweredRows], drawn: &BTreeMap<SeqId, usize>) {
         let planned: BTreeMap<SeqId, &LoweredRows> = rows.iter().map(|row| (row.seq, row)).collect();
-        for seq in self.scheduler.sequences() {
+        for seq in here(&self.scheduler) {
             let Some(was) = before.seqs.get(&seq.id()) else {
                 assert!(seq.answer() > 0 && seq.num_generated() == 1, "I12: {:?} comes from nowhere", seq.id());
                 continue;
@@ -503,7 +508,7 @@ impl Chaos {
 
     /// I26: a step that failed costs its sequences what they had in the cache and nothing else, and the others nothing.
     pub(crate) fn check_abandoned(&self, before: &Snapshot, rows: &[LoweredRows]) {
-        for seq in self.scheduler.sequences() {
+        for seq in here(&self.scheduler) {
             let was = &before.seqs[&seq.id()];
             assert_eq!(
                 (seq.num_tokens(), seq.num_preemptions()),
@@ -520,10 +525,11 @@ impl Chaos {
     /// I33: every number that the scheduler tells is what counting gives.
     pub(crate) fn check_gauges(&self) {
         let scheduler = &self.scheduler;
-        assert_eq!(scheduler.used_blocks(), held_blocks(scheduler), "I33: blocks held");
+        assert_eq!(scheduler.used_blocks(), held_blocks(scheduler), "I33: blocks held or read");
         let (swapped, mine) = (scheduler.swap_stats(), &self.swapped);
         assert_eq!(swapped.loaded_from_host, mine.loaded_from_host, "I33: loads from memory");
         assert_eq!(swapped.loaded_from_disk, mine.loaded_from_disk, "I33: loads from disk");
+        assert_eq!(swapped.landed, mine.landed, "I33: blocks that landed");
         assert_eq!((swapped.read_faults, swapped.write_faults), (mine.read_faults, mine.write_faults), "I33: faults");
         let stats = scheduler.prefix_stats();
         assert!(scheduler.cached_blocks() <= scheduler.limits().num_blocks, "I33: blocks cached");
@@ -556,6 +562,11 @@ impl Chaos {
         let stats = self.scheduler.prefix_stats();
         assert_eq!((stats.queried_tokens, stats.hit_tokens), self.prefix_tokens, "I33: prefix hits");
     }
+}
+
+/// The sequences that wait or run here.
+fn here(scheduler: &Scheduler) -> impl Iterator<Item = &Sequence> {
+    scheduler.sequences().filter(|seq| !seq.is_expecting())
 }
 
 /// Whether a sequence has a decode row in this step.

@@ -5,6 +5,7 @@
 //! weather.rs    limits, load, faults, machine and clock, all drawn from the seed
 //! world.rs      clients and an engine; they drive the scheduler, and the model computes its plans
 //! checks.rs     what an outsider sees must hold, after every call
+//! elsewhere.rs  other workers: prompts that are read there, answers that began there
 //! turns.rs      a naive twin of the counters by which tenants take turns
 //! counters.rs   what a run must have provoked: with too little of it, it fails
 //! ```
@@ -37,6 +38,8 @@
 //! | I26 | a failed step or a cancel costs others nothing but, once, what the step computed | `check_abandoned` |
 //! | I33 | every gauge and the step log are what counting gives | `check_gauges`, `check_record` |
 //! | I34 | the same seed takes the same course | here |
+//! | I37 | blocks from elsewhere are found only where good, and behind what they follow | `elsewhere.rs`, `model.rs` |
+//! | I36 | what is kept is what was asked for and not lost, what is read stays what it is | `elsewhere.rs` |
 //!
 //! Not in this room: I24 (grammars, which do not exist yet), I25 (UTF-8:
 //! `crates/engine/tests/answers.rs`), I32 (buffers: `crates/server/tests/http`), I35 (health: the same).
@@ -47,6 +50,7 @@
 
 mod checks;
 mod counters;
+mod elsewhere;
 mod model;
 mod turns;
 mod weather;

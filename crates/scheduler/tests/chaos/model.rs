@@ -72,7 +72,7 @@ impl std::fmt::Write for Trace {
 const LAYERS: usize = 2;
 pub(crate) const EOS: TokenId = 1;
 
-type Slot = [u64; LAYERS];
+pub(crate) type Slot = [u64; LAYERS];
 const UNWRITTEN: Slot = [0; LAYERS];
 
 /// What the slot of the last token of this prefix must hold.
@@ -86,6 +86,16 @@ fn extend_prefix(prefix: u64, token: TokenId) -> u64 {
 
 fn root(salt: u64) -> u64 {
     mix(salt, 42)
+}
+
+/// What the block that ends these tokens must hold.
+pub(crate) fn block_of(salt: u64, tokens: &[TokenId], block_size: usize) -> Vec<Slot> {
+    let mut prefix = root(salt);
+    let slots = tokens.iter().map(|&token| {
+        prefix = extend_prefix(prefix, token);
+        fingerprint(prefix)
+    });
+    slots.skip(tokens.len() - block_size).collect()
 }
 
 fn read(readout: u64, slot: Slot) -> u64 {
@@ -149,6 +159,12 @@ impl FingerprintCache {
         self.tiers.insert(spill.disk, bytes);
     }
 
+    /// What another worker sent, or anything.
+    pub(crate) fn land(&mut self, slot: TierSlot, bytes: Option<&[Slot]>, garbage: u64) {
+        let bytes = bytes.map_or(vec![[garbage; LAYERS]; self.block_size], <[Slot]>::to_vec);
+        self.tiers.insert(slot, bytes);
+    }
+
     /// A read that ended well, or brought something else, which the checksum told.
     pub(crate) fn load(&mut self, load: BlockLoad, good: bool, garbage: u64) {
         self.spoil_block(load.block.index(), garbage);
@@ -156,6 +172,11 @@ impl FingerprintCache {
             let start = load.block.index() * self.block_size;
             self.slots[start..start + self.block_size].copy_from_slice(&self.tiers[&load.slot]);
         }
+    }
+
+    /// What a block holds, as somebody outside reads it.
+    pub(crate) fn read_block(&self, block: usize) -> &[Slot] {
+        &self.slots[block * self.block_size..][..self.block_size]
     }
 
     /// What a step that failed may leave behind: anything.

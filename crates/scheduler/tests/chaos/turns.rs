@@ -25,6 +25,11 @@ impl Turns {
         }
     }
 
+    /// A request came with tokens of its answers: its prompt was paid for.
+    pub(crate) fn has_paid(&mut self, request: &Request) {
+        self.counted.insert(request.id, request.prompt.len());
+    }
+
     /// `len` rows of a sequence are planned, and `samples` tokens are drawn from them.
     pub(crate) fn serve(&mut self, seq: &Sequence, len: usize, samples: usize) {
         let counted = self.counted.entry(seq.request_id()).or_default();

@@ -5,15 +5,16 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use scheduler::{
-    AdmitError, BlockLoad, CostModel, Event, FinishReason, Nanos, Offer, Priority, Request, RequestId, RowOutput, Rows,
-    Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, SwapStats, Tier, TokenId, Transfer,
-    Work,
+    AdmitError, BlockLoad, BlockRead, CostModel, Event, FinishReason, Nanos, Offer, Priority, Request, RequestId,
+    RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, SwapStats, Tier,
+    TierSlot, TokenId, Transfer, Work,
 };
 
 use crate::EngineBug;
 use crate::checks::{LeftOut, Overtaken, PassedOver, Snapshot};
 use crate::counters::Counters;
-use crate::model::{EOS, FingerprintCache, LoweredRows, Rng, Trace, mix, solo};
+use crate::elsewhere::{Before, Elsewhere, KeptSeen, as_slices, check_has_ended};
+use crate::model::{EOS, FingerprintCache, LoweredRows, Rng, Slot, Trace, mix, solo};
 use crate::turns::Turns;
 use crate::weather::{self, Clock, Draw, Knowledge, Weather};
 
@@ -39,7 +40,10 @@ pub(crate) struct Client {
     pub(crate) seed: u64,
     pub(crate) answers: Vec<Answer>,
     pub(crate) cancelled: bool,
-    pub(crate) entered: bool,
+    /// Answers with a sequence of their own from the beginning, and those of them that never ran: they will ask the
+    /// prefix cache.
+    pub(crate) sequences: BTreeSet<usize>,
+    pub(crate) to_enter: BTreeSet<usize>,
 }
 
 impl Client {
@@ -99,9 +103,9 @@ pub(crate) struct Chaos {
     /// Steps that may be in flight together, and those that are: the oldest first.
     most_in_flight: usize,
     in_flight: VecDeque<InFlight>,
-    cache: FingerprintCache,
+    pub(crate) cache: FingerprintCache,
     pub(crate) clients: BTreeMap<RequestId, Client>,
-    now: u64,
+    pub(crate) now: u64,
     next_request: u64,
     /// I13: rows that all admitted requests may take together, however often they are preempted.
     pub(crate) row_allowance: usize,
@@ -117,6 +121,21 @@ pub(crate) struct Chaos {
     /// Transfers in the background.
     spills: Vec<SlotSpill>,
     loads: Vec<BlockLoad>,
+    /// What other workers do, whose dice are their own: a seed without them has the world that it had before there were
+    /// any.
+    pub(crate) elsewhere: Elsewhere,
+    pub(crate) far: Rng,
+    /// Requests whose prompt is read elsewhere.
+    pub(crate) expected: BTreeSet<RequestId>,
+    /// For how long blocks are kept of requests, and what is.
+    pub(crate) leases: BTreeMap<RequestId, Nanos>,
+    pub(crate) kept: Vec<KeptSeen>,
+    /// Blocks that somebody reads, and what must be in them.
+    pub(crate) reads: Vec<(BlockRead, Vec<Slot>)>,
+    /// Blocks on their way from there, and what will be in them; the next one of each request; and what has landed.
+    pub(crate) landings: Vec<(TierSlot, Vec<Slot>)>,
+    pub(crate) next_landing: BTreeMap<RequestId, usize>,
+    pub(crate) landed: BTreeSet<TierSlot>,
     /// What the tiers have done, counted here.
     pub(crate) swapped: SwapStats,
     trace: Trace,
@@ -127,7 +146,8 @@ pub(crate) struct Chaos {
 
 impl Chaos {
     pub(crate) fn new(seed: u64, bug: Option<EngineBug>) -> Chaos {
-        let mut rng = Rng(mix(seed, 1));
+        let (mut rng, mut far) = (Rng(mix(seed, 1)), Rng(mix(seed, 2)));
+        let elsewhere = Elsewhere::from(&mut far);
         let Draw { limits, weather, machine, knowledge, hash_bits, tiers } = Draw::from(&mut rng);
         let mut cache = FingerprintCache::new(limits.num_blocks, limits.block_size);
         cache.accepts_unseen = bug == Some(EngineBug::DraftsUnseen);
@@ -167,6 +187,15 @@ impl Chaos {
             prefix_tokens: (0, 0),
             spills: Vec::new(),
             loads: Vec::new(),
+            elsewhere,
+            far,
+            expected: BTreeSet::new(),
+            leases: BTreeMap::new(),
+            kept: Vec::new(),
+            reads: Vec::new(),
+            landings: Vec::new(),
+            next_landing: BTreeMap::new(),
+            landed: BTreeSet::new(),
             swapped: SwapStats::default(),
             trace: Trace(seed),
             seen: Counters::default(),
@@ -194,7 +223,8 @@ impl Chaos {
         // Nothing new comes and nothing fails: all that was admitted ends, each step computes a row that counts (I13).
         self.weather.failure = 0;
         let most_steps = self.steps + (self.row_allowance - self.rows) as u64;
-        while self.scheduler.has_work() || !self.spills.is_empty() {
+        self.elsewhere.end_all();
+        while self.scheduler.has_work() || !self.spills.is_empty() || self.is_awaited_elsewhere() {
             self.tick();
             assert!(self.steps <= most_steps, "I13: what was admitted does not end");
         }
@@ -217,19 +247,22 @@ impl Chaos {
         self.end_transfers();
         self.maybe_cancel("cancelled between steps");
         self.give_up_on_the_oldest();
+        self.hear_from_elsewhere();
         self.stop_where(StopWhen::BeforeSchedule);
 
         self.offer_drafts();
         let before = Snapshot::of(&self.scheduler);
         let scheduled_at = Nanos(self.now);
         let step = self.scheduler.schedule(scheduled_at);
+        self.hear_of_losses(&step, scheduled_at);
         self.check_all();
         self.check_plan(&before, &step);
         self.note(&step);
         self.compute_in_flight();
         self.begin_transfers(&step);
         if step.is_empty() {
-            let is_idle = !self.scheduler.has_work() || self.scheduler.is_loading() || !self.in_flight.is_empty();
+            let waits = self.scheduler.is_loading() || !self.in_flight.is_empty() || self.reads_hold_blocks();
+            let is_idle = !self.scheduler.has_work() || waits;
             assert!(is_idle, "I18: an idle step while something waits");
         } else {
             self.steps += 1;
@@ -324,6 +357,7 @@ impl Chaos {
             let (Event::Token { request, .. } | Event::Finished { request, .. }) = *event;
             self.clients.get_mut(&request).expect("it was admitted").hear(event);
             self.count_end(event);
+            self.expect_kept(event);
         }
         let is_token = |event: &&Event| matches!(event, Event::Token { .. });
         let told = completed.events.iter().filter(is_token).count();
@@ -448,12 +482,16 @@ impl Chaos {
     /// What a plan owes before it computes: saves at once, the rest in the background.
     fn begin_transfers(&mut self, step: &Step) {
         for &save in &step.saves {
+            self.landed.remove(&save.slot);
             self.cache.save(save);
             self.swapped.saved += 1;
             self.seen.saw("block saved");
         }
         self.spills.extend(&step.spills);
         for load in &step.loads {
+            if self.landed.contains(&load.slot) {
+                self.seen.saw("landed block loaded");
+            }
             self.cache.spoil_block(load.block.index(), self.now);
         }
         self.loads.extend(&step.loads);
@@ -530,7 +568,7 @@ impl Chaos {
         self.note(&"failed");
     }
 
-    fn note(&mut self, what: &dyn std::fmt::Debug) {
+    pub(crate) fn note(&mut self, what: &dyn std::fmt::Debug) {
         write!(self.trace, "{what:?}").expect("a trace takes everything");
     }
 
@@ -567,17 +605,27 @@ impl Chaos {
             let stop_after = rng.percent(self.weather.stop).then_some((after, when));
             Answer { expected, delivered: Vec::new(), finished: None, stop_after, stopped: false }
         });
-        let answers = answers.collect();
+        let mut answers: Vec<Answer> = answers.collect();
         self.next_request += 1;
-        let outcome = self.scheduler.admit(request.clone());
+        let before = self.before_it_came(&mut answers);
+        let outcome = match &before {
+            Before::Nothing => self.scheduler.admit(request.clone()),
+            Before::Expected => self.scheduler.expect(request.clone()),
+            Before::Generated(generated) => {
+                self.scheduler.resume(request.clone(), &as_slices(generated), Nanos(self.now))
+            }
+        };
         self.note(&outcome);
         match outcome {
             Ok(()) => {
                 self.seen.saw("admitted");
+                self.note_before(&request, &before);
+                self.maybe_keep(request.id);
                 let longest = (request.prompt.len() + max_tokens).min(max_model_len);
                 self.row_allowance += longest * num_answers * (crate::checks::MAX_PREEMPTIONS as usize + 1);
                 self.turns.join(request.tenant, &self.open_tenants());
-                let client = Client { request, seed, answers, cancelled: false, entered: false };
+                let (sequences, to_enter) = (before.sequences(), before.sequences());
+                let client = Client { request, seed, answers, cancelled: false, sequences, to_enter };
                 self.clients.insert(client.request.id, client);
             }
             Err(AdmitError::QueueFull { waiting_requests, waiting_tokens }) => {
@@ -585,10 +633,9 @@ impl Chaos {
                 let full = waiting_requests >= limits.max_queued_requests
                     || waiting_tokens + request.prompt.len() > limits.max_queued_tokens;
                 assert!(full && waiting_requests > 0, "a request is refused and the queue is not full");
-                assert!(
-                    waiting_requests <= waiting(&self.scheduler).count(),
-                    "I33: the queue counts those that left it"
-                );
+                let holds_nothing = |seq: &&Sequence| seq.block_table().is_empty();
+                let waiting = self.scheduler.sequences().filter(holds_nothing).count();
+                assert!(waiting_requests <= waiting, "I33: the queue counts those that left it");
                 self.seen.saw("queue full");
             }
             Err(AdmitError::NeverFits { needed_blocks, total_blocks }) => {
@@ -598,6 +645,11 @@ impl Chaos {
             Err(AdmitError::TooLong { .. }) => self.seen.saw("prompt too long"),
             Err(AdmitError::TooManyAnswers { .. }) => self.seen.saw("too many answers"),
             Err(AdmitError::EmptyPrompt) => assert!(request.prompt.is_empty()),
+            Err(AdmitError::HasEnded { answer }) => {
+                let Before::Generated(generated) = &before else { panic!("nothing was generated") };
+                check_has_ended(&answers[answer], generated[answer].as_deref());
+                self.seen.saw("resumed after its end");
+            }
         }
         self.check_all();
         self.maybe_cancel("cancelled at the door");
@@ -643,6 +695,9 @@ impl Chaos {
         if preempted {
             self.seen.saw("cancelled while preempted");
         }
+        if self.expected.remove(&id) {
+            self.seen.saw("cancelled while expected");
+        }
         if seqs.iter().any(|seq| seq.is_loading()) {
             self.seen.saw("cancelled while loading");
         }
@@ -654,6 +709,7 @@ impl Chaos {
         }
         assert!(self.scheduler.abort(id), "{id:?} is there to cancel");
         assert!(!self.scheduler.abort(id), "{id:?} is cancelled once");
+        self.kept.retain(|kept| kept.request != id);
         self.clients.get_mut(&id).expect("it is alive").cancelled = true;
         self.check_all();
         if self.scheduler.in_flight().is_none() {
@@ -772,9 +828,10 @@ impl Chaos {
     }
 
     /// Everything that must hold between two calls.
-    fn check_all(&self) {
+    pub(crate) fn check_all(&self) {
         self.scheduler.check_invariants();
         self.check_gauges();
+        self.check_elsewhere();
         let in_flight = self.scheduler.in_flight().is_some();
         for seq in self.scheduler.sequences() {
             let client = &self.clients[&seq.request_id()];
@@ -791,11 +848,12 @@ fn slots_of(seq: &Sequence, block_size: usize) -> Vec<usize> {
 
 /// The sequences in the queue: they hold nothing.
 fn waiting(scheduler: &Scheduler) -> impl Iterator<Item = &Sequence> {
-    scheduler.sequences().filter(|seq| seq.block_table().is_empty())
+    scheduler.sequences().filter(|seq| seq.block_table().is_empty() && !seq.is_expecting())
 }
 
-/// Blocks that somebody holds.
+/// Blocks that somebody holds or reads.
 pub(crate) fn held_blocks(scheduler: &Scheduler) -> usize {
     let tables = scheduler.sequences().flat_map(|seq| seq.block_table());
-    tables.collect::<BTreeSet<_>>().len()
+    let read = scheduler.reads().iter().map(|read| &read.block);
+    tables.chain(read).collect::<BTreeSet<_>>().len()
 }

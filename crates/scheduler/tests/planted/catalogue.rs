@@ -61,7 +61,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "QueuePlaceKept",
         "A place in the queue is not given back, until every request is refused (vLLM #53130).",
-        &[edit("queue.rs", "self.num_new -= 1; self.num_new_tokens -= seq.num_tokens();", "")],
+        &[edit("state.rs", "self.num_new -= 1; self.num_new_tokens -= prompt_tokens;", "")],
     ),
     bug(
         "HoldAndWait",
@@ -93,12 +93,12 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "MinTokensIgnored",
         "`min_tokens` is not heeded (kin of CVE-2026-114051: limits checked on other values than those used).",
-        &[edit("sequence.rs", "self.num_generated() >= stop.min_tokens", "true")],
+        &[edit("request.rs", "before >= self.min_tokens", "true")],
     ),
     bug(
         "OneTokenTooMany",
         "One token more than asked for: usage and text disagree.",
-        &[edit("sequence.rs", "self.num_generated() >= stop.max_tokens", "self.num_generated() > stop.max_tokens")],
+        &[edit("request.rs", "num_generated >= self.max_tokens", "num_generated > self.max_tokens")],
     ),
     bug(
         "HashBelieved",
@@ -215,7 +215,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "HitsCountedFree",
         "Blocks of a prefix hit are counted as free as well (vLLM #32255: one block, two owners).",
-        &[edit("prefill.rs", "self.pool.refs(*block) == 0", "false")],
+        &[edit("prefill.rs", "self.pool.is_free(*block)", "false")],
     ),
     bug(
         "TokensLostWhenPreempted",
@@ -338,7 +338,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         &[edit(
             "queue.rs",
             "self.num_tokens -= seq.num_tokens();",
-            "if !seq.has_run() { self.num_tokens -= seq.num_tokens(); }",
+            "if seq.num_preemptions() == 0 { self.num_tokens -= seq.num_tokens(); }",
         )],
     ),
     bug(
@@ -386,5 +386,111 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "DraftsForNothing",
         "A tenant is not charged for the tokens that were guessed.",
         &[edit("fairness.rs", "self.charge(seq, SAMPLED);", "")],
+    ),
+    bug(
+        "LastTokenDrawnTwice",
+        "An answer that began elsewhere draws its last known token again (Dynamo: replay without the emitted tokens).",
+        &[edit(
+            "sequence.rs",
+            "self.tokens.extend_from_slice(generated);",
+            "self.tokens.extend_from_slice(&generated[..generated.len() - 1]);",
+        )],
+    ),
+    bug(
+        "GeneratedMixedUp",
+        "Every answer of a resumed request goes on with the tokens of the first.",
+        &[edit(
+            "state.rs",
+            "Sequence::new(id, request.clone(), rank, self.limits.block_size).knowing(tokens, now)",
+            "{
+                let first = generated.iter().flatten().next().copied().unwrap_or(tokens);
+                Sequence::new(id, request.clone(), rank, self.limits.block_size).knowing(first, now)
+            }",
+        )],
+    ),
+    bug(
+        "EndedAnswerResumed",
+        "An answer that had ended before goes on, behind its end.",
+        &[edit("resume.rs", "request.stop.have_ended(tokens.unwrap_or_default(), room)", "false")],
+    ),
+    bug(
+        "ExpectedForgotten",
+        "A request that is cancelled while its prompt is read elsewhere stays for ever (SGLang #31800).",
+        &[edit(
+            "scheduler.rs",
+            "active.answers.into_iter().flatten().for_each(|seq| self.retire(seq));",
+            "for seq in active.answers.into_iter().flatten() {
+                if !self.state.seqs[seq].is_expecting() { self.retire(seq); }
+            }",
+        )],
+    ),
+    bug(
+        "ExpectedUncounted",
+        "Requests whose prompt is read elsewhere do not count in the limits of the queue, and nothing bounds them.",
+        &[edit(
+            "scheduler.rs",
+            "(self.state.num_new, self.state.num_new_tokens)",
+            "{
+                let seqs = self.state.seqs.iter().filter(|seq| seq.is_expecting());
+                let (num, tokens) = seqs.fold((0, 0), |(num, tokens), seq| (num + 1, tokens + seq.num_tokens()));
+                (self.state.num_new - num, self.state.num_new_tokens - tokens)
+            }",
+        )],
+    ),
+    bug(
+        "ResumedPaysAgain",
+        "A tenant is charged again for a prompt that another worker has read.",
+        &[edit("sequence.rs", "self.num_prompt_rows_served = self.num_prompt_tokens();", "")],
+    ),
+    bug(
+        "KeptFreedWhileRead",
+        "A kept block is taken while another worker reads it (8 of 42 requests decoded such ones, with 200 OK: \
+         aws-do-eks #84).",
+        &[edit("kv/pool.rs", "self.kept.iter().find(|&at| self.blocks[at].pins == 0)", "self.kept.first()")],
+    ),
+    bug(
+        "LeaseWithoutEnd",
+        "Blocks are kept for ever for a worker that is dead (vLLM #35764).",
+        &[edit("keep.rs", "kept.until > now", "true")],
+    ),
+    bug(
+        "KeptHoldsOut",
+        "Kept blocks hold a newcomer out as long as they are kept (vLLM #38027).",
+        &[edit("kv/pool.rs", "self.free.len() + self.num_kept()", "self.free.len()")],
+    ),
+    bug(
+        "KeptLossUntold",
+        "A block that was kept belongs to somebody else, and whoever comes for it is not told.",
+        &[edit("scheduler.rs", "self.state.pool.num_kept_taken() > kept_taken", "false")],
+    ),
+    bug(
+        "KeptAfterCancel",
+        "Blocks of a cancelled request stay kept.",
+        &[edit("scheduler.rs", "self.release(id);", "")],
+    ),
+    bug(
+        "AdoptedWithoutParent",
+        "A block from elsewhere is taken although what comes before it is not here.",
+        &[edit("adopt.rs", "return Err(NotAdopted::NoParent);", "break;")],
+    ),
+    bug(
+        "BadChecksumBelieved",
+        "A block whose bytes are not what was sent is believed (8 of 42 requests with wrong answers: aws-do-eks #84).",
+        &[edit("kv/pool.rs", "good && is_wanted", "is_wanted")],
+    ),
+    bug(
+        "LandingNotPinned",
+        "A slot whose bytes are on their way is given to somebody else (SGLang #24527, vLLM #46283).",
+        &[edit("kv/tiers.rs", "self.pin(slot);", "self.shelf_mut(slot.tier).empty.push(slot.index);")],
+    ),
+    bug(
+        "LandingLeaked",
+        "A slot whose bytes never came is not given back (vLLM #50754).",
+        &[edit("kv/tiers.rs", "self.unpin(slot);", "if has_come { self.unpin(slot); }")],
+    ),
+    bug(
+        "LoadingBlockRead",
+        "Another worker reads a block that is still being loaded.",
+        &[edit("keep.rs", "!seq.is_loading()", "true")],
     ),
 ];

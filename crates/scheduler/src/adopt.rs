@@ -1,0 +1,78 @@
+//! Blocks that another worker has computed land in the host tier, and are found there like what this one computed.
+//!
+//! ```text
+//! expect(request)   tokens are known here, so names are made here: no hash comes from outside, none must be believed
+//! adopt(request, i) -> slot   pinned, without a name          only behind block i - 1
+//! the engine puts the bytes into it, and compares their checksum
+//! adopted(slot, good)         good: an ordinary content of the tier, which find_prefix judges like any other
+//!                             bad:  the slot is empty again; a miss from there on
+//! ```
+//!
+//! A transfer is a cache: what is missing, late or wrong is computed here. Landed blocks lie before those that they
+//! follow in the order of what gives way, so of a prefix the end goes first; and no block takes its parent's slot.
+
+use crate::kv::FullBlock;
+use crate::sequence::Status;
+use crate::{RequestId, Scheduler, TierSlot};
+
+/// Why there is no slot for a block from elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NotAdopted {
+    /// Its request does not wait for it: it runs, or it is gone.
+    NotWaiting,
+    /// It is not full, it has the last known token, which is computed in any case, or its request stays out of the
+    /// cache.
+    NotCached,
+    /// It is here already.
+    Known,
+    /// What comes before it is not here.
+    NoParent,
+    /// There is no tier, or every slot is in use for something that is moving, or for its parent. Others may come free.
+    NoRoom,
+}
+
+impl Scheduler {
+    /// A slot of the host tier for block `index` of a request that is expected or waits. Nobody finds it before
+    /// [`Scheduler::adopted`], and nothing else is put into it. Bytes may be put there once the transfers of every step
+    /// planned until now are done. Cost: a few look-ups where blocks come in their order, else as many as blocks before
+    /// it.
+    pub fn adopt(&mut self, request: RequestId, index: usize) -> Result<TierSlot, NotAdopted> {
+        let active = self.state.requests.get(&request).ok_or(NotAdopted::NotWaiting)?;
+        let id = active.answers.iter().flatten().next().copied().ok_or(NotAdopted::NotWaiting)?;
+        let (seq, pool) = (&mut self.state.seqs[id], &mut self.state.pool);
+        if !matches!(seq.status, Status::Expecting | Status::Waiting) {
+            return Err(NotAdopted::NotWaiting);
+        }
+        let is_cached = self.state.limits.enable_prefix_caching && seq.request.use_prefix_cache;
+        if !is_cached || index >= seq.num_blocks_to_look_up() {
+            return Err(NotAdopted::NotCached);
+        }
+        let salt = seq.request.salt;
+        // It holds no block, so what is noted of its blocks is how far the cache was seen to know them.
+        let (mut count, mut parent) = seq.registered();
+        if count > index || parent.is_some_and(|parent| !pool.is_current(parent)) {
+            (count, parent) = (0, None);
+        }
+        while count < index {
+            let (hash, tokens) = seq.content(count, &self.state.hasher);
+            let Some(hit) = pool.find(&FullBlock { hash, parent, salt, tokens }) else {
+                return Err(NotAdopted::NoParent);
+            };
+            (count, parent) = (count + 1, Some(hit.name));
+        }
+        seq.set_registered(count, parent);
+        let (hash, tokens) = seq.content(index, &self.state.hasher);
+        let block = FullBlock { hash, parent, salt, tokens };
+        if pool.find(&block).is_some() {
+            return Err(NotAdopted::Known);
+        }
+        pool.adopt(&block).ok_or(NotAdopted::NoRoom)
+    }
+
+    /// The bytes for a slot have come, `good` if they are what was sent, or will not come. False if the block has no
+    /// place in the cache: it is bad, or equal to one that came meanwhile, or what comes before it is lost. Panics if
+    /// the slot was not given by [`Scheduler::adopt`].
+    pub fn adopted(&mut self, slot: TierSlot, good: bool) -> bool {
+        self.state.pool.adopted(slot, good)
+    }
+}
