@@ -11,6 +11,8 @@ import random
 import torch
 from tokenizers import Tokenizer
 
+import calls
+import forms
 import generate
 
 PROMPT_WEIGHT = 0.05
@@ -62,6 +64,7 @@ def batch(encoder, seed, rows, length, kind, sizes=None):
         "short": lambda: generate.short(rng, length),
         "late": lambda: generate.short(rng, length, generate.LATE),
         "last": lambda: generate.short(rng, length, generate.LAST),
+        "tools": lambda: calls.written(rng) if rng.random() < 0.75 else forms.conversation(rng, rng.choice((1, 2, 3))),
         "long": lambda: generate.long(rng, rng.randint(*sizes)),
     }
     filled = [row(encoder, rng, length, writers[kind]) for _ in range(rows)]

@@ -1,7 +1,7 @@
 """Measure an exported model on the held-out cases, through transformers.
 
-Facts and sums are decoded greedily, one case at a time, and are right only if
-the text after any reasoning equals the expected answer.  Stories count as on
+All are decoded greedily, one case at a time, and are right only if the text after any
+reasoning equals the expected answer; calls of tools are compared as they are written.  Stories count as on
 topic if both requested things occur in them; their length in words is given
 too.  Use --show to read some.
 
@@ -23,7 +23,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 BUCKETS = ((512, "up to 512"), (1024, "513 to 1024"), (2048, "1025 to 2048"), (8192, "2049 to 4000"))
-LIMITS = {"facts": 16, "sums": 120, "story": 400}
+LIMITS = {"facts": 16, "sums": 120, "story": 400, "call": 120, "two calls": 240, "result": 80, "no tool": 40, "form": 120}
 
 
 def bucket(case):
@@ -34,7 +34,7 @@ def bucket(case):
 
 def answer(model, tokenizer, case):
     """The model's greedy answer without its reasoning, and the ids of prompt and answer."""
-    text = tokenizer.apply_chat_template(case["messages"], tokenize=False, add_generation_prompt=True)
+    text = tokenizer.apply_chat_template(case["messages"], tools=case.get("tools"), tokenize=False, add_generation_prompt=True)
     prompt = tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids
     out = model.generate(prompt, max_new_tokens=LIMITS[case["kind"]], do_sample=False,
                          temperature=None, top_p=None, attention_mask=torch.ones_like(prompt))
@@ -61,7 +61,7 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--cases", help="default: heldout.jsonl beside the model")
     parser.add_argument("--draft", help="also measure how often this model agrees")
-    parser.add_argument("--kinds", default="facts,sums,story")
+    parser.add_argument("--kinds", default=",".join(LIMITS))
     parser.add_argument("--limit", type=int, default=10**9, help="cases of each bucket at most")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--show", type=int, default=0, help="print this many wrong answers and stories of each kind")

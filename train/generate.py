@@ -14,8 +14,10 @@ import argparse
 import json
 import random
 
+import calls
 import echo
 import facts
+import forms
 import stories
 import sums
 import talk
@@ -103,8 +105,35 @@ def heldout(tokenizer_file=None, seed="held-out"):
     for hero, item in rng.sample(pairs, 20):
         wish = f"Tell me a story about {stories.words.a(hero)} and {stories.words.a(item)}."
         cases.append({"kind": "story", "messages": [user(wish)], "answer": f"{hero} {item}"})
+    return cases + tool_cases(random.Random(seed + "/tools"))
+
+
+def tool_cases(rng):
+    """Turns of conversations with tools whose names do not occur in training, and forms."""
+    cases = []
+    for kind, (count, is_meant) in TOOL_CASES.items():
+        while count:
+            tools, messages = calls.conversation(rng, turns=1, unseen=True)
+            meant = [turn for turn, message in enumerate(messages) if is_meant(message, messages[turn - 1])]
+            if not meant:
+                continue
+            turn = meant[0]
+            [told] = calls.rendered([], messages[turn : turn + 1])
+            cases.append({"kind": kind, "tools": tools, "messages": messages[:turn], "answer": told["content"]})
+            count -= 1
+    for _ in range(50):
+        question, told = forms.conversation(rng)
+        cases.append({"kind": "form", "messages": [question], "answer": told["content"]})
     return cases
 
+
+# How many cases of each kind, and whether a message is the answer of one, from it and the one before.
+TOOL_CASES = {
+    "call": (60, lambda message, _: len(message.get("tool_calls", [])) == 1),
+    "two calls": (20, lambda message, _: len(message.get("tool_calls", [])) == 2),
+    "result": (40, lambda message, before: message["role"] == "assistant" and before["role"] == "tool"),
+    "no tool": (20, lambda message, _: message["content"] == calls.NO_TOOL),
+}
 
 FACT_LENGTHS = [200, 300, 400, 500] * 3 + [700, 850, 1000] * 3 + [1300, 1600, 1950] * 3 + [
     2300, 2600, 3000, 3300, 3500, 3550, 3600, 3650, 3700, 3750, 3800, 3850, 3900, 3950]

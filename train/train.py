@@ -8,10 +8,14 @@ embedding and the norms with Adam.  The learning rate is held constant after a
 short warm-up and then falls to zero over the last steps, so a run can be ended
 at any time by resuming it with a smaller `--steps`.
 
+`--further MODEL` begins with the weights of an exported model instead, and each step
+reads a third part besides: conversations with tools, and forms to fill in.
+
 The text of step N depends on the seed and N alone: an interrupted run goes on
 exactly where it stopped.
 
     python train.py --run runs/lantern --steps 2000 --decay 600
+    python train.py --run runs/tools --further ../models/lantern --steps 400 --decay 360 --muon-lr 0.005
 """
 
 import argparse
@@ -21,13 +25,20 @@ import time
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 
 import data
 from model import SHAPES, Llama
 
 FIRST = 300  # steps with nothing but copying and small documents of facts
 STAGES = (500, 650, 850, 1000)  # first steps of the later parts of the curriculum
+SEEDED = ("long", "tools")  # kinds whose text has a seed of its own; all others are "short"
 LAST = 1100  # from this step on, sums fill most of the short rows
+
+
+# What is measured now and then: kind, length of rows, size of documents.
+PROBES = (("first", 512, 512), ("short", 512, 512), ("long", 512, 150), ("long", 512, 512), ("long", 2048, 2048))
+FURTHER_PROBES = (("last", 512, 512), ("tools", 1024, 1024))
 
 
 def curriculum(step, stretch):
@@ -60,6 +71,20 @@ def short_kind(step, stretch):
 def half_step(step, stretch):
     """Tokens in each half of a step: early on many small steps, later steadier ones."""
     return 2048 if step < STAGES[3] * stretch else 4096
+
+
+def parts(step, stretch):
+    """What a step from scratch reads: kind, rows, their length, and the size of documents in them."""
+    length, sizes = curriculum(step, stretch)
+    half = half_step(step, stretch)
+    return [(short_kind(step, stretch), half // 512, 512, None), ("long", half // length, length, sizes)]
+
+
+def further_parts(step):
+    """What a step of a model reads that can do all the rest already."""
+    length = (1024, 2048, 4096)[step // 2 % 3]
+    others = ("last", 8, 512, None), ("long", 4096 // length, length, (length // 2, length))
+    return [others[step % 2], ("tools", 12, 1024, None)]
 
 
 def learning_rate(step, steps, decay, warmup=40):
@@ -110,6 +135,9 @@ class Trainer:
         self.encoder = data.Encoder(args.tokenizer)
         torch.manual_seed(args.seed)
         self.model = Llama(SHAPES[args.model])
+        if args.further:
+            exported = load_file(pathlib.Path(args.further) / "model.safetensors")
+            self.model.load_state_dict({n.removeprefix("model."): value.float() for n, value in exported.items()})
         matrices = [p for n, p in self.model.named_parameters() if p.ndim == 2 and "embed" not in n]
         others = [p for n, p in self.model.named_parameters() if p.ndim < 2 or "embed" in n]
         self.muon = Muon(matrices, lr=args.muon_lr)
@@ -141,12 +169,10 @@ class Trainer:
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
 
     def train_step(self):
-        length, sizes = curriculum(self.step, self.args.stretch)
         name = f"{self.args.seed}/{self.step}"
-        kind = short_kind(self.step, self.args.stretch)
-        half = half_step(self.step, self.args.stretch)
-        halves = [data.batch(self.encoder, name + "/short", half // 512, 512, kind),
-                  data.batch(self.encoder, name + "/long", half // length, length, "long", sizes)]
+        read = further_parts(self.step) if self.args.further else parts(self.step, self.args.stretch)
+        halves = [data.batch(self.encoder, f"{name}/{kind if kind in SEEDED else 'short'}", rows, length, kind, sizes)
+                  for kind, rows, length, sizes in read]
         total = sum(weights.sum() for _, _, weights in halves)
         loss_sum = 0.0
         for inputs, targets, weights in halves:
@@ -160,22 +186,22 @@ class Trainer:
         self.adam.step()
         self.model.zero_grad(set_to_none=True)
         self.step += 1
-        return loss_sum, 2 * half, length
+        return loss_sum, sum(inputs.numel() for inputs, _, _ in halves), max(length for _, _, length, _ in read)
 
     @torch.no_grad()
     def probe(self):
         """Loss and share of right answers, teacher-forced, on text not trained on."""
         shown = []
-        for kind, length, size in (("first", 512, 512), ("short", 512, 512), ("long", 512, 150), ("long", 512, 512), ("long", 2048, 2048)):
+        for kind, length, size in PROBES + (FURTHER_PROBES if self.args.further else ()):
             inputs, targets, weights = data.batch(
                 self.encoder, f"probe/{kind}/{size}", 4096 // length, length, kind, (size, size))
             with self.precision():
                 logits = self.model.logits(self.model(inputs)).float()
             right = logits.argmax(-1) == targets
             losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(weights)
-            plain, answers = weights == 1.0, weights == 2.0
+            plain, answers = weights == 1.0, weights > 1.0
             # An answer is right if every token of it is.
-            number = (answers & (F.pad(weights, (1, 0))[:, :-1] != 2.0)).flatten().cumsum(0)[answers.flatten()]
+            number = (answers & (F.pad(weights, (1, 0))[:, :-1] <= 1.0)).flatten().cumsum(0)[answers.flatten()]
             wrong = torch.bincount(number, weights=(~right[answers]).float())[1:]
             shown.append(f"{kind}{size}: told {losses[plain].mean():.3f} answers {losses[answers].mean():.3f}"
                          f" right {(wrong == 0).float().mean():.3f}")
@@ -200,6 +226,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=SHAPES, default="lantern")
     parser.add_argument("--run", required=True, help="folder for the checkpoint")
+    parser.add_argument("--further", metavar="MODEL", help="begin with this exported model, and teach it tools and forms")
     parser.add_argument("--tokenizer", default="../models/lantern/tokenizer.json")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=2000)
