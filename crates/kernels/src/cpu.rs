@@ -8,6 +8,7 @@ use crate::isa::{Amx, Isa};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
 use crate::limits::MeasureError;
+use crate::low_rank::{self, Group, LowRank, LowRankShape, LowRankSource};
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource,
@@ -55,6 +56,7 @@ pub struct Cpu {
     proofs: Proofs,
     pool: Pool,
     scratch: Mutex<Scratch>,
+    low_rank: Mutex<low_rank::Scratch>,
 }
 
 impl Cpu {
@@ -77,7 +79,8 @@ impl Cpu {
 
     fn assemble(threads: Option<usize>, isa: Isa, proofs: Proofs) -> Result<Cpu, CpuError> {
         let pool = Pool::new(threads.unwrap_or_else(default_threads))?;
-        Ok(Cpu { isa, arithmetic: proofs.arithmetic(), proofs, pool, scratch: Mutex::default() })
+        let (scratch, low_rank) = (Mutex::default(), Mutex::default());
+        Ok(Cpu { isa, arithmetic: proofs.arithmetic(), proofs, pool, scratch, low_rank })
     }
 
     /// The path taken.
@@ -103,6 +106,7 @@ impl Cpu {
 
 impl Device for Cpu {
     type Matrix = PackedMatrix;
+    type LowRank = LowRank;
     type KvCache = KvCache;
 
     fn describe(&self) -> String {
@@ -160,6 +164,10 @@ impl Device for Cpu {
         PackedMatrix::pack_blocks(Some(&self.pool), self.isa, shape, format, rows)
     }
 
+    fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<LowRank, OutOfMemory> {
+        LowRank::pack(shape, source)
+    }
+
     fn image(&self, matrix: &PackedMatrix) -> Option<Image> {
         matrix.image()
     }
@@ -209,6 +217,17 @@ impl HostBackend for Cpu {
     fn linear(&self, x: &[f32], w: &PackedMatrix, bias: Option<&[f32]>, out: Out<'_>) {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         gemm::linear(&self.pool, self.proofs, &mut scratch, x, w, bias, out);
+    }
+
+    fn add_low_rank<'a>(
+        &self,
+        x: &[f32],
+        groups: impl Iterator<Item = Group<'a, LowRank>> + Clone + Sync,
+        out: &mut [f32],
+    ) {
+        let means = low_rank::Means { pool: &self.pool, isa: self.isa, arithmetic: self.arithmetic };
+        let mut scratch = self.low_rank.lock().unwrap_or_else(PoisonError::into_inner);
+        low_rank::add(means, &mut scratch, x, groups, out);
     }
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut KvCache) {
