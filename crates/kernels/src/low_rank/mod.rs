@@ -7,10 +7,9 @@
 //!                   of q, k and v in one      [ . . ]     the rest would be zeros
 //!                   row, say                      [ . . ]
 //!                                                     [ . . ]
-//! step    the listed rows of x, rounded ─> A: every strip of every group ─> h, rounded ─> B: the same ─> added to out
+//! step    the listed rows of x ─> A: every strip of every group ─> h, rounded ─> B: the same ─> added to out
 //! ```
-//! All rows of a step that go through some low-rank matrices are computed together: two fork-joins, and one before them
-//! where rows are many.
+//! All rows of a step that go through some low-rank matrices are computed together, in two fork-joins.
 //!
 //! What a result is: `h` is the bf16 product of `A` and `x`, `d` that of `B` and `h`, each in the order of an
 //! [`Arithmetic`], over all of K; then `y + d`, rounded once. Where `B` has zeros nothing is computed, which is the same:
@@ -21,12 +20,12 @@ mod product;
 
 use crate::arithmetic::Arithmetic;
 use crate::isa::Isa;
-use crate::lanes::{Kernel, LANES, Simd, dispatch, round_bf16};
+use crate::lanes::{Kernel, LANES, Simd, round_bf16};
 use crate::mem::{Buffer, OutOfMemory};
-use crate::pointwise::{Shared, share_rows};
+use crate::pointwise::Shared;
 use crate::quant::{SMALLEST_WEIGHT, round_to_bf16};
 use crate::threads::{Pool, share};
-use product::{Added, Inner, Panel};
+use product::{Added, Inner, Panel, Rows};
 use std::ops::Range;
 
 /// Rows that pass over some strips together, at most: so the strips come from a near cache but once.
@@ -203,9 +202,7 @@ pub(crate) fn define<'a>(
 /// Memory for the rows of a step, which grows to the largest so far.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// The listed rows of the input, group after group: pairs of bf16, or f32.
-    x: Buffer<u32>,
-    /// What `A` makes of them, likewise.
+    /// What `A` makes of the listed rows, group after group, in a [`Format`].
     h: Buffer<u32>,
     /// A bit for each row that is in a group.
     seen: Buffer<u64>,
@@ -232,15 +229,15 @@ pub(crate) fn add<'a>(
         return;
     };
     let format = Format::of(means);
-    let (x_stride, mut h_stride, mut rows) = (format.stride(in_features), 0, 0);
+    let (mut stride, mut rows) = (0, 0);
     let most_rows = (x.len() / in_features).min(out.len() / out_features);
-    let Scratch { x: converted, h, seen } = scratch;
+    let Scratch { h, seen } = scratch;
     seen.reserve(most_rows.div_ceil(64)).expect("memory for a bit of each row");
     seen.fill(0);
     for (LowRank { shape, .. }, listed) in groups.clone() {
         let LowRankShape { rank, .. } = *shape;
         assert_eq!(*shape, LowRankShape { in_features, rank, out_features }, "groups of other widths");
-        (h_stride, rows) = (format.stride(rank.next_multiple_of(LANES)).max(h_stride), rows + listed.len());
+        (stride, rows) = (format.stride(rank.next_multiple_of(LANES)).max(stride), rows + listed.len());
         for &row in listed {
             assert!((row as usize) < most_rows, "row {row} of {most_rows}");
             let (word, bit) = (&mut seen[row as usize / 64], 1 << (row % 64));
@@ -248,34 +245,17 @@ pub(crate) fn add<'a>(
             *word |= bit;
         }
     }
-    converted.reserve(rows * x_stride).expect("memory for the inputs of low-rank products");
-    h.reserve(rows * h_stride).expect("memory for the rows between two low-rank matrices");
-
-    let to = Shared::new(converted);
-    share_rows(Some(means.pool), rows, in_features, &|part| {
-        let mut first = 0;
-        for (_, listed) in groups.clone() {
-            let own = part.start.max(first)..part.end.min(first + listed.len());
-            for index in own {
-                let x = &x[listed[index - first] as usize * in_features..][..in_features];
-                // SAFETY: each row is in one part.
-                let to = unsafe { to.part(index * x_stride..(index + 1) * x_stride) };
-                dispatch(means.isa, Convert { x, to, format });
-            }
-            first += listed.len();
-        }
-    });
-
+    h.reserve(rows * stride).expect("memory for the rows between two low-rank matrices");
     let (h, out) = (Shared::new(h), Shared::new(out));
-    each_part(means.pool, &groups, |low_rank| &low_rank.a, &|low_rank, _, rows, strips| {
-        let to = Inner { h: &h, stride: h_stride, format };
-        product::run(means, Panel { matrix: &low_rank.a, x: converted, x_stride, rows, strips, to });
+    each_part(means.pool, &groups, |low_rank| &low_rank.a, &|low_rank, (first, listed), rows, strips| {
+        let from = Rows::Listed { x, width: in_features, first, listed };
+        product::run(means, Panel { matrix: &low_rank.a, from, rows, strips, to: Inner { h: &h, stride, format } });
     });
     // SAFETY: nobody writes it any more.
-    let h = unsafe { h.part(0..h.len()) };
+    let from = Rows::Ready { rows: unsafe { h.part(0..h.len()) }, stride };
     each_part(means.pool, &groups, |low_rank| &low_rank.b, &|low_rank, (first, listed), rows, strips| {
         let to = Added { out: &out, width: out_features, first, listed };
-        product::run(means, Panel { matrix: &low_rank.b, x: h, x_stride: h_stride, rows, strips, to });
+        product::run(means, Panel { matrix: &low_rank.b, from, rows, strips, to });
     });
 }
 
@@ -324,12 +304,16 @@ impl Format {
         }
     }
 
-    /// Units of four bytes of a row of so many numbers, and of what pads them to a pair.
+    /// Units of four bytes of a pair.
+    fn unit(self) -> usize {
+        if self == Format::Pairs { 1 } else { 2 }
+    }
+
+    /// Units from a row of so many numbers to the next. Not a multiple of 2 KiB, since rows at such a distance share a
+    /// few cache sets.
     fn stride(self, width: usize) -> usize {
-        match self {
-            Format::Pairs => width.div_ceil(2),
-            Format::Wide => width.next_multiple_of(2),
-        }
+        let units = width.div_ceil(2) * self.unit();
+        if units.is_multiple_of(512) { units + 16 } else { units }
     }
 }
 

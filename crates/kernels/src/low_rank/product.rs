@@ -1,34 +1,84 @@
 //! Some rows times some strips, and where the sums go.
 //!
 //! ```text
-//! for each block of up to 8 rows, for each strip or two of them
+//! for each block of up to 8 rows, rounded where they are not, for each strip or two of them
 //!     sums of 16 columns     vdpbf16ps, or fused multiply-adds in the order of pairs or of tiles
 //!     Inner: rounded, to h   Added: to the row of the result
 //! ```
 
-use super::{Format, LINE, Means, Span, Strips};
+use super::{Convert, Format, LINE, Means, Span, Strips};
 use crate::arithmetic::Arithmetic;
 use crate::lanes::{Kernel, LANES, Simd, dispatch, round_bf16, with_rows};
+use crate::mem::Buffer;
 use crate::pointwise::Shared;
+use std::cell::RefCell;
 use std::ops::Range;
+
+/// Rows of a block, at most.
+const BLOCK: usize = 8;
+
+thread_local! {
+    /// A block of converted rows: as large as the largest so far.
+    static CONVERTED: RefCell<Buffer<u32>> = RefCell::default();
+}
 
 /// Rows and strips of a matrix that are multiplied.
 pub(super) struct Panel<'a, T> {
     pub(super) matrix: &'a Strips,
-    /// Rows in the format that [`Format::of`] says.
-    pub(super) x: &'a [u32],
-    pub(super) x_stride: usize,
+    pub(super) from: Rows<'a>,
+    /// By their place in scratch.
     pub(super) rows: Range<usize>,
     pub(super) strips: Range<usize>,
     pub(super) to: T,
 }
 
+/// What is multiplied.
+#[derive(Clone, Copy)]
+pub(super) enum Rows<'a> {
+    /// Rows of the step's `x`, of which those are listed that are in scratch from `first` on; rounded on the way.
+    Listed { x: &'a [f32], width: usize, first: usize, listed: &'a [u32] },
+    /// Rows in scratch, in the format that [`Format::of`] says.
+    Ready { rows: &'a [u32], stride: usize },
+}
+
+impl Rows<'_> {
+    /// Some rows in the format, one `stride` behind the other.
+    fn block<'b>(&'b self, means: Means<'_>, rows: Range<usize>, room: &'b mut Buffer<u32>) -> (&'b [u32], usize) {
+        match *self {
+            Rows::Ready { rows: all, stride } => (&all[rows.start * stride..rows.end * stride], stride),
+            Rows::Listed { x, width, first, listed } => {
+                let format = Format::of(means);
+                let stride = format.stride(width);
+                room.reserve(BLOCK * stride).expect("memory for a block of inputs");
+                for (to, row) in room.chunks_exact_mut(stride).zip(rows.clone()) {
+                    let x = &x[listed[row - first] as usize * width..][..width];
+                    dispatch(means.isa, Convert { x, to, format });
+                }
+                (&room[..rows.len() * stride], stride)
+            }
+        }
+    }
+}
+
 /// Where sums go. Whoever calls computes a row and strip once.
 pub(super) trait To: Copy {
-    /// Sixteen columns of a row in scratch.
-    fn put<S: Simd>(self, s: S, row: usize, strip: usize, sums: S::V);
+    /// Where a row begins.
+    type Row: Copy;
+
+    /// A row by its place in scratch.
+    fn row(self, row: usize) -> Self::Row;
+
+    /// Sixteen columns of it.
+    ///
+    /// # Safety
+    /// The strip is one of the matrix, and nobody else has it in that row.
+    unsafe fn put<S: Simd>(self, s: S, row: Self::Row, strip: usize, sums: S::V);
+
     /// One of them.
-    fn put_one(self, row: usize, column: usize, sum: f32);
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn put_one(self, row: Self::Row, column: usize, sum: f32);
 }
 
 /// Rounded, to the rows that `B` reads.
@@ -40,26 +90,31 @@ pub(super) struct Inner<'a> {
 }
 
 impl To for Inner<'_> {
+    type Row = *mut u32;
+
     #[inline(always)]
-    fn put<S: Simd>(self, s: S, row: usize, strip: usize, sums: S::V) {
-        let (width, sums) = (self.format.stride(LANES), s.round_bf16(sums));
-        let at = row * self.stride + strip * width;
-        // SAFETY: a row and strip is one task's, and there are 16 numbers in its part.
+    fn row(self, row: usize) -> *mut u32 {
+        self.h.pointer(row * self.stride..(row + 1) * self.stride)
+    }
+
+    #[inline(always)]
+    unsafe fn put<S: Simd>(self, s: S, row: *mut u32, strip: usize, sums: S::V) {
+        let rounded = s.round_bf16(sums);
+        // SAFETY: a row has room for every strip, and this part is the caller's.
         unsafe {
-            let to = self.h.part(at..at + width).as_mut_ptr();
+            let to = row.add(strip * LANES / 2 * self.format.unit());
             match self.format {
-                Format::Pairs => s.store_bf16(sums, to.cast()),
-                Format::Wide => s.store(sums, to.cast()),
+                Format::Pairs => s.store_bf16(rounded, to.cast()),
+                Format::Wide => s.store(rounded, to.cast()),
             }
         }
     }
 
     #[inline(always)]
-    fn put_one(self, row: usize, column: usize, sum: f32) {
+    unsafe fn put_one(self, row: *mut u32, column: usize, sum: f32) {
         debug_assert_eq!(self.format, Format::Wide, "without vectors");
-        let at = row * self.stride + column;
-        // SAFETY: a row and column is one task's.
-        unsafe { self.h.part(at..at + 1)[0] = round_bf16(sum).to_bits() };
+        // SAFETY: as above.
+        unsafe { *row.add(column) = round_bf16(sum).to_bits() };
     }
 }
 
@@ -73,54 +128,73 @@ pub(super) struct Added<'a> {
     pub(super) listed: &'a [u32],
 }
 
-impl Added<'_> {
-    #[inline(always)]
-    fn place(&self, row: usize, column: usize, count: usize) -> Range<usize> {
-        let at = self.listed[row - self.first] as usize * self.width + column;
-        at..at + count.min(self.width - column)
-    }
-}
-
 impl To for Added<'_> {
+    type Row = *mut f32;
+
     #[inline(always)]
-    fn put<S: Simd>(self, s: S, row: usize, strip: usize, sums: S::V) {
-        // SAFETY: no row is listed twice, and a row and strip is one task's; numbers beyond its end are not touched.
+    fn row(self, row: usize) -> *mut f32 {
+        let row = self.listed[row - self.first] as usize;
+        self.out.pointer(row * self.width..(row + 1) * self.width)
+    }
+
+    #[inline(always)]
+    unsafe fn put<S: Simd>(self, s: S, row: *mut f32, strip: usize, sums: S::V) {
+        let column = strip * LANES;
+        // SAFETY: the strip begins within the row, whose end is not passed, and this part is the caller's.
         unsafe {
-            let out = self.out.part(self.place(row, strip * LANES, LANES));
-            let (count, out) = (out.len(), out.as_mut_ptr());
-            match count {
-                LANES => s.store(s.add(s.load(out), sums), out),
-                _ => s.store_first(count, s.add(s.load_first(count, out), sums), out),
+            let out = row.add(column);
+            match self.width - column {
+                count @ 0..LANES => s.store_first(count, s.add(s.load_first(count, out), sums), out),
+                _ => s.store(s.add(s.load(out), sums), out),
             }
         }
     }
 
     #[inline(always)]
-    fn put_one(self, row: usize, column: usize, sum: f32) {
-        // SAFETY: as above; columns that only pad a strip have no place.
-        let out = unsafe { self.out.part(self.place(row, column.min(self.width), 1)) };
-        out.iter_mut().for_each(|out| *out += sum);
+    unsafe fn put_one(self, row: *mut f32, column: usize, sum: f32) {
+        if column < self.width {
+            // SAFETY: as above; columns that only pad a strip have no place.
+            unsafe { *row.add(column) += sum };
+        }
     }
 }
 
-/// Computes it.
+/// Computes it, a block of rows at a time.
 pub(super) fn run<T: To>(means: Means<'_>, panel: Panel<'_, T>) {
-    let Panel { matrix, x, x_stride, ref rows, .. } = panel;
-    let (widest, rows_end) = (matrix.spans.iter().map(|span| span.first + span.pairs).max().unwrap_or(0), rows.end);
-    let needed = Format::of(means).stride(2 * widest);
-    assert!(needed <= x_stride && rows_end * x_stride <= x.len(), "rows are narrower than the matrix");
-    #[cfg(target_arch = "x86_64")]
-    if means.arithmetic == Arithmetic::Pairs
-        && let Some(proof) = means.isa.avx512_bf16()
-    {
-        return dot::run(proof, &panel);
-    }
-    dispatch(means.isa, ByFma { panel, arithmetic: means.arithmetic });
+    let Panel { matrix, from, rows, strips, to } = panel;
+    CONVERTED.with_borrow_mut(|room| {
+        for first in rows.clone().step_by(BLOCK) {
+            let rows = first..rows.end.min(first + BLOCK);
+            let (x, stride) = from.block(means, rows.clone(), room);
+            let widest = matrix.spans[strips.clone()].iter().map(|span| span.first + span.pairs).max().unwrap_or(0);
+            assert!(Format::of(means).stride(2 * widest) <= stride, "rows are narrower than the matrix");
+            let block = Block { matrix, x, stride, rows, strips: strips.clone(), to };
+            #[cfg(target_arch = "x86_64")]
+            if means.arithmetic == Arithmetic::Pairs
+                && let Some(proof) = means.isa.avx512_bf16()
+            {
+                dot::run(proof, &block);
+                continue;
+            }
+            dispatch(means.isa, ByFma { block, arithmetic: means.arithmetic });
+        }
+    });
+}
+
+/// Up to [`BLOCK`] rows in the format.
+struct Block<'a, T> {
+    matrix: &'a Strips,
+    /// `rows` of them, `stride` apart, and each at least as wide as what any of the strips reads.
+    x: &'a [u32],
+    stride: usize,
+    rows: Range<usize>,
+    strips: Range<usize>,
+    to: T,
 }
 
 /// How sums of 16 columns are computed.
 trait Order<S: Simd>: Copy {
-    /// Rows of a block, at most 8.
+    /// Rows that fit the registers, at most 8.
     const ROWS: usize;
     /// From how many rows on two strips are computed together.
     const TWO_FROM: usize;
@@ -139,53 +213,61 @@ trait Order<S: Simd>: Copy {
     ) -> [[S::V; R]; C];
 }
 
-impl<T: To> Panel<'_, T> {
-    /// Units of `unit` bytes for a pair of inputs: 1 packed, 2 wide.
+impl<T: To> Block<'_, T> {
+    /// Units of `unit` for a pair of inputs.
     #[inline(always)]
     fn run<S: Simd, O: Order<S>>(&self, s: S, order: O, unit: usize) {
-        let mut first = self.rows.start;
-        while first < self.rows.end {
-            let count = (self.rows.end - first).min(O::ROWS);
-            with_rows!(R = count => self.block::<S, O, R>(s, order, unit, first));
-            first += count;
+        let mut at = 0;
+        while at < self.rows.len() {
+            let count = (self.rows.len() - at).min(O::ROWS);
+            with_rows!(R = count => self.rows::<S, O, R>(s, order, unit, at));
+            at += count;
         }
     }
 
+    /// `R` rows from the block's row `at`.
     #[inline(always)]
-    fn block<S: Simd, O: Order<S>, const R: usize>(&self, s: S, order: O, unit: usize, first: usize) {
+    fn rows<S: Simd, O: Order<S>, const R: usize>(&self, s: S, order: O, unit: usize, at: usize) {
+        let mut to = [self.to.row(self.rows.start + at); R];
+        for (row, to) in to.iter_mut().enumerate() {
+            *to = self.to.row(self.rows.start + at + row);
+        }
         let mut strip = self.strips.start;
         while strip < self.strips.end {
             let span = self.matrix.spans[strip];
             let next = self.matrix.spans[self.strips.end.min(strip + 2) - 1];
-            if R >= O::TWO_FROM && strip + 1 < self.strips.end && (next.first, next.pairs) == (span.first, span.pairs) {
-                self.strips_at::<S, O, R, 2>(s, order, unit, first, strip);
+            let alike = strip + 1 < self.strips.end && (next.first, next.pairs) == (span.first, span.pairs);
+            if alike && (R >= O::TWO_FROM || span.pairs <= SHORT) {
+                self.strips::<S, O, R, 2>(s, order, unit, (at, &to), strip);
                 strip += 2;
             } else {
-                self.strips_at::<S, O, R, 1>(s, order, unit, first, strip);
+                self.strips::<S, O, R, 1>(s, order, unit, (at, &to), strip);
                 strip += 1;
             }
         }
     }
 
     #[inline(always)]
-    fn strips_at<S: Simd, O: Order<S>, const R: usize, const C: usize>(
+    fn strips<S: Simd, O: Order<S>, const R: usize, const C: usize>(
         &self,
         s: S,
         order: O,
         unit: usize,
-        first: usize,
+        (at, to): (usize, &[T::Row; R]),
         strip: usize,
     ) {
         let span = self.matrix.spans[strip];
-        let x = self.x[first * self.x_stride + span.first * unit..].as_ptr();
-        let lines: [*const u32; C] =
-            std::array::from_fn(|c| self.matrix.pairs[self.matrix.spans[strip + c].line * LINE..].as_ptr());
-        // SAFETY: the lines are the strips'; `run` has seen that rows are as wide as what any strip reads, and that
-        // there are so many.
-        let sums = unsafe { order.sums::<R, C>(s, lines, span, x, self.x_stride) };
+        let x = self.x[at * self.stride + span.first * unit..].as_ptr();
+        let mut lines = [std::ptr::null(); C];
+        for (c, lines) in lines.iter_mut().enumerate() {
+            *lines = self.matrix.pairs[self.matrix.spans[strip + c].line * LINE..].as_ptr();
+        }
+        // SAFETY: the lines are the strips'; rows are as wide as what any strip reads, and there are so many.
+        let sums = unsafe { order.sums::<R, C>(s, lines, span, x, self.stride) };
         for (c, sums) in sums.into_iter().enumerate() {
-            for (row, sums) in sums.into_iter().enumerate() {
-                self.to.put(s, first + row, strip + c, sums);
+            for (&to, sums) in to.iter().zip(sums) {
+                // SAFETY: the strip is the matrix's, and each row and strip is in one panel.
+                unsafe { self.to.put(s, to, strip + c, sums) };
             }
         }
     }
@@ -193,7 +275,7 @@ impl<T: To> Panel<'_, T> {
 
 /// Without `vdpbf16ps`, from wide rows.
 struct ByFma<'a, T> {
-    panel: Panel<'a, T>,
+    block: Block<'a, T>,
     arithmetic: Arithmetic,
 }
 
@@ -201,11 +283,13 @@ impl<T: To> Kernel for ByFma<'_, T> {
     type Output = ();
 
     fn define(self) {
-        let Panel { matrix, x, x_stride, rows, strips, to } = self.panel;
-        for row in rows {
-            let x = &x[row * x_stride..][..x_stride];
+        let Block { matrix, x, stride, rows, strips, to } = self.block;
+        for (row, x) in rows.zip(x.chunks_exact(stride)) {
+            let to_row = to.row(row);
             for column in strips.start * LANES..strips.end * LANES {
-                to.put_one(row, column, matrix.dot(self.arithmetic, column, |k| f32::from_bits(x[k])));
+                let sum = matrix.dot(self.arithmetic, column, |k| f32::from_bits(x[k]));
+                // SAFETY: the strips are the matrix's, and each row and strip is in one panel.
+                unsafe { to.put_one(to_row, column, sum) };
             }
         }
     }
@@ -213,12 +297,14 @@ impl<T: To> Kernel for ByFma<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.arithmetic {
-            Arithmetic::Pairs => self.panel.run(s, FmaPairs, 2),
-            Arithmetic::Tiles => self.panel.run(s, FmaTiles, 2),
+            Arithmetic::Pairs => self.block.run(s, FmaPairs, 2),
+            Arithmetic::Tiles => self.block.run(s, FmaTiles, 2),
         }
     }
 }
 
+/// Pairs of a strip up to which two are taken together whatever the number of rows: they lie side by side.
+const SHORT: usize = 64;
 /// How far ahead lines are asked for, in their own unit.
 const AHEAD: usize = 2048 / size_of::<u32>();
 
@@ -317,7 +403,7 @@ const PAIRS: usize = Arithmetic::STEP / 2;
 /// [`Arithmetic::Pairs`] with `vdpbf16ps`, from packed rows.
 #[cfg(target_arch = "x86_64")]
 mod dot {
-    use super::{AHEAD, LINE, Order, Panel, Span, To};
+    use super::{AHEAD, Block, LINE, Order, Span, To};
     use crate::isa::{Avx512, Avx512Bf16};
     use std::arch::x86_64::*;
 
@@ -326,13 +412,13 @@ mod dot {
         _proof: Avx512Bf16,
     }
 
-    pub(super) fn run<T: To>(proof: Avx512Bf16, panel: &Panel<'_, T>) {
+    pub(super) fn run<T: To>(proof: Avx512Bf16, block: &Block<'_, T>) {
         #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")]
-        fn run<T: To>(proof: Avx512Bf16, panel: &Panel<'_, T>) {
-            panel.run(proof.avx512(), Dot { _proof: proof }, 1);
+        fn run<T: To>(proof: Avx512Bf16, block: &Block<'_, T>) {
+            block.run(proof.avx512(), Dot { _proof: proof }, 1);
         }
         // SAFETY: `proof` says that the CPU has these features.
-        unsafe { run(proof, panel) }
+        unsafe { run(proof, block) }
     }
 
     impl Order<Avx512> for Dot {
