@@ -225,7 +225,8 @@ impl HostBackend for Cpu {
         groups: impl Iterator<Item = Group<'a, LowRank>> + Clone + Sync,
         out: &mut [f32],
     ) {
-        let means = low_rank::Means { pool: &self.pool, isa: self.isa, arithmetic: self.arithmetic };
+        let (isa, arithmetic, tiles) = (self.isa, self.arithmetic, self.proofs.tiles());
+        let means = low_rank::Means { pool: &self.pool, isa, arithmetic, tiles };
         let mut scratch = self.low_rank.lock().unwrap_or_else(PoisonError::into_inner);
         low_rank::add(means, &mut scratch, x, groups, out);
     }

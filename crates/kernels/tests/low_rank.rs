@@ -4,19 +4,16 @@
 
 #[allow(dead_code)] // products of whole matrices
 mod common;
+#[path = "common/low_rank.rs"]
+mod low_rank;
 
 use common::Random;
 use kernels::low_rank::Group;
 use kernels::threads::max_threads;
 use kernels::{
-    Arithmetic, Cpu, CpuOptions, Device, Float32, HostBackend, Isa, LowRank, LowRankShape, LowRankSource, MatrixShape,
-    Out, Reference, RowSource, WeightClass, gate_up_row,
+    Arithmetic, Cpu, CpuOptions, Device, Float32, HostBackend, Isa, LowRank, LowRankShape, Reference, gate_up_row,
 };
-use std::ops::Range;
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
+use low_rank::{Case, Matrices, RANKS, bits, lists, single};
 
 /// One and two threads of every instruction set there is here, in both arithmetics.
 fn implementations() -> Vec<Cpu> {
@@ -28,128 +25,6 @@ fn implementations() -> Vec<Cpu> {
         }
     }
     all
-}
-
-/// Low-rank matrices of parts whose outputs lie in one row, each with its rank.
-struct Matrices {
-    shape: LowRankShape,
-    /// `[rank, in_features]`, `[out_features, rank]` with zeros where an output does not read.
-    a: Vec<f32>,
-    b: Vec<f32>,
-    /// By output.
-    reads: Vec<Range<usize>>,
-}
-
-impl Matrices {
-    /// `parts`: outputs and rank of each. `order`: the part's row that an output is.
-    fn new(random: &mut Random, in_features: usize, parts: &[(usize, usize)], order: impl Fn(usize) -> usize) -> Self {
-        let (out_features, rank) = parts.iter().fold((0, 0), |(rows, ranks), part| (rows + part.0, ranks + part.1));
-        let of_row = |mut row: usize| {
-            let mut first = 0;
-            for &(rows, rank) in parts {
-                if row < rows {
-                    return first..first + rank;
-                }
-                (row, first) = (row - rows, first + rank);
-            }
-            unreachable!("a row of a part")
-        };
-        let reads: Vec<Range<usize>> = (0..out_features).map(|output| of_row(order(output))).collect();
-        let mut b = vec![0.0; out_features * rank];
-        for (to, read) in b.chunks_exact_mut(rank).zip(&reads) {
-            to[read.clone()].copy_from_slice(&random.values(read.len()));
-        }
-        Matrices {
-            shape: LowRankShape { in_features, rank, out_features },
-            a: random.values(rank * in_features),
-            b,
-            reads,
-        }
-    }
-
-    fn pack<D: Device>(&self, device: &D) -> D::LowRank {
-        let LowRankShape { in_features, rank, .. } = self.shape;
-        let a = |row: usize, to: &mut [f32]| to.copy_from_slice(&self.a[row * in_features..][..in_features]);
-        let reads = |output: usize| self.reads[output].clone();
-        let b = |row: usize, to: &mut [f32]| to.copy_from_slice(&self.b[row * rank..][..rank][reads(row)]);
-        device.pack_low_rank(self.shape, LowRankSource { a: &a, reads: &reads, b: &b }).unwrap()
-    }
-
-    /// `y + d` for some rows, by whole products.
-    fn by_products<B: HostBackend>(&self, backend: &B, x: &[f32], rows: &[u32], out: &mut [f32]) {
-        let LowRankShape { in_features, rank, out_features } = self.shape;
-        let whole = |weights: &[f32], out_features: usize, in_features: usize| {
-            let rows = |row: usize, to: &mut [f32]| to.copy_from_slice(&weights[row * in_features..][..in_features]);
-            backend.pack(MatrixShape { out_features, in_features }, WeightClass::Bf16, &RowSource(&rows)).unwrap()
-        };
-        let (a, b) = (whole(&self.a, rank, in_features), whole(&self.b, out_features, rank));
-        for row in rows.iter().map(|&row| row as usize) {
-            let (mut h, out) = (vec![0.0; rank], &mut out[row * out_features..][..out_features]);
-            backend.linear(&x[row * in_features..][..in_features], &a, None, Out::Store(&mut h));
-            backend.linear(&h, &b, None, Out::Add(out));
-        }
-    }
-}
-
-/// Some matrices, each with its rows, and what is there before.
-struct Case {
-    name: String,
-    groups: Vec<(Matrices, Vec<u32>)>,
-    x: Vec<f32>,
-    out: Vec<f32>,
-    /// In each arithmetic.
-    expected: [Vec<u32>; 2],
-}
-
-/// Lists of rows that no two have in common, of `rows` in all.
-fn lists(random: &mut Random, rows: usize, sizes: &[usize]) -> Vec<Vec<u32>> {
-    let mut left: Vec<u32> = (0..rows as u32).collect();
-    let list = |&size: &usize| {
-        let mut list: Vec<u32> = (0..size).map(|_| left.remove(random.below(left.len()))).collect();
-        list.sort_unstable();
-        list
-    };
-    sizes.iter().map(list).collect()
-}
-
-impl Case {
-    fn new(name: String, groups: Vec<(Matrices, Vec<u32>)>, rows: usize, random: &mut Random) -> Case {
-        let LowRankShape { in_features, out_features, .. } = groups[0].0.shape;
-        let (x, out) = (random.values(rows * in_features), random.values(rows * out_features));
-        let expected = Arithmetic::ALL.map(|arithmetic| {
-            let mut out = out.clone();
-            for (matrices, rows) in &groups {
-                matrices.by_products(&Reference::of(arithmetic), &x, rows, &mut out);
-            }
-            bits(&out)
-        });
-        Case { name, groups, x, out, expected }
-    }
-
-    fn run<B: HostBackend>(&self, backend: &B) -> Vec<f32> {
-        let packed: Vec<B::LowRank> = self.groups.iter().map(|(matrices, _)| matrices.pack(backend)).collect();
-        let mut out = self.out.clone();
-        let groups = packed.iter().zip(&self.groups).map(|(packed, (_, rows))| (packed, &rows[..]));
-        HostBackend::add_low_rank(backend, &self.x, groups, &mut out);
-        out
-    }
-
-    fn check(&self, implementations: &[Cpu]) {
-        for (arithmetic, expected) in Arithmetic::ALL.into_iter().zip(&self.expected) {
-            let found = bits(&self.run(&Reference::of(arithmetic)));
-            assert!(found == *expected, "{}, reference, {arithmetic:?}", self.name);
-            for cpu in implementations.iter().filter(|cpu| cpu.arithmetic() == arithmetic) {
-                assert!(bits(&self.run(cpu)) == *expected, "{}, {}, {arithmetic:?}", self.name, cpu.describe());
-            }
-        }
-    }
-}
-
-const RANKS: [usize; 8] = [1, 2, 8, 15, 16, 33, 64, 512];
-
-/// One part alone.
-fn single(random: &mut Random, in_features: usize, out_features: usize, rank: usize) -> Matrices {
-    Matrices::new(random, in_features, &[(out_features, rank)], |row| row)
 }
 
 #[test]

@@ -16,10 +16,12 @@
 //! the sum begins as +0 and is never -0, so a product with zero leaves it as it is, and where a step of tiles has
 //! nothing but zeros it adds +0. Steps are counted from the first of all inputs, not from the first that a strip reads.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod product;
 
 use crate::arithmetic::Arithmetic;
-use crate::isa::Isa;
+use crate::isa::{Amx, Isa};
 use crate::lanes::{Kernel, LANES, Simd, round_bf16};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::Shared;
@@ -214,6 +216,8 @@ pub(crate) struct Means<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) isa: Isa,
     pub(crate) arithmetic: Arithmetic,
+    /// What sums in the order of tiles, if there is such an instruction.
+    pub(crate) tiles: Option<Amx>,
 }
 
 /// As [`define`]. Allocates only where `scratch` must grow.
@@ -247,40 +251,50 @@ pub(crate) fn add<'a>(
     }
     h.reserve(rows * stride).expect("memory for the rows between two low-rank matrices");
     let (h, out) = (Shared::new(h), Shared::new(out));
-    each_part(means.pool, &groups, |low_rank| &low_rank.a, &|low_rank, (first, listed), rows, strips| {
+    each_part(means.pool, &groups, |low_rank| &low_rank.a, &|Part { matrix, first, listed, rows, strips }| {
         let from = Rows::Listed { x, width: in_features, first, listed };
-        product::run(means, Panel { matrix: &low_rank.a, from, rows, strips, to: Inner { h: &h, stride, format } });
+        product::run(means, Panel { matrix, from, rows, strips, to: Inner { h: &h, stride, format } });
     });
     // SAFETY: nobody writes it any more.
     let from = Rows::Ready { rows: unsafe { h.part(0..h.len()) }, stride };
-    each_part(means.pool, &groups, |low_rank| &low_rank.b, &|low_rank, (first, listed), rows, strips| {
+    each_part(means.pool, &groups, |low_rank| &low_rank.b, &|Part { matrix, first, listed, rows, strips }| {
         let to = Added { out: &out, width: out_features, first, listed };
-        product::run(means, Panel { matrix: &low_rank.b, from, rows, strips, to });
+        product::run(means, Panel { matrix, from, rows, strips, to });
     });
 }
 
-/// Calls `f(matrices, (its first row in scratch, its rows), some rows in scratch, some strips)` for every row and strip
-/// of every group, on all threads.
+/// Some rows of a group and some strips of one of its matrices.
+struct Part<'a> {
+    matrix: &'a Strips,
+    /// The group's rows, and where the first is in scratch.
+    listed: &'a [u32],
+    first: usize,
+    /// By their place in scratch.
+    rows: Range<usize>,
+    strips: Range<usize>,
+}
+
+/// Calls `f` for every row and strip of every group, on all threads.
 fn each_part<'a>(
     pool: &Pool,
     groups: &(impl Iterator<Item = Group<'a, LowRank>> + Clone + Sync),
     matrix: impl Fn(&LowRank) -> &Strips + Sync,
-    f: &(dyn Fn(&'a LowRank, (usize, &'a [u32]), Range<usize>, Range<usize>) + Sync),
+    f: &(dyn Fn(Part<'a>) + Sync),
 ) {
     let panels = |rows: &[u32]| rows.len().div_ceil(PANEL_ROWS);
     let count = groups.clone().map(|(low_rank, rows)| panels(rows) * matrix(low_rank).spans.len()).sum();
     pool.shares(count, &|part| {
         let (mut at, mut first) = (0, 0);
         for (low_rank, listed) in groups.clone() {
-            let (panels, strips) = (panels(listed), matrix(low_rank).spans.len());
+            let (panels, matrix) = (panels(listed), matrix(low_rank));
             for panel in 0..panels {
-                let own = part.start.max(at)..part.end.min(at + strips);
+                let own = part.start.max(at)..part.end.min(at + matrix.spans.len());
                 if !own.is_empty() {
                     let rows = share(listed.len(), panels, panel);
-                    let rows = first + rows.start..first + rows.end;
-                    f(low_rank, (first, listed), rows, own.start - at..own.end - at);
+                    let (rows, strips) = (first + rows.start..first + rows.end, own.start - at..own.end - at);
+                    f(Part { matrix, listed, first, rows, strips });
                 }
-                at += strips;
+                at += matrix.spans.len();
             }
             first += listed.len();
         }
@@ -290,7 +304,7 @@ fn each_part<'a>(
 /// How rows lie that a product reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Format {
-    /// Pairs of bf16: what `vdpbf16ps` takes.
+    /// Pairs of bf16: what `vdpbf16ps` and tiles take.
     Pairs,
     /// f32 that are bf16 values: what fused multiply-add takes.
     Wide,
@@ -300,6 +314,7 @@ impl Format {
     fn of(means: Means<'_>) -> Format {
         match means.arithmetic {
             Arithmetic::Pairs if means.isa.avx512_bf16().is_some() => Format::Pairs,
+            Arithmetic::Tiles if means.tiles.is_some() => Format::Pairs,
             _ => Format::Wide,
         }
     }

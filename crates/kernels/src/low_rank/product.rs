@@ -6,6 +6,8 @@
 //!     Inner: rounded, to h   Added: to the row of the result
 //! ```
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::{Convert, Format, LINE, Means, Span, Strips};
 use crate::arithmetic::Arithmetic;
 use crate::lanes::{Kernel, LANES, Simd, dispatch, round_bf16, with_rows};
@@ -14,8 +16,9 @@ use crate::pointwise::Shared;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Rows of a block, at most.
+/// Rows of a block: of vectors what registers hold, and of tiles.
 const BLOCK: usize = 8;
+const TILE_BLOCK: usize = 16;
 
 thread_local! {
     /// A block of converted rows: as large as the largest so far.
@@ -49,7 +52,7 @@ impl Rows<'_> {
             Rows::Listed { x, width, first, listed } => {
                 let format = Format::of(means);
                 let stride = format.stride(width);
-                room.reserve(BLOCK * stride).expect("memory for a block of inputs");
+                room.reserve(TILE_BLOCK * stride).expect("memory for a block of inputs");
                 for (to, row) in room.chunks_exact_mut(stride).zip(rows.clone()) {
                     let x = &x[listed[row - first] as usize * width..][..width];
                     dispatch(means.isa, Convert { x, to, format });
@@ -162,34 +165,35 @@ impl To for Added<'_> {
 /// Computes it, a block of rows at a time.
 pub(super) fn run<T: To>(means: Means<'_>, panel: Panel<'_, T>) {
     let Panel { matrix, from, rows, strips, to } = panel;
+    let block_rows = if means.tiles.is_some() { TILE_BLOCK } else { BLOCK };
     CONVERTED.with_borrow_mut(|room| {
-        for first in rows.clone().step_by(BLOCK) {
-            let rows = first..rows.end.min(first + BLOCK);
+        for first in rows.clone().step_by(block_rows) {
+            let rows = first..rows.end.min(first + block_rows);
             let (x, stride) = from.block(means, rows.clone(), room);
             let widest = matrix.spans[strips.clone()].iter().map(|span| span.first + span.pairs).max().unwrap_or(0);
             assert!(Format::of(means).stride(2 * widest) <= stride, "rows are narrower than the matrix");
             let block = Block { matrix, x, stride, rows, strips: strips.clone(), to };
             #[cfg(target_arch = "x86_64")]
-            if means.arithmetic == Arithmetic::Pairs
-                && let Some(proof) = means.isa.avx512_bf16()
-            {
-                dot::run(proof, &block);
-                continue;
+            match (means.arithmetic, means.tiles, means.isa.avx512_bf16()) {
+                (Arithmetic::Tiles, Some(proof), _) => amx::run(proof, &block),
+                (Arithmetic::Pairs, _, Some(proof)) => dot::run(proof, &block),
+                (arithmetic, ..) => dispatch(means.isa, ByFma { block, arithmetic }),
             }
+            #[cfg(not(target_arch = "x86_64"))]
             dispatch(means.isa, ByFma { block, arithmetic: means.arithmetic });
         }
     });
 }
 
-/// Up to [`BLOCK`] rows in the format.
-struct Block<'a, T> {
-    matrix: &'a Strips,
+/// A few rows in the format.
+pub(super) struct Block<'a, T> {
+    pub(super) matrix: &'a Strips,
     /// `rows` of them, `stride` apart, and each at least as wide as what any of the strips reads.
-    x: &'a [u32],
-    stride: usize,
-    rows: Range<usize>,
-    strips: Range<usize>,
-    to: T,
+    pub(super) x: &'a [u32],
+    pub(super) stride: usize,
+    pub(super) rows: Range<usize>,
+    pub(super) strips: Range<usize>,
+    pub(super) to: T,
 }
 
 /// How sums of 16 columns are computed.
@@ -398,7 +402,7 @@ impl<S: Simd> Order<S> for FmaTiles {
 }
 
 /// Pairs of a step of tiles.
-const PAIRS: usize = Arithmetic::STEP / 2;
+pub(super) const PAIRS: usize = Arithmetic::STEP / 2;
 
 /// [`Arithmetic::Pairs`] with `vdpbf16ps`, from packed rows.
 #[cfg(target_arch = "x86_64")]
