@@ -36,6 +36,9 @@ impl Arithmetic {
     /// Both.
     pub const ALL: [Arithmetic; 2] = [Arithmetic::Pairs, Arithmetic::Tiles];
 
+    /// Numbers of a step of tiles.
+    pub(crate) const STEP: usize = 32;
+
     /// The one that this machine computes fastest: tiles where there is AMX and leave to use it, else pairs. A lower
     /// [`Isa`](crate::Isa) does not change it.
     pub fn best() -> Arithmetic {
@@ -71,9 +74,9 @@ impl Arithmetic {
                 }
             }
             Arithmetic::Tiles => {
-                for step in (0..len).step_by(STEP) {
+                for step in (0..len).step_by(Self::STEP) {
                     let (mut even, mut odd) = (0f32, 0f32);
-                    for k in (step..len.min(step + STEP)).step_by(2) {
+                    for k in (step..len.min(step + Self::STEP)).step_by(2) {
                         even = add(k, even);
                         odd = add(k + 1, odd);
                     }
@@ -84,9 +87,6 @@ impl Arithmetic {
         total
     }
 }
-
-/// Numbers of a step of tiles.
-const STEP: usize = 32;
 
 #[cfg(test)]
 mod tests {

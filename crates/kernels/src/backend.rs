@@ -36,7 +36,7 @@ pub struct StepArrays<'a> {
     /// The rows whose logits are wanted, in the order of the output.
     pub wanted: &'a [u32],
     /// Lists of rows, one behind the other: what some rows have and others do not (an adapter) is computed for a range
-    /// of this. Numbers of rows, or of wanted rows, as the operation is asked; they rise within a list.
+    /// of this. Numbers of rows, or of wanted rows, as the operation is asked.
     pub listed: &'a [u32],
 }
 
@@ -168,18 +168,16 @@ pub trait Backend: Device {
     /// `out[i] = from[wanted[i]]`, rows of `width` numbers.
     fn gather_wanted(&self, step: &Self::Step<'_>, from: &Self::Rows, width: usize, out: &mut Self::Rows);
 
-    /// `out[i] = from[listed[list][i]]`, rows of `width` numbers.
-    fn gather_listed(
+    /// `out[row] += B (A x[row])`, see [`low_rank`](crate::low_rank), for the rows of each group: a range of
+    /// [`StepArrays::listed`]. No row is in two groups. The groups' matrices have the same widths, which are those of
+    /// the rows of `x` and `out`.
+    fn add_low_rank<'a>(
         &self,
         step: &Self::Step<'_>,
-        list: Range<usize>,
-        from: &Self::Rows,
-        width: usize,
+        x: &Self::Rows,
+        groups: impl Iterator<Item = (&'a Self::LowRank, Range<usize>)> + Clone + Sync,
         out: &mut Self::Rows,
     );
-
-    /// The way back: `x[listed[list][i]] = y[i] + x[listed[list][i]]`.
-    fn add_listed(&self, step: &Self::Step<'_>, list: Range<usize>, y: &Self::Rows, width: usize, x: &mut Self::Rows);
 
     /// What [`Out::Gated`] does, by itself: `out = activation(gate) * up`. `gate_up`: `[rows, 2 * width]` in the order of
     /// [`gate_up_row`](crate::gate_up_row); `extent`: of `out`.

@@ -8,6 +8,7 @@ use crate::isa::{Amx, Isa};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
 use crate::limits::MeasureError;
+use crate::low_rank::{self, Group, LowRank, LowRankShape, LowRankSource};
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource,
@@ -57,6 +58,7 @@ pub struct Cpu {
     proofs: Proofs,
     pool: Pool,
     scratch: Mutex<Scratch>,
+    low_rank: Mutex<low_rank::Scratch>,
 }
 
 impl Cpu {
@@ -79,7 +81,8 @@ impl Cpu {
 
     fn assemble(threads: Option<usize>, nodes: NodeChoice, isa: Isa, proofs: Proofs) -> Result<Cpu, CpuError> {
         let pool = Pool::on(threads.unwrap_or_else(default_threads), nodes)?;
-        Ok(Cpu { isa, arithmetic: proofs.arithmetic(), proofs, pool, scratch: Mutex::default() })
+        let (scratch, low_rank) = (Mutex::default(), Mutex::default());
+        Ok(Cpu { isa, arithmetic: proofs.arithmetic(), proofs, pool, scratch, low_rank })
     }
 
     /// The path taken.
@@ -105,6 +108,7 @@ impl Cpu {
 
 impl Device for Cpu {
     type Matrix = PackedMatrix;
+    type LowRank = LowRank;
     type KvCache = KvCache;
 
     fn describe(&self) -> String {
@@ -163,6 +167,10 @@ impl Device for Cpu {
         PackedMatrix::pack_blocks(Some(&self.pool), self.isa, shape, format, rows)
     }
 
+    fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<LowRank, OutOfMemory> {
+        LowRank::pack(shape, source)
+    }
+
     fn image(&self, matrix: &PackedMatrix) -> Option<Image> {
         matrix.image()
     }
@@ -212,6 +220,18 @@ impl HostBackend for Cpu {
     fn linear(&self, x: &[f32], w: &PackedMatrix, bias: Option<&[f32]>, out: Out<'_>) {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         gemm::linear(&self.pool, self.proofs, &mut scratch, x, w, bias, out);
+    }
+
+    fn add_low_rank<'a>(
+        &self,
+        x: &[f32],
+        groups: impl Iterator<Item = Group<'a, LowRank>> + Clone + Sync,
+        out: &mut [f32],
+    ) {
+        let (isa, arithmetic, tiles) = (self.isa, self.arithmetic, self.proofs.tiles());
+        let means = low_rank::Means { pool: &self.pool, isa, arithmetic, tiles };
+        let mut scratch = self.low_rank.lock().unwrap_or_else(PoisonError::into_inner);
+        low_rank::add(means, &mut scratch, x, groups, out);
     }
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut KvCache) {

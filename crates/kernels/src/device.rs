@@ -4,6 +4,7 @@ use crate::isa::Isa;
 use crate::kv_cache::KvShape;
 use crate::limits::MeasureError;
 use crate::limits::{Certainty, Doubt};
+use crate::low_rank::{LowRankShape, LowRankSource};
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass,
@@ -85,6 +86,8 @@ impl DeviceLimits {
 pub trait Device: Send + Sync + 'static {
     /// A weight matrix in the device's packed layout.
     type Matrix: Send + Sync + 'static;
+    /// Two low-rank matrices in the device's packed layout.
+    type LowRank: Send + Sync + 'static;
     /// The KV cache's bytes.
     type KvCache: Send + 'static;
 
@@ -127,6 +130,10 @@ pub trait Device: Send + Sync + 'static {
         format: BlockFormat,
         rows: &BlockSource<'_>,
     ) -> Result<Self::Matrix, OutOfMemory>;
+
+    /// Packs low-rank matrices, see [`LowRank::pack`](crate::LowRank::pack). On the calling thread, which need not be the
+    /// one that computes.
+    fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<Self::LowRank, OutOfMemory>;
 
     /// The bytes of a packed matrix as they lie in memory; see [`PackedMatrix::image`](crate::PackedMatrix::image).
     /// `None`: this device has no images.

@@ -17,6 +17,7 @@ use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
 use crate::lanes::{self, Kernel, LANES, Simd, dispatch};
 use crate::limits;
 use crate::limits::MeasureError;
+use crate::low_rank::{Group, LowRankShape, LowRankSource};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::{self, Shared};
 use crate::quant::{
@@ -94,6 +95,8 @@ impl Float32 {
 
 impl Device for Float32 {
     type Matrix = Float32Matrix;
+    /// `A`, and `B` with its zeros.
+    type LowRank = [Float32Matrix; 2];
     type KvCache = Float32Cache;
 
     fn describe(&self) -> String {
@@ -164,6 +167,18 @@ impl Device for Float32 {
             }
         };
         self.pack(shape, WeightClass::Int8, &RowSource(&dequantized))
+    }
+
+    fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<[Float32Matrix; 2], OutOfMemory> {
+        let LowRankShape { in_features, rank, out_features } = shape;
+        let matrix = |out_features: usize, in_features: usize, row: &dyn Fn(usize, &mut [f32])| {
+            let len = out_features.checked_mul(in_features).ok_or(OutOfMemory { bytes: usize::MAX })?;
+            let mut values = Buffer::zeroed(len)?;
+            values.chunks_exact_mut(in_features).enumerate().for_each(|(index, to)| row(index, to));
+            Ok(Float32Matrix { shape: MatrixShape { out_features, in_features }, values })
+        };
+        let b = |output: usize, to: &mut [f32]| (source.b)(output, &mut to[(source.reads)(output)]);
+        Ok([matrix(rank, in_features, source.a)?, matrix(out_features, rank, &b)?])
     }
 
     fn shape(&self, matrix: &Float32Matrix) -> MatrixShape {
@@ -255,6 +270,24 @@ impl HostBackend for Float32 {
             };
             dispatch(self.isa, Products { x, w, columns, each });
         });
+    }
+
+    fn add_low_rank<'a>(
+        &self,
+        x: &[f32],
+        groups: impl Iterator<Item = Group<'a, [Float32Matrix; 2]>> + Clone + Sync,
+        out: &mut [f32],
+    ) {
+        for ([a, b], rows) in groups {
+            let [mut gathered, mut h, mut d] =
+                [a.shape.in_features, a.shape.out_features, b.shape.out_features].map(|w| vec![0.0; rows.len() * w]);
+            self.gather(x, a.shape.in_features, rows, &mut gathered);
+            self.linear(&gathered, a, None, Out::Store(&mut h));
+            self.linear(&h, b, None, Out::Store(&mut d));
+            for (&row, d) in rows.iter().zip(d.chunks_exact(b.shape.out_features)) {
+                self.add_scaled(d, 1.0, &mut out[row as usize * d.len()..][..d.len()]);
+            }
+        }
     }
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Float32Cache) {

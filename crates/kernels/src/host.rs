@@ -3,13 +3,11 @@
 
 use crate::backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};
 use crate::device::Device;
+use crate::low_rank::Group;
 use crate::mem::{Buffer, OutOfMemory};
 use crate::routing::{Routes, RoutingRule};
 use crate::{Activation, Attention, Out, RotateAndStore};
 use std::ops::Range;
-
-/// Weights of rows that are added as they are, so many at a time.
-static ONES: [f32; 1024] = [1.0; 1024];
 
 /// The operations of [`Backend`] on slices, whose lengths say how many rows there are. Each computes at once. A
 /// `Backend` by that alone.
@@ -24,6 +22,15 @@ pub trait HostBackend: Device {
 
     /// `y = x w^T + bias` for each row of `x` `[rows, in_features]`; `y` `[rows, out_features]`, see [`Out`].
     fn linear(&self, x: &[f32], w: &Self::Matrix, bias: Option<&[f32]>, out: Out<'_>);
+
+    /// `out[row] += B (A x[row])` for the rows of each group, see [`low_rank`](crate::low_rank). Rows of `x` and `out` lie
+    /// one behind the other, as wide as the shapes say, which are of the same widths; no row is in two groups.
+    fn add_low_rank<'a>(
+        &self,
+        x: &[f32],
+        groups: impl Iterator<Item = Group<'a, Self::LowRank>> + Clone + Sync,
+        out: &mut [f32],
+    );
 
     /// See [`RotateAndStore`].
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Self::KvCache);
@@ -160,30 +167,14 @@ impl<H: HostBackend> Backend for H {
         HostBackend::gather(self, from, width, step.wanted, &mut out[..step.wanted.len() * width]);
     }
 
-    fn gather_listed(
+    fn add_low_rank<'a>(
         &self,
         step: &StepArrays<'_>,
-        list: Range<usize>,
-        from: &Buffer<f32>,
-        width: usize,
+        x: &Buffer<f32>,
+        groups: impl Iterator<Item = (&'a Self::LowRank, Range<usize>)> + Clone + Sync,
         out: &mut Buffer<f32>,
     ) {
-        let rows = &step.listed[list];
-        HostBackend::gather(self, from, width, rows, &mut out[..rows.len() * width]);
-    }
-
-    fn add_listed(
-        &self,
-        step: &StepArrays<'_>,
-        list: Range<usize>,
-        y: &Buffer<f32>,
-        width: usize,
-        x: &mut Buffer<f32>,
-    ) {
-        let parts = step.listed[list].chunks(ONES.len()).zip(y.chunks(ONES.len() * width));
-        for (rows, y) in parts {
-            HostBackend::scatter_add(self, &y[..rows.len() * width], &ONES[..rows.len()], rows, width, x);
-        }
+        HostBackend::add_low_rank(self, x, groups.map(|(low_rank, list)| (low_rank, &step.listed[list])), out);
     }
 
     fn gate(&self, activation: Activation, gate_up: &Buffer<f32>, extent: Extent, out: &mut Buffer<f32>) {

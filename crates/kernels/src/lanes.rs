@@ -302,6 +302,47 @@ pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     kernel.define()
 }
 
+/// Evaluates something for a number of rows, 1 to 8, as a constant.
+macro_rules! with_rows {
+    ($R:ident = $rows:expr => $do:expr) => {
+        match $rows {
+            1 => {
+                const $R: usize = 1;
+                $do
+            }
+            2 => {
+                const $R: usize = 2;
+                $do
+            }
+            3 => {
+                const $R: usize = 3;
+                $do
+            }
+            4 => {
+                const $R: usize = 4;
+                $do
+            }
+            5 => {
+                const $R: usize = 5;
+                $do
+            }
+            6 => {
+                const $R: usize = 6;
+                $do
+            }
+            7 => {
+                const $R: usize = 7;
+                $do
+            }
+            _ => {
+                const $R: usize = 8;
+                $do
+            }
+        }
+    };
+}
+pub(crate) use with_rows;
+
 #[cfg(target_arch = "x86_64")]
 /// Methods that are one expression of intrinsics on registers.
 macro_rules! registers {

@@ -35,6 +35,7 @@ pub mod isa;
 pub mod kv_cache;
 mod lanes;
 pub mod limits;
+pub mod low_rank;
 pub mod mem;
 mod parted;
 pub mod pointwise;
@@ -58,6 +59,7 @@ pub use host::HostBackend;
 pub use isa::Isa;
 pub use kv_cache::{KvCache, KvDtype, KvShape};
 pub use limits::{Certainty, Doubt};
+pub use low_rank::{LowRank, LowRankShape, LowRankSource};
 pub use mem::{Buffer, OutOfMemory};
 pub use pointwise::{Activation, gate_up_row};
 pub use quant::{

@@ -46,6 +46,13 @@ impl<'a, T> Shared<'a, T> {
         self.len
     }
 
+    /// Where a part of the slice begins, for whoever writes some of it. Panics if it is out of range.
+    #[inline(always)]
+    pub(crate) fn pointer(&self, range: Range<usize>) -> *mut T {
+        assert!(range.start <= range.end && range.end <= self.len);
+        self.ptr.wrapping_add(range.start)
+    }
+
     /// A part of the slice. Panics if it is out of range.
     ///
     /// # Safety

@@ -5,6 +5,7 @@ use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
 use crate::limits::MeasureError;
+use crate::low_rank::{self, Group, LowRank, LowRankShape, LowRankSource};
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Digits, Image, Int4Source, Int8Source, MatrixShape, Outlier, PEAK_LANES,
@@ -42,6 +43,7 @@ impl Default for Reference {
 
 impl Device for Reference {
     type Matrix = PackedMatrix;
+    type LowRank = LowRank;
     type KvCache = KvCache;
 
     fn describe(&self) -> String {
@@ -75,6 +77,10 @@ impl Device for Reference {
         rows: &BlockSource<'_>,
     ) -> Result<PackedMatrix, OutOfMemory> {
         PackedMatrix::pack_blocks(None, Isa::Scalar, shape, format, rows)
+    }
+
+    fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<LowRank, OutOfMemory> {
+        LowRank::pack(shape, source)
     }
 
     fn image(&self, matrix: &PackedMatrix) -> Option<Image> {
@@ -148,6 +154,15 @@ impl HostBackend for Reference {
                 pointwise::gated(None, Isa::Scalar, activation, &gate_up, out_features / 2, out);
             }
         }
+    }
+
+    fn add_low_rank<'a>(
+        &self,
+        x: &[f32],
+        groups: impl Iterator<Item = Group<'a, LowRank>> + Clone + Sync,
+        out: &mut [f32],
+    ) {
+        low_rank::define(self.arithmetic, x, groups, out);
     }
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut KvCache) {

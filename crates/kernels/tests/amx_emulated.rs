@@ -13,8 +13,10 @@
 mod common;
 #[path = "common/emulator.rs"]
 mod emulator;
+#[path = "common/low_rank.rs"]
+mod low_rank;
 
-use common::{Case, KINDS, SHAPES, cases};
+use common::{Case, KINDS, Random, SHAPES, cases};
 use kernels::Cpu;
 use kernels::isa::{Amx, Avx512};
 use kernels::threads::max_threads;
@@ -63,6 +65,23 @@ fn every_row_count_of_both_tile_shapes() {
             for rows in 1..=33 {
                 Case::new(2_000 + rows as u64, kind, shape, rows).check(&cpu);
             }
+        }
+    }
+}
+
+#[test]
+fn low_rank_products_have_the_bits_of_the_definition() {
+    let Some(tiles) = tiles() else { return };
+    let implementations = implementations(tiles);
+    for (seed, rank) in low_rank::RANKS.into_iter().enumerate() {
+        for (in_features, rows) in [(33, 1), (96, 5), (417, 19)] {
+            let random = &mut Random::new(3_000 + seed as u64);
+            let listed = low_rank::lists(random, rows + 2, &[rows]).remove(0);
+            // The second part begins within a step, or within a pair.
+            let parts = [(40, rank), (24, rank)];
+            let matrices = low_rank::Matrices::new(random, in_features, &parts, |row| row);
+            let name = format!("rank {rank}, {in_features} inputs, {rows} rows");
+            low_rank::Case::new(name, vec![(matrices, listed)], rows + 2, random).check(&implementations);
         }
     }
 }

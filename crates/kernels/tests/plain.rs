@@ -3,6 +3,8 @@
 
 #[allow(dead_code)] // the shapes of `twins` are too large for Miri
 mod common;
+#[path = "common/low_rank.rs"]
+mod low_rank;
 
 use common::{Case, KINDS, Random};
 use kernels::attention::attend;
@@ -32,6 +34,20 @@ fn products_of_every_kind() {
         let case = Case::new(seed as u64, kind, MatrixShape { out_features, in_features }, rows);
         cpus.iter().filter(|cpu| case.concerns(cpu)).for_each(|cpu| case.check(cpu));
     }
+}
+
+#[test]
+fn low_rank_products_of_two_groups() {
+    let cpus = Arithmetic::ALL.map(|arithmetic| {
+        let (threads, isa) = (Some(threads()), Some(Isa::Scalar));
+        Cpu::new(CpuOptions { threads, isa, arithmetic: Some(arithmetic) }).unwrap()
+    });
+    let random = &mut Random::new(1);
+    let groups = vec![
+        (low_rank::Matrices::new(random, 35, &[(20, 3), (5, 2)], |row| row), vec![0, 3]),
+        (low_rank::single(random, 35, 25, 1), vec![2]),
+    ];
+    low_rank::Case::new("two groups".into(), groups, 4, random).check(&cpus);
 }
 
 #[test]

@@ -14,7 +14,7 @@
 //! where the backend computes, and nothing here reads them: the pass is a list of operations, asked for in this order.
 //! In the last layer everything after attention is computed for the wanted rows only, since nothing reads the others.
 
-use crate::adapter::{AdapterRoom, AdapterScratch, At, Module, Packed, RowLists};
+use crate::adapter::{AdapterRoom, At, Module, Packed, RowLists};
 use crate::balance::balance;
 use crate::batch::Batch;
 use crate::config::{HeadNorm, ModelConfig, NormPlacement};
@@ -127,22 +127,23 @@ impl<B: Backend> Mlp<B> {
         pass: &Pass<'_, B>,
         at: &At<'_, '_, B>,
         (input, rows): (&B::Rows, usize),
-        scratch: &mut Option<AdapterScratch<B>>,
+        gate_up: &mut Option<B::Rows>,
         activated: &mut B::Rows,
         out: Out<'_, B::Rows>,
     ) {
-        match scratch.as_mut().filter(|_| at.adapts(pass, Module::GateUp)) {
+        match gate_up.as_mut().filter(|_| at.adapts(pass, Module::GateUp)) {
             None => {
                 self.gate_up.apply(pass.backend, input, rows, Out::Gated(pass.config.activation, activated));
             }
-            Some(scratch) => {
-                self.gate_up.apply(pass.backend, input, rows, Out::Store(&mut scratch.gate_up));
-                at.add_gate_up(pass, (input, rows), scratch);
-                At::gate(pass, rows, scratch, activated);
+            Some(gate_up) => {
+                self.gate_up.apply(pass.backend, input, rows, Out::Store(gate_up));
+                at.add(pass, Module::GateUp, input, gate_up);
+                let extent = Extent { rows, width: pass.config.intermediate_size };
+                pass.backend.gate(pass.config.activation, gate_up, extent, activated);
             }
         }
         let out = apply(&self.down, pass.backend, (activated, rows), out);
-        at.add(pass, Module::Down, (activated, rows), scratch.as_mut(), out);
+        at.add(pass, Module::Down, activated, out);
     }
 
     fn matrices_mut(&mut self) -> [&mut B::Matrix; 2] {
@@ -203,7 +204,8 @@ struct BlockScratch<B: Backend> {
     /// `[max_rows, width]` of the widest MLP.
     activated: B::Rows,
     experts: Option<ExpertScratch<B>>,
-    adapters: Option<AdapterScratch<B>>,
+    /// Gate and up before they meet, where adapters have a part in them: `[max_rows, 2 * intermediate_size]`.
+    adapted: Option<B::Rows>,
 }
 
 impl<B: Backend> Scratch<B> {
@@ -216,7 +218,9 @@ impl<B: Backend> Scratch<B> {
         room: AdapterRoom,
     ) -> Result<(), LoadError> {
         if room.slots > 0 {
-            self.blocks.adapters = Some(AdapterScratch::new(backend, config, max_rows, room)?);
+            let gate_up = backend.rows(max_rows, 2 * config.intermediate_size);
+            let of_rows = |oom| out_of_memory(oom, format!("adapters' activations of {max_rows} rows"));
+            self.blocks.adapted = Some(gate_up.map_err(of_rows)?);
             self.lists = RowLists::with_room(max_rows, room.slots);
         }
         Ok(())
@@ -233,7 +237,7 @@ impl<B: Backend> Scratch<B> {
             result: rows(if adds_at_once(config) { 0 } else { hidden })?,
             activated: rows(config.widest_mlp())?,
             experts: experts.transpose().map_err(of_rows)?,
-            adapters: None,
+            adapted: None,
         };
         Ok(Scratch {
             x: rows(hidden)?,
@@ -510,10 +514,10 @@ impl<B: Backend> Layer<B> {
         scratch: &mut BlockScratch<B>,
         qkv: &mut B::Rows,
     ) {
-        let BlockScratch { normed, result, adapters, .. } = scratch;
+        let BlockScratch { normed, result, .. } = scratch;
         let (input, _) = enter(pass, &self.attention_norms, (x, rows), normed, result);
         self.qkv.apply(pass.backend, input, rows, Out::Store(qkv));
-        at.add(pass, Module::Qkv, (input, rows), adapters.as_mut(), qkv);
+        at.add(pass, Module::Qkv, input, qkv);
     }
 
     fn head_norms(&self, config: &ModelConfig) -> HeadNorms<'_, B::Vector> {
@@ -534,14 +538,14 @@ impl<B: Backend> Layer<B> {
         scratch: &mut BlockScratch<B>,
         x: &mut B::Rows,
     ) {
-        let BlockScratch { normed, result, activated, experts, adapters } = scratch;
+        let BlockScratch { normed, result, activated, experts, adapted } = scratch;
         let out = apply(&self.o, pass.backend, (attended, rows), exit(pass, x, result));
-        at.add(pass, Module::O, (attended, rows), adapters.as_mut(), out);
+        at.add(pass, Module::O, attended, out);
         add_result(pass, &self.attention_norms, result, normed, (x, rows));
 
         let (input, out) = enter(pass, &self.mlp_norms, (x, rows), normed, result);
         match &self.mlp {
-            MlpBlock::Dense(mlp) => mlp.apply_adapted(pass, at, (input, rows), adapters, activated, out),
+            MlpBlock::Dense(mlp) => mlp.apply_adapted(pass, at, (input, rows), adapted, activated, out),
             MlpBlock::Experts(mlp) => {
                 let scratch = experts.as_mut().expect("a model with experts has scratch for them");
                 mlp.apply(pass, (input, rows), scratch, activated, out);

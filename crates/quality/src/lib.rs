@@ -12,11 +12,12 @@
 
 use kernels::float32::{Float32Cache, Float32Matrix};
 use kernels::limits::MeasureError;
+use kernels::low_rank::Group;
 use kernels::pointwise::gated;
 use kernels::{
     Activation, Attention, BlockFormat, BlockSource, Device, DeviceInfo, DeviceLimits, Float32, HostBackend,
-    Int4Source, Int8Source, Isa, KvShape, MatrixShape, Out, OutOfMemory, RotateAndStore, RoutingRule, RowSource,
-    WeightClass,
+    Int4Source, Int8Source, Isa, KvShape, LowRankShape, LowRankSource, MatrixShape, Out, OutOfMemory, RotateAndStore,
+    RoutingRule, RowSource, WeightClass,
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -177,6 +178,7 @@ impl<B: Device> Watched<B> {
 
 impl<B: HostBackend> Device for Watched<B> {
     type Matrix = WatchedMatrix<B::Matrix>;
+    type LowRank = [Float32Matrix; 2];
     type KvCache = Float32Cache;
 
     fn describe(&self) -> String {
@@ -216,6 +218,10 @@ impl<B: HostBackend> Device for Watched<B> {
 
     fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Self::Matrix, OutOfMemory> {
         Ok(self.join(self.exact.pack_int4(shape, rows)?, self.judged.pack_int4(shape, rows)?, shape))
+    }
+
+    fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<Self::LowRank, OutOfMemory> {
+        self.exact.pack_low_rank(shape, source)
     }
 
     fn shape(&self, matrix: &Self::Matrix) -> MatrixShape {
@@ -268,6 +274,15 @@ impl<B: HostBackend> HostBackend for Watched<B> {
             Out::Add(out) => out.iter_mut().zip(&exact).for_each(|(out, y)| *out += y),
             Out::Gated(activation, out) => gated(None, Isa::best(), activation, &exact, out_features / 2, out),
         }
+    }
+
+    fn add_low_rank<'a>(
+        &self,
+        x: &[f32],
+        groups: impl Iterator<Item = Group<'a, Self::LowRank>> + Clone + Sync,
+        out: &mut [f32],
+    ) {
+        self.exact.add_low_rank(x, groups, out);
     }
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Float32Cache) {

@@ -9,9 +9,9 @@
 //! the fold. No sum can leave 32 bits: 256 numbers of `127 * 127`, and `(128 + 1)` times that for both digits together.
 
 use super::SPLIT;
-use super::tile::{Page, ROWS, STRIDE, Scratch, Work, hide, inside, touched, with_rows};
+use super::tile::{Page, ROWS, STRIDE, Scratch, Work, hide, inside, touched};
 use crate::kv_cache::{KEY_GROUP, LINE, MAX_HEAD_DIM, VALUE_PAGE};
-use crate::lanes::{LANES, MAX_WEIGHT, Simd, softcap_lanes, unrounded_weights};
+use crate::lanes::{LANES, MAX_WEIGHT, Simd, softcap_lanes, unrounded_weights, with_rows};
 use crate::quant::quantize_row;
 use crate::spread::spread_lanes;
 use std::ops::Range;

@@ -3,10 +3,10 @@
 //! Two columns of 16 go side by side, so that a pair of weights that is broadcast is used twice: two loads a cycle are
 //! all that there are.
 
-use super::tile::{STRIDE, with_rows};
+use super::tile::STRIDE;
 use crate::isa::Avx512Bf16;
 use crate::kv_cache::LINE;
-use crate::lanes::LANES;
+use crate::lanes::{LANES, with_rows};
 use std::arch::x86_64::*;
 
 /// Rows of which two columns fit the registers.

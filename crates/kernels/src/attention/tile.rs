@@ -14,7 +14,7 @@ use super::{Call, SPLIT, Unit, pairs};
 use crate::AttentionSpan;
 use crate::arithmetic::Arithmetic;
 use crate::kv_cache::{KEY_GROUP, KvDtype, LINE, MAX_HEAD_DIM, VALUE_PAGE};
-use crate::lanes::{LANES, Simd, exp_lanes, softcap_lanes, softmax_weights};
+use crate::lanes::{LANES, Simd, exp_lanes, softcap_lanes, softmax_weights, with_rows};
 use crate::spread::gather_lanes;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -504,47 +504,6 @@ impl Page {
         value_scales: std::ptr::null(),
     };
 }
-
-/// Evaluates something for a number of rows, 1 to 8, as a constant.
-macro_rules! with_rows {
-    ($R:ident = $rows:expr => $do:expr) => {
-        match $rows {
-            1 => {
-                const $R: usize = 1;
-                $do
-            }
-            2 => {
-                const $R: usize = 2;
-                $do
-            }
-            3 => {
-                const $R: usize = 3;
-                $do
-            }
-            4 => {
-                const $R: usize = 4;
-                $do
-            }
-            5 => {
-                const $R: usize = 5;
-                $do
-            }
-            6 => {
-                const $R: usize = 6;
-                $do
-            }
-            7 => {
-                const $R: usize = 7;
-                $do
-            }
-            _ => {
-                const $R: usize = 8;
-                $do
-            }
-        }
-    };
-}
-pub(super) use with_rows;
 
 /// A product of broadcast weights with lines of pairs.
 struct Product<S> {

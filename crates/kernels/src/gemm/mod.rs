@@ -312,6 +312,11 @@ impl Proofs {
         self.arithmetic
     }
 
+    /// Tiles, where bf16 is summed in their order.
+    pub(crate) fn tiles(&self) -> Option<Amx> {
+        self.amx.filter(|_| self.arithmetic == Arithmetic::Tiles)
+    }
+
     /// As [`Proofs::of`] [`Isa::Amx`], on the word of the test that holds the proof, and for every product.
     pub(crate) fn with_tiles(amx: Amx) -> Proofs {
         Proofs { amx: Some(amx), only_tiles: true, ..Proofs::of(Isa::Avx512, Arithmetic::Tiles) }

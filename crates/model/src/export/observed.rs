@@ -2,12 +2,13 @@
 
 use kernels::float32::{Float32Cache, Float32Matrix};
 use kernels::limits::MeasureError;
+use kernels::low_rank::Group;
 use kernels::pointwise::gated;
 use kernels::quant::Gram;
 use kernels::{
     Activation, Attention, BlockFormat, BlockSource, Device, DeviceInfo, DeviceLimits, Float32, HostBackend,
-    Int4Source, Int8Source, KvShape, MatrixShape, Out, OutOfMemory, RotateAndStore, RoutingRule, RowSource,
-    WeightClass,
+    Int4Source, Int8Source, KvShape, LowRankShape, LowRankSource, MatrixShape, Out, OutOfMemory, RotateAndStore,
+    RoutingRule, RowSource, WeightClass,
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -89,6 +90,7 @@ fn factor(mean_square: f64) -> f32 {
 
 impl Device for Observed {
     type Matrix = ObservedMatrix;
+    type LowRank = [Float32Matrix; 2];
     type KvCache = Float32Cache;
 
     fn describe(&self) -> String {
@@ -122,6 +124,10 @@ impl Device for Observed {
         rows: &BlockSource<'_>,
     ) -> Result<Self::Matrix, OutOfMemory> {
         Ok(self.numbered(self.exact.pack_blocks(shape, format, rows)?))
+    }
+
+    fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<Self::LowRank, OutOfMemory> {
+        self.exact.pack_low_rank(shape, source)
     }
 
     fn shape(&self, matrix: &Self::Matrix) -> MatrixShape {
@@ -194,6 +200,15 @@ impl HostBackend for Observed {
         if let Some(gram) = &mut inputs.gram {
             gram.add(pool, isa, x, &factors);
         }
+    }
+
+    fn add_low_rank<'a>(
+        &self,
+        x: &[f32],
+        groups: impl Iterator<Item = Group<'a, Self::LowRank>> + Clone + Sync,
+        out: &mut [f32],
+    ) {
+        self.exact.add_low_rank(x, groups, out);
     }
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Float32Cache) {

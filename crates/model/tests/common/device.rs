@@ -13,8 +13,9 @@
 use kernels::limits::MeasureError;
 use kernels::{
     Activation, AttentionLayer, AttentionSpan, Backend, BlockFormat, BlockSource, Buffer, ByteSource, Device,
-    DeviceInfo, DeviceLimits, Extent, HeadNorms, Image, Int4Source, Int8Source, KvCache, KvShape, MatrixShape, Out,
-    OutOfMemory, PackedMatrix, Reference, Rotation, Routes, RoutingRule, RowSource, StepArrays, WeightClass,
+    DeviceInfo, DeviceLimits, Extent, HeadNorms, Image, Int4Source, Int8Source, KvCache, KvShape, LowRank,
+    LowRankShape, LowRankSource, MatrixShape, Out, OutOfMemory, PackedMatrix, Reference, Rotation, Routes, RoutingRule,
+    RowSource, StepArrays, WeightClass,
 };
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -162,6 +163,7 @@ impl Arena {
 
 impl Device for Remote {
     type Matrix = Arc<PackedMatrix>;
+    type LowRank = Arc<LowRank>;
     type KvCache = RemoteCache;
 
     fn describe(&self) -> String {
@@ -195,6 +197,10 @@ impl Device for Remote {
         rows: &BlockSource<'_>,
     ) -> Result<Self::Matrix, OutOfMemory> {
         self.reference.pack_blocks(shape, format, rows).map(Arc::new)
+    }
+
+    fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<Arc<LowRank>, OutOfMemory> {
+        self.reference.pack_low_rank(shape, source).map(Arc::new)
     }
 
     fn image(&self, matrix: &Self::Matrix) -> Option<Image> {
@@ -385,20 +391,19 @@ impl Backend for Remote {
         });
     }
 
-    fn gather_listed(&self, step: &Place, list: Range<usize>, from: &Place, width: usize, out: &mut Place) {
-        let (step, from, out) = (step.0, from.0, out.0);
+    fn add_low_rank<'a>(
+        &self,
+        step: &Place,
+        x: &Place,
+        groups: impl Iterator<Item = (&'a Arc<LowRank>, Range<usize>)> + Clone + Sync,
+        out: &mut Place,
+    ) {
+        let groups: Vec<(Arc<LowRank>, Range<usize>)> = groups.map(|(own, list)| (own.clone(), list)).collect();
+        let (step, x, out) = (step.0, x.0, out.0);
         self.ask(move |reference, arena| {
             arena.change(out, |arena, out| {
-                arena.steps[&step].with(|step| reference.gather_listed(step, list, &arena.rows[&from], width, out));
-            });
-        });
-    }
-
-    fn add_listed(&self, step: &Place, list: Range<usize>, y: &Place, width: usize, x: &mut Place) {
-        let (step, y, x) = (step.0, y.0, x.0);
-        self.ask(move |reference, arena| {
-            arena.change(x, |arena, x| {
-                arena.steps[&step].with(|step| reference.add_listed(step, list, &arena.rows[&y], width, x));
+                let groups = groups.iter().map(|(low_rank, list)| (&**low_rank, list.clone()));
+                arena.steps[&step].with(|step| reference.add_low_rank(step, &arena.rows[&x], groups, out));
             });
         });
     }

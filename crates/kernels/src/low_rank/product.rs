@@ -1,0 +1,466 @@
+//! Some rows times some strips, and where the sums go.
+//!
+//! ```text
+//! for each block of up to 8 rows, rounded where they are not, for each strip or two of them
+//!     sums of 16 columns     vdpbf16ps, or fused multiply-adds in the order of pairs or of tiles
+//!     Inner: rounded, to h   Added: to the row of the result
+//! ```
+
+#[cfg(target_arch = "x86_64")]
+use super::amx;
+use super::{Convert, Format, LINE, Means, Span, Strips};
+use crate::arithmetic::Arithmetic;
+use crate::lanes::{Kernel, LANES, Simd, dispatch, round_bf16, with_rows};
+use crate::mem::Buffer;
+use crate::pointwise::Shared;
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Rows of a block: of vectors what registers hold, and of tiles.
+const BLOCK: usize = 8;
+const TILE_BLOCK: usize = 16;
+
+thread_local! {
+    /// A block of converted rows: as large as the largest so far.
+    static CONVERTED: RefCell<Buffer<u32>> = RefCell::default();
+}
+
+/// Rows and strips of a matrix that are multiplied.
+pub(super) struct Panel<'a, T> {
+    pub(super) matrix: &'a Strips,
+    pub(super) from: Rows<'a>,
+    /// By their place in scratch.
+    pub(super) rows: Range<usize>,
+    pub(super) strips: Range<usize>,
+    pub(super) to: T,
+}
+
+/// What is multiplied.
+#[derive(Clone, Copy)]
+pub(super) enum Rows<'a> {
+    /// Rows of the step's `x`, of which those are listed that are in scratch from `first` on; rounded on the way.
+    Listed { x: &'a [f32], width: usize, first: usize, listed: &'a [u32] },
+    /// Rows in scratch, in the format that [`Format::of`] says.
+    Ready { rows: &'a [u32], stride: usize },
+}
+
+impl Rows<'_> {
+    /// Some rows in the format, one `stride` behind the other.
+    fn block<'b>(&'b self, means: Means<'_>, rows: Range<usize>, room: &'b mut Buffer<u32>) -> (&'b [u32], usize) {
+        match *self {
+            Rows::Ready { rows: all, stride } => (&all[rows.start * stride..rows.end * stride], stride),
+            Rows::Listed { x, width, first, listed } => {
+                let format = Format::of(means);
+                let stride = format.stride(width);
+                room.reserve(TILE_BLOCK * stride).expect("memory for a block of inputs");
+                for (to, row) in room.chunks_exact_mut(stride).zip(rows.clone()) {
+                    let x = &x[listed[row - first] as usize * width..][..width];
+                    dispatch(means.isa, Convert { x, to, format });
+                }
+                (&room[..rows.len() * stride], stride)
+            }
+        }
+    }
+}
+
+/// Where sums go. Whoever calls computes a row and strip once.
+pub(super) trait To: Copy {
+    /// Where a row begins.
+    type Row: Copy;
+
+    /// A row by its place in scratch.
+    fn row(self, row: usize) -> Self::Row;
+
+    /// Sixteen columns of it.
+    ///
+    /// # Safety
+    /// The strip is one of the matrix, and nobody else has it in that row.
+    unsafe fn put<S: Simd>(self, s: S, row: Self::Row, strip: usize, sums: S::V);
+
+    /// One of them.
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn put_one(self, row: Self::Row, column: usize, sum: f32);
+}
+
+/// Rounded, to the rows that `B` reads.
+#[derive(Clone, Copy)]
+pub(super) struct Inner<'a> {
+    pub(super) h: &'a Shared<'a, u32>,
+    pub(super) stride: usize,
+    pub(super) format: Format,
+}
+
+impl To for Inner<'_> {
+    type Row = *mut u32;
+
+    #[inline(always)]
+    fn row(self, row: usize) -> *mut u32 {
+        self.h.pointer(row * self.stride..(row + 1) * self.stride)
+    }
+
+    #[inline(always)]
+    unsafe fn put<S: Simd>(self, s: S, row: *mut u32, strip: usize, sums: S::V) {
+        let rounded = s.round_bf16(sums);
+        // SAFETY: a row has room for every strip, and this part is the caller's.
+        unsafe {
+            let to = row.add(strip * LANES / 2 * self.format.unit());
+            match self.format {
+                Format::Pairs => s.store_bf16(rounded, to.cast()),
+                Format::Wide => s.store(rounded, to.cast()),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_one(self, row: *mut u32, column: usize, sum: f32) {
+        debug_assert_eq!(self.format, Format::Wide, "without vectors");
+        // SAFETY: as above.
+        unsafe { *row.add(column) = round_bf16(sum).to_bits() };
+    }
+}
+
+/// Added to the rows that are listed.
+#[derive(Clone, Copy)]
+pub(super) struct Added<'a> {
+    pub(super) out: &'a Shared<'a, f32>,
+    pub(super) width: usize,
+    /// The first of them in scratch.
+    pub(super) first: usize,
+    pub(super) listed: &'a [u32],
+}
+
+impl To for Added<'_> {
+    type Row = *mut f32;
+
+    #[inline(always)]
+    fn row(self, row: usize) -> *mut f32 {
+        let row = self.listed[row - self.first] as usize;
+        self.out.pointer(row * self.width..(row + 1) * self.width)
+    }
+
+    #[inline(always)]
+    unsafe fn put<S: Simd>(self, s: S, row: *mut f32, strip: usize, sums: S::V) {
+        let column = strip * LANES;
+        // SAFETY: the strip begins within the row, whose end is not passed, and this part is the caller's.
+        unsafe {
+            let out = row.add(column);
+            match self.width - column {
+                count @ 0..LANES => s.store_first(count, s.add(s.load_first(count, out), sums), out),
+                _ => s.store(s.add(s.load(out), sums), out),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_one(self, row: *mut f32, column: usize, sum: f32) {
+        if column < self.width {
+            // SAFETY: as above; columns that only pad a strip have no place.
+            unsafe { *row.add(column) += sum };
+        }
+    }
+}
+
+/// Computes it, a block of rows at a time.
+pub(super) fn run<T: To>(means: Means<'_>, panel: Panel<'_, T>) {
+    let Panel { matrix, from, rows, strips, to } = panel;
+    let block_rows = if means.tiles.is_some() { TILE_BLOCK } else { BLOCK };
+    CONVERTED.with_borrow_mut(|room| {
+        for first in rows.clone().step_by(block_rows) {
+            let rows = first..rows.end.min(first + block_rows);
+            let (x, stride) = from.block(means, rows.clone(), room);
+            let widest = matrix.spans[strips.clone()].iter().map(|span| span.first + span.pairs).max().unwrap_or(0);
+            assert!(Format::of(means).stride(2 * widest) <= stride, "rows are narrower than the matrix");
+            let block = Block { matrix, x, stride, rows, strips: strips.clone(), to };
+            #[cfg(target_arch = "x86_64")]
+            match (means.arithmetic, means.tiles, means.isa.avx512_bf16()) {
+                (Arithmetic::Tiles, Some(proof), _) => amx::run(proof, &block),
+                (Arithmetic::Pairs, _, Some(proof)) => dot::run(proof, &block),
+                (arithmetic, ..) => dispatch(means.isa, ByFma { block, arithmetic }),
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            dispatch(means.isa, ByFma { block, arithmetic: means.arithmetic });
+        }
+    });
+}
+
+/// A few rows in the format.
+pub(super) struct Block<'a, T> {
+    pub(super) matrix: &'a Strips,
+    /// `rows` of them, `stride` apart, and each at least as wide as what any of the strips reads.
+    pub(super) x: &'a [u32],
+    pub(super) stride: usize,
+    pub(super) rows: Range<usize>,
+    pub(super) strips: Range<usize>,
+    pub(super) to: T,
+}
+
+/// How sums of 16 columns are computed.
+trait Order<S: Simd>: Copy {
+    /// Rows that fit the registers, at most 8.
+    const ROWS: usize;
+    /// From how many rows on two strips are computed together.
+    const TWO_FROM: usize;
+
+    /// Sums of `R` rows of `C` strips that read the same inputs.
+    ///
+    /// # Safety
+    /// `lines[c]`: `pairs` lines. `x`: rows of as many pairs, `x_stride` apart.
+    unsafe fn sums<const R: usize, const C: usize>(
+        self,
+        s: S,
+        lines: [*const u32; C],
+        span: Span,
+        x: *const u32,
+        x_stride: usize,
+    ) -> [[S::V; R]; C];
+}
+
+impl<T: To> Block<'_, T> {
+    /// Units of `unit` for a pair of inputs.
+    #[inline(always)]
+    fn run<S: Simd, O: Order<S>>(&self, s: S, order: O, unit: usize) {
+        let mut at = 0;
+        while at < self.rows.len() {
+            let count = (self.rows.len() - at).min(O::ROWS);
+            with_rows!(R = count => self.rows::<S, O, R>(s, order, unit, at));
+            at += count;
+        }
+    }
+
+    /// `R` rows from the block's row `at`.
+    #[inline(always)]
+    fn rows<S: Simd, O: Order<S>, const R: usize>(&self, s: S, order: O, unit: usize, at: usize) {
+        let mut to = [self.to.row(self.rows.start + at); R];
+        for (row, to) in to.iter_mut().enumerate() {
+            *to = self.to.row(self.rows.start + at + row);
+        }
+        let mut strip = self.strips.start;
+        while strip < self.strips.end {
+            let span = self.matrix.spans[strip];
+            let next = self.matrix.spans[self.strips.end.min(strip + 2) - 1];
+            let alike = strip + 1 < self.strips.end && (next.first, next.pairs) == (span.first, span.pairs);
+            if alike && (R >= O::TWO_FROM || span.pairs <= SHORT) {
+                self.strips::<S, O, R, 2>(s, order, unit, (at, &to), strip);
+                strip += 2;
+            } else {
+                self.strips::<S, O, R, 1>(s, order, unit, (at, &to), strip);
+                strip += 1;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn strips<S: Simd, O: Order<S>, const R: usize, const C: usize>(
+        &self,
+        s: S,
+        order: O,
+        unit: usize,
+        (at, to): (usize, &[T::Row; R]),
+        strip: usize,
+    ) {
+        let span = self.matrix.spans[strip];
+        let x = self.x[at * self.stride + span.first * unit..].as_ptr();
+        let mut lines = [std::ptr::null(); C];
+        for (c, lines) in lines.iter_mut().enumerate() {
+            *lines = self.matrix.pairs[self.matrix.spans[strip + c].line * LINE..].as_ptr();
+        }
+        // SAFETY: the lines are the strips'; rows are as wide as what any strip reads, and there are so many.
+        let sums = unsafe { order.sums::<R, C>(s, lines, span, x, self.stride) };
+        for (c, sums) in sums.into_iter().enumerate() {
+            for (&to, sums) in to.iter().zip(sums) {
+                // SAFETY: the strip is the matrix's, and each row and strip is in one panel.
+                unsafe { self.to.put(s, to, strip + c, sums) };
+            }
+        }
+    }
+}
+
+/// Without `vdpbf16ps`, from wide rows.
+struct ByFma<'a, T> {
+    block: Block<'a, T>,
+    arithmetic: Arithmetic,
+}
+
+impl<T: To> Kernel for ByFma<'_, T> {
+    type Output = ();
+
+    fn define(self) {
+        let Block { matrix, x, stride, rows, strips, to } = self.block;
+        for (row, x) in rows.zip(x.chunks_exact(stride)) {
+            let to_row = to.row(row);
+            for column in strips.start * LANES..strips.end * LANES {
+                let sum = matrix.dot(self.arithmetic, column, |k| f32::from_bits(x[k]));
+                // SAFETY: the strips are the matrix's, and each row and strip is in one panel.
+                unsafe { to.put_one(to_row, column, sum) };
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.arithmetic {
+            Arithmetic::Pairs => self.block.run(s, FmaPairs, 2),
+            Arithmetic::Tiles => self.block.run(s, FmaTiles, 2),
+        }
+    }
+}
+
+/// Pairs of a strip up to which two are taken together whatever the number of rows: they lie side by side.
+const SHORT: usize = 64;
+/// How far ahead lines are asked for, in their own unit.
+const AHEAD: usize = 2048 / size_of::<u32>();
+
+/// One pair: weights `[line][16][2]`, of each row two numbers at `x`.
+///
+/// # Safety
+/// As for [`Order::sums`].
+#[inline(always)]
+unsafe fn load_line<S: Simd>(s: S, line: *const u32) -> (S::V, S::V) {
+    s.prefetch(line.wrapping_add(AHEAD).cast());
+    // SAFETY: the caller's promise.
+    unsafe { s.load_pairs(line.cast()) }
+}
+
+/// [`Arithmetic::Pairs`] with two fused multiply-adds for a pair, the odd product first.
+#[derive(Clone, Copy)]
+struct FmaPairs;
+
+impl<S: Simd> Order<S> for FmaPairs {
+    const ROWS: usize = if 2 * S::ROWS < 8 { 2 * S::ROWS } else { 8 };
+    const TWO_FROM: usize = usize::MAX;
+
+    #[inline(always)]
+    unsafe fn sums<const R: usize, const C: usize>(
+        self,
+        s: S,
+        lines: [*const u32; C],
+        span: Span,
+        x: *const u32,
+        x_stride: usize,
+    ) -> [[S::V; R]; C] {
+        let mut sums = [[s.splat(0.0); R]; C];
+        for pair in 0..span.pairs {
+            for (sums, line) in sums.iter_mut().zip(lines) {
+                // SAFETY: within the lines and the rows.
+                unsafe {
+                    let (even, odd) = load_line(s, line.add(pair * LINE));
+                    for (row, sum) in sums.iter_mut().enumerate() {
+                        let x = x.add(row * x_stride + 2 * pair).cast::<f32>();
+                        *sum = s.fma(s.splat(*x), even, s.fma(s.splat(*x.add(1)), odd, *sum));
+                    }
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// [`Arithmetic::Tiles`]: an even and an odd chain for each step of all inputs.
+#[derive(Clone, Copy)]
+struct FmaTiles;
+
+impl<S: Simd> Order<S> for FmaTiles {
+    const ROWS: usize = S::ROWS;
+    const TWO_FROM: usize = usize::MAX;
+
+    #[inline(always)]
+    unsafe fn sums<const R: usize, const C: usize>(
+        self,
+        s: S,
+        lines: [*const u32; C],
+        span: Span,
+        x: *const u32,
+        x_stride: usize,
+    ) -> [[S::V; R]; C] {
+        let mut sums = [[s.splat(0.0); R]; C];
+        for (sums, line) in sums.iter_mut().zip(lines) {
+            let mut pair = 0;
+            while pair < span.pairs {
+                let end = (pair + PAIRS - (span.first + pair) % PAIRS).min(span.pairs);
+                let (mut evens, mut odds) = ([s.splat(0.0); R], [s.splat(0.0); R]);
+                while pair < end {
+                    // SAFETY: within the lines and the rows.
+                    unsafe {
+                        let (even, odd) = load_line(s, line.add(pair * LINE));
+                        for row in 0..R {
+                            let x = x.add(row * x_stride + 2 * pair).cast::<f32>();
+                            evens[row] = s.fma(s.splat(*x), even, evens[row]);
+                            odds[row] = s.fma(s.splat(*x.add(1)), odd, odds[row]);
+                        }
+                    }
+                    pair += 1;
+                }
+                for row in 0..R {
+                    sums[row] = s.add(sums[row], s.add(evens[row], odds[row]));
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// Pairs of a step of tiles.
+pub(super) const PAIRS: usize = Arithmetic::STEP / 2;
+
+/// [`Arithmetic::Pairs`] with `vdpbf16ps`, from packed rows.
+#[cfg(target_arch = "x86_64")]
+mod dot {
+    use super::{AHEAD, Block, LINE, Order, Span, To};
+    use crate::isa::{Avx512, Avx512Bf16};
+    use std::arch::x86_64::*;
+
+    #[derive(Clone, Copy)]
+    struct Dot {
+        _proof: Avx512Bf16,
+    }
+
+    pub(super) fn run<T: To>(proof: Avx512Bf16, block: &Block<'_, T>) {
+        #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")]
+        fn run<T: To>(proof: Avx512Bf16, block: &Block<'_, T>) {
+            block.run(proof.avx512(), Dot { _proof: proof }, 1);
+        }
+        // SAFETY: `proof` says that the CPU has these features.
+        unsafe { run(proof, block) }
+    }
+
+    impl Order<Avx512> for Dot {
+        const ROWS: usize = 8;
+        /// Two loads a cycle are all that there are, so many rows use a pair that is broadcast twice; few are bound by
+        /// memory, and take it in order.
+        const TWO_FROM: usize = 6;
+
+        #[inline(always)]
+        unsafe fn sums<const R: usize, const C: usize>(
+            self,
+            _: Avx512,
+            lines: [*const u32; C],
+            span: Span,
+            x: *const u32,
+            x_stride: usize,
+        ) -> [[__m512; R]; C] {
+            // SAFETY: `self` proves that the CPU has the instructions; addresses are within the lines and the rows, and
+            // both types of a line are 64 bytes in which every bit pattern is valid.
+            unsafe {
+                let mut sums = [[_mm512_setzero_ps(); R]; C];
+                for pair in 0..span.pairs {
+                    let mut w = [_mm512_setzero_si512(); C];
+                    for (w, line) in w.iter_mut().zip(lines) {
+                        let line = line.add(pair * LINE);
+                        _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(AHEAD).cast());
+                        *w = _mm512_loadu_si512(line.cast());
+                    }
+                    for row in 0..R {
+                        let x = _mm512_set1_epi32(*x.add(row * x_stride + pair).cast::<i32>());
+                        let x = std::mem::transmute::<__m512i, __m512bh>(x);
+                        for (sums, w) in sums.iter_mut().zip(w) {
+                            sums[row] = _mm512_dpbf16_ps(sums[row], std::mem::transmute::<__m512i, __m512bh>(w), x);
+                        }
+                    }
+                }
+                sums
+            }
+        }
+    }
+}
