@@ -40,7 +40,7 @@ fn products_of_every_kind() {
 fn low_rank_products_of_two_groups() {
     let cpus = Arithmetic::ALL.map(|arithmetic| {
         let (threads, isa) = (Some(threads()), Some(Isa::Scalar));
-        Cpu::new(CpuOptions { threads, isa, arithmetic: Some(arithmetic) }).unwrap()
+        Cpu::new(CpuOptions { threads, isa, arithmetic: Some(arithmetic), ..CpuOptions::default() }).unwrap()
     });
     let random = &mut Random::new(1);
     let groups = vec![
