@@ -21,7 +21,9 @@ fn implementations() -> Vec<Cpu> {
     for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| Arithmetic::ALL.map(|a| (isa, a))) {
         for threads in 1..=max_threads().min(2) {
             let (isa, arithmetic) = (Some(isa), Some(arithmetic));
-            all.push(Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic }).unwrap());
+            all.push(
+                Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic, ..CpuOptions::default() }).unwrap(),
+            );
         }
     }
     all
