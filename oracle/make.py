@@ -370,7 +370,12 @@ def make(directory):
 def differences(committed, fresh):
     """What differs between two trees of cases: logits beyond the tolerance, anything else at all."""
     cases = {case.parent.name for tree in (committed, fresh) for case in tree.glob("*/oracle.json")}
-    names = sorted({p.relative_to(tree) for tree in (committed, fresh) for case in cases for p in (tree / case).glob("*")})
+    names = {p.relative_to(tree) for tree in (committed, fresh) for case in cases for p in (tree / case).glob("*")}
+    yield from differences_in(sorted(names), committed, fresh)
+
+
+def differences_in(names, committed, fresh):
+    """The same for files of these names."""
     for name in names:
         old, new = committed / name, fresh / name
         if not old.exists() or not new.exists():

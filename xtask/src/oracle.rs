@@ -15,7 +15,10 @@ pub(crate) fn check() -> Result<(), String> {
         show(&mut command(&python, &[script, "--check", "crates/model/tests/data"]))?;
     }
     show(&mut command(&python, &["oracle/quantized.py", "--check", "crates/model/tests/data/quantized"]))?;
-    show(&mut command(&python, &["oracle/drafts.py", "--check", "crates/model/tests/data/drafts"]))?;
+    for kind in ["drafts", "adapters"] {
+        let (script, data) = (format!("oracle/{kind}.py"), format!("crates/model/tests/data/{kind}"));
+        show(&mut command(&python, &[script.as_str(), "--check", data.as_str()]))?;
+    }
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let data = fs::read_dir(root().join("crates/model/tests/data")).map_err(|error| error.to_string())?;
     let mut models: Vec<OsString> = data

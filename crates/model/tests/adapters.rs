@@ -191,6 +191,59 @@ mod merged {
     }
 }
 
+/// Adapters that peft wrote, against the logits that it gives through them (`oracle/adapters.py`): to float32's rounding
+/// where nothing else rounds, every row with the same best token; and in bf16 as near as bf16 products are.
+#[test]
+fn every_row_agrees_with_peft() {
+    fn rows<B: Backend>(
+        backend: B,
+        checkpoint: &Checkpoint,
+        adapter: Option<&Adapter>,
+        prompts: &[Vec<u32>],
+    ) -> Vec<f32> {
+        let mut model = load_with_room(backend, checkpoint, WeightClass::Bf16, KvDtype::Bf16);
+        model.set_adapter(2, adapter).unwrap();
+        let rows = prompts.iter().flat_map(|tokens| {
+            let mut batch = Batch::default();
+            let table = table_from(0, tokens.len());
+            push_adapted(&mut batch, tokens, 0..tokens.len(), &table, adapter.map(|_| 2));
+            run_f32(&mut model, &batch)
+        });
+        rows.flatten().collect()
+    }
+
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/adapters");
+    let cases = data.read_dir().expect("tests/data/adapters is committed").map(|entry| entry.unwrap().path());
+    let cases: Vec<_> = cases.collect();
+    assert!(cases.len() >= 6, "{cases:?}");
+    for directory in cases {
+        let about: Value = serde_json::from_slice(&std::fs::read(directory.join("adapters.json")).unwrap()).unwrap();
+        let prompts: Vec<Vec<u32>> = serde_json::from_value(about["prompts"].clone()).unwrap();
+        let checkpoint = committed(about["target"].as_str().unwrap());
+        let config = config_of(&checkpoint);
+        let adapter = read(&directory, &config);
+        let bytes = std::fs::read(directory.join("logits.f32")).unwrap();
+        let recorded: Vec<f32> = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let distance = |found: &[f32]| {
+            assert_eq!(found.len(), recorded.len());
+            let square = |numbers: &mut dyn Iterator<Item = f32>| numbers.map(|x| f64::from(x).powi(2)).sum::<f64>();
+            let error = square(&mut found.iter().zip(&recorded).map(|(found, want)| found - want));
+            (error / square(&mut recorded.iter().copied())).sqrt()
+        };
+        let name = directory.file_name().unwrap().display();
+        let float32 = || Float32::new(Some(1)).unwrap();
+        let plain = distance(&rows(float32(), &checkpoint, None, &prompts));
+        assert!(plain > 0.05, "{name}: {plain} without the adapter");
+        let exact = rows(float32(), &checkpoint, Some(&adapter), &prompts);
+        assert!(distance(&exact) < 2e-5, "{name}: {} in float32", distance(&exact));
+        let best = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]));
+        let pairs = exact.chunks(config.vocab_size).zip(recorded.chunks(config.vocab_size)).enumerate();
+        pairs.for_each(|(row, (found, want))| assert_eq!(best(found), best(want), "{name}: row {row}"));
+        let rounded = distance(&rows(cpu(None, 1), &checkpoint, Some(&adapter), &prompts));
+        assert!(rounded < 3e-2, "{name}: {rounded} in bf16");
+    }
+}
+
 mod bits {
     use super::*;
 
@@ -580,6 +633,129 @@ mod refused {
             std::fs::write(directory.join(name), good).unwrap();
         }
         assert!(refused.iter().all(|&refused| refused > 150), "{refused:?} of 400 each");
+    }
+
+    /// A file of tensors with this header, and behind it so many bytes.
+    fn file(header: &str, data: usize) -> Vec<u8> {
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat()
+    }
+
+    #[test]
+    fn is_a_file_that_claims_what_it_has_not() {
+        let place = Place::new("refused-claims");
+        let config = config_of(&committed("llama3"));
+        let directory = place.with("adapter", &adapter(&config, 1, 8, 16.0, &["q_proj"]));
+        let name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+        let tensor = |shape: &str, end: u64| {
+            format!(r#"{{"{name}": {{"dtype": "F32", "shape": {shape}, "data_offsets": [0, {end}]}}}}"#)
+        };
+        let many = |count: usize| {
+            let entry = |index| format!(r#""x{index}": {{"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}"#);
+            format!("{{{}}}", (0..count).map(entry).collect::<Vec<_>>().join(","))
+        };
+        let cases: [(&str, Vec<u8>); 9] = [
+            ("a header as long as the address space", [&u64::MAX.to_le_bytes()[..], b"{}"].concat()),
+            ("a header longer than the file", [&(1u64 << 40).to_le_bytes()[..], b"{}"].concat()),
+            ("a rank that memory has no room for", file(&tensor("[4611686018427387904, 72]", 2304), 2304)),
+            ("widths whose product is none", file(&tensor("[18446744073709551615, 18446744073709551615]", 2304), 2304)),
+            ("more bytes than there are", file(&tensor("[8, 72]", 1 << 50), 2304)),
+            ("fewer bytes than its shape has", file(&tensor("[8, 72]", 2300), 2304)),
+            ("a shape of a thousand dimensions", file(&tensor(&format!("[{}1]", "1, ".repeat(999)), 4), 4)),
+            ("thousands of tensors of nothing", file(&many(20_000), 0)),
+            ("brackets without end", file(&"[".repeat(200_000), 0)),
+        ];
+        for (case, bytes) in cases {
+            std::fs::write(directory.join("adapter_model.safetensors"), bytes).unwrap();
+            let error = Adapter::load(&directory, &config, 16).expect_err(case).to_string();
+            assert!(error.starts_with("adapter_model.safetensors: ") && error.len() < 1000, "{case}: {error}");
+        }
+        // The same name twice: neither is chosen in silence.
+        let once = tensor("[8, 72]", 2304);
+        let header = format!("{}, {}", &once[..once.len() - 1], &once[1..]);
+        std::fs::write(directory.join("adapter_model.safetensors"), file(&header, 2304)).unwrap();
+        let error = Adapter::load(&directory, &config, 16).unwrap_err().to_string();
+        assert!(error.starts_with("adapter_model.safetensors: "), "{error}");
+    }
+
+    #[test]
+    fn is_a_module_under_two_names() {
+        let found = why("two-names", |files| {
+            let mut more = files.tensors[0].clone();
+            more.name = more.name.replace("model.model.layers", "model.model.language_model.layers");
+            files.tensors.push(more);
+        });
+        assert!(found.contains("this model has no place for") && found.contains("language_model.layers.0"), "{found}");
+    }
+
+    #[test]
+    fn are_numbers_that_are_none_in_bf16() {
+        for number in [f32::INFINITY, -f32::INFINITY, f32::MAX, -3.4e38] {
+            let found = why(&format!("{number}"), |files| files.tensors[1].numbers[7] = number);
+            assert!(found.contains("NaN or infinite weights"), "{number}: {found}");
+        }
+        let scaled = why("scaled", |files| {
+            files.config.insert("lora_alpha".to_string(), json!(1e6));
+            files.tensors[1].numbers[7] = 1e35;
+        });
+        assert!(scaled.contains("NaN or infinite weights"), "{scaled}");
+        let place = Place::new("refused-largest");
+        let config = config_of(&committed("llama3"));
+        let mut files = adapter(&config, 1, 8, 8.0, &["q_proj"]);
+        files.tensors[1].numbers[7] = 3.38e38;
+        assert!(Adapter::load(&place.with("adapter", &files), &config, 16).is_ok(), "the largest that there are");
+    }
+
+    #[test]
+    fn are_configurations_without_end() {
+        let nested = format!("{{\"peft_type\": \"LORA\", \"r\": 8, \"rank_pattern\": {}", "{\"a\": ".repeat(100_000));
+        let long = format!("{{\"peft_type\": \"LORA\", \"x\": \"{}\"}}", "x".repeat(1 << 20));
+        let place = Place::new("refused-endless");
+        let config = config_of(&committed("llama3"));
+        let directory = place.with("adapter", &adapter(&config, 1, 8, 16.0, &["q_proj"]));
+        for (case, text) in [("nested", nested), ("long", long)] {
+            std::fs::write(directory.join("adapter_config.json"), text).unwrap();
+            let error = Adapter::load(&directory, &config, 16).expect_err(case).to_string();
+            assert!(error.starts_with("adapter_config.json: ") && error.len() < 1000, "{case}: {error}");
+        }
+        // Thousands of patterns are looked through, none of which names a module here.
+        let mut files = adapter(&config, 1, 8, 16.0, &["q_proj"]);
+        let patterns: Map<String, Value> = (0..20_000).map(|index| (format!("x{index}.q_proj"), json!(3))).collect();
+        files.config.insert("rank_pattern".to_string(), Value::Object(patterns));
+        let found = Adapter::load(&place.with("patterns", &files), &config, 16).unwrap();
+        assert_eq!(found.rank(), 8);
+    }
+
+    /// Nobody waits for a pipe's other end, or reads a device for ever.
+    #[test]
+    fn is_what_is_no_file() {
+        let place = Place::new("refused-no-file");
+        let config = config_of(&committed("llama3"));
+        let files = adapter(&config, 1, 8, 16.0, &["q_proj"]);
+        let load = |directory: &Path| Adapter::load(directory, &config, 16).unwrap_err().to_string();
+        for device in ["/dev/zero", "/dev/null"] {
+            let found = load(Path::new(device));
+            assert!(found.contains(device), "{device}: {found}");
+        }
+        let pipe = |path: &Path| {
+            assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+        };
+        pipe(&place.0.join("pipe"));
+        assert!(load(&place.0.join("pipe")).contains("pipe"));
+        for name in ["adapter_config.json", "adapter_model.safetensors"] {
+            let directory = place.with(name, &files);
+            let path = directory.join(name);
+            let replace: [(&str, &dyn Fn()); 3] = [
+                ("a pipe", &|| pipe(&path)),
+                ("a directory", &|| std::fs::create_dir(&path).unwrap()),
+                ("a device", &|| std::os::unix::fs::symlink("/dev/zero", &path).unwrap()),
+            ];
+            for (what, put) in replace {
+                let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path)); // what was there before
+                put();
+                let found = load(&directory);
+                assert!(found.contains(name) && found.len() < 1000, "{name} is {what}: {found}");
+            }
+        }
     }
 
     #[test]
