@@ -27,11 +27,14 @@ impl Kept {
         Some(grammar)
     }
 
-    /// Keeps it, and lets go of those that were not asked for in the longest time: of itself, if it is larger than all that is
-    /// kept.
+    /// Keeps it, and lets go of those that were not asked for in the longest time. One that is larger than all that is
+    /// kept is not, and costs nobody else's.
     pub(crate) fn add(&mut self, rule: &Rule, grammar: &Grammar, bytes: usize) {
         // With the rule itself, as it was asked.
         let bytes = bytes + rule.bytes();
+        if bytes > MOST_BYTES {
+            return;
+        }
         self.entries.push_front((rule.clone(), grammar.clone(), bytes));
         self.bytes += bytes;
         while self.bytes > MOST_BYTES {
@@ -46,8 +49,8 @@ impl Kept {
     }
 }
 
-/// About so many bytes a compiled grammar takes: one to three times what it does, as far as an allocator was asked. What its
-/// lexer counts itself, nodes of expressions, lexemes, and the symbols of its rules.
+/// About so many bytes a compiled grammar takes: one to three times what it does, as far as an allocator was asked.
+/// What its lexer counts itself, nodes of expressions, lexemes, and the symbols of its rules.
 pub(crate) fn bytes_of(parser: &TokenParser) -> usize {
     let lexer = parser.parser.lexer_stats();
     let grammar = parser.parser.grammar();

@@ -54,8 +54,8 @@ fn line(text: &str) -> usize {
     text.find('\n').unwrap_or(text.len())
 }
 
-/// Whether an alternative of a rule leads back to the rule in two places, or in one that may be repeated. Such a grammar may
-/// read a text in a number of ways that grows with its length.
+/// Whether an alternative of a rule leads back to the rule in two places, or in one that may be repeated. Such a
+/// grammar may read a text in a number of ways that grows with its length.
 pub(crate) fn branches(text: &str) -> bool {
     let alternatives = alternatives(text);
     let mut numbers = BTreeMap::new();
@@ -110,7 +110,8 @@ fn alternatives(text: &str) -> Vec<(&str, Vec<&str>)> {
     alternatives
 }
 
-/// What stands between the name of a rule and its body, if this is the beginning of one: attributes, a priority, a colon.
+/// What stands between the name of a rule and its body, if this is the beginning of one: attributes, a priority, a
+/// colon.
 fn head(behind: &[&str]) -> Option<usize> {
     let mut length = 0;
     if behind.first() == Some(&"[") {

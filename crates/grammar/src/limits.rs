@@ -30,9 +30,9 @@ const MAX_PROPERTY_PAIRS: usize = 500_000;
 /// `pattern`s of a schema that joins schemas: all that come to stand in one place are intersected.
 const MAX_JOINED_PATTERNS: usize = 12;
 
-/// What a mask may take of a step. A row of the parser is the ways in which a text may go on at one place; a way that is
-/// found is compared with those that the row has. So a mask's work is its ways, times those of a row, times how often
-/// the same way is found.
+/// What a mask may take of a step. A row of the parser is the ways in which a text may go on at one place; a way that
+/// is found is compared with those that the row has. So a mask's work is its ways, times those of a row, times how
+/// often the same way is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StepLimits {
     /// Ways of the row at the end of an answer.
@@ -41,14 +41,15 @@ pub(crate) struct StepLimits {
     pub(crate) mask_items: usize,
 }
 
-/// Where a way is found a few times at most: schemas, and grammars that go on in one place. An object with 249 properties
-/// that may all be absent has a row of a thousand; the widest schema of `tests/harm.rs` that is taken has masks of 5,500. The worst
-/// that was found (lists of 200 lengths within each other) takes 23 ms, and common ones some hundredths of one.
-const NARROW: StepLimits = StepLimits { place_items: 1000, mask_items: 6000 };
-/// Where a rule has itself in two places, a text may be cut in as many ways as it has places, and each is found again for
-/// each: with the limits of the others some took 1.4 s. With these the worst takes 4 ms; JSON and arithmetic as grammars
-/// take a fifth of them.
-const BRANCHING: StepLimits = StepLimits { place_items: 300, mask_items: 2500 };
+/// Where a way is found a few times at most: schemas, and grammars that go on in one place. An object with 249
+/// properties that may all be absent has a row of a thousand; the widest schema of `tests/harm.rs` that is taken has
+/// masks of 5,500. The worst that was found (lists of 200 lengths within each other) takes 23 ms, and common ones some
+/// hundredths of one.
+const FEW_READINGS: StepLimits = StepLimits { place_items: 1000, mask_items: 6000 };
+/// Where a rule has itself in two places, a text may be cut in as many ways as it has places, and each is found again
+/// for each: with the limits of the others some took 1.4 s. With these the worst takes 4 ms; JSON and arithmetic as
+/// grammars take a fifth of them.
+const MANY_READINGS: StepLimits = StepLimits { place_items: 300, mask_items: 2500 };
 
 impl StepLimits {
     /// Those of a rule; `lark`: what it is compiled as, if it is a grammar.
@@ -58,7 +59,7 @@ impl StepLimits {
             rule => matches!(rule, Rule::Lark(_) | Rule::Gbnf(_)),
         };
         let branches = is_grammar && grammars.iter().flatten().any(|lark| branches(lark));
-        if branches { BRANCHING } else { NARROW }
+        if branches { MANY_READINGS } else { FEW_READINGS }
     }
 }
 

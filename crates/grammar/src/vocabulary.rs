@@ -267,6 +267,11 @@ mod tests {
         let (count, _) = kept(&vocabulary);
         assert!(count < 40 && most >= 200, "{count} large ones, after {most} at most");
         assert!(vocabulary.kept.lock().unwrap().find(&small(1)).is_none(), "the oldest went");
+        // One that is larger than all of them drives nobody out.
+        let before = kept(&vocabulary);
+        let grammar = vocabulary.compile(&catalogue(39)).unwrap();
+        vocabulary.kept.lock().unwrap().add(&small(7), &grammar, MOST_BYTES);
+        assert_eq!(kept(&vocabulary), before);
     }
 
     #[test]

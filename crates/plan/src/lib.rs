@@ -36,7 +36,7 @@ pub use gain::Gain;
 pub use memory::Memory;
 pub use named::NamedModel;
 pub use question::{
-    FORMAT, HERE, Here, Is, Loaded, PARAMETERS, Parameter, Problem, Question, WhichMachine, is_here, presets,
+    HERE, Here, Loaded, PARAMETERS, Parameter, ParameterKind, Problem, Question, WhichMachine, is_here, presets,
 };
 pub use speculation::{Guessing, SpeculationPlan};
 

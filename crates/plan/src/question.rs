@@ -11,6 +11,7 @@ use roofline::{Basis, Demands, Machine, ModelShape, ROWS_HERE};
 use scheduler::CostModel;
 use serde_json::{Value, json};
 
+use self::ParameterKind::{Chance, Text, Whole, Word};
 use crate::cost::cost;
 use crate::units::{quantity, requests_per_second};
 use crate::{Ask, Deployment, Guessing, NamedModel, Users};
@@ -131,12 +132,12 @@ pub struct Parameter {
     /// What it says, in a line.
     pub about: &'static str,
     /// What its value is.
-    pub is: Is,
+    pub kind: ParameterKind,
 }
 
 /// What a parameter's value is.
 #[derive(Clone, Copy, Debug)]
-pub enum Is {
+pub enum ParameterKind {
     /// A whole number from 1.
     Whole,
     /// A number above 0 and below 1.
@@ -147,34 +148,31 @@ pub enum Is {
     Text,
 }
 
-const fn parameter(name: &'static str, is: Is, about: &'static str) -> Parameter {
-    Parameter { name, about, is }
+const fn parameter(name: &'static str, kind: ParameterKind, about: &'static str) -> Parameter {
+    Parameter { name, about, kind }
 }
 
-/// The last of them: how the answer is written, which is the caller's to read.
-pub const FORMAT: Parameter = parameter("format", Is::Word(&["json", "svg"]), "numbers, or a picture");
-
-/// Parameters of a URL.
+/// Parameters of a URL. The last says how the answer is written, which is the caller's to read.
 pub const PARAMETERS: [Parameter; 19] = [
-    parameter("model", Is::Text, "a model by name, a number of parameters such as 7b, or here: the one that is served"),
-    parameter("machine", Is::Text, "a machine by name, or here"),
-    parameter("machines", Is::Whole, "so many of it, taken as one"),
-    parameter("flops", Is::Text, "operations per second in place of a machine's name, such as 312T"),
-    parameter("bandwidth", Is::Text, "bytes per second beside them, such as 2T"),
-    parameter("memory", Is::Text, "bytes beside them, such as 80G"),
-    parameter("weights", Is::Word(&WEIGHTS), "precision of the weights"),
-    parameter("kv", Is::Word(&KV_DTYPES), "precision of keys and values"),
-    parameter("rows", Is::Whole, "rows of a pass over a prompt"),
-    parameter("prompt", Is::Whole, "tokens of a prompt"),
-    parameter("thinking", Is::Whole, "tokens that are thought before the response"),
-    parameter("response", Is::Whole, "tokens of a response"),
-    parameter("batch", Is::Whole, "answers that are written side by side"),
-    parameter("users", Is::Whole, "people who share machines"),
-    parameter("rate", Is::Text, "requests of each of them in a time, such as 2/min"),
-    parameter("tpot", Is::Text, "most milliseconds from token to token that they take"),
-    parameter("acceptance", Is::Chance, "the chance that a guess at a next token holds"),
-    parameter("draft", Is::Text, "the model that guesses, by name or number of parameters"),
-    FORMAT,
+    parameter("model", Text, "a model by name, a number of parameters such as 7b, or here: the one that is served"),
+    parameter("machine", Text, "a machine by name, or here"),
+    parameter("machines", Whole, "so many of it, taken as one"),
+    parameter("flops", Text, "operations per second in place of a machine's name, such as 312T"),
+    parameter("bandwidth", Text, "bytes per second beside them, such as 2T"),
+    parameter("memory", Text, "bytes beside them, such as 80G"),
+    parameter("weights", Word(&WEIGHTS), "precision of the weights"),
+    parameter("kv", Word(&KV_DTYPES), "precision of keys and values"),
+    parameter("rows", Whole, "rows of a pass over a prompt"),
+    parameter("prompt", Whole, "tokens of a prompt"),
+    parameter("thinking", Whole, "tokens that are thought before the response"),
+    parameter("response", Whole, "tokens of a response"),
+    parameter("batch", Whole, "answers that are written side by side"),
+    parameter("users", Whole, "people who share machines"),
+    parameter("rate", Text, "requests of each of them in a time, such as 2/min"),
+    parameter("tpot", Text, "most milliseconds from token to token that they take"),
+    parameter("acceptance", Chance, "the chance that a guess at a next token holds"),
+    parameter("draft", Text, "the model that guesses, by name or number of parameters"),
+    parameter("format", Word(&["json", "svg"]), "numbers, or a picture"),
 ];
 
 /// Precisions of weights; the first two are the same.

@@ -6,8 +6,8 @@
 //! Stream of Output  <---- tokens, ends, Done -------------+  when it is over
 //! ```
 //! A round's requests are planned in one step where there is room. The blocks that beams share are found in the prefix
-//! cache; it knows full blocks, so each beam computes what is behind its last full block once more. To the scheduler each is a
-//! request like any other, of the same tenant and class.
+//! cache; it knows full blocks, so each beam computes what is behind its last full block once more. To the scheduler
+//! each is a request like any other, of the same tenant and class.
 
 mod search;
 
@@ -27,8 +27,8 @@ use crate::{FinishReason, SubmitError};
 
 pub use self::search::BeamParams;
 
-/// A beam search under way. As many answers come as the request asks for, best first, all at its end; its width is their
-/// number.
+/// A beam search under way. As many answers come as the request asks for, best first, all at its end; its width is
+/// their number.
 pub struct BeamSearch {
     engine: Arc<dyn Observe>,
     request: ValidatedRequest,
@@ -42,8 +42,8 @@ pub struct BeamSearch {
 }
 
 impl BeamSearch {
-    /// Submits the first round. The stream is that of the answers; it has the name of the first round's request. Nothing
-    /// comes of it until [`BeamSearch::run`] is over.
+    /// Submits the first round. The stream is that of the answers; it has the name of the first round's request.
+    /// Nothing comes of it until [`BeamSearch::run`] is over.
     pub fn begin(
         engine: Arc<dyn Observe>,
         request: ValidatedRequest,

@@ -6,10 +6,10 @@
 //! B  sum -1.3            z -0.1   x    -2.5   ...                B z  -1.4 --+--> the next beams
 //!                                                                A </s> -----> complete, scored, among the best kept
 //! ```
-//! A sum is of log probabilities, in doubles. Beams are ranked by their sums; of equal ones the lower token comes first,
-//! then the better beam. What is complete is ranked by its score, `sum / length ^ penalty`, where the length is that of
-//! prompt and answer without the token that ended it; of equal ones the one that was complete first. (transformers counts
-//! the answer alone, and the end with it.)
+//! A sum is of log probabilities, in doubles. Beams are ranked by their sums; of equal ones the lower token comes
+//! first, then the better beam. What is complete is ranked by its score, `sum / length ^ penalty`, where the length is
+//! that of prompt and answer without the token that ended it; of equal ones the one that was complete first.
+//! (transformers counts the answer alone, and the end with it.)
 
 use scheduler::{FinishReason, TokenId};
 
@@ -55,8 +55,8 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// How many of the likeliest tokens behind a beam are looked at: twice the width, as in vLLM and transformers, and so
-    /// many that the stop tokens among them leave enough.
+    /// How many of the likeliest tokens behind a beam are looked at: twice the width, as in vLLM and transformers, and
+    /// so many that the stop tokens among them leave enough.
     fn candidates(&self) -> usize {
         (2 * self.width).max(self.width + self.stop_token_ids.len())
     }

@@ -10,8 +10,8 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::params::Delivery;
 
-/// Most beams: a round looks at twice as many candidates for each, which takes 64 of them about a millisecond, on a thread
-/// that serves others' connections too.
+/// Most beams: a round looks at twice as many candidates for each, which takes 64 of them about a millisecond, on a
+/// thread that serves others' connections too.
 const MAX_BEAMS: i64 = 64;
 /// What an exponent may be: beyond it every score of a long answer is 0 or without bound.
 const LENGTH_PENALTIES: std::ops::RangeInclusive<f64> = -10.0..=10.0;
@@ -44,7 +44,8 @@ pub(crate) fn read(fields: &mut Fields) -> Result<Option<BeamParams>, ApiError> 
     Ok(Some(BeamParams { length_penalty, early_stopping: early_stopping.unwrap_or(false) }))
 }
 
-/// What the rest of the request says that a beam search has no answer to; and what changes nothing in it becomes a hint.
+/// What the rest of the request says that a beam search has no answer to; and what changes nothing in it becomes a
+/// hint.
 pub(crate) fn check(raw: &mut RawRequest, delivery: &mut Delivery, model: &ModelInfo) -> Result<(), ApiError> {
     let changes = |value: Option<f64>, neutral: f64| value.is_some_and(|value| value != neutral);
     let tokens_only = "of a beam search tokens end the answers: say 'stop_token_ids'";

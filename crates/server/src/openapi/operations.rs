@@ -305,12 +305,12 @@ const fn planned<const COUNT: usize>(first: usize) -> [Parameter; COUNT] {
     let mut all = [const { parameter("", Kind::Text, "") }; COUNT];
     let mut at = 0;
     while at < COUNT {
-        let plan::Parameter { name, about, is } = plan::PARAMETERS[first + at];
-        let kind = match is {
-            plan::Is::Whole => Kind::Integer,
-            plan::Is::Chance => Kind::Number,
-            plan::Is::Word(words) => Kind::Word(words),
-            plan::Is::Text => Kind::Text,
+        let plan::Parameter { name, about, kind } = plan::PARAMETERS[first + at];
+        let kind = match kind {
+            plan::ParameterKind::Whole => Kind::Integer,
+            plan::ParameterKind::Chance => Kind::Number,
+            plan::ParameterKind::Word(words) => Kind::Word(words),
+            plan::ParameterKind::Text => Kind::Text,
         };
         all[at] = parameter(name, kind, about);
         at += 1;
