@@ -514,6 +514,7 @@ const OTHER_OPENS: &[(&str, &str)] = &[
     ("crates/kernels/src/limits/reading.rs", "asks the kernel: /sys"),
     ("crates/kernels/src/room.rs", "asks the kernel: /proc and control groups"),
     ("crates/kernels/src/threads/cpus.rs", "asks the kernel: /sys"),
+    ("crates/kernels/src/threads/nodes.rs", "asks the kernel: /sys"),
     ("crates/kernels/src/threads/steal.rs", "asks the kernel: /proc"),
     ("crates/server/src/listen.rs", "asks the kernel: /proc"),
     ("crates/server/src/stop.rs", "asks the kernel: /proc"),

@@ -25,7 +25,7 @@ use crate::{BlockId, Nanos, RequestId, Scheduler, SeqId, Step};
 
 /// A finished answer whose blocks are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptAnswer {
     /// Whose answer.
     pub request: RequestId,
     /// Which.
@@ -101,7 +101,7 @@ impl Scheduler {
     }
 
     /// What is kept, the longest kept first.
-    pub fn kept(&self) -> impl Iterator<Item = &Kept> {
+    pub fn kept(&self) -> impl Iterator<Item = &KeptAnswer> {
         self.state.kept.iter()
     }
 
@@ -174,7 +174,7 @@ impl State {
         if !blocks.is_empty() {
             blocks.iter().for_each(|&block| self.pool.keep(block));
             let until = Nanos(now.0.saturating_add(lease.0));
-            self.kept.push(Kept { request: seq.request.id, answer: seq.answer(), until, blocks });
+            self.kept.push(KeptAnswer { request: seq.request.id, answer: seq.answer(), until, blocks });
         }
     }
 

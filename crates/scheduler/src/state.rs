@@ -17,7 +17,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::fairness::Shares;
-use crate::keep::{BlockRead, Kept};
+use crate::keep::{BlockRead, KeptAnswer};
 use crate::kv::{BlockPool, ChainHasher, FullBlock, Hit, Place, blocks_for};
 use crate::queue::Queue;
 use crate::sequence::{Rank, Sequence, Sequences, Status};
@@ -56,7 +56,7 @@ pub(crate) struct State {
     /// Loads that have not ended.
     pub(crate) loads: Vec<BlockLoad>,
     /// Finished answers whose blocks are kept, in the order of their ends.
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) kept: Vec<KeptAnswer>,
     /// Blocks that are being read from outside.
     pub(crate) reads: Vec<BlockRead>,
     pub(crate) prefix_stats: PrefixStats,

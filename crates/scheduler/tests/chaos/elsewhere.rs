@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use scheduler::{
-    AdmitError, BlockRead, Event, Kept, KeptEnd, Nanos, NotAdopted, Request, RequestId, Sequence, Step, TokenId,
+    AdmitError, BlockRead, Event, KeptAnswer, KeptEnd, Nanos, NotAdopted, Request, RequestId, Sequence, Step, TokenId,
 };
 
 use crate::model::{Rng, block_of};
@@ -396,7 +396,7 @@ impl Chaos {
     /// I12, I19: what is expected is that and nothing else. I36: what is kept is what was asked for.
     pub(crate) fn check_elsewhere(&self) {
         let seen = self.scheduler.kept().map(|kept| {
-            let Kept { request, answer, until, .. } = *kept;
+            let KeptAnswer { request, answer, until, .. } = *kept;
             KeptSeen { request, answer, until, blocks: kept.blocks.len() }
         });
         assert_eq!(seen.collect::<Vec<_>>(), self.kept, "I36: what is kept");
