@@ -220,9 +220,10 @@ mod tests {
     fn a_thread_runs_where_its_columns_lie() {
         let machine = machine(&[2, 6]);
         let (nodes, cpus) = Nodes::place(NodeChoice::AsFound, &machine, 8);
-        for thread in 0..8 {
+        assert_eq!(cpus.len(), 8);
+        for (thread, cpu) in cpus.iter().enumerate() {
             let node = nodes.of_thread(thread);
-            assert!(machine[node].cpus.contains(&cpus[thread]), "thread {thread} of node {node} on {}", cpus[thread]);
+            assert!(machine[node].cpus.contains(cpu), "thread {thread} of node {node} on {cpu}");
             for count in [1, 2, 3, 7, 8, 38, 152] {
                 let (own, part) = (crate::threads::share(count, 8, thread), nodes.part(count, node));
                 assert!(own.is_empty() || part.start <= own.start && own.end <= part.end, "{own:?} in {part:?}");
