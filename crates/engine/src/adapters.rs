@@ -1,7 +1,7 @@
 //! Adapters that are loaded, by name: who may ask for one, and when its slot is free again.
 //!
 //! ```text
-//! load     a slot is taken ── files are read, here ── packed on the engine's thread, between two steps ── named
+//! load     a slot is taken ── files are read and packed, here ── taken in between two steps ── named
 //! door     name ──> Lease: held by the request to its end, whatever becomes of it
 //! unload   refused while anybody else holds the lease; the name goes first, then the matrices, then the slot is free
 //! ```
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use checkpoint::LoadError;
-use model::{Adapter, AdapterRoom, ModelConfig};
+use model::{Adapter, AdapterPacker, AdapterRoom, ModelConfig, PackedAdapter};
 
 /// Longest name in bytes.
 const MAX_NAME_BYTES: usize = 256;
@@ -151,6 +151,7 @@ struct Shelf {
 #[derive(Debug, Default)]
 pub struct Adapters {
     room: AdapterRoom,
+    packer: Option<AdapterPacker>,
     shelf: Mutex<Shelf>,
 }
 
@@ -161,9 +162,9 @@ pub(crate) struct Reserved {
 }
 
 impl Adapters {
-    pub(crate) fn new(room: AdapterRoom) -> Adapters {
+    pub(crate) fn new(room: AdapterRoom, packer: Option<AdapterPacker>) -> Adapters {
         let free = (0..room.slots as u32).rev().collect();
-        Adapters { room, shelf: Mutex::new(Shelf { free, ..Shelf::default() }) }
+        Adapters { room, packer, shelf: Mutex::new(Shelf { free, ..Shelf::default() }) }
     }
 
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
@@ -217,6 +218,12 @@ impl Adapters {
     /// Reads the files for a slot that was taken.
     pub(crate) fn read(&self, name: &str, path: &Path, config: &ModelConfig) -> Result<Adapter, AdapterError> {
         Adapter::load(path, config, self.room.max_rank).map_err(|error| failed(name, path, error))
+    }
+
+    /// Brings it into the backend's layout.
+    pub(crate) fn pack(&self, name: &str, path: &Path, adapter: &Adapter) -> Result<PackedAdapter, AdapterError> {
+        let packer = self.packer.as_ref().ok_or(AdapterError::NoRoom)?;
+        packer.pack(adapter).map_err(|error| failed(name, path, error))
     }
 
     /// The adapter is in its slot: requests may ask for it.

@@ -1,13 +1,16 @@
 //! What other threads ask of the engine's thread.
 
 use checkpoint::LoadError;
-use model::Adapter;
+use model::PackedAdapter;
 use scheduler::RequestId;
 use tokio::sync::oneshot;
 
 use crate::core::Arrived;
 use crate::door::ValidatedRequest;
 use crate::output::Outlet;
+
+/// What was in a slot.
+pub(crate) type Placed = Result<Option<PackedAdapter>, LoadError>;
 
 /// What other threads ask of the engine's.
 pub(crate) enum Command {
@@ -17,8 +20,8 @@ pub(crate) enum Command {
     Cancel(RequestId),
     /// Make no step, one step, or as many as there are; the answer says whether the engine is held from now on.
     Hold(Hold, Option<oneshot::Sender<bool>>),
-    /// Put an adapter into a slot, or empty it.
-    Adapter { slot: u32, adapter: Option<Box<Adapter>>, told: oneshot::Sender<Result<(), LoadError>> },
+    /// Put an adapter into a slot, or empty it; whoever asked gets what was there.
+    Adapter { slot: u32, adapter: Option<PackedAdapter>, told: oneshot::Sender<Placed> },
     /// Somebody began to watch.
     Show,
     /// End every request with an error and leave.

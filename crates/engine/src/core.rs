@@ -15,10 +15,10 @@ mod show;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use checkpoint::LoadError;
+use crate::command::Placed;
 use grammar::Constraint;
 use model::sampler::{History, Sampler};
-use model::{Adapter, Forward};
+use model::{Forward, PackedAdapter};
 use scheduler::{
     AdmitError, CostModel, Event, Nanos, Offer, Preempted, Request, RequestId, Scheduler, Step, StepOutput, StepRecord,
     Stolen, TokenId,
@@ -301,8 +301,8 @@ impl EngineCore {
     }
 
     /// Puts an adapter into a slot that no open request names, or empties it.
-    pub(crate) fn set_adapter(&mut self, slot: u32, adapter: Option<&Adapter>) -> Result<(), LoadError> {
-        self.forward.set_adapter(slot as usize, adapter)
+    pub(crate) fn put_adapter(&mut self, slot: u32, adapter: Option<PackedAdapter>) -> Placed {
+        self.forward.put_adapter(slot as usize, adapter)
     }
 
     /// Computes a little of a spot check: for when there is nothing else to do. False: there is none.

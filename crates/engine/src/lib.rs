@@ -64,8 +64,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use checkpoint::LoadError;
-use model::{Adapter, GenerationDefaults, ModelConfig};
+use model::{GenerationDefaults, ModelConfig, PackedAdapter};
 use roofline::Demands;
 use scheduler::promise::{Admission, AnswerLimits};
 use scheduler::{CostModel, IncomingRequest, Limits, Nanos, Promise, PromiseKind, StepRecord, Targets, TokenId};
@@ -112,7 +111,7 @@ pub use work::PhaseWork;
 
 use crate::adapters::Use;
 use crate::clock::Clock;
-use crate::command::{Command, Hold, Submitted};
+use crate::command::{Command, Hold, Placed, Submitted};
 use crate::core::Arrived;
 use crate::journal::Log;
 use crate::keeper::LiveTargets;
@@ -535,17 +534,17 @@ impl Engine {
         self.0.clock.held()
     }
 
-    /// Loads an adapter from a directory: requests may ask for it when this returns. Blocks while files are read; the
-    /// engine's thread packs it between two steps.
+    /// Loads an adapter from a directory: requests may ask for it when this returns. Blocks while files are read
+    /// and packed, here; the engine's thread takes it in between two steps.
     pub fn load_adapter(&self, name: &str, path: &Path) -> Result<(), AdapterError> {
         let model = &self.0.model;
         let reserved = model.adapters.reserve(name)?;
         let put = || {
-            let adapter = Box::new(model.adapters.read(name, path, &model.config)?);
-            let (rank, digest) = (adapter.rank(), adapters::digest(&adapter));
-            let placed = self.set_adapter(reserved.slot, Some(adapter))?;
+            let adapter = model.adapters.read(name, path, &model.config)?;
+            let packed = model.adapters.pack(name, path, &adapter)?;
+            let placed = self.put_adapter(reserved.slot, Some(packed))?;
             placed.map_err(|error| adapters::failed(name, path, error))?;
-            Ok((rank, digest))
+            Ok((adapter.rank(), adapters::digest(&adapter)))
         };
         match put() {
             Ok((rank, digest)) => model.adapters.fill(reserved, path, rank, digest),
@@ -562,14 +561,14 @@ impl Engine {
     pub fn unload_adapter(&self, name: &str) -> Result<(), AdapterError> {
         let adapters = &self.0.model.adapters;
         let reserved = adapters.withdraw(name)?;
-        let emptied = self.set_adapter(reserved.slot, None);
+        let emptied = self.put_adapter(reserved.slot, None);
         adapters.give_back(reserved);
         tracing::info!(name, "an adapter is unloaded");
         emptied.map(drop)
     }
 
     /// Has the engine's thread fill or empty a slot, and waits for it.
-    fn set_adapter(&self, slot: u32, adapter: Option<Box<Adapter>>) -> Result<Result<(), LoadError>, AdapterError> {
+    fn put_adapter(&self, slot: u32, adapter: Option<PackedAdapter>) -> Result<Placed, AdapterError> {
         let (told, answer) = oneshot::channel();
         let command = Command::Adapter { slot, adapter, told };
         self.0.commands.send(command).map_err(|_| AdapterError::Stopped)?;

@@ -475,11 +475,11 @@ fn load_adapters(
     options: &EngineOptions,
     config: &ModelConfig,
 ) -> Result<Adapters, AdapterError> {
-    let adapters = Adapters::new(options.adapter_room);
+    let adapters = Adapters::new(options.adapter_room, forward.adapter_packer());
     for (name, path) in &options.adapters {
         let reserved = adapters.reserve(name)?;
         let adapter = adapters.read(name, path, config)?;
-        let placed = forward.set_adapter(reserved.slot as usize, Some(&adapter));
+        let placed = forward.put_adapter(reserved.slot as usize, Some(adapters.pack(name, path, &adapter)?));
         placed.map_err(|error| adapters::failed(name, path, error))?;
         adapters.fill(reserved, path, adapter.rank(), adapters::digest(&adapter));
     }

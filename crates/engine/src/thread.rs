@@ -187,7 +187,7 @@ impl Driver {
             Command::Adapter { slot, adapter, told } => {
                 self.guard(|core, _| {
                     // Who asked may have left.
-                    let _ = told.send(core.set_adapter(slot, adapter.as_deref()));
+                    let _ = told.send(core.put_adapter(slot, adapter));
                 });
             }
             // What there is to see is shown before the thread sleeps.

@@ -131,8 +131,8 @@ pub trait Device: Send + Sync + 'static {
         rows: &BlockSource<'_>,
     ) -> Result<Self::Matrix, OutOfMemory>;
 
-    /// Packs low-rank matrices, see [`LowRank::pack`](crate::LowRank::pack). On the calling thread, which need not be the
-    /// one that computes.
+    /// Packs low-rank matrices, see [`LowRank::pack`](crate::LowRank::pack): on the calling thread, which need not be
+    /// the one that computes.
     fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<Self::LowRank, OutOfMemory>;
 
     /// The bytes of a packed matrix as they lie in memory; see [`PackedMatrix::image`](crate::PackedMatrix::image).

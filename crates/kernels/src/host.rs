@@ -23,8 +23,8 @@ pub trait HostBackend: Device {
     /// `y = x w^T + bias` for each row of `x` `[rows, in_features]`; `y` `[rows, out_features]`, see [`Out`].
     fn linear(&self, x: &[f32], w: &Self::Matrix, bias: Option<&[f32]>, out: Out<'_>);
 
-    /// `out[row] += B (A x[row])` for the rows of each group, see [`low_rank`](crate::low_rank). Rows of `x` and `out` lie
-    /// one behind the other, as wide as the shapes say, which are of the same widths; no row is in two groups.
+    /// `out[row] += B (A x[row])` for the rows of each group, see [`low_rank`](crate::low_rank). Rows of `x` and `out`
+    /// lie one behind the other, as wide as the shapes say, which are of the same widths; no row is in two groups.
     fn add_low_rank<'a>(
         &self,
         x: &[f32],

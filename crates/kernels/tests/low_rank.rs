@@ -45,8 +45,8 @@ fn every_rank_and_shape_has_the_bits_of_two_products() {
 
 #[test]
 fn parts_of_fused_projections_meet_what_is_theirs() {
-    // Ranks of which a part begins within a pair, or within a step of 32, or behind some; parts that end within a strip;
-    // gate and up in turns, up to an end where both are in one strip.
+    // Ranks of which a part begins within a pair, or within a step of 32, or behind some; parts that end within a
+    // strip; gate and up in turns, up to an end where both are in one strip.
     let implementations = implementations();
     for (seed, ranks) in [[16, 16, 16], [1, 2, 3], [33, 8, 40], [15, 64, 5], [31, 31, 31]].into_iter().enumerate() {
         let random = &mut Random::new(100 + seed as u64);

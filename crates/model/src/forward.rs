@@ -8,7 +8,7 @@
 //! [`load`] does everything that can fail: it reads and checks the files, settles the longest sequence, and takes all
 //! memory. After it a pass cannot fail and allocates nothing.
 
-use crate::adapter::{Adapter, AdapterRoom, Packed};
+use crate::adapter::{Adapter, AdapterPacker, AdapterRoom, Packed, PackedAdapter};
 use crate::batch::Batch;
 use crate::config::ModelConfig;
 use crate::tensors::Tensors;
@@ -126,12 +126,28 @@ pub trait Forward: Send {
         panic!("this model shows no hidden rows");
     }
 
-    /// Puts an adapter into a slot, in place of what was there, or empties it. Passes that name the slot
-    /// ([`Span::adapter`](crate::Span::adapter)) come after that; none that was launched and not waited for names it.
-    ///
-    /// Cost: packing its matrices. Fails where memory ends, or there is no such slot ([`LoadOptions::adapters`]).
-    fn set_adapter(&mut self, slot: usize, _adapter: Option<&Adapter>) -> Result<(), LoadError> {
+    /// What packs adapters for this model, for other threads to keep. `None`: it has no room for any.
+    fn adapter_packer(&self) -> Option<AdapterPacker> {
+        None
+    }
+
+    /// Puts an adapter into a slot, or empties it; returns what was there, whose memory is not given back here. Passes
+    /// that name the slot ([`Span::adapter`](crate::Span::adapter)) come after that; none that was launched and not
+    /// waited for names it. Costs nothing. Fails where there is no such slot ([`LoadOptions::adapters`]).
+    fn put_adapter(
+        &mut self,
+        slot: usize,
+        _adapter: Option<PackedAdapter>,
+    ) -> Result<Option<PackedAdapter>, LoadError> {
         Err(no_slot(slot, 0))
+    }
+
+    /// The same in one, on this thread: what was there goes first, so that there need be memory for one. Fails where
+    /// memory ends, too.
+    fn set_adapter(&mut self, slot: usize, adapter: Option<&Adapter>) -> Result<(), LoadError> {
+        drop(self.put_adapter(slot, None)?);
+        let packed = adapter.zip(self.adapter_packer()).map(|(adapter, packer)| packer.pack(adapter)).transpose()?;
+        self.put_adapter(slot, packed).map(drop)
     }
 
     /// All in one: `logits` is `[batch.logit_rows.len(), vocab_size]`.
@@ -622,13 +638,14 @@ impl<B: Backend> Forward for Runner<B> {
         backend.read(normed, 0..count, hidden, out);
     }
 
-    fn set_adapter(&mut self, slot: usize, adapter: Option<&Adapter>) -> Result<(), LoadError> {
+    fn adapter_packer(&self) -> Option<AdapterPacker> {
+        (!self.adapters.is_empty()).then(|| AdapterPacker::new(self.backend.clone(), self.config.clone()))
+    }
+
+    fn put_adapter(&mut self, slot: usize, adapter: Option<PackedAdapter>) -> Result<Option<PackedAdapter>, LoadError> {
         let slots = self.adapters.len();
         let Some(place) = self.adapters.get_mut(slot) else { return Err(no_slot(slot, slots)) };
-        // What was there goes first: there is memory for one.
-        *place = None;
-        *place = adapter.map(|adapter| Packed::of(&*self.backend, &self.config, adapter)).transpose()?;
-        Ok(())
+        Ok(std::mem::replace(place, adapter.map(PackedAdapter::into_packed)).map(PackedAdapter::new))
     }
 
     fn adopt_thread(&self) {

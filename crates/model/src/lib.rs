@@ -20,7 +20,7 @@ pub mod sampler;
 mod tensors;
 mod transformer;
 
-pub use adapter::{Adapter, AdapterRoom};
+pub use adapter::{Adapter, AdapterPacker, AdapterRoom, PackedAdapter};
 pub use batch::{Batch, Span};
 pub use config::{Family, GenerationBase, GenerationDefaults, GenerationSettings, ModelConfig, SAMPLING_DEFAULTS};
 pub use forward::{Forward, KvBudget, LoadOptions, Logits, Progress, Runner, Ticket, load, load_beside};

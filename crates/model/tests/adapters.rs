@@ -191,8 +191,8 @@ mod merged {
     }
 }
 
-/// Adapters that peft wrote, against the logits that it gives through them (`oracle/adapters.py`): to float32's rounding
-/// where nothing else rounds, every row with the same best token; and in bf16 as near as bf16 products are.
+/// Adapters that peft wrote, against the logits that it gives through them (`oracle/adapters.py`): to float32's
+/// rounding where nothing else rounds, every row with the same best token; and in bf16 as near as bf16 products are.
 #[test]
 fn every_row_agrees_with_peft() {
     fn rows<B: Backend>(
@@ -371,6 +371,32 @@ mod bits {
         let ticket = model.launch(&batch);
         assert_eq!(waits.load(Ordering::Relaxed), before, "the pass is asked for, and nobody waits");
         model.wait(ticket);
+    }
+
+    #[test]
+    fn are_those_of_an_adapter_that_was_packed_on_another_thread() {
+        let precision = (WeightClass::Int8, KvDtype::Bf16, Arithmetic::Pairs);
+        let place = Place::new("bits-packed");
+        let case = Case::of("llama3", precision, &place);
+        let files = committed("llama3");
+        let mut model = load_with_room(cpu_of(None, 1, precision.2), &files, precision.0, precision.1);
+        let packer = model.adapter_packer().expect("there is room");
+        let adapters = &case.adapters;
+        let packed = std::thread::scope(|threads| {
+            let packer = &packer;
+            let packing = [0, 1].map(|index| threads.spawn(move || packer.pack(&adapters[index]).unwrap()));
+            packing.map(|thread| thread.join().unwrap())
+        });
+        let [first, second] = packed;
+        assert!(model.put_adapter(1, Some(first)).unwrap().is_none(), "the slot was empty");
+        assert!(alone(&mut model, &case.prompts[1], Some(1)) == case.expected[1]);
+        // What was in the slot comes back, and is as good in another.
+        let first = model.put_adapter(1, Some(second)).unwrap();
+        model.put_adapter(0, first).unwrap();
+        assert!(alone(&mut model, &case.prompts[1], Some(0)) == case.expected[1]);
+        assert!(alone(&mut model, &case.prompts[2], Some(1)) == case.expected[2]);
+        let plain = load_with_kv(cpu(None, 1), &files, precision.0, precision.1);
+        assert!(plain.adapter_packer().is_none(), "a model without room");
     }
 
     #[test]

@@ -12,8 +12,8 @@
 //! All rows of a step that go through some low-rank matrices are computed together, in two fork-joins.
 //!
 //! What a result is: `h` is the bf16 product of `A` and `x`, `d` that of `B` and `h`, each in the order of an
-//! [`Arithmetic`], over all of K; then `y + d`, rounded once. Where `B` has zeros nothing is computed, which is the same:
-//! the sum begins as +0 and is never -0, so a product with zero leaves it as it is, and where a step of tiles has
+//! [`Arithmetic`], over all of K; then `y + d`, rounded once. Where `B` has zeros nothing is computed, which is the
+//! same: the sum begins as +0 and is never -0, so a product with zero leaves it as it is, and where a step of tiles has
 //! nothing but zeros it adds +0. Steps are counted from the first of all inputs, not from the first that a strip reads.
 
 #[cfg(target_arch = "x86_64")]
@@ -180,8 +180,8 @@ impl LowRank {
 /// Rows that go through the same low-rank matrices: these, and the rows' numbers. No row is in two groups, nor twice.
 pub type Group<'a, L> = (&'a L, &'a [u32]);
 
-/// The definition: `out[row] += B (A x[row])` for the rows of each group. Rows of `x` and `out` lie one behind the other,
-/// as wide as the shapes say.
+/// The definition: `out[row] += B (A x[row])` for the rows of each group. Rows of `x` and `out` lie one behind the
+/// other, as wide as the shapes say.
 pub(crate) fn define<'a>(
     arithmetic: Arithmetic,
     x: &[f32],

@@ -22,6 +22,6 @@ mod packed;
 mod rows;
 
 pub use files::Adapter;
-pub use packed::{AdapterRoom, adapter_bytes};
+pub use packed::{AdapterPacker, AdapterRoom, PackedAdapter, adapter_bytes};
 pub(crate) use packed::{At, Module, Packed};
 pub(crate) use rows::RowLists;

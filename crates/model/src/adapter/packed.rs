@@ -7,7 +7,10 @@ use crate::transformer::{Pass, out_of_memory};
 use checkpoint::LoadError;
 use checkpoint::weights::RowOrder;
 use kernels::{Backend, LowRank, LowRankShape, LowRankSource};
+use std::any::Any;
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// How many adapters a runner has room for, and of which rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +88,49 @@ impl<B: Backend> Packed<B> {
 
     fn product(&self, layer: usize, module: Module) -> Option<&B::LowRank> {
         self.layers[layer][module as usize].as_ref()
+    }
+}
+
+/// An adapter in the layout of the backend of a model, which its [`AdapterPacker`] made.
+pub struct PackedAdapter(Box<dyn Any + Send + Sync>);
+
+impl PackedAdapter {
+    pub(crate) fn new<B: Backend>(packed: Packed<B>) -> PackedAdapter {
+        PackedAdapter(Box::new(packed))
+    }
+
+    /// Panics where another model's packer made it.
+    pub(crate) fn into_packed<B: Backend>(self) -> Packed<B> {
+        *self.0.downcast().expect("an adapter that was packed for this model")
+    }
+}
+
+impl fmt::Debug for PackedAdapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PackedAdapter")
+    }
+}
+
+/// Packs adapters for a model, on whichever thread asks.
+#[derive(Clone)]
+pub struct AdapterPacker(Arc<Pack>);
+
+type Pack = dyn Fn(&Adapter) -> Result<PackedAdapter, LoadError> + Send + Sync;
+
+impl AdapterPacker {
+    pub(crate) fn new<B: Backend>(backend: Arc<B>, config: ModelConfig) -> AdapterPacker {
+        AdapterPacker(Arc::new(move |adapter| Packed::of(&*backend, &config, adapter).map(PackedAdapter::new)))
+    }
+
+    /// Fails where memory ends. Cost: some nanoseconds a weight.
+    pub fn pack(&self, adapter: &Adapter) -> Result<PackedAdapter, LoadError> {
+        (self.0)(adapter)
+    }
+}
+
+impl fmt::Debug for AdapterPacker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdapterPacker")
     }
 }
 
