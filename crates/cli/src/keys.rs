@@ -8,6 +8,7 @@
 
 use std::path::Path;
 
+use engine::ClusterKey;
 use server::ApiKey;
 
 use crate::failure::Failure;
@@ -15,6 +16,8 @@ use crate::flags::ServeFlags;
 
 /// Most bytes of a key file: many thousand keys.
 const MAX_BYTES: u64 = 1 << 20;
+/// Fewest bytes of a cluster's secret.
+const LEAST_SECRET_BYTES: usize = 16;
 
 /// All keys; none at all: everybody may ask.
 pub(crate) fn of(flags: &ServeFlags) -> Result<Vec<ApiKey>, Failure> {
@@ -23,6 +26,20 @@ pub(crate) fn of(flags: &ServeFlags) -> Result<Vec<ApiKey>, Failure> {
         keys.extend(read(path)?);
     }
     Ok(keys)
+}
+
+/// What the workers of a cluster share: the file's bytes, without white space around them.
+pub(crate) fn of_cluster(path: &Path) -> Result<ClusterKey, Failure> {
+    let wrong = |problem: String| Failure::usage(format!("--cluster-key {}: {problem}", path.display()));
+    let text = files::read_text(path, MAX_BYTES).map_err(|error| wrong(error.to_string()))?;
+    let secret = text.trim().as_bytes();
+    if secret.len() < LEAST_SECRET_BYTES {
+        return Err(wrong(format!(
+            "{} bytes are easily guessed, {LEAST_SECRET_BYTES} or more are not: head -c 32 /dev/urandom | base64",
+            secret.len()
+        )));
+    }
+    Ok(ClusterKey::of(secret))
 }
 
 fn read(path: &Path) -> Result<Vec<ApiKey>, Failure> {

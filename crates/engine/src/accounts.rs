@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ledger::{Account, Ledger, News, Totals};
+use ledger::{Account, Ledger, News, Shares, Totals};
 use scheduler::{CostModel, FinishReason, Nanos, Request, RequestId, StepRecord};
 
 use crate::door::ServiceClass;
@@ -100,6 +100,16 @@ impl Accounts {
     pub(crate) fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(News<'_>)) {
         self.ledger.step(record, cost, news);
         self.take_late_costs();
+    }
+
+    /// A request's prompt is read elsewhere from now on.
+    pub(crate) fn leaves(&mut self, id: RequestId, now: Nanos) {
+        self.ledger.leaves(id, now);
+    }
+
+    /// It is back; `bill`: whose the time since was there.
+    pub(crate) fn comes(&mut self, id: RequestId, bill: &Shares, now: Nanos) {
+        self.ledger.comes(id, bill, now);
     }
 
     /// What requests that are over cost others, learned since: their timelines have it, their answers are sent.

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::core::Arrived;
 use crate::door::ValidatedRequest;
+use crate::handoff::{Giver, Moved};
 use crate::output::Outlet;
 
 /// What was in a slot.
@@ -22,6 +23,8 @@ pub(crate) enum Command {
     Hold(Hold, Option<oneshot::Sender<bool>>),
     /// Put an adapter into a slot, or empty it; whoever asked gets what was there.
     Adapter { slot: u32, adapter: Option<PackedAdapter>, told: oneshot::Sender<Placed> },
+    /// A prompt that another worker reads, or that is read for one.
+    Moved(Moved),
     /// Somebody began to watch.
     Show,
     /// End every request with an error and leave.
@@ -34,6 +37,8 @@ pub(crate) struct Submitted {
     pub(crate) request: Box<ValidatedRequest>,
     pub(crate) arrived: Arrived,
     pub(crate) outputs: Outlet,
+    /// Whoever the blocks of its prompt are for.
+    pub(crate) giver: Option<Giver>,
 }
 
 /// How somebody who looks at the engine holds it.

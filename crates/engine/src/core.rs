@@ -8,6 +8,7 @@
 mod compute;
 mod deliver;
 mod flight;
+mod handoff;
 mod machine;
 mod progress;
 mod show;
@@ -36,6 +37,7 @@ use crate::tiers::Tiers;
 use crate::verify::{Notes, SpotChecks};
 use crate::waiting::Ticket;
 use flight::Flight;
+use handoff::Handoffs;
 use machine::Machine;
 use progress::Heard;
 
@@ -139,6 +141,8 @@ pub(crate) struct EngineCore {
     receipts: Vec<Receipt>,
     failed: Vec<(RequestId, RequestError)>,
     overfull: Vec<RequestId>,
+    /// Prompts that are read for others, and by others.
+    handoffs: Handoffs,
 }
 
 impl EngineCore {
@@ -176,6 +180,7 @@ impl EngineCore {
             receipts: Vec::new(),
             failed: Vec::new(),
             overfull: Vec::new(),
+            handoffs: Handoffs::default(),
         }
     }
 
@@ -199,14 +204,16 @@ impl EngineCore {
             num_answers: validated.num_answers,
             stop: validated.stop.clone(),
             priority: validated.priority,
-            salt: validated.salt,
+            salt: self.handoffs.salt(&validated),
             use_prefix_cache: !validated.of_prompt.needs_all(),
             tenant: validated.tenant,
             targets: validated.targets,
             arrived: arrived.at,
         };
         let generated: Vec<_> = validated.generated.iter().map(Option::as_deref).collect();
+        let may_leave = self.handoffs.may_take(&validated);
         let admitted = match generated.is_empty() {
+            true if may_leave => self.scheduler.expect(request.clone()),
             true => self.scheduler.admit(request.clone()),
             false => self.scheduler.resume(request.clone(), &generated, now),
         };
@@ -239,6 +246,9 @@ impl EngineCore {
         let prompt_logprobs = Vec::new();
         let active = Active { request: validated, seed, outputs, answers, of_prompt, prompt_logprobs, ticket, heard };
         self.active.insert(id, active);
+        if may_leave {
+            self.ask_elsewhere(id, now);
+        }
         self.write();
         Ok(())
     }
@@ -272,6 +282,7 @@ impl EngineCore {
     pub(crate) fn cancel(&mut self, id: RequestId, now: Nanos) -> bool {
         let is_open = self.active.remove(&id).is_some();
         if is_open {
+            self.handoffs.ended(id);
             self.scheduler.abort(id);
             self.journal.take(Fact::Cancelled(id, now));
             self.write();
@@ -343,6 +354,7 @@ impl EngineCore {
         let measured = self.machine.ends(record.began_at, done, record.predicted, &*self.forward);
         self.output.stolen = stolen.unwrap_or(measured);
         self.complete(done);
+        self.give();
         true
     }
 
@@ -394,6 +406,7 @@ impl EngineCore {
     fn end_failed(&mut self, now: Nanos) {
         for (id, error) in std::mem::take(&mut self.failed) {
             if let Some(Active { outputs, ticket, .. }) = self.active.remove(&id) {
+                self.handoffs.ended(id);
                 self.journal.take(Fact::Failed(id, now));
                 drop(ticket);
                 outputs.send(Output::Failed(error));
@@ -411,6 +424,7 @@ impl EngineCore {
         };
         self.journal.write(gauges, self.scheduler.cost_model(), self.held, &mut self.receipts);
         for Receipt { request, usage, timings } in self.receipts.drain(..) {
+            self.handoffs.ended(request);
             if let Some(Active { outputs, ticket, .. }) = self.active.remove(&request) {
                 drop(ticket);
                 outputs.send(Output::Done { usage, timings });
@@ -498,6 +512,7 @@ impl EngineCore {
     }
 
     fn fail_all(&mut self, error: RequestError) {
+        self.handoffs.all_ended();
         for Active { outputs, ticket, .. } in std::mem::take(&mut self.active).into_values() {
             drop(ticket);
             outputs.send(Output::Failed(error));

@@ -7,6 +7,7 @@ use scheduler::{FinishReason, Nanos, PrefixStats, RequestId, StepRecord, SwapSta
 
 use crate::accounts::{Closed, Ending};
 use crate::door::ServiceClass;
+use crate::handoff::Handoffs;
 use crate::output::Timings;
 use crate::verify::SpotChecked;
 use crate::work::PhaseWork;
@@ -184,6 +185,8 @@ pub struct Stats {
     pub block_bytes: u64,
     /// Answers that were computed again.
     pub spot_checks: SpotChecked,
+    /// Prompts that other workers read, and that were read for them.
+    pub handoffs: Handoffs,
     pub prefix_queries: u64,
     pub prefix_hits: u64,
     pub finished_stop: u64,
@@ -279,6 +282,7 @@ impl Default for Stats {
             stolen_seconds: [0.0; 2],
             held_seconds: 0.0,
             spot_checks: SpotChecked::default(),
+            handoffs: Handoffs::default(),
             work: Default::default(),
             oldest_waiting_seconds: 0.0,
             owners: Totals::default(),

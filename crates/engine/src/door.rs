@@ -12,7 +12,7 @@ use std::time::Duration;
 use grammar::{Grammar, Rule, TokenRule};
 use model::sampler::SamplingParams;
 use model::{GenerationDefaults, ModelConfig};
-use scheduler::{Nanos, Priority, StopRules, Targets, TokenId};
+use scheduler::{Nanos, Priority, RequestId, StopRules, Targets, TokenId};
 use serde_json::{Map, Value};
 use text::chat_template::{ChatMessage, TemplateOptions};
 use text::detokenizer::{Detokenizer, StopStrings};
@@ -403,6 +403,36 @@ impl ValidatedRequest {
         request.targets = Targets { ttft: entry.ttft.map(Nanos), tpot: entry.tpot.map(Nanos) };
         (request.seed, request.salt, request.tenant) = (entry.seed, entry.salt, entry.tenant);
         Ok(request)
+    }
+
+    /// What another worker is to read of it: its prompt, and what the token behind that depends on.
+    pub(crate) fn to_hand_over(&self, seed: u64, salt: u64, id: RequestId, now: Nanos) -> AdmitEntry {
+        let stop = StopRules { max_tokens: 1, min_tokens: self.stop.min_tokens.min(1), ..self.stop.clone() };
+        let request = ValidatedRequest {
+            num_answers: 1,
+            stop,
+            seed: Some(seed),
+            salt,
+            targets: Targets { tpot: None, ..self.targets },
+            sampling: SamplingParams { logprobs: None, logprob_ids: Vec::new(), ..self.sampling.clone() },
+            ..self.clone()
+        };
+        AdmitEntry::of(id, request, now, now)
+    }
+
+    /// A request whose prompt is read for another worker.
+    pub(crate) fn handed_over(entry: &AdmitEntry, model: &ModelInfo) -> Result<ValidatedRequest, Rejection> {
+        let entry = AdmitEntry {
+            n: 1,
+            max_tokens: 1,
+            min_tokens: entry.min_tokens.min(1),
+            prompt_logprobs: None,
+            embed: false,
+            generated: Vec::new(),
+            ..entry.clone()
+        };
+        let request = ValidatedRequest::recorded(&entry, model)?;
+        Ok(ValidatedRequest { speculate: false, ..request })
     }
 
     /// The seed, which from now on is the caller's own or, where there is none, the one that `draw` gives.

@@ -18,7 +18,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ledger::News;
+use ledger::{News, Shares};
 use scheduler::{CostModel, FinishReason, Nanos, PromiseBook, Request, RequestId, StepRecord};
 
 use crate::accounts::{Accounts, Closed, Ending};
@@ -49,6 +49,10 @@ pub(crate) enum Fact {
     },
     /// A plan without rows.
     Idle(Nanos),
+    /// A request's prompt is read by another worker from now on.
+    Left(RequestId, Nanos),
+    /// It waits here from now on, for whatever has not come. What of the time since was whose, there.
+    Came(RequestId, Box<Shares>, Nanos),
     /// A plan that was not computed: its sequences went back to the queue.
     Abandoned(Nanos, Vec<OfferEntry>),
     /// Guesses that could be had in the step that is told next.
@@ -154,6 +158,8 @@ fn line(fact: &Fact) -> Option<Line> {
         Fact::Stopped(id, answer) => Line::Stop(*id, *answer),
         Fact::Cancelled(id, now) => Line::Cancel(*id, *now),
         Fact::Restarted(cost, _) => Line::Restart(cost.clone()),
+        // Whoever records asks nobody.
+        Fact::Left(..) | Fact::Came(..) => return None,
         Fact::Offered(_) | Fact::AnswerEnded(..) | Fact::Finished(..) | Fact::Failed(..) | Fact::Over(_) => {
             return None;
         }
@@ -214,6 +220,8 @@ impl Log {
                 self.accounts.open(&request, validated.class, validated.stop.max_tokens, held);
             }
             Fact::Offered(offers) => self.history.offered(&offers),
+            Fact::Left(id, now) => self.accounts.leaves(id, now),
+            Fact::Came(id, bill, now) => self.accounts.comes(id, &bill, now),
             Fact::Step { record, .. } => {
                 let Log { accounts, counters, recent, minutes, promises, .. } = self;
                 minutes.step(&record, gauges);

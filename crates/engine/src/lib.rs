@@ -28,6 +28,7 @@ mod counters;
 mod door;
 mod draft;
 mod fill;
+mod handoff;
 mod healing;
 mod history;
 mod journal;
@@ -58,9 +59,10 @@ mod watch;
 mod work;
 mod yardstick;
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -84,7 +86,11 @@ pub use door::{
 };
 pub use draft::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
 pub use grammar::{ConstraintError, Rule, ThoughtBudget};
+#[doc(hidden)]
+pub use handoff::check_frame;
+pub use handoff::{ClusterKey, HandoffOptions, Handoffs, Role, Way};
 pub use history::Second;
+use kernels::RopeScaling;
 pub use kernels::room::Limit as MemoryLimit;
 pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
 pub use ledger;
@@ -113,6 +119,7 @@ use crate::adapters::Use;
 use crate::clock::Clock;
 use crate::command::{Command, Hold, Placed, Submitted};
 use crate::core::Arrived;
+use crate::handoff::Giver;
 use crate::journal::Log;
 use crate::keeper::LiveTargets;
 use crate::quota::NoRoom;
@@ -202,6 +209,19 @@ impl ModelInfo {
         door::tokenize(raw, self)
     }
 
+    /// Which rotations are in force where that depends on the longest sequence.
+    fn rotations(&self) -> String {
+        let list = |scaling: &RopeScaling| match scaling {
+            RopeScaling::LongRope { original_max_position, .. } if self.max_model_len > *original_max_position => {
+                "long"
+            }
+            RopeScaling::LongRope { .. } => "short",
+            _ => "one",
+        };
+        let lists: Vec<&str> = self.config.ropes.iter().map(|rope| list(&rope.scaling)).collect();
+        lists.join(" ")
+    }
+
     /// What its passes ask of the machine.
     pub fn demands(&self) -> Demands {
         Demands {
@@ -249,6 +269,9 @@ pub enum SubmitError {
     /// Draining: nothing new is taken.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// It reads prompts for other workers and answers nobody.
+    #[error("this worker reads prompts for others ({}): ask one that answers", Role::Prefill.name())]
+    OnlyReads,
 }
 
 /// Why a request with this promise is refused.
@@ -296,6 +319,9 @@ struct Inner {
     targets: Arc<LiveTargets>,
     salt_key: [u8; 32],
     refuse_late: bool,
+    handoffs: Arc<handoff::Counts>,
+    /// Where prompts are read for others, if they are.
+    handoff_address: OnceLock<SocketAddr>,
 }
 
 impl Engine {
@@ -336,26 +362,39 @@ impl Engine {
 
     /// Queues all of the requests or none, so that the same step may begin with all of them.
     pub fn submit_together(&self, requests: Vec<ValidatedRequest>) -> Result<Vec<Stream>, SubmitError> {
+        if !self.0.handoffs.answers() {
+            return Err(SubmitError::OnlyReads);
+        }
+        self.enqueue(requests.into_iter().map(|request| (request, None)).collect())
+    }
+
+    /// Queues a request whose prompt is read for another worker.
+    fn submit_for(&self, request: ValidatedRequest, giver: Giver) -> Result<Stream, SubmitError> {
+        let mut streams = self.enqueue(vec![(request, Some(giver))])?;
+        Ok(streams.pop().expect("one for each request"))
+    }
+
+    fn enqueue(&self, requests: Vec<(ValidatedRequest, Option<Giver>)>) -> Result<Vec<Stream>, SubmitError> {
         let Inner { shared, commands, .. } = &*self.0;
         // What was begun before goes on, and the rounds of a search were.
-        let is_new = requests.iter().any(|request| !request.is_round);
+        let is_new = requests.iter().any(|(request, _)| !request.is_round);
         if is_new && shared.draining.load(Ordering::Relaxed) || shared.dead.load(Ordering::Relaxed) {
             return Err(SubmitError::ShuttingDown);
         }
         let (at, held) = self.0.clock.now_and_held();
         drop(self.0.clock.look());
         let mut tickets = Vec::with_capacity(requests.len());
-        for request in &requests {
+        for (request, _) in &requests {
             tickets.push(self.ticket(request)?);
         }
         let (mut streams, mut submitted) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
-        for (request, ticket) in requests.into_iter().zip(tickets) {
+        for ((request, giver), ticket) in requests.into_iter().zip(tickets) {
             let (id, promise) = self.stand_in_line(&request, at).inspect_err(|_| {
                 streams.iter().for_each(|earlier: &Stream| self.log().promises.gone(earlier.id, at));
             })?;
             let (outlet, mut stream) = Stream::open(id, request.prompt.clone());
             let arrived = Arrived { at, held, ticket: Some(ticket) };
-            submitted.push(Submitted { id, request: Box::new(request), arrived, outputs: outlet });
+            submitted.push(Submitted { id, request: Box::new(request), arrived, outputs: outlet, giver });
             (stream.commands, stream.promise, stream.arrived) = (Some(commands.clone()), promise, at);
             streams.push(stream);
         }
@@ -412,6 +451,30 @@ impl Engine {
         Ok((id, Some(promise)))
     }
 
+    /// When a request that came now would likely have its first token, from then on.
+    fn likely_first_token(&self, new: &IncomingRequest) -> Option<Nanos> {
+        self.0.model.calibrated.as_ref()?;
+        let now = self.0.clock.now();
+        let log = self.log();
+        let outlook = self.0.shared.forecast().outlook(new, now, log.turnover.interval());
+        Some(log.promises.promise(&outlook, AnswerLimits { least: 1, most: 1 }).first_token.likely)
+    }
+
+    /// Prompts that were read for others and by others.
+    pub fn handoffs(&self) -> Handoffs {
+        self.0.handoffs.read()
+    }
+
+    /// Workers that read no more prompts for this one, and why not: `HOST:PORT: why`.
+    pub fn handoff_problems(&self) -> Vec<String> {
+        self.0.handoffs.problems()
+    }
+
+    /// Where prompts are read for others.
+    pub fn handoff_address(&self) -> Option<SocketAddr> {
+        self.0.handoff_address.get().copied()
+    }
+
     /// One place of the queue at the measured rate, between 1 and 60 seconds.
     fn retry_after(&self) -> Duration {
         let interval = Duration::from_nanos(self.log().turnover.interval().0);
@@ -448,6 +511,7 @@ impl Engine {
         stats.running_requests = open.saturating_sub(stats.waiting_requests);
         stats.total_blocks = self.0.model.num_blocks;
         stats.spot_checks = self.0.spot_counts.read();
+        stats.handoffs = self.0.handoffs.read();
         stats.block_bytes = (self.0.model.kv_bytes_per_token * self.0.model.block_size) as u64;
         stats
     }

@@ -149,6 +149,9 @@ pub enum RequestError {
     /// The server is going down and did not wait longer.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// The worker that read its prompt and this one drew different first tokens.
+    #[error("two workers computed different tokens for this request")]
+    Handoff,
     /// A later round of its beam search was refused.
     #[error("the search could not go on: {0}")]
     Round(#[from] SubmitError),

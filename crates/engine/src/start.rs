@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use checkpoint::{Checkpoint, ImageWriter, LoadError};
@@ -29,13 +29,14 @@ use crate::comfortable::Capacity;
 use crate::core::EngineCore;
 use crate::door::{self, SANE_TARGET};
 use crate::draft::{self, Beside, DraftFiles, Drafting, Learned, Network, Speculation};
+use crate::handoff::{self, Counts, Elsewhere, Factors, HandoffOptions, Role, Taker};
 use crate::journal::Log;
 use crate::keeper::{LiveTargets, Place, Upkeep, Wanted};
 use crate::kept;
 use crate::recording::{self, Header, RecordError};
 use crate::thread::{Shared, run};
 use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
-use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
+use crate::verify::{Origin, OriginError, SpotChecks, SpotCounts, SpotRoom};
 use crate::waiting::{Counted, Waiting};
 use crate::work::Worked;
 use crate::yardstick::Yardstick;
@@ -125,6 +126,8 @@ pub struct EngineOptions {
     pub adapters: Vec<(String, PathBuf)>,
     /// Room for adapters, those included; memory is taken for all of it.
     pub adapter_room: AdapterRoom,
+    /// Prompts are read for other workers, or by them; `None`: neither.
+    pub handoff: Option<HandoffOptions>,
     /// The share of the answers that are computed again while the engine is idle, 0 to 1.
     pub spot_check: f64,
     /// What the machine can do at most, for those who look; `None`: nobody measured it.
@@ -172,6 +175,7 @@ impl Default for EngineOptions {
             speculation: Speculation::Off,
             adapters: Vec::new(),
             adapter_room: AdapterRoom::default(),
+            handoff: None,
             spot_check: 0.0,
             limits: None,
             template: TemplateSettings::default(),
@@ -261,6 +265,9 @@ pub enum StartError {
     /// The recording.
     #[error("--record: {0}")]
     Record(#[from] RecordError),
+    /// The weights could not be read again, for their digest.
+    #[error("what handoffs compare of the model: {0}")]
+    Origin(#[from] OriginError),
     /// The operating system gave no thread.
     #[error("the engine's thread could not be started: {0}")]
     Thread(std::io::Error),
@@ -418,7 +425,8 @@ impl Engine {
         let log = Arc::new(Mutex::new(log));
         let waiting = Waiting::new(options.max_queued_requests, options.max_queued_tokens, options.is_shared);
         let shared = Arc::new(Shared::new(Counted::new(waiting)));
-        let tiers = tiers(options, &model, forward.block_bytes(), clock.clone())?;
+        let block_bytes = forward.block_bytes();
+        let tiers = tiers(options, &model, block_bytes, clock.clone())?;
         let mut header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model())
             .with_drafting(scheduler.drafting_cost());
         header.began_unix_ns = Some(clock.unix(Nanos(0)).0);
@@ -447,12 +455,21 @@ impl Engine {
             ));
         }
         let (commands, receiver) = unbounded_channel();
+        let counts = Arc::new(Counts::of(options.handoff.as_ref()));
+        let factors = options.handoff.as_ref().map(|_| Factors::of(&model, block_bytes)).transpose()?;
+        let asked = options.handoff.as_ref().zip(factors.clone()).filter(|(of, _)| !of.prefill_workers.is_empty());
+        let elsewhere = asked.map(|(HandoffOptions { prefill_workers, key, .. }, factors)| {
+            let (key, commands) = (key.clone(), commands.clone());
+            let taker = Taker::new(prefill_workers, key, factors, block_bytes, commands, counts.clone());
+            Box::new(taker) as Box<dyn Elsewhere>
+        });
+        core.set_elsewhere(elsewhere, counts.clone());
         let (thread_shared, thread_clock) = (shared.clone(), clock.clone());
         std::thread::Builder::new()
             .name("engine".into())
             .spawn(move || run(core, receiver, thread_shared, thread_clock))
             .map_err(StartError::Thread)?;
-        Ok(Engine(Arc::new(Inner {
+        let engine = Engine(Arc::new(Inner {
             model,
             commands,
             shared,
@@ -465,7 +482,19 @@ impl Engine {
             targets,
             salt_key: options.hash_key,
             refuse_late: options.refuse_late,
-        })))
+            handoffs: counts.clone(),
+            handoff_address: OnceLock::new(),
+        }));
+        if let Some(HandoffOptions { listen: Some(at), key, .. }) = &options.handoff {
+            let factors = factors.expect("who takes part has them");
+            let bound = handoff::listen(&engine, *at, key.clone(), factors, counts);
+            let bound = bound.map_err(|error| StartError::Option {
+                option: "--handoff-listen",
+                problem: format!("{at}: {error}"),
+            })?;
+            engine.0.handoff_address.set(bound).expect("it is set once");
+        }
+        Ok(engine)
     }
 }
 
@@ -614,6 +643,10 @@ fn tier_sizes(options: &EngineOptions, kv: &KvShape, block_bytes: usize) -> Resu
         let problem = "blocks in swap are found by the prefix cache, which is off".to_string();
         return Err(wrong(if host_slots > 0 { "--kv-swap-memory" } else { "--kv-swap-disk" }, problem));
     }
+    if options.handoff.as_ref().is_some_and(|handoff| !handoff.prefill_workers.is_empty()) {
+        // What comes from others lands there.
+        host_slots = host_slots.max((kv.blocks / 4).max(1));
+    }
     if disk_slots > 0 {
         host_slots = host_slots.max((kv.blocks / 8).max(1));
     }
@@ -659,6 +692,27 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
     }
     if options.block_size == 0 || !options.block_size.is_multiple_of(32) || options.block_size > 1024 {
         return refuse("--block-size", "must be a multiple of 32, at most 1024");
+    }
+    if let Some(handoff) = &options.handoff {
+        let option = if handoff.listen.is_some() { "--handoff-listen" } else { "--prefill-workers" };
+        match handoff.role {
+            Role::Prefill if handoff.listen.is_none() => {
+                return refuse("--role", "prefill reads prompts for others, who have to find it: --handoff-listen");
+            }
+            Role::Prefill if !handoff.prefill_workers.is_empty() => {
+                return refuse("--role", "prefill reads prompts itself: without --prefill-workers");
+            }
+            Role::Decode if handoff.listen.is_some() => {
+                return refuse("--role", "decode reads no prompts for others: without --handoff-listen");
+            }
+            _ => {}
+        }
+        if !options.enable_prefix_caching {
+            return refuse(option, "blocks that travel are found by the prefix cache, which is off");
+        }
+        if options.record.is_some() {
+            return refuse("--record", "a recording does not hold what comes from other workers: record without them");
+        }
     }
     if !(0.0..=1.0).contains(&options.spot_check) {
         return refuse("--spot-check", "must be a share between 0 and 1");

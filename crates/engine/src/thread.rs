@@ -190,6 +190,7 @@ impl Driver {
                     let _ = told.send(core.put_adapter(slot, adapter));
                 });
             }
+            Command::Moved(moved) => _ = self.guard(|core, now| core.moved(moved, now)),
             // What there is to see is shown before the thread sleeps.
             Command::Show => {}
             Command::Stop => return false,
@@ -315,10 +316,13 @@ impl Driver {
 }
 
 fn submit(core: &mut EngineCore, one: Submitted, now: Nanos) {
-    let Submitted { id, request, arrived, outputs } = one;
-    if let Err(error) = core.admit(id, *request, arrived, outputs.clone(), now) {
-        // The door and the queue's counters refuse everything that the scheduler would.
-        tracing::error!(request = id.0, ?error, "the scheduler refused a request that had passed the door");
-        outputs.send(Output::Failed(RequestError::Internal));
+    let Submitted { id, request, arrived, outputs, giver } = one;
+    match core.admit(id, *request, arrived, outputs.clone(), now) {
+        Ok(()) => giver.into_iter().for_each(|giver| core.give_to(id, giver)),
+        Err(error) => {
+            // The door and the queue's counters refuse everything that the scheduler would.
+            tracing::error!(request = id.0, ?error, "the scheduler refused a request that had passed the door");
+            outputs.send(Output::Failed(RequestError::Internal));
+        }
     }
 }

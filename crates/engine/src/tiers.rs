@@ -28,7 +28,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use model::Forward;
-use scheduler::{BlockLoad, Nanos, Scheduler, SlotSpill, Step, Tier, TierSizes, Transfer};
+use scheduler::{BlockLoad, Nanos, Scheduler, SlotSpill, Step, Tier, TierSizes, TierSlot, Transfer};
 
 use crate::clock::Clock;
 
@@ -217,6 +217,12 @@ impl Tiers {
             self.has_given_up = true;
             tracing::warn!("the KV swap file is not used any more, after faults in a row");
         }
+    }
+
+    /// A block's bytes came from elsewhere.
+    pub(crate) fn land(&mut self, slot: TierSlot, bytes: Vec<u8>) {
+        assert_eq!((slot.tier, bytes.len()), (Tier::Host, self.block_bytes), "a whole block lands in host memory");
+        self.host[slot.index as usize] = Arc::new(bytes);
     }
 
     /// Waits until a read has ended, or for `most`.

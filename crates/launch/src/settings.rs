@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
-use engine::{Calibration, DefaultTarget, Engine, EngineOptions, Speculation, StartError, Starting, SwapDisk};
+use engine::{
+    Calibration, DefaultTarget, Engine, EngineOptions, HandoffOptions, Speculation, StartError, Starting, SwapDisk,
+};
 use kernels::threads::NodeChoice;
 use kernels::{Arithmetic, DeviceLimits, Isa, KvDtype, WeightClass};
 use model::{AdapterRoom, GenerationSettings, ModelConfig};
@@ -169,6 +171,8 @@ pub struct Settings {
     pub max_adapter_rank: usize,
     /// Requests may load some.
     pub runtime_adapters: bool,
+    /// Prompts are read for other workers, or by them.
+    pub handoff: Option<HandoffOptions>,
     /// The share of the answers that are computed again.
     pub spot_check: f64,
     /// What the machine can do at most, if somebody measured it.
@@ -214,6 +218,7 @@ impl Default for Settings {
             max_adapters: None,
             max_adapter_rank: ADAPTER_RANK,
             runtime_adapters: false,
+            handoff: options.handoff,
             spot_check: options.spot_check,
             limits: options.limits,
             record: options.record,
@@ -281,6 +286,7 @@ impl Settings {
             tpot: asked.tpot.unwrap_or(target),
             refuse_late: asked.refuse_late,
             speculation: asked.speculation,
+            handoff: asked.handoff,
             spot_check: asked.spot_check,
             limits: asked.limits,
             record: asked.record,

@@ -46,10 +46,18 @@ pub enum Owner {
     Machine,
     /// Between steps: taking requests in, planning, text, delivery.
     Overhead,
+    /// Its prompt was read by another worker: in the queue there.
+    RemoteQueue,
+    /// Its prompt was computed there.
+    RemotePrefill,
+    /// Others, and all else, in the steps that carried it there.
+    RemoteOthers,
+    /// What is left of the time in which it was elsewhere: asking, and blocks on their way.
+    Transfer,
 }
 
 impl Owner {
-    const COUNT: usize = Owner::Overhead as usize + 1;
+    const COUNT: usize = Owner::Transfer as usize + 1;
 
     /// All of them.
     pub const ALL: [Owner; Owner::COUNT] = [
@@ -67,9 +75,13 @@ impl Owner {
         Owner::LeftOut,
         Owner::Machine,
         Owner::Overhead,
+        Owner::RemoteQueue,
+        Owner::RemotePrefill,
+        Owner::RemoteOthers,
+        Owner::Transfer,
     ];
     /// Those of a time to first token.
-    pub const OF_TTFT: [Owner; 9] = [
+    pub const OF_TTFT: [Owner; 13] = [
         Owner::QueueKv,
         Owner::QueueSeats,
         Owner::QueueBudget,
@@ -79,6 +91,10 @@ impl Owner {
         Owner::OtherDrafts,
         Owner::Machine,
         Owner::Overhead,
+        Owner::RemoteQueue,
+        Owner::RemotePrefill,
+        Owner::RemoteOthers,
+        Owner::Transfer,
     ];
     /// Those of a gap between two tokens.
     pub const OF_GAP: [Owner; 10] = [
@@ -101,6 +117,8 @@ impl Owner {
             Owner::OtherPrefill | Owner::Decode | Owner::OtherDrafts | Owner::Waiting | Owner::LeftOut => true,
             Owner::OwnPrefill | Owner::OwnDecode | Owner::OwnDrafts | Owner::Recompute => false,
             Owner::Machine | Owner::Overhead => false,
+            // Whoever they are, they are not here.
+            Owner::RemoteQueue | Owner::RemotePrefill | Owner::RemoteOthers | Owner::Transfer => false,
         }
     }
 
@@ -121,6 +139,10 @@ impl Owner {
             Owner::LeftOut => "left_out",
             Owner::Machine => "machine",
             Owner::Overhead => "overhead",
+            Owner::RemoteQueue => "remote_queue",
+            Owner::RemotePrefill => "remote_prefill",
+            Owner::RemoteOthers => "remote_others",
+            Owner::Transfer => "transfer",
         }
     }
 }
@@ -141,7 +163,7 @@ impl Shares {
     }
 
     /// Gives `owner` so many nanoseconds more.
-    pub(crate) fn add(&mut self, owner: Owner, nanos: u64) {
+    pub fn add(&mut self, owner: Owner, nanos: u64) {
         self.0[owner as usize] += nanos;
     }
 
@@ -385,6 +407,8 @@ pub struct Account {
     pub(crate) own_waits: Waiters,
     /// The answer whose wait for its first token is the request's.
     pub(crate) lead: usize,
+    /// Its prompt is read elsewhere.
+    pub(crate) is_away: bool,
 }
 
 /// What came of one answer.

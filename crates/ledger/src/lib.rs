@@ -256,10 +256,40 @@ impl Ledger {
             answers: vec![Meter::default(); num_answers],
             own_waits: Default::default(),
             lead: 0,
+            is_away: false,
         };
         account.answers[0] = meter;
         self.waits.begin(&mut account, 0);
         self.accounts.insert(id, account);
+    }
+
+    /// The prompt of a request that waits is read by another worker from now on: nobody here makes it wait.
+    pub fn leaves(&mut self, request: RequestId, now: Nanos) {
+        self.advance(now);
+        if let Some(account) = self.accounts.get_mut(&request).filter(|account| account.first_scheduled.is_none()) {
+            let lead = account.lead;
+            self.waits.settle(account, lead, self.now, &self.clocks);
+            account.is_away = true;
+        }
+    }
+
+    /// It waits here again. Clocks of two machines are not compared, durations are: of the time since, `bill` has what
+    /// the other worker says that it took, no more than there was, and [`Owner::Transfer`] the rest.
+    pub fn comes(&mut self, request: RequestId, bill: &Shares, now: Nanos) {
+        self.advance(now);
+        let Some(account) = self.accounts.get_mut(&request).filter(|account| account.is_away) else { return };
+        let lead = account.lead;
+        let meter = &mut account.answers[lead];
+        let mut left = self.now.since(meter.upto).0;
+        for owner in [Owner::RemoteQueue, Owner::RemotePrefill, Owner::RemoteOthers] {
+            let part = bill.of(owner).0.min(left);
+            meter.pending.add(owner, part);
+            left -= part;
+        }
+        meter.pending.add(Owner::Transfer, left);
+        (meter.upto, meter.at) = (self.now, self.clocks);
+        account.is_away = false;
+        self.waits.begin(account, lead);
     }
 
     /// Takes a completed step in. `cost`: what predicted it. `news` hears what it brought to whom, in no order.
@@ -347,7 +377,12 @@ impl Ledger {
     /// What a request has waited for its first token, as long as that is out.
     fn read_open_ttft(&self, account: &mut Account) {
         let lead = account.lead;
-        rowless(account, lead, self.now, &self.clocks, &self.waits.owed, &mut Debts::new());
+        if account.is_away {
+            let meter = &mut account.answers[lead];
+            meter.pending.add(Owner::Transfer, self.now.since(meter.upto).0);
+        } else {
+            rowless(account, lead, self.now, &self.clocks, &self.waits.owed, &mut Debts::new());
+        }
         let meter = &account.answers[lead];
         (account.bill.ttft, account.bill.ttft_others) = (meter.pending, meter.tally.named());
     }

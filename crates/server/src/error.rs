@@ -203,6 +203,12 @@ impl ApiError {
         ApiError::new(kind, Some("shutting_down"), "This server is shutting down.")
     }
 
+    /// 503: it answers nobody.
+    pub(crate) fn only_reads() -> ApiError {
+        let message = "This worker reads prompts for others (--role prefill): send requests to one that answers.";
+        ApiError::new(Kind::Unavailable { retry_after_s: 60 }, Some("only_reads"), message)
+    }
+
     /// 503: more work than fits.
     pub(crate) fn overloaded(retry_after_s: u64) -> ApiError {
         let kind = Kind::Unavailable { retry_after_s };
@@ -444,6 +450,7 @@ impl From<SubmitError> for ApiError {
                 ApiError::late(likely, promised, target, retry_after)
             }
             SubmitError::ShuttingDown => ApiError::shutting_down(),
+            SubmitError::OnlyReads => ApiError::only_reads(),
         }
     }
 }
@@ -464,6 +471,10 @@ impl From<RequestError> for ApiError {
                 ApiError::new(Kind::SlowBody, Some("slow_reader"), message)
             }
             RequestError::Internal => ApiError::internal(),
+            RequestError::Handoff => {
+                let message = "Two workers computed different tokens for this request: one of them is at fault.";
+                ApiError::new(Kind::Internal, Some("handoff_mismatch"), message)
+            }
             RequestError::ShuttingDown => ApiError::shutting_down(),
             RequestError::Round(refused) => refused.into(),
         }

@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::http::StatusCode;
 use engine::ledger::Owner;
 use engine::{
-    AdapterInfo, Adapters, DeviceLimits, Exemplar, Histogram, PhaseWork, Predictions, ServiceClass, SpotChecked, Stats,
+    AdapterInfo, Adapters, DeviceLimits, Exemplar, Handoffs, Histogram, PhaseWork, Predictions, Role, ServiceClass,
+    SpotChecked, Stats, Way,
 };
 use roofline::{Demands, LimitShares};
 use scheduler::{Nanos, NoDrafts, PromiseKind, Targets};
@@ -360,6 +361,9 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
     for (result, count) in [("equal", equal), ("different", different), ("dropped", dropped)] {
         page.sample("twostroke_spot_checks_total", &format!("result=\"{result}\""), count);
     }
+    if stats.handoffs.takes_part {
+        handoffs(page, &stats.handoffs);
+    }
     let shared = [
         ("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
         ("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
@@ -397,6 +401,35 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
             page.sample(&name, &format!("{labels}{separator}finished_reason=\"{reason}\""), count);
         }
     }
+}
+
+/// Prompts that one worker reads and another answers.
+fn handoffs(page: &mut Page<'_>, handoffs: &Handoffs) {
+    page.family("twostroke_role", "gauge", "Whose requests this worker takes: 1 for its role.");
+    for role in Role::ALL {
+        page.sample("twostroke_role", &format!("role=\"{}\"", role.name()), u8::from(role == handoffs.role));
+    }
+    let help = "Prompts that others were asked to read (taken) or that were read for others (given), by how that went.";
+    page.family("twostroke_handoffs_total", "counter", help);
+    for (way, count) in Way::ALL.iter().zip(handoffs.taken) {
+        page.sample("twostroke_handoffs_total", &format!("way=\"taken\",result=\"{}\"", way.name()), count);
+    }
+    for (result, count) in ["whole", "left"].into_iter().zip(handoffs.given) {
+        page.sample("twostroke_handoffs_total", &format!("way=\"given\",result=\"{result}\""), count);
+    }
+    page.family(
+        "twostroke_handoff_bytes_total",
+        "counter",
+        "Bytes of KV blocks that came (taken) and were sent (given).",
+    );
+    for (way, bytes) in [("taken", handoffs.bytes_taken), ("given", handoffs.bytes_given)] {
+        page.sample("twostroke_handoff_bytes_total", &format!("way=\"{way}\""), bytes);
+    }
+    let help = "KV blocks that came from other workers and have a place here.";
+    page.own("handoff_blocks_total", "counter", help, handoffs.blocks_taken);
+    page.own("handoff_kept_blocks", "gauge", "KV blocks that are kept for other workers.", handoffs.kept_blocks);
+    let help = "First tokens that two workers drew differently: more than 0 means that one of them computes wrong.";
+    page.own("handoff_mismatches_total", "counter", help, handoffs.mismatches);
 }
 
 /// What guesses at next tokens brought, what they took, and why there were none.

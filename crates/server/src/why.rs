@@ -43,6 +43,10 @@ fn words(owner: &str) -> &str {
         "left_out" => "left out of steps, for others' targets or for lack of a block",
         "machine" => "the cores computed something else",
         "overhead" => "between steps: planning, text, delivery",
+        "remote_queue" => "in the queue of the worker that read its prompt",
+        "remote_prefill" => "another worker reading its prompt",
+        "remote_others" => "others in the same steps of that worker",
+        "transfer" => "asking another worker, and KV blocks on their way",
         other => other,
     }
 }
@@ -67,6 +71,8 @@ fn advice(owner: &str) -> Option<&'static str> {
         }
         "left_out" => "more KV cache, or a later TPOT target",
         "machine" => "fewer other programs on these cores, or fewer threads (-t)",
+        "remote_queue" => "more workers that read prompts (--prefill-workers)",
+        "transfer" => "a faster network between the workers",
         _ => return None,
     })
 }

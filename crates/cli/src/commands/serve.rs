@@ -1,9 +1,10 @@
 //! `twostroke serve`: an engine behind the OpenAI API, until a signal says drain.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use engine::{Engine, ModelInfo, Speculation};
+use engine::{Engine, HandoffOptions, ModelInfo, Role, Speculation};
 use kernels::WeightClass;
 use kernels::limits::Limits;
 use launch::{Calibrate, Settings};
@@ -119,10 +120,15 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
         max_adapters: flags.max_loras,
         max_adapter_rank: flags.max_lora_rank,
         runtime_adapters: flags.allow_runtime_lora,
+        handoff: handoff(flags)?,
         spot_check: flags.spot_check,
         record: flags.record.clone(),
         seed: flags.seed.unwrap_or(chance),
-        hash_key: environment::random_bytes()?,
+        // Workers of a cluster call the same prefix by the same name.
+        hash_key: match &flags.cluster_key {
+            Some(path) => keys::of_cluster(path)?.derive("names of prefixes"),
+            None => environment::random_bytes()?,
+        },
         template: TemplateSettings {
             source: flags.chat_template.clone(),
             kwargs: flags.default_chat_template_kwargs.clone().unwrap_or_default(),
@@ -134,6 +140,25 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
         },
         ..common
     })
+}
+
+/// Whether and how it takes part where one worker reads prompts and another answers.
+fn handoff(flags: &ServeFlags) -> Result<Option<HandoffOptions>, Failure> {
+    if flags.role == Role::Decode && flags.prefill_workers.is_empty() {
+        return Err(Failure::usage("--role: decode has prompts read by others: name them, --prefill-workers"));
+    }
+    let Some(path) = &flags.cluster_key else {
+        return match flags.role {
+            Role::Prefill => Err(Failure::usage("--role: prefill needs --handoff-listen and --cluster-key")),
+            _ => Ok(None),
+        };
+    };
+    Ok(Some(HandoffOptions {
+        role: flags.role,
+        listen: flags.handoff_listen,
+        prefill_workers: flags.prefill_workers.clone(),
+        key: keys::of_cluster(path)?,
+    }))
 }
 
 /// The model that is asked for, at the revision that is.
@@ -203,7 +228,7 @@ fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option
 fn announce(flags: &ServeFlags, settings: &Settings, (engine, limits): (&Engine, &Limits), found: &Found) {
     let model = engine.model();
     let text = match flags.json {
-        true => start_json(settings, model, limits, found).to_string(),
+        true => start_json(settings, model, limits, found, engine.handoff_address()).to_string(),
         false => start_lines(settings, model, limits, found),
     };
     let _ = put_line(&text);
@@ -211,6 +236,12 @@ fn announce(flags: &ServeFlags, settings: &Settings, (engine, limits): (&Engine,
     if model.adapters.most() > 0 {
         let names = if adapters.is_empty() { "none yet".to_owned() } else { adapters.join(", ") };
         note(&format!("adapters: {names}; room for {} of rank {}", model.adapters.most(), settings.max_adapter_rank));
+    }
+    if let Some(address) = engine.handoff_address() {
+        note(&format!("handoffs: prompts are read for other workers at {address}"));
+    }
+    if !flags.prefill_workers.is_empty() {
+        note(&format!("handoffs: long prompts are read by {}", flags.prefill_workers.join(", ")));
     }
     for notice in &model.notices {
         note(&format!("note: {notice}"));
@@ -313,7 +344,13 @@ fn time(target: Nanos) -> String {
     }
 }
 
-fn start_json(settings: &Settings, model: &ModelInfo, limits: &Limits, found: &Found) -> Value {
+fn start_json(
+    settings: &Settings,
+    model: &ModelInfo,
+    limits: &Limits,
+    found: &Found,
+    handoff: Option<SocketAddr>,
+) -> Value {
     json!({
         "model": model.name,
         "max_model_len": model.max_model_len,
@@ -339,5 +376,6 @@ fn start_json(settings: &Settings, model: &ModelInfo, limits: &Limits, found: &F
         "port": found.address.socket().map(|socket| socket.port()),
         "page": found.page(),
         "hold_token": found.token,
+        "handoff": handoff.map(|address| address.to_string()),
     })
 }

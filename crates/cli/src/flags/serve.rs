@@ -9,8 +9,9 @@ use model::GenerationBase;
 
 use super::shared::ModelFlags;
 use super::values::{
-    LoraModule, adapters, chat_template, count, generation_config, lora_module, many, object, rank, reasoning_parser,
-    rows, rows_or_zero, seats, share, size, speculation, swap_disk, target, time, tool_call_parser,
+    LoraModule, adapters, chat_template, count, generation_config, host_and_port, lora_module, many, object, rank,
+    reasoning_parser, role, rows, rows_or_zero, seats, share, size, speculation, swap_disk, target, time,
+    tool_call_parser,
 };
 
 /// When the next tokens are guessed.
@@ -218,6 +219,22 @@ pub(crate) struct ServeFlags {
     /// /v1/unload_lora_adapter), as vLLM does with VLLM_ALLOW_RUNTIME_LORA_UPDATING. Every key may.
     #[arg(long)]
     pub(crate) allow_runtime_lora: bool,
+    /// Whose requests this worker takes, where several share the work: prefill, those of other workers, whose prompts it
+    /// reads; decode, its clients', and has long prompts read by --prefill-workers; both, all that come.
+    #[arg(long, value_name = "prefill|decode|both", default_value = "both", value_parser = role)]
+    pub(crate) role: engine::Role,
+    /// Workers that read long prompts for this one (`HOST:PORT`, their --handoff-listen). May be repeated; commas
+    /// separate several. What they do not bring is computed here: no bit of any answer depends on them.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', requires = "cluster_key", value_parser = host_and_port)]
+    pub(crate) prefill_workers: Vec<String>,
+    /// Where this worker reads prompts for others (127.0.0.1:9000; port 0 takes a free one). What it sends holds prompts
+    /// and is not encrypted: a trusted network, or a tunnel.
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "cluster_key")]
+    pub(crate) handoff_listen: Option<std::net::SocketAddr>,
+    /// A file with what all workers of a cluster know and nobody else, 16 bytes or more. Whoever does not have it is told
+    /// nothing.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cluster_key: Option<PathBuf>,
     /// The share of the answers (0.001: one of a thousand) that is computed again in this server while it is idle, and
     /// compared bit by bit: twostroke_spot_checks_total in /metrics, and an error in the log for one that differs. They
     /// take at most an eighth of the KV cache, a request that comes goes first, and what there is no time for is dropped.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use engine::SwapDisk;
+use engine::{Role, SwapDisk};
 use model::GenerationBase;
 use serde_json::Value;
 use server::SpeechOptions;
@@ -346,6 +346,22 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         return Err(wrong());
     }
     Ok(value as u64)
+}
+
+/// Whose requests a worker takes.
+pub(crate) fn role(text: &str) -> Result<Role, String> {
+    let found = Role::ALL.into_iter().find(|role| role.name() == text);
+    found.ok_or_else(|| "it is prefill, decode or both".to_owned())
+}
+
+/// `HOST:PORT`, whatever the host's name leads to.
+pub(crate) fn host_and_port(text: &str) -> Result<String, String> {
+    let is_one = text.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty()
+            && host.chars().all(|c| c.is_ascii_graphic() && c != '/')
+            && port.parse::<u16>().is_ok_and(|port| port > 0)
+    });
+    if is_one { Ok(text.to_owned()) } else { Err("it is HOST:PORT, as in 10.0.0.7:9000".to_owned()) }
 }
 
 #[cfg(test)]

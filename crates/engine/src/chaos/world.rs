@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -493,6 +493,8 @@ impl World {
             targets: Arc::default(),
             salt_key: [1; 32],
             refuse_late: options.refuse_late,
+            handoffs: Arc::default(),
+            handoff_address: OnceLock::new(),
         }));
         let documents = (0..4).map(|_| (0..80).map(|_| rng.within(1..=21) as TokenId).collect()).collect();
         let mut far = Rng(fake::mix(seed ^ 0xfa2));

@@ -216,6 +216,12 @@ impl EngineCore {
             };
             match drawn {
                 Ok(Sampled { token, logprob, top }) => {
+                    let is_first = index == 0 && answer.num_tokens + ahead == 0;
+                    if is_first && let Err(error) = self.handoffs.compare(id, token) {
+                        self.output.rows.truncate(first_token);
+                        self.failed.push((id, error));
+                        return false;
+                    }
                     answer.logprobs.truncate(ahead);
                     answer.logprobs.extend(params.logprobs.map(|_| TokenLogprob { token, logprob, top }));
                     goes_on &= !(heeds_stop_tokens && stop.stop_token_ids.contains(&token));

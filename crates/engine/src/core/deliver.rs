@@ -68,6 +68,7 @@ impl EngineCore {
             return;
         }
         answer.num_tokens += 1;
+        self.handoffs.told(id, index, token);
         if active.request.sampling.needs_history() {
             answer.history.push(token);
         }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Line, Spelled};
 use crate::ModelInfo;
-use crate::door::OfPrompt;
+use crate::door::{OfPrompt, ValidatedRequest};
 use crate::draft::Drafted;
 
 /// Of the format. A reader takes only its own.
@@ -462,48 +462,55 @@ impl StepEntry {
     }
 }
 
+impl AdmitEntry {
+    /// A request that came in at `now`, as the door let it in.
+    pub(crate) fn of(id: RequestId, request: ValidatedRequest, arrived: Nanos, now: Nanos) -> AdmitEntry {
+        let SamplingParams { temperature, top_k, top_p, min_p, .. } = request.sampling;
+        let sampling = SamplingEntry {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            presence: request.sampling.presence_penalty,
+            frequency: request.sampling.frequency_penalty,
+            repetition: request.sampling.repetition_penalty,
+            bias: request.sampling.logit_bias,
+            logprobs: request.sampling.logprobs,
+            logprob_ids: request.sampling.logprob_ids,
+        };
+        AdmitEntry {
+            id: id.0,
+            now: now.0,
+            arrived: arrived.0,
+            prompt: request.prompt.to_vec(),
+            n: request.num_answers,
+            max_tokens: request.stop.max_tokens,
+            min_tokens: request.stop.min_tokens,
+            stop_token_ids: request.stop.stop_token_ids,
+            priority: request.priority.0,
+            tenant: request.tenant,
+            salt: request.salt,
+            ttft: request.targets.ttft.map(|Nanos(target)| target),
+            tpot: request.targets.tpot.map(|Nanos(target)| target),
+            prompt_logprobs: if let OfPrompt::LogProbs(top) = request.of_prompt { Some(top) } else { None },
+            embed: request.of_prompt == OfPrompt::Embedding,
+            seed: request.seed,
+            stop: request.stop_strings,
+            include_stop: request.include_stop_string,
+            skip_special: request.skip_special_tokens,
+            shown: request.shown_tokens.to_vec(),
+            rule: request.rule.map(|(rule, _)| Rule::clone(&rule)),
+            generated: request.generated,
+            sampling,
+        }
+    }
+}
+
 impl From<Line> for Entry {
     fn from(line: Line) -> Entry {
         match line {
             Line::Admit { id, request, arrived, now } => {
-                let SamplingParams { temperature, top_k, top_p, min_p, .. } = request.sampling;
-                let sampling = SamplingEntry {
-                    temperature,
-                    top_k,
-                    top_p,
-                    min_p,
-                    presence: request.sampling.presence_penalty,
-                    frequency: request.sampling.frequency_penalty,
-                    repetition: request.sampling.repetition_penalty,
-                    bias: request.sampling.logit_bias,
-                    logprobs: request.sampling.logprobs,
-                    logprob_ids: request.sampling.logprob_ids,
-                };
-                Entry::Admit(Box::new(AdmitEntry {
-                    id: id.0,
-                    now: now.0,
-                    arrived: arrived.0,
-                    prompt: request.prompt.to_vec(),
-                    n: request.num_answers,
-                    max_tokens: request.stop.max_tokens,
-                    min_tokens: request.stop.min_tokens,
-                    stop_token_ids: request.stop.stop_token_ids,
-                    priority: request.priority.0,
-                    tenant: request.tenant,
-                    salt: request.salt,
-                    ttft: request.targets.ttft.map(|Nanos(target)| target),
-                    tpot: request.targets.tpot.map(|Nanos(target)| target),
-                    prompt_logprobs: if let OfPrompt::LogProbs(top) = request.of_prompt { Some(top) } else { None },
-                    embed: request.of_prompt == OfPrompt::Embedding,
-                    seed: request.seed,
-                    stop: request.stop_strings,
-                    include_stop: request.include_stop_string,
-                    skip_special: request.skip_special_tokens,
-                    shown: request.shown_tokens.to_vec(),
-                    rule: request.rule.map(|(rule, _)| Rule::clone(&rule)),
-                    generated: request.generated,
-                    sampling,
-                }))
+                Entry::Admit(Box::new(AdmitEntry::of(id, *request, arrived, now)))
             }
             Line::Cancel(id, now) => Entry::Cancel(id.0, now.0),
             Line::Stop(id, answer) => Entry::Stop(id.0, answer),

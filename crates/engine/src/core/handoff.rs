@@ -1,0 +1,225 @@
+//! Prompts that travel, on the engine's thread: what is given of those that are read for others, what comes of those that
+//! others read.
+//!
+//! Between two steps nothing moves, so a block that is full is read and one that has come is put away here, at once; what
+//! takes time (hashing, sockets, waiting) is done by threads of their own ([`crate::handoff`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use scheduler::{Nanos, RequestId, TokenId};
+
+use super::EngineCore;
+use crate::door::{OfPrompt, ValidatedRequest};
+use crate::handoff::{
+    Budget, Counts, Elsewhere, Given, Giver, LEAST_TOKENS, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Wanted, Weighed,
+};
+use crate::journal::Fact;
+use crate::output::RequestError;
+
+/// As long as somebody is there: his thread says when he is not.
+const UNTIL_HE_LEAVES: Nanos = Nanos(u64::MAX);
+
+/// What the engine's thread has of them.
+pub(super) struct Handoffs {
+    elsewhere: Option<Box<dyn Elsewhere>>,
+    /// Requests whose prompts are read elsewhere.
+    taking: BTreeSet<RequestId>,
+    /// First tokens that were drawn elsewhere and are not compared yet.
+    firsts: BTreeMap<RequestId, TokenId>,
+    giving: BTreeMap<RequestId, Giving>,
+    budget: Budget,
+    counts: Arc<Counts>,
+    /// Changes when what came from elsewhere is not believed any more: then nobody finds it in the cache.
+    epoch: u64,
+}
+
+/// A prompt that is read for somebody.
+struct Giving {
+    giver: Giver,
+    /// Its blocks before the one with its last token: so many may travel.
+    blocks: usize,
+    /// The next to be given.
+    next: usize,
+    first: Option<TokenId>,
+}
+
+impl Default for Handoffs {
+    fn default() -> Handoffs {
+        Handoffs {
+            elsewhere: None,
+            taking: BTreeSet::new(),
+            firsts: BTreeMap::new(),
+            giving: BTreeMap::new(),
+            budget: Budget::of(MOST_BYTES_UNDER_WAY),
+            counts: Arc::default(),
+            epoch: 0,
+        }
+    }
+}
+
+impl Handoffs {
+    /// What the cache knows a request by.
+    pub(super) fn salt(&self, request: &ValidatedRequest) -> u64 {
+        request.salt ^ self.epoch
+    }
+
+    /// Whether a request's prompt may be read elsewhere, if that pays. What is wanted of the prompt itself has to be
+    /// computed here, and an adapter or an answer that goes on may not be there.
+    pub(super) fn may_take(&self, request: &ValidatedRequest) -> bool {
+        let is_plain = request.of_prompt == OfPrompt::Nothing && request.adapter.is_none();
+        let is_new = request.generated.is_empty() && !request.is_round && request.stop.max_tokens > 0;
+        let is_long = request.prompt.len() > LEAST_TOKENS;
+        is_plain && is_new && is_long && self.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.is_there())
+    }
+
+    /// A token was told of an answer.
+    pub(super) fn told(&mut self, id: RequestId, answer: usize, token: TokenId) {
+        if let Some(giving) = self.giving.get_mut(&id).filter(|_| answer == 0) {
+            giving.first.get_or_insert(token);
+        }
+    }
+
+    /// Whether the first token of a request is the one that was drawn elsewhere, if one was.
+    pub(super) fn compare(&mut self, id: RequestId, token: TokenId) -> Result<(), RequestError> {
+        let Some(theirs) = self.firsts.remove(&id) else { return Ok(()) };
+        let elsewhere = self.elsewhere.as_mut().expect("somebody drew it");
+        if theirs == token {
+            elsewhere.forget(id);
+            return Ok(());
+        }
+        tracing::error!(request = id.0, token, theirs, "another worker drew another first token; the request ends");
+        elsewhere.disbelieve(id);
+        self.counts.mismatches.fetch_add(1, Ordering::Relaxed);
+        self.epoch = self.epoch.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        Err(RequestError::Handoff)
+    }
+
+    /// A request has ended, whatever was on its way for it.
+    pub(super) fn ended(&mut self, id: RequestId) {
+        let is_awaited = self.taking.remove(&id) | self.firsts.remove(&id).is_some();
+        if let Some(elsewhere) = self.elsewhere.as_mut().filter(|_| is_awaited) {
+            elsewhere.forget(id);
+        }
+    }
+
+    /// Everything has.
+    pub(super) fn all_ended(&mut self) {
+        // Whoever waits for more hears that none comes.
+        self.giving.clear();
+        let awaited: Vec<RequestId> = self.taking.iter().chain(self.firsts.keys()).copied().collect();
+        awaited.into_iter().for_each(|id| self.ended(id));
+    }
+}
+
+impl EngineCore {
+    /// Prompts may be read by others from now on. Before the first request.
+    pub(crate) fn set_elsewhere(&mut self, elsewhere: Option<Box<dyn Elsewhere>>, counts: Arc<Counts>) {
+        (self.handoffs.elsewhere, self.handoffs.counts) = (elsewhere, counts);
+    }
+
+    /// An expected request is asked for elsewhere, or waits here after all because most of its prompt is here.
+    pub(super) fn ask_elsewhere(&mut self, id: RequestId, now: Nanos) {
+        let blocks = self.scheduler.missing_blocks(id);
+        if blocks.len() * self.scheduler.limits().block_size < LEAST_TOKENS {
+            return self.wait_here(id, now);
+        }
+        let local = self.journal.log().promises.of(id).map(|promise| promise.first_token.likely);
+        let active = &self.active[&id];
+        let entry = active.request.to_hand_over(active.seed, self.handoffs.salt(&active.request), id, now);
+        self.journal.take(Fact::Left(id, now));
+        self.handoffs.taking.insert(id);
+        let elsewhere = self.handoffs.elsewhere.as_mut().expect("somebody may be asked");
+        elsewhere.ask(Wanted { id, entry, blocks, local });
+    }
+
+    /// A request whose prompt is read for somebody was admitted.
+    pub(crate) fn give_to(&mut self, id: RequestId, giver: Giver) {
+        let Some(active) = self.active.get(&id) else { return };
+        self.scheduler.keep(id, UNTIL_HE_LEAVES);
+        let blocks = (active.request.prompt.len() - 1) / self.scheduler.limits().block_size;
+        let next = giver.first_block;
+        self.handoffs.giving.insert(id, Giving { giver, blocks, next, first: None });
+    }
+
+    /// Something has come, or gone.
+    pub(crate) fn moved(&mut self, moved: Moved, now: Nanos) {
+        match moved {
+            Moved::Landed(id, Landed::Block { index, bytes }) => self.land_block(id, index, bytes),
+            Moved::Landed(id, Landed::Over(over)) => self.come_back(id, over, now),
+            Moved::Room => self.give(),
+            Moved::Left(id) => {
+                self.handoffs.giving.remove(&id);
+                self.cancel(id, now);
+                self.scheduler.release(id);
+                self.note_kept();
+            }
+        }
+    }
+
+    /// A block has come: it is found from now on like one that was computed here. What has no place is computed again.
+    fn land_block(&mut self, id: RequestId, index: usize, bytes: Weighed) {
+        let is_awaited = self.handoffs.taking.contains(&id);
+        let Some(tiers) = self.tiers.as_mut().filter(|_| is_awaited) else { return };
+        if let Ok(slot) = self.scheduler.adopt(id, index) {
+            tiers.land(slot, bytes.into_bytes());
+            let is_found = self.scheduler.adopted(slot, true);
+            self.handoffs.counts.blocks_taken.fetch_add(u64::from(is_found), Ordering::Relaxed);
+        }
+    }
+
+    /// No more comes: the rest is computed here.
+    fn come_back(&mut self, id: RequestId, over: Over, now: Nanos) {
+        self.handoffs.counts.took(over.way);
+        if !self.handoffs.taking.remove(&id) {
+            return;
+        }
+        match over.first {
+            Some(first) => _ = self.handoffs.firsts.insert(id, first),
+            None => self.handoffs.elsewhere.iter_mut().for_each(|elsewhere| elsewhere.forget(id)),
+        }
+        self.journal.take(Fact::Came(id, Box::new(over.bill), now));
+        self.wait_here(id, now);
+        self.write();
+    }
+
+    fn wait_here(&mut self, id: RequestId, now: Nanos) {
+        let nothing = vec![Some(&[][..]); self.active[&id].answers.len()];
+        self.scheduler.expected_ended(id, &nothing, now).expect("what has no token has not ended");
+    }
+
+    /// Gives away what has become full, as far as there is room under way.
+    pub(super) fn give(&mut self) {
+        if self.handoffs.giving.is_empty() {
+            return;
+        }
+        let EngineCore { handoffs, scheduler, forward, active, .. } = self;
+        let block_bytes = forward.block_bytes();
+        let mut over = Vec::new();
+        for (&id, giving) in &mut handoffs.giving {
+            let full = scheduler.full_blocks(id, 0);
+            let full = &full[..full.len().min(giving.blocks)];
+            while let Some(block) = full.get(giving.next) {
+                let Some(mut bytes) = handoffs.budget.try_take(block_bytes) else { break };
+                forward.read_block(block.0, bytes.bytes_mut());
+                // Whoever is gone says so himself.
+                let _ = giving.giver.given.send(Given::Block { index: giving.next, bytes });
+                giving.next += 1;
+            }
+            if !active.contains_key(&id) && giving.next >= full.len() {
+                over.push(id);
+            }
+        }
+        for id in over {
+            let Giving { giver, next, first, .. } = self.handoffs.giving.remove(&id).expect("it was just there");
+            let _ = giver.given.send(Given::End { blocks: next, first });
+            self.scheduler.release(id);
+        }
+        self.note_kept();
+    }
+
+    fn note_kept(&self) {
+        self.handoffs.counts.kept_blocks.store(self.scheduler.kept_blocks() as u64, Ordering::Relaxed);
+    }
+}

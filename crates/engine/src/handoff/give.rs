@@ -1,0 +1,289 @@
+//! The side that reads prompts for others: one thread listens, and each that came has one.
+//!
+//! A connection asks any number of times and pulls once. Its request is one like any other, a token long: queue, targets
+//! and fairness are what they are for clients. While it runs the thread brings away what the engine's thread gives it, and
+//! looks now and then whether the other side is still there. When the thread ends, its blocks are kept no longer.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use ledger::Owner;
+use scheduler::{IncomingRequest, Nanos, Priority, RequestId, TokenId};
+
+use super::wire::{Ask, End, Frame, Line, Offer, Pull, Side, WireError};
+use super::{ClusterKey, Counts, Factors, Moved, Weighed};
+use crate::command::Command;
+use crate::door::ValidatedRequest;
+use crate::output::{Output, RequestError, Timings};
+use crate::stream::Stream;
+use crate::{Engine, Inner};
+
+/// Connections at a time. Who comes beyond hears nothing, and reads its prompt itself.
+const MOST_CONNECTIONS: usize = 256;
+/// For a greeting, and for each frame that is awaited.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a thread looks whether the other side is there, while the engine has nothing for it.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often it says that it is there itself.
+const SAY_EVERY: Duration = Duration::from_secs(1);
+
+/// What the engine's thread gives away of a prompt.
+#[derive(Debug)]
+pub(crate) enum Given {
+    Block {
+        index: usize,
+        bytes: Weighed,
+    },
+    /// All blocks up to here were given, and the token behind the prompt is this, if it came to that.
+    End {
+        blocks: usize,
+        first: Option<TokenId>,
+    },
+}
+
+/// Where it gives it to, and what of it.
+#[derive(Debug)]
+pub(crate) struct Giver {
+    pub(crate) given: Sender<Given>,
+    /// Blocks before this one are there already.
+    pub(crate) first_block: usize,
+}
+
+/// What a listening thread has.
+struct Host {
+    engine: Weak<Inner>,
+    key: ClusterKey,
+    factors: Factors,
+    counts: Arc<Counts>,
+    connections: AtomicUsize,
+}
+
+/// Listens from now on, as long as the engine is there. Returns where.
+pub(crate) fn listen(
+    engine: &Engine,
+    at: SocketAddr,
+    key: ClusterKey,
+    factors: Factors,
+    counts: Arc<Counts>,
+) -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind(at)?;
+    let bound = listener.local_addr()?;
+    let engine = Arc::downgrade(&engine.0);
+    let host = Arc::new(Host { engine, key, factors, counts, connections: AtomicUsize::new(0) });
+    // Who ends must not wait for somebody to come.
+    listener.set_nonblocking(true)?;
+    let accept = move || {
+        while host.engine.strong_count() > 0 {
+            match listener.accept() {
+                Ok((stream, peer)) => host.clone().serve(stream, peer),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(ACCEPT_EVERY),
+                Err(error) => {
+                    tracing::warn!(%error, "a connection for a handoff could not be taken");
+                    std::thread::sleep(SAY_EVERY);
+                }
+            }
+        }
+    };
+    std::thread::Builder::new().name("handoff-listen".into()).spawn(accept)?;
+    Ok(bound)
+}
+
+/// How long somebody may wait before he is seen.
+const ACCEPT_EVERY: Duration = Duration::from_millis(2);
+
+impl Host {
+    fn serve(self: Arc<Host>, stream: TcpStream, peer: SocketAddr) {
+        if self.connections.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let thread = move || {
+            if let Err(error) = self.speak(stream) {
+                match error {
+                    // Whoever asked somebody else has hung up.
+                    WireError::Io(_) => tracing::debug!(%peer, %error, "a handoff's connection ended"),
+                    _ => tracing::warn!(%peer, %error, "a handoff was refused"),
+                }
+            }
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+        };
+        // Without a thread there is no handoff, and the other side computes itself.
+        let _ = std::thread::Builder::new().name("handoff-give".into()).spawn(thread);
+    }
+
+    fn speak(&self, stream: TcpStream) -> Result<(), WireError> {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut line = Line::open(stream, Side::Prefill, &self.key, nonce(&self.key))?;
+        line.write(&Frame::Factors(self.factors.clone()))?;
+        let Frame::Factors(theirs) = line.read()? else { return Err(WireError::Turn("that is no FACTORS")) };
+        if !theirs.is_sane() {
+            return Err(WireError::Turn("FACTORS too long"));
+        }
+        if let Some(difference) = self.factors.differ(&theirs) {
+            tracing::warn!(difference, "a worker that computes otherwise asked for a handoff");
+            return line.write(&Frame::Refused(difference));
+        }
+        loop {
+            match line.read()? {
+                Frame::Ask(ask) => {
+                    let answer = self.offer(&ask);
+                    line.write(&answer)?;
+                }
+                Frame::Pull(pull) => return self.give(line, *pull),
+                frame => return Err(WireError::Turn(frame.name())),
+            }
+        }
+    }
+
+    fn engine(&self) -> Option<Engine> {
+        self.engine.upgrade().map(Engine)
+    }
+
+    /// When a prompt would have its first token.
+    fn offer(&self, ask: &Ask) -> Frame {
+        let Some(engine) = self.engine() else { return Frame::Refused(SHUTTING_DOWN.to_owned()) };
+        if engine.health().draining {
+            return Frame::Refused(SHUTTING_DOWN.to_owned());
+        }
+        let incoming = IncomingRequest {
+            prompt_tokens: ask.prompt_tokens,
+            priority: Priority(ask.priority),
+            ttft: ask.ttft.map(Nanos),
+        };
+        Frame::Offer(Offer { likely: engine.likely_first_token(&incoming).map(|Nanos(likely)| likely) })
+    }
+
+    /// Reads a prompt and sends what it gives.
+    fn give(&self, mut line: Line<TcpStream>, pull: Pull) -> Result<(), WireError> {
+        let submitted = self.engine().ok_or(SHUTTING_DOWN.to_owned()).and_then(|engine| {
+            let request = ValidatedRequest::handed_over(&pull.request, engine.model());
+            let request = request.and_then(|request| engine.fits(&request).map(|()| request));
+            let request = request.map_err(|rejection| rejection.to_string())?;
+            let (given, blocks) = channel();
+            let giver = Giver { given, first_block: pull.first_block };
+            let stream = engine.submit_for(request, giver).map_err(|error| error.to_string())?;
+            Ok((stream, blocks))
+        });
+        match submitted {
+            Ok((stream, blocks)) => {
+                let mut giving = Giving { host: self, id: stream.id(), stream, is_whole: false };
+                giving.send(&mut line, &blocks)
+            }
+            Err(why) => line.write(&Frame::Refused(why)),
+        }
+    }
+}
+
+const SHUTTING_DOWN: &str = "the server is shutting down";
+
+/// A prompt that is read for somebody. With it goes what is kept for him.
+struct Giving<'a> {
+    host: &'a Host,
+    id: RequestId,
+    /// Dropped before its end it cancels the request.
+    stream: Stream,
+    is_whole: bool,
+}
+
+impl Giving<'_> {
+    fn send(&mut self, line: &mut Line<TcpStream>, blocks: &Receiver<Given>) -> Result<(), WireError> {
+        let counts = &self.host.counts;
+        let mut said = Instant::now();
+        loop {
+            match blocks.recv_timeout(LOOK_EVERY) {
+                Ok(Given::Block { index, bytes }) => {
+                    line.write_block(index, &bytes)?;
+                    counts.bytes_given.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    drop(bytes);
+                    self.tell(Moved::Room);
+                    said = Instant::now();
+                }
+                Ok(Given::End { blocks, first }) => {
+                    let timings = self.outcome();
+                    let end = end(blocks, first, timings.as_ref().ok());
+                    self.is_whole = first.is_some();
+                    return line.write(&Frame::End(Box::new(end)));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if is_gone(line.stream())? {
+                        return Ok(());
+                    }
+                    if said.elapsed() >= SAY_EVERY {
+                        line.write(&Frame::Busy)?;
+                        said = Instant::now();
+                    }
+                }
+                // The engine has begun anew, or ended.
+                Err(RecvTimeoutError::Disconnected) => return line.write(&Frame::End(Box::new(end(0, None, None)))),
+            }
+        }
+    }
+
+    /// How the request ended: by now it has.
+    fn outcome(&mut self) -> Result<Timings, RequestError> {
+        loop {
+            match self.stream.blocking_recv() {
+                Some(Output::Done { timings, .. }) => return Ok(timings),
+                Some(Output::Failed(error)) => return Err(error),
+                Some(_) => {}
+                None => return Err(RequestError::ShuttingDown),
+            }
+        }
+    }
+
+    fn tell(&self, moved: Moved) {
+        if let Some(inner) = self.host.engine.upgrade() {
+            // An engine that is gone keeps nothing.
+            let _ = inner.commands.send(Command::Moved(moved));
+        }
+    }
+}
+
+impl Drop for Giving<'_> {
+    fn drop(&mut self) {
+        self.host.counts.given[usize::from(!self.is_whole)].fetch_add(1, Ordering::Relaxed);
+        self.tell(Moved::Left(self.id));
+    }
+}
+
+fn end(blocks: usize, first: Option<TokenId>, timings: Option<&Timings>) -> End {
+    let of =
+        |owners: &[Owner]| timings.map_or(0, |timings| owners.iter().map(|&owner| timings.bill.ttft.of(owner).0).sum());
+    let queue = [Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget];
+    let others: Vec<Owner> =
+        Owner::OF_TTFT.into_iter().filter(|owner| *owner != Owner::OwnPrefill && !queue.contains(owner)).collect();
+    End { blocks, first, queue: of(&queue), prefill: of(&[Owner::OwnPrefill]), others: of(&others) }
+}
+
+/// Whether the other side has hung up. It says nothing while it waits.
+fn is_gone(stream: &TcpStream) -> Result<bool, WireError> {
+    stream.set_nonblocking(true)?;
+    let peeked = stream.peek(&mut [0]);
+    stream.set_nonblocking(false)?;
+    match peeked {
+        Ok(0) => Ok(true),
+        Ok(_) => Err(WireError::Turn("while its prompt is read")),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A number that this process has not used before and nobody knows.
+pub(super) fn nonce(key: &ClusterKey) -> [u8; 32] {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    // Seeded by the system anew in every process.
+    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let mut hasher = blake3::Hasher::new_keyed(&key.derive("nonce"));
+    hasher.update(&random.to_le_bytes());
+    hasher.update(&std::process::id().to_le_bytes());
+    hasher.update(&(&raw const NEXT as usize).to_le_bytes());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    *hasher.update(&now.as_nanos().to_le_bytes()).finalize().as_bytes()
+}

@@ -1,0 +1,265 @@
+//! Prompts that one worker reads and another answers: blocks of the KV cache travel, and nothing depends on it.
+//!
+//! ```text
+//! client --> decode worker D                                         prefill worker P
+//!              | expects it (no blocks, no queue)   --- ASK --->       its predicted first token, or a refusal
+//!              |                                    <-- OFFER --
+//!              |                                    --- PULL -->       admitted like any request, one token long
+//!   host tier  | block by block, each checked       <-- BLOCK --       after each step, the blocks that became full
+//!              | goes on: loads, computes the tail  <-- END ----       the token that P drew, and its bill
+//!              | draws the first token itself, and compares
+//! ```
+//!
+//! D pulls, and nobody writes into another's memory. A connection is a handoff, and as long as it is open P keeps what it
+//! has computed; when it ends, however it ends, that becomes what any finished request leaves: a prefix in the cache.
+//! So there is nothing to cancel, to renew or to count, and no name that somebody could mix up.
+//!
+//! A transfer is a cache. Whatever is missing, late, refused or changed on its way is computed by D, which has the client:
+//! the answer has the same bits, because it is the same computation. Only full blocks travel, and never the one with the
+//! last token of the prompt: its row is D's own, and so is every token that anybody is told. P draws the first one too,
+//! and D compares: two workers that differ there do not have the same model, or one of them computes wrong.
+//!
+//! `wire.rs` has the frames and who may read them, `give.rs` P's threads, `take.rs` D's; what happens on the engine's
+//! thread is in `core/handoff.rs`. Nothing here decides what is computed when: that is the scheduler's
+//! ([`scheduler::Scheduler::expect`], [`scheduler::Scheduler::keep`], [`scheduler::Scheduler::adopt`]).
+
+mod budget;
+mod factors;
+mod give;
+mod take;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use ledger::Shares;
+use scheduler::{RequestId, TokenId};
+
+pub(crate) use budget::{Budget, Weighed};
+pub(crate) use factors::Factors;
+pub(crate) use give::{Given, Giver, listen};
+pub(crate) use take::{Elsewhere, Taker, Wanted};
+#[doc(hidden)]
+pub use wire::check_frame;
+
+/// Bytes of blocks that are on their way between the engine's thread and the sockets, at most; the same on either side.
+pub(crate) const MOST_BYTES_UNDER_WAY: usize = 64 << 20;
+
+/// A prompt of which fewer tokens are not in the cache is read where it is.
+pub(crate) const LEAST_TOKENS: usize = 256;
+
+/// How a worker takes part. Both may be wanted of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandoffOptions {
+    /// Whose requests it takes.
+    pub role: Role,
+    /// Where it reads prompts for others; port 0 takes a free one.
+    pub listen: Option<SocketAddr>,
+    /// Who reads prompts for it: `HOST:PORT` each.
+    pub prefill_workers: Vec<String>,
+    /// What all of them know and nobody else.
+    pub key: ClusterKey,
+}
+
+/// Whose requests a worker takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// Those of other workers, whose prompts it reads.
+    Prefill,
+    /// Its clients', and has prompts read where that pays.
+    Decode,
+    /// All that come.
+    #[default]
+    Both,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Role; 3] = [Role::Prefill, Role::Decode, Role::Both];
+
+    /// Its name in flags and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Prefill => "prefill",
+            Role::Decode => "decode",
+            Role::Both => "both",
+        }
+    }
+}
+
+/// A secret that workers share. It is not shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClusterKey([u8; 32]);
+
+impl ClusterKey {
+    /// Of any text that nobody can guess.
+    pub fn of(secret: &[u8]) -> ClusterKey {
+        ClusterKey(blake3::derive_key("twostroke 2026-11 cluster key", secret))
+    }
+
+    /// A key for another purpose: whoever has this one has that one, and not the other way round.
+    pub fn derive(&self, purpose: &str) -> [u8; 32] {
+        *blake3::keyed_hash(&self.0, purpose.as_bytes()).as_bytes()
+    }
+}
+
+impl std::fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ClusterKey(..)")
+    }
+}
+
+/// How a prompt that others might have read was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// All blocks came.
+    Whole,
+    /// Some came, and the rest was computed here.
+    InPart,
+    /// Nobody was there, or would do it.
+    Refused,
+    /// Whoever was asked would have taken longer than this worker.
+    Slower,
+    /// It began, and no block came.
+    Lost,
+    /// Its client left meanwhile.
+    Cancelled,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Way; 6] = [Way::Whole, Way::InPart, Way::Refused, Way::Slower, Way::Lost, Way::Cancelled];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Whole => "whole",
+            Way::InPart => "in_part",
+            Way::Refused => "refused",
+            Way::Slower => "slower",
+            Way::Lost => "lost",
+            Way::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// What was handed over since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handoffs {
+    /// Whose requests are taken.
+    pub role: Role,
+    /// Whether prompts may be read elsewhere, or are read for others.
+    pub takes_part: bool,
+    /// Prompts for which others were asked, by how that went, in the order of [`Way::ALL`].
+    pub taken: [u64; 6],
+    /// Bytes of blocks that came.
+    pub bytes_taken: u64,
+    /// Blocks that came and have a place here.
+    pub blocks_taken: u64,
+    /// Prompts that were read for others to their end, and those whose reader was gone before.
+    pub given: [u64; 2],
+    /// Bytes of blocks that were sent.
+    pub bytes_given: u64,
+    /// Blocks that are kept for others now.
+    pub kept_blocks: u64,
+    /// First tokens that two workers drew differently. More than 0: one of them computes wrong.
+    pub mismatches: u64,
+}
+
+/// The same, while it is counted by several threads.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// `None`: it takes no part.
+    role: Option<Role>,
+    pub(crate) taken: [AtomicU64; 6],
+    pub(crate) bytes_taken: AtomicU64,
+    pub(crate) blocks_taken: AtomicU64,
+    pub(crate) given: [AtomicU64; 2],
+    pub(crate) bytes_given: AtomicU64,
+    pub(crate) kept_blocks: AtomicU64,
+    pub(crate) mismatches: AtomicU64,
+    /// Workers that are not asked any more, and why not.
+    problems: Mutex<BTreeMap<String, String>>,
+}
+
+impl Counts {
+    /// Of a worker that takes part, or does not.
+    pub(crate) fn of(options: Option<&HandoffOptions>) -> Counts {
+        Counts { role: options.map(|options| options.role), ..Counts::default() }
+    }
+
+    /// Whether its clients' requests are taken.
+    pub(crate) fn answers(&self) -> bool {
+        self.role != Some(Role::Prefill)
+    }
+
+    /// A worker is not asked any more.
+    pub(crate) fn gives_up(&self, worker: &str, why: &str) {
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        problems.insert(worker.to_owned(), why.to_owned());
+    }
+
+    /// All of them: `HOST:PORT: why`.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        problems.iter().map(|(worker, why)| format!("{worker}: {why}")).collect()
+    }
+
+    pub(crate) fn took(&self, way: Way) {
+        let at = Way::ALL.iter().position(|other| *other == way).expect("all are there");
+        self.taken[at].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Handoffs {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Handoffs {
+            role: self.role.unwrap_or_default(),
+            takes_part: self.role.is_some(),
+            taken: std::array::from_fn(|at| of(&self.taken[at])),
+            bytes_taken: of(&self.bytes_taken),
+            blocks_taken: of(&self.blocks_taken),
+            given: std::array::from_fn(|at| of(&self.given[at])),
+            bytes_given: of(&self.bytes_given),
+            kept_blocks: of(&self.kept_blocks),
+            mismatches: of(&self.mismatches),
+        }
+    }
+}
+
+/// What the engine's thread hears of a prompt that is read elsewhere.
+#[derive(Debug)]
+pub(crate) enum Landed {
+    /// A block has come, and it is what was sent.
+    Block { index: usize, bytes: Weighed },
+    /// No more comes.
+    Over(Over),
+}
+
+/// How it ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Over {
+    pub(crate) way: Way,
+    /// The first token, as it was drawn there.
+    pub(crate) first: Option<TokenId>,
+    /// What the prompt's time there was, of its first token.
+    pub(crate) bill: Shares,
+}
+
+impl Over {
+    pub(crate) fn without(way: Way) -> Over {
+        Over { way, first: None, bill: Shares::default() }
+    }
+}
+
+/// What the engine's thread is told by those that move blocks.
+#[derive(Debug)]
+pub(crate) enum Moved {
+    /// Of a prompt that is read elsewhere for this request.
+    Landed(RequestId, Landed),
+    /// Of what waits to be sent, some has gone: there is room for more.
+    Room,
+    /// Whoever came for this request's blocks is gone, or has all of them.
+    Left(RequestId),
+}

@@ -1,0 +1,380 @@
+//! The side that has prompts read by others: a thread for each of them, from its question to its last block.
+//!
+//! ```text
+//! ask up to two workers, at random --> the earlier offer, if it is no later than here --> pull --> blocks, as they come
+//!        |                                       |                                          |
+//!     nobody there                          slower                           late, changed, cut off
+//!        +---------------------------------------+------------------------------------------+--> Over: the rest is
+//!                                                                                                computed here
+//! ```
+//! A worker that could not be reached is left alone for a while, one that computes otherwise for good.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use scheduler::{Nanos, RequestId};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::give::nonce;
+use super::wire::{Ask, End, Frame, Line, Piece, Pull, Side, WireError};
+use super::{Budget, ClusterKey, Counts, Factors, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Way, Weighed};
+use crate::command::Command;
+use crate::recording::AdmitEntry;
+
+/// To be connected, and for each frame of the beginning.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+/// Without a word for so long the other side is gone: it says each second that it is there.
+const SILENCE: Duration = Duration::from_secs(4);
+/// Without a block for so long, or for three times as long as it was to take, it is too late.
+const LEAST_PATIENCE: Duration = Duration::from_secs(2);
+/// For so long a worker that is not there is not asked.
+const REST: Duration = Duration::from_secs(2);
+/// Workers that are asked for one prompt.
+const MOST_ASKED: usize = 2;
+
+/// A prompt that somebody else might read.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) id: RequestId,
+    pub(crate) entry: AdmitEntry,
+    /// Blocks that are not here: what is to come.
+    pub(crate) blocks: std::ops::Range<usize>,
+    /// Nanoseconds in which its first token would come if all were computed here, where that is known.
+    pub(crate) local: Option<Nanos>,
+}
+
+/// Whoever reads prompts elsewhere, as the engine's thread sees it: it is told, and commands come back. Tests imagine it.
+pub(crate) trait Elsewhere: Debug + Send {
+    /// Has a prompt read. Exactly one [`Landed::Over`] comes, unless it is forgotten before.
+    fn ask(&mut self, wanted: Wanted);
+    /// Nobody waits for it any more.
+    fn forget(&mut self, id: RequestId);
+    /// Its first token is not what is drawn here: whoever read it is not asked again.
+    fn disbelieve(&mut self, id: RequestId);
+    /// Whether there is anybody to ask now.
+    fn is_there(&self) -> bool;
+}
+
+/// Workers by their addresses, over TCP.
+#[derive(Debug)]
+pub(crate) struct Taker(Arc<Workers>);
+
+#[derive(Debug)]
+struct Workers {
+    key: ClusterKey,
+    factors: Factors,
+    block_bytes: usize,
+    commands: UnboundedSender<Command>,
+    counts: Arc<Counts>,
+    budget: Budget,
+    workers: Vec<Worker>,
+    open: Mutex<BTreeMap<RequestId, Open>>,
+    dice: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Worker {
+    address: String,
+    /// Until when it is left alone; `None`: it is asked.
+    rests: Mutex<Option<Rest>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Rest {
+    Until(Instant),
+    ForGood,
+}
+
+/// A prompt that is being read.
+#[derive(Debug, Default)]
+struct Open {
+    /// Its connections: closed when nobody waits any more.
+    streams: Vec<TcpStream>,
+    worker: Option<usize>,
+}
+
+impl Taker {
+    /// `commands`: of the engine's thread.
+    pub(crate) fn new(
+        addresses: &[String],
+        key: ClusterKey,
+        factors: Factors,
+        block_bytes: usize,
+        commands: UnboundedSender<Command>,
+        counts: Arc<Counts>,
+    ) -> Taker {
+        let worker = |address: &String| Worker { address: address.clone(), rests: Mutex::default() };
+        Taker(Arc::new(Workers {
+            dice: AtomicU64::new(u64::from_le_bytes(nonce(&key)[..8].try_into().expect("8 of 32 bytes"))),
+            key,
+            factors,
+            block_bytes,
+            commands,
+            counts,
+            budget: Budget::of(MOST_BYTES_UNDER_WAY),
+            workers: addresses.iter().map(worker).collect(),
+            open: Mutex::default(),
+        }))
+    }
+}
+
+impl Elsewhere for Taker {
+    fn ask(&mut self, wanted: Wanted) {
+        let (workers, id) = (self.0.clone(), wanted.id);
+        workers.open().insert(id, Open::default());
+        let take = move || {
+            let over = workers.take(&wanted);
+            workers.hang_up(id);
+            workers.say(id, Landed::Over(over));
+        };
+        if std::thread::Builder::new().name("handoff-take".into()).spawn(take).is_err() {
+            self.0.say(id, Landed::Over(Over::without(Way::Refused)));
+        }
+    }
+
+    fn forget(&mut self, id: RequestId) {
+        self.0.hang_up(id);
+        self.0.open().remove(&id);
+    }
+
+    fn disbelieve(&mut self, id: RequestId) {
+        let worker = self.0.open().remove(&id).and_then(|open| open.worker);
+        if let Some(worker) = worker.map(|worker| &self.0.workers[worker]) {
+            tracing::error!(worker = worker.address, "two workers drew different first tokens: it is not asked again");
+            self.0.counts.gives_up(&worker.address, "it drew another first token than this worker");
+            *worker.rests() = Some(Rest::ForGood);
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        self.0.workers.iter().any(Worker::is_asked)
+    }
+}
+
+impl Worker {
+    fn rests(&self) -> MutexGuard<'_, Option<Rest>> {
+        self.rests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_asked(&self) -> bool {
+        match *self.rests() {
+            None => true,
+            Some(Rest::Until(until)) => Instant::now() >= until,
+            Some(Rest::ForGood) => false,
+        }
+    }
+}
+
+/// A worker that would do it.
+struct Offered {
+    worker: usize,
+    line: Line<TcpStream>,
+    likely: Option<Nanos>,
+}
+
+impl Workers {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<RequestId, Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whoever was asked hears that no more is wanted.
+    fn hang_up(&self, id: RequestId) {
+        for stream in self.open().get_mut(&id).into_iter().flat_map(|open| open.streams.drain(..)) {
+            // It may be closed already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// To an engine that is gone nobody says anything.
+    fn say(&self, id: RequestId, landed: Landed) {
+        let _ = self.commands.send(Command::Moved(Moved::Landed(id, landed)));
+    }
+
+    /// Has a prompt read, from the question to the last block.
+    fn take(&self, wanted: &Wanted) -> Over {
+        let offered: Vec<Offered> = self.some().into_iter().filter_map(|worker| self.ask(worker, wanted)).collect();
+        let Some(best) = offered.into_iter().min_by_key(|offered| offered.likely) else {
+            return self.over(wanted, Way::Refused);
+        };
+        // Prompts leave to protect the streams here, not to win a race: a target that is met is early enough.
+        let limit = wanted.local.map(|local| local.max(wanted.entry.ttft.map_or(Nanos(0), Nanos)));
+        if best.likely.zip(limit).is_some_and(|(likely, limit)| likely > limit) {
+            return self.over(wanted, Way::Slower);
+        }
+        let mut come = wanted.blocks.start;
+        let result = self.pull(best, wanted, &mut come);
+        let is_open = self.open().contains_key(&wanted.id);
+        let way = match (&result, come) {
+            _ if !is_open => Way::Cancelled,
+            (Ok(_), _) if come == wanted.blocks.end => Way::Whole,
+            (Err(Failed::Refused), _) => Way::Refused,
+            _ if come == wanted.blocks.start => Way::Lost,
+            _ => Way::InPart,
+        };
+        let Ok(end) = result else { return Over::without(way) };
+        let mut bill = ledger::Shares::default();
+        bill.add(ledger::Owner::RemoteQueue, end.queue);
+        bill.add(ledger::Owner::RemotePrefill, end.prefill);
+        bill.add(ledger::Owner::RemoteOthers, end.others);
+        Over { way, first: end.first, bill }
+    }
+
+    fn over(&self, wanted: &Wanted, way: Way) -> Over {
+        let is_open = self.open().contains_key(&wanted.id);
+        Over::without(if is_open { way } else { Way::Cancelled })
+    }
+
+    /// Some that are asked, in any order.
+    fn some(&self) -> Vec<usize> {
+        let mut asked: Vec<usize> = (0..self.workers.len()).filter(|&at| self.workers[at].is_asked()).collect();
+        let mut some = Vec::with_capacity(MOST_ASKED);
+        while some.len() < MOST_ASKED && !asked.is_empty() {
+            let dice = self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+            some.push(asked.swap_remove((dice >> 33) as usize % asked.len()));
+        }
+        some
+    }
+
+    /// What a worker offers; `None` if it does not.
+    fn ask(&self, at: usize, wanted: &Wanted) -> Option<Offered> {
+        let worker = &self.workers[at];
+        match self.try_ask(&worker.address, wanted) {
+            Ok((line, Ok(likely))) => {
+                *worker.rests() = None;
+                Some(Offered { worker: at, line, likely })
+            }
+            Ok((_, Err(Unlike(difference)))) => {
+                let rest = &mut *worker.rests();
+                if !matches!(rest, Some(Rest::ForGood)) {
+                    tracing::warn!(worker = worker.address, difference, "it computes otherwise: it is not asked again");
+                    self.counts.gives_up(&worker.address, &difference);
+                }
+                *rest = Some(Rest::ForGood);
+                None
+            }
+            Err(error) => {
+                // Who has hung up himself has no complaint.
+                if self.open().contains_key(&wanted.id) {
+                    let is_new = worker.rests().replace(Rest::Until(Instant::now() + REST)).is_none();
+                    if is_new {
+                        tracing::warn!(worker = worker.address, %error, "it does not answer: prompts are read here");
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    #[allow(clippy::type_complexity, reason = "it is taken apart where it is made")]
+    fn try_ask(
+        &self,
+        address: &str,
+        wanted: &Wanted,
+    ) -> Result<(Line<TcpStream>, Result<Option<Nanos>, Unlike>), WireError> {
+        let nobody = || std::io::Error::other("its name leads to no address");
+        let at = address.to_socket_addrs()?.next().ok_or_else(nobody)?;
+        let stream = TcpStream::connect_timeout(&at, CONNECT_PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(CONNECT_PATIENCE))?;
+        stream.set_write_timeout(Some(CONNECT_PATIENCE))?;
+        match self.open().get_mut(&wanted.id) {
+            Some(open) => open.streams.push(stream.try_clone()?),
+            None => return Err(std::io::Error::other("nobody waits any more").into()),
+        }
+        let mut line = Line::open(stream, Side::Decode, &self.key, nonce(&self.key))?;
+        line.write(&Frame::Factors(self.factors.clone()))?;
+        let Frame::Factors(theirs) = line.read()? else { return Err(WireError::Turn("that is no FACTORS")) };
+        if let Some(difference) = self.factors.differ(&theirs) {
+            return Ok((line, Err(Unlike(difference))));
+        }
+        let AdmitEntry { prompt, priority, ttft, .. } = &wanted.entry;
+        line.write(&Frame::Ask(Ask { prompt_tokens: prompt.len(), priority: *priority, ttft: *ttft }))?;
+        match line.read()? {
+            Frame::Offer(offer) => Ok((line, Ok(offer.likely.map(Nanos)))),
+            Frame::Refused(why) => Err(std::io::Error::other(why).into()),
+            frame => Err(WireError::Turn(frame.name())),
+        }
+    }
+
+    /// Blocks, in their order, as they come. `come`: up to which block all are here.
+    fn pull(&self, offered: Offered, wanted: &Wanted, come: &mut usize) -> Result<End, Failed> {
+        let Offered { worker, mut line, likely } = offered;
+        match self.open().get_mut(&wanted.id) {
+            Some(open) => open.worker = Some(worker),
+            None => return Err(Failed::Cut),
+        }
+        line.stream().set_read_timeout(Some(SILENCE))?;
+        let pull = Pull { first_block: wanted.blocks.start, request: wanted.entry.clone() };
+        line.write(&Frame::Pull(Box::new(pull)))?;
+        let patience = LEAST_PATIENCE.max(Duration::from_nanos(likely.map_or(0, |likely| likely.0.saturating_mul(3))));
+        let mut progress = Instant::now();
+        let mut block: Option<Weighed> = None;
+        let mut filled = 0;
+        loop {
+            let frame = line.read().inspect_err(|error| {
+                if !matches!(error, WireError::Io(_)) {
+                    let worker = &self.workers[worker].address;
+                    tracing::warn!(worker, %error, "blocks came otherwise than they were sent; they are computed here");
+                }
+            })?;
+            if !matches!(frame, Frame::Busy) {
+                progress = Instant::now();
+            }
+            match frame {
+                Frame::Busy if progress.elapsed() > patience => return Err(Failed::Cut),
+                Frame::Busy => {}
+                Frame::Piece(Piece { index, offset, bytes }) => {
+                    let is_next = index as usize == *come && *come < wanted.blocks.end && offset as usize == filled;
+                    if !is_next || bytes.is_empty() || filled + bytes.len() > self.block_bytes {
+                        return Err(Failed::Cut);
+                    }
+                    if block.is_none() {
+                        // While it waits nothing is read: the other side waits too.
+                        block = Some(self.budget.take(self.block_bytes, patience).ok_or(Failed::Cut)?);
+                    }
+                    let whole = block.as_mut().expect("it was just made");
+                    whole.bytes_mut()[filled..][..bytes.len()].copy_from_slice(&bytes);
+                    filled += bytes.len();
+                    if filled == self.block_bytes {
+                        let bytes = block.take().expect("it is filled");
+                        self.counts.bytes_taken.fetch_add(filled as u64, Ordering::Relaxed);
+                        self.say(wanted.id, Landed::Block { index: *come, bytes });
+                        (*come, filled) = (*come + 1, 0);
+                    }
+                }
+                Frame::End(end) => return Ok(*end),
+                Frame::Refused(why) => {
+                    tracing::info!(worker = self.workers[worker].address, why, "a prompt was not read there");
+                    return Err(Failed::Refused);
+                }
+                _ => return Err(Failed::Cut),
+            }
+        }
+    }
+}
+
+/// The other side has another model, or computes otherwise.
+struct Unlike(String);
+
+/// Why no more blocks come.
+#[derive(Debug)]
+enum Failed {
+    Refused,
+    Cut,
+}
+
+impl From<WireError> for Failed {
+    fn from(_: WireError) -> Failed {
+        Failed::Cut
+    }
+}
+
+impl From<std::io::Error> for Failed {
+    fn from(_: std::io::Error) -> Failed {
+        Failed::Cut
+    }
+}

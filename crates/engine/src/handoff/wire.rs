@@ -1,0 +1,495 @@
+//! Frames, and who may read them.
+//!
+//! ```text
+//! D: magic, version, nonce        P: nonce            who does not begin so hears nothing at all
+//! D: proof                        P: proof            each of both nonces under the cluster key
+//! then, both ways:   length (4) | kind (1) | body | seal (32)      all numbers little-endian
+//! ```
+//!
+//! A seal is a blake3 hash of a counter, the kind and the body under a key of this connection and direction. A frame that
+//! was changed, repeated, left out or made by somebody else has another one: then the connection is over, and what had
+//! come by then stands. It is also what says that a block is the block that was sent. Nothing is encrypted: prompts
+//! travel readably, so this is for a network that is trusted, or for a tunnel.
+
+use std::io::{self, Read, Write};
+
+use serde::{Deserialize, Serialize};
+
+use super::{ClusterKey, Factors};
+use crate::recording::AdmitEntry;
+
+const MAGIC: &[u8; 16] = b"twostroke-kv-1\r\n";
+/// Longest body of a frame, its kind and its seal included.
+pub(crate) const MOST_FRAME_BYTES: usize = 16 << 20;
+/// A block goes in pieces of so many bytes.
+const PIECE_BYTES: usize = 4 << 20;
+const SEAL_BYTES: usize = 32;
+
+/// What goes over a connection.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Frame {
+    /// What both must have in common. The first frame of either side.
+    Factors(Factors),
+    /// D: when would a prompt like this have its first token?
+    Ask(Ask),
+    /// P: likely then.
+    Offer(Offer),
+    /// D: read it, and send what it gives.
+    Pull(Box<Pull>),
+    /// P: no, and why not.
+    Refused(String),
+    /// P: a piece of a block.
+    Piece(Piece),
+    /// P: that was all.
+    End(Box<End>),
+    /// P: it is still at it.
+    Busy,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Ask {
+    /// Tokens of its prompt.
+    pub(crate) prompt_tokens: usize,
+    pub(crate) priority: i32,
+    /// Nanoseconds within which its first token is wanted.
+    pub(crate) ttft: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Offer {
+    /// Nanoseconds until its first token; `None` where steps are not predicted.
+    pub(crate) likely: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Pull {
+    /// Blocks before this one are there already.
+    pub(crate) first_block: usize,
+    pub(crate) request: AdmitEntry,
+}
+
+/// Bytes of a block, in the order of `Forward::read_block`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Piece {
+    pub(crate) index: u32,
+    /// Where in the block they begin.
+    pub(crate) offset: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct End {
+    /// All blocks up to here were sent.
+    pub(crate) blocks: usize,
+    /// The token that was drawn behind the prompt, if it came to that.
+    pub(crate) first: Option<u32>,
+    /// Nanoseconds until then: in the queue, for its own prompt, for others in the same steps.
+    pub(crate) queue: u64,
+    pub(crate) prefill: u64,
+    pub(crate) others: u64,
+}
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WireError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the other side does not speak this protocol")]
+    Magic,
+    #[error("the other side does not have the cluster key")]
+    Key,
+    #[error("a frame of {0} bytes is longer than any may be, or shorter")]
+    Length(usize),
+    #[error("a frame is not what was sent, or not in its place")]
+    Seal,
+    #[error("there is no frame of kind {0}")]
+    Kind(u8),
+    #[error("a frame {name}: {problem}")]
+    Body { name: &'static str, problem: String },
+    #[error("a frame {0} is not what comes here")]
+    Turn(&'static str),
+}
+
+impl Frame {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Frame::Factors(_) => "FACTORS",
+            Frame::Ask(_) => "ASK",
+            Frame::Offer(_) => "OFFER",
+            Frame::Pull(_) => "PULL",
+            Frame::Refused(_) => "REFUSED",
+            Frame::Piece(_) => "BLOCK",
+            Frame::End(_) => "END",
+            Frame::Busy => "BUSY",
+        }
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Frame::Factors(_) => 1,
+            Frame::Ask(_) => 2,
+            Frame::Offer(_) => 3,
+            Frame::Pull(_) => 4,
+            Frame::Refused(_) => 5,
+            Frame::Piece(_) => 6,
+            Frame::End(_) => 7,
+            Frame::Busy => 8,
+        }
+    }
+
+    fn write_body(&self, body: &mut Vec<u8>) {
+        let mut json = |value: &dyn erased::Json| value.write(body);
+        match self {
+            Frame::Factors(factors) => json(factors),
+            Frame::Ask(ask) => json(ask),
+            Frame::Offer(offer) => json(offer),
+            Frame::Pull(pull) => json(&**pull),
+            Frame::Refused(why) => body.extend_from_slice(why.as_bytes()),
+            Frame::Piece(Piece { index, offset, bytes }) => {
+                body.extend_from_slice(&index.to_le_bytes());
+                body.extend_from_slice(&offset.to_le_bytes());
+                body.extend_from_slice(bytes);
+            }
+            Frame::End(end) => json(&**end),
+            Frame::Busy => {}
+        }
+    }
+
+    fn read(kind: u8, body: &[u8]) -> Result<Frame, WireError> {
+        fn json<'a, T: Deserialize<'a>>(name: &'static str, body: &'a [u8]) -> Result<T, WireError> {
+            serde_json::from_slice(body).map_err(|error| WireError::Body { name, problem: error.to_string() })
+        }
+        Ok(match kind {
+            1 => Frame::Factors(json("FACTORS", body)?),
+            2 => Frame::Ask(json("ASK", body)?),
+            3 => Frame::Offer(json("OFFER", body)?),
+            4 => Frame::Pull(json("PULL", body)?),
+            5 => Frame::Refused(String::from_utf8_lossy(&body[..body.len().min(1024)]).into_owned()),
+            6 => {
+                let short = || WireError::Body { name: "BLOCK", problem: "it has no place".to_owned() };
+                let (index, rest) = body.split_first_chunk().ok_or_else(short)?;
+                let (offset, bytes) = rest.split_first_chunk().ok_or_else(short)?;
+                let (index, offset) = (u32::from_le_bytes(*index), u64::from_le_bytes(*offset));
+                Frame::Piece(Piece { index, offset, bytes: bytes.to_vec() })
+            }
+            7 => Frame::End(json("END", body)?),
+            8 if body.is_empty() => Frame::Busy,
+            8 => return Err(WireError::Body { name: "BUSY", problem: "it has a body".to_owned() }),
+            kind => return Err(WireError::Kind(kind)),
+        })
+    }
+}
+
+mod erased {
+    pub(super) trait Json {
+        fn write(&self, body: &mut Vec<u8>);
+    }
+
+    impl<T: serde::Serialize> Json for T {
+        fn write(&self, body: &mut Vec<u8>) {
+            serde_json::to_writer(body, self).expect("a frame is JSON");
+        }
+    }
+}
+
+/// For fuzzing: whether a stranger's frame is read without harm, and written again as it was.
+#[doc(hidden)]
+pub fn check_frame(kind: u8, body: &[u8]) -> bool {
+    let Ok(frame) = Frame::read(kind, body) else { return false };
+    let mut again = Vec::new();
+    frame.write_body(&mut again);
+    let read = Frame::read(frame.kind(), &again).expect("what was written is read");
+    assert_eq!(read, frame);
+    true
+}
+
+/// Which end one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Decode,
+    Prefill,
+}
+
+/// A connection whose other side has the key.
+pub(crate) struct Line<S> {
+    stream: S,
+    ours: Sealer,
+    theirs: Sealer,
+    // Kept for their memory.
+    written: Vec<u8>,
+    read: Vec<u8>,
+}
+
+/// One direction.
+struct Sealer {
+    key: [u8; 32],
+    next: u64,
+}
+
+impl Sealer {
+    fn seal(&mut self, kind: u8, body: &[u8]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&self.next.to_le_bytes()).update(&[kind]).update(body);
+        self.next += 1;
+        hasher.finalize()
+    }
+}
+
+impl<S: Read + Write> Line<S> {
+    /// Greets the other side, and believes it when it has shown that it has the key. `nonce`: never the same twice.
+    pub(crate) fn open(mut stream: S, side: Side, key: &ClusterKey, nonce: [u8; 32]) -> Result<Line<S>, WireError> {
+        let mut theirs = [0; 32];
+        match side {
+            Side::Decode => {
+                stream.write_all(&[MAGIC.as_slice(), &nonce].concat())?;
+                stream.read_exact(&mut theirs)?;
+            }
+            Side::Prefill => {
+                let mut magic = [0; 16];
+                stream.read_exact(&mut magic)?;
+                if magic != *MAGIC {
+                    return Err(WireError::Magic);
+                }
+                stream.read_exact(&mut theirs)?;
+                stream.write_all(&nonce)?;
+            }
+        }
+        let nonces = match side {
+            Side::Decode => [nonce, theirs].concat(),
+            Side::Prefill => [theirs, nonce].concat(),
+        };
+        let of = |what: &str| *blake3::keyed_hash(&key.derive(what), &nonces).as_bytes();
+        let (decode, prefill) = (of("proof of decode"), of("proof of prefill"));
+        let mut proof = [0; 32];
+        // Comparing hashes takes the same time wherever they differ.
+        let mut expect = |stream: &mut S, expected: [u8; 32]| {
+            stream.read_exact(&mut proof)?;
+            let is_right = blake3::Hash::from_bytes(proof) == blake3::Hash::from_bytes(expected);
+            if is_right { Ok(()) } else { Err(WireError::Key) }
+        };
+        match side {
+            Side::Decode => {
+                stream.write_all(&decode)?;
+                expect(&mut stream, prefill)?;
+            }
+            Side::Prefill => {
+                expect(&mut stream, decode)?;
+                stream.write_all(&prefill)?;
+            }
+        }
+        let (to_prefill, to_decode) = (of("to prefill"), of("to decode"));
+        let (ours, theirs) = match side {
+            Side::Decode => (to_prefill, to_decode),
+            Side::Prefill => (to_decode, to_prefill),
+        };
+        let sealer = |key| Sealer { key, next: 0 };
+        Ok(Line { stream, ours: sealer(ours), theirs: sealer(theirs), written: Vec::new(), read: Vec::new() })
+    }
+
+    /// What is below it.
+    pub(crate) fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// Sends a frame.
+    pub(crate) fn write(&mut self, frame: &Frame) -> Result<(), WireError> {
+        let mut bytes = std::mem::take(&mut self.written);
+        bytes.clear();
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.push(frame.kind());
+        frame.write_body(&mut bytes);
+        let seal = self.ours.seal(bytes[4], &bytes[5..]);
+        bytes.extend_from_slice(seal.as_bytes());
+        let len = bytes.len() - 4;
+        bytes[..4].copy_from_slice(&(len as u32).to_le_bytes());
+        let sent = match len <= MOST_FRAME_BYTES {
+            true => self.stream.write_all(&bytes).map_err(WireError::Io),
+            false => Err(WireError::Length(len)),
+        };
+        self.written = bytes;
+        sent
+    }
+
+    /// Sends a block, in pieces.
+    pub(crate) fn write_block(&mut self, index: usize, bytes: &[u8]) -> Result<(), WireError> {
+        let index = u32::try_from(index).expect("blocks are counted in 32 bits");
+        for (at, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+            let offset = (at * PIECE_BYTES) as u64;
+            self.write(&Frame::Piece(Piece { index, offset, bytes: piece.to_vec() }))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a frame, as long as the stream does.
+    pub(crate) fn read(&mut self) -> Result<Frame, WireError> {
+        let mut len = [0; 4];
+        self.stream.read_exact(&mut len)?;
+        let len = u32::from_le_bytes(len) as usize;
+        if !(1 + SEAL_BYTES..=MOST_FRAME_BYTES).contains(&len) {
+            return Err(WireError::Length(len));
+        }
+        // Memory for what has come, and not for what was announced.
+        self.read.clear();
+        let read = (&mut self.stream).take(len as u64).read_to_end(&mut self.read)?;
+        if read < len {
+            return Err(WireError::Io(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let (framed, seal) = self.read.split_at(len - SEAL_BYTES);
+        let (kind, body) = (framed[0], &framed[1..]);
+        let seal: [u8; SEAL_BYTES] = seal.try_into().expect("so many are left");
+        if self.theirs.seal(kind, body) != blake3::Hash::from_bytes(seal) {
+            return Err(WireError::Seal);
+        }
+        Frame::read(kind, body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
+    use super::*;
+
+    fn pair(keys: [&str; 2]) -> [Result<Line<UnixStream>, WireError>; 2] {
+        let (one, other) = UnixStream::pair().expect("a pair of sockets");
+        let keys = keys.map(|key| ClusterKey::of(key.as_bytes()));
+        let prefill = keys[1].clone();
+        let thread = thread::spawn(move || Line::open(other, Side::Prefill, &prefill, [2; 32]));
+        let decode = Line::open(one, Side::Decode, &keys[0], [1; 32]);
+        [decode, thread.join().expect("it does not panic")]
+    }
+
+    fn frames() -> Vec<Frame> {
+        let end = End { blocks: 3, first: Some(7), queue: 1, prefill: 2, others: 3 };
+        vec![
+            Frame::Ask(Ask { prompt_tokens: 5000, priority: -1, ttft: Some(1_000_000) }),
+            Frame::Offer(Offer { likely: None }),
+            Frame::Refused("nobody is here".to_owned()),
+            Frame::Piece(Piece { index: 9, offset: 1 << 40, bytes: vec![1, 2, 3] }),
+            Frame::End(Box::new(end)),
+            Frame::Busy,
+        ]
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let [decode, prefill] = pair(["a", "a"]);
+        let (mut decode, mut prefill) = (decode.expect("the key is right"), prefill.expect("the key is right"));
+        for frame in frames() {
+            prefill.write(&frame).expect("it is written");
+            assert_eq!(decode.read().expect("it is read"), frame);
+            decode.write(&frame).expect("it is written");
+            assert_eq!(prefill.read().expect("it is read"), frame);
+        }
+        let block: Vec<u8> = (0..PIECE_BYTES + 5).map(|at| at as u8).collect();
+        let writer = thread::spawn(move || prefill.write_block(4, &block).map(|()| block));
+        let mut come = Vec::new();
+        while come.len() < PIECE_BYTES + 5 {
+            let Frame::Piece(piece) = decode.read().expect("it is read") else { panic!("a piece comes") };
+            assert_eq!((piece.index, piece.offset), (4, come.len() as u64));
+            come.extend(piece.bytes);
+        }
+        assert_eq!(come, writer.join().expect("it does not panic").expect("it is written"));
+    }
+
+    #[test]
+    fn without_the_key_nobody_hears_anything() {
+        let [decode, prefill] = pair(["a", "b"]);
+        assert!(matches!(prefill, Err(WireError::Key)));
+        assert!(matches!(decode, Err(WireError::Io(_))), "the other side has hung up");
+        let (mut one, other) = UnixStream::pair().expect("a pair of sockets");
+        one.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is written");
+        let refused = Line::open(other, Side::Prefill, &ClusterKey::of(b"a"), [2; 32]);
+        assert!(matches!(refused, Err(WireError::Magic)));
+        assert_eq!(one.read(&mut [0; 1]).unwrap_or(0), 0, "no byte comes back");
+    }
+
+    /// Both ends in memory: what is written is kept, what is read was put there.
+    #[derive(Default)]
+    struct Memory {
+        written: Vec<u8>,
+        to_read: VecDeque<u8>,
+    }
+
+    impl Read for Memory {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            self.to_read.read(bytes)
+        }
+    }
+
+    impl Write for Memory {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.written.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn line(of: u8, to_read: &[u8]) -> Line<Memory> {
+        let sealer = |key| Sealer { key: [key; 32], next: 0 };
+        let stream = Memory { to_read: to_read.iter().copied().collect(), ..Memory::default() };
+        Line { stream, ours: sealer(of), theirs: sealer(of), written: Vec::new(), read: Vec::new() }
+    }
+
+    #[test]
+    fn no_changed_byte_no_repeated_and_no_missing_frame_is_believed() {
+        let mut writer = line(1, &[]);
+        let mut ends = vec![0];
+        for frame in frames() {
+            writer.write(&frame).expect("it is written");
+            ends.push(writer.stream.written.len());
+        }
+        let sent = writer.stream.written;
+        let read_all = |of, bytes: &[u8]| {
+            let mut reader = line(of, bytes);
+            std::iter::from_fn(|| reader.read().ok()).collect::<Vec<_>>()
+        };
+        assert_eq!(read_all(1, &sent), frames());
+        assert!(read_all(2, &sent).is_empty(), "a key of another connection");
+        for at in 0..sent.len() {
+            for bit in [1, 0x80] {
+                let mut changed = sent.clone();
+                changed[at] ^= bit;
+                let whole = ends.iter().filter(|&&end| end <= at).count() - 1;
+                assert_eq!(read_all(1, &changed), frames()[..whole], "byte {at} is changed");
+            }
+            assert_eq!(read_all(1, &sent[..at]), frames()[..ends.iter().filter(|&&end| end <= at).count() - 1]);
+        }
+        for (index, range) in ends.windows(2).enumerate() {
+            let [before, frame, after] = [&sent[..range[0]], &sent[range[0]..range[1]], &sent[range[1]..]];
+            assert_eq!(read_all(1, &[before, after].concat()), frames()[..index], "frame {index} is left out");
+            let twice = [before, frame, frame, after].concat();
+            assert_eq!(read_all(1, &twice), frames()[..=index], "frame {index} comes twice");
+        }
+    }
+
+    #[test]
+    fn bodies_that_are_none_are_refused_by_name() {
+        let cases: [(u8, &[u8], &str); 8] = [
+            (0, b"", "no frame of kind 0"),
+            (9, b"{}", "no frame of kind 9"),
+            (1, b"[[1,2]]", "FACTORS"),
+            (2, b"{}", "ASK"),
+            (3, b"{\"likely\": 1, \"more\": 2}", "OFFER"),
+            (4, b"{\"first_block\": 0, \"request\": {}}", "PULL"),
+            (6, &[0; 11], "BLOCK"),
+            (8, b"x", "BUSY"),
+        ];
+        for (kind, body, says) in cases {
+            let error = Frame::read(kind, body).expect_err("it is refused").to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        for len in [0_u32, 32, MOST_FRAME_BYTES as u32 + 1, u32::MAX] {
+            let error = line(1, &len.to_le_bytes()).read().expect_err("it is refused");
+            assert!(matches!(error, WireError::Length(_)), "{error}");
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! Prompts that one engine reads and another answers: over a real connection, with everything that can go wrong on it.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Outcome, ask, gather, options, start, used_blocks_when_quiet};
+use engine::ledger::Owner;
+use engine::{
+    ClusterKey, Engine, EngineOptions, HandoffOptions, Handoffs, Isa, Prompt, RawRequest, Role, Rule, Speculation, Way,
+    WeightClass,
+};
+use serde_json::json;
+
+fn key() -> ClusterKey {
+    ClusterKey::of(b"a key of these tests")
+}
+
+fn reader(options: EngineOptions) -> Engine {
+    let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let handoff = Some(HandoffOptions { role: Role::Both, listen, prefill_workers: Vec::new(), key: key() });
+    start(&EngineOptions { handoff, ..options })
+}
+
+fn address(engine: &Engine) -> String {
+    engine.handoff_address().expect("it listens").to_string()
+}
+
+fn answerer(workers: &[String], options: EngineOptions) -> Engine {
+    let handoff =
+        Some(HandoffOptions { role: Role::Both, listen: None, prefill_workers: workers.to_vec(), key: key() });
+    start(&EngineOptions { handoff, ..options })
+}
+
+/// Some hundred tokens, different for each number.
+fn text(number: usize, sentences: usize) -> String {
+    let places = ["mill", "river", "garden", "market", "tower", "bridge", "forest"];
+    let sentence =
+        |at: usize| format!("The key {} is in the {}. ", (at * 7 + number * 13) % 97, places[(at + number) % 7]);
+    (0..sentences).map(sentence).collect()
+}
+
+fn raw(prompt: &str, seed: i64) -> RawRequest {
+    RawRequest {
+        max_tokens: Some(40),
+        temperature: Some(0.9),
+        ignore_eos: true,
+        seed: Some(seed),
+        logprobs: Some(1),
+        ..RawRequest::new(Prompt::Text(prompt.to_owned()))
+    }
+}
+
+/// Requests of every kind. Some prompts begin with what others have asked, one is too short to leave.
+fn workload(round: usize) -> Vec<RawRequest> {
+    let kinds: [fn(&mut RawRequest); 10] = [
+        |raw| raw.temperature = Some(0.0),
+        |raw| (raw.top_p, raw.top_k) = (Some(0.9), Some(40)),
+        |raw| (raw.presence_penalty, raw.frequency_penalty) = (Some(0.6), Some(0.3)),
+        |raw| raw.repetition_penalty = Some(1.2),
+        |raw| raw.n = Some(3),
+        |raw| (raw.stop, raw.min_tokens) = (vec![" the".to_owned(), "\n".to_owned()], Some(5)),
+        |raw| (raw.ignore_eos, raw.min_tokens) = (false, Some(9)),
+        |raw| raw.logit_bias = vec![(17, 3.0), (40, -2.0)],
+        |raw| {
+            let schema = json!({"type": "object", "properties": {"key": {"type": "integer"}}, "required": ["key"]});
+            (raw.rule, raw.ignore_eos) = (Some(Rule::JsonSchema(schema)), false);
+        },
+        |raw| raw.receipt = true,
+    ];
+    let mut requests = Vec::new();
+    for (at, kind) in kinds.iter().enumerate() {
+        let number = round * 100 + at;
+        // Lengths that end a block, and that do not.
+        let mut of_text = raw(&text(number, 28 + at), number as i64);
+        kind(&mut of_text);
+        requests.push(of_text.clone());
+        let tokens: Vec<i64> =
+            (0..[289, 320, 321, 352][at % 4]).map(|i| 40 + (i * 31 + number as i64 * 7) % 900).collect();
+        requests.push(RawRequest { prompt: Prompt::Tokens(tokens), ..of_text.clone() });
+        requests.push(RawRequest { prompt: Prompt::Text(text(number, 28 + at) + "Again."), ..of_text });
+        requests.push(RawRequest { cache_salt: Some("apart".to_owned()), ..raw(&text(number, 3), 5) });
+    }
+    requests
+}
+
+/// Asks several at a time, so that they share steps and are preempted.
+fn ask_all(engine: &Engine, requests: &[RawRequest]) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for some in requests.chunks(8) {
+        let streams: Vec<_> = some
+            .iter()
+            .map(|raw| {
+                let request = engine.validate(raw.clone()).expect("it is valid");
+                (request.num_answers(), engine.submit(request).expect("there is room"))
+            })
+            .collect();
+        outcomes.extend(streams.into_iter().map(|(answers, stream)| gather(stream, answers)));
+    }
+    outcomes
+}
+
+fn assert_same(split: &Outcome, joint: &Outcome, what: &str) {
+    let bits = |outcome: &Outcome| -> Vec<Vec<u32>> {
+        outcome.answers.iter().map(|answer| answer.logprobs.iter().map(|value| value.to_bits()).collect()).collect()
+    };
+    assert_eq!(split.answers, joint.answers, "{what}");
+    assert_eq!(bits(split), bits(joint), "{what}");
+    let usage = |outcome: &Outcome| (outcome.usage.prompt_tokens, outcome.usage.completion_tokens);
+    assert_eq!(usage(split), usage(joint), "{what}");
+}
+
+fn taken(handoffs: &Handoffs, way: Way) -> u64 {
+    handoffs.taken[Way::ALL.iter().position(|other| *other == way).expect("it is there")]
+}
+
+/// Waits until nothing is open on either side, and looks that nothing stays.
+fn assert_quiet(engines: &[&Engine]) {
+    for engine in engines {
+        assert_eq!(used_blocks_when_quiet(engine), 0, "every block came back");
+        let begun = Instant::now();
+        while engine.handoffs().kept_blocks > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "kept for nobody: {:?}", engine.handoffs());
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(engine.handoffs().mismatches, 0);
+    }
+}
+
+/// 10,000 with `TWOSTROKE_HANDED_OVER=10000`.
+#[test]
+fn a_split_run_is_the_joint_run() {
+    let wanted = std::env::var("TWOSTROKE_HANDED_OVER").map_or(40, |text| text.parse().expect("a number"));
+    let joint = start(&options());
+    // Everything that no bit may depend on is different.
+    let isa = if Isa::best() > Isa::Avx2 { Isa::Avx2 } else { Isa::best() };
+    let prefill = reader(EngineOptions { isa: Some(isa), threads: Some(1), max_prefill_chunk: Some(50), ..options() });
+    let decode = answerer(
+        &[address(&prefill)],
+        EngineOptions {
+            kv_cache_bytes: Some(36 * 32 * joint.model().kv_bytes_per_token as u64),
+            kv_swap_bytes: 80 * 32 * joint.model().kv_bytes_per_token as u64,
+            speculation: Speculation::auto(),
+            max_num_seqs: 8,
+            ..options()
+        },
+    );
+    let mut done = 0;
+    for round in 0.. {
+        let requests = workload(round);
+        for ((split, joint), raw) in ask_all(&decode, &requests).iter().zip(ask_all(&joint, &requests)).zip(&requests) {
+            assert_same(split, &joint, &format!("{raw:?}"));
+        }
+        done += requests.len();
+        if done >= wanted {
+            break;
+        }
+    }
+    let handoffs = decode.handoffs();
+    println!("{done} requests, {handoffs:?}, {} preemptions", decode.stats().preemptions);
+    assert!(taken(&handoffs, Way::Whole) * 3 > done as u64, "most are handed over: {handoffs:?}");
+    assert_eq!(prefill.handoffs().given[0], taken(&handoffs, Way::Whole));
+    assert!(decode.stats().preemptions > 0, "it must happen to mean anything");
+    assert_quiet(&[&prefill, &decode]);
+}
+
+#[test]
+fn every_nanosecond_of_a_prompt_that_was_elsewhere_has_an_owner() {
+    let prefill = reader(options());
+    let decode = answerer(&[address(&prefill)], options());
+    let outcome = ask(&decode, raw(&text(1, 60), 1));
+    let bill = &outcome.timings.bill.ttft;
+    let ms = |owner: Owner| bill.of(owner).as_secs_f64() * 1e3;
+    let sum: f64 = Owner::OF_TTFT.into_iter().map(ms).sum();
+    assert!((sum - outcome.timings.ttft_ms).abs() < 1e-6, "{sum} of {}", outcome.timings.ttft_ms);
+    assert!(ms(Owner::RemotePrefill) > ms(Owner::OwnPrefill), "{bill:?}");
+    assert!(ms(Owner::Transfer) > 0.0, "{bill:?}");
+    assert_eq!(outcome.timings.prefill_tokens + outcome.timings.cached_tokens, outcome.usage.prompt_tokens);
+    assert!(outcome.timings.prefill_tokens <= 32, "the tail alone is computed: {:?}", outcome.timings);
+    assert_quiet(&[&prefill, &decode]);
+}
+
+/// What a connection between the two does to what the reading side sends.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// Ends after so many bytes.
+    Cut(usize),
+    /// One byte is another.
+    Flip(usize),
+    /// Says nothing more after so many.
+    Hang(usize),
+}
+
+/// Passes everything on, with a fault in what comes back. Ends with the last of its connections.
+struct Wire {
+    address: String,
+    passed: Arc<AtomicUsize>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Wire {
+    fn to(target: String, fault: Option<Fault>) -> Wire {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        listener.set_nonblocking(true).expect("it can");
+        let (passed, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (count, over) = (passed.clone(), is_over.clone());
+        thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                let Ok((near, _)) = listener.accept() else {
+                    thread::sleep(Duration::from_millis(1));
+                    continue;
+                };
+                near.set_nonblocking(false).expect("it can");
+                let far = TcpStream::connect(&target).expect("it listens");
+                let (near_too, far_too) = (near.try_clone().expect("a clone"), far.try_clone().expect("a clone"));
+                thread::spawn(move || pass(near, far, None, &AtomicUsize::new(0)));
+                let count = count.clone();
+                thread::spawn(move || pass(far_too, near_too, fault, &count));
+            }
+        });
+        Wire { address, passed, is_over }
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, fault: Option<Fault>, passed: &AtomicUsize) {
+    let mut bytes = vec![0; 4096];
+    let mut so_far = 0;
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        let mut some = &mut bytes[..count];
+        match fault {
+            Some(Fault::Cut(at)) if so_far + count > at => {
+                let _ = to.write_all(&some[..at - so_far]);
+                break;
+            }
+            Some(Fault::Hang(at)) if so_far + count > at => {
+                let _ = to.write_all(&some[..at - so_far]);
+                // Open, and silent, until the other side has had enough.
+                while !matches!(from.read(&mut bytes), Ok(0) | Err(_)) {}
+                break;
+            }
+            Some(Fault::Flip(at)) if (so_far..so_far + count).contains(&at) => some[at - so_far] ^= 0x10,
+            _ => {}
+        }
+        so_far += count;
+        passed.fetch_add(count, Ordering::Relaxed);
+        some = &mut some[..];
+        if to.write_all(some).is_err() {
+            break;
+        }
+    }
+    let _ = (from.shutdown(std::net::Shutdown::Both), to.shutdown(std::net::Shutdown::Both));
+}
+
+/// So many faults of each kind with `TWOSTROKE_FAULTS`.
+#[test]
+fn whatever_a_connection_does_the_answer_is_the_same() {
+    let wanted: usize = std::env::var("TWOSTROKE_FAULTS").map_or(12, |text| text.parse().expect("a number"));
+    let joint = start(&options());
+    let prefill = reader(EngineOptions { max_prefill_chunk: Some(64), ..options() });
+    let request = |number| raw(&text(number, 40), number as i64);
+    let clean = Wire::to(address(&prefill), None);
+    let decode = answerer(std::slice::from_ref(&clean.address), options());
+    assert_same(&ask(&decode, request(0)), &ask(&joint, request(0)), "without a fault");
+    let all = clean.passed.load(Ordering::Relaxed);
+    assert_eq!(taken(&decode.handoffs(), Way::Whole), 1);
+    let mut ways = [0; 6];
+    for number in 0..wanted {
+        // Every part of the conversation has its turn: greeting, offer, the blocks, the end.
+        let at = (number * 97 + all * number / wanted) % all;
+        for fault in [Fault::Cut(at), Fault::Flip(at)] {
+            let wire = Wire::to(address(&prefill), Some(fault));
+            let decode = answerer(std::slice::from_ref(&wire.address), options());
+            assert_same(&ask(&decode, request(number + 1)), &ask(&joint, request(number + 1)), &format!("{fault:?}"));
+            let handoffs = decode.handoffs();
+            assert_eq!(handoffs.taken.iter().sum::<u64>(), 1, "{fault:?}: {handoffs:?}");
+            assert_eq!(taken(&handoffs, Way::Whole), 0, "{fault:?} of {all}: {handoffs:?}");
+            ways.iter_mut().zip(handoffs.taken).for_each(|(sum, more)| *sum += more);
+            assert_quiet(&[&decode]);
+        }
+    }
+    println!("{} faults in {all} bytes: {ways:?} of {:?}", 2 * wanted, Way::ALL);
+    assert!(ways[1] > 0 && ways[2] > 0, "some came in part, some were never begun: {ways:?}");
+    assert_quiet(&[&prefill]);
+}
+
+#[test]
+fn who_falls_silent_is_not_waited_for() {
+    let joint = start(&options());
+    let prefill = reader(EngineOptions { max_prefill_chunk: Some(64), ..options() });
+    let wire = Wire::to(address(&prefill), Some(Fault::Hang(200_000)));
+    let decode = answerer(std::slice::from_ref(&wire.address), options());
+    let begun = Instant::now();
+    assert_same(&ask(&decode, raw(&text(3, 40), 3)), &ask(&joint, raw(&text(3, 40), 3)), "a silent worker");
+    assert_eq!(taken(&decode.handoffs(), Way::InPart), 1, "{:?} in {:?}", decode.handoffs(), begun.elapsed());
+    assert_quiet(&[&prefill, &decode]);
+}
+
+#[test]
+fn a_reader_that_ends_in_the_middle_costs_a_pause() {
+    let joint = start(&options());
+    for number in 0..4 {
+        let prefill = reader(EngineOptions { max_prefill_chunk: Some(32), ..options() });
+        let decode = answerer(&[address(&prefill)], options());
+        let request = decode.validate(raw(&text(number, 60), 9)).expect("it is valid");
+        let stream = decode.submit(request).expect("there is room");
+        thread::sleep(Duration::from_millis(20 * number as u64));
+        prefill.stop();
+        assert_same(&gather(stream, 1), &ask(&joint, raw(&text(number, 60), 9)), "its reader ended");
+        // Who is gone is not asked at once again, and nobody waits for him.
+        assert_same(
+            &ask(&decode, raw(&text(number + 10, 60), 9)),
+            &ask(&joint, raw(&text(number + 10, 60), 9)),
+            "later",
+        );
+        assert_quiet(&[&decode]);
+    }
+}
+
+#[test]
+fn who_leaves_leaves_nothing_behind() {
+    let prefill = reader(EngineOptions { max_prefill_chunk: Some(32), ..options() });
+    let decode = answerer(&[address(&prefill)], options());
+    for number in 0..8_u64 {
+        let request = decode.validate(raw(&text(number as usize, 60), 9)).expect("it is valid");
+        let stream = decode.submit(request).expect("there is room");
+        thread::sleep(Duration::from_millis(10 * number));
+        drop(stream);
+    }
+    assert_quiet(&[&decode, &prefill]);
+    assert_eq!(prefill.health().open_requests, 0, "the reader has stopped too");
+}
+
+#[test]
+fn workers_that_differ_are_told_apart_by_name() {
+    let joint = start(&options());
+    let of = |change: fn(&mut EngineOptions)| {
+        let mut options = options();
+        change(&mut options);
+        options
+    };
+    let cases = [
+        ("precision of weights: bf16 here, int8 there", of(|options| options.weights = WeightClass::Int8)),
+        ("precision of keys and values", of(|options| options.kv_dtype = engine::KvDtype::Int8)),
+        ("tokens per block: 32 here, 64 there", of(|options| options.block_size = 64)),
+    ];
+    for (says, options_there) in cases {
+        let prefill = reader(options_there);
+        let decode = answerer(&[address(&prefill)], options());
+        assert_same(&ask(&decode, raw(&text(1, 60), 1)), &ask(&joint, raw(&text(1, 60), 1)), says);
+        assert_eq!(taken(&decode.handoffs(), Way::Refused), 1, "{says}");
+        assert_eq!(decode.handoff_problems().first().map(|problem| problem.contains(says)), Some(true), "{says}");
+        // Once is enough.
+        ask(&decode, raw(&text(2, 60), 1));
+        assert_eq!(decode.handoffs().taken.iter().sum::<u64>(), 1, "{says}");
+        assert_eq!(prefill.handoffs().given, [0, 0], "nothing was read");
+    }
+}
+
+#[test]
+fn strangers_hear_nothing() {
+    let prefill = reader(options());
+    let handoff = HandoffOptions {
+        role: Role::Both,
+        listen: None,
+        prefill_workers: vec![address(&prefill)],
+        key: ClusterKey::of(b"another key"),
+    };
+    let decode = start(&EngineOptions { handoff: Some(handoff), ..options() });
+    let joint = start(&options());
+    assert_same(&ask(&decode, raw(&text(1, 60), 1)), &ask(&joint, raw(&text(1, 60), 1)), "without the key");
+    assert_eq!(taken(&decode.handoffs(), Way::Refused), 1);
+    for hello in [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".as_slice(), &[0; 100], &[0xff; 5000]] {
+        let mut stream = TcpStream::connect(address(&prefill)).expect("it listens");
+        let _ = stream.write_all(hello);
+        let mut heard = Vec::new();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("it can");
+        // A reset is an end too.
+        let _ = stream.read_to_end(&mut heard);
+        assert!(heard.is_empty(), "{} bytes came back", heard.len());
+    }
+    assert_quiet(&[&prefill, &decode]);
+}
+
+#[test]
+fn options_that_do_not_go_together_are_refused() {
+    let handoff = |listen: Option<SocketAddr>, workers: &[&str]| {
+        let prefill_workers = workers.iter().map(|&worker| worker.to_owned()).collect();
+        Some(HandoffOptions { role: Role::Both, listen, prefill_workers, key: key() })
+    };
+    let here = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let off = EngineOptions { enable_prefix_caching: false, ..options() };
+    let says = common::refused(&EngineOptions { handoff: handoff(here, &[]), ..off.clone() });
+    assert_eq!(says, "--handoff-listen: blocks that travel are found by the prefix cache, which is off");
+    let says = common::refused(&EngineOptions { handoff: handoff(None, &["127.0.0.1:1"]), ..off });
+    assert!(says.starts_with("--prefill-workers: "), "{says}");
+    let taken = reader(options());
+    let says = common::refused(&EngineOptions { handoff: handoff(taken.handoff_address(), &[]), ..options() });
+    assert!(says.starts_with("--handoff-listen: 127.0.0.1:"), "{says}");
+    // Nobody has to be there.
+    let alone = start(&EngineOptions { handoff: handoff(None, &["127.0.0.1:1", "nowhere.invalid:7"]), ..options() });
+    let joint = start(&options());
+    assert_same(&ask(&alone, raw(&text(1, 60), 1)), &ask(&joint, raw(&text(1, 60), 1)), "nobody is there");
+    assert_eq!(taken_of(&alone), 1);
+}
+
+fn taken_of(engine: &Engine) -> u64 {
+    taken(&engine.handoffs(), Way::Refused)
+}
