@@ -8,6 +8,7 @@ mod colours;
 mod deploy;
 mod doctor;
 mod errors;
+mod handoff;
 mod lab;
 mod limits;
 mod logs;

@@ -143,7 +143,8 @@ fn a_split_run_is_the_joint_run() {
     let decode = answerer(
         &[address(&prefill)],
         EngineOptions {
-            kv_cache_bytes: Some(36 * 32 * joint.model().kv_bytes_per_token as u64),
+            max_model_len: Some(512),
+            kv_cache_bytes: Some(19 * 32 * joint.model().kv_bytes_per_token as u64),
             kv_swap_bytes: 80 * 32 * joint.model().kv_bytes_per_token as u64,
             speculation: Speculation::auto(),
             max_num_seqs: 8,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,11 +14,13 @@ use model::GenerationDefaults;
 use model::sampler::{Allowed, History, SampleKey, Sampler};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, FinishReason, Limits, Nanos, Offer, Scheduler, SeqId, Sequence, SourceId, Targets, TierSizes, TokenId,
+    CostModel, FinishReason, Limits, Nanos, Offer, RequestId, Scheduler, SeqId, Sequence, SourceId, Targets, TierSizes,
+    TokenId,
 };
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use super::elsewhere::{Asked, Reading};
 use super::fake::{self, EOS, Errors, Fake, Faults, NAN, POISON, VOCAB};
 use crate::calibrate::Calibrated;
 use crate::clock::Clock;
@@ -25,6 +28,7 @@ use crate::command::{Command, Hold};
 use crate::core::EngineCore;
 use crate::door::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
 use crate::draft::{self, Beside, DraftModel, Drafter, Drafting, Lookup, LookupOptions, Prediction};
+use crate::handoff::{Elsewhere, Giver, Moved};
 use crate::journal::Log;
 use crate::output::{Output, PromptProgress, RequestError};
 use crate::recording::{self, Header, Line, Tape};
@@ -50,6 +54,12 @@ pub(super) struct Report {
     too_large: u64,
     abandoned: u64,
     resumed: u64,
+    /// Prompts that were read elsewhere to their end, in part, and for others to their end and not.
+    taken: u64,
+    taken_in_part: u64,
+    given: u64,
+    left: u64,
+    landed: u64,
     failed_passes: u64,
     own_faults: u64,
     unread: u64,
@@ -86,6 +96,11 @@ impl Report {
             (&mut self.too_large, other.too_large),
             (&mut self.abandoned, other.abandoned),
             (&mut self.resumed, other.resumed),
+            (&mut self.taken, other.taken),
+            (&mut self.taken_in_part, other.taken_in_part),
+            (&mut self.given, other.given),
+            (&mut self.left, other.left),
+            (&mut self.landed, other.landed),
             (&mut self.failed_passes, other.failed_passes),
             (&mut self.own_faults, other.own_faults),
             (&mut self.unread, other.unread),
@@ -119,6 +134,11 @@ impl Report {
             ("requests that are too large", self.too_large),
             ("plans that are given up", self.abandoned),
             ("requests that began elsewhere", self.resumed),
+            ("prompts that were read elsewhere", self.taken),
+            ("prompts of which some was read elsewhere", self.taken_in_part),
+            ("prompts that were read for others", self.given),
+            ("prompts whose reader left", self.left),
+            ("blocks that landed", self.landed),
             ("passes that fail", self.failed_passes),
             ("requests at fault", self.own_faults),
             ("requests that nobody reads", self.unread),
@@ -331,6 +351,9 @@ pub(super) struct World {
     /// Answers that ended before their length: what was guessed behind that could not hold.
     ended_early: u64,
     recording: Option<(PathBuf, JoinHandle<()>)>,
+    /// Who reads prompts for it, in some seeds, and who has prompts read by it.
+    asked: Option<Asked>,
+    readings: Vec<Reading>,
 }
 
 /// A letter for each token.
@@ -499,6 +522,10 @@ impl World {
         let documents = (0..4).map(|_| (0..80).map(|_| rng.within(1..=21) as TokenId).collect()).collect();
         let mut far = Rng(fake::mix(seed ^ 0xfa2));
         let elsewhere = if far.percent(40) { 40 } else { 0 };
+        // What records asks nobody.
+        let asked = (recording.is_none() && limits.enable_prefix_caching && far.percent(60)).then(Asked::default);
+        let reader = asked.clone().map(|asked| Box::new(asked) as Box<dyn Elsewhere>);
+        core.set_elsewhere(reader, engine.0.handoffs.clone());
         World {
             rng,
             far,
@@ -522,6 +549,8 @@ impl World {
             draft,
             ended_early: 0,
             recording,
+            asked,
+            readings: Vec::new(),
         }
     }
 
@@ -553,13 +582,19 @@ impl World {
                 let theft = self.rng.within(1_500_000..=9_000_000) as u64;
                 self.faults.lock().unwrap_or_else(PoisonError::into_inner).theft = theft;
             }
+            self.move_blocks();
             self.turn();
         }
         self.is_held = false;
         self.send(Command::Hold(Hold::Resume, None));
         for turn in 0.. {
+            self.move_blocks();
             self.turn();
-            if self.clients.is_empty() && self.commands.is_empty() && !self.driver.is_ready() {
+            if self.readings.is_empty()
+                && self.clients.is_empty()
+                && self.commands.is_empty()
+                && !self.driver.is_ready()
+            {
                 break;
             }
             assert!(turn < MOST_TURNS, "{} requests wait for ever", self.clients.len());
@@ -621,6 +656,9 @@ impl World {
             }
         };
         let alone = alone(&request, &self.tokenizer);
+        if self.asked.is_some() && self.far.percent(20) {
+            return self.arrive_from_a_worker(&request);
+        }
         let (request, began) = self.maybe_began_elsewhere(raw, request, &alone);
         let backlog = self.backlog();
         let arrived = self.engine.now();
@@ -681,6 +719,86 @@ impl World {
         let raw = RawRequest { generated: began.iter().map(generated).collect(), ..raw };
         self.report.resumed += 1;
         (self.engine.validate(raw).expect("its answers go on"), began)
+    }
+
+    /// Another worker has a prompt read.
+    fn arrive_from_a_worker(&mut self, request: &ValidatedRequest) {
+        let seed = request.seed.expect("it has one");
+        let entry = request.to_hand_over(seed, request.salt, RequestId(0), self.engine.now());
+        let request =
+            ValidatedRequest::handed_over(&entry, self.engine.model()).expect("what passed once passes again");
+        if self.engine.fits(&request).is_err() {
+            return;
+        }
+        let alone = alone(&request, &self.tokenizer);
+        let first_block = self.far.within(0..=(entry.prompt.len() - 1) / self.limits.block_size);
+        let (sender, given) = channel();
+        let arrived = self.engine.now();
+        let Ok(stream) = self.engine.submit_for(request, Giver { given: sender, first_block }) else {
+            self.report.refused += 1;
+            return;
+        };
+        self.report.requests += 1;
+        self.readings.push(Reading {
+            id: stream.id(),
+            given,
+            prompt: entry.prompt,
+            next: first_block,
+            first: alone[0].0.first().copied(),
+            pace: [5, 50, 100][self.far.within(0..=2)],
+        });
+        let client = Client {
+            began: vec![Vec::new()],
+            heard: vec![Vec::new()],
+            ends: vec![None],
+            arrived,
+            first: vec![None],
+            last: vec![Nanos(0)],
+            reads_slowly: false,
+            prompt_logprobs: false,
+            progress: None,
+            stream,
+            alone,
+        };
+        self.clients.insert(client.stream.id().0, client);
+    }
+
+    /// What travels, goes on.
+    fn move_blocks(&mut self) {
+        let Some(asked) = self.asked.clone() else { return };
+        if self.far.percent(3) {
+            asked.set_away(self.far.percent(50));
+        }
+        for id in asked.requests() {
+            // Whoever has left is forgotten when the engine hears of it.
+            let first = self.clients.get(&id.0).and_then(|client| client.alone[0].0.first().copied());
+            let first = first.filter(|_| self.far.percent(80));
+            while self.far.percent(40) && asked.requests().contains(&id) {
+                let ends = self.far.percent(8);
+                let mut said = Vec::new();
+                let moved = asked.next(id, ends, self.limits.block_size, first, &mut said);
+                let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+                faults.prefixes.iter_mut().for_each(|prefixes| prefixes.extend(said.iter().copied()));
+                drop(faults);
+                self.send(Command::Moved(moved));
+            }
+        }
+        let block_size = self.limits.block_size;
+        for mut reading in std::mem::take(&mut self.readings) {
+            let leaves = self.far.percent(1);
+            let comes = self.far.percent(reading.pace);
+            if leaves || comes && reading.take(block_size) {
+                *(if leaves { &mut self.report.left } else { &mut self.report.given }) += 1;
+                self.send(Command::Moved(Moved::Left(reading.id)));
+                if leaves && let Some(client) = self.clients.remove(&reading.id.0) {
+                    self.ended_early += client.ends.len() as u64;
+                    self.report.cancelled += 1;
+                    self.ends[2] += 1;
+                }
+            } else {
+                self.readings.push(reading);
+            }
+        }
     }
 
     fn backlog(&self) -> Nanos {
@@ -753,6 +871,12 @@ impl World {
                 self.ended_early += client.ends.len() as u64;
                 self.report.cancelled += 1;
                 self.ends[2] += 1;
+                // Whoever has a prompt read has one end of it, not two.
+                if let Some(at) = self.readings.iter().position(|reading| reading.id.0 == id) {
+                    self.readings.remove(at);
+                    self.report.left += 1;
+                    self.send(Command::Moved(Moved::Left(RequestId(id))));
+                }
             }
         }
     }
@@ -885,6 +1009,7 @@ impl World {
             self.ended_early += self.ends[0];
         }
         self.check_draft_model();
+        self.check_handoffs();
         assert_eq!(self.backlog(), Nanos(0), "nobody is in line");
         assert_eq!(self.engine.log().promises.num_open(), 0, "promises when all is quiet");
         let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
@@ -893,6 +1018,16 @@ impl World {
         self.check_stolen(stats.stolen_seconds);
         self.report.steps = stats.steps;
         self.report.preemptions = stats.preemptions;
+    }
+
+    /// Nothing that travelled is left anywhere.
+    fn check_handoffs(&mut self) {
+        let handoffs = self.engine.handoffs();
+        assert_eq!((handoffs.kept_blocks, handoffs.mismatches), (0, 0), "{handoffs:?}");
+        let Some(asked) = &self.asked else { return };
+        assert_eq!((asked.requests(), asked.disbelieved()), (Vec::new(), 0), "nobody is waited for");
+        (self.report.taken, self.report.taken_in_part) = (handoffs.taken[0], handoffs.taken[1]);
+        self.report.landed = handoffs.blocks_taken;
     }
 
     /// Its cache is what it takes it for, and it is given up if, and only if, it panicked as it was asked to.

@@ -13,7 +13,7 @@ use scheduler::{Nanos, RequestId, TokenId};
 use super::EngineCore;
 use crate::door::{OfPrompt, ValidatedRequest};
 use crate::handoff::{
-    Budget, Counts, Elsewhere, Given, Giver, LEAST_TOKENS, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Wanted, Weighed,
+    Budget, Counts, Elsewhere, Given, Giver, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Wanted, Weighed,
 };
 use crate::journal::Fact;
 use crate::output::RequestError;
@@ -70,8 +70,8 @@ impl Handoffs {
     pub(super) fn may_take(&self, request: &ValidatedRequest) -> bool {
         let is_plain = request.of_prompt == OfPrompt::Nothing && request.adapter.is_none();
         let is_new = request.generated.is_empty() && !request.is_round && request.stop.max_tokens > 0;
-        let is_long = request.prompt.len() > LEAST_TOKENS;
-        is_plain && is_new && is_long && self.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.is_there())
+        let would = |elsewhere: &dyn Elsewhere| elsewhere.is_there() && request.prompt.len() > elsewhere.least_tokens();
+        is_plain && is_new && self.elsewhere.as_deref().is_some_and(would)
     }
 
     /// A token was told of an answer.
@@ -122,7 +122,8 @@ impl EngineCore {
     /// An expected request is asked for elsewhere, or waits here after all because most of its prompt is here.
     pub(super) fn ask_elsewhere(&mut self, id: RequestId, now: Nanos) {
         let blocks = self.scheduler.missing_blocks(id);
-        if blocks.len() * self.scheduler.limits().block_size < LEAST_TOKENS {
+        let least = self.handoffs.elsewhere.as_ref().expect("somebody may be asked").least_tokens();
+        if blocks.len() * self.scheduler.limits().block_size < least {
             return self.wait_here(id, now);
         }
         let local = self.journal.log().promises.of(id).map(|promise| promise.first_token.likely);

@@ -21,7 +21,9 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::give::nonce;
 use super::wire::{Ask, End, Frame, Line, Piece, Pull, Side, WireError};
-use super::{Budget, ClusterKey, Counts, Factors, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Way, Weighed};
+use super::{
+    Budget, ClusterKey, Counts, Factors, LEAST_TOKENS, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Way, Weighed,
+};
 use crate::command::Command;
 use crate::recording::AdmitEntry;
 
@@ -57,6 +59,10 @@ pub(crate) trait Elsewhere: Debug + Send {
     fn disbelieve(&mut self, id: RequestId);
     /// Whether there is anybody to ask now.
     fn is_there(&self) -> bool;
+    /// A prompt of which fewer tokens are not here is read here.
+    fn least_tokens(&self) -> usize {
+        LEAST_TOKENS
+    }
 }
 
 /// Workers by their addresses, over TCP.

@@ -1,0 +1,147 @@
+//! Another worker, imagined: it reads prompts for the engine, and has prompts read by it. It may be slow, leave in the
+//! middle and forget, as a network does; what it says is true, for what is changed on its way no thread believes.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use scheduler::{RequestId, TokenId};
+
+use super::fake::{self, POISON};
+use crate::handoff::{Budget, Elsewhere, Given, Landed, Moved, Over, Wanted, Way};
+
+/// What the engine asked for and has not had the end of.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Asked(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// And the next block of each.
+    wanted: BTreeMap<RequestId, (Wanted, usize)>,
+    disbelieved: u64,
+    /// Nobody is there for a while.
+    is_away: bool,
+}
+
+impl Asked {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_away(&self, is_away: bool) {
+        self.inner().is_away = is_away;
+    }
+
+    pub(super) fn disbelieved(&self) -> u64 {
+        self.inner().disbelieved
+    }
+
+    /// Who is being read for.
+    pub(super) fn requests(&self) -> Vec<RequestId> {
+        self.inner().wanted.keys().copied().collect()
+    }
+
+    /// The next that comes for a request: a block, or the end where `ends` or all blocks have come. `first`: the token
+    /// that it draws. Hashes of the prefixes that it has read for the block are appended to `said`.
+    pub(super) fn next(
+        &self,
+        id: RequestId,
+        ends: bool,
+        block_size: usize,
+        first: Option<TokenId>,
+        said: &mut Vec<u64>,
+    ) -> Moved {
+        let mut inner = self.inner();
+        let (wanted, next) = inner.wanted.get_mut(&id).expect("it is asked for");
+        // What breaks things here breaks them there.
+        let fails = wanted.entry.prompt.iter().take((*next + 1) * block_size).any(|&token| token == POISON);
+        if ends || fails || *next == wanted.blocks.end {
+            let way = match *next {
+                next if next == wanted.blocks.end => Way::Whole,
+                next if next == wanted.blocks.start => Way::Lost,
+                _ => Way::InPart,
+            };
+            let first = first.filter(|_| way == Way::Whole);
+            inner.wanted.remove(&id);
+            return Moved::Landed(id, Landed::Over(Over { first, ..Over::without(way) }));
+        }
+        let mut bytes = Budget::of(1 << 20).try_take(12 * block_size).expect("there is room");
+        let (block, hashes) = block(&wanted.entry.prompt, *next, block_size);
+        bytes.bytes_mut().copy_from_slice(&block);
+        said.extend(hashes);
+        *next += 1;
+        Moved::Landed(id, Landed::Block { index: *next - 1, bytes })
+    }
+}
+
+impl Elsewhere for Asked {
+    fn ask(&mut self, wanted: Wanted) {
+        let next = wanted.blocks.start;
+        assert!(self.inner().wanted.insert(wanted.id, (wanted, next)).is_none(), "once for each request");
+    }
+
+    fn forget(&mut self, id: RequestId) {
+        self.inner().wanted.remove(&id);
+    }
+
+    fn disbelieve(&mut self, _: RequestId) {
+        self.inner().disbelieved += 1;
+    }
+
+    fn is_there(&self) -> bool {
+        !self.inner().is_away
+    }
+
+    fn least_tokens(&self) -> usize {
+        1
+    }
+}
+
+/// The bytes of a block of a prompt, as every worker has them, and its prefixes.
+fn block(prompt: &[TokenId], index: usize, block_size: usize) -> (Vec<u8>, Vec<u64>) {
+    let mut hash = prompt[..index * block_size].iter().fold(0, |hash, &token| fake::grow(hash, token));
+    let (mut bytes, mut hashes) = (Vec::new(), Vec::new());
+    for &token in &prompt[index * block_size..][..block_size] {
+        hash = fake::grow(hash, token);
+        bytes.extend_from_slice(&token.to_le_bytes());
+        bytes.extend_from_slice(&hash.to_le_bytes());
+        hashes.push(hash);
+    }
+    (bytes, hashes)
+}
+
+/// Whoever has a prompt read by the engine.
+pub(super) struct Reading {
+    pub(super) id: RequestId,
+    pub(super) given: Receiver<Given>,
+    pub(super) prompt: Vec<TokenId>,
+    /// The next block that comes.
+    pub(super) next: usize,
+    /// The token behind the prompt; `None` if its request ends with an error.
+    pub(super) first: Option<TokenId>,
+    /// It comes for blocks in so many turns of a hundred.
+    pub(super) pace: u64,
+}
+
+impl Reading {
+    /// Takes what is there. True: that was all.
+    pub(super) fn take(&mut self, block_size: usize) -> bool {
+        loop {
+            match self.given.try_recv() {
+                Ok(Given::Block { index, bytes }) => {
+                    assert_eq!(index, self.next, "blocks come in their order");
+                    assert_eq!(*bytes, *block(&self.prompt, index, block_size).0, "block {index} of {:?}", self.id);
+                    self.next += 1;
+                }
+                Ok(Given::End { blocks, first }) => {
+                    assert_eq!(blocks, self.next, "what was sent is what is said to be");
+                    assert!(first.is_none() || first == self.first, "the token behind the prompt of {:?}", self.id);
+                    return true;
+                }
+                Err(TryRecvError::Empty) => return false,
+                // The engine has begun anew.
+                Err(TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! One worker reads prompts and another answers: as processes, found by their addresses, killed in the middle.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::{Server, run, signal, twostroke, wait};
+
+/// A file with the cluster's key, which goes with the test.
+struct Key(PathBuf);
+
+impl Key {
+    fn new(name: &str) -> Key {
+        let path = std::env::temp_dir().join(format!("twostroke-{}-{name}.key", std::process::id()));
+        fs::write(&path, "c2l4dGVlbiBieXRlcyBvciBtb3Jl\n").expect("it can be written");
+        Key(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("a path of letters")
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+const SMALL: [&str; 8] =
+    ["-t", "1", "--max-model-len", "2048", "--kv-cache-memory-bytes", "64MiB", "--speculate", "off"];
+
+fn prefill(key: &Key, listen: &str) -> Server {
+    let own = ["--role", "prefill", "--handoff-listen", listen, "--cluster-key", key.path()];
+    Server::start(&[SMALL.as_slice(), &own].concat())
+}
+
+fn decode(key: &Key, workers: &str) -> Server {
+    let own = ["--role", "decode", "--prefill-workers", workers, "--cluster-key", key.path()];
+    Server::start(&[SMALL.as_slice(), &own].concat())
+}
+
+fn address(server: &Server) -> &str {
+    server.start["handoff"].as_str().expect("it listens for handoffs")
+}
+
+fn question(number: usize) -> String {
+    let notes: String = (0..60).map(|at| format!("The key {} is in the tower. ", at * 7 + number)).collect();
+    json!({"prompt": notes, "max_tokens": 24, "seed": number, "temperature": 0.8, "ignore_eos": true}).to_string()
+}
+
+fn answer(server: &Server, question: &str) -> String {
+    let (status, body) = server.request("POST", "/v1/completions", &[], question);
+    assert_eq!(status, 200, "{body}");
+    let body: Value = serde_json::from_str(&body).expect("an object");
+    body["choices"][0]["text"].as_str().expect("a text").to_owned()
+}
+
+/// A sample of `/metrics` by its name and labels.
+fn metric(server: &Server, name: &str) -> f64 {
+    let (_, page) = server.request("GET", "/metrics", &[], "");
+    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} is not in {page}"))
+}
+
+#[test]
+fn a_prompt_is_read_by_one_process_and_answered_by_another() {
+    let key = Key::new("two");
+    let joint = Server::start(&SMALL);
+    let prefill = prefill(&key, "127.0.0.1:0");
+    let decode = decode(&key, address(&prefill));
+    for number in 0..3 {
+        assert_eq!(answer(&decode, &question(number)), answer(&joint, &question(number)));
+    }
+    assert_eq!(metric(&decode, r#"twostroke_handoffs_total{way="taken",result="whole"}"#), 3.0);
+    assert_eq!(metric(&decode, r#"twostroke_role{role="decode"}"#), 1.0);
+    assert_eq!(metric(&prefill, r#"twostroke_handoffs_total{way="given",result="whole"}"#), 3.0);
+    assert_eq!(metric(&prefill, "twostroke_handoff_kept_blocks"), 0.0);
+    assert!(metric(&decode, r#"twostroke_handoff_bytes_total{way="taken"}"#) > 1e5);
+    assert!(metric(&decode, r#"twostroke_ttft_seconds_total{owner="remote_prefill"}"#) > 0.0);
+    let (status, body) = prefill.request("POST", "/v1/completions", &[], &question(9));
+    assert_eq!(status, 503, "{body}");
+    assert!(body.contains("only_reads") && body.contains("--role prefill"), "{body}");
+    assert_eq!(prefill.request("GET", "/health", &[], "").0, 200);
+}
+
+/// So many times of each with `TWOSTROKE_KILLS`.
+#[test]
+fn a_worker_that_is_killed_loses_nobodys_answer() {
+    let kills: usize = std::env::var("TWOSTROKE_KILLS").map_or(2, |text| text.parse().expect("a number"));
+    let key = Key::new("kills");
+    let joint = Server::start(&SMALL);
+    let mut first = prefill(&key, "127.0.0.1:0");
+    let at = address(&first).to_owned();
+    let decode = decode(&key, &at);
+    let next = AtomicUsize::new(100);
+    for kill in 0..kills {
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..3 {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        assert_eq!(answer(&decode, &question(number)), answer(&joint, &question(number)), "{number}");
+                    }
+                });
+            }
+            thread::sleep(Duration::from_millis(50 + 90 * (kill as u64 % 7)));
+            signal("KILL", first.pid());
+            first.wait();
+        });
+        // It comes again where it was, and is asked again.
+        first = prefill(&key, &at);
+        let whole = || metric(&decode, r#"twostroke_handoffs_total{way="taken",result="whole"}"#);
+        let before = whole();
+        wait("a handoff to the worker that is there again", || {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(answer(&decode, &question(number)), answer(&joint, &question(number)), "{number}");
+            whole() > before
+        });
+    }
+    assert_eq!(metric(&decode, "twostroke_handoff_mismatches_total"), 0.0);
+    wait("nothing to be kept", || metric(&first, "twostroke_handoff_kept_blocks") == 0.0);
+}
+
+#[test]
+fn flags_that_do_not_go_together_are_one_line() {
+    let key = Key::new("flags");
+    let short = Key::new("short");
+    fs::write(&short.0, "secret\n").expect("it can be written");
+    let cases: [(&[&str], &str); 8] = [
+        (&["--role", "prefill"], "--handoff-listen"),
+        (&["--role", "prefill", "--cluster-key", key.path()], "--handoff-listen"),
+        (&["--role", "decode", "--cluster-key", key.path()], "--prefill-workers"),
+        (&["--role", "reader"], "prefill, decode or both"),
+        (&["--prefill-workers", "127.0.0.1:9000"], "--cluster-key"),
+        (&["--prefill-workers", "http://127.0.0.1:9000/", "--cluster-key", key.path()], "HOST:PORT"),
+        (&["--handoff-listen", "127.0.0.1:0", "--cluster-key", short.path()], "6 bytes are easily guessed"),
+        (&["--handoff-listen", "127.0.0.1:0", "--cluster-key", "/nonexistent/key"], "/nonexistent/key"),
+    ];
+    for (flags, says) in cases {
+        let ran = run(&mut twostroke(&[&["serve", "--port", "0"], flags].concat()));
+        assert_eq!(ran.code, Some(2), "{flags:?}: {ran:?}");
+        assert!(ran.stderr.contains(says), "{flags:?}: {ran:?}");
+        assert!(!ran.stderr.contains("panicked"), "{ran:?}");
+    }
+}
