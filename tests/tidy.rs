@@ -360,6 +360,7 @@ const UNBOUNDED: &[(&str, &str)] = &[
         "crates/engine/src/output.rs",
         "tokens of a request: the length of its answers; the server bounds their bytes by key",
     ),
+    ("crates/engine/src/handoff/give.rs", "blocks: their bytes come out of a budget, and wait where there is none"),
     ("crates/engine/src/start.rs", "commands: places of the queue are counted before a request is sent"),
     (
         "crates/engine/src/tiers.rs",

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{Outcome, ask, gather, options, start, used_blocks_when_quiet};
 use engine::ledger::Owner;
@@ -123,9 +123,9 @@ fn taken(handoffs: &Handoffs, way: Way) -> u64 {
 fn assert_quiet(engines: &[&Engine]) {
     for engine in engines {
         assert_eq!(used_blocks_when_quiet(engine), 0, "every block came back");
-        let begun = Instant::now();
+        let mut looks = 0..60_000;
         while engine.handoffs().kept_blocks > 0 {
-            assert!(begun.elapsed() < Duration::from_secs(20), "kept for nobody: {:?}", engine.handoffs());
+            assert!(looks.next().is_some(), "kept for nobody: {:?}", engine.handoffs());
             thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(engine.handoffs().mismatches, 0);
@@ -158,7 +158,8 @@ fn a_split_run_is_the_joint_run() {
             assert_same(split, &joint, &format!("{raw:?}"));
         }
         done += requests.len();
-        if done >= wanted {
+        // Who is preempted depends on who came together.
+        if done >= wanted && (decode.stats().preemptions > 0 || round > 8) {
             break;
         }
     }
@@ -302,9 +303,8 @@ fn who_falls_silent_is_not_waited_for() {
     let prefill = reader(EngineOptions { max_prefill_chunk: Some(64), ..options() });
     let wire = Wire::to(address(&prefill), Some(Fault::Hang(200_000)));
     let decode = answerer(std::slice::from_ref(&wire.address), options());
-    let begun = Instant::now();
     assert_same(&ask(&decode, raw(&text(3, 40), 3)), &ask(&joint, raw(&text(3, 40), 3)), "a silent worker");
-    assert_eq!(taken(&decode.handoffs(), Way::InPart), 1, "{:?} in {:?}", decode.handoffs(), begun.elapsed());
+    assert_eq!(taken(&decode.handoffs(), Way::InPart), 1, "{:?}", decode.handoffs());
     assert_quiet(&[&prefill, &decode]);
 }
 

@@ -74,6 +74,8 @@ struct World {
     closed: Vec<Account>,
     record: StepRecord,
     late: Vec<Cost>,
+    /// Whose prompts are read elsewhere, and how many answers they want.
+    away: Vec<(RequestId, usize)>,
     /// What the machine says that it took of the next step.
     stolen: Stolen,
     /// How many guesses could be had for an answer in the next step, and how many of those that are checked hold.
@@ -93,6 +95,7 @@ impl World {
             closed: Vec::new(),
             record: StepRecord::default(),
             late: Vec::new(),
+            away: Vec::new(),
             stolen: Stolen::default(),
             guesses: BTreeMap::new(),
         }
@@ -105,6 +108,36 @@ impl World {
             self.ledger.admit(&request);
             self.late.extend(self.ledger.late_costs().map(|(_, cost)| cost));
             self.seen.insert(id, seen);
+        }
+    }
+
+    /// The same, and another worker reads its prompt.
+    fn send_away(&mut self, request: Request) {
+        let seen = Seen { arrived: request.arrived, num_answers: request.num_answers, ..Seen::default() };
+        let id = request.id;
+        if self.scheduler.expect(request.clone()).is_ok() {
+            self.ledger.admit(&request);
+            self.late.extend(self.ledger.late_costs().map(|(_, cost)| cost));
+            self.ledger.leaves(id, self.now);
+            self.seen.insert(id, seen);
+            self.away.push((id, request.num_answers));
+        }
+    }
+
+    /// Some of those are back, with what the other worker says of their time.
+    fn come_back(&mut self, rng: &mut Rng, one_in: u64) {
+        for (id, num_answers) in std::mem::take(&mut self.away) {
+            if !rng.one_in(one_in) {
+                self.away.push((id, num_answers));
+            } else if self.scheduler.expected(id).is_some() {
+                let mut bill = Shares::default();
+                for owner in [Owner::RemoteQueue, Owner::RemotePrefill, Owner::RemoteOthers] {
+                    bill.add(owner, rng.below(40 * MS));
+                }
+                self.ledger.comes(id, &bill, self.now);
+                let nothing = vec![Some(&[][..]); num_answers];
+                self.scheduler.expected_ended(id, &nothing, self.now).expect("nothing has ended");
+            }
         }
     }
 
@@ -251,6 +284,9 @@ fn random_run(seed: u64) -> (Shares, Shares) {
     let cancels = rng.one_in(2);
     let is_busy = rng.one_in(2);
     let guesses = rng.one_in(2);
+    // Dice of their own.
+    let mut far = Rng(!seed);
+    let leaves = far.one_in(2);
     let mut next_id = 0;
     let mut before = world.now;
     for round in 0..400 {
@@ -265,9 +301,14 @@ fn random_run(seed: u64) -> (Shares, Shares) {
                 request.targets.tpot = Some(Nanos(5 * MS + rng.below(20 * MS)));
                 request.targets.ttft = Some(Nanos(rng.below(500 * MS)));
             }
-            world.admit(request);
+            if leaves && far.one_in(3) {
+                world.send_away(request);
+            } else {
+                world.admit(request);
+            }
             next_id += 1;
         }
+        world.come_back(&mut far, 6);
         if cancels && rng.one_in(12) {
             world.cancel(RequestId(rng.below(next_id + 1)));
         }
@@ -285,6 +326,7 @@ fn random_run(seed: u64) -> (Shares, Shares) {
         world.step(rng.below(30 * MS), after);
     }
     for _ in 0..3000 {
+        world.come_back(&mut far, 6);
         world.step(rng.below(30 * MS), rng.below(MS));
     }
     assert!(!world.scheduler.has_work(), "the run ends");
