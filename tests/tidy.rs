@@ -67,6 +67,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "receipt",
         ],
     ),
+    ("python", &["cli", "engine", "text", "scheduler"]),
 ];
 
 /// Arrows that point up, in tests alone. The chaos over the engine writes recordings and has them replayed: a file

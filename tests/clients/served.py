@@ -75,7 +75,11 @@ def run(connect):
         print(__doc__)
         return 2
     server = Server(sys.argv[1].rstrip("/"), sys.argv[2] if len(sys.argv) == 3 else NO_KEY)
-    arguments = connect(server)
+    return run_with(*connect(server))
+
+
+def run_with(*arguments):
+    """Runs what is listed with these arguments, and returns the exit code."""
     failed = 0
     for function in TESTS:
         name, start = function.__name__.replace("_", " "), time.monotonic()

@@ -85,6 +85,37 @@ pub(crate) fn frameworks_python() -> Result<PathBuf, String> {
     python_exactly("venv-frameworks", &root().join("tests/clients/frameworks.txt"))
 }
 
+/// The wheel of `crates/python`, by the maturin of this environment: in the workspace's own profile and target directory.
+pub(crate) fn wheel(python: &Path) -> Result<PathBuf, String> {
+    let directory = target().join("wheels");
+    let _ = fs::remove_dir_all(&directory); // nothing to remove the first time
+    let mut build =
+        command(python.with_file_name("maturin"), &["build", "--quiet", "--locked", "--compatibility", "linux"]);
+    build.arg("--manifest-path").arg(root().join("crates/python/Cargo.toml")).arg("--out").arg(&directory);
+    show(&mut build)?;
+    let failure = |error: std::io::Error| format!("{}: {error}", directory.display());
+    let mut files = fs::read_dir(&directory).map_err(failure)?.flatten().map(|entry| entry.path());
+    files.next().ok_or_else(|| "maturin built no wheel".to_owned())
+}
+
+/// An environment that has this wheel and nothing else, made anew each time.
+pub(crate) fn bare_python(python: &Path, wheel: &Path) -> Result<PathBuf, String> {
+    let directory = target().join("venv-bare");
+    show(command(python, &["-m", "venv", "--clear", "--without-pip"]).arg(&directory))?;
+    let bare = directory.join("bin/python");
+    let mut install = command(python, &["-m", "pip", "--python"]);
+    show(install.arg(&bare).args(INSTALL).arg(wheel))?;
+    Ok(bare)
+}
+
+/// The wheel, in place of an earlier one.
+pub(crate) fn install_wheel(python: &Path, wheel: &Path) -> Result<(), String> {
+    show(command(python, &["-m", "pip"]).args(INSTALL).arg("--force-reinstall").arg(wheel))
+}
+
+/// Of pip: a wheel that lies here, and nothing that it could ask for.
+const INSTALL: [&str; 5] = ["install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"];
+
 /// An environment with Schemathesis: its program.
 pub(crate) fn schemathesis() -> Result<PathBuf, String> {
     let python = python("venv-schema", &root().join("tests/schema/requirements.txt"))?;

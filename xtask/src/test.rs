@@ -33,7 +33,7 @@ const MOST_LINES_SAID: usize = 100;
 /// A stage's name and its work.
 type Stage = (&'static str, fn() -> Result<Counts, String>);
 
-const STAGES: [Stage; 12] = [
+const STAGES: [Stage; 13] = [
     ("fmt", format),
     ("clippy", clippy),
     ("targets", targets),
@@ -45,6 +45,7 @@ const STAGES: [Stage; 12] = [
     ("web", pages),
     ("prometheus", metrics),
     ("crosscheck", load_generators),
+    ("python", package),
     ("deny", deny),
 ];
 
@@ -151,6 +152,24 @@ fn clients() -> Result<Counts, String> {
     }
     let tests = node.join("run.mjs");
     counts.add(count(command("node", &[tests]).arg(server.url()).env("PATH", path))?);
+    Ok(counts)
+}
+
+/// The Python package: its wheel, built of what the stages before have compiled, in an environment that has nothing else
+/// and in one that has what users have beside it: `tests/python`.
+fn package() -> Result<Counts, String> {
+    let python = setup::python("venv-python", &root().join("tests/python/requirements.txt"))?;
+    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    let wheel = setup::wheel(&python)?;
+    let bare = setup::bare_python(&python, &wheel)?;
+    setup::install_wheel(&python, &wheel)?;
+    let mut counts = Counts::default();
+    for (python, test) in [(&bare, "bare"), (&python, "llm"), (&python, "errors"), (&python, "command")] {
+        let test = root().join(format!("tests/python/test_{test}.py"));
+        let mut tests = command(python, &["-B"]);
+        tests.arg(test).env("TWOSTROKE_BINARY", binary()).env("XDG_CACHE_HOME", target().join("python-cache"));
+        counts.add(count(tests.env("HF_HUB_OFFLINE", "1"))?);
+    }
     Ok(counts)
 }
 

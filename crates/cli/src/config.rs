@@ -6,15 +6,18 @@
 //!            --config site.yaml --port 9000
 //! ```
 //!
-//! So a file can say whatever a command line can, no more, and every value is checked in the same place.
+//! So a file can say whatever a command line can, no more, and every value is checked in the same place. The options of
+//! an engine in another program become flags in the same way.
 
 use std::ffi::OsString;
 use std::path::Path;
 
+use clap::CommandFactory;
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 use serde_json::Value;
 
 use crate::failure::Failure;
+use crate::flags::Cli;
 
 const FLAG: &str = "--config";
 /// Bytes of the file.
@@ -59,7 +62,7 @@ fn flags(text: &str, arguments: &[OsString]) -> Result<Vec<String>, String> {
             return Err("a file names no other file".to_owned());
         }
         if !arguments.iter().any(|argument| is_flag(argument, &flag)) {
-            push(&mut flags, &flag, value).map_err(|problem| format!("{name}: {problem}"))?;
+            flags.extend(written(&flag, json(value).map_err(|problem| format!("{name}: {problem}"))?));
         }
     }
     Ok(flags)
@@ -70,24 +73,27 @@ fn is_flag(argument: &OsString, flag: &str) -> bool {
     text.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
-/// One flag: `true` gives it, `false` and nothing leave it out, a list gives it for each.
-fn push(flags: &mut Vec<String>, flag: &str, value: &Yaml<'_>) -> Result<(), String> {
-    match json(value)? {
-        Value::Bool(true) => flags.push(flag.to_owned()),
-        Value::Bool(false) | Value::Null => {}
-        Value::Array(items) => {
-            for item in items {
-                flags.push(format!("{flag}={}", written(&item)));
-            }
-        }
-        value => flags.push(format!("{flag}={}", written(&value))),
+/// One flag of `serve`: `true` gives it, `false` its opposite (`--no-...`) where there is one, nothing leaves it out, a
+/// list gives it for each.
+pub(crate) fn written(flag: &str, value: Value) -> Vec<String> {
+    // As it stands behind a flag: a text as it is, the rest as JSON.
+    let with = |value: &Value| format!("{flag}={}", value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+    match value {
+        Value::Bool(true) => vec![flag.to_owned()],
+        Value::Bool(false) => opposite(flag).into_iter().collect(),
+        Value::Null => Vec::new(),
+        Value::Array(items) => items.iter().map(with).collect(),
+        value => vec![with(&value)],
     }
-    Ok(())
 }
 
-/// As it stands behind a flag: a text as it is, the rest as JSON.
-fn written(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+/// `--no-enable-prefix-caching` of `--enable-prefix-caching`.
+fn opposite(flag: &str) -> Option<String> {
+    let name = format!("no-{}", flag.strip_prefix("--")?);
+    let command = Cli::command();
+    let serve = command.find_subcommand("serve")?;
+    let exists = serve.get_arguments().any(|argument| argument.get_long() == Some(&name));
+    exists.then(|| format!("--{name}"))
 }
 
 fn json(value: &Yaml<'_>) -> Result<Value, String> {
@@ -127,6 +133,8 @@ mod tests {
             ("port: 8000", vec!["--port=9000"], vec![]),
             ("spot-check: 0.25", vec![], vec!["--spot-check=0.25"]),
             ("no-ui: true\nrefuse-late: false\nseed: null", vec![], vec!["--no-ui"]),
+            ("enable-prefix-caching: false", vec![], vec!["--no-enable-prefix-caching"]),
+            ("enable-prefix-caching: true\nno-ui: false", vec![], vec!["--enable-prefix-caching"]),
             ("served-model-name: [a, b]", vec![], vec!["--served-model-name=a", "--served-model-name=b"]),
             ("speculative-config: {method: ngram}", vec![], vec![r#"--speculative-config={"method":"ngram"}"#]),
         ] {

@@ -1,7 +1,9 @@
 //! What is read from the environment and from the operating system's sources of chance, in one place.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use launch::Variables;
@@ -31,11 +33,14 @@ pub(crate) fn start_logging(default: &str, waits: bool) {
     };
     let has_colours = std::io::stderr().is_terminal() && has_colours();
     let logging = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(has_colours);
-    if waits {
-        return logging.with_writer(std::io::stderr).init();
-    }
-    Lines::start();
-    logging.with_writer(|| Lines).init();
+    // Whoever has the command inside may have started an engine before: then logs go where they went.
+    let _ = match waits {
+        true => logging.with_writer(std::io::stderr).try_init(),
+        false => {
+            Lines::start();
+            logging.with_writer(|| Lines).try_init()
+        }
+    };
 }
 
 /// Nobody set `NO_COLOR`.
@@ -63,17 +68,30 @@ fn otel_of(get: impl Fn(&str) -> Option<String>) -> Option<OtelOptions> {
     })
 }
 
+/// What starts this program, if that is not the file that runs.
+static STARTED_BY: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// The command that starts this program where the file that runs is another's, such as an interpreter with a library:
+/// what is put behind it is read as the program's own arguments. The first one that is named stays.
+pub fn started_by(command: Vec<OsString>) {
+    let _ = STARTED_BY.set(command);
+}
+
 /// Chat templates run in child processes of this very program. On Linux that is the file that runs, also when another
 /// one has its name by now (an upgrade in place); elsewhere the file of that name, and a child of another version is
 /// refused.
 pub(crate) fn template_renderer() -> Renderer {
+    const VERB: &str = "render-templates";
+    if let Some(command) = STARTED_BY.get() {
+        return Renderer::Child(command.iter().cloned().chain([VERB.into()]).collect());
+    }
     let running = Path::new("/proc/self/exe");
     let program = match running.exists() {
         true => Some(running.to_owned()),
         false => std::env::current_exe().ok(),
     };
     let program = program.unwrap_or_else(|| "twostroke".into());
-    Renderer::Child(vec![program.into(), "render-templates".into()])
+    Renderer::Child(vec![program.into(), VERB.into()])
 }
 
 /// Whether somebody is hunting a bug.

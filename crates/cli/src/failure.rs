@@ -1,8 +1,8 @@
 //! How a command ends when it does not end well: one line on standard error and an exit code, never a backtrace.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io;
-use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use kernels::room::{self, Limit, Room};
@@ -11,7 +11,7 @@ use crate::flags;
 
 /// Why a command ended.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// A flag, a value or a file of the user's is wrong: exit code 2.
     Usage(String),
     /// It was asked rightly and did not work out: exit code 1.
@@ -36,13 +36,13 @@ impl Failure {
     }
 
     /// Says what there is to say and gives the exit code.
-    pub(crate) fn report(self) -> ExitCode {
+    pub(crate) fn report(self) -> u8 {
         match self {
             Failure::Usage(message) => say(&message, 2),
             Failure::Failed(message) => say(&message, 1),
-            Failure::OutputClosed => ExitCode::SUCCESS,
-            Failure::Interrupted => ExitCode::from(130),
-            Failure::Said(code) => ExitCode::from(code),
+            Failure::OutputClosed => 0,
+            Failure::Interrupted => 130,
+            Failure::Said(code) => code,
         }
     }
 }
@@ -56,9 +56,9 @@ impl From<io::Error> for Failure {
     }
 }
 
-fn say(message: &str, code: u8) -> ExitCode {
+fn say(message: &str, code: u8) -> u8 {
     eprintln!("twostroke: {}", one_line(message));
-    ExitCode::from(code)
+    code
 }
 
 /// Whatever a message holds, it stays one line of printable text.
@@ -86,15 +86,24 @@ pub(crate) fn check_room() -> Result<(), Failure> {
 }
 
 /// Clap's answer to the arguments: help and version are printed and are no failure, anything else is one line.
-pub(crate) fn from_clap(error: &clap::Error) -> Result<(), Failure> {
+/// `arguments`: those that clap was given, the program's name before them.
+pub(crate) fn from_clap(error: &clap::Error, arguments: &[OsString]) -> Result<(), Failure> {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(error.print()?),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             error.print()?;
             Err(Failure::Said(2))
         }
-        _ => Err(Failure::Usage(message(error, &std::env::args().skip(1).collect::<Vec<_>>()))),
+        _ => {
+            let text = |argument: &OsString| argument.to_string_lossy().into_owned();
+            Err(of_clap(error, &arguments.iter().map(text).collect::<Vec<_>>()))
+        }
     }
+}
+
+/// The one line. `arguments`: as for [`from_clap`].
+pub(crate) fn of_clap(error: &clap::Error, arguments: &[String]) -> Failure {
+    Failure::Usage(message(error, &arguments[1.min(arguments.len())..]))
 }
 
 /// Clap's first paragraph and its tip, without colours; or our own hint for a flag or a verb of another engine.

@@ -1,76 +1,7 @@
-//! The `twostroke` command: flags in, one command run, an exit code out.
-//!
-//! ```text
-//! flags --typed--> commands/*.rs --> launch, server, model, kernels, sim, plan, load
-//! environment ------^      (the only crate that reads the environment)
-//! ```
-//! Exit codes: 0 done, 1 it did not work out, 2 a wrong flag, value or file (one line says which), 101 a bug, 130
-//! Ctrl-C or a terminal that is gone. Answers and figures go to standard output, everything else to standard error.
-
-mod commands;
-mod config;
-mod console;
-mod environment;
-mod failure;
-mod figures;
-mod flags;
-mod kept;
-mod keys;
-mod log;
-mod models;
-mod narrower;
-mod shapes;
-mod signals;
+//! The program: its arguments in, its exit code out. Everything else is the library's.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::failure::Failure;
-use crate::flags::{Cli, Command};
-
 fn main() -> ExitCode {
-    kernels::room::spare_address_space();
-    failure::install_panic_hook();
-    if let Err(failure) = failure::check_room() {
-        return failure.report();
-    }
-    let arguments = match config::arguments(std::env::args_os()) {
-        Ok(arguments) => arguments,
-        Err(failure) => return failure.report(),
-    };
-    let result = match Cli::try_parse_from(&arguments) {
-        Ok(cli) => run(&cli.command),
-        Err(error) => failure::from_clap(&error),
-    };
-    result.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
-}
-
-fn run(command: &Command) -> Result<(), Failure> {
-    match command {
-        // Its standard error is nobody's.
-        Command::RenderTemplates => {}
-        Command::Serve(_) => environment::start_logging("info", false),
-        _ => environment::start_logging("warn", true),
-    }
-    match command {
-        Command::Run(flags) => commands::run::run(flags),
-        Command::Serve(flags) => commands::serve::serve(flags),
-        Command::Batch(flags) => commands::batch::batch(flags),
-        Command::Bench(flags) => commands::bench::bench(flags),
-        Command::BenchServe(flags) => commands::bench_serve::bench_serve(flags),
-        Command::Quality(flags) => commands::quality::quality(flags),
-        Command::Quantize(flags) => commands::quantize::quantize(flags),
-        Command::Plan(flags) => commands::plan::plan(flags),
-        Command::Lab(flags) => commands::lab::lab(flags),
-        Command::Sim(flags) => commands::sim::sim(flags),
-        Command::Doctor(flags) => commands::doctor::doctor(flags),
-        Command::Replay(flags) => commands::replay::again(flags),
-        Command::Verify(flags) => commands::verify::verify(flags),
-        Command::Whatif(flags) => commands::whatif::ask(flags),
-        Command::Top(flags) => commands::top::top(flags),
-        Command::Why(flags) => commands::why::why(flags),
-        Command::FlagReference => commands::reference::print(),
-        Command::RenderTemplates => commands::render_templates::render(),
-    }
+    cli::main(std::env::args_os()).into()
 }

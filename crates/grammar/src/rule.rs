@@ -111,6 +111,11 @@ pub enum RuleError {
 }
 
 impl Rule {
+    /// Of a grammar's text, whichever of the two it is: only GBNF has the sign `::=`.
+    pub fn of_grammar(text: String) -> Rule {
+        if text.contains("::=") { Rule::Gbnf(text) } else { Rule::Lark(text) }
+    }
+
     /// Each layer is looked for once: what lies deeper than its place stays in the text, which refuses it.
     pub(crate) fn parts(&self) -> Parts<'_> {
         let (tokens, rest) = match self {

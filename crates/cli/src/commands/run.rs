@@ -4,7 +4,7 @@
 
 mod chat;
 mod input;
-mod told;
+pub(crate) mod told;
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;

@@ -28,9 +28,38 @@ const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
+    let api_keys = keys::of(flags)?;
+    let token = if flags.allow_pause { Some(hold_token()?) } else { None };
+    let asks_for_keys = !api_keys.is_empty();
+    let Started { engine, settings, limits, lines } = start(flags, api_keys.len() > 1)?;
+    let options = server_options(flags, api_keys, &token);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
+    runtime.block_on(async {
+        let stop = Stop::on_signals()?;
+        let server = Server::bind(engine.clone(), options).await.map_err(refused)?;
+        let address = Found { address: server.address().clone(), token, asks_for_keys };
+        announce(flags, &settings, (&engine, &limits), &address);
+        lines.iter().for_each(|line| note(line));
+        server.run(stop).await;
+        finish(&engine);
+        Lines::finish(LAST_LINES);
+        Ok(())
+    })
+}
+
+/// An engine, and what was settled on the way to it.
+pub(crate) struct Started {
+    pub(crate) engine: Engine,
+    settings: Settings,
+    limits: Limits,
+    /// What a person should know about its weights.
+    lines: Vec<String>,
+}
+
+/// Starts what is to serve. `is_shared`: several tenants will come.
+pub(crate) fn start(flags: &ServeFlags, is_shared: bool) -> Result<Started, Failure> {
     let name = named(flags)?;
     let name = name.as_deref();
-    let api_keys = keys::of(flags)?;
     let checkpoint = models::open(name)?;
     // Before the engine: nothing else runs yet, and the memory it reads is free again afterwards.
     if flags.recalibrate {
@@ -42,24 +71,15 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
         true => Vec::new(),
         false => narrower::start_lines(&flags.model, name, &checkpoint, chosen, Some(limits)),
     };
-    let token = if flags.allow_pause { Some(hold_token()?) } else { None };
-    let asks_for_keys = !api_keys.is_empty();
-    let settings = Settings { limits: Some(limits), ..settings(flags, api_keys.len() > 1)? };
+    let settings = Settings { limits: Some(limits), ..settings(flags, is_shared)? };
     let engine = models::start(&checkpoint, &settings, chosen)?;
-    let options = server_options(flags, api_keys, &token);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
-    runtime.block_on(async {
-        let stop = Stop::on_signals()?;
-        let server = Server::bind(engine.clone(), options).await.map_err(refused)?;
-        let address = Found { address: server.address().clone(), token, asks_for_keys };
-        announce(flags, &settings, (&engine, &limits), &address);
-        lines.iter().for_each(|line| note(line));
-        server.run(stop).await;
-        engine.finish_recording(LAST_LINES);
-        engine.keep_costs();
-        Lines::finish(LAST_LINES);
-        Ok(())
-    })
+    Ok(Started { engine, settings, limits, lines })
+}
+
+/// The last words of an engine that has stopped.
+pub(crate) fn finish(engine: &Engine) {
+    engine.finish_recording(LAST_LINES);
+    engine.keep_costs();
 }
 
 /// A name, a key or an address that is wrong is the user's; a port that is taken is the machine's.

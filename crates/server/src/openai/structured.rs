@@ -76,10 +76,8 @@ const KINDS: &[Kind] = &[
     Kind {
         name: "grammar",
         read: |value, name| {
-            let text = text(value, name)?;
-            // vLLM's back ends disagree: one reads EBNF as llama.cpp writes it, the other Lark. Only the first has this
-            // sign.
-            Ok(Some(if text.contains("::=") { Rule::Gbnf(text) } else { Rule::Lark(text) }))
+            // vLLM's back ends disagree: one reads EBNF as llama.cpp writes it, the other Lark.
+            Ok(Some(Rule::of_grammar(text(value, name)?)))
         },
     },
 ];

@@ -11,7 +11,7 @@
 //! that it worked for, and the next request gets another child.
 //!
 //! The child is this program again, under a verb that nobody else uses; the command line sets its limits
-//! (`crates/cli/src/commands/render.rs`) before it reads a byte. It inherits its two pipes and nothing else, neither
+//! (`crates/cli/src/commands/render_templates.rs`) before it reads a byte. It inherits its two pipes and nothing else, neither
 //! variables nor directory nor terminal, and ends with the thread that started it and at the end of its input.
 
 use std::ffi::OsString;
@@ -355,7 +355,11 @@ fn spawn(command: &[OsString]) -> io::Result<Child> {
     {
         use std::os::unix::process::CommandExt;
         // Ctrl-C in the terminal is for the program, which may still have requests to finish.
-        child.process_group(0).arg0("twostroke");
+        child.process_group(0);
+        // That file has no name of its own. What has one may need it: an interpreter finds its library by it.
+        if program == "/proc/self/exe" {
+            child.arg0("twostroke");
+        }
     }
     child.spawn()
 }

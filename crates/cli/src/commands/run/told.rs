@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use dialect::{AnswerPart, Dialect, Listener};
 use engine::ModelInfo;
+use text::tokenizer::Tokenizer;
 
 use super::Answer;
 use crate::console::put;
@@ -30,8 +31,7 @@ impl Voice {
         let mut dialect = Dialect::of_template(&template.source(), &tokenizer.added_tokens());
         // Nothing is offered to be called.
         dialect.calls = None;
-        let ids = dialect.marks().into_iter().filter_map(|mark| tokenizer.token_id(mark));
-        let shown = ids.filter(|&id| tokenizer.is_special(id)).collect();
+        let shown = marks(&dialect, tokenizer);
         Voice { dialect, shown }
     }
 
@@ -47,6 +47,12 @@ impl Voice {
             parts: Vec::new(),
         }
     }
+}
+
+/// Special tokens that are marks of a dialect.
+pub(crate) fn marks(dialect: &Dialect, tokenizer: &Tokenizer) -> Arc<[u32]> {
+    let ids = dialect.marks().into_iter().filter_map(|mark| tokenizer.token_id(mark));
+    ids.filter(|&id| tokenizer.is_special(id)).collect()
 }
 
 /// One answer under way.

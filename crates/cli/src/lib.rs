@@ -1,0 +1,88 @@
+//! The `twostroke` command: flags in, one command run, an exit code out. A library, so that there is one code path for
+//! the program (`main.rs`) and for whoever has the command inside, as the Python package does.
+//!
+//! ```text
+//! arguments --main--> flags --typed--> commands/*.rs --> launch, server, model, kernels, sim, plan, load
+//! options ---start------^       ^
+//! environment ------------------+    (the only crate that reads the environment)
+//! ```
+//! Exit codes: 0 done, 1 it did not work out, 2 a wrong flag, value or file (one line says which), 101 a bug, 130
+//! Ctrl-C or a terminal that is gone. Answers and figures go to standard output, everything else to standard error.
+
+mod commands;
+mod config;
+mod console;
+mod embedded;
+mod environment;
+mod failure;
+mod figures;
+mod flags;
+mod kept;
+mod keys;
+mod log;
+mod models;
+mod narrower;
+mod shapes;
+mod signals;
+
+use std::ffi::OsString;
+
+use clap::Parser;
+
+use crate::flags::{Cli, Command};
+
+pub use embedded::{ENGINE_OPTIONS, hint, shown_tokens, start, stop};
+pub use environment::started_by;
+pub use failure::Failure;
+
+/// Runs the command that the arguments name, the first of which is the program's own name. Returns the exit code.
+///
+/// Once in the life of a process: a command may set limits on it, listen for its signals and write to its streams.
+pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
+    parse_and_run(arguments).map_or_else(Failure::report, |()| 0)
+}
+
+fn parse_and_run(arguments: impl Iterator<Item = OsString>) -> Result<(), Failure> {
+    settle_in()?;
+    let arguments = config::arguments(arguments)?;
+    match Cli::try_parse_from(&arguments) {
+        Ok(cli) => run(&cli.command),
+        Err(error) => failure::from_clap(&error, &arguments),
+    }
+}
+
+/// What every way in needs of the process.
+fn settle_in() -> Result<(), Failure> {
+    kernels::room::spare_address_space();
+    failure::install_panic_hook();
+    failure::check_room()
+}
+
+fn run(command: &Command) -> Result<(), Failure> {
+    match command {
+        // Its standard error is nobody's.
+        Command::RenderTemplates => {}
+        Command::Serve(_) => environment::start_logging("info", false),
+        _ => environment::start_logging("warn", true),
+    }
+    match command {
+        Command::Run(flags) => commands::run::run(flags),
+        Command::Serve(flags) => commands::serve::serve(flags),
+        Command::Batch(flags) => commands::batch::batch(flags),
+        Command::Bench(flags) => commands::bench::bench(flags),
+        Command::BenchServe(flags) => commands::bench_serve::bench_serve(flags),
+        Command::Quality(flags) => commands::quality::quality(flags),
+        Command::Quantize(flags) => commands::quantize::quantize(flags),
+        Command::Plan(flags) => commands::plan::plan(flags),
+        Command::Lab(flags) => commands::lab::lab(flags),
+        Command::Sim(flags) => commands::sim::sim(flags),
+        Command::Doctor(flags) => commands::doctor::doctor(flags),
+        Command::Replay(flags) => commands::replay::again(flags),
+        Command::Verify(flags) => commands::verify::verify(flags),
+        Command::Whatif(flags) => commands::whatif::ask(flags),
+        Command::Top(flags) => commands::top::top(flags),
+        Command::Why(flags) => commands::why::why(flags),
+        Command::FlagReference => commands::reference::print(),
+        Command::RenderTemplates => commands::render_templates::render(),
+    }
+}

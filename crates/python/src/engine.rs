@@ -1,0 +1,175 @@
+//! An engine, as Python holds it: starting, the door, the log.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use engine::{Prompt, RawRequest};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use serde_json::{Map, Value};
+
+use crate::log::{StepEntry, StepRowEntry};
+use crate::request::{self, Request};
+use crate::words;
+
+/// How often it is looked whether somebody pressed Ctrl-C while a model is loaded.
+const LOOK: Duration = Duration::from_millis(50);
+/// Stack of the thread that loads: that of a program's first.
+const STACK_BYTES: usize = 8 << 20;
+
+/// A running engine. Ends when nobody holds it.
+#[pyclass(frozen, module = "twostroke._twostroke")]
+pub(crate) struct Engine {
+    pub(crate) inner: engine::Engine,
+    /// Special tokens that are shown in answers of a chat: marks of thoughts and of calls.
+    shown: Arc<[u32]>,
+}
+
+#[pymethods]
+impl Engine {
+    /// Loads what `options` say: a JSON object with names of `engine_options`.
+    #[new]
+    fn new(py: Python<'_>, options: &str) -> PyResult<Engine> {
+        let options = known(object(options)?)?;
+        let inner = start(py, options)?;
+        let shown = cli::shown_tokens(inner.model());
+        Ok(Engine { inner, shown })
+    }
+
+    /// The model's name.
+    #[getter]
+    fn model(&self) -> String {
+        self.inner.model().name.clone()
+    }
+
+    /// Tokens of prompt and answer together.
+    #[getter]
+    fn max_model_len(&self) -> usize {
+        self.inner.model().max_model_len
+    }
+
+    /// What a person should know about this load.
+    #[getter]
+    fn notices(&self) -> Vec<String> {
+        self.inner.model().notices.clone()
+    }
+
+    /// Checks a request: a text or token ids, and how answers are drawn. `rule`: what they must look like, as a kind
+    /// and its text.
+    #[pyo3(signature = (prompt, params, rule, adapter))]
+    fn validate(
+        &self,
+        prompt: &Bound<'_, PyAny>,
+        params: &Bound<'_, PyAny>,
+        rule: Option<(String, String)>,
+        adapter: Option<String>,
+    ) -> PyResult<Request> {
+        let raw = RawRequest { adapter, ..request::raw(request::prompt(prompt)?, params, rule)? };
+        self.request(prompt.py(), raw)
+    }
+
+    /// The same of a conversation, a JSON object: `messages`, and how they become a prompt.
+    #[pyo3(signature = (conversation, params, rule, adapter))]
+    fn validate_chat(
+        &self,
+        conversation: &str,
+        params: &Bound<'_, PyAny>,
+        rule: Option<(String, String)>,
+        adapter: Option<String>,
+    ) -> PyResult<Request> {
+        let (chat, now) = request::chat(object(conversation)?)?;
+        let raw = request::raw(Prompt::Chat(chat), params, rule)?;
+        self.request(params.py(), RawRequest { adapter, now, shown_tokens: self.shown.clone(), ..raw })
+    }
+
+    /// The tokens of a prompt, with what the model puts before them.
+    fn tokenize(&self, py: Python<'_>, text: String) -> PyResult<Vec<u32>> {
+        let raw = RawRequest::new(Prompt::Text(text));
+        py.detach(|| self.inner.model().encode(&raw)).map_err(|rejection| words::rejection(&rejection, None))
+    }
+
+    /// The text of tokens.
+    fn detokenize(&self, tokens: Vec<u32>, skip_special_tokens: bool) -> PyResult<String> {
+        let model = self.inner.model();
+        let tokenizer = model.tokenizer.as_ref();
+        let tokenizer = tokenizer.ok_or_else(|| PyValueError::new_err("this model has no tokenizer"))?;
+        if let Some(id) = tokens.iter().find(|&&id| id as usize >= model.config.vocab_size) {
+            let message = format!("token_ids: {id} is none of this model's {} tokens", model.config.vocab_size);
+            return Err(PyValueError::new_err(message));
+        }
+        Ok(tokenizer.decode(&tokens, skip_special_tokens))
+    }
+
+    /// The newest step records, oldest first.
+    fn steps(&self) -> Vec<StepEntry> {
+        self.inner.records(usize::MAX).iter().map(|record| StepEntry::of(record)).collect()
+    }
+
+    /// What each sequence had in them.
+    fn step_rows(&self) -> Vec<StepRowEntry> {
+        self.inner.records(usize::MAX).iter().flat_map(|record| StepRowEntry::of(record)).collect()
+    }
+
+    /// Ends every request, and the engine.
+    fn stop(&self, py: Python<'_>) {
+        py.detach(|| cli::stop(&self.inner));
+    }
+}
+
+impl Engine {
+    fn request(&self, py: Python<'_>, raw: RawRequest) -> PyResult<Request> {
+        let stop = raw.stop.clone();
+        let given = match &raw.prompt {
+            Prompt::Text(text) => Some(text.clone()),
+            Prompt::Tokens(_) | Prompt::Chat(_) => None,
+        };
+        let is_chat = matches!(raw.prompt, Prompt::Chat(_));
+        let adapter = raw.adapter.clone();
+        let validated = py.detach(|| self.inner.validate(raw));
+        let validated = validated.map_err(|rejection| words::rejection(&rejection, adapter.as_deref()))?;
+        let tokenizer = self.inner.model().tokenizer.as_ref().filter(|_| is_chat);
+        let text = given.or_else(|| Some(tokenizer?.decode(validated.prompt(), false)));
+        Ok(Request { validated, stop, text })
+    }
+}
+
+/// Loads on a thread of its own, so that Ctrl-C need not wait for it: what was loading then goes on and is dropped.
+fn start(py: Python<'_>, options: Map<String, Value>) -> PyResult<engine::Engine> {
+    let (told, mut outcome) = sync_channel(1);
+    let load = move || {
+        // Nobody listens to an engine that nobody waited for.
+        let _ = told.send(cli::start(options));
+    };
+    let thread = thread::Builder::new().name("loading".to_owned()).stack_size(STACK_BYTES);
+    thread.spawn(load).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    loop {
+        let outcome = &mut outcome;
+        match py.detach(move || outcome.recv_timeout(LOOK)) {
+            Ok(started) => return started.map_err(words::failure),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => return Err(PyRuntimeError::new_err("a bug ended the start")),
+        }
+    }
+}
+
+/// Refuses what is no option, by its name.
+fn known(options: Map<String, Value>) -> PyResult<Map<String, Value>> {
+    match options.keys().find(|name| !cli::ENGINE_OPTIONS.contains(&name.as_str())) {
+        None => Ok(options),
+        Some(name) => {
+            let instead = cli::hint(name).map(|hint| format!(": {}", words::in_python(hint))).unwrap_or_default();
+            Err(PyTypeError::new_err(format!("LLM() got an unexpected keyword argument '{name}'{instead}")))
+        }
+    }
+}
+
+/// A JSON object that Python has written.
+fn object(json: &str) -> PyResult<Map<String, Value>> {
+    match serde_json::from_str(json) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => Err(PyValueError::new_err("not an object")),
+        Err(error) => Err(PyValueError::new_err(error.to_string())),
+    }
+}

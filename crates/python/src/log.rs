@@ -1,0 +1,103 @@
+//! The step log as plain values, one row of a table each.
+
+use engine::ledger::Nanos;
+use pyo3::prelude::*;
+use scheduler::{Blocked, RecordRow, StepRecord};
+
+/// One forward pass: what Python makes a `StepRecord` of.
+#[derive(IntoPyObject)]
+pub(crate) struct StepEntry {
+    step: u64,
+    began_ms: f64,
+    took_ms: f64,
+    predicted_ms: f64,
+    machine_ms: f64,
+    prefill_rows: usize,
+    prefill_requests: usize,
+    decode_rows: usize,
+    decode_requests: usize,
+    draft_rows: usize,
+    tokens: usize,
+    cached_tokens: usize,
+    recomputed_rows: usize,
+    preempted: usize,
+    waiting_requests: usize,
+    waiting_tokens: usize,
+    blocked: &'static str,
+    used_blocks: usize,
+    taken_blocks: usize,
+    evicted_blocks: usize,
+}
+
+impl StepEntry {
+    pub(crate) fn of(record: &StepRecord) -> StepEntry {
+        let rows = |rows: &[RecordRow]| rows.iter().map(|row| row.len).sum();
+        let all = || record.prefill.iter().chain(&record.decode);
+        StepEntry {
+            step: record.step.0,
+            began_ms: ms(record.began_at),
+            took_ms: ms(record.took()),
+            // Nobody has predicted it.
+            predicted_ms: if record.predicted == Nanos(0) { f64::NAN } else { ms(record.predicted) },
+            machine_ms: ms(record.stolen.during),
+            prefill_rows: rows(&record.prefill),
+            prefill_requests: record.prefill.len(),
+            decode_rows: rows(&record.decode),
+            decode_requests: record.decode.len(),
+            draft_rows: all().map(|row| row.drafts).sum(),
+            tokens: all().map(|row| row.samples).sum(),
+            cached_tokens: all().map(|row| row.cached_tokens).sum(),
+            recomputed_rows: record.recomputed_rows,
+            preempted: record.preempted.len(),
+            waiting_requests: record.waiting_requests,
+            waiting_tokens: record.waiting_tokens,
+            blocked: match record.blocked {
+                None => "",
+                Some(Blocked::Kv) => "kv",
+                Some(Blocked::Seats) => "seats",
+                Some(Blocked::Budget) => "budget",
+            },
+            used_blocks: record.used_blocks,
+            taken_blocks: record.taken_blocks,
+            evicted_blocks: record.evicted_blocks,
+        }
+    }
+}
+
+/// What one sequence had in a step: what Python makes a `StepRow` of.
+#[derive(IntoPyObject)]
+pub(crate) struct StepRowEntry {
+    step: u64,
+    request_id: String,
+    answer: usize,
+    phase: &'static str,
+    start: usize,
+    rows: usize,
+    tokens: usize,
+    drafts: usize,
+    cached_tokens: usize,
+}
+
+impl StepRowEntry {
+    pub(crate) fn of(record: &StepRecord) -> Vec<StepRowEntry> {
+        let entry = |phase| {
+            move |row: &RecordRow| StepRowEntry {
+                step: record.step.0,
+                request_id: row.request.0.to_string(),
+                answer: row.answer,
+                phase,
+                start: row.start,
+                rows: row.len,
+                tokens: row.samples,
+                drafts: row.drafts,
+                cached_tokens: row.cached_tokens,
+            }
+        };
+        record.decode.iter().map(entry("decode")).chain(record.prefill.iter().map(entry("prefill"))).collect()
+    }
+}
+
+/// Times are in milliseconds, as in the answers of the server.
+pub(crate) fn ms(nanos: Nanos) -> f64 {
+    nanos.as_secs_f64() * 1e3
+}
