@@ -4,7 +4,7 @@ read elsewhere, in turns, each prompt new to both.
     twostroke serve -m MODEL --port 8001 &
     twostroke serve -m MODEL --role prefill --port 8002 --handoff-listen 127.0.0.1:9000 --cluster-key KEY &
     twostroke serve -m MODEL --role decode --port 8003 --prefill-workers 127.0.0.1:9000 --cluster-key KEY &
-    bench/splitting.py http://localhost:8001 http://localhost:8003
+    python bench/splitting.py http://localhost:8001 http://localhost:8003
 """
 
 import argparse

@@ -6,9 +6,14 @@ set -euo pipefail
 directory=$(mktemp -d)
 key="$directory/cluster.key"
 (umask 077 && head -c 32 /dev/urandom | base64 > "$key")
-trap 'kill "$(jobs -p)" 2> /dev/null || true; wait || true; rm -r "$directory"' EXIT
+workers=()
+trap 'kill "${workers[@]}" 2> /dev/null || true; wait; rm -r "$directory"' EXIT
+trap 'exit 130' INT TERM HUP
 
-twostroke serve --role prefill --port "${PREFILL_PORT:-8001}" --handoff-listen "127.0.0.1:${HANDOFF_PORT:-9000}" \
-    --cluster-key "$key" "$@" &
-twostroke serve --role decode --port "${PORT:-8000}" --prefill-workers "127.0.0.1:${HANDOFF_PORT:-9000}" \
-    --cluster-key "$key" "$@"
+handoff="127.0.0.1:${HANDOFF_PORT:-9000}"
+twostroke serve --role prefill --port "${PREFILL_PORT:-8001}" --handoff-listen "$handoff" --cluster-key "$key" "$@" &
+workers+=("$!")
+twostroke serve --role decode --port "${PORT:-8000}" --prefill-workers "$handoff" --cluster-key "$key" "$@" &
+workers+=("$!")
+# With the first that ends, the other does.
+wait -n

@@ -130,7 +130,8 @@ fn flags_that_do_not_go_together_are_one_line() {
     let key = Key::new("flags");
     let short = Key::new("short");
     fs::write(&short.0, "secret\n").expect("it can be written");
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 9] = [
+        (&["--cluster-key", key.path()], "there is neither"),
         (&["--role", "prefill"], "--handoff-listen"),
         (&["--role", "prefill", "--cluster-key", key.path()], "--handoff-listen"),
         (&["--role", "decode", "--cluster-key", key.path()], "--prefill-workers"),

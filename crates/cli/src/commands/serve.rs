@@ -116,6 +116,7 @@ impl Found {
 /// Steps are measured, and their size is left to targets unless the flags name one.
 fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
     let common = models::settings(&flags.model);
+    let handoff = handoff(flags)?;
     let chance = u64::from_le_bytes(environment::random_bytes()?[..8].try_into().expect("8 of 32 bytes"));
     Ok(Settings {
         max_model_len: flags.max_model_len,
@@ -140,15 +141,15 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
         max_adapters: flags.max_loras,
         max_adapter_rank: flags.max_lora_rank,
         runtime_adapters: flags.allow_runtime_lora,
-        handoff: handoff(flags)?,
         spot_check: flags.spot_check,
         record: flags.record.clone(),
         seed: flags.seed.unwrap_or(chance),
         // Workers of a cluster call the same prefix by the same name.
-        hash_key: match &flags.cluster_key {
-            Some(path) => keys::of_cluster(path)?.derive("names of prefixes"),
+        hash_key: match &handoff {
+            Some(handoff) => handoff.key.derive("names of prefixes"),
             None => environment::random_bytes()?,
         },
+        handoff,
         template: TemplateSettings {
             source: flags.chat_template.clone(),
             kwargs: flags.default_chat_template_kwargs.clone().unwrap_or_default(),
@@ -173,6 +174,11 @@ fn handoff(flags: &ServeFlags) -> Result<Option<HandoffOptions>, Failure> {
             _ => Ok(None),
         };
     };
+    if flags.handoff_listen.is_none() && flags.prefill_workers.is_empty() {
+        return Err(Failure::usage(
+            "--cluster-key: it is for --handoff-listen or --prefill-workers, and there is neither",
+        ));
+    }
     Ok(Some(HandoffOptions {
         role: flags.role,
         listen: flags.handoff_listen,

@@ -83,13 +83,15 @@ impl Handoffs {
 
     /// Whether the first token of a request is the one that was drawn elsewhere, if one was.
     pub(super) fn compare(&mut self, id: RequestId, token: TokenId) -> Result<(), RequestError> {
-        let Some(theirs) = self.firsts.remove(&id) else { return Ok(()) };
+        let Some(&theirs) = self.firsts.get(&id) else { return Ok(()) };
         let elsewhere = self.elsewhere.as_mut().expect("somebody drew it");
         if theirs == token {
+            self.firsts.remove(&id);
             elsewhere.forget(id);
             return Ok(());
         }
         tracing::error!(request = id.0, token, theirs, "another worker drew another first token; the request ends");
+        // It stays until the request has ended: where the pass is made again, it is no better.
         elsewhere.disbelieve(id);
         self.counts.mismatches.fetch_add(1, Ordering::Relaxed);
         self.epoch = self.epoch.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -95,21 +95,29 @@ pub(crate) fn listen(
 /// How long somebody may wait before he is seen.
 const ACCEPT_EVERY: Duration = Duration::from_millis(2);
 
+/// One of the connections, until it is dropped: whatever becomes of its thread.
+struct Place(Arc<Host>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Host {
     fn serve(self: Arc<Host>, stream: TcpStream, peer: SocketAddr) {
-        if self.connections.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
+        let place = Place(self);
+        if place.0.connections.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
             return;
         }
         let thread = move || {
-            if let Err(error) = self.speak(stream) {
+            if let Err(error) = place.0.speak(stream) {
                 match error {
                     // Whoever asked somebody else has hung up.
                     WireError::Io(_) => tracing::debug!(%peer, %error, "a handoff's connection ended"),
                     _ => tracing::warn!(%peer, %error, "a handoff was refused"),
                 }
             }
-            self.connections.fetch_sub(1, Ordering::Relaxed);
         };
         // Without a thread there is no handoff, and the other side computes itself.
         let _ = std::thread::Builder::new().name("handoff-give".into()).spawn(thread);
@@ -120,13 +128,8 @@ impl Host {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let mut line = Line::open(stream, Side::Prefill, &self.key, nonce(&self.key))?;
-        line.write(&Frame::Factors(self.factors.clone()))?;
-        let Frame::Factors(theirs) = line.read()? else { return Err(WireError::Turn("that is no FACTORS")) };
-        if !theirs.is_sane() {
-            return Err(WireError::Turn("FACTORS too long"));
-        }
-        if let Some(difference) = self.factors.differ(&theirs) {
+        let mut line = Line::open(stream, Side::Prefill, &self.key)?;
+        if let Some(difference) = line.compare(&self.factors)? {
             tracing::warn!(difference, "a worker that computes otherwise asked for a handoff");
             return line.write(&Frame::Refused(difference));
         }
@@ -273,17 +276,4 @@ fn is_gone(stream: &TcpStream) -> Result<bool, WireError> {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
         Err(error) => Err(error.into()),
     }
-}
-
-/// A number that this process has not used before and nobody knows.
-pub(super) fn nonce(key: &ClusterKey) -> [u8; 32] {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    // Seeded by the system anew in every process.
-    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let mut hasher = blake3::Hasher::new_keyed(&key.derive("nonce"));
-    hasher.update(&random.to_le_bytes());
-    hasher.update(&std::process::id().to_le_bytes());
-    hasher.update(&(&raw const NEXT as usize).to_le_bytes());
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    *hasher.update(&now.as_nanos().to_le_bytes()).finalize().as_bytes()
 }

@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use scheduler::{Nanos, RequestId};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::give::nonce;
 use super::wire::{Ask, End, Frame, Line, Piece, Pull, Side, WireError};
 use super::{
     Budget, ClusterKey, Counts, Factors, LEAST_TOKENS, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Way, Weighed,
@@ -115,7 +114,8 @@ impl Taker {
     ) -> Taker {
         let worker = |address: &String| Worker { address: address.clone(), rests: Mutex::default() };
         Taker(Arc::new(Workers {
-            dice: AtomicU64::new(u64::from_le_bytes(nonce(&key)[..8].try_into().expect("8 of 32 bytes"))),
+            // Which of them is asked changes no answer: any beginning will do.
+            dice: AtomicU64::new(u64::from(std::process::id())),
             key,
             factors,
             block_bytes,
@@ -249,11 +249,11 @@ impl Workers {
     fn ask(&self, at: usize, wanted: &Wanted) -> Option<Offered> {
         let worker = &self.workers[at];
         match self.try_ask(&worker.address, wanted) {
-            Ok((line, Ok(likely))) => {
+            Ok(Answer::Would(line, likely)) => {
                 *worker.rests() = None;
                 Some(Offered { worker: at, line, likely })
             }
-            Ok((_, Err(Unlike(difference)))) => {
+            Ok(Answer::Unlike(difference)) => {
                 let rest = &mut *worker.rests();
                 if !matches!(rest, Some(Rest::ForGood)) {
                     tracing::warn!(worker = worker.address, difference, "it computes otherwise: it is not asked again");
@@ -275,12 +275,7 @@ impl Workers {
         }
     }
 
-    #[allow(clippy::type_complexity, reason = "it is taken apart where it is made")]
-    fn try_ask(
-        &self,
-        address: &str,
-        wanted: &Wanted,
-    ) -> Result<(Line<TcpStream>, Result<Option<Nanos>, Unlike>), WireError> {
+    fn try_ask(&self, address: &str, wanted: &Wanted) -> Result<Answer, WireError> {
         let nobody = || std::io::Error::other("its name leads to no address");
         let at = address.to_socket_addrs()?.next().ok_or_else(nobody)?;
         let stream = TcpStream::connect_timeout(&at, CONNECT_PATIENCE)?;
@@ -291,16 +286,14 @@ impl Workers {
             Some(open) => open.streams.push(stream.try_clone()?),
             None => return Err(std::io::Error::other("nobody waits any more").into()),
         }
-        let mut line = Line::open(stream, Side::Decode, &self.key, nonce(&self.key))?;
-        line.write(&Frame::Factors(self.factors.clone()))?;
-        let Frame::Factors(theirs) = line.read()? else { return Err(WireError::Turn("that is no FACTORS")) };
-        if let Some(difference) = self.factors.differ(&theirs) {
-            return Ok((line, Err(Unlike(difference))));
+        let mut line = Line::open(stream, Side::Decode, &self.key)?;
+        if let Some(difference) = line.compare(&self.factors)? {
+            return Ok(Answer::Unlike(difference));
         }
         let AdmitEntry { prompt, priority, ttft, .. } = &wanted.entry;
         line.write(&Frame::Ask(Ask { prompt_tokens: prompt.len(), priority: *priority, ttft: *ttft }))?;
         match line.read()? {
-            Frame::Offer(offer) => Ok((line, Ok(offer.likely.map(Nanos)))),
+            Frame::Offer(offer) => Ok(Answer::Would(line, offer.likely.map(Nanos))),
             Frame::Refused(why) => Err(std::io::Error::other(why).into()),
             frame => Err(WireError::Turn(frame.name())),
         }
@@ -363,8 +356,13 @@ impl Workers {
     }
 }
 
-/// The other side has another model, or computes otherwise.
-struct Unlike(String);
+/// What a worker says to a question.
+enum Answer {
+    /// It would, and have the first token then.
+    Would(Line<TcpStream>, Option<Nanos>),
+    /// It has another model, or computes otherwise.
+    Unlike(String),
+}
 
 /// Why no more blocks come.
 #[derive(Debug)]

@@ -240,9 +240,10 @@ impl Sealer {
 }
 
 impl<S: Read + Write> Line<S> {
-    /// Greets the other side, and believes it when it has shown that it has the key. `nonce`: never the same twice.
-    pub(crate) fn open(mut stream: S, side: Side, key: &ClusterKey, nonce: [u8; 32]) -> Result<Line<S>, WireError> {
-        let mut theirs = [0; 32];
+    /// Greets the other side, and believes it when it has shown that it has the key.
+    pub(crate) fn open(mut stream: S, side: Side, key: &ClusterKey) -> Result<Line<S>, WireError> {
+        let (mut nonce, mut theirs) = ([0; 32], [0; 32]);
+        getrandom::fill(&mut nonce).map_err(io::Error::from)?;
         match side {
             Side::Decode => {
                 stream.write_all(&[MAGIC.as_slice(), &nonce].concat())?;
@@ -314,6 +315,16 @@ impl<S: Read + Write> Line<S> {
         sent
     }
 
+    /// Tells the other side what a block depends on, and hears it: the first thing on a line. What is not equal, if
+    /// anything is not.
+    pub(crate) fn compare(&mut self, own: &Factors) -> Result<Option<String>, WireError> {
+        self.write(&Frame::Factors(own.clone()))?;
+        match self.read()? {
+            Frame::Factors(theirs) if theirs.is_sane() => Ok(own.differ(&theirs)),
+            frame => Err(WireError::Turn(frame.name())),
+        }
+    }
+
     /// Sends a block, in pieces.
     pub(crate) fn write_block(&mut self, index: usize, bytes: &[u8]) -> Result<(), WireError> {
         let index = u32::try_from(index).expect("blocks are counted in 32 bits");
@@ -360,8 +371,8 @@ mod tests {
         let (one, other) = UnixStream::pair().expect("a pair of sockets");
         let keys = keys.map(|key| ClusterKey::of(key.as_bytes()));
         let prefill = keys[1].clone();
-        let thread = thread::spawn(move || Line::open(other, Side::Prefill, &prefill, [2; 32]));
-        let decode = Line::open(one, Side::Decode, &keys[0], [1; 32]);
+        let thread = thread::spawn(move || Line::open(other, Side::Prefill, &prefill));
+        let decode = Line::open(one, Side::Decode, &keys[0]);
         [decode, thread.join().expect("it does not panic")]
     }
 
@@ -405,7 +416,7 @@ mod tests {
         assert!(matches!(decode, Err(WireError::Io(_))), "the other side has hung up");
         let (mut one, other) = UnixStream::pair().expect("a pair of sockets");
         one.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is written");
-        let refused = Line::open(other, Side::Prefill, &ClusterKey::of(b"a"), [2; 32]);
+        let refused = Line::open(other, Side::Prefill, &ClusterKey::of(b"a"));
         assert!(matches!(refused, Err(WireError::Magic)));
         assert_eq!(one.read(&mut [0; 1]).unwrap_or(0), 0, "no byte comes back");
     }
