@@ -471,7 +471,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "AdoptedWithoutParent",
         "A block from elsewhere is taken although what comes before it is not here.",
-        &[edit("adopt.rs", "return Err(NotAdopted::NoParent);", "break;")],
+        &[edit("adopt.rs", "count < index", "false")],
     ),
     bug(
         "BadChecksumBelieved",
