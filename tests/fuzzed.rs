@@ -1,7 +1,10 @@
-//! What fuzzing of runs and requests starts from and what it found, on stable: the corpora in `fuzz/corpus` through
+//! What fuzzing of runs, requests and frames starts from and what it found, on stable: the corpora in `fuzz/corpus` through
 //! their doors, and changes to them from fixed seeds. `cargo xtask fuzz` goes on from there; model files and texts are
 //! in `crates/model/tests/fuzzed.rs`.
 
+#[allow(unreachable_pub, reason = "public to the fuzzer")]
+#[path = "../fuzz/src/frames.rs"]
+mod frames;
 #[allow(dead_code, unreachable_pub, reason = "public to the fuzzer")]
 #[path = "../fuzz/src/mutate.rs"]
 mod mutate;
@@ -27,4 +30,9 @@ fn trace() {
 #[test]
 fn body() {
     replay("body", 8, runs::body, mutate::body);
+}
+
+#[test]
+fn frame() {
+    replay("frame", 9, frames::frame, mutate::frame);
 }

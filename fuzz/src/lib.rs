@@ -8,10 +8,12 @@
 //! a file (counts, lengths, kinds, offsets; the values of JSON) and changes one of them. `tests/fuzzed.rs` and files of
 //! this name in `crates/model`, `crates/dialect` and `crates/grammar` compile the same modules and run the corpora, and
 //! some thousand mutations of them from fixed seeds, on stable. `doors` needs the model alone; `answers` has what models
-//! write, `rules` what an answer must look like, and `runs` recordings, traces and the bodies of requests.
+//! write, `rules` what an answer must look like, `frames` what workers say to each other, and `runs` recordings, traces
+//! and the bodies of requests.
 
 pub mod answers;
 pub mod doors;
+pub mod frames;
 pub mod mutate;
 pub mod rules;
 pub mod runs;

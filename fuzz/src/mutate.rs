@@ -366,6 +366,21 @@ pub fn body(bytes: &mut Vec<u8>, dice: &mut Dice) {
     bytes.extend(rest);
 }
 
+/// Changes a frame of a handoff: a digit that says of which kind, and JSON, or the piece of a block.
+pub fn frame(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    if bytes.is_empty() || dice.roll(12) == 0 {
+        bytes.resize(bytes.len().max(1), b'{');
+        bytes[0] = b'0' + dice.roll(10) as u8;
+        return;
+    }
+    let mut rest = bytes.split_off(1);
+    match bytes[0] {
+        b'6' => any_bytes(&mut rest, dice),
+        _ => json(&mut rest, dice),
+    }
+    bytes.extend(rest);
+}
+
 /// Changes the rule of an answer: one byte that says of which kind, and JSON or a text whose marks mean something.
 pub fn rule(bytes: &mut Vec<u8>, dice: &mut Dice) {
     const PIECES: [&str; 32] = [

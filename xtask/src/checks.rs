@@ -71,8 +71,10 @@ pub(crate) fn targets() -> Result<(), String> {
 }
 
 /// Those of `fuzz/fuzz_targets`, each with its corpus.
-const TARGETS: [&str; 11] =
-    ["gguf", "safetensors", "config", "tokenizer", "text", "template", "recording", "trace", "body", "answer", "rule"];
+const TARGETS: [&str; 12] = [
+    "gguf", "safetensors", "config", "tokenizer", "text", "template", "recording", "trace", "body", "answer", "rule",
+    "frame",
+];
 
 /// Every fuzz target for so many seconds. Starts from `fuzz/corpus` and from what earlier runs kept; a finding ends it,
 /// and its input stays in `fuzz/artifacts`. Needs a nightly toolchain.

@@ -167,7 +167,13 @@ impl Frame {
             1 => Frame::Factors(json("FACTORS", body)?),
             2 => Frame::Ask(json("ASK", body)?),
             3 => Frame::Offer(json("OFFER", body)?),
-            4 => Frame::Pull(json("PULL", body)?),
+            4 => {
+                let pull: Box<Pull> = json("PULL", body)?;
+                if !pull.request.sampling.is_finite() {
+                    return Err(WireError::Body { name: "PULL", problem: "a number is too large".to_owned() });
+                }
+                Frame::Pull(pull)
+            }
             5 => Frame::Refused(String::from_utf8_lossy(&body[..body.len().min(1024)]).into_owned()),
             6 => {
                 let short = || WireError::Body { name: "BLOCK", problem: "it has no place".to_owned() };

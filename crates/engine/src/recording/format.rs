@@ -318,6 +318,14 @@ pub struct SamplingEntry {
     pub logprob_ids: Vec<TokenId>,
 }
 
+impl SamplingEntry {
+    /// JSON has no other numbers, but one that is too large is read as such.
+    pub(crate) fn is_finite(&self) -> bool {
+        let own = [self.temperature, self.top_p, self.min_p, self.presence, self.frequency, self.repetition];
+        own.into_iter().chain(self.bias.iter().map(|bias| bias.1)).all(f32::is_finite)
+    }
+}
+
 /// Guesses on offer for an answer: request, answer, source, how many, how strong.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OfferEntry(pub u64, pub usize, pub u8, pub u16, pub u8);
