@@ -19,8 +19,9 @@ pub(crate) fn sample(binary: &Path) -> Result<Command, String> {
     Ok(suite)
 }
 
-/// A suite is a program of its own and not a test: it measures its children, and needs the machine for itself.
+/// A suite is a program of its own and not a test: it measures its children, and needs the machine for itself. Of the
+/// whole workspace, for of this package alone cargo would build most of the tree again with fewer features.
 fn build(suite: &str) -> Result<Command, String> {
-    show(&mut cargo(&["build", "--quiet", "--release", "--package", "tests", "--bin", suite]))?;
+    show(&mut cargo(&["build", "--quiet", "--release", "--workspace", "--bin", suite]))?;
     Ok(command(target().join("release").join(suite), &[] as &[&str]))
 }
