@@ -87,6 +87,82 @@ fn a_prompt_is_read_by_one_process_and_answered_by_another() {
     assert_eq!(prefill.request("GET", "/health", &[], "").0, 200);
 }
 
+/// The same question with what a router adds to it.
+fn routed(number: usize, more: &Value) -> String {
+    let mut body: Value = serde_json::from_str(&question(number)).expect("an object");
+    body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    body.to_string()
+}
+
+#[test]
+fn a_router_says_who_has_read_the_prompt() {
+    let key = Key::new("router");
+    let joint = Server::start(&SMALL);
+    let prefill = prefill(&key, "0.0.0.0:0");
+    let decode = Server::start(&[&SMALL[..], &["--role", "decode", "--cluster-key", key.path()]].concat());
+    // As vLLM's routers write it.
+    let wanted = json!({"do_remote_decode": true, "do_remote_prefill": false, "remote_engine_id": null,
+        "remote_block_ids": null, "remote_host": null, "remote_port": null});
+    let is_read = |number: usize| {
+        let asked = routed(number, &json!({"max_tokens": 1, "stream": false, "kv_transfer_params": wanted}));
+        let (status, body) = prefill.request("POST", "/v1/completions", &[], &asked);
+        assert_eq!(status, 200, "{body}");
+        let body: Value = serde_json::from_str(&body).expect("an object");
+        body["kv_transfer_params"].clone()
+    };
+    for number in 20..23 {
+        let params = is_read(number);
+        assert_eq!((&params["do_remote_prefill"], &params["do_remote_decode"]), (&json!(true), &json!(false)));
+        let (status, body) =
+            decode.request("POST", "/v1/completions", &[], &routed(number, &json!({"kv_transfer_params": params})));
+        assert_eq!(status, 200, "{body}");
+        let body: Value = serde_json::from_str(&body).expect("an object");
+        assert_eq!(body["choices"][0]["text"], answer(&joint, &question(number)));
+        assert_eq!(body.get("kv_transfer_params"), None);
+    }
+    assert_eq!(metric(&decode, r#"twostroke_handoffs_total{way="taken",result="whole"}"#), 3.0);
+    // Nobody is asked for those of which no router says anything.
+    answer(&decode, &question(23));
+    assert_eq!(metric(&decode, r#"twostroke_handoffs_total{way="taken",result="whole"}"#), 3.0);
+
+    let good = is_read(24);
+    let with = |name: &str, value: Value| {
+        let mut params = good.clone();
+        params[name] = value;
+        json!({"kv_transfer_params": params})
+    };
+    let here = json!({"max_tokens": 1, "kv_transfer_params": wanted});
+    let cases = [
+        (&decode, with("remote_host", json!("10.0.0.1")), 400, "kv_transfer_params.seal"),
+        (&decode, with("remote_port", json!(22)), 400, "kv_transfer_params.seal"),
+        (&decode, with("remote_port", json!(70_000)), 400, "kv_transfer_params.remote_port"),
+        (&decode, with("seal", json!("")), 400, "kv_transfer_params.seal"),
+        (&decode, with("seal", Value::Null), 400, "kv_transfer_params.seal"),
+        (&decode, with("do_remote_decode", json!(true)), 400, "not both"),
+        (&decode, with("remote_block_ids", json!([[1, 2]])), 400, "kv_transfer_params.remote_block_ids"),
+        (&decode, with("hurry", json!(1)), 400, "hurry"),
+        (&decode, here.clone(), 400, "--handoff-listen"),
+        (&prefill, with("do_remote_prefill", json!(true)), 400, "--role decode"),
+        (&prefill, json!({"kv_transfer_params": {"do_remote_decode": false}}), 503, "only_reads"),
+        (&prefill, json!({"max_tokens": 9, "kv_transfer_params": wanted}), 400, "max_tokens"),
+        (&prefill, json!({"max_tokens": 1, "n": 2, "kv_transfer_params": wanted}), 400, "\"n\""),
+        (&prefill, json!({"max_tokens": 1, "stream": true, "kv_transfer_params": wanted}), 400, "stream"),
+        (&joint, here, 400, "--handoff-listen"),
+        (&joint, with("do_remote_prefill", json!(true)), 400, "--role decode"),
+    ];
+    for (server, more, expected, says) in cases {
+        let (status, body) = server.request("POST", "/v1/completions", &[], &routed(24, &more));
+        assert!(status == expected && body.contains(says), "{more}: {status} {body}");
+    }
+    // What a router says of a worker that is gone is no reason to fail.
+    drop(prefill);
+    let gone = routed(24, &json!({"kv_transfer_params": good}));
+    let (status, body) = decode.request("POST", "/v1/completions", &[], &gone);
+    assert_eq!(status, 200, "{body}");
+    let body: Value = serde_json::from_str(&body).expect("an object");
+    assert_eq!(body["choices"][0]["text"], answer(&joint, &question(24)));
+}
+
 /// So many times of each with `TWOSTROKE_KILLS`.
 #[test]
 fn a_worker_that_is_killed_loses_nobodys_answer() {
@@ -134,7 +210,7 @@ fn flags_that_do_not_go_together_are_one_line() {
         (&["--cluster-key", key.path()], "there is neither"),
         (&["--role", "prefill"], "--handoff-listen"),
         (&["--role", "prefill", "--cluster-key", key.path()], "--handoff-listen"),
-        (&["--role", "decode", "--cluster-key", key.path()], "--prefill-workers"),
+        (&["--role", "decode"], "--cluster-key"),
         (&["--role", "reader"], "prefill, decode or both"),
         (&["--prefill-workers", "127.0.0.1:9000"], "--cluster-key"),
         (&["--prefill-workers", "http://127.0.0.1:9000/", "--cluster-key", key.path()], "HOST:PORT"),

@@ -72,7 +72,17 @@ pub(crate) fn targets() -> Result<(), String> {
 
 /// Those of `fuzz/fuzz_targets`, each with its corpus.
 const TARGETS: [&str; 12] = [
-    "gguf", "safetensors", "config", "tokenizer", "text", "template", "recording", "trace", "body", "answer", "rule",
+    "gguf",
+    "safetensors",
+    "config",
+    "tokenizer",
+    "text",
+    "template",
+    "recording",
+    "trace",
+    "body",
+    "answer",
+    "rule",
     "frame",
 ];
 

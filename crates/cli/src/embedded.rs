@@ -19,7 +19,7 @@ use crate::flags::{self, Cli, Command};
 use crate::{config, environment};
 
 /// Flags of `serve` that say what computes, and not who may ask or where: the options of [`start`].
-pub const ENGINE_OPTIONS: [&str; 37] = [
+pub const ENGINE_OPTIONS: [&str; 42] = [
     "model",
     "revision",
     "weights",
@@ -54,6 +54,11 @@ pub const ENGINE_OPTIONS: [&str; 37] = [
     "lora_modules",
     "max_loras",
     "max_lora_rank",
+    "role",
+    "prefill_workers",
+    "handoff_listen",
+    "cluster_key",
+    "kv_events_config",
     "spot_check",
     "record",
     "seed",

@@ -17,12 +17,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use crate::command::Placed;
+use crate::start::CacheListener;
 use grammar::Constraint;
 use model::sampler::{History, Sampler};
 use model::{Forward, PackedAdapter};
 use scheduler::{
-    AdmitError, CostModel, Event, Nanos, Offer, Preempted, Request, RequestId, Scheduler, Step, StepOutput, StepRecord,
-    Stolen, TokenId,
+    AdmitError, CacheEvent, CostModel, Event, Nanos, Offer, Preempted, Request, RequestId, Scheduler, Step, StepOutput,
+    StepRecord, Stolen, TokenId,
 };
 use text::detokenizer::{Detokenizer, StopStrings};
 use text::tokenizer::Tokenizer;
@@ -143,6 +144,8 @@ pub(crate) struct EngineCore {
     overfull: Vec<RequestId>,
     /// Prompts that are read for others, and by others.
     handoffs: Handoffs,
+    /// Whoever wants to know what the prefix cache finds.
+    listener: Option<CacheListener>,
 }
 
 impl EngineCore {
@@ -181,6 +184,7 @@ impl EngineCore {
             failed: Vec::new(),
             overfull: Vec::new(),
             handoffs: Handoffs::default(),
+            listener: None,
         }
     }
 
@@ -355,7 +359,26 @@ impl EngineCore {
         self.output.stolen = stolen.unwrap_or(measured);
         self.complete(done);
         self.give();
+        self.tell_cache();
         true
+    }
+
+    /// From now on `listener` hears what the prefix cache finds and finds no more. Before the first request.
+    pub(crate) fn set_listener(&mut self, listener: Option<CacheListener>) {
+        if listener.is_some() {
+            self.scheduler.note_cache_events();
+        }
+        self.listener = listener;
+    }
+
+    fn tell_cache(&mut self) {
+        if let Some(listener) = &self.listener {
+            let events = self.scheduler.take_cache_events();
+            if !events.is_empty() {
+                // Whoever is gone wants to know no more.
+                let _ = listener.send(events);
+            }
+        }
     }
 
     /// Plans that may be under way together. A recording tells when each was made, but not what had completed by then.
@@ -496,6 +519,10 @@ impl EngineCore {
         if let Some(tiers) = &mut self.tiers {
             tiers.start_over();
             self.scheduler.set_tiers(tiers.sizes());
+        }
+        if let Some(listener) = &self.listener {
+            self.scheduler.note_cache_events();
+            let _ = listener.send(vec![CacheEvent::Cleared]);
         }
         self.drafting.start_over();
         self.flights.clear();

@@ -21,6 +21,7 @@ use text::tokenizer::Tokenizer;
 use crate::ModelInfo;
 use crate::adapters::Lease;
 use crate::draft::Prediction;
+use crate::handoff::Partner;
 use crate::recording::AdmitEntry;
 use crate::waiting::QueuePlace;
 
@@ -186,6 +187,8 @@ pub struct RawRequest {
     pub generated: Vec<Option<Vec<i64>>>,
     /// What its answers must look like.
     pub rule: Option<Rule>,
+    /// What another worker has to do with it, where whoever sends it knows.
+    pub partner: Partner,
     /// Note what receipts of its answers are made of ([`Output::Noted`](crate::Output::Noted)).
     pub receipt: bool,
     /// Whether the stream tells how far the prompt is read ([`Output::Progress`](crate::Output::Progress)).
@@ -237,6 +240,7 @@ impl RawRequest {
             prediction: None,
             generated: Vec::new(),
             rule: None,
+            partner: Partner::Any,
             receipt: false,
             progress: false,
         }
@@ -325,6 +329,8 @@ pub struct ValidatedRequest {
     pub(crate) generated: Vec<Option<Vec<TokenId>>>,
     /// What its answers must look like, as it was asked and as it was understood.
     pub(crate) rule: Option<(Arc<Rule>, Grammar)>,
+    /// What another worker has to do with it.
+    pub(crate) partner: Partner,
     pub(crate) receipt: bool,
     /// Its client wants to hear how far its prompt is read. Nothing that is computed depends on it, so no recording
     /// has it.
@@ -351,6 +357,7 @@ impl ValidatedRequest {
             speculate: false,
             prediction: None,
             rule: None,
+            partner: Partner::Any,
             receipt: false,
             progress: false,
             is_round: true,
@@ -514,6 +521,10 @@ pub(crate) fn validate(
     let generated = generated(&raw, num_answers, &model.config)?;
     let rule = rule(&raw, model)?;
     let stop = stop_rules(&raw, stop_token_ids, prompt.len(), of_prompt != OfPrompt::Nothing, model)?;
+    if raw.partner == Partner::Decode && (stop.max_tokens != 1 || num_answers != 1) {
+        let message = "another worker answers: of a prompt that is read for it, one answer of one token is given here";
+        return Err(Rejection::of(if num_answers != 1 { "n" } else { "max_tokens" }, message));
+    }
     let request = ValidatedRequest {
         prompt: prompt.into(),
         num_answers,
@@ -535,6 +546,7 @@ pub(crate) fn validate(
         prediction,
         generated,
         rule,
+        partner: raw.partner,
         receipt: raw.receipt,
         progress: raw.progress,
         is_round: false,

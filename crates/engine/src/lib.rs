@@ -88,7 +88,7 @@ pub use draft::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculatio
 pub use grammar::{ConstraintError, Rule, ThoughtBudget};
 #[doc(hidden)]
 pub use handoff::check_frame;
-pub use handoff::{ClusterKey, HandoffOptions, Handoffs, Role, Way};
+pub use handoff::{ClusterKey, HandoffOptions, Handoffs, Partner, Role, SealedAddress, Way};
 pub use history::Second;
 use kernels::RopeScaling;
 pub use kernels::room::Limit as MemoryLimit;
@@ -104,7 +104,7 @@ pub use recent::{End, Ended};
 pub use ruled::LazyVocabulary;
 pub use scheduler::{FinishReason, RequestId};
 pub use serve::{Held, Observe, Serve, Watching};
-pub use start::{DefaultTarget, EngineOptions, StartError, Starting};
+pub use start::{CacheListener, DefaultTarget, EngineOptions, StartError, Starting};
 pub use stream::Stream;
 pub use summary::{RequestState, RequestSummary};
 pub use text::chat_template::ChatMessage;
@@ -322,6 +322,9 @@ struct Inner {
     handoffs: Arc<handoff::Counts>,
     /// Where prompts are read for others, if they are.
     handoff_address: OnceLock<SocketAddr>,
+    handoff_key: Option<ClusterKey>,
+    /// Others may be asked to read prompts.
+    has_prompts_read: bool,
 }
 
 impl Engine {
@@ -362,7 +365,8 @@ impl Engine {
 
     /// Queues all of the requests or none, so that the same step may begin with all of them.
     pub fn submit_together(&self, requests: Vec<ValidatedRequest>) -> Result<Vec<Stream>, SubmitError> {
-        if !self.0.handoffs.answers() {
+        let is_read_for_others = |request: &ValidatedRequest| request.partner == Partner::Decode;
+        if !self.0.handoffs.answers() && !requests.iter().all(is_read_for_others) {
             return Err(SubmitError::OnlyReads);
         }
         self.enqueue(requests.into_iter().map(|request| (request, None)).collect())
@@ -473,6 +477,21 @@ impl Engine {
     /// Where prompts are read for others.
     pub fn handoff_address(&self) -> Option<SocketAddr> {
         self.0.handoff_address.get().copied()
+    }
+
+    /// The same as a router may tell it to other workers.
+    pub fn sealed_address(&self) -> Option<SealedAddress> {
+        Some(SealedAddress::of(self.handoff_address()?, self.0.handoff_key.as_ref()?))
+    }
+
+    /// Whether others may read prompts for it.
+    pub fn has_prompts_read(&self) -> bool {
+        self.0.has_prompts_read
+    }
+
+    /// Whoever is said to have read a prompt; `None` if nobody with the cluster key has said so.
+    pub fn prefill_worker(&self, at: &SealedAddress) -> Option<Partner> {
+        at.address(self.0.handoff_key.as_ref()?).map(Partner::Prefill)
     }
 
     /// One place of the queue at the measured rate, between 1 and 60 seconds.

@@ -21,8 +21,8 @@ use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene};
 use crate::past::Past;
 use crate::recent::Ended;
 use crate::{
-    AdapterError, Engine, Health, ModelInfo, RawRequest, Rejection, RequestSummary, Stats, Stream, SubmitError,
-    Timeline, UnixNanos, ValidatedRequest,
+    AdapterError, Engine, Health, ModelInfo, Partner, RawRequest, Rejection, RequestSummary, SealedAddress, Stats,
+    Stream, SubmitError, Timeline, UnixNanos, ValidatedRequest,
 };
 
 /// Answers requests. Any thread may call any method; none of them waits for a step.
@@ -42,6 +42,21 @@ pub trait Serve: Send + Sync {
     fn submit_together(&self, requests: Vec<ValidatedRequest>) -> Result<Vec<Stream>, SubmitError> {
         // When a later one is refused, dropping the earlier ones cancels them.
         requests.into_iter().map(|request| self.submit(request)).collect()
+    }
+
+    /// Where it reads prompts for other workers, as a router may tell it to them.
+    fn sealed_address(&self) -> Option<SealedAddress> {
+        None
+    }
+
+    /// Whether others may read prompts for it.
+    fn has_prompts_read(&self) -> bool {
+        false
+    }
+
+    /// Whoever is said to have read a prompt; `None` if nobody with the cluster key has said so.
+    fn prefill_worker(&self, _at: &SealedAddress) -> Option<Partner> {
+        None
     }
 
     /// Whether it moves.
@@ -166,6 +181,18 @@ impl Serve for Engine {
 
     fn submit_together(&self, requests: Vec<ValidatedRequest>) -> Result<Vec<Stream>, SubmitError> {
         Engine::submit_together(self, requests)
+    }
+
+    fn sealed_address(&self) -> Option<SealedAddress> {
+        Engine::sealed_address(self)
+    }
+
+    fn has_prompts_read(&self) -> bool {
+        Engine::has_prompts_read(self)
+    }
+
+    fn prefill_worker(&self, at: &SealedAddress) -> Option<Partner> {
+        Engine::prefill_worker(self, at)
     }
 
     fn health(&self) -> Health {

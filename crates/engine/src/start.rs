@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use model::{
     Adapter, AdapterRoom, Forward, GenerationDefaults, GenerationSettings, KvBudget, LoadOptions, ModelConfig,
     Progress, Runner,
 };
-use scheduler::{CostModel, Limits, LimitsError, Nanos, Scheduler, TierSizes};
+use scheduler::{CacheEvent, CostModel, Limits, LimitsError, Nanos, Scheduler, TierSizes};
 use text::chat_template::{ChatTemplate, TemplateSettings};
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::unbounded_channel;
@@ -56,6 +57,9 @@ const MAX_ADAPTERS: usize = 1024;
 
 /// Tokens of a common conversation: what a full house is thought to have in each seat.
 const TOKENS_EACH: usize = 1024;
+
+/// Where events of the prefix cache go, those of a step at a time.
+pub type CacheListener = Sender<Vec<CacheEvent>>;
 
 /// Sizes and choices of an engine. [`EngineOptions::default`] serves a workstation; every field can be left alone.
 #[derive(Clone, Debug)]
@@ -128,6 +132,9 @@ pub struct EngineOptions {
     pub adapter_room: AdapterRoom,
     /// Prompts are read for other workers, or by them; `None`: neither.
     pub handoff: Option<HandoffOptions>,
+    /// Hears after each step what the prefix cache finds and finds no more. It has to keep up: what it does not read waits
+    /// in memory.
+    pub cache_listener: Option<CacheListener>,
     /// The share of the answers that are computed again while the engine is idle, 0 to 1.
     pub spot_check: f64,
     /// What the machine can do at most, for those who look; `None`: nobody measured it.
@@ -176,6 +183,7 @@ impl Default for EngineOptions {
             adapters: Vec::new(),
             adapter_room: AdapterRoom::default(),
             handoff: None,
+            cache_listener: None,
             spot_check: 0.0,
             limits: None,
             template: TemplateSettings::default(),
@@ -457,13 +465,14 @@ impl Engine {
         let (commands, receiver) = unbounded_channel();
         let counts = Arc::new(Counts::of(options.handoff.as_ref()));
         let factors = options.handoff.as_ref().map(|_| Factors::of(&model, block_bytes)).transpose()?;
-        let asked = options.handoff.as_ref().zip(factors.clone()).filter(|(of, _)| !of.prefill_workers.is_empty());
+        let asked = options.handoff.as_ref().zip(factors.clone()).filter(|(of, _)| of.takes());
         let elsewhere = asked.map(|(HandoffOptions { prefill_workers, key, .. }, factors)| {
             let (key, commands) = (key.clone(), commands.clone());
             let taker = Taker::new(prefill_workers, key, factors, block_bytes, commands, counts.clone());
             Box::new(taker) as Box<dyn Elsewhere>
         });
         core.set_elsewhere(elsewhere, counts.clone());
+        core.set_listener(options.cache_listener.clone());
         let (thread_shared, thread_clock) = (shared.clone(), clock.clone());
         std::thread::Builder::new()
             .name("engine".into())
@@ -484,6 +493,8 @@ impl Engine {
             refuse_late: options.refuse_late,
             handoffs: counts.clone(),
             handoff_address: OnceLock::new(),
+            handoff_key: options.handoff.as_ref().map(|handoff| handoff.key.clone()),
+            has_prompts_read: options.handoff.as_ref().is_some_and(HandoffOptions::takes),
         }));
         if let Some(HandoffOptions { listen: Some(at), key, .. }) = &options.handoff {
             let factors = factors.expect("who takes part has them");
@@ -643,7 +654,7 @@ fn tier_sizes(options: &EngineOptions, kv: &KvShape, block_bytes: usize) -> Resu
         let problem = "blocks in swap are found by the prefix cache, which is off".to_string();
         return Err(wrong(if host_slots > 0 { "--kv-swap-memory" } else { "--kv-swap-disk" }, problem));
     }
-    if options.handoff.as_ref().is_some_and(|handoff| !handoff.prefill_workers.is_empty()) {
+    if options.handoff.as_ref().is_some_and(HandoffOptions::takes) {
         // What comes from others lands there.
         host_slots = host_slots.max((kv.blocks / 4).max(1));
     }

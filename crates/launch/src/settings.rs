@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use engine::{
-    Calibration, DefaultTarget, Engine, EngineOptions, HandoffOptions, Speculation, StartError, Starting, SwapDisk,
+    CacheListener, Calibration, DefaultTarget, Engine, EngineOptions, HandoffOptions, Speculation, StartError,
+    Starting, SwapDisk,
 };
 use kernels::threads::NodeChoice;
 use kernels::{Arithmetic, DeviceLimits, Isa, KvDtype, WeightClass};
@@ -173,6 +174,8 @@ pub struct Settings {
     pub runtime_adapters: bool,
     /// Prompts are read for other workers, or by them.
     pub handoff: Option<HandoffOptions>,
+    /// Hears what the prefix cache finds ([`EngineOptions::cache_listener`]).
+    pub cache_listener: Option<CacheListener>,
     /// The share of the answers that are computed again.
     pub spot_check: f64,
     /// What the machine can do at most, if somebody measured it.
@@ -219,6 +222,7 @@ impl Default for Settings {
             max_adapter_rank: ADAPTER_RANK,
             runtime_adapters: false,
             handoff: options.handoff,
+            cache_listener: None,
             spot_check: options.spot_check,
             limits: options.limits,
             record: options.record,
@@ -287,6 +291,7 @@ impl Settings {
             refuse_late: asked.refuse_late,
             speculation: asked.speculation,
             handoff: asked.handoff,
+            cache_listener: asked.cache_listener,
             spot_check: asked.spot_check,
             limits: asked.limits,
             record: asked.record,

@@ -5,12 +5,12 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use engine::{Prompt, RawRequest};
+use engine::{Partner, Prompt, RawRequest, SealedAddress};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
 
-use crate::log::{StepEntry, StepRowEntry};
+use crate::log::{Load, StepEntry, StepRowEntry};
 use crate::request::{self, Request};
 use crate::words;
 
@@ -56,17 +56,43 @@ impl Engine {
         self.inner.model().notices.clone()
     }
 
+    /// Tokens of a KV block.
+    #[getter]
+    fn block_size(&self) -> usize {
+        self.inner.model().block_size
+    }
+
+    /// Sequences that run together at most, and tokens of a step.
+    #[getter]
+    fn limits(&self) -> (usize, usize) {
+        let model = self.inner.model();
+        (model.max_num_seqs, model.max_num_batched_tokens)
+    }
+
+    /// Where it reads prompts for other workers, if it does: host, port, and the seal by which they know that.
+    #[getter]
+    fn handoff(&self) -> Option<(String, u16, String)> {
+        self.inner.sealed_address().map(|SealedAddress { host, port, seal }| (host, port, seal))
+    }
+
+    /// What it has to do now, and what its cache was good for.
+    fn load(&self) -> Load {
+        Load::of(&self.inner.stats())
+    }
+
     /// Checks a request: a text or token ids, and how answers are drawn. `rule`: what they must look like, as a kind
-    /// and its text.
-    #[pyo3(signature = (prompt, params, rule, adapter))]
+    /// and its text. `partner`: whose answer it is ("decode": another worker's), or where its prompt was read.
+    #[pyo3(signature = (prompt, params, rule, adapter, partner))]
     fn validate(
         &self,
         prompt: &Bound<'_, PyAny>,
         params: &Bound<'_, PyAny>,
         rule: Option<(String, String)>,
         adapter: Option<String>,
+        partner: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        let raw = RawRequest { adapter, ..request::raw(request::prompt(prompt)?, params, rule)? };
+        let partner = partner.map_or(Ok(Partner::Any), |partner| self.partner(partner))?;
+        let raw = RawRequest { adapter, partner, ..request::raw(request::prompt(prompt)?, params, rule)? };
         self.request(prompt.py(), raw)
     }
 
@@ -119,6 +145,15 @@ impl Engine {
 }
 
 impl Engine {
+    fn partner(&self, partner: &Bound<'_, PyAny>) -> PyResult<Partner> {
+        if partner.extract::<&str>().is_ok_and(|word| word == "decode") {
+            return Ok(Partner::Decode);
+        }
+        let (host, port, seal) = partner.extract()?;
+        let known = self.inner.prefill_worker(&SealedAddress { host, port, seal });
+        known.ok_or_else(|| PyValueError::new_err("partner: a worker that does not have the cluster key of this one"))
+    }
+
     fn request(&self, py: Python<'_>, raw: RawRequest) -> PyResult<Request> {
         let stop = raw.stop.clone();
         let given = match &raw.prompt {

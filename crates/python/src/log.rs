@@ -1,5 +1,6 @@
 //! The step log as plain values, one row of a table each.
 
+use engine::Stats;
 use engine::ledger::Nanos;
 use pyo3::prelude::*;
 use scheduler::{Blocked, RecordRow, StepRecord};
@@ -100,4 +101,32 @@ impl StepRowEntry {
 /// Times are in milliseconds, as in the answers of the server.
 pub(crate) fn ms(nanos: Nanos) -> f64 {
     nanos.as_secs_f64() * 1e3
+}
+
+/// What an engine has to do, and what its cache was good for.
+#[derive(IntoPyObject)]
+pub(crate) struct Load {
+    used_blocks: usize,
+    total_blocks: usize,
+    running_requests: usize,
+    waiting_requests: usize,
+    /// Of prompts, not computed yet.
+    waiting_tokens: usize,
+    /// Since the start: tokens of prompts, and of these those that were in the cache.
+    prompt_tokens: u64,
+    cached_tokens: u64,
+}
+
+impl Load {
+    pub(crate) fn of(stats: &Stats) -> Load {
+        Load {
+            used_blocks: stats.used_blocks,
+            total_blocks: stats.total_blocks,
+            running_requests: stats.running_requests,
+            waiting_requests: stats.waiting_requests,
+            waiting_tokens: stats.waiting_tokens,
+            prompt_tokens: stats.prompt_tokens,
+            cached_tokens: stats.cached_tokens,
+        }
+    }
 }

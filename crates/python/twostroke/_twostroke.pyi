@@ -1,7 +1,7 @@
 """The extension. Not for users: what is here changes without notice."""
 
 from collections.abc import Sequence
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 from twostroke.outputs import OutputEntry
 from twostroke.params import SamplingParams
@@ -26,8 +26,20 @@ class Engine:
     def max_model_len(self) -> int: ...
     @property
     def notices(self) -> list[str]: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def limits(self) -> tuple[int, int]: ...
+    @property
+    def handoff(self) -> tuple[str, int, str] | None: ...
+    def load(self) -> dict[str, Any]: ...
     def validate(
-        self, prompt: str | Sequence[int], params: SamplingParams, rule: tuple[str, str] | None, adapter: str | None
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        rule: tuple[str, str] | None,
+        adapter: str | None,
+        partner: Literal["decode"] | tuple[str, int, str] | None,
     ) -> Request: ...
     def validate_chat(
         self, conversation: str, params: SamplingParams, rule: tuple[str, str] | None, adapter: str | None

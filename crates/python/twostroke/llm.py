@@ -165,7 +165,10 @@ class LLM:
         """
         params = sampling_params or SamplingParams()
         request = await asyncio.to_thread(self._validate, prompt, params, adapter)
-        kind = params.output_kind
+        async for output in self._outputs(request, params.output_kind):
+            yield output
+
+    async def _outputs(self, request: _twostroke.Request, kind: RequestOutputKind) -> AsyncIterator[RequestOutput]:
         loop = asyncio.get_running_loop()
         mailbox = self._mailbox(loop)
         key = mailbox.open(loop)
@@ -206,7 +209,7 @@ class LLM:
         return self._mailboxes[loop]
 
     def _validate(self, prompt: Prompt, params: SamplingParams, adapter: str | None) -> _twostroke.Request:
-        return self._engine.validate(_bare(prompt), params, _rule(params), adapter)
+        return self._engine.validate(_bare(prompt), params, _rule(params), adapter, None)
 
     def _run(self, requests: Sequence[_twostroke.Request]) -> list[RequestOutput]:
         if os.getpid() != self._process:

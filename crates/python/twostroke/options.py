@@ -43,6 +43,11 @@ class EngineOptions(TypedDict, total=False):
     lora_modules: Sequence[str | dict[str, str]]
     max_loras: int
     max_lora_rank: int
+    role: Literal["prefill", "decode", "both"]
+    prefill_workers: Sequence[str]
+    handoff_listen: str
+    cluster_key: str | os.PathLike[str]
+    kv_events_config: dict[str, Any]
     spot_check: float
     record: str | os.PathLike[str]
     seed: int

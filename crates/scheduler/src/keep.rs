@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 
 use crate::sequence::Sequence;
 use crate::state::State;
-use crate::{BlockId, Nanos, RequestId, Scheduler, SeqId, Step};
+use crate::{BlockId, CacheEvent, Nanos, RequestId, Scheduler, SeqId, Step};
 
 /// A finished answer whose blocks are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +103,17 @@ impl Scheduler {
     /// What is kept, the longest kept first.
     pub fn kept(&self) -> impl Iterator<Item = &KeptAnswer> {
         self.state.kept.iter()
+    }
+
+    /// From now on it is noted what the prefix cache finds and finds no more: for routers that send a prompt where its
+    /// prefix is.
+    pub fn note_cache_events(&mut self) {
+        self.state.pool.begin_notes();
+    }
+
+    /// What was noted since the last call, in its order. Nothing unless [`Scheduler::note_cache_events`] was called.
+    pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
+        self.state.pool.take_notes()
     }
 
     /// Blocks that are kept and held by nobody: free, and taken last.

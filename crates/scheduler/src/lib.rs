@@ -43,7 +43,7 @@ pub use best_drafts::BestDrafts;
 pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use forecast::{AdmissionForecast, IncomingRequest, LatePrompts, Outlook};
 pub use keep::{BlockRead, KeptAnswer, KeptEnd, KeptLost};
-pub use kv::{BlockId, BlockSave, BlockTable, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
+pub use kv::{BlockHash, BlockId, BlockSave, BlockTable, CacheEvent, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 pub use limits::{Limits, LimitsError};
 pub use pace::Targets;
 pub use promise::{Promise, PromiseBook, PromiseKind};

@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use engine::{Engine, HandoffOptions, ModelInfo, Role, Speculation};
 use kernels::WeightClass;
 use kernels::limits::Limits;
+use kv_events::Publisher;
 use launch::{Calibrate, Settings};
 use model::GenerationSettings;
 use scheduler::{Nanos, Targets};
@@ -17,7 +19,7 @@ use text::chat_template::TemplateSettings;
 use crate::console::{note, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, bytes, operations, peak};
-use crate::flags::{Beyond, ServeFlags, Speculate};
+use crate::flags::{Beyond, KvEvents, ServeFlags, Speculate};
 use crate::log::Lines;
 use crate::{environment, keys, models, narrower};
 
@@ -31,13 +33,13 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     let api_keys = keys::of(flags)?;
     let token = if flags.allow_pause { Some(hold_token()?) } else { None };
     let asks_for_keys = !api_keys.is_empty();
-    let Started { engine, settings, limits, lines } = start(flags, api_keys.len() > 1)?;
+    let Started { engine, settings, limits, lines, kv_events } = start(flags, api_keys.len() > 1)?;
     let options = server_options(flags, api_keys, &token);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
     runtime.block_on(async {
         let stop = Stop::on_signals()?;
         let server = Server::bind(engine.clone(), options).await.map_err(refused)?;
-        let address = Found { address: server.address().clone(), token, asks_for_keys };
+        let address = Found { address: server.address().clone(), token, asks_for_keys, kv_events };
         announce(flags, &settings, (&engine, &limits), &address);
         lines.iter().for_each(|line| note(line));
         server.run(stop).await;
@@ -54,6 +56,8 @@ pub(crate) struct Started {
     limits: Limits,
     /// What a person should know about its weights.
     lines: Vec<String>,
+    /// Where KV events are told.
+    kv_events: Vec<String>,
 }
 
 /// Starts what is to serve. `is_shared`: several tenants will come.
@@ -71,9 +75,27 @@ pub(crate) fn start(flags: &ServeFlags, is_shared: bool) -> Result<Started, Fail
         true => Vec::new(),
         false => narrower::start_lines(&flags.model, name, &checkpoint, chosen, Some(limits)),
     };
-    let settings = Settings { limits: Some(limits), ..settings(flags, is_shared)? };
+    // Before the engine too: a port that is taken is told at once.
+    let publisher = kv_events(flags)?;
+    let (listener, events) = channel();
+    let cache_listener = publisher.is_some().then_some(listener);
+    let kv_events = publisher.as_ref().map_or_else(Vec::new, |publisher| publisher.bound().to_vec());
+    let settings = Settings { limits: Some(limits), cache_listener, ..settings(flags, is_shared)? };
     let engine = models::start(&checkpoint, &settings, chosen)?;
-    Ok(Started { engine, settings, limits, lines })
+    if let Some(publisher) = publisher {
+        publisher.tell(events).map_err(|error| Failure::failed(format!("--kv-events-config: {error}")))?;
+    }
+    Ok(Started { engine, settings, limits, lines, kv_events })
+}
+
+/// The sockets of KV events, where they are wanted.
+fn kv_events(flags: &ServeFlags) -> Result<Option<Publisher>, Failure> {
+    let Some(KvEvents(Some(settings))) = &flags.kv_events_config else { return Ok(None) };
+    if flags.no_enable_prefix_caching {
+        return Err(Failure::usage("--kv-events-config: events are of the prefix cache, which is off"));
+    }
+    let bound = Publisher::bind(settings.clone());
+    bound.map(Some).map_err(|error| Failure::failed(format!("--kv-events-config: {error}")))
 }
 
 /// The last words of an engine that has stopped.
@@ -103,6 +125,8 @@ struct Found {
     token: Option<String>,
     /// Whether requests need a key.
     asks_for_keys: bool,
+    /// Where KV events are told, and earlier ones again.
+    kv_events: Vec<String>,
 }
 
 impl Found {
@@ -165,16 +189,18 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
 
 /// Whether and how it takes part where one worker reads prompts and another answers.
 fn handoff(flags: &ServeFlags) -> Result<Option<HandoffOptions>, Failure> {
-    if flags.role == Role::Decode && flags.prefill_workers.is_empty() {
-        return Err(Failure::usage("--role: decode has prompts read by others: name them, --prefill-workers"));
-    }
     let Some(path) = &flags.cluster_key else {
         return match flags.role {
             Role::Prefill => Err(Failure::usage("--role: prefill needs --handoff-listen and --cluster-key")),
-            _ => Ok(None),
+            Role::Decode => {
+                let why = "--role: decode has prompts read by others: --cluster-key, and --prefill-workers with their \
+                           addresses unless a router tells them with each request";
+                Err(Failure::usage(why))
+            }
+            Role::Both => Ok(None),
         };
     };
-    if flags.handoff_listen.is_none() && flags.prefill_workers.is_empty() {
+    if flags.role != Role::Decode && flags.handoff_listen.is_none() && flags.prefill_workers.is_empty() {
         return Err(Failure::usage(
             "--cluster-key: it is for --handoff-listen or --prefill-workers, and there is neither",
         ));
@@ -268,6 +294,12 @@ fn announce(flags: &ServeFlags, settings: &Settings, (engine, limits): (&Engine,
     }
     if !flags.prefill_workers.is_empty() {
         note(&format!("handoffs: long prompts are read by {}", flags.prefill_workers.join(", ")));
+    } else if engine.has_prompts_read() {
+        note("handoffs: prompts are read by the workers that requests name (kv_transfer_params)");
+    }
+    if let [events, replays @ ..] = &found.kv_events[..] {
+        let again = replays.first().map_or_else(String::new, |at| format!(", earlier ones again at {at}"));
+        note(&format!("kv events: told at {events}{again}"));
     }
     for notice in &model.notices {
         note(&format!("note: {notice}"));
@@ -403,5 +435,6 @@ fn start_json(
         "page": found.page(),
         "hold_token": found.token,
         "handoff": handoff.map(|address| address.to_string()),
+        "kv_events": found.kv_events,
     })
 }

@@ -220,7 +220,8 @@ pub(crate) struct ServeFlags {
     #[arg(long)]
     pub(crate) allow_runtime_lora: bool,
     /// Whose requests this worker takes, where several share the work: prefill, those of other workers, whose prompts it
-    /// reads; decode, its clients', and has long prompts read by --prefill-workers; both, all that come.
+    /// reads; decode, its clients', and has long prompts read by --prefill-workers, or by those that a router names; both,
+    /// all that come.
     #[arg(long, value_name = "prefill|decode|both", default_value = "both", value_parser = role)]
     pub(crate) role: engine::Role,
     /// Workers that read long prompts for this one (`HOST:PORT`, their --handoff-listen). May be repeated; commas
@@ -235,6 +236,11 @@ pub(crate) struct ServeFlags {
     /// nothing.
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster_key: Option<PathBuf>,
+    /// Tell routers over ZeroMQ what the prefix cache finds and finds no more, in vLLM's words and format:
+    /// {"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "topic": ""}. With
+    /// --cluster-key, blocks have the same names in all workers. Events hold the tokens of prompts: a trusted network.
+    #[arg(long, value_name = "JSON", value_parser = kv_events)]
+    pub(crate) kv_events_config: Option<KvEvents>,
     /// The share of the answers (0.001: one of a thousand) that is computed again in this server while it is idle, and
     /// compared bit by bit: twostroke_spot_checks_total in /metrics, and an error in the log for one that differs. They
     /// take at most an eighth of the KV cache, a request that comes goes first, and what there is no time for is dropped.
@@ -258,4 +264,12 @@ pub(crate) struct ServeFlags {
     /// Print the seven lines about the start as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Where KV events go, if they are wanted.
+#[derive(Clone, Debug)]
+pub(crate) struct KvEvents(pub(crate) Option<kv_events::Settings>);
+
+fn kv_events(text: &str) -> Result<KvEvents, String> {
+    kv_events::Settings::parse(text).map(KvEvents).map_err(|error| error.to_string())
 }

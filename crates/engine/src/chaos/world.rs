@@ -525,6 +525,8 @@ impl World {
             refuse_late: options.refuse_late,
             handoffs: Arc::default(),
             handoff_address: OnceLock::new(),
+            handoff_key: None,
+            has_prompts_read: false,
         }));
         let documents = (0..4).map(|_| (0..80).map(|_| rng.within(1..=21) as TokenId).collect()).collect();
         let mut far = Rng(fake::mix(seed ^ 0xfa2));

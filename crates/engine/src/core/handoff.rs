@@ -13,7 +13,7 @@ use scheduler::{Nanos, RequestId, TokenId};
 use super::EngineCore;
 use crate::door::{OfPrompt, ValidatedRequest};
 use crate::handoff::{
-    Budget, Counts, Elsewhere, Given, Giver, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Wanted, Weighed,
+    Budget, Counts, Elsewhere, Given, Giver, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Partner, Wanted, Weighed,
 };
 use crate::journal::Fact;
 use crate::output::RequestError;
@@ -70,7 +70,12 @@ impl Handoffs {
     pub(super) fn may_take(&self, request: &ValidatedRequest) -> bool {
         let is_plain = request.of_prompt == OfPrompt::Nothing && request.adapter.is_none();
         let is_new = request.generated.is_empty() && !request.is_round && request.stop.max_tokens > 0;
-        let would = |elsewhere: &dyn Elsewhere| elsewhere.is_there() && request.prompt.len() > elsewhere.least_tokens();
+        let is_there = |elsewhere: &dyn Elsewhere| match request.partner {
+            Partner::Any => elsewhere.is_there(),
+            Partner::Prefill(_) => true,
+            Partner::Decode => false,
+        };
+        let would = |elsewhere: &dyn Elsewhere| is_there(elsewhere) && request.prompt.len() > elsewhere.least_tokens();
         is_plain && is_new && self.elsewhere.as_deref().is_some_and(would)
     }
 
@@ -130,11 +135,15 @@ impl EngineCore {
         }
         let local = self.journal.log().promises.of(id).map(|promise| promise.first_token.likely);
         let active = &self.active[&id];
+        let at = match &active.request.partner {
+            Partner::Prefill(address) => Some(address.clone()),
+            _ => None,
+        };
         let entry = active.request.to_hand_over(active.seed, self.handoffs.salt(&active.request), id, now);
         self.journal.take(Fact::Left(id, now));
         self.handoffs.taking.insert(id);
         let elsewhere = self.handoffs.elsewhere.as_mut().expect("somebody may be asked");
-        elsewhere.ask(Wanted { id, entry, blocks, local });
+        elsewhere.ask(Wanted { id, entry, blocks, local, at });
     }
 
     /// A request whose prompt is read for somebody was admitted.

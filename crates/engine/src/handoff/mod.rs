@@ -19,13 +19,15 @@
 //! last token of the prompt: its row is D's own, and so is every token that anybody is told. P draws the first one too,
 //! and D compares: two workers that differ there do not have the same model, or one of them computes wrong.
 //!
-//! `wire.rs` has the frames and who may read them, `give.rs` P's threads, `take.rs` D's; what happens on the engine's
-//! thread is in `core/handoff.rs`. Nothing here decides what is computed when: that is the scheduler's
+//! Who is asked is known beforehand, or a router decides and says so ([`Partner`], `sealed.rs`). `wire.rs` has the frames
+//! and who may read them, `give.rs` P's threads, `take.rs` D's; what happens on the engine's thread is in
+//! `core/handoff.rs`. Nothing here decides what is computed when: that is the scheduler's
 //! ([`scheduler::Scheduler::expect`], [`scheduler::Scheduler::keep`], [`scheduler::Scheduler::adopt`]).
 
 mod budget;
 mod factors;
 mod give;
+mod sealed;
 mod take;
 mod wire;
 
@@ -40,6 +42,7 @@ use scheduler::{RequestId, TokenId};
 pub(crate) use budget::{Budget, Weighed};
 pub(crate) use factors::Factors;
 pub(crate) use give::{Given, Giver, listen};
+pub use sealed::SealedAddress;
 pub(crate) use take::{Elsewhere, Taker, Wanted};
 #[doc(hidden)]
 pub use wire::check_frame;
@@ -57,10 +60,29 @@ pub struct HandoffOptions {
     pub role: Role,
     /// Where it reads prompts for others; port 0 takes a free one.
     pub listen: Option<SocketAddr>,
-    /// Who reads prompts for it: `HOST:PORT` each.
+    /// Who reads prompts for it: `HOST:PORT` each. Of a decode worker may be none: then requests say who has read theirs.
     pub prefill_workers: Vec<String>,
     /// What all of them know and nobody else.
     pub key: ClusterKey,
+}
+
+impl HandoffOptions {
+    /// Whether it has prompts read elsewhere.
+    pub(crate) fn takes(&self) -> bool {
+        self.role == Role::Decode || !self.prefill_workers.is_empty()
+    }
+}
+
+/// What another worker has to do with a request, where whoever sends it knows (`kv_transfer_params`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Partner {
+    /// The engine decides.
+    #[default]
+    Any,
+    /// It is another worker's: its prompt is read here, and the answer has one token.
+    Decode,
+    /// Its prompt was read there: `HOST:PORT` ([`Engine::partner`](crate::Engine::partner)).
+    Prefill(String),
 }
 
 /// Whose requests a worker takes.

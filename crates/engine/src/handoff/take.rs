@@ -34,6 +34,8 @@ const SILENCE: Duration = Duration::from_secs(4);
 const LEAST_PATIENCE: Duration = Duration::from_secs(2);
 /// For so long a worker that is not there is not asked.
 const REST: Duration = Duration::from_secs(2);
+/// Workers that requests have named and of which something is remembered.
+const MOST_NAMED: usize = 1024;
 /// Workers that are asked for one prompt.
 const MOST_ASKED: usize = 2;
 
@@ -46,6 +48,8 @@ pub(crate) struct Wanted {
     pub(crate) blocks: std::ops::Range<usize>,
     /// Nanoseconds in which its first token would come if all were computed here, where that is known.
     pub(crate) local: Option<Nanos>,
+    /// Whoever has read it, if somebody knows; else those are asked that prompts are usually read by.
+    pub(crate) at: Option<String>,
 }
 
 /// Whoever reads prompts elsewhere, as the engine's thread sees it: it is told, and commands come back. Tests imagine it.
@@ -76,7 +80,9 @@ struct Workers {
     commands: UnboundedSender<Command>,
     counts: Arc<Counts>,
     budget: Budget,
-    workers: Vec<Worker>,
+    workers: Vec<Arc<Worker>>,
+    /// Those that requests have named.
+    named: Mutex<BTreeMap<String, Arc<Worker>>>,
     open: Mutex<BTreeMap<RequestId, Open>>,
     dice: AtomicU64,
 }
@@ -99,7 +105,7 @@ enum Rest {
 struct Open {
     /// Its connections: closed when nobody waits any more.
     streams: Vec<TcpStream>,
-    worker: Option<usize>,
+    worker: Option<Arc<Worker>>,
 }
 
 impl Taker {
@@ -112,7 +118,6 @@ impl Taker {
         commands: UnboundedSender<Command>,
         counts: Arc<Counts>,
     ) -> Taker {
-        let worker = |address: &String| Worker { address: address.clone(), rests: Mutex::default() };
         Taker(Arc::new(Workers {
             // Which of them is asked changes no answer: any beginning will do.
             dice: AtomicU64::new(u64::from(std::process::id())),
@@ -122,7 +127,8 @@ impl Taker {
             commands,
             counts,
             budget: Budget::of(MOST_BYTES_UNDER_WAY),
-            workers: addresses.iter().map(worker).collect(),
+            workers: addresses.iter().map(|address| Worker::at(address)).collect(),
+            named: Mutex::default(),
             open: Mutex::default(),
         }))
     }
@@ -149,7 +155,7 @@ impl Elsewhere for Taker {
 
     fn disbelieve(&mut self, id: RequestId) {
         let worker = self.0.open().remove(&id).and_then(|open| open.worker);
-        if let Some(worker) = worker.map(|worker| &self.0.workers[worker]) {
+        if let Some(worker) = worker {
             tracing::error!(worker = worker.address, "two workers drew different first tokens: it is not asked again");
             self.0.counts.gives_up(&worker.address, "it drew another first token than this worker");
             *worker.rests() = Some(Rest::ForGood);
@@ -157,11 +163,15 @@ impl Elsewhere for Taker {
     }
 
     fn is_there(&self) -> bool {
-        self.0.workers.iter().any(Worker::is_asked)
+        self.0.workers.iter().any(|worker| worker.is_asked())
     }
 }
 
 impl Worker {
+    fn at(address: &str) -> Arc<Worker> {
+        Arc::new(Worker { address: address.to_owned(), rests: Mutex::default() })
+    }
+
     fn rests(&self) -> MutexGuard<'_, Option<Rest>> {
         self.rests.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -177,7 +187,7 @@ impl Worker {
 
 /// A worker that would do it.
 struct Offered {
-    worker: usize,
+    worker: Arc<Worker>,
     line: Line<TcpStream>,
     likely: Option<Nanos>,
 }
@@ -202,12 +212,15 @@ impl Workers {
 
     /// Has a prompt read, from the question to the last block.
     fn take(&self, wanted: &Wanted) -> Over {
-        let offered: Vec<Offered> = self.some().into_iter().filter_map(|worker| self.ask(worker, wanted)).collect();
+        let asked = wanted.at.as_ref().map_or_else(|| self.some(), |address| self.named(address));
+        let offered: Vec<Offered> = asked.into_iter().filter_map(|worker| self.ask(worker, wanted)).collect();
         let Some(best) = offered.into_iter().min_by_key(|offered| offered.likely) else {
             return self.over(wanted, Way::Refused);
         };
         // Prompts leave to protect the streams here, not to win a race: a target that is met is early enough.
-        let limit = wanted.local.map(|local| local.max(wanted.entry.ttft.map_or(Nanos(0), Nanos)));
+        // And one that has read it is not asked for the time.
+        let local = wanted.local.filter(|_| wanted.at.is_none());
+        let limit = local.map(|local| local.max(wanted.entry.ttft.map_or(Nanos(0), Nanos)));
         if best.likely.zip(limit).is_some_and(|(likely, limit)| likely > limit) {
             return self.over(wanted, Way::Slower);
         }
@@ -235,23 +248,36 @@ impl Workers {
     }
 
     /// Some that are asked, in any order.
-    fn some(&self) -> Vec<usize> {
+    fn some(&self) -> Vec<Arc<Worker>> {
         let mut asked: Vec<usize> = (0..self.workers.len()).filter(|&at| self.workers[at].is_asked()).collect();
         let mut some = Vec::with_capacity(MOST_ASKED);
         while some.len() < MOST_ASKED && !asked.is_empty() {
             let dice = self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-            some.push(asked.swap_remove((dice >> 33) as usize % asked.len()));
+            some.push(self.workers[asked.swap_remove((dice >> 33) as usize % asked.len())].clone());
         }
         some
     }
 
+    /// The one that a request names, unless it is not asked now.
+    fn named(&self, address: &str) -> Vec<Arc<Worker>> {
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        if named.len() >= MOST_NAMED && !named.contains_key(address) {
+            // Of those that are well nothing is known that would be missed.
+            named.retain(|_, worker| worker.rests().is_some());
+            if named.len() >= MOST_NAMED {
+                named.pop_first();
+            }
+        }
+        let worker = named.entry(address.to_owned()).or_insert_with(|| Worker::at(address)).clone();
+        if worker.is_asked() { vec![worker] } else { Vec::new() }
+    }
+
     /// What a worker offers; `None` if it does not.
-    fn ask(&self, at: usize, wanted: &Wanted) -> Option<Offered> {
-        let worker = &self.workers[at];
+    fn ask(&self, worker: Arc<Worker>, wanted: &Wanted) -> Option<Offered> {
         match self.try_ask(&worker.address, wanted) {
             Ok(Answer::Would(line, likely)) => {
                 *worker.rests() = None;
-                Some(Offered { worker: at, line, likely })
+                Some(Offered { worker, line, likely })
             }
             Ok(Answer::Unlike(difference)) => {
                 let rest = &mut *worker.rests();
@@ -303,7 +329,7 @@ impl Workers {
     fn pull(&self, offered: Offered, wanted: &Wanted, come: &mut usize) -> Result<End, Failed> {
         let Offered { worker, mut line, likely } = offered;
         match self.open().get_mut(&wanted.id) {
-            Some(open) => open.worker = Some(worker),
+            Some(open) => open.worker = Some(worker.clone()),
             None => return Err(Failed::Cut),
         }
         line.stream().set_read_timeout(Some(SILENCE))?;
@@ -316,7 +342,7 @@ impl Workers {
         loop {
             let frame = line.read().inspect_err(|error| {
                 if !matches!(error, WireError::Io(_)) {
-                    let worker = &self.workers[worker].address;
+                    let worker = &worker.address;
                     tracing::warn!(worker, %error, "blocks came otherwise than they were sent; they are computed here");
                 }
             })?;
@@ -347,7 +373,7 @@ impl Workers {
                 }
                 Frame::End(end) => return Ok(*end),
                 Frame::Refused(why) => {
-                    tracing::info!(worker = self.workers[worker].address, why, "a prompt was not read there");
+                    tracing::info!(worker = worker.address, why, "a prompt was not read there");
                     return Err(Failed::Refused);
                 }
                 _ => return Err(Failed::Cut),

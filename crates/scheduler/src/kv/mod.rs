@@ -21,6 +21,7 @@ mod tiers;
 
 pub(crate) use block::blocks_for;
 pub use block::{BlockId, BlockTable};
+pub use pool::CacheEvent;
 pub(crate) use pool::{BlockPool, ContentName, FullBlock, Hit, Place, Uses};
 pub use prefix::{BlockHash, ChainHasher};
 pub use tiers::{BlockSave, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};

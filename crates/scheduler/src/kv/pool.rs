@@ -76,6 +76,36 @@ pub(crate) struct FullBlock<'a> {
     pub(crate) tokens: &'a [TokenId],
 }
 
+/// What the prefix cache finds from now on, or finds no more; wherever a content is, in a block or a tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CacheEvent {
+    /// A full block is found.
+    Found {
+        /// Its name, the same in every worker that hashes with the same key.
+        hash: BlockHash,
+        /// What comes before it, if anything does.
+        parent: Option<BlockHash>,
+        /// Of its tenant.
+        salt: u64,
+        /// As many as a block has.
+        tokens: Vec<TokenId>,
+    },
+    /// It is not found any more.
+    Lost {
+        /// Its name.
+        hash: BlockHash,
+    },
+    /// Nothing is: another scheduler begins.
+    Cleared,
+}
+
+impl CacheEvent {
+    fn found(full: &FullBlock) -> CacheEvent {
+        let &FullBlock { hash, parent, salt, tokens } = full;
+        CacheEvent::Found { hash, parent: parent.map(|parent| parent.hash), salt, tokens: tokens.to_vec() }
+    }
+}
+
 /// A slot for a content that comes from elsewhere. The tokens are in the slot already.
 #[derive(Clone, Copy, Debug)]
 struct Adoption {
@@ -118,7 +148,8 @@ impl Block {
     }
 }
 
-/// Every block of the cache: who holds it, and what it is known to contain. Sized once; no call allocates.
+/// Every block of the cache: who holds it, and what it is known to contain. Sized once; no call allocates,
+/// but for [notes](BlockPool::begin_notes).
 pub(crate) struct BlockPool {
     block_size: usize,
     blocks: Vec<Block>,
@@ -135,6 +166,8 @@ pub(crate) struct BlockPool {
     saves: Vec<BlockSave>,
     /// Slots whose bytes come from elsewhere.
     adoptions: Vec<Adoption>,
+    /// Where somebody wants to know: what is found and what is lost. The only thing here that grows.
+    notes: Option<Vec<CacheEvent>>,
     next_id: u64,
     num_cached: usize,
     num_taken: u64,
@@ -158,6 +191,7 @@ impl BlockPool {
             tiers: Tiers::new(TierSizes::default(), block_size),
             saves: Vec::new(),
             adoptions: Vec::new(),
+            notes: None,
             next_id: 0,
             num_cached: 0,
             num_taken: 0,
@@ -246,6 +280,12 @@ impl BlockPool {
     /// Whether some block is known under `hash`. Nothing is compared: see [`BlockPool::find`].
     pub(crate) fn holds(&self, hash: &BlockHash) -> bool {
         self.index.get(hash).is_some()
+    }
+
+    /// Contents that are found, wherever they are.
+    #[cfg(test)]
+    pub(crate) fn num_found(&self) -> usize {
+        self.index.len()
     }
 
     /// Takes a free block for writing, refs = 1: a plain one if there is one, otherwise the least recently used cached
@@ -358,6 +398,7 @@ impl BlockPool {
         }
         let content = self.new_content(hash, parent, salt)?;
         self.index.insert(hash, Place::Block(block));
+        self.note_found(full);
         self.hold(block, content, tokens);
         Some(ContentName { hash, id: content.id })
     }
@@ -485,9 +526,9 @@ impl BlockPool {
         let content = self.blocks[block.index()].content.take().expect("demoting a block that holds nothing");
         self.num_cached -= 1;
         let slot = if content.keep { self.tiers.take(Tier::Host) } else { None };
-        let Some((slot, gives_way)) = slot else { return self.index.remove(&content.hash) };
+        let Some((slot, gives_way)) = slot else { return self.lose(&content.hash) };
         if let Some(other) = gives_way {
-            self.index.remove(&other.hash);
+            self.lose(&other.hash);
             // It may have come in this very step: then nobody needs it copied.
             self.saves.retain(|save| save.slot != slot);
         }
@@ -495,6 +536,30 @@ impl BlockPool {
         self.tiers.fill(slot, content, &self.tokens[start..start + self.block_size]);
         self.index.relocate(&content.hash, Place::Slot(slot));
         self.saves.push(BlockSave { block, slot });
+    }
+
+    /// Nobody finds it any more.
+    fn lose(&mut self, hash: &BlockHash) {
+        self.index.remove(hash);
+        if let Some(notes) = &mut self.notes {
+            notes.push(CacheEvent::Lost { hash: *hash });
+        }
+    }
+
+    fn note_found(&mut self, full: &FullBlock) {
+        if let Some(notes) = &mut self.notes {
+            notes.push(CacheEvent::found(full));
+        }
+    }
+
+    /// From now on it is noted what the prefix cache finds and finds no more.
+    pub(crate) fn begin_notes(&mut self) {
+        self.notes.get_or_insert_default();
+    }
+
+    /// What was noted since the last call, in its order.
+    pub(crate) fn take_notes(&mut self) -> Vec<CacheEvent> {
+        self.notes.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
     /// A content is lost.
@@ -512,7 +577,7 @@ impl BlockPool {
                 content
             }
         };
-        self.index.remove(&content.hash);
+        self.lose(&content.hash);
     }
 }
 
@@ -597,7 +662,7 @@ impl BlockPool {
             let Some(host) = self.tiers.oldest(Tier::Host) else { return };
             let Some((disk, gives_way)) = self.tiers.take(Tier::Disk) else { return };
             if let Some(other) = gives_way {
-                self.index.remove(&other.hash);
+                self.lose(&other.hash);
             }
             spills.push(self.tiers.begin_spill(host, disk));
         }
@@ -647,7 +712,7 @@ impl BlockPool {
         }
         let (slot, gives_way) = self.tiers.take(Tier::Host)?;
         if let Some(other) = gives_way {
-            self.index.remove(&other.hash);
+            self.lose(&other.hash);
         }
         self.tiers.begin_landing(slot, tokens);
         self.adoptions.push(Adoption { slot, hash, parent, salt });
@@ -663,6 +728,10 @@ impl BlockPool {
         let content = if good && is_wanted { self.new_content(hash, parent, salt) } else { None };
         if content.is_some() {
             self.index.insert(hash, Place::Slot(slot));
+            if let Some(notes) = &mut self.notes {
+                let tokens = self.tiers.tokens_of(slot);
+                notes.push(CacheEvent::found(&FullBlock { hash, parent, salt, tokens }));
+            }
         }
         let parent = parent.and_then(|parent| match self.index.get(&parent.hash) {
             Some(Place::Slot(slot)) => Some(slot),

@@ -16,15 +16,20 @@ use crate::TokenId;
 
 /// The name of a block's content: its tokens, its salt and all that came before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BlockHash([u8; 32]);
+pub struct BlockHash(pub [u8; 32]);
 
 impl BlockHash {
     /// The parent of a first block.
     pub const ROOT: BlockHash = BlockHash([0; 32]);
 
-    fn home(&self) -> usize {
+    /// Its first 64 bits, for those who name blocks by numbers.
+    pub fn short(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
-        u64::from_le_bytes([a, b, c, d, e, f, g, h]) as usize
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    fn home(&self) -> usize {
+        self.short() as usize
     }
 }
 

@@ -7,7 +7,7 @@
 
 extern crate std;
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -337,6 +337,8 @@ struct Mover {
     spills: Vec<SlotSpill>,
     hits: [usize; 3],
     faults: usize,
+    /// What is found, as the notes tell it.
+    told: BTreeSet<BlockHash>,
 }
 
 fn key(place: Place) -> (u8, u32) {
@@ -350,6 +352,7 @@ impl Mover {
     fn new(num_blocks: usize, block_size: usize, sizes: TierSizes, hash_bits: usize) -> Mover {
         let mut pool = BlockPool::new(num_blocks, block_size);
         pool.set_tiers(sizes);
+        pool.begin_notes();
         Mover {
             pool,
             hasher: ChainHasher::truncated([9; 32], hash_bits),
@@ -359,7 +362,24 @@ impl Mover {
             spills: Vec::new(),
             hits: [0; 3],
             faults: 0,
+            told: BTreeSet::new(),
         }
+    }
+
+    fn hear(&mut self) {
+        for event in self.pool.take_notes() {
+            let is_news = match event {
+                CacheEvent::Found { hash, parent, salt, tokens } => {
+                    let parent = parent.unwrap_or(BlockHash::ROOT);
+                    assert_eq!(self.hasher.hash(parent, salt, &tokens), hash, "it is told as it is named");
+                    self.told.insert(hash)
+                }
+                CacheEvent::Lost { hash } => self.told.remove(&hash),
+                CacheEvent::Cleared => unreachable!("a pool begins once"),
+            };
+            assert!(is_news, "what is told was not so before");
+        }
+        assert!(self.told.iter().all(|hash| self.pool.holds(hash)) && self.told.len() == self.pool.num_found());
     }
 
     fn read(&self, place: Place) -> Bytes {
@@ -511,6 +531,7 @@ impl Mover {
         self.seqs.iter().flat_map(|seq| &seq.blocks).for_each(|block| uses[block.index()].tables += 1);
         let loads: Vec<TierSlot> = self.seqs.iter().flat_map(|seq| &seq.loads).map(|&(_, slot)| slot).collect();
         self.pool.check(&uses, &loads);
+        self.hear();
     }
 }
 

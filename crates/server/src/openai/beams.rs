@@ -3,7 +3,7 @@
 //! What it cannot be combined with is refused by name. Nothing is drawn in it, so how to draw is a hint: vLLM and
 //! transformers take these fields and heed none of them.
 
-use engine::{BeamParams, ModelInfo, RawRequest};
+use engine::{BeamParams, ModelInfo, Partner, RawRequest};
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -55,6 +55,11 @@ pub(crate) fn check(raw: &mut RawRequest, delivery: &mut Delivery, model: &Model
         ("stream", delivery.stream, whole),
         ("timings_detail", delivery.timings_detail, "a beam search is many requests, each with owners of its own"),
         ("receipt", delivery.receipt, "a beam search is many requests, and none of them is the answer"),
+        (
+            "kv_transfer_params",
+            raw.partner != Partner::Any,
+            "a beam search is many requests, each with a prompt of its own",
+        ),
         ("ttft_slo_ms", raw.ttft_slo_ms.is_some(), whole),
         ("tpot_slo_ms", raw.tpot_slo_ms.is_some(), whole),
         ("stop", !raw.stop.is_empty(), tokens_only),

@@ -14,7 +14,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::format::OpenAi;
 use crate::openai::params::Settled;
-use crate::openai::{beams, hints, params, shapes, structured, tools};
+use crate::openai::{beams, hints, params, shapes, structured, tools, transfer};
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
@@ -36,6 +36,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     raw.logprobs = logprobs(&mut fields)?;
     let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
     raw.rule = rule;
+    raw.partner = transfer::read(&mut fields, app, &mut delivery)?;
     let beams = beams::read(&mut fields)?;
     fields.finish()?;
     if beams.is_some() {

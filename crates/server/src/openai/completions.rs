@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::llama::fim::{self, Gap};
 use crate::openai::format::OpenAi;
-use crate::openai::{beams, hints, params, shapes, structured};
+use crate::openai::{beams, hints, params, shapes, structured, transfer};
 
 /// Most prompts in one request.
 const MAX_PROMPTS: usize = 256;
@@ -37,6 +37,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
     raw.rule = rule;
     best_of(&mut fields, raw.n)?;
+    raw.partner = transfer::read(&mut fields, app, &mut delivery)?;
     let beams = beams::read(&mut fields)?;
     let suffix = fields.string("suffix")?.filter(|text| !text.is_empty());
     let prompts = prompts(fields.take("prompt"))?;

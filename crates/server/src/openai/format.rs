@@ -10,6 +10,7 @@ use crate::answers::{Answer, Api, Form, Gathered, Outputs, Plan, Totals, Wire};
 use crate::app::App;
 use crate::openai::said::Said;
 use crate::openai::stream::Writer;
+use crate::openai::transfer::WireTransfer;
 use crate::openai::whole::{List, Numbers, Whole};
 use crate::openai::wire::{
     ChatChoice, ChatLogprobs, ChatMessageOut, Envelope, TextChoice, TextLogprobs, TokenTexts, WireTimings, WireUsage,
@@ -54,6 +55,7 @@ impl<'a> Format<'a> {
             prompt_progress: None,
             prompt_logprobs: None,
             prompt_token_ids: None,
+            kv_transfer_params: self.plan.delivery.gives.as_ref().map(WireTransfer::of),
         }
     }
 }

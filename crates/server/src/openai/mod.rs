@@ -18,5 +18,6 @@ pub(crate) mod stream;
 pub(crate) mod structured;
 pub(crate) mod text;
 pub(crate) mod tools;
+mod transfer;
 pub(crate) mod whole;
 pub(crate) mod wire;

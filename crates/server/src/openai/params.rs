@@ -1,6 +1,6 @@
 //! Fields that chat and completions share: sampling, delivery, and what neither has.
 
-use engine::{RawRequest, ServiceClass, ValidatedRequest};
+use engine::{RawRequest, SealedAddress, ServiceClass, ValidatedRequest};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -52,6 +52,8 @@ pub(crate) struct Delivery {
     pub(crate) user: Option<String>,
     /// The tier of service that was asked for.
     pub(crate) tier: Option<ServiceClass>,
+    /// The prompt is read for another worker, which finds it there.
+    pub(crate) gives: Option<SealedAddress>,
     pub(crate) settled: Settled,
 }
 
@@ -71,6 +73,7 @@ impl Delivery {
             progress: false,
             user: None,
             tier: None,
+            gives: None,
             settled: Settled { hints, max_tokens: None },
         }
     }
@@ -135,6 +138,7 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App, hints: Vec<&'static str>)
         progress: fields.boolean("return_progress")?.unwrap_or(false),
         user: user(fields)?,
         tier: service_tier(fields)?,
+        gives: None,
         settled: Settled { hints, max_tokens: None },
     };
     if delivery.progress && !stream {

@@ -24,6 +24,7 @@ pub(crate) static CHAT: Shape = Shape {
         PENALTIES,
         SAMPLING,
         TURN,
+        ROUTED,
         BEAMS,
         STRUCTURED,
         ABSENT,
@@ -32,7 +33,7 @@ pub(crate) static CHAT: Shape = Shape {
 
 pub(crate) static COMPLETION: Shape = Shape {
     name: "CompletionRequest",
-    groups: &[COMPLETION_OWN, ASKER, DELIVERY, DRAWN, PENALTIES, SAMPLING, TURN, BEAMS, STRUCTURED, ABSENT],
+    groups: &[COMPLETION_OWN, ASKER, DELIVERY, DRAWN, PENALTIES, SAMPLING, TURN, ROUTED, BEAMS, STRUCTURED, ABSENT],
 };
 
 /// Which model.
@@ -88,6 +89,24 @@ pub(crate) static TURN: &[Field] = &[
     field("ttft_slo_ms", Number, "target: milliseconds to the first token, or to the vectors"),
     field("tpot_slo_ms", Number, "target: milliseconds from token to token"),
 ];
+
+/// What a router knows.
+static ROUTED: &[Field] =
+    &[field("kv_transfer_params", Object(&KV_TRANSFER_PARAMS), "which worker reads the prompt, in vLLM's words")];
+
+static KV_TRANSFER_PARAMS: Shape = Shape {
+    name: "KvTransferParams",
+    groups: &[&[
+        field("do_remote_decode", Boolean, "the prompt is read here for another worker; the answer says where it is"),
+        field("do_remote_prefill", Boolean, "the prompt was read where the other fields say"),
+        field("remote_host", Text, "the worker that has read it"),
+        field("remote_port", Integer, "its port"),
+        field("seal", Text, "by which that worker is known"),
+        missing("remote_engine_id", "a worker is known by its address"),
+        missing("remote_block_ids", "blocks are known by what is in them"),
+        missing("remote_request_id", "blocks are known by what is in them"),
+    ]],
+};
 
 static SAMPLING: &[Field] = &[
     field("n", Integer, "how many answers"),
@@ -178,7 +197,6 @@ static ABSENT: &[Field] = &[
     only("add_special_tokens", Is(true), "the tokenizer's own prefix is always added to a text prompt"),
     missing("logits_processors", "logits processors are not supported"),
     missing("prompt_embeds", "prompts are text or token ids, not embeddings"),
-    missing("kv_transfer_params", "cache transfer between servers is not supported"),
     missing("vllm_xargs", "plug-in parameters are not supported"),
 ];
 

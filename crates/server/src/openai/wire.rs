@@ -11,6 +11,7 @@ use text::tokenizer::Tokenizer;
 use crate::answers::Totals;
 use crate::openai::cost::WirePhase;
 use crate::openai::params::Settled;
+use crate::openai::transfer::WireTransfer;
 
 /// What every answer says about itself. `C`: a choice, whole or a piece of one.
 #[derive(Serialize)]
@@ -39,6 +40,9 @@ pub(crate) struct Envelope<'a, C> {
     pub(crate) prompt_logprobs: Option<Option<Vec<Value>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_token_ids: Option<Option<Vec<u32>>>,
+    /// Where the prompt was read, for whoever answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kv_transfer_params: Option<WireTransfer<'a>>,
 }
 
 /// How far a prompt is read: llama.cpp's `prompt_progress`, name for name. `cache` is part of `processed`.

@@ -1,0 +1,115 @@
+//! vLLM's `--kv-events-config`: whether, where, and under which topic.
+
+use serde::Deserialize;
+
+/// Where events go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Of the PUB socket: `tcp://HOST:PORT`.
+    pub endpoint: String,
+    /// Of the ROUTER socket, where earlier batches can be had.
+    pub replay_endpoint: Option<String>,
+    /// The first frame of every message.
+    pub topic: String,
+    /// Batches that are kept for replays.
+    pub buffer_steps: usize,
+}
+
+/// What is wrong with the JSON.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// It is none, or has what is not known here.
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+    /// Another way of publishing.
+    #[error("publisher: zmq (or null: nothing is told), not {0:?}")]
+    Publisher(String),
+    /// An endpoint of another kind.
+    #[error("{0}: an endpoint is tcp://HOST:PORT, or tcp://*:PORT")]
+    Endpoint(String),
+    /// No batch would be kept.
+    #[error("buffer_steps: 1 or more")]
+    BufferSteps,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Json {
+    #[serde(default)]
+    enable_kv_cache_events: bool,
+    publisher: Option<String>,
+    #[serde(default = "endpoint")]
+    endpoint: String,
+    replay_endpoint: Option<String>,
+    #[serde(default)]
+    topic: String,
+    #[serde(default = "buffer_steps")]
+    buffer_steps: usize,
+    /// Of vLLM's queues, which are not these: whoever falls behind by 100,000 batches misses some, and asks for them.
+    #[serde(rename = "hwm")]
+    _hwm: Option<u64>,
+    #[serde(rename = "max_queue_size")]
+    _max_queue_size: Option<u64>,
+}
+
+fn endpoint() -> String {
+    "tcp://*:5557".to_owned()
+}
+
+fn buffer_steps() -> usize {
+    10_000
+}
+
+impl Settings {
+    /// Of the text of a flag; `None` where events are not wanted.
+    pub fn parse(text: &str) -> Result<Option<Settings>, SettingsError> {
+        let json: Json = serde_json::from_str(text)?;
+        match json.publisher.as_deref() {
+            Some("null") => return Ok(None),
+            None | Some("zmq") => {}
+            Some(other) => return Err(SettingsError::Publisher(other.to_owned())),
+        }
+        if json.buffer_steps == 0 {
+            return Err(SettingsError::BufferSteps);
+        }
+        for endpoint in [Some(&json.endpoint), json.replay_endpoint.as_ref()].into_iter().flatten() {
+            let place = endpoint.strip_prefix("tcp://").and_then(|place| place.rsplit_once(':'));
+            if !place.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
+                return Err(SettingsError::Endpoint(endpoint.clone()));
+            }
+        }
+        let Json { endpoint, replay_endpoint, topic, buffer_steps, .. } = json;
+        Ok(json.enable_kv_cache_events.then_some(Settings { endpoint, replay_endpoint, topic, buffer_steps }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_are_those_of_vllm() {
+        let whole = r#"{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5600",
+            "replay_endpoint": "tcp://127.0.0.1:5601", "topic": "kv@me", "buffer_steps": 7, "hwm": 100000}"#;
+        let settings = Settings::parse(whole).expect("it is right").expect("events are wanted");
+        assert_eq!(settings.endpoint, "tcp://*:5600");
+        assert_eq!((settings.topic.as_str(), settings.buffer_steps), ("kv@me", 7));
+        let least = Settings::parse(r#"{"enable_kv_cache_events": true}"#).expect("it is right").expect("wanted");
+        assert_eq!((least.endpoint.as_str(), least.replay_endpoint), ("tcp://*:5557", None));
+        assert_eq!(Settings::parse("{}").expect("it is right"), None);
+        assert_eq!(Settings::parse(r#"{"enable_kv_cache_events": true, "publisher": "null"}"#).expect("right"), None);
+        for (wrong, says) in [
+            ("", "EOF"),
+            ("[]", "invalid length"),
+            (r#"{"endpiont": "tcp://*:1"}"#, "endpiont"),
+            (r#"{"publisher": "kafka"}"#, "kafka"),
+            (r#"{"endpoint": "ipc:///tmp/x"}"#, "tcp://HOST:PORT"),
+            (r#"{"endpoint": "tcp://*:70000"}"#, "tcp://HOST:PORT"),
+            (r#"{"replay_endpoint": "5558"}"#, "tcp://HOST:PORT"),
+            (r#"{"buffer_steps": 0}"#, "buffer_steps"),
+        ] {
+            let error = Settings::parse(wrong).expect_err("it is refused").to_string();
+            assert!(error.contains(says), "{wrong}: {error}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Through the sockets, as a router has them: what is told, and what is told again.
+
+use std::sync::mpsc::channel;
+
+use kv_events::{Publisher, Settings};
+use scheduler::{BlockHash, CacheEvent};
+use tokio::runtime::Runtime;
+use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
+
+fn hash(number: u8) -> BlockHash {
+    BlockHash([number; 32])
+}
+
+fn short(number: u8) -> u64 {
+    u64::from_le_bytes([number; 8])
+}
+
+fn found(number: u8, parent: Option<u8>) -> CacheEvent {
+    let tokens = vec![u32::from(number) * 1000; 4];
+    CacheEvent::Found { hash: hash(number), parent: parent.map(hash), salt: 0, tokens }
+}
+
+fn lost(number: u8) -> CacheEvent {
+    CacheEvent::Lost { hash: hash(number) }
+}
+
+/// `BlockStored` as vLLM's clients read it.
+type Stored = (String, Vec<u64>, Option<u64>, Vec<u32>, usize, Option<u32>, Option<String>, Option<String>);
+type Removed = (String, Vec<u64>, Option<String>);
+
+fn stored(numbers: &[u8], parent: Option<u8>) -> Stored {
+    let tokens = numbers.iter().flat_map(|&number| [u32::from(number) * 1000; 4]).collect();
+    let hashes = numbers.iter().copied().map(short).collect();
+    ("BlockStored".into(), hashes, parent.map(short), tokens, 4, None, None, None)
+}
+
+fn removed(numbers: &[u8]) -> Removed {
+    ("BlockRemoved".into(), numbers.iter().copied().map(short).collect(), None)
+}
+
+fn published(buffer_steps: usize) -> (Publisher, [String; 2]) {
+    let publisher = Publisher::bind(Settings {
+        endpoint: "tcp://127.0.0.1:0".into(),
+        replay_endpoint: Some("tcp://127.0.0.1:0".into()),
+        topic: "kv@me".into(),
+        buffer_steps,
+    });
+    let publisher = publisher.expect("ports are free");
+    let bound = publisher.bound().to_vec().try_into().expect("two sockets");
+    (publisher, bound)
+}
+
+/// Every batch from a number on, with its number, until the end of the replay.
+async fn replayed(endpoint: &str, from: u64) -> Vec<(u64, Vec<u8>)> {
+    let mut socket = DealerSocket::new();
+    socket.connect(endpoint).await.expect("it is there");
+    let mut question = ZmqMessage::from(Vec::new());
+    question.push_back(from.to_be_bytes().to_vec().into());
+    socket.send(question).await.expect("it is sent");
+    let mut all = Vec::new();
+    loop {
+        let frames = socket.recv().await.expect("an answer").into_vec();
+        let [empty, number, payload] = &frames[..] else { panic!("three frames: {frames:?}") };
+        assert!(empty.is_empty());
+        let number = u64::from_be_bytes(number[..].try_into().expect("eight bytes"));
+        if number == u64::MAX {
+            assert!(payload.is_empty());
+            return all;
+        }
+        all.push((number, payload.to_vec()));
+    }
+}
+
+/// The same, as soon as there are so many.
+async fn replayed_of(endpoint: &str, from: u64, count: usize) -> Vec<(u64, Vec<u8>)> {
+    loop {
+        let all = replayed(endpoint, from).await;
+        if all.len() >= count {
+            return all;
+        }
+    }
+}
+
+#[test]
+fn events_are_told_as_vllm_tells_them_and_told_again() {
+    let (publisher, [events, replays]) = published(10);
+    let (sender, receiver) = channel();
+    publisher.tell(receiver).expect("a thread");
+    Runtime::new().expect("a runtime").block_on(async {
+        let first = vec![found(1, None), found(2, Some(1)), lost(7), lost(8), found(3, Some(1)), found(4, Some(3))];
+        sender.send(first).expect("somebody tells it");
+        sender.send(vec![CacheEvent::Cleared]).expect("somebody tells it");
+        let told = replayed_of(&replays, 0, 2).await;
+        assert_eq!([told[0].0, told[1].0], [0, 1]);
+        let (seconds, (one, two, three), rank): (f64, (Stored, Removed, Stored), u32) =
+            rmp_serde::from_slice(&told[0].1).expect("the events of a batch");
+        assert!(seconds > 1.7e9);
+        assert_eq!((one, two, three, rank), (stored(&[1, 2], None), removed(&[7, 8]), stored(&[3, 4], Some(1)), 0));
+        let (_, [[cleared]], _): (f64, [[String; 1]; 1], u32) = rmp_serde::from_slice(&told[1].1).expect("a batch");
+        assert_eq!(cleared, "AllBlocksCleared");
+        assert_eq!(replayed(&replays, 1).await.len(), 1);
+
+        // Whoever subscribes hears the next; the number says what was missed.
+        let mut subscriber = SubSocket::new();
+        subscriber.connect(&events).await.expect("it is there");
+        subscriber.subscribe("kv@").await.expect("it is sent");
+        let frames = loop {
+            sender.send(vec![lost(9)]).expect("somebody tells it");
+            let next = tokio::time::timeout(std::time::Duration::from_millis(50), subscriber.recv()).await;
+            if let Ok(message) = next {
+                break message.expect("a message").into_vec();
+            }
+        };
+        let [topic, number, payload] = &frames[..] else { panic!("three frames: {frames:?}") };
+        assert_eq!(&topic[..], b"kv@me");
+        let number = u64::from_be_bytes(number[..].try_into().expect("eight bytes"));
+        let (_, (event,), _): (f64, (Removed,), u32) = rmp_serde::from_slice(payload).expect("a batch");
+        assert_eq!(event, removed(&[9]));
+        assert_eq!(replayed(&replays, number).await[0], (number, payload.to_vec()));
+    });
+}
+
+#[test]
+fn as_many_batches_are_kept_as_was_said() {
+    let (publisher, [_, replays]) = published(3);
+    let (sender, receiver) = channel();
+    publisher.tell(receiver).expect("a thread");
+    Runtime::new().expect("a runtime").block_on(async {
+        for number in 0..20 {
+            sender.send(vec![lost(number)]).expect("somebody tells it");
+        }
+        loop {
+            let kept: Vec<u64> = replayed(&replays, 0).await.into_iter().map(|(number, _)| number).collect();
+            assert!(kept.len() <= 3, "{kept:?}");
+            if kept == [17, 18, 19] {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let (_publisher, [events, _]) = published(1);
+    let settings = Settings { endpoint: events.clone(), replay_endpoint: None, topic: String::new(), buffer_steps: 1 };
+    let error = Publisher::bind(settings).err().expect("it is taken").to_string();
+    assert!(error.contains(&events), "{error}");
+}
