@@ -64,11 +64,19 @@ pub const ENGINE_OPTIONS: [&str; 42] = [
     "seed",
 ];
 
+/// An engine that was started.
+pub struct Embedded {
+    /// It runs.
+    pub engine: Engine,
+    /// Where KV events are told, and replays of them; empty where they are not wanted.
+    pub kv_events: Vec<String>,
+}
+
 /// Starts an engine. Steps are measured, or what an earlier start has measured is taken, as by `serve`; where standard
 /// error is a terminal, it shows progress.
 ///
 /// Panics if a name is not one of [`ENGINE_OPTIONS`]: whoever asks says that in words of their own ([`hint`]).
-pub fn start(options: Map<String, Value>) -> Result<Engine, Failure> {
+pub fn start(options: Map<String, Value>) -> Result<Embedded, Failure> {
     crate::settle_in()?;
     environment::start_logging("warn", true);
     let mut arguments = vec!["twostroke".to_owned(), "serve".to_owned()];
@@ -82,7 +90,8 @@ pub fn start(options: Map<String, Value>) -> Result<Engine, Failure> {
     };
     // Nobody is told what other weights would bring.
     flags.json = true;
-    Ok(serve::start(&flags, false)?.engine)
+    let serve::Started { engine, kv_events, .. } = serve::start(&flags, false)?;
+    Ok(Embedded { engine, kv_events })
 }
 
 /// Stops an engine and waits for the end of its recording, if there is one.

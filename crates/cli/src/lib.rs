@@ -31,7 +31,7 @@ use clap::Parser;
 
 use crate::flags::{Cli, Command};
 
-pub use embedded::{ENGINE_OPTIONS, hint, shown_tokens, start, stop};
+pub use embedded::{ENGINE_OPTIONS, Embedded, hint, shown_tokens, start, stop};
 pub use environment::started_by;
 pub use failure::Failure;
 

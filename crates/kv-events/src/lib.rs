@@ -58,6 +58,8 @@ impl Publisher {
         let mut builder = Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).thread_name("kv-events").enable_all().build();
         let runtime = runtime.map_err(|error| failed(&settings.endpoint, &error))?;
+        // A socket begins its own tasks when it is made.
+        let inside = runtime.enter();
         let mut bound = Vec::new();
         let (mut publish, mut replay) = (PubSocket::new(), None);
         let endpoint = &settings.endpoint;
@@ -69,6 +71,7 @@ impl Publisher {
             bound.push(at.map_err(|error| failed(endpoint, &error))?.to_string());
             replay = Some(socket);
         }
+        drop(inside);
         Ok(Publisher { runtime, publish, replay, settings, bound })
     }
 

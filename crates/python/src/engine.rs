@@ -5,6 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use cli::Embedded;
 use engine::{Partner, Prompt, RawRequest, SealedAddress};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -25,6 +26,7 @@ pub(crate) struct Engine {
     pub(crate) inner: engine::Engine,
     /// Special tokens that are shown in answers of a chat: marks of thoughts and of calls.
     shown: Arc<[u32]>,
+    kv_events: Vec<String>,
 }
 
 #[pymethods]
@@ -33,9 +35,9 @@ impl Engine {
     #[new]
     fn new(py: Python<'_>, options: &str) -> PyResult<Engine> {
         let options = known(object(options)?)?;
-        let inner = start(py, options)?;
+        let Embedded { engine: inner, kv_events } = start(py, options)?;
         let shown = cli::shown_tokens(inner.model());
-        Ok(Engine { inner, shown })
+        Ok(Engine { inner, shown, kv_events })
     }
 
     /// The model's name.
@@ -73,6 +75,12 @@ impl Engine {
     #[getter]
     fn handoff(&self) -> Option<(String, u16, String)> {
         self.inner.sealed_address().map(|SealedAddress { host, port, seal }| (host, port, seal))
+    }
+
+    /// Where it tells KV events, and replays of them; empty if it does not.
+    #[getter]
+    fn kv_events(&self) -> Vec<String> {
+        self.kv_events.clone()
     }
 
     /// What it has to do now, and what its cache was good for.
@@ -128,14 +136,14 @@ impl Engine {
         Ok(tokenizer.decode(&tokens, skip_special_tokens))
     }
 
-    /// The newest step records, oldest first.
-    fn steps(&self) -> Vec<StepEntry> {
-        self.inner.records(usize::MAX).iter().map(|record| StepEntry::of(record)).collect()
+    /// The newest step records, oldest first, at most `most`.
+    fn steps(&self, most: usize) -> Vec<StepEntry> {
+        self.inner.records(most).iter().map(|record| StepEntry::of(record)).collect()
     }
 
     /// What each sequence had in them.
-    fn step_rows(&self) -> Vec<StepRowEntry> {
-        self.inner.records(usize::MAX).iter().flat_map(|record| StepRowEntry::of(record)).collect()
+    fn step_rows(&self, most: usize) -> Vec<StepRowEntry> {
+        self.inner.records(most).iter().flat_map(|record| StepRowEntry::of(record)).collect()
     }
 
     /// Ends every request, and the engine.
@@ -171,7 +179,7 @@ impl Engine {
 }
 
 /// Loads on a thread of its own, so that Ctrl-C need not wait for it: what was loading then goes on and is dropped.
-fn start(py: Python<'_>, options: Map<String, Value>) -> PyResult<engine::Engine> {
+fn start(py: Python<'_>, options: Map<String, Value>) -> PyResult<Embedded> {
     let (told, mut outcome) = sync_channel(1);
     let load = move || {
         // Nobody listens to an engine that nobody waited for.

@@ -1,6 +1,8 @@
 //! The step log as plain values, one row of a table each.
 
-use engine::Stats;
+use std::collections::BTreeMap;
+
+use engine::{Stats, Way};
 use engine::ledger::Nanos;
 use pyo3::prelude::*;
 use scheduler::{Blocked, RecordRow, StepRecord};
@@ -115,6 +117,14 @@ pub(crate) struct Load {
     /// Since the start: tokens of prompts, and of these those that were in the cache.
     prompt_tokens: u64,
     cached_tokens: u64,
+    /// Prompts for which other workers were asked, by how that went.
+    handoffs_taken: BTreeMap<&'static str, u64>,
+    /// Prompts that were read for others to their end.
+    handoffs_given: u64,
+    /// First tokens that two workers drew differently.
+    handoff_mismatches: u64,
+    /// Blocks that are kept for others now.
+    kept_blocks: u64,
 }
 
 impl Load {
@@ -127,6 +137,10 @@ impl Load {
             waiting_tokens: stats.waiting_tokens,
             prompt_tokens: stats.prompt_tokens,
             cached_tokens: stats.cached_tokens,
+            handoffs_taken: Way::ALL.iter().map(|way| way.name()).zip(stats.handoffs.taken).collect(),
+            handoffs_given: stats.handoffs.given[0],
+            handoff_mismatches: stats.handoffs.mismatches,
+            kept_blocks: stats.handoffs.kept_blocks,
         }
     }
 }

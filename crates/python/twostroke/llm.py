@@ -31,6 +31,10 @@ RETRY_MS = 20
 """Where the queue is full of others' requests, nobody tells when there is room."""
 
 
+REMEMBERED_STEPS = 4096
+"""Forward passes that the engine remembers."""
+
+
 TOGETHER_MS = 1
 """So long after the first output of a step its others are there too: to look at each by itself takes the engine's core."""
 
@@ -197,11 +201,11 @@ class LLM:
 
     def step_log(self) -> list[StepRecord]:
         """The last 4,096 forward passes, oldest first."""
-        return [StepRecord(**entry) for entry in self._engine.steps()]
+        return [StepRecord(**entry) for entry in self._engine.steps(REMEMBERED_STEPS)]
 
     def step_rows(self) -> list[StepRow]:
         """What each request had in them."""
-        return [StepRow(**entry) for entry in self._engine.step_rows()]
+        return [StepRow(**entry) for entry in self._engine.step_rows(REMEMBERED_STEPS)]
 
     def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
         if loop not in self._mailboxes:

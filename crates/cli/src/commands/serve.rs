@@ -57,7 +57,7 @@ pub(crate) struct Started {
     /// What a person should know about its weights.
     lines: Vec<String>,
     /// Where KV events are told.
-    kv_events: Vec<String>,
+    pub(crate) kv_events: Vec<String>,
 }
 
 /// Starts what is to serve. `is_shared`: several tenants will come.
