@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use engine::{Stats, Way};
 use engine::ledger::Nanos;
+use engine::{Stats, Way};
 use pyo3::prelude::*;
 use scheduler::{Blocked, RecordRow, StepRecord};
 

@@ -174,7 +174,7 @@ class Worker(LLMEngine):
         assert self.llm is not None
         told = self.options.get("kv_events_config")
         topic = json.loads(told).get("topic", "") if told else ""
-        endpoints = getattr(self.llm._engine, "kv_events", [])[:1]
+        endpoints = self.llm._engine.kv_events[:1]
         return [ZmqSource(endpoint=endpoint.replace("0.0.0.0", "127.0.0.1"), topic=topic) for endpoint in endpoints]
 
     def component_metrics_dp_ranks(self) -> list[int]:
