@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -50,15 +51,19 @@ def is_at_rest(load: Mapping[str, Any]) -> bool:
 
 
 def metrics(load: Mapping[str, Any], labels: Mapping[str, str]) -> str:
-    """Handoffs for Prometheus, under the names that they have on a server's `/metrics`."""
-    common = "".join(f',{name}="{value}"' for name, value in labels.items())
-    of_way = [("taken", result, count) for result, count in load["handoffs_taken"].items()]
-    of_way.append(("given", "whole", load["handoffs_given"]))
-    lines = ["# HELP twostroke_handoffs_total Prompts that were read for others and by others.",
-             "# TYPE twostroke_handoffs_total counter"]
-    lines += [f'twostroke_handoffs_total{{way="{way}",result="{result}"{common}}} {count}'
-              for way, result, count in of_way]
-    lines += ["# HELP twostroke_handoff_mismatches_total More than 0: a worker computes wrong.",
-              "# TYPE twostroke_handoff_mismatches_total counter",
-              f"twostroke_handoff_mismatches_total{{{common.lstrip(',')}}} {load['handoff_mismatches']}"]
+    """The page for Prometheus, under the names that a server's `/metrics` has."""
+    handoffs = [({"way": "taken", "result": result}, count) for result, count in load["handoffs_taken"].items()]
+    handoffs.append(({"way": "given", "result": "whole"}, load["handoffs_given"]))
+    lines = []
+    for name, kind, help, samples in (
+        ("kv_blocks_used", "gauge", "KV blocks held by requests.", [({}, load["used_blocks"])]),
+        ("prompt_tokens_total", "counter", "Prompt tokens of finished requests.", [({}, load["prompt_tokens"])]),
+        ("prompt_tokens_cached_total", "counter", "Those that the cache had.", [({}, load["cached_tokens"])]),
+        ("handoffs_total", "counter", "Prompts that were read for others and by others.", handoffs),
+        ("handoff_mismatches_total", "counter", "Above 0: somebody computes wrong.", [({}, load["handoff_mismatches"])]),
+    ):
+        lines += [f"# HELP twostroke_{name} {help}", f"# TYPE twostroke_{name} {kind}"]
+        for own, value in samples:
+            written = ",".join(f"{label}={json.dumps(text)}" for label, text in {**own, **labels}.items())
+            lines.append(f"twostroke_{name}{{{written}}} {value}")
     return "\n".join([*lines, ""])

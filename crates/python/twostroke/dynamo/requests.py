@@ -28,6 +28,9 @@ SAME_NAME = (
 )
 """Sampling options that are the same there and here."""
 
+STOP_TOKENS = ("stop_token_ids", "stop_token_ids_visible", "stop_token_ids_hidden")
+"""All of them end an answer. Which are shown is the frontend's."""
+
 SAYS_NOTHING: dict[str, Any] = {
     "n": 1,
     "best_of": 1,
@@ -59,7 +62,7 @@ def sampling_params(request: Mapping[str, Any]) -> SamplingParams:
         max_tokens=stop.pop("max_tokens", None),
         min_tokens=stop.pop("min_tokens", None),
         stop=stop.pop("stop", None),
-        stop_token_ids=[*(stop.pop("stop_token_ids", None) or []), *(stop.pop("stop_token_ids_hidden", None) or [])],
+        stop_token_ids=[token for name in STOP_TOKENS for token in stop.pop(name, None) or ()],
         ignore_eos=bool(stop.pop("ignore_eos", None)),
         logprobs=output.pop("logprobs", None),
         prompt_logprobs=output.pop("prompt_logprobs", None),

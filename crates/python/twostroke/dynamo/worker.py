@@ -117,7 +117,10 @@ class Worker(LLMEngine):
         """
         assert self.llm is not None, "requests come after the start"
         validated = await self._validated(request)
-        outputs = self.llm._outputs(validated, RequestOutputKind.DELTA)
+        # Of a prompt that was read the router takes the first chunk, whatever comes behind it.
+        is_read_here = self.mode is DisaggregationMode.PREFILL
+        kind = RequestOutputKind.FINAL_ONLY if is_read_here else RequestOutputKind.DELTA
+        outputs = self.llm._outputs(validated, kind)
         of_prompt = None
         async with aclosing(outputs):
             while True:
@@ -141,7 +144,7 @@ class Worker(LLMEngine):
                 of_prompt = output.prompt_logprobs or of_prompt
                 if output.finished and of_prompt is not None:
                     chunk["engine_data"] = {"prompt_logprobs": requests.prompt_logprobs(of_prompt)}
-                if output.finished and self.mode is DisaggregationMode.PREFILL:
+                if is_read_here:
                     host, port, seal = self.llm._engine.handoff or ("", 0, "")
                     chunk["disaggregated_params"] = {"host": host, "port": port, "seal": seal}
                 yield chunk
