@@ -108,13 +108,12 @@ class Worker(Program):
 
 
 def sample(url, name, **labels):
-    """A metric that has these labels; `None`: there is none."""
+    """The sum of a metric's samples with these labels; `None`: there is none."""
     page = urllib.request.urlopen(url, timeout=PATIENCE).read().decode()
-    for line in page.splitlines():
-        match = re.match(rf"{name}(?:\{{(.*)\}})? (\S+)$", line)
-        if match and all(f'{label}="{value}"' in (match[1] or "") for label, value in labels.items()):
-            return float(match[2])
-    return None
+    lines = re.findall(rf"^{name}(?:\{{(.*)\}})? (\S+)$", page, re.MULTILINE)
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    values = [float(value) for had, value in lines if all(one in had for one in wanted)]
+    return sum(values) if values else None
 
 
 class Cluster:

@@ -22,6 +22,8 @@ from twostroke import LLM, SamplingParams
 WORDS = "the fox and the owl went over the old bridge to the market where a lamp stood by the red door of the mill".split()
 AT_A_TIME = 8
 TOKENS = 24
+# Of answers that are long enough to be interrupted.
+LONG = 160
 # A prompt of fewer tokens is read where it is answered.
 LEAST_TOKENS = 256
 
@@ -29,12 +31,13 @@ LEAST_TOKENS = 256
 class Question:
     """A request by its number: chat or completion, stream or whole, greedy or by a seed; every fourth prompt is short."""
 
-    def __init__(self, number):
+    def __init__(self, number, tokens):
         rng = random.Random(number)
         self.number = number
         self.is_short = number % 4 == 3
         self.text = f"{number} " + " ".join(rng.choice(WORDS) for _ in range(20 if self.is_short else 420))
         self.is_chat, self.stream = number % 2 == 1, number % 3 == 1
+        self.tokens = tokens
         self.drawn = {"temperature": 0.8, "seed": number} if number % 5 < 2 else {"temperature": 0}
 
     @property
@@ -44,11 +47,11 @@ class Question:
     @property
     def body(self):
         said = {"messages": [{"role": "user", "content": self.text}]} if self.is_chat else {"prompt": self.text}
-        return {"max_tokens": TOKENS, "stream": self.stream, **self.drawn, **said}
+        return {"max_tokens": self.tokens, "ignore_eos": self.tokens == LONG, "stream": self.stream, **self.drawn, **said}
 
     def alone(self, llm):
         """What it is to be answered, and tokens of its prompt."""
-        params = SamplingParams(max_tokens=TOKENS, skip_special_tokens=False, **self.drawn)
+        params = SamplingParams(max_tokens=self.tokens, ignore_eos=self.tokens == LONG, **self.drawn)
         said = [{"role": "user", "content": self.text}]
         (output,) = llm.chat(said, params) if self.is_chat else llm.generate(self.text, params)
         answer = output.outputs[0]
@@ -73,9 +76,9 @@ class Suite:
             self.failed += 1
             print(f"FAILED  {function.__name__}: {error!r}\n{self.cluster.frontend.said()}", flush=True)
 
-    def ask(self, count, meanwhile=lambda: None):
+    def ask(self, count, tokens=TOKENS, meanwhile=lambda: None):
         """New questions, eight at a time; lost answers and wrong ones are errors. `meanwhile` begins when some are done."""
-        questions = [Question(self.next_number + at) for at in range(count)]
+        questions = [Question(self.next_number + at, tokens) for at in range(count)]
         self.next_number += count
         with ThreadPoolExecutor(2) as pool:
             alone = list(pool.map(lambda question: question.alone(self.llm), questions))
@@ -155,7 +158,7 @@ def killed(suite, of, mode):
         of[0].kill()
         del of[0]
 
-    suite.ask(suite.count, kill)
+    suite.ask(suite.count, LONG, kill)
     of += suite.cluster.workers(mode)
     assert suite.mismatches() == 0
     return (suite.cluster.metric("dynamo_frontend_model_migration_total") or 0) - before
@@ -179,7 +182,7 @@ def workers_are_drained(suite):
         for of in (suite.prefill, suite.decode):
             codes.append(of.pop(0).drain())
 
-    suite.ask(suite.count, drain)
+    suite.ask(suite.count, LONG, drain)
     assert codes == [0, 0], codes
     assert suite.mismatches() == 0
     return f"one of each was drained under load: {suite.count} answers, none lost, none differs"
