@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 import tempfile
@@ -321,6 +322,16 @@ def options_are_those_of_serve():
     outputs = [llm().generate(prompt, GREEDY)[0] for prompt in prompts]
     assert outputs[1].metrics.cached_tokens > 0
     assert tokens(outputs[:1]) == tokens(outputs[1:])
+
+
+@test
+def kv_events_are_told_at_a_free_port():
+    with LLM(kv_events_config={"enable_kv_cache_events": True, "endpoint": "tcp://127.0.0.1:0"}) as told:
+        (endpoint,) = told._engine.kv_events
+        host, port = endpoint.removeprefix("tcp://").rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as router:
+            assert router.recv(10)[:1] == b"\xff", "ZMTP begins so"
+    assert llm()._engine.kv_events == []
 
 
 @test

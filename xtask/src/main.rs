@@ -16,6 +16,7 @@
 //! soak [--minutes N]          a server under sixteen clients of every kind: what grows, what changes
 //! schema [--examples N]       the document of the API against the server, by Schemathesis
 //! agents                      Codex, Claude Code and opencode against the server
+//! dynamo                      NVIDIA Dynamo over workers of ours, some of which are killed and drained
 //! crosscheck [--rounds N]     how fast the server is by bench-serve, guidellm and aiperf: a table
 //! real [--peer DIR]           what narrow weights cost on real checkpoints, each gate held, ik_llama.cpp beside: a table
 //! random-model SHAPE DIR      random weights in a real model's shape, for speed measurements without a download
@@ -24,6 +25,7 @@
 mod chaos;
 mod checks;
 mod crosscheck;
+mod dynamo;
 mod hostile;
 mod oracle;
 mod planted;
@@ -71,6 +73,8 @@ const HELP: &str = "usage: cargo xtask <command>
                             fails if an answer is not what it says
   agents                    download Codex, Claude Code and opencode (1 GB on disk), ask each something: what they send has
                             to be understood, and the model is a random one
+  dynamo                    NVIDIA Dynamo's frontend and router over workers of ours, two that read prompts and two that
+                            answer: 800 requests while workers are killed, restarted and drained; downloads Dynamo and etcd
   crosscheck [--rounds N]   measure the server by bench-serve, guidellm and aiperf in turns (3 rounds), print a table
   real [--peer DIR]         download SmolLM2 and Gemma 3 270M, hold int8, int4, auto and int8 KV against their gates; with
                             DIR, where ik_llama.cpp was built, its quantizations beside; fails if a gate is missed
@@ -98,6 +102,7 @@ fn main() -> ExitCode {
         ["planted"] => planted::run(None),
         ["planted", bug] => planted::run(Some(bug)),
         ["agents"] => test::agents(),
+        ["dynamo"] => dynamo::run(),
         ["schema"] => test::schema(60),
         ["schema", "--examples", examples] => match examples.parse() {
             Ok(examples) => test::schema(examples),

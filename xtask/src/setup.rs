@@ -342,24 +342,42 @@ pub(crate) fn prometheus() -> Result<Prometheus, String> {
     if answers(&own.prometheus, &["--version"]) && answers(&own.promtool, &["--version"]) {
         return Ok(own);
     }
-    if !answers("apt-get", &["--version"]) {
-        return Err("please install prometheus, which has promtool, and try again".into());
+    debian("prometheus", &directory)?;
+    Ok(own)
+}
+
+/// etcd: the one installed, or Debian's, unpacked likewise.
+pub(crate) fn etcd() -> Result<PathBuf, String> {
+    if answers("etcd", &["--version"]) {
+        return Ok("etcd".into());
     }
-    fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let directory = target().join("tools/etcd");
+    let own = directory.join("usr/bin/etcd");
+    if !answers(&own, &["--version"]) {
+        debian("etcd-server", &directory)?;
+    }
+    Ok(own)
+}
+
+/// What a Debian package holds, in a directory of its own: nothing is installed, and no service starts.
+fn debian(package: &str, directory: &Path) -> Result<(), String> {
+    if !answers("apt-get", &["--version"]) {
+        return Err(format!("please install what Debian has as {package}, and try again"));
+    }
+    fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let download = || {
-        let mut download = command("apt-get", &["download", "-qq", "prometheus"]);
-        download.current_dir(&directory);
+        let mut download = command("apt-get", &["download", "-qq", package]);
+        download.current_dir(directory);
         show(&mut download)
     };
     if download().is_err() {
         show(&mut command("apt-get", &["update", "-qq"]))?;
         download()?;
     }
-    let files = fs::read_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let files = fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let mut packages = files.flatten().map(|entry| entry.path());
     let package = packages.find(|path| path.extension().is_some_and(|extension| extension == "deb"));
     let package = package.ok_or("apt-get downloaded no package")?;
-    show(command("dpkg", &["-x"]).arg(&package).arg(&directory))?;
-    fs::remove_file(&package).map_err(|error| format!("{}: {error}", package.display()))?;
-    Ok(own)
+    show(command("dpkg", &["-x"]).arg(&package).arg(directory))?;
+    fs::remove_file(&package).map_err(|error| format!("{}: {error}", package.display()))
 }

@@ -164,7 +164,9 @@ fn package() -> Result<Counts, String> {
     let bare = setup::bare_python(&python, &wheel)?;
     setup::install_wheel(&python, &wheel)?;
     let mut counts = Counts::default();
-    for (python, test) in [(&bare, "bare"), (&python, "llm"), (&python, "errors"), (&python, "command")] {
+    for (python, test) in
+        [(&bare, "bare"), (&python, "llm"), (&python, "errors"), (&python, "command"), (&python, "dynamo")]
+    {
         let test = root().join(format!("tests/python/test_{test}.py"));
         let mut tests = command(python, &["-B"]);
         tests.arg(test).env("TWOSTROKE_BINARY", binary()).env("XDG_CACHE_HOME", target().join("python-cache"));

@@ -14,7 +14,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast
 
 from twostroke import _twostroke
@@ -172,7 +172,7 @@ class LLM:
         async for output in self._outputs(request, params.output_kind):
             yield output
 
-    async def _outputs(self, request: _twostroke.Request, kind: RequestOutputKind) -> AsyncIterator[RequestOutput]:
+    async def _outputs(self, request: _twostroke.Request, kind: RequestOutputKind) -> AsyncGenerator[RequestOutput, None]:
         loop = asyncio.get_running_loop()
         mailbox = self._mailbox(loop)
         key = mailbox.open(loop)

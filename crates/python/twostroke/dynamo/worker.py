@@ -115,12 +115,13 @@ class Worker(LLMEngine):
         tokens to go. It goes on with the same bits, drawn or not: what is drawn depends on the seed and on the place in
         the text. But penalties and `min_tokens` count from here again, for nobody says where the prompt ended.
         """
-        assert self.llm is not None, "requests come after the start"
-        validated = await self._validated(request)
+        llm = self.llm
+        assert llm is not None, "requests come after the start"
+        validated = await self._validated(llm, request)
         # Of a prompt that was read the router takes the first chunk, whatever comes behind it.
         is_read_here = self.mode is DisaggregationMode.PREFILL
         kind = RequestOutputKind.FINAL_ONLY if is_read_here else RequestOutputKind.DELTA
-        outputs = self.llm._outputs(validated, kind)
+        outputs = llm._outputs(validated, kind)
         of_prompt = None
         async with aclosing(outputs):
             while True:
@@ -133,26 +134,24 @@ class Worker(LLMEngine):
                         raise
                     yield requests.cancelled(len(request["token_ids"]))
                     return
-                except GenerationError as error:
-                    raise Unknown(str(error)) from None
                 except RuntimeError as error:
-                    # The engine has been closed. Dynamo takes the request elsewhere.
-                    raise EngineShutdown(str(error)) from None
+                    # From an engine that has been closed Dynamo takes a request to another.
+                    is_over = self.llm is None or not isinstance(error, GenerationError)
+                    raise (EngineShutdown if is_over else Unknown)(str(error)) from None
                 finally:
-                    del self._waiting[context.id()]
+                    self._waiting.pop(context.id(), None)
                 chunk = requests.chunk(output, request)
                 of_prompt = output.prompt_logprobs or of_prompt
                 if output.finished and of_prompt is not None:
                     chunk["engine_data"] = {"prompt_logprobs": requests.prompt_logprobs(of_prompt)}
                 if is_read_here:
-                    host, port, seal = self.llm._engine.handoff or ("", 0, "")
+                    host, port, seal = llm._engine.handoff or ("", 0, "")
                     chunk["disaggregated_params"] = {"host": host, "port": port, "seal": seal}
                 yield chunk
                 if output.finished:
                     return
 
-    async def _validated(self, request: dict[str, Any]) -> _twostroke.Request:
-        assert self.llm is not None
+    async def _validated(self, llm: LLM, request: dict[str, Any]) -> _twostroke.Request:
         try:
             params = requests.sampling_params(request)
             partner: Any = None
@@ -162,9 +161,7 @@ class Worker(LLMEngine):
                 at = read["disaggregated_params"]
                 partner = (at["host"], at["port"], at["seal"])
             rule = None if params.structured_outputs is None else params.structured_outputs._rule()
-            return await asyncio.to_thread(
-                self.llm._engine.validate, request["token_ids"], params, rule, None, partner
-            )
+            return await asyncio.to_thread(llm._engine.validate, request["token_ids"], params, rule, None, partner)
         except (TypeError, ValueError) as error:
             raise InvalidArgument(str(error)) from None
 
@@ -211,7 +208,8 @@ class Worker(LLMEngine):
             await asyncio.sleep(REPORT_S)
 
     async def health_check_payload(self) -> dict[str, Any]:
-        return build_health_check_payload(bos_token_id=1)
+        payload: dict[str, Any] = build_health_check_payload(bos_token_id=1)
+        return payload
 
     async def is_quiescent(self) -> bool:
         return self.llm is None or load.is_at_rest(self.llm._engine.load())
@@ -221,7 +219,7 @@ class Worker(LLMEngine):
             self._reports.cancel()
         if self._passes is not None:
             self._passes.shutdown()
-        if self.llm is not None:
-            await asyncio.to_thread(self.llm.close)
-        self.llm = self._passes = self._reports = None
+        llm, self.llm, self._passes, self._reports = self.llm, None, None, None
+        if llm is not None:
+            await asyncio.to_thread(llm.close)
 
