@@ -4,7 +4,7 @@ use crate::setup;
 use crate::shell::{command, root, show};
 
 /// The programs of `tests/dynamo` that start a cluster of their own.
-const PROGRAMS: [&str; 1] = ["run.py"];
+const PROGRAMS: [&str; 2] = ["run.py", "planner.py"];
 
 /// Runs them, with the wheel of `crates/python` beside what `tests/dynamo/requirements.txt` lists.
 pub(crate) fn run() -> Result<(), String> {
