@@ -116,19 +116,57 @@ def sample(url, name, **labels):
     return sum(values) if values else None
 
 
+def post(url, path, body):
+    body = json.dumps({"model": NAME, **body}).encode()
+    request = urllib.request.Request(url + path, body, {"Content-Type": "application/json"})
+    try:
+        return urllib.request.urlopen(request, timeout=PATIENCE)
+    except urllib.error.HTTPError as error:
+        raise OSError(error.code, error.read().decode()) from None
+
+
+def answer(url, path, body):
+    """The text, why it ended, and the usage (of whole answers). An OSError: there is none."""
+    def text(choice):
+        return choice.get("text") or (choice.get("message") or choice.get("delta") or {}).get("content") or ""
+
+    with post(url, path, body) as come:
+        if not body.get("stream"):
+            whole = json.load(come)
+            (choice,) = whole["choices"]
+            return text(choice), choice["finish_reason"], whole["usage"]
+        pieces, reason, ended = [], None, False
+        for line in come:
+            line = line.decode().strip()
+            ended = ended or line == "data: [DONE]"
+            if line.startswith(("event: error", ": ")):
+                raise OSError(line)
+            if line.startswith("data: {"):
+                event = json.loads(line[6:])
+                if "choices" not in event:
+                    raise OSError(str(event))
+                for choice in event["choices"]:
+                    pieces.append(text(choice))
+                    reason = choice.get("finish_reason") or reason
+        if not ended:
+            raise OSError("the stream has no end")
+        return "".join(pieces), reason, None
+
+
 class Cluster:
     """etcd and a frontend; workers come and go."""
 
-    def __init__(self, etcd):
+    def __init__(self, etcd, **environment):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="twostroke-dynamo-"))
-        self.programs = []
+        self.etcd, self.programs = etcd, []
         client, peer, self.port = (free_port() for _ in range(3))
         own = f"http://127.0.0.1:{client}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("DYN_", "ETCD_"))}
         self.environment = {
             **kept, "DYN_DISCOVERY_BACKEND": "etcd", "ETCD_ENDPOINTS": own, "ETCD_LEASE_TTL": "5",
             "DYN_REQUEST_PLANE": "tcp", "DYN_EVENT_PLANE": "zmq", "DYN_EVENT_PLANE_HOST": "127.0.0.1",
-            "DYN_TCP_RPC_HOST": "127.0.0.1", "DYN_RUNTIME_NUM_WORKER_THREADS": "2", "HF_HUB_OFFLINE": "1"}
+            "DYN_TCP_RPC_HOST": "127.0.0.1", "DYN_RUNTIME_NUM_WORKER_THREADS": "2", "HF_HUB_OFFLINE": "1",
+            **environment}
         key = self.directory / "cluster.key"
         key.write_text("c2l4dGVlbiBieXRlcyBvciBtb3Jl\n")
         self.key, self.url = str(key), f"http://127.0.0.1:{self.port}"
@@ -161,39 +199,10 @@ class Cluster:
         return sample(f"{self.url}/metrics", name, **labels)
 
     def post(self, path, body):
-        body = json.dumps({"model": NAME, **body}).encode()
-        request = urllib.request.Request(self.url + path, body, {"Content-Type": "application/json"})
-        try:
-            return urllib.request.urlopen(request, timeout=PATIENCE)
-        except urllib.error.HTTPError as error:
-            raise OSError(error.code, error.read().decode()) from None
+        return post(self.url, path, body)
 
     def answer(self, path, body):
-        """The text, why it ended, and the usage (of whole answers). An OSError: there is none."""
-        def text(choice):
-            return choice.get("text") or (choice.get("message") or choice.get("delta") or {}).get("content") or ""
-
-        with self.post(path, body) as come:
-            if not body.get("stream"):
-                answer = json.load(come)
-                (choice,) = answer["choices"]
-                return text(choice), choice["finish_reason"], answer["usage"]
-            pieces, reason, ended = [], None, False
-            for line in come:
-                line = line.decode().strip()
-                ended = ended or line == "data: [DONE]"
-                if line.startswith(("event: error", ": ")):
-                    raise OSError(line)
-                if line.startswith("data: {"):
-                    event = json.loads(line[6:])
-                    if "choices" not in event:
-                        raise OSError(str(event))
-                    for choice in event["choices"]:
-                        pieces.append(text(choice))
-                        reason = choice.get("finish_reason") or reason
-            if not ended:
-                raise OSError("the stream has no end")
-            return "".join(pieces), reason, None
+        return answer(self.url, path, body)
 
     def close(self):
         for program in reversed(self.programs):

@@ -8,14 +8,19 @@ be lost.
 """
 
 import argparse
+import os
+import pathlib
 import random
+import re
 import shutil
+import signal
+import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from cluster import CACHE, MODEL, SMALL, Cluster, until
+from cluster import CACHE, MODEL, ROOT, SMALL, Cluster, answer, free_port, until
 
 from twostroke import LLM, SamplingParams
 
@@ -211,6 +216,72 @@ def what_is_not_done_is_refused_by_its_name(suite):
     return "what is not done is refused with 400 and its name"
 
 
+def without_one_that_reads_nobody_is_asked(suite):
+    """Dynamo's rule, and not ours; workers that come back are found."""
+    suite.prefill.pop(0).kill()
+    # Its lease ends.
+    until("it is missed", lambda: refusal(suite, {"prompt": "Once", "max_tokens": 2}) == 503)
+    suite.prefill += suite.cluster.workers("prefill")
+    suite.ask(AT_A_TIME * 2)
+    return "without a worker that reads Dynamo answers 503, and goes on when there is one"
+
+
+def refusal(suite, body):
+    """The status of a request that is refused; `None`: it was answered."""
+    try:
+        suite.cluster.answer("/v1/completions", body)
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def workers_of_both_phases(suite):
+    """Two of them in a cluster of their own, which Dynamo probes when they are idle; one is killed."""
+    both = Suite(Cluster(suite.cluster.etcd, DYN_HEALTH_CHECK_ENABLED="true", DYN_CANARY_WAIT_TIME="1"), suite.llm, suite.count)
+    both.next_number = suite.next_number
+    try:
+        both.decode = both.cluster.workers("agg", "agg")
+        probed = [worker.metric("twostroke_prompt_tokens_total") for worker in both.decode]
+        until("both are probed", lambda: all(
+            worker.metric("twostroke_prompt_tokens_total") > before for worker, before in zip(both.decode, probed)))
+        both.ask(both.count, LONG, both.decode[0].kill)
+    finally:
+        both.cluster.close()
+    suite.asked += both.asked
+    shutil.rmtree(both.cluster.directory)
+    return f"two of both phases, one of them killed: {both.count} answers, none lost, none differs"
+
+
+def the_guides_commands_start_a_cluster(suite):
+    page = (ROOT / "docs/guide/dynamo.md").read_text()
+    (commands,) = re.findall(r"^```sh dynamo\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    port, peers = free_port(), f"http://127.0.0.1:{free_port()}"
+    commands = commands.replace("2379", str(free_port())).replace("8000", str(port))
+    directory = suite.cluster.directory / "guide"
+    directory.mkdir()
+    (directory / "models").symlink_to(ROOT / "models")
+    programs = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{pathlib.Path(suite.cluster.etcd).resolve().parent}"
+    environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "ETCD_LISTEN_PEER_URLS": peers,
+                   "ETCD_INITIAL_ADVERTISE_PEER_URLS": peers, "ETCD_INITIAL_CLUSTER": f"default={peers}"}
+    with (directory / "log").open("w") as log:
+        started = subprocess.Popen(["bash", "-euo", "pipefail", "-c", commands], cwd=directory, env=environment,
+                                   stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+    question = Question(0, TOKENS)
+    try:
+        def answered():
+            try:
+                return answer(f"http://127.0.0.1:{port}", question.path, question.body)
+            except OSError:
+                return None
+        text, _, _ = until("the guide's cluster answers", answered)
+        with LLM(MODEL) as plain:
+            assert text == question.alone(plain)[0], text
+    finally:
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+    return "the guide's commands start a cluster, and it answers"
+
+
 TESTS = (
     answers_are_those_of_the_engine_alone,
     prompts_go_where_their_beginning_is,
@@ -219,6 +290,9 @@ TESTS = (
     a_prefill_worker_is_killed,
     a_decode_worker_is_killed,
     workers_are_drained,
+    without_one_that_reads_nobody_is_asked,
+    workers_of_both_phases,
+    the_guides_commands_start_a_cluster,
 )
 
 

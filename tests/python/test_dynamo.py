@@ -2,9 +2,11 @@
 
 import re
 import sys
+import tempfile
+from pathlib import Path
 
 from package import ONCE, llm, python, raises, run_with, test
-from twostroke import RequestOutputKind, SamplingParams
+from twostroke import LLM, RequestOutputKind, SamplingParams
 from twostroke.dynamo import load, requests
 
 # As Dynamo's frontend sends it: everything that it knows, and nothing is asked for.
@@ -88,6 +90,26 @@ def what_cannot_be_done_is_refused_by_its_name():
         raises(ValueError, lambda: requests.sampling_params(asked(**fields)), name)
     for same in (dict(n=1), dict(best_of=1), dict(use_beam_search=False), dict(length_penalty=1.0)):
         assert requests.sampling_params(asked(**same)) == requests.sampling_params(NOTHING)
+
+
+@test
+def whoever_has_read_a_prompt_is_named_in_the_request():
+    read = {"host": "10.0.0.1", "port": 9000, "seal": "ab"}
+    assert requests.who_has_read(NOTHING) is None
+    assert requests.who_has_read(asked(prefill_result={"disaggregated_params": read})) == ("10.0.0.1", 9000, "ab")
+    for other in (None, {}, {**read, "port": "9000"}, {"sample_handle": "x"}):
+        result = {"disaggregated_params": other}
+        raises(ValueError, lambda: requests.who_has_read(asked(prefill_result=result)), "prefill_result")
+
+
+@test
+def whoever_has_no_key_is_not_asked():
+    with tempfile.TemporaryDirectory() as directory:
+        key = Path(directory) / "cluster.key"
+        key.write_text("c2l4dGVlbiBieXRlcyBvciBtb3Jl\n")
+        with LLM(role="decode", cluster_key=key) as decode:
+            forged = ("127.0.0.1", 9, "ab" * 32)
+            raises(ValueError, lambda: decode._engine.validate([5], SamplingParams(), None, None, forged), "cluster key")
 
 
 @test

@@ -78,6 +78,17 @@ def sampling_params(request: Mapping[str, Any]) -> SamplingParams:
     return params
 
 
+def who_has_read(request: Mapping[str, Any]) -> tuple[str, int, str] | None:
+    """Where the prompt was read, if another worker has: host, port, seal."""
+    result = request.get("prefill_result")
+    if result is None:
+        return None
+    match result.get("disaggregated_params"):
+        case {"host": str(host), "port": int(port), "seal": str(seal)}:
+            return host, port, seal
+    raise ValueError("prefill_result: its prompt was read by a worker of another kind")
+
+
 def of_prompt_alone(params: SamplingParams) -> SamplingParams:
     """The same for a worker that reads the prompt: one token, which nobody is told."""
     return replace(params, max_tokens=1, min_tokens=None, logprobs=None, prompt_logprobs=None)

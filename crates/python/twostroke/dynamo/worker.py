@@ -145,7 +145,8 @@ class Worker(LLMEngine):
                 if output.finished and of_prompt is not None:
                     chunk["engine_data"] = {"prompt_logprobs": requests.prompt_logprobs(of_prompt)}
                 if is_read_here:
-                    host, port, seal = llm._engine.handoff or ("", 0, "")
+                    assert llm._engine.handoff is not None, "it listens from its start"
+                    host, port, seal = llm._engine.handoff
                     chunk["disaggregated_params"] = {"host": host, "port": port, "seal": seal}
                 yield chunk
                 if output.finished:
@@ -157,9 +158,8 @@ class Worker(LLMEngine):
             partner: Any = None
             if self.mode is DisaggregationMode.PREFILL:
                 params, partner = requests.of_prompt_alone(params), "decode"
-            elif read := request.get("prefill_result"):
-                at = read["disaggregated_params"]
-                partner = (at["host"], at["port"], at["seal"])
+            else:
+                partner = requests.who_has_read(request)
             rule = None if params.structured_outputs is None else params.structured_outputs._rule()
             return await asyncio.to_thread(llm._engine.validate, request["token_ids"], params, rule, None, partner)
         except (TypeError, ValueError) as error:
