@@ -52,7 +52,7 @@ class Deployer:
         self.cluster = cluster
         self.workers = {"prefill": [], "decode": []}
         self.most = {"prefill": 1, "decode": 1}
-        self.codes = []
+        self.codes, self.is_busy = [], False
         for mode in self.workers:
             self.scale(mode, 1)
         threading.Thread(target=lambda: asyncio.run(self.obey()), daemon=True).start()
@@ -79,12 +79,15 @@ class Deployer:
             await client.wait()
             # The two counts are written one after the other.
             await asyncio.sleep(1)
+            self.is_busy = True
             decision = await client.get()
-            print(f"        decision: {decision.num_prefill_workers} prefill, {decision.num_decode_workers} decode", flush=True)
-            for mode, count in (("prefill", decision.num_prefill_workers), ("decode", decision.num_decode_workers)):
+            wanted = {"prefill": decision.num_prefill_workers, "decode": decision.num_decode_workers}
+            print(f"        decision: {wanted}", flush=True)
+            for mode, count in wanted.items():
                 if count > 0:
                     await asyncio.to_thread(self.scale, mode, count)
             await client.complete(decision)
+            self.is_busy = False
 
 
 class Load:
@@ -124,7 +127,7 @@ def follows(cluster, deployer, mode, words, tokens):
     load = Load(cluster, words, tokens)
     until(f"a second {mode} worker", lambda: deployer.count(mode) >= 2)
     done = load.end()
-    until(f"one {mode} worker again", lambda: deployer.count(mode) == 1)
+    until(f"one {mode} worker again", lambda: deployer.count(mode) == 1 and not deployer.is_busy)
     return f"{mode}: 1 to {deployer.most[mode]} workers under load and back to 1; {done} answers, none lost"
 
 
@@ -136,7 +139,8 @@ def main():
     try:
         deployer = Deployer(cluster)
         cluster.await_model()
-        planner = Program(cluster, "planner", [sys.executable, "-m", "dynamo.planner", "--config", json.dumps(SETTINGS)])
+        command = [sys.executable, "-m", "dynamo.planner", "--config", json.dumps(SETTINGS)]
+        planner = Program(cluster, "planner", command)
         for mode, words, tokens in (("decode", 20, 800), ("prefill", 1400, 1)):
             try:
                 print(f"ok      {follows(cluster, deployer, mode, words, tokens)}", flush=True)

@@ -3,8 +3,8 @@
     cargo xtask dynamo
     python tests/dynamo/run.py ETCD [--requests 200]
 
-Every answer must be that of `LLM` by itself, also while workers of both kinds are killed, restarted and drained; none may
-be lost.
+Every answer must be that of `LLM` by itself, also while workers of both kinds are killed, restarted and drained; none
+may be lost.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from cluster import CACHE, MODEL, ROOT, SMALL, Cluster, answer, free_port, until
 
 from twostroke import LLM, SamplingParams
 
-WORDS = "the fox and the owl went over the old bridge to the market where a lamp stood by the red door of the mill".split()
+WORDS = "the fox and the owl went over the old bridge to the market where a lamp stood by the red door".split()
 AT_A_TIME = 8
 TOKENS = 24
 # Of answers that are long enough to be interrupted.
@@ -34,7 +34,7 @@ LEAST_TOKENS = 256
 
 
 class Question:
-    """A request by its number: chat or completion, stream or whole, greedy or by a seed; every fourth prompt is short."""
+    """A request by its number: chat or completion, stream or whole, greedy or by a seed; some prompts are short."""
 
     def __init__(self, number, tokens):
         rng = random.Random(number)
@@ -52,7 +52,8 @@ class Question:
     @property
     def body(self):
         said = {"messages": [{"role": "user", "content": self.text}]} if self.is_chat else {"prompt": self.text}
-        return {"max_tokens": self.tokens, "ignore_eos": self.tokens == LONG, "stream": self.stream, **self.drawn, **said}
+        end = {"max_tokens": self.tokens, "ignore_eos": self.tokens == LONG}
+        return {"stream": self.stream, **end, **self.drawn, **said}
 
     def alone(self, llm):
         """What it is to be answered, and tokens of its prompt."""
@@ -82,7 +83,7 @@ class Suite:
             print(f"FAILED  {function.__name__}: {error!r}\n{self.cluster.frontend.said()}", flush=True)
 
     def ask(self, count, tokens=TOKENS, meanwhile=lambda: None):
-        """New questions, eight at a time; lost answers and wrong ones are errors. `meanwhile` begins when some are done."""
+        """New questions, eight at a time; lost answers and wrong ones are errors. Some are done before `meanwhile`."""
         questions = [Question(self.next_number + at, tokens) for at in range(count)]
         self.next_number += count
         with ThreadPoolExecutor(2) as pool:
@@ -149,8 +150,8 @@ def prompts_go_where_their_beginning_is(suite):
             # The router hears of blocks a moment after they are there.
             time.sleep(1)
     share = 1 - (computed() - before) / read
-    # A turn repeats between three quarters and five sixths of its prompt; by turns between two workers half of that would
-    # be found, and a little more from the third turn on.
+    # A turn repeats between three quarters and five sixths of its prompt; by turns between two workers half of that
+    # would be found, and a little more from the third turn on.
     assert share > 0.7, f"{share:.2f} of the tokens were in the cache"
     return f"by KV events {share:.0%} of later turns' tokens were where they were sent"
 
@@ -205,8 +206,8 @@ def who_leaves_is_forgotten(suite):
 
 
 def what_is_not_done_is_refused_by_its_name(suite):
-    for field, name in (({"n": 2, "temperature": 1.0}, "n:"), ({"best_of": 3}, "best_of"), ({"cache_salt": "x"}, "cache_salt"),
-                        ({"guided_regex": "("}, "regex")):
+    for field, name in (({"n": 2, "temperature": 1.0}, "n:"), ({"best_of": 3}, "best_of"),
+                        ({"cache_salt": "x"}, "cache_salt"), ({"guided_regex": "("}, "regex")):
         try:
             suite.cluster.answer("/v1/completions", {"prompt": "Once", "max_tokens": 2, **field})
         except OSError as error:
@@ -237,7 +238,8 @@ def refusal(suite, body):
 
 def workers_of_both_phases(suite):
     """Two of them in a cluster of their own, which Dynamo probes when they are idle; one is killed."""
-    both = Suite(Cluster(suite.cluster.etcd, DYN_HEALTH_CHECK_ENABLED="true", DYN_CANARY_WAIT_TIME="1"), suite.llm, suite.count)
+    cluster = Cluster(suite.cluster.etcd, DYN_HEALTH_CHECK_ENABLED="true", DYN_CANARY_WAIT_TIME="1")
+    both = Suite(cluster, suite.llm, suite.count)
     both.next_number = suite.next_number
     try:
         both.decode = both.cluster.workers("agg", "agg")

@@ -29,7 +29,8 @@ NOTHING = {
 
 def asked(**fields):
     """`NOTHING` with fields in whichever group has them."""
-    groups = {name: dict(NOTHING[name]) for name in ("stop_conditions", "sampling_options", "output_options", "routing")}
+    names = ("stop_conditions", "sampling_options", "output_options", "routing")
+    groups = {name: dict(NOTHING[name]) for name in names}
     top = {}
     for name, value in fields.items():
         group = next((group for group in groups.values() if name in group), None)
@@ -60,7 +61,8 @@ def what_is_said_is_asked_for():
         temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, presence_penalty=0.1, frequency_penalty=0.2,
         repetition_penalty=1.1, seed=-3, include_stop_str_in_output=True, max_tokens=9, min_tokens=2, stop=["fox"],
         stop_token_ids=[5, 6, 2044], ignore_eos=True, logprobs=2, prompt_logprobs=1, skip_special_tokens=True)
-    forms = [{"json": {"type": "object"}}, {"regex": "[0-9]+"}, {"choice": ["fox", "owl"]}, {"grammar": 'root ::= "a"'}]
+    schema, grammar = {"type": "object"}, 'root ::= "a"'
+    forms = [{"json": schema}, {"regex": "[0-9]+"}, {"choice": ["fox", "owl"]}, {"grammar": grammar}]
     for form in forms:
         every = {"json": None, "regex": None, "choice": None, "grammar": None, "backend": None, **form}
         params = requests.sampling_params(asked(guided_decoding=every))
@@ -108,8 +110,8 @@ def whoever_has_no_key_is_not_asked():
         key = Path(directory) / "cluster.key"
         key.write_text("c2l4dGVlbiBieXRlcyBvciBtb3Jl\n")
         with LLM(role="decode", cluster_key=key) as decode:
-            forged = ("127.0.0.1", 9, "ab" * 32)
-            raises(ValueError, lambda: decode._engine.validate([5], SamplingParams(), None, None, forged), "cluster key")
+            forged, params = ("127.0.0.1", 9, "ab" * 32), SamplingParams()
+            raises(ValueError, lambda: decode._engine.validate([5], params, None, None, forged), "cluster key")
 
 
 @test

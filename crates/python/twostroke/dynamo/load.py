@@ -60,7 +60,7 @@ def metrics(load: Mapping[str, Any], labels: Mapping[str, str]) -> str:
         ("prompt_tokens_total", "counter", "Prompt tokens of finished requests.", [({}, load["prompt_tokens"])]),
         ("prompt_tokens_cached_total", "counter", "Those that the cache had.", [({}, load["cached_tokens"])]),
         ("handoffs_total", "counter", "Prompts that were read for others and by others.", handoffs),
-        ("handoff_mismatches_total", "counter", "Above 0: somebody computes wrong.", [({}, load["handoff_mismatches"])]),
+        ("handoff_mismatches_total", "counter", "Above 0: one computes wrong.", [({}, load["handoff_mismatches"])]),
     ):
         lines += [f"# HELP twostroke_{name} {help}", f"# TYPE twostroke_{name} {kind}"]
         for own, value in samples:

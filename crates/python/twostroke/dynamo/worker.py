@@ -64,17 +64,8 @@ class Worker(LLMEngine):
 
     @classmethod
     async def from_args(cls, argv: list[str] | None = None) -> tuple[Worker, WorkerConfig]:
-        parser = argparse.ArgumentParser("python -m twostroke.dynamo", allow_abbrev=False)
-        modes = [mode.value for mode in ROLES]
-        ours = parser.add_argument_group("twostroke")
-        ours.add_argument("--model", required=True, help="a directory or a hub id, for Dynamo's frontend too")
-        ours.add_argument("--served-model-name", help="its name for clients; without one that of --model")
-        ours.add_argument("--disaggregation-mode", choices=modes, default="agg", help="both phases, or which of them")
         names = [name for name in _twostroke.engine_options() if name not in ELSEWHERE]
-        for name in names:
-            flag = "--" + name.replace("_", "-")
-            ours.add_argument(flag, nargs="?", const=True, action="append", help="as of twostroke serve")
-        DynamoRuntimeArgGroup().add_arguments(parser)
+        parser = _parser(names)
         config = DynamoRuntimeConfig.from_cli_args(parser.parse_args(argv))
         config.validate()
         given = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
@@ -223,3 +214,18 @@ class Worker(LLMEngine):
         if llm is not None:
             await asyncio.to_thread(llm.close)
 
+
+def _parser(names: list[str]) -> argparse.ArgumentParser:
+    """The worker's own flags, the engine's options as flags, and those of Dynamo's runtime."""
+    parser = argparse.ArgumentParser("python -m twostroke.dynamo", allow_abbrev=False)
+    modes = [mode.value for mode in ROLES]
+    ours = parser.add_argument_group("twostroke")
+    ours.add_argument("--model", required=True, help="a directory or a hub id, for Dynamo's frontend too")
+    ours.add_argument("--served-model-name", help="its name for clients; without one that of --model")
+    ours.add_argument("--disaggregation-mode", choices=modes, default="agg", help="both phases, or which of them")
+    for name in names:
+        flag = "--" + name.replace("_", "-")
+        # One that is there without a value is true, and of those that are lists each gives one.
+        ours.add_argument(flag, nargs="?", const=True, action="append", help="as of twostroke serve")
+    DynamoRuntimeArgGroup().add_arguments(parser)
+    return parser
