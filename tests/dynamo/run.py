@@ -303,7 +303,8 @@ def main():
     parser.add_argument("etcd")
     parser.add_argument("--requests", type=int, default=200, help="of each load; there are four")
     args = parser.parse_args()
-    cluster = Cluster(args.etcd)
+    # Without a pause between SIGTERM and the end of the engine, answers are there that it has to wait for.
+    cluster = Cluster(args.etcd, DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS="0")
     with LLM(MODEL, kv_cache_memory_bytes=CACHE, **SMALL) as llm:
         suite = Suite(cluster, llm, args.requests)
         try:

@@ -32,6 +32,9 @@ REPORT_S = 0.25
 EVENTS = {"enable_kv_cache_events": True, "endpoint": "tcp://127.0.0.1:0"}
 """Dynamo subscribes in this process, and tells others."""
 
+LOOK_S = 0.05
+"""How often it is looked whether the last answer has ended."""
+
 ROLES = {
     DisaggregationMode.AGGREGATED: "both",
     DisaggregationMode.PREFILL: "prefill",
@@ -61,6 +64,7 @@ class Worker(LLMEngine):
         self._passes: FpmDirectPublisher | None = None
         self._reports: asyncio.Task[None] | None = None
         self._waiting: dict[str, asyncio.Task[Any] | None] = {}
+        self._under_way = 0
 
     @classmethod
     async def from_args(cls, argv: list[str] | None = None) -> tuple[Worker, WorkerConfig]:
@@ -107,7 +111,17 @@ class Worker(LLMEngine):
         the text. But penalties and `min_tokens` count from here again, for nobody says where the prompt ended.
         """
         llm = self.llm
-        assert llm is not None, "requests come after the start"
+        if llm is None:
+            raise EngineShutdown("this worker ends")
+        self._under_way += 1
+        try:
+            async with aclosing(self._answered(llm, request, context)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        finally:
+            self._under_way -= 1
+
+    async def _answered(self, llm: LLM, request: dict[str, Any], context: Any) -> AsyncGenerator[dict[str, Any], None]:
         validated = await self._validated(llm, request)
         # Of a prompt that was read the router takes the first chunk, whatever comes behind it.
         is_read_here = self.mode is DisaggregationMode.PREFILL
@@ -206,6 +220,9 @@ class Worker(LLMEngine):
         return self.llm is None or load.is_at_rest(self.llm._engine.load())
 
     async def cleanup(self) -> None:
+        # Dynamo asks for this while answers still run. They end first, or Dynamo's patience does and it moves them.
+        while self._under_way:
+            await asyncio.sleep(LOOK_S)
         if self._reports is not None:
             self._reports.cancel()
         if self._passes is not None:
