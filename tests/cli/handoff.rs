@@ -104,7 +104,12 @@ fn a_router_says_who_has_read_the_prompt() {
     let wanted = json!({"do_remote_decode": true, "do_remote_prefill": false, "remote_engine_id": null,
         "remote_block_ids": null, "remote_host": null, "remote_port": null});
     let is_read = |number: usize| {
-        let asked = routed(number, &json!({"max_tokens": 1, "stream": false, "kv_transfer_params": wanted}));
+        // vllm-router writes the rest into every request.
+        let asked = routed(
+            number,
+            &json!({"max_tokens": 1, "min_tokens": 1, "stream": false, "echo": false, "no_stop_trim": false,
+                "return_hidden_states": false, "kv_transfer_params": wanted}),
+        );
         let (status, body) = prefill.request("POST", "/v1/completions", &[], &asked);
         assert_eq!(status, 200, "{body}");
         let body: Value = serde_json::from_str(&body).expect("an object");

@@ -16,6 +16,7 @@
 //! soak [--minutes N]          a server under sixteen clients of every kind: what grows, what changes
 //! schema [--examples N]       the document of the API against the server, by Schemathesis
 //! agents                      Codex, Claude Code and opencode against the server
+//! routers                     vllm-router over workers of ours, some of which are killed
 //! dynamo                      NVIDIA Dynamo over workers of ours, some of which are killed and drained
 //! crosscheck [--rounds N]     how fast the server is by bench-serve, guidellm and aiperf: a table
 //! real [--peer DIR]           what narrow weights cost on real checkpoints, each gate held, ik_llama.cpp beside: a table
@@ -32,6 +33,7 @@ mod planted;
 mod prometheus;
 mod random_model;
 mod real;
+mod routers;
 mod setup;
 mod shell;
 mod test;
@@ -73,6 +75,8 @@ const HELP: &str = "usage: cargo xtask <command>
                             fails if an answer is not what it says
   agents                    download Codex, Claude Code and opencode (1 GB on disk), ask each something: what they send has
                             to be understood, and the model is a random one
+  routers                   vllm-router over workers of ours: two that read prompts and two that answer, some of which
+                            are killed; and two that it finds prefixes in
   dynamo                    NVIDIA Dynamo's frontend and router over workers of ours, two that read prompts and two that
                             answer: 800 requests while workers are killed, restarted and drained; downloads Dynamo and etcd
   crosscheck [--rounds N]   measure the server by bench-serve, guidellm and aiperf in turns (3 rounds), print a table
@@ -103,6 +107,7 @@ fn main() -> ExitCode {
         ["planted", bug] => planted::run(Some(bug)),
         ["agents"] => test::agents(),
         ["dynamo"] => dynamo::run(),
+        ["routers"] => routers::run(),
         ["schema"] => test::schema(60),
         ["schema", "--examples", examples] => match examples.parse() {
             Ok(examples) => test::schema(examples),

@@ -12,7 +12,7 @@
 //! a network that is trusted.
 
 mod batch;
-mod settings;
+mod endpoints;
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
@@ -23,7 +23,7 @@ use scheduler::CacheEvent;
 use tokio::runtime::{Builder, Runtime};
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
-pub use settings::{Settings, SettingsError};
+pub use endpoints::{Endpoints, EndpointsError};
 
 /// What a worker tells is kept for those who come later, as far as this goes.
 const MOST_REPLAY_BYTES: usize = 64 << 20;
@@ -35,7 +35,7 @@ pub struct Publisher {
     runtime: Runtime,
     publish: PubSocket,
     replay: Option<RouterSocket>,
-    settings: Settings,
+    endpoints: Endpoints,
     /// Where they are, with the ports that were free.
     bound: Vec<String>,
 }
@@ -50,29 +50,29 @@ pub struct BindError {
 
 impl Publisher {
     /// Binds the sockets. Errors name the endpoint.
-    pub fn bind(settings: Settings) -> Result<Publisher, BindError> {
+    pub fn bind(endpoints: Endpoints) -> Result<Publisher, BindError> {
         let failed = |endpoint: &str, problem: &dyn std::fmt::Display| BindError {
             endpoint: endpoint.to_owned(),
             problem: problem.to_string(),
         };
         let mut builder = Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).thread_name("kv-events").enable_all().build();
-        let runtime = runtime.map_err(|error| failed(&settings.endpoint, &error))?;
+        let runtime = runtime.map_err(|error| failed(&endpoints.endpoint, &error))?;
         // A socket begins its own tasks when it is made.
         let inside = runtime.enter();
         let mut bound = Vec::new();
         let (mut publish, mut replay) = (PubSocket::new(), None);
-        let endpoint = &settings.endpoint;
+        let endpoint = &endpoints.endpoint;
         let at = runtime.block_on(publish.bind(&everywhere(endpoint)));
         bound.push(at.map_err(|error| failed(endpoint, &error))?.to_string());
-        if let Some(endpoint) = &settings.replay_endpoint {
+        if let Some(endpoint) = &endpoints.replay_endpoint {
             let mut socket = RouterSocket::new();
             let at = runtime.block_on(socket.bind(&everywhere(endpoint)));
             bound.push(at.map_err(|error| failed(endpoint, &error))?.to_string());
             replay = Some(socket);
         }
         drop(inside);
-        Ok(Publisher { runtime, publish, replay, settings, bound })
+        Ok(Publisher { runtime, publish, replay, endpoints, bound })
     }
 
     /// Where they are: of events, then of replays.
@@ -82,8 +82,8 @@ impl Publisher {
 
     /// Tells what comes, on a thread of its own, until whoever sends it is gone.
     pub fn tell(self, events: Receiver<Vec<CacheEvent>>) -> std::io::Result<()> {
-        let Publisher { runtime, mut publish, replay, settings, .. } = self;
-        let told = Arc::new(Told { most: settings.buffer_steps, batches: Mutex::default() });
+        let Publisher { runtime, mut publish, replay, endpoints, .. } = self;
+        let told = Arc::new(Told { most: endpoints.buffer_steps, batches: Mutex::default() });
         if let Some(socket) = replay {
             runtime.spawn(serve_replays(socket, told.clone()));
         }
@@ -91,7 +91,7 @@ impl Publisher {
             for (number, events) in (0_u64..).zip(events) {
                 let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
                 let payload = batch::encode(&events, seconds);
-                let mut message = ZmqMessage::from(settings.topic.clone());
+                let mut message = ZmqMessage::from(endpoints.topic.clone());
                 message.push_back(number.to_be_bytes().to_vec().into());
                 message.push_back(payload.clone().into());
                 told.keep(number, payload);

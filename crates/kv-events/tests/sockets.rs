@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::channel;
 
-use kv_events::{Publisher, Settings};
+use kv_events::{Endpoints, Publisher};
 use scheduler::{BlockHash, CacheEvent};
 use tokio::runtime::Runtime;
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
@@ -39,7 +39,7 @@ fn removed(numbers: &[u8]) -> Removed {
 }
 
 fn published(buffer_steps: usize) -> (Publisher, [String; 2]) {
-    let publisher = Publisher::bind(Settings {
+    let publisher = Publisher::bind(Endpoints {
         endpoint: "tcp://127.0.0.1:0".into(),
         replay_endpoint: Some("tcp://127.0.0.1:0".into()),
         topic: "kv@me".into(),
@@ -142,7 +142,8 @@ fn as_many_batches_are_kept_as_was_said() {
 #[test]
 fn a_port_that_is_taken_is_named() {
     let (_publisher, [events, _]) = published(1);
-    let settings = Settings { endpoint: events.clone(), replay_endpoint: None, topic: String::new(), buffer_steps: 1 };
-    let error = Publisher::bind(settings).err().expect("it is taken").to_string();
+    let endpoints =
+        Endpoints { endpoint: events.clone(), replay_endpoint: None, topic: String::new(), buffer_steps: 1 };
+    let error = Publisher::bind(endpoints).err().expect("it is taken").to_string();
     assert!(error.contains(&events), "{error}");
 }

@@ -268,8 +268,8 @@ pub(crate) struct ServeFlags {
 
 /// Where KV events go, if they are wanted.
 #[derive(Clone, Debug)]
-pub(crate) struct KvEvents(pub(crate) Option<kv_events::Settings>);
+pub(crate) struct KvEvents(pub(crate) Option<kv_events::Endpoints>);
 
 fn kv_events(text: &str) -> Result<KvEvents, String> {
-    kv_events::Settings::parse(text).map(KvEvents).map_err(|error| error.to_string())
+    kv_events::Endpoints::parse(text).map(KvEvents).map_err(|error| error.to_string())
 }

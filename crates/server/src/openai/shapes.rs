@@ -193,6 +193,9 @@ static STRUCTURED_OUTPUTS: Shape = Shape {
 
 /// What OpenAI and vLLM have and this server has not.
 static ABSENT: &[Field] = &[
+    // vllm-router writes these into every request.
+    only("no_stop_trim", Is(false), "what ends an answer is part of it with 'include_stop_str_in_output'"),
+    only("return_hidden_states", Is(false), "hidden states are not given out"),
     only("spaces_between_special_tokens", Is(true), "special tokens are always set apart as the tokenizer does it"),
     only("add_special_tokens", Is(true), "the tokenizer's own prefix is always added to a text prompt"),
     missing("logits_processors", "logits processors are not supported"),
@@ -217,6 +220,8 @@ static CHAT_OWN: &[Field] = &[
     field("echo", Boolean, "an assistant's last message before its continuation"),
     only("functions", NOTHING, "functions are the API before tools: use 'tools' and 'tool_choice'"),
     only("function_call", Constant::Text("none"), "functions are the API before tools: use 'tools' and 'tool_choice'"),
+    only("separate_reasoning", Is(true), "thoughts are told apart: 'include_reasoning' says whether they are shown"),
+    only("stream_reasoning", Is(true), "thoughts are streamed like the rest"),
     only("modalities", Texts(&["text"]), "this server answers in text only"),
     only("store", Is(false), "answers are not stored"),
     missing("audio", "this server answers in text only"),

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 /// Where events go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct Endpoints {
     /// Of the PUB socket: `tcp://HOST:PORT`.
     pub endpoint: String,
     /// Of the ROUTER socket, where earlier batches can be had.
@@ -17,7 +17,7 @@ pub struct Settings {
 
 /// What is wrong with the JSON.
 #[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
+pub enum EndpointsError {
     /// It is none, or has what is not known here.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
@@ -60,26 +60,26 @@ fn buffer_steps() -> usize {
     10_000
 }
 
-impl Settings {
+impl Endpoints {
     /// Of the text of a flag; `None` where events are not wanted.
-    pub fn parse(text: &str) -> Result<Option<Settings>, SettingsError> {
+    pub fn parse(text: &str) -> Result<Option<Endpoints>, EndpointsError> {
         let json: Json = serde_json::from_str(text)?;
         match json.publisher.as_deref() {
             Some("null") => return Ok(None),
             None | Some("zmq") => {}
-            Some(other) => return Err(SettingsError::Publisher(other.to_owned())),
+            Some(other) => return Err(EndpointsError::Publisher(other.to_owned())),
         }
         if json.buffer_steps == 0 {
-            return Err(SettingsError::BufferSteps);
+            return Err(EndpointsError::BufferSteps);
         }
         for endpoint in [Some(&json.endpoint), json.replay_endpoint.as_ref()].into_iter().flatten() {
             let place = endpoint.strip_prefix("tcp://").and_then(|place| place.rsplit_once(':'));
             if !place.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
-                return Err(SettingsError::Endpoint(endpoint.clone()));
+                return Err(EndpointsError::Endpoint(endpoint.clone()));
             }
         }
         let Json { endpoint, replay_endpoint, topic, buffer_steps, .. } = json;
-        Ok(json.enable_kv_cache_events.then_some(Settings { endpoint, replay_endpoint, topic, buffer_steps }))
+        Ok(json.enable_kv_cache_events.then_some(Endpoints { endpoint, replay_endpoint, topic, buffer_steps }))
     }
 }
 
@@ -91,13 +91,13 @@ mod tests {
     fn the_words_are_those_of_vllm() {
         let whole = r#"{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5600",
             "replay_endpoint": "tcp://127.0.0.1:5601", "topic": "kv@me", "buffer_steps": 7, "hwm": 100000}"#;
-        let settings = Settings::parse(whole).expect("it is right").expect("events are wanted");
-        assert_eq!(settings.endpoint, "tcp://*:5600");
-        assert_eq!((settings.topic.as_str(), settings.buffer_steps), ("kv@me", 7));
-        let least = Settings::parse(r#"{"enable_kv_cache_events": true}"#).expect("it is right").expect("wanted");
+        let endpoints = Endpoints::parse(whole).expect("it is right").expect("events are wanted");
+        assert_eq!(endpoints.endpoint, "tcp://*:5600");
+        assert_eq!((endpoints.topic.as_str(), endpoints.buffer_steps), ("kv@me", 7));
+        let least = Endpoints::parse(r#"{"enable_kv_cache_events": true}"#).expect("it is right").expect("wanted");
         assert_eq!((least.endpoint.as_str(), least.replay_endpoint), ("tcp://*:5557", None));
-        assert_eq!(Settings::parse("{}").expect("it is right"), None);
-        assert_eq!(Settings::parse(r#"{"enable_kv_cache_events": true, "publisher": "null"}"#).expect("right"), None);
+        assert_eq!(Endpoints::parse("{}").expect("it is right"), None);
+        assert_eq!(Endpoints::parse(r#"{"enable_kv_cache_events": true, "publisher": "null"}"#).expect("right"), None);
         for (wrong, says) in [
             ("", "EOF"),
             ("[]", "invalid length"),
@@ -108,7 +108,7 @@ mod tests {
             (r#"{"replay_endpoint": "5558"}"#, "tcp://HOST:PORT"),
             (r#"{"buffer_steps": 0}"#, "buffer_steps"),
         ] {
-            let error = Settings::parse(wrong).expect_err("it is refused").to_string();
+            let error = Endpoints::parse(wrong).expect_err("it is refused").to_string();
             assert!(error.contains(says), "{wrong}: {error}");
         }
     }
