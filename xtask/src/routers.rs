@@ -10,5 +10,6 @@ pub(crate) fn run() -> Result<(), String> {
     let python = setup::python("venv-routers", &root().join("tests/routers/requirements.txt"))?;
     let mut tests = command(&python, &["-B"]);
     tests.arg(root().join("tests/routers/vllm_router.py")).arg(target().join("release/twostroke"));
-    show(tests.arg(python.with_file_name("vllm-router"))).map_err(|_| "vllm_router.py: not everything passed".to_owned())
+    show(tests.arg(python.with_file_name("vllm-router")))
+        .map_err(|_| "vllm_router.py: not everything passed".to_owned())
 }
