@@ -81,7 +81,7 @@ pub enum Partner {
     Any,
     /// It is another worker's: its prompt is read here, and the answer has one token.
     Decode,
-    /// Its prompt was read there: `HOST:PORT` ([`Engine::partner`](crate::Engine::partner)).
+    /// Its prompt was read there: `HOST:PORT` ([`Engine::prefill_worker`](crate::Engine::prefill_worker)).
     Prefill(String),
 }
 
