@@ -356,28 +356,23 @@ pub fn answer(bytes: &mut Vec<u8>, dice: &mut Dice) {
 
 /// Changes the body of a request: one byte that says which route, and JSON.
 pub fn body(bytes: &mut Vec<u8>, dice: &mut Dice) {
-    if bytes.is_empty() || dice.roll(12) == 0 {
-        bytes.resize(bytes.len().max(1), b'{');
-        bytes[0] = b'0' + dice.roll(6) as u8;
-        return;
-    }
-    let mut rest = bytes.split_off(1);
-    json(&mut rest, dice);
-    bytes.extend(rest);
+    numbered(bytes, dice, 6, |_, rest, dice| json(rest, dice));
 }
 
 /// Changes a frame of a handoff: a digit that says of which kind, and JSON, or the piece of a block.
 pub fn frame(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    numbered(bytes, dice, 10, |digit, rest, dice| if digit == b'6' { any_bytes(rest, dice) } else { json(rest, dice) });
+}
+
+/// Changes a digit below `count`, or what stands behind it.
+fn numbered(bytes: &mut Vec<u8>, dice: &mut Dice, count: usize, change: fn(u8, &mut Vec<u8>, &mut Dice)) {
     if bytes.is_empty() || dice.roll(12) == 0 {
         bytes.resize(bytes.len().max(1), b'{');
-        bytes[0] = b'0' + dice.roll(10) as u8;
+        bytes[0] = b'0' + dice.roll(count) as u8;
         return;
     }
     let mut rest = bytes.split_off(1);
-    match bytes[0] {
-        b'6' => any_bytes(&mut rest, dice),
-        _ => json(&mut rest, dice),
-    }
+    change(bytes[0], &mut rest, dice);
     bytes.extend(rest);
 }
 

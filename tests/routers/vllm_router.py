@@ -1,6 +1,6 @@
 """vllm-router over workers of ours: two that read prompts, two that answer.
 
-    python tests/routers/vllm_router.py TWOSTROKE VLLM_ROUTER [--requests 200]
+    python tests/routers/vllm_router.py TWOSTROKE VLLM_ROUTER [--requests 120]
 
 Every answer must be that of one server by itself, token for token, through streams and chats too. Where a worker is
 killed, this router (0.1.17) answers with an error of its own until it has noticed: it asks no other worker. Whoever asks
@@ -34,7 +34,6 @@ class Worker:
     """A server of ours, which is there when it is made."""
 
     def __init__(self, binary, *flags, port=0):
-        self.flags = flags
         self.process = subprocess.Popen([binary, "serve", "--json", "--port", str(port), *SMALL, *flags],
                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         line = self.process.stdout.readline()
@@ -199,7 +198,7 @@ def disaggregated(args, key, joint):
         worker.kill()
 
 
-def by_prefix(args, key):
+def by_prefix(args):
     """Conversations that begin alike go where their beginning is."""
     workers, sources = [], []
     for _ in range(2):
@@ -245,7 +244,7 @@ def main():
         joint = Worker(args.twostroke)
         disaggregated(args, str(key), joint)
         joint.kill()
-        by_prefix(args, str(key))
+        by_prefix(args)
     print("4 passed, 0 failed")
 
 

@@ -321,7 +321,7 @@ struct Inner {
     refuse_late: bool,
     handoffs: Arc<handoff::Counts>,
     /// Where prompts are read for others, if they are.
-    handoff_address: OnceLock<SocketAddr>,
+    handoff_address: OnceLock<(SocketAddr, SealedAddress)>,
     handoff_key: Option<ClusterKey>,
     /// Others may be asked to read prompts.
     has_prompts_read: bool,
@@ -476,12 +476,12 @@ impl Engine {
 
     /// Where prompts are read for others.
     pub fn handoff_address(&self) -> Option<SocketAddr> {
-        self.0.handoff_address.get().copied()
+        self.0.handoff_address.get().map(|(bound, _)| *bound)
     }
 
     /// The same as a router may tell it to other workers.
     pub fn sealed_address(&self) -> Option<SealedAddress> {
-        Some(SealedAddress::of(self.handoff_address()?, self.0.handoff_key.as_ref()?))
+        self.0.handoff_address.get().map(|(_, sealed)| sealed.clone())
     }
 
     /// Whether others may read prompts for it.

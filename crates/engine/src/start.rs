@@ -30,7 +30,7 @@ use crate::comfortable::Capacity;
 use crate::core::EngineCore;
 use crate::door::{self, SANE_TARGET};
 use crate::draft::{self, Beside, DraftFiles, Drafting, Learned, Network, Speculation};
-use crate::handoff::{self, Counts, Elsewhere, Factors, HandoffOptions, Role, Taker};
+use crate::handoff::{self, Counts, Elsewhere, Factors, HandoffOptions, Role, SealedAddress, Taker};
 use crate::journal::Log;
 use crate::keeper::{LiveTargets, Place, Upkeep, Wanted};
 use crate::kept;
@@ -503,7 +503,8 @@ impl Engine {
                 option: "--handoff-listen",
                 problem: format!("{at}: {error}"),
             })?;
-            engine.0.handoff_address.set(bound).expect("it is set once");
+            let sealed = SealedAddress::of(bound, key);
+            engine.0.handoff_address.set((bound, sealed)).expect("it is set once");
         }
         Ok(engine)
     }

@@ -99,10 +99,11 @@ pub enum CacheEvent {
     Cleared,
 }
 
-impl CacheEvent {
-    fn found(full: &FullBlock) -> CacheEvent {
+fn note_found(notes: &mut Option<Vec<CacheEvent>>, full: &FullBlock) {
+    if let Some(notes) = notes {
         let &FullBlock { hash, parent, salt, tokens } = full;
-        CacheEvent::Found { hash, parent: parent.map(|parent| parent.hash), salt, tokens: tokens.to_vec() }
+        let parent = parent.map(|parent| parent.hash);
+        notes.push(CacheEvent::Found { hash, parent, salt, tokens: tokens.to_vec() });
     }
 }
 
@@ -398,7 +399,7 @@ impl BlockPool {
         }
         let content = self.new_content(hash, parent, salt)?;
         self.index.insert(hash, Place::Block(block));
-        self.note_found(full);
+        note_found(&mut self.notes, full);
         self.hold(block, content, tokens);
         Some(ContentName { hash, id: content.id })
     }
@@ -543,12 +544,6 @@ impl BlockPool {
         self.index.remove(hash);
         if let Some(notes) = &mut self.notes {
             notes.push(CacheEvent::Lost { hash: *hash });
-        }
-    }
-
-    fn note_found(&mut self, full: &FullBlock) {
-        if let Some(notes) = &mut self.notes {
-            notes.push(CacheEvent::found(full));
         }
     }
 
@@ -728,10 +723,7 @@ impl BlockPool {
         let content = if good && is_wanted { self.new_content(hash, parent, salt) } else { None };
         if content.is_some() {
             self.index.insert(hash, Place::Slot(slot));
-            if let Some(notes) = &mut self.notes {
-                let tokens = self.tiers.tokens_of(slot);
-                notes.push(CacheEvent::found(&FullBlock { hash, parent, salt, tokens }));
-            }
+            note_found(&mut self.notes, &FullBlock { hash, parent, salt, tokens: self.tiers.tokens_of(slot) });
         }
         let parent = parent.and_then(|parent| match self.index.get(&parent.hash) {
             Some(Place::Slot(slot)) => Some(slot),
