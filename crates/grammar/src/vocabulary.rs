@@ -210,7 +210,10 @@ fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, RuleError> + Send) 
 fn one_line(text: &str) -> String {
     // It catches its own panics, and has the stack behind them.
     let text = text.split("<backtrace>").next().unwrap_or_default().trim_end_matches("<non-verbose/>");
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some(panic) = line.strip_prefix("panic: ") {
+        line = format!("the compiler failed on it, which is no fault of the rule; say it in other words ({panic})");
+    }
     match line.char_indices().nth(300) {
         Some((end, _)) => format!("{}...", &line[..end]),
         None => line,

@@ -466,10 +466,16 @@ pub(super) struct Settled {
 }
 
 impl Parts {
-    /// Whoever spoke of a sequence of one speaks of that one. `order`: all parts, each behind its own.
+    /// Whoever spoke of a sequence of one speaks of that one, and what became alternatives of single characters by that
+    /// is one set. `order`: all parts, each behind its own.
     fn without_names(mut self, order: &[Id]) -> Parts {
         let mut meant: Vec<Id> = (0..self.all.len()).collect();
         for &id in order {
+            if let Part::Either(parts) = &self.all[id]
+                && let Some(set) = self.one_set(parts, &meant)
+            {
+                self.all[id] = Part::Char(set);
+            }
             if let Part::Sequence(parts) = &self.all[id]
                 && let [only] = parts[..]
             {
@@ -485,6 +491,13 @@ impl Parts {
         }
         self.root = meant[self.root];
         self
+    }
+
+    /// The characters of alternatives that are nothing else.
+    fn one_set(&self, alternatives: &[Id], meant: &[Id]) -> Option<Chars> {
+        let ranges = |&id: &Id| if let Part::Char(set) = &self.all[meant[id]] { Some(&set.0[..]) } else { None };
+        let sets: Option<Vec<&[(u32, u32)]>> = alternatives.iter().map(ranges).collect();
+        Some(Chars::of(sets?.concat()))
     }
 
     /// The smallest set with every part of which so many of its own parts (counted as often as they stand in it) are in

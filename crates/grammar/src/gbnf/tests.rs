@@ -439,3 +439,21 @@ fn a_lexeme_is_as_large_as_it_may_be() {
         assert_eq!(lexemes(text), expected, "{text:?}");
     }
 }
+
+/// Its compiler fails on alternatives that are the same behind different names, where they have more than a byte.
+#[test]
+fn alternatives_of_single_characters_are_one_set_behind_names_too() {
+    let texts = [
+        ("root ::= [b-cあ-い] | ((r | [あ]))\nr ::= [b-cあ-い]", &["b", "あ", "い"][..], &["a", "う", "bc"][..]),
+        ("root ::= (a | [あ-い]) \"x\"\na ::= b | [あ]\nb ::= [あ-い]", &["あx", "いx"], &["x", "うx", "あ"]),
+    ];
+    for (text, taken, refused) in texts {
+        let rule = Rule::Gbnf(text.to_owned());
+        let mut dice = Dice(1);
+        for (texts, is_of) in [(taken, true), (refused, false)] {
+            for text in texts {
+                assert_eq!(is_answer(&rule, text, &mut dice), Some(is_of), "{text:?} of {rule:?}");
+            }
+        }
+    }
+}
