@@ -1,6 +1,8 @@
 //! One worker reads prompts and another answers: as processes, found by their addresses, killed in the middle.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -85,6 +87,72 @@ fn a_prompt_is_read_by_one_process_and_answered_by_another() {
     assert_eq!(status, 503, "{body}");
     assert!(body.contains("only_reads") && body.contains("--role prefill"), "{body}");
     assert_eq!(prefill.request("GET", "/health", &[], "").0, 200);
+}
+
+/// What a new reader of the feed is told first, with the figures of the moment.
+fn beginning_of_feed(server: &Server) -> String {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, server.port())).expect("it listens");
+    stream.write_all(b"GET /live/feed HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it reads");
+    let (mut told, mut piece) = (String::new(), [0; 4096]);
+    while !told.contains("event: stats") {
+        let read = stream.read(&mut piece).expect("it goes on");
+        assert!(read > 0, "the feed ended: {told}");
+        told += std::str::from_utf8(&piece[..read]).expect("ASCII");
+    }
+    told
+}
+
+#[test]
+fn whoever_asks_why_hears_which_worker_read_the_prompt() {
+    let key = Key::new("why");
+    let prefill = prefill(&key, "127.0.0.1:0");
+    let decode = decode(&key, address(&prefill));
+    let (status, body) = decode.request("POST", "/v1/completions", &[], &question(40));
+    assert_eq!(status, 200, "{body}");
+    let body: Value = serde_json::from_str(&body).expect("an object");
+    let id = body["id"].as_str().expect("it has one");
+    let (status, timeline) = decode.request("GET", &format!("/v1/requests/{id}/timeline"), &[], "");
+    assert_eq!(status, 200, "{timeline}");
+    let timeline: Value = serde_json::from_str(&timeline).expect("an object");
+    let prompt = &timeline["prompts"][0];
+    let away = &prompt["away"];
+    assert_eq!((&away["worker"], &away["result"]), (&json!(address(&prefill)), &json!("whole")));
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("a number in {away}"));
+    let (from, to) = (number(&away["from_ms"]), number(&away["to_ms"]));
+    let steps = away["steps"].as_array().expect("a list");
+    let rows: f64 = steps.iter().map(|step| number(&step["rows"])).sum();
+    assert_eq!(rows, number(&body["usage"]["prompt_tokens"]), "all of it was read there: {away}");
+    let mut last = from;
+    for step in steps {
+        assert!(last <= number(&step["from_ms"]) && number(&step["from_ms"]) < number(&step["to_ms"]), "{away}");
+        last = number(&step["to_ms"]);
+    }
+    assert!(last <= to, "{away}");
+    let landed = away["landed"].as_array().expect("a list");
+    let blocks: Vec<f64> = landed.iter().map(|landing| number(&landing["blocks"])).collect();
+    assert!(blocks.is_sorted() && blocks.last() == Some(&((rows - 1.0) / 32.0).floor()), "{away}");
+    assert!(landed.iter().all(|landing| (from..=to).contains(&number(&landing["at_ms"]))), "{away}");
+    // What it took there is on the bill, to the nanosecond of what remains.
+    let remote = ["remote_queue_ms", "remote_prefill_ms", "remote_others_ms", "transfer_ms"];
+    let billed: f64 = remote.iter().map(|owner| number(&prompt["ttft"][*owner])).sum();
+    assert!((billed - (to - from)).abs() < 1e-6, "{billed} of {} in {prompt}", to - from);
+    let why: Vec<&str> = prompt["why"].as_array().expect("lines").iter().filter_map(Value::as_str).collect();
+    let told = format!("The worker at {} read its prompt, in {} step", address(&prefill), steps.len());
+    assert!(why.iter().any(|line| line.starts_with(&told)), "{why:?}");
+    // Who watches sees the same.
+    let feed = beginning_of_feed(&decode);
+    let event = feed.split("\n\n").find_map(|event| event.strip_prefix("event: away\ndata: "));
+    let event: Value =
+        serde_json::from_str(event.unwrap_or_else(|| panic!("no such event in {feed}"))).expect("an object");
+    assert_eq!((event["r"].as_str(), &event["worker"], &event["result"]), (Some(id), &away["worker"], &away["result"]));
+    assert_eq!(event["landed"].as_array().map(Vec::len), Some(landed.len()));
+    // One that stays has none.
+    let short = json!({"prompt": "The key", "max_tokens": 2}).to_string();
+    let (_, body) = decode.request("POST", "/v1/completions", &[], &short);
+    let body: Value = serde_json::from_str(&body).expect("an object");
+    let path = format!("/v1/requests/{}/timeline", body["id"].as_str().expect("it has one"));
+    let timeline: Value = serde_json::from_str(&decode.request("GET", &path, &[], "").1).expect("an object");
+    assert_eq!(timeline["prompts"][0]["away"], Value::Null);
 }
 
 /// The same question with what a router adds to it.

@@ -7,7 +7,7 @@
 import { Blocks } from "./blocks";
 import { raise } from "./limits";
 import { Log } from "./log";
-import type { EndedEvent, HistoryEvent, Info, Limits, RequestsEvent, StatsEvent, StepEvent, ThoughtEvent } from "./wire";
+import type { AwayEvent, EndedEvent, HistoryEvent, Info, Limits, RequestsEvent, StatsEvent, StepEvent, ThoughtEvent } from "./wire";
 
 /** Where the connection stands. */
 export type State =
@@ -179,6 +179,7 @@ export class Feed {
     } else if (kind === "kv") this.blocks.event(value);
     else if (kind === "requests") this.log.people(value as RequestsEvent);
     else if (kind === "thought") this.log.thought(value as ThoughtEvent);
+    else if (kind === "away") this.log.leaves(value as AwayEvent);
     else if (kind === "ended") this.log.end(value as EndedEvent);
     else if (kind === "history") this.log.past(value as HistoryEvent);
     else if (kind === "stats") {

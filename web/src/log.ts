@@ -8,7 +8,7 @@
 
 import { median } from "./units";
 import { Wall } from "./wall";
-import type { EndedEvent, HistoryEvent, Info, Name, PrefillRow, RequestsEvent, StatsEvent, StepEvent, ThoughtEvent } from "./wire";
+import type { AwayEvent, EndedEvent, HistoryEvent, Info, Name, PrefillRow, RequestsEvent, StatsEvent, StepEvent, ThoughtEvent } from "./wire";
 
 /** Steps that are kept; the server keeps as many. */
 const KEPT_STEPS = 4096;
@@ -82,6 +82,8 @@ export class Request {
   gone = false;
   tokens: Token[] = [];
   pauses: Pause[] = [];
+  /** The time in which another worker read its prompt. */
+  away: AwayEvent | null = null;
   /** What is thought in each of its answers: rows from, and up to. */
   private thoughts = new Map<number, { from: number; to: number | null }>();
   /** The median of its last gaps in ms; `null` before there are four. */
@@ -328,6 +330,14 @@ export class Log {
     const request = this.requests.get(event.r);
     if (!request) return;
     request.hears(event);
+    this.version += 1;
+  }
+
+  /** Whatever is told twice is the same. */
+  leaves(event: AwayEvent): void {
+    const request = this.request(event.r, event.from_ms);
+    request.away = event;
+    request.arrived ??= event.from_ms;
     this.version += 1;
   }
 

@@ -131,7 +131,10 @@ export class Timeline {
     if (!last) return;
     let first = last;
     for (let i = steps.length - 2; i >= 0 && first.at - steps[i]!.end < 1000; i -= 1) first = steps[i]!;
-    this.span = Math.min(LONGEST_SPAN, Math.max(SHORTEST_SPAN, (last.end - first.at) * 1.08));
+    // What is read elsewhere is work too.
+    let from = first.at;
+    for (const { away } of this.log.requests.values()) if (away && (away.to_ms ?? last.end) >= first.at) from = Math.min(from, away.from_ms);
+    this.span = Math.min(LONGEST_SPAN, Math.max(SHORTEST_SPAN, (last.end - from) * 1.08));
     this.setFollow(true);
   }
 
@@ -226,6 +229,7 @@ export class Timeline {
     context.clip();
     this.lanes.blit(context, { x: this.gutter, y: AXIS - (this.scroll % height), width: this.plotWidth, height });
     context.restore();
+    this.aways(context, height);
     this.guesses(context, height);
     this.grid(context);
     this.late(context, height);
@@ -255,6 +259,44 @@ export class Timeline {
     }
     context.stroke();
     context.globalCompositeOperation = "source-over";
+  }
+
+  /** Prompts that other workers read: their steps there, pale, and how their blocks came here, as stairs up to all of them. */
+  private aways(context: CanvasRenderingContext2D, height: number): void {
+    const colours = theme();
+    const tall = Math.max(2, height - (height >= 12 ? 3 : 1));
+    const now = this.app.feed.now();
+    context.save();
+    context.beginPath();
+    context.rect(this.gutter, AXIS, this.plotWidth, this.plotHeight);
+    context.clip();
+    for (const { away, lane } of this.log.requests.values()) {
+      if (!away || away.from_ms >= this.right || (away.to_ms ?? now) <= this.left) continue;
+      const y = AXIS + lane * height - this.scroll;
+      if (y < AXIS - height || y > this.surface.height) continue;
+      const [x0, x1] = [this.xAt(away.from_ms), this.xAt(away.to_ms ?? now)];
+      context.fillStyle = colours.lane;
+      context.fillRect(x0, y, x1 - x0, tall);
+      context.fillStyle = colours.prefill;
+      context.globalAlpha = 0.45;
+      for (const step of away.steps) {
+        const x = this.xAt(step.from_ms);
+        context.fillRect(x, y, Math.max(1, this.xAt(step.to_ms) - x - 1), tall);
+      }
+      context.globalAlpha = 1;
+      context.fillStyle = colours.cached;
+      const all = away.landed[away.landed.length - 1]?.blocks ?? 1;
+      away.landed.forEach(({ at_ms, blocks }, i) => {
+        const x = this.xAt(at_ms);
+        const next = away.landed[i + 1];
+        const rise = Math.max(1, Math.round((blocks / all) * tall));
+        context.fillRect(x, y + tall - rise, 1, rise);
+        context.fillRect(x, y + tall - rise, Math.max(1, (next ? this.xAt(next.at_ms) : x1) - x), Math.min(2, rise));
+      });
+      context.strokeStyle = colours.quiet;
+      context.strokeRect(x0 + 0.5, y + 0.5, Math.max(1, x1 - x0 - 1), tall - 1);
+    }
+    context.restore();
   }
 
   /** The rows of guesses in their step: those that held are tokens and solid, the others hollow. */
@@ -543,6 +585,8 @@ export class Timeline {
       }
       const pause = request.pauses.find((pause) => pause.from <= time && (pause.to ?? Infinity) >= time);
       if (pause) return { kind: "pause", request, ...pause };
+      const { away } = request;
+      if (away && away.from_ms <= time && (away.to_ms ?? Infinity) >= time) return { kind: "away", request, from: away.from_ms, to: away.to_ms, away };
       if (request.arrived != null && request.arrived <= time && (request.firstPass ?? Infinity) >= time) {
         return { kind: "queue", request, from: request.arrived, to: request.firstPass };
       }
@@ -608,7 +652,7 @@ export class Timeline {
 
   /** For one's own requests the server's ledger knows to the microsecond whom a token's time, or the queue's, was spent on. */
   private async askOwners(hit: Hit): Promise<void> {
-    if ((hit.kind !== "token" && hit.kind !== "queue") || typeof requestOf(hit).name !== "string") return;
+    if ((hit.kind !== "token" && hit.kind !== "queue" && hit.kind !== "away") || typeof requestOf(hit).name !== "string") return;
     // Whoever only passes by asks nothing.
     await new Promise((resolve) => setTimeout(resolve, 200));
     if (this.hit !== hit && this.pinned !== hit) return;
@@ -639,6 +683,7 @@ function legend(): HTMLElement {
     item("queue", "waiting"),
     item("preempted", "preempted"),
     item("cached", "cached prefix"),
+    item("away", "another worker reads the prompt, its blocks come"),
     item("late", "late token"),
   );
 }

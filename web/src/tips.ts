@@ -3,13 +3,14 @@
 import { timeOf } from "./lanes";
 import { outputTokens, type Log, type Request, type Step, type Token } from "./log";
 import { count, ms, shortName } from "./units";
-import type { DecodeRow, PrefillRow } from "./wire";
+import type { AwayEvent, DecodeRow, PrefillRow } from "./wire";
 
 /** What is under the pointer or the keyboard. */
 export type Hit =
   | { kind: "token"; token: Token; step: Step | undefined }
   | { kind: "chunk"; request: Request; row: PrefillRow; step: Step }
   | { kind: "queue"; request: Request; from: number; to: number | null }
+  | { kind: "away"; request: Request; from: number; to: number | null; away: AwayEvent }
   | { kind: "pause"; request: Request; from: number; to: number | null; verdict: string };
 
 export function requestOf(hit: Hit): Request {
@@ -41,6 +42,7 @@ export function describe(hit: Hit, log: Log): string[] {
     const length = (hit.to ?? log.newest) - hit.from;
     return [`${name} · waiting ${ms(length)}`, "In the queue: no step has carried a token of it yet."];
   }
+  if (hit.kind === "away") return elsewhere(hit.away, (hit.to ?? log.newest) - hit.from, name);
   if (hit.kind === "pause") {
     const length = (hit.to ?? log.newest) - hit.from;
     return [`${name} · preempted for ${ms(length)}`, `It gave its KV blocks back to make room (${hit.verdict}).`];
@@ -58,6 +60,20 @@ function chunk(request: Request, row: PrefillRow, step: Step, name: string): str
   if (row.samples > 0) lines.push(`The first token came of it${request.ttft == null ? "" : `, ${ms(request.ttft)} after the request`}.`);
   const shared = whose(step, row);
   if (shared) lines.push(shared);
+  return lines;
+}
+
+/** A prompt that another worker reads, or has read. */
+function elsewhere({ worker, result, steps, landed, from_ms }: AwayEvent, length: number, name: string): string[] {
+  const lines = [`${name} · away ${ms(length)}`];
+  if (worker == null) return [...lines, result == null ? "Other workers are asked to read its prompt." : "No other worker read its prompt: it was read here."];
+  const last = landed[landed.length - 1];
+  const rows = steps.reduce((sum, step) => sum + step.rows, 0);
+  const read = steps.length > 0 ? `: ${count(rows, "token")} in ${count(steps.length, "step")}` : "";
+  lines.push(`The worker at ${worker} ${result == null ? "reads" : "read"} its prompt${read}.`);
+  if (!last) lines.push("No KV block of it has come.");
+  else lines.push(`${count(last.blocks, "KV block")} came, the first ${ms(landed[0]!.at_ms - from_ms)} after it left, the last after ${ms(last.at_ms - from_ms)}.`);
+  if (result != null && result !== "whole") lines.push("What did not come was computed here.");
   return lines;
 }
 

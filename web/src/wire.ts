@@ -115,6 +115,22 @@ export interface ThoughtEvent {
   to: number | null;
 }
 
+/** Event `away`: another worker reads a prompt, or has read it. */
+export interface AwayEvent {
+  r: Name;
+  /** `HOST:PORT`; `null` while several are asked, and where nobody did. */
+  worker: string | null;
+  from_ms: number;
+  /** `null`: it still is. */
+  to_ms: number | null;
+  /** How it went. */
+  result: "whole" | "in_part" | "refused" | "slower" | "lost" | "cancelled" | null;
+  /** That worker's steps with rows of it. */
+  steps: { from_ms: number; to_ms: number; rows: number }[];
+  /** How many KV blocks had come, and since when. */
+  landed: { at_ms: number; blocks: number }[];
+}
+
 /** Event `ended`. */
 export interface EndedEvent {
   r: Name;

@@ -6,10 +6,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ledger::{Account, Ledger, News, Shares, Totals};
+use ledger::{Account, Ledger, News, Totals};
 use scheduler::{CostModel, FinishReason, Nanos, Request, RequestId, StepRecord};
 
+use crate::away::{Away, Aways};
 use crate::door::ServiceClass;
+use crate::handoff::Over;
 use crate::quota;
 use crate::summary::RequestSummary;
 
@@ -42,11 +44,22 @@ pub struct Timeline {
     pub until: Nanos,
     /// For how long the engine was held since it came: no part of any other time.
     pub held: Nanos,
+    /// The time in which another worker read its prompt, if one did and that is not forgotten.
+    pub away: Option<Away>,
 }
 
-impl Timeline {
+/// A request that is over and can be asked about.
+#[derive(Clone, Debug)]
+struct KeptAccount {
+    account: Account,
+    ending: Ending,
+    until: Nanos,
+    held: Nanos,
+}
+
+impl KeptAccount {
     fn summary(&self) -> RequestSummary {
-        RequestSummary::of(&self.account, self.ending, self.until)
+        RequestSummary::of(&self.account, Some(self.ending), self.until)
     }
 }
 
@@ -78,14 +91,17 @@ struct Open {
 pub(crate) struct Accounts {
     ledger: Ledger,
     open: BTreeMap<RequestId, Open>,
-    closed: VecDeque<Timeline>,
+    closed: VecDeque<KeptAccount>,
     closed_bytes: usize,
+    /// Prompts that other workers read.
+    pub(crate) aways: Aways,
 }
 
 impl Default for Accounts {
     fn default() -> Accounts {
         let ledger = Ledger::new(KEPT_VISITS);
-        Accounts { ledger, open: BTreeMap::new(), closed: VecDeque::new(), closed_bytes: 0 }
+        let aways = Aways::default();
+        Accounts { ledger, open: BTreeMap::new(), closed: VecDeque::new(), closed_bytes: 0, aways }
     }
 }
 
@@ -105,11 +121,13 @@ impl Accounts {
     /// A request's prompt is read elsewhere from now on.
     pub(crate) fn leaves(&mut self, id: RequestId, now: Nanos) {
         self.ledger.leaves(id, now);
+        self.aways.leaves(id, now);
     }
 
-    /// It is back; `bill`: whose the time since was there.
-    pub(crate) fn comes(&mut self, id: RequestId, bill: &Shares, now: Nanos) {
-        self.ledger.comes(id, bill, now);
+    /// It is back.
+    pub(crate) fn comes(&mut self, id: RequestId, over: &Over, now: Nanos) {
+        self.ledger.comes(id, &over.bill, now);
+        self.aways.comes(id, over.way, over.pulled, &over.steps, now);
     }
 
     /// What requests that are over cost others, learned since: their timelines have it, their answers are sent.
@@ -150,7 +168,7 @@ impl Accounts {
         let Closed { mut account, ending, until, held, .. } = closed;
         account.shrink();
         self.closed_bytes += account.bytes();
-        self.closed.push_back(Timeline { account, ending: Some(ending), until, held });
+        self.closed.push_back(KeptAccount { account, ending, until, held });
         while self.closed.len() > KEPT_REQUESTS || self.closed_bytes > KEPT_BYTES {
             let owners = self.closed.iter().map(|closed| closed.account.tenant);
             let Some(oldest) = quota::to_forget(owners).and_then(|at| self.closed.remove(at)) else { break };
@@ -186,16 +204,19 @@ impl Accounts {
 
     /// One request's time; `None` if it is unknown or forgotten. `held`: for how long the engine was held until now.
     pub(crate) fn timeline(&self, id: RequestId, now: Nanos, held: Nanos) -> Option<Timeline> {
-        match self.ledger.account(id).zip(self.open.get(&id)) {
-            Some((account, open)) => Some(Timeline { account, ending: None, until: now, held: held.since(open.held) }),
-            None => self.closed.iter().rev().find(|closed| closed.account.request == id).cloned(),
+        let away = self.aways.of(id).cloned();
+        if let Some((account, open)) = self.ledger.account(id).zip(self.open.get(&id)) {
+            return Some(Timeline { account, ending: None, until: now, held: held.since(open.held), away });
         }
+        let KeptAccount { account, ending, until, held } =
+            self.closed.iter().rev().find(|closed| closed.account.request == id)?.clone();
+        Some(Timeline { account, ending: Some(ending), until, held, away })
     }
 
     /// Every open request and every closed one that is kept, in the order in which they came.
     pub(crate) fn summaries(&self, now: Nanos) -> Vec<RequestSummary> {
         let open = self.open.keys().filter_map(|&id| Some(RequestSummary::of(self.ledger.of(id)?, None, now)));
-        let mut all: Vec<RequestSummary> = self.closed.iter().map(Timeline::summary).chain(open).collect();
+        let mut all: Vec<RequestSummary> = self.closed.iter().map(KeptAccount::summary).chain(open).collect();
         all.sort_unstable_by_key(|summary| (summary.arrived, summary.request));
         all
     }
@@ -204,7 +225,7 @@ impl Accounts {
     pub(crate) fn summary(&self, id: RequestId, now: Nanos) -> Option<RequestSummary> {
         match self.ledger.of(id) {
             Some(account) => Some(RequestSummary::of(account, None, now)),
-            None => self.closed.iter().rev().find(|closed| closed.account.request == id).map(Timeline::summary),
+            None => self.closed.iter().rev().find(|closed| closed.account.request == id).map(KeptAccount::summary),
         }
     }
 

@@ -18,13 +18,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ledger::{News, Shares};
+use ledger::News;
 use scheduler::{CostModel, FinishReason, Nanos, PromiseBook, Request, RequestId, StepRecord};
 
 use crate::accounts::{Accounts, Closed, Ending};
 use crate::counters::{Gauges, Stats};
 use crate::door::ValidatedRequest;
 use crate::fill::Fill;
+use crate::handoff::Over;
 use crate::history::History;
 use crate::keeper::Upkeep;
 use crate::output::{Timings, Usage};
@@ -51,8 +52,12 @@ pub(crate) enum Fact {
     Idle(Nanos),
     /// A request's prompt is read by another worker from now on.
     Left(RequestId, Nanos),
-    /// It waits here from now on, for whatever has not come. What of the time since was whose, there.
-    Came(RequestId, Box<Shares>, Nanos),
+    /// This worker reads it.
+    ReadBy(RequestId, String),
+    /// A block of it came from there.
+    Landed(RequestId, Nanos),
+    /// It waits here from now on, for whatever has not come. How it went there.
+    Came(RequestId, Box<Over>, Nanos),
     /// A plan that was not computed: its sequences went back to the queue.
     Abandoned(Nanos, Vec<OfferEntry>),
     /// Guesses that could be had in the step that is told next.
@@ -159,7 +164,7 @@ fn line(fact: &Fact) -> Option<Line> {
         Fact::Cancelled(id, now) => Line::Cancel(*id, *now),
         Fact::Restarted(cost, _) => Line::Restart(cost.clone()),
         // Whoever records asks nobody.
-        Fact::Left(..) | Fact::Came(..) => return None,
+        Fact::Left(..) | Fact::ReadBy(..) | Fact::Landed(..) | Fact::Came(..) => return None,
         Fact::Offered(_) | Fact::AnswerEnded(..) | Fact::Finished(..) | Fact::Failed(..) | Fact::Over(_) => {
             return None;
         }
@@ -221,7 +226,9 @@ impl Log {
             }
             Fact::Offered(offers) => self.history.offered(&offers),
             Fact::Left(id, now) => self.accounts.leaves(id, now),
-            Fact::Came(id, bill, now) => self.accounts.comes(id, &bill, now),
+            Fact::ReadBy(id, worker) => self.accounts.aways.is_read_by(id, &worker),
+            Fact::Landed(id, now) => self.accounts.aways.lands(id, now),
+            Fact::Came(id, over, now) => self.accounts.comes(id, &over, now),
             Fact::Step { record, .. } => {
                 let Log { accounts, counters, recent, minutes, promises, .. } = self;
                 minutes.step(&record, gauges);

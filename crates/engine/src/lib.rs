@@ -16,6 +16,7 @@
 
 mod accounts;
 mod adapters;
+mod away;
 mod beams;
 mod calibrate;
 #[cfg(test)]
@@ -77,6 +78,7 @@ use tokio::sync::oneshot;
 
 pub use accounts::{Ending, Timeline};
 pub use adapters::{AdapterError, AdapterInfo, Adapters};
+pub use away::{Away, RemoteStep};
 pub use beams::{BeamParams, BeamRounds, BeamSearch};
 pub use calibrate::{Calibrated, Calibration};
 pub use counters::{Exemplar, Histogram, Met, Predictions, Stats};

@@ -101,6 +101,8 @@ pub struct Place {
     pub step: u64,
     /// The end of a request that it wants next.
     pub end: u64,
+    /// The change of a prompt that is read elsewhere that it has seen last.
+    pub away: u64,
 }
 
 /// Times to first token of requests that are over, with those that are open: one that has its token counts with what it

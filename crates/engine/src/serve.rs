@@ -16,6 +16,7 @@ use std::time::Duration;
 use kernels::DeviceLimits;
 use scheduler::{CostModel, Nanos, RequestId, Targets};
 
+use crate::away::Away;
 use crate::history::Second;
 use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene};
 use crate::past::Past;
@@ -152,6 +153,9 @@ pub trait Watching: Send + Sync {
     /// Appends what the log has at and after `place`, oldest first, at most `most` steps, and moves `place` behind it.
     /// Returns how many steps are still to come. What is no longer kept is left out.
     fn read(&self, place: &mut Place, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64;
+
+    /// Prompts that other workers read of which something changed behind `place`, which is moved: each as it is now.
+    fn aways(&self, place: &mut Place) -> Vec<(RequestId, Away)>;
 
     /// Copies the newest scene into `scene`.
     fn scene_into(&self, scene: &mut Scene);

@@ -3,6 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use scheduler::RequestId;
+
+use crate::away::Away;
 use crate::command::Command;
 use crate::history::Second;
 use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene, percentiles, with_those_who_wait};
@@ -38,7 +41,7 @@ impl Drop for Watch {
 impl Watching for Watch {
     fn newest(&self) -> Place {
         let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
-        Place { step: log.recent.num_steps(), end: log.recent.num_ended() }
+        Place { step: log.recent.num_steps(), end: log.recent.num_ended(), away: log.accounts.aways.num_changes() }
     }
 
     fn read(&self, place: &mut Place, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64 {
@@ -50,6 +53,14 @@ impl Watching for Watch {
         ended.extend(log.recent.ended_from(place.end));
         place.end = log.recent.num_ended();
         log.recent.num_steps() - place.step
+    }
+
+    fn aways(&self, place: &mut Place) -> Vec<(RequestId, Away)> {
+        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let aways = &log.accounts.aways;
+        let changed = aways.changed_after(place.away);
+        place.away = aways.num_changes();
+        changed
     }
 
     fn scene_into(&self, scene: &mut Scene) {

@@ -20,6 +20,7 @@ use scheduler::Nanos;
 use serde_json::{Map, Value, json};
 
 use crate::auth::Tenant;
+use crate::live::events::away_object;
 use crate::otel::TraceParent;
 use crate::thinking::{self, Thought};
 use crate::{moment, why};
@@ -230,6 +231,8 @@ impl Reader<'_> {
             })
         };
         prompt.insert("waits".into(), account.waits.iter().map(wait).collect());
+        let away = timeline.away.as_ref();
+        prompt.insert("away".into(), away.map(|away| away_object(away, account.arrived)).into());
         let step = |visit: &Visit| {
             json!({
                 "answer": visit.answer,

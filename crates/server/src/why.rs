@@ -11,7 +11,7 @@
 //! `twostroke why` say the same words.
 
 use engine::ledger::{Account, Cost, Gap, Named, Owner, Shares};
-use engine::{Ending, RequestId, Timeline};
+use engine::{Away, Ending, RequestId, Timeline, Way};
 use plan::units::duration;
 use scheduler::Nanos;
 
@@ -79,8 +79,9 @@ fn advice(owner: &str) -> Option<&'static str> {
 
 /// The story of one prompt. `name`: how its reader knows another request.
 pub(crate) fn tell(timeline: &Timeline, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
-    let Timeline { account, ending, until, held } = timeline;
+    let Timeline { account, ending, until, held, away } = timeline;
     let mut story = vec![first_token(account, *ending, *until)];
+    story.extend(away.as_ref().and_then(|away| read_elsewhere(away, *until)));
     story.extend(parts("Of that: ", &account.bill.ttft));
     let ttft = &account.bill.ttft;
     story.extend(delayed("delayed its first token most", &account.bill.ttft_others, ttft, name));
@@ -132,6 +133,26 @@ fn first_token(account: &Account, ending: Option<Ending>, until: Nanos) -> Strin
         }
         (None, Some(_)) => unreachable!("a token comes of a step"),
     }
+}
+
+/// Who else read its prompt, and how that went.
+fn read_elsewhere(away: &Away, until: Nanos) -> Option<String> {
+    let worker = away.worker.as_ref()?;
+    let spent = time(away.to.unwrap_or(until).since(away.from));
+    let blocks = counted(away.landed.last().map_or(0, |&(_, blocks)| blocks), "KV block");
+    let steps = match &away.steps[..] {
+        [] => String::new(),
+        steps => format!(", in {}", counted(steps.len(), "step")),
+    };
+    Some(match away.way {
+        None => format!("The worker at {worker} reads its prompt since {spent}; {blocks} came so far."),
+        Some(Way::Whole) => format!("The worker at {worker} read its prompt{steps}; {blocks} came within {spent}."),
+        Some(Way::InPart | Way::Lost | Way::Refused) => format!(
+            "The worker at {worker} began to read its prompt{steps}; {blocks} came within {spent}, and the rest was \
+             computed here."
+        ),
+        Some(Way::Slower | Way::Cancelled) => return None,
+    })
 }
 
 /// Whose time it was, the largest first.

@@ -158,7 +158,8 @@ impl EngineCore {
     /// Something has come, or gone.
     pub(crate) fn moved(&mut self, moved: Moved, now: Nanos) {
         match moved {
-            Moved::Landed(id, Landed::Block { index, bytes }) => self.land_block(id, index, bytes),
+            Moved::Landed(id, Landed::Begun { worker }) => self.begins(id, worker),
+            Moved::Landed(id, Landed::Block { index, bytes }) => self.land_block(id, index, bytes, now),
             Moved::Landed(id, Landed::Over(over)) => self.come_back(id, over, now),
             Moved::Room => self.give(),
             Moved::Left(id) => {
@@ -170,14 +171,25 @@ impl EngineCore {
         }
     }
 
+    /// Somebody reads it: whoever watches sees who.
+    fn begins(&mut self, id: RequestId, worker: String) {
+        if self.handoffs.taking.contains(&id) {
+            self.journal.take(Fact::ReadBy(id, worker));
+            self.write();
+        }
+    }
+
     /// A block has come: it is found from now on like one that was computed here. What has no place is computed again.
-    fn land_block(&mut self, id: RequestId, index: usize, bytes: Weighed) {
+    fn land_block(&mut self, id: RequestId, index: usize, bytes: Weighed, now: Nanos) {
         let is_awaited = self.handoffs.taking.contains(&id);
         let Some(tiers) = self.tiers.as_mut().filter(|_| is_awaited) else { return };
         if let Ok(slot) = self.scheduler.adopt(id, index) {
             tiers.land(slot, bytes.into_bytes());
             let is_found = self.scheduler.adopted(slot, true);
             self.handoffs.counts.blocks_taken.fetch_add(u64::from(is_found), Ordering::Relaxed);
+            if is_found {
+                self.journal.take(Fact::Landed(id, now));
+            }
         }
     }
 
@@ -191,7 +203,7 @@ impl EngineCore {
             Some(first) => _ = self.handoffs.firsts.insert(id, first),
             None => self.handoffs.elsewhere.iter_mut().for_each(|elsewhere| elsewhere.forget(id)),
         }
-        self.journal.take(Fact::Came(id, Box::new(over.bill), now));
+        self.journal.take(Fact::Came(id, Box::new(over), now));
         self.wait_here(id, now);
         self.write();
     }

@@ -11,10 +11,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use ledger::Owner;
+use ledger::{Owner, Visit};
 use scheduler::{IncomingRequest, Nanos, Priority, RequestId, TokenId};
 
-use super::wire::{Ask, End, Frame, Line, Offer, Pull, Side, WireError};
+use super::wire::{Ask, End, Frame, Line, Offer, Pull, Side, StepThere, WireError};
 use super::{ClusterKey, Counts, Factors, Moved, Weighed};
 use crate::command::Command;
 use crate::door::ValidatedRequest;
@@ -210,7 +210,7 @@ impl Giving<'_> {
                 }
                 Ok(Given::End { blocks, first }) => {
                     let timings = self.outcome();
-                    let end = end(blocks, first, timings.as_ref().ok());
+                    let end = End { steps: self.steps(), ..end(blocks, first, timings.as_ref().ok()) };
                     self.is_whole = first.is_some();
                     return line.write(&Frame::End(Box::new(end)));
                 }
@@ -241,6 +241,18 @@ impl Giving<'_> {
         }
     }
 
+    /// The steps that read the prompt, as far as they are kept.
+    fn steps(&self) -> Vec<StepThere> {
+        let Some(timeline) = self.host.engine().and_then(|engine| engine.timeline(self.id)) else { return Vec::new() };
+        let account = timeline.account;
+        let step = |visit: &Visit| StepThere {
+            after: visit.from.since(account.arrived).0,
+            took: visit.to.since(visit.from).0,
+            rows: visit.rows as usize,
+        };
+        account.visits.iter().map(step).collect()
+    }
+
     fn tell(&self, moved: Moved) {
         if let Some(inner) = self.host.engine.upgrade() {
             // An engine that is gone keeps nothing.
@@ -262,7 +274,8 @@ fn end(blocks: usize, first: Option<TokenId>, timings: Option<&Timings>) -> End 
     let queue = [Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget];
     let others: Vec<Owner> =
         Owner::OF_TTFT.into_iter().filter(|owner| *owner != Owner::OwnPrefill && !queue.contains(owner)).collect();
-    End { blocks, first, queue: of(&queue), prefill: of(&[Owner::OwnPrefill]), others: of(&others) }
+    let (queue, prefill, others) = (of(&queue), of(&[Owner::OwnPrefill]), of(&others));
+    End { blocks, first, queue, prefill, others, steps: Vec::new() }
 }
 
 /// Whether the other side has hung up. It says nothing while it waits.

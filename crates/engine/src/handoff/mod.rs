@@ -37,13 +37,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ledger::Shares;
-use scheduler::{RequestId, TokenId};
+use scheduler::{Nanos, RequestId, TokenId};
 
 pub(crate) use budget::{Budget, Weighed};
 pub(crate) use factors::Factors;
 pub(crate) use give::{Given, Giver, listen};
 pub use sealed::SealedAddress;
 pub(crate) use take::{Elsewhere, Taker, Wanted};
+pub(crate) use wire::StepThere;
 #[doc(hidden)]
 pub use wire::check_frame;
 
@@ -253,6 +254,8 @@ impl Counts {
 /// What the engine's thread hears of a prompt that is read elsewhere.
 #[derive(Debug)]
 pub(crate) enum Landed {
+    /// This worker reads it.
+    Begun { worker: String },
     /// A block has come, and it is what was sent.
     Block { index: usize, bytes: Weighed },
     /// No more comes.
@@ -267,11 +270,14 @@ pub(crate) struct Over {
     pub(crate) first: Option<TokenId>,
     /// What the prompt's time there was, of its first token.
     pub(crate) bill: Shares,
+    /// The steps in which it was read there, and how long after it left here that worker was asked to read it.
+    pub(crate) steps: Vec<StepThere>,
+    pub(crate) pulled: Nanos,
 }
 
 impl Over {
     pub(crate) fn without(way: Way) -> Over {
-        Over { way, first: None, bill: Shares::default() }
+        Over { way, first: None, bill: Shares::default(), steps: Vec::new(), pulled: Nanos(0) }
     }
 }
 

@@ -212,6 +212,7 @@ impl Workers {
 
     /// Has a prompt read, from the question to the last block.
     fn take(&self, wanted: &Wanted) -> Over {
+        let began = Instant::now();
         let asked = wanted.at.as_ref().map_or_else(|| self.some(), |address| self.named(address));
         let offered: Vec<Offered> = asked.into_iter().filter_map(|worker| self.ask(worker, wanted)).collect();
         let Some(best) = offered.into_iter().min_by_key(|offered| offered.likely) else {
@@ -224,6 +225,8 @@ impl Workers {
         if best.likely.zip(limit).is_some_and(|(likely, limit)| likely > limit) {
             return self.over(wanted, Way::Slower);
         }
+        let pulled = Nanos(began.elapsed().as_nanos() as u64);
+        self.say(wanted.id, Landed::Begun { worker: best.worker.address.clone() });
         let mut come = wanted.blocks.start;
         let result = self.pull(best, wanted, &mut come);
         let is_open = self.open().contains_key(&wanted.id);
@@ -234,12 +237,12 @@ impl Workers {
             _ if come == wanted.blocks.start => Way::Lost,
             _ => Way::InPart,
         };
-        let Ok(end) = result else { return Over::without(way) };
+        let Ok(end) = result else { return Over { pulled, ..Over::without(way) } };
         let mut bill = ledger::Shares::default();
         bill.add(ledger::Owner::RemoteQueue, end.queue);
         bill.add(ledger::Owner::RemotePrefill, end.prefill);
         bill.add(ledger::Owner::RemoteOthers, end.others);
-        Over { way, first: end.first, bill }
+        Over { way, first: end.first, bill, steps: end.steps, pulled }
     }
 
     fn over(&self, wanted: &Wanted, way: Way) -> Over {

@@ -91,6 +91,20 @@ pub(crate) struct End {
     pub(crate) queue: u64,
     pub(crate) prefill: u64,
     pub(crate) others: u64,
+    /// The steps that read it.
+    pub(crate) steps: Vec<StepThere>,
+}
+
+/// A step of P with rows of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StepThere {
+    /// Nanoseconds from the moment at which P took the request in to the step's beginning.
+    pub(crate) after: u64,
+    /// Nanoseconds of the step.
+    pub(crate) took: u64,
+    /// Tokens of the prompt in it.
+    pub(crate) rows: usize,
 }
 
 /// Why a connection ends.
@@ -383,7 +397,8 @@ mod tests {
     }
 
     fn frames() -> Vec<Frame> {
-        let end = End { blocks: 3, first: Some(7), queue: 1, prefill: 2, others: 3 };
+        let steps = vec![StepThere { after: 4, took: 5, rows: 6 }];
+        let end = End { blocks: 3, first: Some(7), queue: 1, prefill: 2, others: 3, steps };
         vec![
             Frame::Ask(Ask { prompt_tokens: 5000, priority: -1, ttft: Some(1_000_000) }),
             Frame::Offer(Offer { likely: None }),

@@ -6,8 +6,8 @@ use std::fmt::Write;
 
 use engine::ledger::{RowShares, row_shares};
 use engine::{
-    DeviceLimits, End, Ended, FinishReason, InScene, KvMap, LoggedStep, ModelInfo, Observe, Percentiles, RequestId,
-    Scene, Second,
+    Away, DeviceLimits, End, Ended, FinishReason, InScene, KvMap, LoggedStep, ModelInfo, Observe, Percentiles,
+    RemoteStep, RequestId, Scene, Second, Way,
 };
 use roofline::{Demands, peak};
 use scheduler::{BlockUse, Blocked, CostModel, Nanos, PreemptionMode, RecordRow, StepRecord};
@@ -219,6 +219,26 @@ fn thousandths(text: &mut String, value: u64) {
     let start = text.len();
     integer(text, 1000 + value % 1000);
     text.remove(start);
+}
+
+/// `event: away`: another worker reads a prompt, or has read it.
+pub(crate) fn away(text: &mut String, id: RequestId, away: &Away, names: &mut Names, registry: &Registry) {
+    named_event(text, "away", names.look_up(registry, id), &away_object(away, Nanos(0)));
+}
+
+/// The same as an object, its moments as milliseconds since `origin`.
+pub(crate) fn away_object(away: &Away, origin: Nanos) -> Value {
+    let since = |moment: Nanos| ms(moment.since(origin));
+    let step = |step: &RemoteStep| json!({"from_ms": since(step.from), "to_ms": since(step.to), "rows": step.rows});
+    let landed = |&(at, blocks): &(Nanos, usize)| json!({"at_ms": since(at), "blocks": blocks});
+    json!({
+        "worker": away.worker,
+        "from_ms": since(away.from),
+        "to_ms": away.to.map(since),
+        "result": away.way.map(Way::name),
+        "steps": away.steps.iter().map(step).collect::<Vec<_>>(),
+        "landed": away.landed.iter().map(landed).collect::<Vec<_>>(),
+    })
 }
 
 /// `event: history`: what came before the first step of the feed, a row for each second in which there was one.

@@ -87,6 +87,8 @@ impl Feed {
         if wishes.after.is_none() {
             place.end = place.end.saturating_sub(FIRST_ENDS);
         }
+        // They are few, and one that is told again is the same.
+        place.away = 0;
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Feed {
@@ -139,6 +141,9 @@ impl Feed {
         }
         if let Some(thoughts) = &mut self.thoughts {
             thoughts.news(&mut text, &self.steps, &self.names, &self.app.registry);
+        }
+        for (id, away) in self.watch.aways(&mut self.place) {
+            events::away(&mut text, id, &away, &mut self.names, &self.app.registry);
         }
         for ended in &self.ended {
             events::ended(&mut text, ended, &mut self.names, &self.app.registry);

@@ -86,7 +86,7 @@ fn write(app: &App, tenant: Option<Tenant>, span: Nanos) -> Vec<u8> {
 /// The steps since a moment, as far as they are remembered and not too many.
 fn newest(app: &App, since: Nanos) -> Vec<LoggedStep> {
     let (watch, mut steps) = (app.engine.watch(false), Vec::new());
-    watch.read(&mut Place { step: 0, end: watch.newest().end }, usize::MAX, &mut steps, &mut Vec::new());
+    watch.read(&mut Place { step: 0, ..watch.newest() }, usize::MAX, &mut steps, &mut Vec::new());
     let mut rows = 0;
     let first = steps.iter().rposition(|step| {
         rows += step.record.decode.len() + step.record.prefill.len();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use checkpoint::{Checkpoint, Source};
 use engine::past::Past;
 use engine::{
-    Arithmetic, DeviceInfo, Ended, FinishReason, Health, Held, Isa, KvDtype, KvMap, LazyVocabulary, LoggedStep,
+    Arithmetic, Away, DeviceInfo, Ended, FinishReason, Health, Held, Isa, KvDtype, KvMap, LazyVocabulary, LoggedStep,
     ModelInfo, Observe, Origin, Output, Percentiles, Place, RawRequest, Rejection, RequestId, RequestSummary, Scene,
     Second, Serve, Stats, Stream, SubmitError, Timeline, Timings, UnixNanos, Usage, ValidatedRequest, Watching,
     WeightClass,
@@ -203,11 +203,15 @@ struct Nothing;
 
 impl Watching for Nothing {
     fn newest(&self) -> Place {
-        Place { step: 0, end: 0 }
+        Place { step: 0, end: 0, away: 0 }
     }
 
     fn read(&self, _: &mut Place, _: usize, _: &mut Vec<LoggedStep>, _: &mut Vec<Ended>) -> u64 {
         0
+    }
+
+    fn aways(&self, _: &mut Place) -> Vec<(RequestId, Away)> {
+        Vec::new()
     }
 
     fn scene_into(&self, _: &mut Scene) {}
