@@ -274,6 +274,130 @@ fn a_worker_that_is_killed_loses_nobodys_answer() {
     wait("nothing to be kept", || metric(&first, "twostroke_handoff_kept_blocks") == 0.0);
 }
 
+/// What a client does that wants its answer: it asks again until it has one.
+fn answer_at_last(port: u16, question: &str) -> String {
+    loop {
+        if let Some(text) = try_answer(port, question) {
+            return text;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// `None` if nobody is there, or is there no more.
+fn try_answer(port: u16, question: &str) -> Option<String> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
+    let length = question.len();
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json";
+    stream.write_all(format!("{head}\r\nContent-Length: {length}\r\n\r\n{question}").as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (_, body) = answer.split_once("\r\n\r\n")?;
+    let body: Value = serde_json::from_str(body).ok()?;
+    body["choices"][0]["text"].as_str().map(str::to_owned)
+}
+
+/// So many times with `TWOSTROKE_KILLS`. Whoever was asked again has the same answer, and what was read for the one that
+/// is gone is kept for nobody.
+#[test]
+fn the_worker_that_answers_is_killed_and_nothing_is_kept_for_it() {
+    let kills: usize = std::env::var("TWOSTROKE_KILLS").map_or(2, |text| text.parse().expect("a number"));
+    let key = Key::new("kills-of-d");
+    let joint = Server::start(&SMALL);
+    let prefill = prefill(&key, "127.0.0.1:0");
+    let mut first = decode(&key, address(&prefill));
+    let port = first.port();
+    let next = AtomicUsize::new(5000);
+    for kill in 0..kills {
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..3 {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        assert_eq!(
+                            answer_at_last(port, &question(number)),
+                            answer(&joint, &question(number)),
+                            "{number}"
+                        );
+                    }
+                });
+            }
+            thread::sleep(Duration::from_millis(50 + 90 * (kill as u64 % 7)));
+            signal("KILL", first.pid());
+            first.wait();
+            let own = ["--role", "decode", "--prefill-workers", address(&prefill), "--cluster-key", key.path()];
+            first = Server::start(&[SMALL.as_slice(), &own, &["--port", &port.to_string()]].concat());
+        });
+        wait("nothing to be kept", || metric(&prefill, "twostroke_handoff_kept_blocks") == 0.0);
+        wait("nothing to be held", || metric(&prefill, "twostroke_requests_running") == 0.0);
+        assert_eq!(metric(&first, "twostroke_handoff_mismatches_total"), 0.0);
+    }
+    assert!(metric(&prefill, r#"twostroke_handoffs_total{way="given",result="whole"}"#) > 0.0);
+}
+
+/// As llm-d's sidecar beside a decode worker does it: the client's body with a few fields changed goes to the prefill
+/// worker, and its `kv_transfer_params` with the client's own body to the decode worker, streams too.
+#[test]
+fn a_sidecar_after_the_rules_of_llm_d_is_served() {
+    let key = Key::new("sidecar");
+    let joint = Server::start(&SMALL);
+    let prefill = prefill(&key, "127.0.0.1:0");
+    let decode = Server::start(&[&SMALL[..], &["--role", "decode", "--cluster-key", key.path()]].concat());
+    let long: String = (0..60).map(|at| format!("The key {} is in the tower. ", at * 5)).collect();
+    let message = json!([{"role": "user", "content": format!("{long}Where is key 35?")}]);
+    let limits = ["max_tokens", "max_completion_tokens"];
+    let mut handed_over = 0.0;
+    for (at, (path, limit)) in
+        [("/v1/chat/completions", 0), ("/v1/chat/completions", 1), ("/v1/completions", 0)].into_iter().enumerate()
+    {
+        for stream in [false, true] {
+            let mut asked = json!({"seed": at, "temperature": 0.7, "stream": stream, limits[limit]: 12});
+            match path {
+                "/v1/completions" => asked["prompt"] = long.as_str().into(),
+                _ => asked["messages"] = message.clone(),
+            }
+            // Prefixes are found; each of these is to be read.
+            asked["cache_salt"] = format!("{at} {stream}").into();
+            if stream {
+                asked["stream_options"] = json!({"include_usage": true});
+            }
+            let mut first = asked.clone();
+            first["stream"] = false.into();
+            first.as_object_mut().expect("an object").remove("stream_options");
+            // Both, whichever the client sent.
+            limits.iter().for_each(|name| first[*name] = 1.into());
+            first["kv_transfer_params"] = json!({"do_remote_decode": true, "do_remote_prefill": false,
+                "remote_engine_id": null, "remote_block_ids": null, "remote_host": null, "remote_port": null});
+            let id = format!("x-request-id: leg-{at}-{stream}\r\n");
+            let (status, read) = prefill.request("POST", path, &[id.trim_end()], &first.to_string());
+            assert_eq!(status, 200, "{read}");
+            let read: Value = serde_json::from_str(&read).expect("an object");
+            let mut second = asked.clone();
+            second["kv_transfer_params"] = read["kv_transfer_params"].clone();
+            let (status, split) = decode.request("POST", path, &[id.trim_end()], &second.to_string());
+            let (_, whole) = joint.request("POST", path, &[], &asked.to_string());
+            assert_eq!(status, 200, "{split}");
+            assert_eq!(text_of(&split), text_of(&whole), "{asked}");
+            assert!(!text_of(&split).is_empty(), "{split}");
+            handed_over += 1.0;
+            assert_eq!(metric(&decode, r#"twostroke_handoffs_total{way="taken",result="whole"}"#), handed_over);
+        }
+    }
+}
+
+/// The text of an answer, whole or in pieces.
+fn text_of(body: &str) -> String {
+    let pieces = body.lines().map(|line| line.trim_start_matches("data: "));
+    let values = pieces.filter_map(|piece| serde_json::from_str::<Value>(piece).ok());
+    let text = |value: &Value| -> String {
+        let choice = &value["choices"][0];
+        let places = [&choice["text"], &choice["message"]["content"], &choice["delta"]["content"]];
+        places.into_iter().filter_map(Value::as_str).collect()
+    };
+    values.map(|value| text(&value)).collect()
+}
+
 #[test]
 fn flags_that_do_not_go_together_are_one_line() {
     let key = Key::new("flags");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{Chat, ChatMessage, Prompt, RawRequest};
+use engine::{Chat, ChatMessage, Prompt};
 use serde_json::{Map, Value, json};
 use text::chat_template::ChatTemplate;
 
@@ -32,7 +32,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     raw.progress = delivery.progress;
     raw.prediction = params::prediction(&mut fields)?;
     params::sampling(&mut fields, &mut raw)?;
-    let max_tokens_name = max_tokens(&mut fields, &mut raw)?;
+    let max_tokens_name = params::max_tokens(&mut fields, &mut raw)?;
     raw.logprobs = logprobs(&mut fields)?;
     let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
     raw.rule = rule;
@@ -268,20 +268,6 @@ pub(crate) fn text_of_parts(parts: Vec<Value>, path: &str) -> Result<String, Api
         fields.finish()?;
     }
     Ok(texts.join("\n"))
-}
-
-/// `max_completion_tokens`, or its older name; both only when they agree. Returns the name that was used.
-fn max_tokens(fields: &mut Fields, raw: &mut RawRequest) -> Result<&'static str, ApiError> {
-    let old = fields.integer("max_tokens")?;
-    let new = fields.integer("max_completion_tokens")?;
-    if let (Some(old), Some(new)) = (old, new)
-        && old != new
-    {
-        let message = "'max_tokens' and 'max_completion_tokens' are one limit under two names: send one of them.";
-        return Err(ApiError::bad_request(message).with_param("max_tokens"));
-    }
-    raw.max_tokens = new.or(old);
-    Ok(if new.is_some() { "max_completion_tokens" } else { "max_tokens" })
 }
 
 /// `logprobs` says whether, `top_logprobs` how many beside the token's own.

@@ -31,7 +31,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     raw.progress = delivery.progress;
     raw.prediction = params::prediction(&mut fields)?;
     params::sampling(&mut fields, &mut raw)?;
-    raw.max_tokens = fields.integer("max_tokens")?;
+    let max_tokens_name = params::max_tokens(&mut fields, &mut raw)?;
     raw.logprobs = fields.integer("logprobs")?;
     let echo = fields.boolean("echo")?.unwrap_or(false);
     let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
@@ -85,7 +85,9 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             fill(&mut raw, behind, app)?;
         }
         let request = app.validate(raw, &delivery.model).map_err(|rejection| {
-            ApiError::from(rejection).rename_param("rule", rule_field.as_deref().unwrap_or_default())
+            ApiError::from(rejection)
+                .rename_param("max_tokens", max_tokens_name)
+                .rename_param("rule", rule_field.as_deref().unwrap_or_default())
         })?;
         delivery.settled.see(asked, &request);
         if echo {

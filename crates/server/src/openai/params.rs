@@ -109,6 +109,20 @@ pub(crate) fn model(fields: &mut Fields, app: &App) -> Result<String, ApiError> 
     }
 }
 
+/// `max_completion_tokens`, or its older name; both only when they agree. Returns the name that was used.
+pub(crate) fn max_tokens(fields: &mut Fields, raw: &mut RawRequest) -> Result<&'static str, ApiError> {
+    let old = fields.integer("max_tokens")?;
+    let new = fields.integer("max_completion_tokens")?;
+    if let (Some(old), Some(new)) = (old, new)
+        && old != new
+    {
+        let message = "'max_tokens' and 'max_completion_tokens' are one limit under two names: send one of them.";
+        return Err(ApiError::bad_request(message).with_param("max_tokens"));
+    }
+    raw.max_tokens = new.or(old);
+    Ok(if new.is_some() { "max_completion_tokens" } else { "max_tokens" })
+}
+
 /// What concerns delivery of what is no answer of a model's: a body, whole.
 pub(crate) fn unstreamed(fields: &mut Fields, app: &App, hints: Vec<&'static str>) -> Result<Delivery, ApiError> {
     let settled = Settled { hints, max_tokens: None };

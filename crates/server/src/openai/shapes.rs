@@ -206,6 +206,8 @@ static ABSENT: &[Field] = &[
 static COMPLETION_OWN: &[Field] = &[
     required("prompt", PROMPTS, "a text, a list of token ids, or a list of several of either"),
     field("max_tokens", Integer, "most tokens of an answer; -1: all that the context leaves"),
+    // llm-d's sidecar writes it into every request.
+    field("max_completion_tokens", Integer, "the same by the name that chats have for it"),
     field("logprobs", Integer, "log probabilities of the answer's tokens, beside so many likeliest; -1: all"),
     field("echo", Boolean, "the prompt before the answer"),
     field("best_of", Integer, "as many as n"),

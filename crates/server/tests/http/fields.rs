@@ -220,6 +220,7 @@ fn more_tokens_than_the_context_has_are_cut_and_the_answer_says_so() {
         ("/v1/chat/completions", &chat, "max_tokens"),
         ("/v1/chat/completions", &chat, "max_completion_tokens"),
         ("/v1/completions", &completion, "max_tokens"),
+        ("/v1/completions", &completion, "max_completion_tokens"),
     ] {
         let room = all(path, body);
         let mut body = body.clone();
