@@ -43,6 +43,28 @@ fn every_metric_of_the_board_and_the_rules_is_there() {
 }
 
 #[test]
+fn what_scales_workers_is_a_metric_of_a_worker() {
+    let key = std::env::temp_dir().join(format!("twostroke-{}-deploy.key", std::process::id()));
+    std::fs::write(&key, "sixteen bytes and more\n").expect("it can be written");
+    let flags = ["--role", "prefill", "--handoff-listen", "127.0.0.1:0", "--cluster-key", key.to_str().expect("UTF-8")];
+    let server = Server::start(&flags);
+    std::fs::remove_file(&key).expect("it was there");
+    let (status, page) = server.request("GET", "/metrics", &[], "");
+    assert_eq!(status, 200);
+    for file in ["deploy/kubernetes/hpa.yaml", "deploy/kubernetes/keda.yaml"] {
+        let text = text(file).expect("it exists");
+        let text = text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
+        let named = names(&text);
+        assert!(named.len() >= 2, "{file}: {named:?}");
+        for name in named {
+            let is_it = |line: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
+            assert!(page.lines().any(is_it), "{file}: a worker has no {name}");
+        }
+    }
+    assert!(page.contains("twostroke_role{role=\"prefill\"} 1"), "{page}");
+}
+
+#[test]
 fn the_board_shows_what_it_is_for() {
     let board = board();
     let all = board.to_string();

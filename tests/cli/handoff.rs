@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::{Server, run, signal, twostroke, wait};
+use tests::{Server, root, run, signal, twostroke, wait};
 
 /// A file with the cluster's key, which goes with the test.
 struct Key(PathBuf);
@@ -272,6 +273,54 @@ fn a_worker_that_is_killed_loses_nobodys_answer() {
     }
     assert_eq!(metric(&decode, "twostroke_handoff_mismatches_total"), 0.0);
     wait("nothing to be kept", || metric(&first, "twostroke_handoff_kept_blocks") == 0.0);
+}
+
+/// A port that nobody listens at.
+fn free_port() -> String {
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is one");
+    socket.local_addr().expect("it is bound").port().to_string()
+}
+
+#[test]
+fn a_script_starts_both_workers_and_ends_both() {
+    let ports: [String; 3] = std::array::from_fn(|_| free_port());
+    let binary = twostroke(&["serve"]).get_program().to_owned();
+    let beside = Path::new(&binary).parent().expect("it lies somewhere").to_owned();
+    let path = std::env::join_paths(
+        [beside].into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").expect("a PATH"))),
+    );
+    let mut script = Command::new("bash")
+        .arg(Path::new(root()).join("deploy/two-workers.sh"))
+        .args(SMALL)
+        .env("PATH", path.expect("no name has a colon"))
+        .env("XDG_CACHE_HOME", std::env::temp_dir().join("twostroke-tests-cache"))
+        .envs([("PORT", &ports[0]), ("PREFILL_PORT", &ports[1]), ("HANDOFF_PORT", &ports[2])])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("bash is there");
+    let port: u16 = ports[0].parse().expect("a number");
+    let answer = answer_at_last(port, &question(70));
+    assert!(!answer.is_empty());
+    let page = |port: &str| {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port.parse::<u16>().expect("a number"))).ok()?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page).ok()?;
+        Some(page)
+    };
+    // The first question may have come before the other worker was there; each has another prompt.
+    let next = AtomicUsize::new(71);
+    wait("a handoff", || {
+        answer_at_last(port, &question(next.fetch_add(1, Ordering::Relaxed)));
+        page(&ports[1]).is_some_and(|page| {
+            page.contains("twostroke_handoff_bytes_total{way=\"given\"} ")
+                && !page.contains("twostroke_handoff_bytes_total{way=\"given\"} 0\n")
+        })
+    });
+    signal("TERM", script.id());
+    script.wait().expect("it ends");
+    wait("both to be gone", || page(&ports[0]).is_none() && page(&ports[1]).is_none());
 }
 
 /// What a client does that wants its answer: it asks again until it has one.

@@ -49,8 +49,8 @@ use std::process::ExitCode;
 
 const HELP: &str = "usage: cargo xtask <command>
   test [--only STAGE]       set up what the tests need, run everything
-                            stages: fmt clippy targets loom tests hostile docs clients web prometheus crosscheck python
-                            deny
+                            stages: fmt clippy targets loom tests hostile docs clients web prometheus kubernetes
+                            crosscheck python deny
   oracle                    rebuild the reference logits with transformers and compare
   web                       build the pages in web/ into crates/server/ui
   reference                 write docs/reference/flags.md from the flags

@@ -33,7 +33,7 @@ const MOST_LINES_SAID: usize = 100;
 /// A stage's name and its work.
 type Stage = (&'static str, fn() -> Result<Counts, String>);
 
-const STAGES: [Stage; 13] = [
+const STAGES: [Stage; 14] = [
     ("fmt", format),
     ("clippy", clippy),
     ("targets", targets),
@@ -44,6 +44,7 @@ const STAGES: [Stage; 13] = [
     ("clients", clients),
     ("web", pages),
     ("prometheus", metrics),
+    ("kubernetes", manifests),
     ("crosscheck", load_generators),
     ("python", package),
     ("deny", deny),
@@ -187,6 +188,16 @@ fn pages() -> Result<Counts, String> {
 fn metrics() -> Result<Counts, String> {
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     count(&mut prometheus::tests(&binary())?)
+}
+
+/// What lies in deploy/ for Kubernetes, against its schemas and the server's flags.
+fn manifests() -> Result<Counts, String> {
+    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    let directory = root().join("tests/kubernetes");
+    let python = setup::python("kubernetes", &directory.join("requirements.txt"))?;
+    let mut check = command(python, &["-B"]);
+    check.arg(directory.join("check.py")).arg(binary());
+    count(&mut check)
 }
 
 /// guidellm and aiperf beside bench-serve: the same counts, and figures that mean what they should.
