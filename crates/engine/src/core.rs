@@ -31,6 +31,7 @@ use text::tokenizer::Tokenizer;
 use crate::counters::Gauges;
 use crate::door::{OfPrompt, ValidatedRequest};
 use crate::draft::{Drafted, Drafting};
+use crate::handoff::FoundBlocks;
 use crate::journal::{Fact, Journal, Log, Receipt};
 use crate::output::{Outlet, Output, RequestError, TokenLogprob};
 use crate::recording::{Spelled, Tape};
@@ -146,6 +147,8 @@ pub(crate) struct EngineCore {
     handoffs: Handoffs,
     /// Whoever wants to know what the prefix cache finds.
     listener: Option<CacheListener>,
+    /// The same for those who ask for prompts to be read.
+    found: Option<Arc<FoundBlocks>>,
 }
 
 impl EngineCore {
@@ -185,6 +188,7 @@ impl EngineCore {
             overfull: Vec::new(),
             handoffs: Handoffs::default(),
             listener: None,
+            found: None,
         }
     }
 
@@ -363,21 +367,28 @@ impl EngineCore {
         true
     }
 
-    /// From now on `listener` hears what the prefix cache finds and finds no more. Before the first request.
-    pub(crate) fn set_listener(&mut self, listener: Option<CacheListener>) {
-        if listener.is_some() {
+    /// From now on these hear what the prefix cache finds and finds no more. Before the first request.
+    pub(crate) fn set_listeners(&mut self, listener: Option<CacheListener>, found: Option<Arc<FoundBlocks>>) {
+        if listener.is_some() || found.is_some() {
             self.scheduler.note_cache_events();
         }
-        self.listener = listener;
+        (self.listener, self.found) = (listener, found);
     }
 
     fn tell_cache(&mut self) {
-        if let Some(listener) = &self.listener {
+        if self.listener.is_some() || self.found.is_some() {
             let events = self.scheduler.take_cache_events();
             if !events.is_empty() {
-                // Whoever is gone wants to know no more.
-                let _ = listener.send(events);
+                self.tell_listeners(events);
             }
+        }
+    }
+
+    fn tell_listeners(&self, events: Vec<CacheEvent>) {
+        self.found.iter().for_each(|found| found.hear(&events));
+        if let Some(listener) = &self.listener {
+            // Whoever is gone wants to know no more.
+            let _ = listener.send(events);
         }
     }
 
@@ -520,9 +531,9 @@ impl EngineCore {
             tiers.start_over();
             self.scheduler.set_tiers(tiers.sizes());
         }
-        if let Some(listener) = &self.listener {
+        if self.listener.is_some() || self.found.is_some() {
             self.scheduler.note_cache_events();
-            let _ = listener.send(vec![CacheEvent::Cleared]);
+            self.tell_listeners(vec![CacheEvent::Cleared]);
         }
         self.drafting.start_over();
         self.flights.clear();

@@ -436,7 +436,7 @@ impl Engine {
             return Ok((next_id(), None));
         }
         let (prompt_tokens, priority, ttft) = (request.prompt.len(), request.priority, request.targets.ttft);
-        let new = IncomingRequest { prompt_tokens, priority, ttft };
+        let new = IncomingRequest { prompt_tokens, cached_tokens: 0, priority, ttft };
         let mut log = self.log();
         let mut forecast = self.0.shared.forecast();
         let outlook = forecast.outlook(&new, now, log.turnover.interval());

@@ -472,7 +472,8 @@ impl Engine {
             Box::new(taker) as Box<dyn Elsewhere>
         });
         core.set_elsewhere(elsewhere, counts.clone());
-        core.set_listener(options.cache_listener.clone());
+        let found = options.handoff.as_ref().filter(|handoff| handoff.listen.is_some()).map(|_| Arc::default());
+        core.set_listeners(options.cache_listener.clone(), found.clone());
         let (thread_shared, thread_clock) = (shared.clone(), clock.clone());
         std::thread::Builder::new()
             .name("engine".into())
@@ -498,7 +499,8 @@ impl Engine {
         }));
         if let Some(HandoffOptions { listen: Some(at), key, .. }) = &options.handoff {
             let factors = factors.expect("who takes part has them");
-            let bound = handoff::listen(&engine, *at, key.clone(), factors, counts);
+            let found = found.expect("who listens has it");
+            let bound = handoff::listen(&engine, *at, key.clone(), factors, counts, found);
             let bound = bound.map_err(|error| StartError::Option {
                 option: "--handoff-listen",
                 problem: format!("{at}: {error}"),

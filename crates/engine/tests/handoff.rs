@@ -187,6 +187,28 @@ fn every_nanosecond_of_a_prompt_that_was_elsewhere_has_an_owner() {
     assert_quiet(&[&prefill, &decode]);
 }
 
+#[test]
+fn prompts_that_begin_alike_are_read_by_one_worker() {
+    let joint = start(&options());
+    let workers = [reader(options()), reader(options())];
+    let addresses = [address(&workers[0]), address(&workers[1])];
+    let prefix = text(3, 40);
+    let given = || [0, 1].map(|at: usize| workers[at].handoffs().given[0]);
+    let mut before = given();
+    let mut readers = Vec::new();
+    for number in 0..8 {
+        // Who answers is another one each time: none of them has anything of the prompt itself.
+        let decode = answerer(&addresses, options());
+        let request = raw(&format!("{prefix}Question {number}."), number);
+        assert_same(&ask(&decode, request.clone()), &ask(&joint, request), "with two to choose from");
+        let after = given();
+        readers.push((0..2).find(|&at| after[at] > before[at]).expect("somebody has read it"));
+        before = after;
+    }
+    assert!(readers.iter().all(|reader| reader == &readers[0]), "by {readers:?}");
+    assert_quiet(&[&workers[0], &workers[1]]);
+}
+
 /// What a connection between the two does to what the reading side sends.
 #[derive(Clone, Copy, Debug)]
 enum Fault {

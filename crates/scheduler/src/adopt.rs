@@ -11,6 +11,7 @@
 //! A transfer is a cache: what is missing, late or wrong is computed here. Landed blocks lie before those that they
 //! follow in the order of what gives way, so of a prefix the end goes first; and no block takes its parent's slot.
 
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::kv::{ContentName, FullBlock};
@@ -42,6 +43,15 @@ impl Scheduler {
         let most = self.state.seqs[id].num_blocks_to_look_up();
         let known = self.known_blocks(id, most).0;
         known..most
+    }
+
+    /// Short names of the full blocks of its prompt that may be looked up, of a request that is expected or waits: what
+    /// another worker with the same key may have. Empty where it stays out of the cache. Cost: a hash for each block,
+    /// once.
+    pub fn prompt_chain(&mut self, request: RequestId) -> Vec<u64> {
+        let Ok(id) = self.adoptive(request) else { return Vec::new() };
+        let seq = &mut self.state.seqs[id];
+        (0..seq.num_blocks_to_look_up()).map(|block| seq.content(block, &self.state.hasher).0.short()).collect()
     }
 
     /// A slot of the host tier for block `index` of a request that is expected or waits. Nobody finds it before

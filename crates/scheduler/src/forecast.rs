@@ -31,6 +31,8 @@ struct InLine {
 pub struct IncomingRequest {
     /// Tokens of its prompt.
     pub prompt_tokens: usize,
+    /// Those of them, from the first on, that the cache has.
+    pub cached_tokens: usize,
     /// Its class.
     pub priority: Priority,
     /// Its target of time to first token.
@@ -162,7 +164,7 @@ impl AdmissionForecast {
         // What was in line when this was made has moved on since.
         let left = Nanos(self.at.0.saturating_add(line.0)).since(now);
         let seats = turnover.0.saturating_mul(self.ends as u64);
-        let ready = left.0.max(seats).saturating_add(self.alone(new.prompt_tokens).0);
+        let ready = left.0.max(seats).saturating_add(self.alone(new).0);
         // The step that ends its prompt is filled with those behind it.
         let full_step = nanos(self.pace.row * self.pace.rows as f64).0.max(1);
         let is_last = self.line.iter().all(|prompt| is_before(&prompt));
@@ -186,13 +188,19 @@ impl AdmissionForecast {
     }
 
     /// How long a prompt takes with nobody in line.
-    pub fn alone(&self, prompt_tokens: usize) -> Nanos {
-        nanos(self.pace.seconds(0, prompt_tokens).max(self.pace.step))
+    pub fn alone(&self, new: &IncomingRequest) -> Nanos {
+        nanos(self.seconds(new).max(self.pace.step))
+    }
+
+    fn seconds(&self, new: &IncomingRequest) -> f64 {
+        // The last token is always computed.
+        let cached = new.cached_tokens.min(new.prompt_tokens.saturating_sub(1));
+        self.pace.seconds(cached, new.prompt_tokens - cached)
     }
 
     /// Puts one into the line that the scheduler has not heard of yet.
     pub fn add(&mut self, new: &IncomingRequest, now: Nanos) {
-        let seconds = self.pace.seconds(0, new.prompt_tokens);
+        let seconds = self.seconds(new);
         self.line.push(InLine { priority: new.priority, due: due(now, new.ttft), seconds });
     }
 }

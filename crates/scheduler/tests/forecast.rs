@@ -125,6 +125,7 @@ fn what_is_said_is_what_happens() {
         }
         let new = IncomingRequest {
             prompt_tokens: newcomer.prompt,
+            cached_tokens: 0,
             priority: Priority(newcomer.priority),
             ttft: newcomer.ttft.map(|ms| Nanos(ms * MS)),
         };
@@ -144,14 +145,28 @@ fn the_line_moves_while_nobody_looks() {
     let mut engine = Engine::new(Terms::default(), 64);
     engine.admit(1, asks(5000));
     let mut forecast = forecast(&engine.scheduler, Nanos(0));
-    let new = IncomingRequest { prompt_tokens: 1000, priority: Priority(0), ttft: None };
+    let new = IncomingRequest { prompt_tokens: 1000, cached_tokens: 0, priority: Priority(0), ttft: None };
     let ms = |forecast: &AdmissionForecast, at: u64| forecast.ttft(&new, Nanos(at * MS), Nanos(0)).0 / MS;
     let (now, later, much_later) = (ms(&forecast, 0), ms(&forecast, 200), ms(&forecast, 10_000));
-    assert_eq!((later, much_later), (now - 200, forecast.alone(1000).0 / MS));
+    assert_eq!((later, much_later), (now - 200, forecast.alone(&new).0 / MS));
     // One that was submitted since stands in line too.
     forecast.add(&new, Nanos(0));
     let with_it = ms(&forecast, 0);
     assert!(with_it > now + 90, "{with_it} {now}");
+}
+
+#[test]
+fn what_the_cache_has_takes_no_time() {
+    let engine = Engine::new(Terms::default(), 64);
+    let forecast = forecast(&engine.scheduler, Nanos(0));
+    let alone = |prompt_tokens, cached_tokens| {
+        let new = IncomingRequest { prompt_tokens, cached_tokens, priority: Priority(0), ttft: None };
+        forecast.alone(&new).as_secs_f64()
+    };
+    let (all, rest) = (alone(2000, 0), alone(2000, 1500));
+    assert!(rest >= alone(500, 0) && rest < all / 2.0, "it computes a quarter of it: {rest} of {all}");
+    assert_eq!(alone(2000, 2000), alone(2000, 1999), "the last token is always computed");
+    assert_eq!(alone(2000, 9000), alone(2000, 1999), "whatever somebody says");
 }
 
 #[test]
@@ -160,7 +175,7 @@ fn where_seats_are_short_somebody_must_end_first() {
     engine.admit(1, asks(10));
     engine.step();
     engine.admit(2, asks(10));
-    let new = IncomingRequest { prompt_tokens: 10, priority: Priority(0), ttft: None };
+    let new = IncomingRequest { prompt_tokens: 10, cached_tokens: 0, priority: Priority(0), ttft: None };
     let forecast = forecast(&engine.scheduler, engine.now);
     let said = forecast.ttft(&new, engine.now, Nanos(500 * MS));
     assert!(said.0 >= 1000 * MS, "the one that runs and the one that waits end before it: {said:?}");

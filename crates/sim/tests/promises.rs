@@ -118,7 +118,8 @@ fn serve(asks: &[Ask], machine: &StepTimes, belief: CostModel, refuses: bool) ->
         while next < asks.len() && asks[next].at <= now {
             let (id, ask) = (RequestId(next as u64), asks[next]);
             next += 1;
-            let new = IncomingRequest { prompt_tokens: ask.prompt, priority: Priority(0), ttft: ask.ttft };
+            let new =
+                IncomingRequest { prompt_tokens: ask.prompt, cached_tokens: 0, priority: Priority(0), ttft: ask.ttft };
             let outlook = forecast.outlook(&new, now, Nanos(0));
             let promise = book.promise(&outlook, AnswerLimits { least: 0, most: ask.most });
             let admission = ask.ttft.filter(|_| refuses).map(|target| book.judge(&promise, target));

@@ -140,10 +140,12 @@ impl EngineCore {
             _ => None,
         };
         let entry = active.request.to_hand_over(active.seed, self.handoffs.salt(&active.request), id, now);
+        // A router has chosen already.
+        let chain = if at.is_none() { self.scheduler.prompt_chain(id) } else { Vec::new() };
         self.journal.take(Fact::Left(id, now));
         self.handoffs.taking.insert(id);
         let elsewhere = self.handoffs.elsewhere.as_mut().expect("somebody may be asked");
-        elsewhere.ask(Wanted { id, entry, blocks, local, at });
+        elsewhere.ask(Wanted { id, entry, chain, blocks, local, at });
     }
 
     /// A request whose prompt is read for somebody was admitted.

@@ -15,7 +15,7 @@ use ledger::{Owner, Visit};
 use scheduler::{IncomingRequest, Nanos, Priority, RequestId, TokenId};
 
 use super::wire::{Ask, End, Frame, Line, Offer, Pull, Side, StepThere, WireError};
-use super::{ClusterKey, Counts, Factors, Moved, Weighed};
+use super::{ClusterKey, Counts, Factors, FoundBlocks, Moved, Weighed};
 use crate::command::Command;
 use crate::door::ValidatedRequest;
 use crate::output::{Output, RequestError, Timings};
@@ -59,6 +59,7 @@ struct Host {
     key: ClusterKey,
     factors: Factors,
     counts: Arc<Counts>,
+    found: Arc<FoundBlocks>,
     connections: AtomicUsize,
 }
 
@@ -69,11 +70,12 @@ pub(crate) fn listen(
     key: ClusterKey,
     factors: Factors,
     counts: Arc<Counts>,
+    found: Arc<FoundBlocks>,
 ) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind(at)?;
     let bound = listener.local_addr()?;
     let engine = Arc::downgrade(&engine.0);
-    let host = Arc::new(Host { engine, key, factors, counts, connections: AtomicUsize::new(0) });
+    let host = Arc::new(Host { engine, key, factors, counts, found, connections: AtomicUsize::new(0) });
     // Who ends must not wait for somebody to come.
     listener.set_nonblocking(true)?;
     let accept = move || {
@@ -155,12 +157,15 @@ impl Host {
         if engine.health().draining {
             return Frame::Refused(SHUTTING_DOWN.to_owned());
         }
+        let cached_tokens = self.found.leading(&ask.chain) * engine.model().block_size;
         let incoming = IncomingRequest {
             prompt_tokens: ask.prompt_tokens,
+            cached_tokens,
             priority: Priority(ask.priority),
             ttft: ask.ttft.map(Nanos),
         };
-        Frame::Offer(Offer { likely: engine.likely_first_token(&incoming).map(|Nanos(likely)| likely) })
+        let likely = engine.likely_first_token(&incoming).map(|Nanos(likely)| likely);
+        Frame::Offer(Offer { likely, cached_tokens })
     }
 
     /// Reads a prompt and sends what it gives.

@@ -19,13 +19,15 @@
 //! last token of the prompt: its row is D's own, and so is every token that anybody is told. P draws the first one too,
 //! and D compares: two workers that differ there do not have the same model, or one of them computes wrong.
 //!
-//! Who is asked is known beforehand, or a router decides and says so ([`Partner`], `sealed.rs`). `wire.rs` has the frames
+//! Two are asked, and each counts what its own cache has of the prompt (`found.rs`), so prompts that begin alike go to one
+//! worker until that one is busier than the prefix is worth. Who is asked is known beforehand, or a router decides and says so ([`Partner`], `sealed.rs`). `wire.rs` has the frames
 //! and who may read them, `give.rs` P's threads, `take.rs` D's; what happens on the engine's thread is in
 //! `core/handoff.rs`. Nothing here decides what is computed when: that is the scheduler's
 //! ([`scheduler::Scheduler::expect`], [`scheduler::Scheduler::keep`], [`scheduler::Scheduler::adopt`]).
 
 mod budget;
 mod factors;
+mod found;
 mod give;
 mod sealed;
 mod take;
@@ -41,6 +43,7 @@ use scheduler::{Nanos, RequestId, TokenId};
 
 pub(crate) use budget::{Budget, Weighed};
 pub(crate) use factors::Factors;
+pub(crate) use found::FoundBlocks;
 pub(crate) use give::{Given, Giver, listen};
 pub use sealed::SealedAddress;
 pub(crate) use take::{Elsewhere, Taker, Wanted};

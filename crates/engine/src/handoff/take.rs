@@ -9,6 +9,7 @@
 //! ```
 //! A worker that could not be reached is left alone for a while, one that computes otherwise for good.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use scheduler::{Nanos, RequestId};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::wire::{Ask, End, Frame, Line, Piece, Pull, Side, WireError};
+use super::wire::{Ask, End, Frame, Line, Offer, Piece, Pull, Side, WireError};
 use super::{
     Budget, ClusterKey, Counts, Factors, LEAST_TOKENS, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Way, Weighed,
 };
@@ -44,6 +45,8 @@ const MOST_ASKED: usize = 2;
 pub(crate) struct Wanted {
     pub(crate) id: RequestId,
     pub(crate) entry: AdmitEntry,
+    /// Names of the prompt's full blocks, cut to 64 bits.
+    pub(crate) chain: Vec<u64>,
     /// Blocks that are not here: what is to come.
     pub(crate) blocks: std::ops::Range<usize>,
     /// Nanoseconds in which its first token would come if all were computed here, where that is known.
@@ -190,6 +193,7 @@ struct Offered {
     worker: Arc<Worker>,
     line: Line<TcpStream>,
     likely: Option<Nanos>,
+    cached_tokens: usize,
 }
 
 impl Workers {
@@ -215,7 +219,8 @@ impl Workers {
         let began = Instant::now();
         let asked = wanted.at.as_ref().map_or_else(|| self.some(), |address| self.named(address));
         let offered: Vec<Offered> = asked.into_iter().filter_map(|worker| self.ask(worker, wanted)).collect();
-        let Some(best) = offered.into_iter().min_by_key(|offered| offered.likely) else {
+        let rank = |offered: &Offered| (offered.likely, Reverse(offered.cached_tokens));
+        let Some(best) = offered.into_iter().min_by_key(rank) else {
             return self.over(wanted, Way::Refused);
         };
         // Prompts leave to protect the streams here, not to win a race: a target that is met is early enough.
@@ -278,9 +283,10 @@ impl Workers {
     /// What a worker offers; `None` if it does not.
     fn ask(&self, worker: Arc<Worker>, wanted: &Wanted) -> Option<Offered> {
         match self.try_ask(&worker.address, wanted) {
-            Ok(Answer::Would(line, likely)) => {
+            Ok(Answer::Would(line, offer)) => {
                 *worker.rests() = None;
-                Some(Offered { worker, line, likely })
+                let Offer { likely, cached_tokens } = offer;
+                Some(Offered { worker, line, likely: likely.map(Nanos), cached_tokens })
             }
             Ok(Answer::Unlike(difference)) => {
                 let rest = &mut *worker.rests();
@@ -320,9 +326,10 @@ impl Workers {
             return Ok(Answer::Unlike(difference));
         }
         let AdmitEntry { prompt, priority, ttft, .. } = &wanted.entry;
-        line.write(&Frame::Ask(Ask { prompt_tokens: prompt.len(), priority: *priority, ttft: *ttft }))?;
+        let chain = wanted.chain.clone();
+        line.write(&Frame::Ask(Ask { prompt_tokens: prompt.len(), chain, priority: *priority, ttft: *ttft }))?;
         match line.read()? {
-            Frame::Offer(offer) => Ok(Answer::Would(line, offer.likely.map(Nanos))),
+            Frame::Offer(offer) => Ok(Answer::Would(line, offer)),
             Frame::Refused(why) => Err(std::io::Error::other(why).into()),
             frame => Err(WireError::Turn(frame.name())),
         }
@@ -330,7 +337,7 @@ impl Workers {
 
     /// Blocks, in their order, as they come. `come`: up to which block all are here.
     fn pull(&self, offered: Offered, wanted: &Wanted, come: &mut usize) -> Result<End, Failed> {
-        let Offered { worker, mut line, likely } = offered;
+        let Offered { worker, mut line, likely, .. } = offered;
         match self.open().get_mut(&wanted.id) {
             Some(open) => open.worker = Some(worker.clone()),
             None => return Err(Failed::Cut),
@@ -387,8 +394,8 @@ impl Workers {
 
 /// What a worker says to a question.
 enum Answer {
-    /// It would, and have the first token then.
-    Would(Line<TcpStream>, Option<Nanos>),
+    /// It would.
+    Would(Line<TcpStream>, Offer),
     /// It has another model, or computes otherwise.
     Unlike(String),
 }

@@ -46,11 +46,13 @@ pub(crate) enum Frame {
     Busy,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Ask {
     /// Tokens of its prompt.
     pub(crate) prompt_tokens: usize,
+    /// Names of its full blocks, cut to 64 bits: workers with the same key know the same prefix by the same name.
+    pub(crate) chain: Vec<u64>,
     pub(crate) priority: i32,
     /// Nanoseconds within which its first token is wanted.
     pub(crate) ttft: Option<u64>,
@@ -61,6 +63,8 @@ pub(crate) struct Ask {
 pub(crate) struct Offer {
     /// Nanoseconds until its first token; `None` where steps are not predicted.
     pub(crate) likely: Option<u64>,
+    /// Tokens of it that need not be computed.
+    pub(crate) cached_tokens: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -400,8 +404,8 @@ mod tests {
         let steps = vec![StepThere { after: 4, took: 5, rows: 6 }];
         let end = End { blocks: 3, first: Some(7), queue: 1, prefill: 2, others: 3, steps };
         vec![
-            Frame::Ask(Ask { prompt_tokens: 5000, priority: -1, ttft: Some(1_000_000) }),
-            Frame::Offer(Offer { likely: None }),
+            Frame::Ask(Ask { prompt_tokens: 5000, chain: vec![7, u64::MAX], priority: -1, ttft: Some(1_000_000) }),
+            Frame::Offer(Offer { likely: None, cached_tokens: 64 }),
             Frame::Refused("nobody is here".to_owned()),
             Frame::Piece(Piece { index: 9, offset: 1 << 40, bytes: vec![1, 2, 3] }),
             Frame::End(Box::new(end)),
