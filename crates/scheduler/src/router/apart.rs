@@ -44,6 +44,11 @@ pub struct AnswerInView {
 /// Answers that are remembered.
 const REMEMBERED: usize = 256;
 
+/// Deviations above the mean that a load to come is taken for. What is refused too late was read for nothing, and the
+/// longer that takes the less is known: without any, long queues make bad predictions, and those make long queues. With
+/// half of one least was refused of the conversations of docs/performance.md, with one and more too much.
+const DOUBT: f64 = 0.5;
+
 /// How long answers were, of late: what is known of those that are not over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AnswerLengths {
@@ -84,6 +89,8 @@ pub struct DecodeLoad {
     pub answers: f64,
     /// Tokens that they have, prompts included.
     pub tokens: f64,
+    /// Standard deviations of the two: of what is there, none.
+    pub spread: [f64; 2],
 }
 
 /// What there is too little of.
@@ -106,13 +113,18 @@ impl DecodeLoad {
         lengths: &AnswerLengths,
         in_view: impl IntoIterator<Item = AnswerInView>,
     ) -> DecodeLoad {
-        let mut load = DecodeLoad::default();
+        let (mut load, mut variance) = (DecodeLoad::default(), [0.0; 2]);
         for answer in in_view.into_iter().filter(|answer| answer.begins_after <= after) {
             let more = (after.since(answer.begins_after).0 / token.0.max(1)) as usize;
             let is_there = lengths.goes_on_for(answer.generated, more);
+            let tokens = (answer.tokens + more) as f64;
             load.answers += is_there;
-            load.tokens += is_there * (answer.tokens + more) as f64;
+            load.tokens += is_there * tokens;
+            // Each is there or not, whatever the others are.
+            variance[0] += is_there * (1.0 - is_there);
+            variance[1] += is_there * (1.0 - is_there) * tokens * tokens;
         }
+        load.spread = variance.map(square_root);
         load
     }
 
@@ -131,7 +143,12 @@ impl DecodeLoad {
         limits: &Limits,
         cost: &CostModel,
     ) -> Option<TooLittle> {
-        let with = DecodeLoad { answers: self.answers + 1.0, tokens: self.tokens + prompt_tokens as f64 };
+        let [answers, tokens] = self.spread.map(|spread| spread * DOUBT);
+        let with = DecodeLoad {
+            answers: self.answers + answers + 1.0,
+            tokens: self.tokens + tokens + prompt_tokens as f64,
+            spread: [0.0; 2],
+        };
         // The last block of each is half full in the mean.
         let blocks = with.tokens / limits.block_size as f64 + with.answers / 2.0;
         if with.answers > limits.max_num_seqs as f64 {
@@ -142,6 +159,15 @@ impl DecodeLoad {
             tpot.filter(|&tpot| cost.step_time(&with.work()) > tpot).map(|_| TooLittle::Time)
         }
     }
+}
+
+/// Newton's, which `core` does not have.
+fn square_root(x: f64) -> f64 {
+    let mut root = x.max(1.0);
+    while root * root > x * (1.0 + 1e-9) {
+        root = (root + x / root) / 2.0;
+    }
+    root
 }
 
 #[cfg(test)]
