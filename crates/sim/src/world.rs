@@ -13,13 +13,13 @@
 //! before the next plan. Cost: what the production scheduler costs; nothing waits and nothing is computed.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use scheduler::kv::ChainHasher;
 use scheduler::router;
 use scheduler::{
-    BlockHash, CostModel, Event, Limits, LimitsError, Nanos, Offer, Request, RequestId, RowOutput, Scheduler, Step,
-    StepOutput, StepRecord, StopRules, Tier, TierSizes, Transfer, Work,
+    AdmissionForecast, BlockHash, BlockLoad, CostModel, Event, IncomingRequest, Limits, LimitsError, Nanos, Offer,
+    Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, TierSizes, Work,
 };
 
 use crate::apart::{Apart, Link, Placed, Travel};
@@ -190,8 +190,9 @@ pub fn records(workload: &Workload, fleet: &Fleet) -> Result<Vec<(usize, StepRec
 pub(crate) struct Engine {
     pub(crate) scheduler: Scheduler,
     machine: StepTimes,
-    /// What blocks are copied between host memory and its own over; there is none without tiers.
+    /// What comes from host memory, at which rate, and when; nothing without tiers.
     link: Option<Link>,
+    loads: VecDeque<(Nanos, Vec<BlockLoad>)>,
     /// When its step in flight ends.
     busy_until: Option<Nanos>,
     /// Kept for their buffers.
@@ -206,6 +207,8 @@ struct World<'a> {
     engines: Vec<Engine>,
     /// Between workers with roles.
     travel: Option<Travel>,
+    /// Kept for its buffers.
+    forecast: AdmissionForecast,
     now: Nanos,
     /// Of the arrivals that follow nobody, in order of time: the next one.
     next_open: usize,
@@ -226,15 +229,15 @@ impl<'a> World<'a> {
         let engines = fleet.instances.iter().map(|instance| {
             let mut scheduler = Scheduler::new(instance.limits.clone())?;
             if fleet.apart.is_some() {
-                // As the engine does: what comes from others lands there.
-                let host_slots = (instance.limits.num_blocks / 4).max(1);
-                scheduler.set_tiers(TierSizes { host_slots, disk_slots: 0 });
+                // What comes from others lands there. A host has no less memory than its accelerators.
+                scheduler.set_tiers(TierSizes { host_slots: instance.limits.num_blocks, disk_slots: 0 });
             }
             scheduler.set_cost_model(instance.belief.clone());
             Ok(Engine {
                 scheduler,
                 machine: instance.machine.clone(),
                 link: fleet.apart.as_ref().map(|apart| apart.link),
+                loads: VecDeque::new(),
                 busy_until: None,
                 offers: Vec::new(),
                 step: Step::default(),
@@ -255,6 +258,7 @@ impl<'a> World<'a> {
             workload,
             engines: engines.collect::<Result<_, _>>()?,
             travel: fleet.apart.as_ref().map(Travel::new),
+            forecast: AdmissionForecast::default(),
             now: Nanos(0),
             next_open: 0,
             open,
@@ -267,7 +271,8 @@ impl<'a> World<'a> {
 
     /// Moves the clock to the next moment at which something happens; false when nothing ever will.
     fn next_moment(&mut self) -> bool {
-        let ends = self.engines.iter().filter_map(|engine| engine.busy_until).min();
+        let loads = |engine: &Engine| engine.loads.front().map(|&(at, _)| at);
+        let ends = self.engines.iter().flat_map(|engine| [engine.busy_until, loads(engine)]).flatten().min();
         let open = self.open.get(self.next_open).map(|&index| self.workload.arrivals[index].at);
         let due = self.due.peek().map(|&Reverse((at, _))| at);
         let landing = self.travel.as_ref().and_then(Travel::next);
@@ -278,14 +283,12 @@ impl<'a> World<'a> {
 
     fn complete(&mut self, observer: &mut dyn Observer) {
         for (instance, engine) in self.engines.iter_mut().enumerate() {
+            engine.load(self.now);
             if engine.busy_until != Some(self.now) {
                 continue;
             }
             engine.busy_until = None;
             let Engine { scheduler, output, record, .. } = engine;
-            if scheduler.in_flight().is_none() {
-                continue; // it only copied
-            }
             self.events.clear();
             scheduler.complete_into(output, self.now, &mut self.events, record);
             self.collector.step(instance, record, &engine.machine);
@@ -374,7 +377,14 @@ impl<'a> World<'a> {
                 let mut chain = Chain::of(&request);
                 let first_token = |engine: &Engine| {
                     let snapshot = engine.scheduler.snapshot(chain.on(engine));
-                    snapshot.first_token_after(request.prompt.len(), engine.cost())
+                    if engine.scheduler.cost_model().is_none() {
+                        return snapshot.first_token_after(request.prompt.len(), engine.cost());
+                    }
+                    // As a worker answers that is asked: in its line, beside its streams.
+                    let prompt_tokens = request.prompt.len().saturating_sub(snapshot.cached_tokens).max(1);
+                    let new = IncomingRequest { prompt_tokens, priority: request.priority, ttft: request.targets.ttft };
+                    engine.scheduler.forecast_into(self.now, &mut self.forecast);
+                    self.forecast.ttft(&new, self.now, Nanos(0))
                 };
                 let first_tokens: Vec<Nanos> = self.engines.iter().map(first_token).collect();
                 let placed = travel.place(&request, &first_tokens, &mut self.engines, self.now);
@@ -450,20 +460,17 @@ impl Engine {
     /// Plans a step, and imagines its results.
     fn plan(&mut self, workload: &Workload, now: Nanos, collector: &mut Collector) {
         self.offer(workload);
-        let mut copies = self.schedule(now);
+        self.schedule(now);
         if self.step.is_empty() {
-            if copies > Nanos(0) {
-                // What is loaded computes in the next one.
-                self.busy_until = Some(Nanos(now.0 + copies.0));
-                return;
+            if self.scheduler.is_loading() {
+                return; // it goes on when the loads have ended
             }
             // One that only preempts is legal, twice in a row would be for ever.
-            copies = self.schedule(now);
+            self.schedule(now);
             assert!(!self.step.is_empty(), "the scheduler has work and plans none of it");
         }
         let planned = self.scheduler.planned();
-        let takes = Nanos(self.machine.step_time_at(now, &planned.work).0.max(1).saturating_add(copies.0));
-        self.busy_until = Some(Nanos(now.0.saturating_add(takes.0)));
+        self.busy_until = Some(Nanos(now.0.saturating_add(self.machine.step_time_at(now, &planned.work).0.max(1))));
         self.output.step = self.step.id;
         self.output.rows.clear();
         for row in planned.decode.iter().chain(&planned.prefill).filter(|row| row.samples > 0) {
@@ -478,17 +485,22 @@ impl Engine {
         }
     }
 
-    /// Plans a step, and does the copies that it asks for; they take that long.
-    fn schedule(&mut self, now: Nanos) -> Nanos {
-        let Engine { scheduler, link, step, .. } = self;
+    /// Plans a step; what it loads from host memory comes beside the steps, one after the other at the rate of the link.
+    fn schedule(&mut self, now: Nanos) {
+        let Engine { scheduler, link, step, loads, .. } = self;
         scheduler.schedule_into(now, step);
-        let Some(link) = link else { return Nanos(0) };
-        let block = link.passes(scheduler.limits().block_size).0;
-        let [saves, loads] = [step.saves.len(), step.loads.len()].map(|blocks| Nanos(blocks as u64 * block));
-        scheduler.transfers_took(Transfer::Save, step.saves.len(), saves);
-        step.loads.iter().for_each(|&load| scheduler.load_ended(load, true, Nanos(0)));
-        scheduler.transfers_took(Transfer::Load(Tier::Host), step.loads.len(), loads);
-        Nanos(saves.0 + loads.0)
+        if let Some(link) = link.as_ref().filter(|_| !step.loads.is_empty()) {
+            let begins = loads.back().map_or(now, |&(at, _)| at);
+            let takes = link.passes(step.loads.len() * scheduler.limits().block_size);
+            loads.push_back((Nanos(begins.0 + takes.0), std::mem::take(&mut step.loads)));
+        }
+    }
+
+    /// Loads that have ended by now.
+    fn load(&mut self, now: Nanos) {
+        while let Some((_, loads)) = self.loads.pop_front_if(|(at, _)| *at <= now) {
+            loads.into_iter().for_each(|load| self.scheduler.load_ended(load, true, Nanos(0)));
+        }
     }
 
     /// Tells the scheduler what guesses could be had, as the engine does before each plan.

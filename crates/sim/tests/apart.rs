@@ -53,7 +53,8 @@ fn turning(seed: u64, rates: [f64; 2], seconds: f64) -> Workload {
         let requests = (rate * seconds) as usize;
         let load = Workload::synthetic(Shape::Poisson, lengths, rate, requests, seed * 10 + part as u64);
         let begins = Nanos((part as f64 * seconds * 1e9) as u64);
-        all.arrivals.extend(load.arrivals.into_iter().map(|arrival| Arrival { at: Nanos(arrival.at.0 + begins.0), ..arrival }));
+        all.arrivals
+            .extend(load.arrivals.into_iter().map(|arrival| Arrival { at: Nanos(arrival.at.0 + begins.0), ..arrival }));
     }
     all.arrivals.sort_by_key(|arrival| arrival.at);
     all
@@ -68,14 +69,27 @@ fn explore() {
         let apart = report.apart.clone().unwrap_or_default();
         println!(
             "{name:<10} goodput {:.2} met {:?} {:?} ttft p50 {:.2} p99 {:.2} tpot p50 {:.4} p99 {:.4} done {} refused {} switches {} corr {:.2} lost {}",
-            report.goodput.unwrap(), report.met_ttft, report.met_tpot, report.ttft.p50, report.ttft.p99, report.tpot.p50, report.tpot.p99,
-            report.completed, report.refused, apart.switches, apart.correlation, apart.lost_blocks
+            report.goodput.unwrap(),
+            report.met_ttft,
+            report.met_tpot,
+            report.ttft.p50,
+            report.ttft.p99,
+            report.tpot.p50,
+            report.tpot.p99,
+            report.completed,
+            report.refused,
+            apart.switches,
+            apart.correlation,
+            apart.lost_blocks
         );
     };
     let n = 6;
     show("joint", &simulate(&load, &Fleet::of(n, &one), &mut ()).unwrap());
     for prefill in 1..n {
-        show(&format!("{prefill}P"), &simulate(&load, &Fleet::of(n, &one).apart(Apart::split(prefill, n, link(25.0))), &mut ()).unwrap());
+        show(
+            &format!("{prefill}P"),
+            &simulate(&load, &Fleet::of(n, &one).apart(Apart::split(prefill, n, link(25.0))), &mut ()).unwrap(),
+        );
     }
     for prefill in 1..n {
         let switching = Apart { switches: true, ..Apart::split(prefill, n, link(25.0)) };
