@@ -187,7 +187,7 @@ fn a_fleet_is_as_large_as_the_time_of_its_requests() {
     let each = prefill + 99.0 * step / fleet.batch as f64;
     close(fleet.per_machine, 1.0 / each);
     close(fleet.busy, 10.0 * each);
-    close(fleet.apart[0] + fleet.apart[1], fleet.busy);
+    close(fleet.division.busy[0] + fleet.division.busy[1], fleet.busy);
     assert_eq!(fleet.machines, (fleet.busy / 0.7).ceil() as u64);
     // A stream waits for the prompts of the others.
     close(fleet.tpot, step + fleet.batch as f64 * prefill / 99.0);

@@ -11,8 +11,8 @@
 //!
 //! It is what the engine does over TCP, by the same calls of the production scheduler
 //! ([`scheduler::Scheduler::expect`], [`scheduler::Scheduler::keep`], [`scheduler::Scheduler::adopt`]); the decisions are
-//! those of [`scheduler::router`]. Blocks of a step land together, and what lands in host memory is loaded at the rate of
-//! the link, as a part of a step.
+//! those of [`scheduler::router`]. Blocks of a step land together. What lands lies in host memory, which holds as much as
+//! the KV cache, and is loaded beside the steps at the rate of the link.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -20,6 +20,7 @@ use std::ops::Range;
 
 use scheduler::router::{self, AnswerInView, AnswerLengths, DecodeLoad, Role, RoleMemory, RoleView, TooLittle};
 use scheduler::{Nanos, NotAdopted, Request, RequestId, Scheduler, StepRecord};
+use serde_json::{Value, json};
 
 use crate::gather::Series;
 use crate::world::Engine;
@@ -120,6 +121,58 @@ pub struct ApartReport {
     pub correlation: f64,
     /// The course of both.
     pub course: Vec<PoolMoment>,
+}
+
+impl ApartReport {
+    /// Requests that were refused, whatever for.
+    pub fn refused(&self) -> usize {
+        self.refused_late + self.refused_before + self.refused_after
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let [seats, blocks, time] = self.refused_for;
+        json!({
+            "prefill": self.prefill,
+            "decode": self.decode,
+            "handed_over": self.handed_over,
+            "link_bytes": self.bytes,
+            "landed_blocks": self.landed_blocks,
+            "lost_blocks": self.lost_blocks,
+            "refused": {
+                "late": self.refused_late,
+                "before_reading": self.refused_before,
+                "after_reading": self.refused_after,
+                "for": { "seats": seats, "blocks": blocks, "time": time },
+            },
+            "wasted_rows": self.wasted_rows,
+            "role_changes": self.switches,
+            "pool_correlation": self.correlation,
+        })
+    }
+
+    /// Names and values for a table.
+    pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
+        let &ApartReport { prefill, decode, handed_over, refused_late, refused_before, refused_after, .. } = self;
+        let gigabytes = self.bytes / 1e9;
+        let lost = match self.lost_blocks {
+            0 => String::new(),
+            lost => format!(", {lost} blocks came and had no place"),
+        };
+        let handed = format!("{handed_over} prompts handed over, {gigabytes:.1} GB over the link{lost}");
+        let mut lines = vec![("apart", format!("{prefill} read, {decode} answer: {handed}"))];
+        if self.refused() > 0 {
+            let causes = format!("{refused_late} late, {refused_before} before their prompt was read");
+            let rows = self.wasted_rows;
+            lines.push(("refused", format!("{causes}, {refused_after} after ({rows} rows for nothing)")));
+            let [seats, blocks, time] = self.refused_for;
+            lines.push(("", format!("for want of seats {seats}, of blocks {blocks}, of time {time}")));
+        }
+        if self.switches > 0 {
+            lines.push(("roles", format!("{} changes", self.switches)));
+        }
+        lines.push(("pools", format!("correlation of their loads {:.2}", self.correlation)));
+        lines
+    }
 }
 
 /// The means of a moment, over the workers of a pool.

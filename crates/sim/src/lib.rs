@@ -17,6 +17,7 @@
 
 pub mod apart;
 pub mod charts;
+pub mod curve;
 pub mod drafts;
 pub mod random;
 pub mod report;
@@ -27,6 +28,7 @@ pub mod world;
 mod gather;
 
 pub use apart::{Apart, Link, Rejection};
+pub use curve::Curve;
 pub use drafts::Acceptance;
 pub use report::Report;
 pub use workload::{Arrival, Lengths, Shape, Workload};

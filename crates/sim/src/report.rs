@@ -210,6 +210,7 @@ impl Report {
                 "evicted_blocks": self.evicted_blocks,
             },
             "prediction_error": self.prediction_error.as_ref().map(json_of),
+            "apart": self.apart.as_ref().map(ApartReport::json),
         })
     }
 }
@@ -267,6 +268,9 @@ impl fmt::Display for Report {
         line("preemptions", format!("{}, {} computed tokens lost", self.preemptions, self.lost_tokens))?;
         let share = percent(self.cached_tokens as f64 / self.input_tokens.max(1) as f64);
         line("prefix cache", format!("{share} of prompt tokens, {} blocks evicted", self.evicted_blocks))?;
+        if let Some(apart) = &self.apart {
+            apart.lines().into_iter().try_for_each(|(name, value)| line(name, value))?;
+        }
         if let Some(error) = self.prediction_error {
             let (p50, p90, max) = (percent(error.p50), percent(error.p90), percent(error.max));
             line("prediction off", format!("{p50} (p50), {p90} (p90), {max} (max) of a step's time"))?;
@@ -276,7 +280,7 @@ impl fmt::Display for Report {
 }
 
 /// `1.24 s`, `96.1 ms`, `3.1 min`.
-fn time(seconds: f64) -> String {
+pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         s if s < 10e-3 => format!("{:.2} ms", s * 1e3),
         s if s < 1.0 => format!("{:.1} ms", s * 1e3),
