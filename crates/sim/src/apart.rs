@@ -532,7 +532,7 @@ impl Travel {
 }
 
 /// How long roles stay after a change, at least.
-const REST: Nanos = Nanos(1_000_000_000);
+const REST: Nanos = Nanos(250_000_000);
 
 /// What was expected waits where it is answered, for what is missing of it.
 fn go_on(scheduler: &mut Scheduler, request: RequestId, now: Nanos) {

@@ -1,22 +1,23 @@
-//! Prefill and decode on workers of their own, in a world small enough to be watched: every scheduler is asked for its
-//! invariants after each of its steps.
-
-use std::collections::BTreeMap;
+//! Prefill and decode on workers of their own, in worlds small enough to be watched: schedulers are asked for their
+//! invariants after their steps.
 
 use scheduler::cost::{Knot, Terms};
 use scheduler::router::Role;
-use scheduler::{CostModel, Limits, Nanos, Request, RequestId, Scheduler, Targets};
-use sim::random::Random;
-use sim::{Apart, Arrival, Fleet, Instance, Lengths, Link, Observer, Rejection, Report, Shape, Workload, simulate};
+use scheduler::{CostModel, Limits, Nanos, RequestId, Scheduler, Targets};
+use sim::{
+    Apart, Arrival, Curve, Fleet, Instance, Lengths, Link, Observer, Rejection, Report, Shape, Workload, simulate,
+};
 
 const MS: u64 = 1_000_000;
-const TOKEN_BYTES: f64 = 131_072.0;
 
-/// An 8B model on a GPU, about: 8 ms for a pass, 35 us for each further row of a prompt.
-fn instance(num_blocks: usize, seats: usize) -> Instance {
+/// Steps of 8 ms, and 35 us more for each row above 200.
+fn cost() -> CostModel {
     let knot = |(rows, ms): (usize, f64)| Knot { rows, seconds: ms / 1e3 };
     let terms = Terms { pair: 1e-12, key: 5.6e-8, logits: 2e-6, ..Terms::default() };
-    let cost = CostModel::new([(1, 8.0), (200, 8.0), (400, 15.0)].map(knot).to_vec(), terms);
+    CostModel::new([(1, 8.0), (200, 8.0), (400, 15.0)].map(knot).to_vec(), terms)
+}
+
+fn instance(num_blocks: usize, seats: usize) -> Instance {
     Instance {
         limits: Limits {
             block_size: 32,
@@ -31,68 +32,206 @@ fn instance(num_blocks: usize, seats: usize) -> Instance {
             enable_prefix_caching: true,
             hash_key: [0; 32],
         },
-        belief: Some(cost.clone()),
-        machine: cost.into(),
+        belief: Some(cost()),
+        machine: cost().into(),
     }
 }
 
 fn link(gigabytes_per_second: f64) -> Link {
-    Link { bytes_per_second: gigabytes_per_second * 1e9, delay: Nanos(MS), token_bytes: TOKEN_BYTES }
+    Link { bytes_per_second: gigabytes_per_second * 1e9, delay: Nanos(MS), token_bytes: 131_072.0 }
 }
 
 fn targets(ttft_ms: u64, tpot_ms: u64) -> Targets {
     Targets { ttft: Some(Nanos(ttft_ms * MS)), tpot: Some(Nanos(tpot_ms * MS)) }
 }
 
-/// Long prompts with short answers, then short ones with long ones, then the first again.
-fn turning(seed: u64, rates: [f64; 2], seconds: f64) -> Workload {
-    let long = Lengths { input_tokens: 8000, output_tokens: 20, cv: 0.3 };
-    let short = Lengths { input_tokens: 300, output_tokens: 800, cv: 0.3 };
+fn poisson(seed: u64, input_tokens: usize, output_tokens: usize, rate: f64, requests: usize) -> Workload {
+    let lengths = Lengths { input_tokens, output_tokens, cv: 0.5 };
+    Workload::synthetic(Shape::Poisson, lengths, rate, requests, seed)
+}
+
+/// Long prompts with short answers, then short ones with long ones, then the first again, 30 s each.
+fn turning(seed: u64) -> Workload {
     let mut all = Workload { name: "a mix that turns twice".to_string(), ..Workload::default() };
-    for (part, (lengths, rate)) in [(long, rates[0]), (short, rates[1]), (long, rates[0])].into_iter().enumerate() {
-        let requests = (rate * seconds) as usize;
-        let load = Workload::synthetic(Shape::Poisson, lengths, rate, requests, seed * 10 + part as u64);
-        let begins = Nanos((part as f64 * seconds * 1e9) as u64);
-        all.arrivals
-            .extend(load.arrivals.into_iter().map(|arrival| Arrival { at: Nanos(arrival.at.0 + begins.0), ..arrival }));
+    for (part, (input, output, rate)) in [(8000, 20, 12.0), (300, 800, 30.0), (8000, 20, 12.0)].into_iter().enumerate()
+    {
+        let load = poisson(seed * 10 + part as u64, input, output, rate, (rate * 30.0) as usize);
+        let begins = part as u64 * 30_000 * MS;
+        all.arrivals.extend(load.arrivals.into_iter().map(|one| Arrival { at: Nanos(one.at.0 + begins), ..one }));
     }
     all.arrivals.sort_by_key(|arrival| arrival.at);
     all
 }
 
-#[test]
-fn explore() {
-    let seconds: f64 = std::env::var("SECONDS_EACH").map_or(30.0, |s| s.parse().unwrap());
-    let load = turning(1, [12.0, 30.0], seconds).with_targets(targets(2000, 25));
-    let one = instance(8000, 64);
-    let show = |name: &str, report: &Report| {
-        let apart = report.apart.clone().unwrap_or_default();
-        println!(
-            "{name:<10} goodput {:.2} met {:?} {:?} ttft p50 {:.2} p99 {:.2} tpot p50 {:.4} p99 {:.4} done {} refused {} switches {} corr {:.2} lost {}",
-            report.goodput.unwrap(),
-            report.met_ttft,
-            report.met_tpot,
-            report.ttft.p50,
-            report.ttft.p99,
-            report.tpot.p50,
-            report.tpot.p99,
-            report.completed,
-            report.refused,
-            apart.switches,
-            apart.correlation,
-            apart.lost_blocks
-        );
-    };
-    let n = 6;
-    show("joint", &simulate(&load, &Fleet::of(n, &one), &mut ()).unwrap());
-    for prefill in 1..n {
-        show(
-            &format!("{prefill}P"),
-            &simulate(&load, &Fleet::of(n, &one).apart(Apart::split(prefill, n, link(25.0))), &mut ()).unwrap(),
-        );
+/// Asks every scheduler for its invariants, large ones now and then, and in the end whether it has given all back.
+#[derive(Default)]
+struct Watch {
+    steps: usize,
+    last_used: Vec<usize>,
+    finished: Vec<RequestId>,
+}
+
+impl Observer for Watch {
+    fn scheduler(&mut self, instance: usize, scheduler: &Scheduler) {
+        self.steps += 1;
+        if scheduler.limits().num_blocks < 2000 || self.steps.is_multiple_of(200) {
+            scheduler.check_invariants();
+        }
+        self.last_used.resize(self.last_used.len().max(instance + 1), 0);
+        self.last_used[instance] = scheduler.used_blocks() + scheduler.kept_blocks() + scheduler.sequences().count();
     }
-    for prefill in 1..n {
-        let switching = Apart { switches: true, ..Apart::split(prefill, n, link(25.0)) };
-        show(&format!("{prefill}P switch"), &simulate(&load, &Fleet::of(n, &one).apart(switching), &mut ()).unwrap());
+
+    fn finished(&mut self, _: usize, request: RequestId, _: Nanos) {
+        self.finished.push(request);
+    }
+}
+
+/// Simulates under watch: nobody is lost or answered twice, and nothing is held in the end.
+fn watched(load: &Workload, fleet: &Fleet) -> Report {
+    let mut watch = Watch::default();
+    let report = simulate(load, fleet, &mut watch).expect("good limits");
+    watch.finished.sort();
+    watch.finished.dedup();
+    assert_eq!(watch.finished.len(), report.completed, "each answer ends once");
+    assert_eq!(report.completed + report.refused, load.arrivals.len(), "nobody is lost");
+    assert!(watch.last_used.iter().all(|&held| held == 0), "something is still held: {:?}", watch.last_used);
+    for (outcome, arrival) in report.outcomes.iter().zip(&load.arrivals).filter(|(outcome, _)| outcome.tokens > 0) {
+        assert_eq!(outcome.tokens, arrival.output_tokens, "all of it was said");
+    }
+    report
+}
+
+/// One prompt of 8,000 tokens, worked out: four chunks there, three of which have landed before the last is read.
+#[test]
+fn a_prompt_that_travels_takes_its_reading_its_last_blocks_and_a_step() {
+    let arrival = Arrival::new(Nanos(0), 1, 8000, 3);
+    let load = Workload { name: "one".into(), arrivals: vec![arrival], acceptance: None };
+    let load = load.with_targets(targets(10_000, 50));
+    let one = instance(1000, 4);
+    let alone = simulate(&load, &Fleet::of(1, &one), &mut ()).expect("good limits");
+    let report = watched(&load, &Fleet::of(2, &one).apart(Apart::split(1, 2, link(10.0))));
+    let apart = report.apart.as_ref().expect("there are roles");
+    assert_eq!((apart.handed_over, apart.lost_blocks), (1, 0));
+    // The tail of 1 to 32 tokens stays: 249 of 250 blocks.
+    assert_eq!((apart.landed_blocks, apart.bytes), (249, 249.0 * 32.0 * 131_072.0));
+    assert_eq!((report.outcomes[0].reader, report.outcomes[0].instance), (Some(0), 1));
+    // Rows 6,145 to 8,000 travel after the last chunk (57 blocks), 1 ms on their way; all are loaded, at the same rate;
+    // then a step of 32 rows and of the context's attention.
+    let block = 32.0 * 131_072.0 / 10e9;
+    let expected = alone.outcomes[0].ttft() + 57.0 * block + 0.001 + 249.0 * block + 0.008;
+    let got = report.outcomes[0].ttft();
+    assert!((got - expected).abs() < 0.002, "{got} {expected}");
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_is_kept_on_any_division() {
+    for seed in 1..=4 {
+        // Blocks for a dozen prompts: some are preempted, some land where nothing is free.
+        let load = poisson(seed, 1500, 60, 12.0, 150).with_targets(targets(3000, 30));
+        for blocks in [200, 1200] {
+            let curve = (1..=3).map(|prefill| Apart::split(prefill, 4, link(5.0)));
+            let both = Apart { roles: vec![Role::Both; 4], ..Apart::split(1, 4, link(5.0)) };
+            let rejecting = Rejection::ALL.map(|rejection| Apart {
+                rejection: Some(rejection),
+                switches: true,
+                ..Apart::split(2, 4, link(5.0))
+            });
+            for apart in curve.chain([both]).chain(rejecting) {
+                let report = watched(&load, &Fleet::of(4, &instance(blocks, 16)).apart(apart.clone()));
+                let told = report.apart.expect("there are roles");
+                assert_eq!(told.refused(), report.refused, "seed {seed}, {apart:?}");
+                assert!(told.handed_over > 0, "seed {seed}, {apart:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_seed_is_one_report() {
+    let load = turning(3).first(400).with_targets(targets(2000, 25));
+    let apart = Apart { rejection: Some(Rejection::Predicted), switches: true, ..Apart::split(2, 5, link(25.0)) };
+    let run =
+        || simulate(&load, &Fleet::of(5, &instance(4000, 64)).apart(apart.clone()), &mut ()).expect("good limits");
+    let (first, second) = (run(), run());
+    assert_eq!(first.json().to_string(), second.json().to_string());
+    assert_eq!(first.to_string(), second.to_string());
+}
+
+/// What the reader found in its cache is a hit; what came over the link is none.
+#[test]
+fn hits_are_those_of_who_reads() {
+    let mut load = poisson(1, 2000, 10, 0.5, 20).with_targets(targets(10_000, 50));
+    load.arrivals.iter_mut().for_each(|arrival| arrival.prompt[0].name = 7);
+    let report = watched(&load, &Fleet::of(2, &instance(2000, 16)).apart(Apart::split(1, 2, link(25.0))));
+    let first = &report.outcomes[0];
+    assert_eq!((first.reader, first.cached_tokens), (Some(0), 0));
+    assert!(report.cached_tokens > 0);
+}
+
+/// Too much for two that answer, and readers whose queue is seconds long.
+fn overloaded(seed: u64) -> (Workload, Fleet) {
+    let load = poisson(seed, 4000, 200, 16.0, 1200).with_targets(targets(6000, 12));
+    (load, Fleet::of(4, &instance(6000, 64)))
+}
+
+#[test]
+fn whoever_asks_before_reading_refuses_fewer_and_prediction_does_not_swing() {
+    let mut sums = [(0, 0, 0.0); 3];
+    let seeds = 1..=6;
+    for seed in seeds.clone() {
+        let (load, fleet) = overloaded(seed);
+        for (rejection, sum) in Rejection::ALL.into_iter().zip(&mut sums) {
+            let apart = Apart { rejection: Some(rejection), ..Apart::split(2, 4, link(25.0)) };
+            let report = watched(&load, &fleet.clone().apart(apart));
+            let told = report.apart.expect("there are roles");
+            println!(
+                "seed {seed}, {:<9} refused {} ({} late, {} before, {} after), {} rows for nothing, correlation {:.2}",
+                rejection.name(),
+                report.refused,
+                told.refused_late,
+                told.refused_before,
+                told.refused_after,
+                told.wasted_rows,
+                told.correlation
+            );
+            *sum = (
+                sum.0 + report.refused,
+                sum.1 + told.wasted_rows,
+                sum.2 + told.correlation / seeds.clone().count() as f64,
+            );
+        }
+    }
+    println!("{sums:?}");
+    let [late, early, predicted] = sums;
+    assert!(late.0 > early.0 && early.0 > predicted.0, "{sums:?}");
+    assert!(late.1 > predicted.1, "less is read for nothing: {sums:?}");
+    assert!(predicted.2 > early.2, "the pools' loads go less against each other: {sums:?}");
+}
+
+/// The best fixed division is no better than one that follows the load, and nobody is lost on the way.
+#[test]
+fn roles_that_follow_a_load_that_turns_beat_every_division_that_does_not() {
+    for seed in 1..=3 {
+        let load = turning(seed).with_targets(targets(2000, 25));
+        let one = instance(8000, 64);
+        let split = |prefill| Apart::split(prefill, 6, link(25.0));
+        let curve = Curve::of(&load, 6, &one, split, &mut ()).expect("good limits");
+        let switching = Apart { switches: true, ..split(1) };
+        let report = watched(&load, &Fleet::of(6, &one).apart(switching));
+        let (goodput, changes) = (report.goodput.expect("targets"), report.apart.as_ref().expect("roles").switches);
+        println!(
+            "seed {seed}: met {:?} {:?}, {} s, ttft {:?}",
+            report.met_ttft, report.met_tpot, report.seconds, report.ttft
+        );
+        println!("seed {seed}: {goodput:.2} good requests/s, {changes} changes\n{curve}");
+        assert_eq!((report.completed, report.refused), (load.arrivals.len(), 0), "seed {seed}");
+        assert!(changes >= 4, "seed {seed}: {changes} changes");
+        for (prefill, fixed) in &curve.reports[1..] {
+            assert!(
+                Some(goodput) >= fixed.goodput,
+                "seed {seed}: {prefill}P has {:?}, switching {goodput}",
+                fixed.goodput
+            );
+        }
     }
 }

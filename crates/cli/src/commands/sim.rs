@@ -10,7 +10,7 @@
 use std::fs;
 use std::path::Path;
 
-use figures::plot::Chart;
+use ::figures::plot::Chart;
 use kernels::WeightClass;
 use launch::machine;
 use plan::Simulated;

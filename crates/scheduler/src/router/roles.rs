@@ -5,7 +5,7 @@
 //!            3 decisions in a row, no reader in time           of workers that decode, the emptiest below half its KV
 //! decode ---------------------------------------------> prefill                what runs there goes on
 //!    ^                                                     |
-//!    +---- nothing is left to read there, and the others have been in time since: as many decisions ----+
+//!    +---- nothing is left to read there, and for 20 decisions in a row the others were in time --------+
 //! ```
 //! A role is what a worker accepts. Nothing is moved and nothing is stopped when it changes.
 
@@ -69,8 +69,10 @@ pub struct Switch {
     pub role: Role,
 }
 
-/// Decisions in a row that make a change.
-const IN_A_ROW: u32 = 3;
+/// Decisions in a row without a reader in time that call for help, and with one at home that send it back. A helper that
+/// goes too early is called again by prompts that are late by then; one that stays too long reads nothing.
+const LATE_IN_A_ROW: u32 = 3;
+const IN_TIME_IN_A_ROW: u32 = 20;
 /// A worker with a larger share of its KV blocks in use has enough to do.
 const MOST_KV: f64 = 0.5;
 
@@ -99,9 +101,9 @@ pub fn advise(memory: &mut RoleMemory, workers: &[RoleView], now: Nanos, rest: N
     }
     let that_decode_at_home =
         |role| workers.iter().enumerate().filter(move |(_, worker)| (worker.home, worker.role) == (Role::Decode, role));
-    let has_read = |(_, worker): &(usize, &RoleView)| memory.in_time >= IN_A_ROW && worker.unread_tokens == 0;
+    let has_read = |(_, worker): &(usize, &RoleView)| memory.in_time >= IN_TIME_IN_A_ROW && worker.unread_tokens == 0;
     // One that decodes has to stay.
-    let may_go = memory.late >= IN_A_ROW && that_decode_at_home(Role::Decode).count() > 1;
+    let may_go = memory.late >= LATE_IN_A_ROW && that_decode_at_home(Role::Decode).count() > 1;
     let has_room = |(_, worker): &(usize, &RoleView)| may_go && worker.kv_share < MOST_KV;
     let away = || {
         let workers = that_decode_at_home(Role::Decode).filter(has_room);
@@ -167,7 +169,7 @@ mod tests {
         use Role::{Decode, Prefill};
         let helper = |unread| [worker(Prefill, Prefill, 0.0, 0), worker(Decode, Prefill, 0.1, unread)];
         let mut memory = RoleMemory::default();
-        placed(&mut memory, true, 2);
+        placed(&mut memory, true, IN_TIME_IN_A_ROW - 1);
         assert_eq!(advise(&mut memory, &helper(0), Nanos(0), REST), None);
         memory.placed(true);
         assert_eq!(advise(&mut memory, &helper(1), Nanos(0), REST), None);
