@@ -57,7 +57,7 @@ impl fmt::Display for Plan {
             writeln!(f, "  {:<18} {fleet}", "how many machines?")?;
         }
         if let Some(fleet) = &self.fleet {
-            writeln!(f, "  {:<18} {}", "apart?", self.divided(fleet))?;
+            writeln!(f, "  {:<18} {}", "apart?", wrapped(&self.divided(fleet)))?;
         }
         writeln!(f)?;
         self.profile_table(f)?;
@@ -356,6 +356,24 @@ fn few(number: f64) -> String {
 fn joined(value: f64) -> String {
     let text = prefixed(value);
     if text.contains(' ') { text } else { text + " " }
+}
+
+/// A long answer: lines of about a hundred characters under each other, beside the question.
+fn wrapped(text: &str) -> String {
+    const MOST: usize = 100;
+    let (mut out, mut len) = (String::new(), 0);
+    for word in text.split(' ') {
+        let width = word.chars().count() + 1;
+        if len > 0 && len + width > MOST {
+            out += &format!("\n{:21}", "");
+            len = 0;
+        } else if len > 0 {
+            out.push(' ');
+        }
+        out += word;
+        len += width;
+    }
+    out
 }
 
 /// Columns to the right of each other, the first of them to the left.

@@ -21,9 +21,7 @@ use scheduler::{Nanos, RequestId};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::wire::{Ask, End, Frame, Line, Piece, Pull, Side, WireError};
-use super::{
-    Budget, ClusterKey, Counts, Factors, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Way, Weighed,
-};
+use super::{Budget, ClusterKey, Counts, Factors, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Way, Weighed};
 use crate::command::Command;
 use crate::recording::AdmitEntry;
 

@@ -71,7 +71,7 @@ impl AnswerLengths {
     }
 
     /// The chance that an answer which has `generated` tokens and goes on has `more` at least: the share of those
-    /// remembered that did. Where none was so long, it is as likely to double as to end before (Gott, Nature 363, 1993).
+    /// remembered that did. Where none was so long, it is as likely to double as to end before.
     pub fn goes_on_for(&self, generated: usize, more: usize) -> f64 {
         let longer_than = |tokens| self.by_length.len() - self.by_length.partition_point(|&length| length <= tokens);
         match longer_than(generated) {
@@ -163,6 +163,9 @@ impl DecodeLoad {
 
 /// Newton's, which `core` does not have.
 fn square_root(x: f64) -> f64 {
+    if x <= 0.0 {
+        return 0.0;
+    }
     let mut root = x.max(1.0);
     while root * root > x * (1.0 + 1e-9) {
         root = (root + x / root) / 2.0;
@@ -178,6 +181,10 @@ mod tests {
     use crate::cost::{Knot, Terms};
 
     const MS: u64 = 1_000_000;
+
+    fn load(answers: f64, tokens: f64) -> DecodeLoad {
+        DecodeLoad { answers, tokens, spread: [0.0; 2] }
+    }
 
     #[test]
     fn prompts_leave_if_they_are_in_time_or_earlier() {
@@ -219,11 +226,23 @@ mod tests {
         let answer = |tokens, generated, begins| AnswerInView { tokens, generated, begins_after: Nanos(begins * MS) };
         let view = vec![answer(1090, 90, 0), answer(510, 10, 0), answer(2000, 0, 200), answer(3000, 0, 900)];
         let after = |ms: u64| DecodeLoad::after(Nanos(ms * MS), Nanos(10 * MS), &lengths, view.iter().copied());
-        assert_eq!(after(0), DecodeLoad { answers: 2.0, tokens: 1600.0 });
+        assert_eq!(after(0), load(2.0, 1600.0));
         // The first has had its 100, the third began 100 ms before.
-        assert_eq!(after(300), DecodeLoad { answers: 2.0, tokens: 540.0 + 2010.0 });
-        assert_eq!(after(1000), DecodeLoad { answers: 2.0, tokens: 2080.0 + 3010.0 });
+        assert_eq!(after(300), load(2.0, 540.0 + 2010.0));
+        assert_eq!(after(1000), load(2.0, 2080.0 + 3010.0));
         assert_eq!(after(2000), DecodeLoad::default());
+    }
+
+    /// Of two answers each is there with a chance of one in two: so many tokens, more or less.
+    #[test]
+    fn what_is_not_sure_is_taken_for_more_than_its_mean() {
+        let mut lengths = AnswerLengths::default();
+        [10, 1000].into_iter().for_each(|tokens| lengths.note(tokens));
+        let view = [AnswerInView { tokens: 980, generated: 0, begins_after: Nanos(0) }; 2];
+        let then = DecodeLoad::after(Nanos(20), Nanos(1), &lengths, view);
+        assert_eq!((then.answers, then.tokens), (1.0, 1000.0));
+        assert!((then.spread[0] - 0.5_f64 * core::f64::consts::SQRT_2).abs() < 1e-6, "{then:?}");
+        assert!((then.spread[1] - 500.0 * core::f64::consts::SQRT_2).abs() < 1e-3, "{then:?}");
     }
 
     #[test]
@@ -251,7 +270,7 @@ mod tests {
             (4.0, 900.0, 60, None, None),
         ];
         for (answers, tokens, prompt, tpot, expected) in table {
-            let load = DecodeLoad { answers, tokens };
+            let load = load(answers, tokens);
             let tpot_ns = tpot.map(|ms: u64| Nanos(ms * MS));
             assert_eq!(load.refuses(prompt, tpot_ns, &limits, &cost), expected, "{load:?}, {prompt}, {tpot:?}");
         }
