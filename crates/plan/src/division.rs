@@ -23,12 +23,12 @@ pub struct Division {
     /// Bytes per second that a machine sends which always reads.
     pub link: f64,
     /// Whether it pays, and why or why not.
-    pub verdict: Verdict,
+    pub verdict: DivisionVerdict,
 }
 
 /// Whether dividing pays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verdict {
+pub enum DivisionVerdict {
     /// The target is met, and is out of reach together.
     MeetsTarget,
     /// Fewer machines do.
@@ -44,10 +44,10 @@ pub enum Verdict {
     OutOfReach,
 }
 
-impl Verdict {
+impl DivisionVerdict {
     /// Whether it does.
     pub fn pays(self) -> bool {
-        matches!(self, Verdict::MeetsTarget | Verdict::Fewer)
+        matches!(self, DivisionVerdict::MeetsTarget | DivisionVerdict::Fewer)
     }
 }
 
@@ -71,12 +71,12 @@ impl Division {
         let busy = [rate * prefill, rate * decode(batch_apart)];
         let machines = busy.map(|busy| ((busy / USE).ceil() as u64).max(1)).iter().sum();
         let verdict = match batch {
-            None => Verdict::OutOfReach,
-            Some(_) if fleet.misses_target => Verdict::MeetsTarget,
-            Some(_) if fleet.machines <= 1 => Verdict::OneMachine,
-            Some(_) if machines < fleet.machines => Verdict::Fewer,
-            Some(batch) if fleet.cap != Cap::Target || batch <= fleet.batch => Verdict::NothingToWin,
-            Some(_) => Verdict::TooLittle,
+            None => DivisionVerdict::OutOfReach,
+            Some(_) if fleet.misses_target => DivisionVerdict::MeetsTarget,
+            Some(_) if fleet.machines <= 1 => DivisionVerdict::OneMachine,
+            Some(_) if machines < fleet.machines => DivisionVerdict::Fewer,
+            Some(batch) if fleet.cap != Cap::Target || batch <= fleet.batch => DivisionVerdict::NothingToWin,
+            Some(_) => DivisionVerdict::TooLittle,
         };
         let link = bytes_per_prompt / prefill.max(1e-12);
         Division { batch: batch_apart, busy, machines, bytes_per_prompt, link, verdict }

@@ -32,7 +32,7 @@ mod text;
 pub mod units;
 
 pub use cost::Simulated;
-pub use division::{Division, Verdict};
+pub use division::{Division, DivisionVerdict};
 pub use fleet::{Cap, FleetSize, USE, Users};
 pub use gain::Gain;
 pub use memory::Memory;

@@ -5,7 +5,7 @@ use std::fmt;
 use roofline::Basis;
 
 use crate::units::{duration, percent, prefixed, rate, thousands};
-use crate::{Deployment, Division, FleetSize, HERE, Plan, Profile, SpeculationPlan, Thinking, USE, Verdict};
+use crate::{Deployment, Division, DivisionVerdict, FleetSize, HERE, Plan, Profile, SpeculationPlan, Thinking, USE};
 
 /// Bytes with a decimal prefix, as memories and models are sold.
 fn size(bytes: f64) -> String {
@@ -224,23 +224,25 @@ impl Plan {
             format!("{} travel for a prompt, {}/s from one that always reads", size(bytes_per_prompt), size(link));
         let larger = format!("without others' prompts {batch} decode at once within the target, not {}", fleet.batch);
         match verdict {
-            Verdict::MeetsTarget => {
+            DivisionVerdict::MeetsTarget => {
                 format!("pays: together the target is out of reach; {apart}, meet it. {travels}")
             }
-            Verdict::Fewer => format!("pays: {apart}, instead of {}: {larger}. {travels}", machines(fleet.machines)),
-            Verdict::OneMachine => format!(
+            DivisionVerdict::Fewer => {
+                format!("pays: {apart}, instead of {}: {larger}. {travels}", machines(fleet.machines))
+            }
+            DivisionVerdict::OneMachine => format!(
                 "does not pay: one machine is enough, and its cores share one memory: a process for each phase would hold \
                  and read the {} of weights once more",
                 size(self.memory.weights)
             ),
-            Verdict::NothingToWin => format!(
+            DivisionVerdict::NothingToWin => format!(
                 "does not pay: the work is the same, and others' prompts keep no batch small; {apart}, instead of {}",
                 machines(fleet.machines)
             ),
-            Verdict::TooLittle => {
+            DivisionVerdict::TooLittle => {
                 format!("does not pay: {larger}, but {apart}, are not fewer than {}", machines(fleet.machines))
             }
-            Verdict::OutOfReach => {
+            DivisionVerdict::OutOfReach => {
                 "does not pay: no machine meets the target, whatever it leaves to others".to_string()
             }
         }

@@ -2,7 +2,7 @@
 
 use kernels::{KvDtype, WeightClass};
 use model::ModelConfig;
-use plan::{Ask, Cap, Deployment, Guessing, NamedModel, SpeculationPlan, Users, Verdict};
+use plan::{Ask, Cap, Deployment, DivisionVerdict, Guessing, NamedModel, SpeculationPlan, Users};
 use roofline::{Basis, Bound, Machine, ModelShape};
 use scheduler::CostModel;
 use scheduler::cost::{Knot, Terms};
@@ -191,15 +191,15 @@ fn phases_are_divided_where_the_target_keeps_batches_small() {
         (fleet.division, fleet)
     };
     let (strict, fleet) = verdict(20_000.0, Some(0.012));
-    assert_eq!(strict.verdict, Verdict::Fewer, "{strict:?} {fleet:?}");
+    assert_eq!(strict.verdict, DivisionVerdict::Fewer, "{strict:?} {fleet:?}");
     assert!(strict.batch > fleet.batch && strict.machines < fleet.machines, "{strict:?} {fleet:?}");
     close(strict.busy[0], 200.0 * deployment.ttft(2000, 0, 0.0));
     close(strict.bytes_per_prompt, 2000.0 * 131_072.0);
     let table = [
-        (50.0, Some(0.012), Verdict::OneMachine),
-        (20_000.0, None, Verdict::NothingToWin),
-        (20_000.0, Some(0.005), Verdict::OutOfReach),
-        (20_000.0, Some(0.0075), Verdict::MeetsTarget),
+        (50.0, Some(0.012), DivisionVerdict::OneMachine),
+        (20_000.0, None, DivisionVerdict::NothingToWin),
+        (20_000.0, Some(0.005), DivisionVerdict::OutOfReach),
+        (20_000.0, Some(0.0075), DivisionVerdict::MeetsTarget),
     ];
     for (users, tpot, expected) in table {
         let (division, fleet) = verdict(users, tpot);

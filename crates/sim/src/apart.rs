@@ -33,7 +33,7 @@ pub struct Apart {
     /// What blocks travel over.
     pub link: Link,
     /// When requests are refused; `None`: never.
-    pub rejection: Option<Rejection>,
+    pub rejection: Option<RefuseWhen>,
     /// Whether workers change their roles when the load's mix does.
     pub switches: bool,
 }
@@ -67,7 +67,7 @@ impl Link {
 /// When requests are refused: in any case where no reader is in time, and where there is no room for the answer when the
 /// prompt has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rejection {
+pub enum RefuseWhen {
     /// Then only.
     Late,
     /// Also before the prompt is read, if there is no room now.
@@ -76,16 +76,16 @@ pub enum Rejection {
     Predicted,
 }
 
-impl Rejection {
+impl RefuseWhen {
     /// All of them.
-    pub const ALL: [Rejection; 3] = [Rejection::Late, Rejection::Early, Rejection::Predicted];
+    pub const ALL: [RefuseWhen; 3] = [RefuseWhen::Late, RefuseWhen::Early, RefuseWhen::Predicted];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            Rejection::Late => "late",
-            Rejection::Early => "early",
-            Rejection::Predicted => "predicted",
+            RefuseWhen::Late => "late",
+            RefuseWhen::Early => "early",
+            RefuseWhen::Predicted => "predicted",
         }
     }
 }
@@ -412,9 +412,9 @@ impl Travel {
         if let Some(rejection) = self.apart.rejection {
             let view = match rejection {
                 _ if stays => Some(View::Now),
-                Rejection::Late => None,
-                Rejection::Early => Some(View::Now),
-                Rejection::Predicted => Some(View::After(remote)),
+                RefuseWhen::Late => None,
+                RefuseWhen::Early => Some(View::Now),
+                RefuseWhen::Predicted => Some(View::After(remote)),
             };
             let short = view.and_then(|view| self.short_of(answerer, &engines[answerer], request, view, now));
             if !is_in_time(first_token) {

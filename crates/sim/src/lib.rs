@@ -27,7 +27,7 @@ pub mod world;
 
 mod gather;
 
-pub use apart::{Apart, Link, Rejection};
+pub use apart::{Apart, Link, RefuseWhen};
 pub use curve::Curve;
 pub use drafts::Acceptance;
 pub use report::Report;

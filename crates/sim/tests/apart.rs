@@ -5,7 +5,7 @@ use scheduler::cost::{Knot, Terms};
 use scheduler::router::Role;
 use scheduler::{CostModel, Limits, Nanos, RequestId, Scheduler, Targets};
 use sim::{
-    Apart, Arrival, Curve, Fleet, Instance, Lengths, Link, Observer, Rejection, Report, Shape, Workload, simulate,
+    Apart, Arrival, Curve, Fleet, Instance, Lengths, Link, Observer, RefuseWhen, Report, Shape, Workload, simulate,
 };
 
 const MS: u64 = 1_000_000;
@@ -131,7 +131,7 @@ fn nothing_is_lost_and_nothing_is_kept_on_any_division() {
         for blocks in [200, 1200] {
             let curve = (1..=3).map(|prefill| Apart::split(prefill, 4, link(5.0)));
             let both = Apart { roles: vec![Role::Both; 4], ..Apart::split(1, 4, link(5.0)) };
-            let rejecting = Rejection::ALL.map(|rejection| Apart {
+            let rejecting = RefuseWhen::ALL.map(|rejection| Apart {
                 rejection: Some(rejection),
                 switches: true,
                 ..Apart::split(2, 4, link(5.0))
@@ -149,7 +149,7 @@ fn nothing_is_lost_and_nothing_is_kept_on_any_division() {
 #[test]
 fn one_seed_is_one_report() {
     let load = turning(3).first(400).with_targets(targets(2000, 25));
-    let apart = Apart { rejection: Some(Rejection::Predicted), switches: true, ..Apart::split(2, 5, link(25.0)) };
+    let apart = Apart { rejection: Some(RefuseWhen::Predicted), switches: true, ..Apart::split(2, 5, link(25.0)) };
     let run =
         || simulate(&load, &Fleet::of(5, &instance(4000, 64)).apart(apart.clone()), &mut ()).expect("good limits");
     let (first, second) = (run(), run());
@@ -175,7 +175,7 @@ fn whoever_asks_before_reading_reads_less_for_nothing_and_prediction_swings_less
     let mut sums = [(0, 0.0); 3];
     for seed in 1..=6 {
         let load = poisson(seed, 4000, 200, 16.0, 1200).with_targets(targets(6000, 12));
-        for (rejection, sum) in Rejection::ALL.into_iter().zip(&mut sums) {
+        for (rejection, sum) in RefuseWhen::ALL.into_iter().zip(&mut sums) {
             let apart = Apart { rejection: Some(rejection), ..Apart::split(3, 5, link(25.0)) };
             let report = watched(&load, &Fleet::of(5, &instance(6000, 64)).apart(apart));
             let told = report.apart.expect("there are roles");

@@ -18,7 +18,7 @@ use roofline::Machine;
 use scheduler::{Limits, Nanos, Targets};
 use serde_json::json;
 use sim::workload::{Lengths, Shape};
-use sim::{Acceptance, Apart, Curve, Fleet, Instance, Link, Observer, Rejection, Workload};
+use sim::{Acceptance, Apart, Curve, Fleet, Instance, Link, Observer, RefuseWhen, Workload};
 
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
@@ -102,11 +102,11 @@ fn check_roles(flags: &SimFlags) -> Result<(), Failure> {
     }
 }
 
-fn rejection(reject: Reject) -> Rejection {
+fn rejection(reject: Reject) -> RefuseWhen {
     match reject {
-        Reject::Late => Rejection::Late,
-        Reject::Early => Rejection::Early,
-        Reject::Predicted => Rejection::Predicted,
+        Reject::Late => RefuseWhen::Late,
+        Reject::Early => RefuseWhen::Early,
+        Reject::Predicted => RefuseWhen::Predicted,
     }
 }
 

@@ -11,8 +11,8 @@
 //! A prompt that is read and then has no place to be answered was read for nothing, so the question is asked before
 //! (early rejection). Asked of the load of the moment, it is wrong by the time that reading takes: all that is on its way
 //! is not seen, so too many go, then none do, and the two pools are busy in turns. So it is asked of the load that will
-//! be (both: Qin et al., Mooncake, FAST 2025, who take every answer to last equally long; here lengths are learned, and
-//! of an answer it counts how long it is already).
+//! be. (Both are Mooncake's: Qin et al., FAST 2025. There every answer lasts equally long; here lengths are learned, and of
+//! an answer it counts how long it is already.)
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
