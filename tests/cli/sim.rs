@@ -137,3 +137,34 @@ fn guesses_are_simulated() {
     assert!(none["speculation"].is_null() && none["output_tokens"] == always["output_tokens"], "{none}");
     assert_eq!(often, told(&["--acceptance", "0.9,0.6"]));
 }
+
+/// Workers with roles, what they refuse, and every division of them.
+#[test]
+fn prompts_are_read_by_some_and_answered_by_others() {
+    let load = ["--instances", "3", "--requests", "60", "--rate", "6", "--input-tokens", "3000"];
+    let targets = ["--ttft-slo", "2s", "--tpot-slo", "30ms"];
+    let told = |more: &[&str]| report(&[&load[..], &targets, more].concat());
+    let joint = told(&[]);
+    assert!(joint["apart"].is_null(), "{joint}");
+    let apart = told(&["--prefill", "1"]);
+    assert_eq!((&apart["completed"], &apart["apart"]["prefill"]), (&60.into(), &1.into()), "{apart}");
+    assert!(apart["apart"]["handed_over"].as_u64() > Some(30), "{apart}");
+    let fast = told(&["--prefill", "1", "--link", "100G"]);
+    let mean = |report: &Value| report["ttft_seconds"]["mean"].as_f64().expect("a number");
+    assert!(mean(&fast) < mean(&told(&["--prefill", "1", "--link", "1G"])), "{fast}");
+    let refusing = told(&["--prefill", "1", "--reject", "predicted", "--switch-roles"]);
+    assert_eq!(refusing["completed"].as_u64().zip(refusing["refused"].as_u64()).map(|(a, b)| a + b), Some(60));
+    let curve = told(&["--splits"]);
+    let prefill: Vec<_> =
+        curve["splits"].as_array().expect("a list").iter().map(|split| split["prefill"].clone()).collect();
+    assert_eq!(prefill, [0, 1, 2], "{curve}");
+    let refused = |more: &[&str], why: &str| {
+        let ran = run(&mut twostroke(&[&["sim"], more].concat()));
+        assert!(ran.code == Some(2) && ran.stderr.contains(why), "{more:?}: {ran:?}");
+    };
+    refused(&["--prefill", "1"], "--prefill");
+    refused(&["--reject", "early"], "--prefill or --splits");
+    refused(&["--instances", "2", "--prefill", "1", "--reject", "early"], "--ttft-slo");
+    refused(&["--switch-roles"], "there are no roles");
+    refused(&["--splits"], "--instances");
+}

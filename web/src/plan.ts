@@ -62,7 +62,7 @@ export interface Plan {
     prefill_share: number;
     busy_machines: number;
     machines: number;
-    apart: { prefill: number; decode: number };
+    apart: { prefill: number; decode: number; machines: number; pays: boolean; why: string };
   } | null;
 }
 

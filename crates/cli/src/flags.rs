@@ -38,7 +38,7 @@ pub(crate) use self::replay::ReplayFlags;
 pub(crate) use self::run::RunFlags;
 pub(crate) use self::serve::{Beyond, KvEvents, ServeFlags, Speculate};
 pub(crate) use self::shared::{KvPrecision, ModelFlags, SumOrder, Weights};
-pub(crate) use self::sim::{SimFlags, Workload};
+pub(crate) use self::sim::{Reject, SimFlags, Workload};
 pub(crate) use self::top::TopFlags;
 pub(crate) use self::verify::VerifyFlags;
 pub(crate) use self::whatif::{Target, WhatifFlags};

@@ -8,6 +8,7 @@
 //! The batch is the largest that fits in memory, keeps the target for TPOT, and is no larger than the knee: beyond it
 //! nothing is gained. This is the mean of a steady state; what queues do is the simulator's to tell (`twostroke sim`).
 
+use crate::division::{Division, Together};
 use crate::{Ask, Deployment};
 
 /// Seats of an engine.
@@ -72,8 +73,8 @@ pub struct FleetSize {
     pub busy: f64,
     /// Machines with room for queues to stay short.
     pub machines: u64,
-    /// Were the phases on machines of their own: machines always in prefill, and in decode.
-    pub apart: [f64; 2],
+    /// Were the phases on machines of their own.
+    pub division: Division,
 }
 
 impl Deployment {
@@ -102,7 +103,7 @@ impl Deployment {
         let per_machine = 1.0 / (prefill + decode);
         let all = users.users * users.rate;
         let busy = all / per_machine;
-        Some(FleetSize {
+        let mut fleet = FleetSize {
             users: *users,
             batch,
             cap,
@@ -112,7 +113,19 @@ impl Deployment {
             prefill_share: prefill / (prefill + decode),
             busy,
             machines: (busy / USE).ceil() as u64,
-            apart: [all * prefill, all * decode],
-        })
+            division: Division::default(),
+        };
+        let alone = users.tpot.map_or(Some(most as usize), |target| {
+            (1..=most as usize).rev().find(|&batch| self.step(batch, context) <= target)
+        });
+        fleet.division = Division::of(&Together {
+            fleet: &fleet,
+            rate: all,
+            prefill,
+            decode: &|batch| answer * self.step(batch, context) / batch as f64,
+            batch: alone,
+            bytes_per_prompt: (ask.prompt * self.demands.kv_bytes_per_token) as f64,
+        });
+        Some(fleet)
     }
 }

@@ -91,7 +91,7 @@ impl Plan {
                 "bound_by": seats.bound.name(),
                 "fits": seats.fits,
             })).collect::<Vec<_>>(),
-            "fleet": self.fleet.as_ref().map(fleet),
+            "fleet": self.fleet.as_ref().map(|size| fleet(size, &self.divided(size))),
         })
     }
 
@@ -132,7 +132,8 @@ fn profile(profile: &Profile) -> Value {
     })
 }
 
-fn fleet(fleet: &FleetSize) -> Value {
+fn fleet(fleet: &FleetSize, why: &str) -> Value {
+    let division = &fleet.division;
     json!({
         "users": fleet.users.users,
         "requests_per_second": fleet.users.users * fleet.users.rate,
@@ -145,6 +146,15 @@ fn fleet(fleet: &FleetSize) -> Value {
         "limiting": if fleet.prefill_share > 0.5 { "prefill" } else { "decode" },
         "busy_machines": rounded(fleet.busy),
         "machines": fleet.machines,
-        "apart": { "prefill": rounded(fleet.apart[0]), "decode": rounded(fleet.apart[1]) },
+        "apart": {
+            "prefill": rounded(division.busy[0]),
+            "decode": rounded(division.busy[1]),
+            "batch": division.batch,
+            "machines": division.machines,
+            "bytes_per_prompt": division.bytes_per_prompt,
+            "link_bytes_per_second": rounded(division.link),
+            "pays": division.verdict.pays(),
+            "why": why,
+        },
     })
 }

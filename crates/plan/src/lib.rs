@@ -18,6 +18,7 @@
 
 mod cost;
 mod decode;
+mod division;
 mod fleet;
 mod gain;
 mod json;
@@ -31,6 +32,7 @@ mod text;
 pub mod units;
 
 pub use cost::Simulated;
+pub use division::{Division, DivisionVerdict};
 pub use fleet::{Cap, FleetSize, USE, Users};
 pub use gain::Gain;
 pub use memory::Memory;

@@ -5,7 +5,7 @@ use std::fmt;
 use roofline::Basis;
 
 use crate::units::{duration, percent, prefixed, rate, thousands};
-use crate::{Deployment, HERE, Plan, Profile, SpeculationPlan, Thinking, USE};
+use crate::{Deployment, Division, DivisionVerdict, FleetSize, HERE, Plan, Profile, SpeculationPlan, Thinking, USE};
 
 /// Bytes with a decimal prefix, as memories and models are sold.
 fn size(bytes: f64) -> String {
@@ -55,6 +55,9 @@ impl fmt::Display for Plan {
         }
         if let Some(fleet) = self.fleet_lines() {
             writeln!(f, "  {:<18} {fleet}", "how many machines?")?;
+        }
+        if let Some(fleet) = &self.fleet {
+            writeln!(f, "  {:<18} {}", "apart?", wrapped(&self.divided(fleet)))?;
         }
         writeln!(f)?;
         self.profile_table(f)?;
@@ -196,7 +199,7 @@ impl Plan {
         let missed = if fleet.misses_target { " The target is out of reach." } else { "" };
         Some(format!(
             "{} for {} users ({:.3} requests/s), {} busy; {limiting} limits: prefill takes {} of their time.\n{:21}Batches \
-             of {} ({}), a token each {}. Apart: {:.2} machines of prefill, {:.2} of decode.{missed}",
+             of {} ({}), a token each {}.{missed}",
             thousands(fleet.machines),
             thousands(users.users as u64),
             users.users * users.rate,
@@ -206,9 +209,43 @@ impl Plan {
             fleet.batch,
             fleet.cap.words(),
             duration(fleet.tpot),
-            fleet.apart[0],
-            fleet.apart[1],
         ))
+    }
+
+    /// Whether prefill and decode on machines of their own pay, and why.
+    pub(crate) fn divided(&self, fleet: &FleetSize) -> String {
+        let Division { batch, busy: [prefill, decode], bytes_per_prompt, link, verdict, .. } = fleet.division;
+        let machines = |count: u64| format!("{} machine{}", thousands(count), if count == 1 { "" } else { "s" });
+        let apart = format!(
+            "{prefill:.2} busy in prefill and {decode:.2} in decode, {} in all",
+            machines(fleet.division.machines)
+        );
+        let travels =
+            format!("{} travel for a prompt, {}/s from one that always reads", size(bytes_per_prompt), size(link));
+        let larger = format!("without others' prompts {batch} decode at once within the target, not {}", fleet.batch);
+        match verdict {
+            DivisionVerdict::MeetsTarget => {
+                format!("pays: together the target is out of reach; {apart}, meet it. {travels}")
+            }
+            DivisionVerdict::Fewer => {
+                format!("pays: {apart}, instead of {}: {larger}. {travels}", machines(fleet.machines))
+            }
+            DivisionVerdict::OneMachine => format!(
+                "does not pay: one machine is enough, and its cores share one memory: a process for each phase would hold \
+                 and read the {} of weights once more",
+                size(self.memory.weights)
+            ),
+            DivisionVerdict::NothingToWin => format!(
+                "does not pay: the work is the same, and others' prompts keep no batch small; {apart}, instead of {}",
+                machines(fleet.machines)
+            ),
+            DivisionVerdict::TooLittle => {
+                format!("does not pay: {larger}, but {apart}, are not fewer than {}", machines(fleet.machines))
+            }
+            DivisionVerdict::OutOfReach => {
+                "does not pay: no machine meets the target, whatever it leaves to others".to_string()
+            }
+        }
     }
 
     fn profile_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -321,6 +358,24 @@ fn few(number: f64) -> String {
 fn joined(value: f64) -> String {
     let text = prefixed(value);
     if text.contains(' ') { text } else { text + " " }
+}
+
+/// A long answer: lines of about a hundred characters under each other, beside the question.
+fn wrapped(text: &str) -> String {
+    const MOST: usize = 100;
+    let (mut out, mut len) = (String::new(), 0);
+    for word in text.split(' ') {
+        let width = word.chars().count() + 1;
+        if len > 0 && len + width > MOST {
+            out += &format!("\n{:21}", "");
+            len = 0;
+        } else if len > 0 {
+            out.push(' ');
+        }
+        out += word;
+        len += width;
+    }
+    out
 }
 
 /// Columns to the right of each other, the first of them to the left.

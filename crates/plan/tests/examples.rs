@@ -2,7 +2,7 @@
 
 use kernels::{KvDtype, WeightClass};
 use model::ModelConfig;
-use plan::{Ask, Cap, Deployment, Guessing, NamedModel, SpeculationPlan, Users};
+use plan::{Ask, Cap, Deployment, DivisionVerdict, Guessing, NamedModel, SpeculationPlan, Users};
 use roofline::{Basis, Bound, Machine, ModelShape};
 use scheduler::CostModel;
 use scheduler::cost::{Knot, Terms};
@@ -173,6 +173,40 @@ fn a_batch_shares_the_weights_and_not_the_keys() {
     close(deployment.decode_weights(), 0.007);
 }
 
+/// Dividing the phases wins what others' prompts took of the batch, and loses a part of a machine for each pool.
+#[test]
+fn phases_are_divided_where_the_target_keeps_batches_small() {
+    let deployment = deployment("7b", Machine::given(312e12, 2e12, Some(80e9)));
+    let verdict = |users, tpot| {
+        let asked = Users { users, rate: 0.01, tpot };
+        let ask = Ask { prompt: 2000, response: 100, thinking: 0, batch: 1, users: Some(asked) };
+        let plan = deployment.plan(&ask);
+        let fleet = plan.fleet.expect("it fits");
+        let json = &plan.json()["fleet"]["apart"];
+        assert_eq!(json["pays"], fleet.division.verdict.pays(), "{json}");
+        let words = json["why"].as_str().expect("words");
+        assert!(words.starts_with(if fleet.division.verdict.pays() { "pays: " } else { "does not pay: " }), "{words}");
+        let text = plan.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(words), "the text says what the JSON says: {words}");
+        (fleet.division, fleet)
+    };
+    let (strict, fleet) = verdict(20_000.0, Some(0.012));
+    assert_eq!(strict.verdict, DivisionVerdict::Fewer, "{strict:?} {fleet:?}");
+    assert!(strict.batch > fleet.batch && strict.machines < fleet.machines, "{strict:?} {fleet:?}");
+    close(strict.busy[0], 200.0 * deployment.ttft(2000, 0, 0.0));
+    close(strict.bytes_per_prompt, 2000.0 * 131_072.0);
+    let table = [
+        (50.0, Some(0.012), DivisionVerdict::OneMachine),
+        (20_000.0, None, DivisionVerdict::NothingToWin),
+        (20_000.0, Some(0.005), DivisionVerdict::OutOfReach),
+        (20_000.0, Some(0.0075), DivisionVerdict::MeetsTarget),
+    ];
+    for (users, tpot, expected) in table {
+        let (division, fleet) = verdict(users, tpot);
+        assert_eq!(division.verdict, expected, "{users} users, {tpot:?}: {division:?} {fleet:?}");
+    }
+}
+
 /// 0.1 s of prefill and 99 steps of about 7 ms in batches of 16.
 #[test]
 fn a_fleet_is_as_large_as_the_time_of_its_requests() {
@@ -187,7 +221,7 @@ fn a_fleet_is_as_large_as_the_time_of_its_requests() {
     let each = prefill + 99.0 * step / fleet.batch as f64;
     close(fleet.per_machine, 1.0 / each);
     close(fleet.busy, 10.0 * each);
-    close(fleet.apart[0] + fleet.apart[1], fleet.busy);
+    close(fleet.division.busy[0] + fleet.division.busy[1], fleet.busy);
     assert_eq!(fleet.machines, (fleet.busy / 0.7).ceil() as u64);
     // A stream waits for the prompts of the others.
     close(fleet.tpot, step + fleet.batch as f64 * prefill / 99.0);

@@ -13,7 +13,13 @@
 //! weighs them: Qin et al., FAST 2025). A decision over snapshots and nothing else: whoever has workers, real or
 //! imagined, makes the snapshots.
 
+mod apart;
+mod roles;
+
 use alloc::vec::Vec;
+
+pub use apart::{AnswerInView, AnswerLengths, DecodeLoad, LEAST_TOKENS, TooLittle, leaves};
+pub use roles::{Role, RoleMemory, RoleView, Switch, advise};
 
 use crate::kv::{BlockHash, ChainHasher};
 use crate::{CostModel, Nanos, Phase, Scheduler, TokenId, Work};

@@ -3,6 +3,7 @@
 use figures::Colour;
 use figures::plot::{Chart, Line};
 
+use crate::apart::PoolMoment;
 use crate::report::{Moment, Report};
 
 /// The charts of a report, with the names of their files: latencies as shares of requests, and the course of the run.
@@ -19,7 +20,7 @@ pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
         line(name, colour, report.course.iter().map(|moment| (moment.seconds, of(moment))).collect())
     };
     let time = "time, s";
-    vec![
+    let mut charts = vec![
         (
             "ttft.svg",
             chart(
@@ -67,7 +68,17 @@ pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
                 ],
             ),
         ),
-    ]
+    ];
+    if let Some(apart) = &report.apart {
+        let pool =
+            |of: fn(&PoolMoment) -> f64| apart.course.iter().map(|moment| (moment.seconds, of(moment))).collect();
+        let lines = vec![
+            line("time in prefill, of those that read", Colour::Prefill, pool(|moment| moment.reading * 100.0)),
+            line("answers at each of the others", Colour::Decode, pool(|moment| moment.answers)),
+        ];
+        charts.push(("pools.svg", chart("Those that read, those that answer", time, "%, number", lines)));
+    }
+    charts
 }
 
 /// The cumulative distribution in percent, in at most a few hundred points.

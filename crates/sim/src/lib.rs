@@ -5,6 +5,7 @@
 //!     |
 //!     v arrivals
 //! world.rs     route -> admit -> offer -> schedule -> (the cost model says how long it takes) -> complete -> events
+//!     |             apart.rs: one reads the prompt, another answers
 //!     |                                      the clock jumps from moment to moment; nothing is computed
 //!     v step records, tokens
 //! report.rs    percentiles, goodput, occupancy, as a table and as JSON    charts.rs   as SVG
@@ -14,7 +15,9 @@
 //! imagined is the machine (cost models) and the tokens (numbers derived from the request). One seed
 //! gives one report, byte for byte.
 
+pub mod apart;
 pub mod charts;
+pub mod curve;
 pub mod drafts;
 pub mod random;
 pub mod report;
@@ -24,6 +27,8 @@ pub mod world;
 
 mod gather;
 
+pub use apart::{Apart, Link, RefuseWhen};
+pub use curve::Curve;
 pub use drafts::Acceptance;
 pub use report::Report;
 pub use workload::{Arrival, Lengths, Shape, Workload};

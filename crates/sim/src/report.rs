@@ -10,6 +10,7 @@ pub use figures::Spread;
 use scheduler::{Nanos, StepRecord, Targets, Work};
 use serde_json::{Value, json};
 
+use crate::apart::ApartReport;
 use crate::gather::{Histogram, Series};
 use crate::workload::Workload;
 use crate::world::{Fleet, StepTimes};
@@ -40,6 +41,8 @@ pub struct Outcome {
     pub held: usize,
     /// Who served it.
     pub instance: usize,
+    /// Who read its prompt, if that was another.
+    pub reader: Option<usize>,
 }
 
 impl Outcome {
@@ -144,6 +147,8 @@ pub struct Report {
     pub prediction_error: Option<Spread>,
     /// The course of it all.
     pub course: Vec<Moment>,
+    /// What came of roles; `None`: there were none.
+    pub apart: Option<ApartReport>,
 }
 
 /// What guesses at next tokens came to.
@@ -205,6 +210,7 @@ impl Report {
                 "evicted_blocks": self.evicted_blocks,
             },
             "prediction_error": self.prediction_error.as_ref().map(json_of),
+            "apart": self.apart.as_ref().map(ApartReport::json),
         })
     }
 }
@@ -262,6 +268,9 @@ impl fmt::Display for Report {
         line("preemptions", format!("{}, {} computed tokens lost", self.preemptions, self.lost_tokens))?;
         let share = percent(self.cached_tokens as f64 / self.input_tokens.max(1) as f64);
         line("prefix cache", format!("{share} of prompt tokens, {} blocks evicted", self.evicted_blocks))?;
+        if let Some(apart) = &self.apart {
+            apart.lines().into_iter().try_for_each(|(name, value)| line(name, value))?;
+        }
         if let Some(error) = self.prediction_error {
             let (p50, p90, max) = (percent(error.p50), percent(error.p90), percent(error.max));
             line("prediction off", format!("{p50} (p50), {p90} (p90), {max} (max) of a step's time"))?;
@@ -271,7 +280,7 @@ impl fmt::Display for Report {
 }
 
 /// `1.24 s`, `96.1 ms`, `3.1 min`.
-fn time(seconds: f64) -> String {
+pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         s if s < 10e-3 => format!("{:.2} ms", s * 1e3),
         s if s < 1.0 => format!("{:.1} ms", s * 1e3),
@@ -326,8 +335,8 @@ impl Collector {
         self.num_ended
     }
 
-    pub(crate) fn arrived(&mut self, request: usize, instance: usize, now: Nanos) {
-        self.outcomes[request] = Outcome { arrived: now, instance, ..Outcome::default() };
+    pub(crate) fn arrived(&mut self, request: usize, instance: usize, reader: Option<usize>, now: Nanos) {
+        self.outcomes[request] = Outcome { arrived: now, instance, reader, ..Outcome::default() };
     }
 
     pub(crate) fn refused(&mut self, request: usize) {
@@ -354,8 +363,10 @@ impl Collector {
         self.assumed += guesses as u64;
     }
 
-    pub(crate) fn ended(&mut self) {
+    /// Returns the tokens of its answer.
+    pub(crate) fn ended(&mut self, request: usize) -> usize {
         self.num_ended += 1;
+        self.outcomes[request].tokens
     }
 
     pub(crate) fn step(&mut self, instance: usize, record: &StepRecord, machine: &StepTimes) {
@@ -370,7 +381,9 @@ impl Collector {
         report.evicted_blocks += record.evicted_blocks as u64;
         for row in record.prefill.iter().chain(&record.decode).filter(|row| row.cached_tokens > 0) {
             let outcome = &mut self.outcomes[row.request.0 as usize];
-            if outcome.tokens == 0 && outcome.cached_tokens == 0 {
+            // What another worker has read is no hit.
+            let reads = outcome.reader.is_none_or(|reader| reader == instance);
+            if reads && outcome.tokens == 0 && outcome.cached_tokens == 0 {
                 outcome.cached_tokens = row.cached_tokens;
             }
         }
@@ -402,8 +415,8 @@ impl Collector {
         self.series.add(record.began_at, record.completed_at, values);
     }
 
-    pub(crate) fn report(self, workload: &Workload, fleet: &Fleet) -> Report {
-        let mut report = Report { refused: self.refused, outcomes: self.outcomes, ..self.report };
+    pub(crate) fn report(self, workload: &Workload, fleet: &Fleet, apart: Option<ApartReport>) -> Report {
+        let mut report = Report { apart, refused: self.refused, outcomes: self.outcomes, ..self.report };
         let served = || report.outcomes.iter().zip(&workload.arrivals).filter(|(outcome, _)| outcome.tokens > 0);
         let start = served().map(|(outcome, _)| outcome.arrived).min().unwrap_or_default();
         let end = served().map(|(outcome, _)| outcome.last_token).max().unwrap_or_default();

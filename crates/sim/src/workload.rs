@@ -231,12 +231,21 @@ impl Workload {
         remembered.or_else(|| self.acceptance.as_ref().map(Drafting::Imagined))
     }
 
-    /// The same requests, faster or slower, so that `rate` of them arrive per second on average. Pauses between the
-    /// turns of a session stay.
-    pub fn at_rate(mut self, rate: f64) -> Workload {
+    /// The same requests, so that `rate` of them arrive per second on average. Pauses between the turns of a session
+    /// stay.
+    pub fn at_rate(self, rate: f64) -> Workload {
         let open = || self.arrivals.iter().filter(|arrival| arrival.follows.is_none());
         let seconds = open().map(|arrival| arrival.at.as_secs_f64()).fold(0.0, f64::max);
         let factor = self.arrivals.len() as f64 / rate / seconds.max(1e-9);
+        self.slower(factor)
+    }
+
+    /// The same requests, so many times as fast. Pauses between the turns of a session stay.
+    pub fn at_speed(self, speed: f64) -> Workload {
+        self.slower(1.0 / speed)
+    }
+
+    fn slower(mut self, factor: f64) -> Workload {
         for arrival in self.arrivals.iter_mut().filter(|arrival| arrival.follows.is_none()) {
             arrival.at = Nanos((arrival.at.0 as f64 * factor).min(MAX_NANOS) as u64);
         }

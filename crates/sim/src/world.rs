@@ -2,25 +2,27 @@
 //!
 //! ```text
 //! at a moment     1. steps that end now are completed: tokens, events, records
-//!                 2. requests that arrive now are routed and admitted
-//!                 3. every idle instance offers the guesses that could be had and plans its next step, which ends when
+//!                 2. blocks that one worker sent and another waits for land
+//!                 3. requests that arrive now are routed and admitted
+//!                 4. every idle instance offers the guesses that could be had and plans its next step, which ends when
 //!                    its machine says
-//! then            the clock jumps to the next end or arrival
+//! then            the clock jumps to the next end, landing or arrival
 //! ```
 //!
 //! That is the order in which the engine's loop sees the same things: what arrives while a step is computed is admitted
 //! before the next plan. Cost: what the production scheduler costs; nothing waits and nothing is computed.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use scheduler::kv::ChainHasher;
 use scheduler::router;
 use scheduler::{
-    AdmitError, CostModel, Event, Limits, LimitsError, Nanos, Offer, Request, RequestId, RowOutput, Scheduler, Step,
-    StepOutput, StepRecord, StopRules, Work,
+    AdmissionForecast, BlockHash, BlockLoad, CostModel, Event, IncomingRequest, Limits, LimitsError, Nanos, Offer,
+    Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, TierSizes, Work,
 };
 
+use crate::apart::{Apart, Link, Placed, Travel};
 use crate::report::{Collector, Report};
 use crate::workload::{Piece, Workload};
 
@@ -100,12 +102,19 @@ pub struct Instance {
 pub struct Fleet {
     /// At least one.
     pub instances: Vec<Instance>,
+    /// Who reads prompts, and who answers; `None`: every one does both, and the router chooses.
+    pub apart: Option<Apart>,
 }
 
 impl Fleet {
     /// `count` equal engines.
     pub fn of(count: usize, instance: &Instance) -> Fleet {
-        Fleet { instances: vec![instance.clone(); count] }
+        Fleet { instances: vec![instance.clone(); count], apart: None }
+    }
+
+    /// The same with roles.
+    pub fn apart(self, apart: Apart) -> Fleet {
+        Fleet { apart: Some(apart), ..self }
     }
 }
 
@@ -127,6 +136,11 @@ pub trait Observer {
         let _ = (instance, record);
     }
 
+    /// The scheduler of instance `instance` after a step, and when all is over.
+    fn scheduler(&mut self, instance: usize, scheduler: &Scheduler) {
+        let _ = (instance, scheduler);
+    }
+
     /// Whether the simulation is to go on; asked before each moment. One that does not ends as it is.
     fn goes_on(&self) -> bool {
         true
@@ -141,16 +155,22 @@ pub trait Observer {
 impl Observer for () {}
 
 /// Runs `workload` on `fleet` to its end. Deterministic: equal arguments, equal reports.
-/// Errors if the limits of an instance cannot be served. Panics if the fleet is empty.
+/// Errors if the limits of an instance cannot be served. Panics if the fleet is empty, if not every instance has a role
+/// where there are roles, or if nobody reads or nobody answers.
 pub fn simulate(workload: &Workload, fleet: &Fleet, observer: &mut dyn Observer) -> Result<Report, LimitsError> {
     assert!(!fleet.instances.is_empty(), "somebody has to serve");
     let mut world = World::new(workload, fleet)?;
     while observer.goes_on() && world.next_moment() {
         world.complete(observer);
+        world.land(observer);
         world.arrive(observer);
         world.plan();
     }
-    Ok(world.collector.report(workload, fleet))
+    for (instance, engine) in world.engines.iter().enumerate() {
+        observer.scheduler(instance, &engine.scheduler);
+    }
+    let apart = world.travel.filter(|_| observer.goes_on()).map(Travel::report);
+    Ok(world.collector.report(workload, fleet, apart))
 }
 
 /// The same, for those who want the log: every step's instance and record, in the order in which steps end.
@@ -167,9 +187,12 @@ pub fn records(workload: &Workload, fleet: &Fleet) -> Result<Vec<(usize, StepRec
 }
 
 /// An instance at work.
-struct Engine {
-    scheduler: Scheduler,
+pub(crate) struct Engine {
+    pub(crate) scheduler: Scheduler,
     machine: StepTimes,
+    /// What comes from host memory, at which rate, and when; nothing without tiers.
+    link: Option<Link>,
+    loads: VecDeque<(Nanos, Vec<BlockLoad>)>,
     /// When its step in flight ends.
     busy_until: Option<Nanos>,
     /// Kept for their buffers.
@@ -182,6 +205,10 @@ struct Engine {
 struct World<'a> {
     workload: &'a Workload,
     engines: Vec<Engine>,
+    /// Between workers with roles.
+    travel: Option<Travel>,
+    /// Kept for its buffers.
+    forecast: AdmissionForecast,
     now: Nanos,
     /// Of the arrivals that follow nobody, in order of time: the next one.
     next_open: usize,
@@ -196,12 +223,21 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     fn new(workload: &'a Workload, fleet: &Fleet) -> Result<World<'a>, LimitsError> {
+        if let Some(apart) = &fleet.apart {
+            assert_eq!(apart.roles.len(), fleet.instances.len(), "each instance has a role");
+        }
         let engines = fleet.instances.iter().map(|instance| {
             let mut scheduler = Scheduler::new(instance.limits.clone())?;
+            if fleet.apart.is_some() {
+                // What comes from others lands there. A host has no less memory than its accelerators.
+                scheduler.set_tiers(TierSizes { host_slots: instance.limits.num_blocks, disk_slots: 0 });
+            }
             scheduler.set_cost_model(instance.belief.clone());
             Ok(Engine {
                 scheduler,
                 machine: instance.machine.clone(),
+                link: fleet.apart.as_ref().map(|apart| apart.link),
+                loads: VecDeque::new(),
                 busy_until: None,
                 offers: Vec::new(),
                 step: Step::default(),
@@ -221,6 +257,8 @@ impl<'a> World<'a> {
         Ok(World {
             workload,
             engines: engines.collect::<Result<_, _>>()?,
+            travel: fleet.apart.as_ref().map(Travel::new),
+            forecast: AdmissionForecast::default(),
             now: Nanos(0),
             next_open: 0,
             open,
@@ -233,16 +271,19 @@ impl<'a> World<'a> {
 
     /// Moves the clock to the next moment at which something happens; false when nothing ever will.
     fn next_moment(&mut self) -> bool {
-        let ends = self.engines.iter().filter_map(|engine| engine.busy_until).min();
+        let loads = |engine: &Engine| engine.loads.front().map(|&(at, _)| at);
+        let ends = self.engines.iter().flat_map(|engine| [engine.busy_until, loads(engine)]).flatten().min();
         let open = self.open.get(self.next_open).map(|&index| self.workload.arrivals[index].at);
         let due = self.due.peek().map(|&Reverse((at, _))| at);
-        let next = [ends, open, due].into_iter().flatten().min();
+        let landing = self.travel.as_ref().and_then(Travel::next);
+        let next = [ends, landing, open, due].into_iter().flatten().min();
         self.now = next.unwrap_or(self.now);
         next.is_some()
     }
 
     fn complete(&mut self, observer: &mut dyn Observer) {
         for (instance, engine) in self.engines.iter_mut().enumerate() {
+            engine.load(self.now);
             if engine.busy_until != Some(self.now) {
                 continue;
             }
@@ -252,13 +293,23 @@ impl<'a> World<'a> {
             scheduler.complete_into(output, self.now, &mut self.events, record);
             self.collector.step(instance, record, &engine.machine);
             observer.step(instance, record);
+            if let Some(travel) = &mut self.travel {
+                travel.step(instance, record, scheduler);
+            }
             for event in &self.events {
-                match *event {
-                    Event::Token { request, .. } => self.collector.token(request.0 as usize, self.now),
-                    Event::Finished { request, .. } => {
-                        observer.finished(instance, request, self.now);
-                        let request = request.0 as usize;
-                        self.collector.ended();
+                let (Event::Token { request: id, .. } | Event::Finished { request: id, .. }) = *event;
+                let read_for_another = self.travel.as_mut().filter(|travel| travel.is_read_for_another(id, instance));
+                let request = id.0 as usize;
+                match (event, read_for_another) {
+                    (Event::Token { .. }, Some(_)) => {}
+                    (Event::Finished { .. }, Some(travel)) => travel.has_read(id, scheduler, self.now),
+                    (Event::Token { .. }, None) => self.collector.token(request, self.now),
+                    (Event::Finished { .. }, None) => {
+                        observer.finished(instance, id, self.now);
+                        let tokens = self.collector.ended(request);
+                        if let Some(travel) = &mut self.travel {
+                            travel.ended(instance, tokens);
+                        }
                         if let Some(next) = self.followers.get(request).copied().flatten() {
                             let pause = self.workload.arrivals[next].at;
                             self.due.push(Reverse((Nanos(self.now.0.saturating_add(pause.0)), next)));
@@ -266,8 +317,28 @@ impl<'a> World<'a> {
                     }
                 }
             }
+            observer.scheduler(instance, scheduler);
             observer.progress(self.collector.num_ended(), self.workload.arrivals.len());
         }
+    }
+
+    /// What comes over the link; what it comes for too late is refused.
+    fn land(&mut self, observer: &mut dyn Observer) {
+        let Some(mut travel) = self.travel.take() else { return };
+        while let Some(request) = travel.land(&mut self.engines, self.now) {
+            self.refuse(request.0 as usize, observer);
+        }
+        self.travel = Some(travel);
+    }
+
+    /// Who waits for a refused request is never sent.
+    fn refuse(&mut self, request: usize, observer: &mut dyn Observer) {
+        let mut refused = Some(request);
+        while let Some(index) = refused {
+            self.collector.refused(index);
+            refused = self.followers.get(index).copied().flatten();
+        }
+        observer.progress(self.collector.num_ended(), self.workload.arrivals.len());
     }
 
     fn arrive(&mut self, observer: &mut dyn Observer) {
@@ -280,19 +351,14 @@ impl<'a> World<'a> {
             } else {
                 self.due.pop();
             }
-            if self.admit(next.1, observer).is_err() {
-                let mut refused = Some(next.1);
-                // Who waits for a refused request is never sent.
-                while let Some(index) = refused {
-                    self.collector.refused(index);
-                    refused = self.followers.get(index).copied().flatten();
-                }
-                observer.progress(self.collector.num_ended(), self.workload.arrivals.len());
+            if !self.admit(next.1, observer) {
+                self.refuse(next.1, observer);
             }
         }
     }
 
-    fn admit(&mut self, index: usize, observer: &mut dyn Observer) -> Result<(), AdmitError> {
+    /// Whether somebody takes it.
+    fn admit(&mut self, index: usize, observer: &mut dyn Observer) -> bool {
         let arrival = &self.workload.arrivals[index];
         let request = Request {
             id: RequestId(index as u64),
@@ -306,11 +372,46 @@ impl<'a> World<'a> {
             targets: arrival.targets,
             arrived: self.now,
         };
-        let instance = self.route(&request);
-        self.collector.arrived(index, instance, self.now);
-        self.engines[instance].scheduler.admit(request.clone())?;
+        let placed = match self.travel.take() {
+            Some(mut travel) => {
+                let mut chain = Chain::of(&request);
+                let first_token = |engine: &Engine| {
+                    let snapshot = engine.scheduler.snapshot(chain.on(engine));
+                    if engine.scheduler.cost_model().is_none() {
+                        return snapshot.first_token_after(request.prompt.len(), engine.cost());
+                    }
+                    // As a worker answers that is asked: in its line, beside its streams.
+                    let new = IncomingRequest {
+                        prompt_tokens: request.prompt.len(),
+                        cached_tokens: snapshot.cached_tokens,
+                        priority: request.priority,
+                        ttft: request.targets.ttft,
+                    };
+                    engine.scheduler.forecast_into(self.now, &mut self.forecast);
+                    self.forecast.ttft(&new, self.now, Nanos(0))
+                };
+                let first_tokens: Vec<Nanos> = self.engines.iter().map(first_token).collect();
+                let placed = travel.place(&request, &first_tokens, &mut self.engines, self.now);
+                self.travel = Some(travel);
+                placed
+            }
+            None => {
+                let instance = self.route(&request);
+                let is_admitted = self.engines[instance].scheduler.admit(request.clone()).is_ok();
+                if is_admitted { Placed::At(instance) } else { Placed::Refused }
+            }
+        };
+        let (instance, reader) = match placed {
+            Placed::At(instance) => (instance, None),
+            Placed::Apart { reader, answerer } => (answerer, Some(reader)),
+            Placed::Refused => {
+                self.collector.arrived(index, 0, None, self.now);
+                return false;
+            }
+        };
+        self.collector.arrived(index, instance, reader, self.now);
         observer.admitted(instance, &request);
-        Ok(())
+        true
     }
 
     /// The instance that the production router chooses.
@@ -318,16 +419,8 @@ impl<'a> World<'a> {
         if self.engines.len() == 1 {
             return 0;
         }
-        let mut chain = Vec::new();
-        let mut made_for = None;
-        let snapshots = self.engines.iter().map(|engine| {
-            let Limits { block_size, hash_key, .. } = *engine.scheduler.limits();
-            if made_for != Some((block_size, hash_key)) {
-                chain = ChainHasher::new(hash_key).chain(&request.prompt, request.salt, block_size);
-                made_for = Some((block_size, hash_key));
-            }
-            (engine.scheduler.snapshot(&chain), engine.scheduler.cost_model().unwrap_or(&engine.machine.mixed))
-        });
+        let mut chain = Chain::of(request);
+        let snapshots = self.engines.iter().map(|engine| (engine.scheduler.snapshot(chain.on(engine)), engine.cost()));
         router::route(request.prompt.len(), snapshots).expect("there is an instance")
     }
 
@@ -340,14 +433,44 @@ impl<'a> World<'a> {
     }
 }
 
+/// The hashes of a prompt's blocks, made once for all engines that make them alike.
+struct Chain<'a> {
+    request: &'a Request,
+    made_for: Option<(usize, [u8; 32])>,
+    hashes: Vec<BlockHash>,
+}
+
+impl<'a> Chain<'a> {
+    fn of(request: &'a Request) -> Chain<'a> {
+        Chain { request, made_for: None, hashes: Vec::new() }
+    }
+
+    fn on(&mut self, engine: &Engine) -> &[BlockHash] {
+        let Limits { block_size, hash_key, .. } = *engine.scheduler.limits();
+        if self.made_for != Some((block_size, hash_key)) {
+            self.hashes = ChainHasher::new(hash_key).chain(&self.request.prompt, self.request.salt, block_size);
+            self.made_for = Some((block_size, hash_key));
+        }
+        &self.hashes
+    }
+}
+
 impl Engine {
+    /// What steps cost, as far as anybody knows.
+    pub(crate) fn cost(&self) -> &CostModel {
+        self.scheduler.cost_model().unwrap_or(&self.machine.mixed)
+    }
+
     /// Plans a step, and imagines its results.
     fn plan(&mut self, workload: &Workload, now: Nanos, collector: &mut Collector) {
         self.offer(workload);
-        self.scheduler.schedule_into(now, &mut self.step);
+        self.schedule(now);
         if self.step.is_empty() {
+            if self.scheduler.is_loading() {
+                return; // it goes on when the loads have ended
+            }
             // One that only preempts is legal, twice in a row would be for ever.
-            self.scheduler.schedule_into(now, &mut self.step);
+            self.schedule(now);
             assert!(!self.step.is_empty(), "the scheduler has work and plans none of it");
         }
         let planned = self.scheduler.planned();
@@ -363,6 +486,24 @@ impl Engine {
             collector.assumed(judged.assumed);
             let token = |index| RowOutput { seq: row.seq, token: Piece::token(arrival.answer, index) };
             self.output.rows.extend((position..=position + judged.held).map(token));
+        }
+    }
+
+    /// Plans a step; what it loads from host memory comes beside the steps, one after the other at the rate of the link.
+    fn schedule(&mut self, now: Nanos) {
+        let Engine { scheduler, link, step, loads, .. } = self;
+        scheduler.schedule_into(now, step);
+        if let Some(link) = link.as_ref().filter(|_| !step.loads.is_empty()) {
+            let begins = loads.back().map_or(now, |&(at, _)| at);
+            let takes = link.passes(step.loads.len() * scheduler.limits().block_size);
+            loads.push_back((Nanos(begins.0 + takes.0), std::mem::take(&mut step.loads)));
+        }
+    }
+
+    /// Loads that have ended by now.
+    fn load(&mut self, now: Nanos) {
+        while let Some((_, loads)) = self.loads.pop_front_if(|(at, _)| *at <= now) {
+            loads.into_iter().for_each(|load| self.scheduler.load_ended(load, true, Nanos(0)));
         }
     }
 

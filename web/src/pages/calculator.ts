@@ -413,8 +413,9 @@ function fleetOf(fleet: NonNullable<Plan["fleet"]>): HTMLElement[] {
     el(
       "p",
       { class: "quiet-text" },
-      `${count(fleet.batch, "concurrent request")} on each (${fleet.batch_capped_by}), at ${ms(fleet.tpot_ms)} a token. With prefill and decode disaggregated: ${fleet.apart.prefill.toFixed(1)} for prefill, ${fleet.apart.decode.toFixed(1)} for decode.`,
+      `${count(fleet.batch, "concurrent request")} on each (${fleet.batch_capped_by}), at ${ms(fleet.tpot_ms)} a token.`,
     ),
+    el("p", { class: "quiet-text" }, `Prefill and decode on machines of their own: ${fleet.apart.why}.`),
   ];
 }
 

@@ -3,12 +3,14 @@
 //! ```text
 //! --model ----> Simulated --+
 //! --hardware -> Machine ----+--> CostModel, KV blocks --> Fleet --+
+//! --prefill, --link, --reject --> Apart -------------------^      |
 //! --workload, --trace ------------------------------> Workload ---+--> sim::simulate --> table, JSON, SVG
 //! ```
 
 use std::fs;
 use std::path::Path;
 
+use ::figures::plot::Chart;
 use kernels::WeightClass;
 use launch::machine;
 use plan::Simulated;
@@ -16,11 +18,11 @@ use roofline::Machine;
 use scheduler::{Limits, Nanos, Targets};
 use serde_json::json;
 use sim::workload::{Lengths, Shape};
-use sim::{Acceptance, Fleet, Instance, Observer, Workload};
+use sim::{Acceptance, Apart, Curve, Fleet, Instance, Link, Observer, RefuseWhen, Workload};
 
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
-use crate::flags::{KvPrecision, SimFlags, Weights, Workload as Kind};
+use crate::flags::{KvPrecision, Reject, SimFlags, Weights, Workload as Kind};
 use crate::{environment, figures, shapes};
 
 /// Requests of sessions times the turns of each, at most: they take two gigabytes.
@@ -31,26 +33,44 @@ const PREFIX: usize = 2000;
 const ROWS: usize = 2048;
 /// Rows of a step where targets do.
 const MOST_ROWS: usize = 8192;
+/// Until a block that was sent is there, beside its bytes.
+const LINK_DELAY: Nanos = Nanos(1_000_000);
+/// Instances that are divided in every way.
+const MOST_SPLIT: usize = 64;
 
 pub(crate) fn sim(flags: &SimFlags) -> Result<(), Failure> {
-    let instance = instance(flags)?;
+    check_roles(flags)?;
+    let (instance, token_bytes) = instance(flags)?;
     let workload = workload(flags)?;
-    let fleet = Fleet::of(flags.instances, &instance);
     let mut bar = Bar(Progress::counting("simulating", "requests"));
-    let report = sim::simulate(&workload, &fleet, &mut bar).map_err(Failure::usage)?;
+    let link = Link { bytes_per_second: flags.link, delay: LINK_DELAY, token_bytes };
+    let apart = |prefill| Apart {
+        rejection: flags.reject.map(rejection),
+        switches: flags.switch_roles,
+        ..Apart::split(prefill, flags.instances, link)
+    };
+    let (mut json, text, charts) = if flags.splits {
+        let curve = Curve::of(&workload, flags.instances, &instance, apart, &mut bar).map_err(Failure::usage)?;
+        (curve.json(), curve.to_string(), vec![("splits.svg", curve.chart())])
+    } else {
+        let fleet = Fleet::of(flags.instances, &instance);
+        let fleet = flags.prefill.map(apart).into_iter().fold(fleet, Fleet::apart);
+        let report = sim::simulate(&workload, &fleet, &mut bar).map_err(Failure::usage)?;
+        (report.json(), report.to_string(), sim::charts::charts(&report))
+    };
     drop(bar);
     if let Some(directory) = &flags.svg {
-        write_charts(&report, directory)?;
+        write_charts(charts, directory)?;
     }
     if flags.json {
-        let mut report = report.json();
+        let report = &mut json;
         report["model"] = json!(flags.model);
         report["hardware"] = json!(flags.hardware);
         report["machines_per_instance"] = json!(flags.machines_per_instance);
         report["kv_blocks"] = json!(instance.limits.num_blocks);
         report["max_num_batched_tokens"] = json!(instance.limits.max_num_batched_tokens);
         report["seed"] = json!(flags.seed);
-        return put_line(&report.to_string());
+        return put_line(&json.to_string());
     }
     let machines = match flags.machines_per_instance {
         1 => String::new(),
@@ -58,7 +78,36 @@ pub(crate) fn sim(flags: &SimFlags) -> Result<(), Failure> {
     };
     let blocks = format!("{} KV blocks of {}", instance.limits.num_blocks, flags.block_size);
     put_line(&format!("{} x {} on {machines}{}, {blocks}", flags.instances, flags.model, flags.hardware))?;
-    put_line(report.to_string().trim_end())
+    put_line(text.trim_end())
+}
+
+/// Words that mean nothing without roles are a mistake.
+fn check_roles(flags: &SimFlags) -> Result<(), Failure> {
+    let wrong = |problem: &str| Err(Failure::usage(problem.to_string()));
+    let has_roles = flags.prefill.is_some() || flags.splits;
+    if flags.prefill.is_some_and(|prefill| prefill >= flags.instances) {
+        return wrong("--prefill: of --instances at least one more has to answer");
+    }
+    if flags.splits && !(2..=MOST_SPLIT).contains(&flags.instances) {
+        return Err(Failure::usage(format!("--splits: --instances is from 2 to {MOST_SPLIT}")));
+    }
+    match (flags.reject, flags.switch_roles) {
+        (Some(_), _) if !has_roles => wrong("--reject: without --prefill or --splits nobody is refused"),
+        (_, true) if !has_roles => wrong("--switch-roles: without --prefill or --splits there are no roles"),
+        (Some(_), _) if flags.ttft_slo.or(flags.tpot_slo).is_none() => {
+            wrong("--reject: what is refused would miss --ttft-slo or --tpot-slo, and there is neither")
+        }
+        (_, true) if flags.ttft_slo.is_none() => wrong("--switch-roles: roles change where --ttft-slo is missed"),
+        _ => Ok(()),
+    }
+}
+
+fn rejection(reject: Reject) -> RefuseWhen {
+    match reject {
+        Reject::Late => RefuseWhen::Late,
+        Reject::Early => RefuseWhen::Early,
+        Reject::Predicted => RefuseWhen::Predicted,
+    }
 }
 
 struct Bar(Progress);
@@ -69,10 +118,10 @@ impl Observer for Bar {
     }
 }
 
-fn write_charts(report: &sim::Report, directory: &Path) -> Result<(), Failure> {
+fn write_charts(charts: Vec<(&'static str, Chart)>, directory: &Path) -> Result<(), Failure> {
     let failed = |path: &Path, error| Failure::usage(format!("--svg: {}: {error}", path.display()));
     fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
-    for (name, chart) in sim::charts::charts(report) {
+    for (name, chart) in charts {
         let path = directory.join(name);
         fs::write(&path, chart.svg()).map_err(|error| failed(&path, error))?;
     }
@@ -113,11 +162,13 @@ fn workload(flags: &SimFlags) -> Result<Workload, Failure> {
             None => workload,
         }
     };
+    let workload = flags.speed.into_iter().fold(workload, Workload::at_speed);
     let acceptance = flags.acceptance.clone().map(Acceptance::new);
     Ok(workload.with_targets(targets).with_acceptance(acceptance))
 }
 
-fn instance(flags: &SimFlags) -> Result<Instance, Failure> {
+/// An instance, and the bytes of a token's keys and values.
+fn instance(flags: &SimFlags) -> Result<(Instance, f64), Failure> {
     let (weights, kv) = widths(flags);
     let class = flags.weights.class().unwrap_or(WeightClass::Bf16);
     let model = Simulated::of(&shapes::shape("--model", &flags.model)?, weights, kv);
@@ -163,7 +214,8 @@ fn instance(flags: &SimFlags) -> Result<Instance, Failure> {
     };
     // How many guesses pay is a question to the model of costs.
     let believes = heeds_targets || flags.acceptance.is_some();
-    Ok(Instance { limits, belief: believes.then(|| cost.clone()), machine: cost.into() })
+    let instance = Instance { limits, belief: believes.then(|| cost.clone()), machine: cost.into() };
+    Ok((instance, model.cost.kv_bytes))
 }
 
 /// Bytes of a weight and of a key or value.

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::shared::{KvPrecision, Weights};
-use super::values::{blocks, count, duration, load, pause, positive, rows, seats, share, sim_rate, spread, turns};
+use super::values::{
+    blocks, count, duration, load, pause, positive, quantity, rows, seats, share, sim_rate, spread, turns,
+};
 
 /// Flags of `sim`.
 #[derive(Args, Debug)]
@@ -25,6 +27,23 @@ pub(crate) struct SimFlags {
     /// Instances behind the router.
     #[arg(long, value_name = "N", value_parser = positive, default_value = "1")]
     pub(crate) instances: usize,
+    /// Of the instances so many read prompts and the others answer: blocks travel from one to the other. Default: each
+    /// does both.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) prefill: Option<usize>,
+    /// Simulate each division of the instances into some that read and some that answer, beside all doing both.
+    #[arg(long, conflicts_with = "prefill")]
+    pub(crate) splits: bool,
+    /// Bytes per second that blocks travel with between two instances, either way (25G: a card of 200 Gbit/s).
+    #[arg(long, value_name = "X", value_parser = quantity, default_value = "25G")]
+    pub(crate) link: f64,
+    /// With --prefill or --splits, refuse requests that would miss their targets. Default: nobody is refused.
+    #[arg(long, value_enum)]
+    pub(crate) reject: Option<Reject>,
+    /// With --prefill or --splits: instances that answer read prompts too while those that read are late, and go back
+    /// when these are in time.
+    #[arg(long)]
+    pub(crate) switch_roles: bool,
     /// Precision of the weights; auto is bf16.
     #[arg(long, value_enum, default_value_t = Weights::Auto)]
     pub(crate) weights: Weights,
@@ -40,6 +59,9 @@ pub(crate) struct SimFlags {
     /// Requests per second. Default: 1, or as the trace says.
     #[arg(long, value_name = "X", value_parser = sim_rate)]
     pub(crate) rate: Option<f64>,
+    /// The load so many times as fast: a trace, or a drawn one.
+    #[arg(long, value_name = "X", value_parser = sim_rate, conflicts_with = "rate")]
+    pub(crate) speed: Option<f64>,
     /// Requests in all. Default: 1,000, or all of the trace.
     #[arg(long, value_name = "N", value_parser = load)]
     pub(crate) requests: Option<usize>,
@@ -120,4 +142,15 @@ pub(crate) enum Workload {
     SharedPrefix,
     /// Conversations: each turn quotes all before it.
     Sessions,
+}
+
+/// `sim --reject`: always where nobody would read the prompt in time, and
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Reject {
+    /// When the prompt has been read, where the answer has no room.
+    Late,
+    /// Also before it is read, if the answer would have no room now.
+    Early,
+    /// Also before it is read, if the answer will have no room when it has been read.
+    Predicted,
 }

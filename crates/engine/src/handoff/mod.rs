@@ -39,6 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ledger::Shares;
+pub use scheduler::router::Role;
 use scheduler::{Nanos, RequestId, TokenId};
 
 pub(crate) use budget::{Budget, Weighed};
@@ -53,9 +54,6 @@ pub use wire::check_frame;
 
 /// Bytes of blocks that are on their way between the engine's thread and the sockets, at most; the same on either side.
 pub(crate) const MOST_BYTES_UNDER_WAY: usize = 64 << 20;
-
-/// A prompt of which fewer tokens are not in the cache is read where it is.
-pub(crate) const LEAST_TOKENS: usize = 256;
 
 /// How a worker takes part. Both may be wanted of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,32 +85,6 @@ pub enum Partner {
     Decode,
     /// Its prompt was read there: `HOST:PORT` ([`Engine::prefill_worker`](crate::Engine::prefill_worker)).
     Prefill(String),
-}
-
-/// Whose requests a worker takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
-    /// Those of other workers, whose prompts it reads.
-    Prefill,
-    /// Its clients', and has prompts read where that pays.
-    Decode,
-    /// All that come.
-    #[default]
-    Both,
-}
-
-impl Role {
-    /// All of them.
-    pub const ALL: [Role; 3] = [Role::Prefill, Role::Decode, Role::Both];
-
-    /// Its name in flags and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Prefill => "prefill",
-            Role::Decode => "decode",
-            Role::Both => "both",
-        }
-    }
 }
 
 /// A secret that workers share. It is not shown.

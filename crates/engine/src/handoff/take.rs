@@ -17,13 +17,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use scheduler::router::{self, LEAST_TOKENS};
 use scheduler::{Nanos, RequestId};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::wire::{Ask, End, Frame, Line, Offer, Piece, Pull, Side, WireError};
-use super::{
-    Budget, ClusterKey, Counts, Factors, LEAST_TOKENS, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Way, Weighed,
-};
+use super::{Budget, ClusterKey, Counts, Factors, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Way, Weighed};
 use crate::command::Command;
 use crate::recording::AdmitEntry;
 
@@ -223,11 +222,9 @@ impl Workers {
         let Some(best) = offered.into_iter().min_by_key(rank) else {
             return self.over(wanted, Way::Refused);
         };
-        // Prompts leave to protect the streams here, not to win a race: a target that is met is early enough.
-        // And one that has read it is not asked for the time.
+        // One that has read it is not asked for the time.
         let local = wanted.local.filter(|_| wanted.at.is_none());
-        let limit = local.map(|local| local.max(wanted.entry.ttft.map_or(Nanos(0), Nanos)));
-        if best.likely.zip(limit).is_some_and(|(likely, limit)| likely > limit) {
+        if !router::leaves(local, best.likely, wanted.entry.ttft.map(Nanos)) {
             return self.over(wanted, Way::Slower);
         }
         let pulled = Nanos(began.elapsed().as_nanos() as u64);

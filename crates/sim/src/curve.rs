@@ -1,0 +1,101 @@
+//! The same load on every division of a fleet: how many should read, and how many answer.
+
+use std::fmt;
+
+use figures::Colour;
+use figures::plot::{Chart, Line};
+use scheduler::LimitsError;
+use serde_json::{Value, json};
+
+use crate::apart::Apart;
+use crate::report::{Report, time};
+use crate::workload::Workload;
+use crate::world::{Fleet, Instance, Observer, simulate};
+
+/// A report for each division.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// Instances in all.
+    pub instances: usize,
+    /// Workers that read, and what came of it; the first is that in which every one does both.
+    pub reports: Vec<(usize, Report)>,
+}
+
+impl Curve {
+    /// Simulates `workload` on `instances` equal instances: all doing both, then divided in each way as `apart` says for
+    /// so many that read. Takes the time of as many simulations.
+    pub fn of(
+        workload: &Workload,
+        instances: usize,
+        instance: &Instance,
+        apart: impl Fn(usize) -> Apart,
+        observer: &mut dyn Observer,
+    ) -> Result<Curve, LimitsError> {
+        let mut reports = Vec::new();
+        for prefill in 0..instances {
+            let fleet = Fleet::of(instances, instance);
+            let fleet = if prefill == 0 { fleet } else { fleet.apart(apart(prefill)) };
+            reports.push((prefill, simulate(workload, &fleet, observer)?));
+        }
+        Ok(Curve { instances, reports })
+    }
+
+    /// The division with the most goodput, or without targets with the most requests per second; of equals the first.
+    pub fn best(&self) -> usize {
+        let good = |report: &Report| report.goodput.unwrap_or_else(|| report.requests_per_second());
+        let better = |best: usize, at: usize| {
+            if good(&self.reports[at].1) > good(&self.reports[best].1) { at } else { best }
+        };
+        self.reports[(0..self.reports.len()).reduce(better).expect("there is one at least")].0
+    }
+
+    /// As JSON: the reports in their order.
+    pub fn json(&self) -> Value {
+        let report = |(prefill, report): &(usize, Report)| {
+            let mut json = report.json();
+            json["prefill"] = json!(prefill);
+            json
+        };
+        json!({ "splits": self.reports.iter().map(report).collect::<Vec<_>>(), "best_prefill": self.best() })
+    }
+
+    /// Goodput over the number of those that read; without targets, requests per second.
+    pub fn chart(&self) -> Chart {
+        let good = |report: &Report| report.goodput.unwrap_or_else(|| report.requests_per_second());
+        let points = self.reports[1..].iter().map(|(prefill, report)| (*prefill as f64, good(report))).collect();
+        let joint = good(&self.reports[0].1);
+        let across = vec![(1.0, joint), ((self.instances - 1).max(1) as f64, joint)];
+        let line = |name: &str, colour, points| Line { name: name.to_string(), colour, points };
+        Chart {
+            title: format!("{} instances: {}", self.instances, self.reports[0].1.workload),
+            x: "workers that read prompts".to_string(),
+            y: "good requests/s".to_string(),
+            lines: vec![line("divided", Colour::Prefill, points), line("all do both", Colour::Decode, across)],
+        }
+    }
+
+    fn name(&self, prefill: usize) -> String {
+        match prefill {
+            0 => format!("{} of both", self.instances),
+            _ => format!("{prefill}P + {}D", self.instances - prefill),
+        }
+    }
+}
+
+impl fmt::Display for Curve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<16}{}", "load", self.reports[0].1.workload)?;
+        let header = ["goodput/s", "served", "TTFT p50", "p99", "TPOT p50", "p99"];
+        let row = |f: &mut fmt::Formatter<'_>, name: &str, cells: [String; 6]| {
+            writeln!(f, "{name:<16}{}", cells.map(|cell| format!("{cell:>11}")).concat())
+        };
+        row(f, "", header.map(str::to_string))?;
+        for (prefill, report) in &self.reports {
+            let goodput = report.goodput.map_or("-".to_string(), |goodput| format!("{goodput:.2}"));
+            let [ttft, tpot] = [&report.ttft, &report.tpot].map(|spread| [time(spread.p50), time(spread.p99)]);
+            let ([a, b], [c, d]) = (ttft, tpot);
+            row(f, &self.name(*prefill), [goodput, report.completed.to_string(), a, b, c, d])?;
+        }
+        writeln!(f, "{:<16}{}", "best", self.name(self.best()))
+    }
+}
