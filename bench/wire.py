@@ -6,8 +6,9 @@
     twostroke serve -m MODEL --role decode --port 8004 --prefill-workers 127.0.0.1:9000 --cluster-key KEY &
     python bench/wire.py http://localhost:8003 http://localhost:8004
 
-Each prompt is asked of the first, so that it is read, and then of the second, to which it is new: what that one waits is asking,
-the tail of the prompt that its partner computes once more, and blocks on their way. Standard library only.
+Each prompt is asked of the first, so that it is read, and then of the second, to which it is new. Its partner computes the end of
+the prompt once more and then sends all blocks: `transfer` is asking and the blocks on their way. Targets for first tokens have
+to be late (`--ttft-slo 300s`), or prompts stay where they are. Standard library only.
 """
 
 import argparse
@@ -50,7 +51,7 @@ def main():
         came = taken(args.second) - before
         assert came > 0, "no block came: is the prompt long enough, and are these workers of one cluster?"
         if number > 0:
-            spent = sum(ttft[owner] for owner in OWNERS)
+            spent = ttft["transfer_ms"]
             times.append(spent)
             rates.append(came / spent / 1e6)
             for owner in OWNERS:

@@ -166,7 +166,8 @@ fn a_split_run_is_the_joint_run() {
     let handoffs = decode.handoffs();
     println!("{done} requests, {handoffs:?}, {} preemptions", decode.stats().preemptions);
     assert!(taken(&handoffs, Way::Whole) * 3 > done as u64, "most are handed over: {handoffs:?}");
-    assert_eq!(prefill.handoffs().given[0], taken(&handoffs, Way::Whole));
+    // Whoever had no more patience has not heard of the end that was sent to him.
+    assert!(prefill.handoffs().given[0] >= taken(&handoffs, Way::Whole), "{:?} {handoffs:?}", prefill.handoffs());
     assert!(decode.stats().preemptions > 0, "it must happen to mean anything");
     assert_quiet(&[&prefill, &decode]);
 }
