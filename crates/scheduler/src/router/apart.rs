@@ -224,7 +224,7 @@ mod tests {
         let mut lengths = AnswerLengths::default();
         (0..10).for_each(|_| lengths.note(100));
         let answer = |tokens, generated, begins| AnswerInView { tokens, generated, begins_after: Nanos(begins * MS) };
-        let view = vec![answer(1090, 90, 0), answer(510, 10, 0), answer(2000, 0, 200), answer(3000, 0, 900)];
+        let view = [answer(1090, 90, 0), answer(510, 10, 0), answer(2000, 0, 200), answer(3000, 0, 900)];
         let after = |ms: u64| DecodeLoad::after(Nanos(ms * MS), Nanos(10 * MS), &lengths, view.iter().copied());
         assert_eq!(after(0), load(2.0, 1600.0));
         // The first has had its 100, the third began 100 ms before.
