@@ -20,10 +20,10 @@
 //! and D compares: two workers that differ there do not have the same model, or one of them computes wrong.
 //!
 //! Two are asked, and each counts what its own cache has of the prompt (`found.rs`), so prompts that begin alike go to one
-//! worker until that one is busier than the prefix is worth. Who is asked is known beforehand, or a router decides and says so ([`Partner`], `sealed.rs`). `wire.rs` has the frames
-//! and who may read them, `give.rs` P's threads, `take.rs` D's; what happens on the engine's thread is in
-//! `core/handoff.rs`. Nothing here decides what is computed when: that is the scheduler's
-//! ([`scheduler::Scheduler::expect`], [`scheduler::Scheduler::keep`], [`scheduler::Scheduler::adopt`]).
+//! worker until that one is busier than the prefix is worth. Who is asked is known beforehand, or a router decides and
+//! says so ([`Partner`], `sealed.rs`). `wire.rs` has the frames and who may read them, `give.rs` P's threads, `take.rs` D's;
+//! what happens on the engine's thread is in `core/handoff.rs`. Nothing here decides what is computed when: that is the
+//! scheduler's ([`scheduler::Scheduler::expect`], [`scheduler::Scheduler::keep`], [`scheduler::Scheduler::adopt`]).
 
 mod budget;
 mod factors;
