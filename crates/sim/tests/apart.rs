@@ -200,7 +200,8 @@ fn whoever_asks_before_reading_reads_less_for_nothing_and_prediction_swings_less
 /// The best fixed division is no better than one that follows the load, and nobody is lost on the way.
 #[test]
 fn roles_that_follow_a_load_that_turns_beat_every_division_that_does_not() {
-    for seed in 1..=3 {
+    let seeds: u64 = std::env::var("TWOSTROKE_SEEDS").map_or(1, |text| text.parse().expect("a number"));
+    for seed in 1..=seeds {
         let load = turning(seed).with_targets(targets(2000, 25));
         let one = instance(8000, 64);
         let split = |prefill| Apart::split(prefill, 6, link(25.0));
