@@ -28,6 +28,9 @@ const LEAST_LANES = 6;
 /** The feed speaks every 50 ms; so far behind, steps enter at the edge one after another. */
 const BEHIND_MS = 60;
 
+/** So long after its first token a request's arrival is told, if ever. */
+const ARRIVAL_TOLD_MS = 1000;
+
 /** A pointer that moved less has clicked. */
 const CLICK_PX = 4;
 /** So wide a row is drawn of a step in which guesses were checked; else how many tokens came stands in it. */
@@ -106,6 +109,8 @@ export class Timeline {
     const request = this.log.requests.get(name);
     const token = request?.tokens[0];
     if (!request || !token) return false;
+    // When it came is told a moment after its steps; for one that came before the feed, not before its end.
+    if (request.ttft == null && request.isOpen && this.log.newest - token.at < ARRIVAL_TOLD_MS) return false;
     this.setFollow(false);
     this.span = Math.min(LONGEST_SPAN, Math.max(SHORTEST_SPAN, (request.to - request.from) * 1.25));
     this.right = request.from + this.span * 0.9;
