@@ -302,13 +302,7 @@ fn a_script_starts_both_workers_and_ends_both() {
     let port: u16 = ports[0].parse().expect("a number");
     let answer = answer_at_last(port, &question(70));
     assert!(!answer.is_empty());
-    let page = |port: &str| {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port.parse::<u16>().expect("a number"))).ok()?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
-        let mut page = String::new();
-        stream.read_to_string(&mut page).ok()?;
-        Some(page)
-    };
+    let page = |port: &str| try_request(port.parse().expect("a number"), "GET", "/metrics", "");
     // The first question may have come before the other worker was there; each has another prompt.
     let next = AtomicUsize::new(71);
     wait("a handoff", || {
@@ -335,16 +329,20 @@ fn answer_at_last(port: u16, question: &str) -> String {
 
 /// `None` if nobody is there, or is there no more.
 fn try_answer(port: u16, question: &str) -> Option<String> {
+    let body: Value = serde_json::from_str(&try_request(port, "POST", "/v1/completions", question)?).ok()?;
+    body["choices"][0]["text"].as_str().map(str::to_owned)
+}
+
+/// [`Server::request`] to one that may be killed meanwhile.
+fn try_request(port: u16, method: &str, path: &str, body: &str) -> Option<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
-    let length = question.len();
-    let head =
-        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json";
-    stream.write_all(format!("{head}\r\nContent-Length: {length}\r\n\r\n{question}").as_bytes()).ok()?;
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close");
+    let length = body.len();
+    let request = format!("{head}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
-    let (_, body) = answer.split_once("\r\n\r\n")?;
-    let body: Value = serde_json::from_str(body).ok()?;
-    body["choices"][0]["text"].as_str().map(str::to_owned)
+    answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
 }
 
 /// So many times with `TWOSTROKE_KILLS`. Whoever was asked again has the same answer, and what was read for the one that

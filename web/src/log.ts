@@ -123,7 +123,7 @@ export class Request {
     return this.arrived ?? this.firstPass ?? this.ended?.at ?? 0;
   }
   get to(): number {
-    return this.ended?.at ?? this.lastPass ?? this.from;
+    return this.ended?.at ?? this.lastPass ?? this.away?.to_ms ?? this.from;
   }
 
   /** Above this a gap is late: the target for all requests, or the server's rule on the usual gap. */
@@ -333,9 +333,11 @@ export class Log {
     this.version += 1;
   }
 
-  /** Whatever is told twice is the same. */
+  /** Whatever is told twice is the same. One that is back and of which nothing else is known may be long over: its lane is free. */
   leaves(event: AwayEvent): void {
+    const isBack = !this.requests.has(event.r) && event.to_ms != null;
     const request = this.request(event.r, event.from_ms);
+    request.gone ||= isBack;
     request.away = event;
     request.arrived ??= event.from_ms;
     this.version += 1;

@@ -153,6 +153,7 @@ impl Accounts {
     pub(crate) fn close(&mut self, id: RequestId, ending: Ending, now: Nanos, held: Nanos) -> Option<Closed> {
         let open = self.open.remove(&id)?;
         let account = self.ledger.end(id)?;
+        self.aways.ends(id, now);
         Some(Closed {
             account,
             ending,

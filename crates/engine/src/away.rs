@@ -113,6 +113,13 @@ impl Aways {
         });
     }
 
+    /// Its request is over, and nobody waits for what is still on its way.
+    pub(crate) fn ends(&mut self, request: RequestId, now: Nanos) {
+        if self.of(request).is_some_and(|away| away.to.is_none()) {
+            self.change(request, |away| (away.to, away.way) = (Some(now), Some(Way::Cancelled)));
+        }
+    }
+
     /// What is known of a request's.
     pub(crate) fn of(&self, request: RequestId) -> Option<&Away> {
         self.all.iter().rev().find(|entry| entry.request == request).map(|entry| &entry.away)
@@ -162,6 +169,18 @@ mod tests {
         let laid: Vec<_> = away.steps.iter().map(|step| (step.from, step.to)).collect();
         let expected = [(ms(104), ms(114)), (ms(123), ms(138)), (ms(150), ms(150))];
         assert_eq!(laid, expected, "and none is told to end after it was heard of");
+    }
+
+    #[test]
+    fn who_ends_meanwhile_is_away_no_longer() {
+        let mut aways = Aways::default();
+        aways.leaves(RequestId(1), ms(10));
+        aways.ends(RequestId(1), ms(30));
+        let seen = aways.num_changes();
+        aways.ends(RequestId(1), ms(40));
+        aways.ends(RequestId(2), ms(40));
+        let away = aways.of(RequestId(1)).expect("it is kept");
+        assert_eq!((away.to, away.way, aways.num_changes()), (Some(ms(30)), Some(Way::Cancelled), seen));
     }
 
     #[test]

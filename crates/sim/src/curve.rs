@@ -42,7 +42,6 @@ impl Curve {
 
     /// The division with the most goodput, or without targets with the most requests per second; of equals the first.
     pub fn best(&self) -> usize {
-        let good = |report: &Report| report.goodput.unwrap_or_else(|| report.requests_per_second());
         let better = |best: usize, at: usize| {
             if good(&self.reports[at].1) > good(&self.reports[best].1) { at } else { best }
         };
@@ -61,7 +60,6 @@ impl Curve {
 
     /// Goodput over the number of those that read; without targets, requests per second.
     pub fn chart(&self) -> Chart {
-        let good = |report: &Report| report.goodput.unwrap_or_else(|| report.requests_per_second());
         let points = self.reports[1..].iter().map(|(prefill, report)| (*prefill as f64, good(report))).collect();
         let joint = good(&self.reports[0].1);
         let across = vec![(1.0, joint), ((self.instances - 1).max(1) as f64, joint)];
@@ -80,6 +78,11 @@ impl Curve {
             _ => format!("{prefill}P + {}D", self.instances - prefill),
         }
     }
+}
+
+/// Good requests per second; without targets, all.
+fn good(report: &Report) -> f64 {
+    report.goodput.unwrap_or_else(|| report.requests_per_second())
 }
 
 impl fmt::Display for Curve {

@@ -142,11 +142,12 @@ impl Feed {
         if let Some(thoughts) = &mut self.thoughts {
             thoughts.news(&mut text, &self.steps, &self.names, &self.app.registry);
         }
-        for (id, away) in self.watch.aways(&mut self.place) {
-            events::away(&mut text, id, &away, &mut self.names, &self.app.registry);
-        }
         for ended in &self.ended {
             events::ended(&mut text, ended, &mut self.names, &self.app.registry);
+        }
+        // Behind the ends: who is over by then takes no lane from those that are not.
+        for (id, away) in self.watch.aways(&mut self.place) {
+            events::away(&mut text, id, &away, &mut self.names, &self.app.registry);
         }
         if more > 0 {
             self.look.reset_immediately();
