@@ -41,7 +41,11 @@ CHAT_TEMPLATE = """{%- if tools -%}
 {%- if message.role == 'tool' -%}
 {{- '<|user|>\\n<tool_response>\\n' + message.content + '\\n</tool_response><|end|>\\n' -}}
 {%- elif message.role in ['system', 'user', 'assistant'] -%}
-{{- '<|' + message.role + '|>\\n' + (message.content or '') -}}
+{{- '<|' + message.role + '|>\\n' -}}
+{%- if message.reasoning_content -%}
+{{- '<think>' + message.reasoning_content + '</think>' -}}
+{%- endif -%}
+{{- message.content or '' -}}
 {%- for call in message.tool_calls or [] -%}
 {{- '<tool_call>\\n' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) + '\\n</tool_call>' -}}
 {%- endfor -%}
