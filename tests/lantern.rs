@@ -10,9 +10,25 @@ use tests::{root, text};
 /// A held-out case: never seen in training.
 struct Case {
     kind: String,
-    question: String,
+    chat: Chat,
     answer: String,
     prompt_tokens: u64,
+}
+
+/// The conversation so far, and the tools that are offered in it.
+fn chat(case: &Value) -> Chat {
+    let message = |message: &Value| {
+        let mut extra = message.as_object().expect("a message").clone();
+        let role = extra.remove("role").expect("who speaks");
+        let content = extra.remove("content").expect("what is said, or null");
+        let role = role.as_str().expect("a name").to_owned();
+        ChatMessage { role, content: content.as_str().map(str::to_owned), extra }
+    };
+    let mut chat = Chat::new(case["messages"].as_array().expect("messages").iter().map(message).collect());
+    if let Some(tools) = case.get("tools") {
+        chat.template_kwargs.insert("tools".into(), tools.clone());
+    }
+    chat
 }
 
 fn cases() -> Vec<Case> {
@@ -22,7 +38,7 @@ fn cases() -> Vec<Case> {
         let field = |value: &Value| value.as_str().expect("a text").to_string();
         Case {
             kind: field(&value["kind"]),
-            question: field(&value["messages"][0]["content"]),
+            chat: chat(&value),
             answer: field(&value["answer"]),
             prompt_tokens: value["prompt_tokens"].as_u64().unwrap_or(0),
         }
@@ -38,7 +54,7 @@ fn engine() -> Engine {
 }
 
 fn ask(engine: &Engine, case: &Case, max_tokens: i64) -> Stream {
-    let prompt = Prompt::Chat(Chat::new(vec![ChatMessage::new("user", &*case.question)]));
+    let prompt = Prompt::Chat(case.chat.clone());
     let raw = RawRequest { temperature: Some(0.0), max_tokens: Some(max_tokens), ..RawRequest::new(prompt) };
     engine.submit(engine.validate(raw).expect("a valid request")).expect("the queue has room")
 }
@@ -107,4 +123,29 @@ fn sums_are_worked_out_inside_think_tags() {
 fn stories_are_about_what_was_asked() {
     let on_topic = |case: &Case, text: &str| case.answer.split(' ').all(|word| text.contains(word));
     assert!(score(|case| case.kind == "story", 400, on_topic) >= 0.80);
+}
+
+#[test]
+fn the_tool_that_is_wanted_is_called_by_names_never_seen() {
+    assert!(score(|case| case.kind == "call", 200, is_exact) >= 0.80);
+}
+
+#[test]
+fn two_values_are_two_calls() {
+    assert!(score(|case| case.kind == "two calls", 300, is_exact) >= 0.75);
+}
+
+#[test]
+fn what_a_tool_found_is_told() {
+    assert!(score(|case| case.kind == "result", 80, is_exact) >= 0.85);
+}
+
+#[test]
+fn what_no_tool_does_is_not_called() {
+    assert!(score(|case| case.kind == "no tool", 80, is_exact) >= 0.75);
+}
+
+#[test]
+fn forms_are_filled_in_from_the_text() {
+    assert!(score(|case| case.kind == "form", 120, is_exact) >= 0.80);
 }

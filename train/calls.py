@@ -11,8 +11,10 @@ then the tool, its parameters and their values.
 
     Wanted: Get the current weather. Tool get_weather(city) for Paris.
 
-So each step is a look-up of its own, by words that stand right before it; asked for the call at
-once, a model of this size has to do all of them in one pass, and does not.
+The chat template writes a tool in the same order, description, name, parameters, so all of the
+thought but its last words is found by going on from what was just said. Asked for the call at
+once, a model of this size has to choose, look up and copy in one pass, and does not; nor does it
+find a name that stands before the description that it was chosen by.
 
 Everything is written here as OpenAI's API has it (`tools`, `tool_calls`, `reasoning_content`, role
 `tool`); `rendered` makes turns of it as the chat template does.
@@ -117,11 +119,11 @@ class Tool:
     def thought(self, pairs):
         """What is wanted, and how it is to be had: the tool, its parameters and their values."""
         values = " and for ".join(", ".join(str(value) for value in values) for values in pairs)
-        return f"{wanted(self.does or self.topic.does[0])} Tool {self.name}({', '.join(self.keys)}) for {values}."
+        return f"Wanted: {self.does or self.topic.does[0]} {heading(self.name, self.keys)} for {values}."
 
 
-def wanted(does):
-    return f"Wanted: {does.rstrip('.')}."
+def heading(name, keys):
+    return f"Tool {name}({', '.join(keys)})"
 
 
 def result_of(rng, topic, values):
@@ -232,7 +234,7 @@ def conversation(rng, turns=None, unseen=False):
             while is_sum(other) or any(alike(other, own) for own in offer):
                 other = topic(rng, unseen)
             question, *_ = asked(rng, Tool(rng, other))
-            messages += [user(question), {"role": "assistant", "reasoning_content": f"{wanted(other.does[0])} No tool.",
+            messages += [user(question), {"role": "assistant", "reasoning_content": f"Wanted: {other.does[0]} No tool.",
                                           "content": NO_TOOL, "weight": ANSWER_WEIGHT}]
         else:
             tool = rng.choice(tools)
@@ -259,11 +261,18 @@ def called(call):
     return "<tool_call>\n" + json.dumps(call["function"], ensure_ascii=False) + "\n</tool_call>"
 
 
+def defined(function):
+    parameters = function["parameters"]
+    does = function["description"] + " " if "description" in function else ""
+    keys = parameters.get("required") or list(parameters["properties"])
+    return f"{does}{heading(function['name'], keys)} {json.dumps(parameters, ensure_ascii=False)}"
+
+
 def rendered(tools, messages):
     """Plain turns, as the chat template writes tools, thoughts, calls and results."""
     turns = []
     if tools:
-        lines = [json.dumps(tool["function"], ensure_ascii=False) + "\n" for tool in tools]
+        lines = [defined(tool["function"]) + "\n" for tool in tools]
         written = 'Write a call as <tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
         turns.append({"role": "system", "content": "You may call these tools:\n" + "".join(lines) + written})
     for message in messages:

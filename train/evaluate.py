@@ -23,7 +23,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 BUCKETS = ((512, "up to 512"), (1024, "513 to 1024"), (2048, "1025 to 2048"), (8192, "2049 to 4000"))
-LIMITS = {"facts": 16, "sums": 120, "story": 400, "call": 120, "two calls": 240, "result": 80, "no tool": 40, "form": 120}
+LIMITS = {"facts": 16, "sums": 120, "story": 400, "call": 200, "two calls": 300, "result": 80, "no tool": 80, "form": 120}
 
 
 def bucket(case):

@@ -118,8 +118,11 @@ def tool_cases(rng):
             if not meant:
                 continue
             turn = meant[0]
-            [told] = calls.rendered([], messages[turn : turn + 1])
-            cases.append({"kind": kind, "tools": tools, "messages": messages[:turn], "answer": told["content"]})
+            # As most clients send it: without what was thought.  What is thought is not asked for either.
+            sent = [{name: value for name, value in message.items() if name not in ("reasoning_content", "weight")}
+                    for message in messages[: turn + 1]]
+            [told] = calls.rendered([], sent[turn:])
+            cases.append({"kind": kind, "tools": tools, "messages": sent[:turn], "answer": told["content"]})
             count -= 1
     for _ in range(50):
         question, told = forms.conversation(rng)

@@ -33,7 +33,9 @@ PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
 CHAT_TEMPLATE = """{%- if tools -%}
 {{- '<|system|>\\nYou may call these tools:\\n' -}}
 {%- for tool in tools -%}
-{{- (tool.function | tojson) + '\\n' -}}
+{%- set parameters = tool.function.parameters or {} -%}
+{{- (tool.function.description + ' ' if tool.function.description else '') + 'Tool ' + tool.function.name -}}
+{{- '(' + ((parameters.required or parameters.properties or []) | join(', ')) + ') ' + (parameters | tojson) + '\\n' -}}
 {%- endfor -%}
 {{- 'Write a call as <tool_call>\\n{"name": "...", "arguments": {...}}\\n</tool_call><|end|>\\n' -}}
 {%- endif -%}

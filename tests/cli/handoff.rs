@@ -69,6 +69,59 @@ fn metric(server: &Server, name: &str) -> f64 {
     line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} is not in {page}"))
 }
 
+/// Prompts are read with int8 weights and answers written with int4, by two processes that are told so by one flag.
+#[test]
+fn two_precisions_make_one_answer_or_none() {
+    let key = Key::new("pair");
+    let pair = ["--handoff-precision", "int8/int4", "--cluster-key", key.path(), "--role"];
+    let start = |own: &[&str]| Server::start(&[SMALL.as_slice(), &pair, own].concat());
+    let int4 = Server::start(&[SMALL.as_slice(), &["--weights", "int4"]].concat());
+    let prefill = start(&["prefill", "--handoff-listen", "127.0.0.1:0"]);
+    let [first, second] = [(); 2].map(|()| start(&["decode", "--prefill-workers", address(&prefill)]));
+    for number in 0..3 {
+        let of_pair = answer(&first, &question(number));
+        assert_eq!(of_pair, answer(&second, &question(number)));
+        assert_ne!(of_pair, answer(&int4, &question(number)), "it is the pair's own");
+    }
+    let fingerprint = |server: &Server| {
+        let (_, body) = server.request("POST", "/v1/completions", &[], r#"{"prompt": "Hi", "max_tokens": 1}"#);
+        serde_json::from_str::<Value>(&body).expect("an object")["system_fingerprint"].clone()
+    };
+    assert!(fingerprint(&first) == fingerprint(&second) && fingerprint(&first) != fingerprint(&int4));
+
+    // A receipt says whose answer it is, and that nobody computes it again alone.
+    let asked = question(7).replacen('{', r#"{"receipt": true, "#, 1);
+    let (status, body) = first.request("POST", "/v1/completions", &[], &asked);
+    assert!(status == 200 && body.contains("int8/int4"), "{status} {body}");
+
+    drop(prefill);
+    let (status, body) = first.request("POST", "/v1/completions", &[], &question(9));
+    assert!(status == 503 && body.contains("no_prefill_worker"), "{status} {body}");
+    let (status, body) = first.request("POST", "/v1/completions", &[], r#"{"prompt": "Hi", "max_tokens": 3}"#);
+    assert_eq!(status, 200, "a short prompt is read here: {body}");
+    assert_eq!(answer(&first, &question(0)), answer(&second, &question(0)), "what is here needs nobody");
+    let (status, body) = first.request("POST", "/v1/completions", &[], r#"{"prompt": "Hi", "max_tokens": 3, "n": 2}"#);
+    assert!(status == 400 && body.contains("int8/int4"), "{status} {body}");
+
+    let table: [(&[&str], &str); 5] = [
+        (&["--handoff-precision", "int8/int4", "--role", "decode"], "--cluster-key"),
+        (&["--handoff-precision", "int8", "--cluster-key", key.path(), "--role", "decode"], "int8/int4"),
+        (&["--handoff-precision", "int8/int8", "--cluster-key", key.path(), "--role", "decode"], "no pair"),
+        (
+            &["--handoff-precision", "int8/int4", "--cluster-key", key.path(), "--prefill-workers", "a:1"],
+            "--role prefill",
+        ),
+        (
+            &["--handoff-precision", "int8/int4", "--cluster-key", key.path(), "--role", "decode", "--weights", "int8"],
+            "this role has int4",
+        ),
+    ];
+    for (flags, says) in table {
+        let ran = run(&mut twostroke(&[&["serve"], flags].concat()));
+        assert!(ran.code == Some(2) && ran.stderr.contains(says), "{flags:?}: {ran:?}");
+    }
+}
+
 #[test]
 fn a_prompt_is_read_by_one_process_and_answered_by_another() {
     let key = Key::new("two");

@@ -19,7 +19,7 @@ use crate::flags::{self, Cli, Command};
 use crate::{config, environment};
 
 /// Flags of `serve` that say what computes, and not who may ask or where: the options of [`start`].
-pub const ENGINE_OPTIONS: [&str; 42] = [
+pub const ENGINE_OPTIONS: [&str; 43] = [
     "model",
     "revision",
     "weights",
@@ -57,6 +57,7 @@ pub const ENGINE_OPTIONS: [&str; 42] = [
     "role",
     "prefill_workers",
     "handoff_listen",
+    "handoff_precision",
     "cluster_key",
     "kv_events_config",
     "spot_check",

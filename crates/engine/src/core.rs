@@ -439,13 +439,24 @@ impl EngineCore {
     /// Ends the requests whose rows failed, and nobody else.
     fn end_failed(&mut self, now: Nanos) {
         for (id, error) in std::mem::take(&mut self.failed) {
-            if let Some(Active { outputs, ticket, .. }) = self.active.remove(&id) {
-                self.handoffs.ended(id);
-                self.journal.take(Fact::Failed(id, now));
-                drop(ticket);
-                outputs.send(Output::Failed(error));
-            }
+            self.tell_failed(id, error, now);
         }
+    }
+
+    fn tell_failed(&mut self, id: RequestId, error: RequestError, now: Nanos) {
+        if let Some(Active { outputs, ticket, .. }) = self.active.remove(&id) {
+            self.handoffs.ended(id);
+            self.journal.take(Fact::Failed(id, now));
+            drop(ticket);
+            outputs.send(Output::Failed(error));
+        }
+    }
+
+    /// Ends a request that no step has failed.
+    fn end_with(&mut self, id: RequestId, error: RequestError, now: Nanos) {
+        self.scheduler.abort(id);
+        self.tell_failed(id, error, now);
+        self.write();
     }
 
     /// Writes the journal, and tells those what they had who have all they asked for.
@@ -527,6 +538,9 @@ impl EngineCore {
         self.scheduler.set_steps_in_flight(self.forward.passes_in_flight());
         self.scheduler.set_cost_model(cost.clone());
         self.scheduler.set_drafting_cost(drafting);
+        if self.handoffs.are_prompts_given() {
+            self.scheduler.set_prompts_given();
+        }
         if let Some(tiers) = &mut self.tiers {
             tiers.start_over();
             self.scheduler.set_tiers(tiers.sizes());

@@ -552,7 +552,24 @@ pub(crate) fn validate(
         is_round: false,
     };
     goes_on(&request, model)?;
+    can_be_given(&request, model)?;
     Ok(request)
+}
+
+/// Where full blocks of prompts are never computed here, nothing can be had that needs them to be.
+fn can_be_given(request: &ValidatedRequest, model: &ModelInfo) -> Result<(), Rejection> {
+    let Some(pair) = model.precisions.filter(|_| model.prompts_are_given) else { return Ok(()) };
+    let refuse = |param: &'static str, what: &str| {
+        let message = format!("{what} cannot be had where prompts are read by weights of another precision ({pair})");
+        Err(Rejection::of(param, message))
+    };
+    match request.of_prompt {
+        _ if request.num_answers != 1 => refuse("n", "more than one answer"),
+        _ if request.adapter.is_some() => refuse("model", "an adapter"),
+        OfPrompt::Nothing => Ok(()),
+        OfPrompt::LogProbs(_) => refuse("prompt_logprobs", "log probabilities of the prompt"),
+        _ => refuse("input", "embeddings and scores"),
+    }
 }
 
 /// What was generated elsewhere. What is wanted of a prompt, or of all of an answer, cannot be had of the rest of it.

@@ -90,7 +90,7 @@ pub use draft::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculatio
 pub use grammar::{ConstraintError, Rule, ThoughtBudget};
 #[doc(hidden)]
 pub use handoff::check_frame;
-pub use handoff::{ClusterKey, HandoffOptions, Handoffs, Partner, Role, SealedAddress, Way};
+pub use handoff::{ClusterKey, HandoffOptions, Handoffs, Partner, Precisions, Role, SealedAddress, Way};
 pub use history::Second;
 use kernels::RopeScaling;
 pub use kernels::room::Limit as MemoryLimit;
@@ -179,6 +179,10 @@ pub struct ModelInfo {
     pub notices: Vec<String>,
     /// Precision of the weights in memory.
     pub weights: WeightClass,
+    /// Where prompts are read with weights of one precision and answers written with another: both.
+    pub precisions: Option<Precisions>,
+    /// Whether full blocks of prompts are computed by other workers and never by this one.
+    pub prompts_are_given: bool,
     /// What computes.
     pub device: DeviceInfo,
     /// Order of sums of 16-bit products.

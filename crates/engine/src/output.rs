@@ -152,6 +152,10 @@ pub enum RequestError {
     /// The worker that read its prompt and this one drew different first tokens.
     #[error("two workers computed different tokens for this request")]
     Handoff,
+    /// Its prompt is read by weights of another precision ([`Precisions`](crate::Precisions)), and no worker with such
+    /// weights reads it.
+    #[error("no worker reads this prompt, and weights of another precision would not give the same answer")]
+    NoPrefill,
     /// A later round of its beam search was refused.
     #[error("the search could not go on: {0}")]
     Round(#[from] SubmitError),

@@ -397,10 +397,12 @@ impl Engine {
             memory_limit: sizes.limit,
             weight_bytes: forward.weight_bytes(),
             expert_bytes: forward.expert_bytes(),
-            swap: tier_sizes(options, &kv, forward.block_bytes())?,
+            swap: tier_sizes(options, &kv, forward.block_bytes(), max_model_len)?,
             kv_bytes_per_token: forward.kv_bytes_per_token(),
             notices,
             weights: options.weights,
+            precisions: options.handoff.as_ref().and_then(|handoff| handoff.precisions),
+            prompts_are_given: options.handoff.as_ref().is_some_and(HandoffOptions::is_given),
             device,
             arithmetic,
             backend: forward.describe(),
@@ -472,6 +474,9 @@ impl Engine {
             Box::new(taker) as Box<dyn Elsewhere>
         });
         core.set_elsewhere(elsewhere, counts.clone());
+        if options.handoff.as_ref().is_some_and(HandoffOptions::is_given) {
+            core.set_prompts_given();
+        }
         let found = options.handoff.as_ref().filter(|handoff| handoff.listen.is_some()).map(|_| Arc::default());
         core.set_listeners(options.cache_listener.clone(), found.clone());
         let (thread_shared, thread_clock) = (shared.clone(), clock.clone());
@@ -640,7 +645,12 @@ fn wanted(options: &EngineOptions, room: &Room) -> Wanted {
 
 /// How many blocks the tiers hold. The disk is reached through host memory: of that there is at least an eighth of the
 /// cache, for what is on its way to the file.
-fn tier_sizes(options: &EngineOptions, kv: &KvShape, block_bytes: usize) -> Result<TierSizes, StartError> {
+fn tier_sizes(
+    options: &EngineOptions,
+    kv: &KvShape,
+    block_bytes: usize,
+    max_model_len: usize,
+) -> Result<TierSizes, StartError> {
     let wrong = |option, problem| StartError::Option { option, problem };
     let slots = |option, bytes: u64| match usize::try_from(bytes / block_bytes as u64) {
         Ok(0) if bytes > 0 => Err(wrong(option, format!("{bytes} bytes hold no KV block, which has {block_bytes}"))),
@@ -660,6 +670,10 @@ fn tier_sizes(options: &EngineOptions, kv: &KvShape, block_bytes: usize) -> Resu
     if options.handoff.as_ref().is_some_and(HandoffOptions::takes) {
         // What comes from others lands there.
         host_slots = host_slots.max((kv.blocks / 4).max(1));
+    }
+    if options.handoff.as_ref().is_some_and(HandoffOptions::is_given) {
+        // The longest prompt has to be there as a whole.
+        host_slots = host_slots.max(max_model_len.div_ceil(kv.block_size));
     }
     if disk_slots > 0 {
         host_slots = host_slots.max((kv.blocks / 8).max(1));
@@ -726,6 +740,19 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
         }
         if options.record.is_some() {
             return refuse("--record", "a recording does not hold what comes from other workers: record without them");
+        }
+        if let Some(pair) = &handoff.precisions {
+            let option = "--handoff-precision";
+            let Some(class) = pair.of(handoff.role) else {
+                return refuse(option, "one worker reads prompts and another answers: --role prefill, or decode");
+            };
+            if options.weights != class || options.as_stored {
+                let problem = format!("of {pair} this role has {}: --weights {0}, or none", class.name());
+                return refuse(option, &problem);
+            }
+            if options.spot_check > 0.0 {
+                return refuse("--spot-check", "no worker of a pair of precisions can compute an answer again alone");
+            }
         }
     }
     if !(0.0..=1.0).contains(&options.spot_check) {

@@ -23,7 +23,8 @@ fn key() -> ClusterKey {
 
 fn reader(options: EngineOptions) -> Engine {
     let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-    let handoff = Some(HandoffOptions { role: Role::Both, listen, prefill_workers: Vec::new(), key: key() });
+    let handoff =
+        Some(HandoffOptions { role: Role::Both, listen, prefill_workers: Vec::new(), key: key(), precisions: None });
     start(&EngineOptions { handoff, ..options })
 }
 
@@ -32,8 +33,13 @@ fn address(engine: &Engine) -> String {
 }
 
 fn answerer(workers: &[String], options: EngineOptions) -> Engine {
-    let handoff =
-        Some(HandoffOptions { role: Role::Both, listen: None, prefill_workers: workers.to_vec(), key: key() });
+    let handoff = Some(HandoffOptions {
+        role: Role::Both,
+        listen: None,
+        prefill_workers: workers.to_vec(),
+        key: key(),
+        precisions: None,
+    });
     start(&EngineOptions { handoff, ..options })
 }
 
@@ -400,6 +406,7 @@ fn strangers_hear_nothing() {
         listen: None,
         prefill_workers: vec![address(&prefill)],
         key: ClusterKey::of(b"another key"),
+        precisions: None,
     };
     let decode = start(&EngineOptions { handoff: Some(handoff), ..options() });
     let joint = start(&options());
@@ -421,7 +428,7 @@ fn strangers_hear_nothing() {
 fn options_that_do_not_go_together_are_refused() {
     let handoff = |listen: Option<SocketAddr>, workers: &[&str]| {
         let prefill_workers = workers.iter().map(|&worker| worker.to_owned()).collect();
-        Some(HandoffOptions { role: Role::Both, listen, prefill_workers, key: key() })
+        Some(HandoffOptions { role: Role::Both, listen, prefill_workers, key: key(), precisions: None })
     };
     let here = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
     let off = EngineOptions { enable_prefix_caching: false, ..options() };

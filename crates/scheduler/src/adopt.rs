@@ -9,7 +9,9 @@
 //! ```
 //!
 //! A transfer is a cache: what is missing, late or wrong is computed here. Landed blocks lie before those that they
-//! follow in the order of what gives way, so of a prefix the end goes first; and no block takes its parent's slot.
+//! follow in the order of what gives way, so of a prefix the end goes first; what they follow becomes the last to give
+//! way when it is asked what is missing, or what lands behind an old prefix would go as soon as it has come; and no block
+//! takes its parent's slot.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -37,11 +39,16 @@ pub enum NotAdopted {
 impl Scheduler {
     /// Of the blocks of a request that is expected or waits, those that [`Scheduler::adopt`] has slots for: what the
     /// cache and the tiers do not have, and no further than what another worker may compute. Empty where it stays out of
-    /// the cache. Cost: a look-up for each block that is here.
+    /// the cache. What is here of them counts as used now: whoever asks is about to send for what follows. Cost: a
+    /// look-up for each block that is here.
     pub fn missing_blocks(&mut self, request: RequestId) -> Range<usize> {
         let Ok(id) = self.adoptive(request) else { return 0..0 };
         let most = self.state.seqs[id].num_blocks_to_look_up();
+        self.state.seqs[id].set_registered(0, None);
         let known = self.known_blocks(id, most).0;
+        let (seq, pool) = (&mut self.state.seqs[id], &mut self.state.pool);
+        // The beginning last: it gives way after the end.
+        (0..known).rev().for_each(|block| pool.touch(&seq.content(block, &self.state.hasher).0));
         known..most
     }
 

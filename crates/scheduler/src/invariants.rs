@@ -101,6 +101,8 @@ impl Scheduler {
             let rows: Vec<_> = steps.filter(|rows| rows.seq == id).map(|rows| (rows.start, rows.len)).collect();
             let expected = [(seq.num_computed(), seq.rows_in_flight)];
             assert_eq!(rows, expected[..usize::from(seq.is_in_flight())], "I12: {id:?} in flight");
+            let computed_here = rows.iter().all(|&(start, _)| start >= seq.num_given_blocks() * block_size);
+            assert!(computed_here, "I38: {id:?} has its prompt computed elsewhere");
         }
         let in_flight = self.plan.in_flight.iter().flat_map(|step| &step.rows);
         let known = in_flight.into_iter().all(|rows| self.state.seqs.get(rows.seq).is_some());

@@ -26,6 +26,7 @@ mod best_drafts;
 mod decode;
 mod fairness;
 mod forecast;
+mod given;
 mod holders;
 mod invariants;
 mod keep;

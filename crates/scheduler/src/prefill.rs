@@ -199,7 +199,7 @@ impl Scheduler {
     fn advance_prompt(&mut self, id: SeqId, left: &mut Left, step: &mut Step) {
         let seq = &self.state.seqs[id];
         if seq.status == Status::Waiting {
-            if !left.door_is_open {
+            if !left.door_is_open || self.expect_again(id, step) {
                 return;
             }
             if let Err(blocked) = self.enter(id, step) {
@@ -207,7 +207,7 @@ impl Scheduler {
                 self.plan.record.blocked = Some(blocked);
                 return;
             }
-        } else if seq.rows_in_flight > 0 {
+        } else if seq.rows_in_flight > 0 || seq.is_expecting() {
             return; // it was the oldest and went first
         }
         if self.state.seqs[id].is_loading() {
@@ -246,8 +246,8 @@ impl Scheduler {
     }
 
     /// The longest prefix of its known tokens that the cache has, into `self.plan.hits`; from the first hit in a tier
-    /// on, only if loading is worth it.
-    fn find_prefix(&mut self, id: SeqId) {
+    /// on, only if loading is worth it, or the only way.
+    pub(crate) fn find_prefix(&mut self, id: SeqId) {
         self.plan.hits.clear();
         let seq = &mut self.state.seqs[id];
         if !(self.state.limits.enable_prefix_caching && seq.request.use_prefix_cache) {
@@ -264,7 +264,7 @@ impl Scheduler {
             }
             self.plan.hits.push(hit);
         }
-        if in_tiers != [0, 0] {
+        if in_tiers != [0, 0] && !seq.prompt_is_given {
             let block_size = self.state.limits.block_size;
             let in_pool = self.plan.hits.iter().take_while(|hit| hit.block().is_some()).count();
             let (start, tokens) = (in_pool * block_size, (self.plan.hits.len() - in_pool) * block_size);

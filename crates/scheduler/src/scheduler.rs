@@ -220,6 +220,7 @@ impl Scheduler {
         let prompt_tokens = request.prompt.len();
         let num_answers = request.num_answers;
         assert!(num_answers > 0, "a request wants at least one answer");
+        assert!(num_answers == 1 || !self.state.prompts_are_given, "whose prompt is given has one answer");
         if prompt_tokens == 0 {
             return Err(AdmitError::EmptyPrompt);
         }

@@ -79,6 +79,8 @@ pub struct Sequence {
     pub(crate) num_preemptions: u32,
     /// Prompt rows that its tenant was charged for.
     pub(crate) num_prompt_rows_served: usize,
+    /// Whether the full blocks of its prompt are computed elsewhere and never here (`given.rs`).
+    pub(crate) prompt_is_given: bool,
     /// Steps in a row in which its decode row was left out for others' targets.
     pub(crate) steps_left_out: u32,
     /// When its first and its last token came.
@@ -125,6 +127,7 @@ impl Sequence {
             num_forks: request.num_answers - 1,
             num_preemptions: 0,
             num_prompt_rows_served: 0,
+            prompt_is_given: false,
             steps_left_out: 0,
             first_token_at: Nanos::default(),
             last_token_at: Nanos::default(),
@@ -304,6 +307,7 @@ impl Sequence {
         fork.status = Status::Running;
         fork.num_forks = 0;
         fork.has_entered = true;
+        fork.prompt_is_given = self.prompt_is_given;
         fork.num_computed = self.num_computed;
         fork.most_computed = self.most_computed;
         fork.num_preemptions = self.num_preemptions;
@@ -328,9 +332,20 @@ impl Sequence {
     }
 
     /// Full blocks that a prefix hit may bring: all but the last token at most, because the last one's row is what the
-    /// next token is sampled from.
+    /// next token is sampled from. Where the prompt is given, what comes behind it is computed here and nowhere else.
     pub(crate) fn num_blocks_to_look_up(&self) -> usize {
-        (self.num_tokens() - 1) / self.table.block_size()
+        if self.prompt_is_given { self.num_given_blocks() } else { (self.num_tokens() - 1) / self.table.block_size() }
+    }
+
+    /// Blocks that have to be found, because they are never computed here: the full ones of a given prompt.
+    pub(crate) fn num_given_blocks(&self) -> usize {
+        if self.prompt_is_given { (self.num_prompt_tokens() - 1) / self.table.block_size() } else { 0 }
+    }
+
+    /// Full blocks that the prefix cache may learn of. Behind a given prompt are those that nobody may take for one.
+    pub(crate) fn num_blocks_to_register(&self) -> usize {
+        let full = self.num_computed / self.table.block_size();
+        if self.prompt_is_given { full.min(self.num_given_blocks()) } else { full }
     }
 
     /// Hash and tokens of full block `index`. Hashes are kept: a sequence that waits for room asks at every step.

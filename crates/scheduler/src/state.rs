@@ -62,6 +62,8 @@ pub(crate) struct State {
     pub(crate) prefix_stats: PrefixStats,
     /// [`BlockPool::num_sharings`] when sequences last counted what they share.
     pub(crate) sharings_seen: Option<u64>,
+    /// Whether full blocks of prompts are computed elsewhere and never here.
+    pub(crate) prompts_are_given: bool,
     next_arrival: u64,
 }
 
@@ -83,6 +85,7 @@ impl State {
             reads: Vec::new(),
             prefix_stats: PrefixStats::default(),
             sharings_seen: None,
+            prompts_are_given: false,
             next_arrival: 0,
             limits,
         }
@@ -110,6 +113,7 @@ impl State {
         let (num_unfinished, prompt_tokens) = (num_answers, request.prompt.len());
         let mut seq = Sequence::new(self.seqs.next_id(), Arc::new(request), rank, self.limits.block_size);
         seq.status = status;
+        seq.prompt_is_given = self.prompts_are_given;
         if status == Status::Waiting {
             self.queue.insert(&seq);
         }
@@ -132,7 +136,8 @@ impl State {
         active.num_unfinished = generated.iter().flatten().count();
         for (answer, tokens) in generated.iter().enumerate().filter_map(|(answer, tokens)| Some((answer, (*tokens)?))) {
             let (id, rank) = (self.seqs.next_id(), Rank { answer, ..rank });
-            let seq = Sequence::new(id, request.clone(), rank, self.limits.block_size).knowing(tokens, now);
+            let mut seq = Sequence::new(id, request.clone(), rank, self.limits.block_size).knowing(tokens, now);
+            seq.prompt_is_given = self.prompts_are_given;
             self.queue.insert(&seq);
             active.answers[answer] = Some(self.seqs.insert(seq));
         }
@@ -248,7 +253,7 @@ impl State {
     pub(crate) fn feed_prefix_cache(&mut self, id: SeqId) {
         let seq = &mut self.seqs[id];
         let (mut count, mut last) = seq.registered();
-        let num_full = seq.num_computed / self.limits.block_size;
+        let num_full = seq.num_blocks_to_register();
         if !(self.limits.enable_prefix_caching && seq.request.use_prefix_cache) || num_full == count {
             return;
         }

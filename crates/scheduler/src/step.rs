@@ -79,6 +79,9 @@ pub struct Step {
     pub preempted: Vec<SeqId>,
     /// What is not kept any more of finished answers ([`crate::Scheduler::keep`]).
     pub lost: Vec<KeptLost>,
+    /// Requests that are expected again, because blocks of their prompts are neither here nor ever computed here
+    /// ([`crate::Scheduler::set_prompts_given`]).
+    pub lacking: Vec<RequestId>,
 }
 
 impl Step {
@@ -97,6 +100,7 @@ impl Step {
         self.prefill.clear();
         self.preempted.clear();
         self.lost.clear();
+        self.lacking.clear();
     }
 
     /// All of it in the order of the plan: each sequence at most once.

@@ -475,6 +475,10 @@ impl From<RequestError> for ApiError {
                 let message = "Two workers computed different tokens for this request: one of them is at fault.";
                 ApiError::new(Kind::Internal, Some("handoff_mismatch"), message)
             }
+            RequestError::NoPrefill => {
+                let message = "No worker reads this prompt now, and this one continues prompts that were read with                                weights of another precision (--handoff-precision).";
+                ApiError::new(Kind::Unavailable { retry_after_s: 2 }, Some("no_prefill_worker"), message)
+            }
             RequestError::ShuttingDown => ApiError::shutting_down(),
             RequestError::Round(refused) => refused.into(),
         }

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use checkpoint::Checkpoint;
 use engine::{Engine, HandoffOptions, ModelInfo, Role, Speculation};
 use kernels::WeightClass;
 use kernels::limits::Limits;
 use kv_events::Publisher;
-use launch::{Calibrate, Settings};
+use launch::{Calibrate, Chosen, Settings};
 use model::GenerationSettings;
 use scheduler::{Nanos, Targets};
 use serde_json::{Value, json};
@@ -70,7 +71,7 @@ pub(crate) fn start(flags: &ServeFlags, is_shared: bool) -> Result<Started, Fail
         figures::forget_limits(&flags.model);
     }
     let limits = figures::limits_of(&flags.model)?;
-    let chosen = models::weights(&flags.model, &checkpoint)?;
+    let chosen = weights(flags, &checkpoint)?;
     let lines = match flags.json {
         true => Vec::new(),
         false => narrower::start_lines(&flags.model, name, &checkpoint, chosen, Some(limits)),
@@ -86,6 +87,15 @@ pub(crate) fn start(flags: &ServeFlags, is_shared: bool) -> Result<Started, Fail
         publisher.tell(events).map_err(|error| Failure::failed(format!("--kv-events-config: {error}")))?;
     }
     Ok(Started { engine, settings, limits, lines, kv_events })
+}
+
+/// What `--weights` asks for, or else the role of a worker of a pair of precisions.
+fn weights(flags: &ServeFlags, checkpoint: &Checkpoint) -> Result<Chosen, Failure> {
+    let of_role = flags.handoff_precision.and_then(|pair| pair.of(flags.role));
+    match of_role.filter(|_| flags.model.weights.class().is_none()) {
+        Some(class) => Ok(Chosen { class, as_stored: false, why: None }),
+        None => models::weights(&flags.model, checkpoint),
+    }
 }
 
 /// The sockets of KV events, where they are wanted.
@@ -210,6 +220,7 @@ fn handoff(flags: &ServeFlags) -> Result<Option<HandoffOptions>, Failure> {
         listen: flags.handoff_listen,
         prefill_workers: flags.prefill_workers.clone(),
         key: keys::of_cluster(path)?,
+        precisions: flags.handoff_precision,
     }))
 }
 

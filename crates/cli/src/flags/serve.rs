@@ -232,6 +232,11 @@ pub(crate) struct ServeFlags {
     /// and is not encrypted: a trusted network, or a tunnel.
     #[arg(long, value_name = "ADDRESS:PORT", requires = "cluster_key")]
     pub(crate) handoff_listen: Option<std::net::SocketAddr>,
+    /// Read prompts with weights of one precision and write answers with those of another (int8/int4), by two workers
+    /// that both name it; --role says which this one is. An answer is then that pair's and no other: where nobody reads
+    /// a prompt its request ends with 503.
+    #[arg(long, value_name = "PROMPTS/ANSWERS", requires = "cluster_key")]
+    pub(crate) handoff_precision: Option<engine::Precisions>,
     /// A file with what all workers of a cluster know and nobody else, 16 bytes or more. Whoever does not have it is told
     /// nothing.
     #[arg(long, value_name = "FILE")]

@@ -1259,6 +1259,8 @@ pub(super) fn model_info(
         swap,
         kv_bytes_per_token: 12,
         notices: Vec::new(),
+        precisions: None,
+        prompts_are_given: false,
         weights: WeightClass::Bf16,
         device: DeviceInfo::cpu(Isa::Scalar, 1),
         arithmetic: Arithmetic::best(),

@@ -48,6 +48,9 @@ impl EngineCore {
         self.scheduler.schedule_into(now, &mut flight.step);
         self.drafting.follow(&flight.step, &self.scheduler);
         self.transfer(&flight.step);
+        for id in std::mem::take(&mut flight.step.lacking) {
+            self.ask_elsewhere(id, now);
+        }
         if flight.step.is_empty() {
             self.spare.push(flight);
             return false;

@@ -13,13 +13,15 @@ use scheduler::{Nanos, RequestId, TokenId};
 use super::EngineCore;
 use crate::door::{OfPrompt, ValidatedRequest};
 use crate::handoff::{
-    Budget, Counts, Elsewhere, Given, Giver, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Partner, Wanted, Weighed,
+    Budget, Counts, Elsewhere, Given, Giver, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Partner, Wanted, Way, Weighed,
 };
 use crate::journal::Fact;
 use crate::output::RequestError;
 
 /// As long as somebody is there: his thread says when he is not.
 const UNTIL_HE_LEAVES: Nanos = Nanos(u64::MAX);
+/// What is never computed here is asked for so often: it may be lost on its way, or pushed out before it is used.
+const MOST_ASKED: u32 = 4;
 
 /// What the engine's thread has of them.
 pub(super) struct Handoffs {
@@ -29,6 +31,10 @@ pub(super) struct Handoffs {
     /// First tokens that were drawn elsewhere and are not compared yet.
     firsts: BTreeMap<RequestId, TokenId>,
     giving: BTreeMap<RequestId, Giving>,
+    /// Tokens of a block, where full blocks of prompts are computed elsewhere and never here.
+    given: Option<usize>,
+    /// There: how often each open request's were asked for.
+    asked: BTreeMap<RequestId, u32>,
     budget: Budget,
     counts: Arc<Counts>,
     /// Changes when what came from elsewhere is not believed any more: then nobody finds it in the cache.
@@ -52,6 +58,8 @@ impl Default for Handoffs {
             taking: BTreeSet::new(),
             firsts: BTreeMap::new(),
             giving: BTreeMap::new(),
+            given: None,
+            asked: BTreeMap::new(),
             budget: Budget::of(MOST_BYTES_UNDER_WAY),
             counts: Arc::default(),
             epoch: 0,
@@ -68,6 +76,9 @@ impl Handoffs {
     /// Whether a request's prompt may be read elsewhere, if that pays. What is wanted of the prompt itself has to be
     /// computed here, and an adapter or an answer that goes on may not be there.
     pub(super) fn may_take(&self, request: &ValidatedRequest) -> bool {
+        if let Some(block_size) = self.given {
+            return request.generated.is_empty() && request.prompt.len() > block_size;
+        }
         let is_plain = request.of_prompt == OfPrompt::Nothing && request.adapter.is_none();
         let is_new = request.generated.is_empty() && !request.is_round && request.stop.max_tokens > 0;
         let is_there = |elsewhere: &dyn Elsewhere| match request.partner {
@@ -77,6 +88,11 @@ impl Handoffs {
         };
         let would = |elsewhere: &dyn Elsewhere| is_there(elsewhere) && request.prompt.len() > elsewhere.least_tokens();
         is_plain && is_new && self.elsewhere.as_deref().is_some_and(would)
+    }
+
+    /// Whether full blocks of prompts are computed elsewhere and never here.
+    pub(super) fn are_prompts_given(&self) -> bool {
+        self.given.is_some()
     }
 
     /// A token was told of an answer.
@@ -105,6 +121,7 @@ impl Handoffs {
 
     /// A request has ended, whatever was on its way for it.
     pub(super) fn ended(&mut self, id: RequestId) {
+        self.asked.remove(&id);
         let is_awaited = self.taking.remove(&id) | self.firsts.remove(&id).is_some();
         if let Some(elsewhere) = self.elsewhere.as_mut().filter(|_| is_awaited) {
             elsewhere.forget(id);
@@ -126,14 +143,32 @@ impl EngineCore {
         (self.handoffs.elsewhere, self.handoffs.counts) = (elsewhere, counts);
     }
 
+    /// Full blocks of prompts are computed elsewhere and never here from now on. Before the first request.
+    pub(crate) fn set_prompts_given(&mut self) {
+        self.scheduler.set_prompts_given();
+        self.handoffs.given = Some(self.scheduler.limits().block_size);
+    }
+
     /// An expected request is asked for elsewhere, or waits here after all because most of its prompt is here.
     pub(super) fn ask_elsewhere(&mut self, id: RequestId, now: Nanos) {
         let blocks = self.scheduler.missing_blocks(id);
-        let least = self.handoffs.elsewhere.as_ref().expect("somebody may be asked").least_tokens();
+        let is_given = self.handoffs.given.is_some();
+        let least = match &self.handoffs.elsewhere {
+            _ if is_given => 1,
+            elsewhere => elsewhere.as_ref().expect("somebody may be asked").least_tokens(),
+        };
         if blocks.len() * self.scheduler.limits().block_size < least {
             return self.wait_here(id, now);
         }
-        let local = self.journal.log().promises.of(id).map(|promise| promise.first_token.likely);
+        if is_given {
+            let asked = self.handoffs.asked.entry(id).or_default();
+            *asked += 1;
+            if *asked > MOST_ASKED {
+                return self.end_with(id, RequestError::NoPrefill, now);
+            }
+        }
+        let likely = || self.journal.log().promises.of(id).map(|promise| promise.first_token.likely);
+        let local = if is_given { None } else { likely() };
         let active = &self.active[&id];
         let at = match &active.request.partner {
             Partner::Prefill(address) => Some(address.clone()),
@@ -201,12 +236,19 @@ impl EngineCore {
         if !self.handoffs.taking.remove(&id) {
             return;
         }
-        match over.first {
+        let way = over.way;
+        // What is drawn with other weights is no test of these.
+        match over.first.filter(|_| self.handoffs.given.is_none()) {
             Some(first) => _ = self.handoffs.firsts.insert(id, first),
             None => self.handoffs.elsewhere.iter_mut().for_each(|elsewhere| elsewhere.forget(id)),
         }
         self.journal.take(Fact::Came(id, Box::new(over), now));
-        self.wait_here(id, now);
+        match self.scheduler.is_lacking(id) {
+            false => self.wait_here(id, now),
+            // Whoever reads prompts is not there, or has said no.
+            true if way == Way::Refused => self.end_with(id, RequestError::NoPrefill, now),
+            true => self.ask_elsewhere(id, now),
+        }
         self.write();
     }
 

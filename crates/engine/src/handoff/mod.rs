@@ -19,6 +19,9 @@
 //! last token of the prompt: its row is D's own, and so is every token that anybody is told. P draws the first one too,
 //! and D compares: two workers that differ there do not have the same model, or one of them computes wrong.
 //!
+//! There is one exception, which both have to name: a pair of [`Precisions`]. There D never computes what travels, so it
+//! asks again, and where nobody brings it the request ends; and the first token of P is of another precision.
+//!
 //! Two are asked, and each counts what its own cache has of the prompt (`found.rs`), so prompts that begin alike go to one
 //! worker until that one is busier than the prefix is worth. Who is asked is known beforehand, or a router decides and
 //! says so ([`Partner`], `sealed.rs`). `wire.rs` has the frames and who may read them, `give.rs` P's threads, `take.rs` D's;
@@ -29,6 +32,7 @@ mod budget;
 mod factors;
 mod found;
 mod give;
+mod precisions;
 mod sealed;
 mod take;
 mod wire;
@@ -46,6 +50,7 @@ pub(crate) use budget::{Budget, Weighed};
 pub(crate) use factors::Factors;
 pub(crate) use found::FoundBlocks;
 pub(crate) use give::{Given, Giver, listen};
+pub use precisions::Precisions;
 pub use sealed::SealedAddress;
 pub(crate) use take::{Elsewhere, Taker, Wanted};
 pub(crate) use wire::StepThere;
@@ -66,9 +71,16 @@ pub struct HandoffOptions {
     pub prefill_workers: Vec<String>,
     /// What all of them know and nobody else.
     pub key: ClusterKey,
+    /// Where those that read prompts and those that answer have weights of two precisions.
+    pub precisions: Option<Precisions>,
 }
 
 impl HandoffOptions {
+    /// Whether the full blocks of prompts are computed elsewhere and never here.
+    pub(crate) fn is_given(&self) -> bool {
+        self.role == Role::Decode && self.precisions.is_some()
+    }
+
     /// Whether it has prompts read elsewhere.
     pub(crate) fn takes(&self) -> bool {
         self.role == Role::Decode || !self.prefill_workers.is_empty()

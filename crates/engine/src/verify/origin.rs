@@ -103,7 +103,7 @@ impl ModelInfo {
         Definition {
             engine: concat!("twostroke-", env!("CARGO_PKG_VERSION")).to_owned(),
             arithmetic: self.arithmetic.name().to_owned(),
-            weights: self.weights.name().to_owned(),
+            weights: self.precisions.map_or_else(|| self.weights.name().to_owned(), |pair| pair.to_string()),
             as_stored: self.origin.files.as_ref().is_some_and(|loaded| loaded.as_stored),
             kv: self.kv_dtype.name().to_owned(),
             layout: LAYOUT_VERSION,

@@ -15,7 +15,7 @@ use super::again::{Again, Bench};
 use super::origin::OriginError;
 use crate::door::{Prompt, RawRequest, Rejection};
 use crate::start::Built;
-use crate::{Engine, EngineOptions, ModelInfo, StartError, Starting};
+use crate::{Engine, EngineOptions, ModelInfo, Precisions, StartError, Starting};
 
 /// Why receipts cannot be verified.
 #[derive(Debug, thiserror::Error)]
@@ -209,6 +209,10 @@ const DTYPES: [KvDtype; 2] = [KvDtype::Bf16, KvDtype::Int8];
 
 /// Precision of weights and cache and the order of sums, by the names that files give them.
 pub(crate) fn classes(weights: &str, kv: &str, arithmetic: &str) -> Result<(WeightClass, KvDtype, Arithmetic), String> {
+    if weights.parse::<Precisions>().is_ok() {
+        let message = "its prompt was read with weights of one precision and its answer written with another";
+        return Err(format!("{weights}: {message}, by two workers: no model computes that again alone"));
+    }
     let class = CLASSES.into_iter().find(|class| class.name() == weights);
     let dtype = DTYPES.into_iter().find(|dtype| dtype.name() == kv);
     let (Some(class), Some(dtype)) = (class, dtype) else {

@@ -696,6 +696,13 @@ impl BlockPool {
         }
     }
 
+    /// Somebody waits for what follows this content: if it is in a tier, it gives way after what nobody waits for.
+    pub(crate) fn touch(&mut self, hash: &BlockHash) {
+        if let Some(Place::Slot(slot)) = self.index.get(hash) {
+            self.tiers.touch(slot);
+        }
+    }
+
     /// A host slot for a content that is nowhere, whose bytes come from elsewhere. `None` if there is none to be had
     /// without its parent giving way.
     pub(crate) fn adopt(&mut self, full: &FullBlock) -> Option<TierSlot> {

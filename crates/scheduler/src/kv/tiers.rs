@@ -194,6 +194,15 @@ impl Tiers {
         Some((oldest, Some(content)))
     }
 
+    /// Somebody has use for what a slot holds: of what has no pins, it is the last that gives way.
+    pub(super) fn touch(&mut self, slot: TierSlot) {
+        let shelf = self.shelf_mut(slot.tier);
+        if shelf.slots[slot.index as usize].pins == 0 {
+            shelf.idle.remove(slot.index as usize);
+            shelf.idle.push_last(slot.index as usize);
+        }
+    }
+
     /// The content without pins that was used least recently.
     pub(super) fn oldest(&self, tier: Tier) -> Option<TierSlot> {
         self.shelf(tier).idle.first().map(|index| TierSlot { tier, index: index as u32 })

@@ -39,6 +39,7 @@
 //! | I33 | every gauge and the step log are what counting gives | `check_gauges`, `check_record` |
 //! | I34 | the same seed takes the same course | here |
 //! | I37 | blocks from elsewhere are found only where good, and behind what they follow | `elsewhere.rs`, `model.rs` |
+//! | I38 | full blocks of given prompts are found and never computed here | `../given.rs` |
 //! | I36 | what is kept is what was asked for and not lost, what is read stays what it is | `elsewhere.rs` |
 //!
 //! Not in this room: I24 (grammars, which do not exist yet), I25 (UTF-8:

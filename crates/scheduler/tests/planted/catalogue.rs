@@ -153,9 +153,9 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "PartialBlockRegistered",
         "A block is offered to others when all but its last token is computed.",
         &[edit(
-            "state.rs",
-            "seq.num_computed / self.limits.block_size",
-            "(seq.num_computed + 1) / self.limits.block_size",
+            "sequence.rs",
+            "self.num_computed / self.table.block_size()",
+            "(self.num_computed + 1) / self.table.block_size()",
         )],
     ),
     bug(

@@ -67,6 +67,8 @@ impl Script {
             swap: TierSizes::default(),
             kv_bytes_per_token: 0,
             notices: Vec::new(),
+            precisions: None,
+            prompts_are_given: false,
             weights: WeightClass::Bf16,
             device: DeviceInfo::cpu(Isa::Scalar, 1),
             arithmetic: Arithmetic::best(),
