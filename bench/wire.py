@@ -12,20 +12,14 @@ to be late (`--ttft-slo 300s`), or prompts stay where they are. Standard library
 """
 
 import argparse
-import json
 import random
 import re
 import statistics
 import urllib.request
 
+from splitting import ask
+
 OWNERS = ("remote_queue_ms", "remote_prefill_ms", "remote_others_ms", "transfer_ms")
-
-
-def ask(url, prompt):
-    body = {"prompt": prompt, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "timings_detail": True}
-    request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as answer:
-        return json.load(answer)["timings"]["detail"][0]["ttft"]
 
 
 def taken(url):
@@ -45,9 +39,10 @@ def main():
     rates, times, parts = [], [], {owner: [] for owner in OWNERS}
     for number in range(args.rounds + 1):
         prompt = [rng.randrange(10, args.vocabulary) for _ in range(args.prompt_tokens)]
-        ask(args.first, prompt)
+        ask(args.first, prompt, 1)
         before = taken(args.second)
-        ttft = ask(args.second, prompt)
+        _, timings = ask(args.second, prompt, 1)
+        ttft = timings["detail"][0]["ttft"]
         came = taken(args.second) - before
         assert came > 0, "no block came: is the prompt long enough, and are these workers of one cluster?"
         if number > 0:

@@ -228,7 +228,7 @@ def conversation(rng, turns=None, unseen=False):
         elif chance < 0.14:
             named = json.dumps([tool.name for tool in tools])
             messages += [user(rng.choice(WHICH)), {"role": "assistant", "content": named, "weight": ANSWER_WEIGHT}]
-        elif chance < 0.29:
+        elif chance < 0.37:
             other = topic(rng, unseen)
             # Sums it can do without a tool.
             while is_sum(other) or any(alike(other, own) for own in offer):

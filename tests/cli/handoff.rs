@@ -200,6 +200,17 @@ fn whoever_asks_why_hears_which_worker_read_the_prompt() {
         serde_json::from_str(event.unwrap_or_else(|| panic!("no such event in {feed}"))).expect("an object");
     assert_eq!((event["r"].as_str(), &event["worker"], &event["result"]), (Some(id), &away["worker"], &away["result"]));
     assert_eq!(event["landed"].as_array().map(Vec::len), Some(landed.len()));
+    // A trace has it on the request's lane.
+    let (_, trace) = decode.request("GET", "/live/trace?seconds=3600", &[], "");
+    let trace: Value = serde_json::from_str(&trace).expect("an object");
+    let slices = trace["traceEvents"].as_array().expect("events");
+    let is_named = |slice: &Value, name: &str| slice["name"].as_str().is_some_and(|named| named.contains(name));
+    let reader = format!("read by {}", address(&prefill));
+    let whole = slices.iter().find(|slice| is_named(slice, &reader)).expect("who read it");
+    assert_eq!((&whole["args"]["way"], whole["args"]["blocks"].as_f64()), (&json!("whole"), blocks.last().copied()));
+    let there = slices.iter().filter(|slice| is_named(slice, "of the prompt, there"));
+    let there: f64 = there.map(|slice| number(&slice["args"]["rows"])).sum();
+    assert_eq!(there, rows);
     // One that stays has none.
     let short = json!({"prompt": "The key", "max_tokens": 2}).to_string();
     let (_, body) = decode.request("POST", "/v1/completions", &[], &short);

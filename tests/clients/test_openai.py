@@ -229,6 +229,32 @@ def tools_are_called_in_two_turns(client, model):
 
 
 @test
+def who_was_taught_to_calls_what_is_needed(client, model):
+    if model != "lantern":
+        return
+    city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    place = {"type": "function", "function": {
+        "name": "get_weather", "description": "Get the current weather of a city.", "parameters": city}}
+    person = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    phone = {"type": "function", "function": {
+        "name": "find_phone", "description": "Looks up a phone number.", "parameters": person}}
+    asked = dict(model=model, max_tokens=200, temperature=0, tools=[phone, place])
+    messages = [{"role": "user", "content": "What is the weather in Paris?"}]
+    answer = client.chat.completions.create(messages=messages, **asked).choices[0]
+    assert answer.finish_reason == "tool_calls" and "get_weather" in answer.message.reasoning, answer
+    [call] = answer.message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
+    # Whether what was thought is sent back or not.
+    for sent in (answer.message.model_dump(), {"role": "assistant", "content": None, "tool_calls": [call.model_dump()]}):
+        turn = messages + [sent, {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
+        answer = client.chat.completions.create(messages=turn, **asked).choices[0]
+        assert answer.finish_reason == "stop", answer
+        assert answer.message.content == "The weather in Paris is sunny.", answer
+    answer = client.chat.completions.create(messages=[{"role": "user", "content": "Hello!"}], **asked).choices[0]
+    assert answer.finish_reason == "stop" and not answer.message.tool_calls, answer
+
+
+@test
 def thoughts_are_no_content(client, model):
     asked = dict(model=model, messages=[{"role": "user", "content": "What is 17 + 25?"}], temperature=0)
     answer = client.chat.completions.create(**asked)

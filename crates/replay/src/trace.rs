@@ -4,6 +4,7 @@
 //! engine    steps      [ prefill 512 ][ decode 8 ][ 8 + 120 ][ decode 9 ]        counters: waiting, KV blocks
 //! requests  cmpl-1     [ queue ][ prefill        ][ decode                  ]
 //!                               [ 512 ][ 88      ][ . ][ . ][ late .      ]
+//!                        [ read by HOST:PORT ]      where another worker has read the prompt, with its steps
 //!           cmpl-2     [ queue         ][ prefill     ]      ^
 //!                                       [ 120 ]--------------+  delayed: from a chunk to the token that it made late
 //! ```
@@ -20,6 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, Write};
 
+use engine::{Away, Way};
 use ledger::{Account, Gap, Owner, Shares};
 use scheduler::{Nanos, RecordRow, RequestId, StepRecord};
 use serde_json::{Map, Value, json};
@@ -82,6 +84,8 @@ pub struct Traced<'a> {
     pub account: Option<&'a Account>,
     /// When it ended, if that is known.
     pub until: Option<Nanos>,
+    /// The part of its prompt's time that it was with another worker.
+    pub away: Option<&'a Away>,
     /// The names of others.
     pub other: &'a dyn Fn(RequestId) -> String,
 }
@@ -225,6 +229,9 @@ impl<W: Write> TraceWriter<W> {
         for (name, span) in phases {
             self.phase(tid, name, span, (&ttft, &gaps))?;
         }
+        if let Some((away, to)) = traced.away.and_then(|away| Some((away, away.to?))) {
+            self.away(tid, away, to)?;
+        }
         match account {
             Some(account) => self.arrows(account, &slices, &late, traced),
             None => Ok(()),
@@ -234,6 +241,19 @@ impl<W: Write> TraceWriter<W> {
     fn phase(&mut self, tid: u64, name: &str, span: (Nanos, Nanos), (ttft, gaps): (&Value, &Value)) -> io::Result<()> {
         let args = if name == "decode" { json!({"gaps": gaps}) } else { json!({"ttft": ttft}) };
         self.slice(REQUESTS, tid, name, span, args)
+    }
+
+    /// Within the queue: that another worker read the prompt, and its steps. Blocks that came are an argument.
+    fn away(&mut self, tid: u64, away: &Away, to: Nanos) -> io::Result<()> {
+        let worker = away.worker.as_deref().unwrap_or("nobody");
+        let blocks = away.landed.last().map_or(0, |&(_, count)| count);
+        let args = json!({"way": away.way.map(Way::name), "blocks": blocks});
+        self.slice(REQUESTS, tid, &format!("read by {worker}"), (away.from, to), args)?;
+        for step in &away.steps {
+            let name = format!("{} of the prompt, there", step.rows);
+            self.slice(REQUESTS, tid, &name, (step.from, step.to), json!({"rows": step.rows}))?;
+        }
+        Ok(())
     }
 
     fn visit(&mut self, tid: u64, slice: &Slice, late: Option<&Gap>) -> io::Result<()> {
@@ -387,7 +407,7 @@ pub fn trace(recording: Recording, out: impl Write) -> Result<Replayed, TracingE
     let name = |id: RequestId| format!("request {}", id.0);
     let (mut steps, mut now, mut problem) = (0, Nanos(0), None);
     let write = |writer: &mut TraceWriter<_>, request: RequestId, account: Option<&Account>, until: Nanos| {
-        writer.request(&Traced { request, name: &name(request), account, until: Some(until), other: &name })
+        writer.request(&Traced { request, name: &name(request), account, until: Some(until), away: None, other: &name })
     };
     let replayed = replay(recording, &mut |told| {
         let done = match told {

@@ -134,6 +134,7 @@ impl Handoffs {
         self.giving.clear();
         let awaited: Vec<RequestId> = self.taking.iter().chain(self.firsts.keys()).copied().collect();
         awaited.into_iter().for_each(|id| self.ended(id));
+        self.asked.clear();
     }
 }
 

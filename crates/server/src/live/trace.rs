@@ -76,6 +76,7 @@ fn write(app: &App, tenant: Option<Tenant>, span: Nanos) -> Vec<u8> {
             name: &name(request),
             account: timeline.as_ref().map(|timeline| &timeline.account),
             until: timeline.as_ref().map(|timeline| timeline.until),
+            away: timeline.as_ref().and_then(|timeline| timeline.away.as_ref()),
             other: &name,
         };
         writer.request(&traced).expect("memory takes it");

@@ -50,7 +50,7 @@ pub(super) fn schemas() -> Value {
     message["properties"]["reasoning"] = text.clone();
     message["properties"]["reasoning_content"] = text.clone();
     let envelope = |kind: &str, choice: &Value| {
-        object(&[
+        let mut answer = object(&[
             ("id", text.clone()),
             ("object", constant(kind)),
             ("created", count.clone()),
@@ -58,7 +58,10 @@ pub(super) fn schemas() -> Value {
             ("choices", list(choice)),
             ("usage", answered.clone()),
             ("timings", any.clone()),
-        ])
+        ]);
+        // Of a worker that has read a prompt for another one.
+        answer["properties"]["kv_transfer_params"] = any.clone();
+        answer
     };
     let finish = or_null(&one_of(&[Finish::Stop, Finish::Length, Finish::ToolCalls].map(Finish::name)));
     let chat_choice = object(&[("index", count.clone()), ("message", message), ("finish_reason", finish.clone())]);
