@@ -59,11 +59,11 @@ class Tool:
     def __init__(self, rng, topic, unseen=False):
         self.topic = topic
         chance = rng.random()
-        strange = chance < 0.15
+        strange = chance < 0.25
         name = rng.choice(topic.unseen if unseen else topic.names)
         if strange:
             name = "_".join(words.invented(rng).lower() for _ in range(rng.choice((1, 2))))
-        elif chance < 0.5 and not unseen:
+        elif chance < 0.85 and not unseen:
             noun = rng.choice(name.split("_"))
             name = "_".join(rng.choice(((rng.choice(VERBS), noun), (noun, rng.choice(ENDS)),
                                         (rng.choice(VERBS), noun, rng.choice(ENDS)), (rng.choice(VERBS), rng.choice(words.THINGS)))))

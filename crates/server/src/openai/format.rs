@@ -46,7 +46,7 @@ impl<'a> Format<'a> {
             object,
             created: self.created,
             model: &self.plan.delivery.model,
-            system_fingerprint: fingerprint(self.app.engine.model().arithmetic),
+            system_fingerprint: fingerprint(self.app.engine.model()),
             service_tier: self.plan.delivery.tier.map(ServiceClass::name),
             choices,
             usage: None,

@@ -1,8 +1,10 @@
 //! The shapes of answers, exactly as OpenAI's clients read them, with vLLM's additions (`stop_reason`, `token_ids`,
 //! `prompt_logprobs`) and two of our own (`timings`, `receipt`).
 
+use std::borrow::Cow;
+
 use engine::receipt::Receipt;
-use engine::{Arithmetic, PromptProgress, Timings, TokenLogprob};
+use engine::{Arithmetic, ModelInfo, PromptProgress, Timings, TokenLogprob};
 use scheduler::{Nanos, Promise};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -20,7 +22,7 @@ pub(crate) struct Envelope<'a, C> {
     pub(crate) object: &'static str,
     pub(crate) created: u64,
     pub(crate) model: &'a str,
-    pub(crate) system_fingerprint: &'static str,
+    pub(crate) system_fingerprint: Cow<'static, str>,
     /// The tier that served it, where one was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) service_tier: Option<&'static str>,
@@ -62,11 +64,13 @@ impl WireProgress {
 }
 
 /// What decides the tokens beside the weights: this version and the order of sums of 16-bit products.
-pub(crate) fn fingerprint(arithmetic: Arithmetic) -> &'static str {
-    match arithmetic {
+pub(crate) fn fingerprint(model: &ModelInfo) -> Cow<'static, str> {
+    let name = match model.arithmetic {
         Arithmetic::Pairs => concat!("twostroke-", env!("CARGO_PKG_VERSION"), "-pairs"),
         Arithmetic::Tiles => concat!("twostroke-", env!("CARGO_PKG_VERSION"), "-tiles"),
-    }
+    };
+    // A pair of precisions is a definition that no other server has by itself.
+    model.precisions.map_or(Cow::Borrowed(name), |pair| format!("{name}-{pair}").into())
 }
 
 #[derive(Serialize)]
