@@ -41,15 +41,17 @@ struct Asked {
     stops: Vec<u64>,
 }
 
-/// vLLM's loop: twice as many candidates as beams behind each, those that end an answer set aside, the best of the
-/// others gone on with; at last everything is ranked by its score, whose length has the prompt and not the end.
+/// vLLM's loop: twice as many candidates as beams behind each, or so many more that ends leave enough; those that end an
+/// answer set aside, the best of the others gone on with; at last everything is ranked by its score, whose length has the
+/// prompt and not the end.
 fn by_definition(host: &Host, prompt: &[u64], asked: &Asked) -> Vec<(Vec<u64>, &'static str)> {
+    let most = (2 * asked.width).max(asked.width + asked.stops.len());
     let mut beams = vec![(Vec::new(), 0.0)];
     let mut completed: Vec<(Vec<u64>, f64, &str)> = Vec::new();
     for _ in 0..asked.max_tokens {
         let mut candidates = Vec::new();
         for (rank, (said, sum)) in beams.iter().enumerate() {
-            for (token, logprob) in likeliest(host, &[prompt, said].concat(), 2 * asked.width) {
+            for (token, logprob) in likeliest(host, &[prompt, said].concat(), most) {
                 let (said, sum) = ([&said[..], &[token]].concat(), sum + f64::from(logprob));
                 match asked.stops.contains(&token) {
                     true => completed.push((said, sum, "stop")),

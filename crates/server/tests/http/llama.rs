@@ -38,7 +38,12 @@ fn a_text_goes_on_whole_and_by_events() {
             "eos",
             "",
         ),
-        (json!({"stop": [" the", " a"], "n_predict": -1}), "word", " "),
+        (
+            json!({"prompt": "<|user|>\nTell me a story about a fox.<|end|>\n<|assistant|>\n",
+                "stop": [" the", " a"], "n_predict": -1}),
+            "word",
+            " ",
+        ),
         (json!({"json_schema": {"enum": ["fox"]}, "n_predict": -1}), "eos", ""),
         (json!({"grammar": "root ::= \"owl\"", "n_predict": 30}), "eos", ""),
         (json!({"temperature": 1, "seed": 3, "top_k": 20, "repeat_penalty": 1.2, "cache_prompt": true}), "limit", ""),

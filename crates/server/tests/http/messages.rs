@@ -179,13 +179,15 @@ fn a_tools_second_turn_is_told_to_the_model() {
     };
     // The same as chat is told by its own words.
     let arguments = call["input"].to_string();
+    let thought = first["content"].as_array().unwrap().iter().find(|block| block["type"] == "thinking");
+    let thought = thought.map_or(Value::Null, |block| block["thinking"].clone());
     let chat = |said: &str| {
         let function = json!({"name": "weather", "description": "Says how it is.", "strict": true,
             "parameters": weather()["input_schema"]});
         json!({"tools": [{"type": "function", "function": function}], "messages": [
             {"role": "user", "content": "How is it?"},
-            {"role": "assistant", "content": null, "tool_calls": [{"id": call["id"], "type": "function",
-                "function": {"name": "weather", "arguments": arguments}}]},
+            {"role": "assistant", "content": null, "reasoning_content": thought, "tool_calls": [{"id": call["id"],
+                "type": "function", "function": {"name": "weather", "arguments": arguments}}]},
             {"role": "tool", "tool_call_id": call["id"], "content": said},
             {"role": "user", "content": "So?"},
         ]})

@@ -150,7 +150,7 @@ fn what_was_called_before_is_told_to_the_model() {
     let strings: Vec<&str> = told["token_strs"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
     let text = host.ask("/detokenize", &json!({"tokens": told["tokens"]}))["prompt"].as_str().unwrap().to_owned();
     for part in [
-        "You may call these tools:\n{\"name\": \"weather\"",
+        "You may call these tools:\nSays how it is. Tool weather(place, days) {\"type\": \"object\"",
         "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"place\": \"river\"}}\n</tool_call><|end|>",
         "<tool_response>\nWet.</tool_response><|end|>\n</tool_response><|end|>",
     ] {
