@@ -74,11 +74,12 @@ def a_prompt_is_a_text_or_tokens():
 
 @test
 def n_answers_are_those_that_a_server_gives():
-    (output,) = llm().generate(ONCE, SamplingParams(n=3, temperature=1.0, seed=3, max_tokens=12))
+    prompt = ONCE + " there was"
+    (output,) = llm().generate(prompt, SamplingParams(n=3, temperature=1.0, seed=3, max_tokens=24))
     assert [answer.index for answer in output.outputs] == [0, 1, 2]
     assert len({answer.text for answer in output.outputs}) > 1
     with server() as (_, post):
-        body = {"prompt": ONCE, "n": 3, "temperature": 1.0, "seed": 3, "max_tokens": 12}
+        body = {"prompt": prompt, "n": 3, "temperature": 1.0, "seed": 3, "max_tokens": 24}
         assert [choice["text"] for choice in post("/v1/completions", body)["choices"]] == [
             answer.text for answer in output.outputs
         ]

@@ -46,6 +46,7 @@ class EngineOptions(TypedDict, total=False):
     role: Literal["prefill", "decode", "both"]
     prefill_workers: Sequence[str]
     handoff_listen: str
+    handoff_precision: str
     cluster_key: str | os.PathLike[str]
     kv_events_config: dict[str, Any]
     spot_check: float
