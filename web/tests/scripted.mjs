@@ -28,8 +28,9 @@ export async function scripted(context, events, options = {}) {
   const server = await context.server();
   const prepare = async (page) => {
     await page.route("**/live/info", async (route) => {
-      const response = await route.fetch().catch(() => null);
-      if (response) await route.fulfill({ json: { ...(await response.json()), now_ms: 400, targets: { ttft_ms: null, tpot_ms: 25 } } }).catch(() => {});
+      // A page that is closed meanwhile takes its answers with it.
+      const info = await route.fetch().then((response) => response.json()).catch(() => null);
+      if (info) await route.fulfill({ json: { ...info, now_ms: 400, targets: { ttft_ms: null, tpot_ms: 25 } } }).catch(() => {});
     });
     await page.route("**/live/feed*", (route) => route.fulfill({ contentType: "text/event-stream", body: sse(events) }));
     await page.route("**/v1/requests/**", (route) => route.fulfill({ status: 404, json: {} }));
