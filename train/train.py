@@ -166,8 +166,10 @@ class Trainer:
             self.adam.load_state_dict(state["adam"])
             self.step = state["step"]
 
-    def token_losses(self, hidden, targets):
-        return F.cross_entropy(self.model.logits(hidden).float().flatten(0, 1), targets.flatten(), reduction="none")
+    def weighted_losses(self, inputs, targets):
+        with self.precision():
+            logits = self.model.logits(self.model(inputs))
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
 
     def train_step(self):
         name = f"{self.args.seed}/{self.step}"
@@ -177,9 +179,7 @@ class Trainer:
         total = sum(weights.sum() for _, _, weights in halves)
         loss_sum = 0.0
         for inputs, targets, weights in halves:
-            with self.precision():
-                losses = self.token_losses(self.model(inputs), targets)
-            loss = (losses * weights.flatten()).sum() / total
+            loss = (self.weighted_losses(inputs, targets) * weights.flatten()).sum() / total
             loss.backward()
             loss_sum += loss.item()
         torch.nn.utils.clip_grad_norm_(self.adam.param_groups[0]["params"], 1.0)

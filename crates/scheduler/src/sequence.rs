@@ -307,7 +307,6 @@ impl Sequence {
         fork.status = Status::Running;
         fork.num_forks = 0;
         fork.has_entered = true;
-        fork.prompt_is_given = self.prompt_is_given;
         fork.num_computed = self.num_computed;
         fork.most_computed = self.most_computed;
         fork.num_preemptions = self.num_preemptions;

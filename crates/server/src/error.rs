@@ -476,7 +476,8 @@ impl From<RequestError> for ApiError {
                 ApiError::new(Kind::Internal, Some("handoff_mismatch"), message)
             }
             RequestError::NoPrefill => {
-                let message = "No worker reads this prompt now, and this one continues prompts that were read with                                weights of another precision (--handoff-precision).";
+                let message = "No worker reads this prompt now, and weights of another precision (--handoff-precision) \
+                               would not give the same answer.";
                 ApiError::new(Kind::Unavailable { retry_after_s: 2 }, Some("no_prefill_worker"), message)
             }
             RequestError::ShuttingDown => ApiError::shutting_down(),

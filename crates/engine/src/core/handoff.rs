@@ -74,7 +74,8 @@ impl Handoffs {
     }
 
     /// Whether a request's prompt may be read elsewhere, if that pays. What is wanted of the prompt itself has to be
-    /// computed here, and an adapter or an answer that goes on may not be there.
+    /// computed here, and an adapter or an answer that goes on may not be there. Where it is never computed here, it has
+    /// to be, and the door has refused what cannot.
     pub(super) fn may_take(&self, request: &ValidatedRequest) -> bool {
         if let Some(block_size) = self.given {
             return request.generated.is_empty() && request.prompt.len() > block_size;
