@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::{Server, root, run, signal, twostroke, wait};
+use tests::{Server, root, run, run_with_input, signal, twostroke, wait};
 
 /// A file with the cluster's key, which goes with the test.
 struct Key(PathBuf);
@@ -101,6 +101,8 @@ fn two_precisions_make_one_answer_or_none() {
     let asked = question(7).replacen('{', r#"{"receipt": true, "#, 1);
     let (status, body) = first.request("POST", "/v1/completions", &[], &asked);
     assert!(status == 200 && body.contains("int8/int4"), "{status} {body}");
+    let ran = run_with_input(&mut twostroke(&["verify", "-", "-m", "lantern"]), body.as_bytes());
+    assert!(ran.code != Some(0) && format!("{ran:?}").contains("no model computes that again alone"), "{ran:?}");
 
     drop(prefill);
     let (status, body) = first.request("POST", "/v1/completions", &[], &question(9));
