@@ -153,10 +153,9 @@ print({row.request_id for row in llm.step_rows() if row.step > begin + 2} <= {an
 """
 
 LOADING = """
-import threading, time
 from twostroke import LLM
-print("loading")
 try:
+    print("loading")
     while True:
         LLM(recalibrate=True)
 except KeyboardInterrupt:
