@@ -19,7 +19,7 @@ PROMPT_WEIGHT = 0.05
 
 
 class Encoder:
-    """Conversations to ids and weights, in the exact layout of the chat template."""
+    """Conversations and texts to ids and weights, conversations in the exact layout of the chat template."""
 
     def __init__(self, tokenizer_file):
         self.tokenizer = Tokenizer.from_file(str(tokenizer_file))
@@ -30,6 +30,10 @@ class Encoder:
 
     def __call__(self, messages):
         ids, weights = [], []
+        if isinstance(messages, str):
+            # A text of its own, without turns: all of it is told.
+            ids = self.tokenizer.encode(messages).ids
+            return ids + [self.end, self.stop], [1.0] * (len(ids) + 1) + [PROMPT_WEIGHT]
         contents = self.tokenizer.encode_batch_fast([m["content"] for m in messages])
         for message, content in zip(messages, contents):
             ids += [self.role[message["role"]], self.newline]
@@ -66,6 +70,7 @@ def batch(encoder, seed, rows, length, kind, sizes=None):
         "last": lambda: generate.short(rng, length, generate.LAST),
         "tools": lambda: calls.written(rng) if rng.random() < 0.75 else forms.conversation(rng, rng.choice((1, 2, 3))),
         "long": lambda: generate.long(rng, rng.randint(*sizes)),
+        "text": lambda: generate.text(rng),
     }
     filled = [row(encoder, rng, length, writers[kind]) for _ in range(rows)]
     ids = torch.tensor([ids for ids, _ in filled])

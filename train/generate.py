@@ -88,6 +88,13 @@ def long(rng, length):
     return facts.conversation(rng, stated, filler_count, questions)
 
 
+def text(rng):
+    """What somebody wrote who is in no conversation: a story, seldom notes."""
+    if rng.random() < 0.8:
+        return stories.request(rng)[1].text
+    return facts.context(rng, facts.some_facts(rng, rng.randint(2, 8)), rng.randint(0, 4))
+
+
 def heldout(tokenizer_file=None, seed="held-out"):
     """The evaluation cases: facts at graded lengths, sums, and unseen story pairs."""
     from tokenizers import Tokenizer

@@ -9,7 +9,8 @@ short warm-up and then falls to zero over the last steps, so a run can be ended
 at any time by resuming it with a smaller `--steps`.
 
 `--further MODEL` begins with the weights of an exported model instead, and each step
-reads a third part besides: conversations with tools, and forms to fill in.
+reads two parts besides: conversations with tools and forms to fill in, and texts without
+turns in rows of their own, since what a model does at its first token is learned there only.
 
 The text of step N depends on the seed and N alone: an interrupted run goes on
 exactly where it stopped.
@@ -32,13 +33,13 @@ from model import SHAPES, Llama
 
 FIRST = 300  # steps with nothing but copying and small documents of facts
 STAGES = (500, 650, 850, 1000)  # first steps of the later parts of the curriculum
-SEEDED = ("long", "tools")  # kinds whose text has a seed of its own; all others are "short"
+SEEDED = ("long", "tools", "text")  # kinds whose text has a seed of its own; all others are "short"
 LAST = 1100  # from this step on, sums fill most of the short rows
 
 
 # What is measured now and then: kind, length of rows, size of documents.
 PROBES = (("first", 512, 512), ("short", 512, 512), ("long", 512, 150), ("long", 512, 512), ("long", 2048, 2048))
-FURTHER_PROBES = (("last", 512, 512), ("tools", 1024, 1024))
+FURTHER_PROBES = (("last", 512, 512), ("tools", 1024, 1024), ("text", 256, 256))
 
 
 def curriculum(step, stretch):
@@ -84,7 +85,7 @@ def further_parts(step):
     """What a step of a model reads that can do all the rest already."""
     length = (1024, 2048, 4096)[step // 2 % 3]
     others = ("last", 8, 512, None), ("long", 4096 // length, length, (length // 2, length))
-    return [others[step % 2], ("tools", 12, 1024, None)]
+    return [others[step % 2], ("tools", 12, 1024, None), ("text", 8, 256, None)]
 
 
 def learning_rate(step, steps, decay, warmup=40):
@@ -229,7 +230,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=SHAPES, default="lantern")
     parser.add_argument("--run", required=True, help="folder for the checkpoint")
-    parser.add_argument("--further", metavar="MODEL", help="begin with this exported model, and teach it tools and forms")
+    parser.add_argument("--further", metavar="MODEL", help="begin with this exported model, and teach it tools, forms and texts")
     parser.add_argument("--tokenizer", default="../models/lantern/tokenizer.json")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=2000)

@@ -149,8 +149,84 @@ fn a_prompt_is_read_by_one_process_and_answered_by_another() {
     assert!(metric(&decode, r#"twostroke_ttft_seconds_total{owner="remote_prefill"}"#) > 0.0);
     let (status, body) = prefill.request("POST", "/v1/completions", &[], &question(9));
     assert_eq!(status, 503, "{body}");
-    assert!(body.contains("only_reads") && body.contains("--role prefill"), "{body}");
+    assert!(body.contains("only_reads") && body.contains("its role is prefill"), "{body}");
     assert_eq!(prefill.request("GET", "/health", &[], "").0, 200);
+}
+
+/// Whoever watches the load moves workers between reading and answering: what has been taken goes on, what comes is the new
+/// role's, and no bit of any answer depends on it.
+#[test]
+fn a_role_changes_while_answers_go_on() {
+    let key = Key::new("roles");
+    let joint = Server::start(&SMALL);
+    let may_change = ["--allow-role-change", "--handoff-listen", "127.0.0.1:0", "--cluster-key", key.path()];
+    // It starts in the role that another's listener would be an error for.
+    let changing = Server::start(&[SMALL.as_slice(), &may_change, &["--role", "decode"]].concat());
+    let decode = decode(&key, address(&changing));
+    let role_of = |server: &Server| server.request("GET", "/role", &[], "").1;
+    let become_ =
+        |server: &Server, role: &str| server.request("POST", "/role", &[], &json!({"role": role}).to_string());
+    let given = r#"twostroke_handoffs_total{way="given",result="whole"}"#;
+
+    assert_eq!(role_of(&changing), r#"{"role":"decode"}"#);
+    assert_eq!(answer(&decode, &question(50)), answer(&joint, &question(50)));
+    assert_eq!(metric(&changing, given), 0.0, "one that answers reads for nobody");
+    assert_eq!(metric(&decode, r#"twostroke_handoffs_total{way="taken",result="refused"}"#), 1.0);
+
+    // An answer that was begun before the change is told to its end.
+    let long = json!({"prompt": "The key", "max_tokens": 900, "ignore_eos": true, "stream": true}).to_string();
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, changing.port())).expect("it listens");
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json";
+    write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{long}", long.len()).expect("it reads");
+    let mut piece = [0; 512];
+    let mut told = String::new();
+    while !told.contains("data: ") {
+        let read = stream.read(&mut piece).expect("it goes on");
+        assert!(read > 0, "it ended: {told}");
+        told += &String::from_utf8_lossy(&piece[..read]);
+    }
+    assert_eq!(become_(&changing, "prefill"), (200, r#"{"role":"prefill"}"#.to_owned()));
+    stream.read_to_string(&mut told).expect("text");
+    assert!(told.contains("data: [DONE]") && told.contains(r#""finish_reason":"length""#), "{told}");
+    let (status, body) = changing.request("POST", "/v1/completions", &[], &question(51));
+    assert!(status == 503 && body.contains("only_reads"), "{status} {body}");
+    assert_eq!(metric(&changing, r#"twostroke_role{role="prefill"}"#), 1.0);
+    assert_eq!(metric(&changing, r#"twostroke_role{role="decode"}"#), 0.0);
+    // Who was refused asks again after a while.
+    let next = AtomicUsize::new(52);
+    wait("a prompt that is read there", || {
+        let asked = question(next.fetch_add(1, Ordering::Relaxed));
+        assert_eq!(answer(&decode, &asked), answer(&joint, &asked));
+        metric(&changing, given) >= 1.0
+    });
+
+    assert_eq!(become_(&changing, "both").0, 200);
+    assert_eq!(answer(&changing, &question(51)), answer(&joint, &question(51)));
+
+    // Who may not, and what is no role.
+    let (status, body) = become_(&decode, "both");
+    assert!(status == 403 && body.contains("role_is_fixed") && body.contains("--allow-role-change"), "{status} {body}");
+    assert_eq!(role_of(&decode), r#"{"role":"decode"}"#);
+    assert_eq!(role_of(&joint), r#"{"role":"both"}"#);
+    assert_eq!(become_(&joint, "prefill").0, 403);
+    let unfound = ["--allow-role-change", "--role", "decode", "--cluster-key", key.path()];
+    let unfound = Server::start(&[SMALL.as_slice(), &unfound].concat());
+    let (status, body) = become_(&unfound, "prefill");
+    assert!(status == 400 && body.contains("--handoff-listen"), "{status} {body}");
+    assert_eq!(become_(&unfound, "both").0, 200);
+    for (body, says) in [(r#"{"role": "reader"}"#, "role"), ("{}", "role"), (r#"{"role": "both", "now": 1}"#, "now")] {
+        let (status, told) = changing.request("POST", "/role", &[], body);
+        assert!(status == 400 && told.contains(says), "{body}: {status} {told}");
+    }
+    let pair = ["serve", "--handoff-precision", "int8/int4", "--cluster-key", key.path(), "--role", "decode"];
+    for (flags, says) in [
+        (&["serve", "--allow-role-change"][..], "--cluster-key"),
+        (&[&pair[..], &["--allow-role-change"]].concat(), "without --allow-role-change"),
+    ] {
+        let ran = run(&mut twostroke(flags));
+        assert!(ran.code == Some(2) && ran.stderr.contains(says), "{flags:?}: {ran:?}");
+    }
 }
 
 /// What a new reader of the feed is told first, with the figures of the moment.

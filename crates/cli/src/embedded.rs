@@ -19,7 +19,7 @@ use crate::flags::{self, Cli, Command};
 use crate::{config, environment};
 
 /// Flags of `serve` that say what computes, and not who may ask or where: the options of [`start`].
-pub const ENGINE_OPTIONS: [&str; 43] = [
+pub const ENGINE_OPTIONS: [&str; 44] = [
     "model",
     "revision",
     "weights",
@@ -55,6 +55,7 @@ pub const ENGINE_OPTIONS: [&str; 43] = [
     "max_loras",
     "max_lora_rank",
     "role",
+    "allow_role_change",
     "prefill_workers",
     "handoff_listen",
     "handoff_precision",

@@ -90,7 +90,7 @@ pub use draft::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculatio
 pub use grammar::{ConstraintError, Rule, ThoughtBudget};
 #[doc(hidden)]
 pub use handoff::check_frame;
-pub use handoff::{ClusterKey, HandoffOptions, Handoffs, Partner, Precisions, Role, SealedAddress, Way};
+pub use handoff::{ClusterKey, HandoffOptions, Handoffs, Partner, Precisions, Role, RoleError, SealedAddress, Way};
 pub use history::Second;
 use kernels::RopeScaling;
 pub use kernels::room::Limit as MemoryLimit;
@@ -361,6 +361,15 @@ impl Engine {
         );
         let param = if num_answers > 1 { "n" } else { "max_tokens" };
         Err(Rejection { param: Some(param), code: Some("kv_cache_too_small"), message })
+    }
+
+    /// Changes whose requests are taken from now on. What has been taken goes on as it would have.
+    pub fn set_role(&self, role: Role) -> Result<(), RoleError> {
+        let before = self.0.handoffs.set_role(role)?;
+        if before != role {
+            tracing::info!(role = role.name(), before = before.name(), "this worker takes other requests from now on");
+        }
+        Ok(())
     }
 
     /// Queues a request. Returns at once; the answer comes through the stream.

@@ -17,6 +17,7 @@ use kernels::DeviceLimits;
 use scheduler::{CostModel, Nanos, RequestId, Targets};
 
 use crate::away::Away;
+use crate::handoff::{Role, RoleError};
 use crate::history::Second;
 use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene};
 use crate::past::Past;
@@ -129,6 +130,11 @@ pub trait Observe: Serve {
     /// Takes it out again ([`Engine::unload_adapter`]). Blocks.
     fn unload_adapter(&self, _name: &str) -> Result<(), AdapterError> {
         Err(AdapterError::Unsupported)
+    }
+
+    /// Takes other requests than before ([`Engine::set_role`]).
+    fn set_role(&self, _role: Role) -> Result<(), RoleError> {
+        Err(RoleError::Fixed)
     }
 
     /// Makes no further step until it is let go of. Resolves when the step in flight is done, to whether it is held
@@ -267,6 +273,10 @@ impl Observe for Engine {
 
     fn load_adapter(&self, name: &str, path: &Path) -> Result<(), AdapterError> {
         Engine::load_adapter(self, name, path)
+    }
+
+    fn set_role(&self, role: Role) -> Result<(), RoleError> {
+        Engine::set_role(self, role)
     }
 
     fn unload_adapter(&self, name: &str) -> Result<(), AdapterError> {

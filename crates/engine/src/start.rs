@@ -727,6 +727,8 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
             Role::Prefill if handoff.listen.is_none() => {
                 return refuse("--role", "prefill reads prompts for others, who have to find it: --handoff-listen");
             }
+            // What another role needs may be there, where there may be another.
+            _ if handoff.role_may_change => {}
             Role::Prefill if !handoff.prefill_workers.is_empty() => {
                 return refuse("--role", "prefill reads prompts itself: without --prefill-workers");
             }
@@ -746,6 +748,9 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
             let Some(class) = pair.of(handoff.role) else {
                 return refuse(option, "one worker reads prompts and another answers: --role prefill, or decode");
             };
+            if handoff.role_may_change {
+                return refuse(option, "each of a pair has the weights of its role: without --allow-role-change");
+            }
             if options.weights != class || options.as_stored {
                 let problem = format!("of {pair} this role has {}: --weights {0}, or none", class.name());
                 return refuse(option, &problem);

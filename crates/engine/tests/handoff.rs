@@ -23,8 +23,14 @@ fn key() -> ClusterKey {
 
 fn reader(options: EngineOptions) -> Engine {
     let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-    let handoff =
-        Some(HandoffOptions { role: Role::Both, listen, prefill_workers: Vec::new(), key: key(), precisions: None });
+    let handoff = Some(HandoffOptions {
+        role: Role::Both,
+        role_may_change: false,
+        listen,
+        prefill_workers: Vec::new(),
+        key: key(),
+        precisions: None,
+    });
     start(&EngineOptions { handoff, ..options })
 }
 
@@ -35,6 +41,7 @@ fn address(engine: &Engine) -> String {
 fn answerer(workers: &[String], options: EngineOptions) -> Engine {
     let handoff = Some(HandoffOptions {
         role: Role::Both,
+        role_may_change: false,
         listen: None,
         prefill_workers: workers.to_vec(),
         key: key(),
@@ -403,6 +410,7 @@ fn strangers_hear_nothing() {
     let prefill = reader(options());
     let handoff = HandoffOptions {
         role: Role::Both,
+        role_may_change: false,
         listen: None,
         prefill_workers: vec![address(&prefill)],
         key: ClusterKey::of(b"another key"),
@@ -428,7 +436,14 @@ fn strangers_hear_nothing() {
 fn options_that_do_not_go_together_are_refused() {
     let handoff = |listen: Option<SocketAddr>, workers: &[&str]| {
         let prefill_workers = workers.iter().map(|&worker| worker.to_owned()).collect();
-        Some(HandoffOptions { role: Role::Both, listen, prefill_workers, key: key(), precisions: None })
+        Some(HandoffOptions {
+            role: Role::Both,
+            role_may_change: false,
+            listen,
+            prefill_workers,
+            key: key(),
+            precisions: None,
+        })
     };
     let here = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
     let off = EngineOptions { enable_prefix_caching: false, ..options() };

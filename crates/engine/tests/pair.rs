@@ -19,7 +19,7 @@ const BLOCK: usize = 32;
 fn handoff(role: Role, workers: &[String], precisions: Option<Precisions>) -> Option<HandoffOptions> {
     let listen = (role == Role::Prefill).then_some(SocketAddr::from(([127, 0, 0, 1], 0)));
     let key = ClusterKey::of(b"a key of these tests");
-    Some(HandoffOptions { role, listen, prefill_workers: workers.to_vec(), key, precisions })
+    Some(HandoffOptions { role, role_may_change: false, listen, prefill_workers: workers.to_vec(), key, precisions })
 }
 
 fn reader(options: EngineOptions) -> Engine {

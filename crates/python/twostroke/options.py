@@ -44,6 +44,7 @@ class EngineOptions(TypedDict, total=False):
     max_loras: int
     max_lora_rank: int
     role: Literal["prefill", "decode", "both"]
+    allow_role_change: bool
     prefill_workers: Sequence[str]
     handoff_listen: str
     handoff_precision: str

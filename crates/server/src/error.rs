@@ -205,7 +205,7 @@ impl ApiError {
 
     /// 503: it answers nobody.
     pub(crate) fn only_reads() -> ApiError {
-        let message = "This worker reads prompts for others (--role prefill): send requests to one that answers.";
+        let message = "This worker reads prompts for others (its role is prefill): send requests to one that answers.";
         ApiError::new(Kind::Unavailable { retry_after_s: 60 }, Some("only_reads"), message)
     }
 

@@ -41,6 +41,7 @@ mod plan;
 mod query;
 mod requests;
 mod responses;
+mod role;
 mod routes;
 mod shape;
 mod site;

@@ -36,7 +36,8 @@ use crate::otel::TraceParent;
 use crate::requests::Question;
 use crate::timeline::Asker;
 use crate::{
-    adapters, anthropic, batch, live, llama, metrics, ollama, openapi, plan, requests, responses, vectors, without,
+    adapters, anthropic, batch, live, llama, metrics, ollama, openapi, plan, requests, responses, role, vectors,
+    without,
 };
 
 /// The engine has been stuck for longer than any step takes.
@@ -60,7 +61,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 79] = [
+static TABLE: [Route; 81] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::POST, "/v1/responses", |by| on(by, responses::create)),
@@ -116,6 +117,8 @@ static TABLE: [Route; 79] = [
     (Method::GET, "/v1/models/{*model}", |by| on(by, show_model)),
     (Method::POST, "/v1/load_lora_adapter", |by| on(by, adapters::load)),
     (Method::POST, "/v1/unload_lora_adapter", |by| on(by, adapters::unload)),
+    (Method::GET, "/role", |by| on(by, role::show)),
+    (Method::POST, "/role", |by| on(by, role::change)),
     (Method::GET, "/v1/requests", |by| on(by, list_requests)),
     (Method::GET, "/v1/requests/{id}/timeline", |by| on(by, show_timeline)),
     (Method::GET, "/v1/requests/{id}/without/{other}", |by| on(by, without::ask)),

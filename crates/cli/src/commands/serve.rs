@@ -217,6 +217,7 @@ fn handoff(flags: &ServeFlags) -> Result<Option<HandoffOptions>, Failure> {
     }
     Ok(Some(HandoffOptions {
         role: flags.role,
+        role_may_change: flags.allow_role_change,
         listen: flags.handoff_listen,
         prefill_workers: flags.prefill_workers.clone(),
         key: keys::of_cluster(path)?,

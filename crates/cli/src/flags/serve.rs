@@ -224,6 +224,10 @@ pub(crate) struct ServeFlags {
     /// all that come.
     #[arg(long, value_name = "prefill|decode|both", default_value = "both", value_parser = role)]
     pub(crate) role: engine::Role,
+    /// Let requests change the role while the server runs (POST /role with {"role": "prefill"}): what has been taken goes
+    /// on. What another role needs, --handoff-listen or --prefill-workers, may then be there from the start. Every key may.
+    #[arg(long, requires = "cluster_key")]
+    pub(crate) allow_role_change: bool,
     /// Workers that read long prompts for this one (`HOST:PORT`, their --handoff-listen). May be repeated; commas
     /// separate several. What they do not bring is computed here: no bit of any answer depends on them.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', requires = "cluster_key", value_parser = host_and_port)]

@@ -157,6 +157,9 @@ impl Host {
         if engine.health().draining {
             return Frame::Refused(SHUTTING_DOWN.to_owned());
         }
+        if !self.counts.reads_for_others() {
+            return Frame::Refused("it reads no prompts for others now: its role is decode".to_owned());
+        }
         let cached_tokens = self.found.leading(&ask.chain) * engine.model().block_size;
         let incoming = IncomingRequest {
             prompt_tokens: ask.prompt_tokens,

@@ -63,8 +63,10 @@ pub(crate) const MOST_BYTES_UNDER_WAY: usize = 64 << 20;
 /// How a worker takes part. Both may be wanted of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandoffOptions {
-    /// Whose requests it takes.
+    /// Whose requests it takes, to begin with.
     pub role: Role,
+    /// Whether that may change while it runs.
+    pub role_may_change: bool,
     /// Where it reads prompts for others; port 0 takes a free one.
     pub listen: Option<SocketAddr>,
     /// Who reads prompts for it: `HOST:PORT` each. Of a decode worker may be none: then requests say who has read theirs.
@@ -83,8 +85,29 @@ impl HandoffOptions {
 
     /// Whether it has prompts read elsewhere.
     pub(crate) fn takes(&self) -> bool {
-        self.role == Role::Decode || !self.prefill_workers.is_empty()
+        self.role == Role::Decode || self.role_may_change || !self.prefill_workers.is_empty()
     }
+
+    /// The roles that it may have, in the order of [`Role::ALL`].
+    fn roles(&self) -> Vec<Role> {
+        let may = |role: &Role| match role {
+            _ if *role == self.role => true,
+            Role::Prefill => self.role_may_change && self.listen.is_some(),
+            Role::Decode | Role::Both => self.role_may_change,
+        };
+        Role::ALL.into_iter().filter(may).collect()
+    }
+}
+
+/// Why a worker keeps its role.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RoleError {
+    /// It was started so.
+    #[error("the role of this worker is fixed: it was started without --allow-role-change")]
+    Fixed,
+    /// Nobody could come for what it reads.
+    #[error("prefill reads prompts for others, who have to find this worker: it was started without --handoff-listen")]
+    CannotBeFound,
 }
 
 /// What another worker has to do with a request, where whoever sends it knows (`kv_transfer_params`).
@@ -178,11 +201,18 @@ pub struct Handoffs {
     pub mismatches: u64,
 }
 
+/// Whose requests are taken now, and what else may come.
+#[derive(Debug)]
+struct Roles {
+    now: Mutex<Role>,
+    may: Vec<Role>,
+}
+
 /// The same, while it is counted by several threads.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// `None`: it takes no part.
-    role: Option<Role>,
+    roles: Option<Roles>,
     pub(crate) taken: [AtomicU64; 6],
     pub(crate) bytes_taken: AtomicU64,
     pub(crate) blocks_taken: AtomicU64,
@@ -197,12 +227,33 @@ pub(crate) struct Counts {
 impl Counts {
     /// Of a worker that takes part, or does not.
     pub(crate) fn of(options: Option<&HandoffOptions>) -> Counts {
-        Counts { role: options.map(|options| options.role), ..Counts::default() }
+        let roles = |options: &HandoffOptions| Roles { now: Mutex::new(options.role), may: options.roles() };
+        Counts { roles: options.map(roles), ..Counts::default() }
+    }
+
+    /// Whose requests are taken now; `None`: it takes no part.
+    pub(crate) fn role(&self) -> Option<Role> {
+        self.roles.as_ref().map(|roles| *roles.now.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whose are taken from now on. Returns whose were before.
+    pub(crate) fn set_role(&self, role: Role) -> Result<Role, RoleError> {
+        let Some(Roles { now, may }) = &self.roles else { return Err(RoleError::Fixed) };
+        match may.contains(&role) {
+            true => Ok(std::mem::replace(&mut now.lock().unwrap_or_else(PoisonError::into_inner), role)),
+            false if may.len() > 1 => Err(RoleError::CannotBeFound),
+            false => Err(RoleError::Fixed),
+        }
     }
 
     /// Whether its clients' requests are taken.
     pub(crate) fn answers(&self) -> bool {
-        self.role != Some(Role::Prefill)
+        self.role().is_none_or(Role::answers)
+    }
+
+    /// Whether prompts are read for whoever asks.
+    pub(crate) fn reads_for_others(&self) -> bool {
+        self.role().is_none_or(Role::reads)
     }
 
     /// A worker is not asked any more.
@@ -225,8 +276,8 @@ impl Counts {
     pub(crate) fn read(&self) -> Handoffs {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Handoffs {
-            role: self.role.unwrap_or_default(),
-            takes_part: self.role.is_some(),
+            role: self.role().unwrap_or_default(),
+            takes_part: self.roles.is_some(),
             taken: std::array::from_fn(|at| of(&self.taken[at])),
             bytes_taken: of(&self.bytes_taken),
             blocks_taken: of(&self.blocks_taken),

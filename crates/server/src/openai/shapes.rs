@@ -401,6 +401,11 @@ pub(crate) static UNLOAD_ADAPTER: Shape = Shape {
     ]],
 };
 
+pub(crate) static ROLE: Shape = Shape {
+    name: "RoleRequest",
+    groups: &[&[required("role", Word(&["prefill", "decode", "both"]), "whose requests are taken from now on")]],
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;

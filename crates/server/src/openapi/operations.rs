@@ -269,6 +269,14 @@ pub(super) static OPERATIONS: &[Operation] = &[
         Body::Json(&[&openai_shapes::UNLOAD_ADAPTER], &[]),
         Answer::Other(TEXT),
     ),
+    get("/role", OWN, "Whose requests this worker takes", Answer::Json("Object")),
+    post(
+        "/role",
+        OWN,
+        "Change it, where the server allows that",
+        Body::Json(&[&openai_shapes::ROLE], &[]),
+        Answer::Json("Object"),
+    ),
     get("/v1/requests", OWN, "The last requests", Answer::Json("Object")).asked(&[
         parameter("state", Kind::Text, "waiting, running, finished, cancelled, failed, with commas between"),
         parameter("min_ttft", Kind::Text, "whose first token took as long as this: 500ms, 2s"),

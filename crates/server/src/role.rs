@@ -1,0 +1,53 @@
+//! Whose requests this worker takes, asked and changed while it runs: where several share the work, whoever watches their
+//! metrics moves them between reading and answering. What was taken before goes on.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use engine::{Role, RoleError};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::openai::shapes;
+use crate::routes::{Caller, json_body};
+
+/// `GET /role`. Of a server that shares no work it is `both`: it takes all that come.
+pub(crate) async fn show(State(app): State<Arc<App>>) -> Response {
+    json_body(json!({ "role": app.engine.stats().handoffs.role.name() }).to_string())
+}
+
+/// `POST /role`.
+pub(crate) async fn change(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let role = app.with_json(&headers, body, caller.tenant, |body, _| read(body)).await?;
+    app.engine.set_role(role)?;
+    Ok(show(State(app)).await)
+}
+
+fn read(body: Value) -> Result<Role, ApiError> {
+    let mut fields = Fields::of(body, &shapes::ROLE)?;
+    let name = fields.text("role")?;
+    fields.finish()?;
+    Ok(Role::ALL.into_iter().find(|role| role.name() == name).expect("the table has the names of all"))
+}
+
+impl From<RoleError> for ApiError {
+    fn from(error: RoleError) -> ApiError {
+        match error {
+            RoleError::Fixed => {
+                let message = "Roles change by requests only where the server was started with --allow-role-change.";
+                ApiError::forbidden("role_is_fixed", message)
+            }
+            RoleError::CannotBeFound => ApiError::bad_request(format!("{error}.")).with_param("role"),
+        }
+    }
+}
