@@ -10,8 +10,7 @@ use crate::{random_model, setup};
 /// A program of `tests/crosscheck`, with the clients installed.
 fn program(name: &str) -> Result<Command, String> {
     let suite = root().join("tests/crosscheck");
-    let python = setup::python_exactly("crosscheck-venv", &suite.join("requirements.txt"))?;
-    let mut program = command(python, &["-B"]);
+    let mut program = command(setup::load_generators_python()?, &["-B"]);
     program.arg(suite.join(name));
     Ok(program)
 }

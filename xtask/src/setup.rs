@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::shell::{answers, cargo, command, root, show, target};
 
@@ -12,6 +13,32 @@ const CARGO_DENY: &str = "0.20.2";
 const CARGO_FUZZ: &str = "0.13.2";
 /// Version of gungraun's runner.
 const GUNGRAUN: &str = "0.20.0";
+
+/// Fetches beside the compiler what the stages of a whole run will want, in the order in which they do: most of a set-up
+/// is waiting for a network. A stage that comes earlier waits for its own, or fetches it itself; whatever cannot be
+/// fetched it hears again, and says.
+pub(crate) fn ahead() {
+    let fetch = || -> Result<(), String> {
+        smollm2(&client_python()?)?;
+        frameworks_python()?;
+        let path = node()?;
+        client_node(&path)?;
+        node_packages(&path, &root().join("web"))?;
+        browser()?;
+        prometheus()?;
+        manifests_python()?;
+        load_generators_python()?;
+        package_python()?;
+        Ok(())
+    };
+    std::thread::spawn(fetch);
+}
+
+/// One thing is fetched at a time; who waits for an environment looks then whether it is there.
+fn alone() -> MutexGuard<'static, ()> {
+    static FETCHING: Mutex<()> = Mutex::new(());
+    FETCHING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Programs that the build and the tests call, and the Debian package of each.
 pub(crate) fn system() -> Result<(), String> {
@@ -39,6 +66,7 @@ pub(crate) fn system() -> Result<(), String> {
 
 /// Installs Debian packages, or says which are wanted.
 fn install(packages: &[&str]) -> Result<(), String> {
+    let _alone = alone();
     let wanted = packages.join(" ");
     if !answers("apt-get", &["--version"]) || !answers("sh", &["-c", "test \"$(id -u)\" = 0"]) {
         return Err(format!("please install {wanted} and try again (as root on Debian this is done for you)"));
@@ -61,6 +89,7 @@ pub(crate) fn python_exactly(name: &str, requirements: &Path) -> Result<PathBuf,
 }
 
 fn environment(name: &str, requirements: &Path, flags: &[&str]) -> Result<PathBuf, String> {
+    let _alone = alone();
     let wanted = fs::read_to_string(requirements).map_err(|error| format!("{}: {error}", requirements.display()))?;
     let directory = target().join(name);
     let (python, stamp) = (directory.join("bin/python"), directory.join("installed.txt"));
@@ -83,6 +112,21 @@ pub(crate) fn client_python() -> Result<PathBuf, String> {
 /// An interpreter with LangChain, LlamaIndex and LiteLLM.
 pub(crate) fn frameworks_python() -> Result<PathBuf, String> {
     python_exactly("venv-frameworks", &root().join("tests/clients/frameworks.txt"))
+}
+
+/// An interpreter with what users of the package have beside it.
+pub(crate) fn package_python() -> Result<PathBuf, String> {
+    python("venv-python", &root().join("tests/python/requirements.txt"))
+}
+
+/// An interpreter with what reads manifests.
+pub(crate) fn manifests_python() -> Result<PathBuf, String> {
+    python("kubernetes", &root().join("tests/kubernetes/requirements.txt"))
+}
+
+/// An interpreter with other people's load generators.
+pub(crate) fn load_generators_python() -> Result<PathBuf, String> {
+    python_exactly("crosscheck-venv", &root().join("tests/crosscheck/requirements.txt"))
 }
 
 /// The wheel of `crates/python`, by the maturin of this environment: in the workspace's own profile and target directory.
@@ -156,6 +200,7 @@ pub(crate) fn gemma(python: &Path) -> Result<Option<PathBuf>, String> {
 /// Downloads the wheels of `requirements`, all with hashes, and unpacks them into `directory` without installing them;
 /// again when the requirements change. False, with a line that says so, where they cannot be downloaded.
 fn unpacked(python: &Path, name: &str, requirements: &Path, directory: &Path) -> Result<bool, String> {
+    let _alone = alone();
     let wanted = fs::read_to_string(requirements).map_err(|error| format!("{}: {error}", requirements.display()))?;
     let stamp = directory.join("unpacked.txt");
     if fs::read_to_string(&stamp).is_ok_and(|unpacked| unpacked == wanted) {
@@ -189,6 +234,7 @@ fn unpacked(python: &Path, name: &str, requirements: &Path, directory: &Path) ->
 /// What the `package-lock.json` of a directory names, into its `node_modules`; again when it changes. `path` is that of
 /// [`node`].
 pub(crate) fn node_packages(path: &str, directory: &Path) -> Result<(), String> {
+    let _alone = alone();
     let lock = directory.join("package-lock.json");
     let wanted = fs::read_to_string(&lock).map_err(|error| format!("{}: {error}", lock.display()))?;
     let stamp = directory.join("node_modules/installed.txt");
@@ -199,6 +245,11 @@ pub(crate) fn node_packages(path: &str, directory: &Path) -> Result<(), String> 
     npm.arg(target().join("npm")); // not into the home of whoever runs this
     show(npm.current_dir(directory).env("PATH", path))?;
     fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))
+}
+
+/// The clients for node, and their tests.
+pub(crate) fn client_node(path: &str) -> Result<PathBuf, String> {
+    node_copy(path, &root().join("tests/clients/node"))
 }
 
 /// A copy of a directory's files under `target/`, with the packages of its lock beside them.
@@ -361,6 +412,7 @@ pub(crate) fn etcd() -> Result<PathBuf, String> {
 
 /// What a Debian package holds, in a directory of its own: nothing is installed, and no service starts.
 fn debian(package: &str, directory: &Path) -> Result<(), String> {
+    let _alone = alone();
     if !answers("apt-get", &["--version"]) {
         return Err(format!("please install what Debian has as {package}, and try again"));
     }

@@ -57,6 +57,9 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
         return Err(format!("no such stage; there are {}", STAGES.map(|(name, _)| name).join(", ")));
     }
     setup::system()?;
+    if only.is_none() {
+        setup::ahead();
+    }
     let mut total = Counts::default();
     let mut report = Vec::new();
     for (name, stage) in stages {
@@ -140,7 +143,7 @@ fn docs() -> Result<Counts, String> {
 fn clients() -> Result<Counts, String> {
     let (official, frameworks) = (setup::client_python()?, setup::frameworks_python()?);
     let path = setup::node()?;
-    let node = setup::node_copy(&path, &root().join("tests/clients/node"))?;
+    let node = setup::client_node(&path)?;
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let batches = target().join("client-batches");
     let server = Server::start(&["--batch-dir".as_ref(), batches.as_os_str()])?;
@@ -159,7 +162,7 @@ fn clients() -> Result<Counts, String> {
 /// The Python package: its wheel, built of what the stages before have compiled, in an environment that has nothing else
 /// and in one that has what users have beside it: `tests/python`.
 fn package() -> Result<Counts, String> {
-    let python = setup::python("venv-python", &root().join("tests/python/requirements.txt"))?;
+    let python = setup::package_python()?;
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let wheel = setup::wheel(&python)?;
     let bare = setup::bare_python(&python, &wheel)?;
@@ -193,10 +196,8 @@ fn metrics() -> Result<Counts, String> {
 /// What lies in deploy/ for Kubernetes, against its schemas and the server's flags.
 fn manifests() -> Result<Counts, String> {
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
-    let directory = root().join("tests/kubernetes");
-    let python = setup::python("kubernetes", &directory.join("requirements.txt"))?;
-    let mut check = command(python, &["-B"]);
-    check.arg(directory.join("check.py")).arg(binary());
+    let mut check = command(setup::manifests_python()?, &["-B"]);
+    check.arg(root().join("tests/kubernetes/check.py")).arg(binary());
     count(&mut check)
 }
 

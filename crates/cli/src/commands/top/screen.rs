@@ -9,6 +9,7 @@
 //! TTFT p50 96 ms, p99 1.24 s · ITL p50 21 ms, p99 40 ms
 //!
 //! …9f3a  ···███████──────────────────      one lane per request: waiting, prefill, decode
+//! …77b0  ▒▒▒▒▒█──────────────────────      its prompt was read by another worker
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -35,6 +36,7 @@ const BAR: usize = 20;
 enum Mark {
     Nothing,
     Waiting,
+    Away,
     Decode,
     Prefill,
 }
@@ -44,6 +46,7 @@ impl Mark {
         match self {
             Mark::Nothing => ' ',
             Mark::Waiting => '·',
+            Mark::Away => '▒',
             Mark::Decode => '─',
             Mark::Prefill => '█',
         }
@@ -55,7 +58,8 @@ impl Mark {
             Mark::Nothing => "",
             Mark::Waiting => Colour::Limit.ansi(),
             Mark::Decode => Colour::Decode.ansi(),
-            Mark::Prefill => Colour::Prefill.ansi(),
+            // Whoever reads it.
+            Mark::Away | Mark::Prefill => Colour::Prefill.ansi(),
         }
     }
 }
@@ -82,6 +86,8 @@ struct Pass {
 pub(crate) struct Seen {
     info: Value,
     passes: VecDeque<Pass>,
+    /// When the prompts of requests were with another worker, from and to.
+    away: BTreeMap<String, (f64, Option<f64>)>,
     requests: Value,
     stats: Value,
     now: f64,
@@ -98,10 +104,18 @@ impl Seen {
         self.now = self.now.max(at);
         match event {
             "step" => self.step(at, &data),
+            "away" => self.away(&data),
             "requests" => self.requests = data,
             "stats" => self.stats = data,
             _ => {}
         }
+    }
+
+    fn away(&mut self, data: &Value) {
+        let from = data["from_ms"].as_f64().unwrap_or_default();
+        self.away.insert(name(&data["r"]), (from, data["to_ms"].as_f64()));
+        let begin = self.now - MS;
+        self.away.retain(|_, (_, to)| to.is_none_or(|to| to >= begin));
     }
 
     /// Whether there is enough for a first screen.
@@ -157,7 +171,9 @@ impl Seen {
         }
         let at =
             self.stats["unix_ms"].as_f64().map_or_else(String::new, |ms| format!(" to {}", utc((ms / 1e3) as i64)));
-        let legend = format!("q quits · last {SECONDS:.0} s{at}: █ prefill ─ decode · waiting");
+        let is_away = lanes.iter().any(|(_, marks)| marks.contains(&Mark::Away));
+        let away = if is_away { " ▒ read elsewhere" } else { "" };
+        let legend = format!("q quits · last {SECONDS:.0} s{at}: █ prefill ─ decode · waiting{away}");
         lines.truncate(height.saturating_sub(1));
         lines.push(legend);
         lines.into_iter().map(|line| cut(&line, width)).collect()
@@ -297,6 +313,9 @@ impl Seen {
         }
         for (who, since) in &waiting {
             paint(who, *since, self.now, Mark::Waiting);
+        }
+        for (who, (from, to)) in self.away.iter().filter(|(_, (_, to))| to.is_none_or(|to| to >= begin)) {
+            paint(who, *from, to.unwrap_or(self.now), Mark::Away);
         }
         let mut lanes: Vec<_> = lanes.into_iter().collect();
         lanes.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
@@ -439,6 +458,23 @@ mod tests {
         // Seven tokens of three steps; of eight guesses four held.
         assert_eq!(lines[3], "guesses      2.3 tokens per decode step, 50 % held", "{lines:?}");
         assert!(lines[5].starts_with("TTFT"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_prompt_that_another_worker_reads_has_its_time_there() {
+        let mut seen = seen();
+        assert!(!seen.lines(80, 24, false).join("").contains('▒'));
+        // Over since before what is shown, five of ten seconds, and still there.
+        for (r, from, to) in [("old", 100, json!(900)), ("there", 1000, json!(6000)), ("now", 8500, Value::Null)] {
+            seen.hear("away", json!({"r": r, "worker": "10.0.0.2:9000", "from_ms": from, "to_ms": to}));
+        }
+        let lines = seen.lines(80, 24, false);
+        let lane = |name: &str| {
+            let of = |line: &&String| line.split_whitespace().next() == Some(name);
+            lines.iter().find(of).map(|line| line.matches('▒').count())
+        };
+        assert_eq!((lane("old"), lane("there"), lane("now")), (None, Some(33), Some(17)), "{lines:#?}");
+        assert!(lines.last().is_some_and(|line| line.ends_with("▒ read elsewhere")), "{lines:#?}");
     }
 
     #[test]
