@@ -273,7 +273,7 @@ def main():
     parser.add_argument("--target", default=speculators.TARGET)
     parser.add_argument("--text", default=speculators.TEXT)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=380)
+    parser.add_argument("--steps", type=int, default=560)
     parser.add_argument("--tokens", type=int, default=4096, help="ids in a step at most, padding included")
     parser.add_argument("--muon-lr", type=float, default=0.01)
     parser.add_argument("--adam-lr", type=float, default=0.001)

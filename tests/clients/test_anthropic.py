@@ -92,7 +92,7 @@ def a_tool_is_called_and_its_result_read(client, model):
 @test
 def an_answer_follows_a_schema(client, model):
     message = client.messages.create(
-        model=model, max_tokens=300, messages=[{"role": "user", "content": "Name one"}],
+        model=model, max_tokens=300, messages=[{"role": "user", "content": "Name an animal and count its legs."}],
         output_config={"format": {"type": "json_schema", "schema": served.ANIMAL}}, extra_body={"temperature": 0})
     text = "".join(block.text for block in message.content if block.type == "text")
     assert json.loads(text)["animal"] in ("fox", "owl"), text

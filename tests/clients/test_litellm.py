@@ -88,7 +88,7 @@ def effort_is_passed_on(server):
 def an_answer_follows_a_schema(server):
     form = {"type": "json_schema", "json_schema": {"name": "animal", "strict": True, "schema": ANIMAL}}
     for name, asked in providers(server).items():
-        answer = ask(asked, [{"role": "user", "content": "Name one."}], response_format=form)
+        answer = ask(asked, [{"role": "user", "content": "Name an animal and count its legs."}], response_format=form)
         # To Anthropic it sends a tool without a description, of which a small model may think until its tokens are out.
         if name == "anthropic" and answer.choices[0].finish_reason == "length":
             assert answer.choices[0].message.reasoning_content, answer

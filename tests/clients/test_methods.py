@@ -24,7 +24,7 @@ OPENAI = ("models", "chat", "completions", "responses", "embeddings", "files", "
           "moderations", "audio", "images")
 ANTHROPIC = ("models", "messages", "beta.messages", "files")
 warnings.simplefilter("ignore", DeprecationWarning)  # of methods that are still there
-NAME = [{"role": "user", "content": "Name one."}]
+NAME = [{"role": "user", "content": "Name an animal and count its legs."}]
 
 
 class Animal(BaseModel):

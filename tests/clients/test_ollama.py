@@ -74,7 +74,7 @@ def thoughts_stand_apart(client, model):
 
 @test
 def an_answer_has_the_form_that_was_asked_for(client, model):
-    answer = client.chat(model, [{"role": "user", "content": "Name one."}], format=served.ANIMAL,
+    answer = client.chat(model, [{"role": "user", "content": "Name an animal and count its legs."}], format=served.ANIMAL,
                          options={"temperature": 0, "num_predict": 300})
     assert json.loads(answer.message.content)["animal"] in ("fox", "owl")
 

@@ -242,20 +242,20 @@ const MARGIN: f64 = 1.08;
 /// Shortfalls that are known: KL divergence in nats, where it is above the gate. Those of `FEW` are the rounding of the
 /// weights, to a tenth; those of `MANY` too for the most part. To be lowered.
 const KNOWN: [(Place, usize, f32, f64); 14] = [
-    (Place::Norms, 3, 256.0, 0.004_306),
-    (Place::Norms, 3, 1024.0, 0.004_484),
-    (Place::Up, 7, 256.0, 0.005_219),
-    (Place::Up, 7, 1024.0, 0.005_631),
-    (Place::Values, 2, 256.0, 0.001_966),
-    (Place::Values, 2, 1024.0, 0.002_118),
-    (Place::Norms, 6, 64.0, 0.001_319),
-    (Place::Norms, 6, 256.0, 0.011_847),
-    (Place::Norms, 6, 1024.0, 0.011_506),
-    (Place::Up, 14, 256.0, 0.006_868),
-    (Place::Up, 14, 1024.0, 0.007_842),
-    (Place::Values, 4, 64.0, 0.000_984),
-    (Place::Values, 4, 256.0, 0.003_633),
-    (Place::Values, 4, 1024.0, 0.004_222),
+    (Place::Norms, 3, 256.0, 0.002_345),
+    (Place::Norms, 3, 1024.0, 0.002_405),
+    (Place::Up, 7, 256.0, 0.003_989),
+    (Place::Up, 7, 1024.0, 0.005_556),
+    (Place::Values, 2, 256.0, 0.002_221),
+    (Place::Values, 2, 1024.0, 0.001_858),
+    (Place::Norms, 6, 64.0, 0.000_970),
+    (Place::Norms, 6, 256.0, 0.006_219),
+    (Place::Norms, 6, 1024.0, 0.006_566),
+    (Place::Up, 14, 256.0, 0.005_662),
+    (Place::Up, 14, 1024.0, 0.007_767),
+    (Place::Values, 4, 64.0, 0.000_802),
+    (Place::Values, 4, 256.0, 0.003_225),
+    (Place::Values, 4, 1024.0, 0.002_709),
 ];
 
 #[test]
@@ -304,13 +304,12 @@ fn few_outliers_cost_activations_nothing() {
 /// Outliers of what an int8 cache holds, with weights of 16 bits: KL divergence in nats where it is above the gate. (A
 /// scale for each 32 numbers, in other engines' caches, loses three to seven times as much by such keys.) To be
 /// lowered.
-const KNOWN_OF_CACHES: [(Place, usize, f32, f64); 6] = [
-    (Place::Keys, 1, 64.0, 0.002_119),
-    (Place::Keys, 1, 256.0, 0.100_801),
-    (Place::Keys, 2, 64.0, 0.002_312),
-    (Place::Keys, 2, 256.0, 0.115_423),
-    (Place::Values, 2, 256.0, 0.000_623),
-    (Place::Values, 4, 256.0, 0.002_061),
+const KNOWN_OF_CACHES: [(Place, usize, f32, f64); 5] = [
+    (Place::Keys, 1, 64.0, 0.000_987),
+    (Place::Keys, 1, 256.0, 0.035_648),
+    (Place::Keys, 2, 64.0, 0.000_921),
+    (Place::Keys, 2, 256.0, 0.044_035),
+    (Place::Values, 4, 256.0, 0.001_433),
 ];
 
 #[test]

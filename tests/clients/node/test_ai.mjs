@@ -62,8 +62,8 @@ test("ai: thoughts stand apart", async (server) => {
 
 test("ai: an answer is an object", async (server) => {
   for (const model of Object.values(models(server))) {
-    assertAnimal((await generateObject(ask(model, "Name one.", { schema: animal }))).object);
-    const streamed = streamText(ask(model, "Name one.", { output: Output.object({ schema: animal }) }));
+    assertAnimal((await generateObject(ask(model, "Name an animal and count its legs.", { schema: animal }))).object);
+    const streamed = streamText(ask(model, "Name an animal and count its legs.", { output: Output.object({ schema: animal }) }));
     const parts = [];
     for await (const part of streamed.partialOutputStream) parts.push(part);
     assertAnimal(parts.at(-1));

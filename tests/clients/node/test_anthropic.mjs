@@ -63,7 +63,7 @@ test("anthropic: a tool is called and its result read", async (server) => {
 
 test("anthropic: an answer follows a schema", async (server) => {
   const message = await connect(server).messages.create(
-    ask(server, "Name one.", { temperature: 0, output_config: { format: { type: "json_schema", schema: ANIMAL } } }));
+    ask(server, "Name an animal and count its legs.", { temperature: 0, output_config: { format: { type: "json_schema", schema: ANIMAL } } }));
   assertAnimal(JSON.parse(textOf(message)));
 });
 

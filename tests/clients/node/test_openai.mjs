@@ -58,7 +58,7 @@ test("openai: a stream can be left", async (server) => {
 test("openai: an answer is parsed into a schema", async (server) => {
   const animal = z.strictObject({ animal: z.enum(["fox", "owl"]) });
   const parsed = await connect(server).chat.completions.parse(
-    ask(server, "Name one.", { response_format: zodResponseFormat(animal, "animal") }));
+    ask(server, "Name an animal and count its legs.", { response_format: zodResponseFormat(animal, "animal") }));
   assertAnimal(parsed.choices[0].message.parsed);
 });
 
@@ -110,7 +110,7 @@ test("openai: responses are made, streamed, kept and gone on from", async (serve
   const more = await client.responses.create({ ...asked, input: "And then?", previous_response_id: made.id });
   assert.ok(more.usage.input_tokens > made.usage.input_tokens);
   const format = { type: "json_schema", name: "animal", strict: true, schema: ANIMAL };
-  const parsed = await client.responses.parse({ ...asked, input: "Name one.", text: { format } });
+  const parsed = await client.responses.parse({ ...asked, input: "Name an animal and count its legs.", text: { format } });
   assertAnimal(parsed.output_parsed);
   const tools = [{ type: "function", name: "weather", parameters: WEATHER, strict: true }];
   const required = { tools, tool_choice: "required", parallel_tool_calls: false };

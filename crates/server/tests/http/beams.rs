@@ -153,7 +153,8 @@ fn an_answer_says_what_it_took() {
     }
     let text: String =
         found["choices"][0]["logprobs"]["tokens"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-    assert_eq!(found["choices"][0]["text"], text);
+    // An end that is not obeyed is a token, and no text.
+    assert_eq!(found["choices"][0]["text"], text.replace("<|end|>", ""));
     // Several prompts are searched side by side, each as it would be alone.
     let several = host.ask("/v1/completions", &ask(2, 6, &json!({"prompt": [PROMPT, "One day,"]})));
     for (at, prompt) in [PROMPT, "One day,"].into_iter().enumerate() {

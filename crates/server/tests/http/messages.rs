@@ -132,7 +132,7 @@ fn a_message_and_its_events_say_the_same() {
         (asks("Tell me a story about a fox.", json!({"max_tokens": 8})), vec!["text"], "max_tokens"),
         (asks("What is 17 + 25?", json!({})), vec!["thinking", "text"], "end_turn"),
         (asks("What is 17 + 25?", json!({"thinking": {"type": "disabled"}})), vec!["text"], "end_turn"),
-        (asks("Name one", format), vec!["text"], "end_turn"),
+        (asks("Name an animal and count its legs.", format), vec!["text"], "end_turn"),
         (asks("How is it?", one_call()), vec!["tool_use"], "tool_use"),
         (asks("Tell me a story.", json!({"stop_sequences": ["a"]})), vec!["text"], "stop_sequence"),
     ] {

@@ -169,7 +169,7 @@ fn a_form_is_kept_to() {
     let schema = json!({"type": "object", "properties": {"animal": {"enum": ["fox", "owl"]}}, "required": ["animal"],
         "additionalProperties": false});
     for (path, field) in [(CHAT, "message"), (GENERATE, "response")] {
-        let base = json!({"messages": [{"role": "user", "content": "Name one."}], "prompt": "Name one.",
+        let base = json!({"messages": [{"role": "user", "content": "Name an animal and count its legs."}], "prompt": "Name an animal and count its legs.",
             "stream": false, "options": {"temperature": 0, "num_predict": 300}});
         let mut base = base;
         base.as_object_mut().unwrap().remove(if path == CHAT { "prompt" } else { "messages" });

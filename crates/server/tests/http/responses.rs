@@ -64,7 +64,7 @@ fn a_response_and_its_events_say_the_same() {
     for (more, kinds) in [
         (json!({"input": "Tell me a story about a fox."}), vec!["message"]),
         (json!({"input": [{"role": "user", "content": "What is 17 + 25?"}]}), vec!["reasoning", "message"]),
-        (json!({"input": "Name one", "text": format}), vec!["message"]),
+        (json!({"input": "Name an animal and count its legs.", "text": format}), vec!["message"]),
         (
             json!({"input": "How is it?", "tools": [weather()], "tool_choice": "required", "parallel_tool_calls": false}),
             vec!["function_call"],
