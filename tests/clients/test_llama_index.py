@@ -64,9 +64,9 @@ def a_conversation_goes_on(server):
 
 @test
 def an_answer_is_an_object(server):
-    prompt = PromptTemplate("Name {number}.")
+    prompt = PromptTemplate("Name an {what} and count its legs.")
     for more in ({"should_use_structured_outputs": True}, {"is_function_calling_model": True}):
-        answer = speaker(server, **more).structured_predict(Animal, prompt, number="one")
+        answer = speaker(server, **more).structured_predict(Animal, prompt, what="animal")
         assert answer.animal in ("fox", "owl"), more
 
 

@@ -52,8 +52,8 @@ def content_may_come_in_parts(client, model):
 @test
 def a_conversation_goes_on_with_the_clients_own_message_objects(client, model):
     first = client.chat.completions.create(model=model, messages=STORY, max_tokens=8, temperature=0)
-    history = STORY + [first.choices[0].message, {"role": "user", "content": "And then?"}]
-    assert client.chat.completions.create(model=model, messages=history, max_tokens=8).choices[0].message.content
+    history = STORY + [first.choices[0].message, {"role": "user", "content": "Another one, please."}]
+    assert client.chat.completions.create(model=model, messages=history, max_tokens=8, temperature=0).choices[0].message.content
 
 
 @test
