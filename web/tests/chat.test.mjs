@@ -111,7 +111,7 @@ test("the end of the conversation stays in view, unless one has scrolled away fr
   await endless(page, 3000);
   await log.evaluate((log) => (log.scrollTop = 0));
   await page.waitForTimeout(100);
-  await send(page, "and on");
+  await send(page, "Tell me a story about a fox and a lantern, as long as you can.");
   await until("the end again: sending leads there", async () => (await below()) <= 4);
   await until("words", async () => (await page.locator(".turn.assistant .text").last().textContent()).length > 0);
   await log.evaluate((log) => (log.scrollTop = 0));
