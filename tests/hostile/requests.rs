@@ -490,7 +490,11 @@ fn heads(edge: &Arc<Edge>) -> Vec<Case> {
         ("pause without leave", || http::request("POST", "/live/pause", Some(B), "", b""), &[403]),
         ("a method that is none", || http::request("BREW", COMPLETIONS, Some(B), "", BODY), &[405]),
         ("TRACE", || http::request("TRACE", "/health", Some(B), "", b""), &[405]),
-        ("CONNECT", || b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), &[400, 401, 404, 405, 0]),
+        (
+            "CONNECT",
+            || b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".to_vec(),
+            &[400, 401, 404, 405, 0],
+        ),
         ("Expect: 100-continue", || post("Expect: 100-continue\r\n"), &[200, 100]),
         (
             "no host",

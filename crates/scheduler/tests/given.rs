@@ -69,7 +69,7 @@ fn alone(prompt: &[TokenId], max_tokens: usize) -> Vec<TokenId> {
     tokens.split_off(prompt.len())
 }
 
-struct World {
+pub(crate) struct World {
     dice: Dice,
     scheduler: Scheduler,
     blocks: BTreeMap<BlockId, Vec<u64>>,
@@ -83,7 +83,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    pub(crate) fn new(seed: u64) -> World {
         let mut dice = Dice(mix(seed, 1));
         let limits = Limits {
             block_size: BLOCK,
@@ -252,7 +252,7 @@ impl World {
         }
     }
 
-    fn run(mut self) -> BTreeMap<&'static str, u64> {
+    pub(crate) fn run(mut self) -> BTreeMap<&'static str, u64> {
         let mut next_id = 0;
         for tick in 0.. {
             if tick < 120 && self.dice.percent(35) {
@@ -263,29 +263,6 @@ impl World {
             self.step();
             if tick >= 120 && self.ended.len() as u64 == next_id {
                 break;
-            }
-            if tick > 19_990 {
-                let seqs: Vec<_> = self
-                    .scheduler
-                    .sequences()
-                    .map(|s| {
-                        (s.request_id(), s.num_tokens(), s.num_computed(), s.is_expecting(), s.block_table().len())
-                    })
-                    .collect();
-                println!(
-                    "DEBUG {tick} {:?} exp {:?} {seqs:?} {:?} work {}",
-                    self.scheduler.limits(),
-                    self.expected,
-                    self.seen,
-                    self.scheduler.has_work()
-                );
-                for (id, ..) in seqs {
-                    println!(
-                        "DEBUG missing {:?} given {:?}",
-                        self.scheduler.missing_blocks(id),
-                        given(&self.prompts[&id].0)
-                    );
-                }
             }
             assert!(tick < 20_000, "it never ends: {:?} of {next_id}", self.ended.len());
         }

@@ -16,6 +16,8 @@ pub(crate) struct Mutation {
     pub(crate) origin: &'static str,
     /// Nearly always one.
     pub(crate) edits: &'static [Edit],
+    /// It is of a pair of precisions, and looked for where prompts are given: `tests/given.rs`.
+    pub(crate) is_of_pair: bool,
 }
 
 /// A change in one place.
@@ -29,7 +31,11 @@ pub(crate) struct Edit {
 }
 
 const fn bug(name: &'static str, origin: &'static str, edits: &'static [Edit]) -> Mutation {
-    Mutation { name, origin, edits }
+    Mutation { name, origin, edits, is_of_pair: false }
+}
+
+const fn bug_of_pair(name: &'static str, origin: &'static str, edits: &'static [Edit]) -> Mutation {
+    Mutation { name, origin, edits, is_of_pair: true }
 }
 
 const fn edit(file: &'static str, find: &'static str, replace: &'static str) -> Edit {
@@ -492,5 +498,34 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "LoadingBlockRead",
         "Another worker reads a block that is still being loaded.",
         &[edit("keep.rs", "!seq.is_loading()", "true")],
+    ),
+    bug_of_pair(
+        "GivenNotAwaited",
+        "A prompt enters although blocks of it are missing, and they are computed here.",
+        &[edit("given.rs", "self.plan.hits.len() >= given", "true")],
+    ),
+    bug_of_pair(
+        "LackingToldNobody",
+        "Nobody hears that blocks are missing, and nobody brings them.",
+        &[edit("given.rs", "step.lacking.push(seq.request_id());", "")],
+    ),
+    bug_of_pair(
+        "OwnTakenForGiven",
+        "What was computed here behind a prompt is found, and taken for the prompt of the next turn.",
+        &[edit("sequence.rs", "full.min(self.num_given_blocks())", "full")],
+    ),
+    bug_of_pair(
+        "GivenTakenForOwn",
+        "A longer prompt's block is found where the shorter one's own end should be computed.",
+        &[edit(
+            "sequence.rs",
+            "if self.prompt_is_given { self.num_given_blocks() } else { (self.num_tokens() - 1) / self.table.block_size() }",
+            "(self.num_tokens() - 1) / self.table.block_size()",
+        )],
+    ),
+    bug_of_pair(
+        "AnswerGivenToo",
+        "What was answered before a preemption is awaited from elsewhere, like a prompt.",
+        &[edit("sequence.rs", "(self.num_prompt_tokens() - 1)", "(self.num_tokens() - 1)")],
     ),
 ];

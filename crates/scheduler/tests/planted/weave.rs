@@ -78,6 +78,7 @@ fn places(text: &str, find: &str) -> Vec<Range<usize>> {
 /// The module that the woven source asks, as `src/planted.rs`.
 pub(crate) fn switch(mutations: &[Mutation]) -> String {
     let names: Vec<String> = mutations.iter().map(|mutation| format!("    {:?},\n", mutation.name)).collect();
+    let of_pair: Vec<bool> = mutations.iter().map(|mutation| mutation.is_of_pair).collect();
     format!(
         "//! Which bug is there: written by `cargo xtask planted`.
 
@@ -85,6 +86,8 @@ use core::sync::atomic::{{AtomicUsize, Ordering}};
 
 /// Every bug.
 pub const NAMES: &[&str] = &[\n{}];
+/// Which of them are of a pair of precisions.
+pub const OF_PAIR: &[bool] = &{of_pair:?};
 static PLANTED: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// From now on this bug is there, in every scheduler of the process.
