@@ -34,5 +34,5 @@ fn body() {
 
 #[test]
 fn frame() {
-    replay("frame", 9, frames::frame, mutate::frame);
+    replay("frame", 10, frames::frame, mutate::frame);
 }

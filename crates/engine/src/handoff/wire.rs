@@ -132,6 +132,9 @@ pub(crate) enum WireError {
     Turn(&'static str),
 }
 
+/// Bytes of a refusal that are read.
+const LONGEST_REFUSAL: usize = 1024;
+
 impl Frame {
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -192,7 +195,12 @@ impl Frame {
                 }
                 Frame::Pull(pull)
             }
-            5 => Frame::Refused(String::from_utf8_lossy(&body[..body.len().min(1024)]).into_owned()),
+            5 => {
+                let problem =
+                    |error: std::str::Utf8Error| WireError::Body { name: "REFUSED", problem: error.to_string() };
+                let why = std::str::from_utf8(body).map_err(problem)?;
+                Frame::Refused(why[..why.floor_char_boundary(LONGEST_REFUSAL)].to_owned())
+            }
             6 => {
                 let short = || WireError::Body { name: "BLOCK", problem: "it has no place".to_owned() };
                 let (index, rest) = body.split_first_chunk().ok_or_else(short)?;
