@@ -26,7 +26,7 @@ fn explore(interruptions: usize, f: impl Fn() + Sync + Send + 'static) {
 
 /// Of threads that are no CPUs: the model has no use for them.
 fn pool(threads: usize) -> Pool {
-    Pool::start(threads, super::Nodes::one(threads), Vec::new()).expect("loom has threads")
+    Pool::start(threads, Nodes::one(threads), Vec::new()).expect("loom has threads")
 }
 
 /// Plain memory, one number for each thread. Loom sees who touches it at the same time.
