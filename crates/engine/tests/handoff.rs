@@ -21,17 +21,21 @@ fn key() -> ClusterKey {
     ClusterKey::of(b"a key of these tests")
 }
 
-fn reader(options: EngineOptions) -> Engine {
-    let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-    let handoff = Some(HandoffOptions {
-        role: Role::Both,
+fn handoff(listen: Option<SocketAddr>, workers: &[String]) -> HandoffOptions {
+    let role = Role::Both;
+    HandoffOptions {
+        role,
         role_may_change: false,
         listen,
-        prefill_workers: Vec::new(),
+        prefill_workers: workers.to_vec(),
         key: key(),
         precisions: None,
-    });
-    start(&EngineOptions { handoff, ..options })
+    }
+}
+
+fn reader(options: EngineOptions) -> Engine {
+    let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    start(&EngineOptions { handoff: Some(handoff(listen, &[])), ..options })
 }
 
 fn address(engine: &Engine) -> String {
@@ -39,14 +43,7 @@ fn address(engine: &Engine) -> String {
 }
 
 fn answerer(workers: &[String], options: EngineOptions) -> Engine {
-    let handoff = Some(HandoffOptions {
-        role: Role::Both,
-        role_may_change: false,
-        listen: None,
-        prefill_workers: workers.to_vec(),
-        key: key(),
-        precisions: None,
-    });
+    let handoff = Some(handoff(None, workers));
     start(&EngineOptions { handoff, ..options })
 }
 
@@ -408,14 +405,7 @@ fn workers_that_differ_are_told_apart_by_name() {
 #[test]
 fn strangers_hear_nothing() {
     let prefill = reader(options());
-    let handoff = HandoffOptions {
-        role: Role::Both,
-        role_may_change: false,
-        listen: None,
-        prefill_workers: vec![address(&prefill)],
-        key: ClusterKey::of(b"another key"),
-        precisions: None,
-    };
+    let handoff = HandoffOptions { key: ClusterKey::of(b"another key"), ..handoff(None, &[address(&prefill)]) };
     let decode = start(&EngineOptions { handoff: Some(handoff), ..options() });
     let joint = start(&options());
     assert_same(&ask(&decode, raw(&text(1, 60), 1)), &ask(&joint, raw(&text(1, 60), 1)), "without the key");
@@ -435,15 +425,8 @@ fn strangers_hear_nothing() {
 #[test]
 fn options_that_do_not_go_together_are_refused() {
     let handoff = |listen: Option<SocketAddr>, workers: &[&str]| {
-        let prefill_workers = workers.iter().map(|&worker| worker.to_owned()).collect();
-        Some(HandoffOptions {
-            role: Role::Both,
-            role_may_change: false,
-            listen,
-            prefill_workers,
-            key: key(),
-            precisions: None,
-        })
+        let workers: Vec<String> = workers.iter().map(|&worker| worker.to_owned()).collect();
+        Some(handoff(listen, &workers))
     };
     let here = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
     let off = EngineOptions { enable_prefix_caching: false, ..options() };

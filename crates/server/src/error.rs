@@ -114,7 +114,7 @@ impl ApiError {
     }
 
     /// 403: a thing that whoever started the server has not allowed.
-    pub(crate) fn forbidden(code: &'static str, message: &'static str) -> ApiError {
+    pub(crate) fn forbidden(code: &'static str, message: impl Into<String>) -> ApiError {
         ApiError::new(Kind::Forbidden, Some(code), message)
     }
 

@@ -42,12 +42,10 @@ fn read(body: Value) -> Result<Role, ApiError> {
 
 impl From<RoleError> for ApiError {
     fn from(error: RoleError) -> ApiError {
+        let message = format!("{error}.");
         match error {
-            RoleError::Fixed => {
-                let message = "Roles change by requests only where the server was started with --allow-role-change.";
-                ApiError::forbidden("role_is_fixed", message)
-            }
-            RoleError::CannotBeFound => ApiError::bad_request(format!("{error}.")).with_param("role"),
+            RoleError::Fixed => ApiError::forbidden("role_is_fixed", message),
+            RoleError::CannotBeFound => ApiError::bad_request(message).with_param("role"),
         }
     }
 }

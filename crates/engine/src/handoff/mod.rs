@@ -87,23 +87,13 @@ impl HandoffOptions {
     pub(crate) fn takes(&self) -> bool {
         self.role == Role::Decode || self.role_may_change || !self.prefill_workers.is_empty()
     }
-
-    /// The roles that it may have, in the order of [`Role::ALL`].
-    fn roles(&self) -> Vec<Role> {
-        let may = |role: &Role| match role {
-            _ if *role == self.role => true,
-            Role::Prefill => self.role_may_change && self.listen.is_some(),
-            Role::Decode | Role::Both => self.role_may_change,
-        };
-        Role::ALL.into_iter().filter(may).collect()
-    }
 }
 
 /// Why a worker keeps its role.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RoleError {
     /// It was started so.
-    #[error("the role of this worker is fixed: it was started without --allow-role-change")]
+    #[error("a role changes only where the server was started with --allow-role-change")]
     Fixed,
     /// Nobody could come for what it reads.
     #[error("prefill reads prompts for others, who have to find this worker: it was started without --handoff-listen")]
@@ -201,11 +191,12 @@ pub struct Handoffs {
     pub mismatches: u64,
 }
 
-/// Whose requests are taken now, and what else may come.
+/// Whose requests are taken now, and whether others may be.
 #[derive(Debug)]
 struct Roles {
     now: Mutex<Role>,
-    may: Vec<Role>,
+    may_change: bool,
+    listens: bool,
 }
 
 /// The same, while it is counted by several threads.
@@ -227,7 +218,11 @@ pub(crate) struct Counts {
 impl Counts {
     /// Of a worker that takes part, or does not.
     pub(crate) fn of(options: Option<&HandoffOptions>) -> Counts {
-        let roles = |options: &HandoffOptions| Roles { now: Mutex::new(options.role), may: options.roles() };
+        let roles = |options: &HandoffOptions| Roles {
+            now: Mutex::new(options.role),
+            may_change: options.role_may_change,
+            listens: options.listen.is_some(),
+        };
         Counts { roles: options.map(roles), ..Counts::default() }
     }
 
@@ -238,12 +233,11 @@ impl Counts {
 
     /// Whose are taken from now on. Returns whose were before.
     pub(crate) fn set_role(&self, role: Role) -> Result<Role, RoleError> {
-        let Some(Roles { now, may }) = &self.roles else { return Err(RoleError::Fixed) };
-        match may.contains(&role) {
-            true => Ok(std::mem::replace(&mut now.lock().unwrap_or_else(PoisonError::into_inner), role)),
-            false if may.len() > 1 => Err(RoleError::CannotBeFound),
-            false => Err(RoleError::Fixed),
+        let roles = self.roles.as_ref().filter(|roles| roles.may_change).ok_or(RoleError::Fixed)?;
+        if role == Role::Prefill && !roles.listens {
+            return Err(RoleError::CannotBeFound);
         }
+        Ok(std::mem::replace(&mut roles.now.lock().unwrap_or_else(PoisonError::into_inner), role))
     }
 
     /// Whether its clients' requests are taken.

@@ -169,9 +169,9 @@ fn a_form_is_kept_to() {
     let schema = json!({"type": "object", "properties": {"animal": {"enum": ["fox", "owl"]}}, "required": ["animal"],
         "additionalProperties": false});
     for (path, field) in [(CHAT, "message"), (GENERATE, "response")] {
-        let base = json!({"messages": [{"role": "user", "content": "Name an animal and count its legs."}], "prompt": "Name an animal and count its legs.",
+        let asked = "Name an animal and count its legs.";
+        let mut base = json!({"messages": [{"role": "user", "content": asked}], "prompt": asked,
             "stream": false, "options": {"temperature": 0, "num_predict": 300}});
-        let mut base = base;
         base.as_object_mut().unwrap().remove(if path == CHAT { "prompt" } else { "messages" });
         let answer = host.ask(path, &with(&base, &json!({"format": schema})));
         let text = if path == CHAT { &answer[field]["content"] } else { &answer[field] };

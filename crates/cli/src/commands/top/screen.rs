@@ -115,7 +115,7 @@ impl Seen {
         let from = data["from_ms"].as_f64().unwrap_or_default();
         self.away.insert(name(&data["r"]), (from, data["to_ms"].as_f64()));
         let begin = self.now - MS;
-        self.away.retain(|_, (_, to)| to.is_none_or(|to| to >= begin));
+        self.away.retain(|_, &mut time| reaches(time, begin));
     }
 
     /// Whether there is enough for a first screen.
@@ -314,13 +314,18 @@ impl Seen {
         for (who, since) in &waiting {
             paint(who, *since, self.now, Mark::Waiting);
         }
-        for (who, (from, to)) in self.away.iter().filter(|(_, (_, to))| to.is_none_or(|to| to >= begin)) {
-            paint(who, *from, to.unwrap_or(self.now), Mark::Away);
+        for (who, &(from, to)) in self.away.iter().filter(|(_, time)| reaches(**time, begin)) {
+            paint(who, from, to.unwrap_or(self.now), Mark::Away);
         }
         let mut lanes: Vec<_> = lanes.into_iter().collect();
         lanes.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
         lanes.into_iter().map(|(who, (_, marks))| (short(who), marks)).collect()
     }
+}
+
+/// Whether a time, which may last, goes on beyond a moment.
+fn reaches((_, to): (f64, Option<f64>), at: f64) -> bool {
+    to.is_none_or(|to| to >= at)
 }
 
 /// A request's name as text: an id or a number.
