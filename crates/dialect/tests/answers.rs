@@ -5,15 +5,10 @@ use std::sync::Arc;
 use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, Tool, whole};
 use serde_json::{Value, json};
 
-#[path = "answers/bare.rs"]
 mod bare;
-#[path = "answers/marked.rs"]
 mod marked;
-#[path = "answers/random.rs"]
 mod random;
-#[path = "answers/templates.rs"]
 mod templates;
-#[path = "answers/thoughts.rs"]
 mod thoughts;
 
 /// A part as a table writes it. A call is its name and the arguments as they were written.

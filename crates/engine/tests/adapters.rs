@@ -1,7 +1,7 @@
 //! Requests through adapters: the answers of each are its own, whoever runs beside it and whatever was computed before;
 //! adapters come and go while others are served.
 
-mod common;
+use crate::common;
 #[path = "../../model/tests/common/adapters.rs"]
 mod files;
 

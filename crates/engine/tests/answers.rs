@@ -1,6 +1,6 @@
 //! One token, one answer: whatever else the engine does at the same time, a request's tokens are those of its solo run.
 
-mod common;
+use crate::common;
 
 use common::{Outcome, ask, gather, greedy, options, start, used_blocks_when_quiet};
 use engine::{Engine, EngineOptions, Prompt, RawRequest};

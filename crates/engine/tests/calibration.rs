@@ -1,6 +1,6 @@
 //! Steps are measured before anybody is served, and nobody can tell afterwards but by the predictions.
 
-mod common;
+use crate::common;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Prompts that one engine reads and another answers: over a real connection, with everything that can go wrong on it.
 
-mod common;
+use crate::common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,6 +1,6 @@
 //! Every millisecond has an owner, with the real model under load: the ledger's parts are what the requests took.
 
-mod common;
+use crate::common;
 
 use common::{Outcome, ask, gather, greedy, options, start};
 use engine::ledger::{Gap, Owner, Shares};

@@ -1,7 +1,7 @@
 //! A pair of precisions: prompts are read with weights of one, answers written with those of another. What comes out is
 //! the pair's own, and the same whatever happens to blocks, steps and workers.
 
-mod common;
+use crate::common;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

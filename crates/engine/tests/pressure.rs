@@ -1,7 +1,7 @@
 //! Memory pressure: more is asked for than the KV cache holds, with tiers behind it that work, and that fail in every
 //! way a disk can. No request fails, and every answer is the one that the request gets alone.
 
-mod common;
+use crate::common;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

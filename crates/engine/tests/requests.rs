@@ -1,6 +1,6 @@
 //! What a request may ask for, and how it ends.
 
-mod common;
+use crate::common;
 
 use std::time::Duration;
 

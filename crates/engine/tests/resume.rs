@@ -1,7 +1,7 @@
 //! An answer goes on elsewhere as if it had never moved: at every position, whatever was asked, the rest has the same
 //! bits.
 
-mod common;
+use crate::common;
 
 use common::{Answer, Outcome, ask, gather, options, start, used_blocks_when_quiet};
 use engine::{Engine, EngineOptions, FinishReason, Prompt, RawRequest, Rule};

@@ -1,6 +1,6 @@
 //! Answers that must look like something: they do, whoever else is served, and end when they are complete.
 
-mod common;
+use crate::common;
 
 use common::{ask, greedy, options, start};
 use engine::{ConstraintError, EngineOptions, FinishReason, Output, RawRequest, RequestError, Rule};

@@ -1,7 +1,7 @@
 //! Guesses change no answer: whatever is asked and however it is served, tokens, log probabilities, reasons and counts
 //! are those of an engine that never guesses.
 
-mod common;
+use crate::common;
 
 use std::path::PathBuf;
 

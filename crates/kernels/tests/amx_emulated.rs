@@ -8,13 +8,9 @@
 //! ```
 //! On a machine with AMX the same test runs on the real thing.
 
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
-
-mod common;
-#[path = "common/emulator.rs"]
-mod emulator;
-#[path = "common/low_rank.rs"]
-mod low_rank;
+use crate::common;
+use crate::common::emulator;
+use crate::common::low_rank;
 
 use common::{Case, KINDS, Random, SHAPES, cases};
 use kernels::Cpu;

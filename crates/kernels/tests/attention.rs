@@ -1,8 +1,7 @@
 //! Attention, as a page of its specification: one set of bits for every path, chunk, placement and neighbour.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-#[path = "common/emulator.rs"]
-mod emulator;
+use crate::common::emulator;
 
 use kernels::attention::{attend, attend_with_tiles};
 use kernels::isa::{Amx, Avx512};

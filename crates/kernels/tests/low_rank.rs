@@ -2,10 +2,8 @@
 //! projections do not meet: the same bits for any rank, any lists of rows, any number of threads and any instruction
 //! set.
 
-#[allow(dead_code)] // products of whole matrices
-mod common;
-#[path = "common/low_rank.rs"]
-mod low_rank;
+use crate::common;
+use crate::common::low_rank;
 
 use common::Random;
 use kernels::low_rank::Group;

@@ -1,10 +1,8 @@
 //! The paths that any CPU has, in cases so small that Miri can run them: `cargo xtask miri`. Bits are compared here
 //! too, but that is the business of `twins` and `attention`.
 
-#[allow(dead_code)] // the shapes of `twins` are too large for Miri
-mod common;
-#[path = "common/low_rank.rs"]
-mod low_rank;
+use crate::common;
+use crate::common::low_rank;
 
 use common::{Case, KINDS, Random};
 use kernels::attention::attend;

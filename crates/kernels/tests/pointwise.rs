@@ -1,6 +1,6 @@
 //! Norms, activation, rotation and the write to the cache: the same bits on every path, and close to f64.
 
-mod paths;
+use crate::paths;
 
 use kernels::kv_cache::KvPlace;
 use kernels::pointwise::{add_scaled, gated, rms_norm, rotate_and_store, softcap};

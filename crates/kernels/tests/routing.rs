@@ -1,6 +1,6 @@
 //! Routing rows to experts: the choice, the weights, the way there and back. The same bits on every path.
 
-mod paths;
+use crate::paths;
 
 use kernels::Isa;
 use kernels::routing::{RoutingRule, gather, route, scatter_add};

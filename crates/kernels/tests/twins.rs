@@ -1,7 +1,7 @@
 //! Every fast matrix product against its plain twin: the same bits for any number of rows, any ragged shape, any number
 //! of threads and any instruction set.
 
-mod common;
+use crate::common;
 
 use common::{Case, KINDS, Kind, Random, SHAPES, cases};
 use kernels::isa::Isa;

@@ -1,11 +1,9 @@
 //! Low-rank adapters: what they compute, against merged weights; the same bits whoever computes beside them; and files
 //! that are refused.
 
-#[path = "common/adapters.rs"]
-mod adapters;
-mod common;
-#[path = "common/device.rs"]
-mod device;
+use crate::common;
+use crate::common::adapters;
+use crate::common::device;
 
 use adapters::{Files, Place, Tensor, adapter};
 use checkpoint::Checkpoint;

@@ -1,6 +1,6 @@
 //! A steady step allocates nothing, whatever the model is made of: all memory is taken at load.
 
-mod common;
+use crate::common;
 
 use allocation_counter::measure;
 use common::*;

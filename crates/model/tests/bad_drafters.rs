@@ -1,7 +1,7 @@
 //! Drafters from strangers: what is missing, too much, of another shape or for another model ends in one error that
 //! names the file and the tensor or field, before a pass.
 
-mod common;
+use crate::common;
 
 use checkpoint::{Checkpoint, LoadError};
 use common::*;

@@ -1,7 +1,7 @@
 //! Files from strangers. Every malformed checkpoint ends in one error that names the file and the field: no panic, no
 //! crash, no hang, no memory taken for what a number merely claims. Each case loads on a thread with a 256 KiB stack.
 
-mod common;
+use crate::common;
 
 use checkpoint::weights::{Part, Weights};
 use checkpoint::{Checkpoint, LoadError, Source};

@@ -2,9 +2,8 @@
 //! [`Reference`], for every checkpoint. So neither the pass nor `Forward` touches a row, and the host blocks where it
 //! says.
 
-mod common;
-#[path = "common/device.rs"]
-mod device;
+use crate::common;
+use crate::common::device;
 
 use checkpoint::{Checkpoint, Source};
 use common::*;

@@ -2,9 +2,8 @@
 //! them. Demanded: the best token of 99 rows in 100, tokens out of reach where the oracle has them, and a relative L2
 //! error of at most 2e-2 over all others. `Reference`, `Cpu` and a device elsewhere give the same bits.
 
-mod common;
-#[path = "common/device.rs"]
-mod device;
+use crate::common;
+use crate::common::device;
 
 use checkpoint::{Checkpoint, Source};
 use common::*;

@@ -2,7 +2,7 @@
 //! the same flag, bit by bit; what would lose too much stays as it was; and whatever goes wrong, nothing is left
 //! behind.
 
-mod common;
+use crate::common;
 
 use checkpoint::weights::{Part, Weights};
 use checkpoint::{Checkpoint, Source};

@@ -2,7 +2,7 @@
 //! layout of transformers. `oracle/gguf_cases.py` made the files in `tests/data/gguf` with the `gguf` package of
 //! Python.
 
-mod common;
+use crate::common;
 
 use checkpoint::weights::{Part, Weights};
 use checkpoint::{Checkpoint, Source};

@@ -2,7 +2,7 @@
 //! other readers. Every one ends in one error that names the file and the place, within the header's own memory, on a
 //! thread with a small stack.
 
-mod common;
+use crate::common;
 
 use common::gguf::*;
 use common::*;

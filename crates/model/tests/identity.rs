@@ -4,7 +4,7 @@
 //! For every case there is one expectation: all rows of the prompt alone, in one pass, in the first blocks of a fresh
 //! cache, on the `Reference` backend. Then everything that must not matter is varied.
 
-mod common;
+use crate::common;
 
 use common::*;
 use kernels::{Arithmetic, Backend, Isa, KvDtype, Reference, WeightClass};

@@ -1,7 +1,7 @@
 //! The packed image on disk: the second load copies what the first one packed, and an image that does not fit is as
 //! good as none.
 
-mod common;
+use crate::common;
 
 use checkpoint::{Checkpoint, Source};
 use common::*;

@@ -1,6 +1,6 @@
 //! What loading promises besides errors: exact values, progress, the figures that others compute with.
 
-mod common;
+use crate::common;
 
 use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, Source};

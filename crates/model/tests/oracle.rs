@@ -10,7 +10,7 @@
 //!
 //! `Reference` and `Cpu` give the same bits.
 
-mod common;
+use crate::common;
 
 use checkpoint::{Checkpoint, Source};
 use common::*;

@@ -15,7 +15,7 @@
 //! residual stream (the massive activations of first tokens) would change what RMS norm divides the rest of the row
 //! by. And the last norm is read by the head, which is the embedding here.
 
-mod common;
+use crate::common;
 
 use checkpoint::{Checkpoint, Source};
 use common::*;

@@ -1,7 +1,7 @@
 //! Quantized safetensors: tiny checkpoints in each layout, made by `oracle/quantized.py`, against the float32 weights
 //! that they stand for; and what a broken or unknown one is told.
 
-mod common;
+use crate::common;
 
 use checkpoint::weights::{Part, Weights};
 use checkpoint::{Checkpoint, LoadError, Source};

@@ -1,7 +1,6 @@
 //! A run that was recorded can be done again: the same steps, and with the model the same tokens.
 
-#[path = "../../engine/tests/common/mod.rs"]
-mod common;
+use crate::common;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

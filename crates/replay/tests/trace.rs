@@ -1,8 +1,7 @@
 //! A recorded run as a trace: everything in it, and nothing that a reader would choke on.
 
-#[path = "../../engine/tests/common/mod.rs"]
-mod common;
-mod perfetto;
+use crate::common;
+use crate::perfetto;
 
 use std::time::Duration;
 

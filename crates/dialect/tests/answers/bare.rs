@@ -1,6 +1,6 @@
 //! Families whose calls have no mark.
 
-use crate::{Call, Th, Tx, rows};
+use crate::answers::{Call, Th, Tx, rows};
 
 #[test]
 fn llama() {

@@ -1,6 +1,6 @@
 //! Families that mark their calls.
 
-use crate::{Call, CallId, Cut, P, Th, Tx, dialect, rows, told, tools, wanted};
+use crate::answers::{Call, CallId, Cut, P, Th, Tx, dialect, rows, told, tools, wanted};
 
 #[test]
 fn hermes() {

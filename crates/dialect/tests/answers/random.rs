@@ -2,7 +2,7 @@
 
 use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, whole};
 
-use crate::{accounts, check_arguments, heard, tools};
+use crate::answers::{accounts, check_arguments, heard, tools};
 
 /// Numbers that follow from a seed (xorshift).
 struct Dice(u64);

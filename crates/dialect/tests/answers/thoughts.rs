@@ -2,7 +2,7 @@
 
 use dialect::{Dialect, Listener, Thoughts};
 
-use crate::{P, Th, Tx, dialect, row, tools};
+use crate::answers::{P, Th, Tx, dialect, row, tools};
 
 #[test]
 fn thoughts() {
@@ -35,8 +35,8 @@ fn other_marks() {
     ];
     for (thoughts, prompt_end, answer, parts) in table {
         let dialect = dialect("", thoughts);
-        let (heard, _) = crate::heard(&dialect, prompt_end, &[answer]);
-        assert_eq!(crate::told(&heard), crate::wanted(parts), "{answer:?}");
+        let (heard, _) = crate::answers::heard(&dialect, prompt_end, &[answer]);
+        assert_eq!(crate::answers::told(&heard), crate::answers::wanted(parts), "{answer:?}");
     }
 }
 
@@ -96,7 +96,7 @@ fn what_closes_a_thought_does() {
         assert!(!listener.is_thinking(), "{name}");
         listener.push("Yes.", &mut parts);
         listener.finish(&mut parts);
-        let said = crate::told(&parts);
+        let said = crate::answers::told(&parts);
         assert!(said[0].starts_with("thought hm") && said[1].trim_end().ends_with("Yes."), "{name}: {said:?}");
     }
 }

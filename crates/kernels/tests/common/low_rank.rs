@@ -1,7 +1,6 @@
 //! Seeded cases that judge low-rank products against their definition.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
-use super::common::Random;
+use super::Random;
 use kernels::{
     Arithmetic, Cpu, Device, HostBackend, LowRankShape, LowRankSource, MatrixShape, Out, Reference, RowSource,
     WeightClass,

@@ -1,5 +1,9 @@
 //! Seeded cases that judge a matrix product against its definition, shared by the tests of every implementation.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(crate) mod emulator;
+pub(crate) mod low_rank;
+
 use kernels::quant::{Codes, GroupScale, Scales};
 use kernels::{
     Arithmetic, BlockFormat, BlockSource, Cpu, Device, HostBackend, Int4Source, Int8Source, MatrixShape, Out,

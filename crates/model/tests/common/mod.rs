@@ -1,6 +1,6 @@
 //! What the tests of this crate share: committed checkpoints, batches by hand, and a way to run them.
-#![allow(dead_code, reason = "each test binary uses its part")]
-
+pub(crate) mod adapters;
+pub(crate) mod device;
 pub(crate) mod gguf;
 
 use checkpoint::{Checkpoint, LoadError, Source};

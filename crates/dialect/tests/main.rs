@@ -1,0 +1,5 @@
+//! The crate's integration tests, in one binary: each further one would link the whole tree once more.
+
+mod answers;
+mod fuzzed;
+mod grammars;

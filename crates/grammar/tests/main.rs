@@ -1,0 +1,5 @@
+//! The crate's integration tests, in one binary: each further one would link the whole tree once more.
+
+mod fuzzed;
+mod harm;
+mod masks;

@@ -1,0 +1,4 @@
+//! The crate's integration tests, in one binary: each further one would link the whole tree once more.
+
+mod examples;
+mod questions;

@@ -1,0 +1,7 @@
+//! The crate's integration tests, in one binary: each further one would link the whole tree once more.
+
+mod apart;
+mod promises;
+mod spec;
+mod traces;
+mod without;

@@ -1,0 +1,6 @@
+//! The crate's integration tests, in one binary: each further one would link the whole tree once more.
+
+mod encoding;
+mod hostile_tokenizers;
+mod template;
+mod tokenizer;
