@@ -16,7 +16,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests lie in the repository")
 }
 
-/// The `twostroke` binary: the one that `cargo xtask test` has built, or one built now.
+/// The `twostroke` binary: the one that `cargo xtask test` has built, or one built now, in the profile of the tests.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
@@ -24,13 +24,15 @@ pub fn binary() -> &'static Path {
             return path.into();
         }
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        // Every crate of ours: by itself one would be built with fewer features of what all share, and all that again.
-        let arguments = ["build", "--quiet", "--release"];
+        let own = std::env::current_exe().expect("a test has a file");
+        let directory = own.parent().and_then(Path::parent).expect("it lies in target/PROFILE/deps");
+        let profile = directory.file_name().and_then(OsStr::to_str).expect("a profile's name is text");
+        let profile = if profile == "debug" { "dev" } else { profile };
+        let arguments = ["build", "--quiet", "--bin", "twostroke", "--profile", profile];
         let mut cargo = Command::new(cargo);
         let status = forget_package(cargo.args(arguments)).current_dir(root()).status().expect("cargo runs");
         assert!(status.success(), "the binary could not be built");
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-        target.join("release/twostroke")
+        directory.join("twostroke")
     })
 }
 
@@ -56,9 +58,21 @@ pub fn twostroke<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     }
     // Nothing here may depend on what a developer has downloaded, or reach for a network.
     command.env("HF_HOME", std::env::temp_dir().join("twostroke-no-such-cache")).env("HF_HUB_OFFLINE", "1");
-    // What one server has measured serves the next.
-    command.env("XDG_CACHE_HOME", std::env::temp_dir().join("twostroke-tests-cache"));
+    // What one server has measured of the machine serves the next.
+    command.env("XDG_CACHE_HOME", cache());
     command
+}
+
+/// Where the servers of one run of tests keep what they measure, so that no other run, checkout or user steers them:
+/// `cargo xtask test` and nextest name the run, otherwise it is this process.
+pub fn cache() -> PathBuf {
+    match std::env::var_os("TWOSTROKE_TESTS_CACHE") {
+        Some(path) => path.into(),
+        None => {
+            let run = std::env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| std::process::id().to_string());
+            std::env::temp_dir().join(format!("twostroke-tests-{run}"))
+        }
+    }
 }
 
 /// A command run by another one, which is given it as arguments: with its environment and no input.

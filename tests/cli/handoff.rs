@@ -443,7 +443,7 @@ fn a_script_starts_both_workers_and_ends_both() {
         .arg(Path::new(root()).join("deploy/two-workers.sh"))
         .args(SMALL)
         .env("PATH", path.expect("no name has a colon"))
-        .env("XDG_CACHE_HOME", std::env::temp_dir().join("twostroke-tests-cache"))
+        .env("XDG_CACHE_HOME", tests::cache())
         .envs([("PORT", &ports[0]), ("PREFILL_PORT", &ports[1]), ("HANDOFF_PORT", &ports[2])])
         .stdout(Stdio::null())
         .stderr(Stdio::null())

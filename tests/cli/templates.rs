@@ -241,9 +241,7 @@ fn a_program_whose_file_was_replaced_still_renders() {
     std::fs::copy(binary(), &copy).expect("copied");
     let mut command = std::process::Command::new(&copy);
     command.args(["serve", "--port", "0", "--json"]).stdout(std::process::Stdio::piped());
-    command
-        .stderr(std::process::Stdio::null())
-        .env("XDG_CACHE_HOME", std::env::temp_dir().join("twostroke-tests-cache"));
+    command.stderr(std::process::Stdio::null()).env("XDG_CACHE_HOME", tests::cache());
     let mut child = command.spawn().expect("it starts");
     let mut line = String::new();
     let stdout = child.stdout.take().expect("piped");

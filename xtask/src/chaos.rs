@@ -51,7 +51,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     watch(&mut bugs)?;
     watch(&mut engine)?;
     watch(&mut seeds)?;
-    let mut tokens = cargo(&["test", "--quiet", "--release", "--package", "engine", "--test", "speculation", "no_bit"]);
+    let mut tokens = cargo(&["test", "--quiet", "--release", "--package", "engine", "--test", "it", "no_bit"]);
     show(tokens.args(["--", "--nocapture"]).env("TWOSTROKE_CHAOS_TOKENS", TOKENS.to_string()))
 }
 

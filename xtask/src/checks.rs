@@ -18,7 +18,7 @@ pub(crate) fn guards() -> Result<(), String> {
 pub(crate) fn asan() -> Result<(), String> {
     let mut test =
         command("cargo", &["+nightly", "test", "--quiet", "--release", "--package", "kernels", "--lib", "--target"]);
-    test.args(["x86_64-unknown-linux-gnu", "--test", "twins", "--test", "attention", "--test", "pointwise"]);
+    test.args(["x86_64-unknown-linux-gnu", "--test", "it", "--", "--skip", "amx_emulated"]);
     // Rustup's cargo chooses the toolchain; this variable, set for our own run, would overrule it.
     test.env_remove("RUSTUP_TOOLCHAIN");
     show(test.env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", target().join("asan")))
@@ -38,7 +38,7 @@ pub(crate) fn loom() -> Command {
 pub(crate) fn miri() -> Result<(), String> {
     setup::miri()?;
     let mut test = command("cargo", &["+nightly", "miri", "test", "--quiet", "--package", "kernels"]);
-    test.args(["--test", "plain", "--target-dir"]).arg(target().join("miri"));
+    test.args(["--test", "it", "--target-dir"]).arg(target().join("miri")).args(["--", "plain::"]);
     // As for `asan`. The clock and /proc are the host's.
     test.env_remove("RUSTUP_TOOLCHAIN");
     show(test.env("MIRIFLAGS", "-Zmiri-disable-isolation"))
@@ -52,7 +52,7 @@ pub(crate) fn targets() -> Result<(), String> {
         // Nothing is linked, so what dependencies have of C need not be compiled either: `true` stands for its
         // compiler.
         let mut check =
-            cargo(&["check", "--quiet", "--release", "--workspace", "--target", "aarch64-unknown-linux-gnu"]);
+            cargo(&["check", "--quiet", "--profile", "ci", "--workspace", "--target", "aarch64-unknown-linux-gnu"]);
         check.env("CC_aarch64_unknown_linux_gnu", "true").env("AR_aarch64_unknown_linux_gnu", "true");
         show(&mut check)?;
     }

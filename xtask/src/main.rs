@@ -1,7 +1,7 @@
 //! Developer commands: `cargo xtask <command>`. Standard library only, so that it builds in seconds.
 //!
 //! ```text
-//! test                        set-up, then everything that has to be green; ends with "N passed, N failed"
+//! test [--all]                set-up, then what every change must pass, or everything; ends with "N passed, N failed"
 //! oracle                      rebuild the reference logits with transformers and compare
 //! web                         build the pages in web/ into crates/server/ui
 //! reference                   write docs/reference/flags.md from the flags
@@ -48,9 +48,10 @@ mod weave;
 use std::process::ExitCode;
 
 const HELP: &str = "usage: cargo xtask <command>
-  test [--only STAGE]       set up what the tests need, run everything
-                            stages: fmt clippy targets loom tests hostile docs clients web prometheus kubernetes
-                            crosscheck python deny
+  test                      set up what the tests need, run what every change must pass: fmt build tests clippy clients web
+  test --all                everything: every client and program, long tables of tests, 10 minutes of soak
+  test --only STAGE         one stage of it: those above, targets loom planted hostile docs schema prometheus kubernetes
+                            crosscheck python deny routers dynamo real soak
   oracle                    rebuild the reference logits with transformers and compare
   web                       build the pages in web/ into crates/server/ui
   reference                 write docs/reference/flags.md from the flags
@@ -89,8 +90,9 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words[..] {
-        ["test"] => test::run(None),
-        ["test", "--only", stage] => test::run(Some(stage)),
+        ["test"] => test::run(test::Extent::Quick, None),
+        ["test", "--all"] => test::run(test::Extent::All, None),
+        ["test", "--only", stage] => test::run(test::Extent::All, Some(stage)),
         ["oracle"] => oracle::check(),
         ["web"] => web::build(),
         ["reference"] => test::write_reference(),

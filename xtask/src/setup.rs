@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::shell::{answers, cargo, command, root, show, target};
+use crate::test::Extent;
 
 /// Version of cargo-deny that is built when none is installed.
 const CARGO_DENY: &str = "0.20.2";
@@ -17,14 +18,18 @@ const GUNGRAUN: &str = "0.20.0";
 /// Fetches beside the compiler what the stages of a whole run will want, in the order in which they do: most of a set-up
 /// is waiting for a network. A stage that comes earlier waits for its own, or fetches it itself; whatever cannot be
 /// fetched it hears again, and says.
-pub(crate) fn ahead() {
-    let fetch = || -> Result<(), String> {
-        smollm2(&client_python()?)?;
-        frameworks_python()?;
+pub(crate) fn ahead(extent: Extent) {
+    let fetch = move || -> Result<(), String> {
+        let python = client_python()?;
         let path = node()?;
-        client_node(&path)?;
         node_packages(&path, &root().join("web"))?;
         browser()?;
+        if extent == Extent::Quick {
+            return Ok(());
+        }
+        smollm2(&python)?;
+        frameworks_python()?;
+        client_node(&path)?;
         prometheus()?;
         manifests_python()?;
         load_generators_python()?;

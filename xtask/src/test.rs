@@ -1,12 +1,13 @@
-//! `cargo xtask test`: set-up, then every stage, all of them even when one fails. What the compiler builds for the
-//! first serves the rest: there is one profile.
+//! `cargo xtask test`: set-up, then the stages that every change must pass; `--all` runs the others too. All of them run,
+//! even when one fails. There is one profile, `ci`, and one set of features: what the compiler builds for the first stage
+//! serves the rest.
 
 use std::ffi::OsStr;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::checks;
 use crate::crosscheck;
@@ -30,42 +31,78 @@ struct Counts {
 /// So much of what a stage says of its failures is shown again at the end, where nobody has to look for it.
 const MOST_LINES_SAID: usize = 100;
 
-/// A stage's name and its work.
-type Stage = (&'static str, fn() -> Result<Counts, String>);
+/// How much of everything is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// What `.ci/run` calls: quarter of an hour on two cores.
+    Quick,
+    /// Everything: every client, program and machine that is tried, and the long tables of tests.
+    All,
+}
 
-const STAGES: [Stage; 14] = [
-    ("fmt", format),
-    ("clippy", clippy),
-    ("targets", targets),
-    ("loom", pool),
-    ("tests", tests),
-    ("hostile", hostile_sample),
-    ("docs", docs),
-    ("clients", clients),
-    ("web", pages),
-    ("prometheus", metrics),
-    ("kubernetes", manifests),
-    ("crosscheck", load_generators),
-    ("python", package),
-    ("deny", deny),
+struct Stage {
+    name: &'static str,
+    /// Whether it is part of [`Extent::Quick`].
+    is_quick: bool,
+    run: fn(Extent) -> Result<Counts, String>,
+}
+
+const fn quick(name: &'static str, run: fn(Extent) -> Result<Counts, String>) -> Stage {
+    Stage { name, is_quick: true, run }
+}
+
+const fn long(name: &'static str, run: fn(Extent) -> Result<Counts, String>) -> Stage {
+    Stage { name, is_quick: false, run }
+}
+
+const STAGES: [Stage; 21] = [
+    quick("fmt", format),
+    quick("build", build),
+    quick("tests", tests),
+    quick("clippy", clippy),
+    quick("clients", clients),
+    quick("web", pages),
+    long("targets", targets),
+    long("loom", pool),
+    long("planted", planted_bugs),
+    long("hostile", hostile_sample),
+    long("docs", docs),
+    long("schema", schemas),
+    long("prometheus", metrics),
+    long("kubernetes", manifests),
+    long("crosscheck", load_generators),
+    long("python", package),
+    long("deny", deny),
+    long("routers", routers),
+    long("dynamo", dynamo),
+    long("real", real_models),
+    long("soak", soak),
 ];
 
-/// Runs every stage, or one. Ends with what failed and why, one line per stage and `N passed, N failed`.
-pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
-    let stages: Vec<&Stage> = STAGES.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)).collect();
+/// The names of the stages, those of a quick run first.
+pub(crate) fn stages() -> String {
+    STAGES.iter().map(|stage| stage.name).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs the stages of an extent, or one stage as `--all` has it. Ends with what failed and why, one line per stage and
+/// `N passed, N failed`.
+pub(crate) fn run(extent: Extent, only: Option<&str>) -> Result<(), String> {
+    let is_wanted = |stage: &&Stage| only.map_or(stage.is_quick || extent == Extent::All, |only| only == stage.name);
+    let stages: Vec<&Stage> = STAGES.iter().filter(is_wanted).collect();
     if stages.is_empty() {
-        return Err(format!("no such stage; there are {}", STAGES.map(|(name, _)| name).join(", ")));
+        return Err(format!("no such stage; there are {}", self::stages()));
     }
+    let begin = Instant::now();
     setup::system()?;
     if only.is_none() {
-        setup::ahead();
+        setup::ahead(extent);
     }
     let mut total = Counts::default();
     let mut report = Vec::new();
-    for (name, stage) in stages {
-        println!("\n==> {name}");
+    for stage in stages {
+        println!("\n==> {}", stage.name);
         let start = Instant::now();
-        let result = stage();
+        let result = (stage.run)(extent);
         let seconds = start.elapsed().as_secs_f64();
         let verdict = match &result {
             Ok(Counts { failed: 0, passed: 0, .. }) => "ok".to_string(),
@@ -73,97 +110,133 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
             Ok(Counts { failed, passed, .. }) => format!("FAILED, {passed} passed, {failed} failed"),
             Err(message) => format!("FAILED: {message}"),
         };
-        report.push(format!("{name:<10} {seconds:>6.0} s  {verdict}"));
+        report.push(format!("{:<10} {seconds:>6.0} s  {verdict}", stage.name));
         total.add(result.unwrap_or(Counts { failed: 1, ..Counts::default() }));
     }
     for line in &total.failures {
         println!("{line}");
     }
+    report.push(format!("{:<10} {:>6.0} s", "all", begin.elapsed().as_secs_f64()));
     println!("\n{}\n{} passed, {} failed", report.join("\n"), total.passed, total.failed);
     if total.failed == 0 { Ok(()) } else { Err("not everything passed".into()) }
 }
 
-fn format() -> Result<Counts, String> {
+/// Compiles the binary and every test at once: one set of features, so each dependency is compiled once, and no crate
+/// waits for a link. The Python package stays out: it has features, and a stage, of its own.
+const WORKSPACE: [&str; 5] = ["--profile", "ci", "--workspace", "--exclude", "python"];
+
+/// All but examples and benchmarks.
+const TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
+
+fn build(_: Extent) -> Result<Counts, String> {
+    show(&mut cargo(&[&["build", "--quiet"], &WORKSPACE[..], &TARGETS].concat()))?;
+    Ok(Counts::default())
+}
+
+fn format(_: Extent) -> Result<Counts, String> {
     show(&mut cargo(&["fmt", "--all", "--check"]))?;
     Ok(Counts::default())
 }
 
-fn clippy() -> Result<Counts, String> {
-    show(&mut cargo(&["clippy", "--quiet", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+fn clippy(_: Extent) -> Result<Counts, String> {
+    let lints = ["--all-targets", "--", "-D", "warnings"];
+    show(&mut cargo(&[&["clippy", "--quiet"], &WORKSPACE[..], &lints].concat()))?;
     Ok(Counts::default())
 }
 
 /// Machines that no test runs on: see [`checks::targets`].
-fn targets() -> Result<Counts, String> {
+fn targets(_: Extent) -> Result<Counts, String> {
     checks::targets()?;
     Ok(Counts::default())
 }
 
 /// The pool of threads in every order: see [`checks::loom`].
-fn pool() -> Result<Counts, String> {
+fn pool(_: Extent) -> Result<Counts, String> {
     count(&mut checks::loom())
 }
 
-/// Unit, integration and end-to-end tests. The binary is built first, for the end-to-end tests run it, and Python is
-/// set up, for the documentation has programs; so is a real checkpoint where it can be downloaded. Last, and built
-/// apart, a copy of the scheduler with bugs planted into it.
-fn tests() -> Result<Counts, String> {
+/// Unit, integration and end-to-end tests. The end-to-end tests run the binary; the documentation has programs in Python.
+/// The long tables of tests, and a real checkpoint where it can be downloaded, are for [`Extent::All`].
+fn tests(extent: Extent) -> Result<Counts, String> {
     let python = setup::client_python()?;
-    let smollm2 = setup::smollm2(&python)?;
-    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    build(extent)?;
     let mut run = if answers("cargo-nextest", &["nextest", "--version"]) {
-        let quiet = ["--status-level", "slow", "--final-status-level", "fail"];
-        cargo(&[&["nextest", "run", "--release", "--workspace", "--no-fail-fast"][..], &quiet].concat())
+        let flags = ["--no-fail-fast", "--status-level", "slow", "--final-status-level", "fail"];
+        let ignored = if extent == Extent::All { "all" } else { "default" };
+        let mut run = cargo(&[&["nextest", "run", "--cargo-profile"], &WORKSPACE[1..], &TARGETS, &flags].concat());
+        run.args(["--run-ignored", ignored]);
+        run
     } else {
-        cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"])
+        let mut run = cargo(&[&["test", "--no-fail-fast"], &WORKSPACE[..], &TARGETS].concat());
+        if extent == Extent::All {
+            run.args(["--", "--include-ignored"]);
+        }
+        run
     };
-    let mut both = count(
-        run.env("TWOSTROKE_BINARY", binary())
-            .env("TWOSTROKE_PYTHON", python)
-            .envs(smollm2.map(|file| ("TWOSTROKE_SMOLLM2", file))),
-    )?;
-    both.add(count(&mut planted::search()?)?);
-    Ok(both)
+    // What servers measure of the machine is theirs for this run alone, so that no run steers another.
+    let cache = target().join("tests-cache");
+    let _ = fs::remove_dir_all(&cache); // nothing to remove the first time
+    run.env("TWOSTROKE_BINARY", binary()).env("TWOSTROKE_TESTS_CACHE", cache);
+    if extent == Extent::All {
+        run.env("TWOSTROKE_LONG_TESTS", "1");
+        if let Some(file) = setup::smollm2(&python)? {
+            run.env("TWOSTROKE_SMOLLM2", file);
+        }
+    }
+    count(run.env("TWOSTROKE_PYTHON", python))
+}
+
+/// A copy of the scheduler with bugs planted into it: each must be found.
+fn planted_bugs(_: Extent) -> Result<Counts, String> {
+    count(&mut planted::search()?)
 }
 
 /// Bad files, bad requests and faults of the process, a sample: every case that was built by hand and some mutations.
-fn hostile_sample() -> Result<Counts, String> {
-    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+fn hostile_sample(_: Extent) -> Result<Counts, String> {
+    build(Extent::Quick)?;
     count(&mut hostile::sample(&binary())?)
 }
 
 /// The code's own documentation: links that lead nowhere are errors, and examples are run.
-fn docs() -> Result<Counts, String> {
+fn docs(_: Extent) -> Result<Counts, String> {
     let doc = ["doc", "--quiet", "--release", "--workspace", "--no-deps", "--document-private-items"];
     show(cargo(&doc).env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))?;
     count(&mut cargo(&["test", "--quiet", "--release", "--workspace", "--doc"]))
 }
 
-/// The clients that people use, against the real server with the built-in model: `tests/clients`.
-fn clients() -> Result<Counts, String> {
-    let (official, frameworks) = (setup::client_python()?, setup::frameworks_python()?);
-    let path = setup::node()?;
-    let node = setup::client_node(&path)?;
-    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+/// The clients that people use, against the real server with the built-in model: `tests/clients`. OpenAI's own in a
+/// quick run.
+fn clients(extent: Extent) -> Result<Counts, String> {
+    let official = setup::client_python()?;
+    build(extent)?;
     let batches = target().join("client-batches");
     let server = Server::start(&["--batch-dir".as_ref(), batches.as_os_str()])?;
-    let mut counts = Counts::default();
-    let official = ["openai", "anthropic", "ollama", "methods"].map(|client| (client, &official));
-    let frameworks = ["langchain", "llama_index", "litellm"].map(|client| (client, &frameworks));
-    for (client, python) in official.into_iter().chain(frameworks) {
+    let run = |python: &PathBuf, client: &str| {
         let test = root().join(format!("tests/clients/test_{client}.py"));
-        counts.add(count(command(python, &["-B"]).arg(test).arg(server.url()))?);
+        count(command(python, &["-B"]).arg(test).arg(server.url()))
+    };
+    let mut counts = run(&official, "openai")?;
+    if extent == Extent::Quick {
+        return Ok(counts);
     }
-    let tests = node.join("run.mjs");
+    for client in ["anthropic", "ollama", "methods"] {
+        counts.add(run(&official, client)?);
+    }
+    let frameworks = setup::frameworks_python()?;
+    for client in ["langchain", "llama_index", "litellm"] {
+        counts.add(run(&frameworks, client)?);
+    }
+    let path = setup::node()?;
+    let tests = setup::client_node(&path)?.join("run.mjs");
     counts.add(count(command("node", &[tests]).arg(server.url()).env("PATH", path))?);
     Ok(counts)
 }
 
 /// The Python package: its wheel, built of what the stages before have compiled, in an environment that has nothing else
 /// and in one that has what users have beside it: `tests/python`.
-fn package() -> Result<Counts, String> {
+fn package(_: Extent) -> Result<Counts, String> {
     let python = setup::package_python()?;
-    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    build(Extent::Quick)?;
     let wheel = setup::wheel(&python)?;
     let bare = setup::bare_python(&python, &wheel)?;
     setup::install_wheel(&python, &wheel)?;
@@ -179,32 +252,69 @@ fn package() -> Result<Counts, String> {
     Ok(counts)
 }
 
+/// Tests in the browser that a quick run has: each page is opened and used once.
+const QUICK_PAGES: &str = "basics";
+
 /// The pages: that what is committed is what `web/` builds, and in a real browser against real servers.
-fn pages() -> Result<Counts, String> {
+fn pages(extent: Extent) -> Result<Counts, String> {
     let browser = setup::browser()?;
     web::check_committed()?;
-    show(&mut cargo(&["build", "--quiet", "--release"]))?;
-    count(&mut web::browser_tests(&binary(), &browser)?)
+    build(Extent::Quick)?;
+    let mut tests = web::browser_tests(&binary(), &browser)?;
+    if extent == Extent::Quick {
+        tests.arg(QUICK_PAGES);
+    }
+    count(&mut tests)
 }
 
 /// Metrics, rules and the board, read by Prometheus itself.
-fn metrics() -> Result<Counts, String> {
-    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+fn metrics(_: Extent) -> Result<Counts, String> {
+    build(Extent::Quick)?;
     count(&mut prometheus::tests(&binary())?)
 }
 
 /// What lies in deploy/ for Kubernetes, against its schemas and the server's flags.
-fn manifests() -> Result<Counts, String> {
-    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+fn manifests(_: Extent) -> Result<Counts, String> {
+    build(Extent::Quick)?;
     let mut check = command(setup::manifests_python()?, &["-B"]);
     check.arg(root().join("tests/kubernetes/check.py")).arg(binary());
     count(&mut check)
 }
 
 /// guidellm and aiperf beside bench-serve: the same counts, and figures that mean what they should.
-fn load_generators() -> Result<Counts, String> {
-    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+fn load_generators(_: Extent) -> Result<Counts, String> {
+    build(Extent::Quick)?;
     count(&mut crosscheck::tests(&binary())?)
+}
+
+/// The document of the API, by Schemathesis.
+fn schemas(_: Extent) -> Result<Counts, String> {
+    schema(60)?;
+    Ok(Counts::default())
+}
+
+/// vllm-router over workers of ours.
+fn routers(_: Extent) -> Result<Counts, String> {
+    crate::routers::run()?;
+    Ok(Counts::default())
+}
+
+/// NVIDIA Dynamo over workers of ours.
+fn dynamo(_: Extent) -> Result<Counts, String> {
+    crate::dynamo::run()?;
+    Ok(Counts::default())
+}
+
+/// What narrow weights cost on real checkpoints.
+fn real_models(_: Extent) -> Result<Counts, String> {
+    crate::real::run(None)?;
+    Ok(Counts::default())
+}
+
+/// Ten minutes under clients of every kind; `cargo xtask soak` takes an hour.
+fn soak(_: Extent) -> Result<Counts, String> {
+    hostile::run("soak", &["--minutes", "10"])?;
+    Ok(Counts::default())
 }
 
 /// Coding agents, with a model of random weights that has room for what they send.
@@ -214,7 +324,7 @@ pub(crate) fn agents() -> Result<(), String> {
     let directory = setup::agents(&path)?;
     let model = target().join("models/long");
     random_model::write("long", &model)?;
-    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    build(Extent::Quick)?;
     let server = Server::start(&["-m".as_ref(), model.as_os_str()])?;
     let mut tests = command(python, &["-B"]);
     tests.arg(root().join("tests/clients/test_agents.py")).arg(server.url());
@@ -226,7 +336,7 @@ pub(crate) fn agents() -> Result<(), String> {
 pub(crate) fn schema(examples: u32) -> Result<(), String> {
     setup::system()?;
     let schemathesis = setup::schemathesis()?;
-    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    build(Extent::Quick)?;
     let batches = target().join("schema-batches");
     let _ = fs::remove_dir_all(&batches); // nothing to remove the first time
     let flags = ["--max-model-len", "256", "--allow-runtime-lora", "--batch-dir"].map(OsStr::new);
@@ -243,13 +353,13 @@ pub(crate) fn schema(examples: u32) -> Result<(), String> {
 
 /// How fast the server is by bench-serve, guidellm and aiperf.
 pub(crate) fn crosscheck(rounds: u32) -> Result<(), String> {
-    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    build(Extent::Quick)?;
     crosscheck::compare(&binary(), rounds)
 }
 
 /// Licences, sources and bans always; known vulnerabilities when their database can be fetched. And the locks of the
 /// workspaces that no other stage builds.
-fn deny() -> Result<Counts, String> {
+fn deny(_: Extent) -> Result<Counts, String> {
     for apart in ["guards", "fuzz"] {
         let manifest = format!("{apart}/Cargo.toml");
         let mut metadata = cargo(&["metadata", "--locked", "--format-version", "1", "--manifest-path", &manifest]);
@@ -277,14 +387,14 @@ fn deny() -> Result<Counts, String> {
 
 /// Writes `docs/reference/flags.md` as the binary prints it.
 pub(crate) fn write_reference() -> Result<(), String> {
-    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    build(Extent::Quick)?;
     let output = Command::new(binary()).arg("flag-reference").output().map_err(|error| error.to_string())?;
     let path = root().join("docs/reference/flags.md");
     fs::write(&path, output.stdout).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 fn binary() -> PathBuf {
-    target().join("release/twostroke")
+    target().join("ci/twostroke")
 }
 
 /// The built server on a free port, of the built-in model unless flags say otherwise; stopped when dropped.
@@ -294,34 +404,28 @@ struct Server {
 }
 
 impl Server {
+    /// Starts it and waits until it says where it listens: it does so once it can answer.
     fn start(flags: &[&OsStr]) -> Result<Server, String> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
-        let port = port.map_err(|error| error.to_string())?.port();
         let mut command = Command::new(binary());
-        command.args(["serve", "--port", &port.to_string()]).args(flags).stdin(Stdio::null());
+        command.args(["serve", "--port", "0", "--json"]).args(flags).stdin(Stdio::null()).stdout(Stdio::piped());
         let child = command.spawn().map_err(|error| format!("{}: {error}", binary().display()))?;
-        let mut server = Server { child, port };
-        server.wait().map(|()| server)
+        let mut server = Server { child, port: 0 };
+        let mut line = String::new();
+        let stdout = server.child.stdout.take().expect("standard output is piped");
+        BufReader::new(stdout).read_line(&mut line).map_err(|error| error.to_string())?;
+        server.port = port_in(&line).ok_or_else(|| format!("the server said no port: {line:?}"))?;
+        Ok(server)
     }
 
     fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
+}
 
-    /// It listens only once it can answer.
-    fn wait(&mut self) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(120);
-        while Instant::now() < deadline {
-            if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {
-                return Ok(());
-            }
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(format!("the server ended with {status}"));
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        Err("the server did not listen within two minutes".into())
-    }
+/// The port in the line that a server prints at its start.
+fn port_in(line: &str) -> Option<u16> {
+    let (_, rest) = line.split_once("\"port\":")?;
+    rest.trim_start().split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 impl Drop for Server {
@@ -422,6 +526,13 @@ mod unit {
             let got = is_closing_line(line).then(|| (number_before(line, "passed"), number_before(line, "failed")));
             assert_eq!(got, want, "{line}");
         }
+    }
+
+    #[test]
+    fn a_server_says_its_port() {
+        assert_eq!(port_in(r#"{"url":"http://127.0.0.1:8123","port":8123}"#), Some(8123));
+        assert_eq!(port_in(r#"{"port": 81, "x": 1}"#), Some(81));
+        assert_eq!(port_in("nothing"), None);
     }
 
     #[test]

@@ -367,7 +367,7 @@ fn random_run(seed: u64) -> (Shares, Shares) {
 
 #[test]
 fn in_any_run_the_parts_are_the_whole() {
-    let seeds = 600;
+    let seeds = if std::env::var_os("TWOSTROKE_LONG_TESTS").is_some() { 600 } else { 200 };
     let (mut ttft, mut gaps) = (Shares::default(), Shares::default());
     for seed in 0..seeds {
         let run = std::panic::catch_unwind(|| random_run(seed)).unwrap_or_else(|panic| {
