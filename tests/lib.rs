@@ -150,12 +150,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the built-in model with further arguments and waits until it listens. It hears SIGHUP, even if the tests
-    /// were told to ignore it (`nohup`).
+    /// Starts the built-in model with further arguments and waits until it listens. It hears every signal, even if the
+    /// tests were told to ignore some (`nohup`, or in the background of a shell).
     pub fn start(arguments: &[&str]) -> Server {
         let arguments: Vec<&str> = ["serve", "--port", "0", "--json"].iter().chain(arguments).copied().collect();
         let mut hearing = Command::new("env");
-        hearing.arg("--default-signal=HUP");
+        hearing.arg("--default-signal=HUP,INT,QUIT");
         let mut command = run_by(hearing, &twostroke(&arguments));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
         let mut line = String::new();

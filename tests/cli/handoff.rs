@@ -387,6 +387,21 @@ fn a_router_says_who_has_read_the_prompt() {
     assert_eq!(body["choices"][0]["text"], answer(&joint, &question(24)));
 }
 
+/// A worker that reads prompts has come so far with those of this round: blocks of the first were sent, or it has read
+/// one, two or more of them whole; or all have their answers.
+fn wait_for_moment(round: usize, reader: &Server, asking: &[thread::ScopedJoinHandle<'_, ()>]) {
+    let sent = || metric(reader, r#"twostroke_handoff_bytes_total{way="given"}"#);
+    let whole = || metric(reader, r#"twostroke_handoffs_total{way="given",result="whole"}"#);
+    let (had_sent, had_whole) = (sent(), whole());
+    wait("the moment to kill", || {
+        let has_come = match round % 4 {
+            0 => sent() > had_sent,
+            more => whole() >= had_whole + more as f64,
+        };
+        has_come || asking.iter().all(|thread| thread.is_finished())
+    });
+}
+
 /// So many times of each with `TWOSTROKE_KILLS`.
 #[test]
 fn a_worker_that_is_killed_loses_nobodys_answer() {
@@ -399,15 +414,14 @@ fn a_worker_that_is_killed_loses_nobodys_answer() {
     let next = AtomicUsize::new(100);
     for kill in 0..kills {
         thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..3 {
-                        let number = next.fetch_add(1, Ordering::Relaxed);
-                        assert_eq!(answer(&decode, &question(number)), answer(&joint, &question(number)), "{number}");
-                    }
-                });
-            }
-            thread::sleep(Duration::from_millis(50 + 90 * (kill as u64 % 7)));
+            let ask = || {
+                for _ in 0..3 {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    assert_eq!(answer(&decode, &question(number)), answer(&joint, &question(number)), "{number}");
+                }
+            };
+            let asking = [(); 4].map(|()| scope.spawn(ask));
+            wait_for_moment(kill, &first, &asking);
             signal("KILL", first.pid());
             first.wait();
         });
@@ -508,19 +522,15 @@ fn the_worker_that_answers_is_killed_and_nothing_is_kept_for_it() {
     let next = AtomicUsize::new(5000);
     for kill in 0..kills {
         thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..3 {
-                        let number = next.fetch_add(1, Ordering::Relaxed);
-                        assert_eq!(
-                            answer_at_last(port, &question(number)),
-                            answer(&joint, &question(number)),
-                            "{number}"
-                        );
-                    }
-                });
-            }
-            thread::sleep(Duration::from_millis(50 + 90 * (kill as u64 % 7)));
+            let ask = || {
+                for _ in 0..3 {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let expected = answer(&joint, &question(number));
+                    assert_eq!(answer_at_last(port, &question(number)), expected, "{number}");
+                }
+            };
+            let asking = [(); 4].map(|()| scope.spawn(ask));
+            wait_for_moment(kill, &prefill, &asking);
             signal("KILL", first.pid());
             first.wait();
             let own = ["--role", "decode", "--prefill-workers", address(&prefill), "--cluster-key", key.path()];

@@ -32,14 +32,14 @@ export function test(name, body) {
   tests.push({ name: `${area}: ${name}`, body });
 }
 
-/** Runs all tests whose name holds `filter`; returns how many passed and failed. */
+/** Runs all tests whose name holds `filter`, or one of several with | between them; returns how many passed and failed. */
 export async function runAll({ binary, chromiumPath, artefacts, filter }) {
   mkdirSync(artefacts, { recursive: true });
   const browser = await chromium.launch({ executablePath: chromiumPath, args: ["--disable-gpu", "--disable-dev-shm-usage", REBOUND] });
   const servers = new Servers(binary, artefacts);
   let [passed, failed] = [0, 0];
   try {
-    for (const { name, body } of tests.filter(({ name }) => name.includes(filter))) {
+    for (const { name, body } of tests.filter(({ name }) => filter.split("|").some((part) => name.includes(part)))) {
       const context = new Context(browser, servers, artefacts);
       const start = performance.now();
       const error = await withTimeout(body(context), TEST_TIMEOUT_MS).then(() => null, (error) => error);

@@ -47,9 +47,21 @@ pub(crate) fn show(command: &mut Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{} ended with {status}", name(command))) }
 }
 
-/// Runs to the end with its output shown, and returns the lines of both streams too.
-pub(crate) fn show_and_keep(command: &mut Command) -> Result<(bool, Vec<String>), String> {
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+/// Runs a test runner to the end with its output shown, and returns the lines of both streams too. It hears every signal:
+/// what a shell starts in the background, or under nohup, begins with some ignored, and so do its children.
+pub(crate) fn show_and_keep(command: &Command) -> Result<(bool, Vec<String>), String> {
+    let mut hearing = Command::new("env");
+    hearing.arg("--default-signal=HUP,INT,QUIT").arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => hearing.env(name, value),
+            None => hearing.env_remove(name),
+        };
+    }
+    if let Some(directory) = command.get_current_dir() {
+        hearing.current_dir(directory);
+    }
+    let child = hearing.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.map_err(|error| format!("{}: {error}", name(command)))?;
     let stdout = child.stdout.take().expect("standard output is piped");
     let stderr = child.stderr.take().expect("standard error is piped");

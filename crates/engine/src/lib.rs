@@ -327,7 +327,7 @@ struct Inner {
     refuse_late: bool,
     handoffs: Arc<handoff::Counts>,
     /// Where prompts are read for others, if they are.
-    handoff_address: OnceLock<(SocketAddr, SealedAddress)>,
+    handoff_address: OnceLock<(handoff::Listening, SealedAddress)>,
     handoff_key: Option<ClusterKey>,
     /// Others may be asked to read prompts.
     has_prompts_read: bool,
@@ -491,7 +491,7 @@ impl Engine {
 
     /// Where prompts are read for others.
     pub fn handoff_address(&self) -> Option<SocketAddr> {
-        self.0.handoff_address.get().map(|(bound, _)| *bound)
+        self.0.handoff_address.get().map(|(listening, _)| listening.address())
     }
 
     /// The same as a router may tell it to other workers.

@@ -506,12 +506,12 @@ impl Engine {
             let factors = factors.expect("who takes part has them");
             let found = found.expect("who listens has it");
             let bound = handoff::listen(&engine, *at, key.clone(), factors, counts, found);
-            let bound = bound.map_err(|error| StartError::Option {
+            let listening = bound.map_err(|error| StartError::Option {
                 option: "--handoff-listen",
                 problem: format!("{at}: {error}"),
             })?;
-            let sealed = SealedAddress::of(bound, key);
-            engine.0.handoff_address.set((bound, sealed)).expect("it is set once");
+            let sealed = SealedAddress::of(listening.address(), key);
+            engine.0.handoff_address.set((listening, sealed)).expect("it is set once");
         }
         Ok(engine)
     }

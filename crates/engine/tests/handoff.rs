@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Outcome, ask, gather, options, start, used_blocks_when_quiet};
+use common::{Outcome, ask, gather, options, start, used_blocks_when_quiet, wait};
 use engine::ledger::Owner;
 use engine::{
     ClusterKey, Engine, EngineOptions, HandoffOptions, Handoffs, Isa, Prompt, RawRequest, Role, Rule, Speculation, Way,
@@ -133,11 +133,7 @@ fn taken(handoffs: &Handoffs, way: Way) -> u64 {
 fn assert_quiet(engines: &[&Engine]) {
     for engine in engines {
         assert_eq!(used_blocks_when_quiet(engine), 0, "every block came back");
-        let mut looks = 0..60_000;
-        while engine.handoffs().kept_blocks > 0 {
-            assert!(looks.next().is_some(), "kept for nobody: {:?}", engine.handoffs());
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait("nothing to be kept", || engine.handoffs().kept_blocks == 0);
         assert_eq!(engine.handoffs().mismatches, 0);
     }
 }
@@ -349,7 +345,7 @@ fn a_reader_that_ends_in_the_middle_costs_a_pause() {
         let decode = answerer(&[address(&prefill)], options());
         let request = decode.validate(raw(&text(number, 60), 9)).expect("it is valid");
         let stream = decode.submit(request).expect("there is room");
-        thread::sleep(Duration::from_millis(20 * number as u64));
+        wait("steps of its prompt", || prefill.stats().steps >= 3 * number as u64);
         prefill.stop();
         assert_same(&gather(stream, 1), &ask(&joint, raw(&text(number, 60), 9)), "its reader ended");
         // Who is gone is not asked at once again, and nobody waits for him.
@@ -363,13 +359,23 @@ fn a_reader_that_ends_in_the_middle_costs_a_pause() {
 }
 
 #[test]
+fn the_address_is_free_when_the_engine_has_ended() {
+    let prefill = reader(options());
+    let address = prefill.handoff_address().expect("it listens");
+    assert!(TcpListener::bind(address).is_err(), "it is taken");
+    drop(prefill);
+    wait("its thread to let go of the address", || TcpListener::bind(address).is_ok());
+}
+
+#[test]
 fn who_leaves_leaves_nothing_behind() {
     let prefill = reader(EngineOptions { max_prefill_chunk: Some(32), ..options() });
     let decode = answerer(&[address(&prefill)], options());
     for number in 0..8_u64 {
         let request = decode.validate(raw(&text(number as usize, 60), 9)).expect("it is valid");
         let stream = decode.submit(request).expect("there is room");
-        thread::sleep(Duration::from_millis(10 * number));
+        let before = prefill.stats().steps;
+        wait("steps of its prompt", || prefill.stats().steps >= before + number);
         drop(stream);
     }
     assert_quiet(&[&decode, &prefill]);

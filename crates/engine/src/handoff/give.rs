@@ -63,7 +63,23 @@ struct Host {
     connections: AtomicUsize,
 }
 
-/// Listens from now on, as long as the engine is there. Returns where.
+/// An address that is listened at until this is dropped.
+pub(crate) struct Listening(SocketAddr);
+
+impl Listening {
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0
+    }
+}
+
+/// Connects once: the thread waits in `accept` without a time limit, and must see that its engine is gone.
+impl Drop for Listening {
+    fn drop(&mut self) {
+        drop(TcpStream::connect_timeout(&self.0, PATIENCE));
+    }
+}
+
+/// Listens from now on, as long as the engine is there. The engine keeps what it returns.
 pub(crate) fn listen(
     engine: &Engine,
     at: SocketAddr,
@@ -71,19 +87,21 @@ pub(crate) fn listen(
     factors: Factors,
     counts: Arc<Counts>,
     found: Arc<FoundBlocks>,
-) -> io::Result<SocketAddr> {
+) -> io::Result<Listening> {
     let listener = TcpListener::bind(at)?;
     let bound = listener.local_addr()?;
     let engine = Arc::downgrade(&engine.0);
     let host = Arc::new(Host { engine, key, factors, counts, found, connections: AtomicUsize::new(0) });
-    // Who ends must not wait for somebody to come.
-    listener.set_nonblocking(true)?;
     let accept = move || {
-        while host.engine.strong_count() > 0 {
-            match listener.accept() {
+        loop {
+            let accepted = listener.accept();
+            if host.engine.strong_count() == 0 {
+                return;
+            }
+            match accepted {
                 Ok((stream, peer)) => host.clone().serve(stream, peer),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(ACCEPT_EVERY),
                 Err(error) => {
+                    // Out of descriptors, most often: trying again at once would spin.
                     tracing::warn!(%error, "a connection for a handoff could not be taken");
                     std::thread::sleep(SAY_EVERY);
                 }
@@ -91,11 +109,8 @@ pub(crate) fn listen(
         }
     };
     std::thread::Builder::new().name("handoff-listen".into()).spawn(accept)?;
-    Ok(bound)
+    Ok(Listening(bound))
 }
-
-/// How long somebody may wait before he is seen.
-const ACCEPT_EVERY: Duration = Duration::from_millis(2);
 
 /// One of the connections, until it is dropped: whatever becomes of its thread.
 struct Place(Arc<Host>);
@@ -126,7 +141,6 @@ impl Host {
     }
 
     fn speak(&self, stream: TcpStream) -> Result<(), WireError> {
-        stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;

@@ -115,3 +115,12 @@ pub(crate) fn used_blocks_when_quiet(engine: &Engine) -> usize {
     }
     engine.stats().used_blocks
 }
+
+/// Waits for what must come, for minutes: a busy machine is slow.
+pub(crate) fn wait(what: &str, mut condition: impl FnMut() -> bool) {
+    let mut looks = 0..60_000;
+    while !condition() {
+        assert!(looks.next().is_some(), "waited in vain for {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
