@@ -68,7 +68,6 @@ fn recorded_if_crowded(path: &Path) -> Option<Vec<String>> {
         }
         let mut stream = engine.submit(request).expect("room");
         if is_held {
-            std::thread::sleep(Duration::from_millis(3));
             assert!(now(engine.single_step()) && engine.is_paused());
             assert!(!now(engine.resume()));
         }
@@ -78,7 +77,9 @@ fn recorded_if_crowded(path: &Path) -> Option<Vec<String>> {
         } else {
             kept.push((stream, answers));
         }
-        std::thread::sleep(Duration::from_millis(2));
+        // Another comes a few steps later: some queue, some run, and the cache is too small for all.
+        let steps = engine.stats().steps;
+        common::wait("steps", || engine.stats().steps >= steps + 2 || engine.health().open_requests == 0);
     }
     kept.into_iter().for_each(|(stream, answers)| _ = gather(stream, answers));
     let was_crowded = engine.stats().preemptions > 0;

@@ -64,6 +64,7 @@ struct Host {
 }
 
 /// An address that is listened at until this is dropped.
+#[derive(Debug)]
 pub(crate) struct Listening(SocketAddr);
 
 impl Listening {
