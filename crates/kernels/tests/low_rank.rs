@@ -7,24 +7,106 @@ use crate::common::low_rank;
 
 use common::Random;
 use kernels::low_rank::Group;
-use kernels::threads::max_threads;
+use kernels::threads::{NodeChoice, max_threads};
 use kernels::{
     Arithmetic, Cpu, CpuOptions, Device, Float32, HostBackend, Isa, LowRank, LowRankShape, Reference, gate_up_row,
 };
 use low_rank::{Case, Matrices, RANKS, bits, lists, single};
+use std::ops::RangeInclusive;
 
 /// One and two threads of every instruction set there is here, in both arithmetics.
 fn implementations() -> Vec<Cpu> {
+    with_threads(1..=max_threads().min(2))
+}
+
+/// So many threads, also where there are fewer cores.
+fn with_threads(threads: RangeInclusive<usize>) -> Vec<Cpu> {
     let mut all = Vec::new();
     for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| Arithmetic::ALL.map(|a| (isa, a))) {
-        for threads in 1..=max_threads().min(2) {
+        for threads in threads.clone() {
+            let nodes = if threads > max_threads() { NodeChoice::Imagined(1) } else { NodeChoice::AsFound };
             let (isa, arithmetic) = (Some(isa), Some(arithmetic));
-            all.push(
-                Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic, ..CpuOptions::default() }).unwrap(),
-            );
+            all.push(Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic, nodes }).unwrap());
         }
     }
     all
+}
+
+/// The products of a layer as an adapter of any of its seven projections sees them: `q`, `k` and `v` in one, `gate` and
+/// `up` by turns, and `o` or `down` alone.
+#[derive(Clone, Copy, Debug)]
+enum Fused {
+    Qkv,
+    GateUp,
+    Alone,
+}
+
+impl Fused {
+    fn outputs(self) -> &'static [usize] {
+        match self {
+            Fused::Qkv => &[64, 32, 32],
+            Fused::GateUp => &[70, 70],
+            Fused::Alone => &[72],
+        }
+    }
+
+    /// Of all non-empty subsets of its projections the `index`th, in turns: the ranks where it has one, else 0.
+    fn subset(self, index: usize, ranks: [usize; 3]) -> Vec<(usize, usize)> {
+        let outputs = self.outputs();
+        let chosen = 1 + index % ((1 << outputs.len()) - 1);
+        let rank = |part: usize| ranks[part] * (chosen >> part & 1);
+        outputs.iter().enumerate().map(|(part, &outputs)| (outputs, rank(part))).collect()
+    }
+
+    fn matrices(self, random: &mut Random, parts: &[(usize, usize)]) -> Matrices {
+        let order = |row| if let Fused::GateUp = self { gate_up_row(row, 70) } else { row };
+        Matrices::new(random, 72, parts, order)
+    }
+}
+
+/// Every subset of the projections of each fused product, at these ranks, beside others in further slots and beside
+/// rows without an adapter.
+fn every_subset(implementations: &[Cpu], all_ranks: &[[usize; 3]], slots: &[usize], rows_each: &[usize]) {
+    for fused in [Fused::Qkv, Fused::GateUp, Fused::Alone] {
+        for (seed, &ranks) in all_ranks.iter().enumerate() {
+            for index in 0..(1 << fused.outputs().len()) - 1 {
+                let random = &mut Random::new((seed * 8 + index) as u64);
+                let (slots, rows) = (slots[(seed + index) % slots.len()], rows_each[index % rows_each.len()]);
+                let lists = lists(random, slots * rows + 2, &vec![rows; slots]);
+                let groups: Vec<(Matrices, Vec<u32>)> = lists
+                    .into_iter()
+                    .enumerate()
+                    .map(|(slot, rows)| (fused.matrices(random, &fused.subset(index + 2 * slot, ranks)), rows))
+                    .collect();
+                let name = format!("{fused:?}, subset {index}, ranks {ranks:?}, {slots} slots of {rows} rows");
+                Case::new(name, groups, slots * rows + 2, random).check(implementations);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_subset_of_projections_on_one_to_four_threads() {
+    every_subset(&with_threads(1..=4), &[[8; 3], [1; 3], [5, 3, 8], [16, 8, 33], [32, 64, 2]], &[1, 2, 1, 3], &[1, 5]);
+    // Rows between the matrices of 1,024 numbers and a little more.
+    every_subset(&with_threads(2..=3), &[[512, 512, 16]], &[1], &[2]);
+}
+
+/// The same at every rank and up to 8 slots: minutes.
+#[test]
+#[ignore = "minutes; the ranks between those of the one above"]
+fn every_subset_of_projections_at_every_rank() {
+    let mut ranks: Vec<[usize; 3]> = (1..=64).map(|rank| [rank; 3]).collect();
+    ranks.extend([[1, 64, 7], [64, 1, 31], [128, 8, 256], [512; 3], [16, 512, 512], [512, 16, 512], [511, 513, 2]]);
+    every_subset(&with_threads(1..=4), &ranks, &[1, 2, 4, 8, 3], &[1, 3, 9]);
+}
+
+#[test]
+fn matrices_that_no_output_reads_add_nothing() {
+    let random = &mut Random::new(77);
+    let nothing = Matrices { reads: vec![0..0; 40], b: vec![0.0; 40 * 8], ..single(random, 50, 40, 8) };
+    let groups = vec![(nothing, vec![0, 2]), (single(random, 50, 40, 8), vec![3])];
+    Case::new("a group that reads nothing".into(), groups, 4, random).check(&with_threads(1..=4));
 }
 
 #[test]

@@ -5,8 +5,8 @@
 //!           copy     as they lie        copy       some pairs of a step only, they are copied, zeros behind them
 //! ```
 
-use super::LINE;
 use super::product::{Block, PAIRS, To};
+use super::{LINE, Span};
 use crate::isa::{Amx, Avx512};
 use crate::lanes::{LANES, Simd};
 use crate::tiles::Tiles;
@@ -28,11 +28,11 @@ pub(super) fn run<T: To>(proof: Amx, block: &Block<'_, T>) {
         let rows = block.rows.len() as u8;
         // What is multiplied: rows and lines; the sums of rows. The others are not used, and must have a row.
         tiles.configure([rows, ROWS as u8, rows, 1, 1, 1, 1, 1]);
-        for strip in block.strips.clone() {
-            work.strip(strip);
+        for &span in &block.matrix.spans[block.spans.clone()] {
+            work.strip(span);
             for (row, sums) in block.rows.clone().zip(&work.sums.0) {
                 // SAFETY: 16 sums; the strip is the matrix's, and each row and strip is in one panel.
-                unsafe { block.to.put(s, block.to.row(row), strip, s.load(sums.as_ptr())) };
+                unsafe { block.to.put(s, block.to.row(row), span.strip, s.load(sums.as_ptr())) };
             }
         }
     }
@@ -52,9 +52,8 @@ struct Work<'a, T> {
 
 impl<T: To> Work<'_, T> {
     /// The sums of a strip.
-    fn strip(&mut self, strip: usize) {
+    fn strip(&mut self, span: Span) {
         let Block { matrix, x, stride, .. } = *self.block;
-        let span = matrix.spans[strip];
         let lines = &matrix.pairs[span.line * LINE..][..span.pairs * LINE];
         self.sums.0.as_flattened_mut().fill(0.0);
         let mut pair = 0;

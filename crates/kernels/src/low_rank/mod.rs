@@ -4,17 +4,19 @@
 //! A  [rank, in]     strips of 16 rows         one line for each pair of inputs, [16][2] bf16: 64 bytes
 //! B  [out, rank]    strips of 16 rows, each with the lines of the inputs that its rows read, and no others:
 //!                   q q q q k v               [ . . ]
-//!                   of q, k and v in one      [ . . ]     the rest would be zeros
-//!                   row, say                      [ . . ]
+//!                   of q, k and v in one      [ . . ]     the rest would be zeros, and a strip
+//!                   row, say                      [ . . ]     of zeros alone is not there
 //!                                                     [ . . ]
 //! step    the listed rows of x ─> A: every strip of every group ─> h, rounded ─> B: the same ─> added to out
 //! ```
-//! All rows of a step that go through some low-rank matrices are computed together, in two fork-joins.
+//! All rows of a step that go through some low-rank matrices are computed together, in two fork-joins. Threads share
+//! lines, which are what they read and multiply, and not strips: of `q` and `v` alone the strips of `k` are no work.
 //!
 //! What a result is: `h` is the bf16 product of `A` and `x`, `d` that of `B` and `h`, each in the order of an
 //! [`Arithmetic`], over all of K; then `y + d`, rounded once. Where `B` has zeros nothing is computed, which is the
 //! same: the sum begins as +0 and is never -0, so a product with zero leaves it as it is, and where a step of tiles has
 //! nothing but zeros it adds +0. Steps are counted from the first of all inputs, not from the first that a strip reads.
+//! To the outputs of a strip that reads nothing, nothing is added.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -68,12 +70,15 @@ pub struct LowRank {
 struct Strips {
     /// `[line][16]` pairs of bf16.
     pairs: Buffer<u32>,
+    /// The strips that read anything, in order.
     spans: Vec<Span>,
 }
 
-/// What a strip reads.
+/// A strip and what it reads, which is something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
+    /// Which 16 rows of the matrix.
+    strip: usize,
     /// Its first pair of inputs.
     first: usize,
     /// How many pairs.
@@ -86,7 +91,7 @@ impl Span {
     /// Of strip after strip.
     fn of_strips(rows: usize, reads: &dyn Fn(usize) -> Range<usize>) -> impl Iterator<Item = Span> {
         let mut line = 0;
-        (0..rows.div_ceil(LANES)).map(move |strip| {
+        (0..rows.div_ceil(LANES)).filter_map(move |strip| {
             let (mut first, mut end) = (usize::MAX, 0);
             for row in strip * LANES..rows.min((strip + 1) * LANES) {
                 let read = reads(row);
@@ -94,11 +99,21 @@ impl Span {
                     (first, end) = (first.min(read.start / 2), end.max(read.end.div_ceil(2)));
                 }
             }
-            let pairs = end.saturating_sub(first);
-            let span = Span { first: first.min(end), pairs, line };
+            let pairs = end.checked_sub(first)?;
+            let span = Span { strip, first, pairs, line };
             line += pairs;
-            span
+            Some(span)
         })
+    }
+
+    /// The matrix's rows that it holds, with those that only pad it.
+    fn rows(self) -> Range<usize> {
+        self.strip * LANES..(self.strip + 1) * LANES
+    }
+
+    /// Behind its last pair of inputs.
+    fn end(self) -> usize {
+        self.first + self.pairs
     }
 }
 
@@ -109,39 +124,67 @@ impl Strips {
         row: &dyn Fn(usize, &mut [f32]),
     ) -> Result<Strips, OutOfMemory> {
         let spans: Vec<Span> = Span::of_strips(rows, reads).collect();
-        let lines: usize = spans.iter().map(|span| span.pairs).sum();
-        let mut pairs = Buffer::<u32>::zeroed(lines * LINE)?;
+        let mut pairs = Buffer::<u32>::zeroed(lines(&spans) * LINE)?;
         let mut weights = Vec::new();
-        for index in 0..rows {
-            let (span, read) = (spans[index / LANES], reads(index));
-            weights.clear();
-            weights.resize(read.len(), 0.0);
-            row(index, &mut weights);
-            for (k, &weight) in read.zip(&weights) {
-                let bits = round_to_bf16(weight, SMALLEST_WEIGHT).to_bits() >> 16;
-                pairs[(span.line + k / 2 - span.first) * LINE + index % LANES] |= bits << (k % 2 * 16);
+        for span in &spans {
+            for (lane, index) in span.rows().take_while(|&index| index < rows).enumerate() {
+                let read = reads(index);
+                weights.clear();
+                weights.resize(read.len(), 0.0);
+                row(index, &mut weights);
+                for (k, &weight) in read.zip(&weights) {
+                    let bits = round_to_bf16(weight, SMALLEST_WEIGHT).to_bits() >> 16;
+                    pairs[(span.line + k / 2 - span.first) * LINE + lane] |= bits << (k % 2 * 16);
+                }
             }
         }
         Ok(Strips { pairs, spans })
     }
 
-    /// One weight: of a row and one of its strip's inputs.
-    fn at(&self, row: usize, k: usize) -> f32 {
-        let span = self.spans[row / LANES];
-        let pair = self.pairs[(span.line + k / 2 - span.first) * LINE + row % LANES];
+    /// One weight: of a strip's row and one of its inputs.
+    fn at(&self, span: Span, lane: usize, k: usize) -> f32 {
+        let pair = self.pairs[(span.line + k / 2 - span.first) * LINE + lane];
         f32::from_bits(if k.is_multiple_of(2) { pair << 16 } else { pair & 0xffff_0000 })
     }
 
-    /// The definition: row `row` times `x`, which is rounded already.
+    /// The definition: `put(row, sum)` for each row of some strips, its sum that with `x`, which is rounded already.
     #[inline(always)]
-    fn dot(&self, arithmetic: Arithmetic, row: usize, x: impl Fn(usize) -> f32) -> f32 {
-        let Span { first, pairs, .. } = self.spans[row / LANES];
-        let (read, begin) = (2 * first..2 * (first + pairs), 2 * first / Arithmetic::STEP * Arithmetic::STEP);
-        let (x, read) = (&x, &read);
-        let inside =
-            |k: usize, of: &dyn Fn(usize) -> f32| if read.contains(&(begin + k)) { of(begin + k) } else { 0.0 };
-        arithmetic.dot(read.end - begin, |k| inside(k, x), |k| inside(k, &|k| self.at(row, k)))
+    fn dots(
+        &self,
+        arithmetic: Arithmetic,
+        spans: Range<usize>,
+        x: impl Fn(usize) -> f32,
+        mut put: impl FnMut(usize, f32),
+    ) {
+        let x = &x;
+        for &span in &self.spans[spans] {
+            let (read, begin) = (2 * span.first..2 * span.end(), 2 * span.first / Arithmetic::STEP * Arithmetic::STEP);
+            let read = &read;
+            let inside =
+                |k: usize, of: &dyn Fn(usize) -> f32| if read.contains(&(begin + k)) { of(begin + k) } else { 0.0 };
+            for (lane, row) in span.rows().enumerate() {
+                let weight = |k: usize| self.at(span, lane, k);
+                put(row, arithmetic.dot(read.end - begin, |k| inside(k, x), |k| inside(k, &weight)));
+            }
+        }
     }
+
+    /// The strips whose first line is one of these. So those of ranges that cover all lines are all, each once, and
+    /// their lines are as many as a range has, give or take a strip.
+    fn that_begin(&self, lines: Range<usize>) -> Range<usize> {
+        let before = |line: usize| self.spans.partition_point(|span| span.line < line);
+        before(lines.start)..before(lines.end)
+    }
+
+    /// How many pairs of inputs a row must have for some strips.
+    fn width(&self, spans: Range<usize>) -> usize {
+        self.spans[spans].iter().map(|span| span.end()).max().unwrap_or(0)
+    }
+}
+
+/// How many lines strips have.
+fn lines(spans: &[Span]) -> usize {
+    spans.last().map_or(0, |last| last.line + last.pairs)
 }
 
 impl LowRank {
@@ -193,10 +236,20 @@ pub(crate) fn define<'a>(
         for &row in rows {
             let x = &x[row as usize * in_features..][..in_features];
             let x = |k: usize| x.get(k).map_or(0.0, |&x| round_bf16(x));
-            let h: Vec<f32> = (0..rank).map(|inner| round_bf16(low_rank.a.dot(arithmetic, inner, x))).collect();
-            let h = |k: usize| h.get(k).copied().unwrap_or(0.0);
+            let (a, b) = (&low_rank.a, &low_rank.b);
+            let mut h = vec![0.0; rank.next_multiple_of(LANES)];
+            a.dots(arithmetic, 0..a.spans.len(), x, |inner, sum| h[inner] = round_bf16(sum));
             let out = &mut out[row as usize * out_features..][..out_features];
-            out.iter_mut().enumerate().for_each(|(column, out)| *out += low_rank.b.dot(arithmetic, column, h));
+            b.dots(
+                arithmetic,
+                0..b.spans.len(),
+                |k| h[k],
+                |column, sum| {
+                    if let Some(out) = out.get_mut(column) {
+                        *out += sum;
+                    }
+                },
+            );
         }
     }
 }
@@ -251,15 +304,15 @@ pub(crate) fn add<'a>(
     }
     h.reserve(rows * stride).expect("memory for the rows between two low-rank matrices");
     let (h, out) = (Shared::new(h), Shared::new(out));
-    each_part(means.pool, &groups, |low_rank| &low_rank.a, &|Part { matrix, first, listed, rows, strips }| {
+    each_part(means.pool, &groups, |low_rank| &low_rank.a, &|Part { matrix, first, listed, rows, spans }| {
         let from = Rows::Listed { x, width: in_features, first, listed };
-        product::run(means, Panel { matrix, from, rows, strips, to: Inner { h: &h, stride, format } });
+        product::run(means, Panel { matrix, from, rows, spans, to: Inner { h: &h, stride, format } });
     });
     // SAFETY: nobody writes it any more.
     let from = Rows::Ready { rows: unsafe { h.part(0..h.len()) }, stride };
-    each_part(means.pool, &groups, |low_rank| &low_rank.b, &|Part { matrix, first, listed, rows, strips }| {
+    each_part(means.pool, &groups, |low_rank| &low_rank.b, &|Part { matrix, first, listed, rows, spans }| {
         let to = Added { out: &out, width: out_features, first, listed };
-        product::run(means, Panel { matrix, from, rows, strips, to });
+        product::run(means, Panel { matrix, from, rows, spans, to });
     });
 }
 
@@ -271,10 +324,11 @@ struct Part<'a> {
     first: usize,
     /// By their place in scratch.
     rows: Range<usize>,
-    strips: Range<usize>,
+    /// At least one.
+    spans: Range<usize>,
 }
 
-/// Calls `f` for every row and strip of every group, on all threads.
+/// Calls `f` for every row and strip of every group, on all threads, each with as many lines as another.
 fn each_part<'a>(
     pool: &Pool,
     groups: &(impl Iterator<Item = Group<'a, LowRank>> + Clone + Sync),
@@ -282,19 +336,20 @@ fn each_part<'a>(
     f: &(dyn Fn(Part<'a>) + Sync),
 ) {
     let panels = |rows: &[u32]| rows.len().div_ceil(PANEL_ROWS);
-    let count = groups.clone().map(|(low_rank, rows)| panels(rows) * matrix(low_rank).spans.len()).sum();
+    let count = groups.clone().map(|(low_rank, rows)| panels(rows) * lines(&matrix(low_rank).spans)).sum();
     pool.shares(count, &|part| {
         let (mut at, mut first) = (0, 0);
         for (low_rank, listed) in groups.clone() {
             let (panels, matrix) = (panels(listed), matrix(low_rank));
             for panel in 0..panels {
-                let own = part.start.max(at)..part.end.min(at + matrix.spans.len());
-                if !own.is_empty() {
+                let end = at + lines(&matrix.spans);
+                let own = part.start.clamp(at, end) - at..part.end.clamp(at, end) - at;
+                let spans = matrix.that_begin(own);
+                if !spans.is_empty() {
                     let rows = share(listed.len(), panels, panel);
-                    let (rows, strips) = (first + rows.start..first + rows.end, own.start - at..own.end - at);
-                    f(Part { matrix, listed, first, rows, strips });
+                    f(Part { matrix, listed, first, rows: first + rows.start..first + rows.end, spans });
                 }
-                at += matrix.spans.len();
+                at = end;
             }
             first += listed.len();
         }
@@ -325,7 +380,7 @@ impl Format {
     }
 
     /// Units from a row of so many numbers to the next. Not a multiple of 2 KiB, since rows at such a distance share a
-    /// few cache sets.
+    /// few cache sets; so this says nothing about the width of a row, and that of a narrower one may be larger.
     fn stride(self, width: usize) -> usize {
         let units = width.div_ceil(2) * self.unit();
         if units.is_multiple_of(512) { units + 16 } else { units }
@@ -377,5 +432,89 @@ impl Kernel for Convert<'_> {
         }
         let from = lanes.len() * LANES;
         self.each(from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranks of the three parts of fused projections, none of which has 0: any subset of them, at small and large
+    /// ranks, and with ranks of which the widths of rows are multiples of 1,024 and a little more.
+    fn ranks() -> Vec<[usize; 3]> {
+        let mut all = Vec::new();
+        for ranks in [[1; 3], [2; 3], [4; 3], [5, 3, 1], [8; 3], [16; 3], [24; 3], [64; 3], [512; 3], [512, 512, 16]] {
+            let subsets = (1..8).map(|subset: usize| [0, 1, 2].map(|part| ranks[part] * (subset >> part & 1)));
+            all.extend(subsets);
+        }
+        all.extend([[16, 512, 512], [512, 16, 512], [1, 511, 512], [512, 8, 8], [1024, 1, 15], [1024, 512, 512]]);
+        all
+    }
+
+    /// `B` of parts of 256, 128 and 130 outputs, where a part begins within a strip, or of two in turns.
+    fn matrices([q, k, v]: [usize; 3]) -> [LowRank; 2] {
+        let apart = move |output: usize| match output {
+            0..256 => 0..q,
+            256..384 => q..q + k,
+            _ => q + k..q + k + v,
+        };
+        let turns = move |output: usize| if output / LANES % 2 == 0 { 0..q } else { q..q + k + v };
+        let pack = |reads: &dyn Fn(usize) -> Range<usize>| {
+            let shape = LowRankShape { in_features: 40, rank: q + k + v, out_features: 514 };
+            let fill = |row: usize, to: &mut [f32]| to.fill(row as f32);
+            LowRank::pack(shape, LowRankSource { a: &fill, reads, b: &fill }).unwrap()
+        };
+        [pack(&apart), pack(&turns)]
+    }
+
+    /// What no instruction set changes: a row between the matrices, in either format, is as wide as what strips of `B`
+    /// read of it, whichever of them fall to a thread.
+    #[test]
+    fn any_part_of_the_strips_reads_what_a_row_has() {
+        for ranks in ranks() {
+            for LowRank { shape, a, b } in matrices(ranks) {
+                for format in [Format::Pairs, Format::Wide] {
+                    let (row, x) =
+                        (format.stride(shape.rank.next_multiple_of(LANES)), format.stride(shape.in_features));
+                    for (strips, stride) in [(&a, x), (&b, row)] {
+                        for end in 0..=strips.spans.len() {
+                            for first in 0..=end {
+                                let width = strips.width(first..end) * format.unit();
+                                assert!(width <= stride, "{ranks:?}, {format:?}, {first}..{end}: {width} of {stride}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Every strip that reads anything is one thread's, and threads have as many lines as another, give or take a strip.
+    #[test]
+    fn threads_share_lines() {
+        for ranks in ranks() {
+            for LowRank { a, b, .. } in matrices(ranks) {
+                for strips in [&a, &b] {
+                    let all = lines(&strips.spans);
+                    assert!(strips.spans.iter().all(|span| span.pairs > 0), "{ranks:?}: an empty strip");
+                    let largest = strips.spans.iter().map(|span| span.pairs).max().unwrap();
+                    for threads in 1..=9 {
+                        let mut next = 0;
+                        for thread in 0..threads {
+                            let spans = strips.that_begin(share(all, threads, thread));
+                            assert_eq!(spans.start, next, "{ranks:?}: thread {thread} of {threads}");
+                            next = spans.end;
+                            let own: usize = strips.spans[spans].iter().map(|span| span.pairs).sum();
+                            let fair = all / threads;
+                            assert!(
+                                own + largest > fair && own <= fair + largest,
+                                "{ranks:?}: {own} of {all} lines for thread {thread} of {threads}"
+                            );
+                        }
+                        assert_eq!(next, strips.spans.len(), "{ranks:?}: {threads} threads");
+                    }
+                }
+            }
+        }
     }
 }

@@ -31,7 +31,8 @@ pub(super) struct Panel<'a, T> {
     pub(super) from: Rows<'a>,
     /// By their place in scratch.
     pub(super) rows: Range<usize>,
-    pub(super) strips: Range<usize>,
+    /// Which of the strips that read anything.
+    pub(super) spans: Range<usize>,
     pub(super) to: T,
 }
 
@@ -164,15 +165,15 @@ impl To for Added<'_> {
 
 /// Computes it, a block of rows at a time.
 pub(super) fn run<T: To>(means: Means<'_>, panel: Panel<'_, T>) {
-    let Panel { matrix, from, rows, strips, to } = panel;
+    let Panel { matrix, from, rows, spans, to } = panel;
     let block_rows = if means.tiles.is_some() { TILE_BLOCK } else { BLOCK };
     CONVERTED.with_borrow_mut(|room| {
         for first in rows.clone().step_by(block_rows) {
             let rows = first..rows.end.min(first + block_rows);
             let (x, stride) = from.block(means, rows.clone(), room);
-            let widest = matrix.spans[strips.clone()].iter().map(|span| span.first + span.pairs).max().unwrap_or(0);
-            assert!(Format::of(means).stride(2 * widest) <= stride, "rows are narrower than the matrix");
-            let block = Block { matrix, x, stride, rows, strips: strips.clone(), to };
+            let width = matrix.width(spans.clone()) * Format::of(means).unit();
+            assert!(width <= stride, "rows of {stride} units are narrower than the matrix, which reads {width}");
+            let block = Block { matrix, x, stride, rows, spans: spans.clone(), to };
             #[cfg(target_arch = "x86_64")]
             match (means.arithmetic, means.tiles, means.isa.avx512_bf16()) {
                 (Arithmetic::Tiles, Some(proof), _) => amx::run(proof, &block),
@@ -192,7 +193,7 @@ pub(super) struct Block<'a, T> {
     pub(super) x: &'a [u32],
     pub(super) stride: usize,
     pub(super) rows: Range<usize>,
-    pub(super) strips: Range<usize>,
+    pub(super) spans: Range<usize>,
     pub(super) to: T,
 }
 
@@ -236,21 +237,25 @@ impl<T: To> Block<'_, T> {
         for (row, to) in to.iter_mut().enumerate() {
             *to = self.to.row(self.rows.start + at + row);
         }
-        let mut strip = self.strips.start;
-        while strip < self.strips.end {
-            let span = self.matrix.spans[strip];
-            let next = self.matrix.spans[self.strips.end.min(strip + 2) - 1];
-            let alike = strip + 1 < self.strips.end && (next.first, next.pairs) == (span.first, span.pairs);
-            if alike && (R >= O::TWO_FROM || span.pairs <= SHORT) {
-                self.strips::<S, O, R, 2>(s, order, unit, (at, &to), strip);
-                strip += 2;
-            } else {
-                self.strips::<S, O, R, 1>(s, order, unit, (at, &to), strip);
-                strip += 1;
+        let mut spans = &self.matrix.spans[self.spans.clone()];
+        while let [span, rest @ ..] = spans {
+            match rest {
+                [next, rest @ ..]
+                    if (next.first, next.pairs) == (span.first, span.pairs)
+                        && (R >= O::TWO_FROM || span.pairs <= SHORT) =>
+                {
+                    self.strips::<S, O, R, 2>(s, order, unit, (at, &to), [*span, *next]);
+                    spans = rest;
+                }
+                _ => {
+                    self.strips::<S, O, R, 1>(s, order, unit, (at, &to), [*span]);
+                    spans = rest;
+                }
             }
         }
     }
 
+    /// Strips that read the same inputs.
     #[inline(always)]
     fn strips<S: Simd, O: Order<S>, const R: usize, const C: usize>(
         &self,
@@ -258,20 +263,19 @@ impl<T: To> Block<'_, T> {
         order: O,
         unit: usize,
         (at, to): (usize, &[T::Row; R]),
-        strip: usize,
+        spans: [Span; C],
     ) {
-        let span = self.matrix.spans[strip];
-        let x = self.x[at * self.stride + span.first * unit..].as_ptr();
+        let x = self.x[at * self.stride + spans[0].first * unit..].as_ptr();
         let mut lines = [std::ptr::null(); C];
-        for (c, lines) in lines.iter_mut().enumerate() {
-            *lines = self.matrix.pairs[self.matrix.spans[strip + c].line * LINE..].as_ptr();
+        for (lines, span) in lines.iter_mut().zip(&spans) {
+            *lines = self.matrix.pairs[span.line * LINE..].as_ptr();
         }
         // SAFETY: the lines are the strips'; rows are as wide as what any strip reads, and there are so many.
-        let sums = unsafe { order.sums::<R, C>(s, lines, span, x, self.stride) };
-        for (c, sums) in sums.into_iter().enumerate() {
+        let sums = unsafe { order.sums::<R, C>(s, lines, spans[0], x, self.stride) };
+        for (span, sums) in spans.into_iter().zip(sums) {
             for (&to, sums) in to.iter().zip(sums) {
                 // SAFETY: the strip is the matrix's, and each row and strip is in one panel.
-                unsafe { self.to.put(s, to, strip + c, sums) };
+                unsafe { self.to.put(s, to, span.strip, sums) };
             }
         }
     }
@@ -287,14 +291,14 @@ impl<T: To> Kernel for ByFma<'_, T> {
     type Output = ();
 
     fn define(self) {
-        let Block { matrix, x, stride, rows, strips, to } = self.block;
+        let Block { matrix, x, stride, rows, spans, to } = self.block;
         for (row, x) in rows.zip(x.chunks_exact(stride)) {
             let to_row = to.row(row);
-            for column in strips.start * LANES..strips.end * LANES {
-                let sum = matrix.dot(self.arithmetic, column, |k| f32::from_bits(x[k]));
+            let x = |k: usize| f32::from_bits(x[k]);
+            matrix.dots(self.arithmetic, spans.clone(), x, |column, sum| {
                 // SAFETY: the strips are the matrix's, and each row and strip is in one panel.
                 unsafe { to.put_one(to_row, column, sum) };
-            }
+            });
         }
     }
 
