@@ -53,6 +53,8 @@ def a_wrong_parameter_is_named():
         (dict(stop=[""]), ValueError, "stop"),
         (dict(stop=7), TypeError, "stop"),
         (dict(stop_token_ids=[99_999]), ValueError, "stop_token_ids"),
+        *((dict(stop_token_ids=wrong), TypeError, "stop_token_ids") for wrong in (b"ab", "12", [True], ["1"], 7)),
+        *((dict(allowed_token_ids=wrong), TypeError, "allowed_token_ids") for wrong in (b"ab", [False], [1.5])),
         (dict(logit_bias={99_999: 1.0}), ValueError, "logit_bias"),
         (dict(logit_bias={"fox": 1.0}), TypeError, "logit_bias"),
         (dict(logprobs=-7), ValueError, "logprobs"),
@@ -78,6 +80,20 @@ def a_wrong_prompt_is_named_and_none_of_its_batch_is_asked():
         ([ONCE, [99_999]], ValueError, "prompts[1]", "99999"),
         ([ONCE, {"prompt": ONCE, "multi_modal_data": {}}], ValueError, "multi_modal_data"),
         ([ONCE, 4.5], TypeError, "prompts[1]"),
+        # Bytes have numbers, and none of them is a token that somebody meant.
+        *((wrong, TypeError, type(wrong).__name__) for wrong in (b"Once", bytearray(b"Once"), memoryview(b"Once"))),
+        *(([ONCE, wrong], TypeError, "prompts[1]", "bytes") for wrong in (b"Once", b"")),
+        ({"prompt": b"Once"}, ValueError, "prompt"),
+        *(({"prompt_token_ids": wrong}, TypeError, "prompt_token_ids") for wrong in (b"Once", "12", 7, None, {1: 2})),
+        *(({"prompt_token_ids": [1, wrong]}, TypeError, "prompt_token_ids[1]") for wrong in (True, "2", 2.0, None, [3])),
+        ([[1, "two"]], TypeError, "[1]", "str"),
+        ([[True, False]], TypeError, "bool"),
+        ([1, "two"], TypeError, "prompts[0]", "int"),
+        ([True, False], TypeError, "bool"),
+        ((number for number in (1, 2)), TypeError, "prompts[0]", "int"),
+        *((wrong, TypeError, "prompts", type(wrong).__name__) for wrong in (None, 7, True, 4.5, object())),
+        ([[-1]], ValueError, "-1"),
+        ([[2**70]], ValueError, "prompt"),
         ("x" * 1_000_000, ValueError, "prompt"),
         ([1] * 7000, ValueError, "context"),
     ]
@@ -86,6 +102,8 @@ def a_wrong_prompt_is_named_and_none_of_its_batch_is_asked():
     raises(ValueError, lambda: llm().generate([ONCE] * 3, [SamplingParams()] * 2), "2 for 3")
     raises(ValueError, lambda: llm().generate(ONCE, adapter="poet"), "adapter", "poet")
     raises(ValueError, lambda: llm().detokenize([99_999]), "99999")
+    for wrong in (b"Once", "12", 7, None, [True], ["1"], [1.0]):
+        raises(TypeError, lambda: llm().detokenize(wrong), "token_ids")
     assert len(llm().step_log()) == steps, "nothing was computed"
 
 

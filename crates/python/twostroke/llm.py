@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
 import os
 import select
 import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast
 
 from twostroke import _twostroke
@@ -197,7 +198,7 @@ class LLM:
 
     def detokenize(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of tokens."""
-        return self._engine.detokenize(token_ids, skip_special_tokens)
+        return self._engine.detokenize(_tokens("token_ids", token_ids), skip_special_tokens)
 
     def step_log(self) -> list[StepRecord]:
         """The last 4,096 forward passes, oldest first."""
@@ -253,23 +254,60 @@ def _plain(value: object) -> object:
 def _rule(params: SamplingParams) -> tuple[str, str] | None:
     if not isinstance(params, SamplingParams):
         raise TypeError(f"sampling_params: {type(params).__name__} is no SamplingParams")
+    for name, tokens in (("stop_token_ids", params.stop_token_ids), ("allowed_token_ids", params.allowed_token_ids)):
+        if tokens is not None:
+            _tokens(name, tokens)
     return None if params.structured_outputs is None else params.structured_outputs._rule()
 
 
 def _is_one(prompts: object) -> bool:
     """A text, a dict, or a list of tokens, and not a list of these."""
-    is_tokens = isinstance(prompts, Sequence) and bool(prompts) and all(isinstance(item, int) for item in prompts)
-    return isinstance(prompts, (str, Mapping)) or is_tokens
+    if isinstance(prompts, (str, Mapping)):
+        return True
+    is_list = _is_list(prompts)
+    if not is_list and not isinstance(prompts, Iterable):
+        raise TypeError(f"prompts: {type(prompts).__name__} is neither a text nor tokens, nor several of them")
+    if isinstance(prompts, BYTES):
+        raise TypeError(f"prompts: {type(prompts).__name__} is no text; decode() makes one")
+    return is_list and bool(prompts) and all(_is_token(item) for item in cast("Sequence[object]", prompts))
+
+
+BYTES = (bytes, bytearray, memoryview)
+
+
+def _is_list(value: object) -> bool:
+    """Some things in an order; a text has characters, and bytes have numbers that are no tokens."""
+    return isinstance(value, Sequence) and not isinstance(value, (str, *BYTES))
+
+
+def _is_token(value: object) -> bool:
+    """A whole number, also one of numpy's; `True` is none."""
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def _tokens(name: str, tokens: object) -> list[int]:
+    """Token ids, in a list, a tuple, an array or any such; what is none of these is an error that says so."""
+    is_list = hasattr(tokens, "__len__") and hasattr(tokens, "__getitem__")
+    if isinstance(tokens, (str, Mapping, *BYTES)) or not is_list:
+        raise TypeError(f"{name}: {type(tokens).__name__} is no list of tokens")
+    listed = list(cast("Iterable[object]", tokens))
+    wrong = next(((at, item) for at, item in enumerate(listed) if not _is_token(item)), None)
+    if wrong is not None:
+        at, item = wrong
+        raise TypeError(f"{name}[{at}]: {type(item).__name__} is no token id, which is a whole number")
+    return [operator.index(token) for token in listed]
 
 
 def _bare(prompt: Prompt) -> str | Sequence[int]:
-    if not isinstance(prompt, Mapping):
+    if isinstance(prompt, str):
         return prompt
+    if not isinstance(prompt, Mapping):
+        return _tokens("prompt_token_ids", prompt)
     match dict(prompt):
         case {"prompt": str(text), **rest} if not rest:
             return text
         case {"prompt_token_ids": tokens, **rest} if not rest:
-            return cast("Sequence[int]", tokens)
+            return _tokens("prompt_token_ids", tokens)
     raise ValueError(f"a prompt is a text under 'prompt' or tokens under 'prompt_token_ids', not {sorted(prompt)}")
 
 
