@@ -15,6 +15,7 @@
 
 use super::calibration::{Judge, targets};
 use super::recipe::{Kept, Module, Narrow, Target, Unit, Verdict, interleaved, quantize, units};
+use super::staging;
 use super::vocabulary::vocabulary;
 use super::{Export, ExportError, ExportReport, Work};
 use crate::config::{Family, ModelConfig};
@@ -395,7 +396,7 @@ impl<'p> Out<'p> {
         let matrices = modules.map(|module| blank(in_file(plan.architecture, module), 2));
         let vectors = plan.vectors.iter().map(|(name, _)| blank(name.clone(), 1));
         let header_bytes = header(&plan.settings, &matrices.chain(vectors).collect::<Vec<_>>()).len() as u64;
-        let created = File::create_new(path).and_then(|file| {
+        let created = staging::open(path).and_then(|file| {
             let mut file = BufWriter::with_capacity(1 << 20, file);
             std::io::copy(&mut std::io::Read::take(std::io::repeat(0), header_bytes), &mut file)?;
             Ok(file)

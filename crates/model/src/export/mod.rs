@@ -129,7 +129,8 @@ impl ExportReport {
     }
 }
 
-/// Whether a result can be called so: nothing is there yet, and its directory is.
+/// Whether a result can be called so: nothing is there yet, and its directory is. What processes that were killed left
+/// of such a result goes.
 pub fn check_output(output: &Path) -> Result<(), ExportError> {
     staging::place(output).map(|_| ())
 }
