@@ -11,7 +11,7 @@ const MANTISSA: u32 = 7;
 pub(crate) struct Histogram {
     counts: Vec<u64>,
     num: u64,
-    sum: u64,
+    sum: u128,
     max: u64,
 }
 
@@ -23,7 +23,7 @@ impl Histogram {
         }
         self.counts[bucket] += 1;
         self.num += 1;
-        self.sum += value.0;
+        self.sum += u128::from(value.0);
         self.max = self.max.max(value.0);
     }
 

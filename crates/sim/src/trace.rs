@@ -17,7 +17,7 @@ use scheduler::Nanos;
 use serde::Deserialize;
 
 use crate::random::mix;
-use crate::workload::{Arrival, MAX_REQUESTS, Piece, Workload};
+use crate::workload::{Arrival, MAX_REQUESTS, MOST_TIME, Piece, Workload};
 
 /// Tokens that one of Mooncake's hash ids stands for.
 pub const HASHED_TOKENS: usize = 512;
@@ -52,6 +52,9 @@ pub enum TraceError {
 }
 
 const HEADER: &str = "TIMESTAMP,ContextTokens,GeneratedTokens";
+
+/// Latest time of a line, in milliseconds since whenever: far from the end of 64 bits of nanoseconds.
+const MOST_MS: f64 = 1.6e13;
 
 /// Longest line that is read: a prompt of the largest size has a third of it in hash ids.
 const MAX_LINE_BYTES: u64 = 1 << 20;
@@ -160,6 +163,10 @@ fn parse(mut text: impl BufRead, file: u64) -> Result<Vec<Arrival>, Problem> {
         if arrival.at < start {
             return Err(wrong("is earlier than the first line".to_string()));
         }
+        if arrival.at.since(start) > MOST_TIME {
+            let problem = "is more than thirty years after the first line; are its times in milliseconds?";
+            return Err(wrong(problem.to_string()));
+        }
         if arrivals.len() == MAX_REQUESTS {
             return Err(wrong(format!("more than {MAX_REQUESTS} requests; simulate a part of the trace")));
         }
@@ -181,8 +188,9 @@ struct JsonLine {
 
 fn json_line(line: &str, name: u64, file: u64) -> Result<Arrival, String> {
     let line: JsonLine = serde_json::from_str(line).map_err(|error| format!("not as expected: {error}"))?;
-    if !(0.0..=1e15).contains(&line.timestamp) {
-        return Err(format!("timestamp {} is not a number of milliseconds", line.timestamp));
+    // Nanoseconds since 1970 end in 2554.
+    if !(0.0..=MOST_MS).contains(&line.timestamp) {
+        return Err(format!("timestamp {} is not a number of milliseconds from 0 to {MOST_MS:e}", line.timestamp));
     }
     let mut arrival = request(Nanos((line.timestamp * 1e6) as u64), name, line.input_length, line.output_length)?;
     if !line.hash_ids.is_empty() {
@@ -265,6 +273,59 @@ mod tests {
         ];
         for (text, want) in table {
             assert_eq!(moment(text), want.map(Nanos), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn times_beyond_the_clock_are_refused_by_their_line() {
+        let json = |times: &[&str]| -> String {
+            let line = |time: &&str| format!("{{\"timestamp\": {time}, \"input_length\": 9, \"output_length\": 9}}\n");
+            times.iter().map(line).collect()
+        };
+        let csv = |times: &[&str]| -> String {
+            let lines = times.iter().map(|time| format!("{time},9,9\n"));
+            std::iter::once(format!("{HEADER}\n")).chain(lines).collect()
+        };
+        // (text, the arrivals in milliseconds, or the line and a word of what is wrong with it)
+        let table: Vec<(String, Result<Vec<u64>, (usize, &str)>)> = vec![
+            (json(&["0", "5"]), Ok(vec![0, 5])),
+            (json(&["1700000000000", "1700000000007"]), Ok(vec![0, 7])),
+            (json(&["16000000000000"]), Ok(vec![0])),
+            (json(&["0", "999999999999"]), Ok(vec![0, 999_999_999_999])),
+            (json(&["0", "1000000000001"]), Err((2, "thirty years"))),
+            (json(&["0", "1e13"]), Err((2, "thirty years"))),
+            (json(&["0", "1e14"]), Err((2, "milliseconds"))),
+            (json(&["1e14"]), Err((1, "milliseconds"))),
+            (json(&["1e15"]), Err((1, "milliseconds"))),
+            (json(&["1e300"]), Err((1, "milliseconds"))),
+            (json(&["-1"]), Err((1, "milliseconds"))),
+            (json(&["0", "18446744073710"]), Err((2, "milliseconds"))),
+            (csv(&["2023-11-16 18:15:46", "2023-11-16 18:15:47.5"]), Ok(vec![0, 1500])),
+            (csv(&["1970-01-01 00:00:00", "2500-12-31 23:59:60"]), Err((3, "thirty years"))),
+            (csv(&["2500-12-31 23:59:60"]), Ok(vec![0])),
+            (csv(&["2600-01-01 00:00:00"]), Err((2, "not a time"))),
+            (csv(&["18446744073709551615-01-01 00:00:00"]), Err((2, "not a time"))),
+        ];
+        for (text, wanted) in table {
+            match (parse(text.as_bytes(), 0), wanted) {
+                (Ok(found), Ok(wanted)) => {
+                    let found: Vec<u64> = found.iter().map(|arrival| arrival.at.0 / 1_000_000).collect();
+                    assert_eq!(found, wanted, "{text}");
+                }
+                (Err(Problem::Line(line, problem)), Err((wanted, word))) => {
+                    assert!(line == wanted && problem.contains(word), "{text}: line {line}: {problem}");
+                }
+                (found, wanted) => panic!("{text}: {:?} for {wanted:?}", found.map(|found| found.len()).ok()),
+            }
+        }
+        // All fields have bounds of their own, and no text overflows one.
+        for (input, output) in
+            [("18446744073709551615", "1"), ("1", "18446744073709551615"), ("1e30", "1"), ("16777217", "1")]
+        {
+            let line = format!("{{\"timestamp\": 0, \"input_length\": {input}, \"output_length\": {output}}}\n");
+            assert!(matches!(parse(line.as_bytes(), 0), Err(Problem::Line(1, _))), "{line}");
+            let line = format!("{HEADER}\n2023-11-16 18:15:46,{input},{output}\n");
+            assert!(matches!(parse(line.as_bytes(), 0), Err(Problem::Line(2, _))), "{line}");
         }
     }
 }

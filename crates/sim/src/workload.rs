@@ -102,6 +102,7 @@ pub const MAX_TURNS: usize = 1000;
 /// Longest prompt, answer or shared prefix of a load.
 const MAX_TOKENS: usize = 1 << 24;
 /// Nothing comes later than this: thirty years.
+pub(crate) const MOST_TIME: Nanos = Nanos(MAX_NANOS as u64);
 const MAX_NANOS: f64 = 1e18;
 
 /// Tells the names of prompts and answers apart.

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::shared::{KvPrecision, Weights};
 use super::values::{
-    blocks, count, duration, load, pause, positive, quantity, rows, seats, share, sim_rate, spread, turns,
+    blocks, count, duration, link, load, pause, positive, rows, seats, share, sim_rate, spread, turns,
 };
 
 /// Flags of `sim`.
@@ -35,7 +35,7 @@ pub(crate) struct SimFlags {
     #[arg(long, conflicts_with = "prefill")]
     pub(crate) splits: bool,
     /// Bytes per second that blocks travel with between two instances, either way (25G: a card of 200 Gbit/s).
-    #[arg(long, value_name = "X", value_parser = quantity, default_value = "25G")]
+    #[arg(long, value_name = "X", value_parser = link, default_value = "25G")]
     pub(crate) link: f64,
     /// With --prefill or --splits, refuse requests that would miss their targets. Default: nobody is refused.
     #[arg(long, value_enum)]

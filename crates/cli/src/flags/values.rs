@@ -167,6 +167,12 @@ pub(crate) fn quantity(text: &str) -> Result<f64, String> {
     plan::units::quantity(text).ok_or_else(|| "not a number above 0; examples: 312T, 2T, 80G".to_string())
 }
 
+/// Bytes a second between instances. Less would be years for a prompt.
+pub(crate) fn link(text: &str) -> Result<f64, String> {
+    quantity(text)
+        .and_then(|bytes| if bytes >= 1e6 { Ok(bytes) } else { Err("must be at least 1M bytes a second".into()) })
+}
+
 /// `2/min`, in requests per second.
 pub(crate) fn requests(text: &str) -> Result<f64, String> {
     plan::units::requests_per_second(text).ok_or_else(|| "not requests in a time; examples: 2/min, 0.1/s".to_string())
