@@ -152,6 +152,85 @@ mod merged {
         assert!(found < 3e-2, "{name}: {found} from merged weights in bf16");
     }
 
+    /// Log probabilities of every token, row after row.
+    fn log_probabilities(logits: &[Vec<f32>]) -> Vec<f32> {
+        let row = |row: &Vec<f32>| {
+            let most = row.iter().copied().fold(f32::MIN, f32::max);
+            let sum = row.iter().map(|&logit| f64::from(logit - most).exp()).sum::<f64>().ln() as f32 + most;
+            row.iter().map(|&logit| logit - sum).collect::<Vec<f32>>()
+        };
+        logits.iter().flat_map(row).collect()
+    }
+
+    /// The seven projections of a layer of Llama's.
+    const SEVEN: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+
+    /// Every subset of the projections: on two threads and more the bits of one and of the definition, and log
+    /// probabilities as of a checkpoint that the adapter is merged into.
+    fn every_subset(ranks: &[usize], threads: &[usize], precisions: &[(WeightClass, Arithmetic)]) {
+        let place = Place::new(&format!("subsets-{}-{}", ranks.len(), threads.len()));
+        let original = committed("llama3");
+        let config = config_of(&original);
+        let tokens = random_tokens(3, 21, config.vocab_size);
+        let room = AdapterRoom { slots: 2, max_rank: 512 };
+        let weights = tensors(&original);
+        for &(class, arithmetic) in precisions {
+            let options = || LoadOptions { adapters: room, ..options(class) };
+            let model = |threads: usize| {
+                let nodes = if threads > kernels::threads::max_threads() {
+                    kernels::threads::NodeChoice::Imagined(1)
+                } else {
+                    kernels::threads::NodeChoice::AsFound
+                };
+                let cpu =
+                    kernels::CpuOptions { threads: Some(threads), isa: None, arithmetic: Some(arithmetic), nodes };
+                model::load(kernels::Cpu::new(cpu).unwrap(), &original, &options(), &mut |_| {}).unwrap()
+            };
+            let mut definition = model::load(Reference::of(arithmetic), &original, &options(), &mut |_| {}).unwrap();
+            let mut models: Vec<_> = threads.iter().map(|&threads| (threads, model(threads))).collect();
+            for (seed, &rank) in ranks.iter().enumerate() {
+                for subset in 1..1 << SEVEN.len() {
+                    let chosen: Vec<&str> = (0..7).filter(|at| subset >> at & 1 == 1).map(|at| SEVEN[at]).collect();
+                    let name = format!("{class:?}, {arithmetic:?}, rank {rank} of {chosen:?}");
+                    let mut files = adapter(&config, (subset + 1000 * seed) as u64, rank, rank as f64, &chosen);
+                    // Of adapters as they are trained: a part of the weights.
+                    files.tensors.iter_mut().flat_map(|tensor| &mut tensor.numbers).for_each(|x| *x *= 0.5);
+                    let adapter = Adapter::load(&place.with("adapter", &files), &config, 512).unwrap();
+                    definition.set_adapter(1, Some(&adapter)).unwrap();
+                    let expected = alone(&mut definition, &tokens, Some(1));
+                    for (threads, model) in &mut models {
+                        model.set_adapter(1, Some(&adapter)).unwrap();
+                        let found = alone(model, &tokens, Some(1));
+                        assert!(found == expected, "{name}: {threads} threads");
+                    }
+                    if class == WeightClass::Bf16 {
+                        let mut merged = weights.clone();
+                        assert_eq!(merge(&mut merged, &files, &|_| 1.0), files.tensors.len() / 2, "{name}");
+                        let merged = checkpoint_of(&place.0.join("merged"), &original, &merged);
+                        let mut merged = load(Float32::new(Some(1)).unwrap(), &merged, WeightClass::Bf16);
+                        let want = log_probabilities(&logits(&mut merged, &tokens, None));
+                        let found = log_probabilities(&logits(&mut models[0].1, &tokens, Some(1)));
+                        let error = want.iter().zip(&found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                        assert!(error <= 0.05, "{name}: a log probability is {error} off that of merged weights");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_subset_of_the_projections_at_the_rank_that_peft_takes() {
+        every_subset(&[8], &[2, 1], &[(WeightClass::Bf16, Arithmetic::best())]);
+    }
+
+    #[test]
+    #[ignore = "minutes; further ranks, threads, classes and arithmetics than the one above"]
+    fn every_subset_of_the_projections_at_any_rank() {
+        let classes = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
+        let precisions: Vec<_> = classes.into_iter().flat_map(|class| Arithmetic::ALL.map(|a| (class, a))).collect();
+        every_subset(&[1, 2, 3, 4, 5, 8, 12, 16, 17, 24, 33, 64, 512], &[2, 1, 3, 4], &precisions);
+    }
+
     #[test]
     fn all_modules_of_models_of_all_kinds() {
         // Norms before and around blocks, biases, fused projections, experts beside attention.
