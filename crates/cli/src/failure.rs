@@ -63,7 +63,7 @@ fn say(message: &str, code: u8) -> u8 {
 
 /// Whatever a message holds, it stays one line of printable text.
 fn one_line(message: &str) -> String {
-    message.split_whitespace().collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).collect()
+    load::printable(&message.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 /// Bytes that the shortest command needs beside the program itself: its first threads' stacks, flags, the system's own.
@@ -293,6 +293,6 @@ mod tests {
 
     #[test]
     fn control_characters_never_reach_the_terminal() {
-        assert_eq!(one_line("a\n  b\u{1b}[31m\tc"), "a b[31m c");
+        assert_eq!(one_line("a\n  b\u{1b}[31m\tc"), "a b\u{fffd}[31m c");
     }
 }

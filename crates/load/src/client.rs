@@ -17,6 +17,7 @@ use tokio::time::{sleep_until, timeout};
 
 use crate::events::{LONGEST_LINE, Lines, Tokens, complaint};
 use crate::plan::PlannedRequest;
+use crate::printable::said;
 use crate::sessions::{Agenda, Said, Turn};
 use crate::target::{Connection, Target, TargetError, chain, patiently};
 
@@ -80,7 +81,7 @@ impl RequestOutcome {
 pub async fn first_model(target: &Target) -> Result<String, TargetError> {
     let path = target.beside("models");
     let (status, body) = target.look_up(&path).await.map_err(TargetError::Answer)?;
-    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let body = said(&body);
     let name = body["data"][0]["id"].as_str();
     name.map(str::to_owned)
         .ok_or_else(|| TargetError::Answer(format!("{target}{path} answered {status} and names no model: set --model")))
@@ -94,7 +95,7 @@ pub async fn timeline(target: &Target, id: &str) -> Option<Value> {
         return None;
     }
     let (status, body) = target.look_up(&target.beside(&format!("requests/{id}/timeline"))).await.ok()?;
-    let timeline: Value = serde_json::from_slice(&body).ok()?;
+    let timeline = said(&body);
     (status.is_success() && timeline["object"] == "request.timeline").then_some(timeline)
 }
 

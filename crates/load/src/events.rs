@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::client::{PhaseFigures, RequestOutcome};
+use crate::printable::printable;
 use crate::sessions::Said;
 
 /// Most bytes of a line of the stream, and of everything that is no event before the next one.
@@ -26,7 +27,7 @@ pub(crate) fn complaint(body: &[u8]) -> String {
 /// The start of a body, for an error message.
 fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_ERROR)]);
-    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
+    printable(&text)
 }
 
 /// What has come of an answer so far.

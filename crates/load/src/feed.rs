@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::events::complaint;
+use crate::printable::{printable, said};
 use crate::target::{Connection, Target, TargetError};
 
 /// Such a feed says something twice a second.
@@ -18,7 +19,7 @@ const LONGEST_EVENT: usize = 32 << 20;
 /// A GET whose answer is JSON: its status and the object, `Null` if it is none.
 pub async fn ask(target: &Target, route: &str) -> Result<(u16, Value), TargetError> {
     let (status, body) = target.look_up(&target.at_root(route)).await.map_err(TargetError::Answer)?;
-    Ok((status.as_u16(), serde_json::from_slice(&body).unwrap_or_default()))
+    Ok((status.as_u16(), said(&body)))
 }
 
 /// An open feed.
@@ -79,7 +80,8 @@ fn silent() -> TargetError {
 /// Name and data of an event; `None` for comments and for what is no JSON.
 fn parsed(event: &str) -> Option<(String, Value)> {
     let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-    Some((field("event")?.to_owned(), serde_json::from_str(field("data")?).ok()?))
+    let data = said(field("data")?.as_bytes());
+    (!data.is_null()).then_some((printable(field("event")?), data))
 }
 
 #[cfg(test)]

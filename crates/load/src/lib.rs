@@ -26,6 +26,7 @@ mod events;
 mod feed;
 mod phases;
 mod plan;
+mod printable;
 mod report;
 mod sessions;
 mod stalls;
@@ -39,6 +40,7 @@ pub use client::{PhaseFigures, RequestOutcome, beside, first_model, probe, run, 
 pub use feed::{Feed, ask};
 pub use phases::{PhaseSummary, phases};
 pub use plan::{Arrivals, Dataset, PlanError, PlannedPrompt, PlannedRequest, Ramp, schedule};
+pub use printable::printable;
 pub use report::{Measured, ReportSettings, json, text};
 pub use stalls::{Attribution, Prefill, Stalls, stalls, worth_asking};
 pub use steady::{Steady, steady};

@@ -18,6 +18,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use figures::Colour;
+use load::printable;
 
 use crate::environment::utc;
 use crate::figures::{duration, percent, rate};
@@ -180,7 +181,7 @@ impl Seen {
     }
 
     fn title(&self, width: usize) -> String {
-        let text = |value: &Value| plain(value.as_str().unwrap_or_default());
+        let text = |value: &Value| printable(value.as_str().unwrap_or_default());
         let info = &self.info;
         let left = format!(
             "{} {} · {} · {} threads",
@@ -330,7 +331,7 @@ fn reaches((_, to): (f64, Option<f64>), at: f64) -> bool {
 
 /// A request's name as text: an id or a number.
 fn name(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), plain)
+    value.as_str().map_or_else(|| value.to_string(), printable)
 }
 
 /// The end of a name, which is where names differ.
@@ -341,11 +342,6 @@ fn short(name: &str) -> String {
     } else {
         format!("…{}", name.chars().skip(count - NAME + 1).collect::<String>())
     }
-}
-
-/// Without what a terminal would obey: what comes over the network is text here.
-fn plain(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }
 
 fn bar(share: f64, mark: Mark, colour: bool) -> String {
