@@ -1,5 +1,6 @@
 //! The binary as a stranger meets it: first lines, wrong flags, broken files, pipes, terminals, signals.
 
+mod adapters;
 mod batch;
 mod bench;
 mod bench_serve;
@@ -14,6 +15,7 @@ mod limits;
 mod logs;
 mod narrower;
 mod numbers;
+mod outputs;
 mod plan;
 mod quality;
 mod quantize;
@@ -25,3 +27,4 @@ mod templates;
 mod terminal;
 mod top;
 mod verify;
+mod why;

@@ -22,6 +22,7 @@ mod keys;
 mod log;
 mod models;
 mod narrower;
+mod outputs;
 mod shapes;
 mod signals;
 

@@ -154,11 +154,19 @@ pub fn stacked(charts: &[(&Chart, &[Dots])]) -> String {
     })
 }
 
+/// The attribute of our documents that says whose they are.
+const MARK: &str = "data-program=\"twostroke\"";
+
+/// Whether a file that begins so is one of ours: it may be replaced by another.
+pub fn is_ours(head: &[u8]) -> bool {
+    head.strip_prefix(b"<svg ").is_some_and(|rest| rest.starts_with(MARK.as_bytes()))
+}
+
 /// An SVG document with room for so many charts.
 fn document(charts: usize, draw: impl FnOnce(&mut String)) -> String {
     let height = HEIGHT * charts as f64;
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
+        "<svg {MARK} xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
          font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
     draw(&mut svg);

@@ -12,6 +12,10 @@
 //! Asking the kernel (`/proc`, `/sys`) is no reading of files and does not come through here; `tests/tidy.rs` has the
 //! list.
 
+mod own;
+
+pub use own::Place;
+
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};

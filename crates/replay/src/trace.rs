@@ -90,6 +90,15 @@ pub struct Traced<'a> {
     pub other: &'a dyn Fn(RequestId) -> String,
 }
 
+/// What comes before the first member of a file.
+const BEGIN: &str = "{\"displayTimeUnit\":\"ms\",\"otherData\":";
+
+/// Whether a file that begins so is one that a [`TraceWriter`] wrote.
+pub fn is_trace(head: &[u8]) -> bool {
+    let other = head.strip_prefix(BEGIN.as_bytes());
+    other.is_some_and(|other| other.starts_with(b"{\"program\":\"twostroke "))
+}
+
 /// Writes a trace. See the module's picture.
 pub struct TraceWriter<W> {
     out: W,
@@ -107,11 +116,12 @@ pub struct TraceWriter<W> {
 impl<W: Write> TraceWriter<W> {
     /// Begins. `began_unix_ns`: nanoseconds since 1970 UTC at moment 0, if that is known.
     pub fn new(mut out: W, began_unix_ns: Option<u64>) -> io::Result<TraceWriter<W>> {
+        // First in the file: see [`is_trace`].
         let other = json!({
             "program": concat!("twostroke ", env!("CARGO_PKG_VERSION")),
             "began_at_unix_ns": began_unix_ns.map(|nanos| nanos.to_string()),
         });
-        write!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{other},\"traceEvents\":[")?;
+        write!(out, "{BEGIN}{other},\"traceEvents\":[")?;
         let (lanes, chunks, named) = (BTreeMap::new(), VecDeque::new(), BTreeSet::new());
         let mut writer = TraceWriter { out, events: 0, flows: 0, lanes, chunks, named, counters: None };
         for (pid, name) in [(ENGINE, "engine"), (REQUESTS, "requests")] {

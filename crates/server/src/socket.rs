@@ -13,7 +13,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -123,11 +123,27 @@ enum Kind {
 }
 
 /// The file of a Unix socket, which is nobody's when the socket is gone.
-struct File(PathBuf);
+struct File {
+    path: PathBuf,
+    /// Device and number: what has the name later need not be this one.
+    is: Option<(u64, u64)>,
+}
+
+impl File {
+    fn of(path: &Path) -> File {
+        File { path: path.to_owned(), is: File::at(path) }
+    }
+
+    fn at(path: &Path) -> Option<(u64, u64)> {
+        fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+    }
+}
 
 impl Drop for File {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        if self.is.is_some() && File::at(&self.path) == self.is {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -142,13 +158,13 @@ impl Socket {
         if is_socket && UnixStream::connect(path).await.is_err_and(|error| error.kind() == refused()) {
             fs::remove_file(path)?;
         }
-        Ok(Socket { kind: Kind::Unix(UnixListener::bind(path)?, File(path.to_owned())), tls: None })
+        Ok(Socket { kind: Kind::Unix(UnixListener::bind(path)?, File::of(path)), tls: None })
     }
 
     pub(crate) fn address(&self) -> io::Result<Address> {
         match &self.kind {
             Kind::Tcp(listener) => Ok(Address::Tcp { at: listener.local_addr()?, tls: self.tls.is_some() }),
-            Kind::Unix(_, File(path)) => Ok(Address::Unix(path.clone())),
+            Kind::Unix(_, file) => Ok(Address::Unix(file.path.clone())),
         }
     }
 

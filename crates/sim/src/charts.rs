@@ -6,6 +6,9 @@ use figures::plot::{Chart, Line};
 use crate::apart::PoolMoment;
 use crate::report::{Moment, Report};
 
+/// The names that [`charts`] gives.
+pub const NAMES: [&str; 5] = ["ttft.svg", "tpot.svg", "kv.svg", "load.svg", "pools.svg"];
+
 /// The charts of a report, with the names of their files: latencies as shares of requests, and the course of the run.
 pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
     let served = || report.outcomes.iter().filter(|outcome| outcome.tokens > 0);

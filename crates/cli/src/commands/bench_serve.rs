@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use files::Place;
 use load::{
     Api, Arrivals, Attribution, Dataset, Measured, PlannedPrompt, PlannedRequest, Point, Ramp, ReportSettings,
     RequestOutcome, Stalls, Summary, Swept, Target, TargetError, summarize,
@@ -13,10 +14,10 @@ use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use crate::console::{Progress, note, put_line};
-use crate::environment;
 use crate::failure::Failure;
 use crate::flags::{BenchServeFlags, LoadApi, LoadDataset, RampUp};
 use crate::signals::Ends;
+use crate::{environment, outputs};
 
 /// Answers whose timelines are read: those that lost most time in stalls.
 const TIMELINES: usize = 128;
@@ -110,14 +111,14 @@ fn loads(flags: &BenchServeFlags) -> Result<Vec<Load>, Failure> {
 
 /// Whether results can be written where they are wanted.
 fn places(flags: &BenchServeFlags) -> Result<(), Failure> {
-    let result = flags.result_dir.clone().filter(|_| flags.save_result || flags.save_detailed);
-    let svg = flags.sweep_svg.as_ref().and_then(|path| path.parent()).map(Path::to_path_buf);
-    for directory in [result, svg].into_iter().flatten().filter(|path| !path.as_os_str().is_empty()) {
-        if !directory.is_dir() {
+    if flags.save_result || flags.save_detailed {
+        if let Some(directory) = flags.result_dir.as_ref().filter(|directory| !directory.is_dir()) {
             return Err(Failure::usage(format!("{}: is not a directory; make it first", directory.display())));
         }
+        flags.result_filename.as_ref().map(|name| result(flags, name)).transpose()?;
     }
-    Ok(())
+    let svg = flags.sweep_svg.as_ref();
+    svg.map_or(Ok(()), |path| outputs::place("--sweep-svg", path, outputs::Kind::Picture).map(drop))
 }
 
 fn target(flags: &BenchServeFlags) -> Result<Target, Failure> {
@@ -311,7 +312,7 @@ fn tell_sweep(flags: &BenchServeFlags, swept: &Swept, model: &str) -> Result<(),
     let object = swept.json();
     put_line(&if flags.json { object.to_string() } else { swept.table() })?;
     if let Some(path) = &flags.sweep_svg {
-        write(path, &swept.svg(model, &flags.goodput))?;
+        written(&outputs::place("--sweep-svg", path, outputs::Kind::Picture)?, &swept.svg(model, &flags.goodput))?;
     }
     let Some(first) = object["points"].get(0) else { return Ok(()) };
     let mut named = object.clone();
@@ -334,11 +335,18 @@ fn save(flags: &BenchServeFlags, object: &Value, rate: f64) -> Result<(), Failur
     let label = |name: &str| object[name].as_str().unwrap_or_default().replace(['/', ':'], "-");
     let name = format!("{}-{rate}-{}-{}.json", label("backend"), label("model_id"), label("date"));
     let name = flags.result_filename.clone().unwrap_or(name);
-    write(&flags.result_dir.clone().unwrap_or_default().join(name), &(object.to_string() + "\n"))
+    let place = result(flags, &name)?;
+    written(&place, &(outputs::json(object).to_string() + "\n"))
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
-    note(&format!("written: {}", path.display()));
+/// A place for the result.
+fn result(flags: &BenchServeFlags, name: &str) -> Result<Place, Failure> {
+    let path = flags.result_dir.clone().unwrap_or_default().join(name);
+    outputs::place("--result-filename", &path, outputs::Kind::Json)
+}
+
+fn written(place: &Place, text: &str) -> Result<(), Failure> {
+    outputs::put(place, text)?;
+    note(&format!("written: {}", place.path().display()));
     Ok(())
 }

@@ -7,7 +7,6 @@
 
 mod check;
 
-use std::fs;
 use std::path::Path;
 
 use kernels::WeightClass;
@@ -20,13 +19,14 @@ use crate::console::put_line;
 use crate::failure::Failure;
 use crate::flags::PlanFlags;
 use crate::shapes::{self, Found};
-use crate::{environment, figures, models};
+use crate::{environment, figures, models, outputs};
 
 /// Runs the command.
 pub(crate) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
     if flags.check {
         return checked(flags);
     }
+    let svg = flags.svg.as_ref().map(|path| outputs::place("--svg", path, outputs::Kind::Picture)).transpose()?;
     let question = question(flags)?;
     let found = shapes::found("-m", &flags.model)?;
     let here = here(flags, found)?;
@@ -35,8 +35,8 @@ pub(crate) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
         None => question,
     };
     let plan = question.deploy(&here).map_err(|problem| refused(&problem, &flags.model))?.plan(&question.ask);
-    if let Some(path) = &flags.svg {
-        fs::write(path, plan.svg()).map_err(|error| Failure::usage(format!("--svg: {}: {error}", path.display())))?;
+    if let Some(place) = svg {
+        outputs::put(&place, &plan.svg())?;
     }
     match flags.json {
         true => put_line(&plan.json().to_string()),

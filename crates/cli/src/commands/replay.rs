@@ -1,6 +1,5 @@
 //! `twostroke replay`: a recorded run again, each step compared, with `-m` each token too.
 
-use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 
@@ -14,12 +13,12 @@ use crate::console::{Progress, note, put_line};
 use crate::environment::utc;
 use crate::failure::Failure;
 use crate::flags::ReplayFlags;
-use crate::models;
+use crate::{models, outputs};
 
 /// Runs the command.
 pub(crate) fn again(flags: &ReplayFlags) -> Result<(), Failure> {
     let recording = Recording::open(&flags.log).map_err(Failure::usage)?;
-    let model = recording.header.model.clone();
+    let model = load::printable(&recording.header.model);
     let began = recording.header.began_unix_ns;
     let replayed = match (flags.model.as_deref(), &flags.trace) {
         (Some(name), _) => with_model(flags, recording, name)?,
@@ -70,8 +69,9 @@ impl Ran {
 }
 
 fn with_trace(recording: Recording, path: &Path) -> Result<Replayed, Failure> {
-    let failed = |error| Failure::usage(format!("--trace: {}: {error}", path.display()));
-    let out = BufWriter::new(File::create(path).map_err(failed)?);
+    let failed = |error| Failure::failed(format!("--trace: {}: {error}", path.display()));
+    let place = outputs::place("--trace", path, outputs::Kind::Trace)?;
+    let out = BufWriter::new(outputs::create(&place)?);
     trace(recording, out).map_err(|error| match error {
         TracingError::Recording(error) => Failure::usage(error),
         TracingError::Write(error) => failed(error),

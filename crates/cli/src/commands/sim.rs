@@ -7,10 +7,9 @@
 //! --workload, --trace ------------------------------> Workload ---+--> sim::simulate --> table, JSON, SVG
 //! ```
 
-use std::fs;
 use std::path::Path;
 
-use ::figures::plot::Chart;
+use files::Place;
 use kernels::WeightClass;
 use launch::machine;
 use plan::Simulated;
@@ -23,7 +22,7 @@ use sim::{Acceptance, Apart, Curve, Fleet, Instance, Link, Observer, RefuseWhen,
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
 use crate::flags::{KvPrecision, Reject, SimFlags, Weights, Workload as Kind};
-use crate::{environment, figures, shapes};
+use crate::{environment, figures, outputs, shapes};
 
 /// Requests of sessions times the turns of each, at most: they take two gigabytes.
 const MOST_TURNS: usize = 100_000_000;
@@ -35,6 +34,8 @@ const ROWS: usize = 2048;
 const MOST_ROWS: usize = 8192;
 /// Until a block that was sent is there, beside its bytes.
 const LINK_DELAY: Nanos = Nanos(1_000_000);
+/// The chart of `--splits`.
+const SPLITS: &str = "splits.svg";
 /// Instances that are divided in every way.
 const MOST_SPLIT: usize = 64;
 
@@ -42,6 +43,11 @@ pub(crate) fn sim(flags: &SimFlags) -> Result<(), Failure> {
     check_roles(flags)?;
     let (instance, token_bytes) = instance(flags)?;
     let workload = workload(flags)?;
+    if let Some(directory) = &flags.svg {
+        outputs::directory("--svg", directory)?;
+        let names: &[&str] = if flags.splits { &[SPLITS] } else { &sim::charts::NAMES };
+        names.iter().try_for_each(|name| picture(directory, name).map(drop))?;
+    }
     let mut bar = Bar(Progress::counting("simulating", "requests"));
     let link = Link { bytes_per_second: flags.link, delay: LINK_DELAY, token_bytes };
     let apart = |prefill| Apart {
@@ -51,7 +57,7 @@ pub(crate) fn sim(flags: &SimFlags) -> Result<(), Failure> {
     };
     let (mut json, text, charts) = if flags.splits {
         let curve = Curve::of(&workload, flags.instances, &instance, apart, &mut bar).map_err(Failure::usage)?;
-        (curve.json(), curve.to_string(), vec![("splits.svg", curve.chart())])
+        (curve.json(), curve.to_string(), vec![(SPLITS, curve.chart())])
     } else {
         let fleet = Fleet::of(flags.instances, &instance);
         let fleet = flags.prefill.map(apart).into_iter().fold(fleet, Fleet::apart);
@@ -60,7 +66,9 @@ pub(crate) fn sim(flags: &SimFlags) -> Result<(), Failure> {
     };
     drop(bar);
     if let Some(directory) = &flags.svg {
-        write_charts(charts, directory)?;
+        for (name, chart) in charts {
+            outputs::put(&picture(directory, name)?, &chart.svg())?;
+        }
     }
     if flags.json {
         let report = &mut json;
@@ -118,14 +126,9 @@ impl Observer for Bar {
     }
 }
 
-fn write_charts(charts: Vec<(&'static str, Chart)>, directory: &Path) -> Result<(), Failure> {
-    let failed = |path: &Path, error| Failure::usage(format!("--svg: {}: {error}", path.display()));
-    fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
-    for (name, chart) in charts {
-        let path = directory.join(name);
-        fs::write(&path, chart.svg()).map_err(|error| failed(&path, error))?;
-    }
-    Ok(())
+/// A place for a chart.
+fn picture(directory: &Path, name: &str) -> Result<Place, Failure> {
+    outputs::place("--svg", &directory.join(name), outputs::Kind::Picture)
 }
 
 fn workload(flags: &SimFlags) -> Result<Workload, Failure> {

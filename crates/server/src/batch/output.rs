@@ -46,6 +46,9 @@ pub enum OutputError {
     },
 }
 
+/// How every line begins.
+pub(super) const BEGIN: &str = "{\"id\":\"batch_req_";
+
 /// What of a line is looked at.
 #[derive(Deserialize)]
 struct Written {
@@ -93,8 +96,13 @@ impl BatchOutput {
             line += 1;
             let read = lines.read_until(b'\n', &mut bytes);
             let read = read.map_err(|source| OutputError::File { path: self.path.clone(), source })?;
-            if read == 0 || !bytes.ends_with(b"\n") {
-                return Ok(whole);
+            if !bytes.ends_with(b"\n") {
+                // What a kill left of a line; whatever does not begin as a line of ours is somebody's.
+                let cut = bytes.len().min(BEGIN.len());
+                return match bytes[..cut] == BEGIN.as_bytes()[..cut] {
+                    true => Ok(whole),
+                    false => Err(OutputError::Foreign { path: self.path.clone(), line }),
+                };
             }
             whole += read as u64;
             if bytes.trim_ascii().is_empty() {

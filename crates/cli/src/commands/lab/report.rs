@@ -3,7 +3,6 @@
 //! The page holds its pictures and its style and needs no script and no network.
 
 use std::fmt::{self, Write};
-use std::fs;
 use std::path::Path;
 
 use figures::Colour;
@@ -12,31 +11,35 @@ use kernels::WeightClass;
 use launch::machine;
 use serde_json::{Value, json};
 
-use super::{Kind, Lab, Point, Sweep};
+use super::{Kind as Sweeps, Lab, Point, Sweep};
 use crate::failure::Failure;
 use crate::figures::{bandwidth, duration, limits_json, not_sure, operations, percent, rounded};
+use crate::outputs::{self, Columns, GENERATOR, Kind, LAB_COLUMNS};
 
 /// Points of a drawn law.
 const POINTS: usize = 60;
 
-/// Makes the directory before anything is measured.
+/// Where `--output` has everything.
+const TEXTS: [(&str, Kind); 3] =
+    [("lab.json", Kind::Json), ("lab.csv", Kind::Table(Columns::Lab)), ("lab.html", Kind::Page)];
+const ROOFLINE: &str = "roofline";
+
+/// Makes the directory before anything is measured, and looks at what is in the way.
 pub(super) fn prepare(directory: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(directory).map_err(|error| Failure::usage(format!("--output: {}: {error}", directory.display())))
+    outputs::directory("--output", directory)?;
+    let place = |name: &str, kind| outputs::place("--output", &directory.join(name), kind).map(drop);
+    TEXTS.into_iter().try_for_each(|(name, kind)| place(name, kind))?;
+    let pictures = Sweeps::ALL.iter().map(|kind| kind.name()).chain([ROOFLINE]);
+    pictures.map(|name| format!("{name}.svg")).try_for_each(|name| place(&name, Kind::Picture))
 }
 
 /// Every file.
 pub(super) fn write(lab: &Lab, directory: &Path) -> Result<(), Failure> {
-    let mut files = vec![
-        ("lab.json".to_string(), format!("{:#}\n", lab.json())),
-        ("lab.csv".to_string(), lab.csv()),
-        ("lab.html".to_string(), lab.html()),
-    ];
-    files.extend(lab.pictures().into_iter().map(|(name, svg)| (format!("{name}.svg"), svg)));
-    for (name, text) in files {
-        let path = directory.join(name);
-        fs::write(&path, text).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
-    }
-    Ok(())
+    let put =
+        |name: &str, kind, text: &str| outputs::put(&outputs::place("--output", &directory.join(name), kind)?, text);
+    let texts = [format!("{:#}\n", outputs::json(&lab.json())), lab.csv(), lab.html()];
+    TEXTS.into_iter().zip(&texts).try_for_each(|((name, kind), text)| put(name, kind, text))?;
+    lab.pictures().into_iter().try_for_each(|(name, svg)| put(&format!("{name}.svg"), Kind::Picture, &svg))
 }
 
 impl Lab {
@@ -112,9 +115,7 @@ impl Lab {
     }
 
     fn csv(&self) -> String {
-        let mut csv =
-            "sweep,x,median_ms,spread_percent,flops,bytes,intensity,compute_percent,memory_percent,bound_by\n"
-                .to_string();
+        let mut csv = LAB_COLUMNS.to_string();
         for sweep in &self.sweeps {
             for point in &sweep.points {
                 // Writing to a string does not fail.
@@ -140,20 +141,20 @@ impl Lab {
     /// Names and SVG documents: a curve each, and the roofline.
     fn pictures(&self) -> Vec<(&'static str, String)> {
         let mut pictures: Vec<_> = self.measured().map(|sweep| (sweep.kind.name(), sweep.picture())).collect();
-        pictures.push(("roofline", self.roofline()));
+        pictures.push((ROOFLINE, self.roofline()));
         pictures
     }
 
     /// What was reached of what the machine can do at this intensity.
     fn roofline(&self) -> String {
-        let dots = |kinds: &[Kind]| {
+        let dots = |kinds: &[Sweeps]| {
             let of = |sweep: &Sweep| {
                 let at = |point: &Point| (point.work.intensity(), point.work.flops() / point.median / 1e9);
                 sweep.points.iter().map(at).collect::<Vec<_>>()
             };
             self.sweeps.iter().filter(|sweep| kinds.contains(&sweep.kind)).flat_map(of).collect::<Vec<_>>()
         };
-        let all = [dots(&[Kind::Prefill]), dots(&[Kind::Position, Kind::Batch])];
+        let all = [dots(&[Sweeps::Prefill]), dots(&[Sweeps::Position, Sweeps::Batch])];
         let most = all.iter().flatten().map(|dot| dot.0).fold(1.0, f64::max) * 2.0;
         let least = all.iter().flatten().map(|dot| dot.0).fold(most, f64::min) / 2.0;
         let roof = |intensity: f64| (intensity * self.peaks.bandwidth).min(self.peaks.matrix) / 1e9;
@@ -185,7 +186,7 @@ impl Lab {
         let model = escaped(&self.model);
         write!(
             html,
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n{GENERATOR}\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
              <title>{model}: the two phases measured</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n\
              <h1>{model}: the two phases measured</h1>\n<p>{}; {}.<br>{}.</p>\n",
@@ -245,7 +246,7 @@ impl Sweep {
                 (x, fit.at(x) * 1e3)
             })
         });
-        let colour = if self.kind == Kind::Prefill { Colour::Prefill } else { Colour::Decode };
+        let colour = if self.kind == Sweeps::Prefill { Colour::Prefill } else { Colour::Decode };
         let name = if self.sound_fit().is_some() { "dots: measured, line: the law" } else { "measured" };
         let chart = Chart {
             title: self.kind.title().to_string(),
@@ -261,7 +262,7 @@ impl Sweep {
 
     fn rows(&self) -> Vec<[String; 8]> {
         let row = |point: &Point| {
-            let tokens = if self.kind == Kind::Position { 1 } else { point.x };
+            let tokens = if self.kind == Sweeps::Position { 1 } else { point.x };
             [
                 point.x.to_string(),
                 fine(point.median),
