@@ -2,9 +2,11 @@
 
 use crate::Tool;
 use crate::json;
-use crate::listener::{find, longest};
+use crate::listener::{longest, prefixed};
 use crate::tape::{Read, Sink, Stop, Tape};
 
+/// Most brackets that close nothing.
+const MAX_SURPLUS: usize = 8;
 /// Longest key that is understood; a longer one is some other object's.
 const MAX_KEY_BYTES: usize = 64;
 
@@ -25,16 +27,25 @@ pub(crate) struct Envelope {
     pub(crate) arguments: &'static str,
 }
 
+impl Envelope {
+    /// What cannot stand inside a call, but for texts.
+    fn ends(&self) -> Vec<&'static str> {
+        [self.closes, self.opens].concat()
+    }
+}
+
 /// Marks of envelopes without a mark.
 pub(crate) const BARE: [&str; 2] = ["{", "["];
 
 /// Reads what follows the mark.
 pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Envelope, mark: &str) -> Read<()> {
     let is_bare = BARE.contains(&mark);
+    let mut is_fenced = false;
     let first = if is_bare {
         mark.chars().next()
     } else {
         tape.space().await?;
+        is_fenced = fence(tape).await?;
         let c = tape.peek().await?;
         if matches!(c, '{' | '[') {
             tape.take();
@@ -43,18 +54,55 @@ pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Envelope, mark: &st
     };
     match first {
         Some('{') => {
-            object(tape, tools, is_bare).await?;
+            object(tape, tools, form, is_bare).await?;
             while between(tape, form.between).await?.is_some() {
                 tape.space().await?;
                 tape.expect('{').await?;
-                object(tape, tools, is_bare).await?;
+                object(tape, tools, form, is_bare).await?;
             }
         }
-        Some('[') => list(tape, tools, is_bare).await?,
+        Some('[') => list(tape, tools, form, is_bare).await?,
         _ => return Err(Stop::Malformed),
     }
+    surplus(tape, form.closes).await;
+    fence_ends(tape, is_fenced).await;
     between(tape, form.closes).await?;
+    tape.again(form.closes, &[]).await;
+    tape.settle();
     Ok(())
+}
+
+/// The fence of a block of code that stands around what a mark opens already, and the white space behind it.
+pub(crate) async fn fence(tape: &Tape) -> Read<bool> {
+    let is_fenced = tape.mark_at(0, &["```"]).await.is_some();
+    if is_fenced {
+        let at = if tape.mark_at(3, &["json"]).await.is_some() { 7 } else { 3 };
+        tape.take_many(at);
+        tape.space().await?;
+    }
+    Ok(is_fenced)
+}
+
+/// Its end, if it comes.
+pub(crate) async fn fence_ends(tape: &Tape, is_fenced: bool) {
+    if is_fenced && let Some((_, end)) = tape.mark_at(tape.behind_space(0).await, &["```"]).await {
+        tape.take_many(end);
+        tape.settle();
+    }
+}
+
+/// Brackets that close nothing, where a closing mark says that the call is over.
+pub(crate) async fn surplus(tape: &Tape, closes: &[&'static str]) {
+    let mut at = tape.behind_space(0).await;
+    let mut count = 0;
+    while count < MAX_SURPLUS && matches!(tape.ahead(at).await, Some('}' | ']')) {
+        at = tape.behind_space(at + 1).await;
+        count += 1;
+    }
+    if count > 0 && tape.mark_at(at, closes).await.is_some() {
+        tape.take_many(at);
+        tape.settle();
+    }
 }
 
 /// Takes one of the marks behind a call with the white space before it, or neither.
@@ -74,16 +122,25 @@ pub(crate) async fn between(tape: &Tape, marks: &[&'static str]) -> Read<Option<
     found
 }
 
-async fn list(tape: &Tape, tools: &[Tool], is_bare: bool) -> Read<()> {
+async fn list(tape: &Tape, tools: &[Tool], form: &Envelope, is_bare: bool) -> Read<()> {
     loop {
         tape.space().await?;
         tape.expect('{').await?;
-        object(tape, tools, is_bare).await?;
+        object(tape, tools, form, is_bare).await?;
         tape.space().await?;
+        if tape.peek().await? == ',' {
+            tape.take();
+            tape.space().await?;
+        }
         match tape.peek().await? {
-            ',' => tape.take(),
             ']' => {
                 tape.take();
+                tape.settle();
+                return Ok(());
+            }
+            '{' => {}
+            // The list has no end.
+            _ if tape.mark_at(0, &form.ends()).await.is_some() => {
                 tape.settle();
                 return Ok(());
             }
@@ -93,10 +150,15 @@ async fn list(tape: &Tape, tools: &[Tool], is_bare: bool) -> Read<()> {
 }
 
 /// An object whose brace is taken.
-async fn object(tape: &Tape, tools: &[Tool], is_bare: bool) -> Read<()> {
+async fn object(tape: &Tape, tools: &[Tool], form: &Envelope, is_bare: bool) -> Read<()> {
+    let ends = form.ends();
     let (mut name, mut id, mut kept, mut index) = (None::<&str>, None, None::<String>, None);
     loop {
         tape.space().await?;
+        // A comma with nothing behind it.
+        if index.is_some() && tape.peek().await? == '}' {
+            break;
+        }
         let key = json::text(tape, MAX_KEY_BYTES).await?;
         tape.space().await?;
         tape.expect(':').await?;
@@ -104,7 +166,7 @@ async fn object(tape: &Tape, tools: &[Tool], is_bare: bool) -> Read<()> {
         match key.as_str() {
             "name" if name.is_none() => {
                 let said = json::text(tape, longest(tools)).await?;
-                name = Some(&find(tools, &said).ok_or(Stop::Malformed)?.name);
+                name = Some(&prefixed(tools, &said).ok_or(Stop::Malformed)?.name);
                 if let (Some(name), Some(json)) = (name, kept.take()) {
                     let begun = tape.begin(name, id.take());
                     tape.put(begun, &json);
@@ -112,10 +174,10 @@ async fn object(tape: &Tape, tools: &[Tool], is_bare: bool) -> Read<()> {
                 }
             }
             "arguments" | "parameters" if index.is_none() && kept.is_none() => match name {
-                Some(name) => index = Some(arguments(tape, name, &mut id).await?),
+                Some(name) => index = Some(arguments(tape, name, &mut id, &ends).await?),
                 None => {
                     let mut json = String::new();
-                    json::object(tape, &mut Sink::Kept(&mut json)).await?;
+                    json::object(tape, &mut Sink::Kept(&mut json), &[]).await?;
                     kept = Some(json);
                 }
             },
@@ -128,10 +190,27 @@ async fn object(tape: &Tape, tools: &[Tool], is_bare: bool) -> Read<()> {
             _ if is_bare => return Err(Stop::Malformed),
             _ => drop(json::value(tape).await?),
         }
-        tape.space().await?;
-        match tape.peek().await? {
-            ',' => tape.take(),
-            '}' => break,
+        let more = match tape.space().await {
+            Ok(()) => tape.peek().await,
+            Err(stop) => Err(stop),
+        };
+        match (more, index) {
+            (Ok(','), _) => tape.take(),
+            (Ok('}'), _) => break,
+            (Ok(']'), Some(index)) => {
+                tape.finish_call(index);
+                return Ok(());
+            }
+            // Its brace is missing. The arguments are whole.
+            (Ok(_), Some(index)) if tape.mark_at(0, &ends).await.is_some() => {
+                tape.finish_call(index);
+                return Ok(());
+            }
+            (Err(Stop::Ended), Some(index)) => {
+                tape.finish_call(index);
+                return Err(Stop::Ended);
+            }
+            (Err(stop), _) => return Err(stop),
             _ => return Err(Stop::Malformed),
         }
     }
@@ -151,14 +230,14 @@ async fn object(tape: &Tape, tools: &[Tool], is_bare: bool) -> Read<()> {
 }
 
 /// The object of arguments, a text that has it inside, as OpenAI's API writes it, or nothing at all.
-async fn arguments(tape: &Tape, name: &str, id: &mut Option<String>) -> Read<usize> {
+async fn arguments(tape: &Tape, name: &str, id: &mut Option<String>, ends: &[&'static str]) -> Read<usize> {
     match tape.peek().await? {
         '{' => {
             let index = tape.begin(name, id.take());
-            json::object(tape, &mut Sink::Call(index)).await?;
+            json::object(tape, &mut Sink::Call(index), ends).await?;
             Ok(index)
         }
-        '"' => json::object_in_text(tape, || tape.begin(name, id.take())).await,
+        '"' | '\'' => json::object_in_text(tape, || tape.begin(name, id.take())).await,
         _ => {
             tape.one_of(&["null"]).await?.ok_or(Stop::Malformed)?;
             let index = tape.begin(name, id.take());

@@ -50,6 +50,13 @@ const JAMBA: Envelope = Envelope { opens: &["<tool_calls>"], closes: &["</tool_c
 const NEMOTRON: Envelope = Envelope { opens: &["<TOOLCALL>"], closes: &["</TOOLCALL>"], is_list: true, ..HERMES };
 const GRANITE_20B: Envelope = Envelope { opens: &["<function_call>"], closes: &[], ..HERMES };
 const JSON: Envelope = Envelope { opens: &[], bare: true, closes: &[], ..HERMES };
+const INTERN: Envelope = Envelope {
+    opens: &["<|action_start|><|plugin|>", "<|action_start|> <|plugin|>", "<|action_start|>\n<|plugin|>"],
+    closes: &["<|action_end|>"],
+    arguments: "parameters",
+    ..HERMES
+};
+const LONGCAT: Envelope = Envelope { opens: &["<longcat_tool_call>"], closes: &["</longcat_tool_call>"], ..HERMES };
 const MISTRAL: Envelope = Envelope { opens: &["[TOOL_CALLS]"], closes: &[], is_list: true, ..HERMES };
 
 const DEEPSEEK_V3: Named = Named {
@@ -92,19 +99,19 @@ const QWEN: Tags = Tags {
     name: Some(["<function=", ">"]),
     key: ["<parameter=", ">"],
     value: ["", "</parameter>"],
-    value_on_lines: Some("\n</parameter>"),
+    value_on_lines: true,
     end: &["</function>", "</tool_call>"],
     is_group: false,
     close: "</tool_call>",
 };
 const SEED: Tags = Tags {
-    opens: &["<seed:tool_call>"],
+    opens: &["<seed:tool_call>", "<function="],
     end: &["</function>", "</seed:tool_call>"],
     close: "</seed:tool_call>",
     ..QWEN
 };
 const MINIMAX: Tags = Tags {
-    opens: &["<minimax:tool_call>"],
+    opens: &["<minimax:tool_call>", "<invoke name=\""],
     name: Some(["<invoke name=\"", "\">"]),
     key: ["<parameter name=\"", "\">"],
     end: &["</invoke>"],
@@ -117,7 +124,7 @@ const GLM: Tags = Tags {
     name: None,
     key: ["<arg_key>", "</arg_key>"],
     value: ["<arg_value>", "</arg_value>"],
-    value_on_lines: None,
+    value_on_lines: false,
     end: &["</tool_call>"],
     is_group: false,
     close: "</tool_call>",
@@ -135,7 +142,10 @@ const FUNCTION_GEMMA: Gemma =
 const GEMMA_4: Gemma = Gemma { opens: &["<|tool_call>"], quote: "<|\"|>", closes: &["<tool_call|>"] };
 
 /// Names and what they mean. Where vLLM has the name it means the same calls there.
-const CALLS: [(&str, Syntax); 31] = [
+///
+/// Behind the first 31 stand other names of the same: those of SGLang, and of vLLM for models that write what another
+/// one does. What vLLM and SGLang know beside these has a form of its own, which is not here.
+const CALLS: [(&str, Syntax); 48] = [
     ("hermes", Syntax::Envelope(&HERMES)),
     ("granite4", Syntax::Envelope(&HERMES)),
     ("llama3_json", Syntax::Envelope(&LLAMA)),
@@ -167,6 +177,23 @@ const CALLS: [(&str, Syntax); 31] = [
     ("nemotron_json", Syntax::Envelope(&NEMOTRON)),
     ("harmony", Syntax::Harmony),
     ("json", Syntax::Envelope(&JSON)),
+    ("xlam", Syntax::Envelope(&JSON)),
+    ("internlm", Syntax::Envelope(&INTERN)),
+    ("interns1", Syntax::Envelope(&INTERN)),
+    ("longcat", Syntax::Envelope(&LONGCAT)),
+    ("ernie45", Syntax::Envelope(&HERMES)),
+    ("qwen", Syntax::Envelope(&HERMES)),
+    ("qwen25", Syntax::Envelope(&HERMES)),
+    ("step3p5", Syntax::Tags(&QWEN)),
+    ("llama3", Syntax::Envelope(&LLAMA)),
+    ("deepseekv3", Syntax::Named(&DEEPSEEK_V3)),
+    ("deepseekv31", Syntax::Named(&DEEPSEEK_V31)),
+    ("glm", Syntax::Tags(&GLM)),
+    ("glm4_moe", Syntax::Tags(&GLM)),
+    ("gpt-oss", Syntax::Harmony),
+    ("gpt_oss", Syntax::Harmony),
+    ("minimax-m2", Syntax::Tags(&MINIMAX)),
+    ("hunyuan", Syntax::Envelope(&JAMBA)),
 ];
 
 /// The first halves of [`CALLS`] and [`THOUGHTS`].
@@ -181,8 +208,9 @@ const fn names<const N: usize, T: Copy>(table: &[(&'static str, T); N]) -> [&'st
 }
 
 impl Calls {
-    /// What [`Calls::named`] knows: vLLM's names for `--tool-call-parser` where the meaning is the same, and `json` (an
-    /// answer that is one call or a list of them), `gemma` (Gemma 3's blocks of `tool_code`) and `harmony` (`openai`).
+    /// What [`Calls::named`] knows: the names of vLLM and SGLang for `--tool-call-parser` where the meaning is the
+    /// same, and `json` (an answer that is one call or a list of them), `gemma` (Gemma 3's blocks of `tool_code`) and
+    /// `harmony` (`openai`).
     pub const NAMES: &[&str] = &names(&CALLS);
 
     /// By a name of [`Calls::NAMES`].
@@ -220,18 +248,11 @@ impl Calls {
         }
     }
 
-    /// What opens a call that a model writes inside a thought and means: it never closes that. vLLM has these, too.
-    pub(crate) fn ends_thought(self) -> &'static [&'static str] {
-        match self.0 {
-            Syntax::Tags(&QWEN) => &["<tool_call>"],
-            Syntax::Named(&KIMI) => &["<|tool_calls_section_begin|>"],
-            _ => &[],
-        }
-    }
-
     /// See [`crate::Dialect::marks`].
     pub(crate) fn marks(self) -> Vec<&'static str> {
         match self.0 {
+            // Two tokens.
+            Syntax::Envelope(&INTERN) => [&["<|action_start|>", "<|plugin|>"], INTERN.closes].concat(),
             Syntax::Envelope(form) => [form.opens, form.closes].concat(),
             Syntax::Mistral(form) => [form.opens, &["[ARGS]", "[CALL_ID]"]].concat(),
             Syntax::Named(form) => form.marks.to_vec(),
@@ -341,7 +362,8 @@ const HARMONY: Thoughts = Thoughts {
     is_assumed: false,
 };
 
-const THOUGHTS: [(&str, Thoughts); 18] = [
+/// Behind the first 18 stand other names of the same: see [`CALLS`].
+const THOUGHTS: [(&str, Thoughts); 32] = [
     ("qwen3", THINK),
     ("deepseek_v3", THINK),
     ("glm45", THINK),
@@ -360,10 +382,24 @@ const THOUGHTS: [(&str, Thoughts); 18] = [
     ("gemma4", GEMMA_THINK),
     ("granite", GRANITE_THINK),
     ("openai_gptoss", HARMONY),
+    ("deepseek_v4", THINK),
+    ("cohere_command4", COHERE),
+    ("step3", ASSUMED),
+    ("step3p5", THINK),
+    ("deepseek-r1", ASSUMED),
+    ("deepseek-v3", THINK),
+    ("deepseek-v4", THINK),
+    ("glm", THINK),
+    ("gpt-oss", HARMONY),
+    ("interns1", THINK),
+    ("minimax", ASSUMED),
+    ("minimax-m2", ASSUMED),
+    ("nemotron_3", THINK),
+    ("qwen3-thinking", ASSUMED),
 ];
 
 impl Thoughts {
-    /// What [`Thoughts::named`] knows: vLLM's names for `--reasoning-parser`.
+    /// What [`Thoughts::named`] knows: the names of vLLM and SGLang for `--reasoning-parser`.
     pub const NAMES: &[&str] = &names(&THOUGHTS);
 
     /// By a name of [`Thoughts::NAMES`].

@@ -1,11 +1,13 @@
 //! Gemma's calls: `call:weather{city:<escape>Ulm<escape>,days:3}`, texts between two quotes that are tokens.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::Tool;
-use crate::envelope::between;
+use crate::envelope::{between, surplus};
 use crate::listener::name;
-use crate::schema::{Kinds, quoted};
+use crate::schema::{Kinds, follow, quoted};
 use crate::tape::{Read, Stop, Tape};
 
 /// Longest name of a parameter.
@@ -30,21 +32,36 @@ pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Gemma) -> Read<()> 
     tape.expect('{').await?;
     let index = tape.begin(&tool.name, None);
     tape.put(index, "{");
-    let mut is_first = true;
+    let mut keys = HashSet::new();
     loop {
         tape.space().await?;
         if tape.peek().await? == '}' {
             tape.take();
             tape.put(index, "}");
             tape.finish_call(index);
+            surplus(tape, form.closes).await;
             between(tape, form.closes).await?;
+            tape.again(form.closes, &[]).await;
+            tape.settle();
+            return Ok(());
+        }
+        // The call's own brace is missing.
+        if !keys.is_empty() && tape.mark_at(0, form.closes).await.is_some() {
+            tape.put(index, "}");
+            tape.finish_call(index);
+            between(tape, form.closes).await?;
+            tape.again(form.closes, &[]).await;
+            tape.settle();
             return Ok(());
         }
         let key = key(tape, form.quote).await?;
-        let written = extent(tape, form.quote).await?;
-        let json = parameter(&tool.parameters, &key, &written, form.quote).ok_or(Stop::Malformed)?;
-        tape.put(index, &format!("{}{}: {json}", if is_first { "" } else { ", " }, quoted(&key)));
-        is_first = false;
+        let next: Vec<String> =
+            known(&tool.parameters).filter(|other| **other != key && !keys.contains(other.as_str())).cloned().collect();
+        let written = extent(tape, form, &next).await?;
+        if let Some(json) = parameter(&tool.parameters, &key, &written, form.quote)? {
+            tape.put(index, &format!("{}{}: {json}", if keys.is_empty() { "" } else { ", " }, quoted(&key)));
+            keys.insert(key);
+        }
         if tape.peek().await? == ',' {
             tape.take();
         }
@@ -69,22 +86,46 @@ async fn key(tape: &Tape, quote: &'static str) -> Read<String> {
     }
 }
 
-/// A value up to the comma or brace behind it, which stays.
-async fn extent(tape: &Tape, quote: &'static str) -> Read<String> {
+/// A value up to the comma or brace behind it, which stays. A text may hold its own quote: it ends at the one that is
+/// followed by what follows a text, or with the call.
+///
+/// `keys`: parameters that may follow. Where one seems to stand inside a text that never ends, the text ended before.
+async fn extent(tape: &Tape, form: &Gemma, keys: &[String]) -> Read<String> {
+    let quote = form.quote;
     let (mut written, mut is_text, mut depth) = (String::new(), false, 0);
+    let before_key = |tape: &Tape, written: &str, is_last: bool| {
+        let at = next_key(written, keys, is_last)?;
+        tape.untake(written[at..].chars().count());
+        Some(format!("{}{quote}", &written[..at]))
+    };
     loop {
-        if tape.one_of(&[quote]).await?.is_some() {
+        if let Some((_, end)) = tape.mark_at(0, &[quote]).await {
+            let next = tape.ahead(tape.behind_space(end).await).await;
+            let is_inside = is_text && !next.is_none_or(|c| FOLLOWS.contains(c));
+            if is_inside
+                && depth == 0
+                && let Some(written) = before_key(tape, &written, true)
+            {
+                return Ok(written);
+            }
+            is_text = is_inside || !is_text;
             written.push_str(quote);
-            is_text = !is_text;
+            tape.take_many(end);
             continue;
         }
         let c = tape.peek().await?;
         match c {
+            // Its quote is missing.
+            '}' if is_text && depth == 0 && tape.mark_at(1, form.closes).await.is_some() => {
+                return Ok(before_key(tape, &written, false).unwrap_or_else(|| written + quote));
+            }
             _ if is_text => {}
             '{' | '[' => depth += 1,
             ',' | '}' if depth == 0 => return Ok(written),
             '}' | ']' if depth > 0 => depth -= 1,
             ']' => return Err(Stop::Malformed),
+            // The call's brace is missing.
+            '<' if depth == 0 && tape.mark_at(0, form.closes).await.is_some() => return Ok(written),
             _ => {}
         }
         written.push(c);
@@ -92,18 +133,52 @@ async fn extent(tape: &Tape, quote: &'static str) -> Read<String> {
     }
 }
 
-fn parameter(parameters: &Value, key: &str, written: &str, quote: &str) -> Option<String> {
-    let kinds = Kinds::of(parameters, key);
-    let inside = written.trim().strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
-    match inside.filter(|inside| !inside.contains(quote)) {
-        // Numbers come in quotes from models that were shown them so.
-        Some(text) => Some(if kinds.is_text() || kinds.is_any() { quoted(text) } else { kinds.json(text) }),
-        None if written.contains(quote) || written.contains(['{', '[']) => {
-            let (json, rest) = value(written, quote, 0)?;
-            rest.trim().is_empty().then_some(json)
-        }
-        None => Some(kinds.json(written.trim())),
+/// Names of a tool's parameters.
+fn known(parameters: &Value) -> impl Iterator<Item = &String> {
+    let properties = follow(parameters, parameters).get("properties").and_then(Value::as_object);
+    properties.into_iter().flat_map(|all| all.keys())
+}
+
+/// Where the comma before the first of the keys stands, or before the one that `written` ends with.
+fn next_key(written: &str, keys: &[String], is_last: bool) -> Option<usize> {
+    let is_key = |rest: &str| {
+        let Some((key, value)) = rest.trim_start().split_once(':') else { return false };
+        (!is_last || value.trim().is_empty()) && keys.iter().any(|known| known == key)
+    };
+    if is_last {
+        // It is near, or it is none: this is asked at every quote.
+        let end = written.floor_char_boundary(written.len().saturating_sub(2 * MAX_KEY_BYTES));
+        let at = end + written[end..].rfind(',')?;
+        return is_key(&written[at + 1..]).then_some(at);
     }
+    written.match_indices(',').map(|(at, _)| at).find(|at| is_key(&written[at + 1..]))
+}
+
+/// What may stand behind a text, or behind a key.
+const FOLLOWS: &str = ",}]:";
+
+/// A value as JSON; `None` if it is none.
+fn parameter(parameters: &Value, key: &str, written: &str, quote: &str) -> Read<Option<String>> {
+    let kinds = Kinds::of(parameters, key);
+    if let Some((text, "")) = text(written.trim(), quote) {
+        // Numbers come in quotes from models that were shown them so.
+        return Ok(if kinds.is_text() || kinds.is_any() { Some(quoted(text)) } else { kinds.json(text) });
+    }
+    if written.contains(quote) || written.contains(['{', '[']) {
+        let (json, rest) = value(written, quote, 0).ok_or(Stop::Malformed)?;
+        return if rest.trim().is_empty() { Ok(Some(json)) } else { Err(Stop::Malformed) };
+    }
+    Ok(kinds.json(written.trim()))
+}
+
+/// A text between its quotes, and what follows.
+fn text<'a>(written: &'a str, quote: &str) -> Option<(&'a str, &'a str)> {
+    let inside = written.strip_prefix(quote)?;
+    inside.match_indices(quote).find_map(|(at, _)| {
+        let rest = &inside[at + quote.len()..];
+        let follows = rest.trim_start().chars().next().is_none_or(|c| FOLLOWS.contains(c));
+        follows.then_some((&inside[..at], rest))
+    })
 }
 
 /// The first value of `written` as JSON, and what follows.
@@ -112,8 +187,8 @@ fn value<'a>(written: &'a str, quote: &str, depth: usize) -> Option<(String, &'a
     if depth > MAX_DEPTH {
         return None;
     }
-    if let Some(rest) = rest.strip_prefix(quote) {
-        let (text, rest) = rest.split_once(quote)?;
+    if rest.starts_with(quote) {
+        let (text, rest) = text(rest, quote)?;
         return Some((quoted(text), rest));
     }
     let (open, close) = match rest.chars().next()? {
@@ -131,6 +206,10 @@ fn value<'a>(written: &'a str, quote: &str, depth: usize) -> Option<(String, &'a
     while !rest.starts_with(close) {
         if json.len() > 1 {
             rest = rest.strip_prefix(',')?.trim_start();
+            // Nothing follows.
+            if rest.starts_with(close) {
+                break;
+            }
             json.push_str(", ");
         }
         if open == '{' {

@@ -30,6 +30,8 @@ const JSON_SPACES: &str = r" |\n{1,2}[ \t]{0,40}";
 const SPACES: &str = r"[ \n]{1,4}";
 /// Deepest value that is described; below it is anything.
 const MAX_DEPTH: usize = 6;
+/// A parameter's name where a tool's schema has none.
+const KEY: &str = "[A-Za-z_][A-Za-z0-9_]{0,63}";
 const ANY_TEXT: &str = "(?s:.*)";
 
 /// Which calls an answer must have.
@@ -61,8 +63,12 @@ impl Dialect {
             return None;
         }
         let is_free = |tool: &Tool| is_auto && !tool.strict;
-        let mut lark =
-            Lark { text: String::new(), rules: 0, parallel: parallel && !matches!(choice, Choice::Named(_)) };
+        let mut lark = Lark {
+            text: String::new(),
+            rules: 0,
+            parallel: parallel && !matches!(choice, Choice::Named(_)),
+            value_ends: None,
+        };
         let is_open = self.opens_thought(prompt_end);
         let shape = match calls.0 {
             Syntax::Envelope(form) => lark.envelope(form, &tools, is_free),
@@ -99,7 +105,7 @@ impl Dialect {
     pub fn behind_thought(&self, prompt_end: &str, rest: &str) -> Option<String> {
         let thoughts = self.thoughts?;
         let is_open = self.opens_thought(prompt_end);
-        let mut lark = Lark { text: String::new(), rules: 0, parallel: false };
+        let mut lark = Lark { text: String::new(), rules: 0, parallel: false, value_ends: None };
         let open = format!("/[ \\n]*{}/", any_of(thoughts.opens().iter().copied()));
         let start = if thoughts.is_harmony() {
             // Its text has a mark of its own.
@@ -132,6 +138,25 @@ struct Lark {
     text: String,
     rules: usize,
     parallel: bool,
+    /// What ends a value in tags beside its closing mark, as a regular expression.
+    value_ends: Option<String>,
+}
+
+/// What a listener takes for the end of a value that has no closing mark: see `tags::Bounds`.
+fn value_ends(form: &Tags, tools: &[&Tool]) -> String {
+    let known: Option<Vec<_>> = tools.iter().map(|tool| properties(tool)).collect();
+    let [before, behind] = form.key.map(escaped);
+    let keys = match known {
+        Some(known) if known.iter().any(|all| !all.is_empty()) => {
+            format!("{before}[ ]*{}[ ]*{behind}", any_of(known.iter().flatten().map(|parameter| parameter.key)))
+        }
+        Some(_) => String::new(),
+        None => before,
+    };
+    let ends = any_of(form.end.iter().copied().chain([form.close]));
+    let starts = any_of(form.starts().into_iter().filter(|mark| !mark.is_empty()));
+    let calls = format!("{ends}\\s*{starts}");
+    if keys.is_empty() { calls } else { format!("{keys}|{calls}") }
 }
 
 fn either(all: impl IntoIterator<Item = String>) -> String {
@@ -180,6 +205,14 @@ impl Lark {
     fn until(&mut self, marks: &[&str]) -> String {
         let body = format!("/{ANY_TEXT}{}/", any_of(marks.iter().copied()));
         self.named_rule("[lazy]", &body)
+    }
+
+    /// A terminal that is written once.
+    fn terminal(&mut self, name: &str, body: &str) -> String {
+        if !self.text.lines().any(|line| line.starts_with(&format!("{name}: "))) {
+            self.line(name, body);
+        }
+        self.named_rule("[lazy]", name)
     }
 
     /// `one`, or several of it, with `between`.
@@ -329,6 +362,7 @@ impl Lark {
 
     fn tags(&mut self, form: &Tags, tools: &[&Tool], is_free: impl Fn(&Tool) -> bool) -> Shape {
         let [before, after] = form.name.unwrap_or_default();
+        self.value_ends = Some(value_ends(form, tools));
         let calls: Vec<String> = tools
             .iter()
             .map(|tool| {
@@ -342,8 +376,8 @@ impl Lark {
                         let _ = write!(call, " {all}{}", if parameter.is_required { "" } else { "?" });
                     }
                 } else {
-                    let key = self.until(&[form.key[1]]);
-                    let value = self.until(&[form.value[1]]);
+                    let key = format!("/{KEY}/ {}", quoted(form.key[1]));
+                    let value = self.value(form);
                     let open =
                         if form.value[0].is_empty() { String::new() } else { format!("SP? {}", quoted(form.value[0])) };
                     let _ = write!(call, " ({} {key} {open} {value} SP?)*", quoted(form.key[0]));
@@ -366,6 +400,13 @@ impl Lark {
         Shape { calls, opens: vec![form.opens[0]], behind, bare: Vec::new() }
     }
 
+    /// A text and what closes it; nothing in it may look like another end of it to a listener.
+    fn value(&mut self, form: &Tags) -> String {
+        let ends = self.value_ends.clone().unwrap_or_default();
+        let body = format!("/{ANY_TEXT}{}/ & ~/{ANY_TEXT}({ends}){ANY_TEXT}/", escaped(form.value[1]));
+        self.terminal("VALUE", &body)
+    }
+
     /// A value and what closes it.
     fn tag_value(&mut self, form: &Tags, tool: &Tool, parameter: &Parameter<'_>) -> String {
         let open = match form.value[0] {
@@ -374,7 +415,7 @@ impl Lark {
         };
         let close = quoted(form.value[1]);
         // A line break that the listener leaves out again.
-        let line = if form.value_on_lines.is_some() { "\"\\n\"?" } else { "" };
+        let line = if form.value_on_lines { "\"\\n\"?" } else { "" };
         let texts = choices(parameter.schema);
         if let Some(texts) = texts.filter(|texts| texts.iter().all(|text| text.is_string())) {
             let texts = either(texts.iter().filter_map(Value::as_str).map(quoted));
@@ -382,7 +423,7 @@ impl Lark {
         }
         let kinds = Kinds::of(&tool.parameters, parameter.key);
         if kinds.may_be_text() {
-            return format!("{open} {}", self.until(&[form.value[1]]));
+            return format!("{open} {}", self.value(form));
         }
         let value = self.json(&tool.parameters, parameter.schema);
         format!("{open} {line} {value} {line} {close}")
@@ -414,7 +455,8 @@ impl Lark {
     }
 
     fn gemma(&mut self, form: &Gemma, tools: &[&Tool], is_free: impl Fn(&Tool) -> bool) -> Shape {
-        let notation = Notation { quote: Some(form.quote), words: ["true", "false", "null"], equals: ":" };
+        let end = form.closes[0];
+        let notation = Notation { quote: Some((form.quote, end)), words: ["true", "false", "null"], equals: ":" };
         let close = quoted(form.closes[0]);
         let calls: Vec<String> = tools
             .iter()
@@ -454,7 +496,11 @@ impl Lark {
             let start = if self.parallel { format!("{call}* TEXT") } else { format!("{call} | TEXT") };
             return self.line("start", &start);
         }
-        let end = self.until(&["<|end|>"]);
+        // Any other mark ends it too.
+        let others =
+            any_of(harmony::MARKS.into_iter().filter(|mark| ![harmony::ENDS[0], harmony::CONSTRAIN].contains(mark)));
+        let body = format!("/{ANY_TEXT}{}/ & ~/{ANY_TEXT}{others}{ANY_TEXT}/", escaped(harmony::ENDS[0]));
+        let end = self.terminal("THOUGHT", &body);
         let thought = format!("{end} \"<|start|>assistant\"");
         let thought = match is_open {
             true => thought,
@@ -466,7 +512,7 @@ impl Lark {
     /// Parameters in the order of the schema, those that may be missing too, with commas.
     fn entries(&mut self, tool: &Tool, notation: &Notation, is_free: bool) -> String {
         let Some(parameters) = properties(tool).filter(|_| !is_free) else {
-            let one = format!("/[A-Za-z_][A-Za-z0-9_]*/ {} {}", quoted(notation.equals), self.any(notation));
+            let one = format!("/{KEY}/ {} {}", quoted(notation.equals), self.any(notation));
             return format!("({one} (\",\" SP? {one})*)?");
         };
         let entries = parameters.iter().map(|parameter| {
@@ -518,7 +564,7 @@ impl Lark {
             .into_iter()
             .map(|kind| match kind {
                 "string" => self.text(notation),
-                "integer" => "/-?(0|[1-9][0-9]*)/".to_owned(),
+                "integer" => "/-?(0|[1-9][0-9]{0,99})/".to_owned(),
                 "number" => NUMBER.to_owned(),
                 "boolean" => format!("({} | {})", quoted(notation.words[0]), quoted(notation.words[1])),
                 "null" => quoted(notation.words[2]),
@@ -551,7 +597,12 @@ impl Lark {
 
     fn text(&mut self, notation: &Notation) -> String {
         match notation.quote {
-            Some(quote) => format!("{} {}", quoted(quote), self.until(&[quote])),
+            Some((quote, end)) => {
+                // A listener takes it for the end of the call.
+                let end = format!("\\}}{}", escaped(end));
+                let body = format!("/{ANY_TEXT}{}/ & ~/{ANY_TEXT}{end}{ANY_TEXT}/", escaped(quote));
+                format!("{} {}", quoted(quote), self.terminal("QUOTED", &body))
+            }
             None => PYTHON_TEXT.to_owned(),
         }
     }
@@ -582,13 +633,13 @@ impl Lark {
     }
 }
 
-const NUMBER: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/";
+const NUMBER: &str = r"/-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?([eE][+-]?[0-9]{1,2})?/";
 const PYTHON_TEXT: &str = r#"/"([^"\\\n]|\\["'\\nrt])*"|'([^'\\\n]|\\["'\\nrt])*'/"#;
 
 /// How a family writes literals.
 struct Notation {
-    /// On both sides of a text; as in Python if it is none.
-    quote: Option<&'static str>,
+    /// On both sides of a text, and what closes a call; as in Python if it is none.
+    quote: Option<(&'static str, &'static str)>,
     /// True, false and nothing.
     words: [&'static str; 3],
     /// Between a parameter's name and its value.
@@ -610,7 +661,7 @@ impl Notation {
     fn written(&self, value: &Value) -> String {
         match value {
             Value::String(text) => match self.quote {
-                Some(quote) => format!("{quote}{text}{quote}"),
+                Some((quote, _)) => format!("{quote}{text}{quote}"),
                 None => quoted(text),
             },
             Value::Bool(is) => self.words[usize::from(!is)].to_owned(),

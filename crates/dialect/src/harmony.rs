@@ -7,17 +7,17 @@
 //! ```
 
 use crate::Tool;
-use crate::envelope::between;
-use crate::json;
-use crate::listener::{Never, find};
-use crate::tape::{Read, Reel, Sink, Stop, Tape};
+use crate::envelope::{between, fence, fence_ends, surplus};
+use crate::listener::{Never, prefixed};
+use crate::named;
+use crate::tape::{Read, Reel, Stop, Tape};
 
 const START: &str = "<|start|>";
 const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
-const CONSTRAIN: &str = "<|constrain|>";
+pub(crate) const CONSTRAIN: &str = "<|constrain|>";
 /// What ends a message.
-const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
+pub(crate) const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
 /// Everything that is no text.
 pub(crate) const MARKS: [&str; 7] = [START, CHANNEL, MESSAGE, CONSTRAIN, ENDS[0], ENDS[1], ENDS[2]];
 /// What a thought begins with, in a prompt.
@@ -30,7 +30,6 @@ pub(crate) const CLOSING: &str = "<|end|><|start|>assistant<|channel|>final<|mes
 /// Longest head of a message.
 const MAX_HEAD_BYTES: usize = 512;
 const TO: &str = "to=";
-const FUNCTIONS: &str = "functions.";
 
 /// Hears an answer. Its first head goes on from `<|start|>assistant` in the prompt.
 pub(crate) async fn hear(tape: &Tape, tools: &[Tool]) -> Read<Never> {
@@ -67,15 +66,13 @@ async fn message(tape: &Tape, tools: &[Tool], mark: &str) -> Read<()> {
     let channel = head.split_once(CHANNEL).map(|(_, rest)| word(rest));
     match recipient {
         Some(recipient) => {
-            let name = recipient.strip_prefix(FUNCTIONS).unwrap_or(&recipient);
-            let tool = find(tools, name).ok_or(Stop::Malformed)?;
+            let tool = prefixed(tools, &recipient).ok_or(Stop::Malformed)?;
             tape.space().await?;
-            if tape.peek().await? != '{' {
-                return Err(Stop::Malformed);
-            }
-            let index = tape.begin(&tool.name, None);
-            json::object(tape, &mut Sink::Call(index)).await?;
-            tape.finish_call(index);
+            let is_fenced = fence(tape).await?;
+            let ends = [&ENDS[..], &[START]].concat();
+            named::arguments(tape, &tool.name, None, &ends).await?;
+            surplus(tape, &ENDS).await;
+            fence_ends(tape, is_fenced).await;
             between(tape, &ENDS).await?;
         }
         None => tape.think(channel.as_deref() == Some("analysis")),

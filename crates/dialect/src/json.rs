@@ -178,43 +178,316 @@ impl Json {
     }
 }
 
+/// What a [`Mender`] is in the middle of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Mending {
+    /// Nothing that needs more than the next character.
+    Plain,
+    /// A comma and the white space behind it: dropped if nothing follows in what it stands in.
+    Comma(String),
+    /// A key without quotes.
+    Name,
+    /// The beginning of one of Python's words.
+    Word(String),
+    Text,
+    /// A backslash.
+    Escape,
+    /// A backslash, its `u` and these digits; behind the first half of a pair, if it is one.
+    Hex(String, Option<String>),
+    /// The first half of a pair, written out; then the backslash that follows.
+    High(String),
+    HighSlash(String),
+    /// A quotation mark and white space behind it: the end of the text, or a part of it.
+    Quote(String),
+}
+
+/// JSON as models write it, made JSON: what can mean one thing only is put right as it comes. Correct JSON stays as it
+/// is, letter by letter.
+///
+/// - A backslash that begins no escape is one; half of a pair is U+FFFD. Control characters are escaped.
+/// - A quotation mark inside a text is one, if what follows cannot follow a text.
+/// - Texts in single quotes, keys without any, Python's words.
+/// - A comma with nothing behind it goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Mender {
+    /// Whatever is given out went through it.
+    json: Json,
+    mending: Mending,
+    quote: char,
+}
+
+impl Mender {
+    pub(crate) fn new() -> Mender {
+        Mender { json: Json::value(), mending: Mending::Plain, quote: '"' }
+    }
+
+    /// The next character, and what is given out for it and those before.
+    pub(crate) fn step(&mut self, c: char, out: &mut String) -> Step {
+        let mending = std::mem::replace(&mut self.mending, Mending::Plain);
+        match mending {
+            Mending::Plain => self.plain(c, out),
+            Mending::Comma(mut held) => match c {
+                ' ' | '\t' | '\n' | '\r' => {
+                    held.push(c);
+                    self.wait(Mending::Comma(held))
+                }
+                ',' => self.wait(Mending::Comma(held)),
+                '}' | ']' => self.feed(c, out),
+                _ => match self.feed_all(&held, out) {
+                    Step::More => self.plain(c, out),
+                    step => step,
+                },
+            },
+            Mending::Name if c.is_alphanumeric() || matches!(c, '_' | '-' | '$') => {
+                self.mending = Mending::Name;
+                self.feed(c, out)
+            }
+            Mending::Name => match self.feed('"', out) {
+                Step::More => self.plain(c, out),
+                step => step,
+            },
+            Mending::Word(mut word) => {
+                word.push(c);
+                let known = [("True", "true"), ("False", "false"), ("None", "null")];
+                match known.iter().find(|(python, _)| python.starts_with(&word)) {
+                    Some((python, json)) if *python == word => self.feed_all(json, out),
+                    Some(_) => self.wait(Mending::Word(word)),
+                    None => Step::Malformed,
+                }
+            }
+            Mending::Text => self.text(c, out),
+            Mending::Escape => match c {
+                '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => self.go_on(&['\\', c], out),
+                '\'' if self.quote == '\'' => self.go_on(&['\''], out),
+                'u' => self.wait(Mending::Hex(String::new(), None)),
+                _ => match self.feed_all(r"\\", out) {
+                    Step::More => self.text(c, out),
+                    step => step,
+                },
+            },
+            Mending::Hex(mut digits, high) if c.is_ascii_hexdigit() => {
+                digits.push(c);
+                if digits.len() < 4 {
+                    return self.wait(Mending::Hex(digits, high));
+                }
+                let code = u16::from_str_radix(&digits, 16).unwrap_or_default();
+                let written = format!("\\u{digits}");
+                match (code, high) {
+                    (0xDC00..=0xDFFF, Some(high)) => self.go_on_all(&format!("{high}{written}"), out),
+                    (0xDC00..=0xDFFF, None) => self.go_on_all(HALF, out),
+                    (0xD800..=0xDBFF, high) => {
+                        let step = self.go_on_all(if high.is_some() { HALF } else { "" }, out);
+                        self.mending = Mending::High(written);
+                        step
+                    }
+                    (_, high) => self.go_on_all(&format!("{}{written}", if high.is_some() { HALF } else { "" }), out),
+                }
+            }
+            Mending::Hex(digits, high) => {
+                let half = if high.is_some() { HALF } else { "" };
+                match self.feed_all(&format!("{half}\\\\u{digits}"), out) {
+                    Step::More => self.text(c, out),
+                    step => step,
+                }
+            }
+            Mending::High(high) if c == '\\' => self.wait(Mending::HighSlash(high)),
+            Mending::HighSlash(high) if c == 'u' => self.wait(Mending::Hex(String::new(), Some(high))),
+            Mending::High(_) => match self.feed_all(HALF, out) {
+                Step::More => self.text(c, out),
+                step => step,
+            },
+            Mending::HighSlash(_) => match self.feed_all(HALF, out) {
+                Step::More => {
+                    self.mending = Mending::Escape;
+                    self.step(c, out)
+                }
+                step => step,
+            },
+            Mending::Quote(mut held) => match c {
+                ' ' | '\t' | '\n' | '\r' => {
+                    held.push(c);
+                    self.wait(Mending::Quote(held))
+                }
+                _ if self.may_follow_text(c) => match self.feed_all(&format!("\"{held}"), out) {
+                    Step::More => self.plain(c, out),
+                    step => step,
+                },
+                _ => {
+                    let quote = if self.quote == '"' { "\\\"" } else { "'" };
+                    let mut step = self.feed_all(quote, out);
+                    for c in held.chars().chain([c]) {
+                        if step == Step::More {
+                            step = self.text(c, out);
+                        }
+                    }
+                    step
+                }
+            },
+        }
+    }
+
+    fn wait(&mut self, mending: Mending) -> Step {
+        self.mending = mending;
+        Step::More
+    }
+
+    fn feed(&mut self, c: char, out: &mut String) -> Step {
+        let step = self.json.step(c);
+        if matches!(step, Step::More | Step::Last) {
+            out.push(c);
+        }
+        step
+    }
+
+    fn feed_all(&mut self, text: &str, out: &mut String) -> Step {
+        let mut step = Step::More;
+        for c in text.chars() {
+            if step == Step::More {
+                step = self.feed(c, out);
+            }
+        }
+        step
+    }
+
+    /// More of a text.
+    fn go_on(&mut self, text: &[char], out: &mut String) -> Step {
+        self.go_on_all(&text.iter().collect::<String>(), out)
+    }
+
+    fn go_on_all(&mut self, text: &str, out: &mut String) -> Step {
+        self.mending = Mending::Text;
+        self.feed_all(text, out)
+    }
+
+    fn plain(&mut self, c: char, out: &mut String) -> Step {
+        use State::{FirstKey, FirstValue, Key, Value};
+        match (self.json.state, c) {
+            (Value | FirstValue | Key | FirstKey, '"' | '\'') => {
+                self.quote = c;
+                self.mending = Mending::Text;
+                self.feed('"', out)
+            }
+            (Value | FirstValue, 'T' | 'F' | 'N') => self.wait(Mending::Word(c.to_string())),
+            (Key | FirstKey, _) if c.is_alphabetic() || c == '_' => {
+                self.mending = Mending::Name;
+                self.feed_all(&format!("\"{c}"), out)
+            }
+            (_, ',') if self.is_value_over() => self.wait(Mending::Comma(",".into())),
+            _ => self.feed(c, out),
+        }
+    }
+
+    /// A character inside a text.
+    fn text(&mut self, c: char, out: &mut String) -> Step {
+        self.mending = Mending::Text;
+        match c {
+            // Of a text alone nobody knows what follows.
+            // Nor does a key go on behind its quote.
+            _ if c == self.quote && (self.json.open.is_empty() || self.json.is_key) => {
+                self.mending = Mending::Plain;
+                self.feed('"', out)
+            }
+            _ if c == self.quote => self.wait(Mending::Quote(String::new())),
+            '"' => self.feed_all("\\\"", out),
+            '\\' => self.wait(Mending::Escape),
+            '\0'..='\u{1f}' => {
+                let escaped = crate::schema::quoted(c.encode_utf8(&mut [0; 4]));
+                self.feed_all(&escaped[1..escaped.len() - 1], out)
+            }
+            _ => self.feed(c, out),
+        }
+    }
+
+    fn may_follow_text(&self, c: char) -> bool {
+        c == ',' || Some(c) == self.json.open.last().map(|&is_object| if is_object { '}' } else { ']' })
+    }
+
+    /// Whether a value inside another one is complete.
+    fn is_value_over(&self) -> bool {
+        use State::{Comma, Digits, ExponentDigits, Fraction, Zero};
+        !self.json.open.is_empty() && matches!(self.json.state, Comma | Zero | Digits | Fraction | ExponentDigits)
+    }
+
+    /// Whether everything that is open may be closed here.
+    pub(crate) fn may_close(&self) -> bool {
+        match self.mending {
+            Mending::Plain => self.is_value_over() || self.json.state == State::FirstKey,
+            Mending::Comma(_) => true,
+            Mending::Quote(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Closes it.
+    pub(crate) fn close(&mut self, out: &mut String) {
+        if matches!(std::mem::replace(&mut self.mending, Mending::Plain), Mending::Quote(_)) {
+            self.feed('"', out);
+        }
+        while let Some(&is_object) = self.json.open.last() {
+            self.feed(if is_object { '}' } else { ']' }, out);
+        }
+    }
+
+    /// Whether a text inside of something else has begun and not ended.
+    pub(crate) fn is_in_text(&self) -> bool {
+        !self.json.open.is_empty()
+            && !matches!(self.mending, Mending::Plain | Mending::Comma(_) | Mending::Word(_) | Mending::Quote(_))
+    }
+
+    /// Whether what came is not the first part of an escape.
+    fn is_between_characters(&self) -> bool {
+        self.mending == Mending::Text && self.json.is_between_characters()
+    }
+}
+
+/// What stands for half of a surrogate pair, which is no character and which `serde_json` refuses.
+const HALF: &str = "\\ufffd";
+
+/// A whole text as JSON, if it can be mended.
+pub(crate) fn mended(written: &str) -> Option<String> {
+    let (mut mender, mut out) = (Mender::new(), String::new());
+    let mut chars = written.chars();
+    loop {
+        match mender.step(chars.next()?, &mut out) {
+            Step::More => {}
+            Step::Last => return chars.as_str().trim().is_empty().then_some(out),
+            Step::Behind | Step::Malformed => return None,
+        }
+    }
+}
+
 /// Reads a value of any kind.
 pub(crate) async fn value(tape: &Tape) -> Read<String> {
-    let (mut json, mut text) = (Json::value(), String::new());
+    let (mut mender, mut text) = (Mender::new(), String::new());
     loop {
-        let c = tape.peek().await?;
-        let step = json.step(c);
-        match step {
-            Step::More | Step::Last => {
-                text.push(c);
+        match mender.step(tape.peek().await?, &mut text) {
+            Step::More => tape.take(),
+            Step::Last => {
                 tape.take();
+                return Ok(text);
             }
             Step::Behind => return Ok(text),
             Step::Malformed => return Err(Stop::Malformed),
-        }
-        if step == Step::Last {
-            return Ok(text);
         }
     }
 }
 
 /// Reads a text in quotes, of at most so many bytes.
 pub(crate) async fn text(tape: &Tape, most: usize) -> Read<String> {
-    if tape.peek().await? != '"' {
+    if !matches!(tape.peek().await?, '"' | '\'') {
         return Err(Stop::Malformed);
     }
-    let (mut json, mut text) = (Json::value(), String::new());
+    let (mut mender, mut text) = (Mender::new(), String::new());
     loop {
         let c = tape.peek().await?;
         // Each character takes at most six as an escape.
         if text.len() > 6 * most + 2 {
             return Err(Stop::Malformed);
         }
-        let step = json.step(c);
+        let step = mender.step(c, &mut text);
         if step == Step::Malformed {
             return Err(Stop::Malformed);
         }
-        text.push(c);
         tape.take();
         if step == Step::Last {
             return serde_json::from_str(&text).map_err(|_| Stop::Malformed);
@@ -222,70 +495,83 @@ pub(crate) async fn text(tape: &Tape, most: usize) -> Read<String> {
     }
 }
 
-/// Reads an object piece by piece: the arguments of a call.
-pub(crate) async fn object(tape: &Tape, sink: &mut Sink<'_>) -> Read<()> {
+/// Reads an object piece by piece: the arguments of a call. One of the marks of `ends` closes what is open, and stays.
+pub(crate) async fn object(tape: &Tape, sink: &mut Sink<'_>, ends: &[&'static str]) -> Read<()> {
     if tape.peek().await? != '{' {
         return Err(Stop::Malformed);
     }
-    let mut json = Json::value();
+    let mut mender = Mender::new();
     loop {
         let c = tape.peek().await?;
-        match json.step(c) {
-            Step::Malformed | Step::Behind => return Err(Stop::Malformed),
-            step => {
-                tape.argue(sink, c);
-                if step == Step::Last {
-                    return Ok(());
-                }
-            }
+        let mut out = String::new();
+        if mender.may_close() && tape.mark_at(0, ends).await.is_some() {
+            mender.close(&mut out);
+            tape.close_arguments(sink, &out);
+            return Ok(());
+        }
+        let step = mender.step(c, &mut out);
+        if matches!(step, Step::Malformed | Step::Behind) {
+            tape.close_arguments(sink, &out);
+            return Err(Stop::Malformed);
+        }
+        tape.argue(sink, &out);
+        if step == Step::Last {
+            return Ok(());
         }
     }
 }
 
-/// Reads a text in quotes that holds an object, and gives out the object. The call begins with its brace.
+/// Reads a text in quotes that holds an object or nothing, and gives out the object. The call begins with its brace.
 pub(crate) async fn object_in_text(tape: &Tape, begin: impl FnOnce() -> usize) -> Read<usize> {
-    let (mut outer, mut inner, mut begin, mut index) = (Json::value(), Json::value(), Some(begin), None);
+    let (mut outer, mut inner, mut begin, mut index) = (Mender::new(), Mender::new(), Some(begin), None);
     let (mut piece, mut is_whole) = (String::new(), false);
-    outer.step('"');
-    tape.expect('"').await?;
+    outer.step(tape.peek().await?, &mut String::new());
+    tape.take();
     loop {
         let c = tape.peek().await?;
-        match outer.step(c) {
+        match outer.step(c, &mut piece) {
             Step::More => {}
             Step::Last if is_whole => {
                 tape.take();
                 return index.ok_or(Stop::Malformed);
             }
+            Step::Last if index.is_none() => {
+                tape.take();
+                let index = begin.take().ok_or(Stop::Malformed)?();
+                tape.put(index, "{}");
+                return Ok(index);
+            }
             _ => return Err(Stop::Malformed),
         }
-        piece.push(c);
         if !outer.is_between_characters() {
             tape.take();
             continue;
         }
         let said: String = serde_json::from_str(&format!("\"{piece}\"")).map_err(|_| Stop::Malformed)?;
         piece.clear();
+        let (mut out, has_begun) = (String::new(), index.is_some());
         for c in said.chars() {
-            let is_space = c.is_ascii_whitespace();
-            let fits = if is_whole { is_space } else { index.is_some() || is_space || c == '{' };
-            if !fits {
-                return Err(Stop::Malformed);
-            }
-            if !is_whole {
-                match inner.step(c) {
+            let is_space = matches!(c, ' ' | '\t' | '\n' | '\r');
+            let is_inside = !is_whole && (has_begun || !out.is_empty() || c == '{');
+            if is_inside {
+                match inner.step(c, &mut out) {
                     Step::Malformed | Step::Behind => return Err(Stop::Malformed),
                     step => is_whole = step == Step::Last,
                 }
+            } else if !is_space {
+                return Err(Stop::Malformed);
+            } else if has_begun {
+                out.push(c);
             }
         }
         tape.take();
-        if said == "{"
+        if !out.is_empty()
             && let Some(begin) = begin.take()
         {
             index = Some(begin());
         }
         if let Some(index) = index {
-            tape.put(index, &said);
+            tape.put(index, &out);
         }
     }
 }
@@ -336,6 +622,32 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_is_broken_is_mended_and_what_is_not_stays() {
+        let table = [
+            (r#"{"a": [1, -0, 0.5e3, true , null],  "b": {"c": "\"\\\/\b\u00e9\ud83e\udd8a "}, "d" : []}"#, None),
+            (r#"{"a": "\d C:\work \u12 \ud83ex \udd8a"}"#, Some(r#"{"a": "\\d C:\\work \\u12 \ufffdx \ufffd"}"#)),
+            (
+                r#"{"a": "\ud83e\ud83e\udd8a\ud83e\n\ud83e\uzz"}"#,
+                Some(r#"{"a": "\ufffd\ud83e\udd8a\ufffd\n\ufffd\\uzz"}"#),
+            ),
+            ("{\"a\": \"\t\n\u{1}\"}", Some(r#"{"a": "\t\n\u0001"}"#)),
+            ("{'a': 'b \"c\" it\\'s', d: True,}", Some(r#"{"a": "b \"c\" it's", "d": true}"#)),
+            ("[1,, 2, ]", Some("[1, 2]")),
+            (r#"{"a": "say "hi" to", "b": 1}"#, Some(r#"{"a": "say \"hi\" to", "b": 1}"#)),
+            (r#"{"a": "l["x"]", "b": ["c"d"]}"#, Some(r#"{"a": "l[\"x\"]", "b": ["c\"d"]}"#)),
+            ("[None, False]", Some("[null, false]")),
+            (r#"{"a" 1}"#, Some("")),
+            ("[NaN]", Some("")),
+            ("{1: 2}", Some("")),
+        ];
+        for (written, wanted) in table {
+            let wanted = wanted.unwrap_or(written);
+            assert_eq!(mended(written).unwrap_or_default(), wanted, "{written}");
+            assert!(wanted.is_empty() || serde_json::from_str::<Value>(wanted).is_ok(), "{wanted}");
         }
     }
 

@@ -21,6 +21,13 @@
 //! it goes wrong later, or the answer is cut, it does not end ([`Listener::calls_complete`]); [`whole`] leaves such a
 //! call out and gives its text instead.
 //!
+//! **What can mean one thing only is put right**, by the form that it is written in and not by the family. Values in
+//! tags: a closing mark that is missing, one inside the value, a value of the wrong kind. JSON: backslashes, control
+//! characters and quotes inside texts, single quotes, keys without any, Python's words, commas with nothing behind
+//! them, a brace that is missing where a mark says the call is over. Python: every text that Python reads. In all of
+//! them: marks twice, no end of a group, a prefix of the name (`functions.`), a fence inside the marks. A call in a
+//! thought is one if the thought never closes. What an answer that was cut may look like too is no call.
+//!
 //! There is no file, clock or network here, and no token: what counts tokens asks [`Listener::is_thinking`].
 
 mod envelope;
@@ -35,6 +42,7 @@ mod python;
 mod schema;
 mod tags;
 mod tape;
+mod undecided;
 
 use std::sync::Arc;
 

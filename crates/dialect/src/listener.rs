@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use crate::family::{Calls, Thoughts};
 use crate::harmony;
 use crate::tape::{Read, Reel, Stop, Tape};
+use crate::undecided::{self, Thought};
 use crate::{AnswerPart, Dialect, Tool};
 
 /// Tells the parts of one answer while it is written. However it is cut into pieces, the parts are the same, where
@@ -90,9 +91,23 @@ pub(crate) fn find<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Tool> {
     tools.iter().find(|tool| tool.name == name)
 }
 
-/// Reads a tool's name: as much as is the beginning of one.
+/// What models put before names, from how they were told of tools.
+const PREFIXES: [&str; 5] = ["functions.", "function.", "tools.", "tool.", "default_api."];
+
+/// The tool of that name, or of that name behind a prefix.
+pub(crate) fn prefixed<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Tool> {
+    let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
+    find(tools, name).or_else(|| find(tools, bare?))
+}
+
+/// Reads a tool's name: as much as is the beginning of one. What models put before it is no part of it.
 pub(crate) async fn name<'a>(tape: &Tape, tools: &'a [Tool]) -> Read<&'a Tool> {
     let mut said = String::new();
+    if let Some((prefix, end)) = tape.mark_at(0, &PREFIXES).await
+        && !tools.iter().any(|tool| tool.name.starts_with(prefix))
+    {
+        tape.take_many(end);
+    }
     loop {
         said.push(tape.peek().await?);
         if !tools.iter().any(|tool| tool.name.starts_with(&said)) {
@@ -105,7 +120,8 @@ pub(crate) async fn name<'a>(tape: &Tape, tools: &'a [Tool]) -> Read<&'a Tool> {
 
 /// Bytes of the longest name.
 pub(crate) fn longest(tools: &[Tool]) -> usize {
-    tools.iter().map(|tool| tool.name.len()).max().unwrap_or(0)
+    let longest = tools.iter().map(|tool| tool.name.len()).max().unwrap_or(0);
+    longest + PREFIXES.iter().map(|prefix| prefix.len()).max().unwrap_or(0)
 }
 
 async fn answer(tape: Tape, thoughts: Option<Thoughts>, calls: Option<Calls>, tools: Arc<[Tool]>) {
@@ -127,15 +143,22 @@ async fn hear(tape: &Tape, thoughts: Option<Thoughts>, calls: Option<Calls>, too
     let (thought_opens, thought_closes) = thoughts.map_or((&[][..], &[][..]), |t| (t.opens(), t.closes()));
     // A thought that is closed and was never opened is an empty one, if it comes first.
     let fresh = [calls.map_or(&[][..], Calls::bare), thought_opens, thought_closes].concat();
-    let in_thought = [thought_closes, calls.map_or(&[][..], Calls::ends_thought)].concat();
+    // A thought that is not closed ends before its first call, and there is one such thought.
+    let (mut is_unclosed, calls_in_thought) = (false, calls.filter(|calls| !calls.opens().is_empty()));
     loop {
-        let mark = match tape.is_thinking() {
-            true => tape.scan(&in_thought, &[], Reel::say).await?,
-            false => tape.scan(opens, &fresh, Reel::say).await?,
-        };
+        if tape.is_thinking() {
+            let calls = calls_in_thought.filter(|_| !is_unclosed);
+            is_unclosed |= undecided::think(tape, thought_closes, calls, tools).await? == Thought::Unclosed;
+            continue;
+        }
+        let mark = tape.scan(opens, &fresh, Reel::say).await?;
         if thought_opens.contains(&mark) || thought_closes.contains(&mark) {
             tape.think(thought_opens.contains(&mark));
         } else if let Some(calls) = calls {
+            if opens.contains(&mark) {
+                // A stutter.
+                tape.again(&[mark], &[]).await;
+            }
             match calls.read(tape, tools, mark).await {
                 Ok(()) => {}
                 Err(Stop::Malformed) => tape.give_up(Stop::Malformed),

@@ -1,7 +1,7 @@
 //! Calls as a name and, behind a mark, the object of its arguments.
 
 use crate::Tool;
-use crate::envelope::{self, Envelope, between};
+use crate::envelope::{self, Envelope, between, fence, fence_ends, surplus};
 use crate::json;
 use crate::listener::name;
 use crate::tape::{Read, Sink, Stop, Tape};
@@ -34,17 +34,27 @@ pub(crate) struct Named {
 pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Named, mark: &'static str) -> Read<()> {
     let [group, open] = form.opens;
     if mark == group {
+        tape.again(&[group], &[]).await;
         tape.space().await?;
         tape.one_of(&[open]).await?.ok_or(Stop::Malformed)?;
     }
     loop {
+        tape.again(&[open], &[]).await;
         call(tape, tools, form).await?;
         for marks in form.behind {
+            surplus(tape, marks).await;
             between(tape, marks).await?;
+            tape.again(marks, &[]).await;
+            tape.settle();
         }
         match between(tape, &[open, form.close]).await? {
             Some(mark) if mark == open => {}
-            _ => return Ok(()),
+            Some(_) => {
+                tape.again(&[form.close], &[]).await;
+                tape.settle();
+                return Ok(());
+            }
+            None => return Ok(()),
         }
     }
 }
@@ -73,15 +83,30 @@ async fn call(tape: &Tape, tools: &[Tool], form: &Named) -> Read<()> {
     tape.space().await?;
     tape.one_of(form.middle).await?.ok_or(Stop::Malformed)?;
     tape.space().await?;
-    arguments(tape, &tool.name, id).await
+    let behind = form.behind.concat();
+    let ends = [behind.as_slice(), &form.opens, &[form.close]].concat();
+    let is_fenced = !behind.contains(&"```") && fence(tape).await?;
+    arguments(tape, &tool.name, id, &ends).await?;
+    fence_ends(tape, is_fenced).await;
+    Ok(())
 }
 
-async fn arguments(tape: &Tape, name: &str, id: Option<String>) -> Read<()> {
-    if tape.peek().await? != '{' {
-        return Err(Stop::Malformed);
-    }
-    let index = tape.begin(name, id);
-    json::object(tape, &mut Sink::Call(index)).await?;
+/// The object of arguments, a text that has it inside, or nothing where a mark says that the call is over.
+pub(crate) async fn arguments(tape: &Tape, name: &str, id: Option<String>, ends: &[&'static str]) -> Read<()> {
+    let index = match tape.peek().await? {
+        '{' => {
+            let index = tape.begin(name, id);
+            json::object(tape, &mut Sink::Call(index), ends).await?;
+            index
+        }
+        '"' | '\'' => json::object_in_text(tape, || tape.begin(name, id)).await?,
+        _ => {
+            tape.mark_at(0, ends).await.ok_or(Stop::Malformed)?;
+            let index = tape.begin(name, id);
+            tape.put(index, "{}");
+            index
+        }
+    };
     tape.finish_call(index);
     Ok(())
 }
@@ -108,5 +133,8 @@ pub(crate) async fn mistral(tape: &Tape, tools: &[Tool], list: &Envelope, mark: 
         tape.one_of(&[ARGUMENTS]).await?;
     }
     tape.space().await?;
-    arguments(tape, &tool.name, id).await
+    let is_fenced = fence(tape).await?;
+    arguments(tape, &tool.name, id, list.opens).await?;
+    fence_ends(tape, is_fenced).await;
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Calls as Python writes them: `[weather(city="Ulm", days=3), now()]`.
 
 use crate::Tool;
-use crate::envelope::between;
+use crate::envelope::{between, fence_ends};
 use crate::listener::name;
 use crate::schema::quoted;
 use crate::tape::{Read, Stop, Tape};
@@ -29,9 +29,15 @@ pub(crate) const BARE: [&str; 1] = ["["];
 
 /// Reads what follows the mark.
 pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Python, mark: &str) -> Read<()> {
-    let mut is_list = BARE.contains(&mark);
+    let (mut is_list, mut is_fenced) = (BARE.contains(&mark), false);
     if !is_list {
         tape.space().await?;
+        if !form.closes.contains(&"```") && tape.mark_at(0, &["```"]).await.is_some() {
+            is_fenced = true;
+            let at = tape.mark_at(3, &["python", "tool_code", "json"]).await.map_or(3, |(_, end)| end);
+            tape.take_many(at);
+            tape.space().await?;
+        }
         if tape.peek().await? == '[' {
             tape.take();
             is_list = true;
@@ -40,33 +46,53 @@ pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Python, mark: &str)
     if is_list {
         loop {
             tape.space().await?;
-            call(tape, tools).await?;
+            call(tape, tools, true).await?;
             tape.space().await?;
-            match tape.peek().await? {
-                ',' => tape.take(),
-                ']' => break,
-                _ => return Err(Stop::Malformed),
+            if tape.peek().await? == ',' {
+                tape.take();
+                tape.space().await?;
+                // Nothing follows.
+                if tape.peek().await? != ']' {
+                    continue;
+                }
             }
+            if tape.peek().await? == ']' {
+                tape.take();
+                break;
+            }
+            // The list has no end.
+            if tape.mark_at(0, form.closes).await.is_some() {
+                break;
+            }
+            return Err(Stop::Malformed);
         }
-        tape.take();
         tape.settle();
+        fence_ends(tape, is_fenced).await;
         between(tape, form.closes).await?;
+        tape.again(form.closes, form.opens).await;
+        tape.settle();
         return Ok(());
     }
     if !form.lines {
         return Err(Stop::Malformed);
     }
     loop {
-        call(tape, tools).await?;
+        call(tape, tools, false).await?;
         tape.space().await?;
+        // Commas, as in a list.
+        if tape.peek().await? == ',' {
+            tape.take();
+            tape.space().await?;
+        }
         if tape.one_of(form.closes).await?.is_some() {
+            tape.again(form.closes, form.opens).await;
             tape.settle();
             return Ok(());
         }
     }
 }
 
-async fn call(tape: &Tape, tools: &[Tool]) -> Read<()> {
+async fn call(tape: &Tape, tools: &[Tool], is_list: bool) -> Read<()> {
     let tool = name(tape, tools).await?;
     tape.expect('(').await?;
     tape.space().await?;
@@ -79,11 +105,17 @@ async fn call(tape: &Tape, tools: &[Tool]) -> Read<()> {
             tape.finish_call(index);
             return Ok(());
         }
+        // The list ends, and the call has not.
+        if let (Some(index), true, ']') = (index, is_list, tape.peek().await?) {
+            tape.put(index, "}");
+            tape.finish_call(index);
+            return Ok(());
+        }
         let key = key(tape).await?;
         let index = *index.get_or_insert_with(|| tape.begin(&tool.name, None));
         tape.put(index, &format!("{}{}: ", if is_first { "{" } else { ", " }, quoted(&key)));
         is_first = false;
-        let written = extent(tape).await?;
+        let written = extent(tape, is_list).await?;
         tape.put(index, &to_json(written.trim()).ok_or(Stop::Malformed)?);
         if tape.peek().await? == ',' {
             tape.take();
@@ -112,19 +144,34 @@ async fn key(tape: &Tape) -> Read<String> {
     Ok(key)
 }
 
+/// What is around a text. Three hold what one would end.
+const QUOTES: [&str; 4] = ["\"\"\"", "'''", "\"", "'"];
+
 /// A value up to the comma or bracket behind it, which stays.
-async fn extent(tape: &Tape) -> Read<String> {
-    let (mut written, mut quote, mut escaped, mut depth) = (String::new(), None, false, 0);
+async fn extent(tape: &Tape, is_list: bool) -> Read<String> {
+    let (mut written, mut quote, mut depth) = (String::new(), None, 0);
     loop {
         let c = tape.peek().await?;
+        let marks = quote.map_or(QUOTES.to_vec(), |quote| vec![quote]);
+        if let Some((mark, end)) = tape.mark_at(0, &marks).await {
+            quote = quote.is_none().then_some(mark);
+            written.push_str(mark);
+            tape.take_many(end);
+            continue;
+        }
         match (quote, c) {
-            (Some(_), _) if escaped => escaped = false,
-            (Some(_), '\\') => escaped = true,
-            (Some(open), _) if open == c => quote = None,
+            (Some(_), '\\') => {
+                written.push(c);
+                tape.take();
+                // Whatever it is, it ends nothing.
+                written.push(tape.peek().await?);
+                tape.take();
+                continue;
+            }
             (Some(_), _) => {}
-            (None, '"' | '\'') => quote = Some(c),
             (None, '(' | '[' | '{') => depth += 1,
             (None, ',' | ')') if depth == 0 => return Ok(written),
+            (None, ']') if depth == 0 && is_list && !written.is_empty() => return Ok(written),
             (None, ')' | ']' | '}') if depth > 0 => depth -= 1,
             (None, ']' | '}' | '=') => return Err(Stop::Malformed),
             _ => {}
@@ -172,10 +219,8 @@ impl Literal<'_> {
         }
         self.space();
         match self.rest.chars().next()? {
-            '"' | '\'' => {
-                let text = self.text()?;
-                self.json.push_str(&quoted(&text));
-            }
+            '"' | '\'' => self.texts()?,
+            'r' | 'R' | 'u' | 'U' if self.rest[1..].starts_with(['"', '\'']) => self.texts()?,
             '[' => self.items(']', depth)?,
             '(' => self.items(')', depth)?,
             '{' => self.entries(depth)?,
@@ -240,13 +285,35 @@ impl Literal<'_> {
         }
     }
 
-    fn text(&mut self) -> Option<String> {
-        let quote = self.rest.chars().next()?;
-        let mut text = String::new();
-        let mut chars = self.rest[1..].chars();
+    /// A text, or several with nothing but white space between them, which are one.
+    fn texts(&mut self) -> Option<()> {
+        let mut all = String::new();
         loop {
+            let bare = self.rest.trim_start_matches(['r', 'R', 'u', 'U']);
+            if self.rest.len() - bare.len() > 1 || !bare.starts_with(['"', '\'']) {
+                break;
+            }
+            let is_raw = self.rest.starts_with(['r', 'R']);
+            self.rest = bare;
+            all.push_str(&self.text(is_raw)?);
+            self.space();
+        }
+        self.json.push_str(&quoted(&all));
+        Some(())
+    }
+
+    fn text(&mut self, is_raw: bool) -> Option<String> {
+        let quote = *QUOTES.iter().find(|quote| self.rest.starts_with(**quote))?;
+        let mut text = String::new();
+        let mut chars = self.rest[quote.len()..].chars();
+        loop {
+            if let Some(rest) = chars.as_str().strip_prefix(quote) {
+                chars = rest.chars();
+                break;
+            }
             match chars.next()? {
-                c if c == quote => break,
+                // It ends nothing, and stays.
+                '\\' if is_raw => text.extend(['\\', chars.next()?]),
                 '\\' => match chars.next()? {
                     '\n' => {}
                     'n' => text.push('\n'),
@@ -349,7 +416,17 @@ mod tests {
             ("", None),
             ("a", None),
             ("'a", None),
-            ("'a' 'b'", None),
+            ("'a' 'b'", Some("\"ab\"")),
+            ("'a' \n r\"\\d\" u'c'", Some("\"a\\\\dc\"")),
+            ("'a' 1", None),
+            ("f'a'", None),
+            ("b'a'", None),
+            ("rr'a'", None),
+            ("\"\"\"a\n\"b\" c\"\"\"", Some("\"a\\n\\\"b\\\" c\"")),
+            ("'''it's'''", Some("\"it's\"")),
+            ("''", Some("\"\"")),
+            (r"r'\n\'x'", Some("\"\\\\n\\\\'x\"")),
+            ("{'a': r'\\d' 'b', }", Some("{\"a\": \"\\\\db\"}")),
             ("[1 2]", None),
             ("{1}", None),
             ("{[]: 1}", None),

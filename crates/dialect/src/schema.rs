@@ -51,22 +51,47 @@ impl Kinds {
     }
 
     /// What was written without quotes, as JSON: what the schema allows, if it can be read so, and else the text
-    /// itself. Not said by the schema, it is JSON if it can be.
-    pub(crate) fn json(self, written: &str) -> String {
+    /// itself. Not said by the schema, it is JSON if it can be. `None`: nothing was written, and that is no value.
+    pub(crate) fn json(self, written: &str) -> Option<String> {
         let trimmed = written.trim();
+        if trimmed.is_empty() && !self.may_be_text() {
+            return None;
+        }
         // A number stays as it is written, whatever its length.
         let read = match serde_json::from_str::<Value>(trimmed) {
             Ok(value) => Some((value, trimmed.to_owned())),
             Err(_) => {
-                let json = crate::python::to_json(trimmed);
+                let json = crate::python::to_json(trimmed).or_else(|| crate::json::mended(trimmed));
                 json.and_then(|json| Some((serde_json::from_str(&json).ok()?, json)))
             }
         };
-        match read {
+        Some(match read {
             Some((value, json)) if self.has(&value, &json) && (!value.is_string() || self.0 == ALL) => json,
+            Some((Value::Number(_), json))
+                if self.0 & 2 != 0
+                    && let Some(whole) = integer(&json) =>
+            {
+                whole
+            }
+            // What is no text was put in quotes.
+            Some((Value::String(inner), _)) if !self.may_be_text() && inner != written => return self.json(&inner),
+            None if self.0 & 8 != 0 && ["true", "false"].contains(&trimmed.to_lowercase().as_str()) => {
+                trimmed.to_lowercase()
+            }
             _ => quoted(written),
-        }
+        })
     }
+}
+
+/// `5.0` as an integer, if nothing is lost.
+fn integer(written: &str) -> Option<String> {
+    if let Some((whole, fraction)) = written.split_once('.')
+        && fraction.chars().all(|c| c == '0')
+    {
+        return Some(whole.to_owned());
+    }
+    let value: f64 = written.parse().ok()?;
+    (value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0).then(|| format!("{value:.0}"))
 }
 
 /// A text as JSON.
@@ -128,6 +153,18 @@ mod tests {
             (json!({"type": "integer"}), " 12\n", "12"),
             (json!({"type": "integer"}), "12345678901234567890123", "12345678901234567890123"),
             (json!({"type": "integer"}), "1.5", "\"1.5\""),
+            (json!({"type": "integer"}), "5.0", "5"),
+            (json!({"type": "integer"}), "-5.", "-5"),
+            (json!({"type": "integer"}), "1e3", "1000"),
+            (json!({"type": "integer"}), "\"5\"", "5"),
+            (json!({"type": "integer"}), "12345678901234567890.00", "12345678901234567890"),
+            (json!({"type": "integer"}), " \n", ""),
+            (json!({"type": ["integer", "null"]}), "", ""),
+            (json!({"type": ["integer", "string"]}), "", "\"\""),
+            (json!({"type": "number"}), "5.0", "5.0"),
+            (json!({"type": "boolean"}), "\"true\"", "true"),
+            (json!({"type": "boolean"}), "FALSE", "false"),
+            (json!({"type": "object"}), "{\"a\": \"\\d\nb\", c: 1,}", "{\"a\": \"\\\\d\\nb\", \"c\": 1}"),
             (json!({"type": "number"}), "12", "12"),
             (json!({"type": "number"}), "1.50", "1.50"),
             (json!({"type": "boolean"}), "True", "true"),
@@ -149,7 +186,8 @@ mod tests {
         for (schema, written, json) in table {
             let defs = json!({"word": {"type": "string"}, "self": {"$ref": "#/$defs/self"}});
             let parameters = json!({"properties": {"a": schema}, "$defs": defs});
-            assert_eq!(Kinds::of(&parameters, "a").json(written), *json, "{schema}: {written:?}");
+            let wanted = (*json != "").then(|| (*json).to_owned());
+            assert_eq!(Kinds::of(&parameters, "a").json(written), wanted, "{schema}: {written:?}");
         }
         assert!(Kinds::of(&json!({}), "a").is_any());
     }

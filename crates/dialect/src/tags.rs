@@ -1,12 +1,21 @@
 //! Calls whose parameters stand in tags, each value as it is: `<parameter=city>Ulm</parameter>`.
 
+use std::collections::HashSet;
+
+use serde_json::Value;
+
 use crate::Tool;
+use crate::envelope::between;
+use crate::json::{Mender, Step};
 use crate::listener::name;
-use crate::schema::{Kinds, quoted};
-use crate::tape::{Read, Stop, Tape};
+use crate::schema::{Kinds, follow, quoted};
+use crate::tape::{Read, Sink, Stop, Tape};
 
 /// Longest name of a parameter.
 const MAX_KEY_BYTES: usize = 256;
+
+/// Most closing marks in a row that are looked at.
+const MAX_ENDS: usize = 4;
 
 /// The tags.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,8 +28,8 @@ pub(crate) struct Tags {
     pub(crate) key: [&'static str; 2],
     /// Around its value.
     pub(crate) value: [&'static str; 2],
-    /// The mark behind a value that stands on lines of its own: a line break on either side is not of it.
-    pub(crate) value_on_lines: Option<&'static str>,
+    /// Whether a value may stand on lines of its own: a line break on either side is not of it.
+    pub(crate) value_on_lines: bool,
     /// What closes a call.
     pub(crate) end: &'static [&'static str],
     /// Whether more than one call stands in a group.
@@ -29,18 +38,43 @@ pub(crate) struct Tags {
     pub(crate) close: &'static str,
 }
 
+impl Tags {
+    /// What opens a call or a group of them.
+    pub(crate) fn starts(&self) -> Vec<&'static str> {
+        [self.opens, &self.name.map_or([""], |[before, _]| [before])].concat()
+    }
+
+    /// What closes a call, or a group of them.
+    fn ends(&self) -> Vec<&'static str> {
+        [self.end, &[self.close]].concat()
+    }
+}
+
 /// Reads what follows the mark: `open`, or what stands before a name.
 pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Tags, mark: &'static str) -> Read<()> {
-    let Some([before, _]) = form.name else { return call(tape, tools, form).await };
+    let Some([before, _]) = form.name else {
+        call(tape, tools, form).await?;
+        tape.again(&[form.close], &[]).await;
+        tape.settle();
+        return Ok(());
+    };
     if mark == form.opens[0] {
         tape.space().await?;
         tape.one_of(&[before]).await?.ok_or(Stop::Malformed)?;
     }
     loop {
         call(tape, tools, form).await?;
-        match crate::envelope::between(tape, &[before, form.close]).await? {
+        // The same end twice.
+        tape.again(form.end, &[]).await;
+        tape.settle();
+        match between(tape, &[before, form.close]).await? {
             Some(mark) if mark == before => {}
-            _ => return Ok(()),
+            Some(_) => {
+                tape.again(&[form.close], &[]).await;
+                tape.settle();
+                return Ok(());
+            }
+            None => return Ok(()),
         }
     }
 }
@@ -51,7 +85,7 @@ async fn call(tape: &Tape, tools: &[Tool], form: &Tags) -> Read<()> {
         tape.space().await?;
     }
     let tool = name(tape, tools).await?;
-    let marks = [&[form.key[0]], form.end].concat();
+    let marks = [&[form.key[0]], form.ends().as_slice()].concat();
     let mut next = None;
     if let Some([_, behind]) = form.name {
         tape.one_of(&[behind]).await?.ok_or(Stop::Malformed)?;
@@ -61,24 +95,27 @@ async fn call(tape: &Tape, tools: &[Tool], form: &Tags) -> Read<()> {
     }
     let index = tape.begin(&tool.name, None);
     tape.put(index, "{");
-    let mut is_first = true;
+    let (mut keys, mut is_first) = (HashSet::new(), true);
     loop {
         let mark = match next.take() {
-            Some(mark) => mark,
+            Some(mark) => Some(mark),
             None => {
                 tape.space().await?;
-                tape.one_of(&marks).await?.ok_or(Stop::Malformed)?
+                tape.one_of(&marks).await?
             }
         };
-        if mark != form.key[0] {
+        if mark == Some(form.key[0]) {
+            let key = key(tape, form).await?;
+            let given = Given { key, is_first, keys: &mut keys };
+            is_first &= !value(tape, form, index, tool, given).await?;
+        } else if mark.is_some() || tape.mark_at(0, &form.starts()).await.is_some() {
+            // The next call ends this one, too.
             tape.put(index, "}");
             tape.finish_call(index);
             return Ok(());
+        } else {
+            return Err(Stop::Malformed);
         }
-        let key = key(tape, form).await?;
-        tape.put(index, &format!("{}{}: ", if is_first { "" } else { ", " }, quoted(&key)));
-        value(tape, form, index, Kinds::of(&tool.parameters, &key)).await?;
-        is_first = false;
     }
 }
 
@@ -100,32 +137,142 @@ async fn key(tape: &Tape, form: &Tags) -> Read<String> {
     Ok(key.trim().to_owned())
 }
 
-/// A value, and what closes it. A text is given out as it comes.
-async fn value(tape: &Tape, form: &Tags, index: usize, kinds: Kinds) -> Read<()> {
-    let mut marks = vec![form.value[1]];
-    if let Some(on_line) = form.value_on_lines {
-        marks.push(on_line);
-        if tape.peek().await? == '\n' {
-            tape.take();
-        }
+/// A parameter whose value comes, and those that were given, this one soon included.
+struct Given<'a> {
+    key: String,
+    is_first: bool,
+    keys: &'a mut HashSet<String>,
+}
+
+/// A value, and what closes it. A text is given out as it comes. Whether it was one.
+async fn value(tape: &Tape, form: &Tags, index: usize, tool: &Tool, given: Given<'_>) -> Read<bool> {
+    let Given { key, is_first, keys } = given;
+    let kinds = Kinds::of(&tool.parameters, &key);
+    let begin = format!("{}{}: ", if is_first { "" } else { ", " }, quoted(&key));
+    keys.insert(key);
+    let bounds = Bounds { form, tool, keys, starts: form.starts(), ends: form.ends() };
+    if form.value_on_lines && tape.peek().await? == '\n' {
+        tape.take();
     }
+    let mut written = String::new();
+    match kinds.is_text() {
+        true => tape.put(index, &format!("{begin}\"")),
+        false => tape.settle(),
+    }
+    // Inside a text of a list or an object nothing ends it.
+    let mut json = Some(Mender::new()).filter(|_| !kinds.may_be_text());
+    let close = loop {
+        let is_inside = json.as_ref().is_some_and(Mender::is_in_text);
+        if !is_inside && let Some(close) = bounds.over(tape).await {
+            break close;
+        }
+        let c = tape.peek().await?;
+        if json.as_mut().is_some_and(|json| json.step(c, &mut String::new()) != Step::More) {
+            json = None;
+        }
+        if kinds.is_text() {
+            let json = quoted(c.encode_utf8(&mut [0; 4]));
+            tape.argue(&mut Sink::Call(index), &json[1..json.len() - 1]);
+        } else {
+            written.push(c);
+            tape.argue(&mut Sink::Call(index), "");
+        }
+    };
+    tape.take_many(close);
     if kinds.is_text() {
         tape.put(index, "\"");
-        tape.scan(&marks, &[], |reel, piece| {
-            let json = quoted(piece);
-            reel.argue(index, piece, &json[1..json.len() - 1]);
-        })
-        .await?;
-        tape.put(index, "\"");
+    } else if let Some(json) = kinds.json(&written) {
+        tape.put(index, &format!("{begin}{json}"));
     } else {
-        tape.settle();
-        let mut written = String::new();
-        tape.scan(&marks, &[], |reel, piece| {
-            written.push_str(piece);
-            reel.argue(index, piece, "");
-        })
-        .await?;
-        tape.put(index, &kinds.json(&written));
+        return Ok(false);
     }
-    Ok(())
+    Ok(true)
+}
+
+/// What may end a value. A value may hold every mark, as long as what follows that is not what follows a value.
+struct Bounds<'a> {
+    form: &'a Tags,
+    tool: &'a Tool,
+    /// Parameters that were given, this one's included.
+    keys: &'a HashSet<String>,
+    starts: Vec<&'static str>,
+    ends: Vec<&'static str>,
+}
+
+impl Bounds<'_> {
+    /// Whether the value is over here: how many characters are its closing mark and the line break before it. Where the
+    /// next parameter or the end of the call stands in place of that mark, they stay.
+    async fn over(&self, tape: &Tape) -> Option<usize> {
+        let close = self.form.value[1];
+        let next = tape.ahead(0).await?;
+        if next == '\n' {
+            if self.form.value_on_lines
+                && let Some((_, end)) = tape.mark_at(1, &[close]).await
+            {
+                return self.is_behind_value(tape, end).await.then_some(end);
+            }
+            let mut at = 1;
+            while matches!(tape.ahead(at).await, Some(' ' | '\t')) {
+                at += 1;
+            }
+            return self.is_unclosed(tape, at).await.then_some(at);
+        }
+        if let Some((_, end)) = tape.mark_at(0, &[close]).await {
+            return self.is_behind_value(tape, end).await.then_some(end);
+        }
+        self.is_unclosed(tape, 0).await.then_some(0)
+    }
+
+    /// Whether what stands there follows a closed value: the next parameter, the end of the call, or the next call.
+    async fn is_behind_value(&self, tape: &Tape, by: usize) -> bool {
+        let mut at = tape.behind_space(by).await;
+        // The mark twice.
+        if let Some((_, end)) = tape.mark_at(at, &[self.form.value[1]]).await {
+            at = tape.behind_space(end).await;
+        }
+        let marks = [&[self.form.key[0]], self.ends.as_slice(), &self.starts].concat();
+        tape.ahead(at).await.is_none() || tape.mark_at(at, &marks).await.is_some()
+    }
+
+    /// Whether what stands there ends a value that has no closing mark.
+    async fn is_unclosed(&self, tape: &Tape, by: usize) -> bool {
+        if let Some((_, end)) = tape.mark_at(by, &[self.form.key[0]]).await {
+            return self.is_next_key(tape, end).await;
+        }
+        // The ends of the call and of its group, and then nothing, or the next call: others are a part of the value.
+        let mut at = by;
+        for _ in 0..MAX_ENDS {
+            let Some((_, end)) = tape.mark_at(at, &self.ends).await else { break };
+            at = tape.behind_space(end).await;
+        }
+        at > by && (tape.ahead(at).await.is_none() || tape.mark_at(at, &self.starts).await.is_some())
+    }
+
+    /// Whether a parameter's name stands there that may follow.
+    async fn is_next_key(&self, tape: &Tape, by: usize) -> bool {
+        let [_, behind] = self.form.key;
+        let (mut key, mut at) = (String::new(), by);
+        let end = loop {
+            if let Some((_, end)) = tape.mark_at(at, &[behind]).await {
+                break end;
+            }
+            match tape.ahead(at).await {
+                Some(c) if key.len() < MAX_KEY_BYTES && (c.is_alphanumeric() || "_-. $".contains(c)) => key.push(c),
+                _ => return false,
+            }
+            at += 1;
+        };
+        let is_new = !self.keys.contains(key.trim());
+        let fits = is_new && !key.trim().is_empty() && may_be_key(self.tool, key.trim());
+        match self.form.value[0] {
+            "" => fits,
+            open => fits && tape.mark_at(tape.behind_space(end).await, &[open]).await.is_some(),
+        }
+    }
+}
+
+/// Whether the tool has this parameter, or nobody says which it has.
+fn may_be_key(tool: &Tool, key: &str) -> bool {
+    let known = follow(&tool.parameters, &tool.parameters).get("properties").and_then(Value::as_object);
+    known.is_none_or(|known| known.contains_key(key))
 }

@@ -241,9 +241,106 @@ impl Tape {
         self.look().await.ok_or(Stop::Ended)
     }
 
+    /// The character behind so many others, all of which stay. `None` behind the end of the answer.
+    pub(crate) async fn ahead(&self, by: usize) -> Option<char> {
+        poll_fn(|_| {
+            let mut reel = self.reel();
+            reel.count();
+            match reel.input.get(by) {
+                Some(&c) => Poll::Ready(Some(c)),
+                None if reel.ended => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Which of the marks stands behind so many characters, and how many characters its end is away. All stays.
+    pub(crate) async fn mark_at<'m>(&self, by: usize, marks: &[&'m str]) -> Option<(&'m str, usize)> {
+        for &mark in marks {
+            let mut at = by;
+            for c in mark.chars() {
+                if self.ahead(at).await != Some(c) {
+                    break;
+                }
+                at += 1;
+            }
+            if at == by + mark.chars().count() && !mark.is_empty() {
+                return Some((mark, at));
+            }
+        }
+        None
+    }
+
+    /// The first character at or behind `by` that is no white space. All stays.
+    pub(crate) async fn behind_space(&self, mut by: usize) -> usize {
+        while self.ahead(by).await.is_some_and(char::is_whitespace) {
+            by += 1;
+        }
+        by
+    }
+
     /// Takes the character that was looked at.
     pub(crate) fn take(&self) {
         self.reel().next();
+    }
+
+    /// Takes so many characters that were looked at.
+    pub(crate) fn take_many(&self, count: usize) {
+        let mut reel = self.reel();
+        (0..count).for_each(|_| reel.next());
+    }
+
+    /// Takes the marks as often as they come, with the white space before each, and neither if none does, or `others`
+    /// that begin like them do.
+    pub(crate) async fn again(&self, marks: &[&'static str], others: &[&'static str]) {
+        loop {
+            let at = self.behind_space(0).await;
+            if self.mark_at(at, others).await.is_some() {
+                return;
+            }
+            let Some((_, end)) = self.mark_at(at, marks).await else { return };
+            self.take_many(end);
+        }
+    }
+
+    /// Gives back the last characters that were taken: they come next.
+    pub(crate) fn untake(&self, count: usize) {
+        let mut reel = self.reel();
+        for _ in 0..count {
+            if let Some(c) = reel.held.pop() {
+                reel.input.push_front(c);
+            }
+        }
+    }
+
+    /// Takes away what is held: it is somebody else's to say.
+    pub(crate) fn pick_up(&self) -> String {
+        std::mem::take(&mut self.reel().held)
+    }
+
+    /// Takes away the character that was looked at.
+    pub(crate) fn pick(&self) -> Option<char> {
+        self.reel().input.pop_front()
+    }
+
+    /// Puts back what was picked up: it comes next.
+    pub(crate) fn unread(&self, text: &str) {
+        let mut reel = self.reel();
+        for c in text.chars().rev() {
+            reel.input.push_front(c);
+        }
+    }
+
+    /// What was pushed and not read.
+    pub(crate) fn unheard(&self) -> String {
+        self.reel().input.iter().collect()
+    }
+
+    /// Whether a call has ended, and none is open.
+    pub(crate) fn has_whole_call(&self) -> bool {
+        let reel = self.reel();
+        reel.calls > 0 && reel.open.is_none() && reel.broken == 0
     }
 
     /// Takes white space.
@@ -369,21 +466,40 @@ impl Tape {
         index
     }
 
-    /// Takes the character that was looked at: a piece of arguments.
-    pub(crate) fn argue(&self, sink: &mut Sink<'_>, c: char) {
+    /// Takes the character that was looked at: it makes this piece of arguments.
+    pub(crate) fn argue(&self, sink: &mut Sink<'_>, json: &str) {
         match sink {
             Sink::Kept(kept) => {
-                kept.push(c);
+                kept.push_str(json);
                 self.take();
             }
             Sink::Call(index) => {
                 let mut reel = self.reel();
-                reel.input.pop_front();
+                let taken = reel.input.pop_front();
                 let mut buffer = [0; 4];
-                let piece: &str = c.encode_utf8(&mut buffer);
-                reel.argue(*index, piece, piece);
+                reel.argue(*index, taken.map_or("", |c| c.encode_utf8(&mut buffer)), json);
             }
         }
+    }
+
+    /// The end of arguments that nothing stands for.
+    pub(crate) fn close_arguments(&self, sink: &mut Sink<'_>, json: &str) {
+        match sink {
+            Sink::Kept(kept) => kept.push_str(json),
+            Sink::Call(index) => self.reel().argue(*index, "", json),
+        }
+    }
+
+    /// What is held is a thought's, and so is this.
+    pub(crate) fn say(&self, text: &str) {
+        self.reel().say(text);
+    }
+
+    /// The thought is over, and no mark says so.
+    pub(crate) fn stop_thinking(&self) {
+        let mut reel = self.reel();
+        reel.thinking = false;
+        reel.behind = Behind::Mark;
     }
 
     /// A piece of arguments that was written otherwise; its text is held, a mark.

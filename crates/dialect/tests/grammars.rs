@@ -611,6 +611,145 @@ fn the_tools_of_an_agent_fit_into_the_limits() {
     }
 }
 
+/// What a grammar lets through is heard as calls that follow their schemas, whatever is written where it is free: here
+/// the marks of the family itself, and what a listener forgives.
+#[test]
+fn nothing_that_a_grammar_allows_is_misheard() {
+    let factory = factory();
+    let tools = tools(false);
+    let mut num_ended = 0;
+    for (number, name) in Calls::NAMES.iter().enumerate() {
+        let thoughts =
+            if Calls::named(name).is_some_and(|calls| calls.name() == "openai") { "openai_gptoss" } else { "qwen3" };
+        let dialect = Dialect::new(Thoughts::named(thoughts), Calls::named(name));
+        let lark = dialect.grammar(&tools, Choice::Required, true, "").expect("calls are asked for");
+        let rule = Rule::new(&factory, lark);
+        let mut pieces: Vec<String> = dialect.marks().into_iter().map(str::to_owned).collect();
+        pieces.extend(HOSTILE.map(str::to_owned));
+        let ends: Vec<String> = dialect.marks().into_iter().map(str::to_owned).chain(ENDS.map(str::to_owned)).collect();
+        for seed in 1..=12 {
+            let mut dice = Dice(seed * 0x9E37_79B9_7F4A_7C15 + number as u64 + 1);
+            let Some(answer) = generate(&rule, &mut dice, &pieces, &ends) else { continue };
+            num_ended += 1;
+            let parts = whole(&dialect, tools.clone(), "", &answer);
+            let (mut calls, mut said, mut ended) = (Vec::new(), String::new(), 0);
+            for part in &parts {
+                match part {
+                    AnswerPart::CallBegins { name, .. } => calls.push((name.clone(), String::new())),
+                    AnswerPart::Arguments { json, .. } => calls.last_mut().expect("a call").1.push_str(json),
+                    AnswerPart::CallEnds { .. } => ended += 1,
+                    AnswerPart::Text(text) => said.push_str(text),
+                    AnswerPart::Thought(_) => {}
+                }
+            }
+            let told = format!("{name}, seed {seed}: {answer:?}: {parts:?}\n{}", rule.lark);
+            assert!(!calls.is_empty() && ended == calls.len() && said.trim().is_empty(), "{told}");
+            for (called, arguments) in calls {
+                let arguments: Value = serde_json::from_str(&arguments).unwrap_or_else(|_| panic!("{told}"));
+                if called == "now" {
+                    assert_eq!(arguments, json!({}), "{told}");
+                } else if called == "weather" {
+                    assert!(arguments["city"].is_string() && arguments["days"].is_number(), "{told}");
+                    let known = ["city", "days", "unit", "near"];
+                    let keys = arguments.as_object().expect("an object").keys();
+                    assert!(keys.clone().all(|key| known.contains(&key.as_str())), "{told}");
+                    let unit = &arguments["unit"];
+                    assert!(unit.is_null() || unit == "C" || unit == "F", "{told}");
+                }
+            }
+        }
+    }
+    assert!(num_ended > Calls::NAMES.len() * 4, "only {num_ended} answers came to an end");
+}
+
+const HOSTILE: [&str; 18] = [
+    "<parameter=days>",
+    "<parameter name=\"days\">",
+    "<arg_key>days</arg_key>",
+    "</function>\n</tool_call>",
+    "\n",
+    "\\",
+    "\\d",
+    "\"",
+    "'",
+    "}",
+    "},",
+    "\"}",
+    ",days:",
+    "```",
+    "functions.",
+    "<think>",
+    " ",
+    "x",
+];
+/// What brings an answer to its end.
+const ENDS: [&str; 16] = [
+    "\"",
+    "}",
+    "]",
+    ")",
+    "1",
+    "true",
+    ",",
+    ":",
+    "\"name\": ",
+    "now",
+    "weather",
+    "\"city\": \"",
+    "\"days\": ",
+    "\n",
+    "{",
+    "F",
+];
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 16) % sides as u64) as usize
+    }
+}
+
+/// An answer that the grammar allows; `None` if it comes to no end.
+fn generate(rule: &Rule, dice: &mut Dice, pieces: &[String], ends: &[String]) -> Option<String> {
+    let mut matcher = rule.fresh.deep_clone();
+    let mut answer: Vec<u8> = Vec::new();
+    for step in 0..300 {
+        if matcher.is_stopped() {
+            break;
+        }
+        let mask = matcher.compute_mask_or_eos().unwrap_or_else(|error| panic!("{error}\n{}", rule.lark));
+        if mask.is_allowed(256) && (step > 60 || dice.roll(3) == 0) {
+            break;
+        }
+        let from = if step < 60 && dice.roll(3) == 0 { pieces } else { ends };
+        let piece = from[dice.roll(from.len())].as_bytes();
+        let mut next = matcher.deep_clone();
+        let fits = piece.iter().all(|&byte| {
+            let fits =
+                !next.is_stopped() && next.compute_mask_or_eos().is_ok_and(|mask| mask.is_allowed(u32::from(byte)));
+            fits && next.consume_token(u32::from(byte)).is_ok()
+        });
+        if fits {
+            matcher = next;
+            answer.extend(piece);
+            continue;
+        }
+        // One of the printable bytes that are allowed, where hardly any is.
+        let allowed: Vec<u8> = (32..127).filter(|&byte| mask.is_allowed(u32::from(byte))).collect();
+        if !allowed.is_empty() && allowed.len() < 12 {
+            let byte = allowed[dice.roll(allowed.len())];
+            matcher.consume_token(u32::from(byte)).expect("it is allowed");
+            answer.push(byte);
+        }
+    }
+    let ends = matcher.is_stopped() || matcher.is_accepting().unwrap_or(false);
+    ends.then(|| String::from_utf8(answer).expect("pieces are texts"))
+}
+
 fn dialect(family: &Family) -> Dialect {
     let dialect = Dialect::new(Thoughts::named(family.thoughts), Calls::named(family.calls));
     assert!(dialect.calls.is_some(), "{}", family.calls);

@@ -37,10 +37,10 @@ pub(crate) struct BatchFlags {
     /// Memory of the KV cache (4GiB, 500MB, 2G; a bare number is bytes). Default: what is free.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) kv_cache_memory_bytes: Option<u64>,
-    /// How the model writes calls of tools (vLLM's names), or `none`. Default: as its chat template shows.
+    /// How the model writes calls of tools (names of vLLM or SGLang), or `none`. Default: as its chat template shows.
     #[arg(long, value_name = "NAME", value_parser = tool_call_parser)]
     pub(crate) tool_call_parser: Option<String>,
-    /// How the model writes what it thinks (vLLM's names), or `none`. Default: as its chat template shows.
+    /// How the model writes what it thinks (names of vLLM or SGLang), or `none`. Default: as its chat template shows.
     #[arg(long, value_name = "NAME", value_parser = reasoning_parser)]
     pub(crate) reasoning_parser: Option<String>,
 }

@@ -102,10 +102,10 @@ pub(crate) struct ServeFlags {
     /// Log probabilities per token that a request may ask for; -1 allows those of the whole vocabulary.
     #[arg(long, value_name = "N", default_value_t = engine::MAX_LOGPROBS, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub(crate) max_logprobs: i64,
-    /// How the model writes calls of tools (vLLM's names), or `none`. Default: as its chat template shows.
+    /// How the model writes calls of tools (names of vLLM or SGLang), or `none`. Default: as its chat template shows.
     #[arg(long, value_name = "NAME", value_parser = tool_call_parser)]
     pub(crate) tool_call_parser: Option<String>,
-    /// How the model writes what it thinks (vLLM's names), or `none`. Default: as its chat template shows.
+    /// How the model writes what it thinks (names of vLLM or SGLang), or `none`. Default: as its chat template shows.
     #[arg(long, value_name = "NAME", value_parser = reasoning_parser)]
     pub(crate) reasoning_parser: Option<String>,
     /// Names that requests may use for the model; the first is the one reported. Default: the model's name.

@@ -89,3 +89,56 @@ fn every_name_means_something() {
     assert_eq!(Calls::named("nope"), None);
     assert_eq!(Thoughts::named(""), None);
 }
+
+/// Every name that vLLM or SGLang takes: the form that it is here, or none, because that form is not here.
+#[test]
+fn names_of_other_engines_are_taken_or_refused() {
+    let calls: &[(&str, &str)] = &[
+        (
+            "apertus apertus2509 cohere_command3 cohere_command4 deepseek_v32 deepseek_v4 deepseekv32 deepseekv4 dots",
+            "",
+        ),
+        ("gigachat3 gigachat35 hy_v3 inkling k2_horizon kimi_k3 ling3 minicpm5 minimax_m3 minimax-m3 muse", ""),
+        ("poolside_v1 solar_open2 spark25 step3 trinity", ""),
+        ("xlam json", "json"),
+        ("internlm interns1", "internlm"),
+        ("longcat", "longcat"),
+        ("hermes granite4 ernie45 qwen qwen25", "hermes"),
+        ("qwen3_coder qwen3_xml mimo step3p5", "qwen3_coder"),
+        ("llama3_json llama4_json llama3", "llama3_json"),
+        ("deepseek_v3 deepseekv3", "deepseek_v3"),
+        ("deepseek_v31 deepseekv31", "deepseek_v31"),
+        ("glm glm45 glm47", "glm45"),
+        ("openai gpt-oss harmony", "openai"),
+        ("minimax_m2 minimax-m2", "minimax_m2"),
+        ("jamba hunyuan hunyuan_a13b", "jamba"),
+        ("mistral", "mistral"),
+        ("kimi_k2", "kimi_k2"),
+        ("gemma4", "gemma4"),
+        ("lfm2", "lfm2"),
+        ("pythonic", "pythonic"),
+    ];
+    for (names, form) in calls {
+        for name in names.split(' ') {
+            assert_eq!(Calls::named(name).map_or("", Calls::name), *form, "{name}");
+        }
+    }
+    let thoughts: &[(&str, &str)] = &[
+        ("hunyuan_a13b hy_v3 inkling kimi kimi_k3 minimax_m2_append_think minimax-append-think minimax_m3", ""),
+        ("poolside_v1 solar_open2", ""),
+        ("qwen3 deepseek_v3 deepseek_v4 deepseek-v3 deepseek-v4 ernie45 glm glm45 glm47 holo2 interns1", "qwen3"),
+        ("kimi_k2 mimo nemotron_3 nemotron_v3 olmo3 step3p5", "qwen3"),
+        ("deepseek_r1 deepseek-r1 minimax minimax_m2 minimax-m2 qwen3-thinking step3", "deepseek_r1"),
+        ("cohere_command3 cohere_command4", "cohere_command3"),
+        ("openai_gptoss gpt-oss", "openai_gptoss"),
+        ("mistral", "mistral"),
+        ("seed_oss", "seed_oss"),
+        ("gemma4", "gemma4"),
+        ("granite", "granite"),
+    ];
+    for (names, form) in thoughts {
+        for name in names.split(' ') {
+            assert_eq!(Thoughts::named(name).map_or("", Thoughts::name), *form, "{name}");
+        }
+    }
+}

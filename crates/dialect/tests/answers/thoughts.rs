@@ -80,7 +80,7 @@ fn what_closes_a_thought_does() {
     for name in Thoughts::NAMES {
         let thoughts = Thoughts::named(name).expect("it is named");
         let dialect = dialect("", name);
-        let open = match *name {
+        let open = match thoughts.name() {
             "granite" => "Here is my thought process:",
             "gemma4" => "<|channel>thought\n",
             "mistral" => "[THINK]",
