@@ -10,7 +10,6 @@ mod marked;
 mod random;
 mod templates;
 mod thoughts;
-#[path = "answers/wrong.rs"]
 mod wrong;
 
 /// A part as a table writes it. A call is its name and the arguments as they were written.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, Tool, whole};
 use serde_json::{Value, json};
 
-use crate::check_arguments;
+use crate::answers::check_arguments;
 
 /// What is around a call, and what its arguments are written in.
 #[derive(Clone, Copy, Debug)]
