@@ -35,7 +35,7 @@ pub fn read(path: &Path) -> Option<Value> {
 /// Keeps a result in the place of what is there. Complete or absent, also when the process ends meanwhile.
 pub fn write(path: &Path, result: &Value) -> io::Result<()> {
     let body = result.to_string();
-    files::replace_with(path, format!("{}\n{body}", blake3::hash(body.as_bytes()).to_hex()).as_bytes())
+    files::replace_private(path, format!("{}\n{body}", blake3::hash(body.as_bytes()).to_hex()).as_bytes())
 }
 
 #[cfg(test)]

@@ -8,6 +8,9 @@
 //! directory is an error only when it is read, and a file may grow while it is. So nothing but a regular file is
 //! opened, its kind is asked again of what was opened, and whoever reads says how much there may be.
 //!
+//! What the program keeps (what was said and answered, caches, measurements) is its owner's alone, 0600 in 0700, whatever
+//! the umask: `private` in a name says so.
+//!
 //! Errors are of the operating system's type and do not hold the name: callers have it, in the words of their user.
 //! Asking the kernel (`/proc`, `/sys`) is no reading of files and does not come through here; `tests/tidy.rs` has the
 //! list.
@@ -16,9 +19,9 @@ mod own;
 
 pub use own::Place;
 
-use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::fs::{self, DirBuilder, File, FileType, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Opens a regular file to be read. Never waits: not for a writer, not for a device.
@@ -57,62 +60,125 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
 
 /// A file that was not there before and is open to its owner alone, for writing and reading.
 pub fn create_private(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    // The umask may have taken bits from the owner as well.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(file)
 }
 
-/// Puts what `write` writes at `path`, whole or not at all, also when the process ends or the power goes meanwhile.
-/// Whatever was at that name is gone then. The directory is made if need be.
-pub fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    replace_as(0o666, path, write)
+/// Makes a directory that its owner alone can look into, and those above it that are missing. One that is there
+/// already stays as it is: whoever made it chose who may look.
+pub fn private_directory(path: &Path) -> io::Result<()> {
+    if path.as_os_str().is_empty() || path.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = path.parent() {
+        private_directory(above)?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o700)),
+        // Another process was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
-/// As [`replace`], of bytes that are there already, in a file that is its owner's alone.
+/// As [`private_directory`], of a name that is this program's own: one that is there already becomes private too.
+pub fn own_directory(path: &Path) -> io::Result<()> {
+    private_directory(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o700))
+}
+
+/// Puts `bytes` at `path` in a file that is its owner's alone, whole or not at all, also when the process ends or the
+/// power goes meanwhile. Whatever was at that name is gone then. The directory is made if need be, as private.
 pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    replace_as(0o600, path, |file| file.write_all(bytes))
+    replace_private_by(path, |file| file.write_all(bytes))
 }
 
-fn replace_as(mode: u32, path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(directory)?;
+/// As [`replace_private`], of what `write` writes.
+pub fn replace_private_by(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    private_directory(directory_of(path))?;
+    replace_in_place(path, create_private, write)
+}
+
+/// As [`replace_private`], of what is no secret: a file and directories as the umask has them.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(directory_of(path))?;
+    replace_in_place(path, |path| File::create_new(path), |file| file.write_all(bytes))
+}
+
+fn replace_in_place(
+    path: &Path,
+    create: impl FnOnce(&Path) -> io::Result<File>,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
     let temporary = temporary(path);
     // What an earlier process of this number left. Whatever it is, nothing is written through it.
     let _ = fs::remove_file(&temporary);
-    let written = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).and_then(|mut file| {
+    let written = create(&temporary).and_then(|mut file| {
         write(&mut file)?;
         file.sync_all()?;
         fs::rename(&temporary, path)
     });
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary); // it may not exist
+    match written {
+        Ok(()) => sync_directory(directory_of(path)),
+        Err(_) => drop(fs::remove_file(&temporary)), // it may not exist
     }
     written
 }
 
-/// As [`replace`], of bytes that are there already.
-pub fn replace_with(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    replace(path, |file| file.write_all(bytes))
+/// Has the disk note the names in a directory: without it a file that is whole can be nameless after a power cut. Not
+/// every file system can, and whoever asks has nothing else to try.
+fn sync_directory(directory: &Path) {
+    let _ = File::open(directory).and_then(|directory| directory.sync_all());
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Ends the name of a file in the making, behind the writer's process id.
-pub const TEMPORARY: &str = "tmp";
+const TEMPORARY: &str = ".tmp";
 
-/// Where [`replace`] writes until all is there: `PATH.PID.tmp`.
+/// Where a file is written until all is there: `PATH.PID.tmp`.
 fn temporary(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.{TEMPORARY}", std::process::id()));
+    name.push(format!(".{}{TEMPORARY}", std::process::id()));
     PathBuf::from(name)
+}
+
+/// The process that writes a file of this name and has not come to its end, or did when it ended: `NAME.PID.tmp`. Who
+/// holds a directory's lock takes such files away.
+pub fn writer_of(path: &Path) -> Option<u32> {
+    let (name, pid) = path.file_name()?.to_str()?.strip_suffix(TEMPORARY)?.rsplit_once('.')?;
+    let is_number = pid.bytes().all(|byte| byte.is_ascii_digit());
+    if name.is_empty() || !is_number { None } else { pid.parse().ok() }
 }
 
 /// Opens a regular file for reading, and for writing at its end; makes it where there is none.
 pub fn append(path: &Path) -> io::Result<File> {
+    append_by(0o666, path)
+}
+
+/// As [`append`]; a file that it makes is its owner's alone.
+pub fn append_private(path: &Path) -> io::Result<File> {
+    match create_private(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+        Ok(_) => {}
+    }
+    append_by(0o600, path)
+}
+
+fn append_by(mode: u32, path: &Path) -> io::Result<File> {
     match fs::metadata(path) {
         Ok(metadata) => is_regular(&metadata)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
     let mut options = OpenOptions::new();
-    let file =
-        options.create(true).append(true).read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    options.create(true).append(true).read(true).mode(mode).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path)?;
     is_regular(&file.metadata()?)?;
     Ok(file)
 }
@@ -141,4 +207,53 @@ fn too_large(most: u64) -> io::Error {
         io::ErrorKind::FileTooLarge,
         format!("larger than {most} bytes, the most that is read under this name"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn what_is_private_is_its_owners_alone() {
+        let place = std::env::temp_dir().join(format!("twostroke-files-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&place);
+        fs::create_dir(&place).unwrap();
+        let inner = place.join("a/b");
+        replace_private(&inner.join("kept"), b"x").unwrap();
+        drop(append_private(&inner.join("grown")).unwrap());
+        drop(create_private(&inner.join("new")).unwrap());
+        for (path, expected) in
+            [("a", 0o700), ("a/b", 0o700), ("a/b/kept", 0o600), ("a/b/grown", 0o600), ("a/b/new", 0o600)]
+        {
+            assert_eq!(mode(&place.join(path)), expected, "{path}");
+        }
+        fs::set_permissions(&inner, Permissions::from_mode(0o755)).unwrap();
+        private_directory(&inner).unwrap();
+        assert_eq!(mode(&inner), 0o755, "one that is there stays as it is");
+        own_directory(&inner).unwrap();
+        assert_eq!(mode(&inner), 0o700);
+        fs::remove_dir_all(&place).unwrap();
+    }
+
+    #[test]
+    fn a_file_in_the_making_is_known_by_its_name() {
+        for (name, writer) in [
+            ("note.json.12.tmp", Some(12)),
+            ("a.b.c.4294967295.tmp", Some(u32::MAX)),
+            (".12.tmp", None),
+            ("note.json.tmp", None),
+            ("note.12", None),
+            ("note.12.tmp.json", None),
+            ("note.+2.tmp", None),
+            ("note..tmp", None),
+            ("note.99999999999.tmp", None),
+        ] {
+            assert_eq!(writer_of(Path::new(name)), writer, "{name}");
+        }
+        assert_eq!(writer_of(&temporary(Path::new("x/note.json"))), Some(std::process::id()));
+    }
 }

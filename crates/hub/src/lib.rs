@@ -777,5 +777,5 @@ fn link(etag: &str, depth: usize, pointer: &Path) -> io::Result<()> {
 }
 
 fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    files::replace_with(path, bytes)
+    files::replace(path, bytes)
 }

@@ -297,7 +297,7 @@ impl ImageWriter {
         let ImageWriter(mut kept) = self;
         let path = kept.path.clone();
         remove_stale(path.parent().unwrap_or(Path::new(".")));
-        files::replace(&path, |file| kept.write_to(file)).map(|()| path)
+        files::replace_private_by(&path, |file| kept.write_to(file)).map(|()| path)
     }
 }
 
@@ -331,9 +331,7 @@ fn remove_stale(directory: &Path) {
         return;
     }
     for path in directory.read_dir().into_iter().flatten().flatten().map(|entry| entry.path()) {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let pid = name.strip_suffix(files::TEMPORARY).and_then(|name| name.trim_end_matches('.').rsplit('.').next());
-        if pid.and_then(|pid| pid.parse::<u32>().ok()).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+        if files::writer_of(&path).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             let _ = fs::remove_file(&path); // somebody else was faster
         }
     }

@@ -75,7 +75,7 @@ impl BatchOutput {
     pub fn open(path: &Path, input: &BatchInput) -> Result<BatchOutput, OutputError> {
         let name = path.display().to_string();
         let wrong = |source| OutputError::File { path: name.clone(), source };
-        let file = files::append(path).map_err(wrong)?;
+        let file = files::append_private(path).map_err(wrong)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(OutputError::Taken { path: name }),

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -134,9 +134,9 @@ impl Shelf {
     /// Opens or makes the directory.
     pub(crate) fn open(place: &Path) -> io::Result<Arc<Shelf>> {
         for part in ["files", "batches"] {
-            fs::create_dir_all(place.join(part))?;
+            files::own_directory(&place.join(part))?;
         }
-        let lock = files::append(&place.join("lock"))?;
+        let lock = files::append_private(&place.join("lock"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(io::Error::other("another server has its files here")),
@@ -342,7 +342,7 @@ impl Shelf {
 
     fn write(&self, part: &str, id: &str, note: &impl Serialize) -> io::Result<()> {
         let json = serde_json::to_vec(note).map_err(io::Error::other)?;
-        files::replace(&self.place.join(part).join(format!("{id}.json")), |file| file.write_all(&json))
+        files::replace_private(&self.place.join(part).join(format!("{id}.json")), &json)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

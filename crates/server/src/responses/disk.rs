@@ -74,8 +74,8 @@ pub(super) type Found = (String, Head, usize);
 impl Disk {
     /// Opens or makes the directory. What is no response is left alone.
     pub(super) fn open(place: &Path) -> io::Result<(Disk, Vec<Found>)> {
-        fs::create_dir_all(place)?;
-        let lock = files::append(&place.join("lock"))?;
+        files::private_directory(place)?;
+        let lock = files::append_private(&place.join("lock"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(io::Error::other("another server keeps its responses here")),
