@@ -305,6 +305,26 @@ fn rows_of_faults_are_in_the_list() {
     assert_none("a row that docs/faults.md does not have", complaints);
 }
 
+/// With `autotests = false` a file that no module names is compiled by nobody, and its tests never run.
+#[test]
+fn every_file_of_tests_is_compiled() {
+    let is_named = |main: &str, name: &str| main.lines().any(|line| line == format!("mod {name};"));
+    let mut lost = Vec::new();
+    for krate in crates() {
+        let directory = format!("crates/{krate}/tests");
+        let Some(main) = text(format!("{directory}/main.rs")) else { continue };
+        for path in files(&directory) {
+            let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+            let is_direct = path.parent() == Some(Path::new(&directory));
+            let is_rust = path.extension().is_some_and(|extension| extension == "rs");
+            if is_direct && is_rust && name != "main" && !is_named(&main, name) {
+                lost.push(path.display().to_string());
+            }
+        }
+    }
+    assert_none("a file of tests that tests/main.rs does not name", lost);
+}
+
 /// Tests that look at a clock, and why that says nothing about the machine.
 const CLOCKS_IN_TESTS: &[(&str, &str)] = &[
     ("tests/lib.rs", "patience: minutes for what takes milliseconds"),
