@@ -63,6 +63,12 @@ pub fn twostroke<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     command
 }
 
+/// All rows of a table in a long run (`cargo xtask test --all`), else each `n`th: what a quick run has time for.
+pub fn part_of<T>(table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
+    let is_long = std::env::var_os("TWOSTROKE_LONG_TESTS").is_some();
+    table.into_iter().step_by(if is_long { 1 } else { n })
+}
+
 /// Where the servers of one run of tests keep what they measure, so that no other run, checkout or user steers them:
 /// `cargo xtask test` and nextest name the run, otherwise it is this process.
 pub fn cache() -> PathBuf {

@@ -88,7 +88,8 @@ fn a_text_is_measured_on_or_rounded_by() {
     let long = scratch.path("long");
     fs::write(&long, story.repeat(3000)).expect("it can");
     let cut = "--text: the first 16384 tokens are used\n";
-    for (format, name, text, notice) in [("safetensors", "directory", &text, ""), ("gguf", "file.gguf", &long, cut)] {
+    let rows = [("safetensors", "directory", &text, ""), ("gguf", "file.gguf", &long, cut)];
+    for (format, name, text, notice) in tests::part_of(rows, 2) {
         let output = scratch.path(name);
         let arguments = ["--weights", "int4", "--format", format, "-o", &output, "--text", text, "--bits", "5"];
         let ran = quantize(&arguments);

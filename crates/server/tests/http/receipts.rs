@@ -102,8 +102,14 @@ fn every_answer_has_a_receipt_that_any_machine_verifies() {
     }
     host.quiet();
     drop(host);
+    // Plain loops take a hundred times as long: a quick run has a few of the receipts computed by them.
+    let is_long = std::env::var_os("TWOSTROKE_LONG_TESTS").is_some();
     for isa in Isa::available() {
-        assert_equal(&all, isa, if isa == Isa::Scalar { 64 } else { 7 });
+        match isa {
+            Isa::Scalar if is_long => assert_equal(&all, isa, 64),
+            Isa::Scalar => assert_equal(&all[..3], isa, 64),
+            _ => assert_equal(&all, isa, 7),
+        }
     }
 }
 
