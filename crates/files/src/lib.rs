@@ -17,7 +17,7 @@
 
 mod own;
 
-pub use own::Place;
+pub use own::ResultPlace;
 
 use std::fs::{self, DirBuilder, File, FileType, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};

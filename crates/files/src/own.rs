@@ -22,16 +22,16 @@ const HEAD: u64 = 4096;
 
 /// A name for a result, at which nothing is lost.
 #[derive(Debug)]
-pub struct Place {
+pub struct ResultPlace {
     path: PathBuf,
     is_ours: fn(&[u8]) -> bool,
 }
 
-impl Place {
+impl ResultPlace {
     /// Looks at what is there, and changes nothing: so a command that computes long asks before it does. `is_ours`:
     /// whether a file that begins so is an earlier result of that kind; 4 KiB are shown to it, or all there are.
-    pub fn new(path: &Path, is_ours: fn(&[u8]) -> bool) -> io::Result<Place> {
-        let place = Place { path: path.to_owned(), is_ours };
+    pub fn new(path: &Path, is_ours: fn(&[u8]) -> bool) -> io::Result<ResultPlace> {
+        let place = ResultPlace { path: path.to_owned(), is_ours };
         match fs::symlink_metadata(path) {
             Ok(_) => drop(place.existing()?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => place.check_new()?,
@@ -200,7 +200,7 @@ mod tests {
         ];
         for (name, wanted) in table {
             let before = everything_below(&place);
-            let found = Place::new(&at(name), is_ours);
+            let found = ResultPlace::new(&at(name), is_ours);
             assert_eq!(everything_below(&place), before, "{name}: looking changes nothing");
             match (found, wanted) {
                 (Ok(found), Ok(_)) => {
@@ -212,11 +212,11 @@ mod tests {
             }
         }
         // Also what comes between the look and the result.
-        let late = Place::new(&at("late"), is_ours).unwrap();
+        let late = ResultPlace::new(&at("late"), is_ours).unwrap();
         fs::write(at("late"), "theirs").unwrap();
         assert!(late.put(b"ours").is_err());
         assert_eq!(fs::read(at("late")).unwrap(), b"theirs");
-        Place::new(Path::new("/dev/null"), is_ours).unwrap().put(b"ours").unwrap();
+        ResultPlace::new(Path::new("/dev/null"), is_ours).unwrap().put(b"ours").unwrap();
         fs::remove_dir_all(&place).unwrap();
     }
 }

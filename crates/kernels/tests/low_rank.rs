@@ -94,7 +94,7 @@ fn every_subset_of_projections_on_one_to_four_threads() {
 
 /// The same at every rank and up to 8 slots: minutes.
 #[test]
-#[ignore = "minutes; the ranks between those of the one above"]
+#[ignore = "long: minutes; the ranks between those of the one above"]
 fn every_subset_of_projections_at_every_rank() {
     let mut ranks: Vec<[usize; 3]> = (1..=64).map(|rank| [rank; 3]).collect();
     ranks.extend([[1, 64, 7], [64, 1, 31], [128, 8, 256], [512; 3], [16, 512, 512], [512, 16, 512], [511, 513, 2]]);

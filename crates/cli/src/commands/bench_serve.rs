@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use files::Place;
+use files::ResultPlace;
 use load::{
     Api, Arrivals, Attribution, Dataset, Measured, PlannedPrompt, PlannedRequest, Point, Ramp, ReportSettings,
     RequestOutcome, Stalls, Summary, Swept, Target, TargetError, summarize,
@@ -340,12 +340,12 @@ fn save(flags: &BenchServeFlags, object: &Value, rate: f64) -> Result<(), Failur
 }
 
 /// A place for the result.
-fn result(flags: &BenchServeFlags, name: &str) -> Result<Place, Failure> {
+fn result(flags: &BenchServeFlags, name: &str) -> Result<ResultPlace, Failure> {
     let path = flags.result_dir.clone().unwrap_or_default().join(name);
     outputs::place("--result-filename", &path, outputs::Kind::Json)
 }
 
-fn written(place: &Place, text: &str) -> Result<(), Failure> {
+fn written(place: &ResultPlace, text: &str) -> Result<(), Failure> {
     outputs::put(place, text)?;
     note(&format!("written: {}", place.path().display()));
     Ok(())
