@@ -327,14 +327,14 @@ impl Calls {
 pub struct Thoughts {
     opens: &'static [&'static str],
     closes: &'static [&'static str],
-    /// What ends a thought from outside.
+    /// What ends a thought from outside: no line break before the mark, which would be thought too.
     closing: &'static str,
     /// Whether an answer is a thought until that ends, whatever the template opened.
     is_assumed: bool,
 }
 
 const THINK: Thoughts =
-    Thoughts { opens: &["<think>"], closes: &["</think>"], closing: "\n</think>\n\n", is_assumed: false };
+    Thoughts { opens: &["<think>"], closes: &["</think>"], closing: "</think>\n\n", is_assumed: false };
 const ASSUMED: Thoughts = Thoughts { is_assumed: true, ..THINK };
 const MISTRAL_THINK: Thoughts =
     Thoughts { opens: &["[THINK]"], closes: &["[/THINK]"], closing: "[/THINK]", is_assumed: false };
@@ -347,12 +347,12 @@ const COHERE: Thoughts = Thoughts {
     is_assumed: false,
 };
 const GEMMA_THINK: Thoughts =
-    Thoughts { opens: &["<|channel>thought\n"], closes: &["<channel|>"], closing: "\n<channel|>", is_assumed: false };
+    Thoughts { opens: &["<|channel>thought\n"], closes: &["<channel|>"], closing: "<channel|>", is_assumed: false };
 /// Words and no marks, of Granite 3.2.
 const GRANITE_THINK: Thoughts = Thoughts {
     opens: &["Here is my thought process:", "Here's my thought process:"],
     closes: &["Here is my response:", "Here's my response:"],
-    closing: "\n\nHere is my response:\n",
+    closing: "Here is my response:\n",
     is_assumed: false,
 };
 const HARMONY: Thoughts = Thoughts {
@@ -415,6 +415,11 @@ impl Thoughts {
     /// See [`crate::ThoughtMarks::closing`].
     pub fn closing(self) -> &'static str {
         self.closing
+    }
+
+    /// See [`crate::ThoughtMarks::yielding`].
+    pub(crate) fn yielding(self) -> &'static str {
+        if self.is_harmony() { harmony::YIELDING } else { self.closing }
     }
 
     pub(crate) fn opens(self) -> &'static [&'static str] {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Required, Named    start: (thought)? calls              one call after the other, nothing else
+//! Or                 start: (thought)? (calls | form)     calls, or an answer of that form
 //! Auto               start: (thought)? text (call text)*  text is free up to a mark, behind which a call must follow
 //! Auto, one call     start: (thought)? text call?         which ends the answer
 //! ```
@@ -15,7 +16,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use crate::envelope::Envelope;
-use crate::family::Syntax;
+use crate::family::{Syntax, Thoughts};
 use crate::gemma::Gemma;
 use crate::harmony;
 use crate::named::Named;
@@ -28,6 +29,12 @@ use crate::{Dialect, Tool};
 const JSON_SPACES: &str = r" |\n{1,2}[ \t]{0,40}";
 /// Between marks, and around the parts of an envelope.
 const SPACES: &str = r"[ \n]{1,4}";
+/// Before a thought, and between it and an answer: what chat templates write there themselves. Without an end to them a
+/// model that has begun to write line breaks goes on until it has no tokens left.
+const LINES: &str = r"\n{1,2}";
+/// Inside the beginning of a call that has no mark: what is written, and what is read.
+const GAP: &str = r"[ \n]{0,4}";
+const ANY_GAP: &str = r"[ \n\t\r]*";
 /// Deepest value that is described; below it is anything.
 const MAX_DEPTH: usize = 6;
 /// A parameter's name where a tool's schema has none.
@@ -43,6 +50,17 @@ pub enum Choice<'a> {
     Required,
     /// One of this tool.
     Named(&'a str),
+    /// At least one, or in its place an answer of this form.
+    Or(Form<'a>),
+}
+
+/// What an answer that calls nothing must look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form<'a> {
+    /// An expression of Lark.
+    pub rule: &'a str,
+    /// Whether white space at its head may be part of it. Then nothing stands between a thought and it.
+    pub is_exact: bool,
 }
 
 impl Dialect {
@@ -59,17 +77,17 @@ impl Dialect {
             _ => tools.iter().collect(),
         };
         let is_auto = choice == Choice::Auto;
+        let form = if let Choice::Or(form) = choice { Some(form) } else { None };
         if tools.is_empty() || is_auto && parallel && !tools.iter().any(|tool| tool.strict) {
             return None;
         }
-        let is_free = |tool: &Tool| is_auto && !tool.strict;
+        let is_free = |tool: &Tool| (is_auto || form.is_some()) && !tool.strict;
         let mut lark = Lark {
             text: String::new(),
             rules: 0,
             parallel: parallel && !matches!(choice, Choice::Named(_)),
             value_ends: None,
         };
-        let is_open = self.opens_thought(prompt_end);
         let shape = match calls.0 {
             Syntax::Envelope(form) => lark.envelope(form, &tools, is_free),
             Syntax::Mistral(form) => lark.mistral(form, &tools, is_free),
@@ -78,48 +96,85 @@ impl Dialect {
             Syntax::Python(form) => lark.python(form, &tools, is_free),
             Syntax::Gemma(form) => lark.gemma(form, &tools, is_free),
             Syntax::Harmony => {
-                lark.harmony(&tools, is_free, is_auto, is_open);
+                let calls = lark.harmony(&tools, is_free, is_auto);
+                let start = match is_auto {
+                    true => calls,
+                    false => {
+                        let final_form = form.map(|form| format!(" | {FINAL} {}", form.rule)).unwrap_or_default();
+                        format!("{} ({calls}{final_form})", self.harmony_thought(&mut lark, prompt_end))
+                    }
+                };
+                lark.line("start", &start);
                 return Some(lark.text);
             }
         };
-        let thoughts = self.thoughts.map(|thoughts| {
-            let close = lark.until(thoughts.closes());
-            (format!("/[ \\n]*{}/", any_of(thoughts.opens().iter().copied())), close, thoughts.opens())
-        });
-        let answer = if is_auto { lark.auto(&shape, thoughts.as_ref().map(|(.., opens)| *opens)) } else { shape.calls };
-        match thoughts {
-            Some((_, close, _)) if is_open => {
-                // Who is free may also end in a thought.
-                let cut = if is_auto { " | TEXT" } else { "" };
-                lark.line("start", &format!("{close} SP? {answer}{cut}"));
-            }
-            Some((open, close, _)) => lark.line("start", &format!("{answer} | {open} {close} SP? {answer}")),
-            None => lark.line("start", &answer),
+        let heads = self.heads(&mut lark, prompt_end);
+        let answer = if is_auto { lark.auto(&shape, self.thoughts.map(Thoughts::opens)) } else { shape.calls };
+        let mut start = starts(&heads, Some(&answer), form);
+        if is_auto && !heads.iter().any(String::is_empty) {
+            // Who is free may also end in a thought.
+            start.push_str(" | TEXT");
         }
+        lark.line("start", &start);
         lark.line("SP", &format!("/{SPACES}/"));
+        lark.line("LINES", &format!("/{LINES}/"));
         Some(lark.text)
     }
 
-    /// The same for an answer that is `rest`, an expression of Lark, behind whatever was thought. `None` where nothing
-    /// can stand before it.
-    pub fn behind_thought(&self, prompt_end: &str, rest: &str) -> Option<String> {
-        let thoughts = self.thoughts?;
-        let is_open = self.opens_thought(prompt_end);
+    /// The same for an answer of this form, behind whatever is thought. `None` where nothing can stand before it.
+    pub fn behind_thought(&self, prompt_end: &str, form: Form<'_>) -> Option<String> {
         let mut lark = Lark { text: String::new(), rules: 0, parallel: false, value_ends: None };
-        let open = format!("/[ \\n]*{}/", any_of(thoughts.opens().iter().copied()));
-        let start = if thoughts.is_harmony() {
+        let start = if self.thoughts?.is_harmony() {
             // Its text has a mark of its own.
-            let thought = format!("{} \"<|start|>assistant\"", lark.until(&["<|end|>"]));
-            let thought = if is_open { thought } else { format!("({open} {thought})?") };
-            format!("{thought} \"<|channel|>final<|message|>\" {rest}")
+            format!("{} {FINAL} {}", self.harmony_thought(&mut lark, prompt_end), form.rule)
         } else {
-            let close = lark.until(thoughts.closes());
-            if is_open { format!("{close} SP? {rest}") } else { format!("{rest} | {open} {close} SP? {rest}") }
+            starts(&self.heads(&mut lark, prompt_end), None, Some(form))
         };
         lark.line("start", &start);
-        lark.line("SP", &format!("/{SPACES}/"));
+        lark.line("LINES", &format!("/{LINES}/"));
         Some(lark.text)
     }
+
+    /// Thoughts with which an answer may begin, as expressions; an empty one where it may begin without.
+    fn heads(&self, lark: &mut Lark, prompt_end: &str) -> Vec<String> {
+        let Some(thoughts) = self.thoughts else { return vec![String::new()] };
+        match (self.opens_thought(prompt_end), self.is_thoughtless) {
+            (true, _) => vec![lark.until(thoughts.closes())],
+            (false, true) => vec![String::new()],
+            (false, false) => {
+                let open = format!("/\\n{{0,2}}{}/", any_of(thoughts.opens().iter().copied()));
+                vec![String::new(), format!("{open} {}", lark.until(thoughts.closes()))]
+            }
+        }
+    }
+
+    /// The same of harmony, as one expression.
+    fn harmony_thought(&self, lark: &mut Lark, prompt_end: &str) -> String {
+        // Any other mark ends it too.
+        let others =
+            any_of(harmony::MARKS.into_iter().filter(|mark| ![harmony::ENDS[0], harmony::CONSTRAIN].contains(mark)));
+        let body = format!("/{ANY_TEXT}{}/ & ~/{ANY_TEXT}{others}{ANY_TEXT}/", escaped(harmony::ENDS[0]));
+        let thought = format!("{} \"<|start|>assistant\"", lark.terminal("THOUGHT", &body));
+        match (self.opens_thought(prompt_end), self.is_thoughtless) {
+            (true, _) => thought,
+            (false, true) => String::new(),
+            (false, false) => format!("({} {thought})?", quoted(harmony::THOUGHT)),
+        }
+    }
+}
+
+/// What is before harmony's text.
+const FINAL: &str = "\"<|channel|>final<|message|>\"";
+
+/// All ways to begin, each with all ways to go on.
+fn starts(heads: &[String], answer: Option<&str>, form: Option<Form<'_>>) -> String {
+    let mut all = Vec::new();
+    for head in heads {
+        let lines = if head.is_empty() { "" } else { " LINES? " };
+        all.extend(answer.map(|answer| format!("{head}{lines}{answer}")));
+        all.extend(form.map(|Form { rule, is_exact }| format!("{head}{} {rule}", if is_exact { "" } else { lines })));
+    }
+    all.join(" | ")
 }
 
 /// What the calls of a family are made of: expressions of the grammar.
@@ -251,7 +306,8 @@ impl Lark {
     /// Text that is free up to a mark, a call, and so on.
     fn auto(&mut self, shape: &Shape, thoughts: Option<&[&str]>) -> String {
         // At the beginning these are no text.
-        let mut others: Vec<String> = shape.bare.iter().map(|(begin, _)| format!("({begin})")).collect();
+        let mut others: Vec<String> =
+            shape.bare.iter().map(|(begin, _)| format!("({})", begin.replace(GAP, ANY_GAP))).collect();
         others.extend(thoughts.map(|opens| any_of(opens.iter().copied())));
         let but = match others.as_slice() {
             [] => String::new(),
@@ -274,7 +330,7 @@ impl Lark {
         }
         for (begin, rest) in &shape.bare {
             // Lazy: it wins over text, which goes on.
-            let begin = self.named_rule("[lazy]", &format!("/[ \\n]*{begin}/"));
+            let begin = self.named_rule("[lazy]", &format!("/\\n{{0,2}}{begin}/"));
             all.push(format!("{begin} {rest}"));
         }
         either(all)
@@ -290,7 +346,7 @@ impl Lark {
             let parts = ["\"{\"", "\"\\\"name\\\"\"", "\":\"", &name, "\",\"", &key, "\":\"", &arguments, "\"}\""];
             objects.push(self.rule(&parts.join(" SP? ")));
             let name = escaped(&quoted(&tool.name));
-            let begin = format!(r#"\{{[ \n]*"name"[ \n]*:[ \n]*{name}[ \n]*,[ \n]*"(arguments|parameters)"[ \n]*:"#);
+            let begin = format!(r#"\{{{GAP}"name"{GAP}:{GAP}{name}{GAP},{GAP}"(arguments|parameters)"{GAP}:"#);
             bare.push((begin, format!("SP? {arguments} SP? \"}}\"")));
         }
         let object = self.rule(&either(objects));
@@ -304,7 +360,7 @@ impl Lark {
         let alone = bare.iter().map(|(begin, rest)| (begin.clone(), format!("{rest} {}", more(&row))));
         let listed = bare
             .iter()
-            .map(|(begin, rest)| (format!("\\[[ \\n]*{begin}"), format!("{rest} {} SP? \"]\"", more("SP? \",\" SP?"))));
+            .map(|(begin, rest)| (format!("\\[{GAP}{begin}"), format!("{rest} {} SP? \"]\"", more("SP? \",\" SP?"))));
         let bare = if form.bare { alone.chain(listed).collect() } else { Vec::new() };
         let close = match (form.closes, form.opens) {
             ([], _) => String::new(),
@@ -434,7 +490,7 @@ impl Lark {
         for tool in tools {
             let parameters = self.entries(tool, &PYTHON, is_free(tool));
             calls.push(format!("{} {parameters} \")\"", quoted(&format!("{}(", tool.name))));
-            bare.push((format!("\\[[ \\n]*{}\\(", escaped(&tool.name)), format!("{parameters} \")\"")));
+            bare.push((format!("\\[{GAP}{}\\(", escaped(&tool.name)), format!("{parameters} \")\"")));
         }
         let call = self.rule(&either(calls));
         let close = form.closes.first().map(|mark| quoted(mark)).unwrap_or_default();
@@ -471,7 +527,7 @@ impl Lark {
         Shape { calls, opens: form.opens.to_vec(), behind, bare: Vec::new() }
     }
 
-    fn harmony(&mut self, tools: &[&Tool], is_free: impl Fn(&Tool) -> bool, is_auto: bool, is_open: bool) {
+    fn harmony(&mut self, tools: &[&Tool], is_free: impl Fn(&Tool) -> bool, is_auto: bool) -> String {
         let mut calls = Vec::new();
         for tool in tools {
             let arguments = self.arguments(tool, is_free(tool));
@@ -493,20 +549,9 @@ impl Lark {
         let call = self.rule(&either(calls));
         if is_auto {
             self.line("TEXT", &format!("/{ANY_TEXT}/"));
-            let start = if self.parallel { format!("{call}* TEXT") } else { format!("{call} | TEXT") };
-            return self.line("start", &start);
+            return if self.parallel { format!("{call}* TEXT") } else { format!("{call} | TEXT") };
         }
-        // Any other mark ends it too.
-        let others =
-            any_of(harmony::MARKS.into_iter().filter(|mark| ![harmony::ENDS[0], harmony::CONSTRAIN].contains(mark)));
-        let body = format!("/{ANY_TEXT}{}/ & ~/{ANY_TEXT}{others}{ANY_TEXT}/", escaped(harmony::ENDS[0]));
-        let end = self.terminal("THOUGHT", &body);
-        let thought = format!("{end} \"<|start|>assistant\"");
-        let thought = match is_open {
-            true => thought,
-            false => format!("({} {thought})?", quoted(harmony::THOUGHT)),
-        };
-        self.line("start", &format!("{thought} {call}"));
+        call
     }
 
     /// Parameters in the order of the schema, those that may be missing too, with commas.

@@ -26,6 +26,8 @@ pub(crate) const THOUGHT: &str = "<|channel|>analysis<|message|>";
 pub(crate) const THOUGHT_ENDS: [&str; 4] = ["<|end|>", "<|return|>", "<|call|>", "<|start|>"];
 /// From a thought to the answer.
 pub(crate) const CLOSING: &str = "<|end|><|start|>assistant<|channel|>final<|message|>";
+/// From a thought to whatever comes next.
+pub(crate) const YIELDING: &str = "<|end|><|start|>assistant";
 
 /// Longest head of a message.
 const MAX_HEAD_BYTES: usize = 512;
@@ -75,7 +77,7 @@ async fn message(tape: &Tape, tools: &[Tool], mark: &str) -> Read<()> {
             fence_ends(tape, is_fenced).await;
             between(tape, &ENDS).await?;
         }
-        None => tape.think(channel.as_deref() == Some("analysis")),
+        None => tape.think(channel.as_deref() == Some("analysis") && !tape.is_cut()),
     }
     Ok(())
 }

@@ -49,8 +49,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 pub use family::{Calls, Thoughts};
-pub use grammar::Choice;
-pub use listener::{Listener, whole};
+pub use grammar::{Choice, Form};
+pub use listener::{Listener, whole, whole_cut};
 
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,10 +100,15 @@ pub struct ThoughtMarks {
     pub is_open: bool,
     /// What opens one, at the beginning of an answer.
     pub opens: &'static [&'static str],
+    /// Whether one may also begin behind text, as a message of its own.
+    pub opens_anywhere: bool,
     /// What closes it.
     pub closes: &'static [&'static str],
-    /// The text that closes it from outside, as the family writes it: for a budget of tokens that is used up.
+    /// The text that closes it from outside and goes on to the answer, as the family writes it: for a budget of tokens
+    /// that is used up.
     pub closing: &'static str,
+    /// The same where a call may follow.
+    pub yielding: &'static str,
 }
 
 /// How a model writes what is not text. Nothing, by default: all that it writes is text.
@@ -115,12 +120,28 @@ pub struct Dialect {
     pub calls: Option<Calls>,
     /// Special tokens of the vocabulary. But for marks, they stand between messages.
     specials: Arc<[String]>,
+    /// Whether no answer may begin a thought.
+    is_thoughtless: bool,
+    /// Whether text that has begun has no calls in it.
+    is_formed: bool,
 }
 
 impl Dialect {
     /// One whose parts are named.
     pub fn new(thoughts: Option<Thoughts>, calls: Option<Calls>) -> Dialect {
-        Dialect { thoughts, calls, specials: Arc::default() }
+        Dialect { thoughts, calls, ..Dialect::default() }
+    }
+
+    /// The same, but its grammars have no thought in them that the prompt has not begun.
+    #[must_use]
+    pub fn thoughtless(self) -> Dialect {
+        Dialect { is_thoughtless: true, ..self }
+    }
+
+    /// The same, of an answer that has a form or calls: what stands in the text of the form is no call.
+    #[must_use]
+    pub fn formed(self) -> Dialect {
+        Dialect { is_formed: true, ..self }
     }
 
     /// What a chat template itself shows. `sources`: all its texts, one after the other. `special_tokens`: the texts of
@@ -132,6 +153,7 @@ impl Dialect {
             thoughts: Thoughts::of_template(sources, &tokens),
             calls: Calls::of_template(sources, &tokens),
             specials: tokens.into_iter().map(str::to_owned).collect(),
+            ..Dialect::default()
         }
     }
 
@@ -152,8 +174,10 @@ impl Dialect {
         Some(ThoughtMarks {
             is_open: self.opens_thought(prompt_end),
             opens: thoughts.opens(),
+            opens_anywhere: thoughts.is_harmony(),
             closes: thoughts.closes(),
             closing: thoughts.closing(),
+            yielding: thoughts.yielding(),
         })
     }
 

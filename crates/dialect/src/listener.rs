@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -30,7 +31,7 @@ impl Listener {
     fn begin(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str, patient: bool) -> Listener {
         let tape = Tape::new(dialect.opens_thought(prompt_end), patient);
         let (thoughts, calls) = (dialect.thoughts, dialect.calls.filter(|_| !tools.is_empty()));
-        let reading = answer(tape.clone(), thoughts, calls, tools);
+        let reading = answer(tape.clone(), thoughts, calls, tools, dialect.is_formed);
         Listener { tape, reading: Some(Box::pin(reading)) }
     }
 
@@ -49,6 +50,22 @@ impl Listener {
     /// Whether what comes next belongs to a thought.
     pub fn is_thinking(&self) -> bool {
         self.tape.is_thinking()
+    }
+
+    /// Which characters of the answer were read as thoughts, since this was asked last.
+    pub fn thought(&mut self) -> Vec<Range<usize>> {
+        self.tape.thought()
+    }
+
+    /// How many characters of the answer are known to be thought, text, marks or calls.
+    pub fn heard(&self) -> usize {
+        self.tape.heard()
+    }
+
+    /// Behind so many characters the thought was closed from outside. A model that knows nothing of that may close it
+    /// once more, or think on: marks of thoughts behind it are no text, and nothing behind it is a thought.
+    pub fn cut(&mut self, at: usize) {
+        self.tape.cut(at);
     }
 
     /// How many calls have begun.
@@ -79,7 +96,21 @@ impl fmt::Debug for Listener {
 
 /// The parts of an answer that is not streamed. Calls that did not end are text.
 pub fn whole(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str, text: &str) -> Vec<AnswerPart> {
+    whole_cut(dialect, tools, prompt_end, text, None)
+}
+
+/// The same of one whose thought was closed from outside ([`Listener::cut`]).
+pub fn whole_cut(
+    dialect: &Dialect,
+    tools: Arc<[Tool]>,
+    prompt_end: &str,
+    text: &str,
+    cut: Option<usize>,
+) -> Vec<AnswerPart> {
     let mut listener = Listener::begin(dialect, tools, prompt_end, true);
+    if let Some(at) = cut {
+        listener.cut(at);
+    }
     let mut parts = Vec::new();
     listener.push(text, &mut parts);
     listener.finish(&mut parts);
@@ -124,12 +155,12 @@ pub(crate) fn longest(tools: &[Tool]) -> usize {
     longest + PREFIXES.iter().map(|prefix| prefix.len()).max().unwrap_or(0)
 }
 
-async fn answer(tape: Tape, thoughts: Option<Thoughts>, calls: Option<Calls>, tools: Arc<[Tool]>) {
+async fn answer(tape: Tape, thoughts: Option<Thoughts>, calls: Option<Calls>, tools: Arc<[Tool]>, is_formed: bool) {
     let is_harmony = calls.is_some_and(Calls::is_harmony) || thoughts.is_some_and(Thoughts::is_harmony);
     // They return when the answer is over, and not before.
     let Err(stop) = match is_harmony {
         true => harmony::hear(&tape, if calls.is_some() { &tools } else { &[] }).await,
-        false => hear(&tape, thoughts, calls, &tools).await,
+        false => hear(&tape, thoughts, calls, &tools, is_formed).await,
     };
     tape.give_up(stop);
     tape.close();
@@ -138,11 +169,27 @@ async fn answer(tape: Tape, thoughts: Option<Thoughts>, calls: Option<Calls>, to
 /// Nothing is.
 pub(crate) enum Never {}
 
-async fn hear(tape: &Tape, thoughts: Option<Thoughts>, calls: Option<Calls>, tools: &[Tool]) -> Read<Never> {
+async fn hear(
+    tape: &Tape,
+    thoughts: Option<Thoughts>,
+    calls: Option<Calls>,
+    tools: &[Tool],
+    is_formed: bool,
+) -> Read<Never> {
     let opens = calls.map_or(&[][..], Calls::opens);
     let (thought_opens, thought_closes) = thoughts.map_or((&[][..], &[][..]), |t| (t.opens(), t.closes()));
     // A thought that is closed and was never opened is an empty one, if it comes first.
-    let fresh = [calls.map_or(&[][..], Calls::bare), thought_opens, thought_closes].concat();
+    let mut fresh = [calls.map_or(&[][..], Calls::bare), thought_opens, thought_closes].concat();
+    // What a form has in its texts is no call.
+    let anywhere = if is_formed { &[][..] } else { opens };
+    if is_formed {
+        fresh.extend(opens);
+    }
+    let late = [thought_opens, thought_closes].concat();
+    // Where the prompt has begun a thought, the model may open it all the same.
+    if tape.is_thinking() && tape.one_of(thought_opens).await?.is_some() {
+        tape.settle();
+    }
     // A thought that is not closed ends before its first call, and there is one such thought.
     let (mut is_unclosed, calls_in_thought) = (false, calls.filter(|calls| !calls.opens().is_empty()));
     loop {
@@ -151,8 +198,10 @@ async fn hear(tape: &Tape, thoughts: Option<Thoughts>, calls: Option<Calls>, too
             is_unclosed |= undecided::think(tape, thought_closes, calls, tools).await? == Thought::Unclosed;
             continue;
         }
-        let mark = tape.scan(opens, &fresh, Reel::say).await?;
-        if thought_opens.contains(&mark) || thought_closes.contains(&mark) {
+        let mark = tape.scan_cut(anywhere, &fresh, &late, Reel::say).await?;
+        if late.contains(&mark) && tape.is_cut() {
+            tape.settle();
+        } else if late.contains(&mark) {
             tape.think(thought_opens.contains(&mark));
         } else if let Some(calls) = calls {
             if opens.contains(&mark) {

@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
@@ -58,12 +59,38 @@ pub(crate) struct Reel {
     /// If patient: the text of the open call, and its parts.
     raw: String,
     tentative: Vec<AnswerPart>,
+    /// Characters that were pushed, and those of them that were picked up and not put back.
+    pushed: usize,
+    away: usize,
+    /// Which of them were read as thoughts, since this was asked last.
+    thought: Vec<Range<usize>>,
+    /// Behind so many characters a thought was closed from outside.
+    cut: Option<usize>,
     /// What tests count: looks at a character, however often at the same.
     #[cfg(test)]
     steps: usize,
 }
 
 impl Reel {
+    /// How many characters are known to be what they are: those before what is held.
+    fn heard(&self) -> usize {
+        self.pushed.saturating_sub(self.input.len() + self.held.chars().count() + self.away)
+    }
+
+    /// Whether a thought was closed from outside before what is held.
+    fn is_cut(&self) -> bool {
+        self.cut.is_some_and(|cut| self.heard() >= cut)
+    }
+
+    fn note_thought(&mut self, text: &str) {
+        let end = self.heard();
+        let start = end.saturating_sub(text.chars().count());
+        match self.thought.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => self.thought.push(start..end),
+        }
+    }
+
     fn give(&mut self, part: AnswerPart) {
         let to = if self.patient && self.open.is_some() { &mut self.tentative } else { &mut self.parts };
         push(to, part);
@@ -83,6 +110,7 @@ impl Reel {
             return;
         }
         if self.thinking {
+            self.note_thought(text);
             return self.give(AnswerPart::Thought(text.to_owned()));
         }
         if self.behind != Behind::Text {
@@ -180,6 +208,10 @@ impl Tape {
             patient,
             raw: String::new(),
             tentative: Vec::new(),
+            pushed: 0,
+            away: 0,
+            thought: Vec::new(),
+            cut: None,
             #[cfg(test)]
             steps: 0,
         })))
@@ -192,7 +224,27 @@ impl Tape {
     // What the listener does.
 
     pub(crate) fn push(&self, text: &str) {
-        self.reel().input.extend(text.chars());
+        let mut reel = self.reel();
+        let before = reel.input.len();
+        reel.input.extend(text.chars());
+        reel.pushed += reel.input.len() - before;
+    }
+
+    pub(crate) fn cut(&self, at: usize) {
+        self.reel().cut = Some(at);
+    }
+
+    /// See [`Reel::is_cut`].
+    pub(crate) fn is_cut(&self) -> bool {
+        self.reel().is_cut()
+    }
+
+    pub(crate) fn heard(&self) -> usize {
+        self.reel().heard()
+    }
+
+    pub(crate) fn thought(&self) -> Vec<Range<usize>> {
+        std::mem::take(&mut self.reel().thought)
     }
 
     pub(crate) fn end(&self) {
@@ -316,12 +368,18 @@ impl Tape {
 
     /// Takes away what is held: it is somebody else's to say.
     pub(crate) fn pick_up(&self) -> String {
-        std::mem::take(&mut self.reel().held)
+        let mut reel = self.reel();
+        let held = std::mem::take(&mut reel.held);
+        reel.away += held.chars().count();
+        held
     }
 
     /// Takes away the character that was looked at.
     pub(crate) fn pick(&self) -> Option<char> {
-        self.reel().input.pop_front()
+        let mut reel = self.reel();
+        let picked = reel.input.pop_front();
+        reel.away += usize::from(picked.is_some());
+        picked
     }
 
     /// Puts back what was picked up: it comes next.
@@ -329,6 +387,7 @@ impl Tape {
         let mut reel = self.reel();
         for c in text.chars().rev() {
             reel.input.push_front(c);
+            reel.away = reel.away.saturating_sub(1);
         }
     }
 
@@ -398,6 +457,17 @@ impl Tape {
         &self,
         marks: &[&'static str],
         fresh: &[&'static str],
+        say: impl FnMut(&mut Reel, &str),
+    ) -> Read<&'static str> {
+        self.scan_cut(marks, fresh, &[], say).await
+    }
+
+    /// The same; those of `late` are marks behind a thought that was closed from outside.
+    pub(crate) async fn scan_cut(
+        &self,
+        marks: &[&'static str],
+        fresh: &[&'static str],
+        late: &[&'static str],
         mut say: impl FnMut(&mut Reel, &str),
     ) -> Read<&'static str> {
         loop {
@@ -412,7 +482,8 @@ impl Tape {
             while !reel.held.is_empty() {
                 reel.count();
                 let fresh = if reel.is_fresh() { fresh } else { &[] };
-                let mut live = marks.iter().chain(fresh).filter(|mark| mark.starts_with(&reel.held));
+                let late = if !late.is_empty() && reel.is_cut() { late } else { &[] };
+                let mut live = marks.iter().chain(fresh).chain(late).filter(|mark| mark.starts_with(&reel.held));
                 let nearest = live.clone().find(|mark| **mark == reel.held);
                 if let Some(mark) = nearest {
                     return Ok(mark);
@@ -490,9 +561,11 @@ impl Tape {
         }
     }
 
-    /// What is held is a thought's, and so is this.
+    /// What was picked up is a thought's.
     pub(crate) fn say(&self, text: &str) {
-        self.reel().say(text);
+        let mut reel = self.reel();
+        reel.away = reel.away.saturating_sub(text.chars().count());
+        reel.say(text);
     }
 
     /// The thought is over, and no mark says so.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dialect::{AnswerPart, Calls, Choice, Dialect, Thoughts, Tool, whole};
+use dialect::{AnswerPart, Calls, Choice, Dialect, Form, Thoughts, Tool, whole};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
@@ -754,4 +754,50 @@ fn dialect(family: &Family) -> Dialect {
     let dialect = Dialect::new(Thoughts::named(family.thoughts), Calls::named(family.calls));
     assert!(dialect.calls.is_some(), "{}", family.calls);
     dialect
+}
+
+/// Behind the same thoughts, with at most two line breaks.
+#[test]
+fn an_answer_is_calls_or_its_form() {
+    let factory = factory();
+    for family in families() {
+        let (begun, tools) = (dialect(&family), tools(false));
+        let is_open = begun.thought(family.prompt_end).is_some_and(|thought| thought.is_open);
+        let open = if is_open { family.thought } else { "" };
+        let said = |text: &str| match family.calls {
+            "openai" => format!("<|channel|>final<|message|>{text}"),
+            _ => text.to_owned(),
+        };
+        for (thinks, is_exact) in [(true, false), (false, false), (true, true), (false, true)] {
+            let dialect = if thinks { begun.clone() } else { begun.clone().thoughtless() };
+            let form = Form { rule: "(\"yes\" | \"no\")", is_exact };
+            let lark = dialect.grammar(&tools, Choice::Or(form), true, family.prompt_end);
+            let both = Rule::new(&factory, lark.expect("there are tools"));
+            let alone = dialect.behind_thought(family.prompt_end, form).map(|lark| Rule::new(&factory, lark));
+            let behind = if is_exact { open.trim_end() } else { open };
+            for rule in [Some(&both), alone.as_ref()].into_iter().flatten() {
+                rule.takes(&format!("{behind}{}", said("yes")));
+                for other in ["", "maybe", "\n\n\nyes", "yes\n", " ", "\n"] {
+                    rule.refuses(&format!("{behind}{}", said(other)));
+                    rule.refuses(&format!("{behind}{other}"));
+                }
+                if !family.thought.is_empty() && !is_open {
+                    let thought = if is_exact { family.thought.trim_end() } else { family.thought };
+                    let answer = format!("{thought}{}", said("no"));
+                    if thinks {
+                        rule.takes(&answer)
+                    } else {
+                        rule.refuses(&answer)
+                    }
+                    rule.refuses(&format!("\n\n\n{answer}"));
+                    rule.refuses(&format!("{thought}\n\n\n{}", said("no")));
+                }
+            }
+            both.takes(&format!("{open}{}", family.now));
+            both.takes(&format!("{open}{}", family.note.0));
+            both.refuses(&format!("{open}{}{}", said("yes"), family.now));
+            let bad = format!("{open}\n\n\n\n\n{}", family.now);
+            both.refuses(&bad);
+        }
+    }
 }

@@ -35,7 +35,8 @@ pub enum Rule {
     Lark(String),
     /// A grammar in llama.cpp's GBNF: its rule `root`.
     Gbnf(String),
-    /// Something else first, such as a thought: Lark whose `start` names the rest as `@answer`.
+    /// Something else first, such as a thought, or in its place, such as a call: Lark whose `start` names the rest as
+    /// `@answer`.
     Behind {
         /// The Lark.
         thought: String,
@@ -158,6 +159,7 @@ impl Rule {
             }
             Rule::Gbnf(text) => Ok(TopLevelGrammar::from_lark(gbnf::to_lark(text)?)),
             Rule::Behind { thought, rule } => {
+                limits::check_lark(thought)?;
                 let mut whole = TopLevelGrammar::from_lark(thought.clone());
                 for (at, mut part) in rule.grammar()?.grammars.into_iter().enumerate() {
                     if at == 0 {

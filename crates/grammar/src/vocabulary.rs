@@ -135,7 +135,7 @@ impl Vocabulary {
                 let is_allowed = filter.as_ref().is_none_or(|filter| filter.allows(id, &[]));
                 id as usize >= env.tok_trie().vocab_size() || !is_allowed
             };
-            if thought.closing.iter().any(is_refused) {
+            if thought.written().any(is_refused) {
                 let message = "the end of its thought has tokens that this model has not, or that may not be chosen";
                 return Err(RuleError::Refused(message.to_owned()));
             }

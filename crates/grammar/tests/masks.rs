@@ -228,6 +228,7 @@ fn thought(tokens_of_it: u32, is_open: bool) -> ThoughtBudget {
         opens: vec!["<think>".to_owned()],
         closes: vec!["</think>".to_owned()],
         closing: tokens("\n</think>\n\n"),
+        ..ThoughtBudget::default()
     }
 }
 

@@ -5,14 +5,14 @@
 //! messages, tools, choice --template--> prompt -> tokens
 //!                  |                      |
 //!                  |                      +--> is a thought open at its end?
-//!                  +--> Dialect::grammar ---> Rule: what must be written, if a call is asked for
+//!                  +--> Dialect::grammar ---> Rule: what must be written, if a call or a form is asked for
 //!                  +--> Dialect::thought ---> Rule: where a thought has to end, if it has a budget
 //!                  +--> Hearing ------------> how the answer is told apart
 //! ```
 
 use std::sync::Arc;
 
-use dialect::{Calls, Choice, Dialect, Thoughts, Tool};
+use dialect::{Calls, Choice, Dialect, Form, Thoughts, Tool};
 use engine::{ModelInfo, Prompt, RawRequest, Rule, ThoughtBudget};
 use serde_json::{Map, Value};
 
@@ -30,10 +30,15 @@ pub(crate) struct Speech {
     pub(crate) dialect: Dialect,
     /// Special tokens that are marks of it.
     shown: Arc<[u32]>,
-    /// Switches that the template has.
-    pub(crate) has_enable_thinking: bool,
-    pub(crate) has_reasoning_effort: bool,
+    /// The template's own word for whether to think, if it has one.
+    switch: Option<&'static str>,
+    has_reasoning_effort: bool,
+    /// What the server's own variables of the template say of that.
+    by_default: Option<bool>,
 }
+
+/// Words of templates for whether to think.
+const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
 /// Which parsers were named, if any. `none`: nothing is told apart.
 #[derive(Clone, Debug, Default)]
@@ -73,8 +78,9 @@ impl Speech {
         Speech {
             dialect,
             shown,
-            has_enable_thinking: source.contains("enable_thinking"),
+            switch: SWITCHES.into_iter().find(|word| has_variable(&source, word)),
             has_reasoning_effort: source.contains("reasoning_effort"),
+            by_default: model.chat_template.as_ref().and_then(|template| said(template.variables())),
         }
     }
 
@@ -83,20 +89,20 @@ impl Speech {
         self.dialect.thoughts.is_some()
     }
 
-    /// Says in the template's words how much is to be thought. False: it has no words for it.
-    pub(crate) fn effort(&self, field: &str, effort: &str, kwargs: &mut Map<String, Value>) -> Result<bool, ApiError> {
-        if !EFFORTS.contains(&effort) {
-            let expected = format!("one of '{}'", EFFORTS.join("', '"));
-            return Err(wrong_type(field, &expected));
+    /// Settles in the template's words whether is to be thought, and tells the most tokens of a thought: 0 where it is
+    /// switched off, by whichever word. The template's own words in a request count most, the server's least.
+    pub(crate) fn tell(&self, raw: &mut RawRequest, thinking: Thinking) -> Option<u32> {
+        let mut nowhere = Map::new();
+        let kwargs = match &mut raw.prompt {
+            Prompt::Chat(chat) => &mut chat.template_kwargs,
+            _ => &mut nowhere,
+        };
+        let is_on = said(kwargs).or(thinking.is_on);
+        let is_off = thinking.tokens == Some(0) || is_on.or(self.by_default) == Some(false);
+        if let Some(switch) = self.switch.filter(|_| is_off || is_on.is_some()) {
+            kwargs.entry(switch).or_insert((!is_off).into());
         }
-        if self.has_reasoning_effort {
-            kwargs.insert("reasoning_effort".to_owned(), effort.into());
-        } else if self.has_enable_thinking {
-            kwargs.insert("enable_thinking".to_owned(), (effort != "none").into());
-        } else {
-            return Ok(false);
-        }
-        Ok(true)
+        if is_off { Some(0) } else { thinking.tokens }
     }
 
     /// Renders the prompt, and settles how its answer is heard and what it must look like. `None`: there is nothing to
@@ -104,11 +110,12 @@ impl Speech {
     pub(crate) fn settle(
         &self,
         raw: &mut RawRequest,
-        wish: Wish<'_>,
+        wish: Wish,
         model: &ModelInfo,
     ) -> Result<Option<Hearing>, ApiError> {
         let Dialect { thoughts, calls, .. } = &self.dialect;
-        let Wish { tools, choice, parallel, shows_thoughts, thought_tokens, rule_field } = wish;
+        let Wish { tools, choice, parallel, thinking, is_searched } = wish;
+        let thought_tokens = self.tell(raw, thinking);
         if !tools.is_empty() && calls.is_none() {
             let why = "this model's chat template shows no way to call tools: start the server with --tool-call-parser if \
                        the model has one";
@@ -122,41 +129,143 @@ impl Speech {
         let prompt_end = model.tokenizer.as_ref().map(|tokenizer| tokenizer.decode(end, false)).unwrap_or_default();
         raw.prompt = Prompt::Tokens(tokens.into_iter().map(i64::from).collect());
         raw.shown_tokens = self.shown.clone();
-        let choice = match &choice {
-            ToolChoice::Required => Choice::Required,
-            ToolChoice::Named(name) => Choice::Named(name),
-            ToolChoice::Auto | ToolChoice::Never => Choice::Auto,
+        // A call that must be made is this turn, and the form is the next one's.
+        let must_call = matches!(choice, ToolChoice::Required | ToolChoice::Named(_));
+        let rule = raw.rule.take().filter(|_| !must_call);
+        let is_exact = rule.as_ref().is_some_and(may_begin_with_space);
+        let form = rule.as_ref().map(|_| Form { rule: "@answer", is_exact });
+        let choice = match (&choice, form) {
+            (ToolChoice::Required, _) => Choice::Required,
+            (ToolChoice::Named(name), _) => Choice::Named(name),
+            (ToolChoice::Auto | ToolChoice::Never, Some(form)) => Choice::Or(form),
+            (ToolChoice::Auto | ToolChoice::Never, None) => Choice::Auto,
         };
-        let calls = self.dialect.grammar(&tools, choice, parallel, &prompt_end);
-        raw.rule = match (calls, raw.rule.take()) {
-            (Some(_), Some(_)) => {
-                let message = "A form of the answer and calls that must have one cannot both be asked for.";
-                return Err(ApiError::bad_request(message).with_param(rule_field.unwrap_or("tool_choice")));
-            }
+        let mut dialect = self.dialect.clone();
+        if thought_tokens == Some(0) {
+            dialect = dialect.thoughtless();
+        }
+        if rule.is_some() {
+            dialect = dialect.formed();
+        }
+        let calls = dialect.grammar(&tools, choice, parallel, &prompt_end);
+        let thought = form.filter(|_| calls.is_none()).and_then(|form| dialect.behind_thought(&prompt_end, form));
+        raw.rule = match (calls.or(thought), rule) {
+            (Some(thought), Some(rule)) => Some(Rule::Behind { thought, rule: Box::new(rule) }),
             (Some(calls), None) => Some(Rule::Lark(calls)),
-            (None, Some(rule)) => Some(match self.dialect.behind_thought(&prompt_end, "@answer") {
-                Some(thought) => Rule::Behind { thought, rule: Box::new(rule) },
-                None => rule,
-            }),
-            (None, None) => None,
+            (None, rule) => rule,
         };
-        if let Some(tokens) = thought_tokens
-            && let Some(thought) = self.budget(tokens, &prompt_end, model)?
+        if let Some(tokens) = thought_tokens.filter(|_| !is_searched)
+            && let Some(thought) = self.budget(tokens, &prompt_end, !tools.is_empty(), is_exact, model)?
         {
             raw.rule = Some(Rule::Budget { thought, rule: raw.rule.take().map(Box::new) });
         }
-        Ok(Some(Hearing { dialect: self.dialect.clone(), tools, prompt_end, shows_thoughts }))
+        Ok(Some(Hearing { dialect, tools, prompt_end, shows_thoughts: thinking.shown, thought_tokens, is_exact }))
     }
 
     /// A thought of so many tokens, closed as its family closes it. `None`: the model does not think.
-    fn budget(&self, tokens: u32, prompt_end: &str, model: &ModelInfo) -> Result<Option<ThoughtBudget>, ApiError> {
+    fn budget(
+        &self,
+        tokens: u32,
+        prompt_end: &str,
+        calls: bool,
+        is_exact: bool,
+        model: &ModelInfo,
+    ) -> Result<Option<ThoughtBudget>, ApiError> {
         let (Some(thought), Some(tokenizer)) = (self.dialect.thought(prompt_end), &model.tokenizer) else {
             return Ok(None);
         };
-        let closing = tokenizer.encode(thought.closing, false).map_err(|_| ApiError::internal())?;
+        let written = |text: &str| {
+            // What stands behind the mark would be part of the form.
+            let text = if is_exact { text.trim_end() } else { text };
+            tokenizer.encode(text, false).map_err(|_| ApiError::internal())
+        };
         let owned = |marks: &[&str]| marks.iter().map(|&mark| mark.to_owned()).collect();
-        let (opens, closes) = (owned(thought.opens), owned(thought.closes));
-        Ok(Some(ThoughtBudget { tokens, is_open: thought.is_open, opens, closes, closing }))
+        Ok(Some(ThoughtBudget {
+            tokens,
+            is_open: thought.is_open,
+            opens: owned(thought.opens),
+            opens_anywhere: thought.opens_anywhere,
+            closes: owned(thought.closes),
+            closing: written(if calls { thought.yielding } else { thought.closing })?,
+            closing_again: written(thought.closing)?,
+        }))
+    }
+}
+
+/// Whether a template reads a variable of this name, and not only a word that has it in it.
+fn has_variable(source: &str, name: &str) -> bool {
+    let is_of_a_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '\'' | '"' | '-' | '<' | '/');
+    let ends = |rest: &str| rest.starts_with(" is ") || rest.starts_with(" %}") || rest.starts_with(" -%}");
+    source.match_indices(name).any(|(at, _)| {
+        let (before, behind) = (&source[..at], &source[at + name.len()..]);
+        // Of a word of English more is asked than of one that is none.
+        let is_alone = !before.ends_with(is_of_a_name) && (name.contains('_') || ends(behind));
+        is_alone && (name.contains('_') || ["if ", "not ", "and ", "or "].iter().any(|word| before.ends_with(word)))
+    })
+}
+
+/// Whether to think, as variables of a template say it.
+fn said(kwargs: &Map<String, Value>) -> Option<bool> {
+    let switched = SWITCHES.iter().find_map(|name| kwargs.get(*name)?.as_bool());
+    switched.or_else(|| (kwargs.get("reasoning_effort")? == "none").then_some(false))
+}
+
+/// Whether the texts of a rule may have white space at their head, as far as is known without compiling it.
+fn may_begin_with_space(rule: &Rule) -> bool {
+    match rule {
+        Rule::JsonObject | Rule::JsonSchema(_) => false,
+        Rule::Choice(texts) => texts.iter().any(|text| text.starts_with(char::is_whitespace)),
+        Rule::Regex(_) | Rule::Lark(_) | Rule::Gbnf(_) => true,
+        Rule::Behind { rule, .. } => may_begin_with_space(rule),
+        Rule::Budget { rule, .. } | Rule::Tokens { rule, .. } => rule.as_deref().is_none_or(may_begin_with_space),
+    }
+}
+
+/// What a request says of thoughts, by whichever field.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Thinking {
+    /// Whether to think, if it is said.
+    pub(crate) is_on: Option<bool>,
+    /// Tokens after which a thought is closed; 0: there is none.
+    pub(crate) tokens: Option<u32>,
+    /// Whether thoughts are shown.
+    pub(crate) shown: bool,
+}
+
+impl Default for Thinking {
+    fn default() -> Thinking {
+        Thinking { is_on: None, tokens: None, shown: true }
+    }
+}
+
+impl Thinking {
+    /// Another field says it too. Whoever says that there is no thought is believed.
+    pub(crate) fn switch(&mut self, is_on: bool) {
+        self.is_on = Some(is_on && self.is_on != Some(false));
+    }
+
+    /// Another field says how much at most: the least counts.
+    pub(crate) fn at_most(&mut self, tokens: Option<u32>) {
+        self.tokens = [self.tokens, tokens].into_iter().flatten().min();
+    }
+
+    /// How much, in OpenAI's words: told to the template if it has words for it. False: there are none.
+    pub(crate) fn effort(
+        &mut self,
+        speech: &Speech,
+        field: &str,
+        effort: &str,
+        kwargs: &mut Map<String, Value>,
+    ) -> Result<bool, ApiError> {
+        if !EFFORTS.contains(&effort) {
+            let expected = format!("one of '{}'", EFFORTS.join("', '"));
+            return Err(wrong_type(field, &expected));
+        }
+        self.switch(effort != "none");
+        if speech.has_reasoning_effort {
+            kwargs.insert("reasoning_effort".to_owned(), effort.into());
+        }
+        Ok(speech.has_reasoning_effort || speech.switch.is_some() || effort == "none" && speech.thinks())
     }
 }
 
@@ -182,16 +291,14 @@ pub(crate) fn thought_tokens(
 }
 
 /// What a request wants of thoughts and calls.
-pub(crate) struct Wish<'a> {
+pub(crate) struct Wish {
     pub(crate) tools: Arc<[Tool]>,
     pub(crate) choice: ToolChoice,
     /// Several calls in one answer.
     pub(crate) parallel: bool,
-    pub(crate) shows_thoughts: bool,
-    /// Tokens after which a thought is closed.
-    pub(crate) thought_tokens: Option<u32>,
-    /// The field that says what the answer must look like, if one does.
-    pub(crate) rule_field: Option<&'a str>,
+    pub(crate) thinking: Thinking,
+    /// A beam search, which holds its answers to nothing.
+    pub(crate) is_searched: bool,
 }
 
 /// How much may be thought, in OpenAI's words.

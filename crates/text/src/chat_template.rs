@@ -205,6 +205,11 @@ impl ChatTemplate {
         self.sources.templates.iter().map(|(_, source)| source.as_str()).collect::<Vec<_>>().join("\n")
     }
 
+    /// Variables of each conversation that has none of the name.
+    pub fn variables(&self) -> &Map<String, Value> {
+        &self.settings.kwargs
+    }
+
     /// The prompt as text.
     pub fn render(&self, messages: &[ChatMessage], options: &TemplateOptions) -> Result<String, TemplateError> {
         let options = &self.told(options);

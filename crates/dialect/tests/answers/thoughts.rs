@@ -100,3 +100,81 @@ fn what_closes_a_thought_does() {
         assert!(said[0].starts_with("thought hm") && said[1].trim_end().ends_with("Yes."), "{name}: {said:?}");
     }
 }
+
+/// A model that is not told that its thought was closed closes it once more, or thinks on.
+#[test]
+fn behind_a_thought_that_was_cut_no_mark_is_text() {
+    for name in Thoughts::NAMES {
+        let dialect = dialect("", name);
+        let marks = dialect.thought("").expect("it thinks");
+        let (open, closing) = (marks.opens[0], Thoughts::named(name).expect("it is named").closing());
+        let close = if *name == "openai_gptoss" {
+            "<|end|><|start|>assistant<|channel|>final<|message|>"
+        } else {
+            marks.closes[0]
+        };
+        let reopened =
+            if *name == "openai_gptoss" { format!("<|end|><|start|>assistant{open}") } else { open.to_owned() };
+        let begun = if marks.is_open { "" } else { open };
+        let cut = begun.chars().count() + 2;
+        for (rest, text) in [
+            (format!("a{close}b"), "ab"),
+            (format!("{close}ab"), "ab"),
+            (format!("a{reopened}b{close}"), "ab"),
+            (format!("{reopened}a{close}{close}b"), "ab"),
+            ("ab".to_owned(), "ab"),
+        ] {
+            let answer = format!("{begun}hm{closing}{rest}");
+            let said = |parts: &[dialect::AnswerPart]| -> (String, String) {
+                let (mut thought, mut text) = (String::new(), String::new());
+                for part in parts {
+                    match part {
+                        dialect::AnswerPart::Thought(more) => thought.push_str(more),
+                        dialect::AnswerPart::Text(more) => text.push_str(more),
+                        other => panic!("{other:?}"),
+                    }
+                }
+                (thought, text.trim().to_owned())
+            };
+            let wanted = ("hm".to_owned(), text.to_owned());
+            let whole = dialect::whole_cut(&dialect, tools(), "", &answer, Some(cut));
+            assert_eq!(said(&whole), wanted, "{name}: {answer:?}");
+            let (mut listener, mut parts) = (Listener::new(&dialect, tools(), ""), Vec::new());
+            for (at, c) in answer.chars().enumerate() {
+                if at == cut {
+                    listener.cut(cut);
+                }
+                listener.push(c.encode_utf8(&mut [0; 4]), &mut parts);
+            }
+            listener.finish(&mut parts);
+            assert_eq!(said(&parts), wanted, "{name}, letter by letter: {answer:?}");
+            let thought: usize = listener.thought().iter().map(|range| range.len()).sum();
+            assert_eq!(thought, 2, "{name}: {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn a_thought_that_the_prompt_has_begun_may_be_opened_all_the_same() {
+    for (answer, parts) in [
+        ("<think>hm</think>Yes.", &[Th("hm"), Tx("Yes.")][..]),
+        ("<thi</think>Yes.", &[Th("<thi"), Tx("Yes.")]),
+        ("hm <think></think>Yes.", &[Th("hm <think>"), Tx("Yes.")]),
+    ] {
+        row(&dialect("hermes", "deepseek_r1"), "", answer, parts);
+        row(&dialect("", "qwen3"), "<think>\n", answer, parts);
+    }
+}
+
+#[test]
+fn in_a_form_that_has_begun_nothing_is_called() {
+    let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    let dialect = dialect("hermes", "qwen3").formed();
+    for (answer, calls) in
+        [(format!("\n{call}{call}"), 2), (format!("<think>{call}</think>{call}"), 1), (format!("[\"{call}\"]"), 0)]
+    {
+        let (parts, _) = crate::heard(&dialect, "", &[&answer]);
+        let begun = parts.iter().filter(|part| matches!(part, dialect::AnswerPart::CallEnds { .. })).count();
+        assert_eq!(begun, calls, "{answer:?}: {parts:?}");
+    }
+}

@@ -68,6 +68,10 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
             }
             Output::Noted { answer, unsealed } => answers[first + answer].receipt = plan.receipt(*unsealed),
             Output::Finished { answer, reason, stop_string, text } => {
+                if let Some(ear) = &mut ears[first + answer] {
+                    ear.end(&text, &mut heard);
+                    heard.clear();
+                }
                 let answer = &mut answers[first + answer];
                 answer.text.push_str(&text);
                 answer.end = End::of(plan, app, reason, stop_string);
@@ -84,7 +88,7 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
     if let Some(hearing) = &plan.hearing {
         for (answer, ear) in answers.iter_mut().zip(&ears) {
             totals.heard(ear.as_ref());
-            let parts = hearing.whole(&answer.text);
+            let parts = hearing.whole(&answer.text, ear.as_ref());
             answer.end.called(parts.iter().any(|part| matches!(part, AnswerPart::CallEnds { .. })));
             answer.parts = Some(parts);
         }

@@ -1,8 +1,9 @@
 //! What is heard in an answer: thoughts, text, calls of tools.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dialect::{AnswerPart, Dialect, Listener, Tool, whole};
+use dialect::{AnswerPart, Dialect, Listener, Tool, whole_cut};
 
 use super::Plan;
 use crate::timeline::Served;
@@ -17,12 +18,17 @@ pub(crate) struct Hearing {
     pub(crate) prompt_end: String,
     /// Whether the client wants to see what was thought.
     pub(crate) shows_thoughts: bool,
+    /// Most tokens of a thought, which is closed behind them.
+    pub(crate) thought_tokens: Option<u32>,
+    /// Whether white space at the head of the answer is part of its form.
+    pub(crate) is_exact: bool,
 }
 
 impl Hearing {
-    /// The parts of a whole answer.
-    pub(crate) fn whole(&self, text: &str) -> Vec<AnswerPart> {
-        let mut parts = whole(&self.dialect, self.tools.clone(), &self.prompt_end, text);
+    /// The parts of a whole answer, which was listened to before.
+    pub(crate) fn whole(&self, text: &str, ear: Option<&Ear>) -> Vec<AnswerPart> {
+        let cut = ear.and_then(|ear| ear.count.cut);
+        let mut parts = whole_cut(&self.dialect, self.tools.clone(), &self.prompt_end, text, cut);
         Shown::new(self).keep(&mut parts);
         parts
     }
@@ -37,7 +43,9 @@ struct Shown {
 
 impl Shown {
     fn new(hearing: &Hearing) -> Shown {
-        Shown { thoughts: hearing.shows_thoughts, trims: hearing.dialect.thoughts.is_some() }
+        // Without a thought there may be what is left of its marks.
+        let thoughts = hearing.shows_thoughts && hearing.thought_tokens != Some(0);
+        Shown { thoughts, trims: hearing.dialect.thoughts.is_some() && !hearing.is_exact }
     }
 
     fn keep(&mut self, parts: &mut Vec<AnswerPart>) {
@@ -54,6 +62,70 @@ impl Shown {
     }
 }
 
+/// Which tokens of an answer have text of a thought in them.
+#[derive(Default)]
+struct Count {
+    /// Where the text of tokens ends of which it is not known yet, and how many have that text: most often one.
+    open: VecDeque<Texted>,
+    /// Characters of all texts, and of those that are known.
+    pushed: usize,
+    known: usize,
+    /// Tokens whose text comes with a later one.
+    silent: usize,
+    tokens: usize,
+    /// Most of them.
+    limit: Option<u32>,
+    /// Characters before the place at which the thought was closed from outside.
+    cut: Option<usize>,
+}
+
+struct Texted {
+    end: usize,
+    tokens: usize,
+    is_thought: bool,
+}
+
+impl Count {
+    /// What was pushed into the listener, of so many tokens. `thinks`: whether any of it may be thought.
+    fn add(&mut self, text: &str, tokens: usize, thinks: bool, listener: &mut Listener) {
+        self.silent += tokens;
+        if !text.is_empty() {
+            self.pushed += text.chars().count();
+            self.open.push_back(Texted { end: self.pushed, tokens: self.silent, is_thought: false });
+            self.silent = 0;
+        }
+        let mut last = None;
+        for thought in listener.thought() {
+            self.pass(thought.start);
+            let mut start = self.known;
+            for texted in &mut self.open {
+                if start >= thought.end {
+                    break;
+                }
+                if !std::mem::replace(&mut texted.is_thought, true) {
+                    self.tokens += texted.tokens;
+                }
+                start = texted.end;
+            }
+            last = Some(thought.end);
+        }
+        self.pass(listener.heard());
+        let is_used_up = self.limit.is_some_and(|limit| self.tokens >= limit as usize);
+        if self.cut.is_none() && is_used_up && (thinks || self.tokens > 0) {
+            self.cut = Some(last.unwrap_or(listener.heard()));
+            listener.cut(last.unwrap_or(listener.heard()));
+        }
+    }
+
+    /// Forgets texts that end before this place.
+    fn pass(&mut self, place: usize) {
+        while let Some(texted) = self.open.front().filter(|texted| texted.end <= place) {
+            self.known = texted.end;
+            self.open.pop_front();
+        }
+    }
+}
+
 /// Listens to one answer, and notes which tokens of it are thought.
 pub(crate) struct Ear {
     served: Arc<Served>,
@@ -62,8 +134,7 @@ pub(crate) struct Ear {
     tokens: usize,
     listener: Listener,
     shown: Shown,
-    /// Tokens of thoughts, their marks included.
-    thought_tokens: usize,
+    count: Count,
 }
 
 impl Ear {
@@ -76,7 +147,7 @@ impl Ear {
             tokens: 0,
             listener: Listener::new(&hearing.dialect, hearing.tools.clone(), &hearing.prompt_end),
             shown: Shown::new(hearing),
-            thought_tokens: 0,
+            count: Count { limit: hearing.thought_tokens, ..Count::default() },
         })
     }
 
@@ -84,8 +155,9 @@ impl Ear {
     pub(crate) fn token(&mut self, text: &str, parts: &mut Vec<AnswerPart>) {
         let before = self.listener.is_thinking();
         self.listener.push(text, parts);
-        if before || self.listener.is_thinking() {
-            self.thought_tokens += 1;
+        let thinks = before || self.listener.is_thinking();
+        self.count.add(text, 1, thinks, &mut self.listener);
+        if thinks {
             self.served.thoughts[self.index].grow(self.tokens);
         } else {
             self.served.thoughts[self.index].close();
@@ -98,12 +170,14 @@ impl Ear {
     pub(crate) fn end(&mut self, text: &str, parts: &mut Vec<AnswerPart>) -> bool {
         self.listener.push(text, parts);
         self.listener.finish(parts);
+        self.count.add(text, 0, false, &mut self.listener);
         self.served.thoughts[self.index].close();
         self.shown.keep(parts);
         self.listener.num_calls() > 0 && self.listener.calls_complete()
     }
 
+    /// Tokens that have text of a thought in them: none where none was to be thought.
     pub(crate) fn thought_tokens(&self) -> usize {
-        self.thought_tokens
+        if self.count.limit == Some(0) { 0 } else { self.count.tokens }
     }
 }

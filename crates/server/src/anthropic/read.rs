@@ -13,7 +13,7 @@ use super::write::Anthropic;
 use crate::answers::{Form, Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::{self, Wish};
+use crate::conversation::{self, Thinking, Wish};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::params::{self, Delivery, Settled};
@@ -41,13 +41,14 @@ pub(super) const BETA: &str = "anthropic-beta";
 
 const EFFORT: &str = "output_config.effort";
 const BUDGET: &str = "thinking.budget_tokens";
+const FORM: &str = "output_config.format.schema";
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
     let Asked { mut raw, delivery, wish } = asked(body, &shapes::MESSAGES, app, tenant)?;
     let asked = raw.max_tokens;
     let mut plan = Plan::of_one(Form::Messages, delivery, raw.stop.clone());
-    let rule_field = wish.rule_field;
+    let rule_field = raw.rule.is_some().then_some(FORM);
     plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
     let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into(), rule_field))?;
     plan.delivery.settled.see(asked, &request);
@@ -57,8 +58,9 @@ pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant
 
 /// How many tokens the prompt has.
 pub(super) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> Result<String, ApiError> {
-    let Asked { raw, wish, .. } = asked(body, &shapes::COUNT, app, tenant)?;
-    let tokens = app.engine.model().encode(&raw).map_err(|rejection| rename(rejection.into(), wish.rule_field))?;
+    let Asked { mut raw, wish, .. } = asked(body, &shapes::COUNT, app, tenant)?;
+    app.speech.tell(&mut raw, wish.thinking);
+    let tokens = app.engine.model().encode(&raw).map_err(|rejection| rename(rejection.into(), None))?;
     Ok(json!({"input_tokens": tokens.len()}).to_string())
 }
 
@@ -71,7 +73,7 @@ fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
 struct Asked {
     raw: RawRequest,
     delivery: Delivery,
-    wish: Wish<'static>,
+    wish: Wish,
 }
 
 fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
@@ -104,14 +106,7 @@ fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenan
     sampling(&mut fields, &mut raw)?;
     settle_the_rest(&mut fields, &mut delivery.settled)?;
     fields.finish()?;
-    let wish = Wish {
-        tools,
-        choice,
-        parallel,
-        shows_thoughts: thinking.shown,
-        thought_tokens: thinking.tokens,
-        rule_field: Some("output_config.format.schema"),
-    };
+    let wish = Wish { tools, choice, parallel, thinking, is_searched: false };
     Ok(Asked { raw, delivery, wish })
 }
 
@@ -192,12 +187,6 @@ fn tool_into(tool: &mut Fields, offer: &mut Offer) -> Result<(), ApiError> {
     offer.add(Tool { name, parameters, strict }, description.as_deref(), &field)
 }
 
-/// What is to be thought, beside what the template is told of that.
-struct Thinking {
-    shown: bool,
-    tokens: Option<u32>,
-}
-
 /// `thinking`, and how much effort the answer is worth, as far as they go in the template's words. Where both say
 /// whether to think at all the former counts: effort is not thought alone.
 fn thinking(
@@ -207,14 +196,14 @@ fn thinking(
     settled: &mut Settled,
 ) -> Result<(Map<String, Value>, Thinking), ApiError> {
     let mut kwargs = Map::new();
+    let mut wanted = Thinking::default();
     if let Some(effort) = effort {
         // No template knows more.
         let known = if effort == "max" { "xhigh" } else { &effort };
-        if !app.speech.effort(EFFORT, known, &mut kwargs)? {
+        if !wanted.effort(&app.speech, EFFORT, known, &mut kwargs)? {
             settled.hints.push(EFFORT);
         }
     }
-    let mut wanted = Thinking { shown: true, tokens: None };
     let Some(mut thinking) = fields.object("thinking")? else { return Ok((kwargs, wanted)) };
     let switch = match thinking.text("type")?.as_str() {
         "enabled" => {
@@ -237,9 +226,7 @@ fn thinking(
         Some(_) => false,
     };
     thinking.finish()?;
-    if let Some(is_on) = switch.filter(|_| app.speech.has_enable_thinking) {
-        kwargs.insert("enable_thinking".to_owned(), is_on.into());
-    }
+    wanted.is_on = switch.or(wanted.is_on);
     Ok((kwargs, wanted))
 }
 

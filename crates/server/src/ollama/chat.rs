@@ -28,8 +28,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         messages.iter().filter_map(|message| message.content.as_deref()).map(str::len).sum(),
     )?;
     let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.told();
-    let thinking = options::think(&mut fields, app, &mut delivery.settled)?;
-    let mut template_kwargs = thinking.kwargs;
+    let (thinking, mut template_kwargs) = options::think(&mut fields, app, &mut delivery.settled)?;
     if !definitions.is_empty() {
         template_kwargs.insert("tools".to_owned(), definitions.into());
     }
@@ -48,14 +47,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         return Ok(Asked::Load(api.loaded(app)));
     }
     let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
-    let wish = Wish {
-        tools,
-        choice,
-        parallel,
-        shows_thoughts: thinking.shown,
-        thought_tokens: None,
-        rule_field: Some("format"),
-    };
+    let wish = Wish { tools, choice, parallel, thinking, is_searched: false };
     let hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
     let request =
         app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "messages"))?;

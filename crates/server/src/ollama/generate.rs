@@ -46,11 +46,11 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         let why = "'template' takes the place of the model's, and none is used here";
         return Err(ApiError::unsupported("template", why));
     }
-    let thinking = options::think(&mut fields, app, &mut delivery.settled)?;
+    let (thinking, kwargs) = options::think(&mut fields, app, &mut delivery.settled)?;
     let is_load = text.is_empty() && suffix.is_none();
     let prompt = match is_plain {
         true => Prompt::Text(text.clone()),
-        false => conversation(system, text.clone(), thinking.kwargs, template),
+        false => conversation(system, text.clone(), kwargs, template),
     };
     let mut raw = app.request(prompt, tenant);
     if let Some(behind) = &suffix {
@@ -65,19 +65,14 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     if is_load {
         return Ok(Asked::Load(api.loaded(app)));
     }
+    app.speech.tell(&mut raw, thinking);
     go_on_from(context, &mut raw, app)?;
     let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
     let hearing = if is_raw || suffix.is_some() {
         None
     } else {
-        let wish = Wish {
-            tools: Arc::default(),
-            choice: ToolChoice::Never,
-            parallel: false,
-            shows_thoughts: thinking.shown,
-            thought_tokens: None,
-            rule_field: Some("format"),
-        };
+        let wish =
+            Wish { tools: Arc::default(), choice: ToolChoice::Never, parallel: false, thinking, is_searched: false };
         app.speech.settle(&mut raw, wish, app.engine.model())?
     };
     let request =

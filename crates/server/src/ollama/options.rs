@@ -4,6 +4,7 @@ use engine::{RawRequest, Rule};
 use serde_json::{Map, Value};
 
 use crate::app::App;
+use crate::conversation::Thinking;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::llama::sampler;
@@ -92,31 +93,29 @@ pub(super) fn format(fields: &mut Fields) -> Result<Option<Rule>, ApiError> {
     }
 }
 
-/// How much is to be thought, and whether it is shown.
-pub(super) struct Thinking {
-    /// The template's own switches.
-    pub(super) kwargs: Map<String, Value>,
-    pub(super) shown: bool,
-}
-
-/// `think`: whether, or how much.
-pub(super) fn think(fields: &mut Fields, app: &App, settled: &mut Settled) -> Result<Thinking, ApiError> {
+/// `think`: whether, or how much; and that in the template's own words.
+pub(super) fn think(
+    fields: &mut Fields,
+    app: &App,
+    settled: &mut Settled,
+) -> Result<(Thinking, Map<String, Value>), ApiError> {
     let speech = &app.speech;
-    let mut kwargs = Map::new();
+    let (mut thinking, mut kwargs) = (Thinking::default(), Map::new());
     let (effort, shown) = match fields.take("think") {
-        None => return Ok(Thinking { kwargs, shown: true }),
+        None => return Ok((thinking, kwargs)),
         Some(Value::Bool(false)) => ("none".to_owned(), false),
         Some(Value::Bool(true)) => ("medium".to_owned(), true),
         Some(level) => (level.as_str().unwrap_or_default().to_owned(), true),
     };
     if speech.dialect.thoughts.is_none() {
         // Nothing is thought, as was wished.
-        return if shown { Err(does_not_think()) } else { Ok(Thinking { kwargs, shown }) };
+        return if shown { Err(does_not_think()) } else { Ok((thinking, kwargs)) };
     }
-    if !speech.effort("think", &effort, &mut kwargs)? {
+    if !thinking.effort(speech, "think", &effort, &mut kwargs)? {
         settled.hints.push("think");
     }
-    Ok(Thinking { kwargs, shown })
+    thinking.shown = shown;
+    Ok((thinking, kwargs))
 }
 
 fn does_not_think() -> ApiError {

@@ -9,12 +9,11 @@ use text::chat_template::ChatTemplate;
 use crate::answers::{Form, Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::{self, Wish};
+use crate::conversation::Wish;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::format::OpenAi;
-use crate::openai::params::Settled;
-use crate::openai::{beams, hints, params, shapes, structured, tools, transfer};
+use crate::openai::{beams, hints, params, shapes, structured, thoughts, tools, transfer};
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
@@ -22,8 +21,9 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let mut fields = Fields::of(body, &shapes::CHAT)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
     let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.told();
-    let thinking = thinking(&mut fields, app, &mut delivery.settled)?;
-    let chat = prompt(&mut fields, definitions, thinking.kwargs, app)?;
+    let mut kwargs = Map::new();
+    let thinking = thoughts::read(&mut fields, app, &mut kwargs, &mut delivery.settled)?;
+    let chat = prompt(&mut fields, definitions, kwargs, app)?;
     let echo = fields.boolean("echo")?.unwrap_or(false).then(|| echo(&chat));
     let mut raw = app.request(Prompt::Chat(chat), tenant);
     raw.class = delivery.tier;
@@ -55,14 +55,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let stop = raw.stop.clone();
     let predicted = raw.prediction.is_some();
     let (num_answers, asked) = (raw.n.unwrap_or(1), raw.max_tokens);
-    let wish = Wish {
-        tools,
-        choice,
-        parallel,
-        shows_thoughts: thinking.shown,
-        thought_tokens: thinking.tokens,
-        rule_field: rule_field.as_deref(),
-    };
+    let wish = Wish { tools, choice, parallel, thinking, is_searched: beams.is_some() };
     let hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
     let request = app.validate(raw, &delivery.model).map_err(|rejection| {
         // The door knows these two by the names they have in completions.
@@ -231,27 +224,6 @@ fn tool_calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
 fn thought(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     let older = fields.string("reasoning_content")?;
     Ok(fields.string("reasoning")?.or(older).filter(|text| !text.is_empty()))
-}
-
-/// How much is to be thought, and whether it is shown.
-struct Thinking {
-    kwargs: Map<String, Value>,
-    shown: bool,
-    tokens: Option<u32>,
-}
-
-/// `include_reasoning`, `thinking_token_budget`, and `reasoning_effort` as the template's own switch.
-fn thinking(fields: &mut Fields, app: &App, settled: &mut Settled) -> Result<Thinking, ApiError> {
-    let shown = fields.boolean("include_reasoning")?.unwrap_or(true);
-    let mut kwargs = Map::new();
-    if let Some(effort) = fields.string("reasoning_effort")?
-        && !app.speech.effort("reasoning_effort", &effort, &mut kwargs)?
-    {
-        settled.hints.push("reasoning_effort");
-    }
-    let field = "thinking_token_budget";
-    let tokens = conversation::thought_tokens(field, fields.integer(field)?, &app.speech, settled)?;
-    Ok(Thinking { kwargs, shown, tokens })
 }
 
 /// Text parts stand on lines of their own, as vLLM joins them.

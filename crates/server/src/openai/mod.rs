@@ -17,6 +17,7 @@ pub(crate) mod shapes;
 pub(crate) mod stream;
 pub(crate) mod structured;
 pub(crate) mod text;
+pub(crate) mod thoughts;
 pub(crate) mod tools;
 mod transfer;
 pub(crate) mod whole;

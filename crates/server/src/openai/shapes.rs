@@ -17,6 +17,7 @@ pub(crate) static CHAT: Shape = Shape {
         CONTINUED,
         TOOLS,
         THINKING,
+        SWITCHES,
         CHAT_OWN,
         ASKER,
         DELIVERY,
@@ -337,8 +338,35 @@ pub(crate) static OF_A_FUNCTION: &[Field] = &[
 static THINKING: &[Field] = &[
     field("include_reasoning", Boolean, "whether thoughts are shown"),
     field("reasoning_effort", Text, "how much is thought, where the model's template has a switch"),
-    field("thinking_token_budget", Integer, "most tokens of a thought"),
+    field("reasoning", Object(&REASONING), "the same in OpenRouter's words"),
 ];
+
+/// How much is thought, in others' words than OpenAI's.
+pub(crate) static SWITCHES: &[Field] = &[
+    field("thinking_token_budget", Integer, "most tokens of a thought; 0: none, -1: any"),
+    field("thinking_budget", Integer, "the same in Qwen's words"),
+    field("enable_thinking", Boolean, "whether is thought, in Qwen's words"),
+    field("thinking", Object(&THINKING_TYPE), "whether is thought, in the words of DeepSeek and GLM"),
+    field("think", Either(&[Boolean, Word(&["none", "low", "medium", "high"])]), "the same in Ollama's words"),
+];
+
+static REASONING: Shape = Shape {
+    name: "ReasoningWish",
+    groups: &[&[
+        field("effort", Text, "how much is thought"),
+        field("enabled", Boolean, "whether is thought"),
+        field("max_tokens", Integer, "most tokens of a thought"),
+        field("exclude", Boolean, "whether thoughts are left out"),
+    ]],
+};
+
+static THINKING_TYPE: Shape = Shape {
+    name: "ThinkingType",
+    groups: &[&[
+        required("type", Word(&["enabled", "disabled", "auto", "adaptive"]), "whether"),
+        field("budget_tokens", Integer, "most tokens of a thought"),
+    ]],
+};
 
 pub(crate) static TOKENIZE_TEXT: Shape = Shape {
     name: "TokenizeTextRequest",

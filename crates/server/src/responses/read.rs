@@ -12,12 +12,12 @@ use super::write::{Responses, Shape};
 use crate::answers::{Api, Form, Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::{self, Wish};
+use crate::conversation::{Thinking, Wish};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::params::{self, Settled};
 use crate::openai::tools::{self, Offer, ToolChoice};
-use crate::openai::{hints, structured};
+use crate::openai::{hints, structured, thoughts};
 
 /// Tools that run on a server of their maker's, and kinds that are no functions: the model is not told of them.
 const ELSEWHERE: [(&str, &str); 12] = [
@@ -38,17 +38,17 @@ const ELSEWHERE: [(&str, &str); 12] = [
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
     let Asked { mut raw, mut plan, api, wish } = asked(body, app, tenant)?;
-    let (asked, rule_field) = (raw.max_tokens, wish.rule_field.map(str::to_owned));
+    let (asked, rule_field) = (raw.max_tokens, raw.rule.is_some().then_some("text.format.schema"));
     plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
-    let request =
-        app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into(), rule_field.as_deref()))?;
+    let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into(), rule_field))?;
     plan.delivery.settled.see(asked, &request);
     Ok(Job { requests: vec![request], plan, api })
 }
 
 /// How many tokens the input has.
 pub(crate) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> Result<String, ApiError> {
-    let Asked { raw, .. } = asked(body, app, tenant)?;
+    let Asked { mut raw, wish, .. } = asked(body, app, tenant)?;
+    app.speech.tell(&mut raw, wish.thinking);
     let tokens = app.engine.model().encode(&raw).map_err(|rejection| rename(rejection.into(), None))?;
     Ok(json!({"object": "response.input_tokens", "input_tokens": tokens.len()}).to_string())
 }
@@ -66,7 +66,7 @@ struct Asked {
     raw: RawRequest,
     plan: Plan,
     api: Arc<dyn Api>,
-    wish: Wish<'static>,
+    wish: Wish,
 }
 
 fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
@@ -97,10 +97,13 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     if !definitions.is_empty() {
         kwargs.insert("tools".to_owned(), definitions.into());
     }
-    let reasoning = reasoning(&mut fields, app, &mut kwargs, &mut delivery.settled)?;
-    let field = "thinking_token_budget";
-    let thought_tokens =
-        conversation::thought_tokens(field, fields.integer(field)?, &app.speech, &mut delivery.settled)?;
+    let mut thinking = thoughts::switches(&mut fields, app, &mut delivery.settled)?;
+    let mut told_kwargs = Map::new();
+    let reasoning = reasoning(&mut fields, app, &mut thinking, &mut told_kwargs, &mut delivery.settled)?;
+    for (name, value) in told_kwargs {
+        // What is said in the template's own words counts.
+        kwargs.entry(name).or_insert(value);
+    }
     let (format, rule) = text_format(&mut fields, &mut delivery.settled)?;
 
     let mut raw = app.request(Prompt::Chat(Chat { template_kwargs: kwargs, ..Chat::new(told) }), tenant);
@@ -168,8 +171,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         conversation,
     };
     let plan = Plan::of_one(Form::Responses, delivery, Vec::new());
-    let rule_field = Some("text.format.schema");
-    let wish = Wish { tools, choice, parallel, shows_thoughts: true, thought_tokens, rule_field };
+    let wish = Wish { tools, choice, parallel, thinking, is_searched: false };
     Ok(Asked { raw, plan, api: Arc::new(Responses(Arc::new(shape))), wish })
 }
 
@@ -213,13 +215,14 @@ fn offer(fields: &mut Fields, tools: Value, choice: Value, settled: &mut Settled
 fn reasoning(
     fields: &mut Fields,
     app: &App,
+    thinking: &mut Thinking,
     kwargs: &mut Map<String, Value>,
     settled: &mut Settled,
 ) -> Result<Value, ApiError> {
     let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(json!({"effort": null, "summary": null})) };
     let effort = reasoning.string("effort")?;
     if let Some(effort) = &effort
-        && !app.speech.effort("reasoning.effort", effort, kwargs)?
+        && !thinking.effort(&app.speech, "reasoning.effort", effort, kwargs)?
     {
         settled.hints.push("reasoning.effort");
     }

@@ -1,14 +1,14 @@
 //! What the bodies of OpenAI's responses may hold ([`crate::shape`]).
 
 use crate::openai::shapes::{
-    ALLOWED_TOOLS, ASKER, DELIVERY, DRAWN, OF_A_FUNCTION, OF_A_SCHEMA, PENALTIES, SCHEMA, TURN,
+    ALLOWED_TOOLS, ASKER, DELIVERY, DRAWN, OF_A_FUNCTION, OF_A_SCHEMA, PENALTIES, SCHEMA, SWITCHES, TURN,
 };
 use crate::shape::Constant::{self, Text as Only};
 use crate::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Object, Text, Word};
 use crate::shape::{Field, Shape, field, missing, only, required};
 
 pub(crate) static CREATE: Shape =
-    Shape { name: "ResponseRequest", groups: &[OWN, ASKER, DELIVERY, DRAWN, PENALTIES, TURN, ABSENT] };
+    Shape { name: "ResponseRequest", groups: &[OWN, SWITCHES, ASKER, DELIVERY, DRAWN, PENALTIES, TURN, ABSENT] };
 
 static OWN: &[Field] = &[
     required("input", Either(&[Text, List(&Object(&ITEM))]), "a text, or items of a conversation"),
@@ -19,7 +19,6 @@ static OWN: &[Field] = &[
     field("tool_choice", Either(&[Text, Object(&CHOICE)]), "whether something must be called, and which"),
     field("parallel_tool_calls", Boolean, "whether an answer may have several calls"),
     field("reasoning", Object(&REASONING), "how much is thought"),
-    field("thinking_token_budget", Integer, "most tokens of a thought"),
     field("text", Object(&OUTPUT), "what the answer must look like"),
     field("store", Boolean, "whether the answer is kept"),
     field("background", Boolean, "whether it is written while nobody waits"),

@@ -33,6 +33,7 @@ mod surfaces;
 mod targets;
 mod tenants;
 mod texts;
+mod thoughts;
 mod timeline;
 mod tools;
 mod trace;
