@@ -68,6 +68,11 @@ fn otel_of(get: impl Fn(&str) -> Option<String>) -> Option<OtelOptions> {
     })
 }
 
+/// The keys that `serve` asks for, where no flag says which.
+pub(crate) fn api_keys() -> Vec<String> {
+    text("TWOSTROKE_API_KEY").map_or_else(Vec::new, |keys| keys.split(',').map(str::to_owned).collect())
+}
+
 /// What starts this program, if that is not the file that runs.
 static STARTED_BY: OnceLock<Vec<OsString>> = OnceLock::new();
 

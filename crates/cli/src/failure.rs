@@ -243,6 +243,15 @@ mod tests {
             (&["serve", "--log-file", "x"], "2> FILE"),
             (&["chat"], "twostroke run without a prompt is a chat"),
             (&["pull", "llama3"], "-m names"),
+            (&["list"], "hf cache"),
+            (&["ls"], "hf cache"),
+            (&["rm", "llama3"], "hf cache"),
+            (&["show", "llama3"], "twostroke plan"),
+            (&["ps"], "twostroke top"),
+            (&["stop", "llama3"], "twostroke top"),
+            (&["completion", "bash"], "--help"),
+            (&["serve", "--return-tokens-as-token-ids"], "return_tokens_as_token_ids"),
+            (&["serve", "--enable-force-include-usage"], "include_usage"),
             (&["serv"], "'serve'"),
             (&["serve", "--max-num-seq", "4"], "--max-num-seqs"),
         ];
@@ -270,10 +279,7 @@ mod tests {
         // What may be repeated adds up, also where it can hold several values.
         let arguments = ["twostroke", "serve", "--api-key", "a", "--api-key", "b,c", "--served-model-name", "x", "y"];
         let flags::Command::Serve(flags) = Cli::parse_from(arguments).command else { panic!("it is serve") };
-        assert_eq!(
-            (flags.api_key.as_slice(), flags.served_model_name.len()),
-            (&["a", "b", "c"].map(String::from)[..], 2)
-        );
+        assert_eq!((flags.api_key.as_slice(), flags.served_model_name.len()), (&["a", "b,c"].map(String::from)[..], 2));
     }
 
     #[test]

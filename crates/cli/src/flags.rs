@@ -190,6 +190,8 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
         "--disable-log-requests" | "--disable-log-stats" | "--uvicorn-log-level" => {
             "the environment variable TWOSTROKE_LOG sets what is logged: warn, or info,access=off for no line per request"
         }
+        "--return-tokens-as-token-ids" => "a request asks for it: \"return_tokens_as_token_ids\": true",
+        "--enable-force-include-usage" => "a request asks for it: \"stream_options\": {\"include_usage\": true}",
         "--ctx-size" => "-c or --max-model-len sets the context",
         "--parallel" | "-np" => "--max-num-seqs sets the sequences that run together",
         "--ubatch-size" | "-ub" => "--tpot-slo decides the rows of a step, --max-num-batched-tokens bounds them",
@@ -214,10 +216,14 @@ pub(crate) fn hint_for_short(arguments: impl Iterator<Item = String>) -> Option<
 pub(crate) fn verb_hint(verb: &str) -> Option<&'static str> {
     Some(match verb {
         "chat" | "cli" => "twostroke run without a prompt is a chat",
-        "complete" | "completion" | "generate" => "twostroke run \"...\" answers a prompt",
+        "complete" | "generate" => "twostroke run \"...\" answers a prompt",
+        "completion" | "completions" => "there is no script for shells; --help lists verbs, VERB --help their flags",
         "pull" | "download" => "run, serve and plan download what -m names, once",
-        "list" | "ls" | "rm" | "show" => "models are the hub's files, in the directory that HF_HUB_CACHE names",
-        "ps" | "stop" => "a server is one process with one model: top watches it, Ctrl-C ends it",
+        "list" | "ls" | "rm" => {
+            "models are files, or the Hugging Face hub's in its cache: `hf cache` lists and removes those"
+        }
+        "show" => "twostroke plan --model NAME tells what a model is and needs, before a weight is read",
+        "ps" | "stop" => "a server is one process with one model: twostroke top watches it, Ctrl-C ends it",
         "perplexity" => "twostroke quality measures perplexity and KL divergence",
         _ => return None,
     })

@@ -11,6 +11,7 @@ use std::path::Path;
 use engine::ClusterKey;
 use server::ApiKey;
 
+use crate::environment;
 use crate::failure::Failure;
 use crate::flags::ServeFlags;
 
@@ -21,7 +22,8 @@ const LEAST_SECRET_BYTES: usize = 16;
 
 /// All keys; none at all: everybody may ask.
 pub(crate) fn of(flags: &ServeFlags) -> Result<Vec<ApiKey>, Failure> {
-    let mut keys: Vec<ApiKey> = flags.api_key.iter().map(|key| ApiKey::from(key.as_str())).collect();
+    let said = if flags.api_key.is_empty() { environment::api_keys() } else { flags.api_key.clone() };
+    let mut keys: Vec<ApiKey> = said.iter().map(|key| ApiKey::from(key.as_str())).collect();
     if let Some(path) = &flags.api_key_file {
         keys.extend(read(path)?);
     }

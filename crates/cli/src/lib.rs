@@ -45,7 +45,13 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
 
 fn parse_and_run(arguments: impl Iterator<Item = OsString>) -> Result<(), Failure> {
     settle_in()?;
-    let arguments = config::arguments(arguments)?;
+    let mut arguments = config::arguments(arguments)?;
+    // As other programs have it.
+    if let [_, verb] = &mut arguments[..]
+        && (verb == "version" || verb == "-v")
+    {
+        *verb = "--version".into();
+    }
     match Cli::try_parse_from(&arguments) {
         Ok(cli) => run(&cli.command),
         Err(error) => failure::from_clap(&error, &arguments),

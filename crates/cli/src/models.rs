@@ -26,8 +26,15 @@ pub(crate) fn open(name: Option<&str>) -> Result<Checkpoint, Failure> {
     name.map_or_else(shipped, |name| open_for("-m", name))
 }
 
+/// The hub's name of a model without that of the hub, as its pages and other programs write it.
+pub(crate) fn without_site(name: &str) -> &str {
+    let bare = ["https://", "http://"].iter().find_map(|scheme| name.strip_prefix(scheme)).unwrap_or(name);
+    ["hf.co/", "huggingface.co/"].iter().find_map(|site| bare.strip_prefix(site)).unwrap_or(name)
+}
+
 /// What `flag` names. A hub id that is not in the cache is downloaded, with a progress bar for people.
 pub(crate) fn open_for(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
+    let name = without_site(name);
     let bar = Progress::new(name);
     let opened = launch::open(Some(name), &environment::variables().hub, &mut |progress| downloading(&bar, &progress));
     drop(bar);
@@ -39,6 +46,7 @@ pub(crate) fn open_for(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
 
 /// Where the files are of what `flag` names, likewise.
 pub(crate) fn path_for(flag: &str, name: &str) -> Result<String, Failure> {
+    let name = without_site(name);
     let bar = Progress::new(name);
     let found = launch::path_of(name, &environment::variables().hub, &mut |progress| downloading(&bar, &progress));
     drop(bar);

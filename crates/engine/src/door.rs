@@ -76,8 +76,13 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// An assistant's turn comes next.
-    pub fn new(messages: Vec<ChatMessage>) -> Chat {
+    /// An assistant's turn comes next. A system message without a text is none: the model is told what it is told where
+    /// nobody says anything.
+    pub fn new(mut messages: Vec<ChatMessage>) -> Chat {
+        let says = |message: &ChatMessage| message.role != "system" || message.content.as_deref() != Some("");
+        if messages.iter().any(says) {
+            messages.retain(says);
+        }
         Chat {
             messages,
             template_kwargs: Map::new(),
@@ -681,7 +686,7 @@ fn sampling(
         return Err(Rejection::of("repetition_penalty", "repetition_penalty must be greater than 0 and at most 10"));
     }
     Ok(SamplingParams {
-        temperature: number("temperature", raw.temperature, defaults.temperature.map_or(1.0, f64::from), 0.0..=2.0)?,
+        temperature: temperature(raw.temperature, defaults)?,
         top_k,
         top_p,
         min_p: number("min_p", raw.min_p, defaults.min_p.map_or(0.0, f64::from), 0.0..=1.0)?,
@@ -692,6 +697,15 @@ fn sampling(
         logprobs: logprob_count("logprobs", raw.logprobs, raw, config)?,
         logprob_ids: logprob_ids(raw, config)?,
     })
+}
+
+/// Any number that is not negative. A sampler that cuts the tail (`min_p`) has its use with high ones.
+fn temperature(asked: Option<f64>, defaults: &GenerationDefaults) -> Result<f32, Rejection> {
+    let value = asked.unwrap_or(defaults.temperature.map_or(1.0, f64::from));
+    if value >= 0.0 && (value as f32).is_finite() {
+        return Ok(value as f32);
+    }
+    Err(Rejection::of("temperature", "temperature must be a number that is 0 or more"))
 }
 
 fn logit_bias(entries: &[(i64, f64)], config: &ModelConfig) -> Result<Vec<(TokenId, f32)>, Rejection> {

@@ -112,7 +112,8 @@ pub(crate) fn chat(mut conversation: Map<String, Value>) -> PyResult<(Chat, Opti
     };
     let messages = messages.into_iter().enumerate().map(|(at, message)| self::message(at, message));
     let messages = messages.collect::<PyResult<Vec<ChatMessage>>>()?;
-    Ok((Chat { messages, template_kwargs, add_generation_prompt, continue_final_message, template }, now))
+    let own = Chat { template_kwargs, add_generation_prompt, continue_final_message, template, ..Chat::new(messages) };
+    Ok((own, now))
 }
 
 /// What a message has beside its role and its text is the template's to read.

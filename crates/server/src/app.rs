@@ -293,8 +293,9 @@ impl App {
     }
 }
 
-/// JSON in UTF-8, as it is: no other type, no other character set, no compression. A body without a type is JSON, for
-/// LiteLLM sends none to Ollama. No form of a page can send that, and a script's request names its origin.
+/// JSON in UTF-8, as it is: no other type, no other character set, no compression. A body without a type is JSON, and so
+/// is one of type `application/octet-stream`, which says no more: LiteLLM sends either to Ollama. No form of a page can
+/// send these, and a script's request names its origin.
 fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     if headers.get(header::CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
     {
@@ -309,7 +310,8 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     }
     let Ok(value) = value.to_str() else { return Err(wrong) };
     let mut parts = value.split(';').map(str::trim);
-    let is_json = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("application/json"));
+    let types = ["application/json", "application/octet-stream"];
+    let is_json = parts.next().is_some_and(|kind| types.iter().any(|json| kind.eq_ignore_ascii_case(json)));
     let is_utf8 = parts.all(|part| match part.split_once('=') {
         Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {
             let value = value.trim().trim_matches('"');
@@ -334,7 +336,10 @@ mod tests {
             let headers = types.iter().map(|kind| (header::CONTENT_TYPE, kind.parse().unwrap())).collect();
             check_content_type(&headers).is_ok()
         };
-        for good in ["application/json", "Application/JSON; charset=UTF-8", "application/json;charset=\"utf-8\"; x=y"] {
+        let octets = "application/octet-stream";
+        for good in
+            [octets, "application/json", "Application/JSON; charset=UTF-8", "application/json;charset=\"utf-8\"; x=y"]
+        {
             assert!(check(&[good]), "{good}");
         }
         for bad in ["", "text/plain", "application/jsonp", "application/json; charset=utf-16", "*/*"] {

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 use crate::json::shortened;
+use crate::openai::hints;
 use crate::shape::{Constant, Kind, Shape};
 
 /// What is left of an object, and where the object stands in the body.
@@ -133,7 +134,7 @@ impl Fields {
 
     /// An object, as fields of its own.
     pub(crate) fn object(&mut self, field: &str) -> Result<Option<Fields>, ApiError> {
-        let Some(Kind::Object(shape)) = self.shape.field(field).map(|field| field.kind) else {
+        let Some(Kind::Object(shape) | Kind::Settings(shape)) = self.shape.field(field).map(|field| field.kind) else {
             return self.expect(field, |_| false).map(|()| None);
         };
         let path = self.name(field);
@@ -173,14 +174,34 @@ impl Fields {
         }
     }
 
-    /// Every field has been looked at: one that is left, even as `null`, has no meaning here. What may only have one
-    /// value has it.
+    /// A field that has no meaning in this place: it may be there without anything in it.
+    pub(crate) fn nothing(&mut self, field: &str, why: &str) -> Result<(), ApiError> {
+        match self.take(field) {
+            Some(Value::String(text)) if text.is_empty() => Ok(()),
+            Some(Value::Array(items)) if items.is_empty() => Ok(()),
+            Some(_) => Err(ApiError::unsupported(self.name(field), why)),
+            None => Ok(()),
+        }
+    }
+
+    /// Every field has been looked at: one that is left has no meaning here, unless it is `null`, which says nothing.
     pub(crate) fn finish(self) -> Result<(), ApiError> {
-        let is_settled = |key: &String| {
+        self.left().next().map_or(Ok(()), |key| Err(self.unknown(key)))
+    }
+
+    /// The names of what is left of an object inside the body: what its table has for objects of other types changes
+    /// nothing in this one. `place`: where such objects stand.
+    pub(crate) fn rest(self, place: &str) -> Vec<String> {
+        self.left().map(|key| hints::inside(place, key)).collect()
+    }
+
+    /// What may only have one value has it.
+    fn left(&self) -> impl Iterator<Item = &String> {
+        let is_settled = |key: &str| {
             let kind = self.shape.field(key).map(|field| field.kind);
             matches!(kind, Some(Kind::Only(_) | Kind::Missing))
         };
-        self.map.keys().find(|key| !is_settled(key)).map_or(Ok(()), |key| Err(self.unknown(key)))
+        self.map.iter().filter(move |(key, value)| !value.is_null() && !is_settled(key)).map(|(key, _)| key)
     }
 
     fn unknown(&self, key: &str) -> ApiError {
@@ -303,6 +324,10 @@ mod tests {
 
     #[test]
     fn what_is_left_over_is_refused_by_name() {
+        let mut nothing = read(json!({"n": 1, "temprature": null})).unwrap();
+        nothing.integer("n").unwrap();
+        nothing.finish().unwrap();
+
         let mut read_one = read(json!({"n": 1, "temprature": 0.5})).unwrap();
         read_one.integer("n").unwrap();
         assert_eq!(read_one.finish().unwrap_err().param(), Some("temprature"));

@@ -2,9 +2,13 @@
 //!
 //! Stricter than `serde_json` in one point that matters at an edge: a key that occurs twice is refused, because two
 //! parsers that disagree about which one counts are how a check is walked around. `serde_json` itself refuses what
-//! follows the value, a byte order mark, more than 128 levels of nesting (so that no input can overflow the stack),
-//! numbers that no `f64` holds, invalid UTF-8 and lone surrogates.
+//! follows the value, a byte order mark, numbers that no `f64` holds and invalid UTF-8. Values nest [`MOST_LEVELS`] deep
+//! at most, so that no input can overflow the stack.
+//!
+//! More lenient in another: half of a character (`\ud83d` without the other half, which JavaScript leaves when it cuts a
+//! text) is U+FFFD. The clients of conversations send it again with each turn, and cannot go on where it is refused.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
 
@@ -13,6 +17,11 @@ use serde_json::{Map, Number, Value};
 
 use crate::error::ApiError;
 
+/// Levels of lists and objects within each other: as many as `serde_json` reads.
+const MOST_LEVELS: usize = 127;
+/// Bytes of a place in an error.
+const MOST_PLACE_BYTES: usize = 128;
+
 /// Parses a request body.
 ///
 /// Errors name the place in lines and columns, and the field when parsing had got that far. Nothing of the input is
@@ -20,12 +29,49 @@ use crate::error::ApiError;
 /// read.
 pub(crate) fn parse(bytes: &[u8], most_values: usize) -> Result<Value, ApiError> {
     let state = RefCell::new(State { left: most_values, ..State::default() });
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let bytes = whole_characters(bytes);
+    let mut deserializer = serde_json::Deserializer::from_slice(&bytes);
     let parsed = Strict(&state).deserialize(&mut deserializer);
     match parsed.and_then(|value| deserializer.end().map(|()| value)) {
         Ok(value) => Ok(value),
         Err(error) => Err(refusal(&error, &state.into_inner(), most_values)),
     }
+}
+
+/// What a text in JSON stands for; `None`: it is no JSON.
+pub(crate) fn of_text(text: &str) -> Option<Value> {
+    serde_json::from_slice(&whole_characters(text.as_bytes())).ok()
+}
+
+/// JSON in which each escape of half a character is one of U+FFFD, which is as long.
+fn whole_characters(json: &[u8]) -> Cow<'_, [u8]> {
+    let mut json = Cow::Borrowed(json);
+    let mut at = 0;
+    // Backslashes stand in texts alone, or it is no JSON.
+    while let Some(next) = json[at..].iter().position(|&byte| byte == b'\\') {
+        at += next;
+        let half = unit(&json, at);
+        at += match half {
+            Some(0xd800..=0xdbff) if matches!(unit(&json, at + 6), Some(0xdc00..=0xdfff)) => 12,
+            Some(0xd800..=0xdfff) => {
+                json.to_mut()[at + 2..at + 6].copy_from_slice(b"fffd");
+                6
+            }
+            Some(_) => 6,
+            // The character behind it is no escape of its own.
+            None => 2,
+        };
+        at = at.min(json.len());
+    }
+    json
+}
+
+/// The UTF-16 unit of an escape `\uXXXX` that begins there.
+fn unit(json: &[u8], at: usize) -> Option<u16> {
+    let digits = json.get(at..at + 6)?.strip_prefix(b"\\u")?;
+    // A sign is no digit.
+    let is_hex = digits.iter().all(u8::is_ascii_hexdigit);
+    u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok().filter(|_| is_hex)
 }
 
 fn refusal(error: &serde_json::Error, state: &State, most_values: usize) -> ApiError {
@@ -39,6 +85,9 @@ fn refusal(error: &serde_json::Error, state: &State, most_values: usize) -> ApiE
     let message = match &state.duplicate {
         Some(key) => format!("The request body names the key '{key}' twice ({place})."),
         None if state.too_many => format!("The request body has more than {most_values} JSON values."),
+        None if state.path.len() > MOST_LEVELS => {
+            format!("The request body is nested too deep: at most {MOST_LEVELS} levels ({place}).")
+        }
         None if error.is_eof() => format!("The request body ends before its JSON value does ({place})."),
         None => format!("The request body is not valid JSON ({place})."),
     };
@@ -73,6 +122,10 @@ impl State {
                 Place::Key(key) => text.push_str(&format!(".{}", shortened(key))),
                 Place::Index(index) => text.push_str(&format!("[{index}]")),
             }
+            if text.len() > MOST_PLACE_BYTES {
+                text.truncate(text.floor_char_boundary(MOST_PLACE_BYTES));
+                return text + "...";
+            }
         }
         text
     }
@@ -87,8 +140,11 @@ pub(crate) fn shortened(key: &str) -> String {
 struct Strict<'a>(&'a RefCell<State>);
 
 impl Strict<'_> {
-    fn enter(&self, place: Place) {
-        self.0.borrow_mut().path.push(place);
+    /// False: it is too deep.
+    fn enter(&self, place: Place) -> bool {
+        let path = &mut self.0.borrow_mut().path;
+        path.push(place);
+        path.len() <= MOST_LEVELS
     }
 
     /// Only called when the value was read: an error leaves the path where it happened.
@@ -152,7 +208,9 @@ impl<'de> Visitor<'de> for Strict<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        self.enter(Place::Index(0));
+        if !self.enter(Place::Index(0)) {
+            return Err(A::Error::custom("too deep"));
+        }
         while let Some(item) = items.next_element_seed(self)? {
             list.push(item);
             if let Some(Place::Index(index)) = self.0.borrow_mut().path.last_mut() {
@@ -171,7 +229,9 @@ impl<'de> Visitor<'de> for Strict<'_> {
                 self.enter(Place::Key(key));
                 return Err(A::Error::custom("duplicate key"));
             }
-            self.enter(Place::Key(key.clone()));
+            if !self.enter(Place::Key(key.clone())) {
+                return Err(A::Error::custom("too deep"));
+            }
             let value = entries.next_value_seed(self)?;
             self.leave();
             map.insert(key, value);
@@ -206,7 +266,6 @@ mod tests {
         for (body, param) in [
             (r#"{"a": 1, "temperature": NaN}"#, Some("temperature")),
             (r#"{"temperature": 1e309}"#, Some("temperature")),
-            (r#"{"messages": [{"role": "user", "content": "\ud800"}]}"#, Some("messages[0].content")),
             (r#"{"a": 1, "b": {"c": 1, "c": 2}}"#, Some("b.c")),
             (r#"{"stop": ["a", tru]}"#, Some("stop[1]")),
             (r#"{"n": 1} {"n": 2}"#, None),
@@ -218,6 +277,33 @@ mod tests {
         }
         assert_eq!(refused(b"{\"p\": \"\xff\xfe\"}").1.as_deref(), Some("p"));
         assert!(refused(br#"{"n": 1, "n": 2}"#).0.contains("'n' twice"));
+    }
+
+    #[test]
+    fn half_of_a_character_is_a_replacement_character() {
+        for (text, wanted) in [
+            (r#""a\ud83d b""#, "a\u{fffd} b"),
+            (r#""\udc00""#, "\u{fffd}"),
+            (r#""\uD83D""#, "\u{fffd}"),
+            (r#""\ud83d\ud83d\ude00""#, "\u{fffd}\u{1f600}"),
+            (r#""\ude00\ud83d""#, "\u{fffd}\u{fffd}"),
+            (r#""\ud83d\ude00\ude00""#, "\u{1f600}\u{fffd}"),
+            (r#""\ud83d\u0041""#, "\u{fffd}A"),
+            (r#""\ud83d\n""#, "\u{fffd}\n"),
+            (r#""\ud83d\\""#, "\u{fffd}\\"),
+            // A backslash that is meant, and no escape behind it.
+            (r#""\\ud83d""#, "\\ud83d"),
+            (r#""\\\ud83d""#, "\\\u{fffd}"),
+            (r#""\ud83d\\ude00""#, "\u{fffd}\\ude00"),
+        ] {
+            assert_eq!(parse(text.as_bytes(), 10).unwrap(), wanted, "{text}");
+            assert_eq!(of_text(text).unwrap(), wanted, "{text}");
+        }
+        let key = parse(br#"{"\udfff": 1}"#, 10).unwrap();
+        assert_eq!(key["\u{fffd}"], 1);
+        for broken in [r#""\ud83""#, r#""\ud83"#, r#""\"#, r#""\u+d83""#, r#"\ud83d"#, r#""\x""#] {
+            assert!(parse(broken.as_bytes(), 10).is_err(), "{broken}");
+        }
     }
 
     #[test]
@@ -240,6 +326,14 @@ mod tests {
             let thread = std::thread::Builder::new().stack_size(256 << 10);
             let outcome = thread.spawn(move || parse(body.as_bytes(), 1000).is_err()).unwrap().join();
             assert!(outcome.unwrap(), "depth {depth} was accepted");
+        }
+        assert!(parse(nested(MOST_LEVELS).as_bytes(), 1000).is_ok());
+        for body in
+            [nested(MOST_LEVELS + 1), "{\"items\":".repeat(200) + "1" + &"}".repeat(200), "[{\"ä\":".repeat(200)]
+        {
+            let (message, place) = refused(body.as_bytes());
+            assert!(message.starts_with("The request body is nested too deep: at most 127 levels"), "{message}");
+            assert!(place.unwrap().len() <= MOST_PLACE_BYTES + 3);
         }
     }
 }

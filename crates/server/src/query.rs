@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::error::ApiError;
+use crate::shape::Kind;
 
 /// Names and values, as they were meant.
 pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
@@ -26,6 +27,24 @@ pub(crate) fn milliseconds(value: &str) -> Option<f64> {
     };
     let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     digits.parse::<f64>().ok().filter(|_| is_plain).map(|number| number * unit)
+}
+
+/// A name in a URL's query.
+#[derive(Clone, Copy)]
+pub(crate) struct Parameter {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) about: &'static str,
+}
+
+pub(crate) const fn parameter(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
+    Parameter { name, kind, about }
+}
+
+/// Refuses a query with a name that is none of these.
+pub(crate) fn check(query: &str, known: &[Parameter]) -> Result<(), ApiError> {
+    let is_known = |name: &str| known.iter().any(|parameter| parameter.name == name);
+    pairs(query).find(|(name, _)| !is_known(name)).map_or(Ok(()), |(name, _)| Err(unknown(&name)))
 }
 
 /// A parameter that the route does not have. What cannot be the name of one is not repeated.

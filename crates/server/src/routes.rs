@@ -1,14 +1,15 @@
 //! The routes, and what every request passes on its way to one: draining, the key, its name, the count.
 //!
 //! ```text
-//! request --> Host? 400, 403 --> draining? 503 --> key? 401 --> Origin? 403 --> route? 404, 405 --> handler
-//!                                                                                                      |
-//!                                                      answer <-- X-Request-Id, counters, CORS <-------+
+//! request --> Host? 400, 403 --> draining? 503 --> key? 401 --> Origin? 403 --> query? 400 --> route? 404, 405 --+
+//!                                                                                                               v
+//!                                                 answer <-- X-Request-Id, counters, CORS <-------------- handler
 //! ```
 //!
 //! Whose pages may ask is `site.rs`. Denying is the default: the key is asked for before a route is looked up, whatever
 //! the path looks like, and only `GET /health`, the files of the page and the document of the API are exempt.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ use crate::otel::TraceParent;
 use crate::requests::Question;
 use crate::timeline::Asker;
 use crate::{
-    adapters, anthropic, batch, live, llama, metrics, ollama, openapi, plan, requests, responses, role, vectors,
+    adapters, anthropic, batch, live, llama, metrics, ollama, openapi, plan, query, requests, responses, role, vectors,
     without,
 };
 
@@ -61,7 +62,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 81] = [
+static TABLE: [Route; 86] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::POST, "/v1/responses", |by| on(by, responses::create)),
@@ -78,6 +79,11 @@ static TABLE: [Route; 81] = [
     (Method::POST, "/v1/rerank", |by| on(by, vectors::rerank)),
     (Method::POST, "/v2/rerank", |by| on(by, vectors::rerank)),
     (Method::POST, "/rerank", |by| on(by, vectors::rerank)),
+    (Method::POST, "/reranking", |by| on(by, vectors::rerank)),
+    (Method::POST, "/embedding", |by| on(by, vectors::llama::embed)),
+    (Method::POST, "/embeddings", |by| on(by, vectors::llama::embed)),
+    (Method::GET, "/lora-adapters", |by| on(by, llama::loras)),
+    (Method::POST, "/lora-adapters", |by| on(by, llama::scale_loras)),
     (Method::POST, "/v1/files", |by| on(by, batch::routes::send_file)),
     (Method::GET, "/v1/files", |by| on(by, batch::routes::list_files)),
     (Method::GET, "/v1/files/{id}", |by| on(by, batch::routes::show_file)),
@@ -167,15 +173,16 @@ pub(crate) fn inner(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// `/v1/models/` is `/v1/models`: some clients put a slash behind whatever they are told. Said by a redirect it would
-/// reach only those that follow one with a body. What is open without a key is open by its exact path alone.
+/// `/v1/models/` is `/v1/models`, and so is `//v1//models`: some clients put a slash behind or before whatever they are
+/// told. Said by a redirect it would reach only those that follow one with a body.
 ///
 /// A proxy that serves this server under a prefix may leave the prefix in the path (`root_path`): it is taken off.
 pub(crate) fn settle_path(uri: &mut Uri, root_path: &str) {
     let (whole, query) = (uri.path(), uri.query());
-    let path = whole.strip_prefix(root_path).filter(|rest| rest.starts_with('/')).unwrap_or(whole);
+    let path = with_single_slashes(whole);
+    let path = path.strip_prefix(root_path).filter(|rest| rest.starts_with('/')).unwrap_or(&path);
     let path = match path.strip_suffix('/') {
-        Some(shorter) if shorter.starts_with("/v1/") && !shorter.ends_with('/') => shorter,
+        Some(shorter) if !shorter.is_empty() => shorter,
         _ => path,
     };
     if path.len() == whole.len() {
@@ -187,6 +194,19 @@ pub(crate) fn settle_path(uri: &mut Uri, root_path: &str) {
     if let Ok(shorter) = Uri::from_parts(parts) {
         *uri = shorter;
     }
+}
+
+fn with_single_slashes(path: &str) -> Cow<'_, str> {
+    if !path.contains("//") {
+        return Cow::Borrowed(path);
+    }
+    let mut single = String::with_capacity(path.len());
+    for next in path.chars() {
+        if next != '/' || !single.ends_with('/') {
+            single.push(next);
+        }
+    }
+    Cow::Owned(single)
 }
 
 /// What every request passes, in this order.
@@ -202,7 +222,10 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
             let parent = trace_parent(request.headers());
             let caller = Caller { tenant, key, request_id: id.clone(), parent, came: Instant::now() };
             request.extensions_mut().insert(caller);
-            next.run(request).await
+            match route.map_or(Ok(()), |route| check_query(&request, route)) {
+                Ok(()) => next.run(request).await,
+                Err(refusal) => refusal.into_response(),
+            }
         }
         Err(refusal) => refusal.into_response(),
     };
@@ -289,6 +312,12 @@ fn is_open(app: &App, request: &Request) -> bool {
     let path = request.uri().path();
     let is_for_people = || is_page(path) || openapi::PATHS.contains(&path);
     matches!(*request.method(), Method::GET | Method::HEAD) && (path == "/health" || app.ui && is_for_people())
+}
+
+/// A name in a query that its route does not have would be dropped in silence: `?stream=true` where nothing streams.
+fn check_query(request: &Request, route: &str) -> Result<(), ApiError> {
+    let query = request.uri().query().unwrap_or_default();
+    query::check(query, openapi::query(request.method(), route))
 }
 
 /// The routes are labels of a metric, so only names from the list are.
@@ -381,7 +410,8 @@ pub(crate) async fn answer(app: Arc<App>, caller: &Caller, form: Form, job: Caug
     let headers = response.headers_mut();
     self::settled(headers, &settled);
     if let Some(Promise { first_token, answer, .. }) = &promise {
-        headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.likely.0 / 1_000_000));
+        // Of what is likely to come within a millisecond too, 0 is not the time.
+        headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.likely.0.div_ceil(1_000_000)));
         // Rounded up: nobody is to find a promise broken that was not.
         headers.insert(PROMISED_TTFT, HeaderValue::from(first_token.within.0.div_ceil(1_000_000)));
         headers.insert(PROMISED_TOTAL, HeaderValue::from(answer.within.0.div_ceil(1_000_000)));
@@ -395,7 +425,7 @@ pub(crate) async fn answer(app: Arc<App>, caller: &Caller, form: Form, job: Caug
 /// Says in headers what was settled otherwise than a client may think.
 pub(crate) fn settled(headers: &mut HeaderMap, settled: &Settled) {
     if !settled.hints.is_empty() {
-        headers.insert(HINTS, settled.hints.join(", ").try_into().expect("names of fields are a header value"));
+        headers.insert(HINTS, settled.hints.in_a_line().try_into().expect("names of fields are a header value"));
     }
     if let Some(most) = settled.max_tokens {
         headers.insert(MAX_TOKENS, HeaderValue::from(most));
@@ -454,12 +484,15 @@ async fn detokenize(
     Ok(json_body(app.with_json(&headers, body, caller.tenant, text::detokenize).await?))
 }
 
-async fn list_models(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+async fn list_models(State(app): State<Arc<App>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Caught<Response> {
+    let query = query.unwrap_or_default();
     if Words::are_anthropics(&headers) {
-        return json_body(anthropic::model_list(&app).to_string());
+        return Ok(json_body(anthropic::model_list(&app, &query)?.to_string()));
     }
+    // OpenAI's list has one page.
+    query::check(&query, &[])?;
     let cards: Vec<Value> = app.names().iter().map(|name| model_card(&app, name)).collect();
-    json_body(json!({"object": "list", "data": cards}).to_string())
+    Ok(json_body(json!({"object": "list", "data": cards}).to_string()))
 }
 
 async fn show_model(State(app): State<Arc<App>>, Path(name): Path<String>, headers: HeaderMap) -> Caught<Response> {

@@ -70,7 +70,10 @@ pub(crate) enum Kind {
     Word(&'static [&'static str]),
     /// A list of these.
     List(&'static Kind),
+    /// In the object what the shape does not have changes nothing: it is a hint ([`crate::openai::hints`]).
     Object(&'static Shape),
+    /// The same, where a name that the shape does not have is refused: each might change the answer.
+    Settings(&'static Shape),
     /// An object whose names are the caller's own.
     Map,
     /// Anything.
@@ -122,7 +125,7 @@ impl Kind {
             Kind::Text => value.is_string(),
             Kind::Word(words) => value.as_str().is_some_and(|word| words.contains(&word)),
             Kind::List(_) => value.is_array(),
-            Kind::Object(_) | Kind::Map => value.is_object(),
+            Kind::Object(_) | Kind::Settings(_) | Kind::Map => value.is_object(),
             Kind::Json => true,
             Kind::Either(kinds) => kinds.iter().any(|kind| kind.has(value)),
             Kind::Only(constant) => constant.is(value),
@@ -139,7 +142,7 @@ impl Kind {
             Kind::Text => "a string".to_owned(),
             Kind::Word(words) => one_of(words),
             Kind::List(of) => of.in_words_of_a_list(),
-            Kind::Object(_) | Kind::Map => "an object".to_owned(),
+            Kind::Object(_) | Kind::Settings(_) | Kind::Map => "an object".to_owned(),
             Kind::Json => "JSON".to_owned(),
             Kind::Either(kinds) => {
                 let mut words: Vec<String> = kinds.iter().map(|kind| kind.in_words()).collect();
@@ -168,7 +171,12 @@ impl Kind {
             Kind::Text => json!({"type": "string"}),
             Kind::Word(words) => json!({"type": "string", "enum": words}),
             Kind::List(of) => json!({"type": "array", "items": of.schema()}),
-            Kind::Object(shape) => shape.schema(),
+            Kind::Object(shape) => {
+                let mut schema = shape.schema();
+                schema["additionalProperties"] = true.into();
+                schema
+            }
+            Kind::Settings(shape) => shape.schema(),
             Kind::Map => json!({"type": "object"}),
             Kind::Json => json!({}),
             Kind::Either(kinds) => json!({"anyOf": kinds.iter().map(|kind| kind.schema()).collect::<Vec<_>>()}),
@@ -200,7 +208,7 @@ impl Shape {
             "type": "object",
             "properties": properties,
             "required": required,
-            "additionalProperties": false,
+            "additionalProperties": {"type": "null"},
         })
     }
 }

@@ -29,12 +29,12 @@ const ADAPTER: &str = "lora";
 
 /// Runs the command.
 pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
-    let question = input::question(flags)?;
-    let checkpoint = models::open(flags.model.model.as_deref())?;
+    let (model, question) = input::question(flags)?;
+    let checkpoint = models::open(model.as_deref())?;
     let chosen = models::weights(&flags.model, &checkpoint)?;
     let lines = match flags.quiet || flags.json {
         true => Vec::new(),
-        false => narrower::start_lines(&flags.model, flags.model.model.as_deref(), &checkpoint, chosen, None),
+        false => narrower::start_lines(&flags.model, model.as_deref(), &checkpoint, chosen, None),
     };
     let engine = models::start(&checkpoint, &settings(flags)?, chosen)?;
     let mut session = Session { start_lines: lines, ..Session::new(engine, flags)? };

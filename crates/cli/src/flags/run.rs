@@ -10,15 +10,19 @@ use super::values::{count, rows, size};
 /// Flags of `run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunFlags {
-    /// What to ask. Text piped into standard input is added below it.
+    /// What to ask. Text piped into standard input is added below it. A first word that is the name of a model (a path,
+    /// ORG/NAME) is the model, as with --model, and what to ask comes behind it.
     pub(crate) prompt: Option<String>,
+    /// What to ask of a model that is named before it.
+    #[arg(hide = true, requires = "prompt", conflicts_with = "model")]
+    pub(crate) prompt_behind: Option<String>,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
     /// Most tokens of an answer. Default, and -1: what the context has left.
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) max_tokens: Option<i64>,
     /// Randomness: 0 always takes the most likely token. Default: what the model's authors propose.
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "temp", value_name = "X", allow_negative_numbers = true)]
     pub(crate) temperature: Option<f64>,
     /// Nucleus sampling: the smallest set of most likely tokens with this total probability.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
@@ -33,6 +37,9 @@ pub(crate) struct RunFlags {
     /// each time.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<i64>,
+    /// What to ask, from a file.
+    #[arg(short = 'f', long, value_name = "FILE", conflicts_with = "prompt")]
+    pub(crate) file: Option<std::path::PathBuf>,
     /// Text that ends the answer; may be repeated.
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,

@@ -63,8 +63,9 @@ pub(crate) struct ServeFlags {
     #[arg(long, visible_alias = "api-prefix", value_name = "PATH", default_value = "")]
     pub(crate) root_path: String,
     /// Refuse requests without one of these keys (Authorization: Bearer KEY). May be repeated; each key is a tenant of
-    /// its own for the prefix cache. In the environment, commas separate keys.
-    #[arg(long, value_name = "KEY", env = "TWOSTROKE_API_KEY", hide_env_values = true, value_delimiter = ',')]
+    /// its own for the prefix cache. Without the flag the environment variable TWOSTROKE_API_KEY has them, with commas
+    /// between.
+    #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Vec<String>,
     /// More keys, one on a line; nobody else should be able to read the file. The word `priority` after a key lets its
     /// requests ask for that class (service_tier, or a priority below 0), which weighs four times as much as the usual
@@ -270,6 +271,12 @@ pub(crate) struct ServeFlags {
     /// Serve neither the page at / nor the routes that it is made of (/live/...).
     #[arg(long)]
     pub(crate) no_ui: bool,
+    /// In vLLM it is needed to have tools called; here they always may be.
+    #[arg(long, hide = true)]
+    pub(crate) enable_auto_tool_choice: bool,
+    /// In vLLM it is needed for GET /load; here that is always there.
+    #[arg(long, hide = true)]
+    pub(crate) enable_server_load_tracking: bool,
     /// Print the seven lines about the start as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

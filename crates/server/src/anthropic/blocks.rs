@@ -12,9 +12,12 @@ use serde_json::{Map, Value, json};
 use super::shapes::BLOCK;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::openai::hints::Hints;
 
 /// Blocks that only whoever made them can read: the model is not told.
 const REDACTED: &str = "messages[].content[].redacted_thinking";
+/// Where blocks stand.
+const BLOCKS: &str = "messages[].content[]";
 /// What the blocks of this API may be that this server does not read.
 const TEXT_ONLY: &str = "this server reads text only: send text";
 
@@ -23,7 +26,7 @@ const TEXT_ONLY: &str = "this server reads text only: send text";
 pub(super) struct Messages {
     pub(super) list: Vec<ChatMessage>,
     /// Blocks that were taken and change nothing.
-    pub(super) hints: Vec<&'static str>,
+    pub(super) hints: Hints,
 }
 
 impl Messages {
@@ -39,7 +42,7 @@ impl Messages {
     /// The field `system`: a text, or text blocks.
     pub(super) fn system(&mut self, system: Option<Value>) -> Result<(), ApiError> {
         if let Some(system) = system {
-            let text = text_of(system, "system")?;
+            let text = self.text_of(system, "system", "system[]")?;
             self.list.push(ChatMessage::new("system", text));
         }
         Ok(())
@@ -61,7 +64,8 @@ impl Messages {
             "user" => self.user(blocks, &name),
             "assistant" => self.assistant(blocks, &name),
             _ => {
-                self.list.push(ChatMessage::new("system", text_of(blocks.into(), &name)?));
+                let text = self.text_of(blocks.into(), &name, BLOCKS)?;
+                self.list.push(ChatMessage::new("system", text));
                 Ok(())
             }
         }
@@ -78,7 +82,7 @@ impl Messages {
                 Some("tool_result") => self.result(&mut block)?,
                 kind => return Err(unknown(&block, kind, "'text' or 'tool_result'")),
             }
-            block.finish()?;
+            self.hints.extend(block.rest(BLOCKS));
         }
         Ok(())
     }
@@ -98,16 +102,14 @@ impl Messages {
                 Some("thinking") => self.thought(&mut block)?,
                 Some("redacted_thinking") => {
                     block.string("data")?;
-                    if !self.hints.contains(&REDACTED) {
-                        self.hints.push(REDACTED);
-                    }
+                    self.hints.push(REDACTED);
                 }
                 Some("tool_use") => self.call(&mut block)?,
                 kind => {
                     return Err(unknown(&block, kind, "'text', 'thinking', 'redacted_thinking' or 'tool_use'"));
                 }
             }
-            block.finish()?;
+            self.hints.extend(block.rest(BLOCKS));
         }
         Ok(())
     }
@@ -159,32 +161,35 @@ impl Messages {
     fn result(&mut self, block: &mut Fields) -> Result<(), ApiError> {
         let id = block.text("tool_use_id")?;
         let name = block.name("content");
-        let text = block.take("content").map_or(Ok(String::new()), |content| text_of(content, &name))?;
+        let text = match block.take("content") {
+            Some(content) => self.text_of(content, &name, "messages[].content[].content[]")?,
+            None => String::new(),
+        };
         // Templates have no place for it, so it is said in words.
         let text = if block.boolean("is_error")?.unwrap_or(false) { format!("Error: {text}") } else { text };
         let extra = Map::from_iter([("tool_call_id".to_owned(), Value::from(id))]);
         self.list.push(ChatMessage { role: "tool".to_owned(), content: Some(text), extra });
         Ok(())
     }
-}
 
-/// A text, or text blocks, on lines of their own.
-fn text_of(content: Value, path: &str) -> Result<String, ApiError> {
-    let blocks = match content {
-        Value::String(text) => return Ok(text),
-        Value::Array(blocks) => blocks,
-        _ => return Err(wrong_type(path, "a string or a list of text blocks")),
-    };
-    let mut texts = Vec::with_capacity(blocks.len());
-    for (at, block) in blocks.into_iter().enumerate() {
-        let mut block = Fields::nested(block, format!("{path}[{at}]"), &BLOCK)?;
-        match block.string("type")?.as_deref() {
-            Some("text") => texts.push(text(&mut block)?),
-            kind => return Err(unknown(&block, kind, "'text'")),
+    /// A text, or text blocks, on lines of their own. `place`: where such blocks stand.
+    fn text_of(&mut self, content: Value, path: &str, place: &str) -> Result<String, ApiError> {
+        let blocks = match content {
+            Value::String(text) => return Ok(text),
+            Value::Array(blocks) => blocks,
+            _ => return Err(wrong_type(path, "a string or a list of text blocks")),
+        };
+        let mut texts = Vec::with_capacity(blocks.len());
+        for (at, block) in blocks.into_iter().enumerate() {
+            let mut block = Fields::nested(block, format!("{path}[{at}]"), &BLOCK)?;
+            match block.string("type")?.as_deref() {
+                Some("text") => texts.push(text(&mut block)?),
+                kind => return Err(unknown(&block, kind, "'text'")),
+            }
+            self.hints.extend(block.rest(place));
         }
-        block.finish()?;
+        Ok(texts.join("\n"))
     }
-    Ok(texts.join("\n"))
 }
 
 fn text(block: &mut Fields) -> Result<String, ApiError> {

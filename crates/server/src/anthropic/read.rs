@@ -77,7 +77,7 @@ struct Asked {
 }
 
 fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
-    let hints = hints::take_of(&mut body, HINTS)?;
+    let hints = hints::take_of(&mut body, HINTS, shape)?;
     let mut fields = Fields::of(body, shape)?;
     let mut delivery = Delivery {
         timings_detail: fields.boolean("timings_detail")?.unwrap_or(false),
@@ -150,9 +150,7 @@ fn offer(fields: &mut Fields, settled: &mut Settled) -> Result<Offer, ApiError> 
         let kind_name = tool.name("type");
         let kind = tool.string("type")?.unwrap_or_else(|| "custom".to_owned());
         if let Some((_, hint)) = ELSEWHERE.iter().find(|(prefix, _)| kind.starts_with(prefix)) {
-            if !settled.hints.contains(hint) {
-                settled.hints.push(hint);
-            }
+            settled.hints.push(*hint);
             continue;
         }
         if kind != "custom" {

@@ -13,10 +13,15 @@ use super::read::{BETA, count, read};
 use crate::answers::Form;
 use crate::app::App;
 use crate::error::ApiError;
+use crate::fields::wrong_type;
 use crate::moment::rfc3339;
+use crate::query;
 use crate::routes::{self, Caller, json_body};
 
 type Caught<T> = Result<T, ApiError>;
+
+/// Models on a page.
+const MOST_LISTED: u64 = 1000;
 
 /// `POST /v1/messages`.
 pub(crate) async fn create(
@@ -41,12 +46,30 @@ pub(crate) async fn count_tokens(
     Ok(json_body(app.with_json(&headers, body, tenant, move |value, app| count(value, app, tenant)).await?))
 }
 
-/// All models; there is one page of them.
-pub(crate) fn model_list(app: &App) -> Value {
+/// A page of the models: all of them unless the query says otherwise.
+pub(crate) fn model_list(app: &App, query: &str) -> Caught<Value> {
     let names = app.names();
-    let cards: Vec<Value> = names.iter().map(|name| model_card(app, name)).collect();
-    let (first, last) = (names.first(), names.last());
-    json!({"data": cards, "first_id": first, "last_id": last, "has_more": false})
+    let place = |field: &str, id: &str| {
+        let wrong = || ApiError::bad_request(format!("'{field}' names no model of this server.")).with_param(field);
+        names.iter().position(|name| name == id).ok_or_else(wrong)
+    };
+    let (mut first, mut end, mut most) = (0, names.len(), MOST_LISTED);
+    for (name, value) in query::pairs(query) {
+        match &*name {
+            "after_id" => first = place("after_id", &value)? + 1,
+            "before_id" => end = place("before_id", &value)?,
+            "limit" => most = query::number("limit", &value)?,
+            _ => {}
+        }
+    }
+    if !(1..=MOST_LISTED).contains(&most) {
+        return Err(wrong_type("limit", &format!("from 1 to {MOST_LISTED}")));
+    }
+    let listed = names.get(first..end).unwrap_or_default();
+    let page = &listed[..listed.len().min(most as usize)];
+    let cards: Vec<Value> = page.iter().map(|name| model_card(app, name)).collect();
+    let has_more = page.len() < listed.len();
+    Ok(json!({"data": cards, "first_id": page.first(), "last_id": page.last(), "has_more": has_more}))
 }
 
 /// A model under one of its names.
@@ -59,5 +82,10 @@ pub(crate) fn model_card(app: &App, name: &str) -> Value {
         "created_at": rfc3339(UnixNanos(app.started * 1_000_000_000)),
         "max_input_tokens": most,
         "max_tokens": most,
+        "lifecycle": "active",
+        "deprecated_at": null,
+        "retires_at": null,
+        "capabilities": null,
+        "line": null,
     })
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use engine::{Prompt, RawRequest};
 use serde_json::Value;
 
-use super::sampler;
 use super::shapes::COMPLETION;
 use super::write::Llama;
+use super::{bias, sampler};
 use crate::answers::{Form, Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
@@ -52,7 +52,7 @@ pub(super) struct Begun {
 
 impl Begun {
     pub(super) fn of(mut body: Value, shape: &'static Shape, app: &App) -> Result<Begun, ApiError> {
-        let hints = hints::take(&mut body)?;
+        let hints = hints::take(&mut body, shape)?;
         let mut fields = Fields::of(body, shape)?;
         let model = params::model(&mut fields, app)?;
         let stream = fields.boolean("stream")?.unwrap_or(false);
@@ -66,7 +66,9 @@ impl Begun {
     /// Reads what is left into `raw`, whose prompt is there; `prompt`: the field that it is from.
     pub(super) fn finish(self, mut raw: RawRequest, form: Form, prompt: &str, app: &App) -> Result<Job, ApiError> {
         let Begun { mut fields, mut delivery } = self;
-        sampler::read(&mut fields, &mut raw, app.engine.model())?;
+        let window = sampler::read(&mut fields, &mut raw, app.engine.model())?;
+        raw.logprobs = fields.integer("n_probs")?.filter(|&count| count != 0);
+        raw.logit_bias = bias::read(fields.take("logit_bias"), app.engine.model())?;
         raw.progress = delivery.progress;
         // Both mean: until it ends, or the context does.
         raw.max_tokens = fields.integer("n_predict")?.filter(|most| ![-1, -2].contains(most));
@@ -77,15 +79,18 @@ impl Begun {
         fields.integer("n_keep")?;
         fields.list("dry_sequence_breakers")?;
         fields.finish()?;
-        let (asked, stop) = (raw.max_tokens, raw.stop.clone());
+        let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
         let request = app.validate(raw, &delivery.model).map_err(|rejection| {
             ApiError::from(rejection)
                 .rename_param("prompt", prompt)
                 .rename_param("max_tokens", "n_predict")
+                .rename_param("logprobs", "n_probs")
                 .rename_param("repetition_penalty", "repeat_penalty")
                 .rename_param("rule", rule_field.as_deref().unwrap_or_default())
         })?;
+        window.check(&request, &mut delivery.settled.hints)?;
         delivery.settled.see(asked, &request);
-        Ok(Job { requests: vec![request], plan: Plan::of_one(form, delivery, stop), api: Arc::new(Llama) })
+        let plan = Plan { logprobs, ..Plan::of_one(form, delivery, stop) };
+        Ok(Job { requests: vec![request], plan, api: Arc::new(Llama) })
     }
 }

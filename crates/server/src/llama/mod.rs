@@ -4,10 +4,11 @@
 //! ```text
 //! POST /completion --completion.rs--+--> Job --> gather | Wire --write.rs--> {"content", "stop", "timings"}
 //! POST /infill -----infill.rs-------+      (a gap in a text, with the marks of fim.rs)
-//! GET /props, /slots, /tokenizer_info, /load, POST /apply-template --routes.rs
+//! GET /props, /slots, /tokenizer_info, /load, /lora-adapters, POST /apply-template --routes.rs
 //! sampler.rs: how tokens are drawn, which Ollama's options read too
 //! ```
 
+mod bias;
 mod completion;
 pub(crate) mod fim;
 mod infill;
@@ -16,4 +17,4 @@ pub(crate) mod sampler;
 pub(crate) mod shapes;
 mod write;
 
-pub(crate) use routes::{apply_template, complete, infill, load, props, slots, tokenizer_info};
+pub(crate) use routes::{apply_template, complete, infill, load, loras, props, scale_loras, slots, tokenizer_info};

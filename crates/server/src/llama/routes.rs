@@ -4,20 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Extension, RawQuery, State};
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use engine::{Chat, Observe, RequestId, RequestSummary};
 use serde_json::{Map, Value, json};
 use text::chat_template::TemplateOptions;
 
+use super::shapes::SCALE;
 use super::{completion, infill as gaps};
 use crate::answers::Form;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::{Fields, as_written};
+use crate::fields::{Fields, as_written, wrong_type};
 use crate::openai::{chat, hints, params, shapes, tools};
-use crate::query;
 use crate::requests::Line;
 use crate::routes::{Caller, ask, json_body};
 use crate::timeline::Served;
@@ -77,14 +77,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `GET /slots`: the caller's requests that wait and run. Those of others are not shown, not even as slots in use.
-pub(crate) async fn slots(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
-) -> Caught<Response> {
-    if let Some((name, _)) = query::pairs(&query.unwrap_or_default()).next() {
-        return Err(query::unknown(&name));
-    }
+pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Caught<Response> {
     let slots = open_slots(&*app.engine, &app.registry.of(caller.tenant));
     Ok(([(header::CACHE_CONTROL, "no-store")], json_body(Value::from(slots).to_string())).into_response())
 }
@@ -108,6 +101,41 @@ fn open_slots(engine: &dyn Observe, served: &[Arc<Served>]) -> Vec<Value> {
     open.enumerate().map(slot).collect()
 }
 
+/// `GET /lora-adapters`: those that there are. None is in any answer that does not ask for it by its name.
+pub(crate) async fn loras(State(app): State<Arc<App>>) -> Response {
+    let adapters = app.engine.model().adapters.list().into_iter().enumerate();
+    let told =
+        adapters.map(|(id, adapter)| json!({"id": id, "path": adapter.path, "name": adapter.name, "scale": 0.0}));
+    json_body(Value::from_iter(told).to_string())
+}
+
+/// `POST /lora-adapters`: one scale for everybody. Here each request says by its model which adapter it wants.
+pub(crate) async fn scale_loras(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Caught<Response> {
+    Ok(json_body(app.with_json(&headers, body, caller.tenant, scale).await?))
+}
+
+fn scale(body: Value, app: &App) -> Caught<String> {
+    let Value::Array(items) = body else {
+        return Err(ApiError::bad_request("The request body must be a list of adapters and their scales."));
+    };
+    let adapters = app.engine.model().adapters.list();
+    for (at, item) in items.into_iter().enumerate() {
+        let mut item = Fields::nested(item, format!("[{at}]"), &SCALE)?;
+        let id = item.integer("id")?.and_then(|id| adapters.get(usize::try_from(id).ok()?));
+        let adapter = id.ok_or_else(|| wrong_type(item.name("id"), "one of those that GET /lora-adapters tells"))?;
+        if item.number("scale")? != Some(0.0) {
+            let why = format!("an adapter is asked for as a model, by its name: \"model\": \"{}\"", adapter.name);
+            return Err(ApiError::unsupported(item.name("scale"), why));
+        }
+    }
+    Ok(json!({"success": true}).to_string())
+}
+
 /// `POST /apply-template`: a conversation as the text that the model reads.
 pub(crate) async fn apply_template(
     State(app): State<Arc<App>>,
@@ -119,7 +147,7 @@ pub(crate) async fn apply_template(
 }
 
 fn render(mut body: Value, app: &App) -> Caught<String> {
-    hints::take(&mut body)?;
+    hints::take(&mut body, &shapes::TEMPLATE)?;
     let mut fields = Fields::of(body, &shapes::TEMPLATE)?;
     params::model(&mut fields, app)?;
     let (_, definitions, ..) = tools::read(&mut fields)?.told();

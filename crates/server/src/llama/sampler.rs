@@ -2,15 +2,40 @@
 //!
 //! What this server's sampler does not have is taken at the value that turns it off, and refused by its name otherwise.
 
-use engine::{ModelInfo, RawRequest};
+use engine::{ModelInfo, RawRequest, ValidatedRequest};
 
 use super::shapes::{REFINES, SAMPLERS};
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, wrong_type};
+use crate::openai::hints::Hints;
 use crate::openai::params;
 
-/// Reads them. Types are checked here, values at the engine's door.
-pub(crate) fn read(fields: &mut Fields, raw: &mut RawRequest, model: &ModelInfo) -> Result<(), ApiError> {
+/// How many of the last tokens penalties are to see. They see all here, which is the same where there are no more.
+pub(crate) struct Window(Option<(String, u64)>);
+
+impl Window {
+    pub(crate) fn none() -> Window {
+        Window(None)
+    }
+
+    /// Looks whether prompt and answer fit into it.
+    pub(crate) fn check(self, request: &ValidatedRequest, hints: &mut Hints) -> Result<(), ApiError> {
+        let Some((field, tokens)) = self.0 else { return Ok(()) };
+        let all = (request.prompt().len() + request.max_tokens()) as u64;
+        if all > tokens {
+            let why = format!(
+                "penalties see the whole prompt and answer here, {all} tokens: '{field}' must be -1 or no fewer (a limit \
+                 on the answer makes it shorter)"
+            );
+            return Err(ApiError::unsupported(field, why));
+        }
+        hints.push(field);
+        Ok(())
+    }
+}
+
+/// Reads them. Types are checked here, values at the engine's door, and the window when the request has passed it.
+pub(crate) fn read(fields: &mut Fields, raw: &mut RawRequest, model: &ModelInfo) -> Result<Window, ApiError> {
     raw.temperature = fields.number("temperature")?;
     raw.top_k = fields.integer("top_k")?;
     raw.top_p = fields.number("top_p")?;
@@ -21,13 +46,24 @@ pub(crate) fn read(fields: &mut Fields, raw: &mut RawRequest, model: &ModelInfo)
     raw.repetition_penalty = fields.number("repeat_penalty")?;
     raw.presence_penalty = fields.number("presence_penalty")?;
     raw.frequency_penalty = fields.number("frequency_penalty")?;
-    if fields.integer("repeat_last_n")?.is_some_and(|last| last != -1) && is_penalized(raw, model) {
-        let why = "penalties see the whole prompt and answer here: 'repeat_last_n' must be -1 where there is one";
-        return Err(ApiError::unsupported(fields.name("repeat_last_n"), why));
-    }
+    let name = fields.name("repeat_last_n");
+    let window = match fields.integer("repeat_last_n")? {
+        None | Some(-1) => None,
+        Some(0) => {
+            // They see nothing.
+            raw.repetition_penalty = Some(1.0);
+            (raw.presence_penalty, raw.frequency_penalty) = (None, None);
+            None
+        }
+        Some(last) => {
+            let last =
+                u64::try_from(last).map_err(|_| wrong_type(name.as_str(), "a number of tokens, or -1 for all"))?;
+            is_penalized(raw, model).then_some((name, last))
+        }
+    };
     // What refines samplers that are off has no meaning.
     SAMPLERS.iter().filter(|field| field.about == REFINES).for_each(|field| drop(fields.take(field.name)));
-    Ok(())
+    Ok(Window(window))
 }
 
 /// Whether any penalty changes anything.

@@ -1,9 +1,10 @@
 //! What the bodies of llama-server's routes may hold ([`crate::shape`]), and the options that Ollama shares with it.
 
-use crate::openai::shapes::{DRAWN, MODEL, PROMPTS, STRUCTURED};
+use crate::openai::shapes::{ASKER, DRAWN, MODEL, PROMPTS, STRUCTURED};
 use crate::shape::Constant::{Boolean as Is, Number as Exactly, Texts};
-use crate::shape::Kind::{Boolean, Either, Integer, List, Number, Object, Text};
+use crate::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Number, Object, Text};
 use crate::shape::{Field, Shape, field, missing, only, required};
+use crate::vectors::shapes::READ;
 
 pub(crate) static COMPLETION: Shape = Shape {
     name: "LlamaCompletionRequest",
@@ -32,6 +33,39 @@ pub(crate) static INFILL: Shape = Shape {
     ],
 };
 
+pub(crate) static TOKENIZE: Shape = Shape {
+    name: "LlamaTokenizeRequest",
+    groups: &[&[
+        required("content", Text, "a text"),
+        MODEL,
+        field("add_special", Boolean, "whether the tokenizer's own marks are added"),
+        field("with_pieces", Boolean, "the texts of tokens beside their ids"),
+        only("parse_special", Is(true), "marks in a text are marks, as in every prompt"),
+    ]],
+};
+
+pub(crate) static EMBEDDING: Shape = Shape {
+    name: "LlamaEmbeddingRequest",
+    groups: &[
+        &[
+            field("content", PROMPTS, "a text, a list of token ids, or a list of several of either"),
+            field("input", PROMPTS, "the same by another name"),
+            field("embd_normalize", Integer, "2: vectors have length 1; -1: as the model has them"),
+        ],
+        ASKER,
+        READ,
+    ],
+};
+
+/// One of a list.
+pub(crate) static SCALE: Shape = Shape {
+    name: "LoraScale",
+    groups: &[&[
+        required("id", Integer, "which adapter, as GET tells"),
+        required("scale", Number, "0: an adapter is asked for as a model, by its name"),
+    ]],
+};
+
 static FILE: Shape = Shape {
     name: "ExtraFile",
     groups: &[&[required("text", Text, "what is in it"), field("filename", Text, "its name")]],
@@ -47,15 +81,15 @@ static DELIVERY: &[Field] = &[
     field("ignore_eos", Boolean, "goes on behind the end of text"),
     field("n_keep", Integer, "what stays of a prompt that is cut: none is"),
     field("dry_sequence_breakers", List(&Text), "refines a sampler that is off"),
-    only("n_probs", Exactly(0.0), "log probabilities are in /v1/completions ('logprobs')"),
+    field("n_probs", Integer, "log probabilities of the answer's tokens, beside so many likeliest; 0: none"),
+    field("logit_bias", Either(&[List(&Json), Map]), "pairs of a token, by id or text, and what is added to its logit"),
     only("min_keep", Exactly(0.0), "this server has no such sampler"),
     only("n_indent", Exactly(0.0), "lines are not indented for the model"),
     only("t_max_predict_ms", Exactly(0.0), "an answer is not ended by a clock"),
     only("id_slot", Exactly(-1.0), "requests have no slots here: the prefix cache finds what was read before"),
     only("n_discard", Exactly(0.0), "prompts are not cut"),
-    only("post_sampling_probs", Is(false), "log probabilities are in /v1/completions ('logprobs')"),
+    only("post_sampling_probs", Is(false), "log probabilities are the model's own: 'n_probs'"),
     only("timings_per_token", Is(false), "times are told at the end"),
-    only("logit_bias", Texts(&[]), "it is in /v1/completions"),
     only("lora", Texts(&[]), "an adapter is asked for as a model, by its name"),
     only("response_fields", Texts(&[]), "answers are told whole"),
     only("grammar_lazy", Is(false), "a grammar holds from the first token"),
@@ -69,7 +103,7 @@ pub(crate) static SAMPLERS: &[Field] = &[
     field("repeat_penalty", Number, "against tokens of the prompt and the answer; 1 is none"),
     field("presence_penalty", Number, "against tokens that were said"),
     field("frequency_penalty", Number, "against tokens, as often as they were said"),
-    field("repeat_last_n", Integer, "penalties see everything: with one only -1"),
+    field("repeat_last_n", Integer, "of so many of the last tokens: -1, or no fewer than there are; 0 is no penalty"),
     only("typical_p", Exactly(1.0), NO_SAMPLER),
     only("tfs_z", Exactly(1.0), NO_SAMPLER),
     only("mirostat", Exactly(0.0), NO_SAMPLER),

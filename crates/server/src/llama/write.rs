@@ -12,22 +12,32 @@ use crate::answers::{Api, End, Finish, Gathered, Outputs, Plan, Totals, Wire, ev
 use crate::app::App;
 use crate::error::ApiError;
 use crate::openai::format::timings;
-use crate::openai::wire::WireProgress;
+use crate::openai::whole::{List, Numbers, Whole};
+use crate::openai::wire::{TokenTexts, WireProgress};
 use crate::routes::json_body;
 use crate::timeline::Served;
+
+/// Log probabilities of an answer's tokens.
+const PROBABILITIES: &str = "completion_probabilities";
 
 /// The API.
 pub(super) struct Llama;
 
 impl Api for Llama {
     fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
-        let Gathered { mut answers, prompts, totals, served, .. } = gathered;
+        let Gathered { mut answers, prompts, totals, served, charge, .. } = gathered;
         let answer = answers.swap_remove(0);
         let mut body = piece(&answer.text, prompts[0].len(), answer.tokens.len());
         body["tokens"] = if plan.delivery.token_ids { answer.tokens.into() } else { json!([]) };
         finish(app, plan, &served, &totals, &answer.end, &mut body);
         body["has_new_line"] = answer.text.contains('\n').into();
-        json_body(body.to_string())
+        // Filled while it is read.
+        let lists: &[_] = if plan.logprobs { &[(List::Probabilities, 0)] } else { &[] };
+        if plan.logprobs {
+            body[PROBABILITIES] = json!([]);
+        }
+        let numbers = Numbers { logprobs: vec![answer.logprobs], num_answers: 1, ..Numbers::default() };
+        json_body(Whole::new(app.clone(), numbers, &body.to_string(), lists, charge).body())
     }
 
     fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {
@@ -129,10 +139,17 @@ impl Stream {
 impl Wire for Stream {
     fn write(&mut self, _: usize, output: Output, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
         match output {
-            Output::Token { token, text, .. } => {
+            Output::Token { token, text, logprob, .. } => {
                 self.num_tokens += 1;
                 let mut body = self.piece(&text);
                 body["tokens"] = json!([token]);
+                if let Some(logprob) = logprob {
+                    let tokenizer = self.app.engine.model().tokenizer.as_deref();
+                    let texts = TokenTexts { tokenizer, as_ids: false };
+                    // By way of a text, which has a number in its shortest form.
+                    let told = serde_json::to_string(&texts.llama(&logprob)).unwrap_or_default();
+                    body[PROBABILITIES] = json!([serde_json::from_str::<Value>(&told).unwrap_or_default()]);
+                }
                 events.push_back(event(&body.to_string()));
             }
             Output::Progress(progress) => {

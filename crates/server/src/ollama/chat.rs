@@ -39,7 +39,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     });
     let chat = Chat { template_kwargs, ..Chat::new(messages) }.going_on(goes_on);
     let mut raw = app.request(Prompt::Chat(chat), tenant);
-    options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
+    let window = options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
     raw.rule = options::format(&mut fields)?;
     raw.logprobs = logprobs(&mut fields)?;
     fields.finish()?;
@@ -51,6 +51,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     let hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
     let request =
         app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "messages"))?;
+    window.check(&request, &mut delivery.settled.hints)?;
     delivery.settled.see(asked, &request);
     let plan = Plan { logprobs, hearing, ..Plan::of_one(Form::OllamaChat, delivery, stop) };
     Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan, api: Arc::new(api) })))
@@ -82,8 +83,8 @@ fn message(mut fields: Fields) -> Result<ChatMessage, ApiError> {
         }
         _ => {}
     }
-    for (field, nothing) in [("tool_calls", json!([])), ("thinking", json!("")), ("tool_name", json!(""))] {
-        fields.only(field, &nothing, "only an assistant's message and a tool's have it")?;
+    for field in ["tool_calls", "thinking", "tool_name", "tool_call_id"] {
+        fields.nothing(field, "only an assistant's message and a tool's have it")?;
     }
     // What is empty may be left out.
     let content = fields.string("content")?.unwrap_or_default();

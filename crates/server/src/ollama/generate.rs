@@ -57,7 +57,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         let gap = Gap { before: &text, behind, begun: "", files: &[] };
         fim::fill(&gap, app.engine.model(), &mut raw, "suffix")?;
     }
-    options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
+    let window = options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
     raw.rule = options::format(&mut fields)?;
     raw.logprobs = chat::logprobs(&mut fields)?;
     fields.finish()?;
@@ -77,6 +77,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     };
     let request =
         app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "prompt"))?;
+    window.check(&request, &mut delivery.settled.hints)?;
     delivery.settled.see(asked, &request);
     let plan = Plan { logprobs, hearing, ..Plan::of_one(Form::OllamaGenerate, delivery, stop) };
     Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan, api: Arc::new(api) })))

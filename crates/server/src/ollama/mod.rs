@@ -22,7 +22,7 @@ mod write;
 use crate::answers::Job;
 
 pub(crate) use hints::HINTS;
-pub(crate) use options::{of_vectors, served};
+pub(crate) use options::{of_vectors, served, uncut};
 pub(crate) use routes::{chat, fixed, generate, ps, show, tags, version};
 
 /// What a body asks for.

@@ -7,9 +7,10 @@ use crate::app::App;
 use crate::conversation::Thinking;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::llama::sampler;
+use crate::llama::sampler::{self, Window};
+use crate::openai::hints::{self, Hints};
 use crate::openai::params::{Delivery, Settled};
-use crate::openai::{hints, structured};
+use crate::openai::structured;
 use crate::shape::Shape;
 
 /// Names of a model have a tag behind a colon, and this one if nobody says.
@@ -37,12 +38,23 @@ pub(super) struct Begun {
 
 /// Reads the model's name and how the answer is to be delivered.
 pub(super) fn begin(mut body: Value, shape: &'static Shape, app: &App) -> Result<Begun, ApiError> {
-    let hints = hints::take_of(&mut body, super::HINTS)?;
+    let hints = hints::take_of(&mut body, super::HINTS, shape)?;
     let mut fields = Fields::of(body, shape)?;
     let name = fields.string("model")?.unwrap_or_else(|| app.models[0].clone());
     let model = served(app, &name).ok_or_else(ApiError::unknown_model)?;
+    let mut hints = hints;
+    uncut(&mut fields, &["truncate", "shift"], &mut hints)?;
     let delivery = Delivery::plain(model, fields.boolean("stream")?.unwrap_or(true), hints);
     Ok(Begun { fields, name, delivery })
+}
+
+/// Ollama's wishes that what does not fit be cut. What fits is not cut there either; what does not is refused here.
+pub(crate) fn uncut(fields: &mut Fields, names: &[&'static str], hints: &mut Hints) -> Result<(), ApiError> {
+    for &name in names {
+        let is_wanted = fields.boolean(name)?.unwrap_or(false);
+        hints.extend(is_wanted.then_some(name));
+    }
+    Ok(())
 }
 
 /// Reads `options` into `raw`.
@@ -51,23 +63,24 @@ pub(super) fn options(
     raw: &mut RawRequest,
     app: &App,
     settled: &mut Settled,
-) -> Result<(), ApiError> {
-    let Some(mut options) = fields.object("options")? else { return Ok(()) };
-    sampler::read(&mut options, raw, app.engine.model())?;
+) -> Result<Window, ApiError> {
+    let Some(mut options) = fields.object("options")? else { return Ok(Window::none()) };
+    let window = sampler::read(&mut options, raw, app.engine.model())?;
     raw.max_tokens = sampler::most(&mut options, "num_predict")?;
     context(&mut options, app, &mut settled.hints)?;
-    options.finish()
+    options.finish()?;
+    Ok(window)
 }
 
 /// Reads the `options` of a request for vectors, of which nothing is drawn.
-pub(crate) fn of_vectors(fields: &mut Fields, app: &App, hints: &mut Vec<&'static str>) -> Result<(), ApiError> {
+pub(crate) fn of_vectors(fields: &mut Fields, app: &App, hints: &mut Hints) -> Result<(), ApiError> {
     let Some(mut options) = fields.object("options")? else { return Ok(()) };
     context(&mut options, app, hints)?;
     options.finish()
 }
 
 /// `num_ctx`: there is one context, and nothing is cut to a smaller one.
-fn context(options: &mut Fields, app: &App, hints: &mut Vec<&'static str>) -> Result<(), ApiError> {
+fn context(options: &mut Fields, app: &App, hints: &mut Hints) -> Result<(), ApiError> {
     let longest = app.engine.model().max_model_len;
     let field = options.name("num_ctx");
     match options.integer("num_ctx")? {

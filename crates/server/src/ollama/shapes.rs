@@ -3,7 +3,7 @@
 use crate::llama::shapes::SAMPLERS;
 use crate::openai::shapes::{ASKER, DRAWN, MODEL, TOOLS};
 use crate::shape::Constant::{Boolean as Is, Text as Only, Texts};
-use crate::shape::Kind::{self, Boolean, Either, Integer, List, Map, Object, Text, Word};
+use crate::shape::Kind::{self, Boolean, Either, Integer, List, Map, Object, Settings, Text, Word};
 use crate::shape::{Field, Shape, field, missing, only, required};
 use crate::vectors::shapes::READ;
 
@@ -35,11 +35,11 @@ pub(crate) static GENERATE: Shape = Shape {
 static ANSWER: &[Field] = &[
     MODEL,
     field("stream", Boolean, "lines of JSON, as the answer is written; unless said otherwise"),
-    field("options", Object(&OPTIONS), "how tokens are drawn"),
+    field("options", Settings(&OPTIONS), "how tokens are drawn"),
     field("format", Either(&[Text, Map]), "'json', or a schema"),
     field("think", THINK, "whether, or how much"),
-    only("truncate", Is(false), "prompts are not cut: send what is to be read"),
-    only("shift", Is(false), "prompts are not cut: send what is to be read"),
+    field("truncate", Boolean, "prompts are not cut: one that does not fit is refused"),
+    field("shift", Boolean, "an answer ends where the context does"),
     field("logprobs", Boolean, "log probabilities of the answer's tokens"),
     field("top_logprobs", Integer, "with logprobs: beside so many likeliest"),
 ];
@@ -118,8 +118,8 @@ pub(crate) static EMBED_ONE: Shape =
     Shape { name: "OllamaEmbeddingsRequest", groups: &[&[required("prompt", Text, "a text")], VECTORS, ASKER, READ] };
 
 static VECTORS: &[Field] = &[
-    field("options", Object(&NO_OPTIONS), "of a vector nothing is drawn"),
-    only("truncate", Is(false), "texts are not cut: send what is to be read"),
+    field("options", Settings(&NO_OPTIONS), "of a vector nothing is drawn"),
+    field("truncate", Boolean, "texts are not cut: one that does not fit is refused"),
 ];
 
 /// Clients send all of these as `null`.

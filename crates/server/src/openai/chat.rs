@@ -12,12 +12,13 @@ use crate::auth::Tenant;
 use crate::conversation::Wish;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::json;
 use crate::openai::format::OpenAi;
 use crate::openai::{beams, hints, params, shapes, structured, thoughts, tools, transfer};
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
-    let hints = hints::take(&mut body)?;
+    let hints = hints::take_of(&mut body, &hints::OF_CHATS, &shapes::CHAT)?;
     let mut fields = Fields::of(body, &shapes::CHAT)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
     let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.told();
@@ -115,7 +116,7 @@ pub(crate) fn prompt(
         return Err(ApiError::bad_request(message).with_param("chat_template_kwargs"));
     }
     let template = template(fields.string("chat_template")?, "chat_template", app)?;
-    Ok(Chat { messages, template_kwargs, add_generation_prompt, continue_final_message, template })
+    Ok(Chat { template_kwargs, add_generation_prompt, continue_final_message, template, ..Chat::new(messages) })
 }
 
 /// The source of a template in place of the model's.
@@ -176,11 +177,10 @@ fn message(mut fields: Fields) -> Result<ChatMessage, ApiError> {
                 extra.insert("tool_call_id".to_owned(), id.into());
             }
         }
-        _ => {
-            for field in ["tool_calls", "tool_call_id", "reasoning", "reasoning_content"] {
-                fields.only(field, &json!([]), "only an assistant's message and a tool's have it")?;
-            }
-        }
+        _ => {}
+    }
+    for field in ["tool_calls", "tool_call_id", "reasoning", "reasoning_content"] {
+        fields.nothing(field, "only an assistant's message and a tool's have it")?;
     }
     let content_name = fields.name("content");
     let content = match fields.take("content") {
@@ -206,7 +206,7 @@ fn tool_calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
         let arguments = match function.take("arguments") {
             Some(Value::String(text)) if text.trim().is_empty() => json!({}),
             // What is no JSON was written by the model, and is shown to it as it was.
-            Some(Value::String(text)) => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+            Some(Value::String(text)) => json::of_text(&text).unwrap_or(Value::String(text)),
             Some(object) => object,
             None => json!({}),
         };

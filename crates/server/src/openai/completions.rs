@@ -21,7 +21,7 @@ const DEFAULT_MAX_TOKENS: i64 = 16;
 
 /// Reads the body into requests that have passed the door. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
-    let hints = hints::take(&mut body)?;
+    let hints = hints::take(&mut body, &shapes::COMPLETION)?;
     let mut fields = Fields::of(body, &shapes::COMPLETION)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
     let mut raw = app.request(Prompt::Tokens(Vec::new()), tenant);

@@ -9,6 +9,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, integer, number, wrong_type};
 use crate::json::shortened;
 use crate::openai::chat::text_of_parts;
+use crate::openai::hints::Hints;
 
 /// Longest `user` in bytes.
 const MAX_USER_BYTES: usize = 512;
@@ -59,7 +60,7 @@ pub(crate) struct Delivery {
 
 impl Delivery {
     /// Of an API that has none of the extra fields.
-    pub(crate) fn plain(model: String, stream: bool, hints: Vec<&'static str>) -> Delivery {
+    pub(crate) fn plain(model: String, stream: bool, hints: Hints) -> Delivery {
         Delivery {
             model,
             stream,
@@ -83,8 +84,8 @@ impl Delivery {
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Settled {
     /// Fields that were taken and change nothing ([`crate::openai::hints`]).
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) hints: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Hints::is_empty")]
+    pub(crate) hints: Hints,
     /// What `max_tokens` was cut to; of several prompts, the least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_tokens: Option<usize>,
@@ -124,7 +125,7 @@ pub(crate) fn max_tokens(fields: &mut Fields, raw: &mut RawRequest) -> Result<&'
 }
 
 /// What concerns delivery of what is no answer of a model's: a body, whole.
-pub(crate) fn unstreamed(fields: &mut Fields, app: &App, hints: Vec<&'static str>) -> Result<Delivery, ApiError> {
+pub(crate) fn unstreamed(fields: &mut Fields, app: &App, hints: Hints) -> Result<Delivery, ApiError> {
     let settled = Settled { hints, max_tokens: None };
     Ok(Delivery {
         model: model(fields, app)?,
@@ -136,7 +137,7 @@ pub(crate) fn unstreamed(fields: &mut Fields, app: &App, hints: Vec<&'static str
 }
 
 /// Reads what concerns delivery.
-pub(crate) fn delivery(fields: &mut Fields, app: &App, hints: Vec<&'static str>) -> Result<Delivery, ApiError> {
+pub(crate) fn delivery(fields: &mut Fields, app: &App, hints: Hints) -> Result<Delivery, ApiError> {
     let model = model(fields, app)?;
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let mut delivery = Delivery {

@@ -1,7 +1,7 @@
 //! What the bodies of OpenAI's routes may hold ([`crate::shape`]).
 
 use crate::shape::Constant::{self, Boolean as Is, Texts};
-use crate::shape::Kind::{self, Boolean, Either, Integer, List, Map, Number, Object, Text, Word};
+use crate::shape::Kind::{self, Boolean, Either, Integer, List, Map, Number, Object, Settings, Text, Word};
 use crate::shape::{Field, Shape, field, missing, only, required};
 
 const NOTHING: Constant = Texts(&[]);
@@ -150,7 +150,7 @@ pub(crate) static TEXT_PART: Shape = Shape {
 /// What an answer must look like.
 pub(crate) static STRUCTURED: &[Field] = &[
     field("response_format", Object(&RESPONSE_FORMAT), "JSON, or JSON of a schema"),
-    field("structured_outputs", Object(&STRUCTURED_OUTPUTS), "the same and more, in vLLM's words"),
+    field("structured_outputs", Settings(&STRUCTURED_OUTPUTS), "the same and more, in vLLM's words"),
     field("guided_json", SCHEMA, "JSON of this schema"),
     field("guided_json_object", Boolean, "any JSON object"),
     field("guided_regex", Text, "a text that this expression matches whole"),
@@ -226,9 +226,7 @@ static CHAT_OWN: &[Field] = &[
     only("separate_reasoning", Is(true), "thoughts are told apart: 'include_reasoning' says whether they are shown"),
     only("stream_reasoning", Is(true), "thoughts are streamed like the rest"),
     only("modalities", Texts(&["text"]), "this server answers in text only"),
-    only("store", Is(false), "answers are not stored"),
     missing("audio", "this server answers in text only"),
-    missing("verbosity", "verbosity is not supported"),
     missing("web_search_options", "web search is not supported"),
     missing("documents", "documents are not supported"),
     missing("mm_processor_kwargs", "this server reads text only"),

@@ -11,17 +11,19 @@ use text::tokenizer::{TextError, Tokenizer};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::openai::{chat, hints, params, shapes, tools};
+use crate::llama::shapes::TOKENIZE;
+use crate::openai::hints::{self, Hints};
+use crate::openai::{chat, params, shapes, tools};
 
 #[derive(Serialize)]
-struct Tokenized<'t> {
+struct Tokenized<'t, T> {
     count: usize,
     max_model_len: usize,
-    tokens: TokenIds<'t>,
+    tokens: T,
     token_strs: Option<TokenNames<'t>>,
     /// Fields of the conversation that change nothing.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    hints: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Hints::is_empty")]
+    hints: Hints,
 }
 
 /// Ids, millions of them: written with pauses.
@@ -59,11 +61,41 @@ impl Serialize for TokenNames<'_> {
     }
 }
 
+/// Tokens beside their texts, in llama-server's words: a part of a character is its bytes.
+struct Pieces<'t> {
+    tokens: &'t [u32],
+    tokenizer: &'t Tokenizer,
+}
+
+impl Serialize for Pieces<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.tokens.len()))?;
+        for tokens in self.tokens.chunks(4096) {
+            pace::pause(0).map_err(S::Error::custom)?;
+            for &token in tokens {
+                let piece = match self.tokenizer.token_bytes(token).map(String::from_utf8) {
+                    Some(Ok(text)) => Value::String(text),
+                    Some(Err(part)) => part.into_bytes().into(),
+                    None => self.tokenizer.token_text(token).into(),
+                };
+                list.serialize_element(&json!({"id": token, "piece": piece}))?;
+            }
+        }
+        list.end()
+    }
+}
+
 /// Text or a conversation to the ids that the model would read. Not for the threads that serve connections.
 pub(crate) fn tokenize(mut body: Value, app: &App) -> Result<String, ApiError> {
-    let hints = hints::take(&mut body)?;
-    let is_text = body.get("prompt").is_some_and(|prompt| !prompt.is_null());
-    let mut fields = Fields::of(body, if is_text { &shapes::TOKENIZE_TEXT } else { &shapes::TOKENIZE_CHAT })?;
+    let is_there = |field: &str| body.get(field).is_some_and(|value| !value.is_null());
+    // llama-server's clients call it so.
+    if is_there("content") && !is_there("prompt") && !is_there("messages") {
+        return tokenize_content(body, app);
+    }
+    let is_text = is_there("prompt");
+    let shape = if is_text { &shapes::TOKENIZE_TEXT } else { &shapes::TOKENIZE_CHAT };
+    let hints = hints::take(&mut body, shape)?;
+    let mut fields = Fields::of(body, shape)?;
     params::model(&mut fields, app)?;
     let strings = fields.boolean("return_token_strs")?.unwrap_or(false);
     let model = app.engine.model();
@@ -104,6 +136,37 @@ pub(crate) fn tokenize(mut body: Value, app: &App) -> Result<String, ApiError> {
     serde_json::to_string(&answer).map_err(|_| ApiError::internal())
 }
 
+/// In llama-server's words: nothing is added unless somebody says so.
+fn tokenize_content(mut body: Value, app: &App) -> Result<String, ApiError> {
+    let hints = hints::take(&mut body, &TOKENIZE)?;
+    let mut fields = Fields::of(body, &TOKENIZE)?;
+    params::model(&mut fields, app)?;
+    let text = fields.text("content")?;
+    let add_special = fields.boolean("add_special")?.unwrap_or(false);
+    let pieces = fields.boolean("with_pieces")?.unwrap_or(false);
+    fields.finish()?;
+    let model = app.engine.model();
+    let Some(tokenizer) = &model.tokenizer else { return Err(no_tokenizer()) };
+    params::check_text("content", text.len())?;
+    let tokens = tokenizer.encode(&text, add_special);
+    let tokens = tokens.map_err(|error| text_refused(&error).rename_param("prompt", "content"))?;
+    let (count, max_model_len) = (tokens.len(), model.max_model_len);
+    let told = match pieces {
+        true => serde_json::to_string(&Tokenized {
+            count,
+            max_model_len,
+            tokens: Pieces { tokens: &tokens, tokenizer },
+            token_strs: None,
+            hints,
+        }),
+        false => {
+            let tokens = TokenIds(&tokens);
+            serde_json::to_string(&Tokenized { count, max_model_len, tokens, token_strs: None, hints })
+        }
+    };
+    told.map_err(|_| ApiError::internal())
+}
+
 fn text_refused(error: &TextError) -> ApiError {
     let message = match error {
         TextError::TooLong { bytes, limit } => {
@@ -139,7 +202,9 @@ pub(crate) fn detokenize(body: Value, app: &App) -> Result<String, ApiError> {
         }
     }
     params::check_text("tokens", ids.iter().map(|&id| tokenizer.token_len(id)).sum())?;
-    Ok(json!({ "prompt": app.decode(&ids) }).to_string())
+    // vLLM's name for it, and llama-server's.
+    let text = Value::from(app.decode(&ids)).to_string();
+    Ok(format!("{{\"prompt\":{text},\"content\":{text}}}"))
 }
 
 fn no_tokenizer() -> ApiError {

@@ -48,6 +48,8 @@ pub(crate) enum List {
     Content,
     /// The same as Ollama has it.
     Logprobs,
+    /// The same as llama-server has it.
+    Probabilities,
     TextOffset,
     TokenLogprobs,
     Tokens,
@@ -61,6 +63,7 @@ impl List {
         match self {
             List::Content => "\"content\":[]",
             List::Logprobs => "\"logprobs\":[]",
+            List::Probabilities => "\"completion_probabilities\":[]",
             List::TextOffset => "\"text_offset\":[]",
             List::TokenLogprobs => "\"token_logprobs\":[]",
             List::Tokens => "\"tokens\":[]",
@@ -181,6 +184,7 @@ impl Numbers {
         };
         match list {
             List::Content | List::Logprobs => write(json, &logprob.map(|logprob| texts.chat(logprob))),
+            List::Probabilities => write(json, &logprob.map(|logprob| texts.llama(logprob))),
             List::TextOffset => {
                 write(json, offset);
                 *offset += texts.text(token).chars().count();

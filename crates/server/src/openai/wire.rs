@@ -175,6 +175,21 @@ pub(crate) struct ChatLogprob {
     pub(crate) top_logprobs: Vec<ShownToken>,
 }
 
+/// The same in llama-server's words.
+#[derive(Serialize)]
+pub(crate) struct LlamaLogprob {
+    #[serde(flatten)]
+    token: LlamaToken,
+    top_logprobs: Vec<LlamaToken>,
+}
+
+#[derive(Serialize)]
+struct LlamaToken {
+    id: u32,
+    #[serde(flatten)]
+    token: ShownToken,
+}
+
 #[derive(Serialize)]
 pub(crate) struct ShownToken {
     pub(crate) token: String,
@@ -235,8 +250,9 @@ pub(crate) struct CompletionDetails {
     guesses: Option<PredictionDetails>,
 }
 
-/// Guesses that were checked: those that are the answer's, and the others, which are in no count. Not only those that
-/// came of a prediction.
+/// Guesses that were checked: those that are the answer's, and the others, which are in no count. Told of a request with
+/// a prediction alone: what the server guesses by itself is no business of whoever counts what is to be paid, and equal
+/// requests have equal counts. `timings` has it.
 #[derive(Clone, Copy, Serialize)]
 struct PredictionDetails {
     accepted_prediction_tokens: usize,
@@ -268,8 +284,7 @@ impl WireUsage {
     /// `predicted`: there was a prediction, so its client wants to know what became of it.
     pub(crate) fn of(totals: &Totals, predicted: bool) -> WireUsage {
         let Totals { usage, timings, thought_tokens, .. } = totals;
-        let has_guesses = predicted || timings.drafted_tokens > 0;
-        let guesses = has_guesses.then(|| PredictionDetails::of(timings));
+        let guesses = predicted.then(|| PredictionDetails::of(timings));
         let reasoning_tokens = *thought_tokens;
         let has_details = guesses.is_some() || reasoning_tokens.is_some();
         WireUsage {
@@ -401,6 +416,14 @@ impl TokenTexts<'_> {
         ChatLogprob {
             token: self.shown(logprob.token, logprob.logprob),
             top_logprobs: logprob.top.iter().map(|&(token, logprob)| self.shown(token, logprob)).collect(),
+        }
+    }
+
+    pub(crate) fn llama(&self, logprob: &TokenLogprob) -> LlamaLogprob {
+        let token = |token: u32, logprob: f32| LlamaToken { id: token, token: self.shown(token, logprob) };
+        LlamaLogprob {
+            token: token(logprob.token, logprob.logprob),
+            top_logprobs: logprob.top.iter().map(|&(id, logprob)| token(id, logprob)).collect(),
         }
     }
 

@@ -156,6 +156,7 @@ pub(super) fn schemas() -> Value {
         ]),
         "OllamaChat": line,
         "OllamaGenerate": generated,
+        "LlamaEmbeddings": list(&object(&[("index", count.clone()), ("embedding", vectors.clone())])),
         "OllamaEmbeddings": object(&[("model", text.clone()), ("embeddings", vectors)]),
         "OllamaEmbedding": object(&[("embedding", list(&number))]),
         "LlamaCompletion": object(&[
@@ -168,7 +169,7 @@ pub(super) fn schemas() -> Value {
         "Tokens": object(&[
             ("count", count.clone()),
             ("max_model_len", count.clone()),
-            ("tokens", list(&count)),
+            ("tokens", list(&json!({"anyOf": [count, any]}))),
         ]),
         "Prompt": object(&[("prompt", text.clone())]),
         "Load": object(&[("server_load", count.clone())]),

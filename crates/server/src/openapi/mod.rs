@@ -16,19 +16,28 @@ mod page;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Bytes;
 use serde_json::{Map, Value, json};
 
-use self::operations::{Answer, Body, OPERATIONS, Operation, Parameter};
+use self::operations::{Answer, Body, OPERATIONS, Operation};
 use crate::app::App;
 use crate::openai::hints::Hint;
+use crate::query::Parameter;
 use crate::routes::json_body;
-use crate::shape::Shape;
+use crate::shape::{Kind, Shape};
 
 /// Paths of the document and its page.
 pub(crate) const PATHS: [&str; 2] = ["/openapi.json", "/docs"];
+
+/// What the URL of a route may ask. The files of the page and what is refused whatever it asks have no operation, and
+/// know no names.
+pub(crate) fn query(method: &Method, path: &str) -> &'static [Parameter] {
+    let method = if *method == Method::HEAD { &Method::GET } else { method };
+    let operation = OPERATIONS.iter().find(|operation| operation.path == path && operation.method == method.as_str());
+    operation.map_or(&[], |operation| operation.query)
+}
 
 /// Both, as they are sent: written when somebody asks first, for strangers may ask often.
 pub(crate) struct Written {
@@ -133,6 +142,9 @@ fn described(operation: &Operation) -> Value {
         Body::Json(shapes, _) => {
             let any: Vec<Value> = shapes.iter().map(|shape| reference(shape.name)).collect();
             json!({"application/json": {"schema": {"anyOf": any}}})
+        }
+        Body::List(shape) => {
+            json!({"application/json": {"schema": {"type": "array", "items": Kind::Object(shape).schema()}}})
         }
         Body::AnyJson => json!({"application/json": {"schema": {"type": "object"}}}),
         Body::File => json!({"multipart/form-data": {"schema": {
@@ -276,7 +288,7 @@ mod tests {
             panic!("a chat has a body")
         };
         let text = with_hints(shape, hints).to_string();
-        for field in ["metadata", "include_obfuscation", "annotations", "cache_control"] {
+        for field in ["metadata", "include_obfuscation", "verbosity"] {
             assert!(text.contains(&format!("\"{field}\":{{\"anyOf\"")), "{field}");
         }
     }

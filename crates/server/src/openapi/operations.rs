@@ -2,6 +2,7 @@
 
 use crate::openai::hints::Hint;
 use crate::openai::{self, shapes as openai_shapes};
+use crate::query::{Parameter, parameter};
 use crate::shape::{Kind, Shape};
 use crate::{anthropic, llama, ollama, responses, vectors};
 
@@ -12,17 +13,10 @@ pub(super) struct Operation {
     /// Whose API it is of.
     pub(super) tag: &'static str,
     pub(super) about: &'static str,
+    /// What its URL may ask: every other name is refused ([`super::query`]).
     pub(super) query: &'static [Parameter],
     pub(super) body: Body,
     pub(super) answer: Answer,
-}
-
-/// A name in a URL's query.
-#[derive(Clone, Copy)]
-pub(super) struct Parameter {
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) about: &'static str,
 }
 
 #[derive(Clone, Copy)]
@@ -30,6 +24,8 @@ pub(super) enum Body {
     None,
     /// An object of one of these shapes.
     Json(&'static [&'static Shape], &'static [Hint]),
+    /// A list of these.
+    List(&'static Shape),
     /// An object that another table reads: a model's `config.json`.
     AnyJson,
     /// A file, as a form.
@@ -76,6 +72,7 @@ const LINES: &str = "application/x-ndjson";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 static HINTS: &[Hint] = &openai::hints::HINTS;
+static CHAT_HINTS: &[Hint] = &openai::hints::OF_CHATS;
 
 const fn get(path: &'static str, tag: &'static str, about: &'static str, answer: Answer) -> Operation {
     Operation { method: "GET", path, tag, about, query: &[], body: Body::None, answer }
@@ -96,17 +93,24 @@ impl Operation {
     }
 }
 
-const fn parameter(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
-    Parameter { name, kind, about }
-}
-
 const COMPLETE: Body = Body::Json(&[&openai_shapes::COMPLETION], HINTS);
-const CONVERSE: Body = Body::Json(&[&openai_shapes::CHAT], HINTS);
+const CONVERSE: Body = Body::Json(&[&openai_shapes::CHAT], CHAT_HINTS);
+const EMBEDDING: Body = Body::Json(&[&llama::shapes::EMBEDDING], HINTS);
 const SCORE: Body = Body::Json(&[&vectors::shapes::SCORE], HINTS);
 const RERANK: Body = Body::Json(&[&vectors::shapes::RERANK], HINTS);
 const PAGE: &[Parameter] = &[
     parameter("limit", Kind::Integer, "so many at most"),
     parameter("after", Kind::Text, "those behind the one of this name"),
+];
+
+/// Anthropic's clients write it into the URL of whatever is new to them.
+const BETA: &[Parameter] =
+    &[parameter("beta", Kind::Text, "changes nothing: every field says itself what it asks for")];
+const MODELS: &[Parameter] = &[
+    parameter("limit", Kind::Integer, "in Anthropic's words: so many at most"),
+    parameter("after_id", Kind::Text, "in Anthropic's words: those behind the one of this name"),
+    parameter("before_id", Kind::Text, "in Anthropic's words: those before it"),
+    parameter("beta", Kind::Text, "changes nothing: every field says itself what it asks for"),
 ];
 
 pub(super) static OPERATIONS: &[Operation] = &[
@@ -157,22 +161,24 @@ pub(super) static OPERATIONS: &[Operation] = &[
     get("/v1/batches", OPENAI, "Batches", Answer::Json("List")).asked(PAGE),
     get("/v1/batches/{id}", OPENAI, "A batch", Answer::Json("Batch")),
     post("/v1/batches/{id}/cancel", OPENAI, "End a batch", Body::None, Answer::Json("Batch")),
-    get("/v1/models", OPENAI, "What is served", Answer::Json("List")),
-    get("/v1/models/{*model}", OPENAI, "One of them", Answer::Json("Model")),
+    get("/v1/models", OPENAI, "What is served", Answer::Json("List")).asked(MODELS),
+    get("/v1/models/{*model}", OPENAI, "One of them", Answer::Json("Model")).asked(BETA),
     post(
         "/v1/messages",
         ANTHROPIC,
         "Answer a conversation",
         Body::Json(&[&anthropic::shapes::MESSAGES], anthropic::HINTS),
         Answer::Streamed("AnthropicMessage", EVENTS),
-    ),
+    )
+    .asked(BETA),
     post(
         "/v1/messages/count_tokens",
         ANTHROPIC,
         "Count the tokens of a conversation",
         Body::Json(&[&anthropic::shapes::COUNT], anthropic::HINTS),
         Answer::Json("CountedTokens"),
-    ),
+    )
+    .asked(BETA),
     get("/api/version", OLLAMA, "Which API is spoken", Answer::Json("Version")),
     get("/api/tags", OLLAMA, "What is served", Answer::Json("OllamaModels")),
     get("/api/ps", OLLAMA, "What is loaded", Answer::Json("OllamaModels")),
@@ -221,7 +227,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
     ),
     post("/completions", LLAMA, "/v1/completions", COMPLETE, Answer::Streamed("Completion", EVENTS)),
     post("/chat/completions", LLAMA, "/v1/chat/completions", CONVERSE, Answer::Streamed("ChatCompletion", EVENTS)),
-    get("/models", LLAMA, "/v1/models", Answer::Json("List")),
+    get("/models", LLAMA, "/v1/models", Answer::Json("List")).asked(MODELS),
     get("/props", LLAMA, "About the server", Answer::Json("Object")),
     get("/slots", LLAMA, "Open requests", Answer::Json("Objects")),
     post(
@@ -235,7 +241,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         "/tokenize",
         LLAMA,
         "Ids of the tokens of a text or a conversation",
-        Body::Json(&[&openai_shapes::TOKENIZE_TEXT, &openai_shapes::TOKENIZE_CHAT], HINTS),
+        Body::Json(&[&openai_shapes::TOKENIZE_TEXT, &openai_shapes::TOKENIZE_CHAT, &llama::shapes::TOKENIZE], HINTS),
         Answer::Json("Tokens"),
     ),
     post(
@@ -255,6 +261,17 @@ pub(super) static OPERATIONS: &[Operation] = &[
     post("/v1/rerank", LLAMA, "Documents by how near they are to a query", RERANK, Answer::Json("Ranking")),
     post("/v2/rerank", LLAMA, "/v1/rerank", RERANK, Answer::Json("Ranking")),
     post("/rerank", LLAMA, "/v1/rerank", RERANK, Answer::Json("Ranking")),
+    post("/reranking", LLAMA, "/v1/rerank", RERANK, Answer::Json("Ranking")),
+    post("/embedding", LLAMA, "Vectors of texts", EMBEDDING, Answer::Json("LlamaEmbeddings")),
+    post("/embeddings", LLAMA, "/embedding", EMBEDDING, Answer::Json("LlamaEmbeddings")),
+    get("/lora-adapters", LLAMA, "Adapters", Answer::Json("Objects")),
+    post(
+        "/lora-adapters",
+        LLAMA,
+        "Scales of adapters: 0, for each is asked for by its name",
+        Body::List(&llama::shapes::SCALE),
+        Answer::Json("Object"),
+    ),
     post(
         "/v1/load_lora_adapter",
         LLAMA,
@@ -296,9 +313,26 @@ pub(super) static OPERATIONS: &[Operation] = &[
         .asked(&PLANNED_OF_CONFIG),
     get("/plan/presets", OWN, "Models and machines that are known by name", Answer::Json("Object")),
     get("/live/info", WATCH, "What is served, and what the machine can do", Answer::Json("Object")),
-    get("/live/feed", WATCH, "Steps as they happen", Answer::Other(EVENTS)),
-    get("/live/trace", WATCH, "The last steps as a trace", Answer::Json("Object")),
-    get("/live/whatif", WATCH, "What other settings would have done", Answer::Json("Object")),
+    get("/live/feed", WATCH, "Steps as they happen", Answer::Other(EVENTS)).asked(&[
+        parameter("after", Kind::Integer, "those behind this step"),
+        parameter("kv", Kind::Word(&["0", "1"]), "whether the map of the KV cache is told too"),
+    ]),
+    get("/live/trace", WATCH, "The last steps as a trace", Answer::Json("Object")).asked(&[parameter(
+        "seconds",
+        Kind::Integer,
+        "of so many seconds",
+    )]),
+    get("/live/whatif", WATCH, "What other settings would have done", Answer::Json("Object")).asked(&[
+        parameter("minutes", Kind::Integer, "of the last so many minutes"),
+        parameter("max_num_batched_tokens", Kind::Integer, "rows of one forward pass"),
+        parameter("max_prefill_chunk", Kind::Integer, "rows of one prompt in one forward pass"),
+        parameter("max_num_partial_prefills", Kind::Integer, "prompts in prefill at once"),
+        parameter("max_num_seqs", Kind::Integer, "sequences that run together"),
+        parameter("kv_blocks", Kind::Integer, "blocks of the KV cache"),
+        parameter("ttft_slo", Kind::Text, "the target of the first token: 500ms, 2s, off"),
+        parameter("tpot_slo", Kind::Text, "the target from token to token: 50ms, off"),
+        parameter("speculate", Kind::Word(&["off"]), "no guesses"),
+    ]),
     post("/live/pause", WATCH, "Hold the engine, where the server allows that", Body::None, Answer::Json("Object")),
     post("/live/step", WATCH, "One step of a held engine", Body::None, Answer::Json("Object")),
     post("/live/resume", WATCH, "Let it go", Body::None, Answer::Json("Object")),

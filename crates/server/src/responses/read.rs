@@ -71,7 +71,7 @@ struct Asked {
 
 fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
     let metadata = body.get("metadata").filter(|metadata| metadata.is_object()).cloned();
-    let hints = hints::take(&mut body)?;
+    let hints = hints::take(&mut body, &CREATE)?;
     let mut fields = Fields::of(body, &CREATE)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
     let input = fields.take("input").unwrap_or_default();
@@ -183,9 +183,7 @@ fn offer(fields: &mut Fields, tools: Value, choice: Value, settled: &mut Settled
         let kind_name = tool.name("type");
         let kind = tool.string("type")?;
         if let Some((_, hint)) = ELSEWHERE.iter().find(|(name, _)| kind.as_deref() == Some(name)) {
-            if !settled.hints.contains(hint) {
-                settled.hints.push(hint);
-            }
+            settled.hints.push(*hint);
             continue;
         }
         if kind.as_deref() != Some("function") {

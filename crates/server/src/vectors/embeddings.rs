@@ -19,7 +19,8 @@ use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::openai::{hints, params};
+use crate::openai::hints::{self, Hints};
+use crate::openai::params;
 use crate::routes::{Caller, json_body, settled};
 
 /// How the vectors are to look.
@@ -38,8 +39,8 @@ struct List {
     model: String,
     data: Vec<Item>,
     usage: Value,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    hints: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Hints::is_empty")]
+    hints: Hints,
 }
 
 #[derive(Serialize)]
@@ -102,9 +103,9 @@ impl Look {
 }
 
 fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Texts, Look), ApiError> {
-    let hints = hints::take(&mut body)?;
+    let hints = hints::take(&mut body, &EMBEDDINGS)?;
     let mut fields = Fields::of(body, &EMBEDDINGS)?;
-    let texts = input(fields.take("input"))?;
+    let texts = input("input", fields.take("input"))?;
     let dimensions = super::dimensions(&mut fields, app)?;
     let is_base64 = fields.string("encoding_format")?.as_deref() == Some("base64");
     // vLLM's names for one thing.
@@ -119,21 +120,21 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Texts, Lo
     Ok((texts, Look { is_base64, dimensions, is_normalised }))
 }
 
-/// A string, a list of token ids, or a list of either.
-fn input(input: Option<Value>) -> Result<Vec<Prompt>, ApiError> {
+/// `field`: a string, a list of token ids, or a list of either.
+pub(super) fn input(field: &str, input: Option<Value>) -> Result<Vec<Prompt>, ApiError> {
     let expected = "a string, a list of token ids, or a list of one of these";
     let items = match input {
         Some(Value::String(text)) => return Ok(vec![Prompt::Text(text)]),
         Some(Value::Array(items)) if !items.is_empty() => items,
-        _ => return Err(wrong_type("input", &format!("{expected}, and not empty"))),
+        _ => return Err(wrong_type(field, &format!("{expected}, and not empty"))),
     };
     if let Value::Number(_) = items[0] {
-        return Ok(vec![Prompt::Tokens(params::token_ids(&items, |at| format!("input[{at}]"))?)]);
+        return Ok(vec![Prompt::Tokens(params::token_ids(&items, |at| format!("{field}[{at}]"))?)]);
     }
     let one = |(at, item)| match item {
         Value::String(text) => Ok(Prompt::Text(text)),
-        Value::Array(ids) => Ok(Prompt::Tokens(params::token_ids(&ids, |inner| format!("input[{at}][{inner}]"))?)),
-        _ => Err(wrong_type(format!("input[{at}]"), "a string or a list of token ids")),
+        Value::Array(ids) => Ok(Prompt::Tokens(params::token_ids(&ids, |inner| format!("{field}[{at}][{inner}]"))?)),
+        _ => Err(wrong_type(format!("{field}[{at}]"), "a string or a list of token ids")),
     };
     items.into_iter().enumerate().map(one).collect()
 }

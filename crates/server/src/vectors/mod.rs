@@ -11,6 +11,7 @@
 //! of the text was in the prefix cache.
 
 mod embeddings;
+pub(crate) mod llama;
 pub(crate) mod ollama;
 mod score;
 pub(crate) mod shapes;
@@ -29,6 +30,7 @@ use crate::auth::Tenant;
 use crate::charge::Charge;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::openai::hints::Hints;
 use crate::openai::params::{self, Delivery, Settled};
 use crate::routes::{self, Caller};
 
@@ -135,7 +137,7 @@ struct Asked<'a> {
     tenant: Option<Tenant>,
     /// The model's name, where it is known already.
     model: Option<String>,
-    hints: Vec<&'static str>,
+    hints: Hints,
 }
 
 /// In order, in lists that the engine gets one after the other.

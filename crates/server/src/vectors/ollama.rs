@@ -18,7 +18,7 @@ use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::ollama::shapes::{EMBED, EMBED_ONE};
-use crate::ollama::{HINTS, of_vectors, served};
+use crate::ollama::{HINTS, of_vectors, served, uncut};
 use crate::openai::hints;
 use crate::routes::{Caller, json_body, settled};
 
@@ -88,8 +88,9 @@ pub(crate) async fn embed_one(
 /// `field`: where the texts are.
 fn read(mut body: Value, app: &App, tenant: Option<Tenant>, field: &'static str) -> Result<Read, ApiError> {
     let is_one = field == "prompt";
-    let mut hints = hints::take_of(&mut body, HINTS)?;
-    let mut fields = Fields::of(body, if is_one { &EMBED_ONE } else { &EMBED })?;
+    let shape = if is_one { &EMBED_ONE } else { &EMBED };
+    let mut hints = hints::take_of(&mut body, HINTS, shape)?;
+    let mut fields = Fields::of(body, shape)?;
     let name = fields.string("model")?.unwrap_or_else(|| app.models[0].clone());
     let model = served(app, &name).ok_or_else(ApiError::unknown_model)?;
     let text = |(at, item)| match item {
@@ -106,6 +107,7 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>, field: &'static str)
     };
     let dimensions = if is_one { None } else { super::dimensions(&mut fields, app)? };
     of_vectors(&mut fields, app, &mut hints)?;
+    uncut(&mut fields, &["truncate"], &mut hints)?;
     let is_list = texts.len() > 1;
     let place = |at| if is_list { format!("{field}[{at}]") } else { field.to_owned() };
     let texts = Texts::read(&mut fields, texts, field, place, Asked { app, tenant, model: Some(model), hints })?;

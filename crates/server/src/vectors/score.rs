@@ -51,7 +51,7 @@ pub(crate) async fn score(
 
 /// The texts of both sides, and how many are on the left.
 fn read_pairs(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Texts, usize), ApiError> {
-    let hints = hints::take(&mut body)?;
+    let hints = hints::take(&mut body, &SCORE)?;
     let mut fields = Fields::of(body, &SCORE)?;
     let [left, right] = [["text_1", "queries", "data_1"], ["text_2", "documents", "data_2"]].map(|names| {
         let given = names.into_iter().find_map(|name| Some((name, fields.take(name)?)));
@@ -132,7 +132,7 @@ pub(crate) async fn rerank(
 }
 
 fn read_documents(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Documents, ApiError> {
-    let hints = hints::take(&mut body)?;
+    let hints = hints::take(&mut body, &RERANK)?;
     let mut fields = Fields::of(body, &RERANK)?;
     let query = text(fields.take("query").unwrap_or_default(), "query".to_owned())?;
     let list = side("documents", fields.take("documents").unwrap_or_default())?;

@@ -46,6 +46,9 @@ fn told<'a>(answer: &'a Answer, header: &str) -> Option<&'a str> {
     answer.header(&format!("x-twostroke-{header}"))
 }
 
+/// So many hints are those of both routes.
+const OF_BOTH: usize = 9;
+
 #[test]
 fn hints_change_no_token_and_are_named_in_the_answer() {
     let host = Host::start();
@@ -59,11 +62,20 @@ fn hints_change_no_token_and_are_named_in_the_answer() {
         ("prompt_cache_options", json!({"mode": "explicit", "ttl": "30m"})),
         ("cache_prompt", json!(false)),
         ("stream_options.include_obfuscation", json!(true)),
-        ("messages[].id", json!("msg_1")),
-        ("messages[].annotations", json!([{"type": "url_citation", "url": "https://example.com"}])),
-        ("messages[].provider_specific_fields", json!({"reasoning": "Hm."})),
-        ("messages[].cache_control", json!({"type": "ephemeral"})),
-        ("messages[].content[].cache_control", json!({"type": "ephemeral", "ttl": "1h"})),
+        ("store", json!(true)),
+        ("verbosity", json!("low")),
+        ("usage", json!({"include": true})),
+        ("provider", json!({"order": ["a"]})),
+        ("models", json!(["a", "b"])),
+        ("route", json!("fallback")),
+        ("keep_alive", json!("5m")),
+        ("chat_id", json!("c")),
+        ("conversation_id", json!("c")),
+        ("user_id", json!("u")),
+        ("reasoning", json!({"effort": "low"})),
+        ("thinking", json!({"type": "enabled"})),
+        ("enable_thinking", json!(true)),
+        ("think", json!("low")),
     ];
     let named: Vec<&str> = server::hints().map(|hint| hint.field).collect();
     assert_eq!(named, examples.iter().map(|(field, _)| *field).collect::<Vec<_>>(), "each has an example here");
@@ -74,7 +86,8 @@ fn hints_change_no_token_and_are_named_in_the_answer() {
         let expected = tokens([&plain.json()]);
         assert_eq!(expected.len(), 8);
         for (field, value) in &examples {
-            if path == "/v1/completions" && field.starts_with("messages") {
+            let is_of_chats = named.iter().position(|name| name == field).is_some_and(|at| at >= OF_BOTH);
+            if path == "/v1/completions" && is_of_chats {
                 continue;
             }
             let mut with = body.clone();
@@ -98,23 +111,19 @@ fn hints_change_no_token_and_are_named_in_the_answer() {
         }
     }
 
-    // All at once, in the order of the guide; `/tokenize` reads conversations too.
+    // All at once, in the order of the guide.
     let mut all = chat();
     examples.iter().for_each(|(field, value)| put(&mut all, field, value));
     all["stream"] = json!(true);
     let answer = host.post("/v1/chat/completions", &all);
     assert_eq!(told(&answer, "hints"), Some(named.join(", ").as_str()));
-    let ids = |messages: &Value| host.ask("/tokenize", &json!({"messages": messages}));
-    let (with, without) = (ids(&all["messages"]), ids(&chat()["messages"]));
-    assert_eq!((&with["tokens"], without.get("hints")), (&without["tokens"], None));
-    assert_eq!(with["hints"], json!(named[9..]));
     host.quiet();
 }
 
 #[test]
 fn a_hint_has_its_type_and_what_is_no_hint_is_refused() {
     let host = Host::start();
-    let wrong = |kind: &str| if kind == "a string" { json!(5) } else { json!("x") };
+    let wrong = |kind: &str| if kind.ends_with("a string") { json!([5]) } else { json!("x") };
     for (field, kind) in server::hints().map(|hint| (hint.field, hint.must_be())) {
         let mut body = chat();
         body["stream"] = json!(true);
@@ -127,15 +136,11 @@ fn a_hint_has_its_type_and_what_is_no_hint_is_refused() {
     }
     for (field, value) in [
         // These would have to do something.
-        ("store", json!(true)),
         ("messages[].refusal", json!("no")),
         ("messages[].audio", json!({"id": "a"})),
-        ("verbosity", json!("low")),
         // Hints have their place.
         ("id", json!("x")),
         ("cache_control", json!({})),
-        ("messages[].metadata", json!({})),
-        ("messages[].content[].id", json!("x")),
     ] {
         let mut body = chat();
         put(&mut body, field, &value);
@@ -150,10 +155,7 @@ fn what_nobody_knows_and_what_is_not_here_have_codes_of_their_own() {
     let host = Host::start();
     for (path, field, value, code) in [
         ("/v1/chat/completions", "temprature", json!(1), "unknown_parameter"),
-        ("/v1/chat/completions", "temprature", json!(null), "unknown_parameter"),
-        ("/v1/chat/completions", "messages[].mood", json!("good"), "unknown_parameter"),
         ("/v1/chat/completions", "prompt", json!("Hi"), "unknown_parameter"),
-        ("/v1/chat/completions", "store", json!(true), "unsupported_parameter"),
         ("/v1/chat/completions", "chat_template", json!("x"), "unsupported_parameter"),
         ("/v1/completions", "logits_processors", json!(["x"]), "unsupported_parameter"),
         ("/v1/completions", "suffix", json!("x"), "no_infill"),

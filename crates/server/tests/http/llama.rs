@@ -95,13 +95,15 @@ fn what_is_not_there_is_refused_by_name() {
         (json!({"prompt": ["a", 5]}), "prompt"),
         (json!({"prompt": {"prompt_string": "a"}}), "prompt"),
         (json!({"n_predict": 0}), "n_predict"),
-        (json!({"n_probs": 3}), "n_probs"),
+        (json!({"n_probs": -2}), "n_probs"),
+        (json!({"n_probs": 21}), "n_probs"),
         (json!({"samplers": ["top_k"]}), "samplers"),
         (json!({"mirostat": 1}), "mirostat"),
         (json!({"dry_multiplier": 0.8}), "dry_multiplier"),
         (json!({"xtc_probability": 0.5}), "xtc_probability"),
         (json!({"id_slot": 2}), "id_slot"),
-        (json!({"logit_bias": [[1, 2]]}), "logit_bias"),
+        (json!({"logit_bias": [[1, 2, 3]]}), "logit_bias[0]"),
+        (json!({"logit_bias": [[1, 200]]}), "logit_bias"),
         (json!({"repeat_penalty": 99}), "repeat_penalty"),
         (json!({"max_tokens": 5}), "max_tokens"),
         (json!({"grammar": "root ::= ("}), "grammar"),
@@ -216,4 +218,48 @@ fn slots_are_the_callers_own_requests() {
     for (method, path) in server::routes().filter(|(_, path)| own.contains(path)) {
         assert_eq!(begin(&host, "sk-c", method, path, &json!({})).answer().status, 401, "{path}");
     }
+}
+
+/// Ids of tokens, log probabilities, vectors and adapters in llama-server's words.
+#[test]
+fn llama_servers_other_routes_and_fields_are_there() {
+    let host = Host::start();
+    let ids = host.ask("/tokenize", &json!({"prompt": "a fox", "add_special_tokens": false}))["tokens"].clone();
+    assert_eq!(host.ask("/tokenize", &json!({"content": "a fox"}))["tokens"], ids);
+    let pieces = host.ask("/tokenize", &json!({"content": "a fox", "with_pieces": true}))["tokens"].clone();
+    let told: String = pieces.as_array().unwrap().iter().map(|token| token["piece"].as_str().unwrap()).collect();
+    assert_eq!(told, "a fox");
+    assert_eq!(host.ask("/detokenize", &json!({"tokens": ids}))["content"], "a fox");
+
+    let own = host.ask("/v1/embeddings", &json!({"input": "a fox"}))["data"][0]["embedding"].clone();
+    for (path, field) in [("/embedding", "content"), ("/embeddings", "input"), ("/embeddings", "content")] {
+        assert_eq!(host.ask(path, &json!({field: "a fox"})), json!([{"index": 0, "embedding": [own]}]), "{path}");
+    }
+    assert_eq!(host.post("/embedding", &json!({})).json()["error"]["param"], "content");
+    let rank = json!({"query": "fox", "documents": ["an owl", "a fox"]});
+    assert_eq!(host.ask("/reranking", &rank)["results"], host.ask("/v1/rerank", &rank)["results"]);
+    assert_eq!(host.get("/lora-adapters").json(), json!([]));
+    assert_eq!(host.ask("/lora-adapters", &json!([]))["success"], true);
+    assert_eq!(host.post("/lora-adapters", &json!([{"id": 0, "scale": 1}])).json()["error"]["param"], "[0].id");
+
+    let body = with(&once(), &json!({"n_predict": 3, "n_probs": 2}));
+    let whole = host.ask(COMPLETION, &body)["completion_probabilities"].clone();
+    let (events, _) = host.post(COMPLETION, &with(&body, &json!({"stream": true}))).events();
+    let told = events.iter().filter_map(|event| event["completion_probabilities"].as_array()).flatten();
+    assert_eq!(whole, told.cloned().collect::<Value>());
+    assert_eq!(whole.as_array().unwrap().len(), 3);
+    let first = &whole[0];
+    assert_eq!((&first["id"], first["top_logprobs"].as_array().unwrap().len()), (&first["top_logprobs"][0]["id"], 2));
+
+    let id = first["id"].as_u64().unwrap();
+    for bias in [json!([[id, false]]), json!([[first["token"], -100]]), json!({id.to_string(): -100})] {
+        let other = host.ask(COMPLETION, &with(&body, &json!({"logit_bias": bias})));
+        assert_ne!(other["completion_probabilities"][0]["id"], first["id"], "{bias}");
+    }
+    // A window that holds everything is none, one of nothing is no penalty, a smaller one is refused.
+    let penalty = |last: i64| with(&once(), &json!({"repeat_penalty": 1.3, "repeat_last_n": last}));
+    assert_eq!(host.ask(COMPLETION, &penalty(64))["content"], host.ask(COMPLETION, &penalty(-1))["content"]);
+    assert_eq!(host.ask(COMPLETION, &penalty(0))["content"], host.ask(COMPLETION, &once())["content"]);
+    assert_eq!(host.post(COMPLETION, &penalty(8)).json()["error"]["param"], "repeat_last_n");
+    host.quiet();
 }

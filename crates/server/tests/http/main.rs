@@ -37,4 +37,5 @@ mod thoughts;
 mod timeline;
 mod tools;
 mod trace;
+mod unknown;
 mod vectors;

@@ -175,18 +175,23 @@ fn a_slash_behind_a_path_is_as_good_as_none() {
         ("GET", "/v1/models/lantern/", ""),
         ("GET", "/v1/requests/?limit=1", ""),
         ("POST", "/v1/chat/completions/", &chat),
+        ("GET", "/v1//models", ""),
+        ("GET", "//v1/models", ""),
+        ("GET", "/v1/models//", ""),
+        ("GET", "///metrics//", ""),
+        ("POST", "//v1//chat///completions", &chat),
     ] {
         assert_eq!(status(method, path, true, body), 200, "{path}");
         assert_eq!(status(method, path, false, body), 401, "{path}: it is no way around the key");
     }
-    for path in ["/v1/models//", "/v1/nowhere/", "/v1//models", "/v1/", "/health/", "//"] {
+    for path in ["/v1/nowhere/", "/v1/", "//v1//nowhere"] {
         assert_eq!(status("GET", path, true, ""), 404, "{path}");
     }
     let mut connection = host.connect();
     connection.request("GET", "/metrics", &[("authorization", "Bearer key")], b"");
     let page = connection.answer();
     let count = metric(page.text(), "twostroke_http_requests_total{route=\"/v1/models\",status=\"200\"}");
-    assert_eq!(count, 1.0, "a route has one name");
+    assert_eq!(count, 4.0, "a route has one name");
 }
 
 // row 21

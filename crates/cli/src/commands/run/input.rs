@@ -26,16 +26,101 @@ pub(super) const MAX_INPUT_BYTES: u64 = 64 << 20;
 /// So long a prompt waits for the first byte of a pipe, or for its end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What to ask, or `None` for a chat.
-pub(super) fn question(flags: &RunFlags) -> Result<Option<String>, Failure> {
-    match flags.prompt.as_deref() {
-        Some("-") => alone().map(Some),
-        Some(prompt) => {
-            if models::is_hub_id(prompt) {
-                note(&format!("taken as the prompt: {prompt} (a model is chosen with -m {prompt})"));
-            }
-            beside(prompt).map(Some)
+/// What a first word is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Prompt,
+    /// A path or a hub id.
+    Model,
+    /// A name of Ollama's library.
+    Ollamas,
+}
+
+/// Families that people name in a word, without whose they are.
+const FAMILIES: [&str; 26] = [
+    "llama",
+    "qwen",
+    "qwq",
+    "mistral",
+    "mixtral",
+    "ministral",
+    "gemma",
+    "phi",
+    "deepseek",
+    "smollm",
+    "tinyllama",
+    "codellama",
+    "codegemma",
+    "granite",
+    "falcon",
+    "gpt-oss",
+    "olmo",
+    "starcoder",
+    "command-r",
+    "glm",
+    "yi",
+    "nemotron",
+    "devstral",
+    "magistral",
+    "dolphin",
+    "hermes",
+];
+
+impl Word {
+    fn of(word: &str) -> Word {
+        let is_one = !word.is_empty() && !word.contains(char::is_whitespace);
+        if !is_one || word == "-" {
+            return Word::Prompt;
         }
+        let bare = models::without_site(word);
+        let is_path = ["./", "../", "/", "~/"].iter().any(|start| word.starts_with(start)) || word.ends_with(".gguf");
+        if is_path || bare != word || models::is_hub_id(bare.split([':', '@']).next().unwrap_or_default()) {
+            return Word::Model;
+        }
+        let plain =
+            |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        let is_tagged = word.split_once(':').is_some_and(|(name, tag)| {
+            plain(name) && plain(tag) && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        });
+        let lower = word.to_ascii_lowercase();
+        let rest = FAMILIES.iter().find_map(|family| lower.strip_prefix(family));
+        // `phi`, `llama3.2`, `qwen2.5-coder`; and not `philosophy`.
+        let is_family = plain(word)
+            && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(|c: char| !c.is_ascii_alphabetic()));
+        if is_tagged || is_family { Word::Ollamas } else { Word::Prompt }
+    }
+}
+
+/// The model that is asked, where it is not the built-in one, and what it is asked: `None` for a chat.
+pub(super) fn question(flags: &RunFlags) -> Result<(Option<String>, Option<String>), Failure> {
+    let model = flags.model.model.clone();
+    if let Some(path) = &flags.file {
+        let text = files::read_text(path, MAX_INPUT_BYTES)
+            .map_err(|error| Failure::usage(format!("--file: {}: {error}", path.display())))?;
+        return match text.trim_end() {
+            "" => Err(Failure::usage(format!("--file: {}: there is no prompt in it", path.display()))),
+            text => Ok((model, Some(text.to_owned()))),
+        };
+    }
+    let first = flags.prompt.as_deref();
+    let word = if model.is_some() { Word::Prompt } else { first.map_or(Word::Prompt, Word::of) };
+    match (word, first, flags.prompt_behind.as_deref()) {
+        (Word::Model, name, behind) => Ok((name.map(str::to_owned), asked(behind)?)),
+        (Word::Ollamas, Some(name), _) => Err(Failure::usage(format!(
+            "{name:?} names no model here: a model is a file, or one of the Hugging Face hub by its whole name, twostroke \
+             run ORG/NAME \"...\" (a prompt of one word that looks like a name comes behind -m or through standard input)"
+        ))),
+        (_, Some(first), Some(behind)) => Err(Failure::usage(format!(
+            "{first:?} is no model and {behind:?} stands behind it: a prompt of several words needs quotation marks"
+        ))),
+        (_, first, _) => Ok((model, asked(first)?)),
+    }
+}
+
+fn asked(prompt: Option<&str>) -> Result<Option<String>, Failure> {
+    match prompt {
+        Some("-") => alone().map(Some),
+        Some(prompt) => beside(prompt).map(Some),
         None if io::stdin().is_terminal() => Ok(None),
         None => alone().map(Some),
     }
@@ -112,4 +197,41 @@ fn text_of(read: io::Result<Vec<u8>>) -> Result<String, Failure> {
     }
     let text = String::from_utf8(bytes).map_err(|_| Failure::usage("standard input: not UTF-8 text"))?;
     Ok(text.trim_end().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_type_first_is_a_model_or_a_prompt() {
+        let table = [
+            ("llama3.2", Word::Ollamas),
+            ("llama3.2:1b", Word::Ollamas),
+            ("qwen2.5-coder:7b-instruct-q4_K_M", Word::Ollamas),
+            ("Phi", Word::Ollamas),
+            ("gpt-oss:20b", Word::Ollamas),
+            ("deepseek-r1", Word::Ollamas),
+            ("smollm2", Word::Ollamas),
+            ("hf.co/org/name-GGUF", Word::Model),
+            ("https://huggingface.co/org/name", Word::Model),
+            ("Qwen/Qwen2.5-0.5B-Instruct", Word::Model),
+            ("org/name:Q4_K_M", Word::Model),
+            ("org/name@main", Word::Model),
+            ("./model", Word::Model),
+            ("/models/x", Word::Model),
+            ("model.gguf", Word::Model),
+            ("hi", Word::Prompt),
+            ("philosophy", Word::Prompt),
+            ("Hello!", Word::Prompt),
+            ("What is llama3.2?", Word::Prompt),
+            ("a/b or c?", Word::Prompt),
+            ("-", Word::Prompt),
+            ("", Word::Prompt),
+            ("1:1", Word::Prompt),
+        ];
+        for (word, wanted) in table {
+            assert_eq!(Word::of(word), wanted, "{word:?}");
+        }
+    }
 }

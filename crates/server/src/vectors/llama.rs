@@ -1,0 +1,74 @@
+//! `POST /embedding` and `POST /embeddings`: the same in llama-server's words.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::embeddings::input;
+use super::{Asked, Texts, normalised};
+use crate::answers::Form;
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::llama::shapes::EMBEDDING;
+use crate::openai::hints;
+use crate::routes::{Caller, json_body, settled};
+
+#[derive(Serialize)]
+struct Item {
+    index: usize,
+    /// One, of the whole text.
+    embedding: [Vec<f32>; 1],
+}
+
+/// Vectors of one text or several.
+pub(crate) async fn embed(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let tenant = caller.tenant;
+    let read = app.with_json(&headers, body, tenant, move |body, app| read(body, app, tenant)).await;
+    let (texts, is_normalised) = read.map_err(|error| caller.refused(&app, Form::Embeddings, error))?;
+    let mut vectors = texts.vectors(&app, &caller, Form::Embeddings).await?;
+    let list = std::mem::take(&mut vectors.list).into_iter();
+    let list = list.map(|vector| if is_normalised { normalised(&vector, None) } else { vector });
+    let items: Vec<Item> = list.enumerate().map(|(index, vector)| Item { index, embedding: [vector] }).collect();
+    let mut response = json_body(serde_json::to_string(&items).expect("numbers serialize"));
+    settled(response.headers_mut(), &vectors.delivery.settled);
+    Ok(response)
+}
+
+/// The texts, and whether vectors have length 1.
+fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Texts, bool), ApiError> {
+    let hints = hints::take(&mut body, &EMBEDDING)?;
+    let mut fields = Fields::of(body, &EMBEDDING)?;
+    let (content, other) = (fields.take("content"), fields.take("input"));
+    let (field, value) = match (content, other) {
+        (Some(_), Some(_)) => {
+            let message = "'content' and 'input' are two names for the same: send one.";
+            return Err(ApiError::bad_request(message).with_param("input"));
+        }
+        (Some(content), None) => ("content", Some(content)),
+        (None, Some(input)) => ("input", Some(input)),
+        (None, None) => ("content", None),
+    };
+    let texts = input(field, value)?;
+    let is_normalised = match fields.integer("embd_normalize")? {
+        None | Some(2) => true,
+        Some(-1) => false,
+        Some(_) => return Err(wrong_type("embd_normalize", "2 (length 1) or -1 (as the model has it)")),
+    };
+    let is_list = texts.len() > 1;
+    let place = |at| if is_list { format!("{field}[{at}]") } else { field.to_owned() };
+    let texts = Texts::read(&mut fields, texts, field, place, Asked { app, tenant, model: None, hints })?;
+    fields.finish()?;
+    Ok((texts, is_normalised))
+}
