@@ -184,6 +184,13 @@ impl ApiError {
         ApiError::new(Kind::Internal, None, "An internal error ended this request.")
     }
 
+    /// 500: an answer that has to be kept cannot be written.
+    pub(crate) fn not_kept() -> ApiError {
+        let message = "The answer cannot be kept: the server cannot write to its store. Send 'store': false to get \
+                       answers that are not kept.";
+        ApiError::new(Kind::Internal, Some("not_kept"), message)
+    }
+
     /// 500: the digest of the weights cannot be taken.
     pub(crate) fn no_receipts() -> ApiError {
         let message = "The files of this server's weights have changed or are gone, so it can give no receipts.";

@@ -84,6 +84,11 @@ impl Disk {
         let mut found = Vec::new();
         for entry in fs::read_dir(place)? {
             let path = entry?.path();
+            if is_half_written(&path) {
+                // The lock is ours: nothing writes it any more.
+                fs::remove_file(&path)?;
+                continue;
+            }
             let Some(id) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json")) else { continue };
             if let Ok((head, bytes)) = head(&path) {
                 found.push((id.to_owned(), head, bytes));
@@ -130,6 +135,12 @@ impl Disk {
     fn path(&self, id: &str) -> PathBuf {
         self.place.join(format!("{id}.json"))
     }
+}
+
+/// `ID.json.PID.tmp`, which a server leaves that is killed while it writes.
+fn is_half_written(path: &Path) -> bool {
+    let is_ours = || path.with_extension("").with_extension("").extension().is_some_and(|kind| kind == "json");
+    files::writer_of(path).is_some() && is_ours()
 }
 
 fn head(path: &Path) -> io::Result<(Head, usize)> {

@@ -19,12 +19,58 @@ pub(crate) struct Messages {
     pub(crate) list: Vec<ChatMessage>,
     /// Whether the last message is an assistant's that may have more to it.
     is_open: bool,
+    /// Kinds of items that the model was not told of.
+    pub(crate) passed_over: Vec<&'static str>,
 }
+
+/// What an item is that tools of others leave in a conversation.
+#[derive(Clone, Copy)]
+enum Foreign {
+    /// A call; the name of its tool unless the item has one, and the field with its arguments.
+    Call(Option<&'static str>, &'static str),
+    /// What came of a call: its field `output`.
+    Output,
+    /// A call and what came of it, in one item.
+    Both,
+    /// What ran on its maker's server, or says nothing to a model.
+    Nothing(&'static str),
+}
+
+/// All kinds of items that OpenAI knows and that are none of ours.
+const FOREIGN: [(&str, Foreign); 27] = [
+    ("custom_tool_call", Foreign::Call(None, "input")),
+    ("custom_tool_call_output", Foreign::Output),
+    ("local_shell_call", Foreign::Call(Some("local_shell"), "action")),
+    ("local_shell_call_output", Foreign::Output),
+    ("shell_call", Foreign::Call(Some("shell"), "action")),
+    ("shell_call_output", Foreign::Output),
+    ("apply_patch_call", Foreign::Call(Some("apply_patch"), "operation")),
+    ("apply_patch_call_output", Foreign::Output),
+    ("mcp_call", Foreign::Both),
+    ("computer_call", Foreign::Nothing("input[].computer_call")),
+    ("computer_call_output", Foreign::Nothing("input[].computer_call_output")),
+    ("web_search_call", Foreign::Nothing("input[].web_search_call")),
+    ("file_search_call", Foreign::Nothing("input[].file_search_call")),
+    ("code_interpreter_call", Foreign::Nothing("input[].code_interpreter_call")),
+    ("image_generation_call", Foreign::Nothing("input[].image_generation_call")),
+    ("mcp_list_tools", Foreign::Nothing("input[].mcp_list_tools")),
+    ("mcp_approval_request", Foreign::Nothing("input[].mcp_approval_request")),
+    ("mcp_approval_response", Foreign::Nothing("input[].mcp_approval_response")),
+    ("tool_search_call", Foreign::Nothing("input[].tool_search_call")),
+    ("tool_search_output", Foreign::Nothing("input[].tool_search_output")),
+    ("additional_tools", Foreign::Nothing("input[].additional_tools")),
+    ("compaction", Foreign::Nothing("input[].compaction")),
+    ("compaction_summary", Foreign::Nothing("input[].compaction_summary")),
+    ("compaction_trigger", Foreign::Nothing("input[].compaction_trigger")),
+    ("context_compaction", Foreign::Nothing("input[].context_compaction")),
+    ("ghost_snapshot", Foreign::Nothing("input[].ghost_snapshot")),
+    ("web_search_call_output", Foreign::Nothing("input[].web_search_call_output")),
+];
 
 impl Messages {
     /// Goes on from these.
     pub(crate) fn after(list: Vec<ChatMessage>) -> Messages {
-        Messages { list, is_open: false }
+        Messages { list, ..Messages::default() }
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -46,6 +92,10 @@ impl Messages {
     }
 
     fn item(&mut self, path: String, item: Value) -> Result<(), ApiError> {
+        let foreign = item["type"].as_str().and_then(|kind| FOREIGN.iter().find(|(name, _)| *name == kind));
+        if let Some((_, foreign)) = foreign {
+            return self.foreign(&path, &item, *foreign);
+        }
         let mut fields = Fields::nested(item, path, &ITEM)?;
         let kind_name = fields.name("type");
         let kind = fields.string("type")?;
@@ -58,8 +108,8 @@ impl Messages {
             Some("function_call") => self.call(&mut fields)?,
             Some("function_call_output") => self.output(&mut fields)?,
             Some(_) => {
-                let known =
-                    "one of 'message', 'reasoning', 'function_call', 'function_call_output' and 'item_reference'";
+                let known = "'message', 'reasoning', 'function_call', 'function_call_output', 'item_reference', or a \
+                             kind of item that OpenAI knows";
                 return Err(wrong_type(kind_name, known));
             }
         }
@@ -125,10 +175,11 @@ impl Messages {
         fields.string("namespace")?;
         let name = fields.text("name")?;
         let arguments = fields.string("arguments")?.unwrap_or_default();
-        let arguments = match arguments.trim() {
-            "" => json!({}),
-            _ => serde_json::from_str(&arguments).unwrap_or(Value::String(arguments)),
-        };
+        self.called(id, &name, parsed(arguments));
+        Ok(())
+    }
+
+    fn called(&mut self, id: Option<String>, name: &str, arguments: Value) {
         let mut call = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
         if let Some(id) = id {
             call["id"] = id.into();
@@ -136,6 +187,38 @@ impl Messages {
         let calls = self.assistant().extra.entry("tool_calls").or_insert_with(|| json!([]));
         if let Value::Array(calls) = calls {
             calls.push(call);
+        }
+    }
+
+    /// An item that another server's tools left. Its fields are theirs: what is not read changes nothing here.
+    fn foreign(&mut self, path: &str, item: &Value, foreign: Foreign) -> Result<(), ApiError> {
+        let text = |field: &str| item[field].as_str().map(str::to_owned);
+        let id = || text("call_id").or_else(|| text("id"));
+        let needed = |field: &str| text(field).ok_or_else(|| wrong_type(format!("{path}.{field}"), "a string"));
+        match foreign {
+            Foreign::Nothing(hint) => {
+                if !self.passed_over.contains(&hint) {
+                    self.passed_over.push(hint);
+                }
+            }
+            Foreign::Call(name, field) => {
+                let name = name.map_or_else(|| needed("name"), |name| Ok(name.to_owned()))?;
+                let arguments = match &item[field] {
+                    object @ Value::Object(_) => object.clone(),
+                    Value::String(text) => json!({field: text}),
+                    _ => return Err(wrong_type(format!("{path}.{field}"), "a string or an object")),
+                };
+                self.called(id(), &name, arguments);
+            }
+            Foreign::Output => self.came(id(), shown(&item["output"])),
+            Foreign::Both => {
+                let (name, arguments) = (needed("name")?, text("arguments").unwrap_or_default());
+                self.called(id(), &name, parsed(arguments));
+                let what_came = [&item["output"], &item["error"]].into_iter().find(|value| !value.is_null());
+                if let Some(what_came) = what_came {
+                    self.came(id(), shown(what_came));
+                }
+            }
         }
         Ok(())
     }
@@ -148,12 +231,16 @@ impl Messages {
             Some(Value::Array(parts)) => text_of(parts, &name)?,
             _ => return Err(wrong_type(name, "a string or a list of text parts")),
         };
+        self.came(id, text);
+        Ok(())
+    }
+
+    fn came(&mut self, id: Option<String>, text: String) {
         let mut extra = Map::new();
         if let Some(id) = id {
             extra.insert("tool_call_id".to_owned(), id.into());
         }
         self.push(ChatMessage { role: "tool".to_owned(), content: Some(text), extra });
-        Ok(())
     }
 
     fn push(&mut self, message: ChatMessage) {
@@ -168,6 +255,26 @@ impl Messages {
             self.list.push(ChatMessage { role, content: None, extra });
         }
         self.list.last_mut().expect("one was pushed")
+    }
+}
+
+/// Arguments as JSON, or as the text that they are.
+fn parsed(arguments: String) -> Value {
+    match arguments.trim() {
+        "" => json!({}),
+        _ => serde_json::from_str(&arguments).unwrap_or(Value::String(arguments)),
+    }
+}
+
+/// What came of a tool as a text: its own, that of its parts, or JSON.
+fn shown(output: &Value) -> String {
+    match output {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(parts) if parts.iter().all(|part| part["text"].is_string()) => {
+            parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
+        }
+        other => other.to_string(),
     }
 }
 

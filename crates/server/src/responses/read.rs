@@ -83,6 +83,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     };
     let mut messages = Messages::after(before);
     messages.read(input.clone())?;
+    delivery.settled.hints.append(&mut messages.passed_over);
     params::check_text("input", messages.bytes())?;
     let instructions = fields.string("instructions")?;
     let conversation = messages.list.clone();
@@ -143,6 +144,10 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
             }
             None => return Err(wrong_type(format!("include[{index}]"), "a string")),
         }
+    }
+    if fields.integer("max_tool_calls")?.is_some() {
+        // It counts calls of tools that the server runs, which this one never does.
+        delivery.settled.hints.push("max_tool_calls");
     }
     fields.finish()?;
     if delivery.receipt || delivery.progress || delivery.token_ids {

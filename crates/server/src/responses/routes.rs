@@ -30,7 +30,7 @@ pub(crate) async fn create(
         None => routes::answer(app, &caller, Form::Responses, Ok(job)).await,
         Some(shape) => {
             let (plan, outputs) = routes::submit(&app, &caller, job.requests, job.plan).await?;
-            Ok(background::begin(app, shape, plan, outputs))
+            background::begin(app, shape, plan, outputs)
         }
     }
 }

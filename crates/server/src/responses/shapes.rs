@@ -20,6 +20,7 @@ static OWN: &[Field] = &[
     field("parallel_tool_calls", Boolean, "whether an answer may have several calls"),
     field("reasoning", Object(&REASONING), "how much is thought"),
     field("text", Object(&OUTPUT), "what the answer must look like"),
+    field("max_tool_calls", Integer, "changes nothing: it counts calls of tools that a server runs"),
     field("store", Boolean, "whether the answer is kept"),
     field("background", Boolean, "whether it is written while nobody waits"),
     field("include", List(&Text), "what is told beside the answer"),
@@ -31,7 +32,6 @@ static ABSENT: &[Field] = &[
     only("top_logprobs", Constant::Number(0.0), "log probabilities are in /v1/chat/completions"),
     missing("conversation", "this server has none of that: send 'input' and 'tools'"),
     missing("prompt", "this server has none of that: send 'input' and 'tools'"),
-    missing("max_tool_calls", "this server has none of that: send 'input' and 'tools'"),
     missing("moderation", "this server has none of that: send 'input' and 'tools'"),
     missing("context_management", "this server has none of that: send 'input' and 'tools'"),
 ];

@@ -1,9 +1,11 @@
 //! Responses that are kept: to be asked for again, and to be gone on from.
 //!
 //! ```text
-//! keep --> memory, as long as it is computed --ended, with a directory--> a file
+//! keep --> memory --with a directory--> a file --> acknowledged
 //! ask  --> whose is it? --> memory, or the file
 //! ```
+//! With a directory all that is acknowledged is on disk before: an answer that has ended, and one in the background that
+//! is only queued. A file that says so after a restart is of an answer that has failed: nothing computes it any more.
 //! Room is bounded, and so is time: the oldest go first, and before them those of the key that holds the most. What is
 //! kept is its key's alone; the name of another's is as unknown as one that never was.
 
@@ -13,8 +15,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::ChatMessage;
-use serde_json::Value;
-use tokio::runtime::Handle;
+use serde_json::{Value, json};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::AbortHandle;
 
 use super::disk::{Content, Disk, Head};
@@ -39,7 +41,9 @@ struct Kept {
     /// `None`: it is on disk.
     content: Option<Arc<Content>>,
     bytes: usize,
-    /// What computes it, as long as it is in the background.
+    /// It is computed in the background.
+    is_running: bool,
+    /// What computes it.
     task: Option<AbortHandle>,
 }
 
@@ -69,7 +73,7 @@ impl Store {
         for (id, head, bytes) in found {
             state.bytes += bytes;
             state.order.push_back(id.clone());
-            state.kept.insert(id, Kept { head, content: None, bytes, task: None });
+            state.kept.insert(id, Kept { head, content: None, bytes, is_running: false, task: None });
         }
         let store = Store(Arc::new(Shared { state: Mutex::new(state), disk: Some(disk), bounds: ON_DISK }));
         store.make_room(&mut store.lock());
@@ -80,7 +84,8 @@ impl Store {
         Store(Arc::new(Shared { state: Mutex::default(), disk: None, bounds: IN_MEMORY }))
     }
 
-    /// Keeps an answer that has ended, or what is known of one in the background.
+    /// Keeps an answer that has ended, or what is known of one in the background. With a directory it is there when this
+    /// returns, and it is not kept at all if it cannot be written.
     pub(crate) fn keep(
         &self,
         tenant: Option<Tenant>,
@@ -88,48 +93,52 @@ impl Store {
         response: Value,
         input: Value,
         conversation: Vec<ChatMessage>,
-    ) {
+    ) -> Result<(), ApiError> {
         let bytes = weight(&response) + weight(&input) + conversation.iter().map(message_weight).sum::<usize>();
-        let has_ended = !is_computed(&response);
+        let (is_running, is_background) = (is_computed(&response), response["background"] == true);
         let items = response["output"].as_array().into_iter().flatten();
         let items = items.filter_map(|item| item["id"].as_str().map(str::to_owned)).collect();
         let content = Arc::new(Content { response, input, conversation });
         let head = Head { tenant, created_at: unix_seconds(), items };
         {
             let mut state = self.lock();
+            // What was deleted or cancelled while it was computed stays so.
+            if is_background && !is_running && !state.kept.get(id).is_some_and(|kept| kept.is_running) {
+                return Ok(());
+            }
             let task = state.remove(id).and_then(|before| before.task);
-            // Who was taken out of the store while it was computed stays out.
             if bytes > self.0.bounds.bytes {
-                return;
+                return Ok(());
             }
             state.bytes += bytes;
             state.order.push_back(id.to_owned());
-            state.kept.insert(id.to_owned(), Kept { head: head.clone(), content: Some(content.clone()), bytes, task });
+            let kept = Kept { head: head.clone(), content: Some(content.clone()), bytes, is_running, task };
+            state.kept.insert(id.to_owned(), kept);
             self.make_room(&mut state);
         }
-        if has_ended && self.0.disk.is_some() {
-            let (store, id) = (self.clone(), id.to_owned());
-            let write = move || store.write(&id, &head, &content);
-            match Handle::try_current() {
-                Ok(runtime) => drop(runtime.spawn_blocking(write)),
-                Err(_) => write(),
-            }
-        }
+        self.write(id, &head, &content)
     }
 
-    /// Puts it on disk; what cannot be written stays in memory.
-    fn write(&self, id: &str, head: &Head, content: &Arc<Content>) {
-        let Some(disk) = &self.0.disk else { return };
-        if let Err(error) = disk.write(id, head, content) {
-            return tracing::error!(%error, "a response cannot be kept on disk");
-        }
+    /// Puts it on disk. What has ended is in memory no more then, and what cannot be written is nowhere: of an answer in
+    /// the background stays the file that it was queued with, which says that it failed.
+    fn write(&self, id: &str, head: &Head, content: &Arc<Content>) -> Result<(), ApiError> {
+        let Some(disk) = &self.0.disk else { return Ok(()) };
+        let written = blocking(|| disk.write(id, head, content));
         let mut state = self.lock();
-        match state.kept.get_mut(id) {
-            // It may have been replaced meanwhile, and whoever did that writes it too.
-            Some(kept) if kept.content.as_ref().is_some_and(|now| Arc::ptr_eq(now, content)) => kept.content = None,
-            Some(_) => {}
-            None => disk.remove(id),
+        let is_it = |kept: &Kept| kept.content.as_ref().is_some_and(|now| Arc::ptr_eq(now, content));
+        let was_queued = content.response["background"] == true && !is_computed(&content.response);
+        match (&written, state.kept.get_mut(id)) {
+            (Ok(()), Some(kept)) if is_it(kept) && !kept.is_running => kept.content = None,
+            (Err(_), Some(kept)) if is_it(kept) && was_queued => kept.content = None,
+            (Err(_), Some(kept)) if is_it(kept) => drop(state.remove(id)),
+            // It was replaced meanwhile, which is written too.
+            (_, Some(_)) => {}
+            (_, None) => disk.remove(id),
         }
+        written.map_err(|error| {
+            tracing::error!(%error, "a response cannot be kept on disk");
+            ApiError::not_kept()
+        })
     }
 
     /// Notes what computes a response.
@@ -189,20 +198,28 @@ impl Store {
         Ok(())
     }
 
-    /// Ends what computes it; one that has ended stays as it is. May read a file.
+    /// Ends what computes it; one that has ended in the background stays as it is. May read and write a file.
     pub(crate) fn cancel(&self, tenant: Option<Tenant>, id: &str) -> Result<Value, ApiError> {
         let mut state = self.lock();
         let kept = self.find(&mut state, tenant, id)?;
+        let head = kept.head.clone();
         if let Some(content) = kept.content.as_mut().filter(|content| is_computed(&content.response)) {
+            kept.is_running = false;
             if let Some(task) = kept.task.take() {
                 task.abort();
             }
-            let content = Arc::make_mut(content);
-            content.response["status"] = "cancelled".into();
+            Arc::make_mut(content).response["status"] = "cancelled".into();
+            let content = content.clone();
+            drop(state);
+            self.write(id, &head, &content)?;
             return Ok(content.response.clone());
         }
         drop(state);
-        self.response(tenant, id)
+        let response = self.response(tenant, id)?;
+        match response["background"] == true {
+            true => Ok(response),
+            false => Err(ApiError::bad_request("Cannot cancel a synchronous response.").with_param("response_id")),
+        }
     }
 
     fn content(&self, tenant: Option<Tenant>, id: &str) -> Result<Arc<Content>, ApiError> {
@@ -210,7 +227,14 @@ impl Store {
             return Ok(content.clone());
         }
         let disk = self.0.disk.as_ref().ok_or_else(ApiError::unknown_response)?;
-        let read = disk.read(id).map(Arc::new);
+        let read = disk.read(id).map(|mut content| {
+            if is_computed(&content.response) {
+                let message = "The server ended before this answer did, or could not keep it: ask again.";
+                content.response["status"] = "failed".into();
+                content.response["error"] = json!({"code": "server_error", "message": message});
+            }
+            Arc::new(content)
+        });
         read.map_err(|error| {
             tracing::error!(%error, "a response on disk cannot be read");
             ApiError::unknown_response()
@@ -231,22 +255,23 @@ impl Store {
         if let Some(task) = kept.task {
             task.abort();
         }
-        if let (None, Some(disk)) = (kept.content, &self.0.disk) {
+        if let Some(disk) = &self.0.disk {
             disk.remove(id);
         }
     }
 
     /// Nothing that is computed is forgotten: it is bounded by the queue.
     fn make_room(&self, state: &mut State) {
-        while state.order.front().and_then(|id| state.kept.get(id)).is_some_and(|kept| self.is_old(kept)) {
-            let Some(id) = state.order.front().cloned() else { break };
-            self.forget(state, &id);
-        }
+        let old = state.order.iter().map_while(|id| state.kept.get_key_value(id).filter(|(_, kept)| self.is_old(kept)));
+        let old: Vec<String> = old.filter(|(_, kept)| !kept.is_running).map(|(id, _)| id.clone()).collect();
+        old.iter().for_each(|id| self.forget(state, id));
         while state.bytes > self.0.bounds.bytes {
             let mut held: HashMap<Option<Tenant>, usize> = HashMap::new();
-            state.kept.values().for_each(|kept| *held.entry(kept.head.tenant).or_default() += kept.bytes);
+            let ended = state.kept.values().filter(|kept| !kept.is_running);
+            ended.for_each(|kept| *held.entry(kept.head.tenant).or_default() += kept.bytes);
             let Some(most) = held.into_iter().max_by_key(|&(_, bytes)| bytes).map(|(tenant, _)| tenant) else { return };
-            let is_its = |id: &&String| state.kept.get(*id).is_some_and(|kept| kept.head.tenant == most);
+            let is_its =
+                |id: &&String| state.kept.get(*id).is_some_and(|kept| kept.head.tenant == most && !kept.is_running);
             let Some(id) = state.order.iter().find(is_its).cloned() else { return };
             self.forget(state, &id);
         }
@@ -263,6 +288,14 @@ impl State {
         self.bytes -= kept.bytes;
         self.order.retain(|other| other != id);
         Some(kept)
+    }
+}
+
+/// Waits for a disk. Of a runtime with several threads the others go on meanwhile.
+fn blocking<T>(wait: impl FnOnce() -> T) -> T {
+    match Handle::try_current() {
+        Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => tokio::task::block_in_place(wait),
+        _ => wait(),
     }
 }
 
@@ -287,8 +320,6 @@ fn weight(value: &Value) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn response(text: &str) -> Value {
@@ -298,7 +329,7 @@ mod tests {
     #[test]
     fn a_response_is_its_keys_alone() {
         let store = Store::in_memory();
-        store.keep(Some([1; 32]), "a", response("x"), json!("in"), Vec::new());
+        store.keep(Some([1; 32]), "a", response("x"), json!("in"), Vec::new()).unwrap();
         assert_eq!(store.response(Some([1; 32]), "a").unwrap(), response("x"));
         assert_eq!(store.input(Some([1; 32]), "a").unwrap(), json!("in"));
         for other in [None, Some([2; 32])] {
@@ -314,16 +345,16 @@ mod tests {
     fn who_holds_the_most_makes_room() {
         let store = Store::in_memory();
         let large = "x".repeat(1 << 20);
-        store.keep(Some([2; 32]), "small", response("y"), json!(""), Vec::new());
+        store.keep(Some([2; 32]), "small", response("y"), json!(""), Vec::new()).unwrap();
         for at in 0..200 {
-            store.keep(Some([1; 32]), &format!("large-{at}"), response(&large), json!(""), Vec::new());
+            store.keep(Some([1; 32]), &format!("large-{at}"), response(&large), json!(""), Vec::new()).unwrap();
         }
         assert!(store.lock().bytes <= IN_MEMORY.bytes);
         assert!(store.response(Some([2; 32]), "small").is_ok(), "a neighbour's flood takes nothing of mine");
         assert!(store.response(Some([1; 32]), "large-0").is_err());
         assert!(store.response(Some([1; 32]), "large-199").is_ok());
         let too_large = "x".repeat(IN_MEMORY.bytes);
-        store.keep(None, "huge", response(&too_large), json!(""), Vec::new());
+        store.keep(None, "huge", response(&too_large), json!(""), Vec::new()).unwrap();
         assert!(store.response(None, "huge").is_err());
         assert!(store.response(Some([1; 32]), "large-199").is_ok());
     }
@@ -331,12 +362,14 @@ mod tests {
     #[test]
     fn only_what_has_ended_is_gone_on_from() {
         let store = Store::in_memory();
-        store.keep(None, "a", json!({"status": "in_progress"}), json!(""), vec![ChatMessage::new("user", "hi")]);
+        let queued = json!({"status": "queued", "background": true});
+        store.keep(None, "a", queued, json!(""), vec![ChatMessage::new("user", "hi")]).unwrap();
         assert_eq!(store.messages(None, "a").unwrap_err().param(), Some("previous_response_id"));
         assert_eq!(store.cancel(None, "a").unwrap()["status"], "cancelled");
-        store.keep(None, "a", response("x"), json!(""), vec![ChatMessage::new("user", "hi")]);
+        store.keep(None, "a", response("x"), json!(""), vec![ChatMessage::new("user", "hi")]).unwrap();
         assert_eq!(store.messages(None, "a").unwrap().len(), 1);
-        assert_eq!(store.cancel(None, "a").unwrap()["status"], "completed");
+        let message = "Cannot cancel a synchronous response.";
+        assert_eq!(store.cancel(None, "a").unwrap_err().message(), message);
     }
 
     #[test]
@@ -348,15 +381,27 @@ mod tests {
         let told = vec![ChatMessage::new("user", "hi"), reply];
         let (mine, other) = (Some([1; 32]), Some([2; 32]));
         let store = Store::open(&place).unwrap();
-        store.keep(mine, "a", response("x"), json!("in"), told.clone());
-        store.keep(mine, "b", json!({"status": "in_progress"}), json!("in"), told.clone());
-        store.keep(None, "c", response("z"), json!([1]), Vec::new());
+        store.keep(mine, "a", response("x"), json!("in"), told.clone()).unwrap();
+        let queued = json!({"status": "queued", "background": true});
+        for id in ["b", "cancelled", "deleted", "done"] {
+            store.keep(mine, id, queued.clone(), json!("in"), told.clone()).unwrap();
+        }
+        store.cancel(mine, "cancelled").unwrap();
+        store.delete(mine, "deleted").unwrap();
+        for id in ["cancelled", "deleted", "done"] {
+            let done = json!({"status": "completed", "background": true});
+            store.keep(mine, id, done, json!("in"), told.clone()).unwrap();
+        }
+        assert_eq!(store.response(mine, "b").unwrap()["status"], "queued");
+        store.keep(None, "c", response("z"), json!([1]), Vec::new()).unwrap();
         assert!(store.lock().kept["a"].content.is_none(), "it is a file");
         assert_eq!(store.messages(mine, "a").unwrap(), told);
         assert!(Store::open(&place).is_err(), "one server at a time");
         drop(store);
         std::fs::write(place.join("broken.json"), "{").unwrap();
-        std::fs::write(place.join("notes.txt"), "somebody's").unwrap();
+        let strange = ["notes.txt", "x.tmp", "x.json.y.tmp", "x.json..tmp"];
+        strange.iter().for_each(|name| std::fs::write(place.join(name), "somebody's").unwrap());
+        std::fs::write(place.join("a.json.17.tmp"), "half").unwrap();
         let store = Store::open(&place).unwrap();
         assert_eq!((store.response(mine, "a").unwrap(), store.input(mine, "a").unwrap()), (response("x"), json!("in")));
         assert_eq!(store.messages(mine, "a").unwrap(), told);
@@ -364,9 +409,14 @@ mod tests {
         let found = store.take_out(mine, &mut wanted);
         assert_eq!(found, [(3, json!({"id": "item-x", "text": "x"}))]);
         assert_eq!(wanted, HashMap::from([("item-z".to_owned(), 4)]), "that one is another's");
-        assert_eq!(store.cancel(mine, "a").unwrap()["status"], "completed");
+        assert!(!place.join("a.json.17.tmp").exists() && strange.iter().all(|name| place.join(name).exists()));
+        for (id, status) in [("b", "failed"), ("cancelled", "cancelled"), ("done", "completed")] {
+            assert_eq!(store.response(mine, id).unwrap()["status"], status, "{id}");
+            assert_eq!(store.cancel(mine, id).unwrap()["status"], status, "{id}");
+        }
+        assert!(store.response(mine, "b").unwrap()["error"]["message"].is_string());
+        assert!(store.messages(mine, "b").is_err() && store.response(mine, "deleted").is_err());
         assert!(store.response(other, "a").is_err() && store.response(None, "a").is_err());
-        assert!(store.response(mine, "b").is_err(), "what had not ended is gone");
         assert_eq!(store.input(None, "c").unwrap(), json!([1]));
         store.delete(mine, "a").unwrap();
         assert!(!place.join("a.json").exists() && place.join("notes.txt").exists());
@@ -374,5 +424,46 @@ mod tests {
         std::fs::write(place.join("c.json"), "{}").unwrap();
         assert!(store.response(None, "c").is_err());
         std::fs::remove_dir_all(&place).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_an_error_and_takes_no_memory() {
+        let place = std::env::temp_dir().join(format!("twostroke-full-store-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&place);
+        let store = Store::open(&place).unwrap();
+        let queued = json!({"status": "queued", "background": true});
+        store.keep(None, "begun", queued.clone(), json!(""), Vec::new()).unwrap();
+        let before = store.lock().bytes;
+        // A directory of its name: no file can be put there, whoever runs this.
+        for id in ["whole", "later"] {
+            std::fs::create_dir(place.join(format!("{id}.json"))).unwrap();
+        }
+        for (id, response) in [("whole", response("x")), ("later", queued)] {
+            assert_eq!(store.keep(None, id, response, json!(""), Vec::new()).unwrap_err().status(), 500, "{id}");
+            assert!(store.response(None, id).is_err(), "{id}");
+        }
+        assert_eq!(store.lock().bytes, before);
+        assert_eq!(store.response(None, "begun").unwrap()["status"], "queued");
+        std::fs::remove_dir_all(&place).unwrap();
+        // What was queued and cannot be written when it ends has failed.
+        let done = json!({"status": "completed", "background": true, "output": []});
+        std::fs::write(&place, "no directory").unwrap();
+        assert!(store.keep(None, "begun", done, json!(""), Vec::new()).is_err());
+        assert!(store.lock().kept["begun"].content.is_none(), "it is in memory no more");
+        std::fs::remove_file(&place).unwrap();
+    }
+
+    #[test]
+    fn what_is_computed_makes_no_room() {
+        let store = Store::in_memory();
+        let queued = json!({"status": "queued", "background": true});
+        store.keep(Some([1; 32]), "running", queued, json!(""), Vec::new()).unwrap();
+        for at in 0..3 {
+            let large = response(&"x".repeat(20 << 20));
+            store.keep(Some([1; 32]), &format!("large-{at}"), large, json!(""), Vec::new()).unwrap();
+        }
+        assert!(store.lock().bytes <= IN_MEMORY.bytes);
+        assert_eq!(store.response(Some([1; 32]), "running").unwrap()["status"], "queued");
+        assert!(store.response(Some([1; 32]), "large-0").is_err());
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use dialect::AnswerPart;
 use engine::{ChatMessage, Output};
 use hyper::body::Bytes;
@@ -51,7 +51,10 @@ pub(crate) struct Responses(pub(crate) Arc<Shape>);
 
 impl Api for Responses {
     fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
-        json_body(self.0.response(app, plan, gathered).to_string())
+        match self.0.response(app, plan, gathered) {
+            Ok(response) => json_body(response.to_string()),
+            Err(error) => error.into_response(),
+        }
     }
 
     fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {
@@ -65,7 +68,7 @@ impl Api for Responses {
 
 impl Shape {
     /// The response of an answer that has ended; it is kept if it is to be.
-    pub(super) fn response(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Value {
+    pub(super) fn response(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Result<Value, ApiError> {
         let Gathered { mut answers, totals, served, .. } = gathered;
         let answer = answers.swap_remove(0);
         let mut growing = Growing::new(app.clone());
@@ -73,8 +76,8 @@ impl Shape {
         parts.into_iter().for_each(|part| growing.take(part, &mut |_, _| {}));
         growing.end(&mut |_, _| {});
         let mut response = self.head(&served.response_id, app.now(), plan);
-        self.finish(app, plan, &served, &totals, &answer.end, growing.items, &mut response);
-        response
+        self.finish(app, plan, &served, &totals, &answer.end, growing.items, &mut response)?;
+        Ok(response)
     }
 
     /// What is known before there is an answer.
@@ -120,7 +123,7 @@ impl Shape {
         end: &End,
         items: Vec<Value>,
         response: &mut Value,
-    ) {
+    ) -> Result<(), ApiError> {
         response["status"] = if end.finish == Finish::Length { "incomplete" } else { "completed" }.into();
         if end.finish == Finish::Length {
             response["incomplete_details"] = json!({"reason": "max_output_tokens"});
@@ -128,7 +131,7 @@ impl Shape {
         let usage = WireUsage::of(totals, false);
         response["usage"] = json!({
             "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": totals.usage.cached_tokens},
+            "input_tokens_details": {"cached_tokens": totals.usage.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": usage.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": totals.thought_tokens.unwrap_or(0)},
             "total_tokens": usage.total_tokens,
@@ -141,8 +144,9 @@ impl Shape {
         response["output"] = items.into();
         if let Some(tenant) = self.stores {
             let conversation = self.conversation.iter().cloned().chain([reply]).collect();
-            app.responses.keep(tenant, &served.response_id, response.clone(), self.input.clone(), conversation);
+            app.responses.keep(tenant, &served.response_id, response.clone(), self.input.clone(), conversation)?;
         }
+        Ok(())
     }
 }
 
@@ -416,7 +420,7 @@ impl Wire for Stream {
                 self.totals.add(&self.app, 1, &usage, &timings);
                 let items = std::mem::take(&mut self.growing.items);
                 let Stream { app, shape, plan, served, totals, end, response, .. } = self;
-                shape.finish(app, plan, served, totals, end, items, response);
+                shape.finish(app, plan, served, totals, end, items, response)?;
                 let is_whole = self.end.finish != Finish::Length;
                 let name = if is_whole { "response.completed" } else { "response.incomplete" };
                 let event = self.event(name, json!({"response": self.response}));

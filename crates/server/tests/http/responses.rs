@@ -172,6 +172,9 @@ fn what_is_kept_is_its_keys_alone_until_it_is_deleted() {
     let made = post(PATH, &body, "one").json();
     let path = format!("{PATH}/{}", made["id"].as_str().unwrap());
     assert_eq!(ask("GET", &host, &path, Some("one")).json(), made);
+    let cancelled = ask("POST", &host, &format!("{path}/cancel"), Some("one"));
+    assert_eq!(cancelled.status, 400);
+    assert_eq!(cancelled.json()["error"]["message"], "Cannot cancel a synchronous response.");
     assert_eq!(made["metadata"], json!({"a": "b"}));
     let items = ask("GET", &host, &format!("{path}/input_items"), Some("one")).json();
     assert_eq!(items["data"][0]["content"][0]["text"], "Hello");
@@ -231,6 +234,54 @@ fn an_answer_in_the_background_is_asked_for_again_or_cancelled() {
 }
 
 #[test]
+fn what_tools_of_others_left_is_told_or_passed_over() {
+    let host = Host::start();
+    let count = |items: &Value| {
+        let answer = host.ask(PATH, &json!({"input": items, "max_output_tokens": 1, "max_tool_calls": 3}));
+        let hints = answer["hints"].as_array().unwrap().iter().map(|hint| hint.as_str().unwrap().to_owned());
+        (answer["usage"]["input_tokens"].as_u64().unwrap(), hints.collect::<Vec<_>>())
+    };
+    let user = json!({"role": "user", "content": "hi"});
+    let (plain, hints) = count(&json!([user]));
+    assert_eq!(hints, ["max_tool_calls"]);
+    let told = [
+        json!({"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "x"}),
+        json!({"type": "custom_tool_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "done"}]}),
+        json!({"type": "local_shell_call", "call_id": "c", "action": {"type": "exec", "command": ["ls"], "env": {}}}),
+        json!({"type": "local_shell_call_output", "id": "c", "output": "{\"stdout\": \"a\"}"}),
+        json!({"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}, "environment": null}),
+        json!({"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "a", "outcome": {"type": "exit"}}]}),
+        json!({"type": "apply_patch_call", "call_id": "c", "operation": {"type": "delete_file", "path": "a"}}),
+        json!({"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": "done"}),
+        json!({"type": "mcp_call", "id": "c", "server_label": "s", "name": "f", "arguments": "{}", "output": "done"}),
+    ];
+    for item in told {
+        let (tokens, hints) = count(&json!([user, item, user]));
+        let both = count(&json!([user, user])).0;
+        assert!(tokens > both && hints == ["max_tool_calls"], "{item}: {tokens} of {both}, {hints:?}");
+    }
+    for kind in [
+        "computer_call",
+        "computer_call_output",
+        "web_search_call",
+        "file_search_call",
+        "code_interpreter_call",
+        "image_generation_call",
+        "mcp_list_tools",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "tool_search_call",
+        "tool_search_output",
+        "additional_tools",
+        "compaction",
+    ] {
+        let item = json!({"type": kind, "id": "w", "status": "completed", "action": {"query": 1}, "results": null});
+        let (tokens, hints) = count(&json!([user, item, item]));
+        assert_eq!((tokens, hints), (plain, vec![format!("input[].{kind}"), "max_tool_calls".to_owned()]), "{kind}");
+    }
+}
+
+#[test]
 fn what_codex_sends_is_taken() {
     let host = Host::start();
     let body = json!({
@@ -268,6 +319,10 @@ fn what_is_wrong_with_a_response_is_named() {
         (json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}), "input[0].content[0].type"),
         (json!({"input": [{"role": "user", "content": "x", "mood": 1}]}), "input[0].mood"),
         (json!({"input": [{"type": "function_call", "call_id": "a"}]}), "input[0].name"),
+        (json!({"input": [{"type": "custom_tool_call", "input": "x"}]}), "input[0].name"),
+        (json!({"input": [{"type": "custom_tool_call", "name": "x"}]}), "input[0].input"),
+        (json!({"input": [{"type": "shell_call", "action": 1}]}), "input[0].action"),
+        (json!({"input": [{"type": "mcp_call", "arguments": "{}"}]}), "input[0].name"),
         (json!({"input": "x", "temprature": 1}), "temprature"),
         (json!({"input": "x", "tools": [{"type": "dragon"}]}), "tools[0].type"),
         (json!({"input": "x", "tools": [{"type": "function", "name": "a b"}]}), "tools[0].name"),
