@@ -29,11 +29,13 @@ mod kept;
 mod lark;
 mod limits;
 mod rule;
+mod schema;
 mod tokens;
 mod vocabulary;
 
 pub use budget::ThoughtBudget;
 pub use constraint::{Constraint, ConstraintError};
 pub use rule::{MAX_CHOICES, MAX_RULE_BYTES, Rule, RuleError};
+pub use schema::{Fitted, Misfit, fit_schema};
 pub use tokens::TokenRule;
 pub use vocabulary::{Grammar, Vocabulary};

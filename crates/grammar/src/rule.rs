@@ -17,7 +17,7 @@ pub const MAX_CHOICES: usize = 4096;
 /// begun to write spaces goes on until it has no tokens left.
 const JSON_SPACES: &str = r" |\n{1,2}[ \t]{0,40}";
 /// Where a schema says how it is to be read, in llguidance's words.
-const OPTIONS: &str = "x-guidance";
+pub(crate) const OPTIONS: &str = "x-guidance";
 
 /// What an answer must look like.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

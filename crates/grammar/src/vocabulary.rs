@@ -1,7 +1,7 @@
 //! A model's tokens as bytes, and the grammars that were compiled for them.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use llguidance::api::{GrammarInit, TopLevelGrammar};
@@ -193,6 +193,21 @@ impl fmt::Debug for Grammar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Grammar")
     }
+}
+
+/// Whether a rule of text compiles, with a token for each byte and nothing kept.
+pub(crate) fn check(rule: &Rule) -> Result<(), RuleError> {
+    static BYTES: OnceLock<Vocabulary> = OnceLock::new();
+    rule.check_length()?;
+    let grammar = rule.grammar()?;
+    let larks: Vec<_> = grammar.grammars.iter().map(|part| part.lark_grammar.as_deref()).collect();
+    let limits = StepLimits::of(rule, &larks);
+    let bytes = BYTES.get_or_init(|| {
+        let end = [&[SPECIAL][..], b"end"].concat();
+        let words: Vec<Vec<u8>> = (0..=0xFE).map(|byte| vec![byte]).chain([end]).collect();
+        Vocabulary::of_words(&words, &[0xFF])
+    });
+    on_a_deep_stack(|| bytes.fresh(grammar, limits)).map(|_| ())
 }
 
 /// The compiler follows a rule into the rules that it names by recursion, 7 KiB a step.

@@ -3,3 +3,4 @@
 mod fuzzed;
 mod harm;
 mod masks;
+mod schemas;

@@ -1,0 +1,880 @@
+//! A JSON schema as its sender wrote it, made into one that compiles.
+//!
+//! ```text
+//! schema --walk--> what says nothing is left out, what has an equal is written as that   --compiles?--> Fitted
+//!                  what cannot be kept to: strict, an error; else left open, and named        |no
+//!                                                     repair: the smallest parts that fail <--+
+//! ```
+//! A schema is advice unless its sender says strict. Places are in the schema's own words, `.properties.m.uniqueItems`,
+//! to be put behind the name of the field that the schema stands in.
+//!
+//! All of it is a function of the schema alone: whether something compiles is tried with bytes as tokens.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use serde_json::{Map, Value, json};
+
+use crate::rule::{OPTIONS, Rule, RuleError};
+use crate::vocabulary;
+
+/// A schema that compiles.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fitted {
+    /// The schema.
+    pub schema: Value,
+    /// Places of the sender's schema that are not kept to.
+    pub open: Vec<String>,
+}
+
+/// Why there is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct Misfit {
+    /// Where in the sender's schema; empty: the whole of it.
+    pub place: String,
+    /// What is wrong there.
+    pub problem: String,
+}
+
+const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
+/// Formats that are kept to; all others are notes (JSON Schema 2020-12, 7.2.1).
+const FORMATS: [&str; 10] =
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+/// Schemas within a schema that are looked at.
+const MAX_NODES: usize = 50_000;
+/// Names that `propertyNames` may list to be written as properties.
+const MAX_NAMES: usize = 200;
+/// Parts of a schema that are compiled by themselves to find which of them fail.
+const MAX_TRIALS: usize = 128;
+/// What is remembered, in bytes of schemas.
+const MAX_KEPT_BYTES: usize = 8 << 20;
+
+const NOT_KEPT: &str = "this keyword cannot be held to; leave it out, or send the schema without 'strict'";
+
+/// Makes a schema into one that compiles. Strict: all that it says is kept to, or it is an error. Else what cannot be
+/// kept to is left open. Milliseconds, unless it was asked for a short while ago: not for the threads that serve
+/// connections.
+pub fn fit_schema(schema: &Value, strict: bool) -> Result<Fitted, Misfit> {
+    type Kept = (HashMap<(Value, bool), Result<Fitted, Misfit>>, usize);
+    static KEPT: OnceLock<Mutex<Kept>> = OnceLock::new();
+    let kept = || KEPT.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let key = (schema.clone(), strict);
+    if let Some(found) = kept().0.get(&key) {
+        return found.clone();
+    }
+    let fitted = fit(schema, strict);
+    let bytes = 2 * schema.to_string().len() + 256;
+    let mut kept = kept();
+    if kept.1 + bytes > MAX_KEPT_BYTES {
+        *kept = Kept::default();
+    }
+    if bytes <= MAX_KEPT_BYTES {
+        kept.0.insert(key, fitted.clone());
+        kept.1 += bytes;
+    }
+    fitted
+}
+
+fn fit(schema: &Value, strict: bool) -> Result<Fitted, Misfit> {
+    if *schema == Value::Bool(false) {
+        return Err(misfit("", "it allows nothing"));
+    }
+    // Expressions are looked at one by one only where the whole does not compile.
+    let mut walk = Walk::new(schema, strict, false);
+    let fitted = walk.whole()?;
+    if compiles(&fitted).is_ok() {
+        return Ok(walk.done(fitted));
+    }
+    let mut walk = Walk::new(schema, strict, true);
+    let fitted = walk.whole()?;
+    if compiles(&fitted).is_ok() {
+        return Ok(walk.done(fitted));
+    }
+    let fitted = walk.repair_all(fitted)?;
+    Ok(walk.done(fitted))
+}
+
+fn misfit(place: &str, problem: impl Into<String>) -> Misfit {
+    Misfit { place: place.to_owned(), problem: problem.into() }
+}
+
+fn compiles(schema: &Value) -> Result<(), RuleError> {
+    vocabulary::check(&Rule::JsonSchema(schema.clone()))
+}
+
+struct Walk<'a> {
+    root: &'a Value,
+    strict: bool,
+    tries_patterns: bool,
+    open: Vec<String>,
+    nodes: usize,
+    /// What a reference may name beside places: `$anchor`s with their sign, and `$id`s.
+    anchors: HashMap<String, Found<'a>>,
+    /// Names that schemas got that are referred to, by their place.
+    names: BTreeMap<String, String>,
+    pending: Vec<(String, Found<'a>)>,
+    trials: usize,
+}
+
+#[derive(Clone)]
+struct Found<'a> {
+    value: &'a Value,
+    place: String,
+}
+
+impl<'a> Walk<'a> {
+    fn new(root: &'a Value, strict: bool, tries_patterns: bool) -> Walk<'a> {
+        let mut walk = Walk {
+            root,
+            strict,
+            tries_patterns,
+            open: Vec::new(),
+            nodes: 0,
+            anchors: HashMap::new(),
+            names: BTreeMap::new(),
+            pending: Vec::new(),
+            trials: 0,
+        };
+        let mut open = vec![Found { value: root, place: String::new() }];
+        while let Some(Found { value, place }) = open.pop() {
+            match value {
+                Value::Object(map) => {
+                    let texts = ["$anchor", "$dynamicAnchor", "$id", "id"].iter().filter_map(|key| {
+                        let text = map.get(*key)?.as_str()?;
+                        Some(if key.ends_with("nchor") {
+                            format!("#{text}")
+                        } else {
+                            text.trim_end_matches('#').into()
+                        })
+                    });
+                    for text in texts {
+                        walk.anchors.entry(text).or_insert(Found { value, place: place.clone() });
+                    }
+                    open.extend(map.iter().map(|(key, value)| Found { value, place: format!("{place}.{key}") }));
+                }
+                Value::Array(items) => {
+                    let items = items.iter().enumerate();
+                    open.extend(items.map(|(at, value)| Found { value, place: format!("{place}[{at}]") }));
+                }
+                _ => {}
+            }
+        }
+        walk
+    }
+
+    fn whole(&mut self) -> Result<Value, Misfit> {
+        let mut whole = self.node(self.root, "")?;
+        let mut definitions = Map::new();
+        while let Some((name, found)) = self.pending.pop() {
+            let fitted = self.node(found.value, &found.place)?;
+            definitions.insert(name, fitted);
+        }
+        if let (Value::Object(map), false) = (&mut whole, definitions.is_empty()) {
+            // In an order that does not depend on which was found first.
+            definitions.sort_keys();
+            map.insert("$defs".into(), definitions.into());
+        }
+        Ok(whole)
+    }
+
+    fn done(&self, schema: Value) -> Fitted {
+        let mut seen = BTreeSet::new();
+        let open = self.open.iter().filter(|place| seen.insert(place.as_str())).cloned().collect();
+        Fitted { schema, open }
+    }
+
+    /// What stands there cannot be kept to.
+    fn lose(&mut self, place: impl Into<String>, problem: &str) -> Result<(), Misfit> {
+        let place = place.into();
+        if self.strict {
+            return Err(misfit(&place, problem));
+        }
+        self.open.push(place);
+        Ok(())
+    }
+
+    fn node(&mut self, value: &'a Value, place: &str) -> Result<Value, Misfit> {
+        self.nodes += 1;
+        if self.nodes > MAX_NODES {
+            return Err(misfit(place, format!("it has more than {MAX_NODES} schemas in it")));
+        }
+        match value {
+            Value::Bool(_) => Ok(value.clone()),
+            Value::Object(map) => self.object(map, place),
+            _ => self.lose(place, "a schema is an object, true or false").map(|()| json!({})),
+        }
+    }
+
+    fn object(&mut self, map: &'a Map<String, Value>, place: &str) -> Result<Value, Misfit> {
+        let mut out = Map::new();
+        for (key, value) in map {
+            let here = format!("{place}.{key}");
+            if let Some(value) = self.keyword(key, value, map, &here)? {
+                // Newer spellings of the same.
+                let key = if matches!(key.as_str(), "$dynamicRef" | "$recursiveRef") { "$ref" } else { key.as_str() };
+                out.insert(key.to_owned(), value);
+            }
+        }
+        // What is written in other words needs what the rest became.
+        for (key, value) in map {
+            let here = format!("{place}.{key}");
+            let problem = match self.rewritten(key, value, map, &mut out, &here)? {
+                Rewritten::Done => continue,
+                Rewritten::Never => return Ok(Value::Bool(false)),
+                Rewritten::Not => NOT_KEPT,
+            };
+            self.lose(here, problem)?;
+        }
+        Ok(Value::Object(out))
+    }
+
+    /// A keyword that compiles as it is, if its value is of its kind. `None`: it says nothing, or is written in other
+    /// words.
+    fn keyword(
+        &mut self,
+        key: &str,
+        value: &'a Value,
+        map: &Map<String, Value>,
+        here: &str,
+    ) -> Result<Option<Value>, Misfit> {
+        let as_it_is = || Ok(Some(value.clone()));
+        let problem = match (key, value) {
+            ("type", _) => return self.types(value, here),
+            ("properties" | "patternProperties", Value::Object(all)) => {
+                let mut fitted = Map::new();
+                for (name, schema) in all {
+                    let here = format!("{here}.{}", shown(name));
+                    if key == "patternProperties" && !self.takes_pattern(name) {
+                        self.lose(here, "this expression cannot be held to")?;
+                        continue;
+                    }
+                    fitted.insert(name.clone(), self.node(schema, &here)?);
+                }
+                // Where a pattern is lost nothing is known of the names that it has.
+                return Ok(Some(fitted.into()));
+            }
+            ("properties" | "patternProperties", _) => "it must be an object of schemas",
+            ("additionalProperties", Value::Bool(false)) if self.loses_patterns(map) => {
+                self.lose(here, "an expression of 'patternProperties' cannot be held to")?;
+                return Ok(None);
+            }
+            // Beside one schema for all items there are no others.
+            ("additionalItems", _) if !map.get("items").is_some_and(Value::is_array) => return Ok(None),
+            ("items" | "prefixItems", Value::Array(all)) => {
+                let fitted = self.list(all, here)?;
+                return Ok((!fitted.is_empty()).then_some(Value::Array(fitted)));
+            }
+            ("items" | "additionalProperties" | "additionalItems", Value::Object(_) | Value::Bool(_)) => {
+                return self.node(value, here).map(Some);
+            }
+            ("items" | "additionalProperties" | "additionalItems" | "prefixItems", _) => "it must be a schema",
+            ("anyOf" | "oneOf", Value::Array(all)) if !all.is_empty() => return self.branches(all, here).map(Some),
+            ("allOf", Value::Array(all)) => {
+                let fitted = self.list(all, here)?;
+                return Ok((!fitted.is_empty()).then_some(Value::Array(fitted)));
+            }
+            ("anyOf" | "oneOf" | "allOf", _) => "it must be a list of schemas",
+            ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(to)) => match self.reference(to) {
+                Some(name) => return Ok(Some(format!("#/$defs/{name}").into())),
+                None => "it names nothing in this schema",
+            },
+            ("$ref" | "$dynamicRef" | "$recursiveRef", _) => "it must be a text",
+            ("const", _) => return as_it_is(),
+            ("enum", Value::Array(all)) if !all.is_empty() => return as_it_is(),
+            ("enum", _) => "it must be a list of values that is not empty",
+            ("required", Value::Array(all)) if all.iter().all(Value::is_string) => {
+                return Ok((!all.is_empty()).then(|| value.clone()));
+            }
+            ("required", _) => "it must be a list of names, beside 'properties'",
+            ("minItems" | "minLength" | "minProperties" | "maxItems" | "maxLength" | "maxProperties", _) => {
+                let count = value.as_u64().or_else(|| {
+                    let float = value.as_f64()?;
+                    (float.fract() == 0.0 && (0.0..9e15).contains(&float)).then_some(float as u64)
+                });
+                match count {
+                    Some(0) if key.starts_with("min") => return Ok(None),
+                    Some(count) => return Ok(Some(count.into())),
+                    None => "it must be a whole number that is not below 0",
+                }
+            }
+            ("exclusiveMinimum" | "exclusiveMaximum", Value::Bool(_)) => return as_it_is(),
+            ("minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum", Value::Number(_)) => return as_it_is(),
+            ("minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum", _) => "it must be a number",
+            ("multipleOf", Value::Number(number)) if number.as_f64().is_some_and(|number| number > 0.0) => {
+                return as_it_is();
+            }
+            ("multipleOf", _) => "it must be a number above 0",
+            ("pattern", Value::String(pattern)) if self.takes_pattern(pattern) => return as_it_is(),
+            ("pattern", _) => "this expression cannot be held to",
+            ("format", Value::String(format)) if FORMATS.contains(&format.as_str()) => return as_it_is(),
+            (OPTIONS, Value::Object(_)) if here.len() == OPTIONS.len() + 1 => return as_it_is(),
+            // Notes.
+            _ => return Ok(None),
+        };
+        self.lose(here, problem).map(|()| None)
+    }
+
+    fn types(&mut self, value: &Value, here: &str) -> Result<Option<Value>, Misfit> {
+        let known = |name: &Value| {
+            let name = name.as_str()?.to_ascii_lowercase();
+            (name == "integer" || TYPES.contains(&name.as_str())).then_some(Value::from(name))
+        };
+        let problem = "there are 'null', 'boolean', 'integer', 'number', 'string', 'array' and 'object'";
+        match value {
+            Value::Array(all) if !all.is_empty() => {
+                let kept: Vec<Value> = all.iter().filter_map(known).collect();
+                if kept.len() < all.len() {
+                    self.lose(here, problem)?;
+                    // It may be anything, so that the others say nothing either.
+                    return Ok(None);
+                }
+                Ok(Some(Value::Array(kept)))
+            }
+            one => match known(one) {
+                Some(known) => Ok(Some(known)),
+                None => self.lose(here, problem).map(|()| None),
+            },
+        }
+    }
+
+    fn list(&mut self, all: &'a [Value], here: &str) -> Result<Vec<Value>, Misfit> {
+        all.iter().enumerate().map(|(at, one)| self.node(one, &format!("{here}[{at}]"))).collect()
+    }
+
+    /// One that cannot be kept to is closed where another is left: an answer that is one of the others is surely right.
+    fn branches(&mut self, all: &'a [Value], here: &str) -> Result<Value, Misfit> {
+        let mut fitted = Vec::new();
+        for (at, one) in all.iter().enumerate() {
+            let (here, before) = (format!("{here}[{at}]"), self.open.len());
+            let schema = self.node(one, &here)?;
+            // What is wrong deep inside of it does not weigh that much.
+            let own = |place: &String| {
+                place.strip_prefix(&here).is_some_and(|rest| !rest.trim_start_matches('.').contains(['.', '[']))
+            };
+            fitted.push((schema, self.open[before..].iter().any(own)));
+        }
+        let says = |schema: &Value| *schema != json!({"type": "null"}) && *schema != Value::Bool(false);
+        let is_one_left = fitted.iter().any(|(schema, is_open)| !is_open && says(schema));
+        fitted.retain(|(_, is_open)| !(is_one_left && *is_open));
+        Ok(fitted.into_iter().map(|(schema, _)| schema).collect())
+    }
+
+    fn takes_pattern(&mut self, pattern: &str) -> bool {
+        !self.tries_patterns || compiles(&json!({"type": "string", "pattern": pattern})).is_ok()
+    }
+
+    fn loses_patterns(&mut self, map: &Map<String, Value>) -> bool {
+        let patterns = map.get("patternProperties").and_then(Value::as_object);
+        patterns.is_some_and(|patterns| patterns.keys().any(|pattern| !self.takes_pattern(pattern)))
+    }
+
+    /// The schema that a reference names.
+    fn find(&self, to: &str) -> Option<Found<'a>> {
+        let base = self.root.get("$id").and_then(Value::as_str).unwrap_or_default().trim_end_matches('#');
+        let to = if base.is_empty() { to } else { to.strip_prefix(base).unwrap_or(to) };
+        if to.is_empty() || to == "#" {
+            return Some(Found { value: self.root, place: String::new() });
+        }
+        let Some(pointer) = to.strip_prefix("#/") else {
+            return self.anchors.get(to.trim_end_matches('#')).cloned();
+        };
+        let (mut value, mut place) = (self.root, String::new());
+        for step in pointer.split('/') {
+            let step = decoded(step).replace("~1", "/").replace("~0", "~");
+            match value {
+                Value::Object(map) => {
+                    value = map.get(&step)?;
+                    place.push_str(&format!(".{}", shown(&step)));
+                }
+                Value::Array(items) => {
+                    value = items.get(step.parse::<usize>().ok()?)?;
+                    place.push_str(&format!("[{step}]"));
+                }
+                _ => return None,
+            }
+        }
+        Some(Found { value, place })
+    }
+
+    /// The name that the schema which a reference names has among the definitions.
+    fn reference(&mut self, to: &str) -> Option<String> {
+        let found = self.find(to)?;
+        if let Some(name) = self.names.get(&found.place) {
+            return Some(name.clone());
+        }
+        let last = found.place.rsplit(['.', '[']).next().unwrap_or_default();
+        let mut name: String = last.chars().filter(|c| c.is_ascii_alphanumeric() || "_-".contains(*c)).collect();
+        while name.is_empty() || self.names.values().any(|other| *other == name) {
+            name.push_str(&format!("_{}", self.names.len()));
+        }
+        self.names.insert(found.place.clone(), name.clone());
+        self.pending.push((name.clone(), found));
+        Some(name)
+    }
+
+    /// A schema behind its references.
+    fn followed(&self, mut value: &'a Value) -> &'a Value {
+        for _ in 0..16 {
+            let only = value.as_object().filter(|map| map.keys().all(|key| key == "$ref" || is_note(key)));
+            match only.and_then(|map| self.find(map.get("$ref")?.as_str()?)) {
+                Some(found) => value = found.value,
+                None => break,
+            }
+        }
+        value
+    }
+
+    /// A keyword that does not compile, in words that do.
+    fn rewritten(
+        &mut self,
+        key: &str,
+        value: &'a Value,
+        map: &'a Map<String, Value>,
+        out: &mut Map<String, Value>,
+        here: &str,
+    ) -> Result<Rewritten, Misfit> {
+        use Rewritten::{Done, Never, Not};
+        let is_object = out.get("type").is_some_and(|kind| kind == "object");
+        Ok(match (key, value) {
+            ("uniqueItems", Value::Bool(true)) => {
+                let is_short = out.get("maxItems").and_then(Value::as_u64).is_some_and(|most| most < 2);
+                if is_short { Done } else { Not }
+            }
+            ("propertyNames", names) => self.property_names(names, out, here)?,
+            ("not", Value::Bool(false)) => Done,
+            ("not", other) if says_nothing(other) => Never,
+            ("not", Value::Object(other)) => negated(other, out),
+            ("if", condition) => match (condition, map.get("then"), map.get("else")) {
+                (_, None, None) => Done,
+                (condition, then, other) if says_nothing(condition) || *condition == Value::Bool(false) => {
+                    let is_true = *condition != Value::Bool(false);
+                    if let Some(schema) = if is_true { then } else { other } {
+                        let place = here.trim_end_matches(".if");
+                        let fitted =
+                            self.node(schema, &format!("{place}.{}", if is_true { "then" } else { "else" }))?;
+                        also(out, fitted);
+                    }
+                    Done
+                }
+                (_, then, other) if then.is_none_or(says_nothing) && other.is_none_or(says_nothing) => Done,
+                _ => Not,
+            },
+            ("contains", inner) => {
+                let count = |key: &str| map.get(key).and_then(Value::as_u64);
+                let least = count("minContains").unwrap_or(1);
+                match (least, count("maxContains")) {
+                    (0, None) => Done,
+                    (least, None) if says_nothing(inner) => {
+                        let before = out.get("minItems").and_then(Value::as_u64).unwrap_or(0);
+                        out.insert("minItems".into(), before.max(least).into());
+                        Done
+                    }
+                    _ => Not,
+                }
+            }
+            ("dependentRequired" | "dependentSchemas" | "dependencies", Value::Object(all)) => {
+                for (name, wanted) in all {
+                    let here = format!("{here}.{}", shown(name));
+                    let is_there = out
+                        .get("required")
+                        .and_then(Value::as_array)
+                        .is_some_and(|all| all.iter().any(|one| one == name));
+                    match wanted {
+                        Value::Array(names) if names.is_empty() => {}
+                        Value::Array(names) if is_there => require(out, names),
+                        Value::Array(names) if is_object => {
+                            let without = json!({"type": "object", "properties": {name: false}});
+                            let mut with = json!({"type": "object", "required": [name]});
+                            with.as_object_mut().into_iter().for_each(|with| require(with, names));
+                            also(out, json!({"anyOf": [without, with]}));
+                        }
+                        schema if says_nothing(schema) => {}
+                        schema if is_there => {
+                            let fitted = self.node(schema, &here)?;
+                            also(out, fitted);
+                        }
+                        _ => self.lose(here, NOT_KEPT)?,
+                    }
+                }
+                Done
+            }
+            ("unevaluatedProperties" | "unevaluatedItems", rest) if says_nothing(rest) => Done,
+            ("unevaluatedProperties" | "unevaluatedItems", rest) => {
+                let joins = ["$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "contains", "not"];
+                let plain = if key == "unevaluatedItems" { "items" } else { "additionalProperties" };
+                if map.contains_key(plain) && !map.get(plain).is_some_and(Value::is_array) {
+                    Done
+                } else if joins.iter().any(|key| map.contains_key(*key)) || map.get(plain).is_some() {
+                    Not
+                } else {
+                    let fitted = self.node(rest, here)?;
+                    out.insert(plain.into(), fitted);
+                    Done
+                }
+            }
+            _ => Done,
+        })
+    }
+
+    fn property_names(
+        &mut self,
+        names: &'a Value,
+        out: &mut Map<String, Value>,
+        here: &str,
+    ) -> Result<Rewritten, Misfit> {
+        use Rewritten::{Done, Not};
+        let names = match self.followed(names) {
+            Value::Bool(true) => return Ok(Done),
+            Value::Bool(false) => {
+                out.insert("maxProperties".into(), 0.into());
+                return Ok(Done);
+            }
+            Value::Object(names) => names,
+            _ => return Ok(Not),
+        };
+        let is_text =
+            |kind: &Value| kind == "string" || kind.as_array().is_some_and(|all| all.contains(&json!("string")));
+        if !names.get("type").is_none_or(is_text) {
+            return Ok(Not);
+        }
+        let says = |key: &&String| !(is_note(key) || *key == "type");
+        let is_unknown_format =
+            |key: &&String| *key == "format" && names[*key].as_str().is_none_or(|format| !FORMATS.contains(&format));
+        let keys: Vec<&str> =
+            names.keys().filter(says).filter(|key| !is_unknown_format(key)).map(String::as_str).collect();
+        let listed = match (names.get("enum"), names.get("const")) {
+            (Some(Value::Array(all)), None) => Some(all.as_slice()),
+            (None, Some(one)) => Some(std::slice::from_ref(one)),
+            _ => None,
+        };
+        let additional = out.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
+        Ok(match (keys.as_slice(), listed) {
+            ([], _) => Done,
+            (["enum"] | ["const"], Some(listed))
+                if listed.len() <= MAX_NAMES && !out.contains_key("patternProperties") =>
+            {
+                let listed: Vec<&str> = listed.iter().filter_map(Value::as_str).collect();
+                let properties = out.entry("properties").or_insert_with(|| json!({}));
+                let Value::Object(properties) = properties else { return Ok(Not) };
+                properties.retain(|name, _| listed.contains(&name.as_str()));
+                if additional != Value::Bool(false) {
+                    for name in listed {
+                        properties.entry(name).or_insert_with(|| additional.clone());
+                    }
+                }
+                out.insert("additionalProperties".into(), false.into());
+                Done
+            }
+            (keys, None) if !out.contains_key("properties") && !out.contains_key("patternProperties") => {
+                let count = |key: &str| names.get(key).and_then(Value::as_u64);
+                let pattern = match (keys, names.get("pattern")) {
+                    (["pattern"], Some(Value::String(pattern))) => pattern.clone(),
+                    (keys, None) if keys.iter().all(|key| ["minLength", "maxLength"].contains(key)) => {
+                        let most = count("maxLength").map(|most| most.to_string()).unwrap_or_default();
+                        format!("^[\\s\\S]{{{},{most}}}$", count("minLength").unwrap_or(0))
+                    }
+                    _ => return Ok(Not),
+                };
+                if !self.takes_pattern(&pattern) {
+                    self.lose(format!("{here}.pattern"), "this expression cannot be held to")?;
+                    return Ok(Done);
+                }
+                if additional != Value::Bool(false) {
+                    out.insert("patternProperties".into(), json!({pattern: additional}));
+                    out.insert("additionalProperties".into(), false.into());
+                }
+                Done
+            }
+            _ => Not,
+        })
+    }
+}
+
+/// What became of a keyword.
+enum Rewritten {
+    /// It says nothing, or is written in other words.
+    Done,
+    /// Nothing satisfies it.
+    Never,
+    /// There are no other words.
+    Not,
+}
+
+/// `not`.
+fn negated(other: &Map<String, Value>, out: &mut Map<String, Value>) -> Rewritten {
+    let mut says = other.iter().filter(|(key, _)| !is_note(key));
+    let (Some((key, value)), None) = (says.next(), says.next()) else { return Rewritten::Not };
+    let is_object = out.get("type").is_some_and(|kind| kind == "object");
+    match (key.as_str(), value) {
+        ("type", Value::String(not)) if not != "integer" => {
+            let all = match out.get("type") {
+                None => TYPES.map(Value::from).to_vec(),
+                Some(Value::Array(all)) => all.clone(),
+                Some(one) => vec![one.clone()],
+            };
+            let is_it = |kind: &Value| kind == not || not == "number" && kind == "integer";
+            let left: Vec<Value> = all.into_iter().filter(|kind| !is_it(kind)).collect();
+            if left.is_empty() {
+                return Rewritten::Never;
+            }
+            out.insert("type".into(), left.into());
+            Rewritten::Done
+        }
+        ("enum" | "const", _) if out.get("enum").is_some_and(Value::is_array) => {
+            let not = if key == "const" {
+                std::slice::from_ref(value)
+            } else {
+                value.as_array().map_or(&[][..], Vec::as_slice)
+            };
+            let Some(Value::Array(all)) = out.get_mut("enum") else { return Rewritten::Not };
+            all.retain(|one| !not.contains(one));
+            if all.is_empty() { Rewritten::Never } else { Rewritten::Done }
+        }
+        ("required", Value::Array(names)) if is_object && names.len() == 1 => {
+            let Some(name) = names[0].as_str() else { return Rewritten::Not };
+            let properties = out.entry("properties").or_insert_with(|| json!({}));
+            properties[name] = Value::Bool(false);
+            Rewritten::Done
+        }
+        _ => Rewritten::Not,
+    }
+}
+
+/// Adds a schema that has to be satisfied, too.
+fn also(out: &mut Map<String, Value>, schema: Value) {
+    if let Value::Array(all) = out.entry("allOf").or_insert_with(|| json!([])) {
+        all.push(schema);
+    }
+}
+
+fn require(out: &mut Map<String, Value>, names: &[Value]) {
+    if let Value::Array(all) = out.entry("required").or_insert_with(|| json!([])) {
+        names.iter().filter(|name| name.is_string()).for_each(|name| {
+            if !all.contains(name) {
+                all.push(name.clone());
+            }
+        });
+    }
+}
+
+fn says_nothing(schema: &Value) -> bool {
+    match schema {
+        Value::Bool(is) => *is,
+        Value::Object(map) => map.keys().all(|key| is_note(key)),
+        _ => false,
+    }
+}
+
+/// Whether a keyword says nothing of what is allowed. Unknown ones are notes, too.
+fn is_note(key: &str) -> bool {
+    const SAYS: [&str; 46] = [
+        "type",
+        "properties",
+        "patternProperties",
+        "additionalProperties",
+        "propertyNames",
+        "required",
+        "minProperties",
+        "maxProperties",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+        "unevaluatedProperties",
+        "items",
+        "prefixItems",
+        "additionalItems",
+        "contains",
+        "minContains",
+        "maxContains",
+        "minItems",
+        "maxItems",
+        "uniqueItems",
+        "unevaluatedItems",
+        "minLength",
+        "maxLength",
+        "pattern",
+        "format",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "const",
+        "enum",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "not",
+        "if",
+        "then",
+        "else",
+        "$ref",
+        "$dynamicRef",
+        "$recursiveRef",
+        "disallow",
+        "extends",
+        "divisibleBy",
+    ];
+    !SAYS.contains(&key)
+}
+
+/// A name in a place: short, and on one line.
+fn shown(name: &str) -> String {
+    let short: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+    if name.chars().count() > 64 { format!("{short}...") } else { short }
+}
+
+/// `%24` and the like.
+fn decoded(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, others @ ..] = rest {
+        let hex = |bytes: &[u8]| u8::from_str_radix(std::str::from_utf8(bytes).ok()?, 16).ok();
+        match (first, others.get(..2).and_then(hex)) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &others[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = others;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+}
+
+/// What may be left out of a schema that does not compile, the least first.
+const LOSABLE: [&str; 24] = [
+    "pattern",
+    "format",
+    "multipleOf",
+    "patternProperties",
+    "maxLength",
+    "minLength",
+    "maxItems",
+    "minItems",
+    "maxProperties",
+    "minProperties",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "minimum",
+    "maximum",
+    "enum",
+    "const",
+    "required",
+    "additionalProperties",
+    "allOf",
+    "$ref",
+    "anyOf",
+    "prefixItems",
+    "items",
+    "properties",
+];
+
+impl Walk<'_> {
+    /// Looks for what does not compile, in each definition by itself first.
+    fn repair_all(&mut self, whole: Value) -> Result<Value, Misfit> {
+        let Value::Object(mut root) = whole else { return Ok(whole) };
+        let options = root.shift_remove(OPTIONS);
+        let mut definitions = match root.shift_remove("$defs") {
+            Some(Value::Object(definitions)) => definitions,
+            _ => Map::new(),
+        };
+        let anything: Map<String, Value> = definitions.keys().map(|name| (name.clone(), Value::Bool(true))).collect();
+        let places: Vec<(String, String)> =
+            self.names.iter().map(|(place, name)| (name.clone(), place.clone())).collect();
+        for (name, place) in places {
+            if let Some(definition) = definitions.get(&name).cloned() {
+                definitions.insert(name, self.repair(definition, &anything, &place)?);
+            }
+        }
+        let mut root = self.repair(Value::Object(root), &anything, "")?;
+        if compiles(&with(&root, &definitions)).is_err() {
+            root = self.repair(root, &definitions, "")?;
+        }
+        let mut whole = with(&root, &definitions);
+        if let (Some(options), Value::Object(map)) = (options, &mut whole) {
+            map.insert(OPTIONS.into(), options);
+            if let Err(error) = compiles(&whole) {
+                return Err(misfit(&format!(".{OPTIONS}"), error.to_string()));
+            }
+        } else if let Err(error) = compiles(&whole) {
+            self.lose("", &error.to_string())?;
+            return Ok(json!({}));
+        }
+        Ok(whole)
+    }
+
+    fn repair(&mut self, node: Value, definitions: &Map<String, Value>, place: &str) -> Result<Value, Misfit> {
+        if self.trials >= MAX_TRIALS {
+            return self.lose(place, "too many of its parts cannot be compiled").map(|()| json!({}));
+        }
+        let Some(error) = self.fault(&node, definitions) else { return Ok(node) };
+        let Value::Object(mut map) = node else {
+            self.lose(place, &error)?;
+            return Ok(json!({}));
+        };
+        for (key, value) in &mut map {
+            let here = format!("{place}.{key}");
+            match (key.as_str(), value) {
+                ("properties" | "patternProperties", Value::Object(all)) => {
+                    for (name, schema) in all {
+                        *schema = self.repair_part(schema.take(), definitions, &format!("{here}.{}", shown(name)))?;
+                    }
+                }
+                ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(all)) => {
+                    for (at, schema) in all.iter_mut().enumerate() {
+                        *schema = self.repair_part(schema.take(), definitions, &format!("{here}[{at}]"))?;
+                    }
+                }
+                ("items" | "additionalProperties" | "additionalItems", schema) => {
+                    *schema = self.repair_part(schema.take(), definitions, &here)?;
+                }
+                _ => {}
+            }
+        }
+        let node = Value::Object(map.clone());
+        let Some(error) = self.fault(&node, definitions) else { return Ok(node) };
+        if let Some(all) = map.get("oneOf").cloned() {
+            // One of them at least.
+            let mut other = map.clone();
+            other.shift_remove("oneOf");
+            also(&mut other, json!({"anyOf": all}));
+            let other = Value::Object(other);
+            if self.fault(&other, definitions).is_none() {
+                let problem = "that no two of them hold at once cannot be seen; send 'anyOf'";
+                return self.lose(format!("{place}.oneOf"), problem).map(|()| other);
+            }
+        }
+        for key in LOSABLE.iter().filter(|key| map.contains_key(**key)) {
+            let mut other = map.clone();
+            other.shift_remove(*key);
+            let other = Value::Object(other);
+            if self.fault(&other, definitions).is_none() {
+                return self.lose(format!("{place}.{key}"), &error).map(|()| other);
+            }
+        }
+        self.lose(place, &error)?;
+        let kind = map.get("type").map_or_else(|| json!({}), |kind| json!({"type": kind}));
+        Ok(if self.fault(&kind, definitions).is_none() { kind } else { json!({}) })
+    }
+
+    /// A schema that is false may stand in another one.
+    fn repair_part(&mut self, node: Value, definitions: &Map<String, Value>, place: &str) -> Result<Value, Misfit> {
+        if node == Value::Bool(false) { Ok(node) } else { self.repair(node, definitions, place) }
+    }
+
+    fn fault(&mut self, node: &Value, definitions: &Map<String, Value>) -> Option<String> {
+        self.trials += 1;
+        compiles(&with(node, definitions)).err().map(|error| error.to_string())
+    }
+}
+
+fn with(node: &Value, definitions: &Map<String, Value>) -> Value {
+    let mut node = node.clone();
+    if let (Value::Object(map), false) = (&mut node, definitions.is_empty()) {
+        map.insert("$defs".into(), definitions.clone().into());
+    }
+    node
+}
