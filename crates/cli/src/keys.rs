@@ -4,19 +4,24 @@
 //! # who            what it may beyond the usual
 //! sk-team-a        priority
 //! sk-team-b
+//! sk-operator      adapters role
 //! ```
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use engine::ClusterKey;
 use server::ApiKey;
 
+use crate::console::note;
 use crate::environment;
 use crate::failure::Failure;
 use crate::flags::ServeFlags;
 
 /// Most bytes of a key file: many thousand keys.
 const MAX_BYTES: u64 = 1 << 20;
+/// Which words may follow a key.
+const RIGHTS: &str = "after the key only the words `priority`, `adapters` and `role` have a meaning";
 /// Fewest bytes of a cluster's secret.
 const LEAST_SECRET_BYTES: usize = 16;
 
@@ -33,6 +38,7 @@ pub(crate) fn of(flags: &ServeFlags) -> Result<Vec<ApiKey>, Failure> {
 /// What the workers of a cluster share: the file's bytes, without white space around them.
 pub(crate) fn of_cluster(path: &Path) -> Result<ClusterKey, Failure> {
     let wrong = |problem: String| Failure::usage(format!("--cluster-key {}: {problem}", path.display()));
+    warn_if_shared("--cluster-key", path);
     let text = files::read_text(path, MAX_BYTES).map_err(|error| wrong(error.to_string()))?;
     let secret = text.trim().as_bytes();
     if secret.len() < LEAST_SECRET_BYTES {
@@ -46,25 +52,36 @@ pub(crate) fn of_cluster(path: &Path) -> Result<ClusterKey, Failure> {
 
 fn read(path: &Path) -> Result<Vec<ApiKey>, Failure> {
     let wrong = |problem: String| Failure::usage(format!("--api-key-file {}: {problem}", path.display()));
+    warn_if_shared("--api-key-file", path);
     let text = files::read_text(path, MAX_BYTES).map_err(|error| wrong(error.to_string()))?;
     parse(&text).map_err(wrong)
 }
 
+/// Says that a file of secrets can be read by others.
+pub(crate) fn warn_if_shared(flag: &str, path: &Path) {
+    if files::is_shared(path).unwrap_or(false) {
+        let path = path.display();
+        note(&format!("{flag} {path}: other users of this machine can read this secret: chmod 600 {path}"));
+    }
+}
+
 /// The error names the line and never the key.
 fn parse(text: &str) -> Result<Vec<ApiKey>, String> {
-    let mut keys: Vec<ApiKey> = Vec::new();
+    let (mut keys, mut known) = (Vec::new(), HashSet::new());
     for (at, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_whitespace();
         let Some(key) = words.next() else { continue };
-        if keys.iter().any(|known| known.key == key) {
+        if !known.insert(key) {
             return Err(format!("line {}: this key is there already", at + 1));
         }
         let mut key = ApiKey::from(key);
         for right in words {
             match right {
                 "priority" => key.may_be_urgent = true,
-                _ => return Err(format!("line {}: after the key only the word `priority` has a meaning", at + 1)),
+                "adapters" => key.may_change_adapters = true,
+                "role" => key.may_change_role = true,
+                _ => return Err(format!("line {}: {RIGHTS}", at + 1)),
             }
         }
         keys.push(key);
@@ -78,9 +95,17 @@ mod tests {
 
     #[test]
     fn a_key_on_each_line_and_what_it_may() {
-        let keys = parse("# teams\nsk-a priority # the paying one\n\n  sk-b\r\n").unwrap();
-        let shown: Vec<(&str, bool)> = keys.iter().map(|key| (key.key.as_str(), key.may_be_urgent)).collect();
-        assert_eq!(shown, [("sk-a", true), ("sk-b", false)]);
+        let text = "# teams\nsk-a priority # the paying one\n\n  sk-b\r\nsk-c role adapters\nsk-d\tadapters\n";
+        let rights = |key: &ApiKey| [key.may_be_urgent, key.may_change_adapters, key.may_change_role];
+        let keys = parse(text).unwrap();
+        let shown: Vec<(&str, [bool; 3])> = keys.iter().map(|key| (key.key.as_str(), rights(key))).collect();
+        let expected = [
+            ("sk-a", [true, false, false]),
+            ("sk-b", [false; 3]),
+            ("sk-c", [false, true, true]),
+            ("sk-d", [false, true, false]),
+        ];
+        assert_eq!(shown, expected);
     }
 
     #[test]
@@ -88,7 +113,10 @@ mod tests {
         let cases = [
             ("", "no key in it, so nobody could ask"),
             ("# only words\n", "no key in it, so nobody could ask"),
-            ("sk-a\nsk-b urgent\n", "line 2: after the key only the word `priority` has a meaning"),
+            (
+                "sk-a\nsk-b urgent\n",
+                "line 2: after the key only the words `priority`, `adapters` and `role` have a meaning",
+            ),
             ("sk-a\nsk-a\n", "line 2: this key is there already"),
         ];
         for (text, message) in cases {

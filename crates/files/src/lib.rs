@@ -66,6 +66,11 @@ pub fn create_private(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Whether somebody else may read what a file holds, by its mode.
+pub fn is_shared(path: &Path) -> io::Result<bool> {
+    Ok(fs::metadata(path)?.permissions().mode() & 0o044 != 0)
+}
+
 /// Makes a directory that its owner alone can look into, and those above it that are missing. One that is there
 /// already stays as it is: whoever made it chose who may look.
 pub fn private_directory(path: &Path) -> io::Result<()> {

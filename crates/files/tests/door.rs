@@ -76,15 +76,15 @@ fn a_file_is_read_whole_or_not_at_all() {
 fn a_file_is_replaced_whole_whatever_lay_there() {
     let directory = directory("replace");
     let path = directory.join("deep/file");
-    files::replace_with(&path, b"one").unwrap();
+    files::replace(&path, b"one").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"one");
     // A pipe at the name, and one at the name of the file in the making: nobody waits for a reader.
     fs::remove_file(&path).unwrap();
     fifo(&path);
     fifo(&directory.join(format!("deep/file.{}.tmp", std::process::id())));
-    files::replace_with(&path, b"two").unwrap();
+    files::replace(&path, b"two").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"two");
-    let failed = files::replace(&path, |file| file.write_all(b"thr").and(Err(io::Error::other("no"))));
+    let failed = files::replace_private_by(&path, |file| file.write_all(b"thr").and(Err(io::Error::other("no"))));
     assert_eq!(failed.unwrap_err().to_string(), "no");
     assert_eq!(fs::read(&path).unwrap(), b"two");
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing is left over");

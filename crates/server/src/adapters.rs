@@ -12,6 +12,7 @@ use engine::AdapterError;
 use serde_json::Value;
 
 use crate::app::App;
+use crate::auth::Right;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::openai::shapes;
@@ -26,7 +27,7 @@ pub(crate) async fn load(
     headers: HeaderMap,
     body: Body,
 ) -> Caught<Response> {
-    allowed(&app)?;
+    allowed(&app, &caller)?;
     let (name, path) = app.with_json(&headers, body, caller.tenant, |body, _| read_load(body)).await?;
     if app.models.contains(&name) {
         return Err(AdapterError::Exists { name }.into());
@@ -43,16 +44,23 @@ pub(crate) async fn unload(
     headers: HeaderMap,
     body: Body,
 ) -> Caught<Response> {
-    allowed(&app)?;
+    allowed(&app, &caller)?;
     let name = app.with_json(&headers, body, caller.tenant, |body, _| read_unload(body)).await?;
+    if app.keys.are_several() && app.first_adapters.contains(&name) {
+        let message = "This adapter was there at the start (--lora-modules), and other keys use it: it stays.";
+        return Err(ApiError::forbidden("adapter_is_fixed", message).with_param("lora_name"));
+    }
     let said = format!("Success: LoRA adapter '{name}' removed successfully.");
     in_peace(app, move |app| app.engine.unload_adapter(&name)).await?;
     Ok(text(said))
 }
 
-fn allowed(app: &App) -> Caught<()> {
+fn allowed(app: &App, caller: &Caller) -> Caught<()> {
     let message = "Adapters come and go by requests only where the server was started with --allow-runtime-lora.";
-    if app.runtime_adapters { Ok(()) } else { Err(ApiError::forbidden("adapters_are_fixed", message)) }
+    if !app.runtime_adapters {
+        return Err(ApiError::forbidden("adapters_are_fixed", message));
+    }
+    app.keys.check(Right::Adapters, caller.tenant.as_ref())
 }
 
 fn read_load(body: Value) -> Caught<(String, String)> {

@@ -17,7 +17,8 @@ use tokio::sync::{OnceCell, Semaphore};
 use crate::ServerOptions;
 use crate::access::AccessLog;
 use crate::answers::Form;
-use crate::auth::{ApiKeys, HoldToken, Tenant};
+use crate::arriving::{Arriving, Patience};
+use crate::auth::{ApiKeys, HoldToken, Right, Tenant};
 use crate::batch::Shelf;
 use crate::charge::AnswerMemory;
 use crate::conversation::Speech;
@@ -31,8 +32,6 @@ use crate::site::Site;
 use crate::text_pool::{Room, TextPool};
 use crate::timeline::{Reader, Registry};
 
-/// Time for a whole body to arrive. Every body that fits the limit arrives in it at 300 kB/s.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Memory that all open answers together may take.
 const ANSWER_BUDGET: u64 = 256 << 20;
 /// Values in a body; a model with a longer context takes twice its tokens. A value takes up to 100 bytes of memory, and
@@ -46,6 +45,8 @@ pub(crate) struct App {
     pub(crate) models: Vec<String>,
     /// Whether requests may load adapters.
     pub(crate) runtime_adapters: bool,
+    /// Names of the adapters that were there at the start: the operator's.
+    pub(crate) first_adapters: Vec<String>,
     pub(crate) keys: ApiKeys,
     /// Whose pages may ask.
     pub(crate) site: Site,
@@ -95,6 +96,7 @@ pub(crate) struct App {
     pub(crate) text: TextPool,
     basis: OnceCell<Provenance>,
     body_limit: usize,
+    pub(crate) patience: Patience,
     boot: u64,
     next_id: AtomicU64,
 }
@@ -113,6 +115,7 @@ impl App {
         App {
             models,
             runtime_adapters: options.runtime_adapters,
+            first_adapters: engine.model().adapters.list().into_iter().map(|adapter| adapter.name).collect(),
             keys: ApiKeys::new(&options.api_keys),
             site,
             access: AccessLog::start(engine.clone(), registry.clone(), options.slow, http.thoughts.clone()),
@@ -140,6 +143,7 @@ impl App {
             text: TextPool::new(options.text_workers, options.body_limit),
             basis: OnceCell::new(),
             body_limit: options.body_limit,
+            patience: options.patience,
             // Random per process: names of answers do not repeat over restarts. Nothing secret rests on it.
             boot: RandomState::new().build_hasher().finish(),
             next_id: AtomicU64::new(0),
@@ -173,7 +177,7 @@ impl App {
     pub(crate) fn request(&self, prompt: Prompt, tenant: Option<Tenant>) -> RawRequest {
         RawRequest {
             tenant,
-            may_be_urgent: self.keys.may_be_urgent(tenant.as_ref()),
+            may_be_urgent: self.keys.may(Right::Urgency, tenant.as_ref()),
             cut_max_tokens: self.cut_max_tokens,
             max_logprobs: self.max_logprobs,
             now: Some(self.now() as i64),
@@ -263,29 +267,14 @@ impl App {
 
     /// Collects a body within its limits of size, time and memory.
     async fn read(&self, headers: &HeaderMap, body: Body, tenant: Option<Tenant>) -> Result<(Vec<u8>, Room), ApiError> {
-        let announced =
-            headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-        if announced.is_some_and(|bytes| bytes > self.body_limit) {
-            return Err(ApiError::body_too_large(self.body_limit));
-        }
-        match tokio::time::timeout(BODY_TIMEOUT, self.frames(body, tenant)).await {
-            Ok(read) => read,
-            Err(_) => Err(ApiError::slow_body(BODY_TIMEOUT.as_secs())),
-        }
-    }
-
-    /// Memory is taken for what has arrived, not for what was announced: a client that promises much and sends little
-    /// holds little.
-    async fn frames(&self, mut body: Body, tenant: Option<Tenant>) -> Result<(Vec<u8>, Room), ApiError> {
+        let patience = self.patience;
+        let mut body = Arriving::new(headers, body, self.body_limit as u64, patience.quiet, patience.body)?;
         let mut bytes: Vec<u8> = Vec::new();
         let mut room = self.text.room(tenant);
+        // Memory is taken for what has arrived, not for what was announced: a client that promises much and sends little
+        // holds little.
         while let Some(frame) = body.frame().await {
-            // On an error the connection broke in the middle, and nobody reads this.
-            let frame = frame.map_err(|_| ApiError::bad_request("The request body could not be read."))?;
-            let Ok(data) = frame.into_data() else { continue };
-            if bytes.len() + data.len() > self.body_limit {
-                return Err(ApiError::body_too_large(self.body_limit));
-            }
+            let Ok(data) = frame.map_err(|unread| ApiError::from(&unread))?.into_data() else { continue };
             room.grow(data.len())?;
             bytes.extend_from_slice(&data);
         }

@@ -1,58 +1,111 @@
-//! Who may ask. Keys are compared as SHA-256 digests, all of them, in constant time: neither the time nor the answer
-//! says how close a guess came. The digest doubles as the tenant's name, so that no key is kept in memory as text.
+//! Who may ask, and for what. Keys are looked up by their SHA-256 digests: how long that takes tells something of digests,
+//! and nothing of a key that has another. The digest doubles as the tenant's name, so that no key is kept in memory as text.
+
+use std::collections::HashMap;
 
 use axum::http::{HeaderMap, HeaderName, header};
 use sha2::{Digest, Sha256};
-use subtle::{Choice, ConstantTimeEq};
+use subtle::ConstantTimeEq;
+
+use crate::error::ApiError;
 
 /// The digest of an API key: the tenant whose prefix-cache blocks a request may share.
 pub(crate) type Tenant = [u8; 32];
 
-/// A key and what it may.
+/// A key and what it may beyond the usual. Whoever holds the only key may all of it: there is nobody to press ahead of,
+/// and nobody who is answered by another adapter.
 #[derive(Clone)]
 pub struct ApiKey {
     /// The key, as clients send it.
     pub key: String,
-    /// Its requests may ask for a class above the usual one. Whoever holds the only key may in any case: there is
-    /// nobody to press ahead of.
+    /// Its requests may ask for a class above the usual one.
     pub may_be_urgent: bool,
+    /// It may load adapters, and unload those that requests have loaded.
+    pub may_change_adapters: bool,
+    /// It may change whose requests this worker takes.
+    pub may_change_role: bool,
 }
 
 impl From<&str> for ApiKey {
     /// A key that may what all may.
     fn from(key: &str) -> ApiKey {
-        ApiKey { key: key.to_string(), may_be_urgent: false }
+        ApiKey { key: key.to_string(), may_be_urgent: false, may_change_adapters: false, may_change_role: false }
     }
 }
 
 impl std::fmt::Debug for ApiKey {
     /// Everything but the key, which is a secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ApiKey").field("may_be_urgent", &self.may_be_urgent).finish_non_exhaustive()
+        f.debug_struct("ApiKey")
+            .field("may_be_urgent", &self.may_be_urgent)
+            .field("may_change_adapters", &self.may_change_adapters)
+            .field("may_change_role", &self.may_change_role)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What not every key may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Right {
+    Urgency,
+    Adapters,
+    Role,
+}
+
+impl Right {
+    /// Its word in a key file.
+    fn word(self) -> &'static str {
+        match self {
+            Right::Urgency => "priority",
+            Right::Adapters => "adapters",
+            Right::Role => "role",
+        }
     }
 }
 
 /// The keys that are accepted. None at all: everybody may ask.
-pub(crate) struct ApiKeys(Vec<Known>);
+pub(crate) struct ApiKeys(HashMap<Tenant, Known>);
 
 struct Known {
-    tenant: Tenant,
-    may_be_urgent: bool,
+    number: usize,
+    rights: Vec<Right>,
 }
 
 impl ApiKeys {
     pub(crate) fn new(keys: &[ApiKey]) -> ApiKeys {
-        let known = |key: &ApiKey| Known {
-            tenant: digest(key.key.as_bytes()),
-            may_be_urgent: key.may_be_urgent || keys.len() == 1,
-        };
-        ApiKeys(keys.iter().map(known).collect())
+        let mut known = HashMap::with_capacity(keys.len());
+        for (at, key) in keys.iter().enumerate() {
+            let rights = [
+                (Right::Urgency, key.may_be_urgent),
+                (Right::Adapters, key.may_change_adapters),
+                (Right::Role, key.may_change_role),
+            ];
+            let rights = rights.into_iter().filter(|(_, has)| *has || keys.len() == 1).map(|(right, _)| right);
+            // One that is given twice may what either may.
+            let entry = known.entry(digest(key.key.as_bytes()));
+            entry.or_insert(Known { number: at + 1, rights: Vec::new() }).rights.extend(rights);
+        }
+        ApiKeys(known)
     }
 
-    /// Whether requests of `tenant`, which has passed [`tenant`](Self::tenant), may ask for a class above the usual
-    /// one.
-    pub(crate) fn may_be_urgent(&self, tenant: Option<&Tenant>) -> bool {
-        tenant.is_none_or(|tenant| self.0.iter().any(|known| known.tenant == *tenant && known.may_be_urgent))
+    /// Whether `tenant`, which has passed [`tenant`](Self::tenant), may do what not all may.
+    pub(crate) fn may(&self, right: Right, tenant: Option<&Tenant>) -> bool {
+        tenant.is_none_or(|tenant| self.0.get(tenant).is_some_and(|known| known.rights.contains(&right)))
+    }
+
+    /// 403 for who may not.
+    pub(crate) fn check(&self, right: Right, tenant: Option<&Tenant>) -> Result<(), ApiError> {
+        if self.may(right, tenant) {
+            return Ok(());
+        }
+        let word = right.word();
+        let message = format!("This API key may not do that: the word `{word}` after it in --api-key-file allows it.");
+        Err(ApiError::forbidden("key_may_not", message))
+    }
+
+    /// Whether there are several, so that what one changes is another's too.
+    pub(crate) fn are_several(&self) -> bool {
+        self.0.len() > 1
     }
 
     /// Whether any is asked for.
@@ -63,8 +116,7 @@ impl ApiKeys {
     /// The number of `tenant`'s key in the order in which keys were given, counted from 1: it names a key and does not
     /// show it.
     pub(crate) fn number(&self, tenant: Option<&Tenant>) -> Option<usize> {
-        let tenant = tenant?;
-        self.0.iter().position(|known| known.tenant == *tenant).map(|at| at + 1)
+        self.0.get(tenant?).map(|known| known.number)
     }
 
     /// Whose request this is: `Ok(None)` where no keys are asked for, `Err` for a missing or wrong one.
@@ -74,11 +126,7 @@ impl ApiKeys {
         }
         // Nothing offered takes the same path as a wrong key.
         let brought = digest(offered(headers).unwrap_or_default());
-        let mut known = Choice::from(0);
-        for key in &self.0 {
-            known |= key.tenant.ct_eq(&brought);
-        }
-        if bool::from(known) { Ok(Some(brought)) } else { Err(WrongKey) }
+        if self.0.contains_key(&brought) { Ok(Some(brought)) } else { Err(WrongKey) }
     }
 }
 
@@ -174,10 +222,13 @@ mod tests {
         let beta = keys.tenant(&headers(&["bearer  beta "])).unwrap();
         assert!(alpha.is_some() && beta.is_some() && alpha != beta);
         assert_eq!([alpha, beta, None].map(|tenant| keys.number(tenant.as_ref())), [Some(1), Some(2), None]);
-        assert!(!keys.may_be_urgent(alpha.as_ref()) && keys.may_be_urgent(None));
+        assert!(!keys.may(Right::Urgency, alpha.as_ref()) && keys.may(Right::Urgency, None));
         let keys = ApiKeys::new(&[ApiKey { may_be_urgent: true, ..ApiKey::from("alpha") }, "beta".into()]);
-        assert!(keys.may_be_urgent(alpha.as_ref()) && !keys.may_be_urgent(beta.as_ref()));
-        assert!(ApiKeys::new(&["beta".into()]).may_be_urgent(beta.as_ref()), "who is alone may");
+        assert!(keys.may(Right::Urgency, alpha.as_ref()) && !keys.may(Right::Urgency, beta.as_ref()));
+        for right in [Right::Adapters, Right::Role] {
+            assert!(keys.check(right, alpha.as_ref()).is_err(), "one right is not another: {right:?}");
+            assert!(ApiKeys::new(&["beta".into()]).may(right, beta.as_ref()), "who is alone may: {right:?}");
+        }
         let both = |key: &str, bearer: Option<&str>| {
             let mut both: HeaderMap = headers(bearer.as_slice());
             both.insert(API_KEY, key.parse().unwrap());

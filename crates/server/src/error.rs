@@ -168,6 +168,18 @@ impl ApiError {
         ApiError::new(Kind::SlowBody, Some("request_timeout"), message)
     }
 
+    /// 408: none of the body came for so long.
+    pub(crate) fn quiet_body(limit_s: u64) -> ApiError {
+        let message = format!("Nothing of the request body arrived for {limit_s} seconds.");
+        ApiError::new(Kind::SlowBody, Some("request_timeout"), message)
+    }
+
+    /// 429: files that one key sends at a time.
+    pub(crate) fn too_many_sent(most: usize) -> ApiError {
+        let message = format!("This API key is sending {most} files already: wait for one to end.");
+        ApiError::new(Kind::TooMany { retry_after_s: 5 }, Some("too_many_files"), message)
+    }
+
     /// 413: the body is longer than the limit.
     pub(crate) fn body_too_large(limit_bytes: usize) -> ApiError {
         let message = format!("The request body is larger than this server's limit of {limit_bytes} bytes.");

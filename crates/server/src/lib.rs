@@ -21,6 +21,7 @@ mod adapters;
 mod answers;
 mod anthropic;
 mod app;
+mod arriving;
 mod auth;
 pub mod batch;
 mod charge;
@@ -73,6 +74,7 @@ use crate::socket::Socket;
 use crate::stop::Ending;
 
 pub use access::SlowOptions;
+pub use arriving::Patience;
 pub use auth::ApiKey;
 pub use conversation::SpeechOptions;
 pub use openai::hints::{Hint, hints};
@@ -122,6 +124,8 @@ pub struct ServerOptions {
     pub batch_directory: Option<PathBuf>,
     /// Bytes of a request body.
     pub body_limit: usize,
+    /// How long a body may take.
+    pub patience: Patience,
     /// Connections at once; lowered to what the limit of open files allows. Further ones wait to be accepted.
     pub max_connections: usize,
     /// Threads at work on parsing, templates and tokenizers.
@@ -161,6 +165,7 @@ impl Default for ServerOptions {
             runtime_adapters: false,
             batch_directory: None,
             body_limit: 8 << 20,
+            patience: Patience::default(),
             max_connections: 4096,
             text_workers: 2,
             drain_limit: Duration::from_secs(30),

@@ -11,6 +11,7 @@ use engine::{Role, RoleError};
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::auth::Right;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::openai::shapes;
@@ -28,6 +29,7 @@ pub(crate) async fn change(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
+    app.keys.check(Right::Role, caller.tenant.as_ref())?;
     let role = app.with_json(&headers, body, caller.tenant, |body, _| read(body)).await?;
     app.engine.set_role(role)?;
     Ok(show(State(app)).await)

@@ -69,7 +69,8 @@ pub(crate) struct ServeFlags {
     pub(crate) api_key: Vec<String>,
     /// More keys, one on a line; nobody else should be able to read the file. The word `priority` after a key lets its
     /// requests ask for that class (service_tier, or a priority below 0), which weighs four times as much as the usual
-    /// one beside other keys; with one key alone it always may. # begins a comment.
+    /// one beside other keys; `adapters` lets it load and unload adapters (--allow-runtime-lora), `role` change this
+    /// worker's role (--allow-role-change). One key alone may all of that. # begins a comment.
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
     /// A name that requests may be sent to (their Host header), beside localhost, IP addresses and the name given as
@@ -217,7 +218,8 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "N", value_parser = rank, default_value = "16")]
     pub(crate) max_lora_rank: usize,
     /// Let requests load adapters from directories of this machine, and unload them (POST /v1/load_lora_adapter,
-    /// /v1/unload_lora_adapter), as vLLM does with VLLM_ALLOW_RUNTIME_LORA_UPDATING. Every key may.
+    /// /v1/unload_lora_adapter), as vLLM does with VLLM_ALLOW_RUNTIME_LORA_UPDATING. Of
+    /// several keys those that have the word `adapters` in --api-key-file; what --lora-modules names then stays.
     #[arg(long)]
     pub(crate) allow_runtime_lora: bool,
     /// Whose requests this worker takes, where several share the work: prefill, those of other workers, whose prompts it
@@ -226,7 +228,8 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "prefill|decode|both", default_value = "both", value_parser = role)]
     pub(crate) role: engine::Role,
     /// Let requests change the role while the server runs (POST /role with {"role": "prefill"}): what has been taken goes
-    /// on. What another role needs, --handoff-listen or --prefill-workers, may then be there from the start. Every key may.
+    /// on. What another role needs, --handoff-listen or --prefill-workers, may then be there from the start. Of
+    /// several keys those that have the word `role` in --api-key-file.
     #[arg(long, requires = "cluster_key")]
     pub(crate) allow_role_change: bool,
     /// Workers that read long prompts for this one (`HOST:PORT`, their --handoff-listen). May be repeated; commas

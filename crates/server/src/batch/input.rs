@@ -2,18 +2,23 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde::de::IgnoredAny;
 
 use super::BATCH_ROUTES;
 
 /// Longest line in bytes: a request's body is not longer, elsewhere.
-const MAX_LINE_BYTES: usize = 8 << 20;
+pub(super) const MAX_LINE_BYTES: usize = 8 << 20;
 /// Longest `custom_id` in bytes.
 const MAX_ID_BYTES: usize = 512;
+
+/// Characters of a parser's words that are told.
+const MOST_SAID: usize = 200;
 
 /// A request of a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,8 +27,10 @@ pub(super) struct Line {
     pub(super) custom_id: String,
     /// Which route it is for.
     pub(super) url: String,
-    /// What would be sent there.
-    pub(super) body: Map<String, Value>,
+    /// What would be sent there: an object, as it stands in the file.
+    pub(super) body: String,
+    /// Whether it says itself how urgent it is.
+    pub(super) has_tier: bool,
 }
 
 /// Why a file is no batch. Lines count from 1.
@@ -58,7 +65,47 @@ struct Written {
     #[serde(default)]
     method: Option<String>,
     url: String,
-    body: Map<String, Value>,
+    body: Body,
+}
+
+/// What is looked at of a body; its route reads the rest, within that route's limits.
+#[derive(Deserialize)]
+struct Body {
+    #[serde(default)]
+    stream: Stream,
+    #[serde(default)]
+    service_tier: Option<IgnoredAny>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(untagged)]
+enum Stream {
+    #[default]
+    None,
+    Bool(bool),
+    Other(IgnoredAny),
+}
+
+/// Names of requests, eight bytes each whatever their length: a keyed hash, which whoever writes names does not know.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names {
+    known: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl Names {
+    /// `false`: it is there already.
+    pub(super) fn insert(&mut self, name: &str) -> bool {
+        self.known.insert(self.hasher.hash_one(name))
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.known.contains(&self.hasher.hash_one(name))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
 }
 
 /// A file whose every line is a request.
@@ -66,13 +113,13 @@ struct Written {
 pub struct BatchInput {
     path: PathBuf,
     /// Names of all requests.
-    ids: HashSet<String>,
+    ids: Names,
 }
 
 impl BatchInput {
     /// Reads the whole file, line by line. `only`: the one route that its lines may ask; any by default.
     pub fn check(path: &Path, only: Option<&str>) -> Result<BatchInput, InputError> {
-        let mut input = BatchInput { path: path.to_owned(), ids: HashSet::new() };
+        let mut input = BatchInput { path: path.to_owned(), ids: Names::default() };
         let mut lines = input.lines()?;
         while let Some(line) = lines.next()? {
             let problem = |problem: String| InputError::Line { line: lines.number, problem };
@@ -80,11 +127,11 @@ impl BatchInput {
                 let only = only.unwrap_or_default();
                 return Err(problem(format!("'url' is not '{only}', the endpoint of this batch")));
             }
-            if !input.ids.insert(line.custom_id) {
+            if !input.ids.insert(&line.custom_id) {
                 return Err(problem("another line has the same 'custom_id'".to_owned()));
             }
         }
-        if input.ids.is_empty() { Err(InputError::Empty) } else { Ok(input) }
+        if input.is_empty() { Err(InputError::Empty) } else { Ok(input) }
     }
 
     /// How many requests there are.
@@ -94,12 +141,12 @@ impl BatchInput {
 
     /// Never: such a file is refused.
     pub fn is_empty(&self) -> bool {
-        self.ids.is_empty()
+        self.ids.len() == 0
     }
 
     /// Whether a request is called so.
     pub(super) fn has(&self, custom_id: &str) -> bool {
-        self.ids.contains(custom_id)
+        self.ids.has(custom_id)
     }
 
     /// From the first on.
@@ -145,23 +192,108 @@ impl Lines {
 
 fn read(bytes: &[u8]) -> Result<Line, String> {
     let shape = "a line is {\"custom_id\": \"..\", \"method\": \"POST\", \"url\": \"/v1/..\", \"body\": {..}}";
-    let line: Written = serde_json::from_slice(bytes).map_err(|error| format!("{}; {shape}", in_short(&error)))?;
+    let text = std::str::from_utf8(bytes).map_err(|_| format!("it is not UTF-8 text; {shape}"))?;
+    let line: Written = serde_json::from_str(text).map_err(|error| format!("{}; {shape}", in_short(&error)))?;
     let Written { custom_id, method, url, body } = line;
+    let place = member(text, "body").filter(|place| text[place.clone()].starts_with('{'));
     match () {
         () if custom_id.is_empty() => Err("'custom_id' is empty".to_owned()),
         () if custom_id.len() > MAX_ID_BYTES => Err(format!("'custom_id' is longer than {MAX_ID_BYTES} bytes")),
         () if method.is_some_and(|method| method != "POST") => Err("'method' is not 'POST'".to_owned()),
         () if !BATCH_ROUTES.contains(&url.as_str()) => Err(format!("'url' is none of {}", BATCH_ROUTES.join(", "))),
-        () if body.get("stream").is_some_and(|stream| stream != &Value::Bool(false) && !stream.is_null()) => {
+        () if matches!(body.stream, Stream::Bool(true) | Stream::Other(_)) => {
             Err("'stream' cannot be true: an answer is one line of the output".to_owned())
         }
-        () => Ok(Line { custom_id, url, body }),
+        () => {
+            let place = place.ok_or_else(|| format!("'body' is no object; {shape}"))?;
+            Ok(Line { custom_id, url, body: text[place].to_owned(), has_tier: body.service_tier.is_some() })
+        }
     }
+}
+
+/// Where the value of a member stands in the text of a JSON object, which is known to be one.
+fn member(text: &str, name: &str) -> Option<Range<usize>> {
+    let bytes = text.as_bytes();
+    let (mut at, mut depth) = (0, 0);
+    // The member that the walk is in: whether it is the one, and where its value begins.
+    let (mut is_it, mut begins) = (false, None);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => {
+                let from = at;
+                at += 1;
+                while *bytes.get(at)? != b'"' {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+                if depth == 1 && begins.is_none() {
+                    is_it = serde_json::from_str::<String>(&text[from..=at]).is_ok_and(|key| key == name);
+                }
+            }
+            b':' if depth == 1 => begins = Some(at + 1),
+            b',' | b'}' if depth == 1 => {
+                if let Some(from) = begins.take().filter(|_| is_it) {
+                    let value = &text[from..at];
+                    let from = from + value.len() - value.trim_start().len();
+                    return Some(from..from + value.trim().len());
+                }
+                depth -= usize::from(bytes[at] == b'}');
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+    }
+    None
 }
 
 /// What a parser says, without what it says of where: the line is known, and a column of it helps.
 fn in_short(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let text = text.split(" at line").next().unwrap_or_default().to_owned();
+    // It may repeat a name of the sender's.
+    let text: String = text.split(" at line").next().unwrap_or_default().chars().take(MOST_SAID).collect();
     if error.column() > 0 { format!("{text} (column {})", error.column()) } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_taken_as_it_stands() {
+        let cases = [
+            (
+                r#"{"custom_id":"a","url":"/v1/completions","body":{"prompt": [1, 2], "x": "}\"{"}}"#,
+                r#"{"prompt": [1, 2], "x": "}\"{"}"#,
+            ),
+            (r#"{ "body" :  {} , "custom_id": "body", "url": "/v1/completions"}"#, "{}"),
+            (
+                r#"{"custom_id":"\"body\":{\\","b\u006fdy":{"a":{"body":1}},"url":"/v1/completions"}"#,
+                r#"{"a":{"body":1}}"#,
+            ),
+            (
+                r#"{"url":"/v1/completions","custom_id":"ü","body":{"prompt":"ü, [","stream":null}}"#,
+                r#"{"prompt":"ü, [","stream":null}"#,
+            ),
+        ];
+        for (line, body) in cases {
+            let read = read(line.as_bytes()).unwrap();
+            assert_eq!((read.body.as_str(), read.has_tier), (body, false), "{line}");
+        }
+        assert!(read(br#"{"custom_id":"a","url":"/v1/completions","body":{"service_tier":"flex"}}"#).unwrap().has_tier);
+        for (body, told) in [
+            ("[]", "no object"),
+            ("[false]", "no object"),
+            ("7", "invalid type"),
+            ("null", "invalid type"),
+            (r#"{"stream":true}"#, "'stream'"),
+            (r#"{"stream":7}"#, "'stream'"),
+        ] {
+            let line = format!(r#"{{"custom_id":"a","url":"/v1/completions","body":{body}}}"#);
+            let error = read(line.as_bytes()).unwrap_err();
+            assert!(error.contains(told), "{body}: {error}");
+        }
+        let long = format!(r#"{{"{}": 1}}"#, "n".repeat(1 << 20));
+        assert!(read(long.as_bytes()).unwrap_err().len() < 1000, "a note has room for it");
+    }
 }

@@ -8,8 +8,11 @@ use axum::body::Body;
 use axum::http::{Request, header};
 use engine::Observe;
 use http_body_util::BodyExt;
+use hyper::body::Bytes;
+use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
+use super::input::MAX_LINE_BYTES;
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::responses::Store;
@@ -23,6 +26,18 @@ pub struct Local {
     app: Arc<App>,
     router: Router,
     tenant: Option<Tenant>,
+    /// What lines may hold that are being asked, of all batches together.
+    pub(super) lines: Arc<Semaphore>,
+}
+
+/// Room for the lines of all batches, in the unit of [`permits`]: eight of the longest.
+pub(super) fn lines_room() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(8 * permits(MAX_LINE_BYTES) as usize))
+}
+
+/// What a line of so many bytes takes of it.
+pub(super) fn permits(bytes: usize) -> u32 {
+    bytes.div_ceil(1024).max(1) as u32
 }
 
 /// An answer of [`Local`].
@@ -42,12 +57,12 @@ impl Local {
         }
         let site = Site::new(&Told { host: "localhost", allowed_hosts: &[], allowed_origins: &[], has_keys: false });
         let site = site.expect("localhost is a name");
-        Ok(Local::of(Arc::new(App::new(Arc::new(engine), options, site, None, Store::in_memory())), None))
+        Ok(Local::of(Arc::new(App::new(Arc::new(engine), options, site, None, Store::in_memory())), None, lines_room()))
     }
 
     /// The same answers as its server gives this tenant.
-    pub(crate) fn of(app: Arc<App>, tenant: Option<Tenant>) -> Local {
-        Local { router: routes::inner(app.clone()), app, tenant }
+    pub(super) fn of(app: Arc<App>, tenant: Option<Tenant>, lines: Arc<Semaphore>) -> Local {
+        Local { router: routes::inner(app.clone()), app, tenant, lines }
     }
 
     /// Requests that the engine runs at a time, and as many that wait.
@@ -60,7 +75,7 @@ impl Local {
         self.app.is_draining()
     }
 
-    pub(super) async fn post(&self, path: &str, body: String) -> Answered {
+    pub(super) async fn post(&self, path: &str, body: Bytes) -> Answered {
         let caller = Caller::local(&self.app, self.tenant);
         let request_id = caller.name();
         let mut request = Request::post(path).header(header::CONTENT_TYPE, "application/json");

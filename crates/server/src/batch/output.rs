@@ -1,6 +1,5 @@
 //! The file of answers: what of it is whole counts, and it grows by whole lines.
 
-use std::collections::HashSet;
 use std::fs::{File, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
@@ -8,6 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::BatchInput;
+use super::input::Names;
 
 /// Why there is no place for answers.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +66,8 @@ struct Response {
 pub struct BatchOutput {
     file: File,
     path: String,
-    done: HashSet<String>,
+    done: Names,
+    bytes: u64,
     failed: usize,
 }
 
@@ -81,9 +82,10 @@ impl BatchOutput {
             Err(TryLockError::WouldBlock) => return Err(OutputError::Taken { path: name }),
             Err(TryLockError::Error(source)) => return Err(wrong(source)),
         }
-        let mut output = BatchOutput { file, path: name.clone(), done: HashSet::new(), failed: 0 };
+        let mut output = BatchOutput { file, path: name.clone(), done: Names::default(), bytes: 0, failed: 0 };
         let whole = output.read(input)?;
         output.file.set_len(whole).map_err(wrong)?;
+        output.bytes = whole;
         Ok(output)
     }
 
@@ -115,7 +117,7 @@ impl BatchOutput {
                 return Err(OutputError::Other { path: self.path.clone(), line, custom_id });
             }
             self.failed += usize::from(response.status_code >= 400);
-            self.done.insert(custom_id);
+            self.done.insert(&custom_id);
         }
     }
 
@@ -126,7 +128,7 @@ impl BatchOutput {
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.done.is_empty()
+        self.done.len() == 0
     }
 
     /// Those of them that are refusals.
@@ -134,14 +136,20 @@ impl BatchOutput {
         self.failed
     }
 
+    /// Bytes of all answers.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub(super) fn has(&self, custom_id: &str) -> bool {
-        self.done.contains(custom_id)
+        self.done.has(custom_id)
     }
 
     /// One more answer, on the disk as far as this process can see to it.
-    pub(super) fn add(&mut self, custom_id: String, line: &str, has_failed: bool) -> Result<(), OutputError> {
+    pub(super) fn add(&mut self, custom_id: &str, line: &str, has_failed: bool) -> Result<(), OutputError> {
         let written = self.file.write_all(format!("{line}\n").as_bytes());
         written.map_err(|source| OutputError::File { path: self.path.clone(), source })?;
+        self.bytes += line.len() as u64 + 1;
         self.failed += usize::from(has_failed);
         self.done.insert(custom_id);
         Ok(())

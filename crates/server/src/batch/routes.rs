@@ -3,12 +3,14 @@
 use std::io::{Read, Write};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use axum::body::Body;
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+use http_body_util::BodyDataStream;
 use hyper::body::{Body as HttpBody, Bytes, Frame};
 use multer::Multipart;
 use serde_json::{Value, json};
@@ -17,6 +19,7 @@ use tokio::sync::mpsc;
 use super::BATCH_ROUTES;
 use super::shelf::{BatchNote, FileNote, MOST_FILE_BYTES, Shelf, Status, unwritable};
 use crate::app::App;
+use crate::arriving::{Arriving, Unread};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::shapes;
@@ -30,6 +33,8 @@ const PAGE: u64 = 20;
 const MOST_PAGE: u64 = 100;
 /// Bytes of a field beside the file.
 const FIELD_BYTES: u64 = 4096;
+/// Bytes of a form beside the file: heads of parts, and what has come of the file and is not on the disk yet.
+const FORM_BYTES: u64 = 1 << 20;
 /// Bytes of a file that are read at a time.
 const CHUNK: usize = 64 << 10;
 /// `completion_window`: what OpenAI has. Nothing ends here because it was over.
@@ -50,15 +55,13 @@ pub(crate) async fn send_file(
         )
     })?;
     let limits = multer::SizeLimit::new().for_field("file", MOST_FILE_BYTES).per_field(FIELD_BYTES);
-    let limits = limits.whole_stream(MOST_FILE_BYTES + (1 << 20)).for_field("file", MOST_FILE_BYTES);
     let constraints = multer::Constraints::new().size_limit(limits);
-    let mut parts = Multipart::with_constraints(body.into_data_stream(), boundary, constraints);
-    let id = format!("file-{}", app.unique());
-    let taken = take(&app, &shelf, &caller, &id, &mut parts).await;
-    if taken.is_err() {
-        shelf.drop_file(&id);
-    }
-    Ok(json_body(shown(&taken?).to_string()))
+    let patience = app.patience;
+    let body = Arriving::new(&headers, body, MOST_FILE_BYTES + FORM_BYTES, patience.quiet, patience.file)?;
+    let passed = Arc::new(AtomicU64::new(0));
+    let body = Unpacked { body, came: 0, passed: passed.clone() };
+    let mut parts = Multipart::with_constraints(BodyDataStream::new(body), boundary, constraints);
+    Ok(json_body(shown(&take(&app, &shelf, &caller, &passed, &mut parts).await?).to_string()))
 }
 
 /// The parts of a form; the file goes to the disk as it comes.
@@ -66,20 +69,24 @@ async fn take(
     app: &Arc<App>,
     shelf: &Arc<Shelf>,
     caller: &Caller,
-    id: &str,
+    passed: &AtomicU64,
     parts: &mut Multipart<'_>,
 ) -> Caught<FileNote> {
-    let (mut filename, mut purpose) = (None, None);
+    let (mut sent, mut purpose) = (None, None);
     while let Some(mut part) = parts.next_field().await.map_err(|error| broken(&error))? {
         match part.name() {
-            Some("purpose") => purpose = Some(part.text().await.map_err(|error| broken(&error))?),
-            Some("file") if filename.is_none() => {
-                filename = Some(part.file_name().unwrap_or("file.jsonl").chars().take(255).collect::<String>());
-                let mut file = shelf.begin_file(caller.tenant, id)?;
+            Some("purpose") if purpose.is_none() => purpose = Some(part.text().await.map_err(|error| broken(&error))?),
+            Some("file") if sent.is_none() => {
+                let filename: String = part.file_name().unwrap_or("file.jsonl").chars().take(255).collect();
+                let id = format!("file-{}", app.unique());
+                let (sending, mut file) = shelf.begin_file(caller.tenant, &id)?;
                 while let Some(chunk) = part.chunk().await.map_err(|error| broken(&error))? {
+                    passed.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+                    sending.grow(chunk.len() as u64)?;
                     let written = tokio::task::spawn_blocking(move || file.write_all(&chunk).map(|()| file)).await;
                     file = written.map_err(|_| ApiError::internal())?.map_err(|error| unwritable(&error))?;
                 }
+                sent = Some((filename, sending, file));
             }
             Some(name) => {
                 let message = "Of the fields of a file this server knows 'purpose' and 'file', once each.";
@@ -94,19 +101,50 @@ async fn take(
         Some(_) => return Err(wrong_type("purpose", "'batch': files are for batches here")),
         None => return Err(ApiError::bad_request("'purpose' is missing.").with_param("purpose")),
     }
-    let Some(filename) = filename else {
+    let Some((filename, sending, file)) = sent else {
         return Err(ApiError::bad_request("'file' is missing.").with_param("file"));
     };
-    let (shelf, tenant, id, now) = (shelf.clone(), caller.tenant, id.to_owned(), app.now());
-    let kept = tokio::task::spawn_blocking(move || shelf.keep_file(tenant, id, filename, "batch", now));
+    let now = app.now();
+    let kept = tokio::task::spawn_blocking(move || {
+        file.sync_all().map_err(|error| unwritable(&error))?;
+        sending.keep(filename, now)
+    });
     kept.await.map_err(|_| ApiError::internal())?
 }
 
-fn broken(error: &multer::Error) -> ApiError {
-    match error {
-        multer::Error::FieldSizeExceeded { .. } | multer::Error::StreamSizeExceeded { .. } => {
-            ApiError::body_too_large(MOST_FILE_BYTES as usize)
+/// The bytes of a form. What the reader of forms holds back (a head of a part, what is before the first) has a limit too;
+/// it has none itself.
+struct Unpacked {
+    body: Arriving,
+    came: u64,
+    /// Bytes of the file that the reader has passed on.
+    passed: Arc<AtomicU64>,
+}
+
+impl HttpBody for Unpacked {
+    type Data = Bytes;
+    type Error = Unread;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Unread>>> {
+        if self.came > self.passed.load(Ordering::Relaxed) + FORM_BYTES {
+            return Poll::Ready(Some(Err(Unread::TooLarge(MOST_FILE_BYTES))));
         }
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            self.came += frame.data_ref().map_or(0, Bytes::len) as u64;
+        }
+        frame
+    }
+}
+
+fn broken(error: &multer::Error) -> ApiError {
+    if let multer::Error::StreamReadFailed(error) = error
+        && let Some(unread) = error.downcast_ref::<Unread>()
+    {
+        return unread.into();
+    }
+    match error {
+        multer::Error::FieldSizeExceeded { .. } => ApiError::body_too_large(MOST_FILE_BYTES as usize),
         _ => ApiError::bad_request("The form could not be read to its end."),
     }
 }
@@ -148,7 +186,9 @@ pub(crate) async fn delete_file(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Caught<Response> {
-    shelf(&app)?.delete_file(caller.tenant, &id)?;
+    let (shelf, file) = (shelf(&app)?, id.clone());
+    let deleted = tokio::task::spawn_blocking(move || shelf.delete_file(caller.tenant, &file));
+    deleted.await.map_err(|_| ApiError::internal())??;
     Ok(json_body(json!({"id": id, "object": "file", "deleted": true}).to_string()))
 }
 
@@ -162,8 +202,17 @@ pub(crate) async fn read_file(
     let bytes = shelf.file(caller.tenant, &id)?.bytes;
     let (sender, chunks) = mpsc::channel(2);
     let path = shelf.path(&id);
+    let opened = tokio::task::spawn_blocking(move || files::open(&path)).await.map_err(|_| ApiError::internal())?;
+    let file = opened.map_err(|error| {
+        tracing::error!(file = id, %error, "the contents of a file cannot be read");
+        ApiError::internal()
+    })?;
+    if file.metadata().is_ok_and(|found| found.len() < bytes) {
+        tracing::error!(file = id, "a file is shorter than it was");
+        return Err(ApiError::internal());
+    }
+    let mut file = file.take(bytes);
     tokio::task::spawn_blocking(move || {
-        let Ok(mut file) = files::open(&path) else { return };
         loop {
             let mut chunk = vec![0; CHUNK];
             match file.read(&mut chunk) {
@@ -211,10 +260,6 @@ pub(crate) async fn begin(
         Ok(BatchNote::new(format!("batch_{}", app.unique()), endpoint, input_file_id, metadata, app.now()))
     });
     let note = note.await?;
-    let file = shelf.file(tenant, &note.input_file_id).map_err(|error| error.with_param("input_file_id"))?;
-    if file.purpose != "batch" {
-        return Err(wrong_type("input_file_id", "a file of requests, whose purpose is 'batch'"));
-    }
     let begun = tokio::task::spawn_blocking(move || shelf.begin_batch(tenant, note));
     Ok(json_body(told(&begun.await.map_err(|_| ApiError::internal())??).to_string()))
 }

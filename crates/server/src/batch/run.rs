@@ -1,12 +1,15 @@
 //! All lines of a file, answered.
 
 use std::future::Future;
+use std::sync::Arc;
 
+use hyper::body::Bytes;
 use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use super::input::{Line, Lines};
-use super::local::Answered;
+use super::input::{Line, Lines, MAX_LINE_BYTES};
+use super::local::{Answered, permits};
 use super::{BatchInput, BatchOutput, InputError, Local, OutputError};
 
 /// A status that says "not now".
@@ -25,6 +28,8 @@ pub struct Counts {
     pub prompt_tokens: u64,
     /// See `prompt_tokens`.
     pub completion_tokens: u64,
+    /// Bytes of all answers.
+    pub bytes: u64,
 }
 
 /// Why a batch did not come to its end.
@@ -50,6 +55,29 @@ pub struct BatchRun {
     tier: Option<&'static str>,
     counts: Counts,
     answers: JoinSet<(String, Answered)>,
+    /// What this batch's lines may hold at a time: no more than two of the longest.
+    own_lines: Arc<Semaphore>,
+}
+
+/// Room for a line; as much as the longest takes until its length is known.
+struct Room([OwnedSemaphorePermit; 2]);
+
+impl Room {
+    async fn of(semaphores: [Arc<Semaphore>; 2]) -> Room {
+        let most = permits(MAX_LINE_BYTES);
+        let [own, all] = semaphores;
+        // The own one first: who has none of that holds none of what others wait for.
+        let own = own.acquire_many_owned(most).await.expect("it is never closed");
+        Room([own, all.acquire_many_owned(most).await.expect("it is never closed")])
+    }
+
+    /// Gives back what a line of so many bytes does not take.
+    fn shrink(&mut self, bytes: usize) {
+        for held in &mut self.0 {
+            let surplus = held.num_permits().saturating_sub(permits(bytes) as usize);
+            drop(held.split(surplus));
+        }
+    }
 }
 
 impl BatchRun {
@@ -60,8 +88,10 @@ impl BatchRun {
         output: BatchOutput,
         tier: Option<&'static str>,
     ) -> Result<BatchRun, InputError> {
-        let counts = Counts { total: input.len(), done: output.len(), failed: output.failed(), ..Counts::default() };
-        Ok(BatchRun { local, lines: input.lines()?, output, tier, counts, answers: JoinSet::new() })
+        let (total, done, failed, bytes) = (input.len(), output.len(), output.failed(), output.bytes());
+        let counts = Counts { total, done, failed, bytes, ..Counts::default() };
+        let own_lines = Arc::new(Semaphore::new(2 * permits(MAX_LINE_BYTES) as usize));
+        Ok(BatchRun { local, lines: input.lines()?, output, tier, counts, answers: JoinSet::new(), own_lines })
     }
 
     /// How far it is.
@@ -72,13 +102,28 @@ impl BatchRun {
     /// Answers what is not answered yet; `tell` hears of each answer. Call it inside a tokio runtime.
     pub async fn finish(&mut self, mut tell: impl FnMut(Counts)) -> Result<Counts, Stopped> {
         tell(self.counts);
+        let (mut room, mut is_read) = (None, false);
         loop {
-            while self.answers.len() < self.local.fills()
-                && let Some(line) = self.next()?
-            {
-                self.answers.spawn(answer(self.local.clone(), line, self.tier));
-            }
-            let Some(answered) = self.answers.join_next().await else { break };
+            let has_seat = !is_read && self.answers.len() < self.local.fills();
+            // Kept while answers come: whoever asks again is the last.
+            let asked =
+                room.get_or_insert_with(|| Box::pin(Room::of([self.own_lines.clone(), self.local.lines.clone()])));
+            let answered = tokio::select! {
+                biased;
+                Some(answered) = self.answers.join_next() => answered,
+                mut held = asked, if has_seat => {
+                    room = None;
+                    match self.next()? {
+                        Some(line) => {
+                            held.shrink(line.body.len());
+                            self.answers.spawn(answer(self.local.clone(), line, self.tier, held));
+                        }
+                        None => is_read = true,
+                    }
+                    continue;
+                }
+                else => break,
+            };
             let Ok((custom_id, answered)) = answered else { return Err(Stopped::ShuttingDown) };
             if NOT_NOW.contains(&answered.status) {
                 // It was asked until the server went down.
@@ -114,7 +159,8 @@ impl BatchRun {
             "response": {"status_code": status, "request_id": request_id, "body": body},
             "error": null,
         });
-        self.output.add(custom_id, &line.to_string(), has_failed)?;
+        self.output.add(&custom_id, &line.to_string(), has_failed)?;
+        self.counts.bytes = self.output.bytes();
         self.counts.done += 1;
         self.counts.failed += usize::from(has_failed);
         Ok(())
@@ -122,13 +168,20 @@ impl BatchRun {
 }
 
 /// Asks until there is room.
-fn answer(local: Local, line: Line, tier: Option<&'static str>) -> impl Future<Output = (String, Answered)> {
-    let Line { custom_id, url, mut body } = line;
-    if let Some(tier) = tier {
-        body.entry("service_tier").or_insert_with(|| tier.into());
+fn answer(
+    local: Local,
+    line: Line,
+    tier: Option<&'static str>,
+    room: Room,
+) -> impl Future<Output = (String, Answered)> {
+    let Line { custom_id, url, mut body, has_tier } = line;
+    if let Some(tier) = tier.filter(|_| !has_tier) {
+        let comma = if body[1..].trim_start().starts_with('}') { "" } else { ", " };
+        body.insert_str(1, &format!("\"service_tier\": \"{tier}\"{comma}"));
     }
+    let body = Bytes::from(body);
     async move {
-        let body = Value::Object(body).to_string();
+        let _room = room;
         loop {
             let answered = local.post(&url, body.clone()).await;
             match answered.retry_after {
@@ -138,5 +191,48 @@ fn answer(local: Local, line: Line, tier: Option<&'static str>) -> impl Future<O
                 _ => return (custom_id, answered),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::local::lines_room;
+    use super::*;
+
+    /// 25 lines of the longest of each of 20 keys: what is held has a bound, and each key's first comes early.
+    #[test]
+    fn lines_hold_no_more_than_their_room_and_keys_take_turns() {
+        let all = lines_room();
+        let most = all.available_permits();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+            for key in 0..20 {
+                let (all, told) = (all.clone(), told.clone());
+                let own = Arc::new(Semaphore::new(2 * permits(MAX_LINE_BYTES) as usize));
+                tokio::spawn(async move {
+                    for _ in 0..25 {
+                        let mut room = Room::of([own.clone(), all.clone()]).await;
+                        room.shrink(MAX_LINE_BYTES - 1);
+                        told.send((key, room)).unwrap();
+                    }
+                });
+            }
+            drop(told);
+            let (mut held, mut order) = (Vec::new(), Vec::new());
+            while let Some((key, room)) = heard.recv().await {
+                order.push(key);
+                held.push(room);
+                assert!(held.len() <= 8);
+                // Nothing is given back before all that fit have come.
+                if all.available_permits() == 0 {
+                    held.remove(0);
+                }
+            }
+            assert_eq!(order.len(), 20 * 25);
+            let firsts = (0..20).map(|key| order.iter().position(|other| *other == key).unwrap());
+            assert!(firsts.max() < Some(60), "{order:?}");
+        });
+        assert_eq!(all.available_permits(), most);
     }
 }

@@ -1,21 +1,27 @@
-//! The thread that answers batches, one after the other, beside live traffic and behind it: their lines are of the class
-//! `flex` unless they say otherwise.
+//! The thread that answers batches, of each key one after the other, beside live traffic and behind it: their lines are of
+//! the class `flex` unless they say otherwise. Keys do not wait for each other here; whose line is computed next is decided
+//! where it is for requests. What stops one batch stops no other.
 
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
+use super::local::lines_room;
 use super::shelf::{BatchNote, Shelf, Status};
-use super::{BatchInput, BatchOutput, BatchRun, InputError, Local, Stopped};
+use super::{BatchInput, BatchOutput, BatchRun, InputError, Local, OutputError, Stopped};
 use crate::app::App;
 use crate::auth::Tenant;
 
-/// Between two looks at whether the server goes down.
+/// Between two looks at whether the server goes down, or a batch is to end.
 const LOOK: Duration = Duration::from_millis(500);
-/// After a fault of the disk.
+/// After a fault of the disk, for the batch that met it.
 const LATER: Duration = Duration::from_secs(10);
 
 /// Why a batch is not over.
@@ -40,57 +46,163 @@ pub(crate) fn start(app: Arc<App>, shelf: Arc<Shelf>) -> io::Result<()> {
 }
 
 async fn work(app: Arc<App>, shelf: Arc<Shelf>) {
-    while !app.is_draining() {
-        let Some((batch, tenant)) = shelf.next() else {
-            let _ = tokio::time::timeout(LOOK, shelf.changed.notified()).await;
-            continue;
+    let (lines, mut running, mut tasks) = (lines_room(), BTreeSet::new(), JoinSet::new());
+    let mut later: HashMap<String, Instant> = HashMap::new();
+    let mut names: HashMap<tokio::task::Id, String> = HashMap::new();
+    loop {
+        later.retain(|_, until| *until > Instant::now());
+        if !app.is_draining() {
+            for (batch, tenant) in shelf.next(&running, |id| later.contains_key(id)) {
+                running.insert(batch.id.clone());
+                let (app, shelf, lines) = (app.clone(), shelf.clone(), lines.clone());
+                let name = batch.id.clone();
+                let task = tasks.spawn(async move {
+                    let ended = answer(&app, &shelf, &batch, tenant, lines).await;
+                    (batch.id, ended)
+                });
+                names.insert(task.id(), name);
+            }
+        } else if tasks.is_empty() {
+            return;
+        }
+        let ended = tokio::select! {
+            Some(ended) = tasks.join_next_with_id() => ended,
+            _ = tokio::time::timeout(LOOK, shelf.changed.notified()) => continue,
         };
-        match answer(&app, &shelf, &batch, tenant).await {
-            Ok(()) => {}
-            Err(Pause::Stopping) => return,
-            Err(Pause::Fault(error)) => {
-                tracing::error!(batch = batch.id, %error, "a batch waits: its files cannot be read or written");
-                tokio::time::sleep(LATER).await;
+        match ended {
+            Ok((task, (id, ended))) => {
+                names.remove(&task);
+                running.remove(&id);
+                match ended {
+                    Ok(()) => {}
+                    Err(Pause::Stopping) => drop(shelf.rests(&id)), // it is as if it had not been asked to end
+                    Err(Pause::Fault(error)) => {
+                        tracing::error!(batch = id, %error, "a batch waits: its files cannot be read or written");
+                        later.insert(id, Instant::now() + LATER);
+                    }
+                }
+            }
+            // A panic: a bug of ours, and this batch's only.
+            Err(error) => {
+                tracing::error!(%error, "a batch was given up");
+                if let Some(id) = names.remove(&error.id()) {
+                    running.remove(&id);
+                    if shelf.fail(&id, "An internal error ended this batch.", None, app.now()).is_err() {
+                        later.insert(id, Instant::now() + LATER);
+                    }
+                }
             }
         }
     }
 }
 
-async fn answer(app: &Arc<App>, shelf: &Shelf, batch: &BatchNote, tenant: Option<Tenant>) -> Result<(), Pause> {
+async fn answer(
+    app: &Arc<App>,
+    shelf: &Arc<Shelf>,
+    batch: &BatchNote,
+    tenant: Option<Tenant>,
+    lines: Arc<Semaphore>,
+) -> Result<(), Pause> {
     let id = batch.id.as_str();
-    if shelf.is_cancelled(id) && batch.since(Status::InProgress).is_none() {
+    let is_begun = batch.since(Status::InProgress).is_some();
+    if shelf.is_cancelled(id) && !is_begun {
         return Ok(shelf.advance(id, Status::Cancelled, app.now())?);
     }
-    let input = match BatchInput::check(&shelf.path(&batch.input_file_id), Some(&batch.endpoint)) {
-        Ok(input) => input,
-        Err(InputError::Unreadable { source, .. }) => return Err(source.into()),
-        Err(InputError::Line { line, problem }) => return Ok(shelf.fail(id, problem, Some(line), app.now())?),
-        Err(error @ InputError::Empty) => return Ok(shelf.fail(id, error.to_string(), None, app.now())?),
+    // What was set aside at the start, or was being written down.
+    if batch.status == Status::Finalizing {
+        return finish(app, shelf, batch).await;
+    }
+    let (path, endpoint) = (shelf.path(&batch.input_file_id), batch.endpoint.clone());
+    let checked = aside(move || Ok(BatchInput::check(&path, Some(&endpoint)))).await?;
+    let (problem, line) = match checked {
+        Ok(input) => {
+            let answers = shelf.answers(id);
+            match aside(move || Ok(BatchOutput::open(&answers, &input).map(|output| (input, output)))).await? {
+                Ok((input, output)) => {
+                    let local = Local::of(app.clone(), tenant, lines);
+                    return run(app, shelf, batch, local, &input, output).await;
+                }
+                Err(OutputError::File { source, .. }) => return Err(source.into()),
+                Err(error @ OutputError::Taken { .. }) => return Err(io::Error::other(error).into()),
+                Err(OutputError::Foreign { line, .. } | OutputError::Other { line, .. }) => {
+                    (format!("The answers so far were changed: line {line} of them is none of this batch."), None)
+                }
+            }
+        }
+        Err(InputError::Unreadable { source, .. }) if !is_lost(&source) => return Err(source.into()),
+        Err(InputError::Unreadable { .. }) => ("The input file is gone, or cannot be read.".to_owned(), None),
+        Err(InputError::Line { line, problem }) => (problem, Some(line)),
+        Err(error @ InputError::Empty) => (error.to_string(), None),
     };
-    shelf.advance(id, Status::InProgress, app.now())?;
-    let output = BatchOutput::open(&shelf.answers(id), &input).map_err(io::Error::other)?;
-    let local = Local::of(app.clone(), tenant);
-    let mut run = BatchRun::new(local, &input, output, Some("flex")).map_err(io::Error::other)?;
-    let cancelled = async {
-        while !shelf.is_cancelled(id) {
+    Ok(shelf.fail(id, &problem, line, app.now())?)
+}
+
+/// Whether trying again brings nothing.
+fn is_lost(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | PermissionDenied | InvalidInput | InvalidData | IsADirectory | NotADirectory)
+}
+
+/// Files are read and written on a thread of their own: other keys' batches do not wait for it.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+async fn run(
+    app: &Arc<App>,
+    shelf: &Arc<Shelf>,
+    batch: &BatchNote,
+    local: Local,
+    input: &BatchInput,
+    output: BatchOutput,
+) -> Result<(), Pause> {
+    let id = batch.id.as_str();
+    shelf.started(id, output.len(), app.now())?;
+    let mut run = BatchRun::new(local, input, output, Some("flex")).map_err(io::Error::other)?;
+    let unwanted = async {
+        while !shelf.is_cancelled(id) && !shelf.is_full(id) {
             let _ = tokio::time::timeout(LOOK, shelf.changed.notified()).await;
         }
     };
     let ended = tokio::select! {
         ended = run.finish(|counts| shelf.count(id, counts)) => Some(ended),
-        () = cancelled => None,
+        () = unwanted => None,
     };
     drop(run);
     match ended {
-        Some(Ok(_)) => shelf.advance(id, Status::Finalizing, app.now())?,
+        Some(Ok(_)) | None => {}
         Some(Err(Stopped::ShuttingDown)) => return Err(Pause::Stopping),
-        Some(Err(error)) => return Err(io::Error::other(error).into()),
-        None => {}
+        Some(Err(Stopped::Input(error))) => {
+            // It was whole a moment ago. The next try says what is wrong with it.
+            return Err(io::Error::other(error).into());
+        }
+        Some(Err(Stopped::Output(error))) => return Err(io::Error::other(error).into()),
     }
-    part(app, shelf, id)?;
-    let last = if shelf.is_cancelled(id) { Status::Cancelled } else { Status::Completed };
-    shelf.advance(id, last, app.now())?;
-    let _ = std::fs::remove_file(shelf.answers(id)); // both parts of it are kept
+    finish(app, shelf, batch).await
+}
+
+/// Writes down what there is, and how it ended.
+async fn finish(app: &Arc<App>, shelf: &Arc<Shelf>, batch: &BatchNote) -> Result<(), Pause> {
+    let id = batch.id.as_str();
+    let (is_full, is_cancelled) = (shelf.is_full(id), shelf.is_cancelled(id));
+    shelf.advance(id, Status::Finalizing, app.now())?;
+    let (app, shelf, batch) = (app.clone(), shelf.clone(), batch.clone());
+    aside(move || {
+        let id = batch.id.as_str();
+        part(&app, &shelf, &batch)?;
+        match &batch.problem {
+            Some((problem, line)) => shelf.fail(id, problem, *line, app.now())?,
+            None if is_cancelled => shelf.advance(id, Status::Cancelled, app.now())?,
+            None if is_full => {
+                let problem = "The files of this key leave no room for more answers: delete some.";
+                shelf.fail(id, problem, None, app.now())?;
+            }
+            None => shelf.advance(id, Status::Completed, app.now())?,
+        }
+        let _ = std::fs::remove_file(shelf.answers(id)); // both parts of it are kept
+        Ok(())
+    })
+    .await?;
     Ok(())
 }
 
@@ -105,16 +217,18 @@ struct Coded {
     status_code: u16,
 }
 
-/// Answers into one file and refusals into another, as OpenAI does; a file without a line is none.
-fn part(app: &App, shelf: &Shelf, id: &str) -> io::Result<()> {
+/// Answers into one file and refusals into another, as OpenAI does; a file without a line is none. Their names follow
+/// from the batch's: what a kill has left of them is written again.
+fn part(app: &App, shelf: &Shelf, batch: &BatchNote) -> io::Result<()> {
     for is_errors in [false, true] {
-        let file_id = format!("file-{}", app.unique());
+        let path = shelf.path(&batch.file_of(is_errors));
+        let _ = std::fs::remove_file(&path); // it may not exist
         let mut lines = 0;
-        let path = shelf.path(&file_id);
         let mut file = BufWriter::new(files::create_private(&path)?);
-        for line in answers(&shelf.answers(id))? {
+        for line in answers(&shelf.answers(&batch.id))? {
             let line = line?;
-            let told: Told = serde_json::from_str(&line).map_err(io::Error::other)?;
+            // What a kill has cut off is no answer.
+            let Ok(told) = serde_json::from_str::<Told>(&line) else { continue };
             if (told.response.status_code >= 400) == is_errors {
                 writeln!(file, "{line}")?;
                 lines += 1;
@@ -122,14 +236,18 @@ fn part(app: &App, shelf: &Shelf, id: &str) -> io::Result<()> {
         }
         file.into_inner()?.sync_all()?;
         if lines == 0 {
-            shelf.drop_file(&file_id);
+            std::fs::remove_file(&path)?;
         } else {
-            shelf.keep_answers(id, file_id, is_errors, app.now())?;
+            shelf.keep_answers(batch, is_errors, app.now())?;
         }
     }
     Ok(())
 }
 
-fn answers(path: &Path) -> io::Result<impl Iterator<Item = io::Result<String>>> {
-    Ok(BufReader::new(files::open(path)?).lines())
+fn answers(path: &Path) -> io::Result<Box<dyn Iterator<Item = io::Result<String>>>> {
+    match files::open(path) {
+        Ok(file) => Ok(Box::new(BufReader::new(file).lines())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Box::new(std::iter::empty())),
+        Err(error) => Err(error),
+    }
 }

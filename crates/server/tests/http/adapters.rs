@@ -10,7 +10,7 @@ use engine::EngineOptions;
 use files::{Place, adapter};
 use model::{AdapterRoom, ModelConfig};
 use serde_json::{Value, json};
-use server::ServerOptions;
+use server::{ApiKey, ServerOptions};
 
 use crate::client::Answer;
 use crate::host::{Host, local_server, small_engine};
@@ -191,4 +191,51 @@ fn metrics_name_the_adapters_that_run() {
     drop(stream);
     let gone = || host.post("/v1/unload_lora_adapter", &json!({"lora_name": "tales"})).status == 200;
     crate::host::wait("tales is free again", gone);
+}
+
+/// Of two keys one may change adapters, the other the role: neither may do the other's, and what the server was started
+/// with stays.
+#[test]
+fn a_key_changes_what_it_may_and_nothing_of_the_operators() {
+    let place = Place::new("http-rights");
+    let path = directory(&place, "verse", 2);
+    let api_keys = vec![
+        ApiKey { may_change_adapters: true, ..ApiKey::from("adapters") },
+        ApiKey { may_change_role: true, ..ApiKey::from("role") },
+        "none".into(),
+    ];
+    let host = host(&place, ServerOptions { runtime_adapters: true, api_keys, ..local_server() });
+    let ask = |key: &str, route: &str, body: &Value| {
+        let mut connection = host.connect();
+        let bearer = format!("Bearer {key}");
+        let headers =
+            [("content-type", "application/json"), ("authorization", bearer.as_str()), ("connection", "close")];
+        connection.request("POST", route, &headers, body.to_string().as_bytes());
+        connection.answer()
+    };
+    let (load, unload, role) = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/role");
+    let verse = json!({"lora_name": "verse", "lora_path": path});
+    let [tales, named] = ["tales", "verse"].map(|name| json!({"lora_name": name}));
+    let answered = || ask("none", "/v1/completions", &completion("tales")).json()["choices"][0]["text"].clone();
+    let before = answered();
+    let table = [
+        ("none", load, &verse, "key_may_not"),
+        ("none", unload, &tales, "key_may_not"),
+        ("role", load, &verse, "key_may_not"),
+        ("role", unload, &tales, "key_may_not"),
+        ("adapters", unload, &tales, "adapter_is_fixed"),
+        ("adapters", load, &json!({"lora_name": "tales", "lora_path": path}), "adapter_exists"),
+        ("adapters", load, &verse, ""),
+        ("none", unload, &named, "key_may_not"),
+        ("adapters", unload, &named, ""),
+        ("none", role, &json!({"role": "prefill"}), "key_may_not"),
+        ("adapters", role, &json!({"role": "prefill"}), "key_may_not"),
+        ("role", role, &json!({"role": "prefill"}), "role_is_fixed"),
+    ];
+    for (key, route, body, code) in table {
+        let answer = ask(key, route, body);
+        let found = if answer.status == 200 { String::new() } else { error(&answer).1 };
+        assert_eq!(found, code, "{key} {route} {body}");
+    }
+    assert_eq!(answered(), before);
 }

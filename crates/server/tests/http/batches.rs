@@ -254,3 +254,102 @@ fn two_servers_do_not_share_a_directory() {
     assert!(error.contains("--batch-dir") && error.contains("another server has its files here"), "{error}");
     first.quiet();
 }
+
+/// Whatever was used once: nobody else may read it.
+#[test]
+fn what_is_kept_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = place("modes").join("deep/er");
+    let host = host(&place, &[]);
+    ended(&host, None, &begin(&host, None, &format!("{}{{", lines(3, 4))));
+    let id = begin(&host, None, &lines(3, 4));
+    ended(&host, None, &id);
+    let mut open = vec![place.clone(), place.join("..")];
+    let mut seen = 0;
+    while let Some(path) = open.pop() {
+        let meta = std::fs::metadata(&path).unwrap();
+        assert_eq!(meta.permissions().mode() & 0o077, 0, "{}", path.display());
+        seen += 1;
+        if meta.is_dir() && path.starts_with(&place) && !path.ends_with("..") {
+            open.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    assert!(seen > 8, "{seen}");
+    host.quiet();
+}
+
+#[test]
+fn what_stops_one_batch_stops_no_other() {
+    let place = place("stops");
+    let host = host(&place, &["one", "two"]);
+    // Deleted beneath the server, a directory at its place, cut in the middle of a line.
+    for (at, harm) in ["gone", "directory", "cut"].into_iter().enumerate() {
+        let [first, second] = [Some("one"), Some("two")].map(|key| begin(&host, key, &lines(300, 40)));
+        let input = get(&host, &format!("/v1/batches/{first}"), Some("one")).json()["input_file_id"].clone();
+        let bad = begin(&host, Some("one"), &lines(2, 2));
+        let lost = get(&host, &format!("/v1/batches/{bad}"), Some("one")).json()["input_file_id"].clone();
+        assert_ne!(input, lost);
+        let path = place.join("files").join(lost.as_str().unwrap());
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        match harm {
+            "directory" => std::fs::create_dir(&path).unwrap(),
+            "cut" => std::fs::write(&path, &whole[..whole.len() / 2]).unwrap(),
+            _ => {}
+        }
+        let good = begin(&host, Some("one"), &lines(1, 2));
+        assert_eq!(ended(&host, Some("two"), &second)["status"], "completed", "{harm}");
+        assert_eq!(ended(&host, Some("one"), &first)["status"], "completed", "{harm}");
+        let failed = ended(&host, Some("one"), &bad);
+        assert_eq!(failed["status"], "failed", "{harm} {at}: {failed}");
+        assert!(failed["errors"]["data"][0]["message"].is_string(), "{failed}");
+        assert_eq!(ended(&host, Some("one"), &good)["status"], "completed", "{harm}");
+    }
+    host.quiet();
+}
+
+/// Two lines of one key end while thousands of another's are there.
+#[test]
+fn a_key_does_not_wait_for_anothers_batches() {
+    let place = place("turns");
+    let host = host(&place, &["one", "two"]);
+    let large: Vec<String> = (0..2).map(|_| begin(&host, Some("one"), &lines(4000, 40))).collect();
+    let path = format!("/v1/batches/{}", large[0]);
+    wait("the large one to begin", || get(&host, &path, Some("one")).json()["status"] == "in_progress");
+    let small = begin(&host, Some("two"), &lines(2, 2));
+    assert_eq!(ended(&host, Some("two"), &small)["status"], "completed");
+    for id in &large {
+        let batch = get(&host, &format!("/v1/batches/{id}"), Some("one")).json();
+        assert_ne!(batch["status"], "completed", "{batch}");
+        post(&host, &format!("/v1/batches/{id}/cancel"), Some("one"), &json!({}));
+    }
+    for id in &large {
+        assert_eq!(ended(&host, Some("one"), id)["status"], "cancelled");
+    }
+    host.quiet();
+}
+
+/// The largest that is taken is read after a restart, and one more is refused.
+#[test]
+fn what_is_accepted_is_read_back() {
+    let place = place("limits");
+    let labels = |bytes: usize| json!({"a": "\u{1}".repeat(bytes / 6 - 2)});
+    let asked = |file: &Value, metadata: &Value| json!({"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h", "metadata": metadata});
+    let (id, name) = {
+        let host = host(&place, &[]);
+        let file = send(&host, None, &[("purpose", "batch"), ("file", &lines(1, 2))]).json()["id"].clone();
+        let refused = post(&host, "/v1/batches", None, &asked(&file, &labels(65 << 10)));
+        assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("metadata")));
+        let batch = post(&host, "/v1/batches", None, &asked(&file, &labels(64 << 10))).json();
+        let id = batch["id"].as_str().expect("it is made").to_owned();
+        ended(&host, None, &id);
+        let long = format!("{{\"{}\": 1}}\n", "\u{fc}".repeat(1 << 20));
+        let name = begin(&host, None, &long);
+        assert_eq!(ended(&host, None, &name)["status"], "failed");
+        (id, name)
+    };
+    let host = host(&place, &[]);
+    assert_eq!(get(&host, &format!("/v1/batches/{id}"), None).json()["metadata"], labels(64 << 10));
+    assert_eq!(get(&host, &format!("/v1/batches/{name}"), None).json()["status"], "failed");
+    host.quiet();
+}

@@ -6,6 +6,7 @@ mod adapters;
 mod answers;
 mod batches;
 mod beams;
+mod bodies;
 mod client;
 mod connections;
 mod faults;
