@@ -47,6 +47,21 @@ pub enum BlockType {
 }
 
 impl BlockType {
+    /// All of them.
+    pub const ALL: [BlockType; 11] = [
+        BlockType::Q4_0,
+        BlockType::Q4_1,
+        BlockType::Q5_0,
+        BlockType::Q5_1,
+        BlockType::Q8_0,
+        BlockType::Q2_K,
+        BlockType::Q3_K,
+        BlockType::Q4_K,
+        BlockType::Q5_K,
+        BlockType::Q6_K,
+        BlockType::IQ4_NL,
+    ];
+
     /// As ggml writes it.
     pub fn name(self) -> &'static str {
         match self {

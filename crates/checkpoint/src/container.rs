@@ -128,7 +128,11 @@ pub(crate) fn readable(
     }
     match encoding {
         Some(encoding) if !encoding.is_decoded() => {
-            let problem = format!("dtype {}; weights are read from BF16, F16 and F32", encoding.name());
+            let blocks = BlockType::ALL.map(BlockType::name).join(", ");
+            let problem = format!(
+                "type {} is unknown; weights are read from BF16, F16, F32, and of GGUF files {blocks}",
+                encoding.name()
+            );
             Err(LoadError::field(file, format!("tensor {shown:?}"), problem))
         }
         _ => Ok(()),

@@ -59,12 +59,20 @@ pub enum LoadError {
         path: PathBuf,
     },
     /// A file that every model of this kind has is absent.
-    #[error("{file}: not found in {checkpoint}")]
+    #[error("{file}: absent from {checkpoint}")]
     NoFile {
         /// File name.
         file: String,
         /// Where it was looked for.
         checkpoint: String,
+    },
+    /// A file is there and cannot be what its name says: half of it, a link to nothing, a page in its place.
+    #[error("{file}: broken: {problem}")]
+    Broken {
+        /// File name.
+        file: String,
+        /// What is there instead, and what to do.
+        problem: String,
     },
     /// A file could not be opened or read.
     #[error("{file}: {error}")]
@@ -148,8 +156,25 @@ impl LoadError {
         LoadError::Field { file: file.to_string(), field: field.into(), problem: problem.to_string() }
     }
 
+    /// A [`LoadError::Broken`].
+    pub fn broken(file: &str, problem: impl fmt::Display) -> LoadError {
+        LoadError::Broken { file: file.to_string(), problem: problem.to_string() }
+    }
+
+    /// Of a text that was to be JSON: broken where it is none, a [`LoadError::Field`] where a value is wrong.
+    pub fn json(file: &str, field: &str, error: &serde_json::Error) -> LoadError {
+        match error.classify() {
+            serde_json::error::Category::Data => LoadError::field(file, field, error),
+            _ => LoadError::broken(file, format!("not JSON: {error}")),
+        }
+    }
+
+    /// What the operating system said of a file. Where something else than a file is at its name, the file is broken.
     fn io(file: &str, error: io::Error) -> LoadError {
-        LoadError::Io { file: file.to_string(), error }
+        match error.kind() {
+            io::ErrorKind::InvalidInput => LoadError::broken(file, error),
+            _ => LoadError::Io { file: file.to_string(), error },
+        }
     }
 }
 
@@ -165,6 +190,9 @@ impl Files {
     pub(crate) fn at(source: Source) -> Result<Files, LoadError> {
         let name = match &source {
             Source::Directory(path) => {
+                if let Some(problem) = files::lost_link(path) {
+                    return Err(LoadError::broken(&path.display().to_string(), problem));
+                }
                 if !path.is_dir() {
                     return Err(LoadError::NoDirectory { path: path.clone() });
                 }
@@ -219,11 +247,15 @@ impl Files {
         }
     }
 
-    /// Whether there is a file of that name.
+    /// Whether there is anything of that name. A link that leads to nothing is: whoever opens it says so.
     pub(crate) fn has(&self, file: &str) -> bool {
+        let there = |path: PathBuf| match path.symlink_metadata() {
+            Ok(_) => true,
+            Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+        };
         match &self.source {
-            Source::Directory(path) => path.join(file).exists(),
-            Source::Gguf(path) | Source::Safetensors(path) => path.with_file_name(file).exists(),
+            Source::Directory(path) => there(path.join(file)),
+            Source::Gguf(path) | Source::Safetensors(path) => there(path.with_file_name(file)),
             Source::Embedded { files, .. } => files.iter().any(|(name, _)| *name == file),
         }
     }
@@ -236,15 +268,19 @@ impl Files {
         }
         let bytes = open.read_vec(0, open.len() as usize)?;
         match String::from_utf8(bytes) {
+            Ok(text) if text.starts_with('\u{feff}') => {
+                Err(LoadError::broken(file, "it begins with a byte order mark: save it as UTF-8 without one"))
+            }
             Ok(text) => Ok(Some(text)),
             Err(error) => {
                 let at = error.utf8_error().valid_up_to();
-                Err(LoadError::field(file, format!("byte {at}"), "not UTF-8 text"))
+                Err(LoadError::broken(file, format!("not UTF-8 text at byte {at}")))
             }
         }
     }
 
-    /// Opens a regular file for positioned reads; `None` when there is none of that name.
+    /// Opens a regular file for positioned reads; `None` when there is nothing of that name. Every file of a model
+    /// comes through here, so what can be at a name in a file's place is known for all of them.
     pub(crate) fn open(&self, file: &str) -> Result<Option<ModelFile>, LoadError> {
         let path = match &self.source {
             Source::Directory(directory) => directory.join(file),
@@ -260,10 +296,17 @@ impl Files {
         let handle = match files::open(&path) {
             Ok(handle) => handle,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(LoadError::io(file, error)),
+            Err(error) => return Err(lost_by_the_hub(&path, LoadError::io(file, error))),
         };
         let len = handle.metadata().map_err(|error| LoadError::io(file, error))?.len();
-        Ok(Some(ModelFile { name: file.to_string(), len, bytes: Bytes::Disk(handle) }))
+        let open = ModelFile { name: file.to_string(), len, bytes: Bytes::Disk(handle) };
+        let mut head = [0; HEAD];
+        let head = &mut head[..len.min(HEAD as u64) as usize];
+        open.read_at(0, head)?;
+        match stand_in(head) {
+            Some(problem) => Err(LoadError::broken(file, problem)),
+            None => Ok(Some(open)),
+        }
     }
 
     /// A file that has to be there.
@@ -271,6 +314,68 @@ impl Files {
         let missing = || LoadError::NoFile { file: file.to_string(), checkpoint: self.location() };
         self.open(file)?.ok_or_else(missing)
     }
+}
+
+/// A link of the hub's cache whose blob is not there.
+fn lost_by_the_hub(path: &Path, error: LoadError) -> LoadError {
+    let target = path.read_link().unwrap_or_default();
+    let is_cache = target.components().any(|part| part.as_os_str() == "blobs") && !path.exists();
+    match error {
+        LoadError::Broken { file, problem } if is_cache => {
+            let advice = "the hub's cache never had this file whole, or lost it: name the model by its hub id, online";
+            LoadError::Broken { file, problem: format!("{problem}; {advice}") }
+        }
+        other => other,
+    }
+}
+
+/// Bytes that tell what a file is.
+const HEAD: usize = 512;
+
+/// What a file is that begins with `head` (the whole file, if it is short) and is no file of a model, whatever its
+/// name, and what to do. `None`: it may be one.
+fn stand_in(head: &[u8]) -> Option<&'static str> {
+    // What weights begin with is looked at first: their lengths may have any bytes.
+    let is_header = head.get(..8).is_some_and(|length| {
+        u64::from_le_bytes(length.try_into().expect("8 bytes")) >> 32 == 0
+            && head.get(8).is_none_or(|&next| next == b'{')
+    });
+    if head.starts_with(b"GGUF") || is_header {
+        return None;
+    }
+    const PACKED: [(&[u8], &str); 6] = [
+        (b"\x1f\x8b", "packed by gzip: unpack it (gunzip)"),
+        (b"PK\x03\x04", "a zip archive: unpack it (unzip), or, of weights, convert what PyTorch saved to safetensors"),
+        (b"\x28\xb5\x2f\xfd", "packed by zstd: unpack it (unzstd)"),
+        (b"\xfd7zXZ\0", "packed by xz: unpack it (unxz)"),
+        (b"BZh", "packed by bzip2: unpack it (bunzip2)"),
+        (b"7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it"),
+    ];
+    if head.is_empty() {
+        return Some("empty, 0 bytes: fetch it again");
+    }
+    if let Some((_, problem)) = PACKED.iter().find(|(magic, _)| head.starts_with(magic)) {
+        return Some(problem);
+    }
+    if is_utf16(head) {
+        return Some("UTF-16 text: save it as UTF-8");
+    }
+    let text = String::from_utf8_lossy(head).to_lowercase();
+    let text = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
+    if text.starts_with("version https://git-lfs.github.com/") || text.starts_with("version https://hawser.github.com/")
+    {
+        return Some("a pointer of git-lfs and not the file that it stands for: git lfs pull fetches that");
+    }
+    let is_page = ["<!doctype html", "<html", "<head", "<body"].iter().any(|tag| text.starts_with(tag))
+        || text.starts_with("<?xml") && ["<html", "<error", "<!doctype html"].iter().any(|tag| text.contains(tag));
+    is_page.then_some("a web page (HTML), as a server sends it in place of a file: fetch it again")
+}
+
+/// By its mark, or because every second byte of its beginning is zero and no other.
+fn is_utf16(head: &[u8]) -> bool {
+    let pairs = &head.as_chunks::<2>().0[..(head.len() / 2).min(16)];
+    let zeros = |at: usize| pairs.iter().all(|pair| pair[at] == 0 && pair[1 - at] != 0);
+    head.starts_with(&[0xFF, 0xFE]) || head.starts_with(&[0xFE, 0xFF]) || pairs.len() >= 2 && (zeros(0) || zeros(1))
 }
 
 /// One open file. Its length is what it was at open; a file that shrinks later gives errors, never short data.
@@ -313,6 +418,16 @@ impl ModelFile {
             }
             Bytes::Memory(_) => None,
         }
+    }
+
+    /// The first characters of a file that is text for as far as a line goes; `None` where it is none. Weights are
+    /// not: the lengths that they begin with have zeros.
+    pub(crate) fn beginning(&self) -> Result<Option<String>, LoadError> {
+        let mut head = [0; 40];
+        let head = &mut head[..self.len.min(40) as usize];
+        self.read_at(0, head)?;
+        let text = head.iter().all(|&byte| byte.is_ascii_graphic() || b" \t\r\n".contains(&byte));
+        Ok((text && head.len() >= 8).then(|| String::from_utf8_lossy(head).trim().to_string()))
     }
 
     /// The bytes of a file that is built in.

@@ -27,4 +27,5 @@ pub mod weights;
 pub use blocks::BlockType;
 pub use checkpoint::Checkpoint;
 pub use files::{LoadError, ModelFile, Source};
+pub use safetensors::parts_of;
 pub use weights::{ImageWriter, Weights};

@@ -5,11 +5,11 @@
 //! qwen3-8b, 7b --------------------------------------------> plan::NamedModel ------+--> ModelShape
 //! ```
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use checkpoint::weights::Weights;
-use checkpoint::{Checkpoint, Source};
-use hub::HubEnv;
+use checkpoint::{Checkpoint, LoadError, Source};
+use hub::{HubEnv, HubError};
 use kernels::WeightClass;
 use launch::SHIPPED_NAME;
 use model::ModelConfig;
@@ -36,13 +36,17 @@ pub(crate) fn found(flag: &str, name: &str) -> Result<Option<Found>, Failure> {
     }
     let config_file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
     if is_here && config_file.extension().is_some_and(|extension| extension == "json") {
-        let wrong =
-            |error: &dyn std::fmt::Display| Failure::usage(format!("{flag}: {}: {error}", config_file.display()));
-        let text = files::read_text(&config_file, ModelConfig::MAX_BYTES).map_err(|error| wrong(&error))?;
-        let config = ModelConfig::parse(&text).map_err(|error| wrong(&error))?;
-        let stored = Checkpoint::open(Source::at(path.to_path_buf())).ok().and_then(|checkpoint| class(&checkpoint));
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        return Ok(Some(Found { name, config, stored }));
+        let (directory, file) = split(&config_file);
+        let wrong = |error: LoadError| Failure::usage(format!("{flag}: {}: {error}", directory.display()));
+        let checkpoint = Checkpoint::open(Source::Directory(directory.clone())).map_err(wrong)?;
+        if path.is_dir() && !checkpoint.is_gguf() || !path.is_dir() {
+            let text = checkpoint.read_text_capped(&file, ModelConfig::MAX_BYTES).map_err(wrong)?;
+            let absent = || wrong(LoadError::NoFile { file, checkpoint: checkpoint.location() });
+            let config = ModelConfig::parse(&text.ok_or_else(absent)?).map_err(wrong)?;
+            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+            let (config, stored) = with_weights(config, &checkpoint).map_err(wrong)?;
+            return Ok(Some(Found { name, config, stored: stored.filter(|_| path.is_dir()) }));
+        }
     }
     let checkpoint = if is_here || name == SHIPPED_NAME {
         models::open_for(flag, name)?
@@ -52,7 +56,25 @@ pub(crate) fn found(flag: &str, name: &str) -> Result<Option<Found>, Failure> {
         return Ok(None);
     };
     let config = ModelConfig::load(&checkpoint).map_err(|error| models::load_failure(&checkpoint, &error))?;
-    Ok(Some(Found { name: checkpoint.name().to_string(), config, stored: class(&checkpoint) }))
+    let (config, stored) =
+        with_weights(config, &checkpoint).map_err(|error| models::load_failure(&checkpoint, &error))?;
+    Ok(Some(Found { name: checkpoint.name().to_string(), config, stored }))
+}
+
+/// The folder of a file, and its name in it.
+fn split(file: &Path) -> (PathBuf, String) {
+    let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    (directory.to_path_buf(), file.file_name().unwrap_or_default().to_string_lossy().into_owned())
+}
+
+/// The configuration and the class of the weights beside it, where there are any: they need not be there, but what is
+/// there is not broken.
+fn with_weights(config: ModelConfig, checkpoint: &Checkpoint) -> Result<(ModelConfig, Option<WeightClass>), LoadError> {
+    match Weights::open(checkpoint) {
+        Ok(weights) => Ok((config.with_head_of(&weights)?, Some(weights.class()))),
+        Err(error @ LoadError::Broken { .. }) => Err(error),
+        Err(_) => Ok((config, None)),
+    }
 }
 
 /// The shape of what `flag` names, on this disk or known by name.
@@ -75,7 +97,10 @@ fn in_cache(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
     let missing =
         format!("{flag}: {name} is not in the local cache, and planning downloads nothing; run -m {name} does");
     let hub = HubEnv { offline: true, ..environment::variables().hub };
-    let path = hub::resolve(name, &hub, &mut |_| {}).map_err(|_| Failure::Usage(missing))?;
+    let path = hub::resolve(name, &hub, &mut |_| {}).map_err(|error| match error {
+        HubError::Broken { .. } => Failure::usage(format!("{flag}: {error}")),
+        _ => Failure::Usage(missing),
+    })?;
     Checkpoint::open(Source::at(path)).map_err(|error| Failure::usage(format!("{flag}: {error}")))
 }
 

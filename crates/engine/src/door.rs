@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use grammar::{Grammar, Rule, TokenRule};
 use model::sampler::SamplingParams;
-use model::{GenerationDefaults, ModelConfig};
+use model::{GenerationDefaults, Head, ModelConfig};
 use scheduler::{Nanos, Priority, RequestId, StopRules, Targets, TokenId};
 use serde_json::{Map, Value};
 use text::chat_template::{ChatMessage, TemplateOptions};
@@ -48,6 +48,10 @@ pub(crate) const SANE_TARGET: RangeInclusive<Duration> = Duration::from_micros(1
 /// No token of a real vocabulary stands for more bytes than this: longer messages are refused before they are rendered.
 /// A template may leave parts of them out, so the tokenizer's own longest token is no bound here.
 const MAX_BYTES_PER_TOKEN: usize = 128;
+
+/// Why a model without a head is asked in vain.
+const NO_HEAD: &str = "this model has no head (lm_head.weight is absent, its weights were saved from a class without \
+     one): it gives embeddings, scores and ranks, and no text";
 
 /// A prompt as it was given.
 #[derive(Clone, Debug)]
@@ -518,6 +522,9 @@ pub(crate) fn validate(
     let tenant = raw.tenant.map_or(0, |digest| first_8_bytes(&digest));
     let targets = targets(&raw, model, default_targets)?;
     let of_prompt = OfPrompt::asked(&raw, &model.config)?;
+    if model.config.head == Head::Absent && of_prompt != OfPrompt::Embedding {
+        return Err(Rejection { code: Some("no_head"), ..Rejection::of("model", NO_HEAD) });
+    }
     let class = raw.class.unwrap_or_default();
     let priority = priority(raw.priority, class, raw.may_be_urgent)?;
     let stop_token_ids = stop_tokens(&raw, model)?;
@@ -1023,7 +1030,7 @@ fn render_chat(
 }
 
 fn no_tokenizer(param: &'static str) -> Rejection {
-    Rejection::of(param, "this model has no tokenizer: send token ids")
+    Rejection::of(param, "this model has no tokenizer (tokenizer.json is absent from its files): send token ids")
 }
 
 fn check_bytes(param: &'static str, bytes: usize, per_token: usize, model: &ModelInfo) -> Result<(), Rejection> {

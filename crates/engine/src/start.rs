@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use checkpoint::{Checkpoint, ImageWriter, LoadError};
+use checkpoint::{Checkpoint, ImageWriter, LoadError, Weights};
 use kernels::room::{Limit, Room as MemoryRoom, room as memory_room};
 use kernels::threads::{NodeChoice, num_nodes};
 use kernels::{
@@ -316,13 +316,10 @@ impl Engine {
         progress: &mut (dyn FnMut(Starting) + Send),
     ) -> Result<Built, StartError> {
         check(options)?;
-        let config = ModelConfig::load(checkpoint)?;
+        let config = ModelConfig::load(checkpoint)?.with_head_of(&Weights::open(checkpoint)?)?;
         let generation_defaults = GenerationDefaults::load_with(checkpoint, &options.generation)?;
         // A checkpoint without a tokenizer can still be asked with token ids.
-        let tokenizer = match checkpoint.has("tokenizer.json") {
-            true => Some(Arc::new(Tokenizer::load(checkpoint, config.vocab_size)?)),
-            false => None,
-        };
+        let tokenizer = Tokenizer::find(checkpoint, config.vocab_size)?.map(Arc::new);
         let chat_template = ChatTemplate::load_with(checkpoint, &options.template)?;
         let draft_files = DraftFiles::find(options, checkpoint, &config, tokenizer.as_deref())?;
         let sizes = Sizes::of(&config, options, draft_files.as_ref(), memory_room())?;
@@ -895,13 +892,13 @@ pub(crate) fn activation_bytes(config: &ModelConfig, options: &EngineOptions) ->
 
 /// About what the weights will take.
 pub(crate) fn weight_bytes(config: &ModelConfig, class: WeightClass) -> u64 {
-    let heads = if config.tie_word_embeddings { 1 } else { 2 };
     let bytes = |class, parameters| match class {
         WeightClass::Bf16 => 2 * parameters,
         WeightClass::Int8 => parameters,
         WeightClass::Int4 => parameters * 17 / 32, // a ratio of 8 bits for 32 weights of 4
     };
-    bytes(class, config.layer_parameters()) + bytes(roofline::embedding_class(class), heads * config.head_parameters())
+    let tables = config.head.tables() * config.head_parameters();
+    bytes(class, config.layer_parameters()) + bytes(roofline::embedding_class(class), tables)
 }
 
 /// A model in memory, whatever backend computes it.

@@ -26,14 +26,30 @@ use std::path::{Path, PathBuf};
 
 /// Opens a regular file to be read. Never waits: not for a writer, not for a device.
 ///
-/// Fails with [`io::ErrorKind::NotFound`] where there is nothing, and with [`io::ErrorKind::InvalidInput`] and what it
-/// is where there is something else. Links are followed.
+/// Fails with [`io::ErrorKind::NotFound`] where there is nothing at all, and with [`io::ErrorKind::InvalidInput`] and
+/// what it is where there is something else. Links are followed; one that leads to no file is something else.
 pub fn open(path: &Path) -> io::Result<File> {
     // Asked before the open as well: opening a device can do something to it.
-    is_regular(&fs::metadata(path)?)?;
+    let metadata = fs::metadata(path).map_err(|error| match lost_link(path) {
+        Some(problem) => io::Error::new(io::ErrorKind::InvalidInput, problem),
+        None => error,
+    })?;
+    is_regular(&metadata)?;
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     is_regular(&file.metadata()?)?;
     Ok(file)
+}
+
+/// What is wrong with a link that leads to nothing; `None` for everything else, and where there is nothing.
+pub fn lost_link(path: &Path) -> Option<String> {
+    const MOST_SHOWN: usize = 200;
+    let error = fs::metadata(path).err()?;
+    let target = fs::read_link(path).ok()?;
+    if error.raw_os_error() == Some(libc::ELOOP) {
+        return Some("a link that leads in a circle".to_owned());
+    }
+    let target: String = target.to_string_lossy().chars().take(MOST_SHOWN).collect();
+    (error.kind() == io::ErrorKind::NotFound).then(|| format!("a link to {target}, where there is nothing"))
 }
 
 /// All of a regular file, if it has at most `most` bytes. Allocates no more than the file has or `most` allows.

@@ -74,6 +74,14 @@ pub enum HubError {
         /// As given.
         spec: String,
     },
+    /// What is named, or a file of the model in the cache, is there and cannot be what it says.
+    #[error("{spec}: broken: {problem}")]
+    Broken {
+        /// As given.
+        spec: String,
+        /// The file, what is wrong with it, and what to do.
+        problem: String,
+    },
     /// A file was given that is not a model.
     #[error(
         "{spec}: is a file; a .gguf file, a directory in the layout of Hugging Face transformers, or a model id is needed"
@@ -223,6 +231,9 @@ const MAX_IDLE_ATTEMPTS: u32 = 4;
 pub fn resolve(spec: &str, env: &HubEnv, progress: &mut dyn FnMut(DownloadProgress<'_>)) -> Result<PathBuf, HubError> {
     let path = Path::new(spec);
     let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    if let Some(problem) = files::lost_link(path) {
+        return Err(HubError::Broken { spec: spec.to_string(), problem });
+    }
     if path.is_dir() || (is_gguf && path.exists()) {
         return Ok(path.to_path_buf());
     }
@@ -334,6 +345,14 @@ impl<'a> Hub<'a> {
         let cached = self.cached_commit().ok_or_else(nothing).and_then(|commit| self.cached(&self.snapshot(&commit)));
         match cached {
             Ok(model) if self.offline || is_commit(self.revision) => Ok(model),
+            Err(file) if self.offline && self.is_lost(&file) => {
+                let problem = format!(
+                    "{file} is a link to a blob that is not in the cache at {}: this file was never downloaded, or is \
+                     gone, and HF_HUB_OFFLINE forbids downloading it",
+                    self.directory.display()
+                );
+                Err(HubError::Broken { spec: self.id.to_string(), problem })
+            }
             Err(file) if self.offline => {
                 Err(HubError::Offline { id: self.id.to_string(), file, cache: self.directory.clone() })
             }
@@ -344,6 +363,11 @@ impl<'a> Hub<'a> {
             },
             Err(_) => self.download(progress),
         }
+    }
+
+    /// Whether a file of the cached snapshot is a link to nothing.
+    fn is_lost(&self, file: &str) -> bool {
+        self.cached_commit().is_some_and(|commit| files::lost_link(&self.snapshot(&commit).join(file)).is_some())
     }
 
     /// The model in a snapshot, or the first file that it lacks.
@@ -396,7 +420,14 @@ impl<'a> Hub<'a> {
             files.push(INDEX.to_string());
             files.extend(shards);
         } else {
-            return Err(self.not_a_model("no model.safetensors in the repository; other formats are not read"));
+            let names: Vec<String> = listing.siblings.iter().map(|sibling| sibling.rfilename.clone()).collect();
+            match checkpoint::parts_of(&names) {
+                Ok(parts) if !parts.is_empty() && parts.iter().all(|part| is_plain(part)) => files.extend(parts),
+                Ok(_) => {
+                    return Err(self.not_a_model("no model.safetensors in the repository; other formats are not read"));
+                }
+                Err(problem) => return Err(self.bad_answer(problem)),
+            }
         }
         self.fetch_all(&listing.sha, &files, progress)?;
         Ok(snapshot)
@@ -726,19 +757,30 @@ fn shards(index: &Path) -> Result<BTreeSet<String>, String> {
     }
 }
 
-/// The first file that a snapshot lacks to be loaded. Optional files cannot be known without the hub.
+/// The first file that a snapshot lacks to be loaded. Optional files cannot be known without the hub, but for those that
+/// are links to blobs which are not there.
 fn missing_file(snapshot: &Path) -> Option<String> {
     let lacks = |name: &str| !snapshot.join(name).exists();
+    let is_lost = |name: &&str| files::lost_link(&snapshot.join(name)).is_some();
     if lacks(CONFIG) {
         return Some(CONFIG.to_string());
+    }
+    if let Some(lost) = SETTINGS.iter().chain(&[SINGLE, INDEX]).find(|name| is_lost(name)) {
+        return Some(lost.to_string());
     }
     if !lacks(SINGLE) {
         return None;
     }
-    match shards(&snapshot.join(INDEX)) {
-        Ok(shards) => shards.into_iter().find(|name| lacks(name)),
-        Err(_) => Some(SINGLE.to_string()),
+    if lacks(INDEX) {
+        let entries = fs::read_dir(snapshot).into_iter().flatten().flatten();
+        let names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        return match checkpoint::parts_of(&names) {
+            Ok(parts) if !parts.is_empty() => parts.into_iter().find(|name| lacks(name)),
+            _ => Some(SINGLE.to_string()),
+        };
     }
+    // What is wrong with an index that is there is said by who loads it.
+    shards(&snapshot.join(INDEX)).ok()?.into_iter().find(|name| lacks(name))
 }
 
 /// The GGUF files of a snapshot, those of its folders with them.

@@ -82,9 +82,9 @@ impl ModelSettings {
             let twice = class == WeightClass::Int4 && Weights::open(checkpoint)?.class() == WeightClass::Int8;
             return Ok(Chosen { class, as_stored: false, why: twice.then_some(Why::Twice) });
         }
-        let stored = Weights::open(checkpoint)?.class();
-        let config = ModelConfig::load(checkpoint)?;
-        let tables = if config.tie_word_embeddings { 1 } else { 2 } * config.head_parameters();
+        let weights = Weights::open(checkpoint)?;
+        let (stored, config) = (weights.class(), ModelConfig::load(checkpoint)?);
+        let tables = config.head.tables() * config.head_parameters();
         let bf16_bytes = 2 * (config.layer_parameters() + tables);
         let available = machine::memory().map(|(_, available)| available);
         let class = choose(stored, bf16_bytes, available);

@@ -19,6 +19,7 @@ pub use family::{Family, HeadNorm, NormPlacement};
 pub use layers::ExpertConfig;
 pub use rope::RopeConfig;
 
+use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use family::{AttentionBias, Factors, Traits};
 use fields::{Fields, parse_object, quoted};
@@ -88,8 +89,8 @@ pub struct ModelConfig {
     pub logits_multiplier: f32,
     /// Logits are bent below this.
     pub logits_softcap: Option<f32>,
-    /// The language-model head is the embedding matrix.
-    pub tie_word_embeddings: bool,
+    /// What makes logits of the last hidden row.
+    pub head: Head,
     /// q, k and v are stored as one tensor, gate and up as another.
     pub fused_projections: bool,
     /// Biases on the q, k and v projections.
@@ -102,6 +103,24 @@ pub struct ModelConfig {
     pub bos_token_ids: Vec<u32>,
     /// End-of-text tokens; may be none here and given by [`GenerationDefaults`].
     pub eos_token_ids: Vec<u32>,
+}
+
+/// The language-model head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// The embedding's matrix.
+    Embedding,
+    /// A matrix of its own.
+    Own,
+    /// There is none: the checkpoint was saved from a class without one. It gives vectors of texts, and no token.
+    Absent,
+}
+
+impl Head {
+    /// Matrices `[vocab_size, hidden_size]` in all, the embedding among them.
+    pub fn tables(self) -> u64 {
+        if self == Head::Own { 2 } else { 1 }
+    }
 }
 
 /// What differs from layer to layer.
@@ -119,7 +138,7 @@ impl ModelConfig {
     /// No config.json that is read is longer.
     pub const MAX_BYTES: u64 = MAX_CONFIG_BYTES;
 
-    /// Reads `config.json`.
+    /// Reads `config.json`. Which head the weights have is their own to say: [`with_head_of`](Self::with_head_of).
     pub fn load(checkpoint: &Checkpoint) -> Result<ModelConfig, LoadError> {
         let text = checkpoint
             .read_text_capped(CONFIG, MAX_CONFIG_BYTES)?
@@ -135,7 +154,7 @@ impl ModelConfig {
 
     /// Of an object that may lie within another one.
     pub(crate) fn of_fields(fields: Fields<'_>) -> Result<ModelConfig, LoadError> {
-        let traits = Traits::of(&fields)?;
+        let (traits, is_base) = Traits::of(&fields)?;
         let text_part = traits.text_part.map(|assumed| text_part(&fields, assumed)).transpose()?;
         let fields = match &text_part {
             Some(map) => Fields { file: CONFIG, path: "text_config.".to_string(), map },
@@ -183,7 +202,11 @@ impl ModelConfig {
             residual_multiplier: multipliers.residual,
             logits_multiplier: multipliers.logits,
             logits_softcap: multipliers.logits_softcap,
-            tie_word_embeddings: fields.flag("tie_word_embeddings", traits.tied)?,
+            head: match fields.flag("tie_word_embeddings", traits.tied)? {
+                true => Head::Embedding,
+                false if is_base => Head::Absent,
+                false => Head::Own,
+            },
             fused_projections: traits.fused_projections,
             qkv_bias: attention_bias || traits.attention_bias == AttentionBias::Qkv,
             o_bias: attention_bias,
@@ -191,6 +214,14 @@ impl ModelConfig {
             bos_token_ids: fields.token_ids("bos_token_id")?,
             eos_token_ids: fields.token_ids("eos_token_id")?,
         })
+    }
+
+    /// The same, with the head that the weights have. One that is stored beside the embedding and is another matrix is
+    /// the head, whatever the configuration says of ties; and weights saved from a class without a head need have none.
+    /// Reads rows of both matrices until two differ: all of them if they are copies.
+    pub fn with_head_of(mut self, weights: &Weights) -> Result<ModelConfig, LoadError> {
+        self.head = crate::tensors::head_of(&self, weights)?;
+        Ok(self)
     }
 
     /// The heads of a fused q/k/v row.
@@ -277,8 +308,10 @@ fn text_part(fields: &Fields<'_>, assumed: &[(&str, u64)]) -> Result<Map<String,
 
 /// Fields that would change the arithmetic in ways that this forward pass does not have.
 fn refuse_what_is_not_computed(fields: &Fields<'_>) -> Result<(), LoadError> {
-    if fields.flag("use_bidirectional_attention", false)? {
-        return Err(fields.error("use_bidirectional_attention", "true is not supported; attention looks back only"));
+    for (name, usual) in [("use_bidirectional_attention", false), ("is_causal", true)] {
+        if fields.flag(name, usual)? != usual {
+            return Err(fields.error(name, format!("{} is not supported; attention looks back only", !usual)));
+        }
     }
     Ok(())
 }

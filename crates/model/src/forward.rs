@@ -307,12 +307,12 @@ fn load_on<B: Backend>(
     options: &LoadOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Runner<B>, LoadError> {
-    let config = ModelConfig::load(checkpoint)?;
+    let mut weights = Weights::open(checkpoint)?;
+    let config = ModelConfig::load(checkpoint)?.with_head_of(&weights)?;
     let mut notices = Vec::new();
     let kv_shape = kv_shape(&config, options)?;
     let max_model_len = max_model_len(&config, options.max_model_len, &kv_shape, &mut notices)?;
 
-    let mut weights = Weights::open(checkpoint)?;
     if let Some(directory) = &options.image_directory {
         weights.use_image(directory, checkpoint, options.weights.name());
     }
@@ -691,7 +691,7 @@ impl<B: Backend> Forward for Runner<B> {
     fn describe(&self) -> String {
         let config = &self.config;
         let class = self.options.weights.name();
-        let embedding = if config.tie_word_embeddings { 1 } else { 2 } * config.head_parameters();
+        let embedding = config.head.tables() * config.head_parameters();
         format!(
             "{} {:.1} M, {} layers of {}, {class} weights in {:.1} MB, {}",
             config.family,

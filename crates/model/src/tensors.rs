@@ -13,7 +13,7 @@ use kernels::{MatrixShape, PackedMatrix, WeightClass};
 use roofline::embedding_class;
 use std::collections::HashSet;
 
-use crate::config::{ExpertConfig, HeadNorm, ModelConfig, NormPlacement};
+use crate::config::{ExpertConfig, Head, HeadNorm, ModelConfig, NormPlacement};
 use checkpoint::weights::{Part, Weights};
 
 /// A tensor `[len]`.
@@ -138,26 +138,69 @@ enum ExpertNames {
     Stacked,
 }
 
-/// What stands before the names of the text model; the others where it is a part of something larger.
-const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
+/// What stands before the names of the text model; the second and third where it is a part of something larger, the
+/// last two in files that were saved from a class without a head.
+const PREFIXES: [&str; 5] = ["model.", "language_model.model.", "model.language_model.", "", "language_model."];
+/// Those of classes without a head.
+const BASE_PREFIXES: [&str; 2] = ["", "language_model."];
+/// What the head is called.
+const HEADS: [&str; 4] = ["lm_head", "language_model.lm_head", "model.lm_head", "model.language_model.lm_head"];
+
+/// What stands before the names in `weights`.
+pub(crate) fn prefix_of(weights: &Weights) -> &'static str {
+    let prefix = PREFIXES.into_iter().find(|prefix| weights.has(&format!("{prefix}embed_tokens.weight")));
+    prefix.unwrap_or(PREFIXES[0])
+}
+
+/// The head's module where one is stored.
+fn stored_head(weights: &Weights) -> Option<&'static str> {
+    HEADS.into_iter().find(|head| weights.has(&format!("{head}.weight")))
+}
+
+/// A tensor's name in the spelling that transformers writes now.
+pub(crate) fn usual_name(name: &str) -> String {
+    let head = || HEADS.iter().find_map(|head| name.strip_prefix(head).filter(|rest| rest.starts_with('.')));
+    let is_of_model = |rest: &&str| ["layers.", "embed_tokens.", "norm."].iter().any(|part| rest.starts_with(part));
+    let rest = || PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix).filter(is_of_model));
+    match head() {
+        Some(kind) => format!("{}{kind}", HEADS[0]),
+        None => rest().map_or_else(|| name.to_string(), |rest| format!("{}{rest}", PREFIXES[0])),
+    }
+}
+
+/// The head of these weights: see [`ModelConfig::with_head_of`].
+pub(crate) fn head_of(config: &ModelConfig, weights: &Weights) -> Result<Head, LoadError> {
+    let prefix = prefix_of(weights);
+    Ok(match (config.head, stored_head(weights)) {
+        (Head::Own, None) if BASE_PREFIXES.contains(&prefix) => Head::Absent,
+        (head, None) => head,
+        (Head::Own | Head::Absent, Some(_)) => Head::Own,
+        (Head::Embedding, Some(head)) => {
+            let [embedding, head] = [format!("{prefix}embed_tokens.weight"), format!("{head}.weight")];
+            let same = weights.are_equal(&embedding, &head, &[config.vocab_size, config.hidden_size])?;
+            if same { Head::Embedding } else { Head::Own }
+        }
+    })
+}
 
 /// The tensors of a checkpoint.
 pub(crate) struct Tensors<'c> {
     config: &'c ModelConfig,
     prefix: &'static str,
+    head: &'static str,
     experts: ExpertNames,
 }
 
 impl<'c> Tensors<'c> {
     /// The names that transformers writes now.
     pub(crate) fn usual(config: &'c ModelConfig) -> Tensors<'c> {
-        Tensors { config, prefix: PREFIXES[0], experts: ExpertNames::Named }
+        Tensors { config, prefix: PREFIXES[0], head: HEADS[0], experts: ExpertNames::Named }
     }
 
     /// The names that `weights` uses.
     pub(crate) fn of(config: &'c ModelConfig, weights: &Weights) -> Tensors<'c> {
-        let prefix = PREFIXES.into_iter().find(|prefix| weights.has(&format!("{prefix}embed_tokens.weight")));
-        let prefix = prefix.unwrap_or(PREFIXES[0]);
+        let prefix = prefix_of(weights);
+        let head = stored_head(weights).unwrap_or(HEADS[0]);
         let first = config.layers.iter().position(|layer| layer.has_experts).unwrap_or(0);
         let has = |rest: &str| weights.has(&format!("{prefix}layers.{first}.{rest}"));
         let experts = if has("mlp.experts.gate_up_proj") {
@@ -167,7 +210,7 @@ impl<'c> Tensors<'c> {
         } else {
             ExpertNames::Named
         };
-        Tensors { config, prefix, experts }
+        Tensors { config, prefix, head, experts }
     }
 
     /// `[vocab_size, hidden_size]`.
@@ -184,8 +227,8 @@ impl<'c> Tensors<'c> {
     /// `[vocab_size, hidden_size]`; `None` when the embedding serves.
     pub(crate) fn head(&self) -> Option<Linear> {
         let config = self.config;
-        let head = || Linear::whole(&[("lm_head".to_string(), config.vocab_size)], config.hidden_size, false);
-        (!config.tie_word_embeddings).then(head)
+        let head = || Linear::whole(&[(self.head.to_string(), config.vocab_size)], config.hidden_size, false);
+        (config.head == Head::Own).then(head)
     }
 
     pub(crate) fn layer(&self, index: usize) -> Layer {
@@ -317,8 +360,8 @@ impl<'c> Tensors<'c> {
             .strip_prefix(self.prefix)
             .and_then(|name| name.strip_prefix("mtp_layers.")?.split('.').next()?.parse::<usize>().ok())
             .is_some_and(|layer| layer < self.config.num_next_token_layers);
-        // A copy of the embedding, which the configuration says is the head.
-        let tied_head = self.config.tie_word_embeddings && name.ends_with("lm_head.weight");
+        // A copy of the embedding, which is the head.
+        let tied_head = self.config.head == Head::Embedding && name.strip_suffix(".weight") == Some(self.head);
         // Frequencies of rotations, which follow from the configuration: as buffers of old checkpoints, and in GGUF
         // files, where the reader of its settings takes what it needs of them.
         let rotation = name.ends_with("rotary_emb.inv_freq")

@@ -93,7 +93,8 @@ pub(crate) fn check(json: &str, vocab_size: usize) -> Result<Outline, LoadError>
     let read = File(&limits).deserialize(&mut deserializer).and_then(|file| deserializer.end().map(|()| file));
     let file = read.map_err(|error| match limits.error.take() {
         Some(own) => own,
-        None => field("JSON", brief(error)),
+        None if error.is_data() => field("JSON", brief(error)),
+        None => LoadError::broken(TOKENIZER, format!("not JSON: {}", brief(error))),
     })?;
     let Some(model) = file.model else { return Err(field("model", "missing")) };
     check_model(&model, &file.merges)?;

@@ -60,7 +60,7 @@ impl NamedToken {
 impl Config {
     pub(crate) fn parse(file: &str, json: Option<&str>) -> Result<Config, LoadError> {
         let Some(json) = json else { return Ok(Config::default()) };
-        serde_json::from_str(json).map_err(|error| LoadError::field(file, "JSON", error))
+        serde_json::from_str(json).map_err(|error| LoadError::json(file, "JSON", &error))
     }
 
     /// Names of the special tokens, with those of `fallback` where this file has none.

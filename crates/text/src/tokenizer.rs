@@ -49,6 +49,21 @@ pub struct Tokenizer {
     special_texts: Option<SpecialTexts>,
 }
 
+/// Refuses a tokenizer in a format that is not read, where there is no `tokenizer.json`.
+fn other_format(checkpoint: &Checkpoint) -> Result<(), LoadError> {
+    const OTHERS: [&str; 6] =
+        ["tokenizer.model", "tekken.json", "spiece.model", "sentencepiece.bpe.model", "qwen.tiktoken", "vocab.json"];
+    let Some(file) = OTHERS.into_iter().find(|file| checkpoint.has(file)) else { return Ok(()) };
+    // What is broken is said before what is unknown.
+    checkpoint.open_file(file)?;
+    let problem = format!(
+        "a format that is unknown here, and {TOKENIZER} is absent; convert it with transformers: \
+         AutoTokenizer.from_pretrained({0:?}).save_pretrained({0:?})",
+        checkpoint.location()
+    );
+    Err(LoadError::field(file, "tokenizer", problem))
+}
+
 /// The bytes and the kind of every token id.
 #[derive(Debug, Default)]
 struct TokenTable {
@@ -92,6 +107,7 @@ impl Tokenizer {
     /// read it.
     pub fn load(checkpoint: &Checkpoint, vocab_size: usize) -> Result<Tokenizer, LoadError> {
         let Some(json) = checkpoint.read_text_capped(TOKENIZER, MAX_TOKENIZER_BYTES)? else {
+            other_format(checkpoint)?;
             let checkpoint = checkpoint.location();
             let file = format!("{TOKENIZER} (the tokenizer in the format of Hugging Face `tokenizers`)");
             return Err(LoadError::NoFile { file, checkpoint });
@@ -100,6 +116,14 @@ impl Tokenizer {
         let specials = checkpoint.read_text_capped(SPECIAL_TOKENS, MAX_CONFIG_BYTES)?;
         let tokenizer = Tokenizer::from_json(&json, config.as_deref(), specials.as_deref(), vocab_size);
         tokenizer.map_err(|error| checkpoint.in_its_words(error))
+    }
+
+    /// The same; `None` of a model that has no tokenizer at all. One in another format is an error that names it.
+    pub fn find(checkpoint: &Checkpoint, vocab_size: usize) -> Result<Option<Tokenizer>, LoadError> {
+        match checkpoint.has(TOKENIZER) {
+            true => Tokenizer::load(checkpoint, vocab_size).map(Some),
+            false => other_format(checkpoint).map(|()| None),
+        }
     }
 
     /// [`load`](Self::load) from the text of the files.

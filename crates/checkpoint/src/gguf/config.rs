@@ -84,7 +84,7 @@ impl<'m> Settings<'m> {
                 Ok(Settings { metadata, architecture: name })
             }
             Some(other) => {
-                Err(metadata.error(ARCHITECTURE, format!("{} is not known; known are {}", quoted(other), known())))
+                Err(metadata.error(ARCHITECTURE, format!("{} is unknown; known are {}", quoted(other), known())))
             }
         }
     }

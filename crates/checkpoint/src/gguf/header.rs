@@ -168,7 +168,11 @@ pub(crate) fn read(file: &ModelFile) -> Result<Header, LoadError> {
     let mut cursor = Cursor { file, bytes: Vec::new(), at: 0 };
     let magic = cursor.take(4, "magic")?;
     if cursor.bytes[magic] != *b"GGUF" {
-        return Err(cursor.error("magic", "the file does not begin with GGUF"));
+        let problem = match file.beginning()? {
+            Some(text) => format!("magic: the file does not begin with GGUF; it is text, which begins with {text:?}"),
+            None => "magic: the file does not begin with GGUF".to_string(),
+        };
+        return Err(LoadError::broken(file.name(), problem));
     }
     let version = cursor.u32("version")?;
     match version {
@@ -177,7 +181,7 @@ pub(crate) fn read(file: &ModelFile) -> Result<Header, LoadError> {
         _ if version & 0xFFFF == 0 => {
             return Err(cursor.error("version", "the file is big-endian; little-endian files are read"));
         }
-        _ => return Err(cursor.error("version", format!("{version} is not known; 2 and 3 are read"))),
+        _ => return Err(cursor.error("version", format!("{version} is unknown; 2 and 3 are read"))),
     }
     let num_tensors = cursor.count("number of tensors", MAX_TENSORS, 8 + 4 + 4 + 8)?;
     let num_keys = cursor.count("number of keys", MAX_KEYS, 8 + 1 + 4 + 1)?;
@@ -250,8 +254,7 @@ fn read_tensors(cursor: &mut Cursor<'_>, num_tensors: u64) -> Result<Vec<TableEn
         }
         shape.reverse(); // the file has the innermost first
         let number = cursor.u32(&field)?;
-        let encoding = encoding(number)
-            .ok_or_else(|| cursor.error(&field, format!("type {number} is not a type of tensor that is known")))?;
+        let encoding = encoding(number).ok_or_else(|| cursor.error(&field, format!("type {number} is unknown")))?;
         let block = encoding.block().elements;
         let row = shape.last().copied().unwrap_or(1);
         if !row.is_multiple_of(block) {
@@ -298,7 +301,7 @@ fn lay_out(
         let end = data.checked_add(offset).and_then(|start| start.checked_add(len));
         if end.is_none_or(|end| end > file.len()) {
             let problem = format!("its {len} bytes at offset {offset} of the data leave the file of {}", file.len());
-            return Err(error(problem));
+            return Err(LoadError::broken(file.name(), format!("tensor {}: {problem}", quoted(&name))));
         }
         expected = (offset + len).next_multiple_of(alignment);
         tensors.push(TensorInfo { name, encoding, shape, offset: data + offset, len, stored: StoredAs::Itself });
@@ -322,8 +325,8 @@ impl Cursor<'_> {
     fn take(&mut self, len: u64, field: &str) -> Result<Range<usize>, LoadError> {
         let left = self.file.len() - self.at as u64;
         if len > left {
-            let problem = format!("{len} bytes at byte {}, where the file has {left} left", self.at);
-            return Err(self.error(field, problem));
+            let problem = format!("{field}: {len} bytes at byte {}, where the file has {left} left", self.at);
+            return Err(LoadError::broken(self.file.name(), problem));
         }
         let end = self.at as u64 + len;
         if end > MAX_HEADER_BYTES {
@@ -357,7 +360,8 @@ impl Cursor<'_> {
         let count = self.u64(field)?;
         let left = self.file.len() - self.at as u64;
         if count > left / size {
-            return Err(self.error(field, format!("{count}, but the file has only {left} bytes left")));
+            let problem = format!("{field}: {count}, but the file has only {left} bytes left");
+            return Err(LoadError::broken(self.file.name(), problem));
         }
         if count > limit {
             return Err(self.error(field, format!("{count}; at most {limit} are read")));
@@ -376,7 +380,7 @@ impl Cursor<'_> {
 
     fn kind(&mut self, field: &str) -> Result<Kind, LoadError> {
         let number = self.u32(field)?;
-        Kind::parse(number).ok_or_else(|| self.error(field, format!("kind of value {number} is not known")))
+        Kind::parse(number).ok_or_else(|| self.error(field, format!("kind of value {number} is unknown")))
     }
 
     fn skip_value(&mut self, kind: Kind, field: &str, depth: usize) -> Result<(), LoadError> {

@@ -62,7 +62,11 @@ fn parse_dtype(name: &str) -> Option<Encoding> {
 
 /// Reads and checks the header: the tensors in order of their bytes. Cost: the header's bytes, once.
 pub(super) fn read_header(file: &ModelFile) -> Result<Vec<TensorInfo>, LoadError> {
-    let error = |field: &str, problem: String| LoadError::field(file.name(), field, problem);
+    let error = |field: &str, problem: String| LoadError::broken(file.name(), format!("{field}: {problem}"));
+    let text = file.beginning()?;
+    if let Some(text) = text {
+        return Err(LoadError::broken(file.name(), format!("text and no weights; it begins with {text:?}")));
+    }
     if file.len() < 8 {
         return Err(error("header length", format!("the file has {} bytes; the length alone takes 8", file.len())));
     }
@@ -82,7 +86,10 @@ pub(super) fn read_header(file: &ModelFile) -> Result<Vec<TensorInfo>, LoadError
     if !header.starts_with('{') {
         return Err(error("header", "does not start with `{`".to_string()));
     }
-    let mut tensors = parse_header(header).map_err(|json| error("header", json.to_string()))?;
+    let mut tensors = parse_header(header).map_err(|json| match json.classify() {
+        serde_json::error::Category::Data => LoadError::field(file.name(), "header", json),
+        _ => error("header", json.to_string()),
+    })?;
     check_ranges(&mut tensors, data_len).map_err(|(name, problem)| error(&format!("tensor {name:?}"), problem))?;
     for tensor in &mut tensors {
         tensor.offset += 8 + length;
@@ -223,7 +230,7 @@ impl<'de> Visitor<'de> for Tensor<'_> {
                 "dtype" => {
                     let name: String = map.next_value()?;
                     let known = parse_dtype(&name)
-                        .ok_or_else(|| A::Error::custom(format!("dtype {:?} is not known", first_chars(&name))))?;
+                        .ok_or_else(|| A::Error::custom(format!("dtype {:?} is unknown", first_chars(&name))))?;
                     dtype.replace(known).is_some()
                 }
                 "shape" => shape.replace(map.next_value_seed(Numbers::<usize>::at_most(MAX_RANK))?).is_some(),

@@ -4,6 +4,7 @@
 //! ```text
 //! config.json  tokenizer.json ...        as they lie there
 //! model.safetensors                      or   model.safetensors.index.json ──> model-00001-of-00002.safetensors ...
+//!                                        or   those parts alone, if all of them are there
 //!        └──────────── headers read and checked (header.rs) ────────────┘
 //! ```
 
@@ -50,10 +51,17 @@ impl Container for Directory {
             return Ok(single);
         }
         let Some(index) = files.read_text(INDEX, MAX_INDEX_BYTES)? else {
-            return Err(no_weights(files));
+            let parts = parts_of(&files.names()).map_err(|problem| no_weights(files, Some(problem)))?;
+            let Some(first) = parts.first().cloned() else { return Err(no_weights(files, None)) };
+            for part in parts {
+                let file = files.require(&part)?;
+                let tensors = header::read_header(&file)?;
+                add(file, tensors)?;
+            }
+            return Ok(first);
         };
         let wrong = |problem: String| LoadError::field(INDEX, "weight_map", problem);
-        let map = parse_index(&index).map_err(|error| wrong(error.to_string()))?;
+        let map = parse_index(&index).map_err(|error| LoadError::json(INDEX, "weight_map", &error))?;
         let shards: BTreeSet<&str> = map.iter().map(|(_, file)| file.as_str()).collect();
         if shards.len() > MAX_SHARDS {
             return Err(wrong(format!("{} files; at most {MAX_SHARDS} are read", shards.len())));
@@ -89,20 +97,62 @@ fn check_shard_name(name: &str) -> Result<(), String> {
     Err(format!("{short:?} is not the plain name of a .safetensors file"))
 }
 
-fn no_weights(files: &Files) -> LoadError {
-    let mut pickled = None;
-    for entry in files.path().and_then(|path| path.read_dir().ok()).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if matches!(name.rsplit('.').next(), Some("bin" | "pt" | "pth" | "ckpt")) {
-            pickled = Some(name);
-        }
+/// `NAME-00002-of-00003.safetensors` as `(NAME, 2, 3)`.
+fn part_name(file: &str) -> Option<(&str, u64, u64)> {
+    let (rest, count) = file.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
+    let (stem, part) = rest.rsplit_once('-')?;
+    let number = |digits: &str| match digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => digits.parse().ok(),
+        false => None,
+    };
+    Some((stem, number(part)?, number(count)?))
+}
+
+/// The parts of a model that has no index, all of them, in order; none where no file is a part of one. An error says
+/// which part is absent, or that there are several models.
+pub fn parts_of(names: &[String]) -> Result<Vec<String>, String> {
+    let mut models: BTreeSet<(&str, u64)> =
+        names.iter().filter_map(|name| part_name(name)).map(|(stem, _, count)| (stem, count)).collect();
+    // Others beside it are another format of the same weights, such as `consolidated-`.
+    if models.iter().any(|(stem, _)| *stem == "model") {
+        models.retain(|(stem, _)| *stem == "model");
     }
-    let problem = match pickled {
-        Some(name) => format!(
+    let (stem, count) = match models.iter().collect::<Vec<_>>().as_slice() {
+        [] => return Ok(Vec::new()),
+        [(stem, count)] => (*stem, *count),
+        [(stem, count), (other, of), ..] => {
+            return Err(format!(
+                "parts of several models and no {INDEX}: {stem}-*-of-{count:05} and {other}-*-of-{of:05}"
+            ));
+        }
+    };
+    if count == 0 || count > MAX_SHARDS as u64 {
+        return Err(format!("{stem} is in {count} parts by their names; 1 to {MAX_SHARDS} are possible"));
+    }
+    let parts = (1..=count).map(|part| format!("{stem}-{part:05}-of-{count:05}.safetensors"));
+    parts
+        .map(|part| match names.contains(&part) {
+            true => Ok(part),
+            false => Err(format!("{part} is absent, and the other parts of {stem} are there without {INDEX}")),
+        })
+        .collect()
+}
+
+/// `problem`: what is wrong with the parts that are there.
+fn no_weights(files: &Files, problem: Option<String>) -> LoadError {
+    let mut names = files.names();
+    names.sort();
+    let ends = |ends: &[&str]| names.iter().find(|name| name.rsplit('.').next().is_some_and(|end| ends.contains(&end)));
+    let problem = match (problem, ends(&["safetensors"]), ends(&["bin", "pt", "pth", "ckpt"])) {
+        (Some(problem), ..) => format!("no weights: {problem}"),
+        (None, Some(name), _) => {
+            format!("no weights: neither {SINGLE} nor {INDEX} is there; {name} has another name")
+        }
+        (None, None, Some(name)) => format!(
             "only pickled weights ({name}), which can run code when loaded and are never read; convert them with \
              transformers: AutoModelForCausalLM.from_pretrained(directory).save_pretrained(new_directory)"
         ),
-        None => format!("no weights: neither {SINGLE} nor {INDEX} nor a GGUF file is there"),
+        (None, None, None) => format!("no weights: neither {SINGLE} nor {INDEX} nor a GGUF file is there"),
     };
     LoadError::NoWeights { checkpoint: files.location(), problem }
 }

@@ -199,6 +199,32 @@ impl Weights {
         }
     }
 
+    /// Whether two matrices of one shape have the same numbers. Reads rows of both until two differ.
+    pub fn are_equal(&self, one: &str, other: &str, shape: &[usize]) -> Result<bool, LoadError> {
+        let stored = [one, other].map(|name| self.table.tensors.get(name).map(|entry| entry.shape.as_slice()));
+        if stored[0] != stored[1] {
+            return Ok(false);
+        }
+        let [one, other] = [self.tensor(one, shape)?, self.tensor(other, shape)?];
+        let width = shape.last().copied().unwrap_or(1);
+        let num_rows = shape.iter().rev().skip(1).product::<usize>();
+        if let Some([one, other]) = one.same_bytes(&other) {
+            return one.are_equal(&other);
+        }
+        let rows = [one.rows()?, other.rows()?];
+        let mut numbers = [vec![0.0; width], vec![0.0; width]];
+        for row in 0..num_rows {
+            for (rows, out) in rows.iter().zip(&mut numbers) {
+                rows.read(row, out)?;
+            }
+            let mut pairs = numbers[0].iter().zip(&numbers[1]);
+            if !pairs.all(|(a, b)| a == b || a.is_nan() && b.is_nan()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Whether there is a tensor of that name.
     pub fn has(&self, name: &str) -> bool {
         self.table.tensors.contains_key(name)
@@ -414,6 +440,24 @@ pub struct Stored<'w> {
 }
 
 impl Stored<'_> {
+    /// Whether two tensors are the same bytes.
+    fn are_equal(&self, other: &Stored<'_>) -> Result<bool, LoadError> {
+        const CHUNK: u64 = 1 << 18;
+        let mut bytes = [vec![0; CHUNK as usize], vec![0; CHUNK as usize]];
+        let mut at = 0;
+        while at < self.num_bytes {
+            let len = CHUNK.min(self.num_bytes - at) as usize;
+            let [one, two] = &mut bytes;
+            self.read(at, &mut one[..len])?;
+            other.read(at, &mut two[..len])?;
+            if one[..len] != two[..len] {
+                return Ok(false);
+            }
+            at += len as u64;
+        }
+        Ok(true)
+    }
+
     /// Its bytes from `at` on.
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<(), LoadError> {
         assert!(at + out.len() as u64 <= self.num_bytes, "a read outside {}", self.name);

@@ -11,9 +11,9 @@ use kernels::quant::GroupScale;
 use kernels::{BlockFormat, WeightClass};
 
 use super::table::{Entry, Values};
-use super::{Weights, quantized};
+use super::{Stored, Weights, quantized};
 use crate::blocks::BlockType;
-use crate::container::broken_block;
+use crate::container::{StoredAs, broken_block};
 use crate::encoding::{Encoding, class_for, in_chunks};
 use crate::files::LoadError;
 
@@ -45,6 +45,23 @@ impl<'w> Tensor<'w> {
             Values::Rows { encoding, .. } => Some(encoding),
             Values::Quantized(_) => None,
         }
+    }
+
+    /// Both as they lie in their files, if equal bytes are equal numbers and the other way round.
+    pub(super) fn same_bytes(&self, other: &Tensor<'w>) -> Option<[Stored<'w>; 2]> {
+        let stored = |tensor: &Tensor<'w>| match &tensor.entry.values {
+            &Values::Rows { offset, encoding, stored: StoredAs::Itself } => Some(Stored {
+                name: tensor.name,
+                shape: &tensor.entry.shape,
+                encoding,
+                num_bytes: tensor.entry.num_bytes,
+                file: &tensor.weights.table.files[tensor.entry.file],
+                offset,
+            }),
+            _ => None,
+        };
+        let both = [stored(self)?, stored(other)?];
+        (both[0].encoding == both[1].encoding).then_some(both)
     }
 
     /// Reads what rows need. Of a quantized module these are its bytes in the files; of others nothing.

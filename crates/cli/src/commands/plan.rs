@@ -27,8 +27,10 @@ pub(crate) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
         return checked(flags);
     }
     let svg = flags.svg.as_ref().map(|path| outputs::place("--svg", path, outputs::Kind::Picture)).transpose()?;
-    let question = question(flags)?;
     let found = shapes::found("-m", &flags.model)?;
+    let context = found.as_ref().map(|found| found.config.context_limit);
+    let context = context.or_else(|| NamedModel::find(&flags.model).map(|model| model.shape.context_limit));
+    let question = question(flags, context)?;
     let here = here(flags, found)?;
     let question = match here.model {
         Some(_) => Question { model: HERE.to_string(), ..question },
@@ -44,7 +46,14 @@ pub(crate) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
     }
 }
 
-fn question(flags: &PlanFlags) -> Result<Question, Failure> {
+/// `context`: of the model, where it is known.
+fn question(flags: &PlanFlags, context: Option<usize>) -> Result<Question, Failure> {
+    let thinking = flags.thinking.unwrap_or(0);
+    let prompt = flags.prompt.unwrap_or_else(|| {
+        let written = flags.response.saturating_add(thinking);
+        let left = context.map_or(usize::MAX, |context| context.saturating_sub(written));
+        USUAL_PROMPT.min(left.max(1))
+    });
     let machine = match (flags.flops, flags.bandwidth, &flags.machine) {
         (Some(flops), Some(bandwidth), None) => WhichMachine::Given { flops, bandwidth, memory: flags.memory },
         (_, _, name) => WhichMachine::Named(name.clone().unwrap_or_else(|| DEFAULT_MACHINE.to_string())),
@@ -63,18 +72,14 @@ fn question(flags: &PlanFlags) -> Result<Question, Failure> {
         weights: flags.weights.class(),
         kv_dtype: flags.kv_dtype.map(|kv| kv.dtype()),
         rows: flags.max_num_batched_tokens,
-        ask: Ask {
-            prompt: flags.prompt,
-            response: flags.response,
-            thinking: flags.thinking.unwrap_or(0),
-            batch: flags.batch,
-            users,
-        },
+        ask: Ask { prompt, response: flags.response, thinking, batch: flags.batch, users },
         acceptance,
         drafter: draft.flatten().map(drafter).transpose()?,
     })
 }
 
+/// Tokens of a prompt when nothing is said and the context has room for them.
+const USUAL_PROMPT: usize = 1024;
 /// What `--machine` is when nothing is said.
 const DEFAULT_MACHINE: &str = "h100";
 

@@ -41,9 +41,9 @@ pub(crate) struct PlanFlags {
     /// Order in which this machine sums products of 16-bit numbers; see `serve`. auto is the fastest.
     #[arg(long, value_enum, default_value_t = SumOrder::Auto)]
     pub(crate) arithmetic: SumOrder,
-    /// Tokens of a prompt (suffix k = 1,000, K = 1,024).
-    #[arg(short = 'p', long, value_name = "N", value_parser = count, default_value = "1024")]
-    pub(crate) prompt: usize,
+    /// Tokens of a prompt (suffix k = 1,000, K = 1,024). Default: 1,024, or what the answer leaves of a shorter context.
+    #[arg(short = 'p', long, value_name = "N", value_parser = count)]
+    pub(crate) prompt: Option<usize>,
     /// Tokens of an answer.
     #[arg(short = 'n', long, value_name = "N", value_parser = count, default_value = "256")]
     pub(crate) response: usize,

@@ -3,7 +3,7 @@
 //! One row per architecture, most of them "as Llama, except". Only reading a configuration looks at this table: what it
 //! says is written into [`ModelConfig`](super::ModelConfig), and the forward pass knows no names.
 
-use super::fields::{Fields, kind, quoted};
+use super::fields::{Fields, quoted};
 use checkpoint::LoadError;
 use kernels::Activation;
 use serde_json::Value;
@@ -44,9 +44,9 @@ impl Family {
         ARCHITECTURES.iter().find(|traits| traits.family == self).map_or("", |traits| traits.model_type)
     }
 
-    /// By a name in `architectures`; `None` where it is not known.
+    /// By a name in `architectures`; `None` where it is unknown.
     pub(crate) fn of_architecture(name: &str) -> Option<Family> {
-        ARCHITECTURES.iter().find(|traits| traits.architecture == name).map(|traits| traits.family)
+        ARCHITECTURES.iter().find(|traits| traits.is_named(name)).map(|traits| traits.family)
     }
 }
 
@@ -132,8 +132,10 @@ pub(super) enum ExpertFields {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traits {
     pub(super) family: Family,
-    /// `architectures[0]`. A family may have several rows, the first of them for the name.
+    /// The class in `architectures`. A family may have several rows, the first of them for the name.
     pub(super) architecture: &'static str,
+    /// The same without a head, as transformers saves it from the class that has none.
+    pub(super) base: &'static str,
     pub(super) model_type: &'static str,
     pub(super) attention_bias: AttentionBias,
     /// `mlp_bias` is read.
@@ -166,6 +168,7 @@ pub(super) struct Traits {
 const LLAMA: Traits = Traits {
     family: Family::Llama,
     architecture: "LlamaForCausalLM",
+    base: "LlamaModel",
     model_type: "llama",
     attention_bias: AttentionBias::Stated,
     mlp_bias: true,
@@ -190,6 +193,7 @@ const LLAMA: Traits = Traits {
 const MISTRAL: Traits = Traits {
     family: Family::Mistral,
     architecture: "MistralForCausalLM",
+    base: "MistralModel",
     model_type: "mistral",
     attention_bias: AttentionBias::Never,
     mlp_bias: false,
@@ -200,6 +204,7 @@ const MISTRAL: Traits = Traits {
 const QWEN3: Traits = Traits {
     family: Family::Qwen3,
     architecture: "Qwen3ForCausalLM",
+    base: "Qwen3Model",
     model_type: "qwen3",
     mlp_bias: false,
     head_norm: HeadNorm::PerHead,
@@ -211,6 +216,7 @@ const QWEN3: Traits = Traits {
 const QWEN2: Traits = Traits {
     family: Family::Qwen2,
     architecture: "Qwen2ForCausalLM",
+    base: "Qwen2Model",
     model_type: "qwen2",
     attention_bias: AttentionBias::Qkv,
     head_norm: HeadNorm::None,
@@ -221,6 +227,7 @@ const QWEN2: Traits = Traits {
 const GEMMA2: Traits = Traits {
     family: Family::Gemma2,
     architecture: "Gemma2ForCausalLM",
+    base: "Gemma2Model",
     model_type: "gemma2",
     mlp_bias: false,
     norms: NormPlacement::Around,
@@ -236,6 +243,7 @@ const GEMMA2: Traits = Traits {
 const GEMMA3: Traits = Traits {
     family: Family::Gemma3,
     architecture: "Gemma3ForCausalLM",
+    base: "Gemma3TextModel",
     model_type: "gemma3_text",
     head_norm: HeadNorm::PerHead,
     windows: Windows::AllButEvery { pattern: 6 },
@@ -250,13 +258,14 @@ pub(super) const ARCHITECTURES: [Traits; 14] = [
     MISTRAL,
     QWEN2,
     // MiMo, whose next-token layers are a drafter's business.
-    Traits { architecture: "MiMoForCausalLM", model_type: "mimo", ..QWEN2 },
+    Traits { architecture: "MiMoForCausalLM", base: "MiMoModel", model_type: "mimo", ..QWEN2 },
     QWEN3,
     GEMMA2,
     GEMMA3,
     // Gemma 3 from 4B on: it sees images, and is used for its text here.
     Traits {
         architecture: "Gemma3ForConditionalGeneration",
+        base: "Gemma3Model",
         model_type: "gemma3",
         text_part: Some(&[
             ("hidden_size", 2304),
@@ -272,6 +281,7 @@ pub(super) const ARCHITECTURES: [Traits; 14] = [
     Traits {
         family: Family::Phi3,
         architecture: "Phi3ForCausalLM",
+        base: "Phi3Model",
         model_type: "phi3",
         windows: Windows::All { absent: None },
         fused_projections: true,
@@ -282,6 +292,7 @@ pub(super) const ARCHITECTURES: [Traits; 14] = [
     Traits {
         family: Family::Olmo2,
         architecture: "Olmo2ForCausalLM",
+        base: "Olmo2Model",
         model_type: "olmo2",
         mlp_bias: false,
         norms: NormPlacement::After,
@@ -292,6 +303,7 @@ pub(super) const ARCHITECTURES: [Traits; 14] = [
     Traits {
         family: Family::Granite,
         architecture: "GraniteForCausalLM",
+        base: "GraniteModel",
         model_type: "granite",
         factors: Factors::Granite,
         ..LLAMA
@@ -299,6 +311,7 @@ pub(super) const ARCHITECTURES: [Traits; 14] = [
     Traits {
         family: Family::SmolLm3,
         architecture: "SmolLM3ForCausalLM",
+        base: "SmolLM3Model",
         model_type: "smollm3",
         windows: Windows::UnrotatedIfAsked,
         unrotated_layers: true,
@@ -309,6 +322,7 @@ pub(super) const ARCHITECTURES: [Traits; 14] = [
     Traits {
         family: Family::Mixtral,
         architecture: "MixtralForCausalLM",
+        base: "MixtralModel",
         model_type: "mixtral",
         windows: Windows::All { absent: None },
         experts: ExpertFields::Mixtral,
@@ -319,6 +333,7 @@ pub(super) const ARCHITECTURES: [Traits; 14] = [
     Traits {
         family: Family::Qwen3Moe,
         architecture: "Qwen3MoeForCausalLM",
+        base: "Qwen3MoeModel",
         model_type: "qwen3_moe",
         windows: Windows::AllIfAsked,
         experts: ExpertFields::Qwen,
@@ -328,27 +343,70 @@ pub(super) const ARCHITECTURES: [Traits; 14] = [
 ];
 
 impl Traits {
-    /// By `architectures`, or `model_type` where that is missing.
-    pub(super) fn of(fields: &Fields<'_>) -> Result<&'static Traits, LoadError> {
+    fn is_named(&self, architecture: &str) -> bool {
+        self.architecture == architecture || self.base == architecture
+    }
+
+    /// By `architectures`, or `model_type` where that is missing; and whether it is a class without a head.
+    pub(super) fn of(fields: &Fields<'_>) -> Result<(&'static Traits, bool), LoadError> {
         let known = || ARCHITECTURES.map(|traits| traits.architecture).join(", ");
-        let (field, name, find): (_, _, fn(&Traits) -> &str) = match fields.get("architectures") {
-            Some(Value::Array(names)) => {
-                ("architectures", names.first().and_then(Value::as_str).unwrap_or(""), |traits| traits.architecture)
-            }
-            Some(other) => {
-                return Err(fields.error("architectures", format!("expected a list of names, found {}", kind(other))));
-            }
+        let names = fields.list("architectures")?.unwrap_or_default();
+        let (field, name) = match names.first() {
+            Some(first) => ("architectures", first.as_str().unwrap_or("")),
             None => match fields.text("model_type")? {
-                Some(name) => ("model_type", name, |traits| traits.model_type),
+                Some(name) => ("model_type", name),
                 None => {
                     let problem = format!("missing, and model_type too; known are {}", known());
                     return Err(fields.error("architectures", problem));
                 }
             },
         };
-        ARCHITECTURES
-            .iter()
-            .find(|traits| find(traits) == name)
-            .ok_or_else(|| fields.error(field, format!("{} is not known; known are {}", quoted(name), known())))
+        let is_it = |traits: &&Traits| match names.is_empty() {
+            true => traits.model_type == name,
+            false => traits.is_named(name),
+        };
+        match ARCHITECTURES.iter().find(is_it) {
+            Some(traits) => {
+                traits.check_text_part(fields)?;
+                Ok((traits, !names.is_empty() && traits.base == name))
+            }
+            None => {
+                let inner = inner_class(fields)?.map_or_else(String::new, |inner| format!(", {inner}"));
+                let problem = format!("{} is unknown{inner}; known are {}", quoted(name), known());
+                Err(fields.error(field, problem))
+            }
+        }
     }
+
+    /// The text part within something larger is one that this knows.
+    fn check_text_part(&self, fields: &Fields<'_>) -> Result<(), LoadError> {
+        let Some(inner) = self.text_part.and(fields.object("text_config")?) else { return Ok(()) };
+        let own = GEMMA3.model_type;
+        match inner.text("model_type")? {
+            Some(name) if name != own => {
+                let problem =
+                    format!("{} is unknown as the text part of {}; {own} is", quoted(name), self.architecture);
+                Err(inner.error("model_type", problem))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is to be said of the text part of an unknown class that also sees or hears; `None` where it has none.
+fn inner_class(fields: &Fields<'_>) -> Result<Option<String>, LoadError> {
+    let Some(inner) = fields.object("text_config")? else { return Ok(None) };
+    let class = inner.list("architectures")?.and_then(|names| names.first()).and_then(Value::as_str);
+    let Some(name) = class.or(inner.text("model_type")?) else {
+        return Ok(Some("and its text_config does not say what its text part is".to_string()));
+    };
+    let known = ARCHITECTURES.iter().find(|traits| traits.is_named(name) || traits.model_type == name);
+    Ok(Some(match known {
+        Some(traits) => format!(
+            "though its text part ({}) is known as {}: saved by itself, that part loads",
+            quoted(name),
+            traits.architecture
+        ),
+        None => format!("and so is its text part, {}", quoted(name)),
+    }))
 }

@@ -9,7 +9,7 @@ pub(crate) fn parse_object(file: &str, text: &str) -> Result<Map<String, Value>,
     match serde_json::from_str(text) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(LoadError::field(file, "top level", format!("expected an object, found {}", kind(&other)))),
-        Err(error) => Err(LoadError::field(file, "JSON", error)),
+        Err(error) => Err(LoadError::json(file, "JSON", &error)),
     }
 }
 

@@ -25,7 +25,7 @@ impl ModelConfig {
             active_parameters: self.active_layer_parameters(),
             expert_parameters: experts.map_or(0, |experts| (with_experts * each(experts)) as u64),
             head_parameters: self.head_parameters(),
-            tables: if self.tie_word_embeddings { 1 } else { 2 },
+            tables: self.head.tables(),
             pair_flops: self.attention_flops(1),
             decode_pair_flops: self.attention_flops(1),
             kv_values: 2 * (self.num_layers * self.num_kv_heads * self.head_dim) as u64,

@@ -20,8 +20,8 @@ const MOST_TAPS: usize = 16;
 /// More layers than anybody's drafter has.
 const MOST_LAYERS: usize = 16;
 
-/// What stands before the names of a next-token layer.
-pub(super) const MTP_PREFIX: &str = "model.mtp_layers.0.";
+/// What stands before the names of a next-token layer; the second in files saved from a class without a head.
+const MTP_PREFIXES: [&str; 2] = ["model.mtp_layers.0.", "mtp_layers.0."];
 
 /// How embedding and feature meet, and what that makes of everything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +60,9 @@ impl Plan {
     /// `stated`: `config.json` of the drafter.
     pub(super) fn of(stated: &Map<String, Value>, weights: &Weights, target: &Target<'_>) -> Result<Plan, LoadError> {
         let root = Fields { file: CONFIG, path: String::new(), map: stated };
-        if weights.has(&format!("{MTP_PREFIX}input_proj.weight")) {
-            return mtp(&root, target);
+        let mtp_prefix = MTP_PREFIXES.into_iter().find(|prefix| weights.has(&format!("{prefix}input_proj.weight")));
+        if let Some(prefix) = mtp_prefix {
+            return mtp(&root, target, prefix);
         }
         let speculators = root.text("speculators_model_type")?;
         if let Some(other) = speculators.filter(|kind| *kind != "eagle3") {
@@ -212,7 +213,7 @@ fn taps(root: &Fields<'_>, target: &ModelConfig) -> Result<Vec<usize>, LoadError
 }
 
 /// A checkpoint's own next-token layer, of which the first is used.
-fn mtp(root: &Fields<'_>, target: &Target<'_>) -> Result<Plan, LoadError> {
+fn mtp(root: &Fields<'_>, target: &Target<'_>, prefix: &'static str) -> Result<Plan, LoadError> {
     let mut config = target.config.clone();
     if config.family != Family::Qwen2 {
         let problem = format!("layers of {} are not supported beside model.mtp_layers", config.family);
@@ -231,7 +232,7 @@ fn mtp(root: &Fields<'_>, target: &Target<'_>) -> Result<Plan, LoadError> {
         fc_norm: false,
         norm_before_residual: false,
         norm_output: true,
-        prefix: MTP_PREFIX,
-        layers: vec![MTP_PREFIX.to_string()],
+        prefix,
+        layers: vec![prefix.to_string()],
     })
 }

@@ -11,7 +11,7 @@
 //! `p + 2`. Keys and values are in a cache of its own with as many blocks, as large, as the target's: block ids and
 //! tables are the target's. A matrix over `[e, f]` is two: their products add up.
 
-use super::eagle::{Kind, MTP_PREFIX, Plan};
+use super::eagle::{Kind, Plan};
 use super::{Columns, Needs, Reader, Target, bytes_of, checked_ids, config_of, scatter};
 use crate::batch::Batch;
 use crate::config::ModelConfig;
@@ -78,7 +78,7 @@ impl Feature {
         let weights = Weights::open(files)?;
         let about = Target { config: target, name: target_name };
         let plan = Plan::of(&config_of(files)?, &weights, &about)?;
-        let is_read = |name: &str| plan.kind != Kind::Mtp || name.starts_with(MTP_PREFIX);
+        let is_read = |name: &str| plan.kind != Kind::Mtp || name.starts_with(plan.prefix);
         Ok(Needs { weight_bytes: bytes_of(&weights, is_read), layers: Some(plan.config) })
     }
 
@@ -354,7 +354,7 @@ impl<B: Backend> Network<B> {
             }
         };
         // The files of a next-token layer are the target's, which has checked them.
-        reader.finish(|name| *kind == Kind::Mtp && !name.starts_with(MTP_PREFIX) || is_extra(name))?;
+        reader.finish(|name| *kind == Kind::Mtp && !name.starts_with(plan.prefix) || is_extra(name))?;
 
         let kv_shape = KvShape {
             layers: config.num_layers,

@@ -18,8 +18,8 @@ use super::recipe::{Kept, Module, Narrow, Target, Unit, Verdict, interleaved, qu
 use super::staging;
 use super::vocabulary::vocabulary;
 use super::{Export, ExportError, ExportReport, Work};
-use crate::config::{Family, ModelConfig};
-use crate::tensors::{Feed, Tensors, Vector};
+use crate::config::{Family, Head, ModelConfig};
+use crate::tensors::{Feed, Tensors, Vector, usual_name};
 use checkpoint::BlockType;
 use checkpoint::LoadError;
 use checkpoint::encoding::Encoding;
@@ -127,6 +127,9 @@ impl Plan {
             let names = FAMILIES.map(|(family, _)| family.name()).join(", ");
             return Err(refused(format!("{} models are not written as GGUF; {names} are", config.family)));
         };
+        if config.head == Head::Absent {
+            return Err(refused("the weights have no head, and a GGUF file cannot say so".to_string()));
+        }
         let mut settings = settings(export, architecture)?;
         vocabulary(export.checkpoint, config, &mut settings)?;
         let tensors = Tensors::of(config, &export.weights);
@@ -166,7 +169,7 @@ impl Plan {
     }
 
     fn vector(&mut self, vector: Vector) {
-        let name = in_ggml(self.architecture, &vector.name);
+        let name = in_ggml(self.architecture, &usual_name(&vector.name));
         let values = match self.is_rotated(&vector.name) {
             true => Values::Interleaved(vector),
             false => Values::Stored(vector),
@@ -434,7 +437,7 @@ impl<'p> Out<'p> {
 
 /// A matrix's name in the file.
 fn in_file(architecture: &str, module: &Module) -> String {
-    in_ggml(architecture, &format!("{}.weight", module.name))
+    in_ggml(architecture, &usual_name(&format!("{}.weight", module.name)))
 }
 
 /// Everything before the data.
