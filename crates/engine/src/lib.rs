@@ -87,7 +87,7 @@ pub use door::{
     MAX_STOP_STRINGS, MAX_STOP_TOKENS, Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
 pub use draft::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
-pub use grammar::{ConstraintError, Rule, ThoughtBudget};
+pub use grammar::{ConstraintError, Rule, ThoughtBudget, fit_schema};
 #[doc(hidden)]
 pub use handoff::check_frame;
 pub use handoff::{ClusterKey, HandoffOptions, Handoffs, Partner, Precisions, Role, RoleError, SealedAddress, Way};

@@ -1,6 +1,6 @@
 //! A request as Python gives it, before the door. Names are vLLM's, and the door's.
 
-use engine::{Chat, ChatMessage, Prompt, RawRequest, Rule, ValidatedRequest};
+use engine::{Chat, ChatMessage, Prompt, RawRequest, Rule, ValidatedRequest, fit_schema};
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -81,7 +81,11 @@ fn rule(kind: &str, text: String) -> PyResult<Rule> {
     let wrong = |problem: &str| PyValueError::new_err(format!("structured_outputs.{kind}: {problem}"));
     match kind {
         "json" => match serde_json::from_str(&text) {
-            Ok(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(Rule::JsonSchema(schema)),
+            Ok(schema @ (Value::Object(_) | Value::Bool(_))) => {
+                let fitted = fit_schema(&schema, false);
+                let fitted = fitted.map_err(|misfit| wrong(&format!("{}: {misfit}", misfit.place)))?;
+                Ok(Rule::JsonSchema(fitted.schema))
+            }
             _ => Err(wrong("not a JSON schema")),
         },
         "json_object" => Ok(Rule::JsonObject),

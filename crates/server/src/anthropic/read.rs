@@ -86,8 +86,8 @@ fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenan
     };
     let settled = &mut delivery.settled;
     let messages = messages(&mut fields, settled)?;
-    let (tools, definitions, choice, parallel) = offer(&mut fields, settled)?.told();
-    let (effort, rule) = output_config(&mut fields)?;
+    let (tools, definitions, choice, parallel) = offer(&mut fields, settled)?.fitted(settled)?.told();
+    let (effort, rule) = output_config(&mut fields, settled)?;
     let (kwargs, thinking) = thinking(&mut fields, effort, app, settled)?;
     let mut template_kwargs = fields.map("chat_template_kwargs")?.unwrap_or_default();
     for (name, value) in kwargs {
@@ -179,10 +179,10 @@ fn tool_into(tool: &mut Fields, offer: &mut Offer) -> Result<(), ApiError> {
     let name = tool.text("name")?;
     let description = tool.string("description")?;
     let strict = tool.boolean("strict")?.unwrap_or(false);
-    let parameters = tool.map("input_schema")?.ok_or_else(|| wrong_type(schema, "a JSON schema"))?.into();
+    let parameters = tool.map("input_schema")?.ok_or_else(|| wrong_type(&schema, "a JSON schema"))?.into();
     tool.only("defer_loading", &json!(false), "the model is told of every tool at once")?;
     tool.only("allowed_callers", &json!(["direct"]), "only the model itself calls tools here")?;
-    offer.add(Tool { name, parameters, strict }, description.as_deref(), &field)
+    offer.add(Tool { name, parameters, strict }, description.as_deref(), &field, schema)
 }
 
 /// `thinking`, and how much effort the answer is worth, as far as they go in the template's words. Where both say
@@ -229,7 +229,7 @@ fn thinking(
 }
 
 /// `output_config`: how much effort the answer is worth, and what it must look like.
-fn output_config(fields: &mut Fields) -> Result<(Option<String>, Option<Rule>), ApiError> {
+fn output_config(fields: &mut Fields, settled: &mut Settled) -> Result<(Option<String>, Option<Rule>), ApiError> {
     let Some(mut config) = fields.object("output_config")? else { return Ok((None, None)) };
     let effort = config.string("effort")?;
     let format = config.object("format")?;
@@ -239,7 +239,7 @@ fn output_config(fields: &mut Fields) -> Result<(Option<String>, Option<Rule>), 
     let name = format.name("schema");
     let schema = format.take("schema").unwrap_or_default();
     format.finish()?;
-    Ok((effort, Some(structured::schema(schema, &name)?)))
+    Ok((effort, Some(structured::schema(schema, &name, false, settled)?)))
 }
 
 /// What is a hint in some of its values, and what this server does not have.

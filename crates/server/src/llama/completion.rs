@@ -73,7 +73,8 @@ impl Begun {
         // Both mean: until it ends, or the context does.
         raw.max_tokens = fields.integer("n_predict")?.filter(|most| ![-1, -2].contains(most));
         raw.ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
-        let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
+        let (rule, rule_field) =
+            structured::read(&mut fields, &mut delivery.settled)?.map(|asked| (asked.rule, asked.field)).unzip();
         raw.rule = rule;
         // What stays of a prompt that is cut: none is. And a refinement of a sampler that is off.
         fields.integer("n_keep")?;

@@ -27,7 +27,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         "messages",
         messages.iter().filter_map(|message| message.content.as_deref()).map(str::len).sum(),
     )?;
-    let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.told();
+    let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.fitted(&mut delivery.settled)?.told();
     let (thinking, mut template_kwargs) = options::think(&mut fields, app, &mut delivery.settled)?;
     if !definitions.is_empty() {
         template_kwargs.insert("tools".to_owned(), definitions.into());
@@ -40,7 +40,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     let chat = Chat { template_kwargs, ..Chat::new(messages) }.going_on(goes_on);
     let mut raw = app.request(Prompt::Chat(chat), tenant);
     let window = options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
-    raw.rule = options::format(&mut fields)?;
+    raw.rule = options::format(&mut fields, &mut delivery.settled)?;
     raw.logprobs = logprobs(&mut fields)?;
     fields.finish()?;
     if is_load {

@@ -58,7 +58,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         fim::fill(&gap, app.engine.model(), &mut raw, "suffix")?;
     }
     let window = options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
-    raw.rule = options::format(&mut fields)?;
+    raw.rule = options::format(&mut fields, &mut delivery.settled)?;
     raw.logprobs = chat::logprobs(&mut fields)?;
     fields.finish()?;
     let api = Ollama { kind: Kind::Generate { tells_context: !is_raw }, name };

@@ -96,12 +96,12 @@ fn context(options: &mut Fields, app: &App, hints: &mut Hints) -> Result<(), Api
 }
 
 /// `format`: `"json"`, or a schema.
-pub(super) fn format(fields: &mut Fields) -> Result<Option<Rule>, ApiError> {
+pub(super) fn format(fields: &mut Fields, settled: &mut Settled) -> Result<Option<Rule>, ApiError> {
     match fields.take("format") {
         None => Ok(None),
         Some(Value::String(word)) if word.is_empty() => Ok(None),
         Some(Value::String(word)) if word == "json" => Ok(Some(Rule::JsonObject)),
-        Some(schema @ Value::Object(_)) => structured::schema(schema, "format").map(Some),
+        Some(schema @ Value::Object(_)) => structured::schema(schema, "format", false, settled).map(Some),
         Some(_) => Err(wrong_type("format", "'json' or a JSON schema")),
     }
 }

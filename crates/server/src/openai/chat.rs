@@ -21,7 +21,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let hints = hints::take_of(&mut body, &hints::OF_CHATS, &shapes::CHAT)?;
     let mut fields = Fields::of(body, &shapes::CHAT)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
-    let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.told();
+    let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.fitted(&mut delivery.settled)?.told();
     let mut kwargs = Map::new();
     let thinking = thoughts::read(&mut fields, app, &mut kwargs, &mut delivery.settled)?;
     let chat = prompt(&mut fields, definitions, kwargs, app)?;
@@ -35,7 +35,8 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     params::sampling(&mut fields, &mut raw)?;
     let max_tokens_name = params::max_tokens(&mut fields, &mut raw)?;
     raw.logprobs = logprobs(&mut fields)?;
-    let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
+    let (rule, rule_field) =
+        structured::read(&mut fields, &mut delivery.settled)?.map(|asked| (asked.rule, asked.field)).unzip();
     raw.rule = rule;
     raw.partner = transfer::read(&mut fields, app, &mut delivery)?;
     let beams = beams::read(&mut fields)?;

@@ -34,7 +34,8 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let max_tokens_name = params::max_tokens(&mut fields, &mut raw)?;
     raw.logprobs = fields.integer("logprobs")?;
     let echo = fields.boolean("echo")?.unwrap_or(false);
-    let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
+    let (rule, rule_field) =
+        structured::read(&mut fields, &mut delivery.settled)?.map(|asked| (asked.rule, asked.field)).unzip();
     raw.rule = rule;
     best_of(&mut fields, raw.n)?;
     raw.partner = transfer::read(&mut fields, app, &mut delivery)?;

@@ -50,7 +50,9 @@ impl Hints {
 
     /// As a header has them.
     pub(crate) fn in_a_line(&self) -> String {
-        self.0.join(", ")
+        let fits = |c: char| if c.is_ascii_graphic() && c != ',' { c } else { '?' };
+        let names = self.0.iter().map(|name| name.chars().map(fits).collect::<String>());
+        names.collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -1,6 +1,6 @@
 //! Fields that chat and completions share: sampling, delivery, and what neither has.
 
-use engine::{RawRequest, SealedAddress, ServiceClass, ValidatedRequest};
+use engine::{RawRequest, SealedAddress, ServiceClass, ValidatedRequest, fit_schema};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -83,7 +83,7 @@ impl Delivery {
 /// What was settled otherwise than a client may think. The answer says so, in its headers and beside `timings`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Settled {
-    /// Fields that were taken and change nothing ([`crate::openai::hints`]).
+    /// Fields that were taken and change nothing ([`crate::openai::hints`]), and places of schemas that are not kept to.
     #[serde(skip_serializing_if = "Hints::is_empty")]
     pub(crate) hints: Hints,
     /// What `max_tokens` was cut to; of several prompts, the least.
@@ -92,6 +92,16 @@ pub(crate) struct Settled {
 }
 
 impl Settled {
+    /// Makes a schema that stands in this field into one that compiles, and notes what of it is left open.
+    pub(crate) fn fit(&mut self, schema: &Value, field: &str, strict: bool) -> Result<Value, ApiError> {
+        let fitted = fit_schema(schema, strict).map_err(|misfit| {
+            let place: String = format!("{field}{}", misfit.place).chars().take(300).collect();
+            ApiError::bad_request(format!("{place}: {misfit}.")).with_param(place)
+        })?;
+        self.hints.extend(fitted.open.iter().map(|place| format!("{field}{place}")));
+        Ok(fitted.schema)
+    }
+
     /// Looks at what became of the `max_tokens` that was asked for.
     pub(crate) fn see(&mut self, asked: Option<i64>, request: &ValidatedRequest) {
         let most = request.max_tokens();

@@ -168,17 +168,18 @@ static RESPONSE_FORMAT: Shape = Shape {
     groups: &[&[
         required("type", Word(&["text", "json_object", "json_schema"]), "what the answer is"),
         field("json_schema", Object(&NAMED_SCHEMA), "with json_schema: which"),
+        field("schema", SCHEMA, "the schema, where llama.cpp has it"),
     ]],
 };
 
 static NAMED_SCHEMA: Shape =
     Shape { name: "NamedSchema", groups: &[&[required("schema", SCHEMA, "the schema")], OF_A_SCHEMA] };
 
-/// What is said of a schema, which it is held to either way.
+/// What is said of a schema.
 pub(crate) static OF_A_SCHEMA: &[Field] = &[
     field("name", Text, "its name, for people"),
     field("description", Text, "what it is for, for people"),
-    field("strict", Boolean, "it is kept to either way"),
+    field("strict", Boolean, "whether it is kept to whatever it has, or refused; else it is, as far as it can be"),
 ];
 
 static STRUCTURED_OUTPUTS: Shape = Shape {

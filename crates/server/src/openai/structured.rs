@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::openai::params::Settled;
 
 /// A rule, and the field that it was in.
 pub(crate) struct Asked {
@@ -20,7 +21,7 @@ pub(crate) struct Asked {
 }
 
 /// Reads the fields; `None`: the answer may look as it likes.
-pub(crate) fn read(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
+pub(crate) fn read(fields: &mut Fields, settled: &mut Settled) -> Result<Option<Asked>, ApiError> {
     let mut found: Option<Asked> = None;
     let mut take = |asked: Option<Asked>| match (&found, asked) {
         (_, None) => Ok(()),
@@ -33,41 +34,43 @@ pub(crate) fn read(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
             Ok(())
         }
     };
-    take(response_format(fields)?)?;
+    take(response_format(fields, settled)?)?;
     if let Some(mut outputs) = fields.object("structured_outputs")? {
         for kind in KINDS {
-            take(one(&mut outputs, kind.name, kind)?)?;
+            take(one(&mut outputs, kind.name, kind, settled)?)?;
         }
         outputs.finish()?;
     }
     for kind in KINDS {
-        take(one(fields, &format!("guided_{}", kind.name), kind)?)?;
+        take(one(fields, &format!("guided_{}", kind.name), kind, settled)?)?;
     }
     take(fields.string("grammar")?.map(|text| Asked { rule: Rule::Gbnf(text), field: "grammar".to_owned() }))?;
-    let schema = fields.take("json_schema");
-    take(schema.map(|schema| Asked { rule: Rule::JsonSchema(schema), field: "json_schema".to_owned() }))?;
+    if let Some(value) = fields.take("json_schema") {
+        let field = "json_schema".to_owned();
+        take(Some(Asked { rule: schema(value, &field, false, settled)?, field }))?;
+    }
     Ok(found)
 }
 
 /// A field of `structured_outputs`.
 struct Kind {
     name: &'static str,
-    read: fn(Value, &str) -> Result<Option<Rule>, ApiError>,
+    read: fn(Value, &str, &mut Settled) -> Result<Option<Rule>, ApiError>,
 }
 
 const KINDS: &[Kind] = &[
-    Kind { name: "json", read: |value, name| schema(value, name).map(Some) },
+    Kind { name: "json", read: |value, name, settled| schema(value, name, false, settled).map(Some) },
     Kind {
         name: "json_object",
-        read: |value, name| match value {
+        read: |value, name, _| match value {
             Value::Bool(wanted) => Ok(wanted.then_some(Rule::JsonObject)),
             _ => Err(wrong_type(name, "true or false")),
         },
     },
-    Kind { name: "regex", read: |value, name| text(value, name).map(|text| Some(Rule::Regex(text))) },
+    Kind { name: "regex", read: |value, name, _| text(value, name).map(|text| Some(Rule::Regex(text))) },
     Kind {
         name: "choice",
-        read: |value, name| {
+        read: |value, name, _| {
             let Value::Array(items) = value else { return Err(wrong_type(name, "a list of strings")) };
             let choice = |(at, item)| text(item, &format!("{name}[{at}]"));
             items.into_iter().enumerate().map(choice).collect::<Result<_, _>>().map(|texts| Some(Rule::Choice(texts)))
@@ -75,34 +78,41 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         name: "grammar",
-        read: |value, name| {
+        read: |value, name, _| {
             // vLLM's back ends disagree: one reads EBNF as llama.cpp writes it, the other Lark.
             Ok(Some(Rule::of_grammar(text(value, name)?)))
         },
     },
 ];
 
-fn one(fields: &mut Fields, field: &str, kind: &Kind) -> Result<Option<Asked>, ApiError> {
+fn one(fields: &mut Fields, field: &str, kind: &Kind, settled: &mut Settled) -> Result<Option<Asked>, ApiError> {
     let Some(value) = fields.take(field) else { return Ok(None) };
     let field = fields.name(field);
-    Ok((kind.read)(value, &field)?.map(|rule| Asked { rule, field }))
+    Ok((kind.read)(value, &field, settled)?.map(|rule| Asked { rule, field }))
 }
 
-fn response_format(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
+fn response_format(fields: &mut Fields, settled: &mut Settled) -> Result<Option<Asked>, ApiError> {
     let Some(mut format) = fields.object("response_format")? else { return Ok(None) };
     let asked = match format.text("type")?.as_str() {
-        "json_object" => Some(Asked { rule: Rule::JsonObject, field: "response_format".to_owned() }),
-        "json_schema" => {
-            let mut object = format.inner("json_schema")?;
-            let field = object.name("schema");
-            let asked = object.take("schema").unwrap_or_default();
-            // For people; the schema is kept to whether or not it is called strict.
-            object.string("name")?;
-            object.string("description")?;
-            object.boolean("strict")?;
-            object.finish()?;
-            Some(Asked { rule: schema(asked, &field)?, field })
-        }
+        // llama-server has the schema beside either type.
+        kind @ ("json_object" | "json_schema") => Some(match format.take("schema") {
+            Some(asked) => {
+                let field = format.name("schema");
+                Asked { rule: schema(asked, &field, false, settled)?, field }
+            }
+            None if kind == "json_object" => Asked { rule: Rule::JsonObject, field: "response_format".to_owned() },
+            None => {
+                let mut object = format.inner("json_schema")?;
+                let field = object.name("schema");
+                let asked = object.take("schema").unwrap_or_default();
+                // For people.
+                object.string("name")?;
+                object.string("description")?;
+                let strict = object.boolean("strict")?.unwrap_or(false);
+                object.finish()?;
+                Asked { rule: schema(asked, &field, strict, settled)?, field }
+            }
+        }),
         _ => None,
     };
     format.finish()?;
@@ -110,13 +120,13 @@ fn response_format(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
 }
 
 /// A schema, or the text of one, as vLLM takes it.
-pub(crate) fn schema(value: Value, name: &str) -> Result<Rule, ApiError> {
-    match value {
-        Value::Object(_) | Value::Bool(_) => Ok(Rule::JsonSchema(value)),
-        Value::String(text) => match serde_json::from_str(&text) {
-            Ok(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(Rule::JsonSchema(schema)),
-            _ => Err(wrong_type(name, "a JSON schema")),
-        },
+pub(crate) fn schema(value: Value, name: &str, strict: bool, settled: &mut Settled) -> Result<Rule, ApiError> {
+    let schema = match value {
+        Value::String(text) => serde_json::from_str(&text).unwrap_or_default(),
+        schema => schema,
+    };
+    match schema {
+        Value::Object(_) | Value::Bool(_) => settled.fit(&schema, name, strict).map(Rule::JsonSchema),
         _ => Err(wrong_type(name, "a JSON schema")),
     }
 }

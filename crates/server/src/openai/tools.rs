@@ -1,6 +1,6 @@
 //! Tools of a chat: what may be called, and whether something must be.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dialect::Tool;
@@ -9,10 +9,13 @@ use serde_json::{Value, json};
 use crate::conversation::definition;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::openai::params::Settled;
 use crate::openai::shapes;
 
 /// Most tools of a request. Agents bring some tens.
 const MAX_TOOLS: usize = 512;
+/// Bytes of all schemas that a grammar of calls follows; with its own text that is below what a grammar may have.
+const MAX_SCHEMA_BYTES: usize = 64 << 10;
 /// Longest name of a tool, in bytes.
 const MAX_NAME_BYTES: usize = 128;
 
@@ -34,6 +37,8 @@ pub(crate) enum ToolChoice {
 #[derive(Default)]
 pub(crate) struct Offer {
     pub(crate) tools: Vec<Tool>,
+    /// Where the schema of each of them stands, by its name.
+    places: BTreeMap<String, String>,
     /// As the template reads them.
     pub(crate) definitions: Vec<Value>,
     pub(crate) choice: ToolChoice,
@@ -42,8 +47,14 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// Adds a tool; `field`: where it stands.
-    pub(crate) fn add(&mut self, tool: Tool, description: Option<&str>, field: &str) -> Result<(), ApiError> {
+    /// Adds a tool; `field`: where its name stands, `place`: where its schema does.
+    pub(crate) fn add(
+        &mut self,
+        tool: Tool,
+        description: Option<&str>,
+        field: &str,
+        place: String,
+    ) -> Result<(), ApiError> {
         let fit = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
         if tool.name.is_empty() || tool.name.len() > MAX_NAME_BYTES || !tool.name.chars().all(fit) {
             let message = format!("'{field}' must be 1 to {MAX_NAME_BYTES} letters, digits or one of '_-.:/'.");
@@ -52,6 +63,7 @@ impl Offer {
         if self.tools.len() >= MAX_TOOLS {
             return Err(ApiError::bad_request(format!("At most {MAX_TOOLS} tools are taken.")).with_param("tools"));
         }
+        self.places.entry(tool.name.clone()).or_insert(place);
         self.definitions.push(definition(&tool.name, description, &tool.parameters));
         self.tools.push(tool);
         Ok(())
@@ -77,9 +89,40 @@ impl Offer {
         }
     }
 
+    /// Makes schemas that are to be followed into ones that compile, each by itself: what is wrong with one tool's is
+    /// no fault of the others.
+    pub(crate) fn fitted(mut self, settled: &mut Settled) -> Result<Offer, ApiError> {
+        let is_followed = |tool: &Tool| match &self.choice {
+            ToolChoice::Auto => tool.strict,
+            ToolChoice::Never => false,
+            ToolChoice::Required => true,
+            ToolChoice::Named(name) => tool.name == *name,
+        };
+        let mut sizes = Vec::new();
+        for (at, tool) in self.tools.iter_mut().enumerate().filter(|(_, tool)| is_followed(tool)) {
+            let place = self.places.get(&tool.name).map(String::as_str).unwrap_or_default();
+            tool.parameters = settled.fit(&tool.parameters, place, tool.strict)?;
+            sizes.push((tool.parameters.to_string().len(), at));
+        }
+        // All of them are one grammar. What is too much for it is left open, the largest first.
+        let mut all: usize = sizes.iter().map(|(bytes, _)| bytes).sum();
+        sizes.sort_unstable();
+        while all > MAX_SCHEMA_BYTES
+            && let Some((bytes, at)) = sizes.pop()
+        {
+            let tool = &mut self.tools[at];
+            if !tool.strict {
+                all -= bytes;
+                tool.parameters = json!({"type": "object"});
+                settled.leave_open(self.places.get(&tool.name).cloned().unwrap_or_default());
+            }
+        }
+        Ok(self)
+    }
+
     /// The tools that the model is told of: none if none may be called.
     pub(crate) fn told(self) -> (Arc<[Tool]>, Vec<Value>, ToolChoice, bool) {
-        let Offer { tools, definitions, choice, parallel } = self;
+        let Offer { tools, definitions, choice, parallel, .. } = self;
         match choice {
             ToolChoice::Never => (Arc::default(), Vec::new(), choice, parallel),
             choice => (tools.into(), definitions, choice, parallel),
@@ -106,7 +149,7 @@ pub(crate) fn read(fields: &mut Fields) -> Result<Offer, ApiError> {
 
 /// Reads the fields of a function: those of OpenAI's two APIs have the same names.
 pub(crate) fn function_into(function: &mut Fields, strict: Option<bool>, offer: &mut Offer) -> Result<(), ApiError> {
-    let field = function.name("name");
+    let [field, place] = ["name", "parameters"].map(|field| function.name(field));
     let name = function.text("name")?;
     let description = function.string("description")?;
     let strict = function.boolean("strict")?.or(strict).unwrap_or(false);
@@ -114,7 +157,7 @@ pub(crate) fn function_into(function: &mut Fields, strict: Option<bool>, offer: 
         None => json!({"type": "object", "properties": {}}),
         Some(schema) => schema.into(),
     };
-    offer.add(Tool { name, parameters, strict }, description.as_deref(), &field)
+    offer.add(Tool { name, parameters, strict }, description.as_deref(), &field, place)
 }
 
 fn choice(fields: &mut Fields, offer: &mut Offer) -> Result<ToolChoice, ApiError> {

@@ -93,7 +93,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     let shown_choice = fields.take("tool_choice").unwrap_or_else(|| "auto".into());
     let offer = offer(&mut fields, shown_tools.clone(), shown_choice.clone(), &mut delivery.settled)?;
     let shows_parallel = offer.parallel;
-    let (tools, definitions, choice, parallel) = offer.told();
+    let (tools, definitions, choice, parallel) = offer.fitted(&mut delivery.settled)?.told();
     let mut kwargs = fields.map("chat_template_kwargs")?.unwrap_or_default();
     if !definitions.is_empty() {
         kwargs.insert("tools".to_owned(), definitions.into());
@@ -254,9 +254,9 @@ fn text_format(fields: &mut Fields, settled: &mut Settled) -> Result<(Value, Opt
         "json_schema" => {
             read.string("name")?;
             read.string("description")?;
-            read.boolean("strict")?;
+            let strict = read.boolean("strict")?.unwrap_or(false);
             let schema = read.take("schema").ok_or_else(|| wrong_type("text.format.schema", "a JSON schema"))?;
-            Some(structured::schema(schema, "text.format.schema")?)
+            Some(structured::schema(schema, "text.format.schema", strict, settled)?)
         }
         _ => None,
     };

@@ -25,6 +25,7 @@ mod receipts;
 mod refusals;
 mod requests;
 mod responses;
+mod schemas;
 mod script;
 mod sick;
 mod site;

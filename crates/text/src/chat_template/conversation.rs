@@ -17,6 +17,10 @@ pub const MAX_INPUT_BYTES: usize = 32 << 20;
 pub const MAX_KWARGS_BYTES: usize = 256 << 10;
 /// Most values in the variables, or in the further fields of all messages; names count too.
 pub const MAX_VALUES: usize = 20_000;
+/// The same of tools: 512 of some 300 each, such as agents have.
+const MAX_TOOL_VALUES: usize = 150_000;
+/// Longest tools, in bytes of their texts.
+const MAX_TOOL_BYTES: usize = 4 << 20;
 /// Deepest value in a variable or in a field of a message.
 pub const MAX_VALUE_DEPTH: usize = 32;
 /// Longest role, `name` or `tool_call_id` of a message, in bytes.
@@ -133,6 +137,8 @@ impl TemplateError {
 
 /// What the variables are called in a request.
 const KWARGS: &str = "chat_template_kwargs";
+/// The variable that is no wish of the request's, but what may be called.
+const TOOLS: &str = "tools";
 
 /// The templates of a model as text: all that a child process needs.
 #[derive(Debug)]
@@ -168,8 +174,11 @@ pub(super) struct Conversation<'a> {
 /// Refuses what is larger than any conversation, before anything is copied.
 pub(super) fn check_limits(messages: &[ChatMessage], options: &TemplateOptions) -> Result<(), TemplateError> {
     let limit = |field: String, problem: String| Err(TemplateError::Limit { field, problem });
-    let mut variables = Size::default();
-    variables.add_map(&options.kwargs, 1);
+    let (mut variables, mut tools) = (Size::default(), Size::default());
+    for (name, value) in &options.kwargs {
+        let size = if name == TOOLS { &mut tools } else { &mut variables };
+        size.add_entry(name, value, 1);
+    }
     let mut all = Size::default();
     let mut name_too_long = None;
     for (at, message) in messages.iter().enumerate() {
@@ -186,11 +195,15 @@ pub(super) fn check_limits(messages: &[ChatMessage], options: &TemplateOptions) 
     if let Some((field, bytes)) = name_too_long {
         return limit(field, format!("has {bytes} bytes; at most {MAX_NAME_BYTES} are taken"));
     }
-    for (field, size, most_bytes) in [(KWARGS, &variables, MAX_KWARGS_BYTES), ("messages", &all, MAX_INPUT_BYTES)] {
+    for (field, size, most_values, most_bytes) in [
+        (KWARGS, &variables, MAX_VALUES, MAX_KWARGS_BYTES),
+        (TOOLS, &tools, MAX_TOOL_VALUES, MAX_TOOL_BYTES),
+        ("messages", &all, MAX_VALUES, MAX_INPUT_BYTES),
+    ] {
         let problem = if size.depth > MAX_VALUE_DEPTH {
             format!("is nested more than {MAX_VALUE_DEPTH} levels deep")
-        } else if size.values > MAX_VALUES {
-            format!("has {} values; at most {MAX_VALUES} are taken", size.values)
+        } else if size.values > most_values {
+            format!("has {} values; at most {most_values} are taken", size.values)
         } else if size.bytes > most_bytes {
             format!("has {} bytes of text; at most {most_bytes} are taken", size.bytes)
         } else {
@@ -211,11 +224,13 @@ struct Size {
 
 impl Size {
     fn add_map(&mut self, map: &Map<String, Json>, depth: usize) {
-        for (key, value) in map {
-            self.bytes += key.len();
-            self.values += 1;
-            self.add(value, depth);
-        }
+        map.iter().for_each(|(key, value)| self.add_entry(key, value, depth));
+    }
+
+    fn add_entry(&mut self, key: &str, value: &Json, depth: usize) {
+        self.bytes += key.len();
+        self.values += 1;
+        self.add(value, depth);
     }
 
     fn add(&mut self, value: &Json, depth: usize) {
