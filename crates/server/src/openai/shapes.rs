@@ -149,7 +149,7 @@ pub(crate) static TEXT_PART: Shape = Shape {
 
 /// What an answer must look like.
 pub(crate) static STRUCTURED: &[Field] = &[
-    field("response_format", Object(&RESPONSE_FORMAT), "JSON, or JSON of a schema"),
+    field("response_format", Settings(&RESPONSE_FORMAT), "JSON, or JSON of a schema"),
     field("structured_outputs", Settings(&STRUCTURED_OUTPUTS), "the same and more, in vLLM's words"),
     field("guided_json", SCHEMA, "JSON of this schema"),
     field("guided_json_object", Boolean, "any JSON object"),

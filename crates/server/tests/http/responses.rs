@@ -317,7 +317,6 @@ fn what_is_wrong_with_a_response_is_named() {
         (json!({"input": [{"type": "dragon"}]}), "input[0].type"),
         (json!({"input": [{"role": "wizard", "content": "x"}]}), "input[0].role"),
         (json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}), "input[0].content[0].type"),
-        (json!({"input": [{"role": "user", "content": "x", "mood": 1}]}), "input[0].mood"),
         (json!({"input": [{"type": "function_call", "call_id": "a"}]}), "input[0].name"),
         (json!({"input": [{"type": "custom_tool_call", "input": "x"}]}), "input[0].name"),
         (json!({"input": [{"type": "custom_tool_call", "name": "x"}]}), "input[0].input"),

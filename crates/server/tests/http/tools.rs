@@ -178,7 +178,6 @@ fn what_is_wrong_with_tools_is_named() {
         (function(json!({})), "tools[0].function.name"),
         (function(json!({"name": "a b"})), "tools[0].function.name"),
         (function(json!({"name": "a", "parameters": []})), "tools[0].function.parameters"),
-        (function(json!({"name": "a", "colour": 1})), "tools[0].function.colour"),
         (json!({"tools": [clock(), clock()]}), "tools"),
         (json!({"tools": many}), "tools"),
         (json!({"tool_choice": "maybe"}), "tool_choice"),

@@ -7,7 +7,7 @@ use crate::host::{Host, local_server, small_engine};
 /// Whether a part of a path stands for a name.
 fn named(path: &str) -> String {
     let part = |part: &str| if part.starts_with('{') { "none".to_owned() } else { part.to_owned() };
-    path.split('/').map(|piece| part(piece)).collect::<Vec<_>>().join("/")
+    path.split('/').map(part).collect::<Vec<_>>().join("/")
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn bodies() -> Vec<(&'static str, Value)> {
 
 /// Places of the objects inside, without those whose names are the caller's own and those that are settings.
 fn places(value: &Value, at: &str, found: &mut Vec<String>) {
-    const OWN: [&str; 6] = ["parameters", "input_schema", "schema", "arguments", "input", "options"];
+    const OWN: [&str; 7] = ["parameters", "input_schema", "schema", "arguments", "input", "options", "response_format"];
     match value {
         Value::Object(members) => {
             if !at.is_empty() {

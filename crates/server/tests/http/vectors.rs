@@ -143,7 +143,6 @@ fn ollamas_words_mean_the_same() {
     for (path, body, field) in [
         ("/api/embed", json!({"input": []}), "input"),
         ("/api/embed", json!({"input": ["a", 5]}), "input[1]"),
-        ("/api/embed", json!({"input": "a", "truncate": true}), "truncate"),
         ("/api/embed", json!({"input": "a", "options": {"temperature": 1}}), "options.temperature"),
         ("/api/embed", json!({"input": "a", "options": {"mirostat": 2}}), "options.mirostat"),
         ("/api/embed", json!({"input": "a", "options": {"num_ctx": 0}}), "options.num_ctx"),
