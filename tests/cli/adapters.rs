@@ -53,7 +53,7 @@ fn run_answers_through_an_adapter_of_some_projections_on_any_threads() {
         asked.extend(adapter.iter().flat_map(|adapter| ["--lora", adapter]));
         asked.push("Name a bird.");
         let ran = run(&mut twostroke(&asked));
-        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{adapter:?}, {threads} threads: {ran:?}");
+        assert_eq!(ran.code, Some(0), "{adapter:?}, {threads} threads: {ran:?}");
         ran.stdout
     };
     let plain = answer(None, 1);

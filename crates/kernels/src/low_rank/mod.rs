@@ -489,7 +489,7 @@ mod tests {
         }
     }
 
-    /// Every strip that reads anything is one thread's, and threads have as many lines as another, give or take a strip.
+    /// Every strip that reads anything is one thread's, and threads have as many lines as others, give or take a strip.
     #[test]
     fn threads_share_lines() {
         for ranks in ranks() {
