@@ -114,7 +114,7 @@ impl Offer {
             if !tool.strict {
                 all -= bytes;
                 tool.parameters = json!({"type": "object"});
-                settled.leave_open(self.places.get(&tool.name).cloned().unwrap_or_default());
+                settled.hints.push(self.places.get(&tool.name).cloned().unwrap_or_default());
             }
         }
         Ok(self)

@@ -83,7 +83,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     };
     let mut messages = Messages::after(before);
     messages.read(input.clone())?;
-    delivery.settled.hints.append(&mut messages.passed_over);
+    delivery.settled.hints.extend(messages.passed_over.drain(..));
     params::check_text("input", messages.bytes())?;
     let instructions = fields.string("instructions")?;
     let conversation = messages.list.clone();
