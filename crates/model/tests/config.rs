@@ -177,7 +177,7 @@ fn families_differ_in_norms_and_defaults() {
         assert_eq!((config.norms, config.norms_around_zero), norms, "{family}");
         let found = (config.head_norm, config.activation, config.head_dim);
         assert_eq!(found, (head_norm, activation, head_dim), "{family}");
-        assert_eq!((config.ropes[0].theta, config.tie_word_embeddings), (theta, tied), "{family}");
+        assert_eq!((config.ropes[0].theta, config.head.tables() == 1), (theta, tied), "{family}");
         assert_eq!(config.fused_projections, family == Family::Phi3, "{family}");
     }
     let eps = |family| of_family(family, json!({"rms_norm_eps": null})).rms_norm_eps;
@@ -390,7 +390,7 @@ fn a_text_model_within_a_larger_one() {
     assert_eq!((config.family, config.hidden_size, config.num_layers), (Family::Gemma3, 2560, 34));
     let assumed = (config.num_heads, config.num_kv_heads, config.head_dim, config.vocab_size, config.context_limit);
     assert_eq!(assumed, (8, 4, 256, 262_208, 131_072), "what transformers assumes");
-    assert_eq!((&config.eos_token_ids[..], config.tie_word_embeddings), (&[1, 106][..], true));
+    assert_eq!((&config.eos_token_ids[..], config.head.tables() == 1), (&[1, 106][..], true));
     for (config, expected) in [
         (json!({"architectures": ["Gemma3ForConditionalGeneration"]}), "text_config: missing"),
         (json!({"model_type": "gemma3", "text_config": 7}), "text_config: expected an object"),

@@ -173,7 +173,7 @@ fn in_a_form_that_has_begun_nothing_is_called() {
     for (answer, calls) in
         [(format!("\n{call}{call}"), 2), (format!("<think>{call}</think>{call}"), 1), (format!("[\"{call}\"]"), 0)]
     {
-        let (parts, _) = crate::heard(&dialect, "", &[&answer]);
+        let (parts, _) = crate::answers::heard(&dialect, "", &[&answer]);
         let begun = parts.iter().filter(|part| matches!(part, dialect::AnswerPart::CallEnds { .. })).count();
         assert_eq!(begun, calls, "{answer:?}: {parts:?}");
     }

@@ -38,7 +38,7 @@ pub(crate) enum ToolChoice {
 pub(crate) struct Offer {
     pub(crate) tools: Vec<Tool>,
     /// Where the schema of each of them stands, by its name.
-    places: BTreeMap<String, String>,
+    pub(crate) places: BTreeMap<String, String>,
     /// As the template reads them.
     pub(crate) definitions: Vec<Value>,
     pub(crate) choice: ToolChoice,
