@@ -53,7 +53,7 @@ fn what_is_there_already_stays_unless_it_is_ours() {
     let port = server.port().to_string();
     let log = recorded("outputs").display().to_string();
     let load = ["--num-prompts", "2", "--random-input-len", "8", "--random-output-len", "2", "--num-warmups", "0"];
-    let bench = |more: &[&str]| [&["bench-serve", "--port", &port][..], &load, more].concat();
+    let bench = |more: &[&'static str]| [&["bench-serve", "--port", port.as_str()][..], &load, more].concat();
     let writers = [
         Writer::new(&["plan", "-m", "7b", "--machine", "a100", "--svg", "{}"], &[""]),
         Writer::new(&["sim", "--requests", "20", "--svg", "{}"], &["ttft.svg", "tpot.svg", "kv.svg", "load.svg"]),

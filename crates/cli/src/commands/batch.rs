@@ -80,7 +80,7 @@ fn settings(flags: &BatchFlags) -> Result<Settings, Failure> {
 
 /// The sums, and code 1 where a line was refused.
 fn tell(flags: &BatchFlags, counts: Counts) -> Result<(), Failure> {
-    let Counts { total, done, failed, prompt_tokens, completion_tokens } = counts;
+    let Counts { total, done, failed, prompt_tokens, completion_tokens, .. } = counts;
     if flags.json {
         put_line(
             &json!({

@@ -39,7 +39,7 @@ pub(crate) struct RunFlags {
     pub(crate) seed: Option<i64>,
     /// What to ask, from a file.
     #[arg(short = 'f', long, value_name = "FILE", conflicts_with = "prompt")]
-    pub(crate) file: Option<std::path::PathBuf>,
+    pub(crate) file: Option<PathBuf>,
     /// Text that ends the answer; may be repeated.
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,

@@ -525,7 +525,7 @@ fn walk(family: Family, cell: Cell) -> Result<(), String> {
         Heard(_, wanted, "behind") => values == [wanted.clone()] && text.starts_with(" and "),
         Heard(_, wanted, said) => values == [wanted.clone()] && text.trim() == said.trim(),
         Cell::Calls(_, count, said) => values.len() == *count && text.trim() == said.trim(),
-        Refused(answer, _) => values.is_empty() && text.trim().len() + 40 >= answer.trim().len(),
+        Refused(answer, why) => !why.is_empty() && values.is_empty() && text.trim().len() + 40 >= answer.trim().len(),
         Impossible => true,
     };
     if is_right { Ok(()) } else { Err(format!("{answer:?}: {at_once:?}")) }
