@@ -286,7 +286,7 @@ fn a_drafter_that_does_not_fit_is_refused() {
         (DraftMethod::Medusa, at("train"), "no heads"),
         (DraftMethod::Medusa, at("crates/model/tests/data/drafts/medusa-own"), "hidden_size"),
         (DraftMethod::Eagle3, nowhere, "no such"),
-        (DraftMethod::Eagle3, at("models/lantern-medusa"), "\"medusa\" is not known"),
+        (DraftMethod::Eagle3, at("models/lantern-medusa"), "\"medusa\" is unknown"),
         (DraftMethod::Eagle, at("models/lantern-draft"), "fc.weight is missing"),
         (DraftMethod::Mtp, None, "so are model.mtp_layers"),
     ];

@@ -3,9 +3,14 @@
 use serde_json::Value;
 
 /// One line of text that a terminal prints and does not obey: no control characters, nothing that begins another line
-/// or turns the direction of writing.
+/// or turns the direction of writing. Line breaks and tabs are spaces.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if is_command(c) { '\u{fffd}' } else { c }).collect()
+    let shown = |c| match c {
+        '\t' | '\n' | '\r' => ' ',
+        c if is_command(c) => '\u{fffd}',
+        c => c,
+    };
+    text.chars().map(shown).collect()
 }
 
 fn is_command(c: char) -> bool {
@@ -34,14 +39,15 @@ mod tests {
 
     #[test]
     fn nothing_in_it_is_obeyed() {
-        let bad = "\u{0}\u{7}\u{8}\t\n\r\u{1b}\u{7f}\u{85}\u{9b}\u{9d}\u{2028}\u{2029}\u{202e}\u{2066}\u{200f}\u{61c}";
+        let bad = "\u{0}\u{7}\u{8}\u{1b}\u{7f}\u{85}\u{9b}\u{9d}\u{2028}\u{2029}\u{202e}\u{2066}\u{200f}\u{61c}";
         assert_eq!(printable(bad), "\u{fffd}".repeat(bad.chars().count()));
+        assert_eq!(printable("a\tb\r\nc"), "a b  c");
         for good in ["", "a b-c", "größer als 5 µs", "日本語", "👩‍👩‍👧", "e\u{301}", "شكرا"] {
             assert_eq!(printable(good), good);
         }
         let text =
             serde_json::json!({"a\u{1b}": ["\u{9b}2J", {"b": "\n"}], "n": 1.5, "t": true, "z": null}).to_string();
-        let clean = serde_json::json!({"a\u{fffd}": ["\u{fffd}2J", {"b": "\u{fffd}"}], "n": 1.5, "t": true, "z": null});
+        let clean = serde_json::json!({"a\u{fffd}": ["\u{fffd}2J", {"b": " "}], "n": 1.5, "t": true, "z": null});
         assert_eq!(said(text.as_bytes()), clean);
         assert_eq!(said(b"{"), Value::Null);
     }

@@ -410,7 +410,7 @@ mod tests {
         assert!(seen.is_complete());
         let lines = seen.lines(80, 24, false);
         let text = lines.join("\n");
-        assert!(lines[0].starts_with("fox?[31m int8 · avx2 · 2 threads  "), "{text}");
+        assert!(lines[0].starts_with("fox\u{fffd}[31m int8 · avx2 · 2 threads  "), "{text}");
         assert!(lines[0].ends_with("PAUSED · running 1 · waiting 1"), "{text}");
         assert!(
             lines[1].contains("50.0 tok/s") && lines[1].ends_with("50 % of arithmetic, 10 % of bandwidth"),
