@@ -76,7 +76,6 @@ impl Hint {
             Kind::Boolean => json!({"type": "boolean"}),
             Kind::Number => json!({"type": "number"}),
             Kind::Time => json!({"type": ["number", "string"]}),
-            Kind::Switch => json!({"type": ["boolean", "string"]}),
         }
     }
 
@@ -96,8 +95,6 @@ pub(crate) enum Kind {
     Number,
     /// A number, or a text of one with its unit.
     Time,
-    /// A switch, or a word for how much.
-    Switch,
 }
 
 impl Kind {
@@ -109,7 +106,6 @@ impl Kind {
             Kind::Boolean => "true or false",
             Kind::Number => "a number",
             Kind::Time => "a number or a string",
-            Kind::Switch => "true, false or a string",
         }
     }
 
@@ -121,7 +117,6 @@ impl Kind {
             Kind::Boolean => value.is_boolean(),
             Kind::Number => value.is_number(),
             Kind::Time => value.is_number() || value.is_string(),
-            Kind::Switch => value.is_boolean() || value.is_string(),
         }
     }
 }
@@ -144,7 +139,7 @@ pub(crate) const HINTS: [Hint; 9] = [
 ];
 
 /// Those of chats alone; elsewhere some of the names mean something.
-const CHAT_HINTS: [Hint; 14] = [
+const CHAT_HINTS: [Hint; 10] = [
     hint("store", Kind::Boolean, "whether an answer is kept; here it is not"),
     hint("verbosity", Kind::Text, "how long answers are; no model here was taught what it means"),
     hint("usage", Kind::Object, "OpenRouter's wish for counts of tokens, which every whole answer has"),
@@ -155,10 +150,6 @@ const CHAT_HINTS: [Hint; 14] = [
     hint("chat_id", Kind::Text, "which conversation it is, for records"),
     hint("conversation_id", Kind::Text, "the same"),
     hint("user_id", Kind::Text, "who is behind the request, for its vendor's records"),
-    hint("reasoning", Kind::Object, "OpenRouter's words for how much is thought"),
-    hint("thinking", Kind::Object, "whether it is thought, in the words of DeepSeek and GLM"),
-    hint("enable_thinking", Kind::Boolean, "whether it is thought, in Qwen's words"),
-    hint("think", Kind::Switch, "whether it is thought, in Ollama's words"),
 ];
 
 /// What a chat takes.

@@ -152,9 +152,9 @@ fn thoughts_stand_apart_or_are_not_shown() {
     assert!(unsaid["message"]["thinking"].as_str().is_some_and(|thought| !thought.is_empty()), "{unsaid}");
     assert_eq!(unsaid["message"], shown["message"]);
     assert_eq!(hidden["message"]["thinking"], Value::Null);
-    assert_eq!(hidden["message"]["content"], shown["message"]["content"]);
-    // This model's template has no switch.
-    assert_eq!((&shown["hints"], &hidden["hints"]), (&json!(["think"]), &json!(["think"])));
+    assert!(hidden["message"]["content"].as_str().is_some_and(|text| !text.trim().is_empty()), "{hidden}");
+    // This model's template has no switch: nothing can be done to think more.
+    assert_eq!((&shown["hints"], &hidden["hints"]), (&json!(["think"]), &Value::Null));
     let generated = host.ask(
         GENERATE,
         &json!({"prompt": "What is 17 + 25?", "stream": false, "options": {"temperature": 0, "num_predict": 200}}),
