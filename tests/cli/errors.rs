@@ -48,7 +48,7 @@ fn wrong_flags_and_values() {
         (&["serve", "--lora-modules", "sql=/no/such"], "adapter 'sql' (/no/such): /no/such: no such model directory"),
         (&["serve", "--lora-modules", "a=/no/such", "b=/no/such", "--max-loras", "0"], "--max-loras"),
         (&["serve", "--max-lora-rank", "513"], "1 to 512"),
-        (&["run", "hi", "--lora", "/usr"], "adapter_config.json: not found in /usr"),
+        (&["run", "hi", "--lora", "/usr"], "adapter_config.json: absent from /usr"),
         (&["serve", "--kv-cache-memory-bytes", "much"], "much"),
         (&["serve", "--kv-cache-memory-bytes", "1"], "kv"),
         (&["serve", "--speculative-config", r#"{"method": "mtp"}"#], "no layer for the token after the next"),

@@ -690,13 +690,13 @@ mod refused {
         let nowhere = place.0.join("nowhere");
         assert_eq!(load(&nowhere), format!("{}: no such model directory", nowhere.display()));
         let at = place.0.display();
-        assert_eq!(load(&place.0), format!("adapter_config.json: not found in {at}"));
+        assert_eq!(load(&place.0), format!("adapter_config.json: absent from {at}"));
         let files = adapter(&config, 1, 8, 16.0, &["q_proj"]);
         let whole = place.with("whole", &files);
         std::fs::rename(whole.join("adapter_model.safetensors"), whole.join("adapter_model.bin")).unwrap();
         assert!(load(&whole).contains("only pickled weights (adapter_model.bin)"), "{}", load(&whole));
         std::fs::remove_file(whole.join("adapter_model.bin")).unwrap();
-        assert_eq!(load(&whole), format!("adapter_model.safetensors: not found in {}", whole.display()));
+        assert_eq!(load(&whole), format!("adapter_model.safetensors: absent from {}", whole.display()));
         // Cut anywhere, it is an error and no panic.
         let bytes = adapters::safetensors(&files.tensors, "F32", &|number| number.to_le_bytes().to_vec());
         for len in [0, 7, 8, 60, bytes.len() / 2, bytes.len() - 1] {
