@@ -566,7 +566,7 @@ fn a_text_makes_int4_lose_less() {
 fn bits_are_spent_where_they_do_the_most() {
     let scratch = Scratch::new("bits");
     let mut before = (0, f64::INFINITY);
-    for bits in crate::part_of([4.0, 4.5, 6.0, 8.0], 2) {
+    for bits in crate::part_of([4.0, 4.5, 6.0, 8.0], 3) {
         let path = scratch.0.join(bits.to_string());
         let report = calibrated(Format::Safetensors, Some(bits), 1, &path);
         assert!((bits - 0.35..=bits).contains(&report.bits()), "{bits} were asked for: {}", report.bits());

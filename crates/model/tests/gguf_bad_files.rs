@@ -179,7 +179,7 @@ fn damaged_headers() {
         ("HEADER_BAD_MAGIC", [b"FUGG".as_slice(), &[0; 40]].concat(), &["magic"]),
         ("HEADER_BAD_VERSION_0", raw(0, 0, 0, &[], &[]), &["version"]),
         ("HEADER_BAD_VERSION_1", raw(1, 0, 0, &[], &[]), &["version: 1 is not read"]),
-        ("HEADER_BAD_VERSION_FUTURE", raw(4, 0, 0, &[], &[]), &["version: 4 is not known"]),
+        ("HEADER_BAD_VERSION_FUTURE", raw(4, 0, 0, &[], &[]), &["version: 4 is unknown"]),
         ("HEADER_BAD_N_TENSORS", raw(3, MINUS_ONE, 0, &[], &[]), &["number of tensors: 18446744073709551615"]),
         ("HEADER_BAD_N_KV", raw(3, 0, MINUS_ONE, &[], &[]), &["number of keys: 18446744073709551615"]),
         // llama.cpp: settings
@@ -299,7 +299,7 @@ fn settings_that_are_no_model() {
         (
             "another architecture",
             with("general.architecture", text_setting("general.architecture", "bert")),
-            &["general.architecture: \"bert\" is not known; known are llama"],
+            &["general.architecture: \"bert\" is unknown; known are llama"],
         ),
         ("architecture as a number", with("general.architecture", u32_setting("general.architecture", 1)), &["a text"]),
         ("no layers", with("llama.block_count", u32_setting("llama.block_count", 0)), &["llama.block_count: 0"]),
@@ -465,7 +465,7 @@ fn parts_that_do_not_belong_together() {
     let miscounted =
         file(&[good_settings(), split(0, 2), vec![u32_setting("split.tensors.count", 99)]].concat(), first);
     let cases: Vec<Case<'_>> = vec![
-        ("the second is missing", vec![(A, part_a.clone())], &[B, "not found"]),
+        ("the second is missing", vec![(A, part_a.clone())], &[B, "absent"]),
         ("the first is missing", vec![(B, part_b(1, 2, second))], &[B, "the first part of that model is not"]),
         (
             "the first twice",

@@ -169,8 +169,9 @@ impl<'c> Export<'c> {
             return Err(ExportError::Refused("bf16: safetensors are written in int8 or int4".to_string()));
         }
         check_fields(checkpoint)?;
+        let config = ModelConfig::load(checkpoint)?;
         let weights = Weights::open(checkpoint)?;
-        let config = ModelConfig::load(checkpoint)?.with_head_of(&weights)?;
+        let config = config.with_head_of(&weights)?;
         Tensors::of(&config, &weights).check(&weights)?;
         let mut export = Export { checkpoint, class, config, weights, plan: None, windows: Vec::new(), bits: None };
         if format == Format::Gguf {
