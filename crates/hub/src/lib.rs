@@ -757,8 +757,8 @@ fn shards(index: &Path) -> Result<BTreeSet<String>, String> {
     }
 }
 
-/// The first file that a snapshot lacks to be loaded. Optional files cannot be known without the hub, but for those that
-/// are links to blobs which are not there.
+/// The first file that a snapshot lacks to be loaded. Optional files cannot be known without the hub, but for those
+/// that are links to blobs which are not there.
 fn missing_file(snapshot: &Path) -> Option<String> {
     let lacks = |name: &str| !snapshot.join(name).exists();
     let is_lost = |name: &&str| files::lost_link(&snapshot.join(name)).is_some();

@@ -608,7 +608,28 @@ fn patterns_cut_text_as_their_models_do() {
     // Digits: by threes, or each alone.
     let digits = |pre: &str| load(pre).encode("1234567", false).unwrap().len();
     assert!(digits("qwen2") == 7 && digits("smollm") == 7 && digits("starcoder") == 7);
-    for pre in ["gpt-2", "llama-bpe", "refact"] {
+    for alone in ["tekken", "qwen35", "seed-coder", "deepseek-coder", "command-r", "stablelm2"] {
+        assert_eq!(digits(alone), 7, "{alone}");
+    }
+    for by_threes in ["gpt-4o", "llama4", "deepseek-v3", "minicpm5", "falcon", "default", "glm4"] {
+        assert_eq!(digits(by_threes), digits("dbrx"), "{by_threes}");
+    }
+    // The same pattern by another name.
+    for (one, others) in [
+        ("llama-bpe", &["falcon3", "pixtral", "lfm2", "midm-2.0"][..]),
+        ("gpt-2", &["phi-2", "mpt", "olmo", "trillion"]),
+        ("refact", &["minerva-7b", "exaone", "mellum2"]),
+        ("gpt-4o", &["llama4", "kanana2", "minimax-m2"]),
+    ] {
+        for other in others {
+            for text in texts {
+                assert_eq!(load(other).encode(text, false), load(one).encode(text, false), "{other}: {text:?}");
+            }
+        }
+    }
+    for pre in
+        ["gpt-2", "llama-bpe", "refact", "tekken", "gpt-4o", "deepseek-v3", "deepseek-coder", "falcon", "default"]
+    {
         let tokenizer = load(pre);
         for text in texts {
             let ids = tokenizer.encode(text, false).unwrap();

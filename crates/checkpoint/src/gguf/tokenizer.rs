@@ -36,8 +36,8 @@ enum Split {
     Gpt2,
     /// Each digit alone, then GPT-2's pattern.
     DigitsGpt2,
-    /// A pattern of its own.
-    Pattern(&'static str),
+    /// Patterns of its own, one after the other: each cuts the pieces of those before it.
+    Patterns(&'static [&'static str]),
 }
 
 impl Split {
@@ -48,9 +48,14 @@ impl Split {
             Split::DigitsGpt2 => json!({"type": "Sequence", "pretokenizers": [
                 {"type": "Digits", "individual_digits": true}, byte_level(true),
             ]}),
-            Split::Pattern(pattern) => json!({"type": "Sequence", "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, byte_level(false),
-            ]}),
+            Split::Patterns(patterns) => {
+                let split = |pattern: &&str| -> Value {
+                    json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
+                };
+                let mut parts: Vec<Value> = patterns.iter().map(split).collect();
+                parts.push(byte_level(false));
+                json!({"type": "Sequence", "pretokenizers": parts})
+            }
         }
     }
 }
@@ -80,6 +85,7 @@ pub fn pattern_name(pre_tokenizer: &Value, normalizer: &Value, ignores_merges: b
     let wanted = shape(pre_tokenizer);
     let names: Vec<_> = SPLITS
         .iter()
+        .take(WRITTEN)
         .filter(|(_, split, _, ignores)| *ignores == ignores_merges && shape(&split.pre_tokenizer()) == wanted)
         .collect();
     let same = names.iter().find(|(_, _, normalizes, _)| *normalizes != normalizer.is_null());
@@ -92,20 +98,109 @@ const CL100K: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// `tokenizer.ggml.pre`: the pattern; whether text is normalized (NFC); whether a word that is a token is taken whole,
-/// merges or not.
-const SPLITS: [(&str, Split, bool, bool); 11] = [
+/// Llama 3's and its kin's, as a row of [`SPLITS`] has it.
+const LLAMA3: Split = Split::Patterns(&[CL100K]);
+/// Qwen's, likewise.
+const QWEN: Split = Split::Patterns(&[QWEN2]);
+/// Qwen2's with the marks of letters beside the letters.
+const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Words end where a capital follows a small letter; each digit alone.
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The same with `'s` and its like at the end of words, and digits in groups of three at most.
+const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const SEED_CODER: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const DEEPSEEK_CODER: [&str; 5] =
+    [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u{4e00}-\u{9fa5}\u{800}-\u{4e00}\u{ac00}-\u{d7ff}]+", r"\p{N}"];
+const DEEPSEEK_V3: [&str; 3] = [
+    r"\p{N}{1,3}",
+    "[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+",
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
+];
+const MINICPM5: [&str; 2] = [
+    r"\p{N}{1,3}",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+];
+const FALCON: [&str; 3] = [r"[\p{P}$+<=>\^~|`]+", GPT2, "[0-9][0-9][0-9]"];
+/// What ggml does for a converter that knew no name.
+const DEFAULT: [&str; 4] = [r"[\p{P}$+<=>\^~|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"];
+
+/// So many names of [`SPLITS`], the first, are written into files; the others are only read.
+const WRITTEN: usize = 11;
+/// `tokenizer.ggml.pre`: the pattern; whether text is normalized (NFC), which ggml itself never does; whether a word
+/// that is a token is taken whole, merges or not. Names whose patterns look around (`tiny_aya`, `superbpe`, `jais-2`),
+/// and those of architectures that are not read, are unknown.
+const SPLITS: &[(&str, Split, bool, bool)] = &[
     ("gpt-2", Split::Gpt2, false, false),
-    ("llama-bpe", Split::Pattern(CL100K), false, true),
-    ("llama3", Split::Pattern(CL100K), false, true),
-    ("llama-v3", Split::Pattern(CL100K), false, true),
-    ("smaug-bpe", Split::Pattern(CL100K), false, true),
-    ("dbrx", Split::Pattern(CL100K), false, false),
-    ("qwen2", Split::Pattern(QWEN2), true, false),
-    ("deepseek-r1-qwen", Split::Pattern(QWEN2), true, false),
+    ("llama-bpe", LLAMA3, false, true),
+    ("llama3", LLAMA3, false, true),
+    ("llama-v3", LLAMA3, false, true),
+    ("smaug-bpe", LLAMA3, false, true),
+    ("dbrx", LLAMA3, false, false),
+    ("qwen2", QWEN, true, false),
+    ("deepseek-r1-qwen", QWEN, true, false),
     ("smollm", Split::DigitsGpt2, false, false),
     ("starcoder", Split::DigitsGpt2, false, false),
     ("refact", Split::DigitsGpt2, false, false),
+    ("falcon3", LLAMA3, false, true),
+    ("falcon-h1", LLAMA3, false, true),
+    ("pixtral", LLAMA3, false, true),
+    ("midm-2.0", LLAMA3, false, true),
+    ("lfm2", LLAMA3, false, true),
+    ("jina-v5-nano", LLAMA3, false, true),
+    ("glm4", LLAMA3, false, false),
+    ("chatglm-bpe", LLAMA3, false, false),
+    ("stablelm2", QWEN, false, false),
+    ("megrez", QWEN, false, false),
+    ("kormo", QWEN, false, false),
+    ("f2llmv2", QWEN, false, false),
+    ("hunyuan", QWEN, false, false),
+    ("solar-open", QWEN, false, false),
+    ("grok-2", QWEN, false, false),
+    ("phi-2", Split::Gpt2, false, false),
+    ("mpt", Split::Gpt2, false, false),
+    ("olmo", Split::Gpt2, false, false),
+    ("jais", Split::Gpt2, false, false),
+    ("gigachat", Split::Gpt2, false, false),
+    ("a.x-4.0", Split::Gpt2, false, false),
+    ("mellum", Split::Gpt2, false, false),
+    ("exaone4", Split::Gpt2, false, false),
+    ("trillion", Split::Gpt2, false, false),
+    ("granite-docling", Split::Gpt2, false, false),
+    ("command-r", Split::DigitsGpt2, false, false),
+    ("codeshell", Split::DigitsGpt2, false, false),
+    ("exaone", Split::DigitsGpt2, false, false),
+    ("minerva-7b", Split::DigitsGpt2, false, false),
+    ("mellum2", Split::DigitsGpt2, false, false),
+    ("tekken", Split::Patterns(&[TEKKEN]), false, true),
+    ("gpt-4o", Split::Patterns(&[O200K]), false, false),
+    ("llama4", Split::Patterns(&[O200K]), false, false),
+    ("kanana2", Split::Patterns(&[O200K]), false, false),
+    ("minimax-m2", Split::Patterns(&[O200K]), false, false),
+    ("qwen35", Split::Patterns(&[QWEN35]), false, false),
+    ("seed-coder", Split::Patterns(&[SEED_CODER]), false, false),
+    ("deepseek-coder", Split::Patterns(&DEEPSEEK_CODER), false, false),
+    ("deepseek-v3", Split::Patterns(&DEEPSEEK_V3), false, false),
+    ("hunyuan-dense", Split::Patterns(&DEEPSEEK_V3), false, false),
+    ("joyai-llm", Split::Patterns(&DEEPSEEK_V3), false, false),
+    ("minicpm5", Split::Patterns(&MINICPM5), false, true),
+    ("falcon", Split::Patterns(&FALCON), false, false),
+    ("default", Split::Patterns(&DEFAULT), false, false),
+];
+
+/// Names whose files begin texts with a token where they do not say so.
+const BEGIN: [&str; 10] = [
+    "llama-bpe",
+    "llama3",
+    "llama-v3",
+    "falcon3",
+    "falcon-h1",
+    "pixtral",
+    "midm-2.0",
+    "lfm2",
+    "jina-v5-nano",
+    "tekken",
 ];
 
 /// What a token is, as the format numbers it.
@@ -210,7 +305,7 @@ fn bytes_bpe(metadata: &Metadata) -> Result<Value, LoadError> {
     };
     let Some((_, split, normalize, ignore_merges)) = SPLITS.iter().find(|(known, ..)| *known == name) else {
         let known: Vec<&str> = SPLITS.iter().map(|(known, ..)| *known).collect();
-        return Err(metadata.error(PRE, format!("{} is not known; known are {}", quoted(name), known.join(", "))));
+        return Err(metadata.error(PRE, format!("{} is unknown; known are {}", quoted(name), known.join(", "))));
     };
     let merges = metadata.texts(MERGES)?.ok_or_else(|| metadata.error(MERGES, "missing"))?;
     let tokens: HashSet<&str> = vocabulary.tokens.iter().copied().collect();
@@ -354,10 +449,7 @@ pub(super) fn settings_json(metadata: &Metadata) -> Result<Value, LoadError> {
     let add_bos = match metadata.flag("tokenizer.ggml.add_bos_token")? {
         Some(stated) => stated,
         // What ggml does for a file that does not say.
-        None => {
-            metadata.text(MODEL)? == Some("llama")
-                || matches!(metadata.text(PRE)?, Some("llama-bpe" | "llama3" | "llama-v3"))
-        }
+        None => metadata.text(MODEL)? == Some("llama") || metadata.text(PRE)?.is_some_and(|name| BEGIN.contains(&name)),
     };
     settings.insert("add_bos_token".into(), add_bos.into());
     let mut templates = Vec::new();
