@@ -7,7 +7,7 @@ use checkpoint::weights::{Part, Weights};
 use checkpoint::{Checkpoint, LoadError, Source};
 use common::*;
 use kernels::{Reference, WeightClass};
-use model::{Forward, GenerationDefaults, KvBudget, LoadOptions};
+use model::{Forward, GenerationDefaults, Head, KvBudget, LoadOptions};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -941,6 +941,119 @@ fn things_that_are_not_files() {
     std::fs::write(blobs.join("0123abcd"), pack_tensors(&good_tensors())).unwrap();
     std::os::unix::fs::symlink(blobs.join("0123abcd"), &weights).unwrap();
     load_directory(path.clone()).unwrap();
+}
+
+/// Whatever is at a file's name in its place, whichever file it is: broken, by name, in one line.
+#[test]
+fn what_stands_in_a_files_place() {
+    const NAMES: [&str; 8] = [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+        "model.safetensors",
+        "model.safetensors.index.json",
+    ];
+    const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d4d\nsize 2471645608\n";
+    let contents: [(&[u8], &str); 10] = [
+        (b"", "empty"),
+        (POINTER, "git-lfs"),
+        (b"<!DOCTYPE html>\n<html><head></head></html>", "web page"),
+        (b"\n <HTML><body>403</body></HTML>", "web page"),
+        (b"<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code></Error>", "web page"),
+        (b"\x1f\x8b\x08\0\0\0\0\0\0\x03abc", "gzip"),
+        (b"PK\x03\x04\x14\0\0\0\x08\0", "zip"),
+        (b"\xff\xfe{\0\"\0a\0\"\0", "UTF-16"),
+        (b"\xfe\xff\0{\0\"\0a\0\"", "UTF-16"),
+        (b"{\0\"\0a\0\"\0:\01\0}\0", "UTF-16"),
+    ];
+    let path = directory("in-place");
+    let refused = |name: &str, word: &str| {
+        let checkpoint = Checkpoint::open(Source::Directory(path.clone())).unwrap();
+        assert!(checkpoint.has(name), "{name}, {word}: there is something");
+        let message = checkpoint.open_file(name).unwrap_err().to_string();
+        let said = message.starts_with(&format!("{name}: broken: ")) && message.contains(word);
+        assert!(said && !message.contains('\n'), "{name}, {word}: {message}");
+        std::fs::remove_file(path.join(name)).unwrap();
+    };
+    for name in NAMES {
+        for (bytes, word) in contents {
+            std::fs::write(path.join(name), bytes).unwrap();
+            refused(name, word);
+        }
+        for (target, word) in
+            [("../../blobs/0123", "a link to ../../blobs/0123, where there is nothing"), (name, "circle")]
+        {
+            std::os::unix::fs::symlink(target, path.join(name)).unwrap();
+            refused(name, word);
+        }
+    }
+    let checkpoint = Checkpoint::open(Source::Directory(path)).unwrap();
+    for name in NAMES {
+        assert!(!checkpoint.has(name) && checkpoint.open_file(name).unwrap().is_none(), "{name} is absent");
+    }
+}
+
+/// Weights as a class without a head saves them, by both spellings of names; and heads beside a tied embedding.
+#[test]
+fn heads_are_those_of_the_weights() {
+    let load = |class: &str, tied: bool, tensors: Vec<u8>| {
+        let mut config = good_config();
+        config["architectures"] = json!([class]);
+        config["tie_word_embeddings"] = json!(tied);
+        let mut files = Files::good();
+        files.set("config.json", config.to_string().into_bytes());
+        files.set("model.safetensors", tensors);
+        let loaded = model::load(Reference::new(), &files.checkpoint(), &options(WeightClass::Bf16), &mut |_| {});
+        loaded.map(|runner| runner.config().head).map_err(|error| error.to_string())
+    };
+    for prefix in ["model.", "", "language_model.model.", "model.language_model.", "language_model."] {
+        let renamed = |(name, dtype, shape): TensorSpec| (name.replacen("model.", prefix, 1), dtype, shape);
+        let tensors: Vec<TensorSpec> = good_tensors().into_iter().map(renamed).collect();
+        for class in ["LlamaForCausalLM", "LlamaModel"] {
+            assert_eq!(load(class, true, pack_tensors(&tensors)), Ok(Head::Embedding), "{class} {prefix:?}");
+            let untied = load(class, false, pack_tensors(&tensors));
+            match class == "LlamaModel" || ["", "language_model."].contains(&prefix) {
+                true => assert_eq!(untied, Ok(Head::Absent), "{class} {prefix:?}"),
+                false => assert!(untied.as_ref().is_err_and(|error| error.contains("lm_head")), "{class} {untied:?}"),
+            }
+        }
+        let head = if prefix.starts_with("language_model.") { "language_model.lm_head" } else { "lm_head" };
+        let with_head = [tensors, vec![(format!("{head}.weight"), "BF16", vec![VOCAB, HIDDEN])]].concat();
+        let copy = pack_tensors(&with_head);
+        let mut trained = copy.clone();
+        *trained.last_mut().unwrap() = 0x3c;
+        for class in ["LlamaForCausalLM", "LlamaModel"] {
+            assert_eq!(load(class, true, copy.clone()), Ok(Head::Embedding), "{class} {prefix:?}: a copy");
+            assert_eq!(load(class, true, trained.clone()), Ok(Head::Own), "{class} {prefix:?}: another matrix");
+            assert_eq!(load(class, false, trained.clone()), Ok(Head::Own), "{class} {prefix:?}");
+        }
+    }
+}
+
+/// Parts without an index are a model if all of them are there.
+#[test]
+fn parts_without_an_index() {
+    let tensors = good_tensors();
+    let parts = |stem: &str, kept: &[usize]| {
+        let mut files = Files::good();
+        files.remove("model.safetensors");
+        for (index, half) in [&tensors[..5], &tensors[5..]].into_iter().enumerate() {
+            if kept.contains(&index) {
+                files.set(&format!("{stem}-{:05}-of-00002.safetensors", index + 1), pack_tensors(half));
+            }
+        }
+        files
+    };
+    for stem in ["model", "pytorch_model"] {
+        try_load(parts(stem, &[0, 1])).expect("both parts");
+        for (kept, absent) in [(0, 2), (1, 1)] {
+            let name = format!("{stem}-{absent:05}-of-00002.safetensors");
+            check("one part", parts(stem, &[kept]), &["no weights", &name, "absent"]);
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use kernels::{Activation, RopeScaling, RoutingRule};
 use model::config::{ExpertConfig, HeadNorm, LayerConfig, NormPlacement, RopeConfig};
-use model::{Family, GenerationDefaults, ModelConfig};
+use model::{Family, GenerationDefaults, Head, ModelConfig};
 use serde_json::{Value, json};
 
 /// A Llama configuration with the fields of `changes` set, or removed where null is given as `"(absent)"`.
@@ -378,6 +378,42 @@ fn experts_of_both_families() {
 fn a_model_type_stands_in_for_architectures() {
     let config = config(json!({"architectures": "(absent)", "model_type": "qwen3"})).unwrap();
     assert_eq!(config.family, Family::Qwen3);
+}
+
+/// The class without a head of each class is the same model.
+#[test]
+fn every_class_has_its_base() {
+    let bases = [
+        ("LlamaModel", Family::Llama),
+        ("MistralModel", Family::Mistral),
+        ("Qwen2Model", Family::Qwen2),
+        ("MiMoModel", Family::Qwen2),
+        ("Qwen3Model", Family::Qwen3),
+        ("Gemma2Model", Family::Gemma2),
+        ("Gemma3TextModel", Family::Gemma3),
+        ("Gemma3Model", Family::Gemma3),
+        ("Phi3Model", Family::Phi3),
+        ("Olmo2Model", Family::Olmo2),
+        ("GraniteModel", Family::Granite),
+        ("SmolLM3Model", Family::SmolLm3),
+        ("MixtralModel", Family::Mixtral),
+        ("Qwen3MoeModel", Family::Qwen3Moe),
+    ];
+    for (base, wanted) in bases {
+        // What its own fields are is not asked here, but that its name is known.
+        match config(json!({"architectures": [base], "tie_word_embeddings": false})) {
+            Ok(config) => assert_eq!((config.family, config.head), (wanted, Head::Absent), "{base}"),
+            Err(error) => assert!(!error.contains("unknown"), "{base}: {error}"),
+        }
+    }
+    for (text, said) in [
+        (json!({"model_type": "mistral"}), "its text part (\"mistral\") is known as MistralForCausalLM"),
+        (json!({"model_type": "newest_text"}), "and so is its text part, \"newest_text\""),
+    ] {
+        let error =
+            config(json!({"architectures": ["NewestForConditionalGeneration"], "text_config": text})).unwrap_err();
+        assert!(error.contains("is unknown") && error.contains(said), "{error}");
+    }
 }
 
 #[test]
