@@ -382,7 +382,7 @@ fn tensors_that_contradict_the_configuration() {
             change("model.embed_tokens.weight", "BF16", &[39, HIDDEN]),
             &["model.embed_tokens.weight", "[39, 32]", "[40, 32]"],
         ),
-        ("integers", change(Q, "I64", &[32, 32]), &[Q, "I64", "BF16, F16 and F32"]),
+        ("integers", change(Q, "I64", &[32, 32]), &[Q, "I64", "BF16, F16, F32"]),
         ("no elements", change(Q, "F32", &[32, 0]), &[Q, "[32, 0]"]),
     ];
     for (what, tensors, expected) in cases {
@@ -438,7 +438,7 @@ fn damaged_indexes() {
         (0..600).map(|index| (format!("t{index}"), json!(format!("{index}.safetensors")))).collect();
     let twice = format!("{{\"weight_map\":{{\"{FIRST}\":\"{A}\",\"{FIRST}\":\"{B}\"}}}}");
     let cases: Vec<(&str, String, &[&str])> = vec![
-        ("not JSON", "weight_map".into(), &["broken: not JSON"]),
+        ("not JSON", "weight_map".into(), &["index.json: broken: not JSON"]),
         ("a list", "[]".into(), &["an object with weight_map"]),
         ("no weight_map", "{}".into(), &["weight_map is missing"]),
         ("weight_map as a list", "{\"weight_map\":[]}".into(), &["file names by tensor name"]),
@@ -458,7 +458,7 @@ fn damaged_indexes() {
         ("600 files", json!({"weight_map": many}).to_string(), &["600 files"]),
         ("a tensor that no file has", with("ghost", json!(A)), &["\"ghost\" is not in", A]),
         ("a tensor of the other file", with(FIRST, json!(B)), &[FIRST, "is not in", B]),
-        ("deep nesting", format!("{{\"metadata\":{}1", "[".repeat(100_000)), &["broken: not JSON"]),
+        ("deep nesting", format!("{{\"metadata\":{}1", "[".repeat(100_000)), &["index.json: broken"]),
     ];
     for (what, index, expected) in cases {
         check(what, sharded(index), &[&["model.safetensors.index.json"], expected].concat());
@@ -466,7 +466,7 @@ fn damaged_indexes() {
 
     let mut files = sharded(good().to_string());
     files.remove(B);
-    check("a missing shard", files, &[B, "absent"]);
+    check("a missing shard", files, &[B, "not found"]);
     let mut files = sharded(good().to_string());
     files.set(B, pack_tensors(&tensors[4..]));
     check("a tensor in two shards", files, &[B, &tensors[4].0, A]);
