@@ -316,6 +316,10 @@ fn is_open(app: &App, request: &Request) -> bool {
 
 /// A name in a query that its route does not have would be dropped in silence: `?stream=true` where nothing streams.
 fn check_query(request: &Request, route: &str) -> Result<(), ApiError> {
+    // Its own reader knows what may be planned, and says so.
+    if route == "/plan" {
+        return Ok(());
+    }
     let query = request.uri().query().unwrap_or_default();
     query::check(query, openapi::query(request.method(), route))
 }
@@ -489,8 +493,8 @@ async fn list_models(State(app): State<Arc<App>>, RawQuery(query): RawQuery, hea
     if Words::are_anthropics(&headers) {
         return Ok(json_body(anthropic::model_list(&app, &query)?.to_string()));
     }
-    // OpenAI's list has one page.
-    query::check(&query, &[])?;
+    // OpenAI's list has one page; Anthropic's clients send this one whatever they mean.
+    query::check(&query, &[query::parameter("beta", crate::shape::Kind::Text, "")])?;
     let cards: Vec<Value> = app.names().iter().map(|name| model_card(&app, name)).collect();
     Ok(json_body(json!({"object": "list", "data": cards}).to_string()))
 }

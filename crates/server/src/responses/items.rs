@@ -67,6 +67,26 @@ const FOREIGN: [(&str, Foreign); 27] = [
     ("web_search_call_output", Foreign::Nothing("input[].web_search_call_output")),
 ];
 
+/// What an item is that none of our tools left.
+fn foreign(item: &Value) -> Option<&'static (&'static str, Foreign)> {
+    let kind = item["type"].as_str()?;
+    FOREIGN.iter().find(|(name, _)| *name == kind)
+}
+
+/// Does something with a body from which the items of other servers' tools are out: their members are not those of ours.
+pub(crate) fn without_foreign<T>(body: &mut Value, act: impl FnOnce(&mut Value) -> T) -> T {
+    let mut out = Vec::new();
+    if let Some(Value::Array(items)) = body.get_mut("input") {
+        let foreign = items.iter_mut().enumerate().filter(|(_, item)| foreign(item).is_some());
+        out.extend(foreign.map(|(at, item)| (at, item.take())));
+    }
+    let done = act(body);
+    for (at, item) in out {
+        body["input"][at] = item;
+    }
+    done
+}
+
 impl Messages {
     /// Goes on from these.
     pub(crate) fn after(list: Vec<ChatMessage>) -> Messages {
@@ -92,7 +112,7 @@ impl Messages {
     }
 
     fn item(&mut self, path: String, item: Value) -> Result<(), ApiError> {
-        let foreign = item["type"].as_str().and_then(|kind| FOREIGN.iter().find(|(name, _)| *name == kind));
+        let foreign = foreign(&item);
         if let Some((_, foreign)) = foreign {
             return self.foreign(&path, &item, *foreign);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engine::{Chat, ChatMessage, Prompt, RawRequest, Rule};
 use serde_json::{Map, Value, json};
 
-use super::items::Messages;
+use super::items::{self, Messages};
 use super::references;
 use super::shapes::{CHOICE, CREATE, FORMAT, TOOL};
 use super::write::{Responses, Shape};
@@ -71,7 +71,7 @@ struct Asked {
 
 fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
     let metadata = body.get("metadata").filter(|metadata| metadata.is_object()).cloned();
-    let hints = hints::take(&mut body, &CREATE)?;
+    let hints = items::without_foreign(&mut body, |body| hints::take(body, &CREATE))?;
     let mut fields = Fields::of(body, &CREATE)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
     let input = fields.take("input").unwrap_or_default();

@@ -327,10 +327,6 @@ fn what_is_wrong_with_a_response_is_named() {
         (json!({"input": "x", "tools": [{"type": "function", "name": "a b"}]}), "tools[0].name"),
         (json!({"input": "x", "tool_choice": "required"}), "tool_choice"),
         (json!({"input": "x", "text": {"format": {"type": "xml"}}}), "text.format.type"),
-        (
-            json!({"input": "x", "text": {"format": {"type": "json_schema", "schema": {"type": "dragon"}}}}),
-            "text.format.schema",
-        ),
         (json!({"input": "x", "reasoning": {"effort": "heroic"}}), "reasoning.effort"),
         (json!({"input": "x", "include": ["file_search_call.results"]}), "include[0]"),
         (json!({"input": "x", "truncation": "auto"}), "truncation"),

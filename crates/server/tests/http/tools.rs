@@ -188,9 +188,10 @@ fn what_is_wrong_with_tools_is_named() {
             {
                 let mut bad = weather();
                 bad["function"]["parameters"]["properties"]["place"] = json!({"type": "dragon"});
+                bad["function"]["strict"] = json!(true);
                 json!({"tools": [bad], "tool_choice": "required"})
             },
-            "tools",
+            "tools[0].function.parameters.properties.place.type",
         ),
     ] {
         let answer = host.post("/v1/chat/completions", &ask(&more));

@@ -146,7 +146,7 @@ fn ollamas_words_mean_the_same() {
         ("/api/embed", json!({"input": "a", "options": {"temperature": 1}}), "options.temperature"),
         ("/api/embed", json!({"input": "a", "options": {"mirostat": 2}}), "options.mirostat"),
         ("/api/embed", json!({"input": "a", "options": {"num_ctx": 0}}), "options.num_ctx"),
-        ("/api/embed", json!({"input": "a", "options": {"warmth": null}}), "options.warmth"),
+        ("/api/embed", json!({"input": "a", "options": {"warmth": 1}}), "options.warmth"),
         ("/api/embeddings", json!({"prompt": ["a"]}), "prompt"),
     ] {
         let answer = host.post(path, &body);
