@@ -85,7 +85,8 @@ fn refusal(error: &serde_json::Error, state: &State, most_values: usize) -> ApiE
     let message = match &state.duplicate {
         Some(key) => format!("The request body names the key '{key}' twice ({place})."),
         None if state.too_many => format!("The request body has more than {most_values} JSON values."),
-        None if state.path.len() > MOST_LEVELS => {
+        // What serde_json calls it; it has no other name for that.
+        None if error.to_string().starts_with("recursion limit exceeded") => {
             format!("The request body is nested too deep: at most {MOST_LEVELS} levels ({place}).")
         }
         None if error.is_eof() => format!("The request body ends before its JSON value does ({place})."),
