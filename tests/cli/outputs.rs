@@ -94,6 +94,7 @@ fn what_is_there_already_stays_unless_it_is_ours() {
         for at in 0..writer.files.len() {
             let own = fs::read(writer.file(&place, at)).unwrap_or_else(|error| panic!("{name} {at}: {error}"));
             // Through a link; where the file is read-only; where a foreign one, a directory or a link to one is.
+            #[allow(clippy::type_complexity, reason = "a table")]
             let cases: [(&str, &dyn Fn(&Path), bool); 8] = [
                 ("own", &|file| fs::write(file, &own).unwrap(), true),
                 (

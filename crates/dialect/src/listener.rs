@@ -187,7 +187,7 @@ async fn hear(
     }
     let late = [thought_opens, thought_closes].concat();
     // Where the prompt has begun a thought, the model may open it all the same.
-    if tape.is_thinking() && tape.one_behind(2, thought_opens).await?.is_some() {
+    if tape.is_thinking() && tape.one_of(thought_opens).await?.is_some() {
         tape.settle();
     }
     // A thought that is not closed ends before its first call, and there is one such thought.

@@ -421,22 +421,15 @@ impl Tape {
 
     /// Takes one of the marks if it comes now, else nothing. None may be the beginning of another.
     pub(crate) async fn one_of(&self, marks: &[&'static str]) -> Read<Option<&'static str>> {
-        self.one_behind(0, marks).await
-    }
-
-    /// The same behind as many line breaks at most, which go with it.
-    pub(crate) async fn one_behind(&self, most: usize, marks: &[&'static str]) -> Read<Option<&'static str>> {
         let mut taken = String::new();
         loop {
-            let word = taken.trim_start_matches('\n');
-            if let Some(mark) = marks.iter().find(|mark| **mark == word) {
+            if let Some(mark) = marks.iter().find(|mark| **mark == taken) {
                 return Ok(Some(mark));
             }
             let next = self.look().await;
             let more = next.is_some_and(|c| {
                 taken.push(c);
-                let word = taken.trim_start_matches('\n');
-                let fits = taken.len() - word.len() <= most && marks.iter().any(|mark| mark.starts_with(word));
+                let fits = marks.iter().any(|mark| mark.starts_with(&taken));
                 if !fits {
                     taken.pop();
                 }

@@ -967,7 +967,7 @@ fn what_stands_in_a_files_place() {
         (b"PK\x03\x04\x14\0\0\0\x08\0", "zip"),
         (b"\xff\xfe{\0\"\0a\0\"\0", "UTF-16"),
         (b"\xfe\xff\0{\0\"\0a\0\"", "UTF-16"),
-        (b"{\0\"\0a\0\"\0:\01\0}\0", "UTF-16"),
+        (b"{\x00\"\x00a\x00\"\x00:\x001\x00}\x00", "UTF-16"),
     ];
     let path = directory("in-place");
     let refused = |name: &str, word: &str| {

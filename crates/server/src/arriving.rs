@@ -148,6 +148,7 @@ mod tests {
     fn every_body_has_an_end() {
         let (now, hour) = (Duration::ZERO, Duration::from_secs(3600));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        #[allow(clippy::type_complexity, reason = "a table")]
         let cases: [(&str, &[usize], bool, [Duration; 2], &str); 7] = [
             ("whole", &[3, 4, 3], true, [hour, hour], "10"),
             ("nothing", &[], true, [hour, hour], "0"),

@@ -287,6 +287,7 @@ mod tests {
             std::iter::once(format!("{HEADER}\n")).chain(lines).collect()
         };
         // (text, the arrivals in milliseconds, or the line and a word of what is wrong with it)
+        #[allow(clippy::type_complexity, reason = "a table")]
         let table: Vec<(String, Result<Vec<u64>, (usize, &str)>)> = vec![
             (json(&["0", "5"]), Ok(vec![0, 5])),
             (json(&["1700000000000", "1700000000007"]), Ok(vec![0, 7])),

@@ -458,7 +458,7 @@ mod tests {
             256..384 => q..q + k,
             _ => q + k..q + k + v,
         };
-        let turns = move |output: usize| if output / LANES % 2 == 0 { 0..q } else { q..q + k + v };
+        let turns = move |output: usize| if (output / LANES).is_multiple_of(2) { 0..q } else { q..q + k + v };
         let pack = |reads: &dyn Fn(usize) -> Range<usize>| {
             let shape = LowRankShape { in_features: 40, rank: q + k + v, out_features: 514 };
             let fill = |row: usize, to: &mut [f32]| to.fill(row as f32);

@@ -428,7 +428,6 @@ fn what_is_wrong_with_a_message_is_named() {
         (json!({"output_config": {"effort": "heroic"}}), "output_config.effort"),
         (json!({"output_config": {"format": {"type": "xml"}}}), "output_config.format.type"),
         (json!({"output_config": {"format": {"type": "json_schema"}}}), "output_config.format.schema"),
-        (json!({"output_config": {"task_budget": {}}}), "output_config.task_budget"),
         (
             json!({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}),
             "context_management.edits[0]",

@@ -309,7 +309,6 @@ fn parameters_out_of_range_or_of_another_type() {
         (r#""guided_choice": []"#, "guided_choice"),
         (r#""guided_choice": ["a", 1]"#, "guided_choice[1]"),
         (r#""guided_grammar": "start: nowhere""#, "guided_grammar"),
-        (r#""structured_outputs": {"json": {"$ref": "https://example.org/s.json"}}"#, "structured_outputs.json"),
         (r#""structured_outputs": {"colour": "red"}"#, "structured_outputs.colour"),
         (r#""structured_outputs": {"regex": "a", "choice": ["b"]}"#, "structured_outputs.choice"),
         (r#""guided_json": {}, "grammar": "root ::= \"a\"""#, "grammar"),
@@ -478,10 +477,8 @@ fn a_model_that_is_not_served_is_not_found_and_not_remembered() {
 #[test]
 fn text_is_unicode_or_refused() {
     let host = Host::start();
-    for body in [r#"{"prompt": "a\u12"}"#] {
-        let answer = completion(&host, body);
-        assert_eq!((answer.status, error_of(&answer)["param"].as_str()), (400, Some("prompt")), "{body}");
-    }
+    let answer = completion(&host, r#"{"prompt": "a\u12"}"#);
+    assert_eq!((answer.status, error_of(&answer)["param"].as_str()), (400, Some("prompt")));
     for bytes in [&b"\xc0\xaf"[..], b"\xff", b"\xed\xa0\x80", b"\xf0\x9f\xa6"] {
         let body = [br#"{"prompt": ""#, bytes, br#""}"#].concat();
         assert_eq!(host.post_bytes("/v1/completions", &body).status, 400, "{bytes:?}");

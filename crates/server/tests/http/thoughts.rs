@@ -72,6 +72,7 @@ impl Api {
     }
 
     /// All ways to ask for a form.
+    #[allow(clippy::type_complexity, reason = "a table")]
     fn forms(self) -> Vec<(Value, fn(&str) -> bool)> {
         let schema = bird();
         let named = json!({"type": "json_schema", "json_schema": {"name": "bird", "schema": schema}});
@@ -491,7 +492,7 @@ fn a_budget_is_a_budget_in_every_family() {
         let texts = [
             format!("{open}{words}{close}the answer{close} is 4{open} or{close}{close} 5. And so on"),
             format!("{open}{words}{close}{open}{words}{close} 4{close} 5. And so on"),
-            format!("\n{open}\n{words}\n{close}\n\n{close}\n\nIt is{close}\n4. And so on"),
+            format!("{open}\n{words}\n{close}\n\n{close}\n\nIt is{close}\n4. And so on"),
         ];
         let all = *family == "qwen3";
         for text in &texts {
