@@ -317,7 +317,7 @@ fn is_open(app: &App, request: &Request) -> bool {
 /// A name in a query that its route does not have would be dropped in silence: `?stream=true` where nothing streams.
 fn check_query(request: &Request, route: &str) -> Result<(), ApiError> {
     // Its own reader knows what may be planned, and says so.
-    if route == "/plan" {
+    if route == "/plan" && request.method() == Method::GET {
         return Ok(());
     }
     let query = request.uri().query().unwrap_or_default();
