@@ -180,7 +180,7 @@ fn a_model_may_be_sent_as_its_configuration() {
     let (_, narrow) = post("?machine=a100&weights=int4&kv=int8", config);
     assert_eq!((&narrow["model"]["weights"], &narrow["model"]["kv_dtype"]), (&"int4".into(), &"int8".into()));
     for (query, body, part) in [
-        ("?machine=a100&model=7b", config, "leave it out"),
+        ("?machine=a100&model=7b", config, "parameters of its query"),
         ("?machine=a100", "{}", "The body is not a config.json to plan with"),
         ("?machine=a100", "[]", "The body is not a config.json to plan with"),
         ("?machine=a100", "{", "JSON"),
