@@ -364,7 +364,6 @@ fn a_router_says_who_has_read_the_prompt() {
         (&decode, with("seal", Value::Null), 400, "kv_transfer_params.seal"),
         (&decode, with("do_remote_decode", json!(true)), 400, "not both"),
         (&decode, with("remote_block_ids", json!([[1, 2]])), 400, "kv_transfer_params.remote_block_ids"),
-        (&decode, with("hurry", json!(1)), 400, "hurry"),
         (&decode, here.clone(), 400, "--handoff-listen"),
         (&prefill, with("do_remote_prefill", json!(true)), 400, "--role decode"),
         (&prefill, json!({"kv_transfer_params": {"do_remote_decode": false}}), 503, "only_reads"),

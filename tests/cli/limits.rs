@@ -67,7 +67,7 @@ fn an_address_space_makes_the_cache_smaller() {
 
 #[test]
 fn what_cannot_work_is_one_line_that_names_the_limit() {
-    for (mib, wish) in [(100, &[][..]), (60, &[]), (50, &[]), (620, &["--kv-cache-memory-bytes", "512MiB"])] {
+    for (mib, wish) in [(100, &[][..]), (80, &[]), (620, &["--kv-cache-memory-bytes", "512MiB"])] {
         let ran = run(&mut limited(&format!("ulimit -Sv $(({mib} * 1024))"), wish));
         assert!(matches!(ran.code, Some(1 | 2)), "{mib} MiB: {ran:?}");
         assert_eq!(ran.stderr.lines().filter(|line| line.starts_with("twostroke: ")).count(), 1, "{mib} MiB: {ran:?}");

@@ -168,7 +168,6 @@ fn a_child_renders_what_the_process_would() {
         "{{ raise_exception('no: ' ~ messages[1].content) }}",
         "\n{{ messages.nothing.more }}",
         "{{ 'A' * 99000000 }}",
-        &text("models/lantern/chat_template.jinja").unwrap_or_default(),
     ]
     .into_iter()
     .enumerate()
