@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use checkpoint::{Checkpoint, Source};
 use serde_json::{Value, json};
-use tests::{Server, binary, root, run, signal, text, twostroke};
+use tests::{Server, binary, root, run, signal, twostroke};
 use text::chat_template::{ChatMessage, ChatTemplate, Renderer, TemplateError, TemplateOptions};
 
 /// What a user says, and what the template then does instead of writing the message.
