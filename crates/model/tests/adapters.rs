@@ -230,7 +230,7 @@ mod merged {
     }
 
     #[test]
-    #[ignore = "minutes; further ranks, threads, classes and arithmetics than the one above"]
+    #[ignore = "long: minutes; further ranks, threads, classes and arithmetics than the one above"]
     fn every_subset_of_the_projections_at_any_rank() {
         let classes = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
         let precisions: Vec<_> = classes.into_iter().flat_map(|class| Arithmetic::ALL.map(|a| (class, a))).collect();
