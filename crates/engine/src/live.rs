@@ -73,6 +73,8 @@ pub struct KvMap {
     /// By block.
     pub uses: Vec<BlockUse>,
     pub(crate) at: Nanos,
+    /// How often it was made: the engine's clock stands still while it is held, and its blocks may change.
+    pub(crate) version: u64,
 }
 
 /// A step of the log.

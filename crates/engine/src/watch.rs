@@ -69,9 +69,9 @@ impl Watching for Watch {
 
     fn map_into(&self, map: &mut KvMap) -> bool {
         let newest = self.engine.shared.map.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = newest.at > map.at;
+        let is_new = newest.version != map.version;
         if is_new {
-            (map.step, map.at) = (newest.step, newest.at);
+            (map.step, map.at, map.version) = (newest.step, newest.at, newest.version);
             map.uses.clone_from(&newest.uses);
         }
         is_new

@@ -36,7 +36,7 @@ impl EngineCore {
         let shown = if always { Ok(map.lock().unwrap_or_else(PoisonError::into_inner)) } else { map.try_lock() };
         let Ok(mut map) = shown else { return };
         if always || now.since(map.at) >= MAP_EVERY {
-            map.at = now;
+            (map.at, map.version) = (now, map.version + 1);
             map.step = self.journal.log().recent.num_steps().saturating_sub(1);
             self.scheduler.block_uses_into(&mut map.uses);
         }

@@ -317,10 +317,11 @@ fn named_event(text: &mut String, event: &str, name: &str, rest: &Value) {
     let _ = write!(text, "event: {event}\ndata: {{\"r\":{name},{}\n\n", &rest[1..]);
 }
 
-/// `event: kv`: the whole map if `before` is another cache's or none, else what changed; nothing if nothing did.
+/// `event: kv`: the whole map if `before` is another cache's or none, else what changed. Nothing if that is nothing and
+/// no step was made since.
 pub(crate) fn map(text: &mut String, map: &KvMap, before: &KvMap, names: &mut Names, registry: &Registry) {
     let is_full = before.uses.len() != map.uses.len();
-    if !is_full && before.uses == map.uses {
+    if !is_full && before.step == map.step && before.uses == map.uses {
         return;
     }
     let list = if is_full { "blocks" } else { "changed" };

@@ -157,6 +157,7 @@ impl Feed {
             && self.watch.map_into(newest)
         {
             events::map(&mut text, newest, before, &mut self.names, &self.app.registry);
+            before.step = newest.step;
             before.uses.clone_from(&newest.uses);
         }
         self.watch.scene_into(&mut self.scene);
