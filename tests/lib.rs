@@ -11,6 +11,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+mod long;
+
+pub use long::{is_long, part_of};
+
 /// The repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests lie in the repository")
@@ -61,12 +65,6 @@ pub fn twostroke<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     // What one server has measured of the machine serves the next.
     command.env("XDG_CACHE_HOME", cache());
     command
-}
-
-/// All rows of a table in a long run (`cargo xtask test --all`), else each `n`th: what a quick run has time for.
-pub fn part_of<T>(table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
-    let is_long = std::env::var_os("TWOSTROKE_LONG_TESTS").is_some();
-    table.into_iter().step_by(if is_long { 1 } else { n })
 }
 
 /// Where the servers of one run of tests keep what they measure, so that no other run, checkout or user steers them:

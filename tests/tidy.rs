@@ -305,7 +305,7 @@ fn rows_of_faults_are_in_the_list() {
     assert_none("a row that docs/faults.md does not have", complaints);
 }
 
-/// With `autotests = false` a file that no module names is compiled by nobody, and its tests never run.
+/// With `autotests = false` a file that no module names is not compiled, and its tests never run.
 #[test]
 fn every_file_of_tests_is_compiled() {
     let is_named = |main: &str, name: &str| main.lines().any(|line| line == format!("mod {name};"));

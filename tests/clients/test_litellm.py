@@ -160,7 +160,7 @@ def texts_have_vectors(server):
 def errors_keep_their_kind(server):
     asked = providers(server)["openai"]
     raises(litellm.NotFoundError, lambda: ask({**asked, "model": "openai/none"}, STORY), "/v1/models")
-    raises(litellm.BadRequestError, lambda: ask(asked, STORY, temperature=9), "temperature")
+    raises(litellm.BadRequestError, lambda: ask(asked, STORY, temperature=-1), "temperature")
 
 
 def connect(server):

@@ -189,8 +189,8 @@ def what_agents_send_is_taken_and_told(client, model):
     hints = dict(metadata={"run": "1"}, prompt_cache_key="k", store=False)
     told = client.chat.completions.with_raw_response.create(**asked, **hints, max_tokens=10**9)
     answer = told.parse()
-    assert told.headers["x-twostroke-hints"] == "metadata, prompt_cache_key", told.headers
-    assert answer.hints == ["metadata", "prompt_cache_key"] and answer.choices[0].token_ids == plain.choices[0].token_ids
+    assert told.headers["x-twostroke-hints"] == "metadata, prompt_cache_key, store", told.headers
+    assert answer.hints == ["metadata", "prompt_cache_key", "store"] and answer.choices[0].token_ids == plain.choices[0].token_ids
     assert answer.max_tokens == int(told.headers["x-twostroke-max-tokens"]) < 10**9
 
 
@@ -303,7 +303,7 @@ def errors_name_the_field(client, model):
         return lambda: client.chat.completions.create(**{"model": model, "messages": STORY, "max_tokens": 4, **fields})
 
     bad = openai.BadRequestError
-    raises(bad, chat(temperature=9), param="temperature", type="invalid_request_error")
+    raises(bad, chat(temperature=-1), param="temperature", type="invalid_request_error")
     raises(bad, chat(n=10**9), param="n")
     raises(bad, chat(top_p=0), param="top_p")
     raises(bad, chat(max_tokens=-2), param="max_tokens")
@@ -367,7 +367,7 @@ def a_batch_is_answered(client, model):
          "body": {"model": model, "messages": [{"role": "user", "content": f"What is {n} + {n}?"}], "temperature": 0}}
         for n in range(20)
     ]
-    lines.append({**lines[0], "custom_id": "wrong", "body": {**lines[0]["body"], "temperature": 99}})
+    lines.append({**lines[0], "custom_id": "wrong", "body": {**lines[0]["body"], "temperature": -1}})
     text = "".join(json.dumps(line) + "\n" for line in lines)
     file = client.files.create(file=("in.jsonl", text.encode()), purpose="batch")
     assert file.purpose == "batch" and file.bytes == len(text) and client.files.retrieve(file.id).id == file.id

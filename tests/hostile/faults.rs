@@ -251,7 +251,7 @@ fn pipes(base: &Arc<Base>) -> Vec<Case> {
         }));
         cases.push(Case::new(
             FAMILY,
-            format!("{} into a pipe that nobody reads", arguments.join(" ")),
+            format!("{} into a pipe without a reader", arguments.join(" ")),
             move |scratch| {
                 let words = [tests::binary().to_str().expect("text")].into_iter().chain(arguments.iter().copied());
                 let line: Vec<String> = words.map(|word| format!("'{word}'")).collect();

@@ -80,7 +80,7 @@ def a_wrong_prompt_is_named_and_none_of_its_batch_is_asked():
         ([ONCE, [99_999]], ValueError, "prompts[1]", "99999"),
         ([ONCE, {"prompt": ONCE, "multi_modal_data": {}}], ValueError, "multi_modal_data"),
         ([ONCE, 4.5], TypeError, "prompts[1]"),
-        # Bytes have numbers, and none of them is a token that somebody meant.
+        # Bytes are numbers, and none of them is meant as a token.
         *((wrong, TypeError, type(wrong).__name__) for wrong in (b"Once", bytearray(b"Once"), memoryview(b"Once"))),
         *(([ONCE, wrong], TypeError, "prompts[1]", "bytes") for wrong in (b"Once", b"")),
         ({"prompt": b"Once"}, ValueError, "prompt"),

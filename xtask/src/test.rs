@@ -34,7 +34,7 @@ const MOST_LINES_SAID: usize = 100;
 /// How much of everything is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// What `.ci/run` calls: quarter of an hour on two cores.
+    /// What `.ci/run` calls.
     Quick,
     /// Everything: every client, program and machine that is tried, and the long tables of tests.
     All,

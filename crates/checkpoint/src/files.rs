@@ -247,7 +247,7 @@ impl Files {
         }
     }
 
-    /// Whether there is anything of that name. A link that leads to nothing is: whoever opens it says so.
+    /// Whether there is anything of that name. A link that leads to nothing is: opening it is the error.
     pub(crate) fn has(&self, file: &str) -> bool {
         let there = |path: PathBuf| match path.symlink_metadata() {
             Ok(_) => true,

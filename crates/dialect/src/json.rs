@@ -381,7 +381,7 @@ impl Mender {
     fn text(&mut self, c: char, out: &mut String) -> Step {
         self.mending = Mending::Text;
         match c {
-            // Of a text alone nobody knows what follows.
+            // A text alone does not tell what follows.
             // Nor does a key go on behind its quote.
             _ if c == self.quote && (self.json.open.is_empty() || self.json.is_key) => {
                 self.mending = Mending::Plain;

@@ -62,7 +62,7 @@ impl Listener {
         self.tape.heard()
     }
 
-    /// Behind so many characters the thought was closed from outside. A model that knows nothing of that may close it
+    /// Behind so many characters the thought was closed from outside. A model does not know of that and may close it
     /// once more, or think on: marks of thoughts behind it are no text, and nothing behind it is a thought.
     pub fn cut(&mut self, at: usize) {
         self.tape.cut(at);

@@ -271,7 +271,7 @@ impl Bounds<'_> {
     }
 }
 
-/// Whether the tool has this parameter, or nobody says which it has.
+/// Whether the tool has this parameter, or does not say which it has.
 fn may_be_key(tool: &Tool, key: &str) -> bool {
     let known = follow(&tool.parameters, &tool.parameters).get("properties").and_then(Value::as_object);
     known.is_none_or(|known| known.contains_key(key))

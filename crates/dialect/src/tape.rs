@@ -366,7 +366,7 @@ impl Tape {
         }
     }
 
-    /// Takes away what is held: it is somebody else's to say.
+    /// Takes away what is held: another part says it.
     pub(crate) fn pick_up(&self) -> String {
         let mut reel = self.reel();
         let held = std::mem::take(&mut reel.held);

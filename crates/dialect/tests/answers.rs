@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 mod bare;
 mod marked;
-mod random;
+pub(crate) mod random;
 mod templates;
 mod thoughts;
 mod wrong;

@@ -8,6 +8,8 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
+use crate::answers::random::Dice;
+
 /// One token per byte, and the end.
 fn factory() -> ParserFactory {
     let words: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).chain([b"\xFFend".to_vec()]).collect();
@@ -701,17 +703,6 @@ const ENDS: [&str; 16] = [
     "{",
     "F",
 ];
-
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 16) % sides as u64) as usize
-    }
-}
 
 /// An answer that the grammar allows; `None` if it comes to no end.
 fn generate(rule: &Rule, dice: &mut Dice, pieces: &[String], ends: &[String]) -> Option<String> {

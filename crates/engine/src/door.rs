@@ -81,7 +81,7 @@ pub struct Chat {
 
 impl Chat {
     /// An assistant's turn comes next. A system message without a text is none: the model is told what it is told where
-    /// nobody says anything.
+    /// no system message is sent.
     pub fn new(mut messages: Vec<ChatMessage>) -> Chat {
         let says = |message: &ChatMessage| message.role != "system" || message.content.as_deref() != Some("");
         if messages.iter().any(says) {

@@ -61,7 +61,7 @@ fn workload(round: usize) -> Vec<RawRequest> {
             requests.push(raw);
         }
     }
-    crate::part_of(requests, 7).collect()
+    crate::long::part_of(requests, 7).collect()
 }
 
 /// What an answer must look like, long enough to be guessed at.
@@ -119,7 +119,7 @@ fn assert_same(what: &str, got: &[Outcome], want: &[Outcome]) -> usize {
 /// `cargo xtask chaos` sets.
 #[test]
 fn guesses_change_no_bit_of_any_answer() {
-    let unless_told = if crate::is_long() { 100_000 } else { 0 };
+    let unless_told = if crate::long::is_long() { 100_000 } else { 0 };
     let wanted = std::env::var("TWOSTROKE_CHAOS_TOKENS").map_or(unless_told, |text| text.parse().expect("a number"));
     let mut compared = Compared::default();
     let mut round = 0;
@@ -188,7 +188,7 @@ fn compare(round: usize, compared: &mut Compared) {
         alone(&start(&EngineOptions { speculation: Speculation::Off, ..options.clone() }), round)
     };
     let want = plain(&options());
-    for (index, (what, options, company)) in crate::part_of(cases.into_iter().enumerate(), 3) {
+    for (index, (what, options, company)) in crate::long::part_of(cases.into_iter().enumerate(), 3) {
         let is_other = options.weights != WeightClass::Bf16;
         let other = is_other.then(|| plain(&options));
         for (by, (who, drafters, _)) in guessed_by.iter().enumerate().filter(|(_, by)| by.2.contains(&index)) {
@@ -239,7 +239,7 @@ fn trained_drafters_draw_as_their_target_does() {
         (DraftMethod::Eagle3, 4, 0.0, 4.1),
         (DraftMethod::Eagle3, 4, 0.7, 3.8),
     ];
-    for (method, most_guesses, temperature, least) in crate::part_of(table, 3) {
+    for (method, most_guesses, temperature, least) in crate::long::part_of(table, 3) {
         let drafters = Drafters { most_guesses, lookup: None, learned: learned(method), ..Drafters::default() };
         let engine = start(&EngineOptions { speculation: Speculation::By(drafters), ..options() });
         let (mut steps, mut accepted, mut drafted) = (0, 0, 0);

@@ -82,13 +82,13 @@ pub fn create_private(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether somebody else may read what a file holds, by its mode.
+/// Whether other users may read a file, by its mode.
 pub fn is_shared(path: &Path) -> io::Result<bool> {
     Ok(fs::metadata(path)?.permissions().mode() & 0o044 != 0)
 }
 
 /// Makes a directory that its owner alone can look into, and those above it that are missing. One that is there
-/// already stays as it is: whoever made it chose who may look.
+/// already stays as it is: its mode was chosen when it was made.
 pub fn private_directory(path: &Path) -> io::Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
@@ -149,7 +149,7 @@ fn replace_in_place(
 }
 
 /// Has the disk note the names in a directory: without it a file that is whole can be nameless after a power cut. Not
-/// every file system can, and whoever asks has nothing else to try.
+/// every file system can, and there is nothing else to try.
 fn sync_directory(directory: &Path) {
     let _ = File::open(directory).and_then(|directory| directory.sync_all());
 }

@@ -1,4 +1,4 @@
-//! Results under a name that somebody gave: written where nothing is, or where an earlier result of the same kind is.
+//! Results under a name that a flag gave: written where nothing is, or where an earlier result of the same kind is.
 //!
 //! ```text
 //! at the name                                    a result there
@@ -110,13 +110,13 @@ impl ResultPlace {
     }
 }
 
-/// A pipe or a device of characters. One that nobody reads is an error, and is not waited for.
+/// A pipe or a device of characters. One without a reader is an error, and is not waited for.
 fn through(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let options = options.write(true);
     let asked = options.clone().custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     let asked = asked.map_err(|error| match error.raw_os_error() {
-        Some(libc::ENXIO) => refused("a pipe that nobody reads"),
+        Some(libc::ENXIO) => refused("a pipe without a reader"),
         _ => error,
     })?;
     // Whole writes, now that nothing waits for a reader.

@@ -8,7 +8,7 @@
 //! ```
 //! Nothing is masked but where the thought is closed: there one token may follow, the next of the closing text. So the
 //! tokens of a thought are those that it has without a budget, up to where it is cut. A thought that is opened again
-//! where it was cut is closed once more, and no third time: a model that opens one for ever would say nothing.
+//! where it was cut is closed once more, and no third time: a model that always opens another would say nothing.
 
 use std::ops::Range;
 

@@ -289,7 +289,7 @@ fn steps() -> Vec<(Shape, Step)> {
 
 #[test]
 fn every_path_returns_the_bits_of_the_definition() {
-    for (index, (shape, step)) in crate::part_of(steps().into_iter().enumerate(), 3) {
+    for (index, (shape, step)) in crate::long::part_of(steps().into_iter().enumerate(), 3) {
         // Two of the rules for each step: in the course of the steps, each rule meets several shapes.
         for rule in rules(shape.head_dim)
             .into_iter()
@@ -377,7 +377,7 @@ fn the_definition_is_softmax_attention() {
         for (start, rows) in [(0, 5), (253, 6), (699, 1)] {
             let batch = [Rows { sequence: &sequence, start, rows }];
             let step = Step::new(shape, &batch, 3);
-            for rule in crate::part_of(rules(shape.head_dim), 3) {
+            for rule in crate::long::part_of(rules(shape.head_dim), 3) {
                 let got = definition_under(step.under(rule));
                 for (row, got) in got.iter().enumerate() {
                     let want = exact_row(shape, rule, &step, &sequence.queries[start + row], start + row);

@@ -6,6 +6,8 @@ mod attention;
 mod common;
 mod feedback;
 mod float32;
+#[path = "../../../tests/long.rs"]
+mod long;
 mod low_rank;
 mod paths;
 mod plain;
@@ -13,13 +15,3 @@ mod pointwise;
 mod routing;
 mod threads;
 mod twins;
-
-/// Whether tables are tried whole (`cargo xtask test --all`).
-pub(crate) fn is_long() -> bool {
-    std::env::var_os("TWOSTROKE_LONG_TESTS").is_some()
-}
-
-/// All rows of a table in a long run, else each `n`th: what a quick run has time for.
-pub(crate) fn part_of<T>(table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
-    table.into_iter().step_by(if is_long() { 1 } else { n })
-}

@@ -367,9 +367,8 @@ fn random_run(seed: u64) -> (Shares, Shares) {
 
 #[test]
 fn in_any_run_the_parts_are_the_whole() {
-    let seeds = if std::env::var_os("TWOSTROKE_LONG_TESTS").is_some() { 600 } else { 200 };
     let (mut ttft, mut gaps) = (Shares::default(), Shares::default());
-    for seed in 0..seeds {
+    for seed in crate::long::part_of(0..600, 3) {
         let run = std::panic::catch_unwind(|| random_run(seed)).unwrap_or_else(|panic| {
             eprintln!("seed {seed} failed");
             std::panic::resume_unwind(panic)

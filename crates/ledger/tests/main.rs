@@ -2,3 +2,5 @@
 
 mod allocations;
 mod ledger;
+#[path = "../../../tests/long.rs"]
+mod long;

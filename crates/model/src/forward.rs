@@ -307,8 +307,9 @@ fn load_on<B: Backend>(
     options: &LoadOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Runner<B>, LoadError> {
+    let config = ModelConfig::load(checkpoint)?;
     let mut weights = Weights::open(checkpoint)?;
-    let config = ModelConfig::load(checkpoint)?.with_head_of(&weights)?;
+    let config = config.with_head_of(&weights)?;
     let mut notices = Vec::new();
     let kv_shape = kv_shape(&config, options)?;
     let max_model_len = max_model_len(&config, options.max_model_len, &kv_shape, &mut notices)?;

@@ -421,7 +421,7 @@ mod bits {
 
     #[test]
     fn of_a_row_are_its_own_whatever_adapters_its_neighbours_have() {
-        for checkpoint in crate::part_of(CHECKPOINTS, 3) {
+        for checkpoint in crate::long::part_of(CHECKPOINTS, 3) {
             for precision in PRECISIONS {
                 let (class, kv, arithmetic) = precision;
                 let place = Place::new(&format!("bits-{checkpoint}-{}-{}", class.name(), arithmetic.name()));

@@ -47,7 +47,7 @@ fn on_device(checkpoint: &Checkpoint, (class, kv_dtype): (WeightClass, KvDtype))
 
 #[test]
 fn a_device_gives_the_references_bits_on_every_checkpoint() {
-    for (name, directory) in crate::part_of(committed_checkpoints(), 4) {
+    for (name, directory) in crate::long::part_of(committed_checkpoints(), 4) {
         let checkpoint = Checkpoint::open(Source::Directory(directory)).unwrap();
         for precision in PRECISIONS {
             let (class, kv_dtype) = precision;

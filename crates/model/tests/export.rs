@@ -540,7 +540,7 @@ fn logits_error(path: &Path) -> f64 {
 #[test]
 fn a_text_makes_int4_lose_less() {
     let scratch = Scratch::new("calibrated");
-    for format in crate::part_of([Format::Safetensors, Format::Gguf], 2) {
+    for format in crate::long::part_of([Format::Safetensors, Format::Gguf], 2) {
         let path = |name: &str| scratch.0.join(format!("{format:?}-{name}"));
         let report = calibrated(format, None, 1, &path("one"));
         assert_eq!((report.narrow, report.bits(), report.raised.len(), report.kept.len()), (35, 4.0, 0, 0));
@@ -566,7 +566,7 @@ fn a_text_makes_int4_lose_less() {
 fn bits_are_spent_where_they_do_the_most() {
     let scratch = Scratch::new("bits");
     let mut before = (0, f64::INFINITY);
-    for bits in crate::part_of([4.0, 4.5, 6.0, 8.0], 3) {
+    for bits in crate::long::part_of([4.0, 4.5, 6.0, 8.0], 3) {
         let path = scratch.0.join(bits.to_string());
         let report = calibrated(Format::Safetensors, Some(bits), 1, &path);
         assert!((bits - 0.35..=bits).contains(&report.bits()), "{bits} were asked for: {}", report.bits());

@@ -95,7 +95,8 @@ fn on_each(reference: bool, ways: &[(Isa, usize, usize)], check: impl Fn(&Case<'
         let precisions = |checkpoint| PRECISIONS.map(|precision| (checkpoint, precision));
         let all = CHECKPOINTS.into_iter().flat_map(precisions);
         // A quick run has the diagonal: each checkpoint and each precision once.
-        let all = all.filter(|(checkpoint, precision)| crate::is_long() || is_tried_plainly(checkpoint, *precision));
+        let all =
+            all.filter(|(checkpoint, precision)| crate::long::is_long() || is_tried_plainly(checkpoint, *precision));
         all.map(|(checkpoint, precision)| Expectation::compute(checkpoint, precision)).collect()
     });
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -330,7 +330,7 @@ fn a_broken_module_is_named_with_its_file() {
             &["q_proj.scales", "scale 0 is inf"],
         ),
         ("w8a8-channel", |t| edit(t, "o_proj.weight", |t| t.1 = "U8".into()), &["o_proj.weight", "dtype U8"]),
-        ("w8a8-channel", |t| remove(t, "o_proj.weight_scale"), &["o_proj.weight", "dtype I8"]),
+        ("w8a8-channel", |t| remove(t, "o_proj.weight_scale"), &["o_proj.weight", "type I8"]),
         ("w8a8-channel", |t| edit(t, "o_proj.weight", |t| t.2 = vec![4096]), &["o_proj.weight", "two dimensions"]),
     ];
     for (name, damage, wanted) in table {

@@ -60,7 +60,7 @@ impl From<&Unread> for ApiError {
             Unread::TooLarge(most) => ApiError::body_too_large(*most as usize),
             Unread::Quiet(limit) => ApiError::quiet_body(limit.as_secs()),
             Unread::Slow(limit) => ApiError::slow_body(limit.as_secs()),
-            // Nobody reads this.
+            // The connection is gone: this is not read.
             Unread::Broken => ApiError::bad_request("The request body could not be read."),
         }
     }

@@ -12,8 +12,8 @@ use crate::error::ApiError;
 /// The digest of an API key: the tenant whose prefix-cache blocks a request may share.
 pub(crate) type Tenant = [u8; 32];
 
-/// A key and what it may beyond the usual. Whoever holds the only key may all of it: there is nobody to press ahead of,
-/// and nobody who is answered by another adapter.
+/// A key and what it may beyond the usual. The only key has every right: there is no other to press ahead of,
+/// and none whose answers an adapter could change.
 #[derive(Clone)]
 pub struct ApiKey {
     /// The key, as clients send it.

@@ -239,7 +239,7 @@ impl Default for Thinking {
 }
 
 impl Thinking {
-    /// Another field says it too. Whoever says that there is no thought is believed.
+    /// Another field says it too. One that switches thoughts off wins.
     pub(crate) fn switch(&mut self, is_on: bool) {
         self.is_on = Some(is_on && self.is_on != Some(false));
     }

@@ -157,7 +157,7 @@ test("openai: errors name the field", async (server) => {
   const client = connect(server);
   const wrong = (more) =>
     client.chat.completions.create(ask(server, STORY, more)).then(assert.fail, (error) => error);
-  const error = await wrong({ temperature: 9 });
+  const error = await wrong({ temperature: -1 });
   assert.ok(error instanceof OpenAI.BadRequestError);
   assert.equal(error.param, "temperature");
   assert.ok(error.requestID);

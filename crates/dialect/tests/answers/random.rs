@@ -5,10 +5,10 @@ use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, whole};
 use crate::answers::{accounts, check_arguments, heard, tools};
 
 /// Numbers that follow from a seed (xorshift).
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
+    pub(crate) fn roll(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

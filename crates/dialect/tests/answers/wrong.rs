@@ -8,6 +8,7 @@ use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, Tool, whole};
 use serde_json::{Value, json};
 
 use crate::answers::check_arguments;
+use crate::answers::random::Dice;
 
 /// What is around a call, and what its arguments are written in.
 #[derive(Clone, Copy, Debug)]
@@ -461,13 +462,10 @@ fn told(parts: &[AnswerPart]) -> (Vec<String>, String) {
 
 /// Cuts that follow from a seed.
 fn cut(text: &str, seed: u64) -> Vec<&str> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let (mut pieces, mut rest) = (Vec::new(), text);
     while !rest.is_empty() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let mut at = (1 + (state >> 20) as usize % 9).min(rest.len());
+        let mut at = (1 + dice.roll(9)).min(rest.len());
         while !rest.is_char_boundary(at) {
             at += 1;
         }

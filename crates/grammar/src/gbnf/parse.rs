@@ -453,7 +453,13 @@ impl<'a> Reader<'a> {
         let endless = self.rules.iter().filter(|(_, rule)| !ends.is[rule.id]).min_by_key(|(_, rule)| rule.line);
         match endless {
             Some((name, rule)) => Err(at(rule.line, format!("the rule {} can never come to an end", shown(name)))),
-            None => Ok(parts.without_names(&ends.order)),
+            None => {
+                // An alternative can end as soon as one of its parts can; whether it is one set is known behind all of them.
+                let whole = parts.settled(|part| part.children().len());
+                let others = ends.order.into_iter().filter(|&id| !whole.is[id]);
+                let order: Vec<Id> = whole.order.iter().copied().chain(others).collect();
+                Ok(parts.without_names(&order))
+            }
         }
     }
 }
@@ -467,7 +473,7 @@ pub(super) struct Settled {
 
 impl Parts {
     /// Whoever spoke of a sequence of one speaks of that one, and what became alternatives of single characters by that
-    /// is one set. `order`: all parts, each behind its own.
+    /// is one set. `order`: all parts, each behind its own where they do not go in a circle.
     fn without_names(mut self, order: &[Id]) -> Parts {
         let mut meant: Vec<Id> = (0..self.all.len()).collect();
         for &id in order {

@@ -445,6 +445,11 @@ fn a_lexeme_is_as_large_as_it_may_be() {
 fn alternatives_of_single_characters_are_one_set_behind_names_too() {
     let texts = [
         ("root ::= [b-cあ-い] | ((r | [あ]))\nr ::= [b-cあ-い]", &["b", "あ", "い"][..], &["a", "う", "bc"][..]),
+        (
+            "root ::= ((r-2 |\n [b-cあ-い]))\nr-1 ::= [あ]\nr-2 ::= ([b-cあ-い] |\n r-1)",
+            &["b", "あ", "い"],
+            &["a", "う", "bc"],
+        ),
         ("root ::= (a | [あ-い]) \"x\"\na ::= b | [あ]\nb ::= [あ-い]", &["あx", "いx"], &["x", "うx", "あ"]),
     ];
     for (text, taken, refused) in texts {

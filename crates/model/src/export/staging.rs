@@ -40,7 +40,7 @@ impl Staging {
         let temporary = place(output)?;
         loop {
             let held = create(&temporary).map_err(io)?;
-            // Where locks are not to be had, nobody takes anything away either.
+            // Without locks nothing is taken away.
             let is_taken = matches!(held.try_lock(), Err(fs::TryLockError::WouldBlock));
             // Between the two lines above another process may have taken it for a leftover.
             let is_there = fs::symlink_metadata(&temporary).is_ok_and(|found| is_same(&found, &held));

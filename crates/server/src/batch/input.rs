@@ -86,7 +86,7 @@ enum Stream {
     Other(IgnoredAny),
 }
 
-/// Names of requests, eight bytes each whatever their length: a keyed hash, which whoever writes names does not know.
+/// Names of requests, eight bytes each whatever their length: a keyed hash, whose key the sender of names does not know.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
     known: HashSet<u64>,

@@ -99,7 +99,7 @@ impl BatchOutput {
             let read = lines.read_until(b'\n', &mut bytes);
             let read = read.map_err(|source| OutputError::File { path: self.path.clone(), source })?;
             if !bytes.ends_with(b"\n") {
-                // What a kill left of a line; whatever does not begin as a line of ours is somebody's.
+                // What a kill left of a line; what does not begin as a line of ours is another file.
                 let cut = bytes.len().min(BEGIN.len());
                 return match bytes[..cut] == BEGIN.as_bytes()[..cut] {
                     true => Ok(whole),

@@ -105,7 +105,7 @@ impl BatchRun {
         let (mut room, mut is_read) = (None, false);
         loop {
             let has_seat = !is_read && self.answers.len() < self.local.fills();
-            // Kept while answers come: whoever asks again is the last.
+            // Kept while answers come: asking again would mean the last place in the queue.
             let asked =
                 room.get_or_insert_with(|| Box::pin(Room::of([self.own_lines.clone(), self.local.lines.clone()])));
             let answered = tokio::select! {

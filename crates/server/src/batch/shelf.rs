@@ -5,7 +5,7 @@
 //! DIR/files/ID, ID.json     what was sent, or answered; whose it is, its name
 //! DIR/batches/ID.json       a batch as it stands      DIR/batches/ID.answers   all its answers so far
 //! ```
-//! Notes are replaced whole, and are there before anybody hears of what they say; what a kill leaves of a file has no
+//! Notes are replaced whole, and are there before a client hears of what they say; what a kill leaves of a file has no
 //! note, and is taken away at the next start. A note that cannot be read is told of and kept, with what it is about. A batch
 //! that was under way goes on, but one that was so at several ends in a row, none of which was asked for, is set aside:
 //! it may be why. What belongs to a key is as unknown to others as what never was.
@@ -100,7 +100,7 @@ pub(super) struct BatchNote {
     /// Answers that there were at the last start.
     #[serde(default)]
     answered: usize,
-    /// Its note is not written yet: nobody has been told of it.
+    /// Its note is not written yet: no client has been told of it.
     #[serde(skip)]
     is_new: bool,
     /// Bytes of its answers so far, which are in no file of their own.

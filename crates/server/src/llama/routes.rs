@@ -109,7 +109,7 @@ pub(crate) async fn loras(State(app): State<Arc<App>>) -> Response {
     json_body(Value::from_iter(told).to_string())
 }
 
-/// `POST /lora-adapters`: one scale for everybody. Here each request says by its model which adapter it wants.
+/// `POST /lora-adapters`: one scale for all requests. Here each request says by its model which adapter it wants.
 pub(crate) async fn scale_loras(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,

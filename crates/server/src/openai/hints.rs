@@ -6,7 +6,7 @@
 //!          \---> their names --------> x-twostroke-hints, "hints" beside "timings"
 //! ```
 //! At the top of a body the list is closed: what might change an answer, however little, has no place in it, and a name
-//! that nobody knows is refused, since it may be a misspelt one. Inside its messages, tools and parts whatever the
+//! that is not known is refused, since it may be a misspelt one. Inside its messages, tools and parts whatever the
 //! shape does not have is a hint: clients keep notes of their own there. `null` says nothing, wherever it stands.
 
 use std::borrow::Cow;
@@ -21,6 +21,8 @@ use crate::shape::Shape;
 
 /// Most hints that an answer names.
 const MOST_NAMED: usize = 64;
+/// Most bytes of them in a header.
+const MOST_LINE_BYTES: usize = 2048;
 
 /// Names of what was taken and changes nothing, each once, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -48,11 +50,19 @@ impl Hints {
         self.0.is_empty()
     }
 
-    /// As a header has them.
+    /// As a header has them: places in a schema may be long, and clients take headers of some kilobytes.
     pub(crate) fn in_a_line(&self) -> String {
         let fits = |c: char| if c.is_ascii_graphic() && c != ',' { c } else { '?' };
-        let names = self.0.iter().map(|name| name.chars().map(fits).collect::<String>());
-        names.collect::<Vec<_>>().join(", ")
+        let mut line = String::new();
+        for name in &self.0 {
+            if line.len() + name.len() > MOST_LINE_BYTES {
+                line.push_str(", ...");
+                break;
+            }
+            line.push_str(if line.is_empty() { "" } else { ", " });
+            line.extend(name.chars().map(fits));
+        }
+        line
     }
 }
 
@@ -168,7 +178,7 @@ pub fn hints() -> impl Iterator<Item = &'static Hint> {
     OF_CHATS.iter()
 }
 
-/// Takes them out of a body of this shape, with what nobody knows inside of it, and tells which there were.
+/// Takes them out of a body of this shape, with the members inside of it that its shapes lack, and tells which there were.
 pub(crate) fn take(body: &mut Value, shape: &'static Shape) -> Result<Hints, ApiError> {
     take_of(body, &HINTS, shape)
 }
@@ -225,7 +235,7 @@ fn leave_known(value: &mut Value, kind: shape::Kind, place: &mut String, taken: 
     }
 }
 
-/// Settings are closed as the top of a body is: what nobody knows stays, and is refused by its name.
+/// Settings are closed as the top of a body is: an unknown member stays, and is refused by its name.
 fn known_members(members: &mut Map<String, Value>, shape: &Shape, place: &mut String, taken: &mut Hints) {
     let length = place.len();
     for field in shape.fields() {
@@ -238,7 +248,7 @@ fn known_members(members: &mut Map<String, Value>, shape: &Shape, place: &mut St
     }
 }
 
-/// The name of a member that nobody knows; one that does not fit into a header is not repeated.
+/// The name of an unknown member; one that does not fit into a header is not repeated.
 pub(crate) fn inside(place: &str, name: &str) -> String {
     let is_a_name =
         name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.$:".contains(&byte));
@@ -302,6 +312,10 @@ mod tests {
         let many: Map<String, Value> = (0..1000).map(|at| (format!("k{at}"), json!(at))).collect();
         let names = taken(&mut json!({"messages": [many]}));
         assert_eq!((names.len(), names.last().map(String::as_str)), (MOST_NAMED + 1, Some("...")));
+        let mut long = Hints::default();
+        long.extend((0..60).map(|at| format!("a, b{}{at}", "ü".repeat(90))));
+        let line = long.in_a_line();
+        assert!(line.len() < MOST_LINE_BYTES + 8 && line.ends_with(", ...") && line.is_ascii(), "{line}");
     }
 
     #[test]

@@ -136,7 +136,7 @@ pub(crate) fn tokenize(mut body: Value, app: &App) -> Result<String, ApiError> {
     serde_json::to_string(&answer).map_err(|_| ApiError::internal())
 }
 
-/// In llama-server's words: nothing is added unless somebody says so.
+/// In llama-server's words: nothing is added unless a request says so.
 fn tokenize_content(mut body: Value, app: &App) -> Result<String, ApiError> {
     let hints = hints::take(&mut body, &TOKENIZE)?;
     let mut fields = Fields::of(body, &TOKENIZE)?;

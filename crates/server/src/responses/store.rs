@@ -434,7 +434,7 @@ mod tests {
         let queued = json!({"status": "queued", "background": true});
         store.keep(None, "begun", queued.clone(), json!(""), Vec::new()).unwrap();
         let before = store.lock().bytes;
-        // A directory of its name: no file can be put there, whoever runs this.
+        // A directory of its name: no file can be put there, not even by root.
         for id in ["whole", "later"] {
             std::fs::create_dir(place.join(format!("{id}.json"))).unwrap();
         }

@@ -258,7 +258,7 @@ fn two_servers_do_not_share_a_directory() {
     first.quiet();
 }
 
-/// Whatever was used once: nobody else may read it.
+/// Every file that was used once: its owner alone may read it.
 #[test]
 fn what_is_kept_is_its_owners_alone() {
     use std::os::unix::fs::PermissionsExt;

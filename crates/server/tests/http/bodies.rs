@@ -73,7 +73,7 @@ fn status(host: &Host, method: &str, path: &str, body: Body) -> String {
     let mut said = Vec::new();
     let read = std::io::Read::read_to_end(&mut std::io::Read::take(&socket, 12), &mut said);
     if let Err(error) = read {
-        assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "{method} {path} {body:?}: held for ever");
+        assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "{method} {path} {body:?}: held without end");
     }
     let _ = socket.shutdown(Shutdown::Both);
     sender.join().unwrap();

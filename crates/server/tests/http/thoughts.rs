@@ -471,7 +471,7 @@ fn marks(family: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// Whatever a model writes behind it: a thought has as many tokens as it may have, and nobody sees a mark.
+/// Whatever a model writes behind it: a thought has as many tokens as it may have, and no mark is seen.
 #[test]
 #[ignore = "long: every family, seven budgets, three texts"]
 fn a_budget_is_a_budget_in_every_family() {

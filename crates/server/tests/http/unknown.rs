@@ -1,4 +1,4 @@
-//! What nobody knows: names in queries, and members of objects inside bodies.
+//! Unknown names: in queries, and members of objects inside bodies.
 
 use serde_json::{Map, Value, json};
 
