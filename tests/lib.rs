@@ -13,8 +13,6 @@ use serde_json::Value;
 
 mod long;
 
-pub use long::{is_long, part_of};
-
 /// The repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests lie in the repository")
@@ -65,6 +63,11 @@ pub fn twostroke<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     // What one server has measured of the machine serves the next.
     command.env("XDG_CACHE_HOME", cache());
     command
+}
+
+/// All rows of a table in a long run, else each `n`th.
+pub fn part_of<T>(table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
+    long::part_of(table, n)
 }
 
 /// Where the servers of one run of tests keep what they measure, so that no other run, checkout or user steers them:

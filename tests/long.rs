@@ -1,11 +1,11 @@
 //! How much of a long table of cases a run of tests tries: a module of every binary that has such tables.
 
 /// Whether tables are tried whole: `cargo xtask test --all` sets this.
-pub fn is_long() -> bool {
+pub(crate) fn is_long() -> bool {
     std::env::var_os("TWOSTROKE_LONG_TESTS").is_some()
 }
 
 /// All rows of a table in a long run, else each `n`th: what a quick run has time for.
-pub fn part_of<T>(table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
+pub(crate) fn part_of<T>(table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
     table.into_iter().step_by(if is_long() { 1 } else { n })
 }
