@@ -158,9 +158,12 @@ pub struct Server {
 
 impl Server {
     /// Starts the built-in model with further arguments and waits until it listens. It hears every signal, even if the
-    /// tests were told to ignore some (`nohup`, or in the background of a shell).
+    /// tests were told to ignore some (`nohup`, or in the background of a shell). Its engine has one thread unless the
+    /// arguments say otherwise: several tests run at once, and threads that wait for each other would take turns.
     pub fn start(arguments: &[&str]) -> Server {
-        let arguments: Vec<&str> = ["serve", "--port", "0", "--json"].iter().chain(arguments).copied().collect();
+        let says_threads = arguments.iter().any(|argument| ["-t", "--threads"].contains(argument));
+        let threads: &[&str] = if says_threads { &[] } else { &["-t", "1"] };
+        let arguments: Vec<&str> = [&["serve", "--port", "0", "--json"], threads, arguments].concat();
         let mut hearing = Command::new("env");
         hearing.arg("--default-signal=HUP,INT,QUIT");
         let mut command = run_by(hearing, &twostroke(&arguments));

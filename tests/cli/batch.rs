@@ -96,7 +96,7 @@ fn each_line_has_an_answer_and_refusals_say_why() {
 #[test]
 fn what_stops_it_costs_no_answer() {
     for by in tests::part_of(["KILL", "INT", "HUP"], 2) {
-        let lines: Vec<Value> = (0..2000).map(|at| ask(at % 500, 60)).collect();
+        let lines: Vec<Value> = (0..2000).map(|at| ask(at % 500, 10)).collect();
         let named = |(at, mut line): (usize, Value)| {
             line["custom_id"] = json!(format!("line-{at}"));
             line

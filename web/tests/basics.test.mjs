@@ -21,15 +21,15 @@ test("the page's files say what may run, who may frame them, and that a copy is 
   assert.ok(!/<script(?![^>]* src=)|style=|\son\w+=|https?:/.test(html), html);
 });
 
-test("every page in light and dark, wide and on a phone, without a horizontal scroll", async (context) => {
-  const server = await context.server();
-  const stop = await streams(server, 6);
-  for (const name of PAGES) {
-    for (const [kind, options] of [
-      ["light", { dark: false }],
-      ["dark", { dark: true }],
-      ["phone", { dark: true, width: 390, height: 800 }],
-    ]) {
+for (const [kind, options] of [
+  ["in light", { dark: false }],
+  ["in dark", { dark: true }],
+  ["on a phone", { dark: true, width: 390, height: 800 }],
+]) {
+  test(`every page ${kind} without a horizontal scroll`, async (context) => {
+    const server = await context.server();
+    const stop = await streams(server, 6);
+    for (const name of PAGES) {
       const page = await context.open(server, `/#/${name}`, options);
       if (name === "calculator") await page.getByText("The same on the command line").waitFor();
       await page.waitForTimeout(400);
@@ -38,9 +38,9 @@ test("every page in light and dark, wide and on a phone, without a horizontal sc
       assert.ok(wide <= 0, `${name} ${kind}: ${wide} px too wide`);
       await page.close();
     }
-  }
-  stop();
-});
+    stop();
+  });
+}
 
 test("every control of every page has a name", async (context) => {
   const server = await context.server();

@@ -253,7 +253,7 @@ fn package(_: Extent) -> Result<Counts, String> {
 }
 
 /// Tests in the browser that a quick run has: each page is opened and used once.
-const QUICK_PAGES: &str = "every page in light and dark|a chat: the answer streams";
+const QUICK_PAGES: &str = "every page on a phone|a chat: the answer streams";
 
 /// The pages: that what is committed is what `web/` builds, and in a real browser against real servers.
 fn pages(extent: Extent) -> Result<Counts, String> {

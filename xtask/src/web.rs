@@ -11,30 +11,38 @@ use crate::shell::{command, root, show, target};
 
 /// Builds the pages: types checked, then bundled.
 pub(crate) fn build() -> Result<(), String> {
-    let path = setup::node()?;
-    setup::node_packages(&path, &root().join("web"))?;
-    show(&mut node(&path, "npm", &["run", "--silent", "build"]))
+    build_into(&committed())
 }
 
-/// Builds again: an error if what was there is not what `web/` makes.
+/// What is committed.
+fn committed() -> PathBuf {
+    root().join("crates/server/ui")
+}
+
+fn build_into(directory: &Path) -> Result<(), String> {
+    let path = setup::node()?;
+    setup::node_packages(&path, &root().join("web"))?;
+    show(node(&path, "npm", &["run", "--silent", "build", "--", "--emptyOutDir", "--outDir"]).arg(directory))
+}
+
+/// Builds again, beside what is committed, for a file that is written anew is compiled anew: an error if they differ.
 pub(crate) fn check_committed() -> Result<(), String> {
-    let before = built()?;
-    build()?;
-    let after = built()?;
+    let again = target().join("web/ui");
+    build_into(&again)?;
+    let (before, after) = (files(&committed())?, files(&again)?);
     let names = before.keys().chain(after.keys()).filter(|name| before.get(*name) != after.get(*name));
     match names.min() {
         None => Ok(()),
-        Some(name) => {
-            Err(format!("crates/server/ui/{name} was not what web/ makes. It is now: look at it and commit it"))
-        }
+        Some(name) => Err(format!(
+            "crates/server/ui/{name} is not what web/ makes: `cargo xtask web` writes it; look at it and commit it"
+        )),
     }
 }
 
-/// The built files by name.
-fn built() -> Result<BTreeMap<String, Vec<u8>>, String> {
-    let directory = root().join("crates/server/ui");
+/// The files of a directory by name.
+fn files(directory: &Path) -> Result<BTreeMap<String, Vec<u8>>, String> {
     let problem = |error: std::io::Error| format!("{}: {error}", directory.display());
-    let entries = fs::read_dir(&directory).map_err(problem)?;
+    let entries = fs::read_dir(directory).map_err(problem)?;
     let read = |entry: std::io::Result<fs::DirEntry>| {
         let entry = entry?;
         Ok((entry.file_name().to_string_lossy().into_owned(), fs::read(entry.path())?))

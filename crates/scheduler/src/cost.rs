@@ -139,6 +139,26 @@ pub struct Terms {
     pub logits: f64,
 }
 
+impl Terms {
+    /// The most that a model holds for possible, far beyond the slowest machine: what disturbs a measurement has no
+    /// bound, and sums of predictions stay within a clock.
+    pub const MOST: Terms = Terms { pair: 1e-3, key: 1e-3, row: 1e3, prompt: 1e3, head: 1e3, logits: 1e3 };
+    /// Likewise, of a whole pass: seconds of a [`Knot`].
+    pub const MOST_SECONDS: f64 = 1e6;
+
+    fn bounded(self) -> Terms {
+        let most = Terms::MOST;
+        Terms {
+            pair: self.pair.min(most.pair),
+            key: self.key.min(most.key),
+            row: self.row.min(most.row),
+            prompt: self.prompt.min(most.prompt),
+            head: self.head.min(most.head),
+            logits: self.logits.min(most.logits),
+        }
+    }
+}
+
 const NUM_TERMS: usize = 6;
 /// Rounds in which steps that fit badly lose weight, and the relative error from which they do.
 const REWEIGHTINGS: usize = 4;
@@ -160,10 +180,11 @@ const DRIFT_MOST: f64 = 4.0;
 const DRIFT_RANGE: f64 = 64.0;
 
 impl CostModel {
-    /// A model from its points and terms. Panics if `knots` is empty or not rising in rows.
-    pub fn new(knots: Vec<Knot>, terms: Terms) -> CostModel {
+    /// A model from its points and terms, bounded by [`Terms::MOST`]. Panics if `knots` is empty or not rising in rows.
+    pub fn new(mut knots: Vec<Knot>, terms: Terms) -> CostModel {
         assert!(!knots.is_empty() && knots.is_sorted_by(|a, b| a.rows < b.rows), "knots rise");
-        CostModel { knots, terms, drift: [1.0; 2] }
+        knots.iter_mut().for_each(|knot| knot.seconds = knot.seconds.min(Terms::MOST_SECONDS));
+        CostModel { knots, terms: terms.bounded(), drift: [1.0; 2] }
     }
 
     /// The same, on a machine that takes so much longer now: see [`CostModel::drift`].

@@ -28,11 +28,6 @@ use crate::draft::Drafted;
 pub const VERSION: u64 = 4;
 /// Points of a cost model: one for each power of two, and some between.
 const MAX_KNOTS: usize = 4096;
-/// Seconds of a step, of one row of it, and of one key that a row sees: a thousand times as slow as the slowest
-/// machine.
-const MAX_STEP_SECONDS: f64 = 1e6;
-const MAX_ROW_SECONDS: f64 = 1e3;
-const MAX_KEY_SECONDS: f64 = 1e-6;
 /// How far off a model of costs may be.
 const MAX_DRIFT: f64 = 100.0;
 
@@ -220,19 +215,19 @@ impl CostEntry {
         within("cost.knots", self.knots.len() as u64, 1, MAX_KNOTS as u64)?;
         let knots = self.knots.iter().map(|(rows, text)| {
             within("cost.knots", *rows as u64, 0, Limits::MOST_ROWS as u64)?;
-            Ok(Knot { rows: *rows, seconds: number("knots", text, MAX_STEP_SECONDS)? })
+            Ok(Knot { rows: *rows, seconds: number("knots", text, Terms::MOST_SECONDS)? })
         });
         let knots = knots.collect::<Result<Vec<_>, String>>()?;
         if !knots.is_sorted_by(|a, b| a.rows < b.rows) {
             return Err("cost.knots: its points do not rise".into());
         }
         let terms = Terms {
-            pair: number("pair", &self.pair, MAX_KEY_SECONDS)?,
-            key: number("key", &self.key, MAX_KEY_SECONDS)?,
-            row: number("row", &self.row, MAX_ROW_SECONDS)?,
-            prompt: number("prompt", &self.prompt, MAX_ROW_SECONDS)?,
-            head: number("head", &self.head, MAX_ROW_SECONDS)?,
-            logits: number("logits", &self.logits, MAX_ROW_SECONDS)?,
+            pair: number("pair", &self.pair, Terms::MOST.pair)?,
+            key: number("key", &self.key, Terms::MOST.key)?,
+            row: number("row", &self.row, Terms::MOST.row)?,
+            prompt: number("prompt", &self.prompt, Terms::MOST.prompt)?,
+            head: number("head", &self.head, Terms::MOST.head)?,
+            logits: number("logits", &self.logits, Terms::MOST.logits)?,
         };
         let drift = [number("drift", &self.drift[0], MAX_DRIFT)?, number("drift", &self.drift[1], MAX_DRIFT)?];
         Ok(CostModel::new(knots, terms).drifted(drift))
@@ -539,5 +534,21 @@ pub fn within(field: &str, found: u64, least: u64, most: u64) -> Result<(), Stri
     match (least..=most).contains(&found) {
         true => Ok(()),
         false => Err(format!("{field}: {found} is not from {least} to {most}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_model_of_costs_says_can_be_read_back() {
+        for seconds in [0.0, 1e-300, 1.5e-6, 2e-3, 0.7, 1e3, 1e9, f64::MAX, f64::INFINITY, f64::NAN] {
+            let terms =
+                Terms { pair: seconds, key: seconds, row: seconds, prompt: seconds, head: seconds, logits: seconds };
+            let knots = vec![Knot { rows: 1, seconds }, Knot { rows: 64, seconds }];
+            let model = CostModel::new(knots, terms).drifted([64.0, 1.0 / 64.0]);
+            assert_eq!(CostEntry::of(&model).model(), Ok(model), "{seconds}");
+        }
     }
 }

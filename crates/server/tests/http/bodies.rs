@@ -91,19 +91,21 @@ fn every_route_gives_up_every_body_that_does_not_come() {
         ..local_server()
     };
     let host = Host::with(small_engine(), options);
+    // What is asked with GET may answer at once, and streams that never end are for those who watch.
+    let routes: Vec<_> = server::routes().filter(|(_, path)| *path != "/live/feed").collect();
     std::thread::scope(|scope| {
-        for body in BODIES {
+        for (body, routes) in BODIES.into_iter().flat_map(|body| routes.chunks(12).map(move |some| (body, some))) {
             let host = &host;
             scope.spawn(move || {
-                // What is asked with GET may answer at once, and streams that never end are for those who watch.
-                for (method, path) in server::routes().filter(|(_, path)| *path != "/live/feed") {
+                for &(method, path) in routes {
                     let said = status(host, method, path, body);
                     let is_given_up = said.is_empty() || said.starts_with("HTTP/1.1 ");
                     assert!(is_given_up, "{method} {path} {body:?}: {said}");
                     if method == "POST" && path == "/v1/files" {
                         let expected: &[&str] = match body {
                             Body::Stops | Body::Drips => &["HTTP/1.1 408"],
-                            Body::EndsEarly => &["", "HTTP/1.1 400"],
+                            // A busy machine may send the end after the server's patience.
+                            Body::EndsEarly => &["", "HTTP/1.1 400", "HTTP/1.1 408"],
                             Body::Huge => &["HTTP/1.1 413"],
                             Body::Endless => &["HTTP/1.1 408", "HTTP/1.1 413", ""],
                         };
