@@ -6,6 +6,7 @@
 //! ````
 //! A block that speaks to port 8000 speaks to a server that is started for it.
 
+use std::cell::LazyCell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -43,10 +44,9 @@ fn blocks_of(page: &Path, language: &str) -> Vec<Block> {
     blocks
 }
 
-/// Runs a block, against a server of its own if it asks for one.
-fn check(block: &Block, mut program: Command) {
-    let server = block.code.contains(":8000").then(|| Server::start(&[]));
-    let port = server.as_ref().map_or(8000, Server::port);
+/// Runs a block, against one server for all if it asks for one.
+fn check(block: &Block, mut program: Command, server: &LazyCell<Server>) {
+    let port = if block.code.contains(":8000") { server.port() } else { 8000 };
     // What cargo would build and run is on the path: the same sources in the profile of the tests.
     let code = block.code.replace(":8000", &format!(":{port}")).replace("cargo run --release --", "twostroke");
     program.arg(code).current_dir(root());
@@ -61,10 +61,11 @@ fn check(block: &Block, mut program: Command) {
 fn shell_commands_work() {
     let blocks = blocks("sh");
     assert!(blocks.len() >= 3, "the documentation has commands that are tested");
+    let server: LazyCell<Server> = LazyCell::new(|| Server::start(&[]));
     for block in blocks {
         let mut bash = Command::new("bash");
         bash.args(["-euo", "pipefail", "-c"]);
-        check(&block, bash);
+        check(&block, bash, &server);
     }
 }
 
@@ -75,9 +76,10 @@ fn python_programs_work() {
     let Some(python) = std::env::var_os("TWOSTROKE_PYTHON") else {
         return println!("skipped: `cargo xtask test` prepares Python and the openai package");
     };
+    let server: LazyCell<Server> = LazyCell::new(|| Server::start(&[]));
     for block in blocks {
         let mut command = Command::new(&python);
         command.arg("-c");
-        check(&block, command);
+        check(&block, command, &server);
     }
 }

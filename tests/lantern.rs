@@ -78,7 +78,8 @@ fn answer(mut stream: Stream) -> String {
 /// Share of right answers. All cases are asked at once: they share steps, blocks are taken and given back.
 fn score(wanted: impl Fn(&Case) -> bool, max_tokens: i64, right: impl Fn(&Case, &str) -> bool) -> f64 {
     let engine = engine();
-    let cases: Vec<Case> = cases().into_iter().filter(wanted).collect();
+    // A quick run has half of them.
+    let cases: Vec<Case> = tests::part_of(cases().into_iter().filter(wanted), 2).collect();
     let streams: Vec<Stream> = cases.iter().map(|case| ask(&engine, case, max_tokens)).collect();
     let mut num_right = 0;
     for (case, stream) in cases.iter().zip(streams) {

@@ -124,7 +124,7 @@ fn a_stall_has_the_name_of_the_prompt_that_made_it() {
         let lengths = format!(r#""input_length": {input}, "output_length": {output}"#);
         format!(r#"{{"timestamp": {ms}, {lengths}, "hash_ids": {blocks:?}}}"#) + "\n"
     };
-    std::fs::write(&file, row(0, 30, 3000) + &row(1, 40, 3000) + &row(60, 6000, 1)).expect("a temporary file");
+    std::fs::write(&file, row(0, 30, 1500) + &row(1, 40, 1500) + &row(60, 6000, 1)).expect("a temporary file");
     let (port, path) = (server.port().to_string(), file.to_string_lossy().into_owned());
     let load = ["bench-serve", "--port", &port, "--dataset-name", "trace", "--dataset-path", &path, "--ignore-eos"];
     let more = ["--json", "--save-detailed", "--result-filename", "/dev/null", "--api-key", "secret"];

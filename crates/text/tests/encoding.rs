@@ -311,7 +311,7 @@ fn only_what_the_crate_alone_can_do_is_limited() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if crate::long::is_long() { 256 } else { 48 }, ..ProptestConfig::default() })]
 
     #[test]
     fn any_text_encodes_as_the_whole_does(units in prop::collection::vec(0..ALPHABET.len(), 0..40), noise in ".{0,20}") {

@@ -2,5 +2,7 @@
 
 mod encoding;
 mod hostile_tokenizers;
+#[path = "../../../tests/long.rs"]
+mod long;
 mod template;
 mod tokenizer;

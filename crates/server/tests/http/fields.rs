@@ -206,14 +206,14 @@ fn as_many_answers_may_be_asked_for_as_run_together() {
 
 #[test]
 fn more_tokens_than_the_context_has_are_cut_and_the_answer_says_so() {
-    let host = Host::start();
+    let host = Host::with(EngineOptions { max_model_len: Some(128), ..small_engine() }, local_server());
     let greedy = |body: Value| {
         let mut body = body;
         body["temperature"] = json!(0);
         body
     };
     let (chat, completion) = (greedy(chat()), greedy(completion()));
-    let all = |path: &str, body: &Value| 1024 - host.ask(path, body)["usage"]["prompt_tokens"].as_u64().unwrap();
+    let all = |path: &str, body: &Value| 128 - host.ask(path, body)["usage"]["prompt_tokens"].as_u64().unwrap();
     for (path, body, field) in [
         ("/v1/chat/completions", &chat, "max_tokens"),
         ("/v1/chat/completions", &chat, "max_completion_tokens"),
@@ -252,7 +252,10 @@ fn more_tokens_than_the_context_has_are_cut_and_the_answer_says_so() {
         assert_eq!(cut, [&json!(room); 2]);
         assert_eq!(events.last().unwrap()["max_tokens"], room);
     }
+    host.quiet();
+    drop(host);
 
+    let host = Host::start();
     // Of several prompts each has its own room, and the least is told.
     let mut several = completion.clone();
     (several["prompt"], several["max_tokens"]) = (json!([vec![5; 1000], vec![5; 1014]]), json!(32_000));
