@@ -763,6 +763,8 @@ fn figures_have_their_numbers_beside_them() {
 #[test]
 fn flags_in_documents_exist() {
     let reference = text("docs/reference/flags.md").expect("the reference exists");
+    // What follows are flags of others, which are not ours.
+    let reference = reference.split("\n## Flags of vLLM").next().expect("a first part");
     let mut complaints = Vec::new();
     for path in files("").into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
         let body = text(&path).unwrap_or_default();

@@ -53,6 +53,20 @@ fn a_conversation_goes_on_and_ends_with_exit() {
     assert_eq!(terminal.code(), Some(0));
 }
 
+/// Lines that are typed while an answer is written, or the machine measured behind it, are the next turns: all of them.
+#[test]
+fn lines_that_are_typed_meanwhile_are_the_next_turns() {
+    let mut terminal = chat("--temperature 0 -n 8");
+    terminal.wait_for(">>> ");
+    terminal.type_in("What is 3 + 4?\r");
+    terminal.wait_for_signals();
+    terminal.type_in("What is 5 + 5?\rWhat is 2 + 2?\r/exit\r");
+    for _ in 0..3 {
+        terminal.wait_for("bound by");
+    }
+    assert_eq!(terminal.code(), Some(0));
+}
+
 #[test]
 fn ctrl_c_stops_the_answer_and_keeps_the_chat_and_ctrl_d_leaves() {
     let mut terminal = chat("--ignore-eos --json -q"); // to the end of the context, if nobody stops it

@@ -149,7 +149,11 @@ export class Request {
 }
 
 /** The figures that charts show of a moment. */
-export type Moment = Pick<StatsEvent, "at" | "running" | "waiting" | "used_blocks" | "cached_blocks" | "total_blocks" | "ttft_p50_ms" | "ttft_p99_ms" | "itl_p50_ms" | "itl_p99_ms">;
+export type Moment = Pick<StatsEvent, "at" | "running" | "waiting" | "total_blocks" | "ttft_p50_ms" | "ttft_p99_ms" | "itl_p50_ms" | "itl_p99_ms"> & {
+  /** Null where no step told them. */
+  used_blocks: number | null;
+  cached_blocks: number | null;
+};
 
 /** Tokens per second of each phase over a half second, and what the machine did in it. */
 export interface Rates {
@@ -364,7 +368,7 @@ export class Log {
       const last = this.moments[this.moments.length - 1];
       for (const idle of last && last.at + 1000 < at ? [last.at + 1000, at - 1000] : []) {
         this.rates.push({ at: idle, prefill: 0, decode: 0, hits: null });
-        this.moments.push({ ...last!, at: idle, running: 0, waiting: 0, ttft_p50_ms: null, ttft_p99_ms: null, itl_p50_ms: null, itl_p99_ms: null });
+        this.moments.push({ ...last!, at: idle, running: 0, waiting: 0, used_blocks: null, cached_blocks: null, ttft_p50_ms: null, ttft_p99_ms: null, itl_p50_ms: null, itl_p99_ms: null });
       }
       this.rates.push({ at, prefill: number(row, "prefill_tokens"), decode: number(row, "decode_tokens"), hits: of(row, "hits") });
       this.moments.push({

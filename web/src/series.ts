@@ -92,8 +92,9 @@ const CHARTS: Chart[] = [
       const { moments } = log;
       return [
         seconds(moments),
-        moments.map((stat) => stat.used_blocks / stat.total_blocks),
-        moments.map((stat) => (stat.used_blocks + stat.cached_blocks) / stat.total_blocks),
+        // No step, nothing known: a gap, and no line from the one before to the one behind.
+        moments.map((stat) => (stat.used_blocks === null ? null : stat.used_blocks / stat.total_blocks)),
+        moments.map((stat) => (stat.used_blocks === null || stat.cached_blocks === null ? null : (stat.used_blocks + stat.cached_blocks) / stat.total_blocks)),
         moments.map((stat) => hits.get(stat.at) ?? null),
       ];
     },

@@ -114,6 +114,13 @@ fn message(error: &clap::Error, arguments: &[String]) -> String {
     if let Some(flag) = whole_flag(error, arguments) {
         return format!("unexpected argument '{flag}' found; --help lists what there is");
     }
+    // `-m FILE -p TEXT`, as llama-cli has it.
+    if arguments.first().is_some_and(|first| first.starts_with('-')) && error.kind() == ErrorKind::UnknownArgument {
+        let flag = named(error, ContextKind::InvalidArg).unwrap_or_default();
+        return format!(
+            "unexpected argument '{flag}' found: a verb comes first, as in twostroke run or twostroke serve"
+        );
+    }
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n").map(one_line);
     let first = paragraphs.next().unwrap_or_default();
@@ -243,13 +250,13 @@ mod tests {
             (&["serve", "--log-file", "x"], "2> FILE"),
             (&["chat"], "twostroke run without a prompt is a chat"),
             (&["pull", "llama3"], "-m names"),
-            (&["list"], "hf cache"),
-            (&["ls"], "hf cache"),
-            (&["rm", "llama3"], "hf cache"),
-            (&["show", "llama3"], "twostroke plan"),
+            (&["rm"], "HUB_ID"),
+            (&["push", "llama3"], "twostroke quantize"),
+            (&["cp", "llama3", "mine"], "twostroke quantize"),
             (&["ps"], "twostroke top"),
             (&["stop", "llama3"], "twostroke top"),
-            (&["completion", "bash"], "--help"),
+            (&["completion", "tcsh"], "tcsh"),
+            (&["completions", "bash"], "twostroke completion bash"),
             (&["serve", "--return-tokens-as-token-ids"], "return_tokens_as_token_ids"),
             (&["serve", "--enable-force-include-usage"], "include_usage"),
             (&["serv"], "'serve'"),

@@ -9,7 +9,9 @@ mod batch;
 mod bench;
 mod bench_serve;
 mod doctor;
+mod kept;
 mod lab;
+mod others;
 mod plan;
 mod quality;
 mod quantize;
@@ -30,7 +32,9 @@ pub(crate) use self::batch::BatchFlags;
 pub(crate) use self::bench::{BenchFlags, Output};
 pub(crate) use self::bench_serve::{BenchServeFlags, LoadApi, LoadDataset, RampUp};
 pub(crate) use self::doctor::DoctorFlags;
+pub(crate) use self::kept::{CompletionFlags, ListFlags, RmFlags, ShowFlags};
 pub(crate) use self::lab::LabFlags;
+pub(crate) use self::others::{HINTED, REFUSED, hint, take_hinted};
 pub(crate) use self::plan::PlanFlags;
 pub(crate) use self::quality::QualityFlags;
 pub(crate) use self::quantize::QuantizeFlags;
@@ -139,69 +143,25 @@ pub(crate) enum Command {
     ///
     /// Asks a server of ours, which remembers its last thousand requests and those that run.
     Why(WhyFlags),
+    /// List the models of the hub's cache: name, size, when they were last written.
+    #[command(visible_alias = "ls")]
+    List(ListFlags),
+    /// Tell what a model is: parameters, context, layers, vocabulary, what a token of the KV cache takes.
+    ///
+    /// Reads its configuration and headers and no weight, and downloads nothing.
+    Show(ShowFlags),
+    /// Remove models from the hub's cache, after saying how much that frees.
+    ///
+    /// Files and directories of yours are left alone, and so is a folder of the cache with anything else in it.
+    Rm(RmFlags),
+    /// Print a script that completes verbs and flags in a shell: source <(twostroke completion bash)
+    Completion(CompletionFlags),
     /// Print the reference of all flags as Markdown.
     #[command(hide = true)]
     FlagReference,
     /// Render chat templates for another process of this program.
     #[command(hide = true)]
     RenderTemplates,
-}
-
-/// What to use instead of a flag that people type from memory of vLLM or llama.cpp and that does not exist here.
-pub(crate) fn hint(flag: &str) -> Option<&'static str> {
-    let name = flag.split('=').next().unwrap_or(flag);
-    Some(match name {
-        "--gpu-memory-utilization" => "--kv-cache-memory-bytes sets the size of the KV cache",
-        "--tensor-parallel-size" | "-tp" | "--pipeline-parallel-size" | "-pp" | "--data-parallel-size" => {
-            "one process computes on all cores; -t sets the threads"
-        }
-        "--dtype" | "--quantization" | "-q" | "--load-format" => {
-            "--weights bf16|int8|int4 sets the precision in memory"
-        }
-        "--cache-type-k" | "-ctk" | "--cache-type-v" | "-ctv" => {
-            "--kv-dtype bf16|int8 sets the precision of the KV cache"
-        }
-        "--enable-chunked-prefill" | "--no-enable-chunked-prefill" => {
-            "prefill is always chunked; --tpot-slo decides how large chunks are"
-        }
-        "--max-long-partial-prefills" => "--max-num-partial-prefills bounds the prompts in prefill per step",
-        "--swap-space" => {
-            "--kv-swap-memory SIZE keeps the blocks of preempted requests; without it they are recomputed"
-        }
-        "--cpu-offload-gb" => "this build computes on the CPU: weights are in its memory already",
-        "--mlock" | "--no-mmap" => "weights are read into memory of the process's own",
-        "--log-file" => "logs go to standard error: 2> FILE keeps them",
-        "--log-disable" | "--log-level" | "--log-format" => {
-            "the environment variable TWOSTROKE_LOG sets what is logged, e.g. TWOSTROKE_LOG=warn"
-        }
-        "--download-dir" => "the environment variable HF_HUB_CACHE sets where models are kept",
-        "--hf-token" => "the environment variable HF_TOKEN holds the hub's token",
-        "--trust-remote-code" => "no code of a model is ever run",
-        "--enforce-eager" | "--compilation-config" | "-O" => "nothing is compiled at run time",
-        "--tokenizer" | "--tokenizer-mode" | "--hf-config-path" => {
-            "tokenizer and shape are read from the model's files"
-        }
-        "--revision" | "--tokenizer-revision" => "-m ORG/NAME@REVISION names the revision of model and tokenizer",
-        "--enable-lora" => "--lora-modules NAME=DIR is enough (--allow-runtime-lora where none is loaded at the start)",
-        "--allowed-origins" | "--cors-origins" | "--allowed-methods" | "--allowed-headers" | "--allow-credentials" => {
-            "--allowed-origin ORIGIN, repeated, names those that may ask from a browser"
-        }
-        "--allowed-hosts" => "--allowed-host NAME, repeated, names what the server goes by",
-        "--disable-log-requests" | "--disable-log-stats" | "--uvicorn-log-level" => {
-            "the environment variable TWOSTROKE_LOG sets what is logged: warn, or info,access=off for no line per request"
-        }
-        "--return-tokens-as-token-ids" => "a request asks for it: \"return_tokens_as_token_ids\": true",
-        "--enable-force-include-usage" => "a request asks for it: \"stream_options\": {\"include_usage\": true}",
-        "--ctx-size" => "-c or --max-model-len sets the context",
-        "--parallel" | "-np" => "--max-num-seqs sets the sequences that run together",
-        "--ubatch-size" | "-ub" => "--tpot-slo decides the rows of a step, --max-num-batched-tokens bounds them",
-        "--n-gpu-layers" | "-ngl" | "--gpu-layers" => "this build computes on the CPU",
-        "--flash-attn" | "-fa" => "attention is always tiled",
-        "--n-predict" => "-n or --max-tokens bounds the answer",
-        "--prompt" => "the prompt is an argument: twostroke run \"...\"",
-        "--verbose" => "the figures of both phases are always printed; --quiet turns them off",
-        _ => return None,
-    })
 }
 
 /// The flag of llama.cpp among these arguments that clap reads as a short one with a value behind it (`-ngl` as `-n gl`),
@@ -217,13 +177,13 @@ pub(crate) fn verb_hint(verb: &str) -> Option<&'static str> {
     Some(match verb {
         "chat" | "cli" => "twostroke run without a prompt is a chat",
         "complete" | "generate" => "twostroke run \"...\" answers a prompt",
-        "completion" | "completions" => "there is no script for shells; --help lists verbs, VERB --help their flags",
+        "completions" => "twostroke completion bash|zsh|fish prints the script",
+        "run-batch" => "twostroke batch answers a file of requests",
+        "collect-env" => "twostroke doctor tells what this machine offers",
         "pull" | "download" => "run, serve and plan download what -m names, once",
-        "list" | "ls" | "rm" => {
-            "models are files, or the Hugging Face hub's in its cache: `hf cache` lists and removes those"
-        }
-        "show" => "twostroke plan --model NAME tells what a model is and needs, before a weight is read",
-        "ps" | "stop" => "a server is one process with one model: twostroke top watches it, Ctrl-C ends it",
+        "create" | "cp" | "push" => "a model is a directory or a file: twostroke quantize writes one",
+        "signin" | "signout" | "login" => "the environment variable HF_TOKEN holds the hub's token",
+        "ps" | "stop" | "status" => "a server is one process with one model: twostroke top watches it, Ctrl-C ends it",
         "perplexity" => "twostroke quality measures perplexity and KL divergence",
         _ => return None,
     })
@@ -238,19 +198,5 @@ mod tests {
     #[test]
     fn the_declarations_are_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn no_hint_is_given_for_a_flag_that_exists() {
-        for command in Cli::command().get_subcommands() {
-            for argument in command.get_arguments() {
-                let long = argument.get_long().map(|long| format!("--{long}"));
-                // They exist in bench, in plan and in serve, and are others' words for something of the other commands.
-                let elsewhere = ["--parallel", "--prompt", "--revision"];
-                if let Some(long) = long.filter(|long| !elsewhere.contains(&long.as_str())) {
-                    assert_eq!(hint(&long), None, "{long} of {}", command.get_name());
-                }
-            }
-        }
     }
 }

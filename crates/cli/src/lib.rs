@@ -52,6 +52,15 @@ fn parse_and_run(arguments: impl Iterator<Item = OsString>) -> Result<(), Failur
     {
         *verb = "--version".into();
     }
+    let verb = arguments.get(1).and_then(|verb| verb.to_str()).unwrap_or_default().to_owned();
+    if verb == "serve" {
+        flags::take_hinted(&mut arguments).iter().for_each(|line| console::note(line));
+    }
+    // `-mm FILE` is no model `m`, and `-hf NAME` no call for help.
+    let texts = arguments.iter().map(|argument| argument.to_string_lossy().into_owned());
+    if let Some((flag, hint)) = flags::hint_for_short(texts).filter(|_| ["serve", "run"].contains(&&*verb)) {
+        return Err(Failure::Usage(format!("unexpected argument '{flag}' found: {hint}")));
+    }
     match Cli::try_parse_from(&arguments) {
         Ok(cli) => run(&cli.command),
         Err(error) => failure::from_clap(&error, &arguments),
@@ -89,6 +98,10 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Whatif(flags) => commands::whatif::ask(flags),
         Command::Top(flags) => commands::top::top(flags),
         Command::Why(flags) => commands::why::why(flags),
+        Command::List(flags) => commands::kept::list(flags),
+        Command::Show(flags) => commands::kept::show(flags),
+        Command::Rm(flags) => commands::kept::remove(flags),
+        Command::Completion(flags) => commands::kept::completion(flags),
         Command::FlagReference => commands::reference::print(),
         Command::RenderTemplates => commands::render_templates::render(),
     }

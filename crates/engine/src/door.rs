@@ -268,7 +268,15 @@ pub struct Rejection {
     pub message: String,
 }
 
+/// The code of a rejection whose cause is the machine: the same may be answered a moment later.
+const MACHINE_BUSY: &str = "machine_busy";
+
 impl Rejection {
+    /// Whether nothing is wrong with what was asked: the machine had no processor, thread or process for it.
+    pub fn is_machines(&self) -> bool {
+        self.code == Some(MACHINE_BUSY)
+    }
+
     /// A refusal of one field.
     pub fn of(param: &'static str, message: impl Into<String>) -> Rejection {
         Rejection { param: Some(param), code: None, message: message.into() }
@@ -1026,7 +1034,10 @@ fn render_chat(
         now,
     };
     let encoded = tokenizer.encode_chat(other.as_ref().unwrap_or(own), &chat.messages, &options);
-    encoded.map_err(|error| Rejection::of(error.param(), error.to_string()))
+    encoded.map_err(|error| {
+        let code = error.is_machines().then_some(MACHINE_BUSY);
+        Rejection { code, ..Rejection::of(error.param(), error.to_string()) }
+    })
 }
 
 fn no_tokenizer(param: &'static str) -> Rejection {

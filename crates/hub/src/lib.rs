@@ -20,6 +20,7 @@
 //! scheme, host and port. Names that come from the network become paths only after a check that they are plain.
 
 mod choice;
+mod kept;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -33,6 +34,7 @@ use ureq::http::{Response, Uri};
 use ureq::{Agent, Body, Proxy};
 
 use crate::choice::{NoChoice, choose};
+pub use crate::kept::{Cached, cached, find_cached, remove_cached};
 
 /// The variables that `huggingface_hub` obeys, as the command line read them. Empty values count as absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,6 +50,17 @@ pub struct HubEnv {
     pub offline: bool,
     /// `HF_ENDPOINT`; default `https://huggingface.co`.
     pub endpoint: Option<String>,
+}
+
+impl HubEnv {
+    /// Where the cache is.
+    fn cache(&self) -> Result<PathBuf, HubError> {
+        let full = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        full(&self.hub_cache).or_else(|| Some(full(&self.hf_home)?.join("hub"))).ok_or_else(|| {
+            let error = io::Error::new(io::ErrorKind::NotFound, "no home directory for the cache: set HF_HUB_CACHE");
+            HubError::Io { path: PathBuf::from("~"), error }
+        })
+    }
 }
 
 /// How far the download of one file is.
@@ -89,6 +102,14 @@ pub enum HubError {
     NotAModelFile {
         /// As given.
         spec: String,
+    },
+    /// No model of that name in the cache.
+    #[error("{spec}: no such model in the cache at {}; `twostroke list` says which there are", .cache.display())]
+    NotCached {
+        /// As given.
+        spec: String,
+        /// Where it was looked for.
+        cache: PathBuf,
     },
     /// Offline and not in the cache.
     #[error("{id}: {file} is not in the cache at {}, and HF_HUB_OFFLINE forbids downloading it", .cache.display())]
@@ -323,10 +344,7 @@ impl<'a> Hub<'a> {
     fn new(Wanted { id, revision, quant }: Wanted<'a>, env: &HubEnv) -> Result<Hub<'a>, HubError> {
         let full = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         let home = full(&env.hf_home);
-        let Some(cache) = full(&env.hub_cache).or_else(|| Some(home.as_ref()?.join("hub"))) else {
-            let error = io::Error::new(io::ErrorKind::NotFound, "no home directory for the cache: set HF_HUB_CACHE");
-            return Err(HubError::Io { path: PathBuf::from("~"), error });
-        };
+        let cache = env.cache()?;
         let given = env.token.as_deref().map(str::trim).filter(|token| !token.is_empty()).map(str::to_string);
         let saved =
             || files::read_text(&home?.join("token"), MAX_LINE_BYTES).ok().map(|token| token.trim().to_string());

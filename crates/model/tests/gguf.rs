@@ -614,6 +614,13 @@ fn patterns_cut_text_as_their_models_do() {
     for by_threes in ["gpt-4o", "llama4", "deepseek-v3", "minicpm5", "falcon", "default", "glm4"] {
         assert_eq!(digits(by_threes), digits("dbrx"), "{by_threes}");
     }
+    // Letters with a case, others and digits in pieces of their own: nothing is lost between the patterns.
+    for text in ["DeepSeek LLM", "1234567", "  a\n\n b ", "Ünïcode ΑΒΓ, привет", "こんにちは 世界 가나"]
+    {
+        let tokenizer = load("deepseek-llm");
+        let ids = tokenizer.encode(text, false).unwrap();
+        assert_eq!(tokenizer.decode(&ids, false), text, "deepseek-llm");
+    }
     // The same pattern by another name.
     for (one, others) in [
         ("llama-bpe", &["falcon3", "pixtral", "lfm2", "midm-2.0"][..]),

@@ -26,5 +26,5 @@ pub use read::{Recording, RecordingError};
 pub use replay::{Difference, Replayed, Told, replay};
 pub use sim::report::Spread;
 pub use trace::{TraceWriter, Traced, TracingError, is_trace, trace};
-pub use whatif::{Changes, Course, Figures, Watcher, WhatIfAnswer, WhatIfError, watch, what_if};
+pub use whatif::{BeyondCache, Changes, Course, Figures, Watcher, WhatIfAnswer, WhatIfError, watch, what_if};
 pub use without::{AnswerFigures, AnswerWithout, without};

@@ -81,8 +81,10 @@ impl Changes {
 pub struct Figures {
     /// Answers with a token.
     pub completed: usize,
-    /// Answers that no queue or cache would have taken.
+    /// Answers that the cache could never have held.
     pub refused: usize,
+    /// Of a course with such: the KV blocks that the longest needs, and those that there are.
+    pub beyond: Option<BeyondCache>,
     /// Arrival to first token.
     pub ttft: Spread,
     /// Mean time from a token to the next.
@@ -101,6 +103,15 @@ pub struct Figures {
     pub assumed: usize,
     /// Tokens of an answer in a step that carries it, behind its first.
     pub tokens_per_step: f64,
+}
+
+/// Why answers were refused: no queue is ever full here, so it is the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BeyondCache {
+    /// KV blocks of the longest answer that was refused, with its prompt.
+    pub needed_blocks: usize,
+    /// KV blocks of the cache.
+    pub num_blocks: usize,
 }
 
 /// The answer: what was, the same simulated, and the question simulated.
@@ -174,8 +185,9 @@ pub fn watch(past: &Past, changes: &Changes, watcher: &mut Watcher<'_>) -> Resul
         let play = Play { course, limits, believes, guesses, targets, without: &[] };
         let report = stage.play(&play, watcher)?;
         let assumed = report.drafts.map_or(0, |drafts| drafts.assumed as usize);
+        let beyond = stage.beyond(&report.outcomes, &play.limits);
         let figures = figures(&report.outcomes, &asked, report.preemptions as usize);
-        Ok::<Figures, WhatIfError>(Figures { assumed, ..figures })
+        Ok::<Figures, WhatIfError>(Figures { assumed, beyond, ..figures })
     };
     let believed = past.cost.is_some();
     let believes = believed || changes.ttft.flatten().is_some() || changes.tpot.flatten().is_some();
@@ -225,6 +237,17 @@ impl Stage<'_> {
         Ok(Stage { stories, first, machine: machine(past, first), belief: past.cost.as_ref() })
     }
 
+    /// What the longest of the refused needs. The outcomes are of all stories, in their order.
+    fn beyond(&self, outcomes: &[Outcome], limits: &Limits) -> Option<BeyondCache> {
+        let refused = self.stories.iter().zip(outcomes).filter(|(_, outcome)| outcome.tokens == 0);
+        let needs = refused.map(|((_, arrival, _), _)| {
+            let prompt = arrival.prompt.iter().map(|piece| piece.len).sum();
+            limits.blocks_needed(prompt, arrival.output_tokens, 1)
+        });
+        let needed_blocks = needs.max().filter(|&needed| needed > limits.num_blocks)?;
+        Some(BeyondCache { needed_blocks, num_blocks: limits.num_blocks })
+    }
+
     /// Outcomes are in the order of the stories, those left out.
     pub(crate) fn play(&self, play: &Play<'_>, watcher: &mut Watcher<'_>) -> Result<Report, WhatIfError> {
         let comes = self.stories.iter().filter(|(id, ..)| !play.without.contains(id));
@@ -260,6 +283,7 @@ fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Fig
     Figures {
         completed: ttft.len(),
         refused: outcomes.len() - ttft.len(),
+        beyond: None,
         ttft: Spread::of(&mut ttft),
         tpot: Spread::of(&mut tpot),
         longest_gap: served().map(|(outcome, _)| outcome.longest_gap).max().unwrap_or_default().as_secs_f64(),
@@ -332,6 +356,15 @@ impl fmt::Display for WhatIfAnswer {
             let [was, again, other] = [recorded, simulated, what_if].map(get);
             writeln!(f, "{name:<14}{was:>12}{again:>12}{:>10}{other:>12}", "")?;
         }
+        for (figures, course) in [(simulated, "simulated"), (what_if, "what if")] {
+            if let Some(BeyondCache { needed_blocks, num_blocks }) = figures.beyond {
+                writeln!(
+                    f,
+                    "refused, {course}: longer than the KV cache of {num_blocks} blocks (--kv-blocks); the longest needs \
+                     {needed_blocks}"
+                )?;
+            }
+        }
         if [recorded, simulated, what_if].iter().all(|figures| figures.drafted == 0) {
             return Ok(());
         }
@@ -387,6 +420,7 @@ impl WhatIfAnswer {
             for (name, get) in COUNTS {
                 column.insert(name.into(), get(figures).into());
             }
+            column.insert("needed_blocks".into(), figures.beyond.map(|beyond| beyond.needed_blocks).into());
             column.insert("drafted".into(), figures.drafted.into());
             column.insert("held".into(), figures.held.into());
             column.insert("assumed".into(), figures.assumed.into());

@@ -407,6 +407,12 @@ fn a_recorded_run_is_asked_what_would_have_been() {
     let small = ask(&Changes { kv_blocks: Some(1), ..Changes::default() });
     let served = (small.what_if.completed, small.what_if.refused);
     assert!(served.0 < 3 && served.0 + served.1 == same.recorded.completed, "next to nobody fits: {small}");
+    let beyond = small.what_if.beyond.expect("some are longer than the pool");
+    assert!(beyond.num_blocks == 1 && beyond.needed_blocks > 1 && same.what_if.beyond.is_none(), "{beyond:?}");
+    assert!(small.to_string().contains("longer than the KV cache of 1 blocks (--kv-blocks)"), "{small}");
+    // With as many as it says the longest fits, and all the others.
+    let enough = ask(&Changes { kv_blocks: Some(beyond.needed_blocks), ..Changes::default() });
+    assert_eq!((enough.what_if.refused, enough.what_if.beyond), (0, None), "{enough}");
     let zero = what_if(
         &past(Recording::open(&directory.join("run.jsonl")).expect("a recording")).expect("it can be replayed"),
         &Changes { max_num_batched_tokens: Some(1), ..Changes::default() },

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use engine::{AdapterError, Rejection, RequestError, SubmitError};
 use serde::Serialize;
 use serde_json::json;
+use text::chat_template::TemplateError;
 
 /// The code by which Anthropic's clients know that a server has no threads.
 const NO_THREADS: &str = "thread_unsupported_request";
@@ -262,6 +263,11 @@ impl ApiError {
     pub(crate) fn too_many_readers(most: usize) -> ApiError {
         let kind = Kind::Unavailable { retry_after_s: 10 };
         ApiError::new(kind, Some("too_many_readers"), format!("{most} feeds are open already: close one of them."))
+    }
+
+    /// 503: the machine had no processor, thread or process for it.
+    pub(crate) fn machine_busy(message: impl Into<String>) -> ApiError {
+        ApiError::new(Kind::Unavailable { retry_after_s: 2 }, Some("machine_busy"), message)
     }
 
     /// 503: one simulation at a time.
@@ -523,12 +529,50 @@ impl From<AdapterError> for ApiError {
     }
 }
 
+/// 503 where the machine is at fault, else 400 with the field.
+impl From<&TemplateError> for ApiError {
+    fn from(error: &TemplateError) -> ApiError {
+        // These errors are made of fixed text, except for what the template itself says to whoever calls it.
+        match error.is_machines() {
+            true => ApiError::machine_busy(format!("{error}.")),
+            false => ApiError::bad_request(format!("{error}.")).with_param(error.param()),
+        }
+    }
+}
+
 impl From<Rejection> for ApiError {
     fn from(rejection: Rejection) -> ApiError {
+        if rejection.is_machines() {
+            return ApiError::machine_busy(rejection.message);
+        }
         let error = ApiError::new(Kind::BadRequest, rejection.code, rejection.message);
         match rejection.param {
             Some(param) => error.with_param(param),
             None => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_machine_did_is_no_fault_of_the_request() {
+        for (error, status) in [
+            (TemplateError::NoProcessor, StatusCode::SERVICE_UNAVAILABLE),
+            (TemplateError::NoThread, StatusCode::SERVICE_UNAVAILABLE),
+            (TemplateError::NoProcess, StatusCode::SERVICE_UNAVAILABLE),
+            (TemplateError::TooSlow, StatusCode::BAD_REQUEST),
+            (TemplateError::OutOfMemory, StatusCode::BAD_REQUEST),
+            (TemplateError::ProcessEnded, StatusCode::BAD_REQUEST),
+        ] {
+            let told = ApiError::from(&error);
+            assert_eq!(told.status(), status, "{error}");
+            assert_eq!(told.param(), (status == StatusCode::BAD_REQUEST).then_some("messages"), "{error}");
+            let code = (status != StatusCode::BAD_REQUEST).then_some("machine_busy");
+            let rejection = Rejection { code, ..Rejection::of("messages", error.to_string()) };
+            assert_eq!(ApiError::from(rejection).status(), status, "{error}");
         }
     }
 }

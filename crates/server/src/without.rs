@@ -67,7 +67,7 @@ fn written(app: &App, served: &Served, other: &Served, answers: &[AnswerWithout]
         let bill = app.engine.timeline(id).map(|timeline| timeline.account.bill);
         let booked = bill.map_or(0.0, |bill| {
             let named = bill.ttft_others.entries().filter(|(named, _)| other.requests.contains(named));
-            named.map(|(_, nanos)| nanos.as_secs_f64()).sum()
+            named.map(|(_, nanos)| nanos.as_secs_f64()).fold(0.0, |sum, time| sum + time)
         });
         let own = answers.iter().filter(|answer| answer.request == id);
         let own = own.map(|answer| {
@@ -82,7 +82,8 @@ fn written(app: &App, served: &Served, other: &Served, answers: &[AnswerWithout]
     // Of all but the two: what everybody would have gained.
     let effect = |get: fn(&AnswerFigures) -> f64| {
         let others = answers.iter().filter(|answer| !served.requests.contains(&answer.request));
-        others.map(|answer| get(&answer.simulated) - get(&answer.without)).sum::<f64>() * 1e3
+        // A sum of none is -0.0.
+        others.map(|answer| get(&answer.simulated) - get(&answer.without)).fold(0.0, |sum, gain| sum + gain) * 1e3
     };
     json!({
         "object": "request.without",

@@ -39,7 +39,8 @@ pub use self::child::serve as serve_renderings;
 use self::child::{Pool, Unready};
 pub use self::conversation::{
     ChatMessage, MAX_INPUT_BYTES, MAX_KWARGS_BYTES, MAX_NAME_BYTES, MAX_OUTPUT_BYTES, MAX_RENDER_MEMORY,
-    MAX_RENDER_TIME, MAX_SOURCE_BYTES, MAX_VALUE_DEPTH, MAX_VALUES, RENDER_STACK_BYTES, TemplateError, TemplateOptions,
+    MAX_RENDER_TIME, MAX_RENDER_WAIT, MAX_SOURCE_BYTES, MAX_VALUE_DEPTH, MAX_VALUES, RENDER_STACK_BYTES, TemplateError,
+    TemplateOptions,
 };
 use self::conversation::{Conversation, Sources, check_limits};
 use self::jinja::{Compiled, NotATemplate, PROBLEMS};

@@ -6,6 +6,7 @@ pub(crate) mod bench_serve;
 pub(crate) mod cost_model;
 pub(crate) mod doctor;
 pub(crate) mod guesses;
+pub(crate) mod kept;
 pub(crate) mod lab;
 pub(crate) mod loras;
 pub(crate) mod plan;

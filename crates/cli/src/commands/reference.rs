@@ -4,7 +4,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use crate::console;
 use crate::failure::Failure;
-use crate::flags::Cli;
+use crate::flags::{Cli, HINTED, REFUSED};
 
 /// Prints the reference.
 pub(crate) fn print() -> Result<(), Failure> {
@@ -23,7 +23,18 @@ fn text() -> String {
     for command in root.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help") {
         section(&mut text, command);
     }
+    text.push_str(
+        "\n## Flags of vLLM and llama.cpp\n\nWhat is in neither table and not above is unknown.\n\n`serve` takes these, \
+         and the log says why they have no effect:\n\n| flag | why |\n| --- | --- |\n",
+    );
+    HINTED.iter().for_each(|(why, _, flags)| text.push_str(&others(why, flags)));
+    text.push_str("\nThese are errors, which say what to use:\n\n| flag | what instead |\n| --- | --- |\n");
+    REFUSED.iter().for_each(|(why, flags)| text.push_str(&others(why, flags)));
     text
+}
+
+fn others(why: &str, flags: &[&str]) -> String {
+    format!("| `{}` | {} |\n", flags.join("`, `"), why.replace('|', "\\|"))
 }
 
 fn section(text: &mut String, command: &Command) {

@@ -12,9 +12,6 @@ use text::chat_template::{MAX_RENDER_MEMORY, MAX_RENDER_TIME, RENDER_STACK_BYTES
 
 use crate::failure::Failure;
 
-/// Processor time for one rendering, in seconds: a child whose parent is held does not go on for ever.
-const CPU_SECONDS: u64 = 2 * MAX_RENDER_TIME.as_secs() + 1;
-
 /// Runs the command.
 pub(crate) fn render() -> Result<(), Failure> {
     confine().map_err(|error| Failure::failed(format!("a limit of this process could not be set: {error}")))?;
@@ -75,10 +72,12 @@ fn close_inherited() {
     }
 }
 
-/// The limit of processor time counts from the start of the process: it moves on with each rendering.
+/// The limit of processor time counts from the start of the process, in whole seconds: it moves on with each rendering,
+/// which has its time and up to a second more.
 fn more_time() {
     let Ok(used) = getrusage(UsageWho::RUSAGE_SELF) else { return };
-    let used = used.user_time().tv_sec() + used.system_time().tv_sec();
+    let used = used.user_time() + used.system_time();
     let Ok((_, hard)) = getrlimit(Resource::RLIMIT_CPU) else { return };
-    let _ = setrlimit(Resource::RLIMIT_CPU, hard.min(used.unsigned_abs() + CPU_SECONDS), hard);
+    let most = used.tv_sec().unsigned_abs() + 1 + MAX_RENDER_TIME.as_secs();
+    let _ = setrlimit(Resource::RLIMIT_CPU, hard.min(most), hard);
 }

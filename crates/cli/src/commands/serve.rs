@@ -313,14 +313,6 @@ fn announce(flags: &ServeFlags, settings: &Settings, (engine, limits): (&Engine,
         let again = replays.first().map_or_else(String::new, |at| format!(", earlier ones again at {at}"));
         note(&format!("kv events: told at {events}{again}"));
     }
-    for (flag, is_given, why) in [
-        ("--enable-auto-tool-choice", flags.enable_auto_tool_choice, "tools may always be called"),
-        ("--enable-server-load-tracking", flags.enable_server_load_tracking, "GET /load is always there"),
-    ] {
-        if is_given {
-            note(&format!("note: {flag} says nothing here: {why}"));
-        }
-    }
     for notice in &model.notices {
         note(&format!("note: {notice}"));
     }

@@ -19,7 +19,7 @@ pub(crate) struct RunFlags {
     #[command(flatten)]
     pub(crate) model: ModelFlags,
     /// Most tokens of an answer. Default, and -1: what the context has left.
-    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(short = 'n', long, visible_aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true)]
     pub(crate) max_tokens: Option<i64>,
     /// Randomness: 0 always takes the most likely token. Default: what the model's authors propose.
     #[arg(long, visible_alias = "temp", value_name = "X", allow_negative_numbers = true)]
@@ -59,7 +59,7 @@ pub(crate) struct RunFlags {
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Most tokens of prompt and answer together (suffix k = 1,000, K = 1,024). Default: the model's own.
-    #[arg(short = 'c', long, value_name = "N", value_parser = count)]
+    #[arg(short = 'c', long, visible_alias = "ctx-size", value_name = "N", value_parser = count)]
     pub(crate) max_model_len: Option<usize>,
     /// Rows of one forward pass: prompts are read in chunks of this size.
     #[arg(long, value_name = "N", value_parser = rows, default_value = "512")]

@@ -115,7 +115,7 @@ pub(crate) struct ServeFlags {
     pub(crate) served_model_name: Vec<String>,
     /// Most tokens of prompt and answer together (suffix k = 1,000, K = 1,024). Default: the model's own, or what the
     /// KV cache holds if that is less.
-    #[arg(short = 'c', long, value_name = "N", value_parser = count)]
+    #[arg(short = 'c', long, visible_alias = "ctx-size", value_name = "N", value_parser = count)]
     pub(crate) max_model_len: Option<usize>,
     /// What becomes of a request for more tokens than the context leaves. Agents ask for 32,000 whatever the model.
     #[arg(long, value_name = "WHAT", value_enum, default_value = "cut")]
@@ -274,12 +274,6 @@ pub(crate) struct ServeFlags {
     /// Serve neither the page at / nor the routes that it is made of (/live/...).
     #[arg(long)]
     pub(crate) no_ui: bool,
-    /// In vLLM it is needed to have tools called; here they always may be.
-    #[arg(long, hide = true)]
-    pub(crate) enable_auto_tool_choice: bool,
-    /// In vLLM it is needed for GET /load; here that is always there.
-    #[arg(long, hide = true)]
-    pub(crate) enable_server_load_tracking: bool,
     /// Print the seven lines about the start as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

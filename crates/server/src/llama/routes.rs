@@ -160,11 +160,8 @@ fn render(mut body: Value, app: &App) -> Caught<String> {
     let Chat { add_generation_prompt, template_kwargs: kwargs, .. } = chat;
     let options = TemplateOptions { add_generation_prompt, continue_final_message: false, kwargs, now };
     let other = chat::other_template(own, chat.template.as_deref())?;
-    let text = other
-        .as_ref()
-        .unwrap_or(own)
-        .render(&chat.messages, &options)
-        .map_err(|error| ApiError::bad_request(format!("{error}.")).with_param(error.param()))?;
+    let text =
+        other.as_ref().unwrap_or(own).render(&chat.messages, &options).map_err(|error| ApiError::from(&error))?;
     Ok(json!({"prompt": text}).to_string())
 }
 

@@ -4,7 +4,7 @@ use engine::Chat;
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
-use text::chat_template::{TemplateError, TemplateOptions};
+use text::chat_template::TemplateOptions;
 use text::pace;
 use text::tokenizer::{TextError, Tokenizer};
 
@@ -124,7 +124,7 @@ pub(crate) fn tokenize(mut body: Value, app: &App) -> Result<String, ApiError> {
             let other = chat::other_template(own, chat.template.as_deref())?;
             let template = other.as_ref().unwrap_or(own);
             let ids = tokenizer.encode_chat(template, &chat.messages, &options);
-            let ids = ids.map_err(|error| template_refused(&error))?;
+            let ids = ids.map_err(|error| ApiError::from(&error))?;
             if add_special { tokenizer.surrounded(&ids).map_err(|error| text_refused(&error))? } else { ids }
         }
     };
@@ -175,11 +175,6 @@ fn text_refused(error: &TextError) -> ApiError {
         _ => "The tokenizer could not encode this text.".to_owned(),
     };
     ApiError::bad_request(message).with_param("prompt")
-}
-
-fn template_refused(error: &TemplateError) -> ApiError {
-    // These errors are made of fixed text, except for what the template itself says to whoever calls it.
-    ApiError::bad_request(format!("{error}.")).with_param(error.param())
 }
 
 /// Ids to the text they stand for.

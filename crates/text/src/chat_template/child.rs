@@ -22,7 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::conversation::{Conversation, MAX_RENDER_TIME, RENDER_STACK_BYTES, Sources, TemplateError};
+use super::conversation::{Conversation, MAX_RENDER_WAIT, RENDER_STACK_BYTES, Sources, TemplateError};
 use super::jinja::{Compiled, NotATemplate, PROBLEMS};
 use super::wire::{self, HELLO, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request};
 
@@ -141,11 +141,11 @@ impl Pool {
             return Err(TemplateError::TooLong);
         }
         let mut seat = self.seat()?;
-        let frame = match seat.worker().ask(request, MAX_RENDER_TIME) {
+        let frame = match seat.worker().ask(request) {
             // Somebody may have killed it while it had nothing to do, and it was still ending when it was asked.
             Err(_) if !seat.is_new && seat.worker().was_killed() => {
                 seat.replace(self.start().map_err(Unready::into_error)?);
-                seat.worker().ask(wire::render_request(conversation), MAX_RENDER_TIME)?
+                seat.worker().ask(wire::render_request(conversation))?
             }
             asked => asked?,
         };
@@ -179,7 +179,7 @@ impl Pool {
 
     fn start(&self) -> Result<Worker, Unready> {
         let mut worker = Worker::start(&self.command).map_err(Unready::Child)?;
-        let answer = worker.ask(self.compile.clone(), MAX_RENDER_TIME).map_err(Unready::Child)?;
+        let answer = worker.ask(self.compile.clone()).map_err(Unready::Child)?;
         match wire::compiled(&answer) {
             Some(Ok(())) => Ok(worker),
             Some(Err(wrong)) => Err(Unready::Wrong(wrong)),
@@ -265,16 +265,17 @@ impl Worker {
         }
     }
 
-    /// Sends a request and waits for the answer. After an error, the child has ended.
-    fn ask(&mut self, request: Vec<u8>, limit: Duration) -> Result<Vec<u8>, TemplateError> {
+    /// Sends a request and waits for the answer. After an error, the child has ended. How long it computes is bounded by
+    /// its own limit of processor time, whoever else uses the machine; how long it is waited for, here.
+    fn ask(&mut self, request: Vec<u8>) -> Result<Vec<u8>, TemplateError> {
         // Fails when the thread has gone, and then there is no answer either.
         let _ = self.requests.send(request);
-        match self.answers.recv_timeout(limit) {
+        match self.answers.recv_timeout(MAX_RENDER_WAIT) {
             Ok(answer) => Ok(answer),
             Err(RecvTimeoutError::Timeout) => {
                 self.given_up = true;
                 self.end();
-                Err(TemplateError::TooSlow)
+                Err(TemplateError::NoProcessor)
             }
             // It closed its output, or wrote what is not an answer.
             Err(RecvTimeoutError::Disconnected) => Err(why(self.end())),
@@ -297,8 +298,8 @@ impl Worker {
     /// Ends the child if it has not ended by itself; says how if it has.
     fn end(&self) -> Option<ExitStatus> {
         let mut process = self.process();
-        // Its output is closed: what is left of it takes no time.
-        let ended = (0..50).find_map(|_| match process.try_wait() {
+        // Its output is closed: what is left of it takes no time, once it has a processor.
+        let ended = (0..2500).find_map(|_| match process.try_wait() {
             Ok(None) if self.closed() => {
                 thread::sleep(Duration::from_millis(2));
                 None

@@ -25,9 +25,12 @@ const MAX_TOOL_BYTES: usize = 4 << 20;
 pub const MAX_VALUE_DEPTH: usize = 32;
 /// Longest role, `name` or `tool_call_id` of a message, in bytes.
 pub const MAX_NAME_BYTES: usize = 256;
-/// Longest that one rendering, or the compilation of a template, may take. The longest that a real template takes is a
-/// hundredth of it: 10,000 messages.
+/// Processor time that one rendering, or the compilation of a template, may take. The longest that a real template takes
+/// is a hundredth of it: 10,000 messages.
 pub const MAX_RENDER_TIME: Duration = Duration::from_secs(2);
+/// Longest that anybody waits for it. A child that has not used up its processor time by then had no processor: the
+/// machine is overloaded, or was asleep.
+pub const MAX_RENDER_WAIT: Duration = Duration::from_secs(60);
 /// Memory that a child may use beside its program and its stack. A prompt of [`MAX_OUTPUT_BYTES`] from as much text
 /// takes two thirds of it.
 pub const MAX_RENDER_MEMORY: u64 = 256 << 20;
@@ -93,6 +96,10 @@ pub enum TemplateError {
     /// The template ran too long; a child process was ended.
     #[error("the model's chat template took longer than {} s", MAX_RENDER_TIME.as_secs())]
     TooSlow,
+    /// The child process had no processor in [`MAX_RENDER_WAIT`]; it was ended.
+    #[error("the process that renders the chat template stood still for {} s: the machine is overloaded or was stopped; \
+        ask again", MAX_RENDER_WAIT.as_secs())]
+    NoProcessor,
     /// The template used too much memory or stack; a child process ended.
     #[error("the model's chat template ran out of memory: it may use {} MiB, and nest no deeper than a stack of {} MiB",
         MAX_RENDER_MEMORY >> 20, RENDER_STACK_BYTES >> 20)]
@@ -132,6 +139,11 @@ impl TemplateError {
             TemplateError::Limit { field, .. } if field.starts_with(KWARGS) => KWARGS,
             _ => "messages",
         }
+    }
+
+    /// Whether the machine is at fault and not what was asked: the same may be answered a moment later.
+    pub fn is_machines(&self) -> bool {
+        matches!(self, TemplateError::NoProcessor | TemplateError::NoThread | TemplateError::NoProcess)
     }
 }
 

@@ -1,0 +1,136 @@
+//! `twostroke list`, `show`, `rm`: the models on this disk. `twostroke completion`: a script for a shell.
+
+use std::path::Path;
+
+use clap::CommandFactory;
+use launch::SHIPPED_NAME;
+use plan::units::bytes;
+use roofline::ModelShape;
+use serde_json::json;
+
+use crate::console::{put, put_line};
+use crate::failure::Failure;
+use crate::flags::{Cli, CompletionFlags, ListFlags, RmFlags, ShowFlags};
+use crate::{environment, models, shapes};
+
+/// The hub's cache.
+pub(crate) fn list(flags: &ListFlags) -> Result<(), Failure> {
+    let models = hub::cached(&environment::variables().hub).map_err(Failure::failed)?;
+    let date = |model: &hub::Cached| model.written.map(|seconds| environment::utc(seconds as i64));
+    if flags.json {
+        let one = |model: &hub::Cached| {
+            let path = model.path.to_string_lossy();
+            json!({"id": model.id, "path": path, "bytes": model.bytes, "written": date(model)})
+        };
+        return put_line(&json!({"models": models.iter().map(one).collect::<Vec<_>>()}).to_string());
+    }
+    let width = models.iter().map(|model| model.id.len()).max().unwrap_or(0).max(SHIPPED_NAME.len());
+    put_line(&format!("{:<width$}  {:>9}  WRITTEN", "MODEL", "SIZE"))?;
+    put_line(&format!("{SHIPPED_NAME:<width$}  {:>9}  built in", "-"))?;
+    for model in &models {
+        let written = date(model).unwrap_or_else(|| "?".to_owned());
+        put_line(&format!("{:<width$}  {:>9}  {written}", model.id, bytes(model.bytes)))?;
+    }
+    Ok(())
+}
+
+/// What `plan` knows of a model, without a machine.
+pub(crate) fn show(flags: &ShowFlags) -> Result<(), Failure> {
+    let name = models::without_site(flags.model.as_deref().unwrap_or(SHIPPED_NAME));
+    let found = shapes::found("show", name)?;
+    let (shape, stored, layers) = match &found {
+        Some(found) => (found.config.shape(), found.stored, Some((found.config.num_layers, found.config.hidden_size))),
+        None => (shapes::shape("show", name)?, None, None),
+    };
+    let title = found.as_ref().map_or_else(|| name.to_owned(), |found| found.name.clone());
+    let ModelShape { vocab, context_limit, .. } = shape;
+    let kv_bytes = 2 * shape.kv_values;
+    if flags.json {
+        return put_line(
+            &json!({
+                "model": title,
+                "parameters": shape.parameters(),
+                "active_parameters": shape.active_parameters,
+                "context": context_limit,
+                "vocabulary": vocab,
+                "layers": layers.map(|layers| layers.0),
+                "hidden_size": layers.map(|layers| layers.1),
+                "stored": stored.map(|class| class.name()),
+                "kv_bytes_per_token": kv_bytes,
+                "has_files": found.is_some(),
+            })
+            .to_string(),
+        );
+    }
+    let mut rows = vec![("model", title), ("parameters", count(shape.parameters()))];
+    if shape.active_parameters < shape.layer_parameters {
+        rows.push(("active", format!("{} a token", count(shape.active_parameters))));
+    }
+    rows.push(("context", format!("{context_limit} tokens")));
+    rows.push(("vocabulary", format!("{vocab} tokens")));
+    if let Some((layers, width)) = layers {
+        rows.push(("layers", format!("{layers}, {width} wide")));
+    }
+    match (stored, &found) {
+        (Some(class), _) => rows.push(("stored", class.name().to_owned())),
+        (None, Some(_)) => rows.push(("stored", "a configuration without weights".to_owned())),
+        (None, None) => rows.push(("stored", "a shape known by name, no files".to_owned())),
+    }
+    rows.push(("KV cache", format!("{} a token in bf16", bytes(kv_bytes))));
+    for (what, value) in rows {
+        put_line(&format!("{what:<12}{value}"))?;
+    }
+    Ok(())
+}
+
+fn count(parameters: u64) -> String {
+    match parameters {
+        1_000_000_000.. => format!("{:.2} B", parameters as f64 / 1e9),
+        1_000_000.. => format!("{:.1} M", parameters as f64 / 1e6),
+        _ => parameters.to_string(),
+    }
+}
+
+/// Models of the hub's cache, each after it was said what goes. All names are looked up before the first goes.
+pub(crate) fn remove(flags: &RmFlags) -> Result<(), Failure> {
+    let env = environment::variables().hub;
+    let find = |name: &String| {
+        let bare = models::without_site(name);
+        if bare == SHIPPED_NAME {
+            return Err(Failure::usage(format!("{name}: is built in")));
+        }
+        // A path that exists is no name of the cache, and nobody's but the user's.
+        if Path::new(name).exists() {
+            return Err(Failure::usage(format!(
+                "{name}: is a file or directory of yours; rm removes models of the cache"
+            )));
+        }
+        hub::find_cached(bare, &env).map_err(Failure::usage)
+    };
+    let models: Vec<hub::Cached> = flags.models.iter().map(find).collect::<Result<_, _>>()?;
+    for model in models {
+        let hub::Cached { id, path, files, .. } = &model;
+        put_line(&format!("{id}: {} in {files} files, {}", bytes(model.bytes), path.display()))?;
+        hub::remove_cached(&model).map_err(Failure::failed)?;
+    }
+    Ok(())
+}
+
+/// The script.
+pub(crate) fn completion(flags: &CompletionFlags) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(flags.shell, &mut Cli::command(), "twostroke", &mut script);
+    put(&String::from_utf8_lossy(&script))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_counted_as_people_say_them() {
+        for (parameters, said) in [(999, "999"), (494_032_768, "494.0 M"), (7_615_616_512, "7.62 B")] {
+            assert_eq!(count(parameters), said);
+        }
+    }
+}
