@@ -449,6 +449,14 @@ impl Thoughts {
         }
     }
 
+    /// What is no text behind a thought that was closed from outside.
+    pub(crate) fn unseen(self) -> Vec<&'static str> {
+        match self {
+            HARMONY => harmony::UNSEEN.to_vec(),
+            _ => [self.opens.to_vec(), self.closes.to_vec(), self.marks()].concat(),
+        }
+    }
+
     pub(crate) fn of_template(sources: &str, tokens: &[&str]) -> Option<Thoughts> {
         let shows = |mark: &str| sources.contains(mark);
         let has = |mark: &str| tokens.contains(&mark);

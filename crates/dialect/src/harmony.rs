@@ -20,6 +20,20 @@ pub(crate) const CONSTRAIN: &str = "<|constrain|>";
 pub(crate) const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
 /// Everything that is no text.
 pub(crate) const MARKS: [&str; 7] = [START, CHANNEL, MESSAGE, CONSTRAIN, ENDS[0], ENDS[1], ENDS[2]];
+/// The same with the words that are no text beside them.
+pub(crate) const UNSEEN: [&str; 11] = [
+    START,
+    "<|start|>assistant",
+    CHANNEL,
+    "<|channel|>analysis",
+    "<|channel|>commentary",
+    "<|channel|>final",
+    MESSAGE,
+    CONSTRAIN,
+    ENDS[0],
+    ENDS[1],
+    ENDS[2],
+];
 /// What a thought begins with, in a prompt.
 pub(crate) const THOUGHT: &str = "<|channel|>analysis<|message|>";
 /// What is behind a thought, in a prompt.

@@ -14,7 +14,9 @@
 //! other side is kept as it was written, as vLLM does. What looked like a call and is none is [`AnswerPart::Text`],
 //! letter by letter: from its opening mark up to what does not fit, and what follows is heard anew. A call of a tool
 //! that was not offered is text too, other than in vLLM: who asked cannot run it, and is told no name that he does not
-//! know. A thought begins where no text stands before it: a mark in the middle of a text is spoken of.
+//! know. A thought begins where no text stands before it: a mark in the middle of a text is spoken of. Behind a
+//! thought that was closed from outside ([`Listener::cut`]) none is: a model that is not told of that writes marks where
+//! it likes, and no one of them is text.
 //!
 //! **There is no half of a call.** A call begins when its name is complete and is one of the tools', and the arguments
 //! have begun as the family writes them; the pieces of its arguments are a prefix of valid JSON at every moment. Where
@@ -43,6 +45,7 @@ mod schema;
 mod tags;
 mod tape;
 mod undecided;
+mod unseen;
 
 use std::sync::Arc;
 

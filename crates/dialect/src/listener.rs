@@ -29,7 +29,8 @@ impl Listener {
     }
 
     fn begin(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str, patient: bool) -> Listener {
-        let tape = Tape::new(dialect.opens_thought(prompt_end), patient);
+        let unseen = dialect.thoughts.map(Thoughts::unseen).unwrap_or_default();
+        let tape = Tape::new(dialect.opens_thought(prompt_end), patient, unseen);
         let (thoughts, calls) = (dialect.thoughts, dialect.calls.filter(|_| !tools.is_empty()));
         let reading = answer(tape.clone(), thoughts, calls, tools, dialect.is_formed);
         Listener { tape, reading: Some(Box::pin(reading)) }
@@ -62,8 +63,9 @@ impl Listener {
         self.tape.heard()
     }
 
-    /// Behind so many characters the thought was closed from outside. A model does not know of that and may close it
-    /// once more, or think on: marks of thoughts behind it are no text, and nothing behind it is a thought.
+    /// Behind so many characters the thought was closed from outside; behind none where there is to be no thought. A
+    /// model does not know of that and may close it once more, or think on: wherever it writes a mark of thoughts
+    /// behind this place, the mark is no text, and nothing there is a thought.
     pub fn cut(&mut self, at: usize) {
         self.tape.cut(at);
     }
@@ -185,23 +187,22 @@ async fn hear(
     if is_formed {
         fresh.extend(opens);
     }
-    let late = [thought_opens, thought_closes].concat();
-    // Where the prompt has begun a thought, the model may open it all the same.
-    if tape.is_thinking() && tape.one_of(thought_opens).await?.is_some() {
-        tape.settle();
-    }
+    let thought_marks = [thought_opens, thought_closes].concat();
     // A thought that is not closed ends before its first call, and there is one such thought.
     let (mut is_unclosed, calls_in_thought) = (false, calls.filter(|calls| !calls.opens().is_empty()));
     loop {
         if tape.is_thinking() {
+            // Where a thought has begun, the model may open it all the same.
+            tape.again(thought_opens, &[]).await;
+            tape.settle();
             let calls = calls_in_thought.filter(|_| !is_unclosed);
             is_unclosed |= undecided::think(tape, thought_closes, calls, tools).await? == Thought::Unclosed;
             continue;
         }
-        let mark = tape.scan_cut(anywhere, &fresh, &late, Reel::say).await?;
-        if late.contains(&mark) && tape.is_cut() {
+        let mark = tape.scan(anywhere, &fresh, Reel::say).await?;
+        if thought_marks.contains(&mark) && tape.is_cut() {
             tape.settle();
-        } else if late.contains(&mark) {
+        } else if thought_marks.contains(&mark) {
             tape.think(thought_opens.contains(&mark));
         } else if let Some(calls) = calls {
             if opens.contains(&mark) {

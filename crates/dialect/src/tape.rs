@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use crate::AnswerPart;
+use crate::unseen::Unseen;
 
 /// Why reading stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub(crate) struct Reel {
     thought: Vec<Range<usize>>,
     /// Behind so many characters a thought was closed from outside.
     cut: Option<usize>,
+    /// What all text behind it passes.
+    unseen: Unseen,
     /// What tests count: looks at a character, however often at the same.
     #[cfg(test)]
     steps: usize,
@@ -113,13 +116,25 @@ impl Reel {
             self.note_thought(text);
             return self.give(AnswerPart::Thought(text.to_owned()));
         }
+        if self.is_cut() {
+            let text = self.unseen.hear(text);
+            return self.tell(&text);
+        }
+        self.tell(text);
+    }
+
+    /// Text that is shown.
+    fn tell(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
         if self.behind != Behind::Text {
             if text.chars().all(char::is_whitespace) {
                 return self.layout.push_str(text);
             }
             self.behind = Behind::Text;
             let layout = std::mem::take(&mut self.layout);
-            self.say(&layout);
+            self.tell(&layout);
         }
         self.give(AnswerPart::Text(text.to_owned()));
     }
@@ -145,7 +160,7 @@ impl Reel {
     }
 
     fn is_fresh(&self) -> bool {
-        self.behind != Behind::Text
+        self.behind != Behind::Text && !self.unseen.is_holding()
     }
 
     /// The open call is none after all. Its text, as far as nobody has it, is text.
@@ -193,7 +208,8 @@ pub(crate) enum Sink<'a> {
 pub(crate) struct Tape(Arc<Mutex<Reel>>);
 
 impl Tape {
-    pub(crate) fn new(thinking: bool, patient: bool) -> Tape {
+    /// `unseen`: what is no text behind a thought that was closed from outside.
+    pub(crate) fn new(thinking: bool, patient: bool, unseen: Vec<&'static str>) -> Tape {
         Tape(Arc::new(Mutex::new(Reel {
             input: VecDeque::new(),
             ended: false,
@@ -212,6 +228,7 @@ impl Tape {
             away: 0,
             thought: Vec::new(),
             cut: None,
+            unseen: Unseen::new(unseen),
             #[cfg(test)]
             steps: 0,
         })))
@@ -457,17 +474,6 @@ impl Tape {
         &self,
         marks: &[&'static str],
         fresh: &[&'static str],
-        say: impl FnMut(&mut Reel, &str),
-    ) -> Read<&'static str> {
-        self.scan_cut(marks, fresh, &[], say).await
-    }
-
-    /// The same; those of `late` are marks behind a thought that was closed from outside.
-    pub(crate) async fn scan_cut(
-        &self,
-        marks: &[&'static str],
-        fresh: &[&'static str],
-        late: &[&'static str],
         mut say: impl FnMut(&mut Reel, &str),
     ) -> Read<&'static str> {
         loop {
@@ -482,8 +488,7 @@ impl Tape {
             while !reel.held.is_empty() {
                 reel.count();
                 let fresh = if reel.is_fresh() { fresh } else { &[] };
-                let late = if !late.is_empty() && reel.is_cut() { late } else { &[] };
-                let mut live = marks.iter().chain(fresh).chain(late).filter(|mark| mark.starts_with(&reel.held));
+                let mut live = marks.iter().chain(fresh).filter(|mark| mark.starts_with(&reel.held));
                 let nearest = live.clone().find(|mark| **mark == reel.held);
                 if let Some(mark) = nearest {
                     return Ok(mark);
@@ -525,6 +530,8 @@ impl Tape {
     /// A call begins; what is held is its mark.
     pub(crate) fn begin(&self, name: &str, id: Option<String>) -> usize {
         let mut reel = self.reel();
+        let text = reel.unseen.interrupt();
+        reel.tell(&text);
         let (layout, held) = (std::mem::take(&mut reel.layout), std::mem::take(&mut reel.held));
         if reel.patient {
             reel.raw = layout + &held;
@@ -603,11 +610,13 @@ impl Tape {
     /// The answer is over and all is read. White space behind the last call says nothing.
     pub(crate) fn close(&self) {
         let mut reel = self.reel();
+        let text = reel.unseen.end();
+        reel.tell(&text);
         if reel.behind == Behind::Mark {
             let layout = std::mem::take(&mut reel.layout);
             if !layout.is_empty() {
                 reel.behind = Behind::Text;
-                reel.say(&layout);
+                reel.tell(&layout);
             }
         }
     }

@@ -47,7 +47,7 @@ async fn decide(
 ) -> Option<Thought> {
     let mut said = tape.pick_up();
     // A listener of its own to this call. When it has one, it has nothing more to say.
-    let call = Tape::new(false, true);
+    let call = Tape::new(false, true, Vec::new());
     let mut reading = pin!(async {
         call.again(&[mark], &[]).await;
         calls.read(&call, tools, mark).await

@@ -6,6 +6,7 @@ use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, Tool, whole};
 use serde_json::{Value, json};
 
 mod bare;
+mod cuts;
 mod marked;
 pub(crate) mod random;
 mod templates;

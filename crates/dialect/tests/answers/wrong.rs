@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use crate::answers::check_arguments;
 use crate::answers::random::Dice;
 
+mod attack;
+
 /// What is around a call, and what its arguments are written in.
 #[derive(Clone, Copy, Debug)]
 struct Family {
