@@ -161,11 +161,14 @@ impl Meter {
 
     /// Behind a token of a thought.
     fn thought(&self, from: usize, left: u32, cuts: u8, budget: &ThoughtBudget) -> Place {
-        // Where the prompt has begun it, the model may open it all the same.
-        let opens = budget.opens.iter().filter(|open| self.text.starts_with(open.as_bytes()));
-        if let Some(end) = opens.map(String::len).find(|&end| from == 0 && self.before() < end) {
-            let own = u32::from(end < self.text.len());
-            return thinking(end, budget.tokens.saturating_sub(own), cuts, budget);
+        // Where it has begun, the model may open it all the same: what was read of it was no thought.
+        let own = self.text[from..].trim_ascii_start();
+        let opens = budget.opens.iter().filter(|open| own.starts_with(open.as_bytes()));
+        let begins = self.text.len() - own.len();
+        if let Some(end) = opens.map(|open| begins + open.len()).find(|&end| self.before() < end) {
+            let read = self.ends[..self.ends.len() - 1].iter().rev().take_while(|&&start| start >= from).count();
+            let left = (left + read as u32).saturating_sub(u32::from(end < self.text.len()));
+            return thinking(end, left, cuts, budget);
         }
         let Some(close) = self.found(from, &budget.closes) else {
             return thinking(from, left.saturating_sub(1), cuts, budget);

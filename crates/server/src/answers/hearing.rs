@@ -20,6 +20,8 @@ pub(crate) struct Hearing {
     pub(crate) shows_thoughts: bool,
     /// Most tokens of a thought, which is closed behind them.
     pub(crate) thought_tokens: Option<u32>,
+    /// Whether that is so in fact: nothing closes the thoughts of a beam search.
+    pub(crate) is_limited: bool,
     /// Whether white space at the head of the answer is part of its form.
     pub(crate) is_exact: bool,
 }
@@ -86,8 +88,8 @@ struct Texted {
 }
 
 impl Count {
-    /// What was pushed into the listener, of so many tokens. `thinks`: whether any of it may be thought.
-    fn add(&mut self, text: &str, tokens: usize, thinks: bool, listener: &mut Listener) {
+    /// What was pushed into the listener, of so many tokens.
+    fn add(&mut self, text: &str, tokens: usize, listener: &mut Listener) {
         self.silent += tokens;
         if !text.is_empty() {
             self.pushed += text.chars().count();
@@ -111,9 +113,10 @@ impl Count {
         }
         self.pass(listener.heard());
         let is_used_up = self.limit.is_some_and(|limit| self.tokens >= limit as usize);
-        if self.cut.is_none() && is_used_up && (thinks || self.tokens > 0) {
-            self.cut = Some(last.unwrap_or(listener.heard()));
-            listener.cut(last.unwrap_or(listener.heard()));
+        if self.cut.is_none() && is_used_up {
+            let at = last.unwrap_or(listener.heard());
+            self.cut = Some(at);
+            listener.cut(at);
         }
     }
 
@@ -141,13 +144,19 @@ impl Ear {
     /// `None` where nobody wants to hear more than the text. `index`: of the answer, over all prompts.
     pub(crate) fn of(plan: &Plan, served: &Arc<Served>, index: usize) -> Option<Ear> {
         let hearing = plan.hearing.as_ref()?;
+        let limit = hearing.thought_tokens.filter(|_| hearing.is_limited);
+        let mut listener = Listener::new(&hearing.dialect, hearing.tools.clone(), &hearing.prompt_end);
+        let cut = (limit == Some(0)).then_some(0);
+        if let Some(at) = cut {
+            listener.cut(at);
+        }
         Some(Ear {
             served: served.clone(),
             index,
             tokens: 0,
-            listener: Listener::new(&hearing.dialect, hearing.tools.clone(), &hearing.prompt_end),
+            listener,
             shown: Shown::new(hearing),
-            count: Count { limit: hearing.thought_tokens, ..Count::default() },
+            count: Count { limit, cut, ..Count::default() },
         })
     }
 
@@ -156,7 +165,7 @@ impl Ear {
         let before = self.listener.is_thinking();
         self.listener.push(text, parts);
         let thinks = before || self.listener.is_thinking();
-        self.count.add(text, 1, thinks, &mut self.listener);
+        self.count.add(text, 1, &mut self.listener);
         if thinks {
             self.served.thoughts[self.index].grow(self.tokens);
         } else {
@@ -170,7 +179,7 @@ impl Ear {
     pub(crate) fn end(&mut self, text: &str, parts: &mut Vec<AnswerPart>) -> bool {
         self.listener.push(text, parts);
         self.listener.finish(parts);
-        self.count.add(text, 0, false, &mut self.listener);
+        self.count.add(text, 0, &mut self.listener);
         self.served.thoughts[self.index].close();
         self.shown.keep(parts);
         self.listener.num_calls() > 0 && self.listener.calls_complete()

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use server::{ServerOptions, SpeechOptions};
 
 use crate::host::{Host, local_server, small_engine};
+use crate::long::part_of;
 use crate::sick::{Illness, Sick};
 
 /// What a client sees of an answer, whichever API told it.
@@ -465,17 +466,16 @@ fn marks(family: &str) -> (&'static str, &'static str) {
         "gemma4" => ("<|channel>thought\n", "<channel|>"),
         "mistral" => ("[THINK]", "[/THINK]"),
         "seed_oss" => ("<seed:think>", "</seed:think>"),
-        "cohere_command3" => ("<|START_THINKING|>", "<|END_THINKING|>"),
-        "openai_gptoss" => ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+        "cohere_command3" | "cohere_command4" => ("<|START_THINKING|>", "<|END_THINKING|>"),
+        "openai_gptoss" | "gpt-oss" => {
+            ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
+        }
         _ => ("<think>", "</think>"),
     }
 }
 
-/// Whatever a model writes behind it: a thought has as many tokens as it may have, and no mark is seen.
-#[test]
-#[ignore = "long: every family, seven budgets, three texts"]
-fn a_budget_is_a_budget_in_every_family() {
-    for family in SpeechOptions::reasoning_parsers() {
+fn budgets(families: &[&str], some: &[u32]) {
+    for family in families {
         let script = Arc::new(Mutex::new(Script::default()));
         let speech = SpeechOptions { reasoning_parser: Some((*family).to_owned()), tool_call_parser: None };
         let options = ServerOptions { speech, ..local_server() };
@@ -490,16 +490,19 @@ fn a_budget_is_a_budget_in_every_family() {
         };
         let (open, close) = marks(family);
         let words = " so it is and".repeat(12);
+        // What closes harmony's thoughts takes the place of a good part of the script.
+        let more = " and so on".repeat(if open.starts_with("<|channel|>") { 30 } else { 1 });
         let texts = [
-            format!("{open}{words}{close}the answer{close} is 4{open} or{close}{close} 5. And so on"),
-            format!("{open}{words}{close}{open}{words}{close} 4{close} 5. And so on"),
-            format!("{open}\n{words}\n{close}\n\n{close}\n\nIt is{close}\n4. And so on"),
+            format!("{open}{words}{close}the answer{close} is 4{open} or{close}{close} 5. And so on{more}"),
+            format!("{open}{words}{close}{open}{words}{close} 4{close} 5. And so on{more}"),
+            format!("{open}\n{words}\n{close}\n\n{close}\n\nIt is{close}\n4. And so on{more}"),
+            format!("\n{open}\n{open}{words}{close}\n{open}\nIt is{close}\n4. And so on{more}"),
         ];
-        let all = *family == "qwen3";
         for text in &texts {
             let wanted = tokens(text);
             *script.lock().unwrap() = Script { prompt, wanted: wanted.clone(), positions: Vec::new() };
-            for budget in (0..=40).filter(|budget| all || [0, 1, 2, 3, 5, 13, 40].contains(budget)) {
+            for &budget in some {
+                let budget = u64::from(budget);
                 let most = wanted.len() + 8;
                 let body = with(&ask, &json!({"thinking_token_budget": budget, "max_tokens": most}));
                 let (heard, answer) = api.ask(&host, &body);
@@ -511,8 +514,7 @@ fn a_budget_is_a_budget_in_every_family() {
                 let counted = api.usage(&answer).1.unwrap();
                 assert_eq!(counted, budget, "{seen}");
                 assert_eq!(heard.thought.is_empty(), budget == 0, "{seen}");
-                // Harmony has its answers in a channel of their own, which this script may end before it has begun.
-                assert!(!heard.text.is_empty() || *family == "openai_gptoss", "{seen}");
+                assert!(!heard.text.is_empty(), "{seen}");
                 if budget % 2 == 1 {
                     let streamed = api.streamed(&host, &body);
                     assert_eq!(
@@ -527,6 +529,21 @@ fn a_budget_is_a_budget_in_every_family() {
         }
         host.quiet();
     }
+}
+
+/// Whatever a model writes behind it: a thought has as many tokens as it may have, and no mark is seen. What is heard in
+/// texts of all kinds is a test of the dialect's; here is one family of each kind.
+#[test]
+fn a_budget_is_a_budget() {
+    let kinds = ["deepseek_r1", "qwen3", "cohere_command4", "mistral", "gpt-oss", "seed_oss", "granite", "gemma4"];
+    budgets(&part_of(kinds, 2).collect::<Vec<_>>(), &part_of([0, 13, 2, 1], 3).collect::<Vec<_>>());
+}
+
+#[test]
+#[ignore = "long: every family, seven budgets, four texts"]
+fn a_budget_is_a_budget_in_every_family() {
+    budgets(SpeechOptions::reasoning_parsers(), &[0, 1, 2, 3, 5, 13, 40]);
+    budgets(&["qwen3"], &(0..=40).collect::<Vec<_>>());
 }
 
 /// On the model as it is, with all that a budget may stand beside.
