@@ -406,7 +406,7 @@ fn a_form_beside_tools_does_not_keep_a_model_from_calling() {
 #[test]
 fn every_family_calls_or_keeps_to_the_form() {
     // Behind the first 31 names stand others of the same.
-    for parser in crate::long::part_of(&SpeechOptions::tool_call_parsers()[..31], 2) {
+    for parser in part_of(&SpeechOptions::tool_call_parsers()[..31], 2) {
         let speech = SpeechOptions { tool_call_parser: Some((*parser).to_owned()), reasoning_parser: None };
         let host = Host::with(small_engine(), ServerOptions { speech, ..local_server() });
         let api = Api::Chat;
