@@ -358,7 +358,7 @@ fn settings_that_are_no_model() {
         (
             "a pattern that is not known",
             with("tokenizer.ggml.pre", text_setting("tokenizer.ggml.pre", "newest")),
-            &["tokenizer.ggml.pre: \"newest\" is unknown; known are gpt-2"],
+            &["tokenizer.ggml.pre: \"newest\" is unknown, unlike"],
         ),
         (
             "a token twice",

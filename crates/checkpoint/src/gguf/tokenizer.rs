@@ -326,8 +326,13 @@ fn bytes_bpe(metadata: &Metadata) -> Result<Value, LoadError> {
         return Err(metadata.error(PRE, problem));
     };
     let Some((_, split, normalize, ignore_merges)) = SPLITS.iter().find(|(known, ..)| *known == name) else {
-        let known: Vec<&str> = SPLITS.iter().map(|(known, ..)| *known).collect();
-        return Err(metadata.error(PRE, format!("{} is unknown; known are {}", quoted(name), known.join(", "))));
+        // A list of them all would hide the rest of the line.
+        let problem = format!(
+            "{} is unknown, unlike {} others; the model's own files (tokenizer.json, safetensors) say how text is split",
+            quoted(name),
+            SPLITS.len()
+        );
+        return Err(metadata.error(PRE, problem));
     };
     let merges = metadata.texts(MERGES)?.ok_or_else(|| metadata.error(MERGES, "missing"))?;
     let tokens: HashSet<&str> = vocabulary.tokens.iter().copied().collect();

@@ -82,7 +82,7 @@ impl Shape {
 
     /// What is known before there is an answer.
     pub(super) fn head(&self, id: &str, created: u64, plan: &Plan) -> Value {
-        json!({
+        let mut head = json!({
             "id": id,
             "object": "response",
             "created_at": created,
@@ -109,8 +109,12 @@ impl Shape {
             "top_p": self.top_p,
             "truncation": "disabled",
             "usage": null,
-            "user": plan.delivery.user,
-        })
+        });
+        // A text or absent: strict clients take no null.
+        if let Some(user) = &plan.delivery.user {
+            head["user"] = user.as_str().into();
+        }
+        head
     }
 
     #[allow(clippy::too_many_arguments, reason = "each is another thing that a response tells")]

@@ -74,6 +74,7 @@ fn a_response_and_its_events_say_the_same() {
         let mut body = json!({"model": "lantern", "temperature": 0, "max_output_tokens": 300, "store": false});
         more.as_object().unwrap().iter().for_each(|(key, value)| body[key] = value.clone());
         let whole = host.ask(PATH, &body);
+        assert_eq!(whole.get("user"), None, "a text or absent");
         let told: Vec<&str> =
             whole["output"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
         // What is said behind a thought is what must look like something.
