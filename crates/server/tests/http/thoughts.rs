@@ -490,13 +490,11 @@ fn budgets(families: &[&str], some: &[u32]) {
         };
         let (open, close) = marks(family);
         let words = " so it is and".repeat(12);
-        // What closes harmony's thoughts takes the place of a good part of the script.
-        let more = " and so on".repeat(if open.starts_with("<|channel|>") { 30 } else { 1 });
         let texts = [
-            format!("{open}{words}{close}the answer{close} is 4{open} or{close}{close} 5. And so on{more}"),
-            format!("{open}{words}{close}{open}{words}{close} 4{close} 5. And so on{more}"),
-            format!("{open}\n{words}\n{close}\n\n{close}\n\nIt is{close}\n4. And so on{more}"),
-            format!("\n{open}\n{open}{words}{close}\n{open}\nIt is{close}\n4. And so on{more}"),
+            format!("{open}{words}{close}the answer{close} is 4{open} or{close}{close} 5. And so on"),
+            format!("{open}{words}{close}{open}{words}{close} 4{close} 5. And so on"),
+            format!("{open}\n{words}\n{close}\n\n{close}\n\nIt is{close}\n4. And so on"),
+            format!("\n{open}\n{open}{words}{close}\n{open}\nIt is{close}\n4. And so on"),
         ];
         for text in &texts {
             let wanted = tokens(text);
@@ -514,7 +512,8 @@ fn budgets(families: &[&str], some: &[u32]) {
                 let counted = api.usage(&answer).1.unwrap();
                 assert_eq!(counted, budget, "{seen}");
                 assert_eq!(heard.thought.is_empty(), budget == 0, "{seen}");
-                assert!(!heard.text.is_empty(), "{seen}");
+                // What closes a thought of harmony's begins with `<|end|>`, and that ends an answer of this model.
+                assert!(!heard.text.is_empty() || open.starts_with("<|channel|>"), "{seen}");
                 if budget % 2 == 1 {
                     let streamed = api.streamed(&host, &body);
                     assert_eq!(
