@@ -402,9 +402,15 @@ fn wait_for_moment(round: usize, reader: &Server, asking: &[thread::ScopedJoinHa
 }
 
 /// So many times of each with `TWOSTROKE_KILLS`.
+/// How often a worker is killed.
+fn kills() -> usize {
+    let unless_told = tests::part_of(0..2, 2).count();
+    std::env::var("TWOSTROKE_KILLS").map_or(unless_told, |text| text.parse().expect("a number"))
+}
+
 #[test]
 fn a_worker_that_is_killed_loses_nobodys_answer() {
-    let kills: usize = std::env::var("TWOSTROKE_KILLS").map_or(2, |text| text.parse().expect("a number"));
+    let kills = kills();
     let key = Key::new("kills");
     let joint = Server::start(&SMALL);
     let mut first = prefill(&key, "127.0.0.1:0");
@@ -512,7 +518,7 @@ fn try_request(port: u16, method: &str, path: &str, body: &str) -> Option<String
 /// is gone is kept for nobody.
 #[test]
 fn the_worker_that_answers_is_killed_and_nothing_is_kept_for_it() {
-    let kills: usize = std::env::var("TWOSTROKE_KILLS").map_or(2, |text| text.parse().expect("a number"));
+    let kills = kills();
     let key = Key::new("kills-of-d");
     let joint = Server::start(&SMALL);
     let prefill = prefill(&key, "127.0.0.1:0");
