@@ -135,7 +135,7 @@ fn begins(thoughts: Thoughts, budget: usize, way: usize) -> (&'static str, Strin
     let thought: String = " hm".chars().cycle().take(budget).collect();
     let open = marks.opens[0];
     match way {
-        _ if budget == 0 && way % 2 == 0 => ("", String::new(), String::new()),
+        _ if budget == 0 && way.is_multiple_of(2) => ("", String::new(), String::new()),
         0 | 1 => (open, thought.clone(), thought),
         // It is opened as the family does.
         _ if is_harmony(thoughts) => ("", format!("{open}{thought}"), thought),
