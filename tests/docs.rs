@@ -4,7 +4,7 @@
 //! ```sh test          run by bash in the repository, `twostroke` on its path
 //! ```python test      run by the interpreter that `cargo xtask test` prepared, with the `openai` client
 //! ````
-//! A block that speaks to port 8000 speaks to a server that is started for it.
+//! Blocks that speak to port 8000 speak to one server, which is started for all of them.
 
 use std::cell::LazyCell;
 use std::path::{Path, PathBuf};

@@ -124,8 +124,8 @@ fn a_bomb_is_one_requests_error() {
     let _ = std::fs::remove_dir_all(directory);
 }
 
-/// A child that stands still, as on a machine that was asleep, has not used its time: it is waited for, and who asked is
-/// answered. By a clock on the wall it was two seconds, and a 400.
+/// A child that stands still, as on a machine that was asleep, has not used its time: it is waited for, and the request
+/// is answered. By a clock on the wall it was two seconds, and a 400.
 #[test]
 fn a_child_that_stood_still_is_no_slow_template() {
     let directory = model_with("still", &obedient());
@@ -140,7 +140,7 @@ fn a_child_that_stood_still_is_no_slow_template() {
         // The first to come has the child that stands still, and the second another one.
         for at in 0..2 {
             let done = done.clone();
-            scope.spawn(move || done.send(render(&format!("hi {at}"))).expect("somebody listens"));
+            scope.spawn(move || done.send(render(&format!("hi {at}"))).expect("the test listens"));
         }
         assert!(first.recv().expect("an answer").expect("renders").contains("hi"));
         // What takes longer than any template may, while the first still waits.
@@ -167,7 +167,7 @@ fn a_slow_rendering_keeps_nobody_waiting() {
             assert_eq!(slow.join().expect("no panic"), Err(TemplateError::TooSlow));
         }
     });
-    // Each of them in its own process: who is ended is gone.
+    // Each of them in its own process, which is gone when it was ended.
     drop(template);
     assert!(renderers(std::process::id()).is_empty());
     let _ = std::fs::remove_dir_all(directory);

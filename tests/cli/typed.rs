@@ -104,7 +104,7 @@ fn models_of_the_cache_are_listed_and_removed() {
     assert!(listed.stdout.contains("org/one") && listed.stdout.contains("3.0 MiB"), "{listed:?}");
     let told = ask(&["list", "--json"]).json();
     assert_eq!((&told["models"][1]["id"], &told["models"][1]["bytes"]), (&"org/two".into(), &(3 << 20 | 40).into()));
-    // Something of somebody's in the folder: all of it stays.
+    // A foreign file in the folder: all of it stays.
     fs::write(cache.join("models--org--two/notes.txt"), "mine").expect("written");
     let refused = ask(&["rm", "org/two"]);
     assert!(refused.code == Some(1) && refused.stderr.contains("notes.txt"), "{refused:?}");
@@ -121,7 +121,7 @@ fn models_of_the_cache_are_listed_and_removed() {
     let refused = ask(&["rm", "org/one"]);
     assert!(refused.code == Some(1) && refused.stderr.contains("under way"), "{refused:?}");
     drop(lock);
-    let removed = ask(&["rm", "hf.co/org/one"]);
+    let removed = ask(&["rm", "hf.co/org/one", "org/one"]);
     assert!(removed.code == Some(0) && removed.stdout.starts_with("org/one: 3.0 MiB in 2 files"), "{removed:?}");
     assert!(!cache.join("models--org--one").exists() && cache.join("models--org--two/blobs/abc").exists());
     fs::remove_dir_all(&cache).expect("ours");

@@ -69,7 +69,7 @@ impl Unseen {
         shown
     }
 
-    /// The text is over. A mark that has begun is none that anybody should see; a single character, or a word, may be
+    /// The text is over. A mark that has begun is not shown; a single character, or a word, may be
     /// the text's own.
     pub(crate) fn end(&mut self) -> String {
         let mut characters = self.held.chars();

@@ -1,7 +1,7 @@
 //! What is in the cache: listed, and removed on request.
 //!
 //! ```text
-//! models--org--name/   refs/  snapshots/  blobs/  (.no_exist/)     anything else in it is somebody's: it stays
+//! models--org--name/   refs/  snapshots/  blobs/  (.no_exist/)     anything else in it is foreign: it stays
 //! ```
 
 use std::fs;
@@ -54,8 +54,8 @@ pub fn cached(env: &HubEnv) -> Result<Vec<Cached>, HubError> {
 /// The model of that name in the cache.
 pub fn find_cached(id: &str, env: &HubEnv) -> Result<Cached, HubError> {
     let cache = env.cache()?;
-    let path = cache.join(format!("models--{}", id.replace('/', "--")));
-    let is_one = id_of(&format!("models--{}", id.replace('/', "--"))).as_deref() == Some(id);
+    let folder = format!("models--{}", id.replace('/', "--"));
+    let (path, is_one) = (cache.join(&folder), id_of(&folder).as_deref() == Some(id));
     match fs::symlink_metadata(&path) {
         Ok(found) if is_one && found.is_dir() => Ok(measured(id.to_string(), path)),
         _ => Err(HubError::NotCached { spec: id.to_string(), cache }),
@@ -68,7 +68,7 @@ pub fn remove_cached(model: &Cached) -> Result<(), HubError> {
     let broken = |problem: String| HubError::Broken { spec: model.id.clone(), problem };
     let locks = model.path.parent().map(|cache| cache.join(".locks")).unwrap_or_default();
     let locks = locks.join(model.path.file_name().unwrap_or_default());
-    // Held until the end: who begins a download now waits, and then finds nothing.
+    // Held until the end: a download that begins now waits, and then finds nothing.
     let mut held = Vec::new();
     for entry in fs::read_dir(&locks).into_iter().flatten().take(MOST_ENTRIES).flatten() {
         let path = entry.path();

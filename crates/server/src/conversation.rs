@@ -154,15 +154,16 @@ impl Speech {
             (Some(calls), None) => Some(Rule::Lark(calls)),
             (None, rule) => rule,
         };
-        let mut is_limited = false;
+        let shows_thoughts = thinking.shown && thought_tokens != Some(0);
+        // Nothing closes the thoughts of a beam search.
+        let mut closed_behind = None;
         if let Some(tokens) = thought_tokens.filter(|_| !is_searched)
             && let Some(thought) = self.budget(tokens, &prompt_end, !tools.is_empty(), is_exact, model)?
         {
             raw.rule = Some(Rule::Budget { thought, rule: raw.rule.take().map(Box::new) });
-            is_limited = true;
+            closed_behind = Some(tokens);
         }
-        let shows_thoughts = thinking.shown;
-        Ok(Some(Hearing { dialect, tools, prompt_end, shows_thoughts, thought_tokens, is_limited, is_exact }))
+        Ok(Some(Hearing { dialect, tools, prompt_end, shows_thoughts, thought_tokens: closed_behind, is_exact }))
     }
 
     /// A thought of so many tokens, closed as its family closes it. `None`: the model does not think.

@@ -532,7 +532,7 @@ impl From<AdapterError> for ApiError {
 /// 503 where the machine is at fault, else 400 with the field.
 impl From<&TemplateError> for ApiError {
     fn from(error: &TemplateError) -> ApiError {
-        // These errors are made of fixed text, except for what the template itself says to whoever calls it.
+        // These errors are made of fixed text, except for what the template itself says.
         match error.is_machines() {
             true => ApiError::machine_busy(format!("{error}.")),
             false => ApiError::bad_request(format!("{error}.")).with_param(error.param()),

@@ -99,7 +99,7 @@ pub(crate) fn remove(flags: &RmFlags) -> Result<(), Failure> {
         if bare == SHIPPED_NAME {
             return Err(Failure::usage(format!("{name}: is built in")));
         }
-        // A path that exists is no name of the cache, and nobody's but the user's.
+        // A path that exists is the user's own file and no name of the cache.
         if Path::new(name).exists() {
             return Err(Failure::usage(format!(
                 "{name}: is a file or directory of yours; rm removes models of the cache"
@@ -107,7 +107,10 @@ pub(crate) fn remove(flags: &RmFlags) -> Result<(), Failure> {
         }
         hub::find_cached(bare, &env).map_err(Failure::usage)
     };
-    let models: Vec<hub::Cached> = flags.models.iter().map(find).collect::<Result<_, _>>()?;
+    let mut models: Vec<hub::Cached> = flags.models.iter().map(find).collect::<Result<_, _>>()?;
+    // A model that is named twice goes once.
+    models.sort_by(|a, b| a.id.cmp(&b.id));
+    models.dedup();
     for model in models {
         let hub::Cached { id, path, files, .. } = &model;
         put_line(&format!("{id}: {} in {files} files, {}", bytes(model.bytes), path.display()))?;

@@ -18,10 +18,8 @@ pub(crate) struct Hearing {
     pub(crate) prompt_end: String,
     /// Whether the client wants to see what was thought.
     pub(crate) shows_thoughts: bool,
-    /// Most tokens of a thought, which is closed behind them.
+    /// Most tokens of a thought, which is closed behind them; `None` where nothing closes it.
     pub(crate) thought_tokens: Option<u32>,
-    /// Whether that is so in fact: nothing closes the thoughts of a beam search.
-    pub(crate) is_limited: bool,
     /// Whether white space at the head of the answer is part of its form.
     pub(crate) is_exact: bool,
 }
@@ -46,7 +44,7 @@ struct Shown {
 impl Shown {
     fn new(hearing: &Hearing) -> Shown {
         // Without a thought there may be what is left of its marks.
-        let thoughts = hearing.shows_thoughts && hearing.thought_tokens != Some(0);
+        let thoughts = hearing.shows_thoughts;
         Shown { thoughts, trims: hearing.dialect.thoughts.is_some() && !hearing.is_exact }
     }
 
@@ -144,7 +142,7 @@ impl Ear {
     /// `None` where nobody wants to hear more than the text. `index`: of the answer, over all prompts.
     pub(crate) fn of(plan: &Plan, served: &Arc<Served>, index: usize) -> Option<Ear> {
         let hearing = plan.hearing.as_ref()?;
-        let limit = hearing.thought_tokens.filter(|_| hearing.is_limited);
+        let limit = hearing.thought_tokens;
         let mut listener = Listener::new(&hearing.dialect, hearing.tools.clone(), &hearing.prompt_end);
         let cut = (limit == Some(0)).then_some(0);
         if let Some(at) = cut {

@@ -266,7 +266,7 @@ impl Worker {
     }
 
     /// Sends a request and waits for the answer. After an error, the child has ended. How long it computes is bounded by
-    /// its own limit of processor time, whoever else uses the machine; how long it is waited for, here.
+    /// its own limit of processor time, however busy the machine is; how long it is waited for, here.
     fn ask(&mut self, request: Vec<u8>) -> Result<Vec<u8>, TemplateError> {
         // Fails when the thread has gone, and then there is no answer either.
         let _ = self.requests.send(request);

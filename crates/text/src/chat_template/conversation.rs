@@ -28,7 +28,7 @@ pub const MAX_NAME_BYTES: usize = 256;
 /// Processor time that one rendering, or the compilation of a template, may take. The longest that a real template takes
 /// is a hundredth of it: 10,000 messages.
 pub const MAX_RENDER_TIME: Duration = Duration::from_secs(2);
-/// Longest that anybody waits for it. A child that has not used up its processor time by then had no processor: the
+/// Longest that a request waits for it. A child that has not used up its processor time by then had no processor: the
 /// machine is overloaded, or was asleep.
 pub const MAX_RENDER_WAIT: Duration = Duration::from_secs(60);
 /// Memory that a child may use beside its program and its stack. A prompt of [`MAX_OUTPUT_BYTES`] from as much text

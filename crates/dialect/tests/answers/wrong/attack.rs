@@ -65,7 +65,7 @@ fn written(family: Family, value: &str) -> (String, bool) {
             (format!("file=\"{escaped}\""), true)
         }
         Form::Gemma(quote) => (family.text("file", value, true), !value.contains(quote)),
-        // Without quotes white space at an edge is nobody's, and tags may be the call's own.
+        // Without quotes white space at an edge belongs to no value, and tags may be the call's own.
         Form::Tags(_) => (
             family.text("file", value, true),
             !value.contains(['<', '\r']) && value.trim() == value && !value.is_empty(),
