@@ -105,7 +105,7 @@ def openai_calls(client, model):
         "responses.parse": lambda: dict(respond, input=NAME, text_format=Animal),
         "responses.stream": lambda: respond,
         "responses.retrieve": response,
-        "responses.cancel": response,
+        "responses.cancel": lambda: dict(response_id=client.responses.create(**respond, background=True).id),
         "responses.delete": response,
         "responses.input_items.list": response,
         "responses.input_tokens.count": lambda: dict(model=model, input=STORY),

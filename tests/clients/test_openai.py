@@ -7,9 +7,11 @@ import time
 
 import openai
 from openai import OpenAI
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
 
 import served
-from served import NO_KEY, WEATHER, raises, run, test
+from served import NO_KEY, SUM, WEATHER, raises, run, test
 
 STORY = [{"role": "user", "content": served.STORY}]
 
@@ -293,8 +295,63 @@ def responses_are_made_streamed_kept_and_gone_on_from(client, model):
     assert behind.status == "completed" and behind.output_text, behind
     client.responses.delete(made.id)
     raises(openai.NotFoundError, lambda: client.responses.retrieve(made.id), code="response_not_found")
-    raises(openai.BadRequestError, lambda: client.responses.create(model=model, input="x", truncation="auto"),
-           param="truncation")
+    turns = [{"role": role, "content": "The fox went over the river. " * 400} for role in ("user", "assistant") * 40]
+    long = dict(model=model, max_output_tokens=8, input=[*turns, {"role": "user", "content": "And now?"}])
+    raises(openai.BadRequestError, lambda: client.responses.create(**long), code="context_length_exceeded")
+    assert client.responses.create(**long, truncation="auto").truncation == "auto"
+
+
+@test
+def a_stream_in_the_background_is_resumed_from_any_place(client, model):
+    asked = dict(model=model, input="Tell me a story about a fox.", max_output_tokens=40, temperature=0)
+    alone = client.responses.create(**asked)
+    heard = []
+    with client.responses.create(**asked, background=True, stream=True) as stream:
+        for event in stream:
+            heard.append(event)
+            if event.type == "response.output_text.delta":
+                break  # the client leaves
+    first = heard[0].response
+    assert [event.sequence_number for event in heard] == list(range(len(heard))) and first.status == "queued"
+    for after in (heard[-1].sequence_number, 0):
+        more = list(client.responses.retrieve(first.id, stream=True, starting_after=after))
+        assert [event.sequence_number for event in more] == list(range(after + 1, after + 1 + len(more)))
+        end = more[-1].response
+        assert end.output_text == alone.output_text and end.status == alone.status
+        text = [event.delta for event in (*heard[:after + 1], *more) if event.type == "response.output_text.delta"]
+        assert "".join(text) == end.output_text
+    with client.responses.stream(response_id=first.id, starting_after=2) as stream:
+        assert [event.sequence_number for event in stream][0] == 3
+    assert list(client.responses.retrieve(alone.id, stream=True))[-1].response.output_text == alone.output_text
+    raises(openai.BadRequestError, lambda: client.responses.retrieve(first.id, starting_after=2), param="starting_after")
+
+
+@test
+def responses_tell_log_probabilities_of_their_text(client, model):
+    asked = dict(model=model, input="Tell me a story about a fox.", max_output_tokens=20, temperature=0, top_logprobs=2,
+                 include=["message.output_text.logprobs"])
+    part = [item for item in client.responses.create(**asked).output if item.type == "message"][0].content[0]
+    told = b"".join(bytes(token.bytes) for token in part.logprobs).decode(errors="replace")
+    assert told.strip() == part.text.strip() and all(len(token.top_logprobs) == 2 for token in part.logprobs)
+    deltas = [event for event in client.responses.create(**asked, stream=True) if event.type == "response.output_text.delta"]
+    tokens = [token.logprob for event in deltas for token in event.logprobs]
+    assert tokens == [token.logprob for token in part.logprobs]
+
+
+@test
+def responses_and_their_events_are_of_the_clients_types(client, model):
+    """The client itself takes what it gets, whatever the types are: here they are held to."""
+    asked = dict(model=model, input="How is it?", max_output_tokens=200, temperature=0)
+    tools = [{"type": "function", "name": "weather", "parameters": WEATHER, "strict": True}]
+    for more in ({}, dict(input=SUM), dict(tools=tools, tool_choice="required"), dict(background=True, user="a"),
+                 dict(include=["message.output_text.logprobs"], top_logprobs=1)):
+        events = [event.to_dict() for event in client.responses.create(**{**asked, **more}, stream=True)]
+        id = events[0]["response"]["id"]
+        for event in (*events, *(event.to_dict() for event in client.responses.retrieve(id, stream=True))):
+            TypeAdapter(ResponseStreamEvent).validate_python(event)
+        answer = client.responses.with_raw_response.retrieve(id).http_response.json()
+        Response.model_validate(answer)
+        assert "user" not in answer or answer["user"] == "a", answer.get("user")
 
 
 @test

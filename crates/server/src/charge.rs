@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use engine::ValidatedRequest;
 use engine::quota::{NoRoom, Quota};
 
+use crate::auth::Tenant;
 use crate::error::ApiError;
 
 /// Bytes that a token takes until its answer is whole: its text, its id, and what vectors grow ahead.
@@ -25,6 +26,9 @@ const STREAMED_PROMPT_LOGPROB: u64 = 320;
 /// Bytes of a token in a receipt: its digest, whole and as it is shown, and its id; and of a token of the prompt.
 const RECEIPT_TOKEN: u64 = 96;
 const RECEIPT_PROMPT_TOKEN: u64 = 16;
+
+/// Bytes of a log probability, or of one of the likeliest beside it, that an answer has among its items.
+const TOLD_LOGPROB: u64 = 512;
 
 /// Bytes that the answers to one request take at most until they are read. `unread`: outputs of a stream that may wait
 /// to be read.
@@ -47,6 +51,12 @@ pub(crate) fn bytes_of(request: &ValidatedRequest, streamed: bool, unread: usize
         0
     };
     answers.saturating_add(receipts).saturating_add(prompt.saturating_mul(request.prompt().len() as u64))
+}
+
+/// Bytes of log probabilities that stay with the items of an answer until its end, streamed or not.
+pub(crate) fn bytes_of_told_logprobs(request: &ValidatedRequest) -> u64 {
+    let each = request.logprobs().map_or(0, |top| TOLD_LOGPROB * (u64::from(top) + 1));
+    (request.max_tokens() as u64).saturating_mul(each)
 }
 
 /// Bytes of a beam search: its beams, those that come of them, and as many answers that are complete; and the likeliest
@@ -82,6 +92,17 @@ impl AnswerMemory {
             NoRoom::ShareTaken => ApiError::answers_share_taken(1),
         })?;
         Ok(Charge { memory: self.clone(), tenant, bytes })
+    }
+
+    /// The same for an answer that is read again.
+    pub(crate) fn charge_again(
+        self: &Arc<AnswerMemory>,
+        tenant: Option<&Tenant>,
+        bytes: usize,
+    ) -> Result<Charge, ApiError> {
+        // As the engine numbers tenants.
+        let number = tenant.and_then(|digest| digest.first_chunk()).map_or(0, |first| u64::from_le_bytes(*first));
+        self.charge(number, bytes as u64)
     }
 }
 

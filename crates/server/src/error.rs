@@ -150,6 +150,11 @@ impl ApiError {
         ApiError::new(Kind::NotFound, Some("unknown_url"), "There is nothing at this URL.")
     }
 
+    /// 404: a route of an API that this server speaks in part, and what to do instead.
+    pub(crate) fn absent_route(message: &'static str) -> ApiError {
+        ApiError::new(Kind::NotFound, Some("unknown_url"), message)
+    }
+
     /// 404: a request that is not, or no longer, known to this caller. Its name is not repeated.
     pub(crate) fn unknown_request() -> ApiError {
         let message = "No request of this name is known: give the 'id' of an answer or its X-Request-Id, of one of the \

@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
+use serde_json::{Value, json};
+
 use crate::error::ApiError;
+use crate::fields::wrong_type;
 use crate::shape::Kind;
 
 /// Names and values, as they were meant.
@@ -16,6 +19,11 @@ pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, 
 pub(crate) fn number(name: &str, value: &str) -> Result<u64, ApiError> {
     let wrong = || ApiError::bad_request(format!("{name} must be a whole number, 0 or more.")).with_param(name);
     value.parse().map_err(|_| wrong())
+}
+
+/// `true` or `false`.
+pub(crate) fn boolean(name: &str, value: &str) -> Result<bool, ApiError> {
+    value.parse().map_err(|_| wrong_type(name, "true or false"))
 }
 
 /// `500ms`, `2s`, or a bare number of milliseconds.
@@ -52,6 +60,60 @@ pub(crate) fn unknown(name: &str) -> ApiError {
     let error = ApiError::bad_request("This URL does not know one of the parameters of its query.");
     let is_a_name = name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
     if is_a_name { error.with_param(name) } else { error }
+}
+
+/// What a page of a list has, and has at most.
+const PAGE: u64 = 20;
+const MOST_PAGE: u64 = 100;
+
+/// Which part of a list.
+pub(crate) struct Page {
+    limit: usize,
+    after: Option<String>,
+    others: Vec<(String, String)>,
+}
+
+impl Page {
+    /// `others`: what else the route knows.
+    pub(crate) fn read(query: &str, others: &[&str]) -> Result<Page, ApiError> {
+        let mut page = Page { limit: PAGE as usize, after: None, others: Vec::new() };
+        for (name, value) in pairs(query) {
+            match name.as_ref() {
+                "limit" => match number("limit", &value)? {
+                    limit @ 1..=10_000 => page.limit = limit.min(MOST_PAGE) as usize,
+                    _ => return Err(wrong_type("limit", "a number from 1 to 10000")),
+                },
+                "after" => page.after = Some(value.into_owned()),
+                other if others.contains(&other) => page.others.push((name.into_owned(), value.into_owned())),
+                other => return Err(unknown(other)),
+            }
+        }
+        Ok(page)
+    }
+
+    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
+        let at = self.others.iter().position(|(other, _)| other == name)?;
+        Some(self.others.remove(at).1)
+    }
+
+    /// Whether the oldest come first (`order`).
+    pub(crate) fn is_rising(&mut self) -> Result<bool, ApiError> {
+        match self.take("order").as_deref() {
+            None | Some("desc") => Ok(false),
+            Some("asc") => Ok(true),
+            Some(_) => Err(wrong_type("order", "'asc' or 'desc'")),
+        }
+    }
+
+    /// That part of `all`, as a list.
+    pub(crate) fn of(&self, all: Vec<Value>) -> Value {
+        let behind = |after: &String| all.iter().position(|item| item["id"] == **after).map_or(all.len(), |at| at + 1);
+        let from = self.after.as_ref().map_or(0, behind);
+        let data: Vec<Value> = all[from..].iter().take(self.limit).cloned().collect();
+        let has_more = all.len() > from + data.len();
+        let ends = [data.first(), data.last()].map(|item| item.map(|item| item["id"].clone()));
+        json!({"object": "list", "data": data, "first_id": ends[0], "last_id": ends[1], "has_more": has_more})
+    }
 }
 
 /// A part of a query as it was meant: `+` is a space, `%2F` a slash. What is no text becomes replacement characters,

@@ -168,9 +168,26 @@ pub(crate) fn inner(app: Arc<App>) -> Router {
         router = router.route(path, handler(by));
     }
     router
-        .fallback(|| async { ApiError::unknown_route() })
-        .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
+        .fallback(|uri: Uri| async move { absent(uri.path()).unwrap_or_else(ApiError::unknown_route) })
+        .method_not_allowed_fallback(|uri: Uri| async move {
+            absent(uri.path()).unwrap_or_else(ApiError::method_not_allowed)
+        })
         .with_state(app)
+}
+
+/// What is said of those routes of OpenAI's API for which there is another way here.
+fn absent(path: &str) -> Option<ApiError> {
+    let is_under = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let message = match () {
+        () if is_under("/v1/conversations") => {
+            "This server keeps no conversations, but answers: send the last one's name as 'previous_response_id'."
+        }
+        () if path == "/v1/responses/compact" => {
+            "This server does not compact conversations: send 'truncation': 'auto', and the oldest items are left out."
+        }
+        () => return None,
+    };
+    Some(ApiError::absent_route(message))
 }
 
 /// `/v1/models/` is `/v1/models`, and so is `//v1//models`: some clients put a slash behind or before whatever they are

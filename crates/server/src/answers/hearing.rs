@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use dialect::{AnswerPart, Dialect, Listener, Tool, whole_cut};
+use engine::TokenLogprob;
 
 use super::Plan;
 use crate::timeline::Served;
@@ -133,9 +134,52 @@ pub(crate) struct Ear {
     /// Of the answer, over all prompts.
     index: usize,
     tokens: usize,
+    /// The last token was of a thought, or a mark of one.
+    is_thought: bool,
     listener: Listener,
     shown: Shown,
     count: Count,
+}
+
+/// What became known with a token, or with the end of an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) parts: Vec<AnswerPart>,
+    /// The token's own text.
+    pub(crate) text: String,
+    pub(crate) logprob: Option<TokenLogprob>,
+    pub(crate) is_thought: bool,
+}
+
+impl Heard {
+    /// The next token. Without an ear all is text.
+    pub(crate) fn token(ear: Option<&mut Ear>, text: String, logprob: Option<TokenLogprob>) -> Heard {
+        let mut heard = Heard { text, logprob, ..Heard::default() };
+        match ear {
+            Some(ear) => {
+                ear.token(&heard.text, &mut heard.parts);
+                heard.is_thought = ear.is_thought;
+            }
+            None => heard.all_is_text(),
+        }
+        heard
+    }
+
+    /// The answer has ended, with this text that was held back.
+    pub(crate) fn end(ear: Option<&mut Ear>, text: String) -> Heard {
+        let mut heard = Heard { text, ..Heard::default() };
+        match ear {
+            Some(ear) => _ = ear.end(&heard.text, &mut heard.parts),
+            None => heard.all_is_text(),
+        }
+        heard
+    }
+
+    fn all_is_text(&mut self) {
+        if !self.text.is_empty() {
+            self.parts.push(AnswerPart::Text(self.text.clone()));
+        }
+    }
 }
 
 impl Ear {
@@ -152,6 +196,7 @@ impl Ear {
             served: served.clone(),
             index,
             tokens: 0,
+            is_thought: false,
             listener,
             shown: Shown::new(hearing),
             count: Count { limit, cut, ..Count::default() },
@@ -163,6 +208,7 @@ impl Ear {
         let before = self.listener.is_thinking();
         self.listener.push(text, parts);
         let thinks = before || self.listener.is_thinking();
+        self.is_thought = thinks;
         self.count.add(text, 1, &mut self.listener);
         if thinks {
             self.served.thoughts[self.index].grow(self.tokens);

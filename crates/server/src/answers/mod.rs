@@ -27,7 +27,7 @@ use crate::responses::Shape;
 
 pub(crate) use self::events::{Events, Wire, event, framed};
 pub(crate) use self::gather::{Answer, Gathered, gather};
-pub(crate) use self::hearing::{Ear, Hearing};
+pub(crate) use self::hearing::{Ear, Heard, Hearing};
 pub(crate) use self::outputs::Outputs;
 pub(crate) use self::totals::Totals;
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use engine::{BeamSearch, Output, RequestError, Stream, ValidatedRequest};
 use scheduler::Promise;
 
-use super::Plan;
+use super::{Form, Plan};
 use crate::access;
 use crate::app::App;
 use crate::charge::{self, Charge};
@@ -48,7 +48,10 @@ impl Outputs {
         requests: Vec<ValidatedRequest>,
     ) -> Result<Outputs, ApiError> {
         let streamed = plan.delivery.stream;
+        let tells_logprobs = plan.form == Form::Responses && plan.logprobs;
         let bytes = |request: &ValidatedRequest| match plan.beams {
+            None if tells_logprobs => charge::bytes_of(request, streamed, most_unread(plan))
+                .saturating_add(charge::bytes_of_told_logprobs(request)),
             None => charge::bytes_of(request, streamed, most_unread(plan)),
             Some(_) => charge::bytes_of_beams(request),
         };
@@ -123,7 +126,7 @@ impl Outputs {
         if open { Poll::Pending } else { Poll::Ready(None) }
     }
 
-    pub(super) async fn next(&mut self) -> Option<(usize, Output)> {
+    pub(crate) async fn next(&mut self) -> Option<(usize, Output)> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
@@ -132,7 +135,7 @@ impl Outputs {
     }
 
     /// For the log: with which status.
-    pub(super) fn answered(&mut self, status: u16) {
+    pub(crate) fn answered(&mut self, status: u16) {
         self.access.answered(status);
     }
 

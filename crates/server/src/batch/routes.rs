@@ -23,14 +23,11 @@ use crate::arriving::{Arriving, Unread};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::shapes;
-use crate::query;
+use crate::query::Page;
 use crate::routes::{Caller, json_body};
 
 type Caught<T> = Result<T, ApiError>;
 
-/// Files in a page of a list, and the most of them.
-const PAGE: u64 = 20;
-const MOST_PAGE: u64 = 100;
 /// Bytes of a field beside the file.
 const FIELD_BYTES: u64 = 4096;
 /// Bytes of a form beside the file: heads of parts, and what has come of the file and is not on the disk yet.
@@ -158,11 +155,7 @@ pub(crate) async fn list_files(
     let shelf = shelf(&app)?;
     let mut page = Page::read(query.as_deref().unwrap_or_default(), &["purpose", "order"])?;
     let purpose = page.take("purpose");
-    let is_rising = match page.take("order").as_deref() {
-        None | Some("desc") => false,
-        Some("asc") => true,
-        Some(_) => return Err(wrong_type("order", "'asc' or 'desc'")),
-    };
+    let is_rising = page.is_rising()?;
     let mut files = shelf.files(caller.tenant);
     files.retain(|file| purpose.as_ref().is_none_or(|purpose| *purpose == file.purpose));
     if is_rising {
@@ -344,45 +337,4 @@ fn told(batch: &BatchNote) -> Value {
         "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
         "metadata": batch.metadata,
     })
-}
-
-/// Which part of a list.
-struct Page {
-    limit: usize,
-    after: Option<String>,
-    others: Vec<(String, String)>,
-}
-
-impl Page {
-    /// `others`: what else the route knows.
-    fn read(query: &str, others: &[&str]) -> Caught<Page> {
-        let mut page = Page { limit: PAGE as usize, after: None, others: Vec::new() };
-        for (name, value) in query::pairs(query) {
-            match name.as_ref() {
-                "limit" => match query::number("limit", &value)? {
-                    limit @ 1..=10_000 => page.limit = limit.min(MOST_PAGE) as usize,
-                    _ => return Err(wrong_type("limit", "a number from 1 to 10000")),
-                },
-                "after" => page.after = Some(value.into_owned()),
-                other if others.contains(&other) => page.others.push((name.into_owned(), value.into_owned())),
-                other => return Err(query::unknown(other)),
-            }
-        }
-        Ok(page)
-    }
-
-    fn take(&mut self, name: &str) -> Option<String> {
-        let at = self.others.iter().position(|(other, _)| other == name)?;
-        Some(self.others.remove(at).1)
-    }
-
-    /// That part of `all`, as a list.
-    fn of(&self, all: Vec<Value>) -> Value {
-        let behind = |after: &String| all.iter().position(|item| item["id"] == **after).map_or(all.len(), |at| at + 1);
-        let from = self.after.as_ref().map_or(0, behind);
-        let data: Vec<Value> = all[from..].iter().take(self.limit).cloned().collect();
-        let has_more = all.len() > from + data.len();
-        let ends = [data.first(), data.last()].map(|item| item.map(|item| item["id"].clone()));
-        json!({"object": "list", "data": data, "first_id": ends[0], "last_id": ends[1], "has_more": has_more})
-    }
 }

@@ -103,6 +103,10 @@ const PAGE: &[Parameter] = &[
     parameter("after", Kind::Text, "those behind the one of this name"),
 ];
 
+/// What a response was asked to include when it was made is there.
+const INCLUDE: Parameter = parameter("include", Kind::Text, "changes nothing: what the answer was made with is told");
+const INCLUDED: Parameter = parameter("include[]", Kind::Text, "the same, as lists are written");
+
 /// Anthropic's clients write it into the URL of whatever is new to them.
 const BETA: &[Parameter] =
     &[parameter("beta", Kind::Text, "changes nothing: every field says itself what it asks for")];
@@ -130,9 +134,21 @@ pub(super) static OPERATIONS: &[Operation] = &[
         Body::Json(&[&responses::shapes::CREATE], HINTS),
         Answer::Json("InputTokens"),
     ),
-    get("/v1/responses/{id}", OPENAI, "A kept answer", Answer::Json("Response")),
+    get("/v1/responses/{id}", OPENAI, "A kept answer, or its events", Answer::Streamed("Response", EVENTS)).asked(&[
+        parameter("stream", Kind::Boolean, "the events of the answer, as far as it is there and then as they come"),
+        parameter("starting_after", Kind::Integer, "with stream: those behind the one of this sequence_number"),
+        parameter("include_obfuscation", Kind::Boolean, "changes nothing: no event is padded"),
+        INCLUDE,
+        INCLUDED,
+    ]),
     delete("/v1/responses/{id}", OPENAI, "Forget a kept answer", Answer::Json("Deleted")),
-    get("/v1/responses/{id}/input_items", OPENAI, "What a kept answer answers", Answer::Json("List")),
+    get("/v1/responses/{id}/input_items", OPENAI, "What a kept answer answers", Answer::Json("List")).asked(&[
+        parameter("limit", Kind::Integer, "so many at most"),
+        parameter("after", Kind::Text, "those behind the one of this name"),
+        parameter("order", Kind::Word(&["asc", "desc"]), "oldest or newest first"),
+        INCLUDE,
+        INCLUDED,
+    ]),
     post("/v1/responses/{id}/cancel", OPENAI, "End an answer in the background", Body::None, Answer::Json("Response")),
     post(
         "/v1/embeddings",

@@ -3,7 +3,7 @@
 //! ```text
 //! DIR/lock        one server at a time
 //! DIR/ID.json     {"owner": "9f86d0...", "created_at": 1795316720, "items": ["msg-1"]}
-//!                 {"response": {...}, "input": ..., "conversation": [...]}
+//!                 {"response": {...}, "input": ..., "conversation": [...], "deltas": [[5, 0]]}
 //! ```
 //! A file is written whole or not at all, under another name first. Its first line says whose it is and what may be named
 //! of it, which is all that a start reads.
@@ -16,6 +16,7 @@ use engine::ChatMessage;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::growing::Delta;
 use crate::auth::Tenant;
 
 /// Longest first line: one with the names of some thousand items.
@@ -38,6 +39,8 @@ pub(super) struct Content {
     pub(super) input: Value,
     /// All of the conversation until its end.
     pub(super) conversation: Vec<ChatMessage>,
+    /// How the items of the response grew.
+    pub(super) deltas: Vec<Delta>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -52,6 +55,9 @@ struct ContentLine {
     response: Value,
     input: Value,
     conversation: Vec<MessageLine>,
+    /// Files of earlier versions have none.
+    #[serde(default)]
+    deltas: Vec<Delta>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -110,6 +116,7 @@ impl Disk {
             response: content.response.clone(),
             input: content.input.clone(),
             conversation: content.conversation.iter().map(message).collect(),
+            deltas: content.deltas.clone(),
         };
         let text = format!("{}\n{}\n", serde_json::to_string(&head)?, serde_json::to_string(&content)?);
         files::replace_private(&self.path(id), text.as_bytes())
@@ -118,9 +125,10 @@ impl Disk {
     pub(super) fn read(&self, id: &str) -> io::Result<Content> {
         let text = files::read_text(&self.path(id), MOST_FILE)?;
         let (_, content) = text.split_once('\n').ok_or(io::ErrorKind::InvalidData)?;
-        let ContentLine { response, input, conversation } = serde_json::from_str(content)?;
+        let ContentLine { response, input, conversation, deltas } = serde_json::from_str(content)?;
         let message = |MessageLine { role, content, extra }| ChatMessage { role, content, extra };
-        Ok(Content { response, input, conversation: conversation.into_iter().map(message).collect() })
+        let conversation = conversation.into_iter().map(message).collect();
+        Ok(Content { response, input, conversation, deltas })
     }
 
     /// Takes it away; one that is not there is no error.

@@ -6,9 +6,9 @@ use engine::{Chat, ChatMessage, Prompt, RawRequest, Rule};
 use serde_json::{Map, Value, json};
 
 use super::items::{self, Messages};
-use super::references;
 use super::shapes::{CHOICE, CREATE, FORMAT, TOOL};
 use super::write::{Responses, Shape};
+use super::{references, truncation};
 use crate::answers::{Api, Form, Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
@@ -35,11 +35,38 @@ const ELSEWHERE: [(&str, &str); 12] = [
     ("tool_search", "tools[].tool_search"),
 ];
 
+/// What else can be included: of tools that run elsewhere, and thoughts that somebody encrypted. Nothing comes of it.
+const OF_TOOLS: [(&str, &str); 7] = [
+    ("reasoning.encrypted_content", "include[reasoning.encrypted_content]"),
+    ("file_search_call.results", "include[file_search_call.results]"),
+    ("web_search_call.results", "include[web_search_call.results]"),
+    ("web_search_call.action.sources", "include[web_search_call.action.sources]"),
+    ("message.input_image.image_url", "include[message.input_image.image_url]"),
+    ("computer_call_output.output.image_url", "include[computer_call_output.output.image_url]"),
+    ("code_interpreter_call.outputs", "include[code_interpreter_call.outputs]"),
+];
+
+/// What a word of `include` asks for.
+pub(super) enum Included {
+    Logprobs,
+    /// What is never there; the hint that says so.
+    Nothing(&'static str),
+}
+
+pub(super) fn included(word: &str, field: impl FnOnce() -> String) -> Result<Included, ApiError> {
+    if word == "message.output_text.logprobs" {
+        return Ok(Included::Logprobs);
+    }
+    let nothing = OF_TOOLS.iter().find(|(name, _)| *name == word).map(|(_, hint)| Included::Nothing(hint));
+    nothing.ok_or_else(|| wrong_type(field(), "'message.output_text.logprobs', or what else OpenAI includes"))
+}
+
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
     let Asked { mut raw, mut plan, api, wish } = asked(body, app, tenant)?;
     let (asked, rule_field) = (raw.max_tokens, raw.rule.is_some().then_some("text.format.schema"));
-    plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
+    let hearing = app.speech.settle(&mut raw, wish, app.engine.model());
+    plan.hearing = hearing.map_err(|error| rename(error, rule_field))?;
     let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into(), rule_field))?;
     plan.delivery.settled.see(asked, &request);
     Ok(Job { requests: vec![request], plan, api })
@@ -58,6 +85,7 @@ fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
     error
         .rename_param("messages", "input")
         .rename_param("max_tokens", "max_output_tokens")
+        .rename_param("logprobs", "top_logprobs")
         .rename_param("rule", rule_field.unwrap_or("tools"))
 }
 
@@ -131,21 +159,22 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         let message = "An answer in the background has to be stored: 'store' must not be false.";
         return Err(ApiError::bad_request(message).with_param("store"));
     }
-    if background && delivery.stream {
-        let message = "An answer in the background is asked for again and is not streamed: 'stream' must not be true.";
-        return Err(ApiError::bad_request(message).with_param("stream"));
-    }
+    let top_logprobs = fields.integer("top_logprobs")?;
     for (index, item) in fields.list("include")?.unwrap_or_default().iter().enumerate() {
-        match item.as_str() {
-            Some("reasoning.encrypted_content") => delivery.settled.hints.push("include[reasoning.encrypted_content]"),
-            Some(_) => {
-                let why = "of what can be included this server has only 'reasoning.encrypted_content', which is empty";
-                return Err(ApiError::unsupported(format!("include[{index}]"), why));
-            }
-            None => return Err(wrong_type(format!("include[{index}]"), "a string")),
+        let name = || format!("include[{index}]");
+        let word = item.as_str().ok_or_else(|| wrong_type(name(), "a string"))?;
+        match included(word, name)? {
+            Included::Logprobs => raw.logprobs = Some(top_logprobs.unwrap_or(0)),
+            Included::Nothing(hint) => delivery.settled.hints.push(hint),
         }
     }
-    if fields.integer("max_tool_calls")?.is_some() {
+    if raw.logprobs.is_none() && top_logprobs.is_some_and(|top| top != 0) {
+        // Elsewhere too they are told where they are asked to be included.
+        delivery.settled.hints.push("top_logprobs");
+    }
+    let truncation = if fields.string("truncation")?.as_deref() == Some("auto") { "auto" } else { "disabled" };
+    let max_tool_calls = fields.integer("max_tool_calls")?;
+    if max_tool_calls.is_some() {
         // It counts calls of tools that the server runs, which this one never does.
         delivery.settled.hints.push("max_tool_calls");
     }
@@ -170,12 +199,18 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         max_output_tokens: raw.max_tokens,
         temperature: raw.temperature,
         top_p: raw.top_p,
+        top_logprobs: raw.logprobs.unwrap_or(0),
+        truncation,
+        max_tool_calls,
         stores: stores.then_some(tenant),
         background,
         input,
         conversation,
     };
-    let plan = Plan::of_one(Form::Responses, delivery, Vec::new());
+    if truncation == "auto" {
+        truncation::fit(&mut raw, thinking, app);
+    }
+    let plan = Plan { logprobs: raw.logprobs.is_some(), ..Plan::of_one(Form::Responses, delivery, Vec::new()) };
     let wish = Wish { tools, choice, parallel, thinking, is_searched: false };
     Ok(Asked { raw, plan, api: Arc::new(Responses(Arc::new(shape))), wish })
 }

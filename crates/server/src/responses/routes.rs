@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::{Store, background, count, read};
+use super::running::{Replay, Source};
+use super::{Store, background, count, included, read};
 use crate::answers::Form;
 use crate::app::App;
 use crate::error::ApiError;
+use crate::query::{self, Page};
 use crate::routes::{self, Caller, json_body};
 
 type Caught<T> = Result<T, ApiError>;
@@ -25,12 +27,17 @@ pub(crate) async fn create(
 ) -> Caught<Response> {
     let tenant = caller.tenant;
     let job = app.with_json(&headers, body, tenant, move |value, app| read(value, app, tenant)).await;
-    let job = job.map_err(|error| caller.refused(&app, Form::Responses, error))?;
+    let mut job = job.map_err(|error| caller.refused(&app, Form::Responses, error))?;
     match job.api.shape().filter(|shape| shape.background).cloned() {
         None => routes::answer(app, &caller, Form::Responses, Ok(job)).await,
         Some(shape) => {
+            // Nobody's connection limits how it is read, and it is whole before it is kept.
+            let is_streamed = std::mem::take(&mut job.plan.delivery.stream);
+            let settled = job.plan.delivery.settled.clone();
             let (plan, outputs) = routes::submit(&app, &caller, job.requests, job.plan).await?;
-            background::begin(app, shape, plan, outputs)
+            let mut response = background::begin(app, shape, plan, outputs, is_streamed)?;
+            routes::settled(response.headers_mut(), &settled);
+            Ok(response)
         }
     }
 }
@@ -46,21 +53,69 @@ pub(crate) async fn input_tokens(
     Ok(json_body(app.with_json(&headers, body, tenant, move |value, app| count(value, app, tenant)).await?))
 }
 
-/// `GET /v1/responses/{id}`.
+/// `GET /v1/responses/{id}`: the response, or its events.
 pub(crate) async fn retrieve(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    RawQuery(query): RawQuery,
 ) -> Caught<Response> {
-    Ok(json_body(kept(&app, move |store| store.response(caller.tenant, &id)).await?.to_string()))
+    let Wanted { events, after } = Wanted::read(query.as_deref().unwrap_or_default())?;
+    if !events {
+        return Ok(json_body(kept(&app, move |store| store.response(caller.tenant, &id)).await?.to_string()));
+    }
+    let source = kept(&app, move |store| store.events(caller.tenant, &id)).await?;
+    let charge = match &source {
+        Source::Ended(content) => Some(app.answers.charge_again(caller.tenant.as_ref(), content.weight())?),
+        // It is charged for while it is written.
+        Source::Running(_) => None,
+    };
+    Ok(Replay::response(source, after, charge))
 }
 
-/// `GET /v1/responses/{id}/input_items`.
+/// What of a kept answer is wanted.
+struct Wanted {
+    events: bool,
+    /// Those behind this number.
+    after: Option<u64>,
+}
+
+impl Wanted {
+    fn read(query: &str) -> Caught<Wanted> {
+        let mut wanted = Wanted { events: false, after: None };
+        for (name, value) in query::pairs(query) {
+            match &*name {
+                "stream" => wanted.events = query::boolean("stream", &value)?,
+                "starting_after" => wanted.after = Some(query::number("starting_after", &value)?),
+                // Padding, which is never there.
+                "include_obfuscation" => _ = query::boolean("include_obfuscation", &value)?,
+                // What was asked for when it was made is there.
+                "include" | "include[]" => _ = included(&value, || name.clone().into_owned())?,
+                other => return Err(query::unknown(other)),
+            }
+        }
+        if wanted.after.is_some() && !wanted.events {
+            let message = "'starting_after' has a meaning only when 'stream' is true.";
+            return Err(ApiError::bad_request(message).with_param("starting_after"));
+        }
+        Ok(wanted)
+    }
+}
+
+/// `GET /v1/responses/{id}/input_items`: the newest first, if not asked otherwise.
 pub(crate) async fn input_items(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    RawQuery(query): RawQuery,
 ) -> Caught<Response> {
+    let mut page = Page::read(query.as_deref().unwrap_or_default(), &["order", "include", "include[]"])?;
+    let is_rising = page.is_rising()?;
+    for name in ["include", "include[]"] {
+        while let Some(value) = page.take(name) {
+            included(&value, || name.to_owned())?;
+        }
+    }
     let (tenant, asked) = (caller.tenant, id.clone());
     let items = match kept(&app, move |store| store.input(tenant, &asked)).await? {
         Value::Array(items) => items,
@@ -73,10 +128,11 @@ pub(crate) async fn input_items(
         }
         item
     };
-    let items: Vec<Value> = items.into_iter().enumerate().map(named).collect();
-    let ends = [items.first(), items.last()].map(|item| item.map(|item| item["id"].clone()));
-    let list = json!({"object": "list", "data": items, "first_id": ends[0], "last_id": ends[1], "has_more": false});
-    Ok(json_body(list.to_string()))
+    let mut items: Vec<Value> = items.into_iter().enumerate().map(named).collect();
+    if !is_rising {
+        items.reverse();
+    }
+    Ok(json_body(page.of(items).to_string()))
 }
 
 /// `DELETE /v1/responses/{id}`.

@@ -3,9 +3,8 @@
 use crate::openai::shapes::{
     ALLOWED_TOOLS, ASKER, DELIVERY, DRAWN, OF_A_FUNCTION, OF_A_SCHEMA, PENALTIES, SCHEMA, SWITCHES, TURN,
 };
-use crate::shape::Constant::{self, Text as Only};
 use crate::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Object, Text, Word};
-use crate::shape::{Field, Shape, field, missing, only, required};
+use crate::shape::{Field, Shape, field, missing, required};
 
 pub(crate) static CREATE: Shape =
     Shape { name: "ResponseRequest", groups: &[OWN, SWITCHES, ASKER, DELIVERY, DRAWN, PENALTIES, TURN, ABSENT] };
@@ -23,14 +22,18 @@ static OWN: &[Field] = &[
     field("max_tool_calls", Integer, "changes nothing: it counts calls of tools that a server runs"),
     field("store", Boolean, "whether the answer is kept"),
     field("background", Boolean, "whether it is written while nobody waits"),
-    field("include", List(&Text), "what is told beside the answer"),
+    field("include", List(&Text), "what is told beside the answer: message.output_text.logprobs"),
+    field("top_logprobs", Integer, "with those: so many likeliest tokens beside each one's own"),
+    field(
+        "truncation",
+        Word(&["auto", "disabled"]),
+        "auto: of an input that is too long the oldest items are left out",
+    ),
     field("chat_template_kwargs", Map, "for the model's template"),
 ];
 
 static ABSENT: &[Field] = &[
-    only("truncation", Only("disabled"), "inputs are not cut: send what is to be read"),
-    only("top_logprobs", Constant::Number(0.0), "log probabilities are in /v1/chat/completions"),
-    missing("conversation", "this server has none of that: send 'input' and 'tools'"),
+    missing("conversation", "this server keeps no conversations: send 'previous_response_id', or all of 'input'"),
     missing("prompt", "this server has none of that: send 'input' and 'tools'"),
     missing("moderation", "this server has none of that: send 'input' and 'tools'"),
     missing("context_management", "this server has none of that: send 'input' and 'tools'"),

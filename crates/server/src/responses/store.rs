@@ -19,7 +19,10 @@ use serde_json::{Value, json};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::AbortHandle;
 
-use super::disk::{Content, Disk, Head};
+pub(super) use super::disk::Content;
+use super::disk::{Disk, Head};
+use super::growing::Delta;
+use super::running::{Running, Source};
 use crate::app::unix_seconds;
 use crate::auth::Tenant;
 use crate::error::ApiError;
@@ -43,8 +46,8 @@ struct Kept {
     bytes: usize,
     /// It is computed in the background.
     is_running: bool,
-    /// What computes it.
-    task: Option<AbortHandle>,
+    /// What computes it, and as far as it is there.
+    task: Option<(AbortHandle, Arc<Running>)>,
 }
 
 /// See the module's words. Clones share it.
@@ -86,37 +89,29 @@ impl Store {
 
     /// Keeps an answer that has ended, or what is known of one in the background. With a directory it is there when this
     /// returns, and it is not kept at all if it cannot be written.
-    pub(crate) fn keep(
-        &self,
-        tenant: Option<Tenant>,
-        id: &str,
-        response: Value,
-        input: Value,
-        conversation: Vec<ChatMessage>,
-    ) -> Result<(), ApiError> {
-        let bytes = weight(&response) + weight(&input) + conversation.iter().map(message_weight).sum::<usize>();
-        let (is_running, is_background) = (is_computed(&response), response["background"] == true);
-        let items = response["output"].as_array().into_iter().flatten();
-        let items = items.filter_map(|item| item["id"].as_str().map(str::to_owned)).collect();
-        let content = Arc::new(Content { response, input, conversation });
-        let head = Head { tenant, created_at: unix_seconds(), items };
+    pub(super) fn keep(&self, tenant: Option<Tenant>, id: &str, content: Content) -> Result<Arc<Content>, ApiError> {
+        let bytes = content.weight();
+        let (is_running, is_background) = (is_computed(&content.response), content.response["background"] == true);
+        let content = Arc::new(content);
+        let head = Head { tenant, created_at: unix_seconds(), items: names(&content.response) };
         {
             let mut state = self.lock();
             // What was deleted or cancelled while it was computed stays so.
             if is_background && !is_running && !state.kept.get(id).is_some_and(|kept| kept.is_running) {
-                return Ok(());
+                return Ok(content);
             }
-            let task = state.remove(id).and_then(|before| before.task);
+            state.remove(id);
             if bytes > self.0.bounds.bytes {
-                return Ok(());
+                return Ok(content);
             }
             state.bytes += bytes;
             state.order.push_back(id.to_owned());
-            let kept = Kept { head: head.clone(), content: Some(content.clone()), bytes, is_running, task };
+            let kept = Kept { head: head.clone(), content: Some(content.clone()), bytes, is_running, task: None };
             state.kept.insert(id.to_owned(), kept);
             self.make_room(&mut state);
         }
-        self.write(id, &head, &content)
+        self.write(id, &head, &content)?;
+        Ok(content)
     }
 
     /// Puts it on disk. What has ended is in memory no more then, and what cannot be written is nowhere: of an answer in
@@ -142,11 +137,24 @@ impl Store {
     }
 
     /// Notes what computes a response.
-    pub(crate) fn computes(&self, id: &str, task: AbortHandle) {
+    pub(super) fn computes(&self, id: &str, task: AbortHandle, running: Arc<Running>) {
         match self.lock().kept.get_mut(id) {
-            Some(kept) => kept.task = Some(task),
-            None => task.abort(),
+            Some(kept) if kept.is_running => kept.task = Some((task, running)),
+            // It is done already.
+            Some(_) => {}
+            None => {
+                task.abort();
+                running.forget();
+            }
         }
+    }
+
+    /// An answer that is written now, if it is this key's; or where it ended, which may be a file.
+    pub(super) fn events(&self, tenant: Option<Tenant>, id: &str) -> Result<Source, ApiError> {
+        if let Some((_, running)) = &self.find(&mut self.lock(), tenant, id)?.task {
+            return Ok(Source::Running(running.clone()));
+        }
+        Ok(Source::Ended(self.content(tenant, id)?))
     }
 
     /// The response, if it is this key's. May read a file.
@@ -205,11 +213,20 @@ impl Store {
         let head = kept.head.clone();
         if let Some(content) = kept.content.as_mut().filter(|content| is_computed(&content.response)) {
             kept.is_running = false;
-            if let Some(task) = kept.task.take() {
-                task.abort();
-            }
             Arc::make_mut(content).response["status"] = "cancelled".into();
-            let content = content.clone();
+            if let Some((task, running)) = kept.task.take() {
+                task.abort();
+                running.cut_off(|items, deltas| {
+                    let cancelled = Arc::make_mut(content);
+                    cancelled.response["output"] = items.into();
+                    cancelled.deltas = deltas;
+                    content.clone()
+                });
+            }
+            let (content, bytes) = (content.clone(), content.weight());
+            let before = std::mem::replace(&mut kept.bytes, bytes);
+            state.bytes = state.bytes - before + bytes;
+            self.make_room(&mut state);
             drop(state);
             self.write(id, &head, &content)?;
             return Ok(content.response.clone());
@@ -252,8 +269,9 @@ impl Store {
 
     fn forget(&self, state: &mut State, id: &str) {
         let Some(kept) = state.remove(id) else { return };
-        if let Some(task) = kept.task {
+        if let Some((task, running)) = kept.task {
             task.abort();
+            running.forget();
         }
         if let Some(disk) = &self.0.disk {
             disk.remove(id);
@@ -299,6 +317,21 @@ fn blocking<T>(wait: impl FnOnce() -> T) -> T {
     }
 }
 
+/// Names of the items that may be named in an input: those of an answer that was cut off are none.
+fn names(response: &Value) -> Vec<String> {
+    let is_whole = matches!(response["status"].as_str(), Some("completed" | "incomplete"));
+    let items = response["output"].as_array().into_iter().flatten().filter(|_| is_whole);
+    items.filter_map(|item| item["id"].as_str().map(str::to_owned)).collect()
+}
+
+impl Content {
+    /// About the bytes that it takes.
+    pub(super) fn weight(&self) -> usize {
+        let conversation: usize = self.conversation.iter().map(message_weight).sum();
+        weight(&self.response) + weight(&self.input) + conversation + size_of::<Delta>() * self.deltas.len()
+    }
+}
+
 fn is_computed(response: &Value) -> bool {
     matches!(response["status"].as_str(), Some("queued" | "in_progress"))
 }
@@ -322,6 +355,11 @@ fn weight(value: &Value) -> usize {
 mod tests {
     use super::*;
 
+    /// What is kept of this.
+    fn content(response: Value, input: Value, conversation: Vec<ChatMessage>) -> Content {
+        Content { response, input, conversation, deltas: vec![Delta::from((3, 0))] }
+    }
+
     fn response(text: &str) -> Value {
         json!({"status": "completed", "text": text, "output": [{"id": format!("item-{text}"), "text": text}]})
     }
@@ -329,7 +367,7 @@ mod tests {
     #[test]
     fn a_response_is_its_keys_alone() {
         let store = Store::in_memory();
-        store.keep(Some([1; 32]), "a", response("x"), json!("in"), Vec::new()).unwrap();
+        store.keep(Some([1; 32]), "a", content(response("x"), json!("in"), Vec::new())).unwrap();
         assert_eq!(store.response(Some([1; 32]), "a").unwrap(), response("x"));
         assert_eq!(store.input(Some([1; 32]), "a").unwrap(), json!("in"));
         for other in [None, Some([2; 32])] {
@@ -345,16 +383,18 @@ mod tests {
     fn who_holds_the_most_makes_room() {
         let store = Store::in_memory();
         let large = "x".repeat(1 << 20);
-        store.keep(Some([2; 32]), "small", response("y"), json!(""), Vec::new()).unwrap();
+        store.keep(Some([2; 32]), "small", content(response("y"), json!(""), Vec::new())).unwrap();
         for at in 0..200 {
-            store.keep(Some([1; 32]), &format!("large-{at}"), response(&large), json!(""), Vec::new()).unwrap();
+            store
+                .keep(Some([1; 32]), &format!("large-{at}"), content(response(&large), json!(""), Vec::new()))
+                .unwrap();
         }
         assert!(store.lock().bytes <= IN_MEMORY.bytes);
         assert!(store.response(Some([2; 32]), "small").is_ok(), "a neighbour's flood takes nothing of mine");
         assert!(store.response(Some([1; 32]), "large-0").is_err());
         assert!(store.response(Some([1; 32]), "large-199").is_ok());
         let too_large = "x".repeat(IN_MEMORY.bytes);
-        store.keep(None, "huge", response(&too_large), json!(""), Vec::new()).unwrap();
+        store.keep(None, "huge", content(response(&too_large), json!(""), Vec::new())).unwrap();
         assert!(store.response(None, "huge").is_err());
         assert!(store.response(Some([1; 32]), "large-199").is_ok());
     }
@@ -363,10 +403,10 @@ mod tests {
     fn only_what_has_ended_is_gone_on_from() {
         let store = Store::in_memory();
         let queued = json!({"status": "queued", "background": true});
-        store.keep(None, "a", queued, json!(""), vec![ChatMessage::new("user", "hi")]).unwrap();
+        store.keep(None, "a", content(queued, json!(""), vec![ChatMessage::new("user", "hi")])).unwrap();
         assert_eq!(store.messages(None, "a").unwrap_err().param(), Some("previous_response_id"));
         assert_eq!(store.cancel(None, "a").unwrap()["status"], "cancelled");
-        store.keep(None, "a", response("x"), json!(""), vec![ChatMessage::new("user", "hi")]).unwrap();
+        store.keep(None, "a", content(response("x"), json!(""), vec![ChatMessage::new("user", "hi")])).unwrap();
         assert_eq!(store.messages(None, "a").unwrap().len(), 1);
         let message = "Cannot cancel a synchronous response.";
         assert_eq!(store.cancel(None, "a").unwrap_err().message(), message);
@@ -381,19 +421,19 @@ mod tests {
         let told = vec![ChatMessage::new("user", "hi"), reply];
         let (mine, other) = (Some([1; 32]), Some([2; 32]));
         let store = Store::open(&place).unwrap();
-        store.keep(mine, "a", response("x"), json!("in"), told.clone()).unwrap();
+        store.keep(mine, "a", content(response("x"), json!("in"), told.clone())).unwrap();
         let queued = json!({"status": "queued", "background": true});
         for id in ["b", "cancelled", "deleted", "done"] {
-            store.keep(mine, id, queued.clone(), json!("in"), told.clone()).unwrap();
+            store.keep(mine, id, content(queued.clone(), json!("in"), told.clone())).unwrap();
         }
         store.cancel(mine, "cancelled").unwrap();
         store.delete(mine, "deleted").unwrap();
         for id in ["cancelled", "deleted", "done"] {
             let done = json!({"status": "completed", "background": true});
-            store.keep(mine, id, done, json!("in"), told.clone()).unwrap();
+            store.keep(mine, id, content(done, json!("in"), told.clone())).unwrap();
         }
         assert_eq!(store.response(mine, "b").unwrap()["status"], "queued");
-        store.keep(None, "c", response("z"), json!([1]), Vec::new()).unwrap();
+        store.keep(None, "c", content(response("z"), json!([1]), Vec::new())).unwrap();
         assert!(store.lock().kept["a"].content.is_none(), "it is a file");
         assert_eq!(store.messages(mine, "a").unwrap(), told);
         assert!(Store::open(&place).is_err(), "one server at a time");
@@ -432,14 +472,18 @@ mod tests {
         let _ = std::fs::remove_dir_all(&place);
         let store = Store::open(&place).unwrap();
         let queued = json!({"status": "queued", "background": true});
-        store.keep(None, "begun", queued.clone(), json!(""), Vec::new()).unwrap();
+        store.keep(None, "begun", content(queued.clone(), json!(""), Vec::new())).unwrap();
         let before = store.lock().bytes;
         // A directory of its name: no file can be put there, not even by root.
         for id in ["whole", "later"] {
             std::fs::create_dir(place.join(format!("{id}.json"))).unwrap();
         }
         for (id, response) in [("whole", response("x")), ("later", queued)] {
-            assert_eq!(store.keep(None, id, response, json!(""), Vec::new()).unwrap_err().status(), 500, "{id}");
+            assert_eq!(
+                store.keep(None, id, content(response, json!(""), Vec::new())).unwrap_err().status(),
+                500,
+                "{id}"
+            );
             assert!(store.response(None, id).is_err(), "{id}");
         }
         assert_eq!(store.lock().bytes, before);
@@ -448,7 +492,7 @@ mod tests {
         // What was queued and cannot be written when it ends has failed.
         let done = json!({"status": "completed", "background": true, "output": []});
         std::fs::write(&place, "no directory").unwrap();
-        assert!(store.keep(None, "begun", done, json!(""), Vec::new()).is_err());
+        assert!(store.keep(None, "begun", content(done, json!(""), Vec::new())).is_err());
         assert!(store.lock().kept["begun"].content.is_none(), "it is in memory no more");
         std::fs::remove_file(&place).unwrap();
     }
@@ -457,10 +501,10 @@ mod tests {
     fn what_is_computed_makes_no_room() {
         let store = Store::in_memory();
         let queued = json!({"status": "queued", "background": true});
-        store.keep(Some([1; 32]), "running", queued, json!(""), Vec::new()).unwrap();
+        store.keep(Some([1; 32]), "running", content(queued, json!(""), Vec::new())).unwrap();
         for at in 0..3 {
             let large = response(&"x".repeat(20 << 20));
-            store.keep(Some([1; 32]), &format!("large-{at}"), large, json!(""), Vec::new()).unwrap();
+            store.keep(Some([1; 32]), &format!("large-{at}"), content(large, json!(""), Vec::new())).unwrap();
         }
         assert!(store.lock().bytes <= IN_MEMORY.bytes);
         assert_eq!(store.response(Some([1; 32]), "running").unwrap()["status"], "queued");

@@ -1,8 +1,9 @@
-//! An answer as items: whole, and as the events by which they grow.
+//! An answer as a response: whole, and event by event.
 //!
 //! ```text
-//! parts --Growing--> item added, part added, deltas ..., part done, item done --> events, or nobody's
-//!            \-----> items ------------------------------------------------------> response
+//! outputs --Writing--> Growing --finish--> Content --> the body, the store
+//!                         |                   |
+//!                         +------ Teller -----+------> events
 //! ```
 
 use std::collections::VecDeque;
@@ -14,12 +15,15 @@ use engine::{ChatMessage, Output};
 use hyper::body::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::answers::{Api, Ear, End, Finish, Gathered, Outputs, Plan, Totals, Wire, framed};
+use super::events::{Teller, Told};
+use super::growing::Growing;
+use super::store::Content;
+use crate::answers::{Api, Ear, End, Finish, Gathered, Heard, Outputs, Plan, Totals, Wire};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::openai::format::timings;
-use crate::openai::wire::WireUsage;
+use crate::openai::wire::{TokenTexts, WireUsage};
 use crate::routes::json_body;
 use crate::timeline::Served;
 
@@ -37,6 +41,10 @@ pub(crate) struct Shape {
     pub(crate) max_output_tokens: Option<i64>,
     pub(crate) temperature: Option<f64>,
     pub(crate) top_p: Option<f64>,
+    /// Log probabilities of so many likeliest tokens beside each one's own.
+    pub(crate) top_logprobs: i64,
+    pub(crate) truncation: &'static str,
+    pub(crate) max_tool_calls: Option<i64>,
     /// Whose it is, if it is to be kept.
     pub(crate) stores: Option<Option<Tenant>>,
     pub(crate) background: bool,
@@ -52,7 +60,7 @@ pub(crate) struct Responses(pub(crate) Arc<Shape>);
 impl Api for Responses {
     fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
         match self.0.response(app, plan, gathered) {
-            Ok(response) => json_body(response.to_string()),
+            Ok(content) => json_body(content.response.to_string()),
             Err(error) => error.into_response(),
         }
     }
@@ -68,16 +76,19 @@ impl Api for Responses {
 
 impl Shape {
     /// The response of an answer that has ended; it is kept if it is to be.
-    pub(super) fn response(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Result<Value, ApiError> {
+    pub(super) fn response(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Result<Arc<Content>, ApiError> {
         let Gathered { mut answers, totals, served, .. } = gathered;
         let answer = answers.swap_remove(0);
-        let mut growing = Growing::new(app.clone());
-        let parts = answer.parts.unwrap_or_else(|| vec![AnswerPart::Text(answer.text)]);
-        parts.into_iter().for_each(|part| growing.take(part, &mut |_, _| {}));
-        growing.end(&mut |_, _| {});
-        let mut response = self.head(&served.response_id, app.now(), plan);
-        self.finish(app, plan, &served, &totals, &answer.end, growing.items, &mut response)?;
-        Ok(response)
+        let mut growing = Growing::default();
+        if plan.logprobs {
+            answer.heard.into_iter().for_each(|heard| growing.hear(heard, app, &texts(app, plan)));
+        } else {
+            let parts = answer.parts.unwrap_or_else(|| vec![AnswerPart::Text(answer.text)]);
+            parts.into_iter().for_each(|part| growing.take(part, app));
+        }
+        growing.end();
+        let head = self.head(&served.response_id, app.now(), plan);
+        self.finish(app, plan, &served, &totals, &answer.end, growing, head)
     }
 
     /// What is known before there is an answer.
@@ -92,7 +103,7 @@ impl Shape {
             "incomplete_details": null,
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
-            "max_tool_calls": null,
+            "max_tool_calls": self.max_tool_calls,
             "metadata": self.metadata,
             "model": plan.delivery.model,
             "output": [],
@@ -105,9 +116,9 @@ impl Shape {
             "text": {"format": self.format},
             "tool_choice": self.tool_choice,
             "tools": self.tools,
-            "top_logprobs": 0,
+            "top_logprobs": self.top_logprobs,
             "top_p": self.top_p,
-            "truncation": "disabled",
+            "truncation": self.truncation,
             "usage": null,
         });
         // A text or absent: strict clients take no null.
@@ -125,9 +136,9 @@ impl Shape {
         served: &Served,
         totals: &Totals,
         end: &End,
-        items: Vec<Value>,
-        response: &mut Value,
-    ) -> Result<(), ApiError> {
+        growing: Growing,
+        mut response: Value,
+    ) -> Result<Arc<Content>, ApiError> {
         response["status"] = if end.finish == Finish::Length { "incomplete" } else { "completed" }.into();
         if end.finish == Finish::Length {
             response["incomplete_details"] = json!({"reason": "max_output_tokens"});
@@ -144,13 +155,24 @@ impl Shape {
         if let Ok(Value::Object(settled)) = serde_json::to_value(&plan.delivery.settled) {
             settled.into_iter().for_each(|(name, value)| response[name] = value);
         }
+        let Growing { items, deltas, .. } = growing;
         let reply = message_of(&items);
         response["output"] = items.into();
-        if let Some(tenant) = self.stores {
-            let conversation = self.conversation.iter().cloned().chain([reply]).collect();
-            app.responses.keep(tenant, &served.response_id, response.clone(), self.input.clone(), conversation)?;
-        }
-        Ok(())
+        let Some(tenant) = self.stores else {
+            return Ok(Arc::new(Content { response, input: Value::Null, conversation: Vec::new(), deltas }));
+        };
+        let conversation = self.conversation.iter().cloned().chain([reply]).collect();
+        let content = Content { response, input: self.input.clone(), conversation, deltas };
+        app.responses.keep(tenant, &served.response_id, content)
+    }
+
+    /// The response of an answer that has failed, with what there is of it.
+    pub(super) fn failed(&self, mut response: Value, growing: Growing, error: &ApiError) -> Content {
+        let (items, deltas) = growing.cut_off();
+        response["status"] = "failed".into();
+        response["error"] = failure(error);
+        response["output"] = items.into();
+        Content { response, input: self.input.clone(), conversation: self.conversation.clone(), deltas }
     }
 }
 
@@ -184,263 +206,110 @@ fn message_of(items: &[Value]) -> ChatMessage {
     ChatMessage { role: "assistant".to_owned(), content, extra }
 }
 
-/// Hears of each event: its name, and its fields.
-type Tell<'a> = &'a mut dyn FnMut(&'static str, Value);
-
-/// The items of an answer while it grows.
-struct Growing {
-    app: Arc<App>,
-    items: Vec<Value>,
-    /// The last item is under way.
-    open: Option<Kind>,
+/// How tokens are shown.
+fn texts<'a>(app: &'a App, plan: &Plan) -> TokenTexts<'a> {
+    TokenTexts { tokenizer: app.engine.model().tokenizer.as_deref(), as_ids: plan.delivery.tokens_as_ids }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Thought,
-    Text,
-    Call,
-}
-
-impl Growing {
-    fn new(app: Arc<App>) -> Growing {
-        Growing { app, items: Vec::new(), open: None }
-    }
-
-    fn take(&mut self, part: AnswerPart, tell: Tell<'_>) {
-        match part {
-            AnswerPart::Thought(text) => self.grow(Kind::Thought, &text, tell),
-            AnswerPart::Text(text) => {
-                // White space between calls is no message.
-                if self.open != Some(Kind::Text) && !self.items.is_empty() && text.trim().is_empty() {
-                    return;
-                }
-                self.grow(Kind::Text, &text, tell);
-            }
-            AnswerPart::CallBegins { name, id, .. } => {
-                self.close(tell, "completed");
-                let call_id = id.unwrap_or_else(|| self.app.call_id());
-                let item = json!({
-                    "type": "function_call", "id": format!("fc_{}", self.app.unique()), "status": "in_progress",
-                    "call_id": call_id, "name": name, "arguments": "",
-                });
-                self.begin(Kind::Call, item, tell);
-            }
-            AnswerPart::Arguments { json, .. } => {
-                let at = self.items.len() - 1;
-                let item = &mut self.items[at];
-                push(&mut item["arguments"], &json);
-                let told = json!({"item_id": item["id"], "output_index": at, "delta": json});
-                tell("response.function_call_arguments.delta", told);
-            }
-            AnswerPart::CallEnds { .. } => self.close(tell, "completed"),
-        }
-    }
-
-    fn end(&mut self, tell: Tell<'_>) {
-        // A call that is still open was cut off.
-        let status = if self.open == Some(Kind::Call) { "incomplete" } else { "completed" };
-        self.close(tell, status);
-    }
-
-    fn begin(&mut self, kind: Kind, item: Value, tell: Tell<'_>) {
-        self.open = Some(kind);
-        tell("response.output_item.added", json!({"output_index": self.items.len(), "item": item}));
-        self.items.push(item);
-    }
-
-    fn grow(&mut self, kind: Kind, text: &str, tell: Tell<'_>) {
-        if self.open != Some(kind) {
-            self.close(tell, "completed");
-            let id = self.app.unique();
-            let item = match kind {
-                Kind::Thought => {
-                    json!({"type": "reasoning", "id": format!("rs_{id}"), "summary": [], "content": [], "status": "in_progress"})
-                }
-                _ => {
-                    json!({"type": "message", "id": format!("msg_{id}"), "role": "assistant", "content": [], "status": "in_progress"})
-                }
-            };
-            self.begin(kind, item, tell);
-            let at = self.items.len() - 1;
-            let part = part(kind, "");
-            let told = json!({"item_id": self.items[at]["id"], "output_index": at, "content_index": 0, "part": part});
-            tell("response.content_part.added", told);
-            self.items[at]["content"] = json!([part]);
-        }
-        let at = self.items.len() - 1;
-        let item = &mut self.items[at];
-        push(&mut item["content"][0]["text"], text);
-        let mut told = json!({"item_id": item["id"], "output_index": at, "content_index": 0, "delta": text});
-        let name = match kind {
-            Kind::Thought => "response.reasoning_text.delta",
-            _ => {
-                told["logprobs"] = json!([]);
-                "response.output_text.delta"
-            }
-        };
-        tell(name, told);
-    }
-
-    fn close(&mut self, tell: Tell<'_>, status: &str) {
-        let Some(kind) = self.open.take() else { return };
-        let at = self.items.len() - 1;
-        let item = &mut self.items[at];
-        item["status"] = status.into();
-        let id = item["id"].clone();
-        match kind {
-            Kind::Call => {
-                let told = json!({
-                    "item_id": id, "output_index": at, "name": item["name"], "arguments": item["arguments"],
-                });
-                if status == "completed" {
-                    tell("response.function_call_arguments.done", told);
-                }
-            }
-            _ => {
-                let part = item["content"][0].clone();
-                let mut told = json!({"item_id": id, "output_index": at, "content_index": 0, "text": part["text"]});
-                let name = match kind {
-                    Kind::Thought => "response.reasoning_text.done",
-                    _ => {
-                        told["logprobs"] = json!([]);
-                        "response.output_text.done"
-                    }
-                };
-                tell(name, told);
-                let told = json!({"item_id": id, "output_index": at, "content_index": 0, "part": part});
-                tell("response.content_part.done", told);
-            }
-        }
-        tell("response.output_item.done", json!({"output_index": at, "item": item}));
-    }
-}
-
-fn part(kind: Kind, text: &str) -> Value {
-    match kind {
-        Kind::Thought => json!({"type": "reasoning_text", "text": text}),
-        _ => json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}),
-    }
-}
-
-fn push(text: &mut Value, more: &str) {
-    if let Value::String(text) = text {
-        text.push_str(more);
-    }
-}
-
-/// The events of one answer.
-struct Stream {
+/// One answer, from what the engine says of it.
+pub(super) struct Writing {
     app: Arc<App>,
     shape: Arc<Shape>,
     plan: Plan,
     served: Arc<Served>,
     ear: Option<Ear>,
-    growing: Growing,
     totals: Totals,
     end: End,
-    response: Value,
-    sequence: usize,
+}
+
+impl Writing {
+    pub(super) fn new(app: Arc<App>, shape: Arc<Shape>, plan: Plan, served: Arc<Served>) -> Writing {
+        let (ear, totals) = (Ear::of(&plan, &served, 0), Totals::of(&plan));
+        Writing { app, shape, plan, served, ear, totals, end: End::default() }
+    }
+
+    /// The next output, written into `growing`. True: it was the last one.
+    pub(super) fn take(&mut self, output: Output, growing: &mut Growing) -> Result<bool, ApiError> {
+        let texts = texts(&self.app, &self.plan);
+        match output {
+            Output::Token { text, logprob, .. } => {
+                let logprob = logprob.filter(|_| self.plan.logprobs);
+                growing.hear(Heard::token(self.ear.as_mut(), text, logprob), &self.app, &texts);
+            }
+            Output::Finished { reason, stop_string, text, .. } => {
+                self.end = End::of(&self.plan, &self.app, reason, stop_string);
+                growing.hear(Heard::end(self.ear.as_mut(), text), &self.app, &texts);
+                self.totals.heard(self.ear.as_ref());
+                growing.end();
+            }
+            Output::Done { usage, timings } => {
+                self.totals.add(&self.app, 1, &usage, &timings);
+                return Ok(true);
+            }
+            Output::Failed(error) => return Err(error.into()),
+            Output::PromptLogprobs(_) | Output::Embedding(_) | Output::Progress(_) | Output::Noted { .. } => {}
+        }
+        Ok(false)
+    }
+
+    /// The response of the answer, which has ended; it is kept if it is to be.
+    pub(super) fn finish(&self, growing: Growing, head: Value) -> Result<Arc<Content>, ApiError> {
+        let Writing { app, shape, plan, served, totals, end, .. } = self;
+        shape.finish(app, plan, served, totals, end, growing, head)
+    }
+}
+
+/// The events of one answer.
+struct Stream {
+    writing: Writing,
+    growing: Growing,
+    teller: Teller,
+    head: Value,
     has_begun: bool,
+    ended: Option<Arc<Content>>,
 }
 
 impl Stream {
     fn new(app: Arc<App>, shape: Arc<Shape>, plan: Plan, served: Arc<Served>) -> Stream {
         Stream {
-            response: shape.head(&served.response_id, app.now(), &plan),
-            ear: Ear::of(&plan, &served, 0),
-            growing: Growing::new(app.clone()),
-            totals: Totals::of(&plan),
-            end: End::default(),
-            sequence: 0,
+            head: shape.head(&served.response_id, app.now(), &plan),
+            writing: Writing::new(app, shape, plan, served),
+            growing: Growing::default(),
+            teller: Teller::new(None),
             has_begun: false,
-            app,
-            shape,
-            plan,
-            served,
+            ended: None,
         }
     }
 
-    fn hear(&mut self, parts: Vec<AnswerPart>, ends: bool, events: &mut VecDeque<Bytes>) {
-        let mut told = Vec::new();
-        let mut tell = |name, fields| told.push((name, fields));
-        parts.into_iter().for_each(|part| self.growing.take(part, &mut tell));
-        if ends {
-            self.growing.end(&mut tell);
-        }
-        for (name, fields) in told {
-            let event = self.event(name, fields);
-            events.push_back(event);
-        }
-    }
-
-    /// `event:` and `data:`, numbered.
-    fn event(&mut self, name: &'static str, mut fields: Value) -> Bytes {
-        let mut body = json!({"type": name, "sequence_number": self.sequence});
-        self.sequence += 1;
-        if let Value::Object(fields) = fields.take() {
-            fields.into_iter().for_each(|(name, value)| body[name] = value);
-        }
-        format!("event: {name}\n{}", framed(&body.to_string())).into()
-    }
-
-    fn begin(&mut self, events: &mut VecDeque<Bytes>) {
-        if !std::mem::replace(&mut self.has_begun, true) {
-            for name in ["response.created", "response.in_progress"] {
-                let event = self.event(name, json!({"response": self.response}));
-                events.push_back(event);
-            }
-        }
+    /// What is new.
+    fn tell(&mut self, events: &mut VecDeque<Bytes>) {
+        let told = match &self.ended {
+            Some(content) => Told::ended(content),
+            None => Told::growing(&self.head, &self.growing, self.has_begun),
+        };
+        events.extend(std::iter::from_fn(|| self.teller.tell(&told)));
     }
 }
 
 impl Wire for Stream {
     fn write(&mut self, _: usize, output: Output, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
-        if !matches!(output, Output::Failed(_)) {
-            self.begin(events);
-        }
-        match output {
-            Output::Token { text, .. } => {
-                let mut parts = Vec::new();
-                match &mut self.ear {
-                    Some(ear) => ear.token(&text, &mut parts),
-                    None if text.is_empty() => {}
-                    None => parts.push(AnswerPart::Text(text)),
-                }
-                self.hear(parts, false, events);
-            }
-            Output::Finished { reason, stop_string, text, .. } => {
-                self.end = End::of(&self.plan, &self.app, reason, stop_string);
-                let mut parts = Vec::new();
-                match &mut self.ear {
-                    Some(ear) => _ = ear.end(&text, &mut parts),
-                    None if text.is_empty() => {}
-                    None => parts.push(AnswerPart::Text(text)),
-                }
-                self.totals.heard(self.ear.as_ref());
-                self.hear(parts, true, events);
-            }
-            Output::Done { usage, timings } => {
-                self.totals.add(&self.app, 1, &usage, &timings);
-                let items = std::mem::take(&mut self.growing.items);
-                let Stream { app, shape, plan, served, totals, end, response, .. } = self;
-                shape.finish(app, plan, served, totals, end, items, response)?;
-                let is_whole = self.end.finish != Finish::Length;
-                let name = if is_whole { "response.completed" } else { "response.incomplete" };
-                let event = self.event(name, json!({"response": self.response}));
-                events.push_back(event);
-            }
-            Output::Failed(error) => return Err(error.into()),
-            Output::PromptLogprobs(_) | Output::Embedding(_) | Output::Progress(_) | Output::Noted { .. } => {}
+        let is_last = self.writing.take(output, &mut self.growing)?;
+        self.has_begun = true;
+        // All of it but its end: that it cannot be kept is seen then.
+        self.tell(events);
+        if is_last {
+            self.ended = Some(self.writing.finish(self.growing.clone(), self.head.clone())?);
+            self.tell(events);
         }
         Ok(())
     }
 
     fn failed(&mut self, error: &ApiError) -> Bytes {
-        let mut response = self.response.clone();
-        response["status"] = "failed".into();
-        response["error"] = failure(error);
-        self.event("response.failed", json!({"response": response}))
+        let (head, growing) = (self.head.clone(), std::mem::take(&mut self.growing));
+        self.ended = Some(Arc::new(self.writing.shape.failed(head, growing, error)));
+        let mut events = VecDeque::new();
+        self.tell(&mut events);
+        Vec::from(events).concat().into()
     }
 }
 

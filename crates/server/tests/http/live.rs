@@ -364,13 +364,13 @@ fn a_feed_ends_when_the_server_drains() {
 }
 
 /// Those who watch may hold it.
-fn pausable() -> Host {
+pub(crate) fn pausable() -> Host {
     let mut options = local_server();
     options.hold_token = Some(TOKEN.into());
     Host::with(small_engine(), options)
 }
 
-fn post(host: &Host, path: &str) -> Value {
+pub(crate) fn post(host: &Host, path: &str) -> Value {
     let mut connection = host.connect();
     connection.request("POST", path, &[("x-hold-token", TOKEN), ("connection", "close")], b"");
     let answer = connection.answer();
@@ -380,7 +380,7 @@ fn post(host: &Host, path: &str) -> Value {
 
 /// A held engine into the answer of the request that is on its way, by a few tokens: none of it is over before a test
 /// that has to wait for its core has seen it.
-fn step_into(host: &Host, tokens: u64) {
+pub(crate) fn step_into(host: &Host, tokens: u64) {
     wait("the request to come", || host.engine.health().open_requests == 1);
     let begun = host.engine.stats().decode_tokens;
     while host.engine.stats().decode_tokens <= begun + tokens {

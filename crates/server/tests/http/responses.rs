@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::client::Answer;
+use crate::client::{Answer, Connection};
 use crate::host::{Host, local_server, small_engine, wait};
+use crate::live;
 
 const PATH: &str = "/v1/responses";
 
@@ -22,15 +23,30 @@ fn events(host: &Host, body: &Value) -> Vec<(String, Value)> {
     body["stream"] = json!(true);
     let answer = host.post(PATH, &body);
     assert_eq!(answer.status, 200, "{}", answer.text());
-    let text = answer.text();
-    let event = |(at, event): (usize, &str)| {
+    let events = read_events(answer.text());
+    for (at, (name, event)) in events.iter().enumerate() {
+        assert_eq!((&event["type"], &event["sequence_number"]), (&json!(name), &json!(at)));
+    }
+    events
+}
+
+/// The events that are whole.
+fn read_events(text: &str) -> Vec<(String, Value)> {
+    let whole = text.rfind("\n\n").map_or("", |end| &text[..end]);
+    let event = |event: &str| {
         let (name, data) = event.split_once("\ndata: ").unwrap_or_else(|| panic!("{event:?}"));
         let name = name.rsplit_once("event: ").expect("a name").1;
-        let data: Value = serde_json::from_str(data).expect("JSON");
-        assert_eq!((&data["type"], &data["sequence_number"]), (&json!(name), &json!(at)));
-        (name.to_owned(), data)
+        (name.to_owned(), serde_json::from_str(data).expect("JSON"))
     };
-    text.trim_end().split("\n\n").filter(|event| !event.starts_with(": ")).enumerate().map(event).collect()
+    whole.split("\n\n").filter(|event| !event.is_empty() && !event.starts_with(": ")).map(event).collect()
+}
+
+/// The events of a kept answer.
+fn replayed(host: &Host, id: &Value, after: Option<usize>) -> Vec<(String, Value)> {
+    let after = after.map(|after| format!("&starting_after={after}")).unwrap_or_default();
+    let answer = host.get(&format!("{PATH}/{}?stream=true{after}", id.as_str().unwrap()));
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("text/event-stream; charset=utf-8")));
+    read_events(answer.text())
 }
 
 /// Without what differs from one answer to the next.
@@ -234,6 +250,369 @@ fn an_answer_in_the_background_is_asked_for_again_or_cancelled() {
     assert!(answer["status"] != "cancelled" || host.post(PATH, &more).status == 400);
 }
 
+/// A stream that is read as it comes.
+struct Reader {
+    connection: Connection,
+    text: Vec<u8>,
+    has_ended: bool,
+}
+
+impl Reader {
+    fn open(host: &Host, method: &str, path: &str, body: &str) -> Reader {
+        let mut connection = host.connect();
+        let headers = [("content-type", "application/json"), ("connection", "close")];
+        connection.request(method, path, &headers, body.as_bytes());
+        assert_eq!(connection.head().expect("an answer").0, 200, "{method} {path}");
+        Reader { connection, text: Vec::new(), has_ended: false }
+    }
+
+    fn events(&self) -> Vec<(String, Value)> {
+        read_events(std::str::from_utf8(&self.text).expect("UTF-8"))
+    }
+
+    /// Reads until there is such an event, or all.
+    fn until(&mut self, is_wanted: impl Fn(&str) -> bool) {
+        while !self.has_ended && !self.events().iter().any(|(name, _)| is_wanted(name)) {
+            self.has_ended = !self.connection.chunk(&mut self.text);
+        }
+    }
+}
+
+#[test]
+fn the_events_of_an_answer_are_told_again_from_any_place() {
+    let host = Host::start();
+    let format = json!({"format": {"type": "json_schema", "schema": {"enum": ["fox"]}}});
+    let tools = json!([weather()]);
+    for (at, more) in [
+        json!({"input": "Tell me a story about a fox.", "max_output_tokens": 30}),
+        json!({"input": [{"role": "user", "content": "What is 17 + 25?"}]}),
+        json!({"input": "Name an animal.", "text": format, "include": ["message.output_text.logprobs"]}),
+        json!({"input": "How is it?", "tools": tools, "tool_choice": "required", "parallel_tool_calls": false}),
+        json!({"input": "How is it?", "tools": tools, "tool_choice": "required", "max_output_tokens": 12}),
+    ]
+    .iter()
+    .enumerate()
+    {
+        // Streamed to who asked, streamed in the background, and whole in both ways.
+        for (background, stream) in [(false, true), (true, true), (false, false), (true, false)] {
+            let mut body =
+                json!({"model": "lantern", "temperature": 0, "max_output_tokens": 300, "background": background});
+            more.as_object().unwrap().iter().for_each(|(key, value)| body[key] = value.clone());
+            let told = if stream { events(&host, &body) } else { Vec::new() };
+            let id = match told.first() {
+                Some((_, created)) => created["response"]["id"].clone(),
+                None => host.ask(PATH, &body)["id"].clone(),
+            };
+            // Of one that still runs it waits for the end.
+            let again = replayed(&host, &id, None);
+            assert!(!stream || again == told, "{at}: {background} {stream}");
+            let names: Vec<&str> = again.iter().map(|(name, _)| name.as_str()).collect();
+            let mut first = vec!["response.created", "response.queued", "response.in_progress"];
+            first.retain(|name| background || *name != "response.queued");
+            assert_eq!(names[..first.len()], first);
+            let kept = ask("GET", &host, &format!("{PATH}/{}", id.as_str().unwrap()), None).json();
+            assert_eq!(again.last().unwrap().1["response"], kept, "{at}: {background} {stream}");
+            for (number, (_, event)) in again.iter().enumerate() {
+                assert_eq!(event["sequence_number"], number);
+            }
+            // Of what was whole a delta is an item, or a token that something is told of.
+            let items = kept["output"].as_array().unwrap();
+            let deltas = names.iter().filter(|name| name.ends_with(".delta")).count();
+            assert!(
+                if stream || body.get("include").is_some() { deltas >= items.len() } else { deltas <= 2 * items.len() },
+                "{names:?}"
+            );
+            for after in [0, 1, names.len() / 2, names.len() - 2, names.len() - 1, names.len() + 7] {
+                let rest = again.get(after + 1..).unwrap_or_default();
+                assert_eq!(replayed(&host, &id, Some(after)), rest, "{at}: {background} {stream}, after {after}");
+            }
+        }
+    }
+    host.quiet();
+}
+
+#[test]
+fn an_answer_in_the_background_is_read_while_it_is_written() {
+    let body = json!({"input": "Tell me a story about a fox.", "background": true, "stream": true,
+        "max_output_tokens": 60, "temperature": 0});
+    let host = live::pausable();
+    let alone = host.ask(PATH, &json!({"input": body["input"], "max_output_tokens": 60, "temperature": 0}));
+    for what in ["goes on", "cancel", "delete"] {
+        assert_eq!(live::post(&host, "/live/pause"), json!(true));
+        let mut first = Reader::open(&host, "POST", PATH, &body.to_string());
+        first.until(|name| name == "response.queued");
+        let id = first.events()[0].1["response"]["id"].clone();
+        let path = format!("{PATH}/{}", id.as_str().unwrap());
+        assert_eq!(ask("GET", &host, &path, None).json()["status"], "queued");
+        live::step_into(&host, 6);
+        first.until(|name| name.ends_with(".delta"));
+        // Its client leaves, and another reads on behind what that one had.
+        let before = first.events();
+        drop(first);
+        let mut second =
+            Reader::open(&host, "GET", &format!("{path}?stream=true&starting_after={}", before.len() - 1), "");
+        live::step_into(&host, 6);
+        second.until(|name| name.ends_with(".delta"));
+        assert_eq!(host.engine.health().open_requests, 1, "who leaves ends nothing");
+        let answer = match what {
+            "cancel" => Some(ask("POST", &host, &format!("{path}/cancel"), None).json()),
+            "delete" => {
+                assert_eq!(ask("DELETE", &host, &path, None).json()["deleted"], true);
+                None
+            }
+            _ => None,
+        };
+        assert_eq!(live::post(&host, "/live/resume"), json!(false));
+        second.until(|_| false);
+        let events = [before, second.events()].concat();
+        for (number, (_, event)) in events.iter().enumerate() {
+            assert_eq!(event["sequence_number"], number, "{what}");
+        }
+        let text: String = events.iter().filter_map(|(_, event)| event["delta"].as_str()).collect();
+        let last = events.last().unwrap();
+        match what {
+            "goes on" => {
+                assert_eq!(last.0, "response.incomplete");
+                assert_eq!(plain(&last.1["response"])["output"], plain(&alone)["output"]);
+            }
+            "cancel" => {
+                let answer = answer.unwrap();
+                assert_eq!((&last.0[..], &answer["status"]), ("response.incomplete", &json!("cancelled")));
+                assert_eq!(last.1["response"], answer);
+                let output: String = answer["output"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|item| item["content"][0]["text"].as_str().unwrap())
+                    .collect();
+                assert_eq!(output, text, "as far as it was");
+                let items = answer["output"].as_array().unwrap();
+                assert_eq!(items.last().unwrap()["status"], "incomplete");
+                let more = json!({"input": [{"type": "item_reference", "id": items.last().unwrap()["id"]}]});
+                assert_eq!(host.post(PATH, &more).status, 404, "what was cut off is not gone on from");
+            }
+            _ => {
+                assert!(last.0.ends_with(".delta"), "the end of a stream that has none: {last:?}");
+                assert_eq!(ask("GET", &host, &format!("{path}?stream=true"), None).status, 404);
+            }
+        }
+        if what != "delete" {
+            assert_eq!(replayed(&host, &id, None), events, "{what}");
+        }
+        host.quiet();
+    }
+}
+
+#[test]
+fn queries_of_kept_answers_are_heeded_or_refused() {
+    let keys = ["one", "two"].map(server::ApiKey::from).to_vec();
+    let host = Host::with(small_engine(), server::ServerOptions { api_keys: keys, ..local_server() });
+    let input: Vec<Value> = (0..5).map(|at| json!({"role": "user", "content": format!("{at}")})).collect();
+    let body = json!({"input": input, "max_output_tokens": 2});
+    let mut connection = host.connect();
+    let headers = [("content-type", "application/json"), ("connection", "close"), ("authorization", "Bearer one")];
+    connection.request("POST", PATH, &headers, body.to_string().as_bytes());
+    let path = format!("{PATH}/{}", connection.answer().json()["id"].as_str().unwrap());
+    for (query, status, named) in [
+        ("?stream=true", 200, "response.incomplete"),
+        ("?stream=false", 200, "incomplete"),
+        ("?stream=true&starting_after=0&include_obfuscation=false", 200, "response.in_progress"),
+        ("?include=message.output_text.logprobs&include[]=code_interpreter_call.outputs", 200, "incomplete"),
+        ("?include%5B%5D=reasoning.encrypted_content", 200, "incomplete"),
+        ("?stream=yes", 400, "stream"),
+        ("?stream=true&starting_after=x", 400, "starting_after"),
+        ("?stream=true&starting_after=-1", 400, "starting_after"),
+        ("?starting_after=1", 400, "starting_after"),
+        ("?include_obfuscation=1", 400, "include_obfuscation"),
+        ("?include=dragons", 400, "include"),
+        ("?include[]=dragons", 400, "include[]"),
+        ("?after=x", 400, "after"),
+    ] {
+        let answer = ask("GET", &host, &format!("{path}{query}"), Some("one"));
+        assert_eq!(answer.status, status, "{query}: {}", answer.text());
+        assert!(answer.text().contains(named), "{query}: {}", answer.text());
+        assert!(status == 200 || answer.json()["error"]["param"] == named, "{query}: {}", answer.text());
+        assert_ne!(ask("GET", &host, &format!("{path}{query}"), Some("two")).status, 200, "it is another's: {query}");
+    }
+    for (query, texts, has_more) in [
+        ("", "43210", false),
+        ("?order=asc", "01234", false),
+        ("?order=asc&limit=2", "01", true),
+        ("?limit=2&include[]=message.output_text.logprobs", "43", true),
+        ("?order=asc&limit=2&after=ID-1", "23", true),
+        ("?order=desc&after=ID-1", "0", false),
+    ] {
+        let id = path.rsplit_once('/').unwrap().1;
+        let answer = ask("GET", &host, &format!("{path}/input_items{}", query.replace("ID", id)), Some("one")).json();
+        let items = answer["data"].as_array().unwrap();
+        let all: String = items.iter().map(|item| item["content"].as_str().unwrap()).collect();
+        assert_eq!((all.as_str(), &answer["has_more"]), (texts, &json!(has_more)), "{query}");
+        assert_eq!(answer["last_id"], items.last().unwrap()["id"], "{query}");
+    }
+    for (query, named) in
+        [("?order=up", "order"), ("?limit=0", "limit"), ("?stream=true", "stream"), ("?include=x", "include")]
+    {
+        let answer = ask("GET", &host, &format!("{path}/input_items{query}"), Some("one"));
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(named)), "{query}");
+    }
+    // What there is none of is said to be so.
+    for (method, path, word) in [
+        ("POST", "/v1/responses/compact", "truncation"),
+        ("POST", "/v1/conversations", "previous_response_id"),
+        ("GET", "/v1/conversations/c1", "previous_response_id"),
+        ("POST", "/v1/conversations/c1/items", "previous_response_id"),
+        ("DELETE", "/v1/conversations/c1/items/i1", "previous_response_id"),
+    ] {
+        let answer = ask(method, &host, path, Some("one"));
+        let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(answer.status == 404 && message.contains(word), "{method} {path}: {message}");
+    }
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_text() {
+    let host = Host::start();
+    let schema = json!({"type": "object", "properties": {"a": {"enum": ["fox", "owl"]}}, "required": ["a"]});
+    for (at, more) in [
+        json!({"input": "Tell me a story about a fox.", "max_output_tokens": 20, "top_logprobs": 2}),
+        json!({"input": "What is 17 + 25?", "top_logprobs": 0}),
+        json!({"input": "Name an animal.", "text": {"format": {"type": "json_schema", "schema": schema}}}),
+        json!({"input": "How is it?", "tools": [weather()], "top_logprobs": 1}),
+        json!({"input": "Say \u{1f98a} and \u{e9}.", "max_output_tokens": 40, "top_logprobs": 5}),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let mut body = json!({"model": "lantern", "temperature": 0, "max_output_tokens": 300});
+        more.as_object().unwrap().iter().for_each(|(key, value)| body[key] = value.clone());
+        let without = host.ask(PATH, &{
+            let mut body = body.clone();
+            body.as_object_mut().unwrap().remove("top_logprobs");
+            body
+        });
+        body["include"] = json!(["message.output_text.logprobs"]);
+        let whole = host.ask(PATH, &body);
+        let top = body["top_logprobs"].as_u64().unwrap_or(0);
+        assert_eq!((&whole["top_logprobs"], &without["top_logprobs"]), (&json!(top), &json!(0)));
+        let text = |item: &Value| item["content"][0]["text"].as_str().unwrap_or_default().to_owned();
+        let texts = |response: &Value| response["output"].as_array().unwrap().iter().map(text).collect::<Vec<_>>();
+        assert_eq!(texts(&whole), texts(&without), "{at}");
+        let told = events(&host, &body);
+        assert_eq!(plain(&told.last().unwrap().1["response"]), plain(&whole), "{at}");
+        for (index, item) in whole["output"].as_array().unwrap().iter().enumerate() {
+            let logprobs = &item["content"][0]["logprobs"];
+            if item["type"] != "message" {
+                assert!(logprobs.is_null(), "{at}: {item}");
+                continue;
+            }
+            assert_eq!(without["output"][index]["content"][0]["logprobs"], json!([]));
+            let logprobs = logprobs.as_array().unwrap();
+            let bytes = logprobs.iter().flat_map(|token| token["bytes"].as_array().unwrap());
+            let bytes: Vec<u8> = bytes.map(|byte| byte.as_u64().unwrap() as u8).collect();
+            let said = String::from_utf8_lossy(&bytes).into_owned();
+            assert_eq!(said.trim(), text(item).trim(), "{at}");
+            assert!(logprobs.iter().all(|token| token["logprob"].as_f64().unwrap() <= 0.0));
+            assert!(logprobs.iter().all(|token| token["top_logprobs"].as_array().unwrap().len() as u64 == top));
+            // The deltas have each of them once, in order, and so have the events that sum up.
+            let of_item = |name: &str| {
+                let is_it = |(told, event): &&(String, Value)| told == name && event["output_index"] == index;
+                told.iter().filter(is_it).map(|(_, event)| event.clone()).collect::<Vec<_>>()
+            };
+            let deltas = of_item("response.output_text.delta");
+            let sum: Vec<Value> =
+                deltas.iter().flat_map(|event| event["logprobs"].as_array().unwrap().clone()).collect();
+            assert_eq!(&sum, logprobs, "{at}");
+            assert_eq!(of_item("response.output_text.done")[0]["logprobs"], json!(logprobs));
+            assert_eq!(of_item("response.content_part.done")[0]["part"]["logprobs"], json!(logprobs));
+        }
+    }
+    // Without the word that asks for them nothing is told, and that is said.
+    let answer = host.ask(PATH, &json!({"input": "Hello", "max_output_tokens": 2, "top_logprobs": 2}));
+    assert_eq!((&answer["hints"], &answer["top_logprobs"]), (&json!(["top_logprobs"]), &json!(0)));
+    host.quiet();
+}
+
+#[test]
+fn a_conversation_that_is_too_long_loses_its_oldest_turns() {
+    let host = Host::start();
+    let count = |body: &Value| host.ask("/v1/responses/input_tokens", body)["input_tokens"].as_u64().unwrap();
+    let turn = |at: usize| {
+        let told = format!("Turn {at}. {}", "The fox went over the river and came back again. ".repeat(3));
+        [json!({"role": "user", "content": told}), json!({"role": "assistant", "content": format!("I see {at}.")})]
+    };
+    let system = json!({"role": "developer", "content": "Be kind."});
+    let question = json!({"role": "user", "content": "And now?"});
+    let of = |turns: std::ops::Range<usize>| {
+        let items = [system.clone()].into_iter().chain(turns.flat_map(turn)).chain([question.clone()]);
+        json!({"input": items.collect::<Vec<_>>(), "instructions": "Be brief.", "max_output_tokens": 40,
+            "temperature": 0})
+    };
+    let truncated = |mut body: Value| {
+        body["truncation"] = json!("auto");
+        body
+    };
+    let long = of(0..40);
+    for body in [long.clone(), {
+        let mut body = long.clone();
+        body["truncation"] = json!("disabled");
+        body
+    }] {
+        let refused = host.post(PATH, &body);
+        let error = refused.json()["error"].clone();
+        assert_eq!((refused.status, &error["code"]), (400, &json!("context_length_exceeded")), "{error}");
+        assert_eq!(error["param"], "input");
+    }
+    // As few turns go as have to.
+    let fits = (0..40).find(|&first| {
+        host.post("/v1/responses/input_tokens", &of(first..40)).status == 200 && count(&of(first..40)) + 40 <= 1024
+    });
+    let first = fits.expect("the question alone fits");
+    assert!(first > 0);
+    let answer = host.ask(PATH, &truncated(long.clone()));
+    assert_eq!(
+        (&answer["truncation"], &answer["usage"]["input_tokens"]),
+        (&json!("auto"), &json!(count(&of(first..40))))
+    );
+    assert_eq!(count(&truncated(long.clone())), count(&of(first..40)));
+    let same = host.ask(PATH, &of(first..40));
+    assert_eq!(
+        (plain(&same)["output"].clone(), &same["truncation"]),
+        (plain(&answer)["output"].clone(), &json!("disabled"))
+    );
+    // What fits stays whole, and what is kept is all of it.
+    assert_eq!(count(&truncated(of(30..40))), count(&of(30..40)));
+    let more = json!({"input": "And then?", "previous_response_id": answer["id"], "max_output_tokens": 5});
+    assert_eq!(host.post(PATH, &more).json()["error"]["code"], "context_length_exceeded");
+    assert_eq!(host.post(PATH, &truncated(more)).status, 200);
+    // An agent's calls go with what came of them; its task stays.
+    let called = |at: usize| {
+        let id = format!("call{at:05}");
+        [
+            json!({"type": "function_call", "call_id": id, "name": "weather", "arguments": "{\"place\": \"river\"}"}),
+            json!({"type": "function_call_output", "call_id": id, "output": "It rains on the river and in the forest. ".repeat(4)}),
+        ]
+    };
+    let agent = |calls: std::ops::Range<usize>| {
+        let items = [system.clone(), question.clone()].into_iter().chain(calls.flat_map(called));
+        json!({"input": items.collect::<Vec<_>>(), "tools": [weather()], "max_output_tokens": 40, "temperature": 0})
+    };
+    let first = (0..30).find(|&first| {
+        host.post("/v1/responses/input_tokens", &agent(first..30)).status == 200
+            && count(&agent(first..30)) + 40 <= 1024
+    });
+    let first = first.expect("the task alone fits");
+    assert!(first > 0);
+    assert_eq!(count(&truncated(agent(0..30))), count(&agent(first..30)));
+    // A question that is too long is not cut.
+    let huge = json!({"input": "fox and owl ".repeat(2000), "truncation": "auto"});
+    let refused = host.post(PATH, &huge).json();
+    assert_eq!(
+        (&refused["error"]["code"], &refused["error"]["param"]),
+        (&json!("context_length_exceeded"), &json!("input"))
+    );
+    host.quiet();
+}
+
 #[test]
 fn what_tools_of_others_left_is_told_or_passed_over() {
     let host = Host::start();
@@ -329,10 +708,12 @@ fn what_is_wrong_with_a_response_is_named() {
         (json!({"input": "x", "tool_choice": "required"}), "tool_choice"),
         (json!({"input": "x", "text": {"format": {"type": "xml"}}}), "text.format.type"),
         (json!({"input": "x", "reasoning": {"effort": "heroic"}}), "reasoning.effort"),
-        (json!({"input": "x", "include": ["file_search_call.results"]}), "include[0]"),
-        (json!({"input": "x", "truncation": "auto"}), "truncation"),
+        (json!({"input": "x", "include": ["file_search_call.dragons"]}), "include[0]"),
+        (json!({"input": "x", "include": ["reasoning.encrypted_content", 5]}), "include[1]"),
+        (json!({"input": "x", "truncation": "middle"}), "truncation"),
+        (json!({"input": "x", "top_logprobs": 99, "include": ["message.output_text.logprobs"]}), "top_logprobs"),
         (json!({"input": "x", "background": true, "store": false}), "store"),
-        (json!({"input": "x", "background": true, "stream": true}), "stream"),
+        (json!({"input": "x", "background": true, "store": false, "stream": true}), "store"),
         (json!({"input": "x", "max_output_tokens": 0}), "max_output_tokens"),
         (json!({"input": "x", "conversation": "c"}), "conversation"),
         (json!({"input": "x", "receipt": true}), "receipt"),
