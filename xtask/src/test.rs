@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -176,6 +176,7 @@ fn tests(extent: Extent) -> Result<Counts, String> {
     // What servers measure of the machine is theirs for this run alone, so that no run steers another.
     let cache = target().join("tests-cache");
     let _ = fs::remove_dir_all(&cache); // nothing to remove the first time
+    measure_alone(&cache)?;
     run.env("TWOSTROKE_BINARY", binary()).env("TWOSTROKE_TESTS_CACHE", cache);
     if extent == Extent::All {
         run.env("TWOSTROKE_LONG_TESTS", "1");
@@ -184,6 +185,22 @@ fn tests(extent: Extent) -> Result<Counts, String> {
         }
     }
     count(run.env("TWOSTROKE_PYTHON", python))
+}
+
+/// What the commonest servers of tests have beside `--port 0 --json`.
+const COMMON_SERVERS: [&[&str]; 3] = [
+    &[],
+    &["-t", "1"],
+    &["-t", "1", "--max-model-len", "2048", "--kv-cache-memory-bytes", "64MiB", "--speculate", "off"],
+];
+
+/// Starts each of these once while nothing else runs. Among other tests a server measures the machine badly, for long, and
+/// at each start again.
+fn measure_alone(cache: &Path) -> Result<(), String> {
+    COMMON_SERVERS.iter().try_for_each(|flags| {
+        let flags: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
+        Server::start(&flags, Some(cache)).map(drop)
+    })
 }
 
 /// A copy of the scheduler with bugs planted into it: each must be found.
@@ -210,7 +227,7 @@ fn clients(extent: Extent) -> Result<Counts, String> {
     let official = setup::client_python()?;
     build(extent)?;
     let batches = target().join("client-batches");
-    let server = Server::start(&["--batch-dir".as_ref(), batches.as_os_str()])?;
+    let server = Server::start(&["--batch-dir".as_ref(), batches.as_os_str()], None)?;
     let run = |python: &PathBuf, client: &str| {
         let test = root().join(format!("tests/clients/test_{client}.py"));
         count(command(python, &["-B"]).arg(test).arg(server.url()))
@@ -325,7 +342,7 @@ pub(crate) fn agents() -> Result<(), String> {
     let model = target().join("models/long");
     random_model::write("long", &model)?;
     build(Extent::Quick)?;
-    let server = Server::start(&["-m".as_ref(), model.as_os_str()])?;
+    let server = Server::start(&["-m".as_ref(), model.as_os_str()], None)?;
     let mut tests = command(python, &["-B"]);
     tests.arg(root().join("tests/clients/test_agents.py")).arg(server.url());
     show(tests.current_dir(directory).env("PATH", path)).map_err(|_| "an agent did not end well".to_owned())
@@ -340,7 +357,7 @@ pub(crate) fn schema(examples: u32) -> Result<(), String> {
     let batches = target().join("schema-batches");
     let _ = fs::remove_dir_all(&batches); // nothing to remove the first time
     let flags = ["--max-model-len", "256", "--allow-runtime-lora", "--batch-dir"].map(OsStr::new);
-    let server = Server::start(&[&flags[..], &[batches.as_os_str()]].concat())?;
+    let server = Server::start(&[&flags[..], &[batches.as_os_str()]].concat(), None)?;
     let directory = root().join("tests/schema");
     let mut run = command(&schemathesis, &["--config-file"]);
     run.arg(directory.join("schemathesis.toml")).args(["run", &format!("{}/openapi.json", server.url())]);
@@ -404,10 +421,12 @@ struct Server {
 }
 
 impl Server {
-    /// Starts it and waits until it says where it listens: it does so once it can answer.
-    fn start(flags: &[&OsStr]) -> Result<Server, String> {
+    /// Starts it and waits until it says where it listens: it does so once it can answer. `cache`: where it keeps what it
+    /// measures, if not at the user's place.
+    fn start(flags: &[&OsStr], cache: Option<&Path>) -> Result<Server, String> {
         let mut command = Command::new(binary());
         command.args(["serve", "--port", "0", "--json"]).args(flags).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.envs(cache.map(|cache| ("XDG_CACHE_HOME", cache)));
         let child = command.spawn().map_err(|error| format!("{}: {error}", binary().display()))?;
         let mut server = Server { child, port: 0 };
         let mut line = String::new();

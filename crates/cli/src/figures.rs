@@ -1,9 +1,10 @@
 //! What both phases cost beside what the machine allows, as people read it. The arithmetic is [`roofline`]; limits
-//! are measured on this machine, moments before or after the work.
+//! are measured on this machine, moments before or after the work or, where that went well, within the hour.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use kernels::limits::{Doubt, Limits, MeasureError};
 use kernels::room::Limit;
@@ -20,10 +21,18 @@ use crate::{kept, models};
 /// How long one measurement of the limits takes, in seconds.
 pub(crate) const MEASURE_SECONDS: f64 = 0.4;
 
-/// The limits of this machine with `threads` threads: measured once in the life of the process, and the highest that
-/// was measured well, now or at an earlier start. `arithmetic`: what is computed; `None`: what is fastest here.
+/// Whether limits are measured, where an earlier start has measured them well within the hour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Measure {
+    Now,
+    IfOld,
+}
+
+/// The limits of this machine with `threads` threads: measured once in the life of the process at most, and the highest
+/// that was measured well, now or at an earlier start. `arithmetic`: what is computed; `None`: what is fastest here.
 /// `directory`: where measurements are kept; `None`: nowhere.
 pub(crate) fn limits(
+    measure: Measure,
     threads: Option<usize>,
     arithmetic: Option<Arithmetic>,
     directory: Option<&Path>,
@@ -35,16 +44,24 @@ pub(crate) fn limits(
     if let Some((_, limits)) = measured.as_ref().filter(|(with, _)| *with == key) {
         return Ok(*limits);
     }
-    let now = measure_now(threads, Isa::best(), key.1)?;
     let on = kept::On { threads, arithmetic: key.1 };
-    let limits = directory.map_or(now, |directory| kept::keep_limits(directory, on, &now));
+    // A clock before 1970 is one that was not set.
+    let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let recent = directory.filter(|_| measure == Measure::IfOld);
+    let limits = match recent.and_then(|directory| kept::recent_limits(directory, on, unix_s)) {
+        Some(limits) => limits,
+        None => {
+            let now = measure_now(threads, Isa::best(), key.1)?;
+            directory.map_or(now, |directory| kept::keep_limits(directory, on, &now, unix_s))
+        }
+    };
     *measured = Some((key, limits));
     Ok(limits)
 }
 
 /// As [`limits`], of what these flags say.
 pub(crate) fn limits_of(flags: &ModelFlags) -> Result<Limits, Failure> {
-    limits(flags.threads, flags.arithmetic.arithmetic(), models::packed_cache(flags).as_deref())
+    limits(Measure::IfOld, flags.threads, flags.arithmetic.arithmetic(), models::packed_cache(flags).as_deref())
 }
 
 /// What earlier starts have measured counts no more.

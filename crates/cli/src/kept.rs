@@ -3,13 +3,15 @@
 //! ```text
 //! quality, int8, complete    ──> PLACE.quality   read where the key is right: same weights, classes, arithmetic, layout
 //! limits that were measured
-//! well, the last of them     ──> NAME.limits     one for each processor, instruction set, arithmetic, thread count
+//! well, the last of them     ──> NAME.limits     one for each processor, instruction set, arithmetic, thread count;
+//!                                                within an hour nothing is measured again
 //! ```
 //! Only ever a saving of time: whatever is wrong with such a file, it is as if there were none. Each is whole or
 //! absent.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use checkpoint::Checkpoint;
 use checkpoint::weights::Weights;
@@ -123,23 +125,42 @@ const RATES: [&str; 5] = ["read_bandwidth", "cache_bandwidth", "int8_ops", "bf16
 const MOST_KEPT: usize = 8;
 /// Rates that a machine may have, of bytes and operations per second.
 const SANE_RATES: std::ops::Range<f64> = 1e3..1e20;
-/// Instructions of limits that were kept: nobody asks for them.
-const EARLIER: &str = "measured at an earlier start";
+/// So long is what was measured well taken without measuring again: a virtual machine's limits change while it runs.
+const RECENT: Duration = Duration::from_secs(3600);
 
 /// What earlier starts have measured of this machine, each well.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Measured {
     /// By [`RATES`], the newest last.
     rates: [Vec<f64>; 5],
+    /// The latest of what has no certainty of its own.
+    last: Last,
+    /// When all rates were measured well at once, in seconds of Unix time.
+    complete_unix_s: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Last {
     cache_bytes: usize,
+    /// int8, bf16.
+    fastest: [f64; 2],
+    /// The instructions of int8, bf16, and of the fastest of both.
+    kinds: [&'static str; 4],
 }
 
 impl Measured {
     /// Takes in what was measured now, and says what the limits are: of each rate the highest that was measured well,
     /// since whatever disturbs a measurement lowers it; what was measured now where there is none.
-    fn take(&mut self, now: &Limits) -> Limits {
+    fn take(&mut self, now: &Limits, unix_s: u64) -> Limits {
         let mut limits = *now;
-        self.cache_bytes = now.cache_bytes;
+        self.last = Last {
+            cache_bytes: now.cache_bytes,
+            fastest: [now.fastest_int8_ops, now.fastest_bf16_flops],
+            kinds: [now.int8_kind, now.bf16_kind, now.fastest_int8_kind, now.fastest_bf16_kind],
+        };
+        if now.certainty.iter().all(|certainty| certainty.doubt().is_none()) {
+            self.complete_unix_s = unix_s;
+        }
         let mut certainty = now.certainty;
         for ((rate, kept), certainty) in rates(&mut limits).into_iter().zip(&mut self.rates).zip(&mut certainty) {
             let is_sure = certainty.doubt().is_none();
@@ -163,21 +184,27 @@ impl Measured {
     fn limits(&self) -> Option<Limits> {
         let highest = |index: usize| self.rates[index].iter().copied().reduce(f64::max);
         let (int8_ops, bf16_flops) = (highest(2)?, highest(3)?);
+        let Last { cache_bytes, fastest, kinds } = self.last;
         Some(Limits {
             read_bandwidth: highest(0)?,
             cache_bandwidth: highest(1)?,
-            cache_bytes: self.cache_bytes,
+            cache_bytes,
             int8_ops,
             bf16_flops,
             f32_flops: highest(4)?,
-            int8_kind: EARLIER,
-            bf16_kind: EARLIER,
-            fastest_int8_ops: int8_ops,
-            fastest_int8_kind: EARLIER,
-            fastest_bf16_flops: bf16_flops,
-            fastest_bf16_kind: EARLIER,
+            int8_kind: kinds[0],
+            bf16_kind: kinds[1],
+            fastest_int8_ops: fastest[0].max(int8_ops),
+            fastest_int8_kind: kinds[2],
+            fastest_bf16_flops: fastest[1].max(bf16_flops),
+            fastest_bf16_kind: kinds[3],
             certainty: [Certainty::kept(); 5],
         })
+    }
+
+    /// Whether they stand for what would be measured now. A time to come is that of a clock that was set.
+    fn is_recent(&self, unix_s: u64) -> bool {
+        unix_s.checked_sub(self.complete_unix_s).is_some_and(|age| age < RECENT.as_secs())
     }
 
     fn read(directory: &Path, on: On) -> Measured {
@@ -187,14 +214,25 @@ impl Measured {
     fn json(&self) -> Value {
         let mut found: Map<String, Value> =
             RATES.iter().zip(&self.rates).map(|(name, rates)| (name.to_string(), json!(rates))).collect();
-        found.insert("cache_bytes".to_string(), json!(self.cache_bytes));
+        let Last { cache_bytes, fastest, kinds } = &self.last;
+        found.insert("cache_bytes".to_string(), json!(cache_bytes));
+        found.insert("fastest".to_string(), json!(fastest));
+        found.insert("kinds".to_string(), json!(kinds));
+        found.insert("complete_unix_s".to_string(), json!(self.complete_unix_s));
         found.into()
     }
 
     fn from_json(found: &Value) -> Option<Measured> {
         let number = |value: &Value| value.as_f64().filter(|rate| SANE_RATES.contains(rate));
-        let mut measured =
-            Measured { cache_bytes: found["cache_bytes"].as_u64()?.try_into().ok()?, ..Measured::default() };
+        let mut last = Last { cache_bytes: found["cache_bytes"].as_u64()?.try_into().ok()?, ..Last::default() };
+        for (index, fastest) in last.fastest.iter_mut().enumerate() {
+            *fastest = number(&found["fastest"][index])?;
+        }
+        for (index, kind) in last.kinds.iter_mut().enumerate() {
+            *kind = kernels::limits::kind(found["kinds"][index].as_str()?)?;
+        }
+        let complete_unix_s = found["complete_unix_s"].as_u64()?;
+        let mut measured = Measured { last, complete_unix_s, ..Measured::default() };
         for (rates, name) in measured.rates.iter_mut().zip(RATES) {
             let listed = found[name].as_array().filter(|listed| listed.len() <= MOST_KEPT)?;
             *rates = listed.iter().map(number).collect::<Option<_>>()?;
@@ -210,10 +248,10 @@ fn rates(limits: &mut Limits) -> [&mut f64; 5] {
 }
 
 /// Keeps what was measured well, for later starts, and says what the limits of this machine are by all of them.
-pub(crate) fn keep_limits(directory: &Path, on: On, now: &Limits) -> Limits {
+pub(crate) fn keep_limits(directory: &Path, on: On, now: &Limits, unix_s: u64) -> Limits {
     let before = Measured::read(directory, on);
     let mut measured = before.clone();
-    let limits = measured.take(now);
+    let limits = measured.take(now, unix_s);
     if measured != before {
         // Nobody waits for it, and a start that finds none does without.
         let _ = write(&on.path(directory), &on.key(), measured.json());
@@ -225,6 +263,12 @@ pub(crate) fn keep_limits(directory: &Path, on: On, now: &Limits) -> Limits {
 pub(crate) fn forget_limits(directory: &Path, on: On) {
     // What cannot be removed is not worth an error: it was measured well.
     let _ = std::fs::remove_file(on.path(directory));
+}
+
+/// Those of [`limits`] that need not be measured again at this time.
+pub(crate) fn recent_limits(directory: &Path, on: On, unix_s: u64) -> Option<Limits> {
+    let measured = Measured::read(directory, on);
+    measured.limits().filter(|_| measured.is_recent(unix_s))
 }
 
 /// The limits of this machine as earlier starts have measured them.
@@ -258,12 +302,12 @@ mod tests {
             int8_ops: rate,
             bf16_flops: rate,
             f32_flops: rate,
-            int8_kind: "a",
-            bf16_kind: "b",
+            int8_kind: "scalar int8",
+            bf16_kind: "scalar f32",
             fastest_int8_ops: rate,
-            fastest_int8_kind: "a",
+            fastest_int8_kind: "scalar int8",
             fastest_bf16_flops: rate,
-            fastest_bf16_kind: "b",
+            fastest_bf16_kind: "scalar f32",
             certainty: [certainty; 5],
         }
     }
@@ -281,18 +325,42 @@ mod tests {
             ((21e9, true), (22e9, true)),
         ];
         for ((rate, is_sure), (limit, sure)) in table {
-            let limits = measured.take(&of(rate, is_sure));
+            let limits = measured.take(&of(rate, is_sure), 0);
             assert_eq!((limits.bf16_flops, limits.doubt().is_none()), (limit, sure), "{rate} {is_sure}");
         }
         assert_eq!(measured.limits().map(|limits| limits.read_bandwidth), Some(22e9));
         // A machine that became slower is found to be, after some starts.
-        let limits: Vec<f64> = (0..MOST_KEPT).map(|_| measured.take(&of(10e9, true)).bf16_flops).collect();
+        let limits: Vec<f64> = (0..MOST_KEPT).map(|_| measured.take(&of(10e9, true), 0).bf16_flops).collect();
         assert_eq!((limits[0], limits[MOST_KEPT - 1]), (22e9, 10e9));
         // One rate may be sure where another is not.
         let mut half = of(30e9, true);
         half.certainty[0] = Certainty::of_repetitions(&[]);
-        let limits = measured.take(&half);
+        let limits = measured.take(&half, 0);
         assert_eq!((limits.read_bandwidth, limits.bf16_flops), (10e9, 30e9));
+    }
+
+    #[test]
+    fn what_was_measured_well_within_an_hour_is_not_measured_again() {
+        let directory = std::env::temp_dir().join(format!("twostroke-recent-{}", std::process::id()));
+        let on = On { threads: 1, arithmetic: Arithmetic::Pairs };
+        let recent = |unix_s| recent_limits(&directory, on, unix_s);
+        assert!(recent(0).is_none());
+        keep_limits(&directory, on, &of(3e9, false), 10_000);
+        assert!(recent(10_000).is_none(), "it was not measured well");
+        let measured = of(4e10, true);
+        keep_limits(&directory, on, &measured, 10_000);
+        // When it is asked for, and whether it is recent: a clock may have been set back.
+        for (unix_s, is_recent) in [(9_999, false), (10_000, true), (13_599, true), (13_600, false)] {
+            assert_eq!(recent(unix_s).is_some(), is_recent, "{unix_s}");
+        }
+        let kept = recent(10_000).expect("it is recent");
+        assert_eq!(format!("{kept:?}"), format!("{measured:?}"));
+        // A start that measures badly meanwhile makes it neither younger nor less sure.
+        keep_limits(&directory, on, &of(3e9, false), 13_000);
+        assert!(recent(13_599).is_some_and(|limits| limits.doubt().is_none()) && recent(13_600).is_none());
+        forget_limits(&directory, on);
+        assert!(recent(10_000).is_none());
+        fs::remove_dir_all(&directory).expect("it was there");
     }
 
     #[test]
@@ -301,13 +369,13 @@ mod tests {
         let one = On { threads: 1, arithmetic: Arithmetic::Pairs };
         let others = [On { threads: 2, ..one }, On { arithmetic: Arithmetic::Tiles, ..one }];
         assert!(limits(&directory, one).is_none());
-        assert!(keep_limits(&directory, one, &of(3e9, false)).doubt().is_some());
+        assert!(keep_limits(&directory, one, &of(3e9, false), 0).doubt().is_some());
         assert!(limits(&directory, one).is_none(), "what is not sure is not kept");
-        keep_limits(&directory, one, &of(4e10, true));
+        keep_limits(&directory, one, &of(4e10, true), 0);
         let kept = limits(&directory, one).expect("they were kept");
         assert_eq!((kept.read_bandwidth, kept.int8_ops, kept.cache_bytes), (4e10, 4e10, 1 << 20));
         assert!(others.into_iter().all(|other| limits(&directory, other).is_none()));
-        keep_limits(&directory, others[0], &of(8e10, true));
+        keep_limits(&directory, others[0], &of(8e10, true), 0);
         assert_eq!(limits(&directory, one).map(|limits| limits.int8_ops), Some(4e10), "each has a file");
         let path = one.path(&directory);
         for bad in [json!([-1.0]), json!([1e300]), json!([null]), json!(4e10), json!(vec![1e9; 9])] {
@@ -315,7 +383,7 @@ mod tests {
             value["found"]["int8_ops"] = bad;
             kept::write(&path, &value).expect("it can be written to");
             assert!(limits(&directory, one).is_none(), "{value}");
-            keep_limits(&directory, one, &of(4e10, true));
+            keep_limits(&directory, one, &of(4e10, true), 0);
         }
         fs::write(&path, "{").expect("it can be written to");
         assert!(limits(&directory, one).is_none());

@@ -66,6 +66,11 @@ pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> R
     })
 }
 
+/// The instructions of this name, if this CPU has them: for limits that were kept.
+pub fn kind(name: &str) -> Option<&'static str> {
+    Loop::available().iter().map(|l| l.name).find(|kind| *kind == name)
+}
+
 /// What memory nodes deliver. Bytes per second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeLimits {

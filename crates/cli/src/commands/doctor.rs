@@ -25,7 +25,8 @@ const NODE_SECONDS: f64 = 1.0;
 /// Runs the command. Ends with exit code 1 if something is missing.
 pub(crate) fn doctor(flags: &DoctorFlags) -> Result<(), Failure> {
     let threads = flags.threads.unwrap_or_else(threads::default_threads);
-    let limits = figures::limits(Some(threads), None, environment::variables().packed_cache.as_deref())?;
+    let limits =
+        figures::limits(figures::Measure::Now, Some(threads), None, environment::variables().packed_cache.as_deref())?;
     let diagnosis = Diagnosis::of(threads, limits)?;
     let text = if flags.json { diagnosis.json().to_string() } else { diagnosis.text() };
     put_line(&text)?;
