@@ -57,14 +57,10 @@ impl Scratch {
     fn keep_limits(&self, int8_ops: f64, bf16_flops: f64) {
         let file = self.kept(".limits").remove(0);
         let mut value = engine::kept::read(&file).expect("it is there, and whole");
-        value["found"] = json!({
-            "int8_ops": [int8_ops],
-            "bf16_flops": [bf16_flops],
-            "read_bandwidth": [1e12],
-            "cache_bandwidth": [1e12],
-            "cache_bytes": 0,
-            "f32_flops": [1e18],
-        });
+        let rates = [int8_ops, bf16_flops, 1e12, 1e12, 1e18];
+        let names = ["int8_ops", "bf16_flops", "read_bandwidth", "cache_bandwidth", "f32_flops"];
+        names.into_iter().zip(rates).for_each(|(name, rate)| value["found"][name] = json!([rate]));
+        value["found"]["cache_bytes"] = json!(0);
         engine::kept::write(&file, &value).expect("it can be written to");
     }
 

@@ -52,7 +52,7 @@ impl Work {
         let done = match is_streamed {
             true => self.write(plan, &mut outputs).await,
             false => match gather(&self.app, &plan, outputs).await {
-                Ok(gathered) => self.shape.response(&self.app, &plan, gathered),
+                Ok(gathered) => self.shape.response(&self.app, &plan, gathered, Some(self.head.clone())),
                 Err(error) => Err(error),
             },
         };

@@ -59,7 +59,7 @@ pub(crate) struct Responses(pub(crate) Arc<Shape>);
 
 impl Api for Responses {
     fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
-        match self.0.response(app, plan, gathered) {
+        match self.0.response(app, plan, gathered, None) {
             Ok(content) => json_body(content.response.to_string()),
             Err(error) => error.into_response(),
         }
@@ -75,8 +75,15 @@ impl Api for Responses {
 }
 
 impl Shape {
-    /// The response of an answer that has ended; it is kept if it is to be.
-    pub(super) fn response(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Result<Arc<Content>, ApiError> {
+    /// The response of an answer that has ended; it is kept if it is to be. `head`: what was known before; made now, if
+    /// nobody has seen one.
+    pub(super) fn response(
+        &self,
+        app: &Arc<App>,
+        plan: &Plan,
+        gathered: Gathered,
+        head: Option<Value>,
+    ) -> Result<Arc<Content>, ApiError> {
         let Gathered { mut answers, totals, served, .. } = gathered;
         let answer = answers.swap_remove(0);
         let mut growing = Growing::default();
@@ -87,7 +94,7 @@ impl Shape {
             parts.into_iter().for_each(|part| growing.take(part, app));
         }
         growing.end();
-        let head = self.head(&served.response_id, app.now(), plan);
+        let head = head.unwrap_or_else(|| self.head(&served.response_id, app.now(), plan));
         self.finish(app, plan, &served, &totals, &answer.end, growing, head)
     }
 
