@@ -20,7 +20,7 @@ use crate::common;
 use checkpoint::{Checkpoint, Source};
 use common::*;
 use half::bf16;
-use kernels::{Backend, Float32, KvDtype, WeightClass};
+use kernels::{Arithmetic, Backend, Cpu, Float32, KvDtype, WeightClass};
 use model::ModelConfig;
 use quality::Comparison;
 use serde_json::{Map, Value, json};
@@ -30,6 +30,11 @@ use text::tokenizer::Tokenizer;
 
 fn lantern() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern")
+}
+
+/// In one arithmetic, so that the figures of [`KNOWN_OF_CACHES`] and the gates are those of every machine.
+fn two_threads() -> Cpu {
+    cpu_of(None, 2, Arithmetic::Pairs)
 }
 
 /// A tensor of a checkpoint: `[rows, columns]`; a vector is one row.
@@ -225,7 +230,7 @@ const MANY: [(Place, usize); 3] = [(Place::Norms, 6), (Place::Up, 14), (Place::V
 #[test]
 fn outliers_change_nothing_in_float32_and_in_bf16() {
     let plain = Editable::lantern().checkpoint();
-    let in_bf16 = |checkpoint: &Checkpoint| logits(cpu(None, 2), checkpoint, WeightClass::Bf16);
+    let in_bf16 = |checkpoint: &Checkpoint| logits(two_threads(), checkpoint, WeightClass::Bf16);
     let (want, want_in_bf16) = (exact(&plain), in_bf16(&plain));
     assert!(want != want_in_bf16);
     let places = FEW.into_iter().chain([(Place::Keys, 2)]);
@@ -262,7 +267,7 @@ const KNOWN: [(Place, usize, f32, f64); 14] = [
 fn int8_loses_no_more_by_outliers_than_its_gate() {
     let plain = Editable::lantern().checkpoint();
     let want = exact(&plain);
-    let in_int8 = |checkpoint: &Checkpoint| divergence(&want, &logits(cpu(None, 2), checkpoint, WeightClass::Int8));
+    let in_int8 = |checkpoint: &Checkpoint| divergence(&want, &logits(two_threads(), checkpoint, WeightClass::Int8));
     let without = in_int8(&plain);
     let gate = 1.5 * without + 0.0005;
     println!("without outliers {without:.6} nats, gate {gate:.6}");
@@ -293,7 +298,7 @@ fn few_outliers_cost_activations_nothing() {
     for (place, count) in FEW {
         for factor in [16.0, 1024.0] {
             let model = with_outliers(place, count, factor);
-            let int8 = divergence(&want, &logits(cpu(None, 2), &model.checkpoint(), WeightClass::Int8));
+            let int8 = divergence(&want, &logits(two_threads(), &model.checkpoint(), WeightClass::Int8));
             let weights = divergence(&want, &exact(&model.rounded().checkpoint()));
             println!("{place:?}, {count} channels x {factor}: {int8:.6} nats, rounded weights alone {weights:.6}");
             assert!(int8 <= 1.1 * weights + 0.0002, "{place:?} x {factor}: {int8} nats, weights alone {weights}");
@@ -317,7 +322,7 @@ fn int8_keys_and_values_lose_no_more_by_outliers_than_their_gate() {
     let plain = Editable::lantern().checkpoint();
     let want = exact(&plain);
     let in_int8 = |checkpoint: &Checkpoint| {
-        let mut model = load_with_kv(cpu(None, 2), checkpoint, WeightClass::Bf16, KvDtype::Int8);
+        let mut model = load_with_kv(two_threads(), checkpoint, WeightClass::Bf16, KvDtype::Int8);
         let found: Vec<Vec<f32>> = windows().iter().flat_map(|window| run_alone(&mut model, window)).collect();
         divergence(&want, &found)
     };

@@ -84,7 +84,7 @@ fn recorded_if_crowded(path: &Path) -> Option<Vec<String>> {
     kept.into_iter().for_each(|(stream, answers)| _ = gather(stream, answers));
     let was_crowded = engine.stats().preemptions > 0;
     engine.stop();
-    engine.finish_recording(Duration::from_secs(20));
+    engine.finish_recording(Duration::from_secs(300));
     let text = std::fs::read_to_string(path).expect("the recording is there");
     assert!(text.ends_with("\"end\"\n"));
     was_crowded.then(|| text.lines().map(String::from).collect())
@@ -154,7 +154,7 @@ fn a_run_with_a_draft_model_is_replayed_without_it() {
     gather(ask(6), 1);
     let stats = engine.stats();
     engine.stop();
-    engine.finish_recording(Duration::from_secs(20));
+    engine.finish_recording(Duration::from_secs(300));
     let text = std::fs::read_to_string(&path).expect("the recording is there");
     assert!(text.lines().next().is_some_and(|header| header.contains("\"drafting\":[6,")), "what a guess costs");
     // On a machine where no guess is worth its pass, one is tried in 64 steps.
@@ -374,7 +374,7 @@ fn a_running_engine_remembers_what_its_recording_says() {
     let moved = (begin.elapsed() - held).as_secs_f64();
     let remembered = engine.past(Duration::from_secs(3600));
     engine.stop();
-    engine.finish_recording(Duration::from_secs(20));
+    engine.finish_recording(Duration::from_secs(300));
     let recorded = past(Recording::open(&path).expect("a recording")).expect("it can be replayed");
     let ask = |past| what_if(past, &Changes::default()).expect("there were requests");
     assert_eq!(ask(&remembered), ask(&recorded));
@@ -437,7 +437,7 @@ fn a_run_with_guesses_is_asked_what_it_would_have_been_without() {
     let stats = engine.stats();
     let remembered = engine.past(Duration::from_secs(3600));
     engine.stop();
-    engine.finish_recording(Duration::from_secs(20));
+    engine.finish_recording(Duration::from_secs(300));
     let recorded = past(Recording::open(&path).expect("a recording")).expect("it can be replayed");
     let without = Changes { without_drafts: true, ..Changes::default() };
     let asked = |past, changes| what_if(past, changes).expect("there were requests");

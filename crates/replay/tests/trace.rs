@@ -42,7 +42,7 @@ fn a_recording_is_a_trace_with_lanes_phases_and_arrows() {
     drop(streams.pop());
     streams.into_iter().for_each(|(stream, answers)| _ = gather(stream, answers));
     engine.stop();
-    engine.finish_recording(Duration::from_secs(20));
+    engine.finish_recording(Duration::from_secs(300));
 
     let mut out = Vec::new();
     let replayed = trace(Recording::open(&path).expect("a recording"), &mut out).expect("it is written");

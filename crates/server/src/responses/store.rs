@@ -215,13 +215,14 @@ impl Store {
             kept.is_running = false;
             Arc::make_mut(content).response["status"] = "cancelled".into();
             if let Some((task, running)) = kept.task.take() {
-                task.abort();
+                // Before the task ends, which tells the readers that it is forgotten.
                 running.cut_off(|items, deltas| {
                     let cancelled = Arc::make_mut(content);
                     cancelled.response["output"] = items.into();
                     cancelled.deltas = deltas;
                     content.clone()
                 });
+                task.abort();
             }
             let (content, bytes) = (content.clone(), content.weight());
             let before = std::mem::replace(&mut kept.bytes, bytes);

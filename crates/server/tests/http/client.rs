@@ -107,13 +107,18 @@ impl Connection {
 
     /// Reads one chunk of a chunked body; false after the last.
     pub(crate) fn chunk(&mut self, body: &mut Vec<u8>) -> bool {
-        let line = self.line().expect("a chunk's length");
+        self.try_chunk(body).expect("a chunk")
+    }
+
+    /// The same, where a connection may have been cut.
+    pub(crate) fn try_chunk(&mut self, body: &mut Vec<u8>) -> io::Result<bool> {
+        let line = self.line()?;
         let length = usize::from_str_radix(&line, 16).unwrap_or_else(|_| panic!("not a chunk's length: {line:?}"));
         let start = body.len();
         body.resize(start + length, 0);
-        self.0.read_exact(&mut body[start..]).expect("a chunk");
-        assert_eq!(self.line().expect("the end of a chunk"), "");
-        length > 0
+        self.0.read_exact(&mut body[start..])?;
+        assert_eq!(self.line()?, "");
+        Ok(length > 0)
     }
 
     /// True when the server has closed the connection, and nothing more is to be read.

@@ -64,7 +64,7 @@ pub(crate) fn some_limits() -> engine::DeviceLimits {
 
 /// A free port of the loopback interface, and a drain that a test can wait for.
 pub(crate) fn local_server() -> ServerOptions {
-    ServerOptions { port: 0, served_model_names: vec!["lantern".into()], ..ServerOptions::default() }
+    ServerOptions { port: 0, served_model_names: vec!["lantern".into()], drain_limit: LONG, ..ServerOptions::default() }
 }
 
 impl Host {

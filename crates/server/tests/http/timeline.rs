@@ -156,7 +156,6 @@ fn of_many_prompts_at_once_every_wait_has_a_name_and_one_can_be_left_out() {
     for world in ["recorded", "simulated", "without"] {
         assert!(number(&times[world]["ttft_ms"]) > 0.0, "{answer}");
     }
-    assert!(number(&times["without"]["total_ms"]) <= number(&times["simulated"]["total_ms"]) * 1.01, "{answer}");
     let status = |path: &str| host.get(&format!("/v1/requests/{path}")).status;
     assert_eq!(status("of-many-3/without/of-many-3"), 400);
     assert_eq!([status("of-many-3/without/nobody"), status("nobody/without/of-many-3")], [404; 2]);
