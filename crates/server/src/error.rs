@@ -36,6 +36,7 @@ enum Kind {
     TooLarge,
     UnsupportedMediaType,
     Internal,
+    NoStorage,
     NotImplemented,
     /// This caller holds its share: come back in so many seconds.
     TooMany {
@@ -76,9 +77,20 @@ impl ApiError {
 
     /// 404: no response of this name is kept for this key.
     pub(crate) fn unknown_response() -> ApiError {
-        let message =
-            "No response of this name is kept for this key; the server keeps them for a day, in bounded memory.";
+        let message = "No response of this name is kept for this key (they are kept for a time, in bounded room).";
         ApiError::new(Kind::NotFound, Some("response_not_found"), message)
+    }
+
+    /// 404: there was one, and what is left of it on disk is not it.
+    pub(crate) fn damaged_response() -> ApiError {
+        let message = "What this server has on its disk of this response cannot be read any more.";
+        ApiError::new(Kind::NotFound, Some("response_not_found"), message)
+    }
+
+    /// 404: the same of the contents of a file.
+    pub(crate) fn damaged_file() -> ApiError {
+        let message = "What this server has on its disk of this file is gone, or was changed there: send it again.";
+        ApiError::new(Kind::NotFound, Some("not_found"), message)
     }
 
     /// 400: a conversation is to be kept by Anthropic's API. Its clients read the code, and send all of it without.
@@ -202,11 +214,27 @@ impl ApiError {
         ApiError::new(Kind::Internal, None, "An internal error ended this request.")
     }
 
-    /// 500: an answer that has to be kept cannot be written.
+    /// 507: an answer that has to be kept cannot be written.
     pub(crate) fn not_kept() -> ApiError {
         let message = "The answer cannot be kept: the server cannot write to its store. Send 'store': false to get \
                        answers that are not kept.";
-        ApiError::new(Kind::Internal, Some("not_kept"), message)
+        ApiError::new(Kind::NoStorage, Some("not_kept"), message)
+    }
+
+    /// 507: an answer that is larger than all that is kept.
+    pub(crate) fn too_large_to_keep(most: usize) -> ApiError {
+        let message = format!(
+            "The answer and its conversation are larger than all that this server keeps ({} MiB): begin a new \
+             conversation, or send 'store': false.",
+            most >> 20
+        );
+        ApiError::new(Kind::NoStorage, Some("not_kept"), message)
+    }
+
+    /// 507: the directory of files and batches cannot be written.
+    pub(crate) fn unwritable() -> ApiError {
+        let message = "This cannot be kept: the server cannot write to its directory of files and batches.";
+        ApiError::new(Kind::NoStorage, Some("not_kept"), message)
     }
 
     /// 500: the digest of the weights cannot be taken.
@@ -314,10 +342,14 @@ impl ApiError {
         self
     }
 
-    /// Renames the field at fault, where the door knows it by another name than the API.
+    /// Renames the field at fault, where the door knows it by another name than the API. What is said of it most often
+    /// begins with its name.
     pub(crate) fn rename_param(mut self, from: &str, to: &str) -> ApiError {
         if self.param.as_deref() == Some(from) {
             self.param = Some(to.to_owned());
+            if let Some(rest) = self.message.strip_prefix(from).filter(|rest| rest.starts_with([' ', ':'])) {
+                self.message = format!("{to}{rest}");
+            }
         }
         self
     }
@@ -355,6 +387,7 @@ impl ApiError {
             Kind::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Kind::TooMany { .. } => StatusCode::TOO_MANY_REQUESTS,
             Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Kind::NoStorage => StatusCode::INSUFFICIENT_STORAGE,
             Kind::NotImplemented => StatusCode::NOT_IMPLEMENTED,
             Kind::ShuttingDown { .. } | Kind::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -370,7 +403,8 @@ impl ApiError {
         let error = match words {
             Words::OpenAi => {
                 let r#type = match self.kind {
-                    Kind::Internal | Kind::ShuttingDown { .. } | Kind::Unavailable { .. } => "server_error",
+                    Kind::Internal | Kind::NoStorage => "server_error",
+                    Kind::ShuttingDown { .. } | Kind::Unavailable { .. } => "server_error",
                     _ => "invalid_request_error",
                 };
                 let inner = Inner { message: &self.message, r#type, param: self.param.as_deref(), code: self.code };
@@ -384,7 +418,7 @@ impl ApiError {
                     Kind::TooLarge => "request_too_large",
                     Kind::TooMany { .. } => "rate_limit_error",
                     Kind::ShuttingDown { .. } | Kind::Unavailable { .. } => "overloaded_error",
-                    Kind::Internal => "api_error",
+                    Kind::Internal | Kind::NoStorage => "api_error",
                     _ => "invalid_request_error",
                 };
                 let mut error = json!({"type": r#type, "message": self.with_field()});
@@ -561,6 +595,22 @@ impl From<Rejection> for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_field_is_called_what_its_sender_calls_it() {
+        for (message, renamed) in [
+            ("max_tokens must be at least 1", "n_predict must be at least 1"),
+            ("max_tokens: at least 1", "n_predict: at least 1"),
+            ("max_tokens_at_most is another", "max_tokens_at_most is another"),
+            ("at most 16 of them", "at most 16 of them"),
+        ] {
+            let error = ApiError::bad_request(message).with_param("max_tokens");
+            let told = error.clone().rename_param("max_tokens", "n_predict");
+            assert_eq!((told.message(), told.param()), (renamed, Some("n_predict")));
+            let other = error.rename_param("logprobs", "n_probs");
+            assert_eq!((other.message(), other.param()), (message, Some("max_tokens")));
+        }
+    }
 
     #[test]
     fn what_the_machine_did_is_no_fault_of_the_request() {

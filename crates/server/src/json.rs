@@ -44,7 +44,7 @@ pub(crate) fn of_text(text: &str) -> Option<Value> {
 }
 
 /// JSON in which each escape of half a character is one of U+FFFD, which is as long.
-fn whole_characters(json: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn whole_characters(json: &[u8]) -> Cow<'_, [u8]> {
     let mut json = Cow::Borrowed(json);
     let mut at = 0;
     // Backslashes stand in texts alone, or it is no JSON.

@@ -49,10 +49,24 @@ pub(crate) const fn parameter(name: &'static str, kind: Kind, about: &'static st
     Parameter { name, kind, about }
 }
 
-/// Refuses a query with a name that is none of these.
+/// Refuses a query with a name that is none of these, or that stands there twice and is no list: one of the two would be
+/// dropped in silence.
 pub(crate) fn check(query: &str, known: &[Parameter]) -> Result<(), ApiError> {
-    let is_known = |name: &str| known.iter().any(|parameter| parameter.name == name);
-    pairs(query).find(|(name, _)| !is_known(name)).map_or(Ok(()), |(name, _)| Err(unknown(&name)))
+    let mut seen = Vec::new();
+    for (name, _) in pairs(query) {
+        let parameter = known.iter().find(|parameter| parameter.name == name).ok_or_else(|| unknown(&name))?;
+        if seen.contains(&parameter.name) && !matches!(parameter.kind, Kind::List(_)) {
+            let message = format!("The query names '{name}' twice: send it once.");
+            return Err(ApiError::bad_request(message).with_param(name));
+        }
+        seen.push(parameter.name);
+    }
+    Ok(())
+}
+
+/// Whether what a part of a URL stands for is text.
+pub(crate) fn is_text(part: &str) -> bool {
+    std::str::from_utf8(&bytes(part)).is_ok()
 }
 
 /// A parameter that the route does not have. What cannot be the name of one is not repeated.
@@ -105,22 +119,32 @@ impl Page {
         }
     }
 
-    /// That part of `all`, as a list.
-    pub(crate) fn of(&self, all: Vec<Value>) -> Value {
-        let behind = |after: &String| all.iter().position(|item| item["id"] == **after).map_or(all.len(), |at| at + 1);
-        let from = self.after.as_ref().map_or(0, behind);
+    /// That part of `all`, as a list. Behind what is not there is nothing that could be told from its end.
+    pub(crate) fn of(&self, all: Vec<Value>) -> Result<Value, ApiError> {
+        let behind = |after: &String| {
+            let at = all.iter().position(|item| item["id"] == **after);
+            at.map(|at| at + 1).ok_or_else(|| wrong_type("after", "the name of something in this list"))
+        };
+        let from = self.after.as_ref().map_or(Ok(0), behind)?;
         let data: Vec<Value> = all[from..].iter().take(self.limit).cloned().collect();
         let has_more = all.len() > from + data.len();
         let ends = [data.first(), data.last()].map(|item| item.map(|item| item["id"].clone()));
-        json!({"object": "list", "data": data, "first_id": ends[0], "last_id": ends[1], "has_more": has_more})
+        Ok(json!({"object": "list", "data": data, "first_id": ends[0], "last_id": ends[1], "has_more": has_more}))
     }
 }
 
 /// A part of a query as it was meant: `+` is a space, `%2F` a slash. What is no text becomes replacement characters,
 /// which no name and no number has.
 fn decoded(text: &str) -> Cow<'_, str> {
+    match bytes(text) {
+        Cow::Borrowed(_) => Cow::Borrowed(text),
+        Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
+    }
+}
+
+fn bytes(text: &str) -> Cow<'_, [u8]> {
     if !text.contains(['%', '+']) {
-        return Cow::Borrowed(text);
+        return Cow::Borrowed(text.as_bytes());
     }
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -141,12 +165,32 @@ fn decoded(text: &str) -> Cow<'_, str> {
             }
         }
     }
-    Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
+    Cow::Owned(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_stands_once_where_it_is_no_list() {
+        let known = [parameter("a", Kind::Text, ""), parameter("b[]", Kind::List(&Kind::Text), "")];
+        for (query, at_fault) in [
+            ("", None),
+            ("a=1&b[]=1&b%5B%5D=2", None),
+            ("a=1&a=1", Some("a")),
+            ("a=1&b[]=2&%61=3", Some("a")),
+            ("a&a", Some("a")),
+            ("c=1", Some("c")),
+        ] {
+            let refused = check(query, &known).err();
+            assert_eq!(refused.as_ref().and_then(ApiError::param), at_fault, "{query}");
+        }
+        for (path, expected) in [("/v1/a", true), ("/%C3%BC+", true), ("/%ff", false), ("/%C3", false), ("/%zz", true)]
+        {
+            assert_eq!(is_text(path), expected, "{path}");
+        }
+    }
 
     #[test]
     fn queries_are_decoded_once() {

@@ -49,7 +49,8 @@ pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant
     let asked = raw.max_tokens;
     let mut plan = Plan::of_one(Form::Messages, delivery, raw.stop.clone());
     let rule_field = raw.rule.is_some().then_some(FORM);
-    plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
+    let hearing = app.speech.settle(&mut raw, wish, app.engine.model());
+    plan.hearing = hearing.map_err(|error| rename(error, rule_field))?;
     let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into(), rule_field))?;
     plan.delivery.settled.see(asked, &request);
     plan.delivery.settled.hints.extend(has_beta.then_some(BETA));

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::BATCH_ROUTES;
+use crate::json::whole_characters;
 
 /// Longest line in bytes: a request's body is not longer, elsewhere.
 pub(super) const MAX_LINE_BYTES: usize = 8 << 20;
@@ -72,14 +73,16 @@ struct Written {
 #[derive(Deserialize)]
 struct Body {
     #[serde(default)]
-    stream: Stream,
+    stream: Switch,
+    #[serde(default)]
+    background: Switch,
     #[serde(default)]
     service_tier: Option<IgnoredAny>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(untagged)]
-enum Stream {
+enum Switch {
     #[default]
     None,
     Bool(bool),
@@ -182,8 +185,11 @@ impl Lines {
                 let problem = format!("it is longer than {MAX_LINE_BYTES} bytes");
                 return Err(InputError::Line { line: self.number, problem });
             }
-            if !self.bytes.trim_ascii().is_empty() {
-                let line = read(self.bytes.trim_ascii());
+            // What some editors begin a file of UTF-8 text with.
+            let mark = if self.number == 1 { &b"\xef\xbb\xbf"[..] } else { b"" };
+            let bytes = self.bytes.strip_prefix(mark).unwrap_or(&self.bytes).trim_ascii();
+            if !bytes.is_empty() {
+                let line = read(bytes);
                 return line.map(Some).map_err(|problem| InputError::Line { line: self.number, problem });
             }
         }
@@ -192,7 +198,8 @@ impl Lines {
 
 fn read(bytes: &[u8]) -> Result<Line, String> {
     let shape = "a line is {\"custom_id\": \"..\", \"method\": \"POST\", \"url\": \"/v1/..\", \"body\": {..}}";
-    let text = std::str::from_utf8(bytes).map_err(|_| format!("it is not UTF-8 text; {shape}"))?;
+    let bytes = whole_characters(bytes);
+    let text = std::str::from_utf8(&bytes).map_err(|_| format!("it is not UTF-8 text; {shape}"))?;
     let line: Written = serde_json::from_str(text).map_err(|error| format!("{}; {shape}", in_short(&error)))?;
     let Written { custom_id, method, url, body } = line;
     let place = member(text, "body").filter(|place| text[place.clone()].starts_with('{'));
@@ -201,8 +208,11 @@ fn read(bytes: &[u8]) -> Result<Line, String> {
         () if custom_id.len() > MAX_ID_BYTES => Err(format!("'custom_id' is longer than {MAX_ID_BYTES} bytes")),
         () if method.is_some_and(|method| method != "POST") => Err("'method' is not 'POST'".to_owned()),
         () if !BATCH_ROUTES.contains(&url.as_str()) => Err(format!("'url' is none of {}", BATCH_ROUTES.join(", "))),
-        () if matches!(body.stream, Stream::Bool(true) | Stream::Other(_)) => {
+        () if matches!(body.stream, Switch::Bool(true) | Switch::Other(_)) => {
             Err("'stream' cannot be true: an answer is one line of the output".to_owned())
+        }
+        () if matches!(body.background, Switch::Bool(true) | Switch::Other(_)) => {
+            Err("'background' cannot be true: a line's answer would only be that it is queued".to_owned())
         }
         () => {
             let place = place.ok_or_else(|| format!("'body' is no object; {shape}"))?;
@@ -288,6 +298,8 @@ mod tests {
             ("null", "invalid type"),
             (r#"{"stream":true}"#, "'stream'"),
             (r#"{"stream":7}"#, "'stream'"),
+            (r#"{"background":true}"#, "'background'"),
+            (r#"{"background":"yes"}"#, "'background'"),
         ] {
             let line = format!(r#"{{"custom_id":"a","url":"/v1/completions","body":{body}}}"#);
             let error = read(line.as_bytes()).unwrap_err();

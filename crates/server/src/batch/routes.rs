@@ -141,6 +141,11 @@ fn broken(error: &multer::Error) -> ApiError {
         return unread.into();
     }
     match error {
+        multer::Error::FieldSizeExceeded { limit: FIELD_BYTES, field_name } => {
+            let message = format!("A field beside 'file' has at most {FIELD_BYTES} bytes.");
+            let name: String = field_name.as_deref().unwrap_or_default().chars().take(64).collect();
+            ApiError::bad_request(message).with_param(name)
+        }
         multer::Error::FieldSizeExceeded { .. } => ApiError::body_too_large(MOST_FILE_BYTES as usize),
         _ => ApiError::bad_request("The form could not be read to its end."),
     }
@@ -161,7 +166,7 @@ pub(crate) async fn list_files(
     if is_rising {
         files.reverse();
     }
-    Ok(json_body(page.of(files.iter().map(shown).collect()).to_string()))
+    Ok(json_body(page.of(files.iter().map(shown).collect())?.to_string()))
 }
 
 /// `GET /v1/files/{id}`.
@@ -198,11 +203,11 @@ pub(crate) async fn read_file(
     let opened = tokio::task::spawn_blocking(move || files::open(&path)).await.map_err(|_| ApiError::internal())?;
     let file = opened.map_err(|error| {
         tracing::error!(file = id, %error, "the contents of a file cannot be read");
-        ApiError::internal()
+        ApiError::damaged_file()
     })?;
-    if file.metadata().is_ok_and(|found| found.len() < bytes) {
-        tracing::error!(file = id, "a file is shorter than it was");
-        return Err(ApiError::internal());
+    if file.metadata().is_ok_and(|found| found.len() != bytes) {
+        tracing::error!(file = id, "a file is not as long as it was");
+        return Err(ApiError::damaged_file());
     }
     let mut file = file.take(bytes);
     tokio::task::spawn_blocking(move || {
@@ -265,7 +270,7 @@ pub(crate) async fn list(
 ) -> Caught<Response> {
     let page = Page::read(query.as_deref().unwrap_or_default(), &[])?;
     let batches = shelf(&app)?.batches(caller.tenant);
-    Ok(json_body(page.of(batches.iter().map(told).collect()).to_string()))
+    Ok(json_body(page.of(batches.iter().map(told).collect())?.to_string()))
 }
 
 /// `GET /v1/batches/{id}`.

@@ -217,14 +217,18 @@ impl Shelf {
         let lock = files::append_private(&place.join("lock"))?;
         match lock.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(io::Error::other("another server has its files here")),
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::other("another server has its files here, or --store is the same directory"));
+            }
             Err(TryLockError::Error(error)) => return Err(error),
         }
         let mut state = State::default();
-        for note in notes::<FileNote>(&place.join("files"))? {
+        for note in notes(&place.join("files"), |note: &FileNote| &note.id)? {
             state.put_file(note);
         }
-        state.batches = notes::<BatchNote>(&place.join("batches"))?.map(|note| (note.id.clone(), note)).collect();
+        for note in notes(&place.join("batches"), |note: &BatchNote| &note.id)? {
+            state.batches.insert(note.id.clone(), note);
+        }
         clean(&place.join("files"))?;
         for batch in state.batches.values_mut().filter(|batch| batch.status.is_open() && batch.starts >= MOST_ENDS) {
             tracing::warn!(batch = batch.id, "set aside: the server ended {MOST_ENDS} times while it was under way");
@@ -545,13 +549,17 @@ fn storage_full(account: Account) -> ApiError {
     ApiError::bad_request(message).with_param("file").with_code("storage_full")
 }
 
-/// All notes of a directory. One that cannot be read is told of, and stays there.
-fn notes<T: for<'de> Deserialize<'de>>(directory: &Path) -> io::Result<impl Iterator<Item = T>> {
+/// All notes of a directory. One that cannot be read is told of, and stays there; so does one that is not about what its
+/// file is named after: a copy, or one that leads elsewhere.
+fn notes<T: for<'de> Deserialize<'de>>(directory: &Path, id: fn(&T) -> &String) -> io::Result<impl Iterator<Item = T>> {
     let entries: Vec<_> = fs::read_dir(directory)?.collect::<io::Result<_>>()?;
-    Ok(entries.into_iter().filter_map(|entry| {
+    Ok(entries.into_iter().filter_map(move |entry| {
         let path = entry.path();
-        path.file_name()?.to_str()?.strip_suffix(".json")?;
-        let read = files::read(&path, NOTE_BYTES).and_then(|json| Ok(serde_json::from_slice(&json)?));
+        let name = path.file_name()?.to_str()?.strip_suffix(".json")?;
+        let read = files::read(&path, NOTE_BYTES).and_then(|json| {
+            let note = serde_json::from_slice(&json)?;
+            if id(&note) == name { Ok(note) } else { Err(io::Error::other("it is the note of another name")) }
+        });
         read.inspect_err(|error| tracing::error!(note = %path.display(), %error, "it cannot be read, and is left")).ok()
     }))
 }
@@ -561,8 +569,12 @@ fn notes<T: for<'de> Deserialize<'de>>(directory: &Path) -> io::Result<impl Iter
 fn clean(directory: &Path) -> io::Result<()> {
     for part in [directory, &directory.with_file_name("batches")] {
         for entry in fs::read_dir(part)? {
-            let path = entry?.path();
+            let entry = entry?;
+            let path = entry.path();
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            if entry.file_type()?.is_dir() {
+                continue;
+            }
             let is_lost = part == directory
                 && name.starts_with("file-")
                 && !name.contains('.')
@@ -598,7 +610,7 @@ fn tenant(owner: &str) -> Option<Tenant> {
 /// The disk's fault: the log has it, the client does not.
 pub(super) fn unwritable(error: &io::Error) -> ApiError {
     tracing::error!(%error, "files of batches cannot be written");
-    ApiError::internal()
+    ApiError::unwritable()
 }
 
 #[cfg(test)]
@@ -778,6 +790,14 @@ mod tests {
         shelf.begin_batch(Some(key), batch("batch_c".to_owned(), "file-b")).unwrap();
         let mut shelf = Some(shelf);
         let files = place.join("files");
+        // Copies of notes, and one that leads elsewhere; and directories of names that leftovers have.
+        let note = fs::read_to_string(files.join("file-b.json")).unwrap();
+        fs::write(place.join("mine"), "x").unwrap();
+        fs::write(files.join("file-b copy.json"), &note).unwrap();
+        fs::write(files.join("file-e.json"), note.replace("\"file-b\"", "\"../mine\"")).unwrap();
+        let stands = fs::read_to_string(place.join("batches/batch_c.json")).unwrap();
+        fs::write(place.join("batches/batch_c copy.json"), stands.replace("validating", "cancelled")).unwrap();
+        ["file-dir", "file-b.json.2.tmp"].iter().for_each(|name| fs::create_dir(files.join(name)).unwrap());
         for (name, text) in [("file-a.json", "{"), ("file-lost", "x"), ("notes.txt", "x"), ("file-b.json.1.tmp", "{")] {
             fs::write(files.join(name), text).unwrap();
         }
@@ -791,7 +811,11 @@ mod tests {
             }
             drop(open);
             let open = Shelf::open(&place).unwrap();
-            let is_on = open.batch(Some(key), "batch_c").ok().unwrap().problem.is_none();
+            let stands = open.batch(Some(key), "batch_c").ok().unwrap();
+            let is_on = stands.problem.is_none() && stands.status != Status::Cancelled;
+            let names: Vec<String> = open.files(Some(key)).into_iter().map(|file| file.id).collect();
+            assert_eq!(names, ["file-b"], "start {starts}");
+            assert!(open.delete_file(Some(key), "../mine").is_err());
             assert_eq!(is_on, expected, "start {starts}");
             shelf = Some(open);
         }
@@ -801,6 +825,10 @@ mod tests {
             ("file-lost", false),
             ("notes.txt", true),
             ("file-b.json.1.tmp", false),
+            ("file-b.json.2.tmp", true),
+            ("file-dir", true),
+            ("file-b copy.json", true),
+            ("../mine", true),
         ] {
             assert_eq!(files.join(name).exists(), stays, "{name}");
         }

@@ -48,7 +48,8 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     }
     let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
     let wish = Wish { tools, choice, parallel, thinking, is_searched: false };
-    let hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
+    let hearing = app.speech.settle(&mut raw, wish, app.engine.model());
+    let hearing = hearing.map_err(|error| options::rename(error, "messages"))?;
     let request =
         app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "messages"))?;
     window.check(&request, &mut delivery.settled.hints)?;

@@ -73,7 +73,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     } else {
         let wish =
             Wish { tools: Arc::default(), choice: ToolChoice::Never, parallel: false, thinking, is_searched: false };
-        app.speech.settle(&mut raw, wish, app.engine.model())?
+        app.speech.settle(&mut raw, wish, app.engine.model()).map_err(|error| options::rename(error, "prompt"))?
     };
     let request =
         app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "prompt"))?;

@@ -138,7 +138,20 @@ fn does_not_think() -> ApiError {
 
 /// What the door knows by other names.
 pub(super) fn rename(error: ApiError, prompt: &str) -> ApiError {
-    error
+    const OPTIONS: [(&str, &str); 9] = [
+        ("temperature", "options.temperature"),
+        ("top_k", "options.top_k"),
+        ("top_p", "options.top_p"),
+        ("min_p", "options.min_p"),
+        ("seed", "options.seed"),
+        ("stop", "options.stop"),
+        ("presence_penalty", "options.presence_penalty"),
+        ("frequency_penalty", "options.frequency_penalty"),
+        ("repetition_penalty", "options.repeat_penalty"),
+    ];
+    OPTIONS
+        .into_iter()
+        .fold(error, |error, (from, to)| error.rename_param(from, to))
         .rename_param("max_tokens", "options.num_predict")
         .rename_param("rule", "format")
         .rename_param("logprobs", "top_logprobs")

@@ -104,8 +104,9 @@ const PAGE: &[Parameter] = &[
 ];
 
 /// What a response was asked to include when it was made is there.
-const INCLUDE: Parameter = parameter("include", Kind::Text, "changes nothing: what the answer was made with is told");
-const INCLUDED: Parameter = parameter("include[]", Kind::Text, "the same, as lists are written");
+const INCLUDE: Parameter =
+    parameter("include", Kind::List(&Kind::Text), "changes nothing: what the answer was made with is told");
+const INCLUDED: Parameter = parameter("include[]", Kind::List(&Kind::Text), "the same, as lists are written");
 
 /// Anthropic's clients write it into the URL of whatever is new to them.
 const BETA: &[Parameter] =

@@ -356,3 +356,52 @@ fn what_is_accepted_is_read_back() {
     assert_eq!(get(&host, &format!("/v1/batches/{name}"), None).json()["status"], "failed");
     host.quiet();
 }
+
+/// Lines that are written otherwise than most, and whether they are requests all the same.
+#[test]
+fn a_line_is_read_as_a_body_is() {
+    let place = place("lines");
+    let host = host(&place, &[]);
+    let body = r#"{"input": "x\ud83d", "max_output_tokens": 1}"#;
+    let line =
+        |body: &str| format!(r#"{{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {body}}}"#);
+    for (lines, problem) in [
+        (line(body), None),
+        (format!("\u{feff}{}\r\n", line(body)), None),
+        (format!("\n\n{}\n\n", line(body)), None),
+        (line(body).replace("\"a\"", r#""a\udc00""#), None),
+        (format!("{}\n\u{feff}{}", line(body), line(body).replace("\"a\"", "\"b\"")), Some("column 1")),
+        (line(r#"{"input": "x", "background": true}"#), Some("'background'")),
+        (line(r#"{"input": "x", "stream": true}"#), Some("'stream'")),
+    ] {
+        let file = send(&host, None, &[("purpose", "batch"), ("file", &lines)]).json();
+        let asked = json!({"input_file_id": file["id"], "endpoint": "/v1/responses", "completion_window": "24h"});
+        let batch = ended(&host, None, post(&host, "/v1/batches", None, &asked).json()["id"].as_str().unwrap());
+        let told = batch["errors"]["data"][0]["message"].as_str();
+        assert_eq!(told.is_some(), problem.is_some(), "{lines}: {batch}");
+        assert!(told.is_none_or(|told| told.contains(problem.unwrap())), "{lines}: {batch}");
+        assert!(problem.is_some() || batch["request_counts"]["completed"] == 1, "{lines}: {batch}");
+    }
+    let long = send(&host, None, &[("purpose", &"p".repeat(5000)), ("file", "x")]);
+    assert_eq!((long.status, &long.json()["error"]["param"]), (400, &json!("purpose")));
+    for query in ["?after=nothing", "?limit=1&limit=2"] {
+        for path in ["/v1/files", "/v1/batches"] {
+            assert_eq!(get(&host, &format!("{path}{query}"), None).status, 400, "{path}{query}");
+        }
+    }
+    // What somebody has changed on the disk is not told as what was sent.
+    let damages: [(&str, fn(&Path)); 3] = [
+        ("gone", |path| std::fs::remove_file(path).unwrap()),
+        ("shorter", |path| std::fs::write(path, "x").unwrap()),
+        ("longer", |path| std::fs::write(path, "x".repeat(9999)).unwrap()),
+    ];
+    for (how, damage) in damages {
+        let file = send(&host, None, &[("purpose", "batch"), ("file", "one and two")]).json();
+        let id = file["id"].as_str().unwrap();
+        damage(&place.join("files").join(id));
+        let answer = get(&host, &format!("/v1/files/{id}/content"), None);
+        assert_eq!(answer.status, 404, "{how}");
+        assert!(answer.json()["error"]["message"].as_str().unwrap().contains("on its disk"), "{how}");
+    }
+    host.quiet();
+}
