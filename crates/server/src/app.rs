@@ -12,7 +12,7 @@ use engine::receipt::Provenance;
 use engine::{Observe, Prompt, RawRequest, Rejection, ValidatedRequest};
 use http_body_util::BodyExt;
 use roofline::Demands;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{OnceCell, Semaphore, watch};
 
 use crate::ServerOptions;
 use crate::access::AccessLog;
@@ -90,6 +90,8 @@ pub(crate) struct App {
     pub(crate) traces: Arc<Semaphore>,
     /// Nothing new is taken.
     pub(crate) draining: AtomicBool,
+    /// Answers that are written though no connection waits for them.
+    pub(crate) in_background: watch::Sender<usize>,
     /// Memory for answers that nobody has read yet.
     pub(crate) answers: Arc<AnswerMemory>,
     /// Where text is worked on.
@@ -139,6 +141,7 @@ impl App {
             simulations: Arc::new(Semaphore::new(1)),
             traces: Arc::new(Semaphore::new(1)),
             draining: AtomicBool::new(false),
+            in_background: watch::Sender::new(0),
             answers: AnswerMemory::new(ANSWER_BUDGET, options.api_keys.len() > 1),
             text: TextPool::new(options.text_workers, options.body_limit),
             basis: OnceCell::new(),
@@ -166,6 +169,12 @@ impl App {
     pub(crate) fn validate(&self, raw: RawRequest, model: &str) -> Result<ValidatedRequest, Rejection> {
         let is_own = self.models.iter().any(|own| own == model);
         self.engine.validate(RawRequest { adapter: (!is_own).then(|| model.to_owned()), ..raw })
+    }
+
+    /// Something is done for which no connection waits: a server that drains waits for it.
+    pub(crate) fn busy(self: &Arc<App>) -> Busy {
+        self.in_background.send_modify(|open| *open += 1);
+        Busy(self.clone())
     }
 
     /// Seconds since 1970.
@@ -279,6 +288,15 @@ impl App {
             bytes.extend_from_slice(&data);
         }
         Ok((bytes, room))
+    }
+}
+
+/// See [`App::busy`].
+pub(crate) struct Busy(Arc<App>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.in_background.send_modify(|open| *open -= 1);
     }
 }
 

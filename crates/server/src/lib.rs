@@ -330,10 +330,15 @@ impl Server {
         tracing::info!("draining: no new requests are taken");
         app.draining.store(true, Ordering::Relaxed);
         app.engine.drain();
-        let mut open = listener.open();
+        let (mut open, mut in_background) = (listener.open(), app.in_background.subscribe());
+        // A request that was taken before may still begin something in the background, and none is taken now.
+        let mut all_done = async || {
+            let _ = open.wait_for(|open| *open == 0).await;
+            in_background.wait_for(|open| *open == 0).await.is_ok()
+        };
         let drained = async {
             tokio::select! {
-                _ = open.wait_for(|open| *open == 0) => true,
+                _ = all_done() => true,
                 () = tokio::time::sleep(drain_limit) => false,
                 () = stop.reached(Ending::Now) => false,
             }
@@ -344,8 +349,7 @@ impl Server {
 
         app.engine.stop();
         if !drained {
-            let mut open = listener.open();
-            let all_told = async { open.wait_for(|open| *open == 0).await.is_ok() };
+            let all_told = all_done();
             let last_words = tokio::time::timeout(LAST_WORDS, until(all_told, listener.accept(&app, &router)));
             if last_words.await.is_err() {
                 tracing::warn!("some clients did not read the end of their answers");

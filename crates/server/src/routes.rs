@@ -239,7 +239,7 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
             let parent = trace_parent(request.headers());
             let caller = Caller { tenant, key, request_id: id.clone(), parent, came: Instant::now() };
             request.extensions_mut().insert(caller);
-            match route.map_or(Ok(()), |route| check_query(&request, route)) {
+            match route.map_or(Ok(()), |route| check_url(&request, route)) {
                 Ok(()) => next.run(request).await,
                 Err(refusal) => refusal.into_response(),
             }
@@ -332,7 +332,10 @@ fn is_open(app: &App, request: &Request) -> bool {
 }
 
 /// A name in a query that its route does not have would be dropped in silence: `?stream=true` where nothing streams.
-fn check_query(request: &Request, route: &str) -> Result<(), ApiError> {
+fn check_url(request: &Request, route: &str) -> Result<(), ApiError> {
+    if !query::is_text(request.uri().path()) {
+        return Err(ApiError::bad_request("The path of this URL is not UTF-8 text."));
+    }
     // Its own reader knows what may be planned, and says so.
     if route == "/plan" && request.method() == Method::GET {
         return Ok(());
@@ -481,6 +484,10 @@ async fn deliver(app: Arc<App>, plan: Plan, api: &dyn Api, outputs: Outputs) -> 
         ];
         let wire = api.wire(&app, plan, &outputs);
         return Ok(((headers, Body::new(Events::new(app, outputs, wire))).into_response(), None));
+    }
+    if let Some(shape) = api.shape() {
+        let (response, timings) = responses::whole(&app, shape.clone(), plan, outputs).await?;
+        return Ok((response, Some(timings)));
     }
     let gathered = gather(&app, &plan, outputs).await?;
     let timings = gathered.totals.timings.clone();

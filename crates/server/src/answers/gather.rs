@@ -6,7 +6,7 @@ use dialect::AnswerPart;
 use engine::receipt::Receipt;
 use engine::{Output, TokenLogprob};
 
-use super::{Ear, End, Form, Heard, Outputs, Plan, Totals};
+use super::{Ear, End, Heard, Outputs, Plan, Totals};
 use crate::app::App;
 use crate::charge::Charge;
 use crate::error::ApiError;
@@ -19,8 +19,6 @@ pub(crate) struct Answer {
     pub(crate) text: String,
     /// The same told apart, where somebody listens.
     pub(crate) parts: Option<Vec<AnswerPart>>,
-    /// The same token by token, where it is told which tokens are of which part.
-    pub(crate) heard: Vec<Heard>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprobs: Vec<TokenLogprob>,
     pub(crate) end: End,
@@ -51,7 +49,6 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
     let mut embeddings = vec![Vec::new(); prompts.len()];
     let mut totals = Totals::of(plan);
     let mut heard = Vec::new();
-    let by_token = plan.logprobs && plan.form == Form::Responses;
     while let Some((prompt, output)) = outputs.next().await {
         let first = prompt * plan.num_answers;
         match output {
@@ -59,13 +56,6 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
             Output::Progress(_) => {}
             Output::PromptLogprobs(logprobs) => prompt_logprobs[prompt] = logprobs,
             Output::Embedding(vector) => embeddings[prompt] = vector,
-            Output::Token { answer, token, text, logprob } if by_token => {
-                let heard = Heard::token(ears[first + answer].as_mut(), text, logprob);
-                let answer = &mut answers[first + answer];
-                answer.text.push_str(&heard.text);
-                answer.tokens.push(token);
-                answer.heard.push(heard);
-            }
             Output::Token { answer, token, text, logprob } => {
                 if let Some(ear) = &mut ears[first + answer] {
                     ear.token(&text, &mut heard);
@@ -81,7 +71,6 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
                 let heard = Heard::end(ears[first + answer].as_mut(), text);
                 let answer = &mut answers[first + answer];
                 answer.text.push_str(&heard.text);
-                answer.heard.extend(by_token.then_some(heard));
                 answer.end = End::of(plan, app, reason, stop_string);
             }
             Output::Done { usage, timings } => totals.add(app, plan.num_answers, &usage, &timings),

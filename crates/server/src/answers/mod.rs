@@ -16,12 +16,13 @@ mod totals;
 
 use std::sync::Arc;
 
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use engine::receipt::{Provenance, Receipt, Unsealed};
 use engine::{BeamParams, FinishReason, ValidatedRequest};
 use serde_json::Value;
 
 use crate::app::App;
+use crate::error::ApiError;
 use crate::openai::params::Delivery;
 use crate::responses::Shape;
 
@@ -94,8 +95,10 @@ impl Form {
 
 /// How one API writes answers.
 pub(crate) trait Api: Send + Sync {
-    /// The body of a whole answer.
-    fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response;
+    /// The body of a whole answer. One that has a [`shape`](Api::shape) is written as it comes and not asked for here.
+    fn whole(&self, _app: &Arc<App>, _plan: &Plan, _gathered: Gathered) -> Response {
+        ApiError::internal().into_response()
+    }
 
     /// Writes the events of a stream.
     fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire>;

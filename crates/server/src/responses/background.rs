@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::running::{Replay, Running, Source};
 use super::store::Content;
 use super::write::{Shape, Writing};
-use crate::answers::{Outputs, Plan, gather};
-use crate::app::App;
+use crate::answers::{Outputs, Plan};
+use crate::app::{App, Busy};
 use crate::error::ApiError;
 use crate::routes::json_body;
 
@@ -29,8 +29,9 @@ pub(super) fn begin(
     let content = Content { response: head.clone(), input, conversation, deltas: Vec::new() };
     app.responses.keep(tenant, &id, content)?;
     let running = Arc::new(Running::new(head.clone()));
-    let work = Work { app: app.clone(), shape, head: head.clone(), running: running.clone() };
-    let task = tokio::spawn(work.run(plan, outputs, is_streamed));
+    let busy = app.busy();
+    let work = Work { app: app.clone(), shape, head: head.clone(), running: running.clone(), _busy: busy };
+    let task = tokio::spawn(work.run(plan, outputs));
     app.responses.computes(&id, task.abort_handle(), running.clone());
     match is_streamed {
         true => Ok(Replay::response(Source::Running(running), None, None)),
@@ -38,43 +39,35 @@ pub(super) fn begin(
     }
 }
 
-/// What writes an answer. However it ends, its readers hear of it.
+/// What writes an answer, token by token whether or not anybody reads it. However it ends, its readers hear of it.
 struct Work {
     app: Arc<App>,
     shape: Arc<Shape>,
     head: Value,
     running: Arc<Running>,
+    /// The server ends behind it.
+    _busy: Busy,
 }
 
 impl Work {
-    async fn run(self, plan: Plan, mut outputs: Outputs, is_streamed: bool) {
+    async fn run(self, plan: Plan, mut outputs: Outputs) {
         let (tenant, id) = (self.shape.stores.flatten(), outputs.served().response_id.clone());
-        let done = match is_streamed {
-            true => self.write(plan, &mut outputs).await,
-            false => match gather(&self.app, &plan, outputs).await {
-                Ok(gathered) => self.shape.response(&self.app, &plan, gathered, Some(self.head.clone())),
-                Err(error) => Err(error),
-            },
-        };
-        let content = done.unwrap_or_else(|error| {
+        let content = self.write(plan, &mut outputs).await.unwrap_or_else(|error| {
             let failed = self.shape.failed(self.head.clone(), self.running.grown(), &error);
-            // What cannot be written has failed, which is what the store says of it from then on.
-            self.app.responses.keep(tenant, &id, failed.clone()).unwrap_or_else(|_| Arc::new(failed))
+            let store = &self.app.responses;
+            if store.keep(tenant, &id, failed.clone()).is_err() {
+                // That it failed takes no room, or is what the file says with which it was queued.
+                let _ = store.keep(tenant, &id, failed.clone().without_an_answer());
+            }
+            Arc::new(failed)
         });
         self.running.end(content);
     }
 
-    /// Token by token, as a streamed answer is read.
     async fn write(&self, plan: Plan, outputs: &mut Outputs) -> Result<Arc<Content>, ApiError> {
         let mut writing = Writing::new(self.app.clone(), self.shape.clone(), plan, outputs.served().clone());
-        while let Some((_, output)) = outputs.next().await {
-            let is_last = self.running.change(|growing| writing.take(output, growing));
-            if is_last.inspect_err(|error| outputs.answered(error.status().as_u16()))? {
-                outputs.answered(200);
-                return writing.finish(self.running.grown(), self.head.clone());
-            }
-        }
-        Err(ApiError::internal())
+        writing.hear_out(outputs, &self.running).await?;
+        writing.finish(self.running.grown(), self.head.clone())
     }
 }
 

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::growing::Delta;
+use crate::app::unix_seconds;
 use crate::auth::Tenant;
 
 /// Longest first line: one with the names of some thousand items.
@@ -84,12 +85,20 @@ impl Disk {
         let lock = files::append_private(&place.join("lock"))?;
         match lock.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(io::Error::other("another server keeps its responses here")),
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::other(
+                    "another server keeps its responses here, or --batch-dir is the same directory",
+                ));
+            }
             Err(TryLockError::Error(error)) => return Err(error),
         }
         let mut found = Vec::new();
         for entry in fs::read_dir(place)? {
-            let path = entry?.path();
+            let entry = entry?;
+            let path = entry.path();
+            if entry.file_type()?.is_dir() {
+                continue;
+            }
             if is_half_written(&path) {
                 // The lock is ours: nothing writes it any more.
                 fs::remove_file(&path)?;
@@ -161,7 +170,8 @@ fn head(path: &Path) -> io::Result<(Head, usize)> {
         Some(owner) => Some(read(&owner).ok_or(io::ErrorKind::InvalidData)?),
         None => None,
     };
-    Ok((Head { tenant, created_at, items }, bytes))
+    // A time that is yet to come would keep all behind it for ever.
+    Ok((Head { tenant, created_at: created_at.min(unix_seconds()), items }, bytes))
 }
 
 /// A digest in hexadecimal digits.

@@ -149,6 +149,18 @@ impl Teller {
         }
     }
 
+    /// The last event of an answer that was forgotten while it was read, once.
+    pub(super) fn forgotten(&mut self) -> Option<Bytes> {
+        if std::mem::replace(&mut self.next, Next::Nothing) == Next::Nothing {
+            return None;
+        }
+        let number = self.after.map_or(self.sequence, |after| self.sequence.max(after.saturating_add(1)));
+        let message = "This response was deleted: nothing more of it is told.";
+        let body = json!({"type": "error", "sequence_number": number, "code": "response_not_found", "message": message,
+            "param": null});
+        Some(format!("event: error\n{}", framed(&body.to_string())).into())
+    }
+
     fn step(&mut self, told: &Told<'_>) -> Option<Event> {
         let (event, next) = match self.next {
             Next::Nothing => return None,

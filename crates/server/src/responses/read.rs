@@ -20,17 +20,21 @@ use crate::openai::tools::{self, Offer, ToolChoice};
 use crate::openai::{hints, structured, thoughts};
 
 /// Tools that run on a server of their maker's, and kinds that are no functions: the model is not told of them.
-const ELSEWHERE: [(&str, &str); 12] = [
+const ELSEWHERE: [(&str, &str); 16] = [
     ("namespace", "tools[].namespace"),
     ("custom", "tools[].custom"),
     ("web_search", "tools[].web_search"),
+    ("web_search_2025_08_26", "tools[].web_search"),
     ("web_search_preview", "tools[].web_search_preview"),
+    ("web_search_preview_2025_03_11", "tools[].web_search_preview"),
     ("file_search", "tools[].file_search"),
     ("code_interpreter", "tools[].code_interpreter"),
+    ("computer", "tools[].computer"),
     ("computer_use_preview", "tools[].computer_use_preview"),
     ("image_generation", "tools[].image_generation"),
     ("local_shell", "tools[].local_shell"),
     ("shell", "tools[].shell"),
+    ("apply_patch", "tools[].apply_patch"),
     ("mcp", "tools[].mcp"),
     ("tool_search", "tools[].tool_search"),
 ];
@@ -106,7 +110,10 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     let input = references::resolved(input, &app.responses, tenant)?;
     let previous = fields.string("previous_response_id")?;
     let before = match &previous {
-        Some(id) => app.responses.messages(tenant, id)?,
+        Some(id) => {
+            let before = app.responses.messages(tenant, id);
+            before.map_err(|error| error.with_param("previous_response_id"))?
+        }
         None => Vec::new(),
     };
     let mut messages = Messages::after(before);

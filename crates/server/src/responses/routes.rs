@@ -1,5 +1,6 @@
 //! The routes of `/v1/responses`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -31,7 +32,7 @@ pub(crate) async fn create(
     match job.api.shape().filter(|shape| shape.background).cloned() {
         None => routes::answer(app, &caller, Form::Responses, Ok(job)).await,
         Some(shape) => {
-            // Nobody's connection limits how it is read, and it is whole before it is kept.
+            // No connection limits how it is read.
             let is_streamed = std::mem::take(&mut job.plan.delivery.stream);
             let settled = job.plan.delivery.settled.clone();
             let (plan, outputs) = routes::submit(&app, &caller, job.requests, job.plan).await?;
@@ -117,22 +118,40 @@ pub(crate) async fn input_items(
         }
     }
     let (tenant, asked) = (caller.tenant, id.clone());
-    let items = match kept(&app, move |store| store.input(tenant, &asked)).await? {
-        Value::Array(items) => items,
-        text => vec![json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]})],
-    };
-    let named = |(at, mut item): (usize, Value)| {
-        if let Value::Object(item) = &mut item {
-            item.entry("id").or_insert_with(|| format!("{id}-{at}").into());
-            item.entry("type").or_insert_with(|| "message".into());
-        }
-        item
-    };
-    let mut items: Vec<Value> = items.into_iter().enumerate().map(named).collect();
+    let mut items = told(&id, kept(&app, move |store| store.input(tenant, &asked)).await?);
     if !is_rising {
         items.reverse();
     }
-    Ok(json_body(page.of(items).to_string()))
+    Ok(json_body(page.of(items)?.to_string()))
+}
+
+/// An input as OpenAI tells it: each item has a kind and a name that no other has, and a message's text is a part of it.
+fn told(id: &str, input: Value) -> Vec<Value> {
+    let items = match input {
+        Value::Array(items) => items,
+        text => vec![json!({"type": "message", "role": "user", "content": text})],
+    };
+    let mut names = HashSet::new();
+    let item = |(at, item): (usize, Value)| {
+        let Value::Object(mut item) = item else { return None };
+        let kind = item.get("type").and_then(Value::as_str).unwrap_or("message").to_owned();
+        let is_own = item.get("id").and_then(Value::as_str).is_some_and(|name| names.insert(name.to_owned()));
+        if !is_own {
+            item.insert("id".to_owned(), format!("{id}-{at}").into());
+        }
+        if kind == "message"
+            && let Some(text) = item.get("content").and_then(Value::as_str)
+        {
+            let part = match item.get("role").and_then(Value::as_str) {
+                Some("assistant") => json!({"type": "output_text", "text": text, "annotations": []}),
+                _ => json!({"type": "input_text", "text": text}),
+            };
+            item.insert("content".to_owned(), json!([part]));
+        }
+        item.insert("type".to_owned(), kind.into());
+        Some(Value::Object(item))
+    };
+    items.into_iter().enumerate().filter_map(item).collect()
 }
 
 /// `DELETE /v1/responses/{id}`.

@@ -7,6 +7,7 @@
 //!                                     +--end--> Content, which the store keeps: later readers have it from there
 //! ```
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,8 +32,9 @@ struct State {
     growing: Growing,
     has_begun: bool,
     end: End,
-    /// Those who wait for more.
-    readers: Vec<Waker>,
+    /// Those who wait for more, by their seats: who leaves gives it back.
+    readers: HashMap<u64, Waker>,
+    next_seat: u64,
 }
 
 enum End {
@@ -45,8 +47,8 @@ enum End {
 
 impl Running {
     pub(super) fn new(head: Value) -> Running {
-        let (growing, readers) = (Growing::default(), Vec::new());
-        Running(Mutex::new(State { head, growing, has_begun: false, end: End::NotYet, readers }))
+        let (growing, readers) = (Growing::default(), HashMap::new());
+        Running(Mutex::new(State { head, growing, has_begun: false, end: End::NotYet, readers, next_seat: 0 }))
     }
 
     /// Lets it grow. One that has ended stays as it is.
@@ -75,22 +77,37 @@ impl Running {
         self.lock().end(End::At(content));
     }
 
-    /// It is forgotten: its readers have no more to read.
+    /// It is forgotten, which is the last that its readers hear.
     pub(super) fn forget(&self) {
         self.lock().end(End::Nowhere);
     }
 
-    fn poll(&self, teller: &mut Teller, cx: &Context<'_>) -> Poll<Option<Bytes>> {
+    /// Whether the model has begun to answer.
+    pub(super) fn has_begun(&self) -> bool {
+        self.lock().has_begun
+    }
+
+    /// A place for one more reader.
+    fn seat(&self) -> u64 {
+        let mut state = self.lock();
+        state.next_seat += 1;
+        state.next_seat
+    }
+
+    /// The reader there reads no more.
+    fn leave(&self, seat: u64) {
+        self.lock().readers.remove(&seat);
+    }
+
+    fn poll(&self, seat: u64, teller: &mut Teller, cx: &Context<'_>) -> Poll<Option<Bytes>> {
         let mut state = self.lock();
         let event = match &state.end {
             End::NotYet => teller.tell(&Told::growing(&state.head, &state.growing, state.has_begun)),
             End::At(content) => return Poll::Ready(teller.tell(&Told::ended(content))),
-            End::Nowhere => return Poll::Ready(None),
+            End::Nowhere => return Poll::Ready(teller.forgotten()),
         };
         if event.is_none() {
-            if !state.readers.iter().any(|reader| reader.will_wake(cx.waker())) {
-                state.readers.push(cx.waker().clone());
-            }
+            state.readers.insert(seat, cx.waker().clone());
             return Poll::Pending;
         }
         Poll::Ready(event)
@@ -111,7 +128,7 @@ impl State {
     }
 
     fn wake(&mut self) {
-        self.readers.drain(..).for_each(Waker::wake);
+        self.readers.drain().for_each(|(_, reader)| reader.wake());
     }
 }
 
@@ -124,6 +141,8 @@ pub(super) enum Source {
 /// The body of a stream of them. Pulled by its connection: for a slow reader nothing is written ahead.
 pub(super) struct Replay {
     source: Source,
+    /// Among the readers of one that is written.
+    seat: u64,
     teller: Teller,
     /// Memory set aside for an answer that has ended.
     _charge: Option<Charge>,
@@ -138,7 +157,20 @@ impl Replay {
             // Asks proxies to pass each event on at once.
             (header::HeaderName::from_static("x-accel-buffering"), "no"),
         ];
-        (headers, axum::body::Body::new(Replay { source, teller: Teller::new(after), _charge: charge })).into_response()
+        let seat = match &source {
+            Source::Running(running) => running.seat(),
+            Source::Ended(_) => 0,
+        };
+        let replay = Replay { source, seat, teller: Teller::new(after), _charge: charge };
+        (headers, axum::body::Body::new(replay)).into_response()
+    }
+}
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        if let Source::Running(running) = &self.source {
+            running.leave(self.seat);
+        }
     }
 }
 
@@ -147,9 +179,9 @@ impl Body for Replay {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Replay { source, teller, .. } = &mut *self;
+        let Replay { source, seat, teller, .. } = &mut *self;
         let event = match source {
-            Source::Running(running) => running.poll(teller, cx),
+            Source::Running(running) => running.poll(*seat, teller, cx),
             Source::Ended(content) => Poll::Ready(teller.tell(&Told::ended(content))),
         };
         event.map(|event| event.map(|event| Ok(Frame::data(event))))
@@ -189,9 +221,9 @@ mod tests {
             let mut told = [0, 0];
             let mut read = |running: &Running| {
                 let mut over = 0;
-                for (teller, told) in tellers.iter_mut().zip(&mut told) {
+                for (seat, (teller, told)) in (0..).zip(tellers.iter_mut().zip(&mut told)) {
                     loop {
-                        match running.poll(teller, &cx) {
+                        match running.poll(seat, teller, &cx) {
                             Poll::Ready(Some(_)) => *told += 1,
                             Poll::Ready(None) => break over += 1,
                             Poll::Pending => break,
@@ -202,20 +234,43 @@ mod tests {
             };
             assert_eq!(read(&running), (2, 0, 0));
             running.change(|_| ());
-            assert_eq!(count.0.load(Ordering::Relaxed), 1, "one waker, however often it waits");
+            assert_eq!(count.0.load(Ordering::Relaxed), 2, "one for each reader, however often it waits");
             assert_eq!(read(&running), (3, 1, 0));
             if is_forgotten {
                 running.forget()
             } else {
                 running.end(content())
             }
-            assert_eq!(count.0.load(Ordering::Relaxed), 2);
-            let expected = if is_forgotten { (3, 1, 2) } else { (4, 2, 2) };
+            assert_eq!(count.0.load(Ordering::Relaxed), 4);
+            // Its end, or that it was forgotten.
+            let expected = (4, 2, 2);
             assert_eq!(read(&running), expected);
             // Whatever comes behind the first end is too late.
             running.forget();
             running.end(content());
             assert_eq!(read(&running), expected);
         }
+    }
+
+    #[test]
+    fn readers_that_leave_are_forgotten() {
+        let running = Arc::new(Running::new(json!({"status": "queued", "background": true})));
+        let waker = Waker::from(Arc::new(Count::default()));
+        let mut cx = Context::from_waker(&waker);
+        let waits = |running: &Running| running.lock().readers.len();
+        let read = |cx: &mut Context<'_>| {
+            let mut body = Replay::response(Source::Running(running.clone()), None, None).into_body();
+            while let Poll::Ready(event) = Pin::new(&mut body).poll_frame(cx) {
+                event.expect("more comes").expect("it never fails");
+            }
+            body
+        };
+        let stays = read(&mut cx);
+        for _ in 0..100 {
+            drop(read(&mut cx));
+        }
+        assert_eq!(waits(&running), 1);
+        drop(stays);
+        assert_eq!(waits(&running), 0);
     }
 }

@@ -88,7 +88,7 @@ impl Store {
     }
 
     /// Keeps an answer that has ended, or what is known of one in the background. With a directory it is there when this
-    /// returns, and it is not kept at all if it cannot be written.
+    /// returns, and it is not kept at all if it cannot be written. What is larger than all that is kept is refused.
     pub(super) fn keep(&self, tenant: Option<Tenant>, id: &str, content: Content) -> Result<Arc<Content>, ApiError> {
         let bytes = content.weight();
         let (is_running, is_background) = (is_computed(&content.response), content.response["background"] == true);
@@ -100,10 +100,10 @@ impl Store {
             if is_background && !is_running && !state.kept.get(id).is_some_and(|kept| kept.is_running) {
                 return Ok(content);
             }
-            state.remove(id);
             if bytes > self.0.bounds.bytes {
-                return Ok(content);
+                return Err(ApiError::too_large_to_keep(self.0.bounds.bytes));
             }
+            state.remove(id);
             state.bytes += bytes;
             state.order.push_back(id.to_owned());
             let kept = Kept { head: head.clone(), content: Some(content.clone()), bytes, is_running, task: None };
@@ -159,7 +159,16 @@ impl Store {
 
     /// The response, if it is this key's. May read a file.
     pub(crate) fn response(&self, tenant: Option<Tenant>, id: &str) -> Result<Value, ApiError> {
-        Ok(self.content(tenant, id)?.response.clone())
+        let has_begun = {
+            let mut state = self.lock();
+            let task = &self.find(&mut state, tenant, id)?.task;
+            task.as_ref().is_some_and(|(_, running)| running.has_begun())
+        };
+        let mut response = self.content(tenant, id)?.response.clone();
+        if has_begun && response["status"] == "queued" {
+            response["status"] = "in_progress".into();
+        }
+        Ok(response)
     }
 
     /// What it was made from. May read a file.
@@ -255,7 +264,7 @@ impl Store {
         });
         read.map_err(|error| {
             tracing::error!(%error, "a response on disk cannot be read");
-            ApiError::unknown_response()
+            ApiError::damaged_response()
         })
     }
 
@@ -326,6 +335,19 @@ fn names(response: &Value) -> Vec<String> {
 }
 
 impl Content {
+    /// What became of it, and nothing else.
+    pub(super) fn without_an_answer(mut self) -> Content {
+        let emptied = ["instructions", "tools", "text", "metadata"];
+        for (name, value) in self.response.as_object_mut().into_iter().flatten() {
+            match name.as_str() {
+                "output" => *value = json!([]),
+                name if emptied.contains(&name) => *value = Value::Null,
+                _ => {}
+            }
+        }
+        Content { input: Value::Null, conversation: Vec::new(), deltas: Vec::new(), ..self }
+    }
+
     /// About the bytes that it takes.
     pub(super) fn weight(&self) -> usize {
         let conversation: usize = self.conversation.iter().map(message_weight).sum();
@@ -394,9 +416,19 @@ mod tests {
         assert!(store.response(Some([2; 32]), "small").is_ok(), "a neighbour's flood takes nothing of mine");
         assert!(store.response(Some([1; 32]), "large-0").is_err());
         assert!(store.response(Some([1; 32]), "large-199").is_ok());
-        let too_large = "x".repeat(IN_MEMORY.bytes);
-        store.keep(None, "huge", content(response(&too_large), json!(""), Vec::new())).unwrap();
+        let too_large = content(response(&"x".repeat(IN_MEMORY.bytes)), json!(""), Vec::new());
+        assert_eq!(store.keep(None, "huge", too_large.clone()).unwrap_err().status(), 507);
         assert!(store.response(None, "huge").is_err());
+        // What was queued stays so until its failure is told, which takes no room.
+        let queued = json!({"status": "queued", "background": true});
+        store.keep(None, "begun", content(queued, json!(""), Vec::new())).unwrap();
+        let mut grown = too_large;
+        grown.response["background"] = true.into();
+        assert!(store.keep(None, "begun", grown.clone()).is_err());
+        assert_eq!(store.response(None, "begun").unwrap()["status"], "queued");
+        grown.response["status"] = "failed".into();
+        store.keep(None, "begun", grown.without_an_answer()).unwrap();
+        assert_eq!(store.response(None, "begun").unwrap()["status"], "failed");
         assert!(store.response(Some([1; 32]), "large-199").is_ok());
     }
 
@@ -440,6 +472,8 @@ mod tests {
         assert!(Store::open(&place).is_err(), "one server at a time");
         drop(store);
         std::fs::write(place.join("broken.json"), "{").unwrap();
+        // A directory is no leftover, whatever it is called.
+        std::fs::create_dir(place.join("x.json.17.tmp")).unwrap();
         let strange = ["notes.txt", "x.tmp", "x.json.y.tmp", "x.json..tmp"];
         strange.iter().for_each(|name| std::fs::write(place.join(name), "somebody's").unwrap());
         std::fs::write(place.join("a.json.17.tmp"), "half").unwrap();
@@ -457,6 +491,7 @@ mod tests {
         }
         assert!(store.response(mine, "b").unwrap()["error"]["message"].is_string());
         assert!(store.messages(mine, "b").is_err() && store.response(mine, "deleted").is_err());
+        assert!(place.join("x.json.17.tmp").exists());
         assert!(store.response(other, "a").is_err() && store.response(None, "a").is_err());
         assert_eq!(store.input(None, "c").unwrap(), json!([1]));
         store.delete(mine, "a").unwrap();
@@ -464,6 +499,35 @@ mod tests {
         // A file that is gone or damaged is one response that is unknown.
         std::fs::write(place.join("c.json"), "{}").unwrap();
         assert!(store.response(None, "c").is_err());
+        std::fs::remove_dir_all(&place).unwrap();
+    }
+
+    /// Numbers come back from a file to their last bit, and a time that is yet to come keeps nothing for ever.
+    #[test]
+    fn a_file_says_what_was_kept() {
+        let place = std::env::temp_dir().join(format!("twostroke-store-numbers-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&place);
+        let store = Store::open(&place).unwrap();
+        // Some of any thousand such numbers are misread where their last bits are not minded.
+        let numbers: Vec<f64> = (1..2000).map(|at: u32| f64::from((at as f32).sqrt().ln() * -1.7)).collect();
+        let told = json!({"status": "completed", "output": [], "numbers": numbers});
+        store.keep(None, "a", content(told.clone(), json!(numbers), Vec::new())).unwrap();
+        assert_eq!((store.response(None, "a").unwrap(), store.input(None, "a").unwrap()), (told, json!(numbers)));
+        drop(store);
+        let file = place.join("a.json");
+        let (_, rest) = std::fs::read_to_string(&file)
+            .unwrap()
+            .split_once('\n')
+            .map(|(a, b)| (a.to_owned(), b.to_owned()))
+            .unwrap();
+        let later = json!({"owner": null, "created_at": u64::MAX, "items": []});
+        std::fs::write(&file, format!("{later}\n{rest}")).unwrap();
+        let store = Store::open(&place).unwrap();
+        assert!(store.lock().kept["a"].head.created_at <= unix_seconds());
+        assert!(store.response(None, "a").is_ok());
+        // Half of a file is told apart from what never was.
+        std::fs::write(&file, "{\"own").unwrap();
+        assert_ne!(store.response(None, "a").unwrap_err().message(), ApiError::unknown_response().message());
         std::fs::remove_dir_all(&place).unwrap();
     }
 
@@ -482,7 +546,7 @@ mod tests {
         for (id, response) in [("whole", response("x")), ("later", queued)] {
             assert_eq!(
                 store.keep(None, id, content(response, json!(""), Vec::new())).unwrap_err().status(),
-                500,
+                507,
                 "{id}"
             );
             assert!(store.response(None, id).is_err(), "{id}");

@@ -9,16 +9,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use axum::response::{IntoResponse, Response};
-use dialect::AnswerPart;
-use engine::{ChatMessage, Output};
+use axum::response::Response;
+use engine::{ChatMessage, Output, Timings};
 use hyper::body::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::events::{Teller, Told};
 use super::growing::Growing;
+use super::running::Running;
 use super::store::Content;
-use crate::answers::{Api, Ear, End, Finish, Gathered, Heard, Outputs, Plan, Totals, Wire};
+use crate::answers::{Api, Ear, End, Finish, Heard, Outputs, Plan, Totals, Wire};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
@@ -58,13 +58,6 @@ pub(crate) struct Shape {
 pub(crate) struct Responses(pub(crate) Arc<Shape>);
 
 impl Api for Responses {
-    fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
-        match self.0.response(app, plan, gathered, None) {
-            Ok(content) => json_body(content.response.to_string()),
-            Err(error) => error.into_response(),
-        }
-    }
-
     fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {
         Box::new(Stream::new(app.clone(), self.0.clone(), plan, outputs.served().clone()))
     }
@@ -75,29 +68,6 @@ impl Api for Responses {
 }
 
 impl Shape {
-    /// The response of an answer that has ended; it is kept if it is to be. `head`: what was known before; made now, if
-    /// nobody has seen one.
-    pub(super) fn response(
-        &self,
-        app: &Arc<App>,
-        plan: &Plan,
-        gathered: Gathered,
-        head: Option<Value>,
-    ) -> Result<Arc<Content>, ApiError> {
-        let Gathered { mut answers, totals, served, .. } = gathered;
-        let answer = answers.swap_remove(0);
-        let mut growing = Growing::default();
-        if plan.logprobs {
-            answer.heard.into_iter().for_each(|heard| growing.hear(heard, app, &texts(app, plan)));
-        } else {
-            let parts = answer.parts.unwrap_or_else(|| vec![AnswerPart::Text(answer.text)]);
-            parts.into_iter().for_each(|part| growing.take(part, app));
-        }
-        growing.end();
-        let head = head.unwrap_or_else(|| self.head(&served.response_id, app.now(), plan));
-        self.finish(app, plan, &served, &totals, &answer.end, growing, head)
-    }
-
     /// What is known before there is an answer.
     pub(super) fn head(&self, id: &str, created: u64, plan: &Plan) -> Value {
         let mut head = json!({
@@ -259,11 +229,39 @@ impl Writing {
         Ok(false)
     }
 
+    /// All outputs of the answer, which grows with each.
+    pub(super) async fn hear_out(&mut self, outputs: &mut Outputs, running: &Running) -> Result<(), ApiError> {
+        while let Some((_, output)) = outputs.next().await {
+            let is_last = running.change(|growing| self.take(output, growing));
+            if is_last.inspect_err(|error| outputs.answered(error.status().as_u16()))? {
+                outputs.answered(200);
+                return Ok(());
+            }
+        }
+        Err(ApiError::internal())
+    }
+
     /// The response of the answer, which has ended; it is kept if it is to be.
     pub(super) fn finish(&self, growing: Growing, head: Value) -> Result<Arc<Content>, ApiError> {
         let Writing { app, shape, plan, served, totals, end, .. } = self;
         shape.finish(app, plan, served, totals, end, growing, head)
     }
+}
+
+/// A whole answer. It is heard token by token, as one that is streamed: so both say the same, also where it was cut off
+/// in a call.
+pub(crate) async fn whole(
+    app: &Arc<App>,
+    shape: Arc<Shape>,
+    plan: Plan,
+    mut outputs: Outputs,
+) -> Result<(Response, Timings), ApiError> {
+    let head = shape.head(&outputs.served().response_id, app.now(), &plan);
+    let running = Running::new(head.clone());
+    let mut writing = Writing::new(app.clone(), shape, plan, outputs.served().clone());
+    writing.hear_out(&mut outputs, &running).await?;
+    let content = writing.finish(running.grown(), head)?;
+    Ok((json_body(content.response.to_string()), writing.totals.timings.clone()))
 }
 
 /// The events of one answer.

@@ -41,6 +41,10 @@ fn read_events(text: &str) -> Vec<(String, Value)> {
     whole.split("\n\n").filter(|event| !event.is_empty() && !event.starts_with(": ")).map(event).collect()
 }
 
+fn without_comments(text: &str) -> String {
+    text.split_inclusive("\n\n").filter(|event| !event.starts_with(": ")).collect()
+}
+
 /// The events of a kept answer.
 fn replayed(host: &Host, id: &Value, after: Option<usize>) -> Vec<(String, Value)> {
     let after = after.map(|after| format!("&starting_after={after}")).unwrap_or_default();
@@ -228,7 +232,7 @@ fn an_answer_in_the_background_is_asked_for_again_or_cancelled() {
     assert_eq!((&queued["status"], &queued["output"]), (&json!("queued"), &json!([])));
     let path = format!("{PATH}/{}", queued["id"].as_str().unwrap());
     let get = || ask("GET", &host, &path, None).json();
-    wait("the answer", || get()["status"] != "queued");
+    wait("the answer", || get()["status"] != "queued" && get()["status"] != "in_progress");
     let done = get();
     let now = host.ask(PATH, &{
         let mut body = body.clone();
@@ -283,16 +287,33 @@ fn the_events_of_an_answer_are_told_again_from_any_place() {
     let host = Host::start();
     let format = json!({"format": {"type": "json_schema", "schema": {"enum": ["fox"]}}});
     let tools = json!([weather()]);
+    // One token of its arguments, with and without log probabilities.
+    let mut called = json!({"model": "lantern", "input": "How is it?", "tools": tools, "tool_choice": "required",
+        "temperature": 0});
+    let is_in_a_call = |answer: &Value| {
+        let last = answer["output"].as_array().and_then(|items| items.last()).cloned().unwrap_or_default();
+        last["status"] == "incomplete" && last["arguments"].as_str().is_some_and(|text| !text.is_empty())
+    };
+    let length = (5..300).step_by(3).find(|length| {
+        called["max_output_tokens"] = json!(length);
+        is_in_a_call(&host.ask(PATH, &called))
+    });
+    assert!(length.is_some(), "an answer that is cut off in a call");
+    let mut cut_off = [called.clone(), called];
+    cut_off[1]["include"] = json!(["message.output_text.logprobs"]);
     for (at, more) in [
         json!({"input": "Tell me a story about a fox.", "max_output_tokens": 30}),
         json!({"input": [{"role": "user", "content": "What is 17 + 25?"}]}),
         json!({"input": "Name an animal.", "text": format, "include": ["message.output_text.logprobs"]}),
         json!({"input": "How is it?", "tools": tools, "tool_choice": "required", "parallel_tool_calls": false}),
         json!({"input": "How is it?", "tools": tools, "tool_choice": "required", "max_output_tokens": 12}),
+        cut_off[0].clone(),
+        cut_off[1].clone(),
     ]
     .iter()
     .enumerate()
     {
+        let mut first_way = None;
         // Streamed to who asked, streamed in the background, and whole in both ways.
         for (background, stream) in [(false, true), (true, true), (false, false), (true, false)] {
             let mut body =
@@ -315,13 +336,10 @@ fn the_events_of_an_answer_are_told_again_from_any_place() {
             for (number, (_, event)) in again.iter().enumerate() {
                 assert_eq!(event["sequence_number"], number);
             }
-            // Of what was whole a delta is an item, or a token that something is told of.
-            let items = kept["output"].as_array().unwrap();
-            let deltas = names.iter().filter(|name| name.ends_with(".delta")).count();
-            assert!(
-                if stream || body.get("include").is_some() { deltas >= items.len() } else { deltas <= 2 * items.len() },
-                "{names:?}"
-            );
+            // Whichever way it came, it is the same, and in the same deltas.
+            let same: Vec<Value> = again.iter().filter_map(|(_, event)| event.get("delta").cloned()).collect();
+            let (output, deltas) = first_way.get_or_insert_with(|| (plain(&kept)["output"].clone(), same.clone()));
+            assert_eq!((&plain(&kept)["output"], &same), (&*output, &*deltas), "{at}: {background} {stream}");
             for after in [0, 1, names.len() / 2, names.len() - 2, names.len() - 1, names.len() + 7] {
                 let rest = again.get(after + 1..).unwrap_or_default();
                 assert_eq!(replayed(&host, &id, Some(after)), rest, "{at}: {background} {stream}, after {after}");
@@ -346,6 +364,7 @@ fn an_answer_in_the_background_is_read_while_it_is_written() {
         assert_eq!(ask("GET", &host, &path, None).json()["status"], "queued");
         live::step_into(&host, 6);
         first.until(|name| name.ends_with(".delta"));
+        assert_eq!(ask("GET", &host, &path, None).json()["status"], "in_progress");
         // Its client leaves, and another reads on behind what that one had.
         let before = first.events();
         drop(first);
@@ -392,7 +411,7 @@ fn an_answer_in_the_background_is_read_while_it_is_written() {
                 assert_eq!(host.post(PATH, &more).status, 404, "what was cut off is not gone on from");
             }
             _ => {
-                assert!(last.0.ends_with(".delta"), "the end of a stream that has none: {last:?}");
+                assert_eq!((&last.0[..], &last.1["code"]), ("error", &json!("response_not_found")), "{last:?}");
                 assert_eq!(ask("GET", &host, &format!("{path}?stream=true"), None).status, 404);
             }
         }
@@ -427,6 +446,9 @@ fn queries_of_kept_answers_are_heeded_or_refused() {
         ("?include=dragons", 400, "include"),
         ("?include[]=dragons", 400, "include[]"),
         ("?after=x", 400, "after"),
+        ("?stream=true&stream=false", 400, "stream"),
+        ("?stream=true&starting_after=0&starting_after=2", 400, "starting_after"),
+        ("?stream=true&%73tream=true", 400, "stream"),
     ] {
         let answer = ask("GET", &host, &format!("{path}{query}"), Some("one"));
         assert_eq!(answer.status, status, "{query}: {}", answer.text());
@@ -445,15 +467,27 @@ fn queries_of_kept_answers_are_heeded_or_refused() {
         let id = path.rsplit_once('/').unwrap().1;
         let answer = ask("GET", &host, &format!("{path}/input_items{}", query.replace("ID", id)), Some("one")).json();
         let items = answer["data"].as_array().unwrap();
-        let all: String = items.iter().map(|item| item["content"].as_str().unwrap()).collect();
+        let all: String = items.iter().map(|item| item["content"][0]["text"].as_str().unwrap()).collect();
         assert_eq!((all.as_str(), &answer["has_more"]), (texts, &json!(has_more)), "{query}");
         assert_eq!(answer["last_id"], items.last().unwrap()["id"], "{query}");
     }
-    for (query, named) in
-        [("?order=up", "order"), ("?limit=0", "limit"), ("?stream=true", "stream"), ("?include=x", "include")]
-    {
+    for (query, named) in [
+        ("?order=up", "order"),
+        ("?limit=0", "limit"),
+        ("?stream=true", "stream"),
+        ("?include=x", "include"),
+        ("?after=nobody", "after"),
+        ("?order=asc&order=desc", "order"),
+        ("?limit=1&limit=2", "limit"),
+    ] {
         let answer = ask("GET", &host, &format!("{path}/input_items{query}"), Some("one"));
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(named)), "{query}");
+    }
+    // No path is text that is none.
+    for path in ["/v1/responses/%ff", "/v1/files/%C3/content", "/v1/models/%ff%fe", "/v1/requests/%80/timeline"] {
+        let answer = ask("GET", &host, path, Some("one"));
+        assert_eq!((answer.status, answer.header("content-type")), (400, Some("application/json")), "{path}");
+        assert!(answer.json()["error"]["message"].as_str().unwrap().contains("UTF-8"), "{path}");
     }
     // What there is none of is said to be so.
     for (method, path, word) in [
@@ -722,8 +756,194 @@ fn what_is_wrong_with_a_response_is_named() {
         assert_eq!(answer.status, 400, "{body}: {}", answer.text());
         assert_eq!(answer.json()["error"]["param"], param, "{body}: {}", answer.text());
     }
-    assert_eq!(host.post(PATH, &json!({"input": "x", "previous_response_id": "resp_no"})).status, 404);
+    let lost = host.post(PATH, &json!({"input": "x", "previous_response_id": "resp_no"}));
+    assert_eq!((lost.status, &lost.json()["error"]["param"]), (404, &json!("previous_response_id")));
+    // Also in words it is the sender's own field.
+    for (path, body, field) in [
+        (PATH, json!({"input": "x", "max_output_tokens": 0}), "max_output_tokens"),
+        (PATH, json!({"input": "x", "top_logprobs": 99, "include": ["message.output_text.logprobs"]}), "top_logprobs"),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": 0}),
+            "max_completion_tokens",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "x"}], "logprobs": true,
+            "top_logprobs": 99}),
+            "top_logprobs",
+        ),
+        ("/completion", json!({"prompt": "x", "n_predict": 0}), "n_predict"),
+        ("/completion", json!({"prompt": "x", "n_probs": 99}), "n_probs"),
+        ("/completion", json!({"prompt": "x", "repeat_penalty": -1}), "repeat_penalty"),
+        (
+            "/api/generate",
+            json!({"prompt": "x", "stream": false, "options": {"repeat_penalty": -1, "repeat_last_n": -1}}),
+            "options.repeat_penalty",
+        ),
+        ("/api/generate", json!({"prompt": "x", "stream": false, "options": {"top_p": 3}}), "options.top_p"),
+        (
+            "/api/chat",
+            json!({"messages": [{"role": "user", "content": "x"}], "options": {"temperature": -1}}),
+            "options.temperature",
+        ),
+        (
+            "/api/chat",
+            json!({"messages": [{"role": "user", "content": "x"}], "top_logprobs": 99, "logprobs": true}),
+            "top_logprobs",
+        ),
+    ] {
+        let answer = host.post(path, &body).json();
+        let message = answer["error"]["message"].as_str().or(answer["error"].as_str()).unwrap().to_owned();
+        assert!(message.starts_with(&format!("{field} ")) || message.starts_with(&format!("{field}:")), "{message}");
+        assert_eq!(message.matches(field.rsplit('.').next().unwrap()).count(), 1, "{message}");
+    }
+    let long = host.post("/api/generate", &json!({"prompt": "x ".repeat(9000), "stream": false})).json();
+    assert!(!long["error"].as_str().unwrap().contains("messages"), "what it never sent: {long}");
     assert_eq!(ask("GET", &host, "/v1/responses/resp_no", None).status, 404);
     assert_eq!(ask("POST", &host, "/v1/responses/resp_no/cancel", None).status, 404);
     host.quiet();
+}
+
+#[test]
+fn tools_that_run_elsewhere_are_hints() {
+    let host = Host::start();
+    for (kind, hint) in [
+        ("web_search", "web_search"),
+        ("web_search_2025_08_26", "web_search"),
+        ("web_search_preview", "web_search_preview"),
+        ("web_search_preview_2025_03_11", "web_search_preview"),
+        ("file_search", "file_search"),
+        ("code_interpreter", "code_interpreter"),
+        ("computer", "computer"),
+        ("computer_use_preview", "computer_use_preview"),
+        ("image_generation", "image_generation"),
+        ("local_shell", "local_shell"),
+        ("shell", "shell"),
+        ("apply_patch", "apply_patch"),
+        ("mcp", "mcp"),
+        ("custom", "custom"),
+    ] {
+        let answer = host.ask(PATH, &json!({"input": "x", "max_output_tokens": 1, "tools": [{"type": kind}]}));
+        assert_eq!(answer["hints"], json!([format!("tools[].{hint}")]), "{kind}");
+    }
+}
+
+/// However an item was sent, it is told in OpenAI's shape, and a walk over pages comes to its end.
+#[test]
+fn items_of_an_input_are_told_in_one_shape() {
+    let host = Host::start();
+    let input = json!([
+        {"role": "user", "content": "a", "id": null},
+        {"type": "message", "role": "assistant", "content": "b"},
+        {"role": "user", "content": [{"type": "input_text", "text": "c"}], "id": "twice"},
+        {"role": "developer", "content": "d", "id": "twice"},
+        {"type": "function_call", "call_id": "x", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "x", "output": "e"},
+        {"type": null, "role": "user", "content": "g", "id": "own"},
+    ]);
+    for input in [input, json!("a")] {
+        let made = host.ask(PATH, &json!({"input": input, "max_output_tokens": 1}));
+        let path = format!("{PATH}/{}/input_items?order=asc&limit=1", made["id"].as_str().unwrap());
+        let (mut items, mut after) = (Vec::new(), String::new());
+        loop {
+            let page = ask("GET", &host, &format!("{path}{after}"), None).json();
+            items.extend(page["data"].as_array().unwrap().iter().cloned());
+            assert_eq!(page["last_id"], items.last().unwrap()["id"]);
+            assert!(items.len() <= 7, "it never ends: {items:?}");
+            if page["has_more"] == false {
+                break;
+            }
+            after = format!("&after={}", page["last_id"].as_str().unwrap());
+        }
+        let sent = input.as_array().map_or(1, Vec::len);
+        assert_eq!(items.len(), sent);
+        for (at, item) in items.iter().enumerate() {
+            assert!(item["id"].is_string() && item["type"].is_string(), "{item}");
+            if item["type"] == "message" {
+                let kind = if item["role"] == "assistant" { "output_text" } else { "input_text" };
+                assert_eq!(item["content"][0]["type"], kind, "{item}");
+            }
+            let own = &input[at]["id"];
+            assert!(!own.is_string() || at == 3 || item["id"] == *own, "{item}");
+        }
+    }
+}
+
+fn storing(place: &std::path::Path) -> Host {
+    let options = server::ServerOptions { store_directory: Some(place.to_owned()), ..local_server() };
+    // A server that has ended lets go of its files when its last thread has.
+    let is_free = || std::fs::File::open(place.join("lock")).map_or(true, |lock| lock.try_lock().is_ok());
+    wait("the directory to be free", is_free);
+    Host::with(small_engine(), options)
+}
+
+fn place(name: &str) -> std::path::PathBuf {
+    let place = std::env::temp_dir().join(format!("twostroke-responses-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&place); // of an earlier process of this number
+    place
+}
+
+/// To the byte, also of numbers, and also by the next server.
+#[test]
+fn what_comes_from_a_file_is_what_was_told() {
+    let place = place("bits");
+    let mut told = Vec::new();
+    {
+        let host = storing(&place);
+        for (seed, background) in [(1, false), (2, true), (3, false)] {
+            let body = json!({"input": "Tell me a story.", "temperature": 3, "seed": seed, "max_output_tokens": 80,
+                "background": background, "stream": true, "include": ["message.output_text.logprobs"],
+                "top_logprobs": 5});
+            let answer = host.post(PATH, &body);
+            told.push((read_events(answer.text())[0].1["response"]["id"].clone(), answer.text().to_owned()));
+        }
+        let whole = host.post(
+            PATH,
+            &json!({"input": "Tell me a story.", "max_output_tokens": 80, "temperature": 3,
+            "seed": 4, "include": ["message.output_text.logprobs"], "top_logprobs": 5}),
+        );
+        let path = format!("{PATH}/{}", whole.json()["id"].as_str().unwrap());
+        assert_eq!(host.get(&path).text(), whole.text());
+    }
+    let next = storing(&place);
+    for (id, text) in &told {
+        let again = next.get(&format!("{PATH}/{}?stream=true", id.as_str().unwrap()));
+        // A stream may say that it is late, which nobody keeps.
+        assert_eq!(again.text(), without_comments(text));
+    }
+    drop(next);
+    std::fs::remove_dir_all(&place).unwrap();
+}
+
+/// As a request that somebody waits for.
+#[test]
+fn a_server_that_drains_ends_what_is_in_the_background() {
+    let place = place("drain");
+    let long = json!({"input": "Count.", "background": true, "max_output_tokens": 900, "temperature": 2, "text": {
+        "format": {"type": "json_schema", "schema": {"type": "array", "items": {"type": "integer"}, "minItems": 500}}}});
+    let mut ids = Vec::new();
+    for stream in [false, true] {
+        let mut host = storing(&place);
+        let mut body = long.clone();
+        body["stream"] = json!(stream);
+        let id = if stream {
+            let mut reader = Reader::open(&host, "POST", PATH, &body.to_string());
+            reader.until(|name| name.ends_with(".delta"));
+            reader.events()[0].1["response"]["id"].clone()
+        } else {
+            host.ask(PATH, &body)["id"].clone()
+        };
+        host.stop.drain();
+        host.join();
+        ids.push(id);
+    }
+    let next = storing(&place);
+    for id in ids {
+        let kept = next.get(&format!("{PATH}/{}", id.as_str().unwrap())).json();
+        assert!(["completed", "incomplete"].contains(&kept["status"].as_str().unwrap()), "{kept}");
+        assert!(!kept["output"].as_array().unwrap().is_empty());
+    }
+    drop(next);
+    std::fs::remove_dir_all(&place).unwrap();
 }
