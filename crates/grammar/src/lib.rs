@@ -24,6 +24,7 @@
 
 mod budget;
 mod constraint;
+mod ecma;
 mod gbnf;
 mod kept;
 mod lark;

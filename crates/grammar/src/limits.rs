@@ -4,6 +4,8 @@
 //! compile; beyond some of them it was minutes, gigabytes, or more stack than there is. They count what stands in the
 //! text, so that a rule that is refused is refused on every machine.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use crate::lark::{self, branches};
@@ -27,6 +29,9 @@ const MAX_LARK_INTERSECTIONS: usize = 4;
 const MAX_SCHEMA_VALUES: usize = 10_000;
 /// Pairs of properties of the same object, in all objects.
 const MAX_PROPERTY_PAIRS: usize = 500_000;
+/// Properties in a row that may be absent: each of them may be the next. More of them are refused where an answer
+/// begins with them; deeper down they would end it.
+const MAX_ABSENT_RUN: usize = 249;
 /// `pattern`s of a schema that joins schemas: all that come to stand in one place are intersected.
 const MAX_JOINED_PATTERNS: usize = 12;
 
@@ -116,6 +121,7 @@ pub(crate) fn check_schema(schema: &Value) -> Result<(), RuleError> {
     }
     at_most("values", counted.values, MAX_SCHEMA_VALUES)?;
     at_most("pairs of properties of the same object", counted.pairs, MAX_PROPERTY_PAIRS)?;
+    at_most("properties in a row that may be absent", counted.absent_run, MAX_ABSENT_RUN)?;
     if counted.is_joined {
         at_most("patterns in a schema with allOf, or with $ref and more,", counted.patterns, MAX_JOINED_PATTERNS)?;
     }
@@ -126,6 +132,7 @@ pub(crate) fn check_schema(schema: &Value) -> Result<(), RuleError> {
 struct Schema {
     values: usize,
     pairs: usize,
+    absent_run: usize,
     patterns: usize,
     is_joined: bool,
     expressions: Expressions,
@@ -143,6 +150,15 @@ impl Schema {
         }
         let count = |key: &str| map.get(key).and_then(Value::as_object).map_or(0, Map::len);
         self.pairs = self.pairs.saturating_add((count("properties") + count("patternProperties")).saturating_pow(2));
+        if let Some(Value::Object(properties)) = map.get("properties") {
+            let required = map.get("required").and_then(Value::as_array);
+            let required: HashSet<&str> = required.into_iter().flatten().filter_map(Value::as_str).collect();
+            let mut run = 0;
+            for name in properties.keys() {
+                run = if required.contains(name.as_str()) { 0 } else { run + 1 };
+                self.absent_run = self.absent_run.max(run);
+            }
+        }
         let is_more = map.contains_key("$ref") && map.keys().any(|key| !NOTES.contains(&key.as_str()));
         self.is_joined |= is_more || map.contains_key("allOf");
     }

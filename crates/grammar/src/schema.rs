@@ -13,8 +13,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Number, Value, json};
 
+use crate::ecma::in_our_words;
 use crate::rule::{OPTIONS, Rule, RuleError};
 use crate::vocabulary;
 
@@ -50,6 +51,15 @@ const MAX_TRIALS: usize = 128;
 /// What is remembered, in bytes of schemas.
 const MAX_KEPT_BYTES: usize = 8 << 20;
 
+/// Up to here a double is every whole number: the compiler counts in doubles.
+const MAX_EXACT: u64 = 1 << 53;
+/// The last double below 2^63: it writes bounds digit by digit, in 64 bits.
+const MAX_BOUND: f64 = 9_223_372_036_854_774_784.0;
+/// No answer has as much of anything.
+const MAX_COUNT: u64 = u32::MAX as u64;
+
+const NOT_EXACT: &str =
+    "whole numbers beyond 9007199254740992 cannot be told from their neighbours; send them as texts";
 const NOT_KEPT: &str = "this keyword cannot be held to; leave it out, or send the schema without 'strict'";
 
 /// Makes a schema into one that compiles. Strict: all that it says is kept to, or it is an error. Else what cannot be
@@ -111,8 +121,9 @@ struct Walk<'a> {
     nodes: usize,
     /// What a reference may name beside places: `$anchor`s with their sign, and `$id`s.
     anchors: HashMap<String, Found<'a>>,
-    /// Names that schemas got that are referred to, by their place.
-    names: BTreeMap<String, String>,
+    /// Names that schemas got that are referred to, by their place. Two may be shown as one place, `a.b` and `b` in `a`:
+    /// where they lie tells them apart.
+    names: BTreeMap<(String, usize), String>,
     pending: Vec<(String, Found<'a>)>,
     trials: usize,
 }
@@ -208,7 +219,9 @@ impl<'a> Walk<'a> {
 
     fn object(&mut self, map: &'a Map<String, Value>, place: &str) -> Result<Value, Misfit> {
         let mut out = Map::new();
-        for (key, value) in map {
+        // What serializers write of what is not set.
+        let said = || map.iter().filter(|(key, value)| !value.is_null() || *key == "const");
+        for (key, value) in said() {
             let here = format!("{place}.{key}");
             if let Some(value) = self.keyword(key, value, map, &here)? {
                 // Newer spellings of the same.
@@ -216,8 +229,9 @@ impl<'a> Walk<'a> {
                 out.insert(key.to_owned(), value);
             }
         }
+        self.bounds(map, &mut out, place)?;
         // What is written in other words needs what the rest became.
-        for (key, value) in map {
+        for (key, value) in said() {
             let here = format!("{place}.{key}");
             let problem = match self.rewritten(key, value, map, &mut out, &here)? {
                 Rewritten::Done => continue,
@@ -245,11 +259,22 @@ impl<'a> Walk<'a> {
                 let mut fitted = Map::new();
                 for (name, schema) in all {
                     let here = format!("{here}.{}", shown(name));
-                    if key == "patternProperties" && !self.takes_pattern(name) {
+                    if key == "properties" {
+                        fitted.insert(name.clone(), self.node(schema, &here)?);
+                        continue;
+                    }
+                    let pattern = in_our_words(name);
+                    if !self.takes_pattern(&pattern) {
                         self.lose(here, "this expression cannot be held to")?;
                         continue;
                     }
-                    fitted.insert(name.clone(), self.node(schema, &here)?);
+                    let schema = self.node(schema, &here)?;
+                    let schema = match fitted.remove(&pattern) {
+                        // Two spellings of one expression.
+                        Some(other) => json!({"allOf": [other, schema]}),
+                        None => schema,
+                    };
+                    fitted.insert(pattern, schema);
                 }
                 // Where a pattern is lost nothing is known of the names that it has.
                 return Ok(Some(fitted.into()));
@@ -280,8 +305,9 @@ impl<'a> Walk<'a> {
                 None => "it names nothing in this schema",
             },
             ("$ref" | "$dynamicRef" | "$recursiveRef", _) => "it must be a text",
-            ("const", _) => return as_it_is(),
-            ("enum", Value::Array(all)) if !all.is_empty() => return as_it_is(),
+            ("const", one) if is_exact(one) => return as_it_is(),
+            ("const", _) => NOT_EXACT,
+            ("enum", Value::Array(all)) if !all.is_empty() => return self.choices(all, here),
             ("enum", _) => "it must be a list of values that is not empty",
             ("required", Value::Array(all)) if all.iter().all(Value::is_string) => {
                 return Ok((!all.is_empty()).then(|| value.clone()));
@@ -294,6 +320,7 @@ impl<'a> Walk<'a> {
                 });
                 match count {
                     Some(0) if key.starts_with("min") => return Ok(None),
+                    Some(MAX_COUNT..) if key.starts_with("max") => return Ok(None),
                     Some(count) => return Ok(Some(count.into())),
                     None => "it must be a whole number that is not below 0",
                 }
@@ -305,7 +332,13 @@ impl<'a> Walk<'a> {
                 return as_it_is();
             }
             ("multipleOf", _) => "it must be a number above 0",
-            ("pattern", Value::String(pattern)) if self.takes_pattern(pattern) => return as_it_is(),
+            ("pattern", Value::String(pattern)) => {
+                let pattern = in_our_words(pattern);
+                if self.takes_pattern(&pattern) {
+                    return Ok(Some(pattern.into()));
+                }
+                "this expression cannot be held to"
+            }
             ("pattern", _) => "this expression cannot be held to",
             ("format", Value::String(format)) if FORMATS.contains(&format.as_str()) => return as_it_is(),
             (OPTIONS, Value::Object(_)) if here.len() == OPTIONS.len() + 1 => return as_it_is(),
@@ -313,6 +346,59 @@ impl<'a> Walk<'a> {
             _ => return Ok(None),
         };
         self.lose(here, problem).map(|()| None)
+    }
+
+    /// Values of `enum`.
+    fn choices(&mut self, all: &[Value], here: &str) -> Result<Option<Value>, Misfit> {
+        let mut left = Vec::with_capacity(all.len());
+        for (at, one) in all.iter().enumerate() {
+            if is_exact(one) {
+                left.push(one.clone());
+            } else {
+                self.lose(format!("{here}[{at}]"), NOT_EXACT)?;
+            }
+        }
+        // Where none is left it may be anything.
+        Ok((!left.is_empty()).then(|| left.into()))
+    }
+
+    /// A bound that no double is, or that is too far away to be written digit by digit, is moved to the next inside
+    /// of it: what is kept to then is within what was asked for.
+    fn bounds(&mut self, map: &Map<String, Value>, out: &mut Map<String, Value>, place: &str) -> Result<(), Misfit> {
+        for (plain, strictly, sign) in [("minimum", "exclusiveMinimum", 1.0), ("maximum", "exclusiveMaximum", -1.0)] {
+            let is_strict = map.get(strictly) == Some(&Value::Bool(true));
+            let number = |key: &str| out.get(key).and_then(Value::as_number).cloned();
+            let (bound, bound_strictly) = (number(plain), number(strictly));
+            let is_far = |number: &Option<Number>| number.as_ref().is_some_and(|number| !is_near(number));
+            if !is_far(&bound) && !is_far(&bound_strictly) {
+                continue;
+            }
+            let mut inside: Option<f64> = None;
+            for (key, number, is_strict) in [(plain, bound, is_strict), (strictly, bound_strictly, true)] {
+                let Some(number) = number else { continue };
+                if key == strictly {
+                    if is_near(&number) {
+                        continue;
+                    }
+                    out.shift_remove(strictly);
+                }
+                let next = sign * within(&number, sign, is_strict);
+                if next > MAX_BOUND {
+                    let problem = "numbers beyond 9223372036854774784 are not written where there are bounds";
+                    self.lose(format!("{place}.{key}"), problem)?;
+                    continue;
+                }
+                inside = Some(inside.unwrap_or(-MAX_BOUND).max(next));
+            }
+            if is_strict {
+                out.shift_remove(strictly);
+            }
+            match inside {
+                Some(inside) => _ = out.insert(plain.into(), (sign * inside).into()),
+                None => _ = out.shift_remove(plain),
+            }
+        }
+        Ok(())
     }
 
     fn types(&mut self, value: &Value, here: &str) -> Result<Option<Value>, Misfit> {
@@ -366,7 +452,7 @@ impl<'a> Walk<'a> {
 
     fn loses_patterns(&mut self, map: &Map<String, Value>) -> bool {
         let patterns = map.get("patternProperties").and_then(Value::as_object);
-        patterns.is_some_and(|patterns| patterns.keys().any(|pattern| !self.takes_pattern(pattern)))
+        patterns.is_some_and(|patterns| patterns.keys().any(|pattern| !self.takes_pattern(&in_our_words(pattern))))
     }
 
     /// The schema that a reference names.
@@ -400,7 +486,8 @@ impl<'a> Walk<'a> {
     /// The name that the schema which a reference names has among the definitions.
     fn reference(&mut self, to: &str) -> Option<String> {
         let found = self.find(to)?;
-        if let Some(name) = self.names.get(&found.place) {
+        let key = (found.place.clone(), std::ptr::from_ref(found.value) as usize);
+        if let Some(name) = self.names.get(&key) {
             return Some(name.clone());
         }
         let last = found.place.rsplit(['.', '[']).next().unwrap_or_default();
@@ -408,7 +495,7 @@ impl<'a> Walk<'a> {
         while name.is_empty() || self.names.values().any(|other| *other == name) {
             name.push_str(&format!("_{}", self.names.len()));
         }
-        self.names.insert(found.place.clone(), name.clone());
+        self.names.insert(key, name.clone());
         self.pending.push((name.clone(), found));
         Some(name)
     }
@@ -445,7 +532,7 @@ impl<'a> Walk<'a> {
             ("not", Value::Bool(false)) => Done,
             ("not", other) if says_nothing(other) => Never,
             ("not", Value::Object(other)) => negated(other, out),
-            ("if", condition) => match (condition, map.get("then"), map.get("else")) {
+            ("if", condition) => match (condition, branch(map, "then"), branch(map, "else")) {
                 (_, None, None) => Done,
                 (condition, then, other) if says_nothing(condition) || *condition == Value::Bool(false) => {
                     let is_true = *condition != Value::Bool(false);
@@ -569,7 +656,7 @@ impl<'a> Walk<'a> {
             (keys, None) if !out.contains_key("properties") && !out.contains_key("patternProperties") => {
                 let count = |key: &str| names.get(key).and_then(Value::as_u64);
                 let pattern = match (keys, names.get("pattern")) {
-                    (["pattern"], Some(Value::String(pattern))) => pattern.clone(),
+                    (["pattern"], Some(Value::String(pattern))) => in_our_words(pattern),
                     (keys, None) if keys.iter().all(|key| ["minLength", "maxLength"].contains(key)) => {
                         let most = count("maxLength").map(|most| most.to_string()).unwrap_or_default();
                         format!("^[\\s\\S]{{{},{most}}}$", count("minLength").unwrap_or(0))
@@ -628,7 +715,7 @@ fn negated(other: &Map<String, Value>, out: &mut Map<String, Value>) -> Rewritte
                 value.as_array().map_or(&[][..], Vec::as_slice)
             };
             let Some(Value::Array(all)) = out.get_mut("enum") else { return Rewritten::Not };
-            all.retain(|one| !not.contains(one));
+            all.retain(|one| !not.iter().any(|not| same(one, not)));
             if all.is_empty() { Rewritten::Never } else { Rewritten::Done }
         }
         ("required", Value::Array(names)) if is_object && names.len() == 1 => {
@@ -638,6 +725,57 @@ fn negated(other: &Map<String, Value>, out: &mut Map<String, Value>) -> Rewritte
             Rewritten::Done
         }
         _ => Rewritten::Not,
+    }
+}
+
+/// Whether a bound is a double, and so are the whole numbers beside it.
+fn is_near(number: &Number) -> bool {
+    match number.as_i128() {
+        Some(whole) => whole.unsigned_abs() <= u128::from(MAX_EXACT),
+        None => number.as_f64().is_some_and(|number| number.abs() <= MAX_EXACT as f64),
+    }
+}
+
+/// The first double that is within a bound (sign 1: a least, -1: a most).
+fn within(number: &Number, sign: f64, is_strict: bool) -> f64 {
+    let double = number.as_f64().unwrap_or(0.0);
+    let whole = number.as_i128();
+    let is_outside =
+        whole.is_some_and(|whole| if sign > 0.0 { (double as i128) < whole } else { double as i128 > whole });
+    let is_it = whole.is_none_or(|whole| double as i128 == whole);
+    match is_outside || is_strict && is_it {
+        true if sign > 0.0 => double.next_up(),
+        true => double.next_down(),
+        false => double,
+    }
+}
+
+/// Whether the compiler tells a value from all others: all but large whole numbers.
+fn is_exact(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.as_i128().is_none_or(|whole| {
+            number.as_f64().is_some_and(|double| double as i128 == whole) && whole > i64::MIN.into()
+        }),
+        Value::Array(all) => all.iter().all(is_exact),
+        Value::Object(map) => map.values().all(is_exact),
+        _ => true,
+    }
+}
+
+/// As JSON schema compares: 1 is 1.0.
+fn same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => {
+            one == other || one.as_f64() == other.as_f64() && (one.is_f64() || other.is_f64())
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            let has = |(key, one): (&String, &Value)| other.get(key).is_some_and(|other| same(one, other));
+            one.len() == other.len() && one.iter().all(has)
+        }
+        _ => one == other,
     }
 }
 
@@ -656,6 +794,10 @@ fn require(out: &mut Map<String, Value>, names: &[Value]) {
             }
         });
     }
+}
+
+fn branch<'a>(map: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+    map.get(key).filter(|schema| !schema.is_null())
 }
 
 fn says_nothing(schema: &Value) -> bool {
@@ -782,13 +924,11 @@ impl Walk<'_> {
             _ => Map::new(),
         };
         let anything: Map<String, Value> = definitions.keys().map(|name| (name.clone(), Value::Bool(true))).collect();
-        let places: Vec<(String, String)> =
-            self.names.iter().map(|(place, name)| (name.clone(), place.clone())).collect();
-        for (name, place) in places {
-            if let Some(definition) = definitions.get(&name).cloned() {
-                definitions.insert(name, self.repair(definition, &anything, &place)?);
-            }
-        }
+        let places: HashMap<String, String> =
+            self.names.iter().map(|((place, _), name)| (name.clone(), place.clone())).collect();
+        let place = |name: &String| places.get(name).cloned().unwrap_or_default();
+        let mut parts: Vec<_> = definitions.iter_mut().map(|(name, part)| (place(name), part)).collect();
+        self.repair_parts(&mut parts, &anything)?;
         let mut root = self.repair(Value::Object(root), &anything, "")?;
         if compiles(&with(&root, &definitions)).is_err() {
             root = self.repair(root, &definitions, "")?;
@@ -807,33 +947,28 @@ impl Walk<'_> {
     }
 
     fn repair(&mut self, node: Value, definitions: &Map<String, Value>, place: &str) -> Result<Value, Misfit> {
-        if self.trials >= MAX_TRIALS {
-            return self.lose(place, "too many of its parts cannot be compiled").map(|()| json!({}));
-        }
         let Some(error) = self.fault(&node, definitions) else { return Ok(node) };
         let Value::Object(mut map) = node else {
             self.lose(place, &error)?;
             return Ok(json!({}));
         };
+        let mut parts = Vec::new();
         for (key, value) in &mut map {
             let here = format!("{place}.{key}");
             match (key.as_str(), value) {
                 ("properties" | "patternProperties", Value::Object(all)) => {
-                    for (name, schema) in all {
-                        *schema = self.repair_part(schema.take(), definitions, &format!("{here}.{}", shown(name)))?;
-                    }
+                    parts.extend(all.iter_mut().map(|(name, part)| (format!("{here}.{}", shown(name)), part)));
                 }
                 ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(all)) => {
-                    for (at, schema) in all.iter_mut().enumerate() {
-                        *schema = self.repair_part(schema.take(), definitions, &format!("{here}[{at}]"))?;
-                    }
+                    parts.extend(all.iter_mut().enumerate().map(|(at, part)| (format!("{here}[{at}]"), part)));
                 }
-                ("items" | "additionalProperties" | "additionalItems", schema) => {
-                    *schema = self.repair_part(schema.take(), definitions, &here)?;
-                }
+                ("items" | "additionalProperties" | "additionalItems", part) => parts.push((here, part)),
                 _ => {}
             }
         }
+        // A schema that is false may stand in another one.
+        parts.retain(|(_, part)| **part != Value::Bool(false));
+        self.repair_parts(&mut parts, definitions)?;
         let node = Value::Object(map.clone());
         let Some(error) = self.fault(&node, definitions) else { return Ok(node) };
         if let Some(all) = map.get("oneOf").cloned() {
@@ -849,7 +984,26 @@ impl Walk<'_> {
         }
         for key in LOSABLE.iter().filter(|key| map.contains_key(**key)) {
             let mut other = map.clone();
+            if let (&"allOf", Some(Value::Array(all)), 0..MAX_TRIALS) = (key, map.get(*key), self.trials) {
+                // All but one of them, if that is enough.
+                for at in (0..all.len()).rev() {
+                    let mut fewer = all.clone();
+                    fewer.remove(at);
+                    other.insert("allOf".into(), fewer.into());
+                    let other = Value::Object(other.clone());
+                    if self.fault(&other, definitions).is_none() {
+                        return self.lose(format!("{place}.allOf[{at}]"), &error).map(|()| other);
+                    }
+                }
+            }
             other.shift_remove(*key);
+            // What is said of all others would be said of these.
+            match *key {
+                "properties" | "patternProperties" => _ = other.shift_remove("additionalProperties"),
+                "prefixItems" => _ = other.shift_remove("items"),
+                "items" => _ = other.shift_remove("additionalItems"),
+                _ => {}
+            }
             let other = Value::Object(other);
             if self.fault(&other, definitions).is_none() {
                 return self.lose(format!("{place}.{key}"), &error).map(|()| other);
@@ -860,9 +1014,33 @@ impl Walk<'_> {
         Ok(if self.fault(&kind, definitions).is_none() { kind } else { json!({}) })
     }
 
-    /// A schema that is false may stand in another one.
-    fn repair_part(&mut self, node: Value, definitions: &Map<String, Value>, place: &str) -> Result<Value, Misfit> {
-        if node == Value::Bool(false) { Ok(node) } else { self.repair(node, definitions, place) }
+    /// Those of the parts that fail, found by halves. When there were enough trials the rest is left as it is: what
+    /// they are parts of is then the smallest that is looked at.
+    fn repair_parts(
+        &mut self,
+        parts: &mut [(String, &mut Value)],
+        definitions: &Map<String, Value>,
+    ) -> Result<(), Misfit> {
+        if self.trials >= MAX_TRIALS {
+            return Ok(());
+        }
+        match parts {
+            [] => Ok(()),
+            [(place, part)] => {
+                **part = self.repair(part.take(), definitions, place)?;
+                Ok(())
+            }
+            parts => {
+                let all: Vec<Value> = parts.iter().map(|(_, part)| (**part).clone()).collect();
+                let together = json!({"type": "array", "prefixItems": all, "minItems": all.len(), "items": false});
+                if self.fault(&together, definitions).is_none() {
+                    return Ok(());
+                }
+                let (left, right) = parts.split_at_mut(parts.len() / 2);
+                self.repair_parts(left, definitions)?;
+                self.repair_parts(right, definitions)
+            }
+        }
     }
 
     fn fault(&mut self, node: &Value, definitions: &Map<String, Value>) -> Option<String> {

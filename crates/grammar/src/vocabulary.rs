@@ -124,7 +124,8 @@ impl Vocabulary {
                 let grammar = text.grammar()?;
                 let larks: Vec<_> = grammar.grammars.iter().map(|part| part.lark_grammar.as_deref()).collect();
                 let limits = StepLimits::of(text, &larks);
-                Some(Arc::new(on_a_deep_stack(|| self.fresh(grammar, limits))?))
+                let fresh = on_a_deep_stack(|| self.fresh(grammar, limits));
+                Some(Arc::new(fresh.map_err(|error| in_its_words(text, error))?))
             }
             None => None,
         };
@@ -221,11 +222,43 @@ fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, RuleError> + Send) 
     })
 }
 
+/// What is wrong with an expression, without the grammar that it was put into.
+fn in_its_words(rule: &Rule, error: RuleError) -> RuleError {
+    let is_expression = match rule {
+        Rule::Behind { rule, .. } => matches!(**rule, Rule::Regex(_)),
+        rule => matches!(rule, Rule::Regex(_)),
+    };
+    match error {
+        RuleError::Refused(text) if is_expression => RuleError::Refused(of_the_expression(&text)),
+        other => other,
+    }
+}
+
+fn of_the_expression(text: &str) -> String {
+    let Some((_, problem)) = text.split_once("(in regex): ") else { return text.to_owned() };
+    let problem = problem.split(" 1 | ").next().unwrap_or_default();
+    // One parser shows the expression before its words, another behind them.
+    let problem = problem.rsplit_once(" error: ").map_or(problem, |(_, problem)| problem);
+    format!("the regex is not taken: {}", problem.split(" in regex /").next().unwrap_or_default())
+}
+
 /// What a compiler says, fit for an error's message.
 fn one_line(text: &str) -> String {
     // It catches its own panics, and has the stack behind them.
     let text = text.split("<backtrace>").next().unwrap_or_default().trim_end_matches("<non-verbose/>");
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((_, counts)) = line.split_once("Current row has ") {
+        let counts: Vec<&str> = counts.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty()).collect();
+        if let [ways, most, ..] = counts[..] {
+            line = format!(
+                "an answer may go on in {ways} ways at one place, and {most} are followed: fewer alternatives, or fewer \
+                 properties that may be absent"
+            );
+        }
+    }
+    if line.contains("NoExtensionBias") {
+        line = "nothing that it allows ever comes to an end: it is made of itself alone".to_owned();
+    }
     if let Some(panic) = line.strip_prefix("panic: ") {
         line = format!("the compiler failed on it, which is no fault of the rule; say it in other words ({panic})");
     }

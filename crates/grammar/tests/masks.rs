@@ -206,7 +206,7 @@ fn what_is_no_rule_is_refused_with_the_reason() {
         (Rule::Lark("begin: \"a\"".into()), "start"),
         (Rule::Lark("start: a \"x\"\na[max_tokens=3]: /.*/".into()), "rollback"),
         (Rule::Lark("start: a \"x\"\na[stop=\"b\"]: /.*/".into()), "rollback"),
-        (Rule::JsonSchema(json!({"type": "object", "properties": many})), "1000"),
+        (Rule::JsonSchema(json!({"type": "object", "properties": many})), "500000"),
         (Rule::Regex("a".repeat(600 << 10)), "524288"),
     ] {
         let error = VOCABULARY.compile(&rule).err().unwrap_or_else(|| panic!("{:.80?} is taken", rule));

@@ -69,6 +69,11 @@ fn what_says_nothing_or_has_an_equal_is_kept_to() {
             "value": {"title": "V", "type": "integer"}, "children": {"type": "array", "default": [],
             "items": {"$ref": "#/$defs/Node"}}}, "required": ["value"]}}, "$ref": "#/$defs/Node"}),
         ),
+        (
+            "a list of nulls",
+            json!({"type": "array", "items": null, "minItems": null, "enum": null, "not": null, "if": null}),
+        ),
+        ("the most that a language counts", json!({"type": "string", "maxLength": u64::MAX, "minLength": 0})),
     ] {
         check(name, &schema, None);
         // A place that is referred to is another one there.
@@ -122,6 +127,24 @@ fn what_cannot_be_kept_to_is_named() {
         ("a length of text", json!({"type": "string", "maxLength": "5"}), ".maxLength"),
         ("a step of nothing", json!({"type": "number", "multipleOf": 0}), ".multipleOf"),
         ("both hold at times", json!({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}), ".oneOf"),
+        ("a number that no double is", json!({"const": 1_234_567_890_123_456_789_u64}), ".const"),
+        ("one deep in a value", json!({"enum": [{"id": [-9_007_199_254_740_993_i64]}]}), ".enum[0]"),
+        ("the least of 64 bits", json!({"const": i64::MIN}), ".const"),
+        ("bounds beyond what is written", json!({"type": "integer", "minimum": 1e30}), ".minimum"),
+        ("strictly beyond", json!({"type": "number", "exclusiveMaximum": -1e30}), ".exclusiveMaximum"),
+        ("a count of Python's", json!({"type": "string", "pattern": "^a{,3}$"}), ".pattern"),
+        ("half of a character", json!({"type": "string", "pattern": r"^\ud83d$"}), ".pattern"),
+        (
+            "patterns that overlap",
+            json!({"type": "object", "patternProperties": {"^a": {}, "b$": {}}, "additionalProperties": false,
+                "minProperties": 1}),
+            ".patternProperties",
+        ),
+        (
+            "a closed object and more",
+            json!({"allOf": [of(text.clone()), {"type": "object", "required": ["b"]}]}),
+            ".allOf[1]",
+        ),
         (
             "rest of joined",
             json!({"allOf": [{"type": "object"}], "unevaluatedProperties": false}),
@@ -149,4 +172,112 @@ fn what_allows_nothing_is_refused() {
     for strict in [false, true] {
         assert_eq!(fit_schema(&json!(false), strict).unwrap_err().place, "");
     }
+}
+
+/// `#/$defs/a.b` and `#/$defs/a/b` are two places, and shown as one.
+#[test]
+fn references_are_told_apart_by_where_they_lead() {
+    let definitions = json!({"a.b": {"type": "integer"}, "a": {"b": {"type": "boolean"}}, "[0]": {"type": "null"}});
+    let all = json!({"x": {"$ref": "#/$defs/a.b"}, "y": {"$ref": "#/$defs/a/b"}, "z": {"$ref": "#/$defs/[0]"}});
+    let schema = json!({"type": "object", "properties": all, "$defs": definitions});
+    let fitted = fit_schema(&schema, true).unwrap().schema;
+    for (property, kind) in [("x", "integer"), ("y", "boolean"), ("z", "null")] {
+        let name = fitted["properties"][property]["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
+        assert_eq!(fitted["$defs"][name]["type"], kind, "{fitted}");
+    }
+}
+
+/// What a bound that is moved allows is within what was asked for.
+#[test]
+fn bounds_that_no_double_is_are_moved_inside() {
+    let (far, exact) = (9_223_372_036_854_774_784_f64, 9_007_199_254_740_992_f64);
+    for (asked, expected) in [
+        (json!({"minimum": -5, "maximum": 5.5}), json!({"minimum": -5, "maximum": 5.5})),
+        (json!({"minimum": i64::MIN, "maximum": i64::MAX}), json!({"minimum": -far, "maximum": far})),
+        (json!({"minimum": 0, "maximum": u64::MAX}), json!({"minimum": 0, "maximum": far})),
+        (json!({"minimum": -1e308, "maximum": 1e308}), json!({"minimum": -far, "maximum": far})),
+        (json!({"exclusiveMinimum": 0, "minimum": -1e308}), json!({"exclusiveMinimum": 0, "minimum": -far})),
+        (json!({"exclusiveMinimum": -1e308, "minimum": 3}), json!({"minimum": 3.0})),
+        (json!({"minimum": 9_007_199_254_740_993_i64}), json!({"minimum": exact + 2.0})),
+        (json!({"maximum": 9_007_199_254_740_993_i64}), json!({"maximum": exact})),
+        (json!({"exclusiveMinimum": 9_007_199_254_740_994_i64}), json!({"minimum": exact + 4.0})),
+        (json!({"exclusiveMaximum": -9_007_199_254_740_993_i64}), json!({"maximum": -exact - 2.0})),
+        (json!({"minimum": 1e17, "exclusiveMinimum": true}), json!({"minimum": 1e17_f64.next_up()})),
+    ] {
+        let mut schema = asked.clone();
+        schema["type"] = json!("number");
+        let fitted = fit_schema(&schema, true).unwrap_or_else(|misfit| panic!("{asked}: {misfit:?}")).schema;
+        let bounds: Vec<_> = fitted.as_object().unwrap().iter().filter(|(key, _)| *key != "type").collect();
+        assert_eq!(bounds.len(), expected.as_object().unwrap().len(), "{asked}: {fitted}");
+        bounds.iter().for_each(|(key, bound)| assert_eq!(**bound, expected[key.as_str()], "{asked}: {fitted}"));
+    }
+}
+
+/// Of values that are listed those are left that the compiler tells apart; `not` compares as JSON schema does.
+#[test]
+fn values_that_cannot_be_told_apart_are_left_out() {
+    let fitted = fit_schema(&json!({"enum": [1, 9_007_199_254_740_993_i64, "x", 1e300]}), false).unwrap();
+    assert_eq!((fitted.schema, fitted.open), (json!({"enum": [1, "x", 1e300]}), vec![".enum[1]".to_owned()]));
+    let fitted = fit_schema(&json!({"enum": [1, [2], "x"], "not": {"enum": [1.0, [2.0]]}}), true).unwrap();
+    assert_eq!(fitted.schema, json!({"enum": ["x"]}));
+}
+
+/// Expressions are JavaScript's: what it reads otherwise than Rust is kept to as it reads it.
+#[test]
+fn expressions_are_those_of_javascript() {
+    for pattern in [
+        "^{a}$",
+        "^[[a]{2}$",
+        "^[a&&b]$",
+        "^[+--]$",
+        "^[^]{2}$",
+        r"^\cJ$",
+        r"^\ud83d\ude00$",
+        r"^\s\S$",
+        r"\Aab\Z",
+        r"^[\b]$",
+    ] {
+        check(pattern, &json!({"type": "string", "pattern": pattern}), None);
+        check(pattern, &json!({"type": "object", "patternProperties": {pattern: {"type": "integer"}}}), None);
+        check(pattern, &json!({"type": "object", "propertyNames": {"pattern": pattern}}), None);
+    }
+    let twice = json!({"type": "object", "patternProperties": {"^{$": {"type": "integer"}, r"^\{$": {"minimum": 1}}});
+    check("one in two spellings", &twice, None);
+}
+
+/// What is left open is open: nothing that was said of the others closes it.
+#[test]
+fn an_object_that_is_too_large_is_left_open_and_says_why() {
+    let one = json!({"const": 1});
+    for (count, required) in [(300, 0), (1000, 1000)] {
+        let names: Vec<String> = (0..count).map(|at| format!("p{at}")).collect();
+        let all: Value = names.iter().map(|name| (name.clone(), one.clone())).collect::<serde_json::Map<_, _>>().into();
+        let schema =
+            json!({"type": "object", "properties": all, "required": names[..required], "additionalProperties": false});
+        for (schema, place) in [(schema.clone(), ".properties"), (of(schema), ".properties.m.properties")] {
+            let misfit = fit_schema(&schema, true).unwrap_err();
+            assert_eq!(misfit.place, place, "{misfit}");
+            assert!(misfit.problem.contains("properties"), "{misfit}");
+            let fitted = fit_schema(&schema, false).unwrap();
+            assert_eq!(fitted.open, [place], "{count}");
+            assert_eq!(
+                fitted.schema.to_string().matches("additionalProperties").count(),
+                usize::from(place != ".properties")
+            );
+        }
+    }
+}
+
+/// One part of hundreds that cannot be compiled is found, and the others are kept to.
+#[test]
+fn one_of_many_parts_is_named() {
+    let mut all: serde_json::Map<String, Value> =
+        (0..200).map(|at| (format!("p{at}"), json!({"type": "integer", "minimum": at}))).collect();
+    all.insert("p170".into(), json!({"type": "number", "multipleOf": 0.07}));
+    let names: Vec<String> = all.keys().cloned().collect();
+    let schema = json!({"type": "object", "properties": all, "required": names});
+    assert_eq!(fit_schema(&schema, true).unwrap_err().place, ".properties.p170.multipleOf");
+    let fitted = fit_schema(&schema, false).unwrap();
+    assert_eq!(fitted.open, [".properties.p170.multipleOf"]);
+    assert_eq!(fitted.schema["properties"]["p199"]["minimum"], 199);
 }
