@@ -41,17 +41,15 @@ pub(super) const BETA: &str = "anthropic-beta";
 
 const EFFORT: &str = "output_config.effort";
 const BUDGET: &str = "thinking.budget_tokens";
-const FORM: &str = "output_config.format.schema";
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
-    let Asked { mut raw, delivery, wish } = asked(body, &shapes::MESSAGES, app, tenant)?;
+    let Asked { mut raw, delivery, wish, rule_field } = asked(body, &shapes::MESSAGES, app, tenant)?;
     let asked = raw.max_tokens;
     let mut plan = Plan::of_one(Form::Messages, delivery, raw.stop.clone());
-    let rule_field = raw.rule.is_some().then_some(FORM);
-    let hearing = app.speech.settle(&mut raw, wish, app.engine.model());
-    plan.hearing = hearing.map_err(|error| rename(error, rule_field))?;
-    let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into(), rule_field))?;
+    let rename = |error| rename(error, rule_field.as_deref());
+    plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model()).map_err(rename)?;
+    let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into()))?;
     plan.delivery.settled.see(asked, &request);
     plan.delivery.settled.hints.extend(has_beta.then_some(BETA));
     Ok(Job { requests: vec![request], plan, api: Arc::new(Anthropic) })
@@ -75,6 +73,8 @@ struct Asked {
     raw: RawRequest,
     delivery: Delivery,
     wish: Wish,
+    /// Where the form was.
+    rule_field: Option<String>,
 }
 
 fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
@@ -88,7 +88,8 @@ fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenan
     let settled = &mut delivery.settled;
     let messages = messages(&mut fields, settled)?;
     let (tools, definitions, choice, parallel) = offer(&mut fields, settled)?.fitted(settled)?.told();
-    let (effort, rule) = output_config(&mut fields, settled)?;
+    let (effort, form) = output(&mut fields, settled)?;
+    let (rule, rule_field) = form.unzip();
     let (kwargs, thinking) = thinking(&mut fields, effort, app, settled)?;
     let mut template_kwargs = fields.map("chat_template_kwargs")?.unwrap_or_default();
     for (name, value) in kwargs {
@@ -108,7 +109,7 @@ fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenan
     settle_the_rest(&mut fields, &mut delivery.settled)?;
     fields.finish()?;
     let wish = Wish { tools, choice, parallel, thinking, is_searched: false };
-    Ok(Asked { raw, delivery, wish })
+    Ok(Asked { raw, delivery, wish, rule_field })
 }
 
 fn messages(fields: &mut Fields, settled: &mut Settled) -> Result<Messages, ApiError> {
@@ -229,18 +230,32 @@ fn thinking(
     Ok((kwargs, wanted))
 }
 
-/// `output_config`: how much effort the answer is worth, and what it must look like.
-fn output_config(fields: &mut Fields, settled: &mut Settled) -> Result<(Option<String>, Option<Rule>), ApiError> {
-    let Some(mut config) = fields.object("output_config")? else { return Ok((None, None)) };
+/// A form, and the field that it was in.
+type Asking = (Rule, String);
+
+/// `output_config`: how much effort the answer is worth, and what it must look like; that was `output_format` before.
+fn output(fields: &mut Fields, settled: &mut Settled) -> Result<(Option<String>, Option<Asking>), ApiError> {
+    let before = fields.object("output_format")?.map(|format| form(format, settled)).transpose()?;
+    let Some(mut config) = fields.object("output_config")? else { return Ok((None, before)) };
     let effort = config.string("effort")?;
     let format = config.object("format")?;
     config.finish()?;
-    let Some(mut format) = format else { return Ok((effort, None)) };
+    let asked = format.map(|format| form(format, settled)).transpose()?;
+    match (before, asked) {
+        (Some((_, before)), Some((_, field))) => {
+            let message = format!("An answer can have one form: send '{before}' or '{field}'.");
+            Err(ApiError::bad_request(message).with_param(field))
+        }
+        (before, asked) => Ok((effort, asked.or(before))),
+    }
+}
+
+fn form(mut format: Fields, settled: &mut Settled) -> Result<Asking, ApiError> {
     format.string("type")?;
     let name = format.name("schema");
     let schema = format.take("schema").unwrap_or_default();
     format.finish()?;
-    Ok((effort, Some(structured::schema(schema, &name, false, settled)?)))
+    Ok((structured::schema(schema, &name, false, settled)?, name))
 }
 
 /// What is a hint in some of its values, and what this server does not have.

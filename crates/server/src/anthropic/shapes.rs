@@ -27,6 +27,7 @@ static FIELDS: &[Field] = &[
     field("tool_choice", Object(&CHOICE), "whether something must be called, and which"),
     field("thinking", Object(&THINKING), "whether and how much is thought"),
     field("output_config", Object(&OUTPUT), "how much effort, and what the answer must look like"),
+    field("output_format", Object(&FORMAT), "the form, where earlier versions had it"),
     field("service_tier", Word(&["auto", "standard_only"]), "there is one"),
     field("context_management", Object(&MANAGEMENT), "only that thoughts are kept"),
     field("chat_template_kwargs", Map, "for the model's template"),

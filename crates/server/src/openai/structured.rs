@@ -44,7 +44,9 @@ pub(crate) fn read(fields: &mut Fields, settled: &mut Settled) -> Result<Option<
     for kind in KINDS {
         take(one(fields, &format!("guided_{}", kind.name), kind, settled)?)?;
     }
-    take(fields.string("grammar")?.map(|text| Asked { rule: Rule::Gbnf(text), field: "grammar".to_owned() }))?;
+    // Clients of llama-server send an empty one where they want none.
+    let grammar = fields.string("grammar")?.filter(|text| !text.is_empty());
+    take(grammar.map(|text| Asked { rule: Rule::Gbnf(text), field: "grammar".to_owned() }))?;
     if let Some(value) = fields.take("json_schema") {
         let field = "json_schema".to_owned();
         take(Some(Asked { rule: schema(value, &field, false, settled)?, field }))?;

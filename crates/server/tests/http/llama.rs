@@ -46,6 +46,8 @@ fn a_text_goes_on_whole_and_by_events() {
         ),
         (json!({"json_schema": {"enum": ["fox"]}, "n_predict": -1}), "eos", ""),
         (json!({"grammar": "root ::= \"owl\"", "n_predict": 30}), "eos", ""),
+        (json!({"grammar": "", "json_schema": {"enum": ["fox"]}, "n_predict": -1}), "eos", ""),
+        (json!({"grammar": ""}), "limit", ""),
         (json!({"temperature": 1, "seed": 3, "top_k": 20, "repeat_penalty": 1.2, "cache_prompt": true}), "limit", ""),
     ] {
         let body = with(&once(), &more);

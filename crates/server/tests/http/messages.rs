@@ -128,11 +128,13 @@ fn a_message_and_its_events_say_the_same() {
     let schema = json!({"type": "object", "properties": {"a": {"enum": ["fox", "owl"]}}, "required": ["a"],
         "additionalProperties": false});
     let format = json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}});
+    let before = json!({"output_format": {"type": "json_schema", "schema": schema}});
     for (body, blocks, reason) in [
         (asks("Tell me a story about a fox.", json!({"max_tokens": 8})), vec!["text"], "max_tokens"),
         (asks("What is 17 + 25?", json!({})), vec!["thinking", "text"], "end_turn"),
         (asks("What is 17 + 25?", json!({"thinking": {"type": "disabled"}})), vec!["text"], "end_turn"),
         (asks("Name an animal and count its legs.", format), vec!["text"], "end_turn"),
+        (asks("Name an animal and count its legs.", before), vec!["text"], "end_turn"),
         (asks("How is it?", one_call()), vec!["tool_use"], "tool_use"),
         (asks("Tell me a story.", json!({"stop_sequences": ["a"]})), vec!["text"], "stop_sequence"),
     ] {
