@@ -444,10 +444,10 @@ impl EngineCore {
     }
 
     fn tell_failed(&mut self, id: RequestId, error: RequestError, now: Nanos) {
-        if let Some(Active { outputs, ticket, .. }) = self.active.remove(&id) {
+        if let Some(Active { outputs, ticket, request, .. }) = self.active.remove(&id) {
             self.handoffs.ended(id);
             self.journal.take(Fact::Failed(id, now));
-            drop(ticket);
+            drop((ticket, request));
             outputs.send(Output::Failed(error));
         }
     }
@@ -470,8 +470,9 @@ impl EngineCore {
         self.journal.write(gauges, self.scheduler.cost_model(), self.held, &mut self.receipts);
         for Receipt { request, usage, timings } in self.receipts.drain(..) {
             self.handoffs.ended(request);
-            if let Some(Active { outputs, ticket, .. }) = self.active.remove(&request) {
-                drop(ticket);
+            if let Some(Active { outputs, ticket, request, .. }) = self.active.remove(&request) {
+                // Its places and its adapter are free when its client hears of the end.
+                drop((ticket, request));
                 outputs.send(Output::Done { usage, timings });
             }
         }

@@ -578,7 +578,7 @@ mod refused {
                  computes; remove it if it does not",
             ),
             ("r", json!(17), "adapter_config.json: r: 17; ranks from 1 to 16 are served; --max-lora-rank allows more"),
-            ("r", json!(0), "adapter_config.json: r: 0; ranks from 1 to 16 are served; --max-lora-rank allows more"),
+            ("r", json!(0), "adapter_config.json: r: 0; ranks from 1 to 16 are served"),
             ("r", json!(4096), "adapter_config.json: r: 4096; ranks from 1 to 16 are served"),
             ("r", json!(-8), "adapter_config.json: r: -8 is not a whole number from 0 to 18446744073709551615"),
             ("lora_alpha", json!("x"), "adapter_config.json: lora_alpha: expected a number, found a string"),
@@ -784,6 +784,30 @@ mod refused {
         std::fs::write(directory.join("adapter_model.safetensors"), file(&header, 2304)).unwrap();
         let error = Adapter::load(&directory, &config, 16).unwrap_err().to_string();
         assert!(error.starts_with("adapter_model.safetensors: "), "{error}");
+    }
+
+    /// As peft writes them for classes with a head and without one, and as programs do that write no `base_model.`
+    #[test]
+    fn names_with_and_without_what_peft_puts_before_them() {
+        let place = Place::new("prefixes");
+        let config = config_of(&committed("llama3"));
+        let mut first: Option<Vec<u8>> = None;
+        for (number, before) in
+            ["base_model.model.model.", "base_model.model.", "model.", "", "base_model.model.model.language_model."]
+                .into_iter()
+                .enumerate()
+        {
+            let mut files = adapter(&config, 1, 8, 16.0, &["q_proj", "v_proj"]);
+            files
+                .tensors
+                .iter_mut()
+                .for_each(|tensor| tensor.name = tensor.name.replace("base_model.model.model.", before));
+            let directory = place.with(&number.to_string(), &files);
+            let read = Adapter::load(&directory, &config, 16).unwrap_or_else(|error| panic!("{before}: {error}"));
+            let mut bytes = Vec::new();
+            read.each_byte(|part| bytes.extend_from_slice(part));
+            assert_eq!(*first.get_or_insert_with(|| bytes.clone()), bytes, "{before}");
+        }
     }
 
     #[test]

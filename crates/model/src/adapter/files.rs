@@ -27,10 +27,11 @@ const HALF_ABOVE_BF16: f32 = f32::from_bits(0x7f7f_8000);
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// Weights whose bytes are shown together.
 const PART: usize = 1024;
-/// What stands before the names of the model's own modules.
-const PREFIX: &str = "base_model.model.";
-/// Text models in something larger have gained and lost a part of this over transformers' versions.
-const MODELS: [&str; 4] = ["model.", "model.language_model.", "language_model.model.", "language_model."];
+/// What stands before the names of the model's own modules: as peft writes it, or nothing, as other programs do.
+const PREFIXES: [&str; 2] = ["base_model.model.", ""];
+/// Text models in something larger have gained and lost a part of this over transformers' versions; what was trained on
+/// a class without a head has nothing.
+const MODELS: [&str; 5] = ["model.", "model.language_model.", "language_model.model.", "language_model.", ""];
 
 /// A low-rank adapter on the host, as it was read: ready to be packed.
 #[derive(Debug)]
@@ -180,7 +181,8 @@ impl Stated {
         let rank = |value: u64, name: &str| match usize::try_from(value) {
             Ok(rank) if (1..=max_rank).contains(&rank) => Ok(rank),
             _ => {
-                let more = if value as usize <= Adapter::MAX_RANK { "; --max-lora-rank allows more" } else { "" };
+                let is_more = (1..=Adapter::MAX_RANK as u64).contains(&value);
+                let more = if is_more { "; --max-lora-rank allows more" } else { "" };
                 Err(fields.error(name, format!("{value}; ranks from 1 to {max_rank} are served{more}")))
             }
         };
@@ -393,21 +395,22 @@ impl Reader<'_> {
 
     fn pair(&mut self, part: &Part, first_row: usize, in_features: usize) -> Result<Option<Pair>, LoadError> {
         let usual = part.name.strip_suffix(".weight").unwrap_or(&part.name);
-        let name = |model: &str, which: &str| {
+        let name = |before: &str, which: &str| {
             let rest = usual.strip_prefix(MODELS[0]).unwrap_or(usual);
-            format!("{PREFIX}{model}{rest}.lora_{which}.weight")
+            format!("{before}{rest}.lora_{which}.weight")
         };
-        let has = |model: &&&str| ["A", "B"].iter().any(|which| self.weights.has(&name(model, which)));
-        let model = match MODELS.iter().find(has) {
-            Some(model) => model,
-            None if self.stated.names(usual) => MODELS[0],
+        let has = |before: &String| ["A", "B"].iter().any(|which| self.weights.has(&name(before, which)));
+        let mut all = PREFIXES.iter().flat_map(|prefix| MODELS.iter().map(move |model| format!("{prefix}{model}")));
+        let before = match all.find(has) {
+            Some(before) => before,
+            None if self.stated.names(usual) => format!("{}{}", PREFIXES[0], MODELS[0]),
             None => return Ok(None),
         };
         let (rank, scale) = self.stated.of(usual)?;
         self.rank = self.rank.max(rank);
         let num_rows = part.rows.len();
-        let a = self.numbers(&name(model, "A"), [rank, in_features], 1.0)?;
-        let b = self.numbers(&name(model, "B"), [num_rows, rank], scale as f32)?;
+        let a = self.numbers(&name(&before, "A"), [rank, in_features], 1.0)?;
+        let b = self.numbers(&name(&before, "B"), [num_rows, rank], scale as f32)?;
         Ok(Some(Pair { rank, first_row, num_rows, a, b }))
     }
 
@@ -456,8 +459,6 @@ fn why_unread(name: &str) -> &'static str {
         "adapters of embeddings and heads are not supported"
     } else if is(".experts.") || is(".block_sparse_moe.") || is(".gate.lora") {
         "adapters of experts and routers are not supported"
-    } else if !name.starts_with(PREFIX) {
-        "names of an adapter begin with base_model.model., as peft writes them"
     } else if !is("lora_A.weight") && !is("lora_B.weight") {
         "only lora_A.weight and lora_B.weight are read"
     } else {
