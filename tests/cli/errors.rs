@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 use tests::{Ran, root, run, run_with_input, twostroke};
@@ -91,6 +92,22 @@ fn wrong_flags_and_values() {
     }
 }
 
+/// Where nobody hears what is wrong the exit code says it.
+#[test]
+fn errors_that_cannot_be_written_keep_their_exit_code() {
+    let table: &[(&[&str], i32)] = &[
+        (&["run", "--no-such-flag"], 2),
+        (&["run", "hi", "-n", "0"], 2),
+        (&["plan", "no", "such"], 2),
+        (&["why", "x"], 2),
+    ];
+    for (arguments, code) in table {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("every Linux has it");
+        let status = twostroke(arguments).stdout(Stdio::null()).stderr(full).status().expect("it starts");
+        assert_eq!(status.code(), Some(*code), "{arguments:?}");
+    }
+}
+
 #[test]
 fn models_that_are_not_there() {
     let table: &[(&str, &str)] = &[
@@ -107,6 +124,8 @@ fn models_that_are_not_there() {
             assert_one_line(&run(twostroke(&arguments).current_dir(root())), 2, wanted);
         }
     }
+    // It has a folder `bin`, which is no pickle.
+    assert_one_line(&run(&mut twostroke(&["run", "hi", "-m", "/usr"])), 2, "no weights: neither");
 }
 
 /// A copy of the built-in model with one file changed.

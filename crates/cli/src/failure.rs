@@ -7,6 +7,7 @@ use std::io;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use kernels::room::{self, Limit, Room};
 
+use crate::console::note;
 use crate::flags;
 
 /// Why a command ended.
@@ -57,7 +58,7 @@ impl From<io::Error> for Failure {
 }
 
 fn say(message: &str, code: u8) -> u8 {
-    eprintln!("twostroke: {}", one_line(message));
+    note(&format!("twostroke: {}", one_line(message)));
     code
 }
 
@@ -197,10 +198,10 @@ pub(crate) fn install_panic_hook() {
         let what = what.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown");
         let place = info.location().map_or_else(String::new, |at| format!(" at {}:{}", at.file(), at.line()));
         let version = env!("CARGO_PKG_VERSION");
-        eprintln!(
+        note(&format!(
             "twostroke: this is a bug, please report it with the command you ran: {}{place} (version {version})",
             one_line(what)
-        );
+        ));
     }));
 }
 

@@ -102,7 +102,7 @@ enum Engine {
 
 /// `chat_template` in `tokenizer_config.json`.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a template, or a list of objects with `name` and `template`")]
 enum TemplateField {
     One(String),
     Named(Vec<NamedTemplate>),

@@ -31,6 +31,7 @@ pub(crate) struct SpecialNames {
 
 /// The parts of `tokenizer_config.json` that matter for encoding, and the names in `special_tokens_map.json`.
 #[derive(Default, Deserialize)]
+#[serde(expecting = "an object")]
 pub(crate) struct Config {
     bos_token: Option<NamedToken>,
     eos_token: Option<NamedToken>,
@@ -43,7 +44,7 @@ pub(crate) struct Config {
 
 /// A token's name: a string, or an object with its `content`.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected the text of a special token, or an object with its `content`")]
 enum NamedToken {
     Name(String),
     Object { content: String },

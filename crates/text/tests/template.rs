@@ -549,6 +549,13 @@ fn a_template_that_does_not_parse_names_file_and_line() {
         (None, Some(json!({"chat_template": "{{"})), "tokenizer_config.json: chat_template line 1"),
         (None, Some(json!({"chat_template": 7})), "tokenizer_config.json: chat_template"),
         (None, Some(json!({"chat_template": [{"name": "other", "template": ""}]})), "no template named `default`"),
+        (
+            None,
+            Some(json!({"chat_template": 5})),
+            "expected a template, or a list of objects with `name` and `template`",
+        ),
+        (None, Some(json!({"eos_token": 5})), "expected the text of a special token, or an object with its `content`"),
+        (None, Some(json!([])), "expected an object"),
     ] {
         let config = config.map(|config| config.to_string());
         let error = ChatTemplate::from_sources(source, config.as_deref(), None).expect_err("does not parse");

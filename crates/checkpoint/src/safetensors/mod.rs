@@ -142,7 +142,10 @@ pub fn parts_of(names: &[String]) -> Result<Vec<String>, String> {
 fn no_weights(files: &Files, problem: Option<String>) -> LoadError {
     let mut names = files.names();
     names.sort();
-    let ends = |ends: &[&str]| names.iter().find(|name| name.rsplit('.').next().is_some_and(|end| ends.contains(&end)));
+    let ends = |ends: &[&str]| {
+        // A folder of programs is called `bin`, with nothing before it.
+        names.iter().find(|name| name.rsplit_once('.').is_some_and(|(_, end)| ends.contains(&end)))
+    };
     let problem = match (problem, ends(&["safetensors"]), ends(&["bin", "pt", "pth", "ckpt"])) {
         (Some(problem), ..) => format!("no weights: {problem}"),
         (None, Some(name), _) => {
