@@ -280,7 +280,7 @@ fn a_program_whose_file_was_replaced_still_renders() {
     std::fs::create_dir_all(&directory).expect("a directory");
     let copy = directory.join("twostroke");
     std::fs::copy(binary(), &copy).expect("copied");
-    let mut command = std::process::Command::new(&copy);
+    let mut command = Command::new(&copy);
     command.args(["serve", "--port", "0", "--json"]).stdout(std::process::Stdio::piped());
     command.stderr(std::process::Stdio::null()).env("XDG_CACHE_HOME", tests::cache());
     let mut child = command.spawn().expect("it starts");
