@@ -5,6 +5,8 @@
 #[allow(unreachable_pub, reason = "public to the fuzzer")]
 #[path = "../fuzz/src/frames.rs"]
 mod frames;
+#[allow(dead_code, reason = "one half of it is used here")]
+mod long;
 #[allow(dead_code, unreachable_pub, reason = "public to the fuzzer")]
 #[path = "../fuzz/src/mutate.rs"]
 mod mutate;

@@ -65,6 +65,11 @@ pub fn twostroke<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     command
 }
 
+/// Whether tables are tried whole.
+pub fn is_long() -> bool {
+    long::is_long()
+}
+
 /// All rows of a table in a long run, else each `n`th.
 pub fn part_of<T>(table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
     long::part_of(table, n)

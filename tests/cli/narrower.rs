@@ -25,6 +25,18 @@ impl Scratch {
         Scratch(path)
     }
 
+    /// With the limits that earlier starts have measured, for tests that are not about them.
+    fn with_limits(name: &str) -> Scratch {
+        let scratch = Scratch::new(name);
+        let place = scratch.0.join("cache/twostroke/packed");
+        fs::create_dir_all(&place).expect("the temporary directory can be written to");
+        let kept = tests::cache().join("twostroke/packed").read_dir().into_iter().flatten().flatten();
+        for file in kept.filter(|file| file.path().extension().is_some_and(|extension| extension == "limits")) {
+            fs::copy(file.path(), place.join(file.file_name())).expect("it can be written to");
+        }
+        scratch
+    }
+
     fn model(&self) -> String {
         self.0.join("a model").to_string_lossy().into_owned()
     }
@@ -100,7 +112,7 @@ fn what_is_not_known_is_left_out() {
 
 #[test]
 fn the_command_measures_what_was_asked_for() {
-    let scratch = Scratch::new("command");
+    let scratch = Scratch::with_limits("command");
     let model = scratch.model();
     let brings = scratch.brings(&["-m", &model, "--kv-dtype", "int8", "--arithmetic", "tiles"]);
     let command = format!("twostroke quality -m '{model}' --weights int8 --kv-dtype int8 --arithmetic tiles");
@@ -109,7 +121,7 @@ fn the_command_measures_what_was_asked_for() {
 
 #[test]
 fn only_who_chose_nothing_and_listens_is_told() {
-    let scratch = Scratch::new("chosen");
+    let scratch = Scratch::with_limits("chosen");
     for flags in [&["--weights", "bf16"][..], &["--weights", "int8"], &["-q"], &["--json"]] {
         assert_eq!(scratch.start(flags), [""; 0], "{flags:?}");
     }
@@ -120,11 +132,12 @@ fn only_who_chose_nothing_and_listens_is_told() {
 
 #[test]
 fn the_figure_of_quality_is_named_as_long_as_it_holds() {
-    let scratch = Scratch::new("figure");
+    let scratch = Scratch::with_limits("figure");
     let model = scratch.model();
     let of_model = ["-m", model.as_str()];
     let has_figure = |flags: &[&str]| scratch.brings(&[&of_model, flags].concat()).contains("; KL 0.0");
-    for flags in [&["--weights", "bf16"][..], &["--weights", "int4"], &["--weights", "int8", "--no-packed-cache"]] {
+    let others = [&["--weights", "int8", "--no-packed-cache"][..], &["--weights", "bf16"], &["--weights", "int4"]];
+    for flags in tests::part_of(others, 3) {
         scratch.measure("notes.txt", &[&of_model, flags].concat());
         assert!(scratch.kept(".quality").is_empty() && !has_figure(&[]), "{flags:?}");
     }
@@ -143,7 +156,8 @@ fn the_figure_of_quality_is_named_as_long_as_it_holds() {
     // What is broken is as good as nothing.
     let file = scratch.kept(".quality").remove(0);
     let good = fs::read_to_string(&file).expect("it is there");
-    for bad in ["", "[]", &good[..good.len() / 2], &good.replace("\"tokens\"", "\"t\""), &good.replace("0.0", "-0.0")] {
+    let bad = ["", "[]", &good[..good.len() / 2], &good.replace("\"tokens\"", "\"t\""), &good.replace("0.0", "-0.0")];
+    for bad in tests::part_of(bad, 2) {
         assert_ne!(bad, good);
         fs::write(&file, bad).expect("it can be written to");
         assert!(!has_figure(&[]), "{bad}");
@@ -159,7 +173,7 @@ fn the_figure_of_quality_is_named_as_long_as_it_holds() {
 
 #[test]
 fn the_built_in_model_has_a_figure_too() {
-    let scratch = Scratch::new("built-in");
+    let scratch = Scratch::with_limits("built-in");
     scratch.call(&["quality", "--weights", "int8"]);
     let brings = scratch.brings(&[]);
     assert!(brings.contains("; KL 0.00") && brings.ends_with(" tokens of the calibration text)"), "{brings}");

@@ -121,7 +121,9 @@ fn what_is_there_already_stays_unless_it_is_ours() {
             ];
             // Of a writer of several files each is looked at, in the cases that differ most.
             for (index, (case, make, is_taken)) in cases.into_iter().enumerate() {
-                if at > 0 && index != 2 {
+                // In a quick run each writer has a third of the cases.
+                let is_tried = tests::is_long() || index % 3 == number % 3;
+                if at > 0 && index != 2 || at == 0 && !is_tried {
                     continue;
                 }
                 let place = scratch.join(format!("{number}-{at}-{index}"));

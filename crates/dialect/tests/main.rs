@@ -3,3 +3,5 @@
 mod answers;
 mod fuzzed;
 mod grammars;
+#[path = "../../../tests/long.rs"]
+mod long;

@@ -297,7 +297,8 @@ fn pass(mut from: TcpStream, mut to: TcpStream, fault: Option<Fault>, passed: &A
 /// So many faults of each kind with `TWOSTROKE_FAULTS`.
 #[test]
 fn whatever_a_connection_does_the_answer_is_the_same() {
-    let wanted: usize = std::env::var("TWOSTROKE_FAULTS").map_or(12, |text| text.parse().expect("a number"));
+    let wanted: usize = std::env::var("TWOSTROKE_FAULTS")
+        .map_or(if crate::long::is_long() { 12 } else { 5 }, |text| text.parse().expect("a number"));
     let joint = start(&options());
     let prefill = reader(EngineOptions { max_prefill_chunk: Some(64), ..options() });
     let request = |number| raw(&text(number, 40), number as i64);

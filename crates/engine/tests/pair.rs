@@ -61,7 +61,7 @@ fn requests() -> Vec<RawRequest> {
             ..RawRequest::new(Prompt::Tokens(tokens))
         }
     };
-    (0..48).map(one).collect()
+    (0..if crate::long::is_long() { 48 } else { 32 }).map(one).collect()
 }
 
 fn num_prompt_tokens(raw: &RawRequest) -> usize {
@@ -110,7 +110,11 @@ fn an_answer_is_the_pairs_whatever_happens_to_its_blocks() {
             false => assert_eq!(expected[at], int4[at], "request {at}: a short prompt is read where it is answered"),
         }
     }
-    assert!(own > 30, "of {} prompts {own} have answers that int4 alone does not give", requests.len());
+    assert!(
+        own * 8 > requests.len() * 5,
+        "of {} prompts {own} have answers that int4 alone does not give",
+        requests.len()
+    );
 
     // All at once, and again, with what the cache has by now.
     for round in ["at once", "from the cache"] {

@@ -61,7 +61,7 @@ fn workload(round: usize) -> Vec<RawRequest> {
             requests.push(raw);
         }
     }
-    crate::long::part_of(requests, 7).collect()
+    crate::long::part_of(requests, 11).collect()
 }
 
 /// What an answer must look like, long enough to be guessed at.

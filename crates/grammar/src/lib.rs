@@ -29,6 +29,9 @@ mod gbnf;
 mod kept;
 mod lark;
 mod limits;
+#[cfg(test)]
+#[path = "../../../tests/long.rs"]
+mod long;
 mod rule;
 mod schema;
 mod tokens;

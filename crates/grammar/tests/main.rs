@@ -2,5 +2,7 @@
 
 mod fuzzed;
 mod harm;
+#[path = "../../../tests/long.rs"]
+mod long;
 mod masks;
 mod schemas;

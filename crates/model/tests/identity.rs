@@ -72,8 +72,7 @@ fn first_blocks(num: usize) -> Vec<u32> {
 }
 
 /// Runs `check` on every backend, instruction set and thread count, for every checkpoint and weight class; plain loops,
-/// which take a hundred times as long, for each checkpoint and each precision once ([`is_tried_plainly`]), in a quick run
-/// for the first.
+/// which take a hundred times as long, in a long run, for each checkpoint and each precision once ([`is_tried_plainly`]).
 fn everywhere(check: impl Fn(&Case<'_>, &mut dyn Forward)) {
     // Plain loops on one thread are what the reference is.
     let threads = |isa| if isa == Isa::Scalar { 2..=2 } else { 1..=2 };
@@ -100,8 +99,7 @@ fn on_each(reference: bool, ways: &[(Isa, usize, usize)], check: impl Fn(&Case<'
     for Expectation { checkpoint, precision, prompt, rows } in EXPECTATIONS.iter() {
         let (class, kv_dtype, arithmetic) = precision;
         let files = committed(checkpoint);
-        let is_plain = is_tried_plainly(checkpoint, *precision)
-            && (crate::long::is_long() || (*checkpoint, *precision) == (CHECKPOINTS[0], PRECISIONS[0]));
+        let is_plain = crate::long::is_long() && is_tried_plainly(checkpoint, *precision);
         let on = |backend: String, model: &mut dyn Forward| {
             check(
                 &Case {

@@ -128,7 +128,7 @@ fn nothing_is_lost_and_nothing_is_kept_on_any_division() {
     for seed in crate::long::part_of(1..=4, 4) {
         // Blocks for a dozen prompts: some are preempted, some land where nothing is free.
         let load = poisson(seed, 1500, 60, 12.0, 150).with_targets(targets(3000, 30));
-        for blocks in [200, 1200] {
+        for blocks in crate::long::part_of([200, 1200], 2) {
             let curve = (1..=3).map(|prefill| Apart::split(prefill, 4, link(5.0)));
             let both = Apart { roles: vec![Role::Both; 4], ..Apart::split(1, 4, link(5.0)) };
             let rejecting = RefuseWhen::ALL.map(|rejection| Apart {

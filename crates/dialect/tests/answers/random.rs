@@ -70,7 +70,7 @@ fn any_row_of_pieces_is_heard_alike_and_in_full() {
         let thoughts = Thoughts::NAMES[number % Thoughts::NAMES.len()];
         let dialect = Dialect::new(Thoughts::named(thoughts), Calls::named(calls));
         let marks = dialect.marks();
-        for seed in 1..400 {
+        for seed in crate::long::part_of(1..400, 3) {
             let mut dice = Dice(seed * 0x9E37_79B9_7F4A_7C15 + number as u64 + 1);
             let mut answer = String::new();
             for _ in 0..dice.roll(24) + 1 {

@@ -52,6 +52,9 @@
 mod checks;
 mod counters;
 mod elsewhere;
+#[allow(dead_code, reason = "one half of it is used here")]
+#[path = "../../../../tests/long.rs"]
+mod long;
 mod model;
 mod turns;
 mod weather;
@@ -66,11 +69,15 @@ use std::time::{Duration, Instant};
 use counters::Counters;
 use world::{Chaos, Report};
 
-const DEFAULT_SEEDS: u64 = 2000;
 /// From so many on, a run must have seen everything.
 const ENOUGH_SEEDS: u64 = 1000;
 /// Of the default run this share is run twice; of a long one, every seed.
 const TWICE: u64 = 8;
+
+/// Seeds unless somebody says how many.
+fn default_seeds() -> u64 {
+    if long::is_long() { 2 * ENOUGH_SEEDS } else { ENOUGH_SEEDS }
+}
 
 /// Bugs of the engine around the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,7 +112,7 @@ fn every_output_equals_its_solo_run_and_every_invariant_holds() {
 #[test]
 fn with_two_steps_in_flight_every_output_equals_its_solo_run() {
     let (mut seen, mut steps) = (Counters::default(), 0);
-    for seed in 0..number_from_env("TWOSTROKE_CHAOS_SEEDS").unwrap_or(DEFAULT_SEEDS) / TWICE {
+    for seed in 0..number_from_env("TWOSTROKE_CHAOS_SEEDS").unwrap_or(default_seeds()) / TWICE {
         let run = || Chaos::new(seed, None).with_steps_in_flight(2).run();
         let report = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             eprintln!("seed {seed} failed with two steps in flight");
@@ -114,7 +121,7 @@ fn with_two_steps_in_flight_every_output_equals_its_solo_run() {
         steps += report.steps;
         seen.add(&report.seen);
     }
-    println!("{steps} steps\n{}", seen.table(DEFAULT_SEEDS / TWICE));
+    println!("{steps} steps\n{}", seen.table(default_seeds() / TWICE));
     assert!(seen.times("step planned ahead") > steps / 4, "most steps are planned ahead");
 }
 
@@ -215,7 +222,7 @@ impl Plan {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         Plan {
             from: number_from_env("TWOSTROKE_CHAOS_FROM").unwrap_or(0),
-            seeds: seeds.unwrap_or(if minutes.is_some() { u64::MAX } else { DEFAULT_SEEDS }),
+            seeds: seeds.unwrap_or(if minutes.is_some() { u64::MAX } else { default_seeds() }),
             until: minutes.map(|minutes| Instant::now() + Duration::from_secs(minutes * 60)),
             threads: number_from_env("TWOSTROKE_CHAOS_THREADS").map_or(cores, |threads| threads.max(1) as usize),
             is_long: seeds.is_some() || minutes.is_some(),

@@ -50,7 +50,7 @@ fn with(mut body: Value, more: &Value) -> Value {
 #[test]
 fn every_spelling_holds_in_chat_and_completions_whole_and_streamed() {
     let host = Host::start();
-    for (form, holds) in crate::long::part_of(spellings(), 2) {
+    for (form, holds) in crate::long::part_of(spellings(), 4) {
         for (path, ask) in [
             ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "Tell me a story"}]})),
             ("/v1/completions", json!({"prompt": "The fox"})),

@@ -326,7 +326,7 @@ fn table(api: Api) {
     switches.insert(0, json!({}));
     let mut called = 0;
     for (number, (form, holds)) in api.forms().into_iter().enumerate() {
-        for (at, switch) in part_of(switches.iter().enumerate(), 2) {
+        for (at, switch) in part_of(switches.iter().enumerate(), 4) {
             // Each form with each switch, each of both with each choice, and all of the first.
             for (place, choice) in ["", "auto", "required", "named"].into_iter().enumerate() {
                 if at > 0 && number > 0 && (number + at) % 4 != place {
@@ -391,7 +391,7 @@ fn a_form_beside_tools_does_not_keep_a_model_from_calling() {
         for question in ["What is the weather in Rome?", "What is the weather in Paris?"] {
             let free = api.ask(&host, &with(&api.body(question), &tools)).0;
             assert!(free.calls.iter().all(is_call) && !free.calls.is_empty(), "{api:?}: {free:?}");
-            for (form, _) in api.forms() {
+            for (form, _) in part_of(api.forms(), 2) {
                 let body = with(&with(&api.body(question), &tools), &form);
                 let heard = api.ask(&host, &body).0;
                 assert_eq!(heard.calls, free.calls, "{api:?} {form}");
@@ -406,7 +406,7 @@ fn a_form_beside_tools_does_not_keep_a_model_from_calling() {
 #[test]
 fn every_family_calls_or_keeps_to_the_form() {
     // Behind the first 31 names stand others of the same.
-    for parser in part_of(&SpeechOptions::tool_call_parsers()[..31], 2) {
+    for parser in part_of(&SpeechOptions::tool_call_parsers()[..31], 4) {
         let speech = SpeechOptions { tool_call_parser: Some((*parser).to_owned()), reasoning_parser: None };
         let host = Host::with(small_engine(), ServerOptions { speech, ..local_server() });
         let api = Api::Chat;
@@ -496,7 +496,7 @@ fn budgets(families: &[&str], some: &[u32]) {
             format!("{open}\n{words}\n{close}\n\n{close}\n\nIt is{close}\n4. And so on"),
             format!("\n{open}\n{open}{words}{close}\n{open}\nIt is{close}\n4. And so on"),
         ];
-        for text in &texts {
+        for text in part_of(&texts, 2) {
             let wanted = tokens(text);
             *script.lock().unwrap() = Script { prompt, wanted: wanted.clone(), positions: Vec::new() };
             for &budget in some {
@@ -551,7 +551,7 @@ fn a_budget_holds_beside_tools_forms_and_several_answers() {
     let host = Host::start();
     for api in [Api::Chat, Api::Responses] {
         for question in ["What is 21 + 13?", "How many legs have two owls?", "What is the weather in Rome?"] {
-            for budget in part_of([0, 1, 2, 3, 5, 8, 13, 40], 2) {
+            for budget in part_of([0, 1, 2, 3, 5, 8, 13, 40], 4) {
                 let (form, _) = api.forms().swap_remove(0);
                 let tools = json!({"tools": api.tools("get_weather")});
                 for more in [json!({}), form, tools.clone(), with(&tools, &json!({"tool_choice": "required"}))] {

@@ -259,7 +259,7 @@ fn a_thought_with_a_budget_is_the_same_up_to_its_end() {
         assert_eq!(parts(&answer), (free.clone(), said.clone(), free_tokens), "{tokens}");
     }
     let mut before = String::new();
-    for tokens in crate::long::part_of(0..free_tokens, 3) {
+    for tokens in crate::long::part_of(0..free_tokens, 8) {
         let asked = with(json!({"thinking_token_budget": tokens}));
         let answer = host.ask("/v1/chat/completions", &asked);
         let (thought, content, counted) = parts(&answer);
