@@ -5,7 +5,6 @@
 #[allow(unreachable_pub, reason = "public to the fuzzer")]
 #[path = "../fuzz/src/frames.rs"]
 mod frames;
-#[allow(dead_code, reason = "one half of it is used here")]
 mod long;
 #[allow(dead_code, unreachable_pub, reason = "public to the fuzzer")]
 #[path = "../fuzz/src/mutate.rs"]

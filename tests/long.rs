@@ -1,4 +1,5 @@
 //! How much of a long table of cases a run of tests tries: a module of every binary that has such tables.
+#![allow(dead_code, reason = "each uses what it needs")]
 
 /// Whether tables are tried whole: `cargo xtask test --all` sets this.
 pub(crate) fn is_long() -> bool {

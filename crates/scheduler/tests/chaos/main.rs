@@ -52,7 +52,6 @@
 mod checks;
 mod counters;
 mod elsewhere;
-#[allow(dead_code, reason = "one half of it is used here")]
 #[path = "../../../../tests/long.rs"]
 mod long;
 mod model;

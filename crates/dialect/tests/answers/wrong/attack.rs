@@ -155,7 +155,7 @@ fn any_broken_call_is_heard_alike() {
         ("a comma too many", |f, call| format!("{},{}", call.strip_suffix(f.close).unwrap_or(call), f.close)),
     ];
     let mut faults = Vec::new();
-    for (first, family) in FAMILIES.iter().enumerate() {
+    for (first, family) in FAMILIES.into_iter().enumerate() {
         for (number, value) in VALUES.iter().enumerate() {
             // Each value in a few ways, each way with a few values.
             let ways = (0..4).map(|turn| ways[(first + number + 4 * turn) % ways.len()]);
