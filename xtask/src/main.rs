@@ -48,7 +48,7 @@ mod weave;
 use std::process::ExitCode;
 
 const HELP: &str = "usage: cargo xtask <command>
-  test                      set up what the tests need, run what every change must pass: fmt build tests clippy clients web
+  test                      set up what the tests need, run what every change must pass: fmt build tests clients web
   test --all                everything: every client and program, long tables of tests, 10 minutes of soak
   test --only STAGE         one stage of it: those above, targets loom planted hostile docs schema prometheus kubernetes
                             crosscheck python deny routers dynamo real soak

@@ -40,7 +40,8 @@ fn implementations(tiles: Amx) -> Vec<Cpu> {
 fn tiles_return_the_bits_of_the_definition() {
     let Some(tiles) = tiles() else { return };
     let implementations = implementations(tiles);
-    for case in cases() {
+    for (seed, kind, shape, rows) in cases() {
+        let case = Case::new(seed, kind, shape, rows);
         for cpu in &implementations {
             case.check(cpu);
         }

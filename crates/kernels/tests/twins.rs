@@ -37,7 +37,8 @@ fn implementations() -> Vec<Cpu> {
 fn every_implementation_returns_the_bits_of_the_definition() {
     let implementations = implementations();
     assert!(implementations.iter().any(|cpu| cpu.isa() == Isa::Scalar));
-    for case in crate::long::part_of(cases(), 13) {
+    for (seed, kind, shape, rows) in crate::long::part_of(cases(), 5) {
+        let case = Case::new(seed, kind, shape, rows);
         for cpu in implementations.iter().filter(|cpu| case.concerns(cpu)) {
             case.check(cpu);
         }

@@ -640,7 +640,7 @@ fn rounding_by_a_text_can_be_stopped_anywhere() {
     });
     whole.unwrap();
     assert!(totals.is_sorted() && totals.last().is_some_and(|(done, total)| done == total), "{totals:?}");
-    for stop in (1..=totals.len()).step_by(totals.len() / 9) {
+    for stop in crate::long::part_of((1..=totals.len()).step_by(totals.len() / 9), 3) {
         let mut left = stop;
         let stopped = export.write(&scratch.0.join("stopped"), &HashMap::new(), 1, &mut |_| {
             left -= 1;
