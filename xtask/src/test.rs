@@ -255,8 +255,8 @@ fn clients(extent: Extent) -> Result<Counts, String> {
     Ok(counts)
 }
 
-/// The Python package: its wheel, built of what the stages before have compiled, in an environment that has nothing else
-/// and in one that has what users have beside it: `tests/python`.
+/// The Python package: its wheel, built with the dependencies that the stages before have compiled, in an environment that
+/// has nothing else and in one that has what users have beside it: `tests/python`.
 fn package(_: Extent) -> Result<Counts, String> {
     let python = setup::package_python()?;
     build(Extent::Quick)?;
