@@ -70,6 +70,11 @@ pub fn is_long() -> bool {
     long::is_long()
 }
 
+/// All rows of a short table in a long run, else the one whose turn it is.
+pub fn one_of<T, const N: usize>(table: [T; N], turn: usize) -> impl Iterator<Item = T> {
+    long::one_of(table, turn)
+}
+
 /// All rows of a table in a long run, else each `n`th.
 pub fn part_of<T>(table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
     long::part_of(table, n)

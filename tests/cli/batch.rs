@@ -96,7 +96,7 @@ fn each_line_has_an_answer_and_refusals_say_why() {
 #[test]
 fn what_stops_it_costs_no_answer() {
     for by in tests::part_of(["KILL", "INT", "HUP"], 2) {
-        let lines: Vec<Value> = tests::part_of(0..1000, 4).map(|at| ask(at % 500, 10)).collect();
+        let lines: Vec<Value> = (0..1000).map(|at| ask(at % 500, 10)).collect();
         let named = |(at, mut line): (usize, Value)| {
             line["custom_id"] = json!(format!("line-{at}"));
             line
@@ -117,14 +117,13 @@ fn what_stops_it_costs_no_answer() {
         let said = String::from_utf8_lossy(&ended.stderr);
         if by != "KILL" {
             assert_eq!(ended.status.code(), Some(130), "{said}");
-            let words = format!(" of {} requests are answered; the same command goes on", lines.len());
-            assert!(said.contains(&words), "{said}");
+            assert!(said.contains(" of 1000 requests are answered; the same command goes on"), "{said}");
         }
         let before = fs::read_to_string(&files.output).unwrap();
         let whole: usize = before.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::len).sum();
         let ran = files.run(&[]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert_eq!(files.answers().len(), lines.len());
+        assert_eq!(files.answers().len(), 1000);
         assert!(fs::read_to_string(&files.output).unwrap().starts_with(&before[..whole]), "what was there stays");
     }
 }

@@ -66,8 +66,8 @@ fn answers_do_not_depend_on_company_chunks_cache_pressure_or_threads() {
     let blocks = |n: u64| n * 32 * start(&base).model().kv_bytes_per_token as u64;
     answers_do_not_depend_on(vec![
         ("in company", base.clone()),
-        ("prefix cache", options()),
         ("rows of 16", EngineOptions { max_num_batched_tokens: 16, ..options() }),
+        ("prefix cache", options()),
         ("chunks of 7", EngineOptions { max_prefill_chunk: Some(7), ..options() }),
         ("chunks of 1", EngineOptions { max_prefill_chunk: Some(1), ..options() }),
         ("one prompt at a time", EngineOptions { max_prefill_seqs: 1, ..options() }),
@@ -86,8 +86,8 @@ fn answers_with_an_int8_cache_do_not_depend_on_company_chunks_or_cache_pressure(
     answers_do_not_depend_on(vec![
         ("in company", EngineOptions { enable_prefix_caching: false, ..int8.clone() }),
         ("prefix cache", int8.clone()),
-        ("chunks of 7", EngineOptions { max_prefill_chunk: Some(7), ..int8.clone() }),
-        ("few blocks", EngineOptions { kv_cache_bytes: few, max_model_len: Some(384), ..int8 }),
+        ("few blocks", EngineOptions { kv_cache_bytes: few, max_model_len: Some(384), ..int8.clone() }),
+        ("chunks of 7", EngineOptions { max_prefill_chunk: Some(7), ..int8 }),
     ]);
 }
 

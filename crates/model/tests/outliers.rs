@@ -273,9 +273,7 @@ fn int8_loses_no_more_by_outliers_than_its_gate() {
     println!("without outliers {without:.6} nats, gate {gate:.6}");
     let mut complaints = Vec::new();
     for (number, (place, count)) in FEW.into_iter().chain(MANY).enumerate() {
-        // A quick run has one of the factors for each, in turn.
-        let factors = FACTORS.into_iter().cycle().skip(number % FACTORS.len()).take(FACTORS.len());
-        for factor in crate::long::part_of(factors, FACTORS.len()) {
+        for factor in crate::long::one_of(FACTORS, number) {
             let found = in_int8(&with_outliers(place, count, factor).checkpoint());
             let known = KNOWN.iter().find(|known| (known.0, known.1, known.2) == (place, count, factor));
             let most = known.map_or(gate, |known| MARGIN * known.3);
@@ -334,8 +332,7 @@ fn int8_keys_and_values_lose_no_more_by_outliers_than_their_gate() {
     let mut complaints = Vec::new();
     let places = [(Place::Keys, 1), (Place::Keys, 2), (Place::Values, 2), (Place::Values, 4)];
     for (number, (place, count)) in places.into_iter().enumerate() {
-        let factors = [4.0, 16.0, 64.0, 256.0].into_iter().cycle().skip(number).take(4);
-        for factor in crate::long::part_of(factors, 4) {
+        for factor in crate::long::one_of([4.0, 16.0, 64.0, 256.0], number) {
             let found = in_int8(&with_outliers(place, count, factor).checkpoint());
             let known = KNOWN_OF_CACHES.iter().find(|known| (known.0, known.1, known.2) == (place, count, factor));
             let most = known.map_or(gate, |known| MARGIN * known.3);

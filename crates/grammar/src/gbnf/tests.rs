@@ -313,7 +313,11 @@ fn any_node(rules: usize) -> impl Strategy<Value = Node> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if crate::long::is_long() { 1200 } else { 300 }, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: if crate::long::is_long() { 1200 } else { 300 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn a_random_grammar_has_the_same_language(

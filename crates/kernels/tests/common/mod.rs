@@ -267,7 +267,7 @@ pub(crate) const SHAPES: [MatrixShape; 7] = [
 ];
 
 /// Seed, kind, shape and rows of cases: every row count 1..=33 and a few that fill more than one panel, over shapes drawn
-/// from the seed. What a case expects takes longer to compute than to compare, so whoever tries it makes it.
+/// from the seed. What a case expects takes longer to compute than to compare, so a test makes those that it tries.
 pub(crate) fn cases() -> impl Iterator<Item = (u64, Kind, MatrixShape, usize)> {
     let rows = (1..=33).chain([64, 191, 193, 300]);
     KINDS.into_iter().flat_map(move |kind| {

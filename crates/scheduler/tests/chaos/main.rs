@@ -73,7 +73,7 @@ const ENOUGH_SEEDS: u64 = 1000;
 /// Of the default run this share is run twice; of a long one, every seed.
 const TWICE: u64 = 8;
 
-/// Seeds unless somebody says how many.
+/// Seeds where the environment does not say how many.
 fn default_seeds() -> u64 {
     if long::is_long() { 2 * ENOUGH_SEEDS } else { ENOUGH_SEEDS }
 }

@@ -286,8 +286,8 @@ fn what_stops_one_batch_stops_no_other() {
     let place = place("stops");
     let host = host(&place, &["one", "two"]);
     // Deleted beneath the server, a directory at its place, cut in the middle of a line.
-    for (at, harm) in ["gone", "directory", "cut"].into_iter().enumerate() {
-        let [first, second] = [Some("one"), Some("two")].map(|key| begin(&host, key, &lines(100, 40)));
+    for (at, harm) in crate::long::part_of(["gone", "directory", "cut"], 2).enumerate() {
+        let [first, second] = [Some("one"), Some("two")].map(|key| begin(&host, key, &lines(300, 40)));
         let input = get(&host, &format!("/v1/batches/{first}"), Some("one")).json()["input_file_id"].clone();
         let bad = begin(&host, Some("one"), &lines(2, 2));
         let lost = get(&host, &format!("/v1/batches/{bad}"), Some("one")).json()["input_file_id"].clone();

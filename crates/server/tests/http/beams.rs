@@ -294,7 +294,7 @@ fn a_search_ends_with_its_client() {
 #[test]
 fn a_drain_waits_for_the_rounds_to_come() {
     let mut host = Host::start();
-    let body = ask(4, 80, &json!({"ignore_eos": true}));
+    let body = ask(4, 200, &json!({"ignore_eos": true}));
     let whole = host.ask("/v1/completions", &body);
     let done = host.engine.stats().finished_length;
     let mut connection = host.connect();
