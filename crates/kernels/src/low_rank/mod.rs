@@ -220,6 +220,29 @@ impl LowRank {
     }
 }
 
+impl LowRank {
+    /// The definition, of one row.
+    fn define_row(&self, arithmetic: Arithmetic, x: &[f32], row: usize, out: &mut [f32]) {
+        let LowRankShape { in_features, rank, out_features } = self.shape;
+        let x = &x[row * in_features..][..in_features];
+        let x = |k: usize| x.get(k).map_or(0.0, |&x| round_bf16(x));
+        let (a, b) = (&self.a, &self.b);
+        let mut h = vec![0.0; rank.next_multiple_of(LANES)];
+        a.dots(arithmetic, 0..a.spans.len(), x, |inner, sum| h[inner] = round_bf16(sum));
+        let out = &mut out[row * out_features..][..out_features];
+        b.dots(
+            arithmetic,
+            0..b.spans.len(),
+            |k| h[k],
+            |column, sum| {
+                if let Some(out) = out.get_mut(column) {
+                    *out += sum;
+                }
+            },
+        );
+    }
+}
+
 /// Rows that go through the same low-rank matrices: these, and the rows' numbers. No row is in two groups, nor twice.
 pub type Group<'a, L> = (&'a L, &'a [u32]);
 
@@ -232,25 +255,7 @@ pub(crate) fn define<'a>(
     out: &mut [f32],
 ) {
     for (low_rank, rows) in groups {
-        let LowRankShape { in_features, rank, out_features } = low_rank.shape;
-        for &row in rows {
-            let x = &x[row as usize * in_features..][..in_features];
-            let x = |k: usize| x.get(k).map_or(0.0, |&x| round_bf16(x));
-            let (a, b) = (&low_rank.a, &low_rank.b);
-            let mut h = vec![0.0; rank.next_multiple_of(LANES)];
-            a.dots(arithmetic, 0..a.spans.len(), x, |inner, sum| h[inner] = round_bf16(sum));
-            let out = &mut out[row as usize * out_features..][..out_features];
-            b.dots(
-                arithmetic,
-                0..b.spans.len(),
-                |k| h[k],
-                |column, sum| {
-                    if let Some(out) = out.get_mut(column) {
-                        *out += sum;
-                    }
-                },
-            );
-        }
+        rows.iter().for_each(|&row| low_rank.define_row(arithmetic, x, row as usize, out));
     }
 }
 
@@ -306,13 +311,13 @@ pub(crate) fn add<'a>(
     let (h, out) = (Shared::new(h), Shared::new(out));
     each_part(means.pool, &groups, |low_rank| &low_rank.a, &|Part { matrix, first, listed, rows, spans }| {
         let from = Rows::Listed { x, width: in_features, first, listed };
-        product::run(means, Panel { matrix, from, rows, spans, to: Inner { h: &h, stride, format } });
+        Panel { matrix, from, rows, spans, to: Inner { h: &h, stride, format } }.compute(means);
     });
     // SAFETY: nobody writes it any more.
     let from = Rows::Ready { rows: unsafe { h.part(0..h.len()) }, stride };
     each_part(means.pool, &groups, |low_rank| &low_rank.b, &|Part { matrix, first, listed, rows, spans }| {
         let to = Added { out: &out, width: out_features, first, listed };
-        product::run(means, Panel { matrix, from, rows, spans, to });
+        Panel { matrix, from, rows, spans, to }.compute(means);
     });
 }
 

@@ -163,8 +163,23 @@ impl To for Added<'_> {
     }
 }
 
+// Of each type by itself: so they are compiled here once, and not wherever `add` is, which is generic.
+impl Panel<'_, Inner<'_>> {
+    /// Computes it.
+    pub(super) fn compute(self, means: Means<'_>) {
+        run(means, self);
+    }
+}
+
+impl Panel<'_, Added<'_>> {
+    /// Computes it.
+    pub(super) fn compute(self, means: Means<'_>) {
+        run(means, self);
+    }
+}
+
 /// Computes it, a block of rows at a time.
-pub(super) fn run<T: To>(means: Means<'_>, panel: Panel<'_, T>) {
+fn run<T: To>(means: Means<'_>, panel: Panel<'_, T>) {
     let Panel { matrix, from, rows, spans, to } = panel;
     let block_rows = if means.tiles.is_some() { TILE_BLOCK } else { BLOCK };
     CONVERTED.with_borrow_mut(|room| {
