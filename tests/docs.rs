@@ -1,4 +1,5 @@
-//! Commands and programs in the documentation work: every fenced block marked `test` is run.
+//! Commands and programs in the documentation work: every fenced block marked `test` is run; in a quick run, of those
+//! that measure the same with other numbers, the first.
 //!
 //! ````text
 //! ```sh test          run by bash in the repository, `twostroke` on its path
@@ -10,7 +11,7 @@ use std::cell::LazyCell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tests::{Server, binary, files, forget_package, root, run, text};
+use tests::{Server, binary, files, forget_package, is_long, root, run, text};
 
 /// A fenced block and where it stands.
 struct Block {
@@ -57,12 +58,28 @@ fn check(block: &Block, mut program: Command, server: &LazyCell<Server>) {
     assert!(!ran.stdout.trim().is_empty(), "{}: it printed nothing", block.place);
 }
 
+/// What computes for seconds: of blocks that differ only behind their first flag a quick run has the first, which is
+/// the README's if it has one.
+const SLOW: [&str; 3] = ["twostroke bench", "twostroke doctor", "twostroke quantize"];
+
+/// The slow commands of a block, up to their first flag.
+fn slow_commands(block: &Block) -> Vec<String> {
+    let slow = block.code.lines().filter(|line| SLOW.iter().any(|slow| line.starts_with(slow)));
+    slow.map(|line| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ")).collect()
+}
+
 #[test]
 fn shell_commands_work() {
     let blocks = blocks("sh");
     assert!(blocks.len() >= 3, "the documentation has commands that are tested");
     let server: LazyCell<Server> = LazyCell::new(|| Server::start(&[]));
+    let mut seen = Vec::new();
     for block in blocks {
+        let slow = slow_commands(&block);
+        if !is_long() && !slow.is_empty() && slow.iter().all(|command| seen.contains(command)) {
+            continue;
+        }
+        seen.extend(slow);
         let mut bash = Command::new("bash");
         bash.args(["-euo", "pipefail", "-c"]);
         check(&block, bash, &server);

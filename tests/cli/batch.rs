@@ -24,9 +24,10 @@ impl Files {
         files
     }
 
-    fn arguments(&self) -> [String; 5] {
-        let text = |path: &PathBuf| path.display().to_string();
-        ["batch".to_owned(), "-i".to_owned(), text(&self.input), "-o".to_owned(), text(&self.output)]
+    /// One thread: several tests run at once, and threads that wait for each other would take turns.
+    fn arguments(&self) -> [String; 7] {
+        let (input, output) = (self.input.display().to_string(), self.output.display().to_string());
+        ["batch", "-t", "1", "-i", &input, "-o", &output].map(str::to_owned)
     }
 
     fn run(&self, more: &[&str]) -> tests::Ran {

@@ -4,7 +4,7 @@ use tests::{run, twostroke};
 
 #[test]
 fn json_tells_features_limits_and_whether_the_bits_are_right() {
-    let ran = run(&mut twostroke(&["doctor", "--json"]));
+    let ran = run(&mut twostroke(&["doctor", "--json", "-t", "1"]));
     let object = ran.json();
     let problems = object["problems"].as_array().expect("a list");
     assert_eq!(ran.code, Some(if problems.is_empty() { 0 } else { 1 }), "{object}");
@@ -21,7 +21,7 @@ fn json_tells_features_limits_and_whether_the_bits_are_right() {
 
 #[test]
 fn text_ends_with_a_verdict() {
-    let ran = run(&mut twostroke(&["doctor"]));
+    let ran = run(&mut twostroke(&["doctor", "-t", "1"]));
     for name in ["cpu", "kernels", "cores", "caches", "memory", "limits", "models"] {
         assert!(ran.stdout.lines().any(|line| line.starts_with(name)), "{name} in {ran:?}");
     }

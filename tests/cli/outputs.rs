@@ -75,7 +75,21 @@ fn what_is_there_already_stays_unless_it_is_ours() {
             &["splits.svg"],
         ),
         Writer::new(
-            &["lab", "--prompts", "8,16,24", "--positions", "0,8,16", "--batches", "1,2,3", "-r", "1", "-o", "{}"],
+            &[
+                "lab",
+                "--prompts",
+                "8,16,24",
+                "--positions",
+                "0,8,16",
+                "--batches",
+                "1,2,3",
+                "-r",
+                "1",
+                "-t",
+                "1",
+                "-o",
+                "{}",
+            ],
             &["lab.json", "lab.csv", "lab.html", "roofline.svg", "prefill.svg", "batch.svg", "position.svg"],
         ),
         Writer::new(&["replay", &log, "--trace", "{}"], &[""]),
@@ -121,8 +135,8 @@ fn what_is_there_already_stays_unless_it_is_ours() {
             ];
             // Of a writer of several files each is looked at, in the cases that differ most.
             for (index, (case, make, is_taken)) in cases.into_iter().enumerate() {
-                // In a quick run each writer has a third of the cases.
-                let is_tried = tests::is_long() || index % 3 == number % 3;
+                // In a quick run each writer has a third of the cases; over its own it has written just above.
+                let is_tried = tests::is_long() || index > 0 && index % 3 == number % 3;
                 if at > 0 && index != 2 || at == 0 && !is_tried {
                     continue;
                 }

@@ -39,11 +39,11 @@ impl Drop for Scratch {
 }
 
 fn quantize(arguments: &[&str]) -> Ran {
-    run(&mut twostroke(&[&["quantize"], arguments].concat()))
+    run(&mut twostroke(&[&["quantize", "-t", "1"], arguments].concat()))
 }
 
 fn answer(arguments: &[&str]) -> String {
-    let story = ["run", "Tell me a story about a fox", "-n", "30", "--temperature", "0", "-q"];
+    let story = ["run", "Tell me a story about a fox", "-n", "30", "--temperature", "0", "-q", "-t", "1"];
     let ran = run(&mut twostroke(&[&story[..], arguments].concat()));
     assert_eq!(ran.code, Some(0), "{ran:?}");
     ran.stdout
@@ -77,7 +77,7 @@ fn a_text_is_measured_on_or_rounded_by() {
     let weights = |directory: &str| fs::read(Path::new(directory).join("model.safetensors")).expect("it is there");
     for class in ["int8", "int4"] {
         let (output, plain) = (scratch.path(class), scratch.path(&format!("{class}-plain")));
-        let ran = quantize(&["--weights", class, "-o", &output, "--text", &text, "-t", "1"]);
+        let ran = quantize(&["--weights", class, "-o", &output, "--text", &text]);
         assert_eq!((ran.code, ran.stderr.as_str(), ran.stdout.lines().count()), (Some(0), "", 1), "{ran:?}");
         assert!(ran.stdout.contains(&format!("35 matrices in {class}")), "{ran:?}");
         assert_eq!(quantize(&["--weights", class, "-o", &plain]).code, Some(0));

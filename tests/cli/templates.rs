@@ -104,6 +104,10 @@ fn a_bomb_is_one_requests_error() {
     std::thread::scope(|scope| {
         let beside = scope.spawn(|| (0..12).map(|_| answer(&server)).collect::<Vec<_>>());
         for (number, (name, _, expected)) in BOMBS.iter().enumerate() {
+            // It takes two seconds of a processor to meet the limit that a search meets too.
+            if *name == "a replacement" && !tests::is_long() {
+                continue;
+            }
             let started = Instant::now();
             let body = json!({"messages": [{"role": "user", "content": name}]});
             for path in tests::one_of(["/v1/chat/completions", "/tokenize"], number) {
@@ -171,7 +175,7 @@ fn a_slow_rendering_keeps_nobody_waiting() {
     let directory = model_with("slow", &obedient());
     let template = children(directory.clone()).expect("compiles");
     std::thread::scope(|scope| {
-        let slow: Vec<_> = (0..3).map(|_| scope.spawn(|| judged(&template, "a search"))).collect();
+        let slow: Vec<_> = tests::part_of(0..3, 3).map(|_| scope.spawn(|| judged(&template, "a search"))).collect();
         for at in 0..3 {
             let text = format!("hi {at}");
             assert!(judged(&template, &text).expect("renders").contains(&text));

@@ -39,6 +39,9 @@ mod grammar;
 mod harmony;
 mod json;
 mod listener;
+#[cfg(test)]
+#[path = "../../../tests/long.rs"]
+mod long;
 mod named;
 mod python;
 mod schema;

@@ -16,10 +16,17 @@ fn directory(name: &str) -> PathBuf {
     directory
 }
 
+/// One thread and small steps: there is less to measure.
 fn calibrating(directory: Option<&Path>) -> EngineOptions {
     let calibration =
         Calibration { directory: directory.map(Path::to_path_buf), machine: "a machine".to_owned(), afresh: false };
-    EngineOptions { calibration: Some(calibration), ..options() }
+    EngineOptions {
+        calibration: Some(calibration),
+        threads: Some(1),
+        max_num_seqs: 8,
+        max_num_batched_tokens: 64,
+        ..options()
+    }
 }
 
 /// Files of a directory, as if nothing had disturbed the measurement: what else runs here is nobody's fault.
@@ -74,7 +81,7 @@ fn the_next_start_takes_what_was_measured() {
     assert!((first / second - 1.0).abs() < 1e-9, "{first} {second}");
 
     // Another shape of steps, or another machine, is another matter.
-    assert!(!of(&EngineOptions { max_num_batched_tokens: 64, ..options.clone() }).from_disk);
+    assert!(!of(&EngineOptions { max_num_batched_tokens: 32, ..options.clone() }).from_disk);
     let elsewhere =
         Calibration { directory: Some(directory.clone()), machine: "another machine".to_owned(), afresh: false };
     assert!(!of(&EngineOptions { calibration: Some(elsewhere), ..options.clone() }).from_disk);

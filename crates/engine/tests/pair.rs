@@ -97,7 +97,10 @@ fn failure(engine: &Engine, raw: RawRequest) -> Option<RequestError> {
 
 #[test]
 fn an_answer_is_the_pairs_whatever_happens_to_its_blocks() {
-    let (requests, prefill) = (requests(), reader(options()));
+    let (mut requests, prefill) = (requests(), reader(options()));
+    if !crate::long::is_long() {
+        requests.truncate(16); // every length, twice
+    }
     let calm = answerer(&[&prefill], options());
     let expected: Vec<Bits> = requests.iter().map(|raw| bits(&ask(&calm, raw.clone()))).collect();
     // It is neither's answer, but for prompts that have no full block before their last token.

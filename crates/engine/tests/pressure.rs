@@ -26,7 +26,7 @@ fn workload() -> Vec<RawRequest> {
             ..greedy("", 120 + 10 * (index as i64 % 7))
         }
     };
-    (0..15).map(raw).collect()
+    (0..if crate::long::is_long() { 15 } else { 10 }).map(raw).collect()
 }
 
 /// Blocks that the whole workload needs at once.

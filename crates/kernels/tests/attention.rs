@@ -8,6 +8,7 @@ use kernels::isa::{Amx, Avx512};
 use kernels::kv_cache::KvPlace;
 use kernels::threads::{NodeChoice, Pool, max_threads};
 use kernels::{Arithmetic, Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A small generator (splitmix64): the same numbers on every machine.
@@ -271,25 +272,28 @@ fn rules(head_dim: usize) -> Vec<AttentionRule> {
     rules
 }
 
-/// Steps of every shape: decodes and chunks at once, and the longest decode alone, whose splits are then shared out
-/// among threads.
-fn steps() -> Vec<(Shape, Step)> {
-    let mut steps = Vec::new();
-    for (seed, shape) in SHAPES.into_iter().flat_map(Shape::each).enumerate() {
-        let sequences: Vec<Sequence> = (0..11).map(|i| Sequence::new(shape, 100 * seed as u64 + i, 700)).collect();
-        let all = DECODES.into_iter().chain(CHUNKS);
+/// Steps of every shape, made by whoever tries them: decodes and chunks at once, and the longest decode alone, whose
+/// splits are then shared out among threads.
+fn steps() -> impl Iterator<Item = (Shape, impl Fn() -> Step)> {
+    let step_of = |seed: usize, shape: Shape, which: Range<usize>| {
+        let all = DECODES.into_iter().chain(CHUNKS).enumerate().skip(which.start).take(which.len());
+        let sequences: Vec<_> =
+            all.map(|(at, (start, rows))| (Sequence::new(shape, (100 * seed + at) as u64, 700), start, rows)).collect();
         let batch: Vec<Rows<'_>> =
-            all.zip(&sequences).map(|((start, rows), sequence)| Rows { sequence, start, rows }).collect();
-        for batch in [&batch[..], &batch[7..8]] {
-            steps.push((shape, Step::new(shape, batch, seed as u64)));
-        }
-    }
-    steps
+            sequences.iter().map(|(sequence, start, rows)| Rows { sequence, start: *start, rows: *rows }).collect();
+        Step::new(shape, &batch, seed as u64)
+    };
+    SHAPES
+        .into_iter()
+        .flat_map(Shape::each)
+        .enumerate()
+        .flat_map(move |(seed, shape)| [0..11, 7..8].map(|which| (shape, move || step_of(seed, shape, which.clone()))))
 }
 
 #[test]
 fn every_path_returns_the_bits_of_the_definition() {
-    for (index, (shape, step)) in crate::long::part_of(steps().into_iter().enumerate(), 7) {
+    for (index, (shape, step)) in crate::long::part_of(steps().enumerate(), 7) {
+        let step = step();
         // Two of the rules for each step: in the course of the steps, each rule meets several shapes.
         for rule in rules(shape.head_dim)
             .into_iter()
@@ -320,8 +324,9 @@ fn amx_returns_the_bits_of_the_definition() {
         // SAFETY: from here on SIGILL executes tile instructions.
         unsafe { Amx::assume(vectors) }
     });
-    let steps = steps().into_iter().filter(|(shape, _)| shape.arithmetic == Arithmetic::Tiles);
+    let steps = steps().filter(|(shape, _)| shape.arithmetic == Arithmetic::Tiles);
     for (index, (shape, step)) in steps.enumerate() {
+        let step = step();
         // Each shape with another rule, each type of cache in its turn.
         let rules = rules(shape.head_dim);
         let rule = rules[(index / 4 + index / 2 % 2 * 3) % rules.len()];
@@ -422,10 +427,11 @@ fn exact_row(shape: Shape, rule: AttentionRule, step: &Step, query: &[f32], posi
             })
             .collect();
         let max = scores.iter().copied().fold(f64::MIN, f64::max);
-        let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+        let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
+        let sum: f64 = weights.iter().sum();
         out.extend((0..head_dim).map(|d| -> f64 {
-            let value = |(i, s): (usize, &f64)| (s - max).exp() / sum * step.kv.value(place(first + i), d) as f64;
-            scores.iter().enumerate().map(value).sum()
+            let value = |(i, weight): (usize, &f64)| weight / sum * step.kv.value(place(first + i), d) as f64;
+            weights.iter().enumerate().map(value).sum()
         }));
     }
     out
@@ -527,7 +533,9 @@ fn a_row_does_not_depend_on_its_chunk() {
     // Windows within a page, across pages, of a split and a bit.
     let rules = [None, Some(7), Some(50), Some(300)].map(|window| AttentionRule { window, ..plain });
     let tokens = 530;
-    for (shape, rule) in SHAPES[1].each().into_iter().flat_map(|shape| rules.map(|rule| (shape, rule))) {
+    let cases = SHAPES[1].each().into_iter().flat_map(|shape| rules.map(|rule| (shape, rule)));
+    // A quick run has every shape and every rule.
+    for (shape, rule) in crate::long::part_of(cases, 3) {
         let sequence = Sequence::new(shape, 11, tokens);
         let all = Step::new(shape, &[Rows { sequence: &sequence, start: 0, rows: tokens }], 5);
         for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Scalar) {
@@ -673,7 +681,7 @@ fn the_cache_keeps_what_was_stored_and_copies_blocks() {
             let number = ((place.layer * 256 + place.slot) * 2 + place.kv_head) * 48 + d + usize::from(value);
             if d == 0 { 127.0 } else { (number % 125) as f32 }
         };
-        let places = |blocks: std::ops::Range<usize>| {
+        let places = |blocks: Range<usize>| {
             let slots = blocks.start * 64..blocks.end * 64;
             (0..3).flat_map(move |layer| {
                 let slots = slots.clone();

@@ -19,11 +19,13 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// One and two threads of every instruction set there is here, in both arithmetics.
+/// One and two threads of every instruction set there is here, in both arithmetics; plain loops, which take the
+/// longest, on two threads in a long run only.
 fn implementations() -> Vec<Cpu> {
     let mut all = Vec::new();
     for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| Arithmetic::ALL.map(|a| (isa, a))) {
-        for threads in 1..=max_threads().min(2) {
+        let most = if isa == Isa::Scalar && !crate::long::is_long() { 1 } else { 2 };
+        for threads in 1..=max_threads().min(most) {
             let (isa, arithmetic) = (Some(isa), Some(arithmetic));
             all.push(
                 Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic, ..CpuOptions::default() }).unwrap(),
@@ -33,11 +35,18 @@ fn implementations() -> Vec<Cpu> {
     all
 }
 
+/// Every implementation; in a quick run each instruction set once. For sums of integers, which are the same in both
+/// arithmetics, of rows that take long to pack.
+fn implementations_for_integers() -> Vec<Cpu> {
+    let is_tried = |cpu: &Cpu| crate::long::is_long() || cpu.threads() == 1 && cpu.arithmetic() == Arithmetic::ALL[0];
+    implementations().into_iter().filter(is_tried).collect()
+}
+
 #[test]
 fn every_implementation_returns_the_bits_of_the_definition() {
     let implementations = implementations();
     assert!(implementations.iter().any(|cpu| cpu.isa() == Isa::Scalar));
-    for (seed, kind, shape, rows) in crate::long::part_of(cases(), 5) {
+    for (seed, kind, shape, rows) in crate::long::part_of(cases(), 9) {
         let case = Case::new(seed, kind, shape, rows);
         for cpu in implementations.iter().filter(|cpu| case.concerns(cpu)) {
             case.check(cpu);
@@ -83,6 +92,7 @@ fn a_row_has_the_same_bits_alone_and_among_others() {
 #[test]
 fn a_gate_behind_a_product_changes_no_bit() {
     let mut random = Random::new(6);
+    let implementations = implementations();
     for (width, in_features) in [(1, 33), (7, 64), (16, 100), (33, 129), (416, 256)] {
         let shape = MatrixShape { out_features: 2 * width, in_features };
         let (weights, bias) = (random.values(2 * width * in_features), random.values(2 * width));
@@ -91,39 +101,41 @@ fn a_gate_behind_a_product_changes_no_bit() {
         let stored = RowSource(&|row, to| to.copy_from_slice(row_of(row)));
         let gate_up = RowSource(&|row, to| to.copy_from_slice(row_of(gate_up_row(row, width))));
         let gate_up_bias: Vec<f32> = (0..2 * width).map(|row| bias[gate_up_row(row, width)]).collect();
-        for (class, num_rows) in CLASSES.into_iter().flat_map(|class| [1, 2, 7, 40].map(|rows| (class, rows))) {
-            let x = &x[..num_rows * in_features];
-            // The product of the rows as they are stored, put in order afterwards, and gated: three steps.
-            let wanted = Arithmetic::ALL.map(|arithmetic| {
-                let reference = Reference::of(arithmetic);
-                let mut y = vec![f32::NAN; num_rows * 2 * width];
-                let matrix = reference.pack(shape, class, &stored).unwrap();
-                reference.linear(x, &matrix, Some(&bias), Out::Store(&mut y));
-                let ordered: Vec<f32> = y
-                    .chunks_exact(2 * width)
-                    .flat_map(|y| (0..2 * width).map(|at| y[gate_up_row(at, width)]))
-                    .collect();
-                let mut out = vec![f32::NAN; num_rows * width];
-                gated(None, Isa::Scalar, Activation::Silu, &ordered, width, &mut out);
-                bits(&out)
-            });
-            let got = |backend: &dyn Fn(Out<'_>)| {
-                let mut out = vec![f32::NAN; num_rows * width];
-                backend(Out::Gated(Activation::Silu, &mut out));
-                bits(&out)
-            };
-            let what = format!("{num_rows} rows, {in_features} to {width}, {class:?}");
-            for (arithmetic, wanted) in Arithmetic::ALL.into_iter().zip(&wanted) {
-                let reference = Reference::of(arithmetic);
-                let matrix = reference.pack(shape, class, &gate_up).unwrap();
-                let got = got(&|out| reference.linear(x, &matrix, Some(&gate_up_bias), out));
-                assert_eq!(got, *wanted, "{what}, reference, {arithmetic:?}");
-            }
-            for cpu in implementations() {
-                let wanted = &wanted[usize::from(cpu.arithmetic() == Arithmetic::Tiles)];
-                let matrix = cpu.pack(shape, class, &gate_up).unwrap();
-                let got = got(&|out| cpu.linear(x, &matrix, Some(&gate_up_bias), out));
-                assert_eq!(got, *wanted, "{what}, {}", cpu.describe());
+        for class in CLASSES {
+            let references = Arithmetic::ALL.map(Reference::of);
+            let as_stored = references.each_ref().map(|reference| reference.pack(shape, class, &stored).unwrap());
+            let in_order = references.each_ref().map(|reference| reference.pack(shape, class, &gate_up).unwrap());
+            let packed: Vec<PackedMatrix> =
+                implementations.iter().map(|cpu| cpu.pack(shape, class, &gate_up).unwrap()).collect();
+            for num_rows in [1, 2, 7, 40] {
+                let x = &x[..num_rows * in_features];
+                // The product of the rows as they are stored, put in order afterwards, and gated: three steps.
+                let wanted = [0, 1].map(|at: usize| {
+                    let mut y = vec![f32::NAN; num_rows * 2 * width];
+                    references[at].linear(x, &as_stored[at], Some(&bias), Out::Store(&mut y));
+                    let ordered: Vec<f32> = y
+                        .chunks_exact(2 * width)
+                        .flat_map(|y| (0..2 * width).map(|at| y[gate_up_row(at, width)]))
+                        .collect();
+                    let mut out = vec![f32::NAN; num_rows * width];
+                    gated(None, Isa::Scalar, Activation::Silu, &ordered, width, &mut out);
+                    bits(&out)
+                });
+                let got = |backend: &dyn Fn(Out<'_>)| {
+                    let mut out = vec![f32::NAN; num_rows * width];
+                    backend(Out::Gated(Activation::Silu, &mut out));
+                    bits(&out)
+                };
+                let what = format!("{num_rows} rows, {in_features} to {width}, {class:?}");
+                for at in [0, 1] {
+                    let got = got(&|out| references[at].linear(x, &in_order[at], Some(&gate_up_bias), out));
+                    assert_eq!(got, wanted[at], "{what}, reference, {:?}", Arithmetic::ALL[at]);
+                }
+                for (cpu, matrix) in implementations.iter().zip(&packed) {
+                    let wanted = &wanted[usize::from(cpu.arithmetic() == Arithmetic::Tiles)];
+                    let got = got(&|out| cpu.linear(x, matrix, Some(&gate_up_bias), out));
+                    assert_eq!(got, *wanted, "{what}, {}", cpu.describe());
+                }
             }
         }
     }
@@ -180,7 +192,7 @@ fn int4_sums_are_exact_at_the_extremes() {
     // largest but the first. The first sums come close to 2^31; the second would pass it, so packing takes smaller
     // ratios.
     for (in_features, ratio) in [(16_640, 127), (132_992, 15)] {
-        for cpu in implementations() {
+        for cpu in implementations_for_integers() {
             // No integers up to 127 have this ratio: those that have one keep it, and fewer steps.
             let scale = |group: usize| if group == 0 { std::f32::consts::FRAC_1_PI } else { 1.0 };
             let matrix = pack_int4(&cpu, MatrixShape { out_features: 33, in_features }, |_| -8, scale);
@@ -217,7 +229,7 @@ fn int4_sums_of_uneven_levels_are_exact_at_the_extremes() {
         let x = vec![sign * 2.0; in_features];
         let matrix = Reference::new().pack(shape, WeightClass::Int4, &rows).unwrap();
         let wanted = product(&|out| Reference::new().linear(&x, &matrix, None, Out::Store(out)));
-        for cpu in implementations() {
+        for cpu in implementations_for_integers() {
             let matrix = cpu.pack(shape, WeightClass::Int4, &rows).unwrap();
             let found = product(&|out| cpu.linear(&x, &matrix, None, Out::Store(out)));
             assert_eq!(found, wanted, "{sign}, {}", cpu.describe());
@@ -339,11 +351,14 @@ fn a_matrix_says_how_many_bytes_a_step_reads() {
 
 #[test]
 fn a_scratch_that_served_a_large_call_serves_a_small_one() {
-    for cpu in implementations() {
-        for kind in KINDS {
-            // Wide, then narrow and ragged: what the wide call left must not leak into the padding.
-            Case::new(1, kind, MatrixShape { out_features: 32, in_features: 1_000 }, 40).check(&cpu);
-            Case::new(2, kind, MatrixShape { out_features: 40, in_features: 37 }, 9).check(&cpu);
+    let implementations = implementations();
+    for kind in KINDS {
+        // Wide, then narrow and ragged: what the wide call left must not leak into the padding.
+        let wide = Case::new(1, kind, MatrixShape { out_features: 32, in_features: 1_000 }, 40);
+        let narrow = Case::new(2, kind, MatrixShape { out_features: 40, in_features: 37 }, 9);
+        for cpu in &implementations {
+            wide.check(cpu);
+            narrow.check(cpu);
         }
     }
 }
@@ -363,12 +378,12 @@ fn a_missing_instruction_set_is_an_error_that_names_what_there_is() {
 /// Every layout of groups, on every instruction set, in a few shapes: those in [`KINDS`] go through all of them.
 #[test]
 fn groups_of_files_are_computed_as_defined() {
-    for cpu in implementations() {
-        for format in 0..common::formats().len() {
-            for (index, rows) in [1, 2, 5, 13].into_iter().enumerate() {
-                let shape = SHAPES[(format + index) % SHAPES.len()];
-                Case::new(7_000 + format as u64, Kind::Blocks(format), shape, rows).check(&cpu);
-            }
+    let implementations = implementations();
+    for format in 0..common::formats().len() {
+        for (index, rows) in [1, 2, 5, 13].into_iter().enumerate() {
+            let shape = SHAPES[(format + index) % SHAPES.len()];
+            let case = Case::new(7_000 + format as u64, Kind::Blocks(format), shape, rows);
+            implementations.iter().for_each(|cpu| case.check(cpu));
         }
     }
 }

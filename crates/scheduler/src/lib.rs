@@ -31,6 +31,11 @@ mod holders;
 mod invariants;
 mod keep;
 mod limits;
+#[cfg(test)]
+extern crate std;
+#[cfg(test)]
+#[path = "../../../tests/long.rs"]
+mod long;
 mod pace;
 mod policy;
 mod prefill;

@@ -173,7 +173,7 @@ fn hits_are_those_of_who_reads() {
 #[test]
 fn whoever_asks_before_reading_reads_less_for_nothing_and_prediction_swings_less() {
     let mut sums = [(0, 0.0); 3];
-    for seed in crate::long::part_of(1..=6, 3) {
+    for seed in crate::long::part_of(1..=6, 6) {
         let load = poisson(seed, 4000, 200, 16.0, 1200).with_targets(targets(6000, 12));
         for (rejection, sum) in RefuseWhen::ALL.into_iter().zip(&mut sums) {
             let apart = Apart { rejection: Some(rejection), ..Apart::split(3, 5, link(25.0)) };

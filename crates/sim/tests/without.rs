@@ -160,7 +160,7 @@ fn what_a_request_cost_is_what_others_would_not_have_waited() {
         ("arrivals without end", (200, 0.1, [600, 50]), instance(64, 100_000, 2e13), 0.05..0.5),
     ];
     let mut complaints = Vec::new();
-    for (what, (requests, apart, tokens), instance, expected) in crate::long::part_of(cases, 2) {
+    for (what, (requests, apart, tokens), instance, expected) in crate::long::part_of(cases, 3) {
         let (mut costs, mut effects, mut off) = (0.0, 0.0, 0.0);
         for seed in 0..if requests < 100 { 12 } else { 4 } {
             let load = load(requests, apart, tokens, seed);

@@ -570,9 +570,14 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     proptest::collection::vec(op, 1..200)
 }
 
+/// Of each property: the same ones in every run, since their seeds are fixed.
+fn cases() -> u32 {
+    if crate::long::is_long() { 10_000 } else { 3_000 }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 10_000,
+        cases: cases(),
         failure_persistence: None,
         rng_seed: RngSeed::Fixed(1),
         ..ProptestConfig::default()
@@ -598,7 +603,7 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 10_000,
+        cases: cases(),
         failure_persistence: None,
         rng_seed: RngSeed::Fixed(2),
         ..ProptestConfig::default()

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::host::Host;
+use crate::long::{one_of, part_of};
 
 fn schema() -> Value {
     json!({
@@ -50,11 +51,12 @@ fn with(mut body: Value, more: &Value) -> Value {
 #[test]
 fn every_spelling_holds_in_chat_and_completions_whole_and_streamed() {
     let host = Host::start();
-    for (form, holds) in crate::long::part_of(spellings(), 4) {
-        for (path, ask) in [
+    for (turn, (form, holds)) in part_of(spellings(), 4).enumerate() {
+        let paths = [
             ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "Tell me a story"}]})),
             ("/v1/completions", json!({"prompt": "The fox"})),
-        ] {
+        ];
+        for (path, ask) in one_of(paths, turn) {
             let body = with(with(ask, &form), &json!({"max_tokens": 400, "n": 2, "temperature": 1, "seed": 5}));
             let whole = host.ask(path, &body);
             let events =

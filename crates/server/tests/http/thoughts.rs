@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use server::{ServerOptions, SpeechOptions};
 
 use crate::host::{Host, local_server, small_engine};
-use crate::long::part_of;
+use crate::long::{is_long, one_of, part_of};
 use crate::sick::{Illness, Sick};
 
 /// What a client sees of an answer, whichever API told it.
@@ -326,10 +326,11 @@ fn table(api: Api) {
     switches.insert(0, json!({}));
     let mut called = 0;
     for (number, (form, holds)) in api.forms().into_iter().enumerate() {
-        for (at, switch) in part_of(switches.iter().enumerate(), 4) {
+        for (turn, (at, switch)) in part_of(switches.iter().enumerate(), 4).enumerate() {
             // Each form with each switch, each of both with each choice, and all of the first.
+            let has_all = number == 0 || at == 0 && is_long();
             for (place, choice) in ["", "auto", "required", "named"].into_iter().enumerate() {
-                if at > 0 && number > 0 && (number + at) % 4 != place {
+                if !has_all && (number + turn) % 4 != place {
                     continue;
                 }
                 let question =
@@ -406,12 +407,12 @@ fn a_form_beside_tools_does_not_keep_a_model_from_calling() {
 #[test]
 fn every_family_calls_or_keeps_to_the_form() {
     // Behind the first 31 names stand others of the same.
-    for parser in part_of(&SpeechOptions::tool_call_parsers()[..31], 4) {
+    for (family, parser) in part_of(&SpeechOptions::tool_call_parsers()[..31], 4).enumerate() {
         let speech = SpeechOptions { tool_call_parser: Some((*parser).to_owned()), reasoning_parser: None };
         let host = Host::with(small_engine(), ServerOptions { speech, ..local_server() });
         let api = Api::Chat;
         for (number, (form, holds)) in api.forms().into_iter().enumerate().filter(|(number, _)| number % 3 == 0) {
-            for choice in ["auto", "required"] {
+            for choice in one_of(["auto", "required"], family + number / 3) {
                 let question = ["What is the weather in Rome?", "Tell me about a bird."][number % 2];
                 let body = with(
                     &with(&api.body(question), &form),
