@@ -272,7 +272,7 @@ fn rules(head_dim: usize) -> Vec<AttentionRule> {
     rules
 }
 
-/// Steps of every shape, made by whoever tries them: decodes and chunks at once, and the longest decode alone, whose
+/// Steps of every shape, each made when it is tried: decodes and chunks at once, and the longest decode alone, whose
 /// splits are then shared out among threads.
 fn steps() -> impl Iterator<Item = (Shape, impl Fn() -> Step)> {
     let step_of = |seed: usize, shape: Shape, which: Range<usize>| {

@@ -104,7 +104,7 @@ fn any_row_of_pieces_is_heard_alike_and_in_full() {
 }
 
 /// A million bytes (in a quick run a quarter of that) of `<`, and of marks that nobody closes, a letter at a time. That
-/// it comes to an end within the patience of whoever runs it says it is linear: a square of this would take hours.
+/// it comes to an end within the time limit of a test says it is linear: a square of this would take hours.
 #[test]
 fn a_flood_of_marks_is_passed_on() {
     let bytes = if crate::long::is_long() { 1 << 20 } else { 1 << 18 };

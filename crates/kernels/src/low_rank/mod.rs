@@ -218,9 +218,7 @@ impl LowRank {
         let b = Span::of_strips(out_features, reads).try_fold(0usize, |lines, span| lines.checked_add(span.pairs))?;
         a.checked_add(b)?.checked_mul(LINE * size_of::<u32>())
     }
-}
 
-impl LowRank {
     /// The definition, of one row.
     fn define_row(&self, arithmetic: Arithmetic, x: &[f32], row: usize, out: &mut [f32]) {
         let LowRankShape { in_features, rank, out_features } = self.shape;
