@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use crate::checks;
@@ -44,23 +45,29 @@ struct Stage {
     name: &'static str,
     /// Whether it is part of [`Extent::Quick`].
     is_quick: bool,
+    /// Whether [`Extent::Quick`] runs it beside the tests: it computes little and waits much.
+    is_beside_tests: bool,
     run: fn(Extent) -> Result<Counts, String>,
 }
 
 const fn quick(name: &'static str, run: fn(Extent) -> Result<Counts, String>) -> Stage {
-    Stage { name, is_quick: true, run }
+    Stage { name, is_quick: true, is_beside_tests: false, run }
+}
+
+const fn beside(name: &'static str, run: fn(Extent) -> Result<Counts, String>) -> Stage {
+    Stage { name, is_quick: true, is_beside_tests: true, run }
 }
 
 const fn long(name: &'static str, run: fn(Extent) -> Result<Counts, String>) -> Stage {
-    Stage { name, is_quick: false, run }
+    Stage { name, is_quick: false, is_beside_tests: false, run }
 }
 
 const STAGES: [Stage; 20] = [
     quick("fmt", format),
     quick("build", build),
     quick("tests", tests),
-    quick("clients", clients),
-    quick("web", pages),
+    beside("clients", clients),
+    beside("web", pages),
     long("targets", targets),
     long("loom", pool),
     long("planted", planted_bugs),
@@ -96,21 +103,27 @@ pub(crate) fn run(extent: Extent, only: Option<&str>) -> Result<(), String> {
     if only.is_none() {
         setup::ahead(extent);
     }
+    let is_beside = |stage: &&Stage| stage.is_beside_tests && extent == Extent::Quick;
+    let (beside, in_turn): (Vec<&Stage>, Vec<&Stage>) = stages.into_iter().partition(is_beside);
+    let ended: Vec<Ended> = std::thread::scope(|scope| {
+        let mut waiting = Some(beside);
+        let mut started = None;
+        let mut ended = Vec::new();
+        for stage in in_turn {
+            if stage.name == "tests" {
+                let beside = waiting.take().unwrap_or_default();
+                started = Some(scope.spawn(move || run_in_turn(&beside, extent)));
+            }
+            ended.push(run_stage(stage, extent));
+        }
+        ended.extend(started.into_iter().flat_map(|beside| beside.join().expect("a stage does not panic")));
+        ended
+    });
     let mut total = Counts::default();
     let mut report = Vec::new();
-    for stage in stages {
-        println!("\n==> {}", stage.name);
-        let start = Instant::now();
-        let result = (stage.run)(extent);
-        let seconds = start.elapsed().as_secs_f64();
-        let verdict = match &result {
-            Ok(Counts { failed: 0, passed: 0, .. }) => "ok".to_string(),
-            Ok(Counts { failed: 0, passed, .. }) => format!("ok, {passed} passed"),
-            Ok(Counts { failed, passed, .. }) => format!("FAILED, {passed} passed, {failed} failed"),
-            Err(message) => format!("FAILED: {message}"),
-        };
-        report.push(format!("{:<10} {seconds:>6.0} s  {verdict}", stage.name));
-        total.add(result.unwrap_or(Counts { failed: 1, ..Counts::default() }));
+    for Ended { line, counts } in ended {
+        report.push(line);
+        total.add(counts);
     }
     for line in &total.failures {
         println!("{line}");
@@ -118,6 +131,32 @@ pub(crate) fn run(extent: Extent, only: Option<&str>) -> Result<(), String> {
     report.push(format!("{:<10} {:>6.0} s", "all", begin.elapsed().as_secs_f64()));
     println!("\n{}\n{} passed, {} failed", report.join("\n"), total.passed, total.failed);
     if total.failed == 0 { Ok(()) } else { Err("not everything passed".into()) }
+}
+
+/// A stage that has been run.
+struct Ended {
+    /// Its name, its time and how it ended.
+    line: String,
+    counts: Counts,
+}
+
+fn run_in_turn(stages: &[&Stage], extent: Extent) -> Vec<Ended> {
+    stages.iter().map(|stage| run_stage(stage, extent)).collect()
+}
+
+fn run_stage(stage: &Stage, extent: Extent) -> Ended {
+    println!("\n==> {}", stage.name);
+    let start = Instant::now();
+    let result = (stage.run)(extent);
+    let seconds = start.elapsed().as_secs_f64();
+    let verdict = match &result {
+        Ok(Counts { failed: 0, passed: 0, .. }) => "ok".to_string(),
+        Ok(Counts { failed: 0, passed, .. }) => format!("ok, {passed} passed"),
+        Ok(Counts { failed, passed, .. }) => format!("FAILED, {passed} passed, {failed} failed"),
+        Err(message) => format!("FAILED: {message}"),
+    };
+    let line = format!("{:<10} {seconds:>6.0} s  {verdict}", stage.name);
+    Ended { line, counts: result.unwrap_or(Counts { failed: 1, ..Counts::default() }) }
 }
 
 /// Compiles and lints the binary and every test at once: one set of features, so each dependency is compiled once, and no
@@ -179,11 +218,7 @@ fn tests(extent: Extent) -> Result<Counts, String> {
         }
         run
     };
-    // What servers measure of the machine is theirs for this run alone, so that no run steers another.
-    let cache = target().join("tests-cache");
-    let _ = fs::remove_dir_all(&cache); // nothing to remove the first time
-    measure_alone(&cache)?;
-    run.env("TWOSTROKE_BINARY", binary()).env("TWOSTROKE_TESTS_CACHE", cache);
+    run.env("TWOSTROKE_BINARY", binary()).env("TWOSTROKE_TESTS_CACHE", measured_machine()?);
     if extent == Extent::All {
         run.env("TWOSTROKE_LONG_TESTS", "1");
         if let Some(file) = setup::smollm2(&python)? {
@@ -200,13 +235,21 @@ const COMMON_SERVERS: [&[&str]; 3] = [
     &["-t", "1", "--max-model-len", "2048", "--kv-cache-memory-bytes", "64MiB", "--speculate", "off"],
 ];
 
-/// Starts each of these once while nothing else runs. Among other tests a server measures the machine badly, for long, and
-/// at each start again.
-fn measure_alone(cache: &Path) -> Result<(), String> {
-    COMMON_SERVERS.iter().try_for_each(|flags| {
-        let flags: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
-        Server::start(&flags, Some(cache)).map(drop)
-    })
+/// The directory of what servers measure of the machine, for this run alone, so that no run steers another. The first
+/// call starts each of the commonest servers once, and every other waits: among tests a server measures the machine badly,
+/// for long, and at each start again.
+fn measured_machine() -> Result<&'static Path, String> {
+    static MEASURED: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let measure = || {
+        let cache = target().join("tests-cache");
+        let _ = fs::remove_dir_all(&cache); // nothing to remove the first time
+        for flags in COMMON_SERVERS {
+            let flags: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
+            Server::start(&flags, Some(&cache))?;
+        }
+        Ok(cache)
+    };
+    MEASURED.get_or_init(measure).as_deref().map_err(Clone::clone)
 }
 
 /// A copy of the scheduler with bugs planted into it: each must be found.
@@ -233,7 +276,7 @@ fn clients(extent: Extent) -> Result<Counts, String> {
     let official = setup::client_python()?;
     build(extent)?;
     let batches = target().join("client-batches");
-    let server = Server::start(&["--batch-dir".as_ref(), batches.as_os_str()], None)?;
+    let server = Server::start(&["--batch-dir".as_ref(), batches.as_os_str()], Some(measured_machine()?))?;
     let run = |python: &PathBuf, client: &str| {
         let test = root().join(format!("tests/clients/test_{client}.py"));
         count(command(python, &["-B"]).arg(test).arg(server.url()))
@@ -284,6 +327,7 @@ fn pages(extent: Extent) -> Result<Counts, String> {
     web::check_committed()?;
     build(Extent::Quick)?;
     let mut tests = web::browser_tests(&binary(), &browser)?;
+    tests.env("XDG_CACHE_HOME", measured_machine()?);
     if extent == Extent::Quick {
         tests.arg(QUICK_PAGES);
     }
