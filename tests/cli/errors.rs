@@ -186,6 +186,8 @@ fn models_that_are_broken() {
 #[test]
 fn input_that_is_no_prompt() {
     assert_one_line(&run(&mut twostroke(&["run"])), 2, "no prompt");
+    assert_one_line(&run(&mut twostroke(&["run", ""])), 2, "no prompt");
+    assert_one_line(&run(&mut twostroke(&["run", " "])), 2, "no prompt");
     assert_one_line(&run_with_input(&mut twostroke(&["run"]), b"  \n"), 2, "no prompt");
     assert_one_line(&run_with_input(&mut twostroke(&["run"]), b"\xff\xfe"), 2, "UTF-8");
     let long = "one two three ".repeat(10_000);

@@ -159,7 +159,7 @@ fn wrong_inputs_are_one_line_and_leave_nothing() {
 fn a_write_that_fails_leaves_nothing() {
     let scratch = Scratch::new("limit");
     let output = scratch.path("out");
-    let script = "ulimit -f 100; trap '' XFSZ; exec \"$0\" quantize --weights int8 -o \"$1\"";
+    let script = "ulimit -f 100; exec \"$0\" quantize --weights int8 -o \"$1\"";
     let ran = run(Command::new("bash").args(["-c", script]).arg(binary()).arg(&output));
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.lines().count()), (Some(1), "", 1), "{ran:?}");
     assert!(ran.stderr.contains("nothing was written") && ran.stderr.contains(&output), "{ran:?}");

@@ -67,11 +67,16 @@ fn no_files(flag: &str, error: &HubError) -> Failure {
 
 /// What `--weights` asks for; auto looks at the checkpoint and at the free memory, and says so where that is not bf16.
 pub(crate) fn weights(flags: &ModelFlags, checkpoint: &Checkpoint) -> Result<Chosen, Failure> {
-    let chosen = held(flags).choose(checkpoint).map_err(|error| load_failure(checkpoint, &error))?;
+    let chosen = choose(flags, checkpoint)?;
     if let Some(notice) = chosen.notice() {
         note(&notice);
     }
     Ok(chosen)
+}
+
+/// The same without a word.
+pub(crate) fn choose(flags: &ModelFlags, checkpoint: &Checkpoint) -> Result<Chosen, Failure> {
+    held(flags).choose(checkpoint).map_err(|error| load_failure(checkpoint, &error))
 }
 
 /// How a model is held in memory, by its flags.

@@ -1,6 +1,7 @@
 //! Signals that end a command which has something to keep: Ctrl-C, and SIGHUP when its terminal goes.
 
 use std::io;
+use std::os::unix::net::UnixStream;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -15,6 +16,8 @@ pub(crate) struct Ends {
 impl Ends {
     /// Call it inside a tokio runtime.
     pub(crate) fn listen() -> io::Result<Ends> {
+        // The first signal that tokio is asked for needs two descriptors, and it panics where there are none.
+        drop(UnixStream::pair()?);
         Ok(Ends { interrupt: signal(SignalKind::interrupt())?, hangup: server::hangups()?, hung_up: false })
     }
 

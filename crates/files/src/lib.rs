@@ -100,8 +100,17 @@ pub fn private_directory(path: &Path) -> io::Result<()> {
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o700)),
         // Another process was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        Err(error) => Err(error),
+        Err(error) => Err(no_directory(path).map_or(error, |is| io::Error::new(io::ErrorKind::NotADirectory, is))),
     }
+}
+
+/// What stands where a directory is wanted.
+fn no_directory(path: &Path) -> Option<String> {
+    let what = || {
+        let metadata = fs::metadata(path).ok()?;
+        Some(if metadata.is_file() { "a regular file" } else { kind(metadata.file_type()) }.to_owned())
+    };
+    lost_link(path).or_else(what).map(|what| format!("{what}, not a directory"))
 }
 
 /// As [`private_directory`], of a name that is this program's own: one that is there already becomes private too.
@@ -236,6 +245,22 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn what_is_no_directory_is_named() {
+        let place = std::env::temp_dir().join(format!("twostroke-files-{}-none", std::process::id()));
+        let _ = fs::remove_dir_all(&place);
+        fs::create_dir(&place).unwrap();
+        fs::write(place.join("file"), "x").unwrap();
+        std::os::unix::fs::symlink("nothing", place.join("link")).unwrap();
+        for (name, told) in [
+            ("file", "a regular file, not a directory"),
+            ("link", "a link to nothing, where there is nothing, not a directory"),
+        ] {
+            assert_eq!(private_directory(&place.join(name)).unwrap_err().to_string(), told);
+        }
+        fs::remove_dir_all(&place).unwrap();
     }
 
     #[test]

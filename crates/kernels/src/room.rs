@@ -104,6 +104,16 @@ pub fn spare_address_space() {
     }
 }
 
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) fail as one to a full disk does. Without this the kernel ends
+/// the process.
+pub fn survive_file_size_limit() {
+    #[cfg(unix)]
+    // SAFETY: ignores a signal, for this process and those that it starts; no handler runs.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN)
+    };
+}
+
 /// As [`rooms`], for a process whose files are what `read` says.
 pub fn rooms_of(read: &dyn Fn(&str) -> Option<String>) -> Vec<Room> {
     let machine = read("/proc/meminfo").and_then(|text| kib(&text, "MemAvailable:"));

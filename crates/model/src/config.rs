@@ -500,9 +500,10 @@ impl GenerationDefaults {
             do_sample: fields.get("do_sample").map(|_| fields.flag("do_sample", false)).transpose()?,
             temperature: float("temperature", 0.0..=100.0)?,
             top_k: fields.optional_integer("top_k", 0..=1 << 24)?.map(|value| value as u32),
-            top_p: float("top_p", 0.0..=1.0)?,
+            // The ranges of requests: a default that every request would be refused for is refused here.
+            top_p: float("top_p", 1e-6..=1.0)?,
             min_p: float("min_p", 0.0..=1.0)?,
-            repetition_penalty: float("repetition_penalty", 1e-3..=1e3)?,
+            repetition_penalty: float("repetition_penalty", 1e-3..=10.0)?,
             max_new_tokens: fields.optional_size("max_new_tokens", 1 << 27)?,
             bos_token_ids: fields.token_ids("bos_token_id")?,
             eos_token_ids: fields.token_ids("eos_token_id")?,

@@ -804,6 +804,9 @@ mod refused {
                 .tensors
                 .iter_mut()
                 .for_each(|tensor| tensor.name = tensor.name.replace("base_model.model.model.", before));
+            // A whole name in the configuration is spelled as those of the tensors are.
+            let module = format!("{}layers.0.self_attn.q_proj", before.trim_start_matches("base_model.model."));
+            files.config.insert("alpha_pattern".to_string(), json!({ module: 64 }));
             let directory = place.with(&number.to_string(), &files);
             let read = Adapter::load(&directory, &config, 16).unwrap_or_else(|error| panic!("{before}: {error}"));
             let mut bytes = Vec::new();

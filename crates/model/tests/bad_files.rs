@@ -723,7 +723,10 @@ fn damaged_generation_defaults() {
         ("{\"top_k\": -1}", "top_k"),
         ("{\"top_k\": 1.5}", "top_k"),
         ("{\"top_p\": 1.01}", "top_p"),
+        // What no request may ask for is no default either.
+        ("{\"top_p\": 0}", "top_p"),
         ("{\"repetition_penalty\": 0}", "repetition_penalty"),
+        ("{\"repetition_penalty\": 1000}", "repetition_penalty"),
         ("{\"max_new_tokens\": 0}", "max_new_tokens"),
         ("{\"do_sample\": 1}", "do_sample"),
         ("{\"eos_token_id\": {}}", "eos_token_id"),

@@ -39,7 +39,32 @@ pub(crate) struct Config {
     pad_token: Option<NamedToken>,
     pub(crate) add_bos_token: Option<bool>,
     #[serde(default)]
-    pub(crate) added_tokens_decoder: HashMap<String, AddedToken>,
+    pub(crate) added_tokens_decoder: HashMap<String, DecoderToken>,
+}
+
+/// An entry of `added_tokens_decoder`. What it does not say is as transformers has it.
+#[derive(Deserialize)]
+pub(crate) struct DecoderToken {
+    content: String,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    normalized: Option<bool>,
+    #[serde(default)]
+    special: bool,
+}
+
+impl DecoderToken {
+    pub(crate) fn added(self) -> AddedToken {
+        AddedToken::from(self.content, self.special)
+            .single_word(self.single_word)
+            .lstrip(self.lstrip)
+            .rstrip(self.rstrip)
+            .normalized(self.normalized.unwrap_or(!self.special))
+    }
 }
 
 /// A token's name: a string, or an object with its `content`.

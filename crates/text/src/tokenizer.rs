@@ -19,9 +19,13 @@
 use std::collections::HashMap;
 
 use checkpoint::{Checkpoint, LoadError};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::tokenizer::{AddedVocabulary, Model as _, Normalizer as _, PreTokenizer as _};
-use tokenizers::{AddedToken, Encoding, OffsetType, PreTokenizedString, Token};
+use tokenizers::{
+    DecoderWrapper, Encoding, OffsetType, PostProcessorWrapper, PreTokenizedString, PreTokenizerWrapper, Token,
+};
 
 use crate::alphabet::byte_of;
 use crate::caught::catch;
@@ -29,7 +33,7 @@ use crate::check::{self, TOKENIZER, id_too_large, short};
 pub use crate::check::{MAX_ADDED_BYTES, MAX_ADDED_TOKENS};
 use crate::encode::{MAX_LOOKED_BACK_BYTES, MAX_WHOLE_BYTES, Plan, Specials};
 pub use crate::error::TextError;
-use crate::specials::{CONFIG, Config, MAX_CONFIG_BYTES, SPECIAL_TOKENS, SpecialNames, SpecialTexts};
+use crate::specials::{CONFIG, Config, DecoderToken, MAX_CONFIG_BYTES, SPECIAL_TOKENS, SpecialNames, SpecialTexts};
 
 /// Largest `tokenizer.json` that is parsed; the largest in use are half of it.
 pub const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
@@ -450,11 +454,26 @@ fn guarded(encode: impl FnOnce() -> Result<Vec<u32>, TextError>) -> Result<Vec<u
     catch(encode).unwrap_or(Err(TextError::Encode))
 }
 
+/// The part of a `tokenizer.json` that cannot be read: the library's own error does not say which.
+fn unreadable_part(json: &str) -> &'static str {
+    let document: Value = serde_json::from_str(json).unwrap_or_default();
+    fn is_bad<T: DeserializeOwned>(part: &Value) -> bool {
+        !part.is_null() && T::deserialize(part).is_err()
+    }
+    match &document {
+        parts if is_bad::<NormalizerWrapper>(&parts["normalizer"]) => "normalizer",
+        parts if is_bad::<PreTokenizerWrapper>(&parts["pre_tokenizer"]) => "pre_tokenizer",
+        parts if is_bad::<PostProcessorWrapper>(&parts["post_processor"]) => "post_processor",
+        parts if is_bad::<DecoderWrapper>(&parts["decoder"]) => "decoder",
+        _ => "model",
+    }
+}
+
 /// The crate's tokenizer, with the added tokens that only `tokenizer_config.json` lists, and without truncation or
 /// padding.
-fn build(json: &str, extra: HashMap<String, AddedToken>) -> Result<tokenizers::Tokenizer, LoadError> {
+fn build(json: &str, extra: HashMap<String, DecoderToken>) -> Result<tokenizers::Tokenizer, LoadError> {
     let inner: Result<tokenizers::Tokenizer, _> = json.parse();
-    let mut inner = inner.map_err(|error| LoadError::field(TOKENIZER, "model", check::brief(error)))?;
+    let mut inner = inner.map_err(|error| LoadError::field(TOKENIZER, unreadable_part(json), check::brief(error)))?;
     let failed = |error| LoadError::field(TOKENIZER, "added_tokens", check::brief(error));
     let field = |id: &str| format!("added_tokens_decoder.{}", short(id));
     if extra.len() > MAX_ADDED_TOKENS {
@@ -462,6 +481,7 @@ fn build(json: &str, extra: HashMap<String, AddedToken>) -> Result<tokenizers::T
     }
     let mut missing = Vec::new();
     for (key, token) in extra {
+        let token = token.added();
         let id: u32 = key.parse().map_err(|_| LoadError::field(CONFIG, field(&key), "not a token id"))?;
         if token.content.is_empty() {
             return Err(LoadError::field(CONFIG, field(&key), "empty content"));

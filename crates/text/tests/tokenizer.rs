@@ -131,6 +131,11 @@ fn added_tokens_that_only_the_settings_list_are_added() {
     let with = Tokenizer::from_json(BYTE_LEVEL, Some(&config(next)), None, VOCAB).expect("a good tokenizer");
     assert_eq!(with.encode("<|late|>", false), Ok(vec![next as u32]));
     assert!(with.is_special(next as u32));
+    // What is left out is false.
+    let short =
+        json!({"added_tokens_decoder": {next.to_string(): {"content": "<|late|>", "special": true}}}).to_string();
+    let with = Tokenizer::from_json(BYTE_LEVEL, Some(&short), None, VOCAB).expect("a good tokenizer");
+    assert_eq!(with.encode("<|late|>", false), Ok(vec![next as u32]));
     let error = Tokenizer::from_json(BYTE_LEVEL, Some(&config(next + 5)), None, VOCAB).expect_err("another id");
     assert!(error.to_string().contains("added_tokens_decoder"), "{error}");
 }
@@ -350,7 +355,7 @@ fn error_of(change: impl FnOnce(&mut Value)) -> String {
 #[test]
 fn a_bad_tokenizer_is_one_error_that_names_the_field() {
     type Change = fn(&mut Value);
-    let table: [(&str, Change, &str); 15] = [
+    let table: [(&str, Change, &str); 17] = [
         ("empty added token", |t| t["added_tokens"][0]["content"] = json!(""), "added_tokens[0].content: empty"),
         (
             "id beyond the model",
@@ -373,7 +378,9 @@ fn a_bad_tokenizer_is_one_error_that_names_the_field() {
             |t| t["decoder"] = json!({"type": "CTC", "pad_token": "p", "word_delimiter_token": "|", "cleanup": true}),
             "decoder: \"CTC\"",
         ),
-        ("bad regex", |t| t["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!("(((a"), "model"),
+        ("bad regex", |t| t["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!("(((a"), "pre_tokenizer"),
+        ("bad normalizer", |t| t["normalizer"] = json!({"type": "Oracle"}), "normalizer"),
+        ("bad post-processor", |t| t["post_processor"] = json!({"type": "Oracle"}), "post_processor"),
         (
             "look-behind",
             |t| t["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!("(?<=a)b"),

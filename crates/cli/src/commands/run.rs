@@ -31,7 +31,8 @@ const ADAPTER: &str = "lora";
 pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
     let (model, question) = input::question(flags)?;
     let checkpoint = models::open(model.as_deref())?;
-    let chosen = models::weights(&flags.model, &checkpoint)?;
+    let choose = if flags.quiet { models::choose } else { models::weights };
+    let chosen = choose(&flags.model, &checkpoint)?;
     let lines = match flags.quiet || flags.json {
         true => Vec::new(),
         false => narrower::start_lines(&flags.model, model.as_deref(), &checkpoint, chosen, None),

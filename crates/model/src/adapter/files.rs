@@ -207,31 +207,45 @@ impl Stated {
     }
 
     /// Rank and scale of a module. A pattern names a module by its name or by the end of it.
-    fn of(&self, module: &str) -> Result<(usize, f64), LoadError> {
-        let rank = matching(&self.ranks, module, "rank_pattern")?.unwrap_or(self.rank);
-        let alpha = matching(&self.alphas, module, "alpha_pattern")?.unwrap_or(self.alpha);
+    fn of(&self, spellings: &Spellings) -> Result<(usize, f64), LoadError> {
+        let rank = matching(&self.ranks, spellings, "rank_pattern")?.unwrap_or(self.rank);
+        let alpha = matching(&self.alphas, spellings, "alpha_pattern")?.unwrap_or(self.alpha);
         let divisor = if self.rank_stabilized { (rank as f64).sqrt() } else { rank as f64 };
         Ok((rank, alpha / divisor))
     }
 
     /// Whether the configuration says that the module has tensors.
-    fn names(&self, module: &str) -> bool {
-        self.targets.as_ref().is_some_and(|targets| targets.iter().any(|target| ends_in(module, target)))
+    fn names(&self, spellings: &Spellings) -> bool {
+        self.targets.as_ref().is_some_and(|targets| targets.iter().any(|target| spellings.end_in(target)))
     }
 }
 
-/// Whether `end` is a module's name, or the last parts of it.
-fn ends_in(module: &str, end: &str) -> bool {
-    module.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+/// A module's name in each of the ways that [`MODELS`] has: a configuration names it as its tensors are named.
+struct Spellings([String; MODELS.len()]);
+
+impl Spellings {
+    fn of(usual: &str) -> Spellings {
+        let rest = usual.strip_prefix(MODELS[0]).unwrap_or(usual);
+        Spellings(MODELS.map(|model| format!("{model}{rest}")))
+    }
+
+    /// Whether `end` is the name, or the last parts of it.
+    fn end_in(&self, end: &str) -> bool {
+        self.0.iter().filter_map(|name| name.strip_suffix(end)).any(|rest| rest.is_empty() || rest.ends_with('.'))
+    }
 }
 
-fn matching<T: Copy + PartialEq>(patterns: &[(String, T)], module: &str, field: &str) -> Result<Option<T>, LoadError> {
-    let mut found = patterns.iter().filter(|(name, _)| ends_in(module, name));
+fn matching<T: Copy + PartialEq>(
+    patterns: &[(String, T)],
+    spellings: &Spellings,
+    field: &str,
+) -> Result<Option<T>, LoadError> {
+    let mut found = patterns.iter().filter(|(name, _)| spellings.end_in(name));
     let Some((first, value)) = found.next() else { return Ok(None) };
     match found.find(|(_, other)| other != value) {
         None => Ok(Some(*value)),
         Some((second, _)) => {
-            let problem = format!("{} and {} both name {}", quoted(first), quoted(second), quoted(module));
+            let problem = format!("{} and {} both name {}", quoted(first), quoted(second), quoted(&spellings.0[0]));
             Err(LoadError::field(CONFIG, field, problem))
         }
     }
@@ -395,22 +409,20 @@ impl Reader<'_> {
 
     fn pair(&mut self, part: &Part, first_row: usize, in_features: usize) -> Result<Option<Pair>, LoadError> {
         let usual = part.name.strip_suffix(".weight").unwrap_or(&part.name);
-        let name = |before: &str, which: &str| {
-            let rest = usual.strip_prefix(MODELS[0]).unwrap_or(usual);
-            format!("{before}{rest}.lora_{which}.weight")
-        };
-        let has = |before: &String| ["A", "B"].iter().any(|which| self.weights.has(&name(before, which)));
-        let mut all = PREFIXES.iter().flat_map(|prefix| MODELS.iter().map(move |model| format!("{prefix}{model}")));
-        let before = match all.find(has) {
-            Some(before) => before,
-            None if self.stated.names(usual) => format!("{}{}", PREFIXES[0], MODELS[0]),
+        let spellings = Spellings::of(usual);
+        let name = |module: &str, which: &str| format!("{module}.lora_{which}.weight");
+        let has = |module: &String| ["A", "B"].iter().any(|which| self.weights.has(&name(module, which)));
+        let mut all = PREFIXES.iter().flat_map(|prefix| spellings.0.iter().map(move |name| format!("{prefix}{name}")));
+        let module = match all.find(has) {
+            Some(module) => module,
+            None if self.stated.names(&spellings) => format!("{}{}", PREFIXES[0], spellings.0[0]),
             None => return Ok(None),
         };
-        let (rank, scale) = self.stated.of(usual)?;
+        let (rank, scale) = self.stated.of(&spellings)?;
         self.rank = self.rank.max(rank);
         let num_rows = part.rows.len();
-        let a = self.numbers(&name(&before, "A"), [rank, in_features], 1.0)?;
-        let b = self.numbers(&name(&before, "B"), [num_rows, rank], scale as f32)?;
+        let a = self.numbers(&name(&module, "A"), [rank, in_features], 1.0)?;
+        let b = self.numbers(&name(&module, "B"), [num_rows, rank], scale as f32)?;
         Ok(Some(Pair { rank, first_row, num_rows, a, b }))
     }
 

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
     Prompt,
-    /// A path or a hub id.
+    /// A path, a hub id or the built-in model.
     Model,
     /// A name of Ollama's library.
     Ollamas,
@@ -74,7 +74,11 @@ impl Word {
         }
         let bare = models::without_site(word);
         let is_path = ["./", "../", "/", "~/"].iter().any(|start| word.starts_with(start)) || word.ends_with(".gguf");
-        if is_path || bare != word || models::is_hub_id(bare.split([':', '@']).next().unwrap_or_default()) {
+        if is_path
+            || word == launch::SHIPPED_NAME
+            || bare != word
+            || models::is_hub_id(bare.split([':', '@']).next().unwrap_or_default())
+        {
             return Word::Model;
         }
         let plain =
@@ -117,9 +121,12 @@ pub(super) fn question(flags: &RunFlags) -> Result<(Option<String>, Option<Strin
     }
 }
 
+const NO_PROMPT: &str = "no prompt: give one as an argument or on standard input";
+
 fn asked(prompt: Option<&str>) -> Result<Option<String>, Failure> {
     match prompt {
         Some("-") => alone().map(Some),
+        Some(prompt) if prompt.trim().is_empty() => Err(Failure::usage(NO_PROMPT)),
         Some(prompt) => beside(prompt).map(Some),
         None if io::stdin().is_terminal() => Ok(None),
         None => alone().map(Some),
@@ -129,7 +136,7 @@ fn asked(prompt: Option<&str>) -> Result<Option<String>, Failure> {
 /// Standard input is the whole question.
 fn alone() -> Result<String, Failure> {
     match text_of(read_to_end(io::stdin().lock()))? {
-        text if text.is_empty() => Err(Failure::usage("no prompt: give one as an argument or on standard input")),
+        text if text.is_empty() => Err(Failure::usage(NO_PROMPT)),
         text => Ok(text),
     }
 }
