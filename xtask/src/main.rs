@@ -4,6 +4,7 @@
 //! test [--all]                set-up, then what every change must pass, or everything; ends with "N passed, N failed"
 //! oracle                      rebuild the reference logits with transformers and compare
 //! web                         build the pages in web/ into crates/server/ui
+//! count                       how large the tree is, and which files lead in circles
 //! reference                   write docs/reference/flags.md from the flags
 //! guards                      count the instructions of the hot operations and hold them against their limits
 //! asan                        the kernels' tests under AddressSanitizer
@@ -25,6 +26,7 @@
 
 mod chaos;
 mod checks;
+mod count;
 mod crosscheck;
 mod dynamo;
 mod hostile;
@@ -36,6 +38,7 @@ mod real;
 mod routers;
 mod setup;
 mod shell;
+mod structure;
 mod test;
 mod web;
 
@@ -54,6 +57,7 @@ const HELP: &str = "usage: cargo xtask <command>
                             crosscheck python deny routers dynamo real soak
   oracle                    rebuild the reference logits with transformers and compare
   web                       build the pages in web/ into crates/server/ui
+  count                     size and structure of the tree: a table with limits, and circles of files
   reference                 write docs/reference/flags.md from the flags
   guards                    count instructions of the hot operations (valgrind), hold them against their limits
   asan                      run the kernels' tests under AddressSanitizer (nightly toolchain)
@@ -125,6 +129,7 @@ fn main() -> ExitCode {
         ["soak", ref flags @ ..] => hostile::run("soak", flags),
         ["real"] => real::run(None),
         ["real", "--peer", directory] => real::run(Some(directory.as_ref())),
+        ["count"] => count::run(),
         ["random-model", shape, directory] => random_model::write(shape, directory.as_ref()),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");

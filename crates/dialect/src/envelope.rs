@@ -2,8 +2,8 @@
 
 use crate::Tool;
 use crate::json;
-use crate::listener::{longest, prefixed};
 use crate::tape::{Read, Sink, Stop, Tape};
+use crate::tool_names::{longest, prefixed};
 
 /// Most brackets that close nothing.
 const MAX_SURPLUS: usize = 8;

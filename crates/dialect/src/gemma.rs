@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use crate::Tool;
 use crate::envelope::{between, surplus};
-use crate::listener::name;
-use crate::schema::{Kinds, follow, quoted};
+use crate::json::quoted;
+use crate::schema::{Kinds, follow};
 use crate::tape::{Read, Stop, Tape};
+use crate::tool_names::name;
 
 /// Longest name of a parameter.
 const MAX_KEY_BYTES: usize = 256;

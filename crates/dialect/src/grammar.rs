@@ -19,9 +19,10 @@ use crate::envelope::Envelope;
 use crate::family::{Syntax, Thoughts};
 use crate::gemma::Gemma;
 use crate::harmony;
+use crate::json::quoted;
 use crate::named::Named;
 use crate::python::Python;
-use crate::schema::{Kinds, follow, quoted};
+use crate::schema::{Kinds, follow};
 use crate::tags::Tags;
 use crate::{Dialect, Tool};
 

@@ -8,9 +8,9 @@
 
 use crate::Tool;
 use crate::envelope::{between, fence, fence_ends, surplus};
-use crate::listener::{Never, prefixed};
 use crate::named;
-use crate::tape::{Read, Reel, Stop, Tape};
+use crate::tape::{Never, Read, Reel, Stop, Tape};
+use crate::tool_names::prefixed;
 
 const START: &str = "<|start|>";
 const CHANNEL: &str = "<|channel|>";

@@ -391,7 +391,7 @@ impl Mender {
             '"' => self.feed_all("\\\"", out),
             '\\' => self.wait(Mending::Escape),
             '\0'..='\u{1f}' => {
-                let escaped = crate::schema::quoted(c.encode_utf8(&mut [0; 4]));
+                let escaped = quoted(c.encode_utf8(&mut [0; 4]));
                 self.feed_all(&escaped[1..escaped.len() - 1], out)
             }
             _ => self.feed(c, out),
@@ -438,6 +438,11 @@ impl Mender {
     fn is_between_characters(&self) -> bool {
         self.mending == Mending::Text && self.json.is_between_characters()
     }
+}
+
+/// A text as JSON.
+pub(crate) fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 /// What stands for half of a surrogate pair, which is no character and which `serde_json` refuses.

@@ -47,6 +47,7 @@ mod python;
 mod schema;
 mod tags;
 mod tape;
+mod tool_names;
 mod undecided;
 mod unseen;
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::family::{Calls, Thoughts};
 use crate::harmony;
-use crate::tape::{Read, Reel, Stop, Tape};
+use crate::tape::{Never, Read, Reel, Stop, Tape};
 use crate::undecided::{self, Thought};
 use crate::{AnswerPart, Dialect, Tool};
 
@@ -119,44 +119,6 @@ pub fn whole_cut(
     parts
 }
 
-/// The tool of that name.
-pub(crate) fn find<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Tool> {
-    tools.iter().find(|tool| tool.name == name)
-}
-
-/// What models put before names, from how they were told of tools.
-const PREFIXES: [&str; 5] = ["functions.", "function.", "tools.", "tool.", "default_api."];
-
-/// The tool of that name, or of that name behind a prefix.
-pub(crate) fn prefixed<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Tool> {
-    let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
-    find(tools, name).or_else(|| find(tools, bare?))
-}
-
-/// Reads a tool's name: as much as is the beginning of one. What models put before it is no part of it.
-pub(crate) async fn name<'a>(tape: &Tape, tools: &'a [Tool]) -> Read<&'a Tool> {
-    let mut said = String::new();
-    if let Some((prefix, end)) = tape.mark_at(0, &PREFIXES).await
-        && !tools.iter().any(|tool| tool.name.starts_with(prefix))
-    {
-        tape.take_many(end);
-    }
-    loop {
-        said.push(tape.peek().await?);
-        if !tools.iter().any(|tool| tool.name.starts_with(&said)) {
-            said.pop();
-            return find(tools, &said).ok_or(Stop::Malformed);
-        }
-        tape.take();
-    }
-}
-
-/// Bytes of the longest name.
-pub(crate) fn longest(tools: &[Tool]) -> usize {
-    let longest = tools.iter().map(|tool| tool.name.len()).max().unwrap_or(0);
-    longest + PREFIXES.iter().map(|prefix| prefix.len()).max().unwrap_or(0)
-}
-
 async fn answer(tape: Tape, thoughts: Option<Thoughts>, calls: Option<Calls>, tools: Arc<[Tool]>, is_formed: bool) {
     let is_harmony = calls.is_some_and(Calls::is_harmony) || thoughts.is_some_and(Thoughts::is_harmony);
     // They return when the answer is over, and not before.
@@ -167,9 +129,6 @@ async fn answer(tape: Tape, thoughts: Option<Thoughts>, calls: Option<Calls>, to
     tape.give_up(stop);
     tape.close();
 }
-
-/// Nothing is.
-pub(crate) enum Never {}
 
 async fn hear(
     tape: &Tape,

@@ -3,8 +3,8 @@
 use crate::Tool;
 use crate::envelope::{self, Envelope, between, fence, fence_ends, surplus};
 use crate::json;
-use crate::listener::name;
 use crate::tape::{Read, Sink, Stop, Tape};
+use crate::tool_names::name;
 
 /// Longest id of a call.
 const MAX_ID_BYTES: usize = 64;

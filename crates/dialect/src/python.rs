@@ -2,9 +2,9 @@
 
 use crate::Tool;
 use crate::envelope::{between, fence_ends};
-use crate::listener::name;
-use crate::schema::quoted;
+use crate::json::quoted;
 use crate::tape::{Read, Stop, Tape};
+use crate::tool_names::name;
 
 /// Longest name of a parameter.
 const MAX_KEY_BYTES: usize = 256;

@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+use crate::json::{mended, quoted};
+use crate::python::to_json;
+
 /// References that are followed: a schema that refers to itself has no end.
 const MAX_REFERENCES: usize = 8;
 
@@ -61,7 +64,7 @@ impl Kinds {
         let read = match serde_json::from_str::<Value>(trimmed) {
             Ok(value) => Some((value, trimmed.to_owned())),
             Err(_) => {
-                let json = crate::python::to_json(trimmed).or_else(|| crate::json::mended(trimmed));
+                let json = to_json(trimmed).or_else(|| mended(trimmed));
                 json.and_then(|json| Some((serde_json::from_str(&json).ok()?, json)))
             }
         };
@@ -92,11 +95,6 @@ fn integer(written: &str) -> Option<String> {
     }
     let value: f64 = written.parse().ok()?;
     (value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0).then(|| format!("{value:.0}"))
-}
-
-/// A text as JSON.
-pub(crate) fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
 }
 
 /// The schema that `schema` refers to, if it is in the same document.

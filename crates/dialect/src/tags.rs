@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::Tool;
 use crate::envelope::between;
-use crate::json::{Mender, Step};
-use crate::listener::name;
-use crate::schema::{Kinds, follow, quoted};
+use crate::json::{Mender, Step, quoted};
+use crate::schema::{Kinds, follow};
 use crate::tape::{Read, Sink, Stop, Tape};
+use crate::tool_names::name;
 
 /// Longest name of a parameter.
 const MAX_KEY_BYTES: usize = 256;

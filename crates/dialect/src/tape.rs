@@ -30,6 +30,9 @@ pub(crate) enum Stop {
 
 pub(crate) type Read<T> = Result<T, Stop>;
 
+/// What a reader of a whole answer returns: it ends by [`Stop`] alone.
+pub(crate) enum Never {}
+
 /// What white space would stand behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behind {

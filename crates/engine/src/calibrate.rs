@@ -29,7 +29,6 @@ use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Nanos, Work};
 use serde_json::{Value, json};
 
-use crate::keeper::Place;
 use crate::kept;
 
 /// Repetitions end here.
@@ -80,6 +79,13 @@ pub struct Calibrated {
 pub(crate) struct Measured {
     pub(crate) cost: CostModel,
     pub(crate) doubt: Option<Doubt>,
+}
+
+/// The file that a model of costs came from, or will be written to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) key: String,
+    pub(crate) path: PathBuf,
 }
 
 /// What was kept.

@@ -1,14 +1,16 @@
 //! What other threads ask of the engine's thread.
 
+use std::sync::mpsc::Sender;
+
 use checkpoint::LoadError;
 use model::PackedAdapter;
-use scheduler::RequestId;
+use scheduler::{Nanos, RequestId, TokenId};
 use tokio::sync::oneshot;
 
-use crate::core::Arrived;
 use crate::door::ValidatedRequest;
-use crate::handoff::{Giver, Moved};
+use crate::handoff::{Moved, Weighed};
 use crate::output::Outlet;
+use crate::waiting::Ticket;
 
 /// What was in a slot.
 pub(crate) type Placed = Result<Option<PackedAdapter>, LoadError>;
@@ -39,6 +41,39 @@ pub(crate) struct Submitted {
     pub(crate) outputs: Outlet,
     /// Whoever the blocks of its prompt are for.
     pub(crate) giver: Option<Giver>,
+}
+
+/// How a request came.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    /// When.
+    pub(crate) at: Nanos,
+    /// For how long the engine had been held by then.
+    pub(crate) held: Nanos,
+    /// Its place among those that wait; `None` where nobody counts them.
+    pub(crate) ticket: Option<Ticket>,
+}
+
+/// What the engine's thread gives away of a prompt.
+#[derive(Debug)]
+pub(crate) enum Given {
+    Block {
+        index: usize,
+        bytes: Weighed,
+    },
+    /// All blocks up to here were given, and the token behind the prompt is this, if it came to that.
+    End {
+        blocks: usize,
+        first: Option<TokenId>,
+    },
+}
+
+/// Where it gives it to, and what of it.
+#[derive(Debug)]
+pub(crate) struct Giver {
+    pub(crate) given: Sender<Given>,
+    /// Blocks before this one are there already.
+    pub(crate) first_block: usize,
 }
 
 /// How somebody who looks at the engine holds it.

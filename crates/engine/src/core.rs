@@ -16,8 +16,8 @@ mod show;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use crate::command::Placed;
-use crate::start::CacheListener;
+use crate::command::{Arrived, Placed};
+use crate::options::CacheListener;
 use grammar::Constraint;
 use model::sampler::{History, Sampler};
 use model::{Forward, PackedAdapter};
@@ -42,17 +42,6 @@ use flight::Flight;
 use handoff::Handoffs;
 use machine::Machine;
 use progress::Heard;
-
-/// How a request came.
-#[derive(Debug)]
-pub(crate) struct Arrived {
-    /// When.
-    pub(crate) at: Nanos,
-    /// For how long the engine had been held by then.
-    pub(crate) held: Nanos,
-    /// Its place among those that wait; `None` where nobody counts them.
-    pub(crate) ticket: Option<Ticket>,
-}
 
 /// An admitted request: what the scheduler does not need to know of it.
 struct Active {

@@ -6,27 +6,19 @@
 //! at the end        Upkeep::finish: what is known by then, written before the process ends
 //! ```
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use scheduler::{CostModel, Nanos, StepRecord, Targets};
 
-use crate::calibrate::{self, Calibrated};
+use crate::calibrate::{self, Calibrated, Place};
 use crate::comfortable::{Capacity, comfortable};
 use crate::healing::{Healed, Healing};
-use crate::start::DefaultTarget;
+use crate::options::DefaultTarget;
 
 /// Models that wait for the disk.
 const MOST_UNWRITTEN: usize = 16;
-
-/// The file that a model of costs came from, or will be written to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) key: String,
-    pub(crate) path: PathBuf,
-}
 
 /// What requests that bring no targets are to get.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::SubmitError;
 use crate::accounts::Closed;
-use crate::beams::BeamRounds;
 
 /// The log probability of a token, and of the likeliest ones at its place.
 ///
@@ -35,6 +34,18 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Prompt tokens whose keys and values were found in the prefix cache.
     pub cached_tokens: usize,
+}
+
+/// What a beam search asked of the engine behind its prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BeamRounds {
+    /// Rounds, the first of which read the prompt.
+    pub rounds: usize,
+    /// Rows that were computed after the first round: the tokens of beams, and again what was behind their last full
+    /// blocks.
+    pub rows: usize,
+    /// Tokens of beams among them.
+    pub tokens: usize,
 }
 
 /// Where a request's time went, by phase. `queue + prefill = time to first token`, and with `decode` the total.

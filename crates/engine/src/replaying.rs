@@ -18,7 +18,8 @@ use kernels::KvShape;
 use model::{ModelConfig, Progress};
 use scheduler::{Nanos, RequestId, Scheduler};
 
-use crate::core::{Arrived, EngineCore};
+use crate::command::Arrived;
+use crate::core::EngineCore;
 use crate::draft::Drafted;
 use crate::journal::Log;
 use crate::output::outlet;

@@ -1,43 +1,37 @@
 //! From a checkpoint and options to a running engine: every size is fixed here, and nothing grows afterwards.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use checkpoint::{Checkpoint, ImageWriter, LoadError, Weights};
+use checkpoint::{Checkpoint, ImageWriter, Weights};
 use kernels::room::{Limit, Room as MemoryRoom, room as memory_room};
-use kernels::threads::{NodeChoice, num_nodes};
-use kernels::{
-    Arithmetic, Backend, Cpu, CpuError, CpuOptions, DeviceInfo, DeviceLimits, Isa, KvDtype, KvShape, Reference,
-    WeightClass,
-};
+use kernels::threads::num_nodes;
+use kernels::{Arithmetic, Backend, Cpu, CpuOptions, DeviceInfo, Isa, KvShape, Reference};
 use model::sampler::SamplingParams;
-use model::{
-    Adapter, AdapterRoom, Forward, GenerationDefaults, GenerationSettings, KvBudget, LoadOptions, ModelConfig,
-    Progress, Runner,
-};
-use scheduler::{CacheEvent, CostModel, Limits, LimitsError, Nanos, Scheduler, TierSizes};
-use text::chat_template::{ChatTemplate, TemplateSettings};
+use model::{Adapter, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
+use scheduler::{CostModel, Limits, Nanos, Scheduler, TierSizes};
+use text::chat_template::ChatTemplate;
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::adapters::{self, AdapterError, Adapters};
-use crate::calibrate::{self, Calibrated, Calibration, Kept, Measured, Room};
+use crate::calibrate::{self, Calibrated, Calibration, Kept, Measured, Place, Room};
 use crate::clock::Clock;
 use crate::comfortable::Capacity;
 use crate::core::EngineCore;
 use crate::door::{self, SANE_TARGET};
-use crate::draft::{self, Beside, DraftFiles, Drafting, Learned, Network, Speculation};
+use crate::draft::{self, Beside, DraftFiles, Drafting, Learned, Network};
 use crate::handoff::{self, Counts, Elsewhere, Factors, HandoffOptions, Role, SealedAddress, Taker};
 use crate::journal::Log;
-use crate::keeper::{LiveTargets, Place, Upkeep, Wanted};
+use crate::keeper::{LiveTargets, Upkeep, Wanted};
 use crate::kept;
-use crate::recording::{self, Header, RecordError};
+use crate::options::{DefaultTarget, EngineOptions, StartError, activation_bytes, weight_bytes};
+use crate::recording::{self, Header};
 use crate::thread::{Shared, run};
-use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
-use crate::verify::{Origin, OriginError, SpotChecks, SpotCounts, SpotRoom};
+use crate::tiers::{Store, Tiers, open_unnamed};
+use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
 use crate::waiting::{Counted, Waiting};
 use crate::work::Worked;
 use crate::yardstick::Yardstick;
@@ -49,171 +43,11 @@ const SHORTEST_CONTEXT: usize = 512;
 const IMAGE_FROM_BYTES: u64 = 64 << 20;
 /// Blocks that a tier holds at most: what is known of each takes a quarter of a kilobyte.
 const MAX_TIER_SLOTS: usize = 1 << 24;
-/// Rows whose logits are computed together.
-pub(crate) const MAX_LOGIT_ROWS: usize = 64;
-
 /// Adapters that an engine has room for at most.
 const MAX_ADAPTERS: usize = 1024;
 
 /// Tokens of a common conversation: what a full house is thought to have in each seat.
 const TOKENS_EACH: usize = 1024;
-
-/// Where events of the prefix cache go, those of a step at a time.
-pub type CacheListener = Sender<Vec<CacheEvent>>;
-
-/// Sizes and choices of an engine. [`EngineOptions::default`] serves a workstation; every field can be left alone.
-#[derive(Clone, Debug)]
-pub struct EngineOptions {
-    /// Threads that compute; `None`: every core the process may use.
-    pub threads: Option<usize>,
-    /// Memory nodes that weights, KV cache and threads are split over. Tokens do not depend on it.
-    pub nodes: NodeChoice,
-    /// Force an instruction set below the best one; `None`: the best.
-    pub isa: Option<Isa>,
-    /// Order of sums of 16-bit products; `None`: the one that is fastest here. Tokens depend on it.
-    pub arithmetic: Option<Arithmetic>,
-    /// Precision of weights in memory.
-    pub weights: WeightClass,
-    /// Whether what the checkpoint stores in a wider class keeps it.
-    pub as_stored: bool,
-    /// Tokens of prompt and answer together; `None`: the model's own, or what the KV cache holds if that is less.
-    pub max_model_len: Option<usize>,
-    /// Sequences in one step.
-    pub max_num_seqs: usize,
-    /// Rows of one step: decode rows first, prompt chunks in what is left.
-    pub max_num_batched_tokens: usize,
-    /// Rows of one prompt chunk; `None`: all that a step has left.
-    pub max_prefill_chunk: Option<usize>,
-    /// Prompts in prefill per step.
-    pub max_prefill_seqs: usize,
-    /// Bytes of the KV cache; `None`: enough for every seat at full length, but at most half of the free memory.
-    pub kv_cache_bytes: Option<u64>,
-    /// Tokens per KV block, a multiple of 32.
-    pub block_size: usize,
-    /// Where packed weights are kept for the next start; `None`: nowhere.
-    pub image_directory: Option<PathBuf>,
-    /// Precision of keys and values in the cache.
-    pub kv_dtype: KvDtype,
-    /// Share computed prompt blocks between requests.
-    pub enable_prefix_caching: bool,
-    /// Bytes of host memory for blocks that leave the KV cache; 0: none but what `kv_swap_disk` passes through.
-    pub kv_swap_bytes: u64,
-    /// A file for blocks that leave that memory; `None`: no file.
-    pub kv_swap_disk: Option<SwapDisk>,
-    /// In place of the file.
-    #[doc(hidden)]
-    pub kv_swap_store: Option<Arc<dyn Store>>,
-    /// Requests that may wait.
-    pub max_queued_requests: usize,
-    /// Prompt tokens that may wait.
-    pub max_queued_tokens: usize,
-    /// Several tenants may come, and none of them may fill the queue ([`crate::quota`]) or take every seat at once.
-    pub is_shared: bool,
-    /// Where the run is recorded; the file must not exist. See [`recording`].
-    pub record: Option<PathBuf>,
-    /// Seed of the seeds of requests that name none.
-    pub seed: u64,
-    /// Measure at the start what steps cost, so that they are predicted and targets are heeded; `None`: only the limits
-    /// bound a step, and a request that brings a target is refused.
-    pub calibration: Option<Calibration>,
-    /// Time to first token that is wanted for requests that bring none. Batch-class requests have no targets of this
-    /// kind.
-    pub ttft: DefaultTarget,
-    /// Mean time from a token to the next that is wanted for them.
-    pub tpot: DefaultTarget,
-    /// Refuse a request whose first token would come later than its target, instead of serving it late.
-    pub refuse_late: bool,
-    /// Guess the next tokens of answers and check several in one step, where that makes them come faster. Changes no
-    /// answer.
-    pub speculation: Speculation,
-    /// Adapters that are loaded at the start: names and directories.
-    pub adapters: Vec<(String, PathBuf)>,
-    /// Room for adapters, those included; memory is taken for all of it.
-    pub adapter_room: AdapterRoom,
-    /// Prompts are read for other workers, or by them; `None`: neither.
-    pub handoff: Option<HandoffOptions>,
-    /// Hears after each step what the prefix cache finds and finds no more. It has to keep up: what it does not read waits
-    /// in memory.
-    pub cache_listener: Option<CacheListener>,
-    /// The share of the answers that are computed again while the engine is idle, 0 to 1.
-    pub spot_check: f64,
-    /// What the machine can do at most, for those who look; `None`: nobody measured it.
-    pub limits: Option<DeviceLimits>,
-    /// Where the model's chat template is compiled and run. In this process, if nobody says otherwise: then a template
-    /// can end the process, so that is for models whose template you trust.
-    pub template: TemplateSettings,
-    /// Defaults of sampling, where they are not the model's own.
-    pub generation: GenerationSettings,
-    /// Key of the prefix cache's hashes: random per start, so that nobody can construct a collision.
-    pub hash_key: [u8; 32],
-}
-
-impl Default for EngineOptions {
-    fn default() -> EngineOptions {
-        EngineOptions {
-            threads: None,
-            nodes: NodeChoice::AsFound,
-            isa: None,
-            arithmetic: None,
-            weights: WeightClass::Bf16,
-            as_stored: false,
-            max_model_len: None,
-            max_num_seqs: 64,
-            max_num_batched_tokens: 256,
-            max_prefill_chunk: None,
-            max_prefill_seqs: 4,
-            kv_cache_bytes: None,
-            block_size: 32,
-            image_directory: None,
-            kv_dtype: KvDtype::Bf16,
-            enable_prefix_caching: true,
-            kv_swap_bytes: 0,
-            kv_swap_disk: None,
-            kv_swap_store: None,
-            max_queued_requests: 256,
-            max_queued_tokens: 1 << 20,
-            is_shared: false,
-            record: None,
-            seed: 0,
-            calibration: None,
-            ttft: DefaultTarget::None,
-            tpot: DefaultTarget::None,
-            refuse_late: false,
-            speculation: Speculation::Off,
-            adapters: Vec::new(),
-            adapter_room: AdapterRoom::default(),
-            handoff: None,
-            cache_listener: None,
-            spot_check: 0.0,
-            limits: None,
-            template: TemplateSettings::default(),
-            generation: GenerationSettings::default(),
-            hash_key: [0; 32],
-        }
-    }
-}
-
-/// A target of requests that bring none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DefaultTarget {
-    /// As soon as others allow.
-    #[default]
-    None,
-    /// What is comfortable, as far as this machine can do it (`comfortable.rs`).
-    Comfortable,
-    /// This.
-    Fixed(Duration),
-}
-
-impl DefaultTarget {
-    pub(crate) fn resolve(self, comfortable: Option<Nanos>) -> Option<Nanos> {
-        match self {
-            DefaultTarget::None => None,
-            DefaultTarget::Comfortable => comfortable,
-            DefaultTarget::Fixed(time) => Some(Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))),
-        }
-    }
-}
 
 /// How far a start is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,58 +61,6 @@ pub enum Starting {
         /// In all.
         total: usize,
     },
-}
-
-/// Why an engine did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The checkpoint.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// Threads or instruction set.
-    #[error(transparent)]
-    Cpu(#[from] CpuError),
-    /// An adapter.
-    #[error(transparent)]
-    Adapter(#[from] AdapterError),
-    /// Sizes that do not go together.
-    #[error("{0}")]
-    Limits(#[from] LimitsError),
-    /// An option out of its range.
-    #[error("{option}: {problem}")]
-    Option {
-        /// The option's name as a flag.
-        option: &'static str,
-        /// What is wrong and what is allowed.
-        problem: String,
-    },
-    /// What this process may take holds no useful KV cache.
-    #[error(
-        "not enough memory: weights of {} MiB and the smallest useful KV cache ({tokens} tokens) need about {} MiB, and {} MiB \
-         are left; what binds is the {limit} ({})",
-        weight_bytes >> 20, needed.div_ceil(1 << 20), left >> 20, limit.source()
-    )]
-    Memory {
-        /// What the weights take.
-        weight_bytes: u64,
-        /// Tokens of the smallest cache.
-        tokens: usize,
-        /// Bytes of both and of what else a server needs.
-        needed: u64,
-        /// Bytes that the limit leaves.
-        left: u64,
-        /// The limit.
-        limit: Limit,
-    },
-    /// The recording.
-    #[error("--record: {0}")]
-    Record(#[from] RecordError),
-    /// The weights could not be read again, for their digest.
-    #[error("what handoffs compare of the model: {0}")]
-    Origin(#[from] OriginError),
-    /// The operating system gave no thread.
-    #[error("the engine's thread could not be started: {0}")]
-    Thread(std::io::Error),
 }
 
 impl Engine {
@@ -563,17 +345,6 @@ impl Calibrating<'_> {
 }
 
 impl EngineOptions {
-    /// The one that is asked for, or the machine's.
-    fn arithmetic(&self) -> Arithmetic {
-        self.arithmetic.unwrap_or_else(Arithmetic::best)
-    }
-
-    /// Rows of logits that are held at a time: one for each sequence, and for its guesses.
-    fn most_logit_rows(&self) -> usize {
-        let guesses = self.speculation.drafters().map_or(0, |drafters| drafters.most_guesses);
-        MAX_LOGIT_ROWS.min(self.max_num_seqs.saturating_mul(1 + guesses)).min(self.max_num_batched_tokens)
-    }
-
     /// What steps of this model cost here, if an earlier start with the same options has measured and kept it. Reads no
     /// weight. The context that an engine gives itself depends on the free memory: where that is short, nothing may be
     /// found. Whether it is sure beside it.
@@ -881,24 +652,6 @@ fn check_wish(bytes: u64, wants: &memory::Wants, room: &MemoryRoom) -> Result<()
         limit.source()
     );
     Err(StartError::Option { option: "--kv-cache-memory-bytes", problem })
-}
-
-/// About what the largest step holds besides weights and cache.
-pub(crate) fn activation_bytes(config: &ModelConfig, options: &EngineOptions) -> u64 {
-    let rows = options.max_num_batched_tokens.saturating_mul(config.shape().activations as usize);
-    let logits = options.most_logit_rows().saturating_mul(config.vocab_size);
-    4 * rows.saturating_add(logits) as u64
-}
-
-/// About what the weights will take.
-pub(crate) fn weight_bytes(config: &ModelConfig, class: WeightClass) -> u64 {
-    let bytes = |class, parameters| match class {
-        WeightClass::Bf16 => 2 * parameters,
-        WeightClass::Int8 => parameters,
-        WeightClass::Int4 => parameters * 17 / 32, // a ratio of 8 bits for 32 weights of 4
-    };
-    let tables = config.head.tables() * config.head_parameters();
-    bytes(class, config.layer_parameters()) + bytes(roofline::embedding_class(class), tables)
 }
 
 /// A model in memory, whatever backend computes it.

@@ -22,7 +22,7 @@
 //!
 //! How it goes together with the other rules of order, strongest first:
 //!
-//! 1. Patience: the oldest prompt goes first when it was passed over too often ([`crate::prefill`]). The bound on
+//! 1. Patience: the oldest prompt goes first when it was passed over too often ([`crate::policy`]). The bound on
 //!    waiting holds for everybody, also for one who floods.
 //! 2. The tenant with the smallest counter; of equals the one with the fewest open requests.
 //! 3. Within a tenant the higher class; in it deadlines ([`crate::pace`]), or arrival without a cost model.

@@ -13,30 +13,21 @@
 
 use crate::decode::is_protected;
 use crate::kv::BlockPool;
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, Shared};
 use crate::step::Holder;
 use crate::{Blocked, Scheduler};
 
 /// A block that one sequence holds alone counts so many parts.
 const WHOLE: u64 = 1 << 20;
 
-/// What a sequence holds of the blocks at the beginning of its table that others read too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Shared {
-    blocks: usize,
-    parts: u64,
-}
-
-impl Shared {
-    /// Who shares with others shares a prefix: the first block of its own ends it.
-    fn of(seq: &Sequence, pool: &BlockPool) -> Shared {
-        let mut shared = Shared::default();
-        for refs in seq.table.iter().map(|&block| pool.refs(block)).take_while(|&refs| refs > 1) {
-            shared.blocks += 1;
-            shared.parts += WHOLE / refs as u64;
-        }
-        shared
+/// A sequence that shares with others shares a prefix: the first block of its own ends it.
+fn shared_prefix(seq: &Sequence, pool: &BlockPool) -> Shared {
+    let mut shared = Shared::default();
+    for refs in seq.table.iter().map(|&block| pool.refs(block)).take_while(|&refs| refs > 1) {
+        shared.blocks += 1;
+        shared.parts += WHOLE / refs as u64;
     }
+    shared
 }
 
 impl Scheduler {
@@ -56,7 +47,7 @@ impl Scheduler {
                 for &(_, id) in &state.running {
                     let seq = &mut state.seqs[id];
                     if is_stale {
-                        seq.shared = Shared::of(seq, &state.pool);
+                        seq.shared = shared_prefix(seq, &state.pool);
                     }
                     let seq = &state.seqs[id];
                     let set_aside =

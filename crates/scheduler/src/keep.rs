@@ -21,56 +21,8 @@ use alloc::vec::Vec;
 
 use crate::sequence::Sequence;
 use crate::state::State;
-use crate::{BlockId, CacheEvent, Nanos, RequestId, Scheduler, SeqId, Step};
-
-/// A finished answer whose blocks are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptAnswer {
-    /// Whose answer.
-    pub request: RequestId,
-    /// Which.
-    pub answer: usize,
-    /// The end of its lease.
-    pub until: Nanos,
-    /// Block `i` has its tokens from `i * block_size` on: all that were full and computed at its end, as far as they
-    /// are not lost.
-    pub blocks: Vec<BlockId>,
-}
-
-/// Why kept blocks are lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KeptEnd {
-    /// The lease has ended.
-    Lease,
-    /// Somebody needed a block, and no other was left.
-    Blocks,
-}
-
-/// Kept blocks are not kept any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptLost {
-    /// Whose.
-    pub request: RequestId,
-    /// Which answer's.
-    pub answer: usize,
-    /// So many of its first blocks are still kept.
-    pub left: usize,
-    /// Why the others are not.
-    pub why: KeptEnd,
-}
-
-/// A block that is being read from outside; [`Scheduler::read_ended`] takes it back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockRead {
-    /// Whose.
-    pub request: RequestId,
-    /// Which answer's.
-    pub answer: usize,
-    /// Its tokens begin at `index * block_size`.
-    pub index: usize,
-    /// Where they are.
-    pub block: BlockId,
-}
+use crate::step::{KeptEnd, KeptLost};
+use crate::{BlockId, BlockRead, CacheEvent, KeptAnswer, Nanos, RequestId, Scheduler, SeqId, Step};
 
 impl Scheduler {
     /// When an answer of `request` ends by itself, its full blocks are kept for so long from then on; not when it is

@@ -24,6 +24,7 @@ pub mod time;
 mod adopt;
 mod best_drafts;
 mod decode;
+mod draft;
 mod fairness;
 mod forecast;
 mod given;
@@ -47,19 +48,20 @@ mod state;
 pub use adopt::NotAdopted;
 pub use best_drafts::BestDrafts;
 pub use cost::{CostModel, Hardware, ModelCost, Work};
+pub use draft::{Offer, SourceId};
 pub use forecast::{AdmissionForecast, IncomingRequest, LatePrompts, Outlook};
-pub use keep::{BlockRead, KeptAnswer, KeptEnd, KeptLost};
-pub use kv::{BlockHash, BlockId, BlockSave, BlockTable, CacheEvent, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
+pub use kv::{
+    BlockHash, BlockId, BlockRead, BlockSave, BlockTable, CacheEvent, KeptAnswer, PrefixStats, SlotSpill, SwapStats,
+    Tier, TierSizes, TierSlot,
+};
 pub use limits::{Limits, LimitsError};
-pub use pace::Targets;
 pub use promise::{Promise, PromiseBook, PromiseKind};
-pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, TokenId};
-pub use scheduler::{BlockUse, Completed, PrefixStats, Scheduler};
+pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, Targets, TokenId};
+pub use scheduler::{BlockUse, Completed, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
-pub use speculate::{Offer, SourceId};
 pub use step::{
-    BlockCopy, BlockLoad, Blocked, Event, Holder, NoDrafts, Preempted, RecordRow, RowOutput, Rows, Step, StepId,
-    StepOutput, StepRecord, Stolen,
+    BlockCopy, BlockLoad, Blocked, Event, Holder, KeptEnd, KeptLost, NoDrafts, Preempted, RecordRow, RowOutput, Rows,
+    Step, StepId, StepOutput, StepRecord, Stolen,
 };
 pub use swap::{PreemptionMode, SwapDecision, SwapReason, Transfer};
 pub use time::Nanos;

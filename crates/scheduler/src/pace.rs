@@ -24,15 +24,6 @@ use crate::fairness::Turn;
 use crate::sequence::{Phase, Sequence};
 use crate::{Nanos, Priority, SeqId};
 
-/// What a request wants to be met. Absent: as soon as others allow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Targets {
-    /// Arrival to first token.
-    pub ttft: Option<Nanos>,
-    /// Mean time from a token to the next.
-    pub tpot: Option<Nanos>,
-}
-
 /// A gap may be this much longer than the target when the stream is ahead: smooth to the eye, and room for prompts.
 const LONGEST_GAP: f64 = 1.2;
 /// A stream that is behind gets steps this much shorter than its target, no shorter: prompts must move too.

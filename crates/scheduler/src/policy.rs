@@ -4,11 +4,17 @@
 
 use crate::kv::BlockPool;
 use crate::pace::{self, LateShares};
-use crate::prefill::Patience;
 use crate::state::State;
 use crate::swap::{self, GivenUp, SwapDecision, TierHits, Transfer, TransferTimes};
-use crate::{CostModel, Nanos, SourceId, StepRecord, Tier, Work};
+use crate::{CostModel, Nanos, SeqId, SourceId, StepRecord, Tier, Work};
 
+/// Steps that the oldest unfinished prompt may be passed over.
+pub(crate) const PATIENCE: u32 = 16;
+
+/// Waiting prompts that are compared with each other for the next place.
+pub(crate) const LOOKAHEAD: usize = 256;
+/// Of those behind them, the newest, where deadlines decide.
+pub(crate) const NEWEST: usize = 128;
 /// Weight of a step in the mean of what the machine takes: about the last thirty count.
 const STOLEN_WEIGHT: f64 = 1.0 / 16.0;
 
@@ -124,5 +130,29 @@ mod tests {
         assert!((1.6..2.5).contains(&share.slowdown()), "{share:?}");
         (0..200).for_each(|_| share.observe(Nanos(300_000), Nanos(0)));
         assert!(share.slowdown() < 1.0001, "{share:?}");
+    }
+}
+
+/// How often the oldest unfinished prompt was passed over.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Patience {
+    oldest: Option<SeqId>,
+    passed_over: u32,
+}
+
+impl Patience {
+    /// Whether the oldest prompt goes first in this step.
+    pub(crate) fn is_out(&self, oldest: SeqId) -> bool {
+        self.oldest == Some(oldest) && self.passed_over >= PATIENCE
+    }
+
+    /// What happened in a step: did prompts advance, and did the oldest one?
+    pub(crate) fn note(&mut self, oldest: Option<SeqId>, any_advanced: bool, oldest_advanced: bool) {
+        if oldest != self.oldest || oldest_advanced {
+            *self = Patience { oldest, passed_over: 0 };
+        }
+        if any_advanced && !oldest_advanced {
+            self.passed_over += 1;
+        }
     }
 }

@@ -15,25 +15,19 @@
 //! run, one more free block per growing sequence must remain, or the newcomer would soon be thrown out again for their
 //! growth.
 //!
-//! Nobody starves: after [`PATIENCE`] steps in which prompts advanced but the longest-waiting one did not, it goes
+//! Nobody starves: after [`crate::policy::PATIENCE`] steps in which prompts advanced but the longest-waiting one did not, it goes
 //! first, whatever its class and whoever's turn it is.
 
 use crate::cost::PromptRows;
 use crate::decode::is_protected;
 use crate::kv::{FullBlock, Hit, Place, blocks_for};
 use crate::pace::{self, Candidate, StepClock};
+use crate::policy::{LOOKAHEAD, NEWEST};
 use crate::sequence::{Rank, Status};
 use crate::state::State;
 use crate::swap::TierHits;
 use crate::{BlockId, Blocked, Limits, Nanos, Phase, Rows, Scheduler, SeqId, Sequence, Step};
 
-/// Steps that the oldest unfinished prompt may be passed over.
-pub(crate) const PATIENCE: u32 = 16;
-
-/// Waiting prompts that are compared with each other for the next place.
-pub(crate) const LOOKAHEAD: usize = 256;
-/// Of those behind them, the newest, where deadlines decide.
-pub(crate) const NEWEST: usize = 128;
 /// A step may always grow by this factor for prompts, whatever the targets say: they must move too.
 const LEAST_GROWTH: f64 = 1.1;
 
@@ -329,28 +323,4 @@ impl State {
 /// Rows for a prompt with `num_uncomputed` tokens to go.
 fn chunk_len(num_uncomputed: usize, rows_left: usize, limits: &Limits) -> usize {
     num_uncomputed.min(rows_left).min(limits.max_prefill_chunk)
-}
-
-/// How often the oldest unfinished prompt was passed over.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Patience {
-    oldest: Option<SeqId>,
-    passed_over: u32,
-}
-
-impl Patience {
-    /// Whether the oldest prompt goes first in this step.
-    pub(crate) fn is_out(&self, oldest: SeqId) -> bool {
-        self.oldest == Some(oldest) && self.passed_over >= PATIENCE
-    }
-
-    /// What happened in a step: did prompts advance, and did the oldest one?
-    pub(crate) fn note(&mut self, oldest: Option<SeqId>, any_advanced: bool, oldest_advanced: bool) {
-        if oldest != self.oldest || oldest_advanced {
-            *self = Patience { oldest, passed_over: 0 };
-        }
-        if any_advanced && !oldest_advanced {
-            self.passed_over += 1;
-        }
-    }
 }

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::{Nanos, Targets};
+use crate::Nanos;
 
 /// An index into the model's vocabulary.
 pub type TokenId = u32;
@@ -61,6 +61,15 @@ impl StopRules {
     pub fn have_ended(&self, tokens: &[TokenId], room: usize) -> bool {
         tokens.iter().enumerate().any(|(before, &token)| self.end(token, before, room).is_some())
     }
+}
+
+/// What a request wants to be met. Absent: as soon as others allow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Targets {
+    /// Arrival to first token.
+    pub ttft: Option<Nanos>,
+    /// Mean time from a token to the next.
+    pub tpot: Option<Nanos>,
 }
 
 /// What was asked of the scheduler. Sampling parameters are numbers, not decisions: the engine keeps them beside it.

@@ -18,10 +18,9 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::cost::CostModel;
-use crate::kv::{ChainHasher, Hit};
+use crate::kv::{ChainHasher, Hit, PrefixStats};
 use crate::pace::Candidate;
-use crate::policy::Policy;
-use crate::prefill;
+use crate::policy::{LOOKAHEAD, NEWEST, Policy};
 use crate::sequence::Status;
 use crate::speculate::Speculation;
 use crate::state::{Running, State};
@@ -31,15 +30,6 @@ use crate::{
     AdmitError, BlockId, BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Request, RequestId, RowOutput,
     Rows, SeqId, Sequence, SlotSpill, SourceId, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes,
 };
-
-/// How much of what was asked the prefix cache had, counted when a sequence first enters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PrefixStats {
-    /// Tokens known then of requests that asked the cache: the prompt's, and those generated before it came.
-    pub queried_tokens: u64,
-    /// Those found.
-    pub hit_tokens: u64,
-}
 
 /// What a block is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +97,7 @@ impl Plan {
             record: StepRecord::default(),
             hits: Vec::new(),
             started: Vec::with_capacity(limits.max_num_seqs),
-            candidates: Vec::with_capacity(limits.max_num_seqs + prefill::LOOKAHEAD + prefill::NEWEST),
+            candidates: Vec::with_capacity(limits.max_num_seqs + LOOKAHEAD + NEWEST),
         }
     }
 

@@ -13,10 +13,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
-use crate::holders::Shared;
+use crate::draft::{Offer, Tries};
 use crate::kv::{BlockHash, BlockTable, ChainHasher, ContentName, blocks_for};
-use crate::speculate::Tries;
-use crate::{BlockId, FinishReason, Limits, Nanos, Offer, Priority, Request, RequestId, TokenId};
+use crate::{BlockId, FinishReason, Limits, Nanos, Priority, Request, RequestId, TokenId};
 
 /// Names a sequence; never used twice. A request with one answer has one sequence; with several, the first carries the
 /// prompt and the others are forked from it when the prompt is done.
@@ -60,6 +59,14 @@ pub(crate) enum Status {
     Running,
     /// Cancelled or stopped while a step in flight or loads still write its blocks; freed when they have ended.
     Leaving,
+}
+
+/// What a sequence holds of the blocks at the beginning of its table that others read too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shared {
+    pub(crate) blocks: usize,
+    /// In the unit of [`crate::holders`].
+    pub(crate) parts: u64,
 }
 
 /// Progress of one answer.

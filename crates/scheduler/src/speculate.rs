@@ -27,41 +27,15 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use crate::decode::is_protected;
+use crate::draft::{Offer, SURE, Tries};
 use crate::sequence::{Phase, Sequence};
 use crate::state::State;
 use crate::{BestDrafts, Nanos, NoDrafts, Scheduler, SeqId, Step, Work};
-
-/// Where drafts come from, told apart by how often they hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SourceId(pub u8);
-
-/// Guesses that could be had for a decoding sequence. The scheduler never sees which: it plans how many, and learns
-/// how many held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// Whose next tokens.
-    pub seq: SeqId,
-    /// Who guesses; below [`Offer::SOURCES`].
-    pub source: SourceId,
-    /// How many guesses at most.
-    pub len: u16,
-    /// How sure the source is, in steps of its own, the surest last; below [`Offer::STRENGTHS`].
-    pub strength: u8,
-}
-
-impl Offer {
-    /// Sources that can be told apart.
-    pub const SOURCES: usize = 8;
-    /// Strengths of a source that can be told apart.
-    pub const STRENGTHS: usize = 8;
-}
 
 /// Drafts of one sequence in one step at most.
 const MOST_DRAFTS: usize = 32;
 /// Places in a run that are told apart.
 const PLACES: usize = 8;
-/// One, in the unit of chances.
-const SURE: u64 = 1 << 16;
 /// A source of which nothing is known holds every second time; that counts as much as so many guesses.
 const PRIOR: u64 = 2;
 /// Beside its own record a sequence counts what holds in general as so many guesses.
@@ -71,28 +45,6 @@ const MEMORY: u32 = 256;
 const OWN_MEMORY: u32 = 64;
 /// Where nothing is gained, in one of so many steps one draft is checked all the same: a source may have got better.
 const RETRY: u32 = 64;
-
-/// How often guesses held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tries {
-    held: u32,
-    tried: u32,
-}
-
-impl Tries {
-    fn note(&mut self, held: bool, memory: u32) {
-        self.held += u32::from(held);
-        self.tried += 1;
-        if self.tried >= memory {
-            *self = Tries { held: self.held / 2, tried: self.tried / 2 };
-        }
-    }
-
-    /// With `weight` further guesses of which the share `before` held.
-    fn chance(&self, before: u64, weight: u64) -> u64 {
-        (u64::from(self.held) * SURE + weight * before) / (u64::from(self.tried) + weight)
-    }
-}
 
 /// What is known of all sources.
 #[derive(Clone, Debug, Default)]
@@ -421,6 +373,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SourceId;
     use crate::sequence::Sequences;
 
     #[test]

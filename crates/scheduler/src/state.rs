@@ -17,12 +17,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::fairness::Shares;
-use crate::keep::{BlockRead, KeptAnswer};
-use crate::kv::{BlockPool, ChainHasher, FullBlock, Hit, Place, blocks_for};
+use crate::kv::{BlockPool, BlockRead, ChainHasher, FullBlock, Hit, KeptAnswer, Place, PrefixStats, blocks_for};
 use crate::queue::Queue;
 use crate::sequence::{Rank, Sequence, Sequences, Status};
 use crate::swap::GivenUp;
-use crate::{BlockId, BlockLoad, Limits, Nanos, PrefixStats, Request, RequestId, SeqId, TokenId};
+use crate::{BlockId, BlockLoad, Limits, Nanos, Request, RequestId, SeqId, TokenId};
 
 /// The sequences that hold blocks, in rank order.
 pub(crate) type Running = Vec<(Rank, SeqId)>;

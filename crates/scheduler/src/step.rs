@@ -9,9 +9,7 @@
 use alloc::vec::Vec;
 
 use crate::cost::Work;
-use crate::{
-    BlockId, BlockSave, FinishReason, KeptLost, Nanos, RequestId, SeqId, SlotSpill, SwapDecision, TierSlot, TokenId,
-};
+use crate::{BlockId, BlockSave, FinishReason, Nanos, RequestId, SeqId, SlotSpill, SwapDecision, TierSlot, TokenId};
 
 /// Names a step; consecutive from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +52,28 @@ pub struct BlockLoad {
     pub slot: TierSlot,
     /// A block of `seq`.
     pub block: BlockId,
+}
+
+/// Why kept blocks are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeptEnd {
+    /// The lease has ended.
+    Lease,
+    /// Somebody needed a block, and no other was left.
+    Blocks,
+}
+
+/// Kept blocks are not kept any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptLost {
+    /// Whose.
+    pub request: RequestId,
+    /// Which answer's.
+    pub answer: usize,
+    /// So many of its first blocks are still kept.
+    pub left: usize,
+    /// Why the others are not.
+    pub why: KeptEnd,
 }
 
 /// The plan of one forward pass. Its transfers come first, in the order of the fields: what is loaded or copied may go

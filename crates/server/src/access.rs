@@ -17,8 +17,9 @@ use engine::{Observe, RequestSummary};
 use scheduler::Nanos;
 
 use crate::metrics::ThoughtTimes;
+use crate::moment::ms;
 use crate::requests::Line;
-use crate::timeline::{Registry, Served, ms};
+use crate::timeline::{Registry, Served};
 use crate::why;
 
 /// Requests that are over and may wait for their line.

@@ -12,11 +12,11 @@ use engine::AdapterError;
 use serde_json::Value;
 
 use crate::app::App;
+use crate::ask::Caller;
 use crate::auth::Right;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::openai::shapes;
-use crate::routes::Caller;
 
 type Caught<T> = Result<T, ApiError>;
 

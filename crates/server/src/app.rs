@@ -1,10 +1,9 @@
 //! What every handler shares: the engine, the limits, and the work that must not run on the threads that serve
 //! connections.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
@@ -16,15 +15,15 @@ use tokio::sync::{OnceCell, Semaphore, watch};
 
 use crate::ServerOptions;
 use crate::access::AccessLog;
-use crate::answers::Form;
 use crate::arriving::{Arriving, Patience};
 use crate::auth::{ApiKeys, HoldToken, Right, Tenant};
 use crate::batch::Shelf;
 use crate::charge::AnswerMemory;
 use crate::conversation::Speech;
 use crate::error::ApiError;
-use crate::live::feed::MOST_READERS;
+use crate::ids::Ids;
 use crate::metrics::HttpMetrics;
+use crate::moment::unix_seconds;
 use crate::openapi::Written;
 use crate::otel::Exporter;
 use crate::responses::Store;
@@ -32,6 +31,8 @@ use crate::site::Site;
 use crate::text_pool::{Room, TextPool};
 use crate::timeline::{Reader, Registry};
 
+/// Feeds at once.
+pub(crate) const MOST_READERS: usize = 16;
 /// Memory that all open answers together may take.
 const ANSWER_BUDGET: u64 = 256 << 20;
 /// Values in a body; a model with a longer context takes twice its tokens. A value takes up to 100 bytes of memory, and
@@ -99,8 +100,7 @@ pub(crate) struct App {
     basis: OnceCell<Provenance>,
     body_limit: usize,
     pub(crate) patience: Patience,
-    boot: u64,
-    next_id: AtomicU64,
+    pub(crate) ids: Ids,
 }
 
 impl App {
@@ -147,9 +147,7 @@ impl App {
             basis: OnceCell::new(),
             body_limit: options.body_limit,
             patience: options.patience,
-            // Random per process: names of answers do not repeat over restarts. Nothing secret rests on it.
-            boot: RandomState::new().build_hasher().finish(),
-            next_id: AtomicU64::new(0),
+            ids: Ids::new(),
             engine,
         }
     }
@@ -192,35 +190,6 @@ impl App {
             now: Some(self.now() as i64),
             ..RawRequest::new(prompt)
         }
-    }
-
-    /// A name that no other answer has.
-    pub(crate) fn response_id(&self, form: Form) -> String {
-        format!("{}{}", form.prefix(), self.unique())
-    }
-
-    /// A name for a call of a tool: nine letters and digits, which is what the strictest templates (Mistral's) take.
-    pub(crate) fn call_id(&self) -> String {
-        const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-        // A walk over all numbers of nine such digits, from a place of this process's own: none comes twice.
-        const COUNT: u64 = 36u64.pow(9);
-        let step = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let mut number = (self.boot.wrapping_add(step.wrapping_mul(60_466_176_000_001))) % COUNT;
-        let digit = |_| {
-            let digit = DIGITS[(number % 36) as usize];
-            number /= 36;
-            char::from(digit)
-        };
-        (0..9).map(digit).collect()
-    }
-
-    /// A name for a request that brought none.
-    pub(crate) fn request_id(&self) -> String {
-        format!("req-{}", self.unique())
-    }
-
-    pub(crate) fn unique(&self) -> String {
-        format!("{:016x}{:x}", self.boot, self.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
     /// What all receipts share, under the model's name as this caller knows it. The first one waits while every weight
@@ -327,10 +296,6 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
         _ => true,
     });
     if is_json && is_utf8 { Ok(()) } else { Err(wrong) }
-}
-
-pub(crate) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

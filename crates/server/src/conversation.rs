@@ -16,11 +16,9 @@ use dialect::{Calls, Choice, Dialect, Form, Thoughts, Tool};
 use engine::{ModelInfo, Prompt, RawRequest, Rule, ThoughtBudget};
 use serde_json::{Map, Value};
 
-use crate::answers::Hearing;
+use crate::answers::{Hearing, Settled};
 use crate::error::ApiError;
 use crate::fields::wrong_type;
-use crate::openai::params::Settled;
-use crate::openai::tools::ToolChoice;
 
 /// Tokens at the end of a prompt that are looked at for a thought that has begun.
 const PROMPT_END_TOKENS: usize = 256;
@@ -292,6 +290,20 @@ pub(crate) fn thought_tokens(
             tokens.map(Some).map_err(|_| wrong_type(field, "a number of tokens, or -1 for no limit"))
         }
     }
+}
+
+/// Which calls are wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ToolChoice {
+    /// As the model likes.
+    #[default]
+    Auto,
+    /// None: the model is not told of the tools.
+    Never,
+    /// At least one.
+    Required,
+    /// One of this tool.
+    Named(String),
 }
 
 /// What a request wants of thoughts and calls.

@@ -12,6 +12,9 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
 
+use axum::body::Body;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
@@ -36,6 +39,16 @@ pub(crate) fn parse(bytes: &[u8], most_values: usize) -> Result<Value, ApiError>
         Ok(value) => Ok(value),
         Err(error) => Err(refusal(&error, &state.into_inner(), most_values)),
     }
+}
+
+/// A response of JSON.
+pub(crate) fn json_body(json: impl Into<Body>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], json.into()).into_response()
+}
+
+/// A field that is left out of an object where there is nothing to say.
+pub(crate) fn nullable(value: Option<impl Into<Value>>) -> Value {
+    value.map_or(Value::Null, Into::into)
 }
 
 /// What a text in JSON stands for; `None`: it is no JSON.

@@ -26,7 +26,7 @@
 //!
 //! Who reads slowly falls behind and goes on with the newest steps; the log keeps 4,096. A feed ends when the server
 //! drains. A reader who names no step begins with `history`, the last 256 ends and the last 512 steps. There are at
-//! most [`feed::MOST_READERS`] at once.
+//! most [`crate::app::MOST_READERS`] at once.
 
 pub(crate) mod events;
 pub(crate) mod feed;
@@ -48,11 +48,13 @@ use scheduler::{Nanos, PromiseKind};
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
+use crate::ask::Caller;
 use crate::error::ApiError;
+use crate::json::json_body;
+use crate::json::nullable;
 use crate::live::feed::{Feed, Wishes};
+use crate::moment::ms;
 use crate::query;
-use crate::routes::{Caller, json_body};
-use crate::timeline::ms;
 
 /// Whether the route is the page's, and gone with `ServerOptions::ui`.
 pub(crate) fn is_live(path: &str) -> bool {
@@ -137,9 +139,4 @@ pub(crate) async fn watch(
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     Ok((headers, axum::body::Body::new(feed)).into_response())
-}
-
-/// A field that is left out of an object where there is nothing to say.
-fn nullable(value: Option<impl Into<Value>>) -> Value {
-    value.map_or(Value::Null, Into::into)
 }

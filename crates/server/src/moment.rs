@@ -1,5 +1,7 @@
 //! Moments as people and alerts name them: RFC 3339 in UTC, and milliseconds since 1970.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use engine::{Observe, UnixNanos};
 use jiff::Timestamp;
 use scheduler::Nanos;
@@ -7,6 +9,16 @@ use serde_json::{Map, Value};
 
 /// A day, the longest that somebody looks back by a length of time.
 const DAY_S: u64 = 86_400;
+
+/// Now, in seconds since 1970.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Exact to the nanosecond, so that parts add up on paper too.
+pub(crate) fn ms(nanos: Nanos) -> f64 {
+    nanos.0 as f64 / 1e6
+}
 
 /// `2026-11-22T03:12:00.250Z`.
 pub(crate) fn rfc3339(unix: UnixNanos) -> String {

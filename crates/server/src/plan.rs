@@ -18,9 +18,10 @@ use plan::{Here, Loaded, Question};
 use roofline::ModelShape;
 
 use crate::app::App;
+use crate::ask::Caller;
 use crate::error::ApiError;
+use crate::json::json_body;
 use crate::query;
-use crate::routes::{Caller, json_body};
 
 /// What is known by now of this machine and of what runs on it.
 fn here(app: &App) -> Here {

@@ -25,7 +25,8 @@ use scheduler::Nanos;
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
-use crate::timeline::{Served, ms};
+use crate::moment::ms;
+use crate::timeline::Served;
 use crate::{moment, query};
 
 /// Lines of an answer, if nobody says how many.

@@ -11,11 +11,12 @@ use engine::{Role, RoleError};
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::ask::Caller;
 use crate::auth::Right;
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::json::json_body;
 use crate::openai::shapes;
-use crate::routes::{Caller, json_body};
 
 /// `GET /role`. Of a server that shares no work it is `both`: it takes all that come.
 pub(crate) async fn show(State(app): State<Arc<App>>) -> Response {

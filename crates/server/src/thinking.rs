@@ -8,6 +8,7 @@
 //! To the engine a token is a token. Who listens to an answer says which of them are thought ([`Thought`]), and the
 //! ledger knows when each came; both together are a [`Span`].
 
+use crate::moment::ms;
 use std::iter::repeat_n;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,8 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use engine::ledger::Account;
 use scheduler::Nanos;
 use serde_json::{Value, json};
-
-use crate::timeline::ms;
 
 /// Which tokens of an answer are thought, counted from its first, their marks included.
 #[derive(Default)]

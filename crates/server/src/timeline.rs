@@ -21,9 +21,10 @@ use serde_json::{Map, Value, json};
 
 use crate::auth::Tenant;
 use crate::live::events::away_object;
+use crate::moment::{self, ms};
 use crate::otel::TraceParent;
 use crate::thinking::{self, Thought};
-use crate::{moment, why};
+use crate::why;
 
 /// Requests whose names are kept.
 const KEPT: usize = 1024;
@@ -317,11 +318,6 @@ fn phase(work: Owner) -> &'static str {
         Owner::Recompute => "recompute",
         _ => "decode",
     }
-}
-
-/// Exact to the nanosecond, so that parts add up on paper too.
-pub(crate) fn ms(nanos: Nanos) -> f64 {
-    nanos.0 as f64 / 1e6
 }
 
 #[cfg(test)]

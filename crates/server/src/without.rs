@@ -18,9 +18,10 @@ use replay::{AnswerFigures, AnswerWithout, WhatIfError};
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::ask::Caller;
 use crate::error::ApiError;
+use crate::json::json_body;
 use crate::live::whatif::{Breath, in_turn};
-use crate::routes::{Caller, json_body};
 use crate::timeline::Served;
 
 /// So long before the two the simulation begins, so that the queue is what it was.

@@ -20,7 +20,7 @@ use text::detokenizer::{Detokenizer, StopStrings};
 
 use self::search::{Complete, Search, Terms};
 use crate::door::ValidatedRequest;
-use crate::output::{Outlet, Output, RequestError, Timings, Usage};
+use crate::output::{BeamRounds, Outlet, Output, RequestError, Timings, Usage};
 use crate::serve::Observe;
 use crate::stream::Stream;
 use crate::{FinishReason, SubmitError};
@@ -138,18 +138,6 @@ struct Sum {
     first: Timings,
     searched: BeamRounds,
     preemptions: usize,
-}
-
-/// What a beam search asked of the engine behind its prompt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BeamRounds {
-    /// Rounds, the first of which read the prompt.
-    pub rounds: usize,
-    /// Rows that were computed after the first round: the tokens of beams, and again what was behind their last full
-    /// blocks.
-    pub rows: usize,
-    /// Tokens of beams among them.
-    pub tokens: usize,
 }
 
 impl Sum {

@@ -10,7 +10,8 @@ use scheduler::{Limits, Nanos, RequestId, Scheduler, TierSizes};
 
 use super::fake::{EOS, Fake, Faults, NAN, POISON};
 use super::world::{model_info, tokenizer};
-use crate::core::{Arrived, EngineCore};
+use crate::command::Arrived;
+use crate::core::EngineCore;
 use crate::door::{self, Prompt, RawRequest};
 use crate::draft::{Drafters, Drafting};
 use crate::journal::Log;

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use scheduler::{RequestId, TokenId};
 
 use super::fake::{self, POISON};
-use crate::handoff::{Budget, Elsewhere, Given, Landed, Moved, Over, Wanted, Way};
+use crate::command::Given;
+use crate::handoff::{Budget, Elsewhere, Landed, Moved, Over, Wanted, Way};
 
 /// What the engine asked for and has not had the end of.
 #[derive(Clone, Debug, Default)]

@@ -11,9 +11,10 @@ use std::sync::atomic::Ordering;
 use scheduler::{Nanos, RequestId, TokenId};
 
 use super::EngineCore;
+use crate::command::{Given, Giver};
 use crate::door::{OfPrompt, ValidatedRequest};
 use crate::handoff::{
-    Budget, Counts, Elsewhere, Given, Giver, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Partner, Wanted, Way, Weighed,
+    Budget, Counts, Elsewhere, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Partner, Wanted, Way, Weighed,
 };
 use crate::journal::Fact;
 use crate::output::RequestError;

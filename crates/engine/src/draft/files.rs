@@ -10,7 +10,7 @@ use text::tokenizer::Tokenizer;
 
 use super::learned::Loaded;
 use super::{DraftMethod, LearnedDrafter};
-use crate::start::{EngineOptions, StartError, activation_bytes, weight_bytes};
+use crate::options::{EngineOptions, StartError, activation_bytes, weight_bytes};
 
 /// The files of a drafter that fits its target.
 pub(crate) struct DraftFiles {

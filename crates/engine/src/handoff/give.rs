@@ -7,7 +7,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ use ledger::{Owner, Visit};
 use scheduler::{IncomingRequest, Nanos, Priority, RequestId, TokenId};
 
 use super::wire::{Ask, End, Frame, Line, Offer, Pull, Side, StepThere, WireError};
-use super::{ClusterKey, Counts, Factors, FoundBlocks, Moved, Weighed};
-use crate::command::Command;
+use super::{ClusterKey, Counts, Factors, FoundBlocks, Moved};
+use crate::command::{Command, Given, Giver};
 use crate::door::ValidatedRequest;
 use crate::output::{Output, RequestError, Timings};
 use crate::stream::Stream;
@@ -30,28 +30,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often it says that it is there itself.
 const SAY_EVERY: Duration = Duration::from_secs(1);
-
-/// What the engine's thread gives away of a prompt.
-#[derive(Debug)]
-pub(crate) enum Given {
-    Block {
-        index: usize,
-        bytes: Weighed,
-    },
-    /// All blocks up to here were given, and the token behind the prompt is this, if it came to that.
-    End {
-        blocks: usize,
-        first: Option<TokenId>,
-    },
-}
-
-/// Where it gives it to, and what of it.
-#[derive(Debug)]
-pub(crate) struct Giver {
-    pub(crate) given: Sender<Given>,
-    /// Blocks before this one are there already.
-    pub(crate) first_block: usize,
-}
 
 /// What a listening thread has.
 struct Host {

@@ -49,7 +49,7 @@ use scheduler::{Nanos, RequestId, TokenId};
 pub(crate) use budget::{Budget, Weighed};
 pub(crate) use factors::Factors;
 pub(crate) use found::FoundBlocks;
-pub(crate) use give::{Given, Giver, Listening, listen};
+pub(crate) use give::{Listening, listen};
 pub use precisions::Precisions;
 pub use sealed::SealedAddress;
 pub(crate) use take::{Elsewhere, Taker, Wanted};

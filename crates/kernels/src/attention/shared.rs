@@ -6,15 +6,10 @@
 //! partials  f32 [splits, rows, head_dim + 16]: values, maximum, sum
 //! ```
 
-use super::tile::{Folded, Scratch, Tile, Work, with_scratch};
+use super::tile::{Folded, Scratch, Tile, Work, partial_len, with_scratch};
 use super::{Call, SPLIT, Unit};
-use crate::lanes::{Kernel, LANES, Simd, dispatch};
+use crate::lanes::{Kernel, Simd, dispatch};
 use std::ops::Range;
-
-/// Numbers per row and split.
-pub(super) fn partial_len(head_dim: usize) -> usize {
-    head_dim + LANES
-}
 
 /// Computes some splits of a tile, the first that it sees being 0, into `partials` `[splits.len(), rows, partial_len]`.
 pub(super) fn partials(call: &Call<'_>, tile: &Tile, splits: Range<usize>, partials: &mut [f32]) {

@@ -9,7 +9,6 @@
 //! A cache line serves all rows of the tile: it is expanded to f32 once per pack of `Simd::ROWS` rows.
 
 use super::int8::Ints;
-use super::shared::partial_len;
 use super::{Call, SPLIT, Unit, pairs};
 use crate::AttentionSpan;
 use crate::arithmetic::Arithmetic;
@@ -31,6 +30,11 @@ const PAGES: usize = SPLIT / VALUE_PAGE;
 
 /// Most pages that are asked for ahead.
 const MAX_AHEAD: usize = 4;
+
+/// Numbers of a row's partial result of one split.
+pub(super) fn partial_len(head_dim: usize) -> usize {
+    head_dim + LANES
+}
 
 /// Rows of one span that share a kv head.
 pub(super) struct Tile {

@@ -19,6 +19,15 @@ pub(crate) fn blocks_for(tokens: usize, block_size: usize) -> usize {
     tokens.div_ceil(block_size)
 }
 
+/// How much of what was asked the prefix cache had, counted when a sequence first enters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixStats {
+    /// Tokens known then of requests that asked the cache: the prompt's, and those generated before it came.
+    pub queried_tokens: u64,
+    /// Those found.
+    pub hit_tokens: u64,
+}
+
 /// A sequence's blocks in order: position `p` lives in block `p / block_size` at offset `p % block_size`.
 /// Append-only while the sequence runs, but for copy-on-write, which replaces one entry by a copy of itself.
 #[derive(Clone, Debug)]

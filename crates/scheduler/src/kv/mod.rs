@@ -15,12 +15,14 @@
 
 mod block;
 mod list;
+mod pinned;
 mod pool;
 mod prefix;
 mod tiers;
 
 pub(crate) use block::blocks_for;
-pub use block::{BlockId, BlockTable};
+pub use block::{BlockId, BlockTable, PrefixStats};
+pub use pinned::{BlockRead, KeptAnswer};
 pub use pool::CacheEvent;
 pub(crate) use pool::{BlockPool, ContentName, FullBlock, Hit, Place, Uses};
 pub use prefix::{BlockHash, ChainHasher};

@@ -262,7 +262,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "PromptStarved",
         "The oldest prompt waits for ever behind those whose turn it is.",
-        &[edit("prefill.rs", "self.passed_over >= PATIENCE", "false")],
+        &[edit("policy.rs", "self.passed_over >= PATIENCE", "false")],
     ),
     bug(
         "RightsSavedUp",

@@ -15,15 +15,6 @@ use crate::error::ApiError;
 use crate::openai::late::LateWatch;
 use crate::timeline::Served;
 
-/// One server-sent event. JSON on one line needs no escaping.
-pub(crate) fn framed(json: &str) -> String {
-    format!("data: {json}\n\n")
-}
-
-pub(crate) fn event(json: &str) -> Bytes {
-    framed(json).into()
-}
-
 /// What a stream says, in the words of one API.
 pub(crate) trait Wire: Send {
     /// Writes what `output` says into `events`. An error ends the stream.

@@ -8,105 +8,57 @@
 //! A request with several prompts is several requests to the engine; prompt `p`'s answer `a` is choice `p * n + a`.
 //! Dropping [`Outputs`] cancels whatever still runs: that is all there is to a client's disconnect.
 
+mod delivery;
 mod events;
 mod gather;
 mod hearing;
 mod outputs;
 mod totals;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use engine::receipt::{Provenance, Receipt, Unsealed};
-use engine::{BeamParams, FinishReason, ValidatedRequest};
+use engine::{BeamParams, FinishReason, Timings, ValidatedRequest};
 use serde_json::Value;
 
 use crate::app::App;
+use crate::endpoint::Form;
 use crate::error::ApiError;
-use crate::openai::params::Delivery;
-use crate::responses::Shape;
 
-pub(crate) use self::events::{Events, Wire, event, framed};
+pub(crate) use self::delivery::{Delivery, Settled};
+pub(crate) use self::events::{Events, Wire};
 pub(crate) use self::gather::{Answer, Gathered, gather};
 pub(crate) use self::hearing::{Ear, Heard, Hearing};
 pub(crate) use self::outputs::Outputs;
 pub(crate) use self::totals::Totals;
 
-/// Whose words an answer is written in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    Chat,
-    Completion,
-    Responses,
-    Messages,
-    Embeddings,
-    Score,
-    Rerank,
-    OllamaChat,
-    OllamaGenerate,
-    OllamaEmbed,
-    LlamaCompletion,
-    Infill,
-}
+/// A whole answer that is being written.
+pub(crate) type Whole<'a> = Pin<Box<dyn Future<Output = Result<(Response, Timings), ApiError>> + Send + 'a>>;
 
-impl Form {
-    /// The route.
-    pub(crate) fn route(self) -> &'static str {
-        match self {
-            Form::Chat => "/v1/chat/completions",
-            Form::Completion => "/v1/completions",
-            Form::Responses => "/v1/responses",
-            Form::Messages => "/v1/messages",
-            Form::Embeddings => "/v1/embeddings",
-            Form::Score => "/v1/score",
-            Form::Rerank => "/v1/rerank",
-            Form::OllamaChat => "/api/chat",
-            Form::OllamaGenerate => "/api/generate",
-            Form::OllamaEmbed => "/api/embed",
-            Form::LlamaCompletion => "/completion",
-            Form::Infill => "/infill",
-        }
-    }
-
-    /// What the names of its answers begin with.
-    pub(crate) fn prefix(self) -> &'static str {
-        match self {
-            Form::Chat => "chatcmpl-",
-            Form::Completion => "cmpl-",
-            Form::Responses => "resp_",
-            Form::Messages => "msg_",
-            Form::Embeddings => "embd-",
-            Form::Score => "score-",
-            Form::Rerank => "rerank-",
-            Form::OllamaChat | Form::OllamaGenerate | Form::OllamaEmbed => "ollama-",
-            Form::LlamaCompletion | Form::Infill => "llama-",
-        }
-    }
-
-    /// What spans call it (OpenTelemetry's names).
-    pub(crate) fn operation(self) -> &'static str {
-        match self {
-            Form::Completion | Form::OllamaGenerate | Form::LlamaCompletion | Form::Infill => "text_completion",
-            Form::Embeddings | Form::Score | Form::Rerank | Form::OllamaEmbed => "embeddings",
-            Form::Chat | Form::Responses | Form::Messages | Form::OllamaChat => "chat",
-        }
-    }
+/// A whole answer, gathered and then written by `body`.
+pub(crate) fn gathered<'a>(
+    app: &'a Arc<App>,
+    plan: Plan,
+    outputs: Outputs,
+    body: impl FnOnce(&Plan, Gathered) -> Response + Send + 'a,
+) -> Whole<'a> {
+    Box::pin(async move {
+        let gathered = gather(app, &plan, outputs).await?;
+        let timings = gathered.totals.timings.clone();
+        Ok((body(&plan, gathered), timings))
+    })
 }
 
 /// How one API writes answers.
 pub(crate) trait Api: Send + Sync {
-    /// The body of a whole answer. One that has a [`shape`](Api::shape) is written as it comes and not asked for here.
-    fn whole(&self, _app: &Arc<App>, _plan: &Plan, _gathered: Gathered) -> Response {
-        ApiError::internal().into_response()
-    }
+    /// The whole answer, when it is there, and where its time went.
+    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: Plan, outputs: Outputs) -> Whole<'a>;
 
     /// Writes the events of a stream.
     fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire>;
-
-    /// Of a response that may be kept.
-    fn shape(&self) -> Option<&Arc<Shape>> {
-        None
-    }
 
     /// What a stream's events are.
     fn stream_type(&self) -> &'static str {

@@ -8,10 +8,11 @@ use std::task::{Context, Poll};
 use engine::{BeamSearch, Output, RequestError, Stream, ValidatedRequest};
 use scheduler::Promise;
 
-use super::{Form, Plan};
+use super::Plan;
 use crate::access;
 use crate::app::App;
 use crate::charge::{self, Charge};
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::openai::late::LateWatch;
 use crate::otel::Guard;
@@ -71,7 +72,7 @@ impl Outputs {
             streams.iter().flatten().for_each(|stream: &Stream| stream.limit_unread(most_unread(plan)));
         }
         let requests: Vec<_> = streams.iter().flatten().map(Stream::id).collect();
-        let response_id = app.response_id(plan.form);
+        let response_id = app.ids.response_id(plan.form);
         let served = Arc::new(Served {
             tenant: asker.tenant,
             key: asker.key,

@@ -10,13 +10,15 @@ use engine::UnixNanos;
 use serde_json::{Value, json};
 
 use super::read::{BETA, count, read};
-use crate::answers::Form;
 use crate::app::App;
+use crate::ask;
+use crate::ask::Caller;
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::wrong_type;
+use crate::json::json_body;
 use crate::moment::rfc3339;
 use crate::query;
-use crate::routes::{self, Caller, json_body};
 
 type Caught<T> = Result<T, ApiError>;
 
@@ -32,7 +34,7 @@ pub(crate) async fn create(
 ) -> Caught<Response> {
     let (tenant, has_beta) = (caller.tenant, headers.contains_key(BETA));
     let job = app.with_json(&headers, body, tenant, move |value, app| read(value, has_beta, app, tenant)).await;
-    routes::answer(app, &caller, Form::Messages, job).await
+    ask::answer(app, &caller, Form::Messages, job).await
 }
 
 /// `POST /v1/messages/count_tokens`.

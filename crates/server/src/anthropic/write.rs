@@ -14,18 +14,19 @@ use engine::Output;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
-use crate::answers::{Api, Ear, End, Finish, Gathered, Outputs, Plan, Totals, Wire, framed};
+use crate::answers::{self, Api, Ear, End, Finish, Gathered, Outputs, Plan, Totals, Wire};
 use crate::app::App;
 use crate::error::{ApiError, Words};
+use crate::json::json_body;
 use crate::openai::format::timings;
-use crate::routes::json_body;
+use crate::sse::framed;
 use crate::timeline::Served;
 
 /// The API.
 pub(super) struct Anthropic;
 
-impl Api for Anthropic {
-    fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
+impl Anthropic {
+    fn body(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
         let Gathered { mut answers, totals, served, .. } = gathered;
         let answer = answers.swap_remove(0);
         let mut growing = Growing::new(app.clone());
@@ -40,6 +41,12 @@ impl Api for Anthropic {
         message["usage"] = usage(&totals);
         add(&mut message, told_at_the_end(app, plan, &served, &totals));
         json_body(message.to_string())
+    }
+}
+
+impl Api for Anthropic {
+    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: Plan, outputs: Outputs) -> answers::Whole<'a> {
+        answers::gathered(app, plan, outputs, |plan, gathered| self.body(app, plan, gathered))
     }
 
     fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {
@@ -179,7 +186,7 @@ impl Growing {
             }
             AnswerPart::CallBegins { name, id, .. } => {
                 // A name that the strictest templates take when it comes back.
-                let id = id.unwrap_or_else(|| self.app.call_id());
+                let id = id.unwrap_or_else(|| self.app.ids.call_id());
                 self.begin(Kind::ToolUse { id, name }, tell);
             }
             AnswerPart::Arguments { json, .. } => self.grow(&json, tell),

@@ -31,7 +31,7 @@ pub(super) struct Line {
     /// What would be sent there: an object, as it stands in the file.
     pub(super) body: String,
     /// Whether it says itself how urgent it is.
-    pub(super) has_tier: bool,
+    pub(super) has_class: bool,
 }
 
 /// Why a file is no batch. Lines count from 1.
@@ -78,6 +78,8 @@ struct Body {
     background: Switch,
     #[serde(default)]
     service_tier: Option<IgnoredAny>,
+    #[serde(default)]
+    priority: Option<IgnoredAny>,
 }
 
 #[derive(Default, Deserialize)]
@@ -216,13 +218,14 @@ fn read(bytes: &[u8]) -> Result<Line, String> {
         }
         () => {
             let place = place.ok_or_else(|| format!("'body' is no object; {shape}"))?;
-            Ok(Line { custom_id, url, body: text[place].to_owned(), has_tier: body.service_tier.is_some() })
+            let has_class = body.service_tier.is_some() || body.priority.is_some();
+            Ok(Line { custom_id, url, body: text[place].to_owned(), has_class })
         }
     }
 }
 
 /// Where the value of a member stands in the text of a JSON object, which is known to be one.
-fn member(text: &str, name: &str) -> Option<Range<usize>> {
+pub(super) fn member(text: &str, name: &str) -> Option<Range<usize>> {
     let bytes = text.as_bytes();
     let (mut at, mut depth) = (0, 0);
     // The member that the walk is in: whether it is the one, and where its value begins.
@@ -288,9 +291,16 @@ mod tests {
         ];
         for (line, body) in cases {
             let read = read(line.as_bytes()).unwrap();
-            assert_eq!((read.body.as_str(), read.has_tier), (body, false), "{line}");
+            assert_eq!((read.body.as_str(), read.has_class), (body, false), "{line}");
         }
-        assert!(read(br#"{"custom_id":"a","url":"/v1/completions","body":{"service_tier":"flex"}}"#).unwrap().has_tier);
+        for (body, has_class) in [
+            (r#"{"service_tier":"flex"}"#, true),
+            (r#"{"priority":5}"#, true),
+            (r#"{"service_tier":null,"priority":null}"#, false),
+        ] {
+            let line = format!(r#"{{"custom_id":"a","url":"/v1/completions","body":{body}}}"#);
+            assert_eq!(read(line.as_bytes()).unwrap().has_class, has_class, "{body}");
+        }
         for (body, told) in [
             ("[]", "no object"),
             ("[false]", "no object"),

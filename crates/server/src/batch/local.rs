@@ -14,9 +14,10 @@ use tower::ServiceExt;
 
 use super::input::MAX_LINE_BYTES;
 use crate::app::App;
+use crate::ask::Caller;
 use crate::auth::Tenant;
 use crate::responses::Store;
-use crate::routes::{self, Caller};
+use crate::routes;
 use crate::site::{Site, Told};
 use crate::{ServeError, ServerOptions};
 

@@ -20,7 +20,8 @@ pub(crate) mod worker;
 pub use input::{BatchInput, InputError};
 pub use local::Local;
 pub use output::{BatchOutput, OutputError};
-pub use run::{BatchRun, Counts, Stopped};
+pub use run::{BatchRun, Stopped};
+pub use shelf::Counts;
 pub(crate) use shelf::Shelf;
 
 /// The routes that a line may ask.

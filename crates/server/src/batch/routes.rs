@@ -20,11 +20,12 @@ use super::BATCH_ROUTES;
 use super::shelf::{BatchNote, FileNote, MOST_FILE_BYTES, Shelf, Status, unwritable};
 use crate::app::App;
 use crate::arriving::{Arriving, Unread};
+use crate::ask::Caller;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::json::json_body;
 use crate::openai::shapes;
 use crate::query::Page;
-use crate::routes::{Caller, json_body};
 
 type Caught<T> = Result<T, ApiError>;
 
@@ -75,7 +76,7 @@ async fn take(
             Some("purpose") if purpose.is_none() => purpose = Some(part.text().await.map_err(|error| broken(&error))?),
             Some("file") if sent.is_none() => {
                 let filename: String = part.file_name().unwrap_or("file.jsonl").chars().take(255).collect();
-                let id = format!("file-{}", app.unique());
+                let id = format!("file-{}", app.ids.unique());
                 let (sending, mut file) = shelf.begin_file(caller.tenant, &id)?;
                 while let Some(chunk) = part.chunk().await.map_err(|error| broken(&error))? {
                     passed.fetch_add(chunk.len() as u64, Ordering::Relaxed);
@@ -255,7 +256,7 @@ pub(crate) async fn begin(
         }
         let metadata = fields.map("metadata")?.map_or(Value::Null, Value::from);
         fields.finish()?;
-        Ok(BatchNote::new(format!("batch_{}", app.unique()), endpoint, input_file_id, metadata, app.now()))
+        Ok(BatchNote::new(format!("batch_{}", app.ids.unique()), endpoint, input_file_id, metadata, app.now()))
     });
     let note = note.await?;
     let begun = tokio::task::spawn_blocking(move || shelf.begin_batch(tenant, note));

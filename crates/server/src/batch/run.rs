@@ -1,5 +1,6 @@
 //! All lines of a file, answered.
 
+use super::Counts;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -8,29 +9,12 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use super::input::{Line, Lines, MAX_LINE_BYTES};
+use super::input::{Line, Lines, MAX_LINE_BYTES, member};
 use super::local::{Answered, permits};
 use super::{BatchInput, BatchOutput, InputError, Local, OutputError};
 
 /// A status that says "not now".
 const NOT_NOW: [u16; 2] = [429, 503];
-
-/// How far a batch is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Its lines.
-    pub total: usize,
-    /// Those that are answered, refusals among them.
-    pub done: usize,
-    /// Those that were refused.
-    pub failed: usize,
-    /// Tokens of prompts and of answers in this run.
-    pub prompt_tokens: u64,
-    /// See `prompt_tokens`.
-    pub completion_tokens: u64,
-    /// Bytes of all answers.
-    pub bytes: u64,
-}
 
 /// Why a batch did not come to its end.
 #[derive(Debug, thiserror::Error)]
@@ -167,6 +151,16 @@ impl BatchRun {
     }
 }
 
+/// Writes the tier into an object that has none, at its end: places in errors stay those of the line.
+fn name_tier(body: &mut String, tier: &str) {
+    if let Some(null) = member(body, "service_tier") {
+        return body.replace_range(null, &format!("\"{tier}\""));
+    }
+    let end = body.len() - 1; // the brace
+    let comma = if body[..end].trim_end().ends_with('{') { "" } else { ", " };
+    body.insert_str(end, &format!("{comma}\"service_tier\": \"{tier}\""));
+}
+
 /// Asks until there is room.
 fn answer(
     local: Local,
@@ -174,10 +168,9 @@ fn answer(
     tier: Option<&'static str>,
     room: Room,
 ) -> impl Future<Output = (String, Answered)> {
-    let Line { custom_id, url, mut body, has_tier } = line;
-    if let Some(tier) = tier.filter(|_| !has_tier) {
-        let comma = if body[1..].trim_start().starts_with('}') { "" } else { ", " };
-        body.insert_str(1, &format!("\"service_tier\": \"{tier}\"{comma}"));
+    let Line { custom_id, url, mut body, has_class } = line;
+    if let Some(tier) = tier.filter(|_| !has_class) {
+        name_tier(&mut body, tier);
     }
     let body = Bytes::from(body);
     async move {
@@ -198,6 +191,20 @@ fn answer(
 mod tests {
     use super::super::local::lines_room;
     use super::*;
+
+    #[test]
+    fn a_line_that_names_no_tier_gets_one() {
+        for (body, wanted) in [
+            ("{}", r#"{"service_tier": "flex"}"#),
+            ("{ }", r#"{ "service_tier": "flex"}"#),
+            (r#"{"a":[{}]}"#, r#"{"a":[{}], "service_tier": "flex"}"#),
+            (r#"{"service_tier": null, "a": 1}"#, r#"{"service_tier": "flex", "a": 1}"#),
+        ] {
+            let mut named = body.to_owned();
+            name_tier(&mut named, "flex");
+            assert_eq!(named, wanted);
+        }
+    }
 
     /// 25 lines of the longest of each of 20 keys: what is held has a bound, and each key's first comes early.
     #[test]

@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use super::Counts;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::fields::wrong_type;
@@ -155,6 +154,23 @@ impl BatchNote {
     pub(super) fn since(&self, status: Status) -> Option<u64> {
         self.times.iter().find(|(reached, _)| *reached == status).map(|(_, at)| *at)
     }
+}
+
+/// How far a batch is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Its lines.
+    pub total: usize,
+    /// Those that are answered, refusals among them.
+    pub done: usize,
+    /// Those that were refused.
+    pub failed: usize,
+    /// Tokens of prompts and of answers in this run.
+    pub prompt_tokens: u64,
+    /// See `prompt_tokens`.
+    pub completion_tokens: u64,
+    /// Bytes of all answers.
+    pub bytes: u64,
 }
 
 /// See the module's words.

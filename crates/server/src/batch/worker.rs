@@ -110,10 +110,11 @@ async fn answer(
     }
     // What was set aside at the start, or was being written down.
     if batch.status == Status::Finalizing {
-        return finish(app, shelf, batch).await;
+        return finish(app, shelf, batch, batch.problem.clone()).await;
     }
     let (path, endpoint) = (shelf.path(&batch.input_file_id), batch.endpoint.clone());
     let checked = aside(move || Ok(BatchInput::check(&path, Some(&endpoint)))).await?;
+    let is_of_input = checked.is_err();
     let (problem, line) = match checked {
         Ok(input) => {
             let answers = shelf.answers(id);
@@ -122,7 +123,8 @@ async fn answer(
                     let local = Local::of(app.clone(), tenant, lines);
                     return run(app, shelf, batch, local, &input, output).await;
                 }
-                Err(OutputError::File { source, .. }) => return Err(source.into()),
+                Err(OutputError::File { source, .. }) if !is_lost(&source) => return Err(source.into()),
+                Err(OutputError::File { .. }) => ("The answers so far cannot be read.".to_owned(), None),
                 Err(error @ OutputError::Taken { .. }) => return Err(io::Error::other(error).into()),
                 Err(OutputError::Foreign { line, .. } | OutputError::Other { line, .. }) => {
                     (format!("The answers so far were changed: line {line} of them is none of this batch."), None)
@@ -134,7 +136,11 @@ async fn answer(
         Err(InputError::Line { line, problem }) => (problem, Some(line)),
         Err(error @ InputError::Empty) => (error.to_string(), None),
     };
-    Ok(shelf.fail(id, &problem, line, app.now())?)
+    match is_of_input {
+        // What was answered before is kept.
+        true => finish(app, shelf, batch, Some((problem, line))).await,
+        false => Ok(shelf.fail(id, &problem, line, app.now())?),
+    }
 }
 
 /// Whether trying again brings nothing.
@@ -178,11 +184,16 @@ async fn run(
         }
         Some(Err(Stopped::Output(error))) => return Err(io::Error::other(error).into()),
     }
-    finish(app, shelf, batch).await
+    finish(app, shelf, batch, batch.problem.clone()).await
 }
 
 /// Writes down what there is, and how it ended.
-async fn finish(app: &Arc<App>, shelf: &Arc<Shelf>, batch: &BatchNote) -> Result<(), Pause> {
+async fn finish(
+    app: &Arc<App>,
+    shelf: &Arc<Shelf>,
+    batch: &BatchNote,
+    problem: Option<(String, Option<usize>)>,
+) -> Result<(), Pause> {
     let id = batch.id.as_str();
     let (is_full, is_cancelled) = (shelf.is_full(id), shelf.is_cancelled(id));
     shelf.advance(id, Status::Finalizing, app.now())?;
@@ -190,14 +201,14 @@ async fn finish(app: &Arc<App>, shelf: &Arc<Shelf>, batch: &BatchNote) -> Result
     aside(move || {
         let id = batch.id.as_str();
         part(&app, &shelf, &batch)?;
-        match &batch.problem {
-            Some((problem, line)) => shelf.fail(id, problem, *line, app.now())?,
-            None if is_cancelled => shelf.advance(id, Status::Cancelled, app.now())?,
-            None if is_full => {
+        match &problem {
+            Some((problem, line)) if !is_cancelled => shelf.fail(id, problem, *line, app.now())?,
+            _ if is_cancelled => shelf.advance(id, Status::Cancelled, app.now())?,
+            _ if is_full => {
                 let problem = "The files of this key leave no room for more answers: delete some.";
                 shelf.fail(id, problem, None, app.now())?;
             }
-            None => shelf.advance(id, Status::Completed, app.now())?,
+            _ => shelf.advance(id, Status::Completed, app.now())?,
         }
         let _ = std::fs::remove_file(shelf.answers(id)); // both parts of it are kept
         Ok(())
@@ -228,9 +239,10 @@ fn part(app: &App, shelf: &Shelf, batch: &BatchNote) -> io::Result<()> {
         for line in answers(&shelf.answers(&batch.id))? {
             let line = line?;
             // What a kill has cut off is no answer.
-            let Ok(told) = serde_json::from_str::<Told>(&line) else { continue };
+            let Ok(told) = serde_json::from_slice::<Told>(&line) else { continue };
             if (told.response.status_code >= 400) == is_errors {
-                writeln!(file, "{line}")?;
+                file.write_all(&line)?;
+                file.write_all(b"\n")?;
                 lines += 1;
             }
         }
@@ -244,9 +256,10 @@ fn part(app: &App, shelf: &Shelf, batch: &BatchNote) -> io::Result<()> {
     Ok(())
 }
 
-fn answers(path: &Path) -> io::Result<Box<dyn Iterator<Item = io::Result<String>>>> {
+/// Its lines as bytes: a kill may have cut the last one within a character.
+fn answers(path: &Path) -> io::Result<Box<dyn Iterator<Item = io::Result<Vec<u8>>>>> {
     match files::open(path) {
-        Ok(file) => Ok(Box::new(BufReader::new(file).lines())),
+        Ok(file) => Ok(Box::new(BufReader::new(file).split(b'\n'))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Box::new(std::iter::empty())),
         Err(error) => Err(error),
     }

@@ -14,8 +14,9 @@ use scheduler::{BlockUse, Blocked, CostModel, Nanos, PreemptionMode, RecordRow, 
 use serde_json::{Value, json};
 
 use crate::auth::Tenant;
-use crate::live::nullable;
-use crate::timeline::{Registry, ms};
+use crate::json::nullable;
+use crate::moment::ms;
+use crate::timeline::Registry;
 
 /// Names that a reader remembers at most.
 const MOST_NAMES: usize = 4096;

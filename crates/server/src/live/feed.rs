@@ -16,13 +16,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::app::App;
+use crate::app::MOST_READERS;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::live::events::{self, Names, Prices};
 use crate::live::thoughts::Told;
 
-/// Feeds at once.
-pub(crate) const MOST_READERS: usize = 16;
 /// Between two looks at the log.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Between two `stats`.

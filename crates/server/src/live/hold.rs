@@ -20,10 +20,9 @@ use axum::response::Response;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::app::App;
+use crate::app::{App, MOST_READERS};
 use crate::error::ApiError;
-use crate::live::feed::MOST_READERS;
-use crate::routes::json_body;
+use crate::json::json_body;
 
 /// Between two looks at who still watches.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

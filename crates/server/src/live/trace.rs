@@ -14,10 +14,11 @@ use replay::{TraceWriter, Traced};
 use scheduler::Nanos;
 
 use crate::app::App;
+use crate::ask::Caller;
 use crate::auth::Tenant;
 use crate::error::ApiError;
+use crate::json::json_body;
 use crate::query;
-use crate::routes::{Caller, json_body};
 
 /// Seconds, if nobody says how many.
 const SECONDS: u64 = 10;

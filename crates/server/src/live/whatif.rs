@@ -20,9 +20,9 @@ use tokio::sync::oneshot;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::json::json_body;
 use crate::live::events::{self, Names, Prices};
 use crate::query;
-use crate::routes::json_body;
 
 /// Minutes that may be asked about.
 const MOST_MINUTES: u64 = 60;

@@ -8,12 +8,13 @@ use serde_json::Value;
 use super::shapes::COMPLETION;
 use super::write::Llama;
 use super::{bias, sampler};
-use crate::answers::{Form, Job, Plan};
+use crate::answers::{Delivery, Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::openai::params::{self, Delivery};
+use crate::openai::params;
 use crate::openai::{hints, structured};
 use crate::shape::Shape;
 

@@ -13,13 +13,14 @@ use text::chat_template::TemplateOptions;
 
 use super::shapes::SCALE;
 use super::{completion, infill as gaps};
-use crate::answers::Form;
 use crate::app::App;
+use crate::ask::{Caller, ask};
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, as_written, wrong_type};
+use crate::json::json_body;
 use crate::openai::{chat, hints, params, shapes, tools};
 use crate::requests::Line;
-use crate::routes::{Caller, ask, json_body};
 use crate::timeline::Served;
 
 type Caught<T> = Result<T, ApiError>;

@@ -8,13 +8,15 @@ use engine::Output;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
-use crate::answers::{Api, End, Finish, Gathered, Outputs, Plan, Totals, Wire, event};
+use crate::answers::{self, Api, End, Finish, Gathered, Outputs, Plan, Totals, Wire};
 use crate::app::App;
 use crate::error::ApiError;
+use crate::json::json_body;
 use crate::openai::format::timings;
+use crate::openai::logprobs::TokenTexts;
 use crate::openai::whole::{List, Numbers, Whole};
-use crate::openai::wire::{TokenTexts, WireProgress};
-use crate::routes::json_body;
+use crate::openai::wire::WireProgress;
+use crate::sse::event;
 use crate::timeline::Served;
 
 /// Log probabilities of an answer's tokens.
@@ -23,8 +25,8 @@ const PROBABILITIES: &str = "completion_probabilities";
 /// The API.
 pub(super) struct Llama;
 
-impl Api for Llama {
-    fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
+impl Llama {
+    fn body(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
         let Gathered { mut answers, prompts, totals, served, charge, .. } = gathered;
         let answer = answers.swap_remove(0);
         let mut body = piece(&answer.text, prompts[0].len(), answer.tokens.len());
@@ -38,6 +40,12 @@ impl Api for Llama {
         }
         let numbers = Numbers { logprobs: vec![answer.logprobs], num_answers: 1, ..Numbers::default() };
         json_body(Whole::new(app.clone(), numbers, &body.to_string(), lists, charge).body())
+    }
+}
+
+impl Api for Llama {
+    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: Plan, outputs: Outputs) -> answers::Whole<'a> {
+        answers::gathered(app, plan, outputs, |plan, gathered| self.body(app, plan, gathered))
     }
 
     fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {

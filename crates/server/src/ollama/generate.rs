@@ -16,13 +16,13 @@ use super::Asked;
 use super::options::{self, Begun};
 use super::shapes::GENERATE;
 use super::write::{Kind, Ollama};
-use crate::answers::{Form, Job, Plan};
+use crate::answers::{Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::Wish;
+use crate::conversation::{ToolChoice, Wish};
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::llama::fim::{self, Gap};
-use crate::openai::tools::ToolChoice;
 use crate::openai::{chat, params};
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.

@@ -3,13 +3,13 @@
 use engine::{RawRequest, Rule};
 use serde_json::{Map, Value};
 
+use crate::answers::{Delivery, Settled};
 use crate::app::App;
 use crate::conversation::Thinking;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::llama::sampler::{self, Window};
 use crate::openai::hints::{self, Hints};
-use crate::openai::params::{Delivery, Settled};
 use crate::openai::structured;
 use crate::shape::Shape;
 

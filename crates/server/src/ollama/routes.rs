@@ -9,11 +9,13 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::{Asked, models};
-use crate::answers::Form;
 use crate::app::App;
+use crate::ask;
+use crate::ask::Caller;
 use crate::auth::Tenant;
+use crate::endpoint::Form;
 use crate::error::ApiError;
-use crate::routes::{self, Caller, json_body};
+use crate::json::json_body;
 
 type Caught<T> = Result<T, ApiError>;
 
@@ -81,5 +83,5 @@ async fn ask(
         Ok(Asked::Answer(job)) => Ok(*job),
         Err(error) => Err(error),
     };
-    routes::answer(app, caller, form, job).await
+    ask::answer(app, caller, form, job).await
 }

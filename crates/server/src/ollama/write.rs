@@ -9,14 +9,14 @@ use engine::Output;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
-use crate::answers::{Api, Ear, End, Finish, Gathered, Outputs, Plan, Totals, Wire};
+use crate::answers::{self, Api, Ear, End, Finish, Gathered, Outputs, Plan, Totals, Wire};
 use crate::app::App;
 use crate::error::{ApiError, Words};
+use crate::json::json_body;
 use crate::moment;
 use crate::openai::format::timings;
+use crate::openai::logprobs::TokenTexts;
 use crate::openai::whole::{List, Numbers, Whole};
-use crate::openai::wire::TokenTexts;
-use crate::routes::json_body;
 use crate::timeline::Served;
 
 /// Which of the two routes.
@@ -37,8 +37,8 @@ pub(super) struct Ollama {
     pub(super) name: String,
 }
 
-impl Api for Ollama {
-    fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
+impl Ollama {
+    fn body(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
         let Gathered { mut answers, mut prompts, totals, served, charge, .. } = gathered;
         let answer = answers.swap_remove(0);
         let mut said = Said::default();
@@ -55,6 +55,12 @@ impl Api for Ollama {
         let logprobs = vec![answer.logprobs];
         let numbers = Numbers { logprobs, num_answers: 1, ..Numbers::default() };
         json_body(Whole::new(app.clone(), numbers, &line.to_string(), lists, charge).body())
+    }
+}
+
+impl Api for Ollama {
+    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: Plan, outputs: Outputs) -> answers::Whole<'a> {
+        answers::gathered(app, plan, outputs, |plan, gathered| self.body(app, plan, gathered))
     }
 
     fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {

@@ -6,9 +6,9 @@
 use engine::{BeamParams, ModelInfo, Partner, RawRequest};
 use serde_json::Value;
 
+use crate::answers::Delivery;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::openai::params::Delivery;
 
 /// Most beams: a round looks at twice as many candidates for each, which takes 64 of them about a millisecond, on a
 /// thread that serves others' connections too.

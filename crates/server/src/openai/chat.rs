@@ -6,14 +6,16 @@ use engine::{Chat, ChatMessage, Prompt};
 use serde_json::{Map, Value, json};
 use text::chat_template::ChatTemplate;
 
-use crate::answers::{Form, Job, Plan};
+use crate::answers::{Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::conversation::Wish;
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::json;
 use crate::openai::format::OpenAi;
+use crate::openai::parts::text_of_parts;
 use crate::openai::{beams, hints, params, shapes, structured, thoughts, tools, transfer};
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
@@ -225,22 +227,6 @@ fn tool_calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
 fn thought(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     let older = fields.string("reasoning_content")?;
     Ok(fields.string("reasoning")?.or(older).filter(|text| !text.is_empty()))
-}
-
-/// Text parts stand on lines of their own, as vLLM joins them.
-pub(crate) fn text_of_parts(parts: Vec<Value>, path: &str) -> Result<String, ApiError> {
-    let mut texts = Vec::with_capacity(parts.len());
-    for (at, part) in parts.into_iter().enumerate() {
-        let mut fields = Fields::nested(part, format!("{path}[{at}]"), &shapes::TEXT_PART)?;
-        if fields.text("type")? != "text" {
-            let why = "this server reads text only: parts must be of type 'text'";
-            return Err(ApiError::unsupported(fields.name("type"), why));
-        }
-        let text_name = fields.name("text");
-        texts.push(fields.string("text")?.ok_or_else(|| wrong_type(text_name, "a string"))?);
-        fields.finish()?;
-    }
-    Ok(texts.join("\n"))
 }
 
 /// `logprobs` says whether, `top_logprobs` how many beside the token's own.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use engine::{Prompt, RawRequest};
 use serde_json::Value;
 
-use crate::answers::{Form, Job, Plan};
+use crate::answers::{Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::llama::fim::{self, Gap};

@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 
-use axum::response::Response;
 use engine::{ServiceClass, TokenLogprob};
 use serde::Serialize;
 
-use crate::answers::{Answer, Api, Form, Gathered, Outputs, Plan, Totals, Wire};
+use crate::answers::{self, Answer, Api, Gathered, Outputs, Plan, Totals, Wire};
 use crate::app::App;
+use crate::endpoint::Form;
+use crate::json::json_body;
+use crate::openai::logprobs::{ChatLogprobs, TextLogprobs, TokenTexts};
 use crate::openai::said::Said;
 use crate::openai::stream::Writer;
 use crate::openai::transfer::WireTransfer;
 use crate::openai::whole::{List, Numbers, Whole};
-use crate::openai::wire::{
-    ChatChoice, ChatLogprobs, ChatMessageOut, Envelope, TextChoice, TextLogprobs, TokenTexts, WireTimings, WireUsage,
-    fingerprint,
-};
-use crate::routes::json_body;
+use crate::openai::wire::{ChatChoice, ChatMessageOut, Envelope, TextChoice, WireTimings, WireUsage, fingerprint};
 use crate::timeline::Served;
 
 /// What both deliveries share: names, and the way tokens are shown.
@@ -71,8 +69,8 @@ pub(crate) fn timings(app: &App, plan: &Plan, served: &Served, totals: &Totals) 
 pub(crate) struct OpenAi;
 
 impl Api for OpenAi {
-    fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
-        json_body(body(app, plan, gathered).body())
+    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: Plan, outputs: Outputs) -> answers::Whole<'a> {
+        answers::gathered(app, plan, outputs, |plan, gathered| json_body(body(app, plan, gathered).body()))
     }
 
     fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {

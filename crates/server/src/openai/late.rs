@@ -16,7 +16,8 @@ use serde_json::json;
 use tokio::time::{Sleep, sleep};
 
 use crate::app::App;
-use crate::timeline::{Served, ms};
+use crate::moment::ms;
+use crate::timeline::Served;
 
 /// The promises of a stream that are neither kept nor broken yet.
 pub(crate) struct LateWatch {

@@ -1,15 +1,15 @@
 //! Fields that chat and completions share: sampling, delivery, and what neither has.
 
-use engine::{RawRequest, SealedAddress, ServiceClass, ValidatedRequest, fit_schema};
-use serde::Serialize;
+use engine::{RawRequest, ServiceClass};
 use serde_json::Value;
 
+use crate::answers::{Delivery, Settled};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, integer, number, wrong_type};
 use crate::json::shortened;
-use crate::openai::chat::text_of_parts;
 use crate::openai::hints::Hints;
+use crate::openai::parts::text_of_parts;
 
 /// Longest `user` in bytes.
 const MAX_USER_BYTES: usize = 512;
@@ -25,90 +25,6 @@ pub(crate) fn check_text(param: &str, bytes: usize) -> Result<(), ApiError> {
     }
     let message = format!("'{param}' has {bytes} bytes of text; at most {MAX_TEXT_BYTES} are read in one request.");
     Err(ApiError::bad_request(message).with_param(param).with_code("string_above_max_length"))
-}
-
-/// How an answer is to be delivered.
-#[derive(Clone, Default)]
-pub(crate) struct Delivery {
-    /// The name the model was asked for by.
-    pub(crate) model: String,
-    pub(crate) stream: bool,
-    /// A last chunk with token counts.
-    pub(crate) include_usage: bool,
-    /// Token counts in every chunk; only with the former.
-    pub(crate) continuous_usage: bool,
-    /// Token ids beside the text.
-    pub(crate) token_ids: bool,
-    /// Tokens of log probabilities as `token_id:42`.
-    pub(crate) tokens_as_ids: bool,
-    /// The owners of all times, beside `timings`.
-    pub(crate) timings_detail: bool,
-    /// A receipt with each answer.
-    pub(crate) receipt: bool,
-    /// Whether its next tokens may be guessed.
-    pub(crate) speculate: bool,
-    /// How far the prompt is read, in chunks before the first token.
-    pub(crate) progress: bool,
-    /// Who asked, for the log.
-    pub(crate) user: Option<String>,
-    /// The tier of service that was asked for.
-    pub(crate) tier: Option<ServiceClass>,
-    /// The prompt is read for another worker, which finds it there.
-    pub(crate) gives: Option<SealedAddress>,
-    pub(crate) settled: Settled,
-}
-
-impl Delivery {
-    /// Of an API that has none of the extra fields.
-    pub(crate) fn plain(model: String, stream: bool, hints: Hints) -> Delivery {
-        Delivery {
-            model,
-            stream,
-            include_usage: false,
-            continuous_usage: false,
-            token_ids: false,
-            tokens_as_ids: false,
-            timings_detail: false,
-            receipt: false,
-            speculate: true,
-            progress: false,
-            user: None,
-            tier: None,
-            gives: None,
-            settled: Settled { hints, max_tokens: None },
-        }
-    }
-}
-
-/// What was settled otherwise than a client may think. The answer says so, in its headers and beside `timings`.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Settled {
-    /// Fields that were taken and change nothing ([`crate::openai::hints`]), and places of schemas that are not kept to.
-    #[serde(skip_serializing_if = "Hints::is_empty")]
-    pub(crate) hints: Hints,
-    /// What `max_tokens` was cut to; of several prompts, the least.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) max_tokens: Option<usize>,
-}
-
-impl Settled {
-    /// Makes a schema that stands in this field into one that compiles, and notes what of it is left open.
-    pub(crate) fn fit(&mut self, schema: &Value, field: &str, strict: bool) -> Result<Value, ApiError> {
-        let fitted = fit_schema(schema, strict).map_err(|misfit| {
-            let place: String = format!("{field}{}", misfit.place).chars().take(300).collect();
-            ApiError::bad_request(format!("{place}: {misfit}.")).with_param(place)
-        })?;
-        self.hints.extend(fitted.open.iter().map(|place| format!("{field}{place}")));
-        Ok(fitted.schema)
-    }
-
-    /// Looks at what became of the `max_tokens` that was asked for.
-    pub(crate) fn see(&mut self, asked: Option<i64>, request: &ValidatedRequest) {
-        let most = request.max_tokens();
-        if asked.is_some_and(|asked| asked > most as i64) {
-            self.max_tokens = Some(self.max_tokens.map_or(most, |least| least.min(most)));
-        }
-    }
 }
 
 /// The model's name, checked; none means the one that is served.

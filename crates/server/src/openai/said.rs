@@ -22,7 +22,7 @@ impl Said {
                 AnswerPart::Text(text) => said.text.get_or_insert_default().push_str(&text),
                 AnswerPart::CallBegins { index, name, id } => {
                     let function = CallFunction { name: Some(name), arguments: String::new() };
-                    let id = Some(id.unwrap_or_else(|| app.call_id()));
+                    let id = Some(id.unwrap_or_else(|| app.ids.call_id()));
                     said.calls.push(WireCall { index: Some(index), id, r#type: Some("function"), function });
                 }
                 AnswerPart::Arguments { index, json } => match said.calls.last_mut() {

@@ -9,14 +9,15 @@ use engine::{Output, PromptProgress, TokenLogprob};
 use hyper::body::Bytes;
 use serde_json::Value;
 
-use crate::answers::{Ear, End, Form, Outputs, Plan, Totals, Wire, event, framed};
+use crate::answers::{Ear, End, Outputs, Plan, Totals, Wire};
 use crate::app::App;
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::openai::format::{Format, json};
+use crate::openai::logprobs::{ChatLogprobs, TextLogprobs};
 use crate::openai::said::Said;
-use crate::openai::wire::{
-    ChatChunk, ChatLogprobs, Delta, Envelope, TextChoice, TextLogprobs, WireProgress, WireTimings, WireUsage,
-};
+use crate::openai::wire::{ChatChunk, Delta, Envelope, TextChoice, WireProgress, WireTimings, WireUsage};
+use crate::sse::{event, framed};
 use crate::timeline::Served;
 
 /// One choice of a stream.

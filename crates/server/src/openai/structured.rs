@@ -10,9 +10,9 @@
 use engine::Rule;
 use serde_json::Value;
 
+use crate::answers::Settled;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::openai::params::Settled;
 
 /// A rule, and the field that it was in.
 pub(crate) struct Asked {

@@ -12,11 +12,11 @@
 
 use serde_json::{Map, Value};
 
+use crate::answers::Settled;
 use crate::app::App;
 use crate::conversation::{Thinking, thought_tokens};
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::openai::params::Settled;
 
 /// Reads all of them. `kwargs`: what the template is told.
 pub(crate) fn read(

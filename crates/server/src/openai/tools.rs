@@ -6,10 +6,10 @@ use std::sync::Arc;
 use dialect::Tool;
 use serde_json::{Value, json};
 
-use crate::conversation::definition;
+use crate::answers::Settled;
+use crate::conversation::{ToolChoice, definition};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::openai::params::Settled;
 use crate::openai::shapes;
 
 /// Most tools of a request. Agents bring some tens.
@@ -18,20 +18,6 @@ const MAX_TOOLS: usize = 512;
 const MAX_SCHEMA_BYTES: usize = 64 << 10;
 /// Longest name of a tool, in bytes.
 const MAX_NAME_BYTES: usize = 128;
-
-/// Which calls are wanted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum ToolChoice {
-    /// As the model likes.
-    #[default]
-    Auto,
-    /// None: the model is not told of the tools.
-    Never,
-    /// At least one.
-    Required,
-    /// One of this tool.
-    Named(String),
-}
 
 /// What may be called.
 #[derive(Default)]

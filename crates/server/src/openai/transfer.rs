@@ -11,10 +11,10 @@
 use engine::{Partner, SealedAddress};
 use serde::Serialize;
 
+use crate::answers::Delivery;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::openai::params::Delivery;
 
 /// What a worker that has read a prompt says of it.
 #[derive(Serialize)]

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::charge::Charge;
-use crate::openai::wire::TokenTexts;
+use crate::openai::logprobs::TokenTexts;
 
 /// About so many bytes are written at once.
 const PIECE_BYTES: usize = 64 << 10;

@@ -12,20 +12,22 @@
 mod answers;
 mod operations;
 mod page;
+mod written;
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
-use hyper::body::Bytes;
 use serde_json::{Map, Value, json};
+
+pub(crate) use self::written::Written;
 
 use self::operations::{Answer, Body, OPERATIONS, Operation};
 use crate::app::App;
+use crate::json::json_body;
 use crate::openai::hints::Hint;
 use crate::query::Parameter;
-use crate::routes::json_body;
 use crate::shape::{Kind, Shape};
 
 /// Paths of the document and its page.
@@ -39,32 +41,23 @@ pub(crate) fn query(method: &Method, path: &str) -> &'static [Parameter] {
     operation.map_or(&[], |operation| operation.query)
 }
 
-/// Both, as they are sent: written when somebody asks first, for strangers may ask often.
-pub(crate) struct Written {
-    document: Bytes,
-    page: Bytes,
-    /// What the page may load.
-    policy: HeaderValue,
-}
-
-impl Written {
-    fn of(app: &App) -> Written {
-        let document = written(app);
-        let (page, policy) = page::of(&document);
-        Written {
-            document: document.to_string().into(),
-            page: page.into(),
-            policy: policy.try_into().expect("words and a digest are a header value"),
-        }
+/// Both, as they are sent.
+fn in_bytes(app: &App) -> Written {
+    let document = written(app);
+    let (page, policy) = page::of(&document);
+    Written {
+        document: document.to_string().into(),
+        page: page.into(),
+        policy: policy.try_into().expect("words and a digest are a header value"),
     }
 }
 
 pub(crate) async fn document(State(app): State<Arc<App>>) -> Response {
-    json_body(app.written.get_or_init(|| Written::of(&app)).document.clone())
+    json_body(app.written.get_or_init(|| in_bytes(&app)).document.clone())
 }
 
 pub(crate) async fn docs(State(app): State<Arc<App>>) -> Response {
-    let Written { page, policy, .. } = app.written.get_or_init(|| Written::of(&app));
+    let Written { page, policy, .. } = app.written.get_or_init(|| in_bytes(&app));
     let mut response = ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page.clone()).into_response();
     for (name, value) in [
         (header::CONTENT_SECURITY_POLICY, policy.clone()),

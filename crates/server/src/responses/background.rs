@@ -11,7 +11,7 @@ use super::write::{Shape, Writing};
 use crate::answers::{Outputs, Plan};
 use crate::app::{App, Busy};
 use crate::error::ApiError;
-use crate::routes::json_body;
+use crate::json::json_body;
 
 /// Goes on computing when its client has gone. The answer is in the store when it has ended.
 pub(super) fn begin(

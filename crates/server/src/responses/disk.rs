@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::growing::Delta;
-use crate::app::unix_seconds;
 use crate::auth::Tenant;
+use crate::moment::unix_seconds;
 
 /// Longest first line: one with the names of some thousand items.
 const MOST_HEAD: u64 = 1 << 18;
@@ -135,16 +135,28 @@ impl Disk {
         let text = files::read_text(&self.path(id), MOST_FILE)?;
         let (_, content) = text.split_once('\n').ok_or(io::ErrorKind::InvalidData)?;
         let ContentLine { response, input, conversation, deltas } = serde_json::from_str(content)?;
+        if response["id"] != id {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the file of another response, under this one's name",
+            ));
+        }
         let message = |MessageLine { role, content, extra }| ChatMessage { role, content, extra };
         let conversation = conversation.into_iter().map(message).collect();
         Ok(Content { response, input, conversation, deltas })
     }
 
     /// Takes it away; one that is not there is no error.
-    pub(super) fn remove(&self, id: &str) {
-        if let Err(error) = fs::remove_file(self.path(id))
-            && error.kind() != io::ErrorKind::NotFound
-        {
+    pub(super) fn remove(&self, id: &str) -> io::Result<()> {
+        match fs::remove_file(self.path(id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes one away for which nothing asks any more.
+    pub(super) fn clear(&self, id: &str) {
+        if let Err(error) = self.remove(id) {
             tracing::warn!(%error, "a response that is forgotten stays on disk");
         }
     }

@@ -8,6 +8,7 @@
 //! ```
 //! A reader has a place of its own ([`Teller`]) in what is there ([`Told`]), whether that grows or has ended.
 
+use crate::sse::framed;
 use std::ops::Range;
 
 use hyper::body::Bytes;
@@ -15,7 +16,6 @@ use serde_json::{Map, Value, json};
 
 use super::growing::{Delta, Growing, Kind};
 use super::store::Content;
-use crate::answers::framed;
 
 /// What can be told of an answer now.
 pub(super) struct Told<'a> {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::answers::Heard;
-use crate::app::App;
-use crate::openai::wire::TokenTexts;
+use crate::ids::Ids;
+use crate::openai::logprobs::TokenTexts;
 
 /// What a delta adds to its item: bytes of its text, and log probabilities of so many tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,7 +87,7 @@ impl Growing {
     }
 
     /// What became known with a token.
-    pub(super) fn hear(&mut self, heard: Heard, app: &App, texts: &TokenTexts<'_>) {
+    pub(super) fn hear(&mut self, heard: Heard, ids: &Ids, texts: &TokenTexts<'_>) {
         match heard.logprob {
             // Marks of a thought are none of the text behind it.
             Some(_) if heard.is_thought => self.waiting.clear(),
@@ -98,11 +98,11 @@ impl Growing {
             }
             None => {}
         }
-        heard.parts.into_iter().for_each(|part| self.take(part, app));
+        heard.parts.into_iter().for_each(|part| self.take(part, ids));
     }
 
     /// The next part of the answer.
-    pub(super) fn take(&mut self, part: AnswerPart, app: &App) {
+    pub(super) fn take(&mut self, part: AnswerPart, ids: &Ids) {
         match part {
             AnswerPart::Text(text) => {
                 let logprobs = of_text(&mut self.waiting, &text);
@@ -110,20 +110,20 @@ impl Growing {
                 if self.open != Some(Kind::Text) && !self.items.is_empty() && text.trim().is_empty() {
                     return;
                 }
-                self.grow(Kind::Text, &text, logprobs, app);
+                self.grow(Kind::Text, &text, logprobs, ids);
                 return;
             }
-            AnswerPart::Thought(text) => self.grow(Kind::Thought, &text, Vec::new(), app),
+            AnswerPart::Thought(text) => self.grow(Kind::Thought, &text, Vec::new(), ids),
             AnswerPart::CallBegins { name, id, .. } => {
                 self.close("completed");
-                let call_id = id.unwrap_or_else(|| app.call_id());
+                let call_id = id.unwrap_or_else(|| ids.call_id());
                 self.items.push(json!({
-                    "type": "function_call", "id": format!("fc_{}", app.unique()), "status": "in_progress",
+                    "type": "function_call", "id": format!("fc_{}", ids.unique()), "status": "in_progress",
                     "call_id": call_id, "name": name, "arguments": "",
                 }));
                 self.open = Some(Kind::Call);
             }
-            AnswerPart::Arguments { json, .. } => self.grow(Kind::Call, &json, Vec::new(), app),
+            AnswerPart::Arguments { json, .. } => self.grow(Kind::Call, &json, Vec::new(), ids),
             AnswerPart::CallEnds { .. } => self.close("completed"),
         }
         self.waiting.clear();
@@ -140,10 +140,10 @@ impl Growing {
         (self.items, self.deltas)
     }
 
-    fn grow(&mut self, kind: Kind, text: &str, logprobs: Vec<Value>, app: &App) {
+    fn grow(&mut self, kind: Kind, text: &str, logprobs: Vec<Value>, ids: &Ids) {
         if self.open != Some(kind) && kind != Kind::Call {
             self.close("completed");
-            let id = app.unique();
+            let id = ids.unique();
             self.items.push(match kind {
                 Kind::Thought => json!({
                     "type": "reasoning", "id": format!("rs_{id}"), "summary": [], "content": [kind.empty_part()],

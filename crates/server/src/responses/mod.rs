@@ -25,4 +25,3 @@ mod write;
 use read::{count, included, read};
 pub(crate) use routes::{cancel, create, delete, input_items, input_tokens, retrieve};
 pub(crate) use store::Store;
-pub(crate) use write::{Shape, whole};

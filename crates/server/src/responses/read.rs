@@ -9,14 +9,15 @@ use super::items::{self, Messages};
 use super::shapes::{CHOICE, CREATE, FORMAT, TOOL};
 use super::write::{Responses, Shape};
 use super::{references, truncation};
-use crate::answers::{Api, Form, Job, Plan};
+use crate::answers::{Job, Plan, Settled};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::{Thinking, Wish};
+use crate::conversation::{Thinking, ToolChoice, Wish};
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::openai::params::{self, Settled};
-use crate::openai::tools::{self, Offer, ToolChoice};
+use crate::openai::params;
+use crate::openai::tools::{self, Offer};
 use crate::openai::{hints, structured, thoughts};
 
 /// Tools that run on a server of their maker's, and kinds that are no functions: the model is not told of them.
@@ -66,14 +67,15 @@ pub(super) fn included(word: &str, field: impl FnOnce() -> String) -> Result<Inc
 }
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
-pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
-    let Asked { mut raw, mut plan, api, wish } = asked(body, app, tenant)?;
+pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Job, Arc<Shape>), ApiError> {
+    let Asked { mut raw, mut plan, shape, wish } = asked(body, app, tenant)?;
     let (asked, rule_field) = (raw.max_tokens, raw.rule.is_some().then_some("text.format.schema"));
     let hearing = app.speech.settle(&mut raw, wish, app.engine.model());
     plan.hearing = hearing.map_err(|error| rename(error, rule_field))?;
     let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into(), rule_field))?;
     plan.delivery.settled.see(asked, &request);
-    Ok(Job { requests: vec![request], plan, api })
+    let api = Arc::new(Responses(shape.clone()));
+    Ok((Job { requests: vec![request], plan, api }, shape))
 }
 
 /// How many tokens the input has.
@@ -97,7 +99,7 @@ fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
 struct Asked {
     raw: RawRequest,
     plan: Plan,
-    api: Arc<dyn Api>,
+    shape: Arc<Shape>,
     wish: Wish,
 }
 
@@ -219,7 +221,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     }
     let plan = Plan { logprobs: raw.logprobs.is_some(), ..Plan::of_one(Form::Responses, delivery, Vec::new()) };
     let wish = Wish { tools, choice, parallel, thinking, is_searched: false };
-    Ok(Asked { raw, plan, api: Arc::new(Responses(Arc::new(shape))), wish })
+    Ok(Asked { raw, plan, shape: Arc::new(shape), wish })
 }
 
 fn offer(fields: &mut Fields, tools: Value, choice: Value, settled: &mut Settled) -> Result<Offer, ApiError> {

@@ -11,11 +11,13 @@ use serde_json::{Value, json};
 
 use super::running::{Replay, Source};
 use super::{Store, background, count, included, read};
-use crate::answers::Form;
 use crate::app::App;
+use crate::ask;
+use crate::ask::Caller;
+use crate::endpoint::Form;
 use crate::error::ApiError;
+use crate::json::json_body;
 use crate::query::{self, Page};
-use crate::routes::{self, Caller, json_body};
 
 type Caught<T> = Result<T, ApiError>;
 
@@ -28,19 +30,17 @@ pub(crate) async fn create(
 ) -> Caught<Response> {
     let tenant = caller.tenant;
     let job = app.with_json(&headers, body, tenant, move |value, app| read(value, app, tenant)).await;
-    let mut job = job.map_err(|error| caller.refused(&app, Form::Responses, error))?;
-    match job.api.shape().filter(|shape| shape.background).cloned() {
-        None => routes::answer(app, &caller, Form::Responses, Ok(job)).await,
-        Some(shape) => {
-            // No connection limits how it is read.
-            let is_streamed = std::mem::take(&mut job.plan.delivery.stream);
-            let settled = job.plan.delivery.settled.clone();
-            let (plan, outputs) = routes::submit(&app, &caller, job.requests, job.plan).await?;
-            let mut response = background::begin(app, shape, plan, outputs, is_streamed)?;
-            routes::settled(response.headers_mut(), &settled);
-            Ok(response)
-        }
+    let (mut job, shape) = job.map_err(|error| caller.refused(&app, Form::Responses, error))?;
+    if !shape.background {
+        return ask::answer(app, &caller, Form::Responses, Ok(job)).await;
     }
+    // No connection limits how it is read.
+    let is_streamed = std::mem::take(&mut job.plan.delivery.stream);
+    let settled = job.plan.delivery.settled.clone();
+    let (plan, outputs) = ask::submit(&app, &caller, job.requests, job.plan).await?;
+    let mut response = background::begin(app, shape, plan, outputs, is_streamed)?;
+    ask::note_settled(response.headers_mut(), &settled);
+    Ok(response)
 }
 
 /// `POST /v1/responses/input_tokens`.

@@ -23,9 +23,9 @@ pub(super) use super::disk::Content;
 use super::disk::{Disk, Head};
 use super::growing::Delta;
 use super::running::{Running, Source};
-use crate::app::unix_seconds;
 use crate::auth::Tenant;
 use crate::error::ApiError;
+use crate::moment::unix_seconds;
 
 /// Bytes of all responses together, and seconds for which one is kept.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +128,7 @@ impl Store {
             (Err(_), Some(kept)) if is_it(kept) => drop(state.remove(id)),
             // It was replaced meanwhile, which is written too.
             (_, Some(_)) => {}
-            (_, None) => disk.remove(id),
+            (_, None) => disk.clear(id),
         }
         written.map_err(|error| {
             tracing::error!(%error, "a response cannot be kept on disk");
@@ -207,10 +207,16 @@ impl Store {
         found
     }
 
-    /// Forgets it, and ends what computes it.
+    /// Forgets it, and ends what computes it. What cannot be deleted from the disk is still there.
     pub(crate) fn delete(&self, tenant: Option<Tenant>, id: &str) -> Result<(), ApiError> {
         let mut state = self.lock();
         self.find(&mut state, tenant, id)?;
+        if let Some(disk) = &self.0.disk {
+            disk.remove(id).map_err(|error| {
+                tracing::error!(%error, "a response cannot be deleted from the disk");
+                ApiError::not_kept()
+            })?;
+        }
         self.forget(&mut state, id);
         Ok(())
     }
@@ -284,7 +290,7 @@ impl Store {
             running.forget();
         }
         if let Some(disk) = &self.0.disk {
-            disk.remove(id);
+            disk.clear(id);
         }
     }
 

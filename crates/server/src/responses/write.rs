@@ -9,8 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use axum::response::Response;
-use engine::{ChatMessage, Output, Timings};
+use engine::{ChatMessage, Output};
 use hyper::body::Bytes;
 use serde_json::{Map, Value, json};
 
@@ -18,13 +17,14 @@ use super::events::{Teller, Told};
 use super::growing::Growing;
 use super::running::Running;
 use super::store::Content;
-use crate::answers::{Api, Ear, End, Finish, Heard, Outputs, Plan, Totals, Wire};
+use crate::answers::{self, Api, Ear, End, Finish, Heard, Outputs, Plan, Totals, Wire};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
+use crate::json::json_body;
 use crate::openai::format::timings;
-use crate::openai::wire::{TokenTexts, WireUsage};
-use crate::routes::json_body;
+use crate::openai::logprobs::TokenTexts;
+use crate::openai::wire::WireUsage;
 use crate::timeline::Served;
 
 /// What an answer says of its request.
@@ -62,8 +62,16 @@ impl Api for Responses {
         Box::new(Stream::new(app.clone(), self.0.clone(), plan, outputs.served().clone()))
     }
 
-    fn shape(&self) -> Option<&Arc<Shape>> {
-        Some(&self.0)
+    /// It is heard token by token, as one that is streamed: so both say the same, also where it was cut off in a call.
+    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: Plan, mut outputs: Outputs) -> answers::Whole<'a> {
+        Box::pin(async move {
+            let head = self.0.head(&outputs.served().response_id, app.now(), &plan);
+            let running = Running::new(head.clone());
+            let mut writing = Writing::new(app.clone(), self.0.clone(), plan, outputs.served().clone());
+            writing.hear_out(&mut outputs, &running).await?;
+            let content = writing.finish(running.grown(), head)?;
+            Ok((json_body(content.response.to_string()), writing.totals.timings.clone()))
+        })
     }
 }
 
@@ -211,11 +219,11 @@ impl Writing {
         match output {
             Output::Token { text, logprob, .. } => {
                 let logprob = logprob.filter(|_| self.plan.logprobs);
-                growing.hear(Heard::token(self.ear.as_mut(), text, logprob), &self.app, &texts);
+                growing.hear(Heard::token(self.ear.as_mut(), text, logprob), &self.app.ids, &texts);
             }
             Output::Finished { reason, stop_string, text, .. } => {
                 self.end = End::of(&self.plan, &self.app, reason, stop_string);
-                growing.hear(Heard::end(self.ear.as_mut(), text), &self.app, &texts);
+                growing.hear(Heard::end(self.ear.as_mut(), text), &self.app.ids, &texts);
                 self.totals.heard(self.ear.as_ref());
                 growing.end();
             }
@@ -246,22 +254,6 @@ impl Writing {
         let Writing { app, shape, plan, served, totals, end, .. } = self;
         shape.finish(app, plan, served, totals, end, growing, head)
     }
-}
-
-/// A whole answer. It is heard token by token, as one that is streamed: so both say the same, also where it was cut off
-/// in a call.
-pub(crate) async fn whole(
-    app: &Arc<App>,
-    shape: Arc<Shape>,
-    plan: Plan,
-    mut outputs: Outputs,
-) -> Result<(Response, Timings), ApiError> {
-    let head = shape.head(&outputs.served().response_id, app.now(), &plan);
-    let running = Running::new(head.clone());
-    let mut writing = Writing::new(app.clone(), shape, plan, outputs.served().clone());
-    writing.hear_out(&mut outputs, &running).await?;
-    let content = writing.finish(running.grown(), head)?;
-    Ok((json_body(content.response.to_string()), writing.totals.timings.clone()))
 }
 
 /// The events of one answer.

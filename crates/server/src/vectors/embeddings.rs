@@ -14,14 +14,15 @@ use serde_json::Value;
 
 use super::shapes::EMBEDDINGS;
 use super::{Asked, Texts, normalised};
-use crate::answers::Form;
 use crate::app::App;
+use crate::ask::{Caller, note_settled};
 use crate::auth::Tenant;
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::json::json_body;
 use crate::openai::hints::{self, Hints};
 use crate::openai::params;
-use crate::routes::{Caller, json_body, settled};
 
 /// How the vectors are to look.
 struct Look {
@@ -81,7 +82,7 @@ pub(crate) async fn embed(
         hints: vectors.delivery.settled.hints.clone(),
     };
     let mut response = json_body(serde_json::to_string(&body).expect("numbers and texts serialize"));
-    settled(response.headers_mut(), &vectors.delivery.settled);
+    note_settled(response.headers_mut(), &vectors.delivery.settled);
     Ok(response)
 }
 

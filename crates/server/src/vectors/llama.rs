@@ -11,14 +11,15 @@ use serde_json::Value;
 
 use super::embeddings::input;
 use super::{Asked, Texts, normalised};
-use crate::answers::Form;
 use crate::app::App;
+use crate::ask::{Caller, note_settled};
 use crate::auth::Tenant;
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::json::json_body;
 use crate::llama::shapes::EMBEDDING;
 use crate::openai::hints;
-use crate::routes::{Caller, json_body, settled};
 
 #[derive(Serialize)]
 struct Item {
@@ -42,7 +43,7 @@ pub(crate) async fn embed(
     let list = list.map(|vector| if is_normalised { normalised(&vector, None) } else { vector });
     let items: Vec<Item> = list.enumerate().map(|(index, vector)| Item { index, embedding: [vector] }).collect();
     let mut response = json_body(serde_json::to_string(&items).expect("numbers serialize"));
-    settled(response.headers_mut(), &vectors.delivery.settled);
+    note_settled(response.headers_mut(), &vectors.delivery.settled);
     Ok(response)
 }
 

@@ -24,15 +24,17 @@ use serde_json::{Value, json};
 pub(crate) use self::embeddings::embed;
 pub(crate) use self::score::{rerank, score};
 use self::shapes::TEXT;
-use crate::answers::{Form, Plan, gather};
+use crate::answers::{Delivery, Plan, Settled, gather};
 use crate::app::App;
+use crate::ask;
+use crate::ask::Caller;
 use crate::auth::Tenant;
 use crate::charge::Charge;
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::hints::Hints;
-use crate::openai::params::{self, Delivery, Settled};
-use crate::routes::{self, Caller};
+use crate::openai::params;
 
 /// Most texts in one request, as with OpenAI.
 const MAX_TEXTS: usize = 2048;
@@ -118,15 +120,14 @@ impl Texts {
         let (mut tokens, mut cached_tokens) = (0, 0);
         for window in windows(requests) {
             let of_window = Delivery { user: delivery.user.take(), ..delivery.clone() };
-            let (plan, outputs) =
-                routes::submit(app, caller, window, Plan::of_one(form, of_window, Vec::new())).await?;
+            let (plan, outputs) = ask::submit(app, caller, window, Plan::of_one(form, of_window, Vec::new())).await?;
             let gathered = gather(app, &plan, outputs).await?;
             id.get_or_insert_with(|| gathered.served.response_id.clone());
             list.extend(gathered.embeddings);
             tokens += gathered.totals.usage.prompt_tokens;
             cached_tokens += gathered.totals.usage.cached_tokens;
         }
-        let id = id.unwrap_or_else(|| app.response_id(form));
+        let id = id.unwrap_or_else(|| app.ids.response_id(form));
         Ok(Vectors { id, delivery, list, tokens, cached_tokens, _charge: charge })
     }
 }

@@ -12,15 +12,16 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Asked, Texts, normalised};
-use crate::answers::Form;
 use crate::app::App;
+use crate::ask::{Caller, note_settled};
 use crate::auth::Tenant;
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::json::json_body;
 use crate::ollama::shapes::{EMBED, EMBED_ONE};
 use crate::ollama::{HINTS, of_vectors, served, uncut};
 use crate::openai::hints;
-use crate::routes::{Caller, json_body, settled};
 
 #[derive(Serialize)]
 struct Embeddings {
@@ -64,7 +65,7 @@ pub(crate) async fn embed(
         prompt_eval_count: vectors.tokens,
     };
     let mut response = json_body(serde_json::to_string(&body).expect("numbers and texts serialize"));
-    settled(response.headers_mut(), &vectors.delivery.settled);
+    note_settled(response.headers_mut(), &vectors.delivery.settled);
     Ok(response)
 }
 
@@ -81,7 +82,7 @@ pub(crate) async fn embed_one(
     let mut vectors = texts.vectors(&app, &caller, Form::OllamaEmbed).await?;
     let body = Embedding { embedding: vectors.list.pop().unwrap_or_default() };
     let mut response = json_body(serde_json::to_string(&body).expect("numbers serialize"));
-    settled(response.headers_mut(), &vectors.delivery.settled);
+    note_settled(response.headers_mut(), &vectors.delivery.settled);
     Ok(response)
 }
 

@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 
 use super::shapes::{RERANK, SCORE};
 use super::{Asked, Texts, cosine, note, text};
-use crate::answers::Form;
 use crate::app::App;
+use crate::ask::{Caller, note_settled};
 use crate::auth::Tenant;
+use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::json::json_body;
 use crate::openai::hints;
-use crate::routes::{Caller, json_body, settled};
 
 /// Pairs of texts: one with each of the others, or as many on both sides.
 pub(crate) async fn score(
@@ -45,7 +46,7 @@ pub(crate) async fn score(
     });
     note(&mut body, &vectors.delivery.settled);
     let mut response = json_body(body.to_string());
-    settled(response.headers_mut(), &vectors.delivery.settled);
+    note_settled(response.headers_mut(), &vectors.delivery.settled);
     Ok(response)
 }
 
@@ -127,7 +128,7 @@ pub(crate) async fn rerank(
     });
     note(&mut body, &vectors.delivery.settled);
     let mut response = json_body(body.to_string());
-    settled(response.headers_mut(), &vectors.delivery.settled);
+    note_settled(response.headers_mut(), &vectors.delivery.settled);
     Ok(response)
 }
 

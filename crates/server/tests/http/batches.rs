@@ -20,10 +20,14 @@ fn host(place: &Path, keys: &[&str]) -> Host {
         api_keys: keys.iter().map(|&key| key.into()).collect(),
         ..local_server()
     };
-    // A server that has ended lets go of its files when its last thread has.
+    wait_until_free(place);
+    Host::with(small_engine(), options)
+}
+
+/// A server that has ended lets go of its files when its last thread has.
+fn wait_until_free(place: &Path) {
     let is_free = || std::fs::File::open(place.join("lock")).map_or(true, |lock| lock.try_lock().is_ok());
     wait("the files to be free", is_free);
-    Host::with(small_engine(), options)
 }
 
 fn ask(host: &Host, method: &str, path: &str, key: Option<&str>, kind: &str, body: &[u8]) -> Answer {
@@ -152,6 +156,42 @@ fn a_batch_goes_on_where_another_server_left_it() {
     let whole: Vec<Value> = before.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     assert!(!whole.is_empty() && answers[..whole.len()] == whole[..], "what was answered stays");
     host.quiet();
+}
+
+/// A kill cuts the last answer anywhere, also within a character; and what was answered stays when the input is lost.
+#[test]
+fn what_was_answered_before_a_kill_is_kept() {
+    for harm in ["cut while it was written down", "input gone"] {
+        let place = place("killed");
+        let id = {
+            let host = host(&place, &[]);
+            let id = begin(&host, None, &lines(400, 40));
+            let path = format!("/v1/batches/{id}");
+            wait("some answers", || get(&host, &path, None).json()["request_counts"]["completed"].as_u64() > Some(5));
+            id
+        };
+        wait_until_free(&place);
+        let [note, answers] = ["json", "answers"].map(|end| place.join("batches").join(format!("{id}.{end}")));
+        let mut before = std::fs::read(&answers).expect("answers");
+        before.truncate(before.iter().rposition(|&byte| byte == b'\n').expect("a line") + 1);
+        let count = before.split(|&byte| byte == b'\n').count() - 1;
+        let mut batch: Value = serde_json::from_slice(&std::fs::read(&note).unwrap()).unwrap();
+        let status = if harm == "input gone" {
+            std::fs::remove_file(place.join("files").join(batch["input_file_id"].as_str().unwrap())).unwrap();
+            "failed"
+        } else {
+            batch["status"] = "finalizing".into();
+            std::fs::write(&note, batch.to_string()).unwrap();
+            before.extend(b"{\"custom_id\":\"\xe2\x82");
+            "completed"
+        };
+        std::fs::write(&answers, before).unwrap();
+        let host = host(&place, &[]);
+        let batch = ended(&host, None, &id);
+        assert_eq!(batch["status"], status, "{harm}: {batch}");
+        assert_eq!(content(&host, None, &batch["output_file_id"]).len(), count, "{harm}");
+        host.quiet();
+    }
 }
 
 #[test]

@@ -916,6 +916,37 @@ fn what_comes_from_a_file_is_what_was_told() {
     std::fs::remove_dir_all(&place).unwrap();
 }
 
+/// A response whose file cannot be deleted is still there and says so; a copy of a file is no response of its own.
+#[test]
+fn the_files_are_what_is_kept() {
+    let place = place("files");
+    let body = json!({"input": "Hello", "max_output_tokens": 2, "temperature": 0});
+    let host = storing(&place);
+    let id = host.ask(PATH, &body)["id"].as_str().unwrap().to_owned();
+    let (path, file) = (format!("{PATH}/{id}"), place.join(format!("{id}.json")));
+    let delete = || {
+        let mut connection = host.connect();
+        connection.request("DELETE", &path, &[("connection", "close")], b"");
+        connection.answer()
+    };
+    let kept = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    let refused = delete();
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (507, &json!("not_kept")), "{}", refused.text());
+    std::fs::remove_dir(&file).unwrap();
+    std::fs::write(&file, &kept).unwrap();
+    std::fs::write(place.join("resp_copy.json"), &kept).unwrap();
+    assert_eq!(host.get(&path).status, 200);
+    assert_eq!(delete().status, 200);
+    assert_eq!(host.get(&path).status, 404);
+    drop(host);
+    let next = storing(&place);
+    assert_eq!(next.get(&format!("{PATH}/resp_copy")).status, 404);
+    drop(next);
+    std::fs::remove_dir_all(&place).unwrap();
+}
+
 /// As a request that somebody waits for.
 #[test]
 fn a_server_that_drains_ends_what_is_in_the_background() {

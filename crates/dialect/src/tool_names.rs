@@ -1,0 +1,42 @@
+//! Which tool a name is, as models write names.
+
+use crate::Tool;
+use crate::tape::{Read, Stop, Tape};
+
+/// The tool of that name.
+pub(crate) fn find<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Tool> {
+    tools.iter().find(|tool| tool.name == name)
+}
+
+/// What models put before names, from how they were told of tools.
+const PREFIXES: [&str; 5] = ["functions.", "function.", "tools.", "tool.", "default_api."];
+
+/// The tool of that name, or of that name behind a prefix.
+pub(crate) fn prefixed<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Tool> {
+    let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
+    find(tools, name).or_else(|| find(tools, bare?))
+}
+
+/// Reads a tool's name: as much as is the beginning of one. What models put before it is no part of it.
+pub(crate) async fn name<'a>(tape: &Tape, tools: &'a [Tool]) -> Read<&'a Tool> {
+    let mut said = String::new();
+    if let Some((prefix, end)) = tape.mark_at(0, &PREFIXES).await
+        && !tools.iter().any(|tool| tool.name.starts_with(prefix))
+    {
+        tape.take_many(end);
+    }
+    loop {
+        said.push(tape.peek().await?);
+        if !tools.iter().any(|tool| tool.name.starts_with(&said)) {
+            said.pop();
+            return find(tools, &said).ok_or(Stop::Malformed);
+        }
+        tape.take();
+    }
+}
+
+/// Bytes of the longest name.
+pub(crate) fn longest(tools: &[Tool]) -> usize {
+    let longest = tools.iter().map(|tool| tool.name.len()).max().unwrap_or(0);
+    longest + PREFIXES.iter().map(|prefix| prefix.len()).max().unwrap_or(0)
+}

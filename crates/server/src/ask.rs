@@ -1,0 +1,178 @@
+//! A request that the engine is to answer, from its body to its response.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use engine::{Timings, ValidatedRequest};
+use scheduler::Promise;
+use serde_json::Value;
+
+use crate::access::Refused;
+use crate::answers::{Api, Events, Job, Outputs, Plan, Settled};
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::endpoint::Form;
+use crate::error::ApiError;
+use crate::otel::TraceParent;
+use crate::timeline::Asker;
+
+/// When the first token was likely to come, and what was promised, when the request was taken: milliseconds from there.
+const PREDICTED_TTFT: HeaderName = HeaderName::from_static("x-predicted-ttft-ms");
+const PROMISED_TTFT: HeaderName = HeaderName::from_static("x-promised-ttft-ms");
+const PROMISED_TOTAL: HeaderName = HeaderName::from_static("x-promised-total-ms");
+/// Fields that were taken and change nothing, and what `max_tokens` was cut to.
+const HINTS: HeaderName = HeaderName::from_static("x-twostroke-hints");
+const MAX_TOKENS: HeaderName = HeaderName::from_static("x-twostroke-max-tokens");
+/// Where the time went, as browsers' tools show it (W3C Server Timing).
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+type Caught<T> = Result<T, ApiError>;
+
+/// Who asked, and by which name the request goes in the log.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    pub(crate) tenant: Option<Tenant>,
+    pub(crate) key: Option<usize>,
+    pub(crate) request_id: HeaderValue,
+    pub(crate) parent: Option<TraceParent>,
+    /// When its head was read.
+    pub(crate) came: Instant,
+}
+
+impl Caller {
+    fn asker(&self) -> Asker {
+        Asker { tenant: self.tenant, key: self.key, request_id: self.name(), parent: self.parent.clone() }
+    }
+
+    /// Nobody from outside: a line of a file.
+    pub(crate) fn local(app: &App, tenant: Option<Tenant>) -> Caller {
+        let key = app.keys.number(tenant.as_ref());
+        Caller { tenant, key, request_id: own_id(app), parent: None, came: Instant::now() }
+    }
+
+    /// What its request is called.
+    pub(crate) fn name(&self) -> String {
+        self.request_id.to_str().unwrap_or_default().to_owned()
+    }
+
+    /// Writes down that it was refused what it asked for, and why.
+    pub(crate) fn refused(&self, app: &App, form: Form, error: ApiError) -> ApiError {
+        app.access.refused(Refused {
+            route: form.route(),
+            request_id: self.name(),
+            key: self.key,
+            status: error.status().as_u16(),
+            why: error.in_short(),
+        });
+        error
+    }
+}
+
+pub(crate) fn own_id(app: &App) -> HeaderValue {
+    app.ids.request_id().try_into().expect("letters and digits are a header value")
+}
+
+/// From a body to a job, in the words of one API.
+type Read = fn(Value, &App, Option<Tenant>) -> Caught<Job>;
+
+/// A body that `read` understands, answered.
+pub(crate) async fn ask(
+    app: Arc<App>,
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: Body,
+    form: Form,
+    read: Read,
+) -> Caught<Response> {
+    let tenant = caller.tenant;
+    let job = app.with_json(headers, body, tenant, move |value, app| read(value, app, tenant)).await;
+    answer(app, caller, form, job).await
+}
+
+/// Has the engine begin with what was read of a body, or writes down why it cannot.
+pub(crate) async fn submit(
+    app: &Arc<App>,
+    caller: &Caller,
+    requests: Vec<ValidatedRequest>,
+    mut plan: Plan,
+) -> Caught<(Plan, Outputs)> {
+    let form = plan.form;
+    let refused = |error| caller.refused(app, form, error);
+    if plan.delivery.receipt {
+        plan.basis = Some(app.basis(&plan.delivery.model).await.map_err(refused)?);
+    }
+    if let Some(user) = &plan.delivery.user {
+        // Escaped: a name must not be able to write lines of its own into the log.
+        tracing::info!(request_id = ?caller.request_id, user = ?user, "request of a named user");
+    }
+    let outputs = Outputs::submit(app, &plan, caller.asker(), requests).map_err(refused)?;
+    Ok((plan, outputs))
+}
+
+pub(crate) async fn answer(app: Arc<App>, caller: &Caller, form: Form, job: Caught<Job>) -> Caught<Response> {
+    let Job { requests, plan, api } = job.map_err(|error| caller.refused(&app, form, error))?;
+    let (plan, outputs) = submit(&app, caller, requests, plan).await?;
+    let promise = outputs.promise();
+    let text = caller.came.elapsed();
+    let settled = plan.delivery.settled.clone();
+    let (mut response, timings) = deliver(app, plan, &*api, outputs).await?;
+    let headers = response.headers_mut();
+    note_settled(headers, &settled);
+    if let Some(Promise { first_token, answer, .. }) = &promise {
+        // Of what is likely to come within a millisecond too, 0 is not the time.
+        headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.likely.0.div_ceil(1_000_000)));
+        // Rounded up: nobody is to find a promise broken that was not.
+        headers.insert(PROMISED_TTFT, HeaderValue::from(first_token.within.0.div_ceil(1_000_000)));
+        headers.insert(PROMISED_TOTAL, HeaderValue::from(answer.within.0.div_ceil(1_000_000)));
+    }
+    let likely = promise.map(|promise| Duration::from_nanos(promise.first_token.likely.0));
+    let timing = server_timing(text, likely, timings.as_ref());
+    headers.insert(SERVER_TIMING, timing.try_into().expect("digits and letters are a header value"));
+    Ok(response)
+}
+
+/// Says in headers what was settled otherwise than a client may think.
+pub(crate) fn note_settled(headers: &mut HeaderMap, settled: &Settled) {
+    if !settled.hints.is_empty() {
+        headers.insert(HINTS, settled.hints.in_a_line().try_into().expect("names of fields are a header value"));
+    }
+    if let Some(most) = settled.max_tokens {
+        headers.insert(MAX_TOKENS, HeaderValue::from(most));
+    }
+}
+
+/// `text`: reading and tokenizing the body. Of a stream, whose headers go out before its first token, the rest is what
+/// was predicted.
+fn server_timing(text: Duration, predicted: Option<Duration>, timings: Option<&Timings>) -> String {
+    let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+    let mut told = vec![("text", "parse and tokenize", ms(text))];
+    match timings {
+        Some(timings) => told.extend([
+            ("queue", "wait for the first step", timings.queue_ms),
+            ("prefill", "read the prompt", timings.prefill_ms),
+            ("decode", "write the answer", timings.decode_ms),
+            ("total", "arrival to end", timings.total_ms),
+        ]),
+        None => told.extend(predicted.map(|predicted| ("predicted-ttft", "first token expected", ms(predicted)))),
+    }
+    let entries = told.iter().map(|(name, what, ms)| format!("{name};desc=\"{what}\";dur={ms:.3}"));
+    entries.collect::<Vec<_>>().join(", ")
+}
+
+async fn deliver(app: Arc<App>, plan: Plan, api: &dyn Api, outputs: Outputs) -> Caught<(Response, Option<Timings>)> {
+    if plan.delivery.stream {
+        let headers = [
+            (header::CONTENT_TYPE, api.stream_type()),
+            (header::CACHE_CONTROL, "no-cache"),
+            // Asks proxies to pass each event on at once.
+            (HeaderName::from_static("x-accel-buffering"), "no"),
+        ];
+        let wire = api.wire(&app, plan, &outputs);
+        return Ok(((headers, Body::new(Events::new(app, outputs, wire))).into_response(), None));
+    }
+    let (response, timings) = api.whole(&app, plan, outputs).await?;
+    Ok((response, Some(timings)))
+}

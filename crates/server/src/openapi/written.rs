@@ -1,0 +1,12 @@
+//! The document and its page as bytes.
+
+use axum::http::HeaderValue;
+use hyper::body::Bytes;
+
+/// Both, as they are sent: written when somebody asks first, for strangers may ask often.
+pub(crate) struct Written {
+    pub(super) document: Bytes,
+    pub(super) page: Bytes,
+    /// What the page may load.
+    pub(super) policy: HeaderValue,
+}

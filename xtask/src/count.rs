@@ -1,0 +1,140 @@
+//! `cargo xtask count`: the size and the structure of the tree, each figure beside what it may be at most.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::shell::{command, root};
+use crate::structure::Graph;
+
+/// The most files that may lead to each other in a circle.
+const LARGEST_CIRCLE: usize = 3;
+
+/// One line of the table.
+struct Figure {
+    name: &'static str,
+    value: usize,
+    /// Beyond this it is an error. Lowered whenever the value falls.
+    limit: usize,
+}
+
+/// Prints the table; an error names what is beyond its limit.
+pub(crate) fn run() -> Result<(), String> {
+    let figures = figures()?;
+    println!("{:<32} {:>8} {:>8}", "", "now", "at most");
+    for Figure { name, value, limit } in &figures {
+        println!("{name:<32} {value:>8} {limit:>8}");
+    }
+    for (krate, circle) in circles()? {
+        println!("circle in {krate}: {}", circle.join(", "));
+    }
+    let beyond: Vec<&str> = figures.iter().filter(|figure| figure.value > figure.limit).map(|each| each.name).collect();
+    if beyond.is_empty() { Ok(()) } else { Err(format!("beyond the limit: {}", beyond.join(", "))) }
+}
+
+fn figures() -> Result<Vec<Figure>, String> {
+    let rust = tracked("*.rs")?;
+    let largest = circles()?.iter().map(|(_, circle)| circle.len()).max().unwrap_or(0);
+    Ok(vec![
+        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 198_000 },
+        Figure { name: "code of engine", value: code("engine")?, limit: 12_800 },
+        Figure { name: "code of server", value: code("server")?, limit: 18_400 },
+        Figure { name: "largest circle of files", value: largest, limit: LARGEST_CIRCLE },
+        Figure { name: "fields of EngineCore", value: fields("engine/src/core.rs", "EngineCore")?, limit: 26 },
+        Figure { name: "fields of App", value: fields("server/src/app.rs", "App")?, limit: 34 },
+        Figure { name: "files of a sampler option", value: naming("min_p", &rust)?, limit: 25 },
+        Figure { name: "words of ARCHITECTURE.md", value: words("ARCHITECTURE.md")?, limit: 14_500 },
+    ])
+}
+
+/// Files that are committed, by a pattern of git's.
+fn tracked(pattern: &str) -> Result<Vec<PathBuf>, String> {
+    let output = command("git", &["ls-files", pattern]).output().map_err(|error| format!("git: {error}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(|line| root().join(line))
+        .filter(|file| file.is_file())
+        .collect())
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn lines(files: &[PathBuf]) -> Result<usize, String> {
+    files.iter().map(|file| Ok(read(file)?.lines().count())).sum()
+}
+
+fn words(file: &str) -> Result<usize, String> {
+    Ok(read(&root().join(file))?.split_whitespace().count())
+}
+
+/// Lines of a crate's `src` that are neither blank nor comment, without the tests at the end of a file.
+fn code(krate: &str) -> Result<usize, String> {
+    let files = tracked(&format!("crates/{krate}/src/*.rs"))?;
+    let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+    files
+        .iter()
+        .map(|file| Ok(read(file)?.lines().take_while(|line| *line != "#[cfg(test)]").filter(is_code).count()))
+        .sum()
+}
+
+/// Lines `name: type` of a struct.
+fn fields(file: &str, name: &str) -> Result<usize, String> {
+    let text = read(&root().join("crates").join(file))?;
+    let head = format!("struct {name} {{");
+    let body = text.lines().skip_while(|line| !line.ends_with(&head)).skip(1).take_while(|line| *line != "}");
+    let count = body.filter(|line| !line.trim_start().starts_with("//") && line.contains(": ")).count();
+    if count == 0 { Err(format!("{file} has no struct {name}")) } else { Ok(count) }
+}
+
+/// Sources of crates in which a word stands.
+fn naming(word: &str, rust: &[PathBuf]) -> Result<usize, String> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let mut files = BTreeSet::new();
+    for file in rust.iter().filter(|file| file.components().any(|part| part.as_os_str() == "src")) {
+        if read(file)?.split(|c| !is_name(c)).any(|other| other == word) {
+            files.insert(file);
+        }
+    }
+    Ok(files.len())
+}
+
+/// Circles of files of every crate.
+fn circles() -> Result<Vec<(String, Vec<String>)>, String> {
+    let mut found = Vec::new();
+    for file in tracked("crates/*/Cargo.toml")? {
+        let src = file.with_file_name("src");
+        let Some(root) = ["lib.rs", "main.rs"].map(|name| src.join(name)).into_iter().find(|root| root.is_file())
+        else {
+            continue;
+        };
+        let graph = Graph::read(&root)?;
+        let krate = src.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+        for circle in graph.circles() {
+            found.push((krate.clone(), circle.iter().map(|file| graph.files[*file].display().to_string()).collect()));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn files_lead_in_no_large_circle() {
+        let circles = circles().expect("the sources can be read");
+        let large: Vec<_> = circles.iter().filter(|(_, circle)| circle.len() > LARGEST_CIRCLE).collect();
+        assert!(large.is_empty(), "files that all lead to each other; move what one names of another: {large:#?}");
+        assert!(!circles.is_empty(), "there are small circles: if none is found, nothing was read");
+    }
+
+    #[test]
+    fn nothing_is_beyond_its_limit() {
+        for Figure { name, value, limit } in figures().expect("the sources can be read") {
+            assert!(value <= limit, "{name}: {value}, and at most {limit}");
+            assert!(value > 0, "{name}");
+        }
+    }
+}
