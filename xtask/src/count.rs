@@ -36,14 +36,14 @@ fn figures() -> Result<Vec<Figure>, String> {
     let rust = tracked("*.rs")?;
     let largest = circles()?.iter().map(|(_, circle)| circle.len()).max().unwrap_or(0);
     Ok(vec![
-        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 198_000 },
-        Figure { name: "code of engine", value: code("engine")?, limit: 12_800 },
-        Figure { name: "code of server", value: code("server")?, limit: 18_400 },
+        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 198_500 },
+        Figure { name: "code of engine", value: code("engine")?, limit: 13_000 },
+        Figure { name: "code of server", value: code("server")?, limit: 18_900 },
         Figure { name: "largest circle of files", value: largest, limit: LARGEST_CIRCLE },
         Figure { name: "fields of EngineCore", value: fields("engine/src/core.rs", "EngineCore")?, limit: 26 },
         Figure { name: "fields of App", value: fields("server/src/app.rs", "App")?, limit: 34 },
-        Figure { name: "files of a sampler option", value: naming("min_p", &rust)?, limit: 25 },
-        Figure { name: "words of ARCHITECTURE.md", value: words("ARCHITECTURE.md")?, limit: 14_500 },
+        Figure { name: "files of a sampler option", value: naming("min_p", &rust)?, limit: 26 },
+        Figure { name: "words of ARCHITECTURE.md", value: words("ARCHITECTURE.md")?, limit: 14_600 },
     ])
 }
 

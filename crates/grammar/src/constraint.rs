@@ -175,7 +175,10 @@ impl Constraint {
     /// Whether the first `at` tokens are complete, and nothing but an end can follow them. Only what was accepted last
     /// is known to be.
     pub fn is_complete(&self, at: usize) -> bool {
-        self.len == at && self.matcher.as_ref().is_some_and(Matcher::is_stopped)
+        // A matcher stops at a dead end too, which is no end of a text that fits.
+        let is_end =
+            |matcher: &Matcher| matches!(matcher.stop_reason(), StopReason::NoExtension | StopReason::EndOfSentence);
+        self.len == at && self.matcher.as_ref().is_some_and(is_end)
     }
 
     fn rewind(&mut self, at: usize) -> Result<(), ConstraintError> {

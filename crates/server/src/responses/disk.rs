@@ -135,7 +135,7 @@ impl Disk {
         let text = files::read_text(&self.path(id), MOST_FILE)?;
         let (_, content) = text.split_once('\n').ok_or(io::ErrorKind::InvalidData)?;
         let ContentLine { response, input, conversation, deltas } = serde_json::from_str(content)?;
-        if response["id"] != id {
+        if response["id"].as_str().is_some_and(|own| own != id) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the file of another response, under this one's name",
