@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use tests::{Ran, root, run, run_with_input, twostroke};
+use tests::{Ran, binary, root, run, run_with_input, twostroke};
 
 fn assert_one_line(ran: &Ran, code: i32, wanted: &str) {
     assert_eq!(ran.code, Some(code), "{ran:?}");
@@ -180,6 +180,17 @@ fn models_that_are_broken() {
         assert_one_line(&ran, 2, wanted);
         assert!(ran.stderr.contains(&*directory.to_string_lossy()), "{what}: the line names the model: {ran:?}");
         fs::remove_dir_all(&directory).expect("it was ours");
+    }
+}
+
+/// Whichever of the files and threads of a start is the one too many, it is told in a line.
+#[test]
+fn too_few_descriptors_are_an_error() {
+    for most in 5..24 {
+        let script = format!("ulimit -n {most}; exec \"$0\" run -q -t 1 -n 2 hi");
+        let ran = run(Command::new("bash").args(["-c", &script]).arg(binary()));
+        let is_told = ran.code != Some(101) && ran.stderr.lines().count() == 1;
+        assert!(ran.code == Some(0) || is_told, "{most}: {ran:?}");
     }
 }
 

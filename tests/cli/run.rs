@@ -35,12 +35,12 @@ fn standard_input_is_a_prompt() {
 /// The built-in model goes by its name everywhere.
 #[test]
 fn the_built_in_model_has_a_name() {
-    let [named, plain] = [&["-m", "lantern"][..], &[]].map(|model| {
-        let asked = run(twostroke(&["run", QUESTION, "--temperature", "0", "-q"]).args(model));
+    let [named, first, plain] = [&[QUESTION, "-m", "lantern"][..], &["lantern", QUESTION], &[QUESTION]].map(|words| {
+        let asked = run(twostroke(&["run", "--temperature", "0", "-q"]).args(words));
         assert_eq!((asked.code, asked.stderr.as_str()), (Some(0), ""), "{asked:?}");
         asked.stdout
     });
-    assert_eq!(named, plain);
+    assert_eq!((&named, &first), (&plain, &plain));
 }
 
 #[test]

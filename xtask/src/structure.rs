@@ -408,4 +408,34 @@ mod unit {
             .collect();
         assert_eq!(words, ["use", "a", "b", "static", "str", "x", "y"]);
     }
+
+    /// One leads to the next by a path, an alias, a re-export, a glob; the last leads to nothing, or back to the first.
+    #[test]
+    fn a_circle_is_found_by_whatever_names_lead_it() {
+        let src = std::env::temp_dir().join(format!("twostroke-structure-{}", std::process::id()));
+        let circles = |last: &str| {
+            let _ = fs::remove_dir_all(&src); // of the case before
+            fs::create_dir_all(src.join("d")).expect("a directory");
+            for (file, text) in [
+                ("lib.rs", "mod a; mod b; mod c; mod d; mod outside; pub fn root() { a::first() }"),
+                ("a.rs", "pub fn first() { crate::b::second(); crate::root() }"),
+                ("b.rs", "use crate::c::Third as Renamed; pub fn second() -> Renamed { Renamed }"),
+                ("c.rs", "use crate::d::fourth; pub struct Third; impl Third { fn call() { fourth() } }"),
+                ("d.rs", "mod child; pub use child::fourth;"),
+                ("d/child.rs", last),
+                ("outside.rs", "// use crate::a::first;\nfn none() { \"crate::a::first\"; x.first(); }"),
+            ] {
+                fs::write(src.join(file), text).expect("a file");
+            }
+            let graph = Graph::read(&src.join("lib.rs")).expect("a crate");
+            let names =
+                |circle: &Vec<usize>| circle.iter().map(|file| graph.files[*file].display().to_string()).collect();
+            graph.circles().iter().map(names).collect::<Vec<Vec<String>>>()
+        };
+        assert!(circles("pub fn fourth() {}").is_empty());
+        assert!(circles("pub fn fourth() {} #[cfg(test)] mod tests { use crate::a::first; }").is_empty());
+        let found = circles("use crate::a::*; pub fn fourth() { first() }");
+        assert_eq!(found, [["a.rs", "b.rs", "c.rs", "d/child.rs"]]);
+        fs::remove_dir_all(&src).expect("it was ours");
+    }
 }

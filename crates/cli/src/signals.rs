@@ -3,7 +3,23 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// A runtime of this many threads beside the caller's, with all that tokio drives. Where descriptors are short that is an
+/// error: tokio itself panics when those that it hears signals by are missing.
+pub(crate) fn runtime(threads: usize) -> io::Result<Runtime> {
+    // As many as it opens, at once: an event queue, what wakes it, a pair of streams and a copy of one.
+    drop([UnixStream::pair()?, UnixStream::pair()?, UnixStream::pair()?]);
+    let mut builder = match threads {
+        0 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    if threads > 0 {
+        builder.worker_threads(threads);
+    }
+    builder.enable_all().build()
+}
 
 /// Hears of both from now on; without it either would end the process. A SIGHUP that the command was told to ignore
 /// when it was started, as `nohup` does, stays ignored.
@@ -16,8 +32,6 @@ pub(crate) struct Ends {
 impl Ends {
     /// Call it inside a tokio runtime.
     pub(crate) fn listen() -> io::Result<Ends> {
-        // The first signal that tokio is asked for needs two descriptors, and it panics where there are none.
-        drop(UnixStream::pair()?);
         Ok(Ends { interrupt: signal(SignalKind::interrupt())?, hangup: server::hangups()?, hung_up: false })
     }
 

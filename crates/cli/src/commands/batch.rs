@@ -9,7 +9,7 @@ use server::{ServerOptions, SpeechOptions};
 use crate::console::{Progress, note, put_line};
 use crate::failure::Failure;
 use crate::flags::BatchFlags;
-use crate::signals::Ends;
+use crate::signals::{self, Ends};
 use crate::{environment, models};
 
 /// Runs the command.
@@ -41,7 +41,7 @@ fn finish(flags: &BatchFlags, engine: Engine, input: &BatchInput, output: BatchO
         },
         ..ServerOptions::default()
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let runtime = signals::runtime(1)?;
     let bar = Progress::counting("answering", "requests");
     runtime.block_on(async {
         let mut ends = Ends::listen()?;

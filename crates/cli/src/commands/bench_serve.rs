@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::console::{Progress, note, put_line};
 use crate::failure::Failure;
 use crate::flags::{BenchServeFlags, LoadApi, LoadDataset, RampUp};
-use crate::signals::Ends;
+use crate::signals::{self, Ends};
 use crate::{environment, outputs};
 
 /// Answers whose timelines are read: those that lost most time in stalls.
@@ -53,7 +53,7 @@ pub(crate) fn bench_serve(flags: &BenchServeFlags) -> Result<(), Failure> {
     }
     places(flags)?;
     // Thousands of streams are mostly waiting: one thread leaves the cores to the server.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = signals::runtime(0)?;
     runtime.block_on(async {
         match &flags.model {
             Some(name) => target.model = name.clone(),

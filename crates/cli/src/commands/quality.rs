@@ -28,7 +28,7 @@ use crate::failure::Failure;
 use crate::flags::QualityFlags;
 use crate::kept::{self, Loss, Precision};
 use crate::models;
-use crate::signals::Ends;
+use crate::signals::{self, Ends};
 
 /// Tokens of a window unless -c says otherwise: what perplexities are usually quoted at.
 pub(super) const WINDOW: usize = 2048;
@@ -381,7 +381,7 @@ pub(super) struct Interrupts {
 
 impl Interrupts {
     pub(super) fn listen() -> Result<Interrupts, Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = signals::runtime(0)?;
         let ends = runtime.block_on(async { Ends::listen() })?;
         Ok(Interrupts { runtime, ends: ends.into() })
     }

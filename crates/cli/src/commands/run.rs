@@ -21,7 +21,7 @@ use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, Demands, Figures, LimitShares, PassWork, Peaks, Phase, rounded};
 use crate::flags::RunFlags;
-use crate::signals::Ends;
+use crate::signals::{self, Ends};
 use crate::{environment, models, narrower};
 
 /// What the adapter of `--lora` is called.
@@ -121,7 +121,7 @@ impl Session<'_> {
             note("this model has no chat template: the prompt is continued as plain text");
         }
         model.notices.iter().for_each(|notice| note(&format!("note: {notice}")));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = signals::runtime(0)?;
         let interrupts = runtime.block_on(async { Ends::listen() })?;
         let (sampling, system) = (Sampling::of(flags), flags.system.clone());
         let (messages, start_lines) = (Vec::new(), Vec::new());

@@ -22,6 +22,7 @@ use crate::failure::Failure;
 use crate::figures::{self, bytes, operations, peak};
 use crate::flags::{Beyond, KvEvents, ServeFlags, Speculate};
 use crate::log::Lines;
+use crate::signals;
 use crate::{environment, keys, models, narrower};
 
 /// Threads that move bytes between sockets and the engine. The cores belong to the kernels; these mostly sleep.
@@ -36,7 +37,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     let asks_for_keys = !api_keys.is_empty();
     let Started { engine, settings, limits, lines, kv_events } = start(flags, api_keys.len() > 1)?;
     let options = server_options(flags, api_keys, &token);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
+    let runtime = signals::runtime(IO_THREADS)?;
     runtime.block_on(async {
         let stop = Stop::on_signals()?;
         let server = Server::bind(engine.clone(), options).await.map_err(refused)?;

@@ -16,7 +16,7 @@ use crate::commands::top::screen::Seen;
 use crate::console::{put, put_line};
 use crate::failure::Failure;
 use crate::flags::TopFlags;
-use crate::signals::Ends;
+use crate::signals::{self, Ends};
 
 /// Between two screens.
 const FRAME: Duration = Duration::from_millis(200);
@@ -32,7 +32,7 @@ pub(crate) fn top(flags: &TopFlags) -> Result<(), Failure> {
     if !flags.once && !is_terminal {
         return Err(Failure::usage("standard output is not a terminal: --once prints one screen as text"));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = signals::runtime(0)?;
     let result = runtime.block_on(async {
         let mut seen = Seen::new(info(&target, flags).await?);
         let mut feed = Feed::open(&target, FEED).await.map_err(Failure::usage)?;

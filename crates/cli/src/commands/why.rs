@@ -14,11 +14,12 @@ use crate::console::put_line;
 use crate::failure::Failure;
 use crate::figures::duration;
 use crate::flags::WhyFlags;
+use crate::signals;
 
 /// Runs the command.
 pub(crate) fn why(flags: &WhyFlags) -> Result<(), Failure> {
     let target = flags.server.target()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = signals::runtime(0)?;
     runtime.block_on(async {
         match &flags.id {
             Some(id) => {

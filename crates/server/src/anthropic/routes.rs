@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 
 use super::read::{BETA, count, read};
 use crate::app::App;
-use crate::ask;
-use crate::ask::Caller;
+use crate::ask::{self, Caller};
 use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::wrong_type;

@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Asked, models};
 use crate::app::App;
-use crate::ask;
-use crate::ask::Caller;
+use crate::ask::{self, Caller};
 use crate::auth::Tenant;
 use crate::endpoint::Form;
 use crate::error::ApiError;
