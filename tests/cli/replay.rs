@@ -106,15 +106,21 @@ fn a_recorded_server_is_asked_what_its_guesses_brought() {
     let mut server = Server::start(&["--record", &path.to_string_lossy(), "--speculate", "auto"]);
     let prompt = "The fox sat by the door. The owl sang of gold. ".repeat(3);
     let body = format!(r#"{{"prompt":"{prompt}","max_tokens":100,"temperature":0,"ignore_eos":true}}"#);
-    assert_eq!(server.request("POST", "/v1/completions", &[], &body).0, 200);
+    // How many guesses pay is the machine's to say, and a busy one says few. Each answer has some that are tried whether or
+    // not they pay, and what was answered before is guessed right.
+    for _ in 0..4 {
+        assert_eq!(server.request("POST", "/v1/completions", &[], &body).0, 200);
+    }
     signal("TERM", server.pid());
     assert_eq!(server.wait(), Some(0));
     let whatif = |more: &[&str]| run(&mut twostroke(&[&["whatif", &path.to_string_lossy()], more].concat()));
     let ran = whatif(&[]);
     assert!(ran.code == Some(0) && ran.stdout.contains("guesses held"), "{ran:?}");
     let told = whatif(&["--speculate", "off", "--json"]).json();
-    assert!(told["recorded"]["held"].as_u64() > Some(10), "{told}");
-    assert!(told["recorded"]["tokens_per_step"].as_f64() > Some(1.1), "{told}");
+    // Of each answer the first token came with the prompt; a guess that held saved a step.
+    let (held, tokens) = (told["recorded"]["held"].as_f64().expect("a number"), 4.0 * 99.0);
+    let per_step = told["recorded"]["tokens_per_step"].as_f64().expect("a number");
+    assert!(held > 0.0 && (per_step - tokens / (tokens - held)).abs() < 1e-9, "{told}");
     assert_eq!((&told["what_if"]["drafted"], &told["what_if"]["tokens_per_step"]), (&0.into(), &1.0.into()), "{told}");
     fs::remove_file(&path).expect("it was ours");
 }
