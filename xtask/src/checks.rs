@@ -5,6 +5,18 @@ use crate::shell::{cargo, command, root, show, target};
 use std::fs;
 use std::process::Command;
 
+/// What is computed, to the bit: digests of every committed checkpoint's logits and of the shipped model's answers, and
+/// recorded runs. `write` makes the committed files anew.
+pub(crate) fn bits(write: bool) -> Result<(), String> {
+    // Of the whole workspace, so that its dependencies have the features that `cargo xtask test` has built them with.
+    let mut test = cargo(&["test", "--quiet", "--profile", "ci", "--workspace", "--exclude", "python", "--test", "it"]);
+    test.arg("bits::").env("TWOSTROKE_LONG_TESTS", "1");
+    if write {
+        test.env("TWOSTROKE_WRITE_BITS", "1");
+    }
+    show(&mut test)
+}
+
 /// Instruction counts of the hot operations against the limits in `guards/benches/instructions.rs`.
 pub(crate) fn guards() -> Result<(), String> {
     setup::valgrind()?;

@@ -6,6 +6,7 @@
 //! web                         build the pages in web/ into crates/server/ui
 //! count                       how large the tree is, and which files lead in circles
 //! reference                   write docs/reference/flags.md from the flags
+//! bits [--write]              what is computed, against the digests and recordings that are committed
 //! guards                      count the instructions of the hot operations and hold them against their limits
 //! asan                        the kernels' tests under AddressSanitizer
 //! loom                        the kernels' pool of threads in every order in which its threads can meet
@@ -59,6 +60,7 @@ const HELP: &str = "usage: cargo xtask <command>
   web                       build the pages in web/ into crates/server/ui
   count                     size and structure of the tree: a table with limits, and circles of files
   reference                 write docs/reference/flags.md from the flags
+  bits [--write]            digests of tokens and logits, and recorded runs, against those that are committed; or write them
   guards                    count instructions of the hot operations (valgrind), hold them against their limits
   asan                      run the kernels' tests under AddressSanitizer (nightly toolchain)
   loom                      run the thread pool of the kernels in every order in which its threads can meet
@@ -100,6 +102,8 @@ fn main() -> ExitCode {
         ["oracle"] => oracle::check(),
         ["web"] => web::build(),
         ["reference"] => test::write_reference(),
+        ["bits"] => checks::bits(false),
+        ["bits", "--write"] => checks::bits(true),
         ["guards"] => checks::guards(),
         ["asan"] => checks::asan(),
         ["loom"] => shell::show(&mut checks::loom()),

@@ -2,8 +2,11 @@
 
 mod adapters;
 mod answers;
+mod bits;
 mod calibration;
 mod common;
+#[path = "../../../tests/golden.rs"]
+mod golden;
 mod handoff;
 mod ledger;
 #[path = "../../../tests/long.rs"]

@@ -4,6 +4,7 @@ mod adapters;
 mod allocations;
 mod bad_drafters;
 mod bad_files;
+mod bits;
 mod common;
 mod config;
 mod device;
@@ -12,6 +13,8 @@ mod export;
 mod fuzzed;
 mod gguf;
 mod gguf_bad_files;
+#[path = "../../../tests/golden.rs"]
+mod golden;
 mod identity;
 mod images;
 mod loading;

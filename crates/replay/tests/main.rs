@@ -1,7 +1,10 @@
 //! The crate's integration tests, in one binary: each further one would link the whole tree once more.
 
+mod bits;
 #[path = "../../engine/tests/common/mod.rs"]
 mod common;
+#[path = "../../../tests/long.rs"]
+mod long;
 mod perfetto;
 mod recording;
 mod speculation;
