@@ -10,6 +10,27 @@ use crate::structure::Graph;
 /// The most files that may lead to each other in a circle.
 const LARGEST_CIRCLE: usize = 3;
 
+/// Words of a private dialect, in place of which a comment, an error or a help text has the component's name or the
+/// field's term. What is in brackets is the usual choice.
+const BANNED: [&str; 16] = [
+    "nobody",    // no one, nothing, the component
+    "somebody",  // a client, another request
+    "whoever",   // the caller, the client
+    "whom",      // rewrite
+    "anybody",   // any client
+    "everybody", // all requests
+    "himself",   // itself
+    "he",        // it
+    "his",       // its
+    "him",       // it
+    "guess",     // draft, propose
+    "guesses",   // drafts
+    "guessed",   // drafted
+    "so many",   // the number
+    "likeliest", // most likely, top-k
+    "for ever",  // forever, without limit
+];
+
 /// One line of the table.
 struct Figure {
     name: &'static str,
@@ -43,6 +64,7 @@ fn figures() -> Result<Vec<Figure>, String> {
         Figure { name: "fields of EngineCore", value: fields("engine/src/core.rs", "EngineCore")?, limit: 26 },
         Figure { name: "fields of App", value: fields("server/src/app.rs", "App")?, limit: 34 },
         Figure { name: "files of a sampler option", value: naming("min_p", &rust)?, limit: 26 },
+        Figure { name: "lines with banned words", value: banned(&rust)?, limit: 1_518 },
         Figure { name: "words of ARCHITECTURE.md", value: words("ARCHITECTURE.md")?, limit: 14_600 },
     ])
 }
@@ -100,6 +122,22 @@ fn naming(word: &str, rust: &[PathBuf]) -> Result<usize, String> {
     Ok(files.len())
 }
 
+/// Lines of the crates' sources that hold one of [`BANNED`], in comments, texts or names.
+fn banned(rust: &[PathBuf]) -> Result<usize, String> {
+    let is_source = |file: &&PathBuf| file.starts_with(root().join("crates")) && file.iter().any(|part| part == "src");
+    rust.iter().filter(is_source).map(|file| Ok(read(file)?.lines().filter(|line| is_banned(line)).count())).sum()
+}
+
+fn is_banned(line: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let words: Vec<String> =
+        line.split(|c| !is_word(c)).filter(|word| !word.is_empty()).map(str::to_lowercase).collect();
+    BANNED.iter().any(|banned| {
+        let banned: Vec<&str> = banned.split(' ').collect();
+        words.windows(banned.len()).any(|some| some == banned)
+    })
+}
+
 /// Circles of files of every crate.
 fn circles() -> Result<Vec<(String, Vec<String>)>, String> {
     let mut found = Vec::new();
@@ -128,6 +166,15 @@ mod unit {
         let large: Vec<_> = circles.iter().filter(|(_, circle)| circle.len() > LARGEST_CIRCLE).collect();
         assert!(large.is_empty(), "files that all lead to each other; move what one names of another: {large:#?}");
         assert!(!circles.is_empty(), "there are small circles: if none is found, nothing was read");
+    }
+
+    #[test]
+    fn banned_words_are_found_whole() {
+        let banned =
+            ["/// Nobody is there.", "// whom, then", "    let guesses = 3;", "waits for ever", "so many of them"];
+        assert!(banned.into_iter().all(is_banned));
+        let fine = ["// the draft", "let guesses_of = 3;", "for everyone", "a hero", "so few, many"];
+        assert!(!fine.into_iter().any(is_banned));
     }
 
     #[test]
