@@ -211,32 +211,31 @@ def tables(report):
     lines = [f"Machine: {data.get('machine', '?')}. {data.get('date', '?')}, commit {data.get('commit', '?')}. Medians (smallest–largest).", ""]
     lines += ["| limit, measured before each turn | |", "| --- | ---: |"]
     lines += [f"| {f['case']}, {f['unit']} | {spread(f['values'])} |" for f in data["figures"] if f["engine"] == "limits"]
-    found = sorted(rows(report), key=lambda row: row[0])
-    parts = (
-        ("Where it loses", lambda ratio, *_: ratio < 1),
-        ("Faster, but not shown to be as good: no win", lambda ratio, ours, peer: ratio >= 1 and not is_as_good(report, ours, peer)),
-        ("Where it wins", lambda ratio, ours, peer: ratio >= 1 and is_as_good(report, ours, peer)),
-    )
+    found = list(rows(report))
+    wins = sum(ratio >= 1 and is_as_good(report, ours, peer) for ratio, ours, peer in found)
+    losses = sum(ratio < 1 for ratio, *_ in found)
+    lines += [
+        "",
+        f"Of {len(found)} comparisons {wins} are faster at equal quality, {losses} slower, {len(found) - wins - losses} faster at a higher KL. "
+        "Each figure beside the peer that comes closest:",
+        "",
+        "| weights | figure | % of limit | twostroke | KL | closest peer | | KL | times better |",
+        "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |",
+    ]
     words = lambda value: "?" if value is None else f"{value:.4f}"
-    for title, belongs in parts:
-        part = [row for row in found if belongs(*row)]
-        lines += ["", f"**{title}**: {len(part)} of {len(found)} comparisons.", ""]
-        if not part:
-            continue
-        lines += ["| shape, weights | figure | % of limit | twostroke | KL | peer | | KL | times better |", "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |"]
-        for ratio, ours, peer in part:
-            share = spread(ours["shares"], 0) if ours["shares"] else ""
-            digits = 1 if more_is_better(ours["unit"]) or ours["unit"] == "ms" else 2
-            lines.append(
-                f"| {ours['shape']}, {NAMES[ours['kind']]} | {ours['case']}, {ours['unit']} | {share} | {spread(ours['values'], digits)} "
-                f"| {words(kl(report, ours))} | {peer['engine']} {peer['format']} | {spread(peer['values'], digits)} | {words(kl(report, peer))} | {ratio:.2f}x |"
-            )
-    alone = [f for f in data["figures"] if f["engine"] == "twostroke" and f["case"] != "KL" and not any(f is ours for _, ours, _ in found)]
-    if alone:
-        lines += ["", "Without a peer's figure beside it:", "", "| shape, weights | figure | % of limit | twostroke |", "| --- | --- | ---: | ---: |"]
-        for f in alone:
-            share = spread(f["shares"], 0) if f["shares"] else ""
-            lines.append(f"| {f['shape']}, {NAMES[f['kind']]} | {f['case']}, {f['unit']} | {share} | {spread(f['values'], 2)} |")
+    closest = {}
+    for ratio, ours, peer in found:
+        name = (ours["shape"], ours["kind"], ours["case"])
+        if name not in closest or ratio < closest[name][0]:
+            closest[name] = ratio, ours, peer
+    for ratio, ours, peer in closest.values():
+        share = spread(ours["shares"], 0) if ours["shares"] else ""
+        digits = 1 if more_is_better(ours["unit"]) or ours["unit"] == "ms" else 2
+        better = f"**{ratio:.2f}x**" if ratio < 1 else f"{ratio:.2f}x"
+        lines.append(
+            f"| {NAMES[ours['kind']]} | {ours['case']}, {ours['unit']} | {share} | {spread(ours['values'], digits)} | {words(kl(report, ours))} "
+            f"| {peer['engine']} {peer['format']} | {spread(peer['values'], digits)} | {words(kl(report, peer))} | {better} |"
+        )
     return "\n".join(lines)
 
 
