@@ -33,7 +33,7 @@ pub fn recording(bytes: &[u8]) -> bool {
         _ => panic!("a replay failed one time of two"),
     };
     match Recording::open(&path).and_then(past) {
-        Ok(past) => drop(what_if(&past, &Changes::default())),
+        Ok(past) => drop(what_if(&past, &Changes::default(), &mut |_, _| true)),
         Err(error) => one_line(&error.to_string(), "recording"),
     }
     taken

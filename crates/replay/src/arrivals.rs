@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use engine::past::{Past, PastAnswer, PastDrafts, PastLog};
 use ledger::Ledger;
-use scheduler::{Nanos, SourceId};
+use scheduler::{Nanos, RequestId, SourceId};
 use sim::Arrival;
 use sim::drafts::{DraftedStep, RememberedDrafts};
 use sim::report::Outcome;
@@ -46,8 +46,23 @@ pub fn past(recording: Recording) -> Result<Past, RecordingError> {
     Ok(log.share().since(Nanos(0), header.limits(), header.cost()))
 }
 
+/// An answer as an arrival of its own, and what came of it.
+pub(crate) struct Story {
+    pub(crate) request: RequestId,
+    pub(crate) arrival: Arrival,
+    pub(crate) outcome: Outcome,
+}
+
+/// Those of a past, by arrival.
+pub(crate) fn stories(past: &Past) -> Vec<Story> {
+    let rate = held_share(past.answers.iter().map(|answer| &**answer)).unwrap_or(0.0);
+    let mut stories: Vec<Story> = past.answers.iter().map(|answer| story(answer, rate)).collect();
+    stories.sort_by_key(|story| story.arrival.at);
+    stories
+}
+
 /// Guesses that held, of those that held or failed: `None` where none did either.
-pub(crate) fn held_share<'a>(answers: impl IntoIterator<Item = &'a PastAnswer>) -> Option<f64> {
+fn held_share<'a>(answers: impl IntoIterator<Item = &'a PastAnswer>) -> Option<f64> {
     let steps = answers.into_iter().flat_map(|answer| &answer.drafts).map(drafted_step);
     let (held, judged) = steps.fold((0, 0), |sums, step| (sums.0 + step.held, sums.1 + step.judged()));
     (judged > 0).then(|| held as f64 / judged as f64)
@@ -65,8 +80,8 @@ fn drafted_step(drafts: &PastDrafts) -> DraftedStep {
     }
 }
 
-/// An answer as an arrival of its own, and what came of it. `rate`: the chance of a guess, if none of its own was checked.
-pub(crate) fn story(answer: &PastAnswer, rate: f64) -> (Arrival, Outcome) {
+/// `rate`: the chance of a guess, if none of the answer's own was checked.
+fn story(answer: &PastAnswer, rate: f64) -> Story {
     let &PastAnswer { ref request, index, tokens, first_token, last_token, longest_gap, ref drafts } = answer;
     let remembered = || {
         let rate = held_share([answer]).unwrap_or(rate);
@@ -96,5 +111,5 @@ pub(crate) fn story(answer: &PastAnswer, rate: f64) -> (Arrival, Outcome) {
         held: sum(|drafts| drafts.held),
         ..Outcome::default()
     };
-    (arrival, outcome)
+    Story { request: request.id, arrival, outcome }
 }

@@ -17,7 +17,6 @@ mod read;
 mod replay;
 mod trace;
 mod whatif;
-mod without;
 
 pub use arrivals::past;
 pub use compute::{ReplayError, replay_with_model};
@@ -26,5 +25,6 @@ pub use read::{Recording, RecordingError};
 pub use replay::{Difference, Replayed, Told, replay};
 pub use sim::report::Spread;
 pub use trace::{TraceWriter, Traced, TracingError, is_trace, trace};
-pub use whatif::{BeyondCache, Changes, Course, Figures, Watcher, WhatIfAnswer, WhatIfError, watch, what_if};
-pub use without::{AnswerFigures, AnswerWithout, without};
+pub use whatif::{
+    AnswerLatency, BeyondCache, Changes, ComparedAnswer, Course, Figures, Watcher, WhatIfAnswer, WhatIfError, what_if,
+};

@@ -1,10 +1,14 @@
-//! What would have been: a past with other settings, in the simulator, beside what was.
+//! What would have been: a past with other settings or without some of its requests, in the simulator, beside what was.
 //!
 //! ```text
 //! past --- arrivals, lengths ---> the production scheduler, virtual clock ---> simulated      how far off: the fidelity
-//!  |  \--- steps ---> the machine's cost model ------^    ^-- other settings ---> what if     the answer
+//!  |  \--- steps ---> the machine's cost model ------^    ^-- changes ----------> what if     the answer
 //!  +----- times --------------------------------------------------------------> recorded
 //! ```
+//!
+//! Without a request: the ledger books a wait on those who were there ([`ledger`]); this is what the wait would have been
+//! had one never come. Both together say what a request cost: whom it kept waiting, and how much of that others would
+//! have kept them waiting anyway.
 //!
 //! The lengths of the answers are known, because they were given. The machine is fitted to the steps (of decode alone,
 //! and all others); where it was slower or faster at a moment, it is again at that moment. So a disturbance is part of
@@ -17,19 +21,17 @@
 //! several answers of one request are as many requests, and requests that ended without a token are left out.
 
 use std::fmt;
-use std::sync::Arc;
 
-use engine::past::{Past, PastAnswer, PastStep};
+use engine::past::{Past, PastStep};
 use scheduler::cost::Knot;
 use scheduler::{CostModel, Limits, LimitsError, Nanos, RequestId, StepRecord, Targets, Work};
-use sim::Report;
 use sim::report::{Outcome, Spread};
-use sim::{Arrival, Fleet, Instance, Observer, Pace, StepTimes, Workload};
+use sim::{Arrival, Fleet, Instance, Observer, Pace, Report, StepTimes, Workload};
 
-use crate::arrivals;
+use crate::arrivals::{Story, stories};
 
 /// What is to be different; `None`: as it was.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes {
     /// Time to first token that is wanted for every request; `Some(None)`: none is.
     pub ttft: Option<Option<Nanos>>,
@@ -49,10 +51,12 @@ pub struct Changes {
     pub enable_prefix_caching: Option<bool>,
     /// Nobody guesses at next tokens.
     pub without_drafts: bool,
+    /// Requests that never come.
+    pub without: Vec<RequestId>,
 }
 
 impl Changes {
-    pub(crate) fn limits(&self, limits: &Limits) -> Limits {
+    fn limits(&self, limits: &Limits) -> Limits {
         let rows = self.max_num_batched_tokens.unwrap_or(limits.max_num_batched_tokens);
         // A chunk that was as large as a step still is.
         let whole = limits.max_prefill_chunk >= limits.max_num_batched_tokens;
@@ -69,6 +73,10 @@ impl Changes {
             max_queued_tokens: usize::MAX / 2,
             ..limits.clone()
         }
+    }
+
+    fn keeps(&self, story: &Story) -> bool {
+        !self.without.contains(&story.request)
     }
 
     fn targets(&self, targets: Targets) -> Targets {
@@ -114,15 +122,47 @@ pub struct BeyondCache {
     pub num_blocks: usize,
 }
 
-/// The answer: what was, the same simulated, and the question simulated.
+/// Times of one answer, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AnswerLatency {
+    /// Arrival to first token.
+    pub ttft: f64,
+    /// Arrival to last token.
+    pub total: f64,
+    /// The longest time from a token to the next.
+    pub longest_gap: f64,
+}
+
+impl AnswerLatency {
+    fn of(outcome: &Outcome) -> AnswerLatency {
+        AnswerLatency { ttft: outcome.ttft(), total: outcome.e2e(), longest_gap: outcome.longest_gap.as_secs_f64() }
+    }
+}
+
+/// One answer in the three courses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ComparedAnswer {
+    /// To which request.
+    pub request: RequestId,
+    /// As it was.
+    pub recorded: AnswerLatency,
+    /// The same simulated.
+    pub simulated: AnswerLatency,
+    /// Simulated with the changes; all zero if it was refused.
+    pub what_if: AnswerLatency,
+}
+
+/// The answer: what was, the same simulated, and the question simulated.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct WhatIfAnswer {
     /// As it was.
     pub recorded: Figures,
     /// The same settings in the simulator: how far it can be believed.
     pub simulated: Figures,
-    /// The other settings in the simulator.
+    /// The changes in the simulator.
     pub what_if: Figures,
+    /// Each answer that is in all three, in the order of arrival.
+    pub answers: Vec<ComparedAnswer>,
 }
 
 /// Why there is no answer.
@@ -167,103 +207,86 @@ impl Observer for Watched<'_, '_> {
     }
 }
 
-/// Answers the question.
-pub fn what_if(past: &Past, changes: &Changes) -> Result<WhatIfAnswer, WhatIfError> {
-    watch(past, changes, &mut |_, _| true)
-}
-
-/// The same, for one who wants to see the steps. In these, requests are numbered by arrival.
-pub fn watch(past: &Past, changes: &Changes, watcher: &mut Watcher<'_>) -> Result<WhatIfAnswer, WhatIfError> {
+/// Answers the question. `watcher` sees each step of both courses, with requests numbered by arrival. An error if nobody
+/// is left, or a request that never comes is none of the past.
+pub fn what_if(past: &Past, changes: &Changes, watcher: &mut Watcher<'_>) -> Result<WhatIfAnswer, WhatIfError> {
     let stage = Stage::of(past)?;
-    let asked: Vec<Targets> = stage.stories.iter().map(|(_, arrival, _)| changes.targets(arrival.targets)).collect();
-    let recorded = {
-        let outcomes: Vec<Outcome> = stage.stories.iter().map(|(_, _, outcome)| *outcome).collect();
-        figures(&outcomes, &asked, past.preemptions)
+    let stayed: Vec<&Story> = stage.stories.iter().filter(|story| changes.keeps(story)).collect();
+    if stayed.is_empty() || !(changes.without.is_empty() || stayed.len() < stage.stories.len()) {
+        return Err(WhatIfError::Nothing);
+    }
+    let all: Vec<&Story> = stage.stories.iter().collect();
+    let recorded: Vec<Outcome> = all.iter().map(|story| story.outcome).collect();
+    let simulated = stage.play(Course::Simulated, &Changes::default(), watcher)?;
+    let what_if = stage.play(Course::WhatIf, changes, watcher)?;
+    let asked = |stories: &[&Story]| -> Vec<Targets> {
+        stories.iter().map(|story| changes.targets(story.arrival.targets)).collect()
     };
-    let mut simulate = |course, limits: Limits, believes: bool, targets: &dyn Fn(&Arrival) -> Targets| {
-        let guesses = course == Course::Simulated || !changes.without_drafts;
-        let play = Play { course, limits, believes, guesses, targets, without: &[] };
-        let report = stage.play(&play, watcher)?;
-        let assumed = report.drafts.map_or(0, |drafts| drafts.assumed as usize);
-        let beyond = stage.beyond(&report.outcomes, &play.limits);
-        let figures = figures(&report.outcomes, &asked, report.preemptions as usize);
-        Ok::<Figures, WhatIfError>(Figures { assumed, beyond, ..figures })
+    let simulated_figures = |report: &Report, stories: &[&Story], changes: &Changes| Figures {
+        assumed: report.drafts.map_or(0, |drafts| drafts.assumed as usize),
+        beyond: beyond(stories, &report.outcomes, &changes.limits(&past.limits)),
+        ..figures(&report.outcomes, &asked(stories), report.preemptions as usize)
     };
-    let believed = past.cost.is_some();
-    let believes = believed || changes.ttft.flatten().is_some() || changes.tpot.flatten().is_some();
+    let kept = all.iter().zip(&simulated.outcomes).filter(|(story, _)| changes.keeps(story));
+    let compared = |((story, simulated), what_if): ((&&Story, &Outcome), &Outcome)| ComparedAnswer {
+        request: story.request,
+        recorded: AnswerLatency::of(&story.outcome),
+        simulated: AnswerLatency::of(simulated),
+        what_if: AnswerLatency::of(what_if),
+    };
     Ok(WhatIfAnswer {
-        recorded,
-        simulated: simulate(Course::Simulated, Changes::default().limits(&past.limits), believed, &|arrival| {
-            arrival.targets
-        })?,
-        what_if: simulate(Course::WhatIf, changes.limits(&past.limits), believes, &|arrival| {
-            changes.targets(arrival.targets)
-        })?,
+        recorded: figures(&recorded, &asked(&all), past.preemptions),
+        simulated: simulated_figures(&simulated, &all, &Changes::default()),
+        what_if: simulated_figures(&what_if, &stayed, changes),
+        answers: kept.zip(&what_if.outcomes).map(compared).collect(),
     })
 }
 
 /// A past as the simulator takes it.
-pub(crate) struct Stage<'a> {
+struct Stage<'a> {
+    past: &'a Past,
     /// By arrival.
-    pub(crate) stories: Vec<(RequestId, Arrival, Outcome)>,
+    stories: Vec<Story>,
     first: Nanos,
     machine: StepTimes,
-    belief: Option<&'a CostModel>,
-}
-
-/// One course of it.
-pub(crate) struct Play<'a> {
-    pub(crate) course: Course,
-    pub(crate) limits: Limits,
-    /// Whether the scheduler predicts its steps.
-    pub(crate) believes: bool,
-    /// Whether next tokens are guessed at, as they were.
-    pub(crate) guesses: bool,
-    pub(crate) targets: &'a dyn Fn(&Arrival) -> Targets,
-    /// Requests that never come.
-    pub(crate) without: &'a [RequestId],
 }
 
 impl Stage<'_> {
-    pub(crate) fn of(past: &Past) -> Result<Stage<'_>, WhatIfError> {
-        let rate = arrivals::held_share(past.answers.iter().map(|answer| &**answer)).unwrap_or(0.0);
-        let story = |answer: &Arc<PastAnswer>| {
-            let (arrival, outcome) = arrivals::story(answer, rate);
-            (answer.request.id, arrival, outcome)
-        };
-        let mut stories: Vec<(RequestId, Arrival, Outcome)> = past.answers.iter().map(story).collect();
-        stories.sort_by_key(|(_, arrival, _)| arrival.at);
-        let first = stories.first().map(|(_, arrival, _)| arrival.at).ok_or(WhatIfError::Nothing)?;
-        Ok(Stage { stories, first, machine: machine(past, first), belief: past.cost.as_ref() })
+    fn of(past: &Past) -> Result<Stage<'_>, WhatIfError> {
+        let stories = stories(past);
+        let first = stories.first().map(|story| story.arrival.at).ok_or(WhatIfError::Nothing)?;
+        Ok(Stage { past, stories, first, machine: machine(past, first) })
     }
 
-    /// What the longest of the refused needs. The outcomes are of all stories, in their order.
-    fn beyond(&self, outcomes: &[Outcome], limits: &Limits) -> Option<BeyondCache> {
-        let refused = self.stories.iter().zip(outcomes).filter(|(_, outcome)| outcome.tokens == 0);
-        let needs = refused.map(|((_, arrival, _), _)| {
-            let prompt = arrival.prompt.iter().map(|piece| piece.len).sum();
-            limits.blocks_needed(prompt, arrival.output_tokens, 1)
-        });
-        let needed_blocks = needs.max().filter(|&needed| needed > limits.num_blocks)?;
-        Some(BeyondCache { needed_blocks, num_blocks: limits.num_blocks })
-    }
-
-    /// Outcomes are in the order of the stories, those left out.
-    pub(crate) fn play(&self, play: &Play<'_>, watcher: &mut Watcher<'_>) -> Result<Report, WhatIfError> {
-        let comes = self.stories.iter().filter(|(id, ..)| !play.without.contains(id));
-        let arrivals = comes.map(|(_, arrival, _)| Arrival {
+    /// Outcomes are in the order of the stories that the changes keep.
+    fn play(&self, course: Course, changes: &Changes, watcher: &mut Watcher<'_>) -> Result<Report, WhatIfError> {
+        let arrivals = self.stories.iter().filter(|story| changes.keeps(story)).map(|Story { arrival, .. }| Arrival {
             at: arrival.at.since(self.first),
-            targets: (play.targets)(arrival),
-            drafts: arrival.drafts.clone().filter(|_| play.guesses),
+            targets: changes.targets(arrival.targets),
+            drafts: arrival.drafts.clone().filter(|_| !changes.without_drafts),
             ..arrival.clone()
         });
         let workload = Workload { arrivals: arrivals.collect(), ..Workload::default() };
-        let belief = play.believes.then(|| self.belief.unwrap_or(&self.machine.mixed).clone());
-        let instance = Instance { limits: play.limits.clone(), belief, machine: self.machine.clone() };
-        let mut watched = Watched { course: play.course, watcher, goes_on: true };
+        let cost = self.past.cost.as_ref();
+        let predicts = cost.is_some() || changes.ttft.flatten().or(changes.tpot.flatten()).is_some();
+        let belief = predicts.then(|| cost.unwrap_or(&self.machine.mixed).clone());
+        let limits = changes.limits(&self.past.limits);
+        let instance = Instance { limits, belief, machine: self.machine.clone() };
+        let mut watched = Watched { course, watcher, goes_on: true };
         let report = sim::simulate(&workload, &Fleet::of(1, &instance), &mut watched)?;
         if watched.goes_on { Ok(report) } else { Err(WhatIfError::TooLong) }
     }
+}
+
+/// What the longest of the refused needs.
+fn beyond(stories: &[&Story], outcomes: &[Outcome], limits: &Limits) -> Option<BeyondCache> {
+    let refused = stories.iter().zip(outcomes).filter(|(_, outcome)| outcome.tokens == 0);
+    let needs = refused.map(|(Story { arrival, .. }, _)| {
+        let prompt = arrival.prompt.iter().map(|piece| piece.len).sum();
+        limits.blocks_needed(prompt, arrival.output_tokens, 1)
+    });
+    let needed_blocks = needs.max().filter(|&needed| needed > limits.num_blocks)?;
+    Some(BeyondCache { needed_blocks, num_blocks: limits.num_blocks })
 }
 
 fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Figures {
@@ -340,21 +363,27 @@ fn fitted(steps: &[(Work, Nanos)]) -> Option<CostModel> {
 impl fmt::Display for WhatIfAnswer {
     /// One line for each figure: recorded, simulated, how far off, what if.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WhatIfAnswer { recorded, simulated, what_if } = self;
-        writeln!(f, "{:<14}{:>12}{:>12}{:>10}{:>12}", "", "recorded", "simulated", "off", "what if")?;
+        let courses @ [recorded, simulated, what_if] = [&self.recorded, &self.simulated, &self.what_if];
+        let mut line = |name: &str, [was, again, other]: [String; 3], off: &str| {
+            writeln!(f, "{name:<14}{was:>12}{again:>12}{off:>10}{other:>12}")
+        };
+        line("", ["recorded", "simulated", "what if"].map(String::from), "off")?;
         for (name, get) in TIMES {
-            let (was, again, other) = (get(recorded), get(simulated), get(what_if));
+            let (was, again) = (get(recorded), get(simulated));
             let off = if was > 0.0 { format!("{:+.1} %", (again / was - 1.0) * 100.0) } else { String::new() };
-            let [was, again, other] = [was, again, other].map(|seconds| format!("{:.2} ms", seconds * 1e3));
-            writeln!(f, "{name:<14}{was:>12}{again:>12}{off:>10}{other:>12}")?;
+            line(name, courses.map(|figures| format!("{:.2} ms", get(figures) * 1e3)), &off)?;
         }
-        let goodput = [recorded, simulated, what_if]
-            .map(|figures| figures.goodput.map_or("no targets".to_string(), |goodput| format!("{goodput:.2}/s")));
-        let [was, again, other] = goodput;
-        writeln!(f, "{:<14}{was:>12}{again:>12}{:>10}{other:>12}", "goodput", "")?;
+        let per_second = |goodput: Option<f64>| goodput.map_or("no targets".into(), |rate| format!("{rate:.2}/s"));
+        line("goodput", courses.map(|figures| per_second(figures.goodput)), "")?;
         for (name, get) in COUNTS {
-            let [was, again, other] = [recorded, simulated, what_if].map(get);
-            writeln!(f, "{name:<14}{was:>12}{again:>12}{:>10}{other:>12}", "")?;
+            line(name, courses.map(|figures| get(figures).to_string()), "")?;
+        }
+        let drafted = courses.iter().any(|figures| figures.drafted > 0);
+        for (name, get) in DRAFTS.iter().filter(|_| drafted) {
+            line(name, courses.map(|figures| get(figures).to_string()), "")?;
+        }
+        if drafted {
+            line("tokens a step", courses.map(|figures| format!("{:.2}", figures.tokens_per_step)), "")?;
         }
         for (figures, course) in [(simulated, "simulated"), (what_if, "what if")] {
             if let Some(BeyondCache { needed_blocks, num_blocks }) = figures.beyond {
@@ -365,16 +394,6 @@ impl fmt::Display for WhatIfAnswer {
                 )?;
             }
         }
-        if [recorded, simulated, what_if].iter().all(|figures| figures.drafted == 0) {
-            return Ok(());
-        }
-        for (name, get) in DRAFTS {
-            let [was, again, other] = [recorded, simulated, what_if].map(get);
-            writeln!(f, "{name:<14}{was:>12}{again:>12}{:>10}{other:>12}", "")?;
-        }
-        let [was, again, other] =
-            [recorded, simulated, what_if].map(|figures| format!("{:.2}", figures.tokens_per_step));
-        writeln!(f, "{:<14}{was:>12}{again:>12}{:>10}{other:>12}", "tokens a step", "")?;
         let [again, other] = [simulated.assumed, what_if.assumed];
         if again + other > 0 {
             writeln!(
@@ -408,24 +427,31 @@ const COUNTS: [(&str, Get<usize>); 3] = [
 const DRAFTS: [(&str, Get<usize>); 2] =
     [("guesses", |figures| figures.drafted), ("guesses held", |figures| figures.held)];
 
+impl Figures {
+    /// As JSON, without the times: who prints them chooses how.
+    pub fn json(&self) -> serde_json::Map<String, serde_json::Value> {
+        let mut object = serde_json::Map::new();
+        object.insert("goodput_per_second".into(), self.goodput.into());
+        for (name, get) in COUNTS {
+            object.insert(name.into(), get(self).into());
+        }
+        object.insert("needed_blocks".into(), self.beyond.map(|beyond| beyond.needed_blocks).into());
+        object.insert("drafted".into(), self.drafted.into());
+        object.insert("held".into(), self.held.into());
+        object.insert("assumed".into(), self.assumed.into());
+        object.insert("tokens_per_step".into(), self.tokens_per_step.into());
+        object
+    }
+}
+
 impl WhatIfAnswer {
     /// As JSON: the three columns, times in milliseconds.
     pub fn json(&self) -> serde_json::Value {
         let column = |figures: &Figures| {
-            let mut column = serde_json::Map::new();
-            for (name, get) in TIMES {
-                column.insert(name.to_lowercase().replace(' ', "_") + "_ms", (get(figures) * 1e3).into());
-            }
-            column.insert("goodput_per_second".into(), figures.goodput.into());
-            for (name, get) in COUNTS {
-                column.insert(name.into(), get(figures).into());
-            }
-            column.insert("needed_blocks".into(), figures.beyond.map(|beyond| beyond.needed_blocks).into());
-            column.insert("drafted".into(), figures.drafted.into());
-            column.insert("held".into(), figures.held.into());
-            column.insert("assumed".into(), figures.assumed.into());
-            column.insert("tokens_per_step".into(), figures.tokens_per_step.into());
-            column
+            let times =
+                TIMES.map(|(name, get)| (format!("{}_ms", name.to_lowercase().replace(' ', "_")), get(figures)));
+            let times = times.map(|(name, seconds)| (name, (seconds * 1e3).into()));
+            times.into_iter().chain(figures.json()).collect::<serde_json::Map<_, _>>()
         };
         serde_json::json!({
             "recorded": column(&self.recorded),

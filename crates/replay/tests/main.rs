@@ -7,6 +7,5 @@ mod common;
 mod long;
 mod perfetto;
 mod recording;
-mod speculation;
 mod trace;
-mod without;
+mod whatif;

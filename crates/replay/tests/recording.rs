@@ -376,7 +376,7 @@ fn a_running_engine_remembers_what_its_recording_says() {
     engine.stop();
     engine.finish_recording(Duration::from_secs(300));
     let recorded = past(Recording::open(&path).expect("a recording")).expect("it can be replayed");
-    let ask = |past| what_if(past, &Changes::default()).expect("there were requests");
+    let ask = |past| what_if(past, &Changes::default(), &mut |_, _| true).expect("there were requests");
     assert_eq!(ask(&remembered), ask(&recorded));
     assert_eq!(remembered.answers.len(), 18);
     assert!(ask(&remembered).recorded.longest_gap <= moved, "what it was held is in no gap");
@@ -388,7 +388,7 @@ fn a_recorded_run_is_asked_what_would_have_been() {
     let lines = recorded(&directory.join("run.jsonl"));
     let ask = |changes: &Changes| {
         let recording = Recording::open(&directory.join("run.jsonl")).expect("a recording");
-        what_if(&past(recording).expect("it can be replayed"), changes).expect("there were requests")
+        what_if(&past(recording).expect("it can be replayed"), changes, &mut |_, _| true).expect("there were requests")
     };
     let same = ask(&Changes::default());
     assert_eq!(same.simulated, same.what_if, "nothing was asked");
@@ -416,6 +416,7 @@ fn a_recorded_run_is_asked_what_would_have_been() {
     let zero = what_if(
         &past(Recording::open(&directory.join("run.jsonl")).expect("a recording")).expect("it can be replayed"),
         &Changes { max_num_batched_tokens: Some(1), ..Changes::default() },
+        &mut |_, _| true,
     );
     assert!(zero.expect_err("a row for each seat").to_string().contains("max_num_batched_tokens (1)"));
 }
@@ -440,7 +441,7 @@ fn a_run_with_guesses_is_asked_what_it_would_have_been_without() {
     engine.finish_recording(Duration::from_secs(300));
     let recorded = past(Recording::open(&path).expect("a recording")).expect("it can be replayed");
     let without = Changes { without_drafts: true, ..Changes::default() };
-    let asked = |past, changes| what_if(past, changes).expect("there were requests");
+    let asked = |past, changes| what_if(past, changes, &mut |_, _| true).expect("there were requests");
     assert_eq!(asked(&remembered, &without), asked(&recorded, &without));
     let (same, off) = (asked(&recorded, &Changes::default()), asked(&recorded, &without));
     assert_eq!((same.simulated, same.recorded), (same.what_if, off.recorded), "nothing was asked");

@@ -1,7 +1,7 @@
 //! `GET /v1/requests/{id}/without/{other}`: what a request would have waited had another never come.
 //!
 //! ```text
-//! both names --Registry--> the engine's requests --past--> replay::without on a thread of its own --> both worlds
+//! both names --Registry--> the engine's requests --past--> replay::what_if on a thread of its own --> both worlds
 //! ```
 //!
 //! The ledger says whom a request waited for; this asks the scheduler what it would have done instead. Both have to be
@@ -14,7 +14,7 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, http::header};
 use engine::RequestId;
-use replay::{AnswerFigures, AnswerWithout, WhatIfError};
+use replay::{AnswerLatency, Changes, ComparedAnswer, WhatIfError};
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -49,8 +49,9 @@ pub(crate) async fn ask(
     }
     let work = move |app: &App| {
         let mut breath = Breath::of(app);
-        let answers = replay::without(&app.engine.past(span), &other.requests, &mut |_, _| breath.goes_on())?;
-        Ok(written(app, &served, &other, &answers))
+        let changes = Changes { without: other.requests.clone(), ..Changes::default() };
+        let answer = replay::what_if(&app.engine.past(span), &changes, &mut |_, _| breath.goes_on())?;
+        Ok(written(app, &served, &other, &answer.answers))
     };
     let text: Result<String, WhatIfError> = in_turn(app, work).await?;
     let text = text.map_err(|error| match error {
@@ -63,7 +64,7 @@ pub(crate) async fn ask(
     Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
 }
 
-fn written(app: &App, served: &Served, other: &Served, answers: &[AnswerWithout]) -> String {
+fn written(app: &App, served: &Served, other: &Served, answers: &[ComparedAnswer]) -> String {
     let prompt = |&id: &RequestId| {
         let bill = app.engine.timeline(id).map(|timeline| timeline.account.bill);
         let booked = bill.map_or(0.0, |bill| {
@@ -75,16 +76,16 @@ fn written(app: &App, served: &Served, other: &Served, answers: &[AnswerWithout]
             json!({
                 "recorded": times(&answer.recorded),
                 "simulated": times(&answer.simulated),
-                "without": times(&answer.without),
+                "without": times(&answer.what_if),
             })
         });
         json!({"ttft_booked_on_other_ms": booked * 1e3, "answers": own.collect::<Vec<Value>>()})
     };
     // Of all but the two: what everybody would have gained.
-    let effect = |get: fn(&AnswerFigures) -> f64| {
+    let effect = |get: fn(&AnswerLatency) -> f64| {
         let others = answers.iter().filter(|answer| !served.requests.contains(&answer.request));
         // A sum of none is -0.0.
-        others.map(|answer| get(&answer.simulated) - get(&answer.without)).fold(0.0, |sum, gain| sum + gain) * 1e3
+        others.map(|answer| get(&answer.simulated) - get(&answer.what_if)).fold(0.0, |sum, gain| sum + gain) * 1e3
     };
     json!({
         "object": "request.without",
@@ -96,7 +97,7 @@ fn written(app: &App, served: &Served, other: &Served, answers: &[AnswerWithout]
     .to_string()
 }
 
-fn times(times: &AnswerFigures) -> Value {
-    let AnswerFigures { ttft, total, longest_gap } = *times;
+fn times(times: &AnswerLatency) -> Value {
+    let AnswerLatency { ttft, total, longest_gap } = *times;
     json!({"ttft_ms": ttft * 1e3, "total_ms": total * 1e3, "longest_gap_ms": longest_gap * 1e3})
 }

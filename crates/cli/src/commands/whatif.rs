@@ -10,7 +10,7 @@ use crate::flags::{Target, WhatifFlags};
 /// Runs the command.
 pub(crate) fn ask(flags: &WhatifFlags) -> Result<(), Failure> {
     let past = past(Recording::open(&flags.log).map_err(Failure::usage)?).map_err(Failure::usage)?;
-    let answer = what_if(&past, &changes(flags)).map_err(Failure::usage)?;
+    let answer = what_if(&past, &changes(flags), &mut |_, _| true).map_err(Failure::usage)?;
     put_line(&if flags.json { answer.json().to_string() } else { answer.to_string().trim_end().to_owned() })
 }
 
@@ -26,5 +26,6 @@ fn changes(flags: &WhatifFlags) -> Changes {
         max_num_seqs: flags.max_num_seqs,
         enable_prefix_caching: flags.no_enable_prefix_caching.then_some(false),
         without_drafts: flags.speculate.is_some(),
+        without: Vec::new(),
     }
 }
