@@ -4,15 +4,10 @@
 //   full map at step 100, changes of 101, 102, 103 ...   each change says what a block was and what it became
 //   at(101): the map, with the changes after 101 undone
 
-import type { Name } from "./wire";
+import type { BlockState, KvEvent, Name } from "./wire";
 
 /** A block: free, cached without a user (it may be taken), or used by a request and shared by so many. */
 export type Block = { kind: "free" } | { kind: "cached" } | { kind: "used"; by: Name; sharers: number };
-
-/** A block on the wire: 0 free, 1 cached, or its first user and the number of its users. */
-type State = 0 | 1 | [Name, number];
-
-type KvEvent = { step: number; full: true; blocks: State[] } | { step: number; full: false; changed: [number, State][] };
 
 /** Changes that are kept; the step log keeps as many. */
 const KEPT = 4096;
@@ -89,7 +84,7 @@ export class Blocks {
     return { kind: "used", by: this.users[(code >> 12) - 2]!, sharers: code & 0xfff };
   }
 
-  private encode(state: State): number {
+  private encode(state: BlockState): number {
     if (typeof state === "number") return state;
     const [name, sharers] = state;
     let number = this.numbers.get(name);

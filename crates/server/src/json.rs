@@ -46,11 +46,6 @@ pub(crate) fn json_body(json: impl Into<Body>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], json.into()).into_response()
 }
 
-/// A field that is left out of an object where there is nothing to say.
-pub(crate) fn nullable(value: Option<impl Into<Value>>) -> Value {
-    value.map_or(Value::Null, Into::into)
-}
-
 /// What a text in JSON stands for; `None`: it is no JSON.
 pub(crate) fn of_text(text: &str) -> Option<Value> {
     serde_json::from_slice(&whole_characters(text.as_bytes())).ok()

@@ -3,26 +3,15 @@
 //! ```text
 //! GET /, /app.js, /app.css, /favicon.svg    the page (live/page.rs): holds no data, so it asks for no key
 //! GET /live/info                            what is served, and the limits of the machine
-//! GET /live/feed?after=STEP&kv=1                server-sent events, without end (live/feed.rs, live/events.rs)
+//! GET /live/feed?after=STEP&kv=1                server-sent events, without end (live/feed.rs, live/events.rs, live/wire.rs)
 //! POST /live/pause, /live/step, /live/resume   hold the engine, one step, let go of it (live/hold.rs)
 //! GET /live/trace?seconds=10                the last steps as a trace for ui.perfetto.dev (live/trace.rs)
 //! GET /live/whatif?minutes=5&...            the last minutes with other settings (live/whatif.rs)
 //! ```
 //!
-//! Events of the feed, each with one JSON object; readers ignore fields that they do not know:
-//!
-//! | event | when | |
-//! | --- | --- | --- |
-//! | `step` | each step, in batches of 50 ms | `id`, `at` and `took` (ms), `predicted`; `decode` rows `{r, a, start}`, `prefill` rows `{r, a, start, len, samples, cached}`; `preempted` `{r, tokens, verdict}`; `waiting`, `waiting_tokens`, `blocked`; `blocks` `{used, taken, evicted, copied}`; `recomputed`; `flops`, `bytes` that it asked of the machine |
-//! | `kv` | with `kv=1`, every 50 ms while it changes, and after each step of a held engine | `step`, and with `full` all `blocks`, else those that `changed` as `[block, state]`; a state is 0 (free), 1 (nobody's, but a prefix that somebody may ask for) or `[r, holders]`: the first request that holds it, and how many sequences do |
-//! | `requests` | every 250 ms while it changes | `waiting` and `running`, at most 256 each: `{r, a, since, prompt_tokens}`, those that run with `computed` and `generated` |
-//! | `ended` | each request that is over | `r`, `at`, `ending` (stop, length, cancelled, error), `arrived`, `queue_ms`, `ttft_ms`, `tpot_ms`, `longest_gap_ms`, `prompt_tokens`, `generated`, `cached` |
-//! | `history` | at the beginning, without `after` | `seconds`: for each of the last 15 minutes' seconds that had a step a row of the `columns`; percentiles to within an eighth |
-//! | `stats` | every 500 ms | gauges, counters and percentiles, see [`events::stats`] |
-//!
-//! Moments are milliseconds since the engine started; a `stats` says in `unix_ms` what a clock on the wall showed at its
-//! `at`. `r` is the id of an answer for the caller's own requests, and a
-//! number for those of others (`timeline.rs`). `id` counts steps since the start.
+//! The feed is events with one JSON object each (live/wire.rs has the types, live/feed.rs says when): `step` for each step,
+//! `thought`, `away`, `requests` and `ended` for requests, `kv` for the map of the cache, `history` at the beginning and
+//! `stats` twice a second.
 //!
 //! Who reads slowly falls behind and goes on with the newest steps; the log keeps 4,096. A feed ends when the server
 //! drains. A reader who names no step begins with `history`, the last 256 ends and the last 512 steps. There are at
@@ -35,6 +24,7 @@ pub(crate) mod page;
 pub(crate) mod thoughts;
 pub(crate) mod trace;
 pub(crate) mod whatif;
+pub(crate) mod wire;
 
 use std::sync::Arc;
 
@@ -43,16 +33,16 @@ use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use engine::Stats;
 use engine::ledger::{LATE_FLOOR, LATE_MEDIANS};
+use scheduler::PromiseKind;
 use scheduler::promise::PROMISED_SHARE;
-use scheduler::{Nanos, PromiseKind};
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
 use crate::ask::Caller;
 use crate::error::ApiError;
 use crate::json::json_body;
-use crate::json::nullable;
 use crate::live::feed::{Feed, Wishes};
+use crate::live::wire::{Info, LateRule, Limits, TargetTimes};
 use crate::moment::ms;
 use crate::query;
 
@@ -69,40 +59,38 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         _ => limits.int8_kind,
     };
     let targets = app.engine.targets();
-    let limits = app.engine.device_limits().map(|limits| {
-        let mut value = events::limits(&limits, model);
-        value["matrix_kind"] = kind(&limits).into();
-        value["in_cache"] = limits.holds(model.weight_bytes).into();
-        value["not_sure"] = nullable(limits.doubt().map(|doubt| doubt.to_string()));
-        value
+    let limits = app.engine.device_limits().map(|limits| Limits {
+        peaks: events::peaks(&limits, model),
+        matrix_kind: kind(&limits),
+        in_cache: limits.holds(model.weight_bytes),
+        not_sure: limits.doubt().map(|doubt| doubt.to_string()),
     });
-    let target = |target: Option<Nanos>| target.map(ms);
     let now = app.engine.now();
-    let info = json!({
-        "name": app.models[0],
-        "version": env!("CARGO_PKG_VERSION"),
-        "weights": model.weights.name(),
-        "kv_dtype": model.kv_dtype.name(),
-        "isa": model.device.kernels,
-        "arithmetic": model.arithmetic.name(),
-        "threads": model.device.threads,
-        "block_size": model.block_size,
-        "blocks": model.num_blocks,
-        "kv_bytes_per_token": model.kv_bytes_per_token,
-        "weight_bytes": model.weight_bytes,
-        "max_model_len": model.max_model_len,
-        "max_num_seqs": model.max_num_seqs,
-        "max_num_batched_tokens": model.max_num_batched_tokens,
-        "targets": {"ttft_ms": target(targets.ttft), "tpot_ms": target(targets.tpot)},
-        "promises": promises(&app.engine.stats()),
-        // Above what a gap is late where there is no target: the ledger's rule, told and not written twice.
-        "late": {"medians": LATE_MEDIANS, "floor_ms": ms(LATE_FLOOR)},
-        "limits": limits,
-        "pause_allowed": app.hold_token.is_some(),
-        "now_ms": ms(now),
-        "now_unix_ms": app.engine.unix(now).as_millis_f64(),
-    });
-    ([(header::CACHE_CONTROL, "no-store")], json_body(info.to_string())).into_response()
+    let info = Info {
+        name: &app.models[0],
+        version: env!("CARGO_PKG_VERSION"),
+        weights: model.weights.name(),
+        kv_dtype: model.kv_dtype.name(),
+        isa: &model.device.kernels,
+        arithmetic: model.arithmetic.name(),
+        threads: model.device.threads,
+        block_size: model.block_size,
+        blocks: model.num_blocks,
+        kv_bytes_per_token: model.kv_bytes_per_token,
+        weight_bytes: model.weight_bytes,
+        max_model_len: model.max_model_len,
+        max_num_seqs: model.max_num_seqs,
+        max_num_batched_tokens: model.max_num_batched_tokens,
+        targets: TargetTimes { ttft_ms: targets.ttft.map(ms), tpot_ms: targets.tpot.map(ms) },
+        promises: promises(&app.engine.stats()),
+        // The ledger's rule, told and not written twice.
+        late: LateRule { medians: LATE_MEDIANS, floor_ms: ms(LATE_FLOOR) },
+        limits,
+        pause_allowed: app.hold_token.is_some(),
+        now_ms: ms(now),
+        now_unix_ms: app.engine.unix(now).as_millis_f64(),
+    };
+    ([(header::CACHE_CONTROL, "no-store")], json_body(events::written(&info))).into_response()
 }
 
 /// How promises were kept: the share of the last 200, and all of them.

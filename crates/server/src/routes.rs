@@ -30,6 +30,7 @@ use crate::endpoint::Form;
 use crate::error::{ApiError, Words};
 use crate::json::json_body;
 use crate::live::page::is_page;
+use crate::live::wire::Name;
 use crate::metrics::{CacheConfig, Exposition, Sources};
 use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
@@ -433,8 +434,8 @@ async fn show_metrics(
 ) -> Response {
     let known = |exemplar: &Exemplar| {
         let name = match app.registry.name(caller.tenant, exemplar.request) {
-            Value::String(name) => name,
-            number => number.to_string(),
+            Name::Own(name) => name,
+            Name::Other(number) => number.to_string(),
         };
         (name, app.engine.unix(exemplar.at).as_millis_f64() / 1e3)
     };

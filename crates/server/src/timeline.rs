@@ -20,7 +20,8 @@ use scheduler::Nanos;
 use serde_json::{Map, Value, json};
 
 use crate::auth::Tenant;
-use crate::live::events::away_object;
+use crate::live::events::away_times;
+use crate::live::wire::Name;
 use crate::moment::{self, ms};
 use crate::otel::TraceParent;
 use crate::thinking::{self, Thought};
@@ -130,18 +131,18 @@ impl Registry {
     }
 
     /// Another request as `tenant` may see it: its name, or a number.
-    pub(crate) fn name(&self, tenant: Option<Tenant>, id: RequestId) -> Value {
+    pub(crate) fn name(&self, tenant: Option<Tenant>, id: RequestId) -> Name {
         match self.lock().by_request.get(&id) {
-            Some(served) if served.tenant == tenant => served.response_id.as_str().into(),
-            _ => (self.secret.hash_one(id.0) as u32).into(),
+            Some(served) if served.tenant == tenant => Name::Own(served.response_id.clone()),
+            _ => Name::Other(u64::from(self.secret.hash_one(id.0) as u32)),
         }
     }
 
     /// The same within a sentence.
     pub(crate) fn words(&self, tenant: Option<Tenant>, id: RequestId) -> String {
         match self.name(tenant, id) {
-            Value::String(name) => name,
-            number => format!("request {number} of somebody else"),
+            Name::Own(name) => name,
+            Name::Other(number) => format!("request {number} of somebody else"),
         }
     }
 
@@ -233,7 +234,7 @@ impl Reader<'_> {
         };
         prompt.insert("waits".into(), account.waits.iter().map(wait).collect());
         let away = timeline.away.as_ref();
-        prompt.insert("away".into(), away.map(|away| away_object(away, account.arrived)).into());
+        prompt.insert("away".into(), json!(away.map(|away| away_times(away, account.arrived))));
         let step = |visit: &Visit| {
             json!({
                 "answer": visit.answer,
@@ -348,12 +349,13 @@ mod tests {
         assert_eq!([find(1, "mine"), find(2, "mine"), find(3, "mine")], [Some(3), Some(2), None], "the newest");
         assert_eq!(registry.find(None, "cmpl-a").map(|served| served.requests[0]), None);
         let name = |id| registry.name(Some([1; 32]), RequestId(id));
-        assert_eq!(name(1), "cmpl-a");
-        assert!(name(2).is_u64() && name(2) == name(2) && name(2) != name(9), "{} {}", name(2), name(9));
+        assert_eq!(name(1), Name::Own("cmpl-a".into()));
+        let is_number = |id| matches!(name(id), Name::Other(_));
+        assert!(is_number(2) && name(2) == name(2) && name(2) != name(9), "{:?} {:?}", name(2), name(9));
         for id in 10..10 + KEPT as u64 {
             registry.add(served(1, &format!("cmpl-{id}"), "x", id));
         }
         assert_eq!(find(1, "cmpl-a"), None, "forgotten");
-        assert!(name(1).is_u64());
+        assert!(is_number(1));
     }
 }

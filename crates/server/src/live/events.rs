@@ -1,30 +1,34 @@
-//! The events of a feed as text. A step is written by hand and not through a tree of values: there are hundreds a
-//! second with dozens of rows each, and the core that writes them is one that computes.
+//! The events of a feed: what the engine's log says, as the types of [`wire`](crate::live::wire) and as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use engine::ledger::{RowShares, row_shares};
 use engine::{
-    Away, DeviceLimits, End, Ended, FinishReason, InScene, KvMap, LoggedStep, ModelInfo, Observe, Percentiles,
-    RemoteStep, RequestId, Scene, Second, Way,
+    Away, DeviceLimits, End, Ended, FinishReason, KvMap, ModelInfo, Observe, Percentiles, RequestId, Scene, Second, Way,
 };
 use roofline::{Demands, peak};
-use scheduler::{BlockUse, Blocked, CostModel, Nanos, PreemptionMode, RecordRow, StepRecord};
-use serde_json::{Value, json};
+use scheduler::{BlockUse, Blocked, CostModel, Nanos, Preempted, PreemptionMode, RecordRow, StepRecord};
+use serde::Serialize;
+use serde_json::json;
 
 use crate::auth::Tenant;
-use crate::json::nullable;
+use crate::live::wire::{
+    AwayEvent, AwayStep, AwayTimes, BlockState, DecodeRow, EndedEvent, HistoryEvent, KvEvent, LandedBlocks, Name,
+    OpenAnswer, PeakRates, PreemptedRow, PrefillRow, RequestsEvent, StatsEvent, StepBlocks, StepEvent,
+};
 use crate::moment::ms;
 use crate::timeline::Registry;
 
-/// Names that a reader remembers at most.
+/// Names that a reader remembers between two looks at the log.
 const MOST_NAMES: usize = 4096;
+/// Stands where a request was never looked up, which no event does.
+static UNKNOWN: Name = Name::Other(0);
 
-/// Requests as one tenant may see them, in JSON.
+/// Requests as one tenant may see them.
 pub(crate) struct Names {
     tenant: Option<Tenant>,
-    known: BTreeMap<RequestId, Box<str>>,
+    known: BTreeMap<RequestId, Name>,
 }
 
 impl Names {
@@ -34,8 +38,7 @@ impl Names {
 
     /// Requests `0..count` under their numbers.
     pub(crate) fn numbered(count: u64) -> Names {
-        let known = (0..count).map(|number| (RequestId(number), number.to_string().into())).collect();
-        Names { tenant: None, known }
+        Names { tenant: None, known: (0..count).map(|number| (RequestId(number), Name::Other(number))).collect() }
     }
 
     /// Learns the names of all that appear in a step. False if one has none yet, and the step is fresh: then it may get
@@ -43,10 +46,7 @@ impl Names {
     pub(crate) fn learn(&mut self, registry: &Registry, record: &StepRecord, is_fresh: bool) -> bool {
         let rows = record.decode.iter().chain(&record.prefill).map(|row| row.request);
         for id in rows.chain(record.preempted.iter().map(|preempted| preempted.request)) {
-            if self.known.contains_key(&id) {
-                continue;
-            }
-            if is_fresh && !registry.knows(id) {
+            if is_fresh && !self.known.contains_key(&id) && !registry.knows(id) {
                 return false;
             }
             self.look_up(registry, id);
@@ -54,31 +54,31 @@ impl Names {
         true
     }
 
-    fn look_up(&mut self, registry: &Registry, id: RequestId) -> &str {
-        if self.known.len() >= MOST_NAMES && !self.known.contains_key(&id) {
-            // The oldest are the least likely to come again.
+    pub(crate) fn look_up(&mut self, registry: &Registry, id: RequestId) -> &Name {
+        self.known.entry(id).or_insert_with(|| registry.name(self.tenant, id))
+    }
+
+    /// Of one that was looked up since names were last forgotten.
+    pub(crate) fn get(&self, id: RequestId) -> &Name {
+        self.known.get(&id).unwrap_or(&UNKNOWN)
+    }
+
+    /// Forgets the oldest beyond the limit: they are the least likely to come again.
+    pub(crate) fn forget(&mut self) {
+        while self.known.len() > MOST_NAMES {
             self.known.pop_first();
         }
-        self.known.entry(id).or_insert_with(|| registry.name(self.tenant, id).to_string().into())
-    }
-
-    /// In JSON.
-    pub(crate) fn get(&self, id: RequestId) -> &str {
-        self.known.get(&id).map_or("null", |name| name)
     }
 }
 
-/// `event: step`.
-pub(crate) fn step(text: &mut String, step: &LoggedStep, names: &Names, prices: &Prices) {
-    text.push_str("event: step\ndata: ");
-    step_object(text, step.number, &step.record, names, prices);
-    text.push_str("\n\n");
+/// An event as text.
+pub(crate) fn write(text: &mut String, event: &str, data: &impl Serialize) {
+    let _ = write!(text, "event: {event}\ndata: {}\n\n", written(data));
 }
 
-/// `event: thought`: the rows of an answer from this one on are thought, up to another if that is known.
-pub(crate) fn thought(text: &mut String, name: &str, answer: usize, from: usize, to: Option<usize>) {
-    let to = nullable(to);
-    let _ = write!(text, "event: thought\ndata: {{\"r\":{name},\"a\":{answer},\"from\":{from},\"to\":{to}}}\n\n");
+/// As JSON.
+pub(crate) fn written(data: &impl Serialize) -> String {
+    serde_json::to_string(data).expect("names are texts and the rest has no maps")
 }
 
 /// What a model asks of a machine, and what that costs on this one: what a step's figures are worked out from.
@@ -98,175 +98,125 @@ impl Prices {
     }
 }
 
-/// A step as one object.
-pub(crate) fn step_object(text: &mut String, number: u64, record: &StepRecord, names: &Names, prices: &Prices) {
+pub(crate) fn step<'a>(number: u64, record: &StepRecord, names: &'a Names, prices: &Prices) -> StepEvent<'a> {
     let parts = row_shares(record, prices.cost.as_ref());
     let (of_decode, of_prefill) = parts.split_at(record.decode.len().min(parts.len()));
-    text.push_str("{\"id\":");
-    integer(text, number);
-    text.push_str(",\"at\":");
-    milliseconds(text, record.began_at);
-    text.push_str(",\"took\":");
-    milliseconds(text, record.took());
-    text.push_str(",\"predicted\":");
-    milliseconds(text, record.predicted);
-    for (name, stolen) in [(",\"stolen\":", record.stolen.during), (",\"stolen_before\":", record.stolen.before)] {
-        if stolen > Nanos(0) {
-            text.push_str(name);
-            milliseconds(text, stolen);
-        }
-    }
-    text.push_str(",\"decode\":[");
-    for (index, row) in record.decode.iter().enumerate() {
-        begin_row(text, index, row, names);
-        if row.drafts > 0 {
-            let _ = write!(text, ",\"drafts\":{},\"tokens\":{}", row.drafts, row.samples);
-        }
-        shares(text, of_decode.get(index));
-        text.push('}');
-    }
-    text.push_str("],\"prefill\":[");
-    for (index, row) in record.prefill.iter().enumerate() {
-        begin_row(text, index, row, names);
-        for (name, value) in
-            [(",\"len\":", row.len), (",\"samples\":", row.samples), (",\"cached\":", row.cached_tokens)]
-        {
-            text.push_str(name);
-            integer(text, value as u64);
-        }
-        shares(text, of_prefill.get(index));
-        text.push('}');
-    }
-    text.push_str("],\"preempted\":[");
-    for (index, preempted) in record.preempted.iter().enumerate() {
-        let verdict = match preempted.decision.mode {
+    let decode = |(index, row): (usize, &RecordRow)| DecodeRow {
+        drafts: (row.drafts > 0).then_some(row.drafts),
+        tokens: (row.drafts > 0).then_some(row.samples),
+        ..first_row(row, of_decode.get(index), names)
+    };
+    let prefill = |(index, row): (usize, &RecordRow)| PrefillRow {
+        row: first_row(row, of_prefill.get(index), names),
+        len: row.len,
+        samples: row.samples,
+        cached: row.cached_tokens,
+    };
+    let preempted = |preempted: &Preempted| PreemptedRow {
+        r: names.get(preempted.request),
+        tokens: preempted.tokens,
+        verdict: match preempted.decision.mode {
             PreemptionMode::Recompute => "recompute",
             PreemptionMode::Swap => "swap",
-        };
-        let (comma, name) = (if index > 0 { "," } else { "" }, names.get(preempted.request));
-        let _ = write!(text, "{comma}{{\"r\":{name},\"tokens\":{},\"verdict\":\"{verdict}\"}}", preempted.tokens);
-    }
-    let blocked = match record.blocked {
-        None => "null",
-        Some(Blocked::Kv) => "\"kv\"",
-        Some(Blocked::Seats) => "\"seats\"",
-        Some(Blocked::Budget) => "\"budget\"",
+        },
     };
+    let stolen = |time: Nanos| (time > Nanos(0)).then(|| micros(time));
     let work = prices.demands.step(
         record.decode.iter().map(|row| (row.start, row.len)),
         record.prefill.iter().map(|row| (row.start, row.len)),
         record.logit_rows().iter().sum(),
     );
-    let _ = write!(
-        text,
-        "],\"waiting\":{},\"waiting_tokens\":{},\"blocked\":{blocked},\"blocks\":{{\"used\":{},\"taken\":{},\
-         \"evicted\":{},\"copied\":{}}},\"recomputed\":{},\"flops\":{},\"bytes\":{}}}",
-        record.waiting_requests,
-        record.waiting_tokens,
-        record.used_blocks,
-        record.taken_blocks,
-        record.evicted_blocks,
-        record.copied_blocks,
-        record.recomputed_rows,
-        work.flops() as u64,
-        work.bytes as u64,
-    );
-}
-
-/// `{"r":"…","a":0,"start":88`.
-fn begin_row(text: &mut String, index: usize, row: &RecordRow, names: &Names) {
-    text.push_str(if index > 0 { ",{\"r\":" } else { "{\"r\":" });
-    text.push_str(names.get(row.request));
-    text.push_str(",\"a\":");
-    integer(text, row.answer as u64);
-    text.push_str(",\"start\":");
-    integer(text, row.start as u64);
-}
-
-/// Whose the step's time was, seen from a row: `,"own":0.213,"other_prefill":0.702`.
-fn shares(text: &mut String, parts: Option<&RowShares>) {
-    let Some(parts) = parts else { return };
-    for (name, share) in [(",\"own\":", parts.own), (",\"other_prefill\":", parts.other_prefill)] {
-        text.push_str(name);
-        thousandths(text, (share * 1000.0).round() as u64);
+    StepEvent {
+        id: number,
+        at: micros(record.began_at),
+        took: micros(record.took()),
+        predicted: micros(record.predicted),
+        stolen: stolen(record.stolen.during),
+        stolen_before: stolen(record.stolen.before),
+        decode: record.decode.iter().enumerate().map(decode).collect(),
+        prefill: record.prefill.iter().enumerate().map(prefill).collect(),
+        preempted: record.preempted.iter().map(preempted).collect(),
+        waiting: record.waiting_requests,
+        waiting_tokens: record.waiting_tokens,
+        blocked: record.blocked.map(|blocked| match blocked {
+            Blocked::Kv => "kv",
+            Blocked::Seats => "seats",
+            Blocked::Budget => "budget",
+        }),
+        blocks: StepBlocks {
+            used: record.used_blocks,
+            taken: record.taken_blocks,
+            evicted: record.evicted_blocks,
+            copied: record.copied_blocks,
+        },
+        recomputed: record.recomputed_rows,
+        flops: work.flops() as u64,
+        bytes: work.bytes as u64,
     }
 }
 
-/// Digits, without the machinery of `write!`.
-fn integer(text: &mut String, mut value: u64) {
-    let mut digits = [0; 20];
-    let mut first = digits.len();
-    loop {
-        first -= 1;
-        digits[first] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            break;
-        }
+/// What every row has; `shares`: whose the step's time was, seen from it.
+fn first_row<'a>(row: &RecordRow, shares: Option<&RowShares>, names: &'a Names) -> DecodeRow<'a> {
+    let share = |of: fn(&RowShares) -> f64| shares.map(|shares| (of(shares) * 1e3).round() / 1e3);
+    DecodeRow {
+        r: names.get(row.request),
+        a: row.answer,
+        start: row.start,
+        drafts: None,
+        tokens: None,
+        own: share(|shares| shares.own),
+        other_prefill: share(|shares| shares.other_prefill),
     }
-    text.push_str(std::str::from_utf8(&digits[first..]).expect("digits are ASCII"));
 }
 
-/// To the microsecond: `1234.567`.
-fn milliseconds(text: &mut String, time: Nanos) {
-    thousandths(text, time.0 / 1000);
+/// Milliseconds to the microsecond: there are hundreds of steps a second, and the rest is noise.
+fn micros(time: Nanos) -> f64 {
+    (time.0 / 1000) as f64 / 1e3
 }
 
-/// `1234567` as `1234.567`.
-fn thousandths(text: &mut String, value: u64) {
-    integer(text, value / 1000);
-    text.push('.');
-    // A one before the three digits keeps their zeros.
-    let start = text.len();
-    integer(text, 1000 + value % 1000);
-    text.remove(start);
+pub(crate) fn away<'a>(id: RequestId, away: &'a Away, names: &'a mut Names, registry: &Registry) -> AwayEvent<'a> {
+    AwayEvent { r: names.look_up(registry, id), away: away_times(away, Nanos(0)) }
 }
 
-/// `event: away`: another worker reads a prompt, or has read it.
-pub(crate) fn away(text: &mut String, id: RequestId, away: &Away, names: &mut Names, registry: &Registry) {
-    named_event(text, "away", names.look_up(registry, id), &away_object(away, Nanos(0)));
-}
-
-/// The same as an object, its moments as milliseconds since `origin`.
-pub(crate) fn away_object(away: &Away, origin: Nanos) -> Value {
+/// Moments as milliseconds since `origin`.
+pub(crate) fn away_times(away: &Away, origin: Nanos) -> AwayTimes<'_> {
     let since = |moment: Nanos| ms(moment.since(origin));
-    let step = |step: &RemoteStep| json!({"from_ms": since(step.from), "to_ms": since(step.to), "rows": step.rows});
-    let landed = |&(at, blocks): &(Nanos, usize)| json!({"at_ms": since(at), "blocks": blocks});
-    json!({
-        "worker": away.worker,
-        "from_ms": since(away.from),
-        "to_ms": away.to.map(since),
-        "result": away.way.map(Way::name),
-        "steps": away.steps.iter().map(step).collect::<Vec<_>>(),
-        "landed": away.landed.iter().map(landed).collect::<Vec<_>>(),
-    })
+    let steps = away.steps.iter();
+    let landed = away.landed.iter();
+    AwayTimes {
+        worker: away.worker.as_deref(),
+        from_ms: since(away.from),
+        to_ms: away.to.map(since),
+        result: away.way.map(Way::name),
+        steps: steps
+            .map(|step| AwayStep { from_ms: since(step.from), to_ms: since(step.to), rows: step.rows })
+            .collect(),
+        landed: landed.map(|&(at, blocks)| LandedBlocks { at_ms: since(at), blocks }).collect(),
+    }
 }
 
-/// `event: history`: what came before the first step of the feed, a row for each second in which there was one.
-pub(crate) fn history(text: &mut String, seconds: &[Second], engine: &dyn Observe) {
-    let rows: Vec<Value> = seconds
-        .iter()
-        .map(|second| {
-            let queries = second.queried_tokens;
-            let hits = (queries > 0).then(|| second.hit_tokens as f64 / queries as f64);
-            let [ttft50, ttft99] = pair(second.ttft_ms);
-            let [gap50, gap99] = pair(second.gap_ms);
-            json!([
-                ms(second.began),
-                second.prefill_tokens,
-                second.decode_tokens,
-                second.running,
-                second.waiting,
-                second.used_blocks,
-                second.cached_blocks,
-                hits,
-                ttft50,
-                ttft99,
-                gap50,
-                gap99,
-            ])
-        })
-        .collect();
+/// What came before the first step of the feed, a row for each second in which there was one.
+pub(crate) fn history(seconds: &[Second], engine: &dyn Observe) -> HistoryEvent {
+    let pair = |of: Option<[f64; 2]>| of.map_or([None; 2], |pair| pair.map(|ms| Some((ms * 1e3).round() / 1e3)));
+    let row = |second: &Second| {
+        let queries = second.queried_tokens;
+        let hits = (queries > 0).then(|| second.hit_tokens as f64 / queries as f64);
+        let ([ttft50, ttft99], [gap50, gap99]) = (pair(second.ttft_ms), pair(second.gap_ms));
+        json!([
+            ms(second.began),
+            second.prefill_tokens,
+            second.decode_tokens,
+            second.running,
+            second.waiting,
+            second.used_blocks,
+            second.cached_blocks,
+            hits,
+            ttft50,
+            ttft99,
+            gap50,
+            gap99,
+        ])
+    };
     let columns = [
         "at",
         "prefill_tokens",
@@ -281,161 +231,107 @@ pub(crate) fn history(text: &mut String, seconds: &[Second], engine: &dyn Observ
         "itl_p50_ms",
         "itl_p99_ms",
     ];
-    let data = json!({"total_blocks": engine.model().num_blocks, "columns": columns, "seconds": rows});
-    let _ = write!(text, "event: history\ndata: {data}\n\n");
+    HistoryEvent { total_blocks: engine.model().num_blocks, columns, seconds: seconds.iter().map(row).collect() }
 }
 
-fn pair(of: Option<[f64; 2]>) -> [Option<f64>; 2] {
-    of.map_or([None; 2], |pair| pair.map(|ms| Some((ms * 1e3).round() / 1e3)))
+pub(crate) fn ended<'a>(ended: &Ended, names: &'a mut Names, registry: &Registry) -> EndedEvent<'a> {
+    EndedEvent {
+        r: names.look_up(registry, ended.request),
+        at: ms(ended.at),
+        ending: match ended.end {
+            End::Finished(FinishReason::Stop(_)) => "stop",
+            End::Finished(FinishReason::Length) => "length",
+            End::Cancelled => "cancelled",
+            End::Failed => "error",
+        },
+        arrived: ms(ended.arrived),
+        queue_ms: ended.first_scheduled.map(|first| ms(first.since(ended.arrived))),
+        longest_gap_ms: ms(ended.longest_gap),
+        ttft_ms: ended.ttft_ms,
+        tpot_ms: ended.tpot_ms,
+        prompt_tokens: ended.prompt_tokens,
+        generated: ended.generated,
+        cached: ended.cached,
+    }
 }
 
-/// `event: ended`.
-pub(crate) fn ended(text: &mut String, ended: &Ended, names: &mut Names, registry: &Registry) {
-    let ending = match ended.end {
-        End::Finished(FinishReason::Stop(_)) => "stop",
-        End::Finished(FinishReason::Length) => "length",
-        End::Cancelled => "cancelled",
-        End::Failed => "error",
-    };
-    let data = json!({
-        "at": ms(ended.at),
-        "ending": ending,
-        "arrived": ms(ended.arrived),
-        "queue_ms": nullable(ended.first_scheduled.map(|first| ms(first.since(ended.arrived)))),
-        "longest_gap_ms": ms(ended.longest_gap),
-        "ttft_ms": nullable(ended.ttft_ms),
-        "tpot_ms": nullable(ended.tpot_ms),
-        "prompt_tokens": ended.prompt_tokens,
-        "generated": ended.generated,
-        "cached": ended.cached,
+/// The whole map if `before` is another cache's or none, else what changed. `None` if that is nothing and no step was
+/// made since.
+pub(crate) fn map<'a>(map: &KvMap, before: &KvMap, names: &'a mut Names, registry: &Registry) -> Option<KvEvent<'a>> {
+    let full = before.uses.len() != map.uses.len();
+    if !full && before.step == map.step && before.uses == map.uses {
+        return None;
+    }
+    let changed = || map.uses.iter().enumerate().filter(|&(block, state)| full || before.uses[block] != *state);
+    for (_, state) in changed() {
+        if let BlockUse::Held { by, .. } = *state {
+            names.look_up(registry, by);
+        }
+    }
+    let names = &*names;
+    let states = changed().map(|(block, state)| match *state {
+        BlockUse::Free => (block, BlockState::Unused(0)),
+        BlockUse::Cached => (block, BlockState::Unused(1)),
+        BlockUse::Held { by, holders } => (block, BlockState::Held(names.get(by), holders)),
     });
-    named_event(text, "ended", names.look_up(registry, ended.request), &data);
-}
-
-/// An event whose object begins with a name that is JSON already.
-fn named_event(text: &mut String, event: &str, name: &str, rest: &Value) {
-    let rest = rest.to_string();
-    let _ = write!(text, "event: {event}\ndata: {{\"r\":{name},{}\n\n", &rest[1..]);
-}
-
-/// `event: kv`: the whole map if `before` is another cache's or none, else what changed. Nothing if that is nothing and
-/// no step was made since.
-pub(crate) fn map(text: &mut String, map: &KvMap, before: &KvMap, names: &mut Names, registry: &Registry) {
-    let is_full = before.uses.len() != map.uses.len();
-    if !is_full && before.step == map.step && before.uses == map.uses {
-        return;
-    }
-    let list = if is_full { "blocks" } else { "changed" };
-    let _ = write!(text, "event: kv\ndata: {{\"step\":{},\"full\":{is_full},\"{list}\":[", map.step);
-    let mut comma = "";
-    for (block, &state) in map.uses.iter().enumerate() {
-        if !is_full && before.uses[block] == state {
-            continue;
-        }
-        text.push_str(comma);
-        comma = ",";
-        if !is_full {
-            text.push('[');
-            integer(text, block as u64);
-            text.push(',');
-        }
-        match state {
-            BlockUse::Free => text.push('0'),
-            BlockUse::Cached => text.push('1'),
-            BlockUse::Held { by, holders } => {
-                text.push('[');
-                text.push_str(names.look_up(registry, by));
-                text.push(',');
-                integer(text, u64::from(holders));
-                text.push(']');
-            }
-        }
-        if !is_full {
-            text.push(']');
-        }
-    }
-    text.push_str("]}\n\n");
-}
-
-/// `event: requests`.
-pub(crate) fn requests(text: &mut String, scene: &Scene, names: &mut Names, registry: &Registry) {
-    let _ = write!(text, "event: requests\ndata: {{\"at\":{}", ms(scene.at));
-    for (list, waits) in [("waiting", true), ("running", false)] {
-        let _ = write!(text, ",\"{list}\":[");
-        for (index, one) in scene.sequences.iter().filter(|one| one.waits == waits).enumerate() {
-            let &InScene { request, answer, since, prompt_tokens, computed, generated, .. } = one;
-            let (comma, name) = (if index > 0 { "," } else { "" }, names.look_up(registry, request));
-            let since = ms(since);
-            let _ = write!(
-                text,
-                "{comma}{{\"r\":{name},\"a\":{answer},\"since\":{since},\"prompt_tokens\":{prompt_tokens},\
-                 \"computed\":{computed},\"generated\":{generated}}}"
-            );
-        }
-        text.push(']');
-    }
-    text.push_str("}\n\n");
-}
-
-/// What the machine can do at most with this model: reading from where its weights are.
-pub(crate) fn limits(limits: &DeviceLimits, model: &ModelInfo) -> Value {
-    json!({
-        "read_bandwidth": limits.bandwidth_for(model.weight_bytes),
-        "matrix_flops": peak(limits, model.weights),
+    Some(match full {
+        true => KvEvent::Full { step: map.step, full, blocks: states.map(|(_, state)| state).collect() },
+        false => KvEvent::Changes { step: map.step, full, changed: states.collect() },
     })
 }
 
-/// `event: stats`: gauges and counters of `/metrics`, and the percentiles of the last 256 times to first token (who still
-/// waits counts with his age) and of the last 2,048 times from token to token.
-pub(crate) fn stats(text: &mut String, now: Nanos, engine: &dyn Observe, percentiles: [Option<Percentiles>; 2]) {
-    let ([ttft, itl], stats) = (percentiles, engine.stats());
-    let data = json!({
-        "at": ms(now),
-        "unix_ms": engine.unix(now).as_millis_f64(),
-        "running": stats.running_requests,
-        "waiting": stats.waiting_requests,
-        "used_blocks": stats.used_blocks,
-        "cached_blocks": stats.cached_blocks,
-        "total_blocks": stats.total_blocks,
-        // JSON has no infinity: null is "not as it goes now".
-        "kv_seconds_to_full": nullable(Some(stats.kv_seconds_to_full).filter(|seconds| seconds.is_finite())),
-        "prefill_backlog_ms": stats.prefill_backlog_seconds * 1e3,
-        "late": stats.late_prompts,
-        "oldest_late_ms": stats.oldest_late_seconds * 1e3,
-        "promises_kept": nullable(stats.promises[0].rolling),
-        "oldest_waiting_ms": stats.oldest_waiting_seconds * 1e3,
-        "steps": stats.steps,
-        "prefill_tokens": stats.prefill_tokens,
-        "decode_tokens": stats.decode_tokens,
-        "prefix_queries": stats.prefix_queries,
-        "prefix_hits": stats.prefix_hits,
-        "preemptions": stats.preemptions,
-        "paused": engine.is_paused(),
-        "ttft_p50_ms": nullable(ttft.map(|ttft| ttft.p50)),
-        "ttft_p99_ms": nullable(ttft.map(|ttft| ttft.p99)),
-        "itl_p50_ms": nullable(itl.map(|itl| itl.p50)),
-        "itl_p99_ms": nullable(itl.map(|itl| itl.p99)),
-        // They rise with what steps reach.
-        "limits": nullable(engine.device_limits().map(|found| limits(&found, engine.model()))),
-    });
-    let _ = write!(text, "event: stats\ndata: {data}\n\n");
+pub(crate) fn requests<'a>(scene: &Scene, names: &'a mut Names, registry: &Registry) -> RequestsEvent<'a> {
+    for one in &scene.sequences {
+        names.look_up(registry, one.request);
+    }
+    let names = &*names;
+    let those = |waits: bool| {
+        let them = scene.sequences.iter().filter(|one| one.waits == waits);
+        let open = them.map(|one| OpenAnswer {
+            r: names.get(one.request),
+            a: one.answer,
+            since: ms(one.since),
+            prompt_tokens: one.prompt_tokens,
+            computed: one.computed,
+            generated: one.generated,
+        });
+        open.collect()
+    };
+    RequestsEvent { at: ms(scene.at), waiting: those(true), running: those(false) }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+pub(crate) fn peaks(limits: &DeviceLimits, model: &ModelInfo) -> PeakRates {
+    PeakRates { read_bandwidth: limits.bandwidth_for(model.weight_bytes), matrix_flops: peak(limits, model.weights) }
+}
 
-    #[test]
-    fn numbers_are_written_as_they_are_read() {
-        for value in [0, 7, 10, 1_234_567, u64::MAX] {
-            let mut text = String::new();
-            integer(&mut text, value);
-            assert_eq!(text, value.to_string());
-        }
-        for (nanos, written) in [(0, "0.000"), (1_999, "0.001"), (1_050_000, "1.050"), (12_345_678_900, "12345.678")] {
-            let mut text = String::new();
-            milliseconds(&mut text, Nanos(nanos));
-            assert_eq!(text, written);
-        }
+pub(crate) fn stats(now: Nanos, engine: &dyn Observe, [ttft, itl]: [Option<Percentiles>; 2]) -> StatsEvent {
+    let stats = engine.stats();
+    StatsEvent {
+        at: ms(now),
+        unix_ms: engine.unix(now).as_millis_f64(),
+        running: stats.running_requests,
+        waiting: stats.waiting_requests,
+        used_blocks: stats.used_blocks,
+        cached_blocks: stats.cached_blocks,
+        total_blocks: stats.total_blocks,
+        // JSON has no infinity.
+        kv_seconds_to_full: Some(stats.kv_seconds_to_full).filter(|seconds| seconds.is_finite()),
+        prefill_backlog_ms: stats.prefill_backlog_seconds * 1e3,
+        late: stats.late_prompts,
+        oldest_late_ms: stats.oldest_late_seconds * 1e3,
+        promises_kept: stats.promises[0].rolling,
+        oldest_waiting_ms: stats.oldest_waiting_seconds * 1e3,
+        steps: stats.steps,
+        prefill_tokens: stats.prefill_tokens,
+        decode_tokens: stats.decode_tokens,
+        prefix_queries: stats.prefix_queries,
+        prefix_hits: stats.prefix_hits,
+        preemptions: stats.preemptions,
+        paused: engine.is_paused(),
+        ttft_p50_ms: ttft.map(|ttft| ttft.p50),
+        ttft_p99_ms: ttft.map(|ttft| ttft.p99),
+        itl_p50_ms: itl.map(|itl| itl.p50),
+        itl_p99_ms: itl.map(|itl| itl.p99),
+        limits: engine.device_limits().map(|limits| peaks(&limits, engine.model())),
     }
 }

@@ -115,8 +115,9 @@ impl Feed {
     fn news(&mut self) -> String {
         let mut text = String::new();
         let now = self.app.engine.now();
+        self.names.forget();
         if std::mem::take(&mut self.wants_history) {
-            events::history(&mut text, &self.watch.seconds(), &*self.app.engine);
+            events::write(&mut text, "history", &events::history(&self.watch.seconds(), &*self.app.engine));
         }
         self.steps.clear();
         self.ended.clear();
@@ -136,17 +137,17 @@ impl Feed {
                 more = 0;
                 break;
             }
-            events::step(&mut text, step, &self.names, &self.prices);
+            events::write(&mut text, "step", &events::step(step.number, &step.record, &self.names, &self.prices));
         }
         if let Some(thoughts) = &mut self.thoughts {
-            thoughts.news(&mut text, &self.steps, &self.names, &self.app.registry);
+            thoughts.news(&mut text, &self.steps, &mut self.names, &self.app.registry);
         }
         for ended in &self.ended {
-            events::ended(&mut text, ended, &mut self.names, &self.app.registry);
+            events::write(&mut text, "ended", &events::ended(ended, &mut self.names, &self.app.registry));
         }
         // Behind the ends: who is over by then takes no lane from those that are not.
         for (id, away) in self.watch.aways(&mut self.place) {
-            events::away(&mut text, id, &away, &mut self.names, &self.app.registry);
+            events::write(&mut text, "away", &events::away(id, &away, &mut self.names, &self.app.registry));
         }
         if more > 0 {
             self.look.reset_immediately();
@@ -155,20 +156,23 @@ impl Feed {
         if let Some([newest, before]) = &mut self.maps
             && self.watch.map_into(newest)
         {
-            events::map(&mut text, newest, before, &mut self.names, &self.app.registry);
+            if let Some(map) = events::map(newest, before, &mut self.names, &self.app.registry) {
+                events::write(&mut text, "kv", &map);
+            }
             before.step = newest.step;
             before.uses.clone_from(&newest.uses);
         }
         self.watch.scene_into(&mut self.scene);
         if self.last_stats.is_none() || self.scene.sequences != self.last_scene.sequences {
-            events::requests(&mut text, &self.scene, &mut self.names, &self.app.registry);
+            let requests = events::requests(&self.scene, &mut self.names, &self.app.registry);
+            events::write(&mut text, "requests", &requests);
             std::mem::swap(&mut self.scene, &mut self.last_scene);
         }
         let is_paused = self.app.engine.is_paused();
         if self.last_stats.is_none_or(|last| last.elapsed() >= STATS_EVERY) || is_paused != self.was_paused {
             (self.last_stats, self.was_paused) = (Some(Instant::now()), is_paused);
             self.prices.refresh(&*self.app.engine);
-            events::stats(&mut text, now, &*self.app.engine, self.watch.percentiles());
+            events::write(&mut text, "stats", &events::stats(now, &*self.app.engine, self.watch.percentiles()));
         }
         text
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use engine::{LoggedStep, RequestId};
 
 use crate::live::events::{self, Names};
+use crate::live::wire::ThoughtEvent;
 use crate::thinking::Thought;
 use crate::timeline::Registry;
 
@@ -29,7 +30,7 @@ enum State {
 
 impl Told {
     /// What is new of the answers in these steps, and of those that were not over.
-    pub(crate) fn news(&mut self, text: &mut String, steps: &[LoggedStep], names: &Names, registry: &Registry) {
+    pub(crate) fn news(&mut self, text: &mut String, steps: &[LoggedStep], names: &mut Names, registry: &Registry) {
         for row in steps.iter().flat_map(|step| &step.record.decode) {
             if self.answers.len() >= MOST {
                 self.answers.pop_first();
@@ -46,7 +47,8 @@ impl Told {
                 let now = if thought.is_over() { State::Over } else { State::Begun };
                 if *state != now {
                     let to = thought.is_over().then_some(rows.end);
-                    events::thought(text, names.get(id), answer, rows.start, to);
+                    let r = names.look_up(registry, id);
+                    events::write(text, "thought", &ThoughtEvent { r, a: answer, from: rows.start, to });
                     *state = now;
                 }
             }

@@ -18,6 +18,7 @@ use crate::ask::Caller;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::json::json_body;
+use crate::live::wire::Name;
 use crate::query;
 
 /// Seconds, if nobody says how many.
@@ -62,15 +63,15 @@ fn write(app: &App, tenant: Option<Tenant>, span: Nanos) -> Vec<u8> {
     let engine = &*app.engine;
     let steps = newest(app, engine.now().since(span));
     let name = |id: RequestId| match app.registry.name(tenant, id) {
-        serde_json::Value::String(name) => name,
-        number => format!("somebody's {number}"),
+        Name::Own(name) => name,
+        Name::Other(number) => format!("somebody's {number}"),
     };
     let mut writer = TraceWriter::new(Vec::new(), Some(engine.unix(Nanos(0)).0)).expect("memory takes it");
     for step in &steps {
         writer.step(step.number, &step.record).expect("memory takes it");
     }
     for request in writer.open() {
-        let is_own = app.registry.name(tenant, request).is_string();
+        let is_own = matches!(app.registry.name(tenant, request), Name::Own(_));
         let timeline: Option<Timeline> = if is_own { engine.timeline(request) } else { None };
         let traced = Traced {
             request,

@@ -162,7 +162,7 @@ fn simulate(app: &App, minutes: u64, changes: &Changes) -> Result<String, WhatIf
         let steps = &mut courses[course as usize];
         if steps.text.len() < MOST_BYTES {
             steps.text.push_str(if steps.count > 0 { "," } else { "" });
-            events::step_object(&mut steps.text, steps.count, record, &names, &prices);
+            steps.text.push_str(&events::written(&events::step(steps.count, record, &names, &prices)));
             steps.count += 1;
         } else {
             steps.left_out += 1;

@@ -1,0 +1,414 @@
+//! What the routes below `/live` say. `web/src/wire.ts` is written from these types, by the test at the end.
+//!
+//! Readers ignore fields that they do not know. Moments are milliseconds since the engine started, unless a name says
+//! otherwise.
+
+use serde::Serialize;
+use serde_json::Value;
+#[cfg(test)]
+use ts_rs::TS;
+
+/// A request: the response id of one's own, a number for everybody else's.
+#[derive(Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(TS))]
+#[serde(untagged)]
+#[cfg_attr(test, ts(untagged))]
+pub(crate) enum Name {
+    Own(String),
+    Other(u64),
+}
+
+/// `GET /live/info`.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct Info<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) version: &'a str,
+    pub(crate) weights: &'a str,
+    pub(crate) kv_dtype: &'a str,
+    pub(crate) isa: &'a str,
+    pub(crate) arithmetic: &'a str,
+    pub(crate) threads: usize,
+    /// Tokens of a KV block.
+    pub(crate) block_size: usize,
+    pub(crate) blocks: usize,
+    pub(crate) kv_bytes_per_token: usize,
+    pub(crate) weight_bytes: usize,
+    pub(crate) max_model_len: usize,
+    pub(crate) max_num_seqs: usize,
+    pub(crate) max_num_batched_tokens: usize,
+    pub(crate) targets: TargetTimes,
+    /// How promises were kept: the share that is promised; by kind, of the last 200 and of all.
+    #[cfg_attr(test, ts(type = "Record<string, unknown>"))]
+    pub(crate) promises: Value,
+    pub(crate) late: LateRule,
+    pub(crate) limits: Option<Limits>,
+    pub(crate) pause_allowed: bool,
+    pub(crate) now_ms: f64,
+    /// What a clock on the wall showed at `now_ms`, ms since 1970.
+    pub(crate) now_unix_ms: f64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct TargetTimes {
+    pub(crate) ttft_ms: Option<f64>,
+    pub(crate) tpot_ms: Option<f64>,
+}
+
+/// Without a target a gap is late above so many medians of its answer's gaps, and above the floor.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct LateRule {
+    pub(crate) medians: u64,
+    pub(crate) floor_ms: f64,
+}
+
+/// What the machine can do at most with this model, reading from where its weights are.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct PeakRates {
+    /// Bytes per second.
+    pub(crate) read_bandwidth: f64,
+    /// Operations per second in the class of the weights.
+    pub(crate) matrix_flops: f64,
+}
+
+/// What this machine can do at most, measured.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct Limits {
+    #[serde(flatten)]
+    #[cfg_attr(test, ts(flatten))]
+    pub(crate) peaks: PeakRates,
+    pub(crate) matrix_kind: &'static str,
+    /// The weights stay in the last level of cache, and `read_bandwidth` is the cache's.
+    pub(crate) in_cache: bool,
+    /// Why they are not sure; `null`: they are.
+    pub(crate) not_sure: Option<String>,
+}
+
+/// One token of an answer, computed alone.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, ts(optional_fields))]
+pub(crate) struct DecodeRow<'a> {
+    pub(crate) r: &'a Name,
+    /// Which answer of the request.
+    pub(crate) a: usize,
+    /// Position of the row.
+    pub(crate) start: usize,
+    /// Guesses at the tokens behind it that were checked. Absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) drafts: Option<usize>,
+    /// Beside guesses, the tokens that came: one, and those that held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tokens: Option<usize>,
+    /// Of the time of the step's rows, the share of its own rows; the rest is other requests' decode. Only in steps in
+    /// which somebody's prompt met another request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) own: Option<f64>,
+    /// The share of other requests' prompts, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) other_prefill: Option<f64>,
+}
+
+/// A piece of a prompt, computed in one pass.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct PrefillRow<'a> {
+    #[serde(flatten)]
+    #[cfg_attr(test, ts(flatten))]
+    pub(crate) row: DecodeRow<'a>,
+    /// Rows.
+    pub(crate) len: usize,
+    /// First tokens that came of it: 0 unless the prompt is complete.
+    pub(crate) samples: usize,
+    /// Tokens before `start` that the prefix cache had.
+    pub(crate) cached: usize,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct PreemptedRow<'a> {
+    pub(crate) r: &'a Name,
+    pub(crate) tokens: usize,
+    pub(crate) verdict: &'static str,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct StepBlocks {
+    pub(crate) used: usize,
+    pub(crate) taken: usize,
+    pub(crate) evicted: usize,
+    pub(crate) copied: usize,
+}
+
+/// Event `step`: one pass of the model.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct StepEvent<'a> {
+    /// Counts from the engine's start.
+    pub(crate) id: u64,
+    /// When it was planned.
+    pub(crate) at: f64,
+    pub(crate) took: f64,
+    /// What the cost model said that it would take; 0 without one.
+    pub(crate) predicted: f64,
+    /// What the machine took of it for others; absent: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
+    pub(crate) stolen: Option<f64>,
+    /// And of the time before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
+    pub(crate) stolen_before: Option<f64>,
+    pub(crate) decode: Vec<DecodeRow<'a>>,
+    pub(crate) prefill: Vec<PrefillRow<'a>>,
+    pub(crate) preempted: Vec<PreemptedRow<'a>>,
+    pub(crate) waiting: usize,
+    pub(crate) waiting_tokens: usize,
+    #[cfg_attr(test, ts(type = "\"kv\" | \"seats\" | \"budget\" | null"))]
+    pub(crate) blocked: Option<&'static str>,
+    pub(crate) blocks: StepBlocks,
+    pub(crate) recomputed: usize,
+    /// Floating-point operations, as the model's shapes ask for them.
+    pub(crate) flops: u64,
+    /// Bytes read, likewise.
+    pub(crate) bytes: u64,
+}
+
+/// Event `requests`: who waits and who runs.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct RequestsEvent<'a> {
+    pub(crate) at: f64,
+    pub(crate) waiting: Vec<OpenAnswer<'a>>,
+    pub(crate) running: Vec<OpenAnswer<'a>>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct OpenAnswer<'a> {
+    pub(crate) r: &'a Name,
+    pub(crate) a: usize,
+    /// When it came, or got its first rows.
+    pub(crate) since: f64,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) computed: usize,
+    pub(crate) generated: usize,
+}
+
+/// Event `thought`: the rows of an answer from one on are thought, up to another where that is known.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct ThoughtEvent<'a> {
+    pub(crate) r: &'a Name,
+    pub(crate) a: usize,
+    pub(crate) from: usize,
+    pub(crate) to: Option<usize>,
+}
+
+/// Event `away`: another worker reads a prompt, or has read it.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct AwayEvent<'a> {
+    pub(crate) r: &'a Name,
+    #[serde(flatten)]
+    #[cfg_attr(test, ts(flatten))]
+    pub(crate) away: AwayTimes<'a>,
+}
+
+/// The time in which another worker reads a prompt.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct AwayTimes<'a> {
+    /// `HOST:PORT`; `null` while several are asked, and where nobody did.
+    pub(crate) worker: Option<&'a str>,
+    pub(crate) from_ms: f64,
+    /// `null`: it still is.
+    pub(crate) to_ms: Option<f64>,
+    /// How it went, as `twostroke_handoffs_total` names it.
+    pub(crate) result: Option<&'static str>,
+    /// That worker's steps with rows of it.
+    pub(crate) steps: Vec<AwayStep>,
+    /// How many KV blocks had come, and since when.
+    pub(crate) landed: Vec<LandedBlocks>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct AwayStep {
+    pub(crate) from_ms: f64,
+    pub(crate) to_ms: f64,
+    pub(crate) rows: usize,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct LandedBlocks {
+    pub(crate) at_ms: f64,
+    pub(crate) blocks: usize,
+}
+
+/// Event `ended`: a request is over.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct EndedEvent<'a> {
+    pub(crate) r: &'a Name,
+    pub(crate) at: f64,
+    /// `stop`, `length`, `cancelled` or `error`.
+    pub(crate) ending: &'static str,
+    pub(crate) arrived: f64,
+    /// Until its first row; `null` if it had none.
+    pub(crate) queue_ms: Option<f64>,
+    pub(crate) longest_gap_ms: f64,
+    pub(crate) ttft_ms: Option<f64>,
+    pub(crate) tpot_ms: Option<f64>,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) generated: usize,
+    pub(crate) cached: usize,
+}
+
+/// Event `history`: the minutes before the feed began, a row for each second that had a step.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct HistoryEvent {
+    pub(crate) total_blocks: usize,
+    /// Names of the values of a row.
+    #[cfg_attr(test, ts(type = "string[]"))]
+    pub(crate) columns: [&'static str; 12],
+    /// Percentiles to within an eighth.
+    #[cfg_attr(test, ts(type = "(number | null)[][]"))]
+    pub(crate) seconds: Vec<Value>,
+}
+
+/// Event `stats`: gauges and counters of `/metrics`, and percentiles. Counters only grow.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+pub(crate) struct StatsEvent {
+    pub(crate) at: f64,
+    /// What a clock on the wall showed then, ms since 1970.
+    pub(crate) unix_ms: f64,
+    pub(crate) running: usize,
+    pub(crate) waiting: usize,
+    pub(crate) used_blocks: usize,
+    pub(crate) cached_blocks: usize,
+    pub(crate) total_blocks: usize,
+    /// `null`: not as it goes now.
+    pub(crate) kv_seconds_to_full: Option<f64>,
+    pub(crate) prefill_backlog_ms: f64,
+    /// Requests past their time to first token that have none.
+    pub(crate) late: usize,
+    /// How long the oldest of these has waited.
+    pub(crate) oldest_late_ms: f64,
+    /// Share of the last promises of a first token that were kept.
+    pub(crate) promises_kept: Option<f64>,
+    /// Age of the request that has waited longest for its first token; 0 where nobody waits.
+    pub(crate) oldest_waiting_ms: f64,
+    pub(crate) steps: u64,
+    pub(crate) prefill_tokens: u64,
+    pub(crate) decode_tokens: u64,
+    /// Prompt tokens that were looked up in the prefix cache.
+    pub(crate) prefix_queries: u64,
+    /// Those that were found.
+    pub(crate) prefix_hits: u64,
+    pub(crate) preemptions: u64,
+    pub(crate) paused: bool,
+    /// Of the last 256 times to first token; who still waits counts with its age.
+    pub(crate) ttft_p50_ms: Option<f64>,
+    pub(crate) ttft_p99_ms: Option<f64>,
+    /// Of the last 2,048 times from token to token.
+    pub(crate) itl_p50_ms: Option<f64>,
+    pub(crate) itl_p99_ms: Option<f64>,
+    /// They rise with what steps reach.
+    pub(crate) limits: Option<PeakRates>,
+}
+
+/// Event `kv`: what each block of the cache is used for, or which have changed.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+#[serde(untagged)]
+#[cfg_attr(test, ts(untagged))]
+pub(crate) enum KvEvent<'a> {
+    Full {
+        step: u64,
+        #[cfg_attr(test, ts(type = "true"))]
+        full: bool,
+        blocks: Vec<BlockState<'a>>,
+    },
+    Changes {
+        step: u64,
+        #[cfg_attr(test, ts(type = "false"))]
+        full: bool,
+        changed: Vec<(usize, BlockState<'a>)>,
+    },
+}
+
+/// A block: 0 free, 1 nobody's, but a prefix that somebody may ask for; or its first user and the number of its users.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(TS))]
+#[serde(untagged)]
+#[cfg_attr(test, ts(untagged))]
+pub(crate) enum BlockState<'a> {
+    Unused(#[cfg_attr(test, ts(type = "0 | 1"))] u8),
+    Held(&'a Name, u32),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use ts_rs::Config;
+
+    use super::*;
+
+    fn declared<T: TS>(file: &mut String) {
+        let config = Config::new().with_large_int("number");
+        let docs = T::docs().unwrap_or_default();
+        *file += &format!("\n{docs}export {}\n", T::decl(&config));
+    }
+
+    #[test]
+    fn the_page_has_these_types() {
+        let mut file =
+            "// Written by the test in crates/server/src/live/wire.rs, from the types there: change those.\n"
+                .to_owned();
+        for declared in [
+            declared::<Name>,
+            declared::<Info<'_>>,
+            declared::<TargetTimes>,
+            declared::<LateRule>,
+            declared::<PeakRates>,
+            declared::<Limits>,
+            declared::<DecodeRow<'_>>,
+            declared::<PrefillRow<'_>>,
+            declared::<PreemptedRow<'_>>,
+            declared::<StepBlocks>,
+            declared::<StepEvent<'_>>,
+            declared::<RequestsEvent<'_>>,
+            declared::<OpenAnswer<'_>>,
+            declared::<ThoughtEvent<'_>>,
+            declared::<AwayEvent<'_>>,
+            declared::<AwayTimes<'_>>,
+            declared::<AwayStep>,
+            declared::<LandedBlocks>,
+            declared::<EndedEvent<'_>>,
+            declared::<HistoryEvent>,
+            declared::<StatsEvent>,
+            declared::<KvEvent<'_>>,
+            declared::<BlockState<'_>>,
+        ] {
+            declared(&mut file);
+        }
+        for (wide, narrow) in [("/**\n * ", "/** "), ("\n */", " */"), (" \n", "\n")] {
+            file = file.replace(wide, narrow);
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/src/wire.ts");
+        if fs::read_to_string(path).unwrap_or_default() != file {
+            fs::write(path, file).expect("the page's sources can be written");
+            panic!("web/src/wire.ts was not what these types say, and is now: look at it and commit it");
+        }
+    }
+}
