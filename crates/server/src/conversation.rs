@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use dialect::{Calls, Choice, Dialect, Form, Thoughts, Tool};
 use engine::{ModelInfo, Prompt, RawRequest, Rule, ThoughtBudget};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::answers::{Hearing, Settled};
 use crate::error::ApiError;
@@ -192,6 +192,22 @@ impl Speech {
             closing_again: written(thought.closing)?,
         }))
     }
+}
+
+/// A thought in a message: each template has its own word for it.
+pub(crate) fn insert_thought(extra: &mut Map<String, Value>, thought: &str) {
+    for name in ["reasoning_content", "reasoning", "thinking"] {
+        extra.insert(name.to_owned(), thought.into());
+    }
+}
+
+/// A call as templates read it.
+pub(crate) fn told_call(id: Option<String>, name: &str, arguments: &Value) -> Value {
+    let mut call = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
+    if let Some(id) = id {
+        call["id"] = id.into();
+    }
+    call
 }
 
 /// Whether a template reads a variable of this name, and not only a word that has it in it.

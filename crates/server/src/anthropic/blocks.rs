@@ -10,6 +10,7 @@ use engine::ChatMessage;
 use serde_json::{Map, Value, json};
 
 use super::shapes::BLOCK;
+use crate::conversation::{insert_thought, told_call};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::hints::Hints;
@@ -136,10 +137,7 @@ impl Messages {
         if let (Some(extra), false) = (extra, text.is_empty()) {
             let before = extra.get("thinking").and_then(Value::as_str).unwrap_or_default();
             let thought = format!("{before}{text}");
-            // Each template has its own word for it.
-            for name in ["reasoning_content", "reasoning", "thinking"] {
-                extra.insert(name.to_owned(), thought.as_str().into());
-            }
+            insert_thought(extra, &thought);
         }
         Ok(())
     }
@@ -149,7 +147,7 @@ impl Messages {
         let input_name = block.name("input");
         let input = block.map("input")?.ok_or_else(|| wrong_type(input_name, "an object"))?;
         block.only("caller", &json!({"type": "direct"}), "only the model itself calls tools here")?;
-        let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": input}});
+        let call = told_call(Some(id), &name, &input.into());
         let message = self.list.last_mut().map(|message| &mut message.extra);
         let calls = message.map(|extra| extra.entry("tool_calls").or_insert_with(|| json!([])));
         if let Some(Value::Array(calls)) = calls {

@@ -17,6 +17,7 @@ use crate::conversation::{self, Thinking, ToolChoice, Wish};
 use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::openai::chat::template_kwargs;
 use crate::openai::params;
 use crate::openai::tools::Offer;
 use crate::openai::{hints, structured};
@@ -92,15 +93,7 @@ fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenan
     let (effort, form) = output(&mut fields, settled)?;
     let (rule, rule_field) = form.unzip();
     let (kwargs, thinking) = thinking(&mut fields, effort, app, settled)?;
-    let mut template_kwargs = fields.map("chat_template_kwargs")?.unwrap_or_default();
-    for (name, value) in kwargs {
-        // What is said in the template's own words counts.
-        template_kwargs.entry(name).or_insert(value);
-    }
-    if !definitions.is_empty() && template_kwargs.insert("tools".to_owned(), definitions.into()).is_some() {
-        let message = "Tools are in 'tools' or in 'chat_template_kwargs', not in both.";
-        return Err(ApiError::bad_request(message).with_param("chat_template_kwargs"));
-    }
+    let template_kwargs = template_kwargs(&mut fields, definitions, kwargs)?;
     let goes_on = messages.is_begun();
     let chat = Chat { template_kwargs, ..Chat::new(messages.list) }.going_on(goes_on);
     let mut raw = app.request(Prompt::Chat(chat), tenant);

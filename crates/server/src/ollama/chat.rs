@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::{Chat, ChatMessage, Prompt};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::Asked;
 use super::options::{self, Begun};
@@ -12,7 +12,7 @@ use super::write::{Kind, Ollama};
 use crate::answers::{Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::Wish;
+use crate::conversation::{Wish, insert_thought, told_call};
 use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -69,10 +69,7 @@ fn message(mut fields: Fields) -> Result<ChatMessage, ApiError> {
                 extra.insert("tool_calls".to_owned(), calls.into());
             }
             if let Some(thought) = fields.string("thinking")?.filter(|thought| !thought.is_empty()) {
-                // Each template has its own word for it.
-                for name in ["reasoning_content", "reasoning", "thinking"] {
-                    extra.insert(name.to_owned(), thought.as_str().into());
-                }
+                insert_thought(&mut extra, &thought);
             }
         }
         "tool" => {
@@ -107,11 +104,7 @@ fn calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
         let name = function.text("name")?;
         let arguments = function.map("arguments")?.unwrap_or_default();
         function.finish()?;
-        let mut call = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
-        if let Some(id) = id {
-            call["id"] = id.into();
-        }
-        Ok(call)
+        Ok(told_call(id, &name, &arguments.into()))
     };
     fields.objects("tool_calls")?.into_iter().map(read).collect()
 }

@@ -9,7 +9,7 @@ use text::chat_template::ChatTemplate;
 use crate::answers::{Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::Wish;
+use crate::conversation::{Wish, insert_thought, told_call};
 use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
@@ -109,17 +109,26 @@ pub(crate) fn prompt(
         }
         asked => asked.unwrap_or(!continue_final_message),
     };
-    let mut template_kwargs = fields.map("chat_template_kwargs")?.unwrap_or_default();
+    let template_kwargs = template_kwargs(fields, definitions, kwargs)?;
+    let template = template(fields.string("chat_template")?, "chat_template", app)?;
+    Ok(Chat { template_kwargs, add_generation_prompt, continue_final_message, template, ..Chat::new(messages) })
+}
+
+/// What the template is given: the body's own words count above `kwargs`.
+pub(crate) fn template_kwargs(
+    fields: &mut Fields,
+    definitions: Vec<Value>,
+    kwargs: Map<String, Value>,
+) -> Result<Map<String, Value>, ApiError> {
+    let mut all = fields.map("chat_template_kwargs")?.unwrap_or_default();
     for (name, value) in kwargs {
-        // What is said in the template's own words counts.
-        template_kwargs.entry(name).or_insert(value);
+        all.entry(name).or_insert(value);
     }
-    if !definitions.is_empty() && template_kwargs.insert("tools".to_owned(), definitions.into()).is_some() {
+    if !definitions.is_empty() && all.insert("tools".to_owned(), definitions.into()).is_some() {
         let message = "Tools are in 'tools' or in 'chat_template_kwargs', not in both.";
         return Err(ApiError::bad_request(message).with_param("chat_template_kwargs"));
     }
-    let template = template(fields.string("chat_template")?, "chat_template", app)?;
-    Ok(Chat { template_kwargs, add_generation_prompt, continue_final_message, template, ..Chat::new(messages) })
+    Ok(all)
 }
 
 /// The source of a template in place of the model's.
@@ -169,10 +178,7 @@ fn message(mut fields: Fields) -> Result<ChatMessage, ApiError> {
             }
             if let Some(thought) = thought(&mut fields)? {
                 may_be_silent = true;
-                // Each template has its own word for it.
-                for name in ["reasoning_content", "reasoning", "thinking"] {
-                    extra.insert(name.to_owned(), thought.as_str().into());
-                }
+                insert_thought(&mut extra, &thought);
             }
         }
         "tool" => {
@@ -214,11 +220,7 @@ fn tool_calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
             None => json!({}),
         };
         function.finish()?;
-        let mut call = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
-        if let Some(id) = id {
-            call["id"] = id.into();
-        }
-        Ok(call)
+        Ok(told_call(id, &name, &arguments))
     };
     fields.objects("tool_calls")?.into_iter().map(read).collect()
 }

@@ -10,6 +10,7 @@ use engine::ChatMessage;
 use serde_json::{Map, Value, json};
 
 use super::shapes::{ITEM, PART};
+use crate::conversation::{insert_thought, told_call};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 
@@ -183,9 +184,7 @@ impl Messages {
         let thought = texts.concat();
         let message = self.assistant();
         if !thought.is_empty() {
-            for name in ["reasoning_content", "reasoning", "thinking"] {
-                message.extra.insert(name.to_owned(), thought.as_str().into());
-            }
+            insert_thought(&mut message.extra, &thought);
         }
         Ok(())
     }
@@ -200,10 +199,7 @@ impl Messages {
     }
 
     fn called(&mut self, id: Option<String>, name: &str, arguments: Value) {
-        let mut call = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
-        if let Some(id) = id {
-            call["id"] = id.into();
-        }
+        let call = told_call(id, name, &arguments);
         let calls = self.assistant().extra.entry("tool_calls").or_insert_with(|| json!([]));
         if let Value::Array(calls) = calls {
             calls.push(call);

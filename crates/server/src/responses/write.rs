@@ -20,6 +20,7 @@ use super::store::Content;
 use crate::answers::{self, Api, Ear, End, Finish, Heard, Outputs, Plan, Totals, Wire};
 use crate::app::App;
 use crate::auth::Tenant;
+use crate::conversation::insert_thought;
 use crate::error::ApiError;
 use crate::json::json_body;
 use crate::openai::format::timings;
@@ -169,11 +170,7 @@ fn message_of(items: &[Value]) -> ChatMessage {
     for item in items {
         let text = item["content"][0]["text"].as_str().unwrap_or_default();
         match item["type"].as_str() {
-            Some("reasoning") => {
-                for name in ["reasoning_content", "reasoning", "thinking"] {
-                    extra.insert(name.to_owned(), text.into());
-                }
-            }
+            Some("reasoning") => insert_thought(&mut extra, text),
             Some("message") => content.get_or_insert_default().push_str(text),
             _ => {
                 let arguments = item["arguments"].as_str().unwrap_or_default();
