@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
+use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use engine::{Timings, ValidatedRequest};
@@ -30,6 +31,11 @@ const MAX_TOKENS: HeaderName = HeaderName::from_static("x-twostroke-max-tokens")
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 type Caught<T> = Result<T, ApiError>;
+
+/// Work that reads files or waits, on a thread that serves nobody.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Caught<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::internal())
+}
 
 /// Who asked, and by which name the request goes in the log.
 #[derive(Clone)]
@@ -75,21 +81,53 @@ pub(crate) fn own_id(app: &App) -> HeaderValue {
     app.ids.request_id().try_into().expect("letters and digits are a header value")
 }
 
-/// From a body to a job, in the words of one API.
-type Read = fn(Value, &App, Option<Tenant>) -> Caught<Job>;
-
-/// A body that `read` understands, answered.
-pub(crate) async fn ask(
-    app: Arc<App>,
-    caller: &Caller,
-    headers: &HeaderMap,
+/// A request with a body of JSON that nobody has read yet.
+pub(crate) struct JsonRequest {
+    pub(crate) app: Arc<App>,
+    pub(crate) caller: Caller,
+    pub(crate) headers: HeaderMap,
     body: Body,
-    form: Form,
-    read: Read,
-) -> Caught<Response> {
-    let tenant = caller.tenant;
-    let job = app.with_json(headers, body, tenant, move |value, app| read(value, app, tenant)).await;
-    answer(app, caller, form, job).await
+}
+
+impl FromRequest<Arc<App>> for JsonRequest {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Caught<JsonRequest> {
+        let (mut head, body) = request.into_parts();
+        let caller = head.extensions.remove().ok_or_else(ApiError::internal)?;
+        Ok(JsonRequest { app: app.clone(), caller, headers: head.headers, body })
+    }
+}
+
+impl JsonRequest {
+    /// What `work` makes of the body: see [`App::with_json`].
+    pub(crate) async fn read<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(Value, &App) -> Caught<T> + Send + 'static,
+    ) -> Caught<T> {
+        self.app.with_json(&self.headers, std::mem::take(&mut self.body), self.caller.tenant, work).await
+    }
+
+    /// What the reader of one API makes of the body. A refusal is written down.
+    pub(crate) async fn read_as<T: Send + 'static>(
+        &mut self,
+        form: Form,
+        read: impl FnOnce(Value, &App, Option<Tenant>) -> Caught<T> + Send + 'static,
+    ) -> Caught<T> {
+        let tenant = self.caller.tenant;
+        let read = self.read(move |body, app| read(body, app, tenant)).await;
+        read.map_err(|error| self.caller.refused(&self.app, form, error))
+    }
+
+    /// A body that `read` understands, answered.
+    pub(crate) async fn ask(
+        mut self,
+        form: Form,
+        read: fn(Value, &App, Option<Tenant>) -> Caught<Job>,
+    ) -> Caught<Response> {
+        let job = self.read_as(form, read).await?;
+        answer(self.app, &self.caller, job).await
+    }
 }
 
 /// Has the engine begin with what was read of a body, or writes down why it cannot.
@@ -112,8 +150,8 @@ pub(crate) async fn submit(
     Ok((plan, outputs))
 }
 
-pub(crate) async fn answer(app: Arc<App>, caller: &Caller, form: Form, job: Caught<Job>) -> Caught<Response> {
-    let Job { requests, plan, api } = job.map_err(|error| caller.refused(&app, form, error))?;
+pub(crate) async fn answer(app: Arc<App>, caller: &Caller, job: Job) -> Caught<Response> {
+    let Job { requests, plan, api } = job;
     let (plan, outputs) = submit(&app, caller, requests, plan).await?;
     let promise = outputs.promise();
     let text = caller.came.elapsed();

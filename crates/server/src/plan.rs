@@ -9,16 +9,15 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Extension, RawQuery, State};
-use axum::http::{HeaderMap, header};
+use axum::extract::{RawQuery, State};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use model::ModelConfig;
 use plan::{Here, Loaded, Question};
 use roofline::ModelShape;
 
 use crate::app::App;
-use crate::ask::Caller;
+use crate::ask::JsonRequest;
 use crate::error::ApiError;
 use crate::json::json_body;
 use crate::query;
@@ -57,11 +56,8 @@ pub(crate) async fn answer(State(app): State<Arc<App>>, RawQuery(query): RawQuer
 
 /// The answer for the model whose `config.json` is the body.
 pub(crate) async fn answer_of_config(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Body,
+    mut request: JsonRequest,
 ) -> Result<Response, ApiError> {
     let query = query.unwrap_or_default();
     let planned = move |config: serde_json::Value, app: &App| {
@@ -70,7 +66,7 @@ pub(crate) async fn answer_of_config(
         })?;
         answered(&query, Some(config.shape()), app)
     };
-    app.with_json(&headers, body, caller.tenant, planned).await
+    request.read(planned).await
 }
 
 /// What a configuration is called where a model has a name.

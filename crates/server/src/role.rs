@@ -3,15 +3,13 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Extension, State};
-use axum::http::HeaderMap;
+use axum::extract::State;
 use axum::response::Response;
 use engine::{Role, RoleError};
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::ask::Caller;
+use crate::ask::JsonRequest;
 use crate::auth::Right;
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -24,16 +22,11 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `POST /role`.
-pub(crate) async fn change(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    app.keys.check(Right::Role, caller.tenant.as_ref())?;
-    let role = app.with_json(&headers, body, caller.tenant, |body, _| read(body)).await?;
-    app.engine.set_role(role)?;
-    Ok(show(State(app)).await)
+pub(crate) async fn change(mut request: JsonRequest) -> Result<Response, ApiError> {
+    request.app.keys.check(Right::Role, request.caller.tenant.as_ref())?;
+    let role = request.read(|body, _| read(body)).await?;
+    request.app.engine.set_role(role)?;
+    Ok(show(State(request.app)).await)
 }
 
 fn read(body: Value) -> Result<Role, ApiError> {

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Extension, MatchedPath, Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
@@ -24,7 +23,7 @@ use engine::Exemplar;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::ask::{Caller, ask, own_id};
+use crate::ask::{Caller, JsonRequest, own_id};
 use crate::auth::Tenant;
 use crate::endpoint::Form;
 use crate::error::{ApiError, Words};
@@ -314,40 +313,20 @@ fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
 
 type Caught<T> = Result<T, ApiError>;
 
-async fn complete(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    ask(app, &caller, &headers, body, Form::Completion, completions::read).await
+async fn complete(request: JsonRequest) -> Caught<Response> {
+    request.ask(Form::Completion, completions::read).await
 }
 
-async fn converse(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    ask(app, &caller, &headers, body, Form::Chat, chat::read).await
+async fn converse(request: JsonRequest) -> Caught<Response> {
+    request.ask(Form::Chat, chat::read).await
 }
 
-async fn tokenize(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    Ok(json_body(app.with_json(&headers, body, caller.tenant, text::tokenize).await?))
+async fn tokenize(mut request: JsonRequest) -> Caught<Response> {
+    Ok(json_body(request.read(text::tokenize).await?))
 }
 
-async fn detokenize(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    Ok(json_body(app.with_json(&headers, body, caller.tenant, text::detokenize).await?))
+async fn detokenize(mut request: JsonRequest) -> Caught<Response> {
+    Ok(json_body(request.read(text::detokenize).await?))
 }
 
 async fn list_models(State(app): State<Arc<App>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Caught<Response> {

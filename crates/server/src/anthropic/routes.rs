@@ -1,17 +1,12 @@
 //! The routes of `/v1/messages`, and the models as this API lists them.
 
-use std::sync::Arc;
-
-use axum::body::Body;
-use axum::extract::{Extension, State};
-use axum::http::HeaderMap;
 use axum::response::Response;
 use engine::UnixNanos;
 use serde_json::{Value, json};
 
 use super::read::{BETA, count, read};
 use crate::app::App;
-use crate::ask::{self, Caller};
+use crate::ask::{JsonRequest, answer};
 use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::wrong_type;
@@ -25,26 +20,16 @@ type Caught<T> = Result<T, ApiError>;
 const MOST_LISTED: u64 = 1000;
 
 /// `POST /v1/messages`.
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    let (tenant, has_beta) = (caller.tenant, headers.contains_key(BETA));
-    let job = app.with_json(&headers, body, tenant, move |value, app| read(value, has_beta, app, tenant)).await;
-    ask::answer(app, &caller, Form::Messages, job).await
+pub(crate) async fn create(mut request: JsonRequest) -> Caught<Response> {
+    let has_beta = request.headers.contains_key(BETA);
+    let job = request.read_as(Form::Messages, move |body, app, tenant| read(body, has_beta, app, tenant)).await?;
+    answer(request.app, &request.caller, job).await
 }
 
 /// `POST /v1/messages/count_tokens`.
-pub(crate) async fn count_tokens(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    let tenant = caller.tenant;
-    Ok(json_body(app.with_json(&headers, body, tenant, move |value, app| count(value, app, tenant)).await?))
+pub(crate) async fn count_tokens(mut request: JsonRequest) -> Caught<Response> {
+    let tenant = request.caller.tenant;
+    Ok(json_body(request.read(move |body, app| count(body, app, tenant)).await?))
 }
 
 /// A page of the models: all of them unless the query says otherwise.

@@ -20,7 +20,7 @@ use super::BATCH_ROUTES;
 use super::shelf::{BatchNote, FileNote, MOST_FILE_BYTES, Shelf, Status, unwritable};
 use crate::app::App;
 use crate::arriving::{Arriving, Unread};
-use crate::ask::Caller;
+use crate::ask::{Caller, JsonRequest, blocking};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::json::json_body;
@@ -186,8 +186,7 @@ pub(crate) async fn delete_file(
     Path(id): Path<String>,
 ) -> Caught<Response> {
     let (shelf, file) = (shelf(&app)?, id.clone());
-    let deleted = tokio::task::spawn_blocking(move || shelf.delete_file(caller.tenant, &file));
-    deleted.await.map_err(|_| ApiError::internal())??;
+    blocking(move || shelf.delete_file(caller.tenant, &file)).await??;
     Ok(json_body(json!({"id": id, "object": "file", "deleted": true}).to_string()))
 }
 
@@ -201,8 +200,7 @@ pub(crate) async fn read_file(
     let bytes = shelf.file(caller.tenant, &id)?.bytes;
     let (sender, chunks) = mpsc::channel(2);
     let path = shelf.path(&id);
-    let opened = tokio::task::spawn_blocking(move || files::open(&path)).await.map_err(|_| ApiError::internal())?;
-    let file = opened.map_err(|error| {
+    let file = blocking(move || files::open(&path)).await?.map_err(|error| {
         tracing::error!(file = id, %error, "the contents of a file cannot be read");
         ApiError::damaged_file()
     })?;
@@ -240,15 +238,9 @@ impl HttpBody for Chunks {
 }
 
 /// `POST /v1/batches`.
-pub(crate) async fn begin(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    let shelf = shelf(&app)?;
-    let tenant = caller.tenant;
-    let note = app.with_json(&headers, body, tenant, move |body, app| {
+pub(crate) async fn begin(mut request: JsonRequest) -> Caught<Response> {
+    let shelf = shelf(&request.app)?;
+    let note = request.read(|body, app| {
         let mut fields = Fields::of(body, &shapes::BATCH)?;
         let [input_file_id, endpoint] = [fields.text("input_file_id")?, fields.text("endpoint")?];
         if !BATCH_ROUTES.contains(&endpoint.as_str()) {
@@ -259,8 +251,8 @@ pub(crate) async fn begin(
         Ok(BatchNote::new(format!("batch_{}", app.ids.unique()), endpoint, input_file_id, metadata, app.now()))
     });
     let note = note.await?;
-    let begun = tokio::task::spawn_blocking(move || shelf.begin_batch(tenant, note));
-    Ok(json_body(told(&begun.await.map_err(|_| ApiError::internal())??).to_string()))
+    let begun = blocking(move || shelf.begin_batch(request.caller.tenant, note)).await??;
+    Ok(json_body(told(&begun).to_string()))
 }
 
 /// `GET /v1/batches`.
@@ -290,8 +282,8 @@ pub(crate) async fn cancel(
     Path(id): Path<String>,
 ) -> Caught<Response> {
     let (shelf, now) = (shelf(&app)?, app.now());
-    let cancelled = tokio::task::spawn_blocking(move || shelf.cancel(caller.tenant, &id, now));
-    Ok(json_body(told(&cancelled.await.map_err(|_| ApiError::internal())??).to_string()))
+    let cancelled = blocking(move || shelf.cancel(caller.tenant, &id, now)).await??;
+    Ok(json_body(told(&cancelled).to_string()))
 }
 
 fn shelf(app: &App) -> Caught<Arc<Shelf>> {

@@ -14,7 +14,7 @@ use replay::{TraceWriter, Traced};
 use scheduler::Nanos;
 
 use crate::app::App;
-use crate::ask::Caller;
+use crate::ask::{Caller, blocking};
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::json::json_body;
@@ -51,7 +51,7 @@ pub(crate) async fn download(
         write(&app, caller.tenant, Nanos(seconds * 1_000_000_000))
     };
     // Making text of it takes a moment, so not on a thread that serves.
-    let text = tokio::task::spawn_blocking(write).await.map_err(|_| ApiError::internal())?;
+    let text = blocking(write).await?;
     let headers = [
         (header::CACHE_CONTROL, "no-store"),
         (header::CONTENT_DISPOSITION, "attachment; filename=\"twostroke-trace.json\""),

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{Extension, State};
-use axum::http::{HeaderMap, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use engine::{Chat, Observe, RequestId, RequestSummary};
 use serde_json::{Map, Value, json};
@@ -14,7 +13,7 @@ use text::chat_template::TemplateOptions;
 use super::shapes::SCALE;
 use super::{completion, infill as gaps};
 use crate::app::App;
-use crate::ask::{Caller, ask};
+use crate::ask::{Caller, JsonRequest};
 use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, as_written, wrong_type};
@@ -26,23 +25,13 @@ use crate::timeline::Served;
 type Caught<T> = Result<T, ApiError>;
 
 /// `POST /completion`.
-pub(crate) async fn complete(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    ask(app, &caller, &headers, body, Form::LlamaCompletion, completion::read).await
+pub(crate) async fn complete(request: JsonRequest) -> Caught<Response> {
+    request.ask(Form::LlamaCompletion, completion::read).await
 }
 
 /// `POST /infill`.
-pub(crate) async fn infill(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    ask(app, &caller, &headers, body, Form::Infill, gaps::read).await
+pub(crate) async fn infill(request: JsonRequest) -> Caught<Response> {
+    request.ask(Form::Infill, gaps::read).await
 }
 
 /// `GET /props`: what is served, and how.
@@ -111,13 +100,8 @@ pub(crate) async fn loras(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `POST /lora-adapters`: one scale for all requests. Here each request says by its model which adapter it wants.
-pub(crate) async fn scale_loras(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    Ok(json_body(app.with_json(&headers, body, caller.tenant, scale).await?))
+pub(crate) async fn scale_loras(mut request: JsonRequest) -> Caught<Response> {
+    Ok(json_body(request.read(scale).await?))
 }
 
 fn scale(body: Value, app: &App) -> Caught<String> {
@@ -138,13 +122,8 @@ fn scale(body: Value, app: &App) -> Caught<String> {
 }
 
 /// `POST /apply-template`: a conversation as the text that the model reads.
-pub(crate) async fn apply_template(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    Ok(json_body(app.with_json(&headers, body, caller.tenant, render).await?))
+pub(crate) async fn apply_template(mut request: JsonRequest) -> Caught<Response> {
+    Ok(json_body(request.read(render).await?))
 }
 
 fn render(mut body: Value, app: &App) -> Caught<String> {

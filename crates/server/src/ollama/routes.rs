@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Extension, State};
-use axum::http::HeaderMap;
+use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::{Asked, models};
 use crate::app::App;
-use crate::ask::{self, Caller};
+use crate::ask::{JsonRequest, answer};
 use crate::auth::Tenant;
 use crate::endpoint::Form;
 use crate::error::ApiError;
@@ -34,33 +32,18 @@ pub(crate) async fn ps(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `POST /api/show`.
-pub(crate) async fn show(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    Ok(json_body(app.with_json(&headers, body, caller.tenant, models::show).await?))
+pub(crate) async fn show(mut request: JsonRequest) -> Caught<Response> {
+    Ok(json_body(request.read(models::show).await?))
 }
 
 /// `POST /api/chat`.
-pub(crate) async fn chat(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    ask(app, &caller, &headers, body, Form::OllamaChat, super::chat::read).await
+pub(crate) async fn chat(request: JsonRequest) -> Caught<Response> {
+    ask(request, Form::OllamaChat, super::chat::read).await
 }
 
 /// `POST /api/generate`.
-pub(crate) async fn generate(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    ask(app, &caller, &headers, body, Form::OllamaGenerate, super::generate::read).await
+pub(crate) async fn generate(request: JsonRequest) -> Caught<Response> {
+    ask(request, Form::OllamaGenerate, super::generate::read).await
 }
 
 /// Whatever would bring, make or remove a model.
@@ -69,18 +52,12 @@ pub(crate) async fn fixed() -> ApiError {
 }
 
 async fn ask(
-    app: Arc<App>,
-    caller: &Caller,
-    headers: &HeaderMap,
-    body: Body,
+    mut request: JsonRequest,
     form: Form,
     read: fn(Value, &App, Option<Tenant>) -> Caught<Asked>,
 ) -> Caught<Response> {
-    let tenant = caller.tenant;
-    let job = match app.with_json(headers, body, tenant, move |value, app| read(value, app, tenant)).await {
-        Ok(Asked::Load(line)) => return Ok(json_body(line.to_string())),
-        Ok(Asked::Answer(job)) => Ok(*job),
-        Err(error) => Err(error),
-    };
-    ask::answer(app, caller, form, job).await
+    match request.read_as(form, read).await? {
+        Asked::Load(line) => Ok(json_body(line.to_string())),
+        Asked::Answer(job) => answer(request.app, &request.caller, *job).await,
+    }
 }

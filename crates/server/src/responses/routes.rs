@@ -3,16 +3,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{Extension, Path, RawQuery, State};
-use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::running::{Replay, Source};
 use super::{Store, background, count, included, read};
 use crate::app::App;
-use crate::ask::{self, Caller};
+use crate::ask::{self, Caller, JsonRequest, blocking};
 use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::json::json_body;
@@ -21,17 +19,11 @@ use crate::query::{self, Page};
 type Caught<T> = Result<T, ApiError>;
 
 /// `POST /v1/responses`.
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    let tenant = caller.tenant;
-    let job = app.with_json(&headers, body, tenant, move |value, app| read(value, app, tenant)).await;
-    let (mut job, shape) = job.map_err(|error| caller.refused(&app, Form::Responses, error))?;
+pub(crate) async fn create(mut request: JsonRequest) -> Caught<Response> {
+    let (mut job, shape) = request.read_as(Form::Responses, read).await?;
+    let JsonRequest { app, caller, .. } = request;
     if !shape.background {
-        return ask::answer(app, &caller, Form::Responses, Ok(job)).await;
+        return ask::answer(app, &caller, job).await;
     }
     // No connection limits how it is read.
     let is_streamed = std::mem::take(&mut job.plan.delivery.stream);
@@ -43,14 +35,9 @@ pub(crate) async fn create(
 }
 
 /// `POST /v1/responses/input_tokens`.
-pub(crate) async fn input_tokens(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Caught<Response> {
-    let tenant = caller.tenant;
-    Ok(json_body(app.with_json(&headers, body, tenant, move |value, app| count(value, app, tenant)).await?))
+pub(crate) async fn input_tokens(mut request: JsonRequest) -> Caught<Response> {
+    let tenant = request.caller.tenant;
+    Ok(json_body(request.read(move |body, app| count(body, app, tenant)).await?))
 }
 
 /// `GET /v1/responses/{id}`: the response, or its events.
@@ -179,5 +166,5 @@ async fn kept<T: Send + 'static>(
     ask: impl FnOnce(&Store) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let store = app.responses.clone();
-    tokio::task::spawn_blocking(move || ask(&store)).await.map_err(|_| ApiError::internal())?
+    blocking(move || ask(&store)).await?
 }

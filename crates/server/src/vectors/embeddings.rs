@@ -1,10 +1,5 @@
 //! `POST /v1/embeddings`.
 
-use std::sync::Arc;
-
-use axum::body::Body;
-use axum::extract::{Extension, State};
-use axum::http::HeaderMap;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -15,12 +10,11 @@ use serde_json::Value;
 use super::shapes::EMBEDDINGS;
 use super::{Asked, Texts, normalised};
 use crate::app::App;
-use crate::ask::{Caller, note_settled};
+use crate::ask::JsonRequest;
 use crate::auth::Tenant;
 use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::json::json_body;
 use crate::openai::hints::{self, Hints};
 use crate::openai::params;
 
@@ -60,30 +54,21 @@ enum Embedding {
 }
 
 /// Vectors of one text or several.
-pub(crate) async fn embed(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let tenant = caller.tenant;
-    let read = app.with_json(&headers, body, tenant, move |body, app| read(body, app, tenant)).await;
-    let (texts, look) = read.map_err(|error| caller.refused(&app, Form::Embeddings, error))?;
-    let mut vectors = texts.vectors(&app, &caller, Form::Embeddings).await?;
+pub(crate) async fn embed(mut request: JsonRequest) -> Result<Response, ApiError> {
+    let (texts, look) = request.read_as(Form::Embeddings, read).await?;
+    let mut vectors = texts.vectors(&request.app, &request.caller, Form::Embeddings).await?;
     let list = std::mem::take(&mut vectors.list);
     let data = list.into_iter().enumerate().map(|(index, vector)| look.item(index, vector)).collect();
     let body = List {
         id: vectors.id.clone(),
         object: "list",
-        created: app.now(),
+        created: request.app.now(),
         model: vectors.delivery.model.clone(),
         data,
         usage: vectors.usage(),
         hints: vectors.delivery.settled.hints.clone(),
     };
-    let mut response = json_body(serde_json::to_string(&body).expect("numbers and texts serialize"));
-    note_settled(response.headers_mut(), &vectors.delivery.settled);
-    Ok(response)
+    Ok(vectors.answered(&body))
 }
 
 impl Look {

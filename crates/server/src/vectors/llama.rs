@@ -1,10 +1,5 @@
 //! `POST /embedding` and `POST /embeddings`: the same in llama-server's words.
 
-use std::sync::Arc;
-
-use axum::body::Body;
-use axum::extract::{Extension, State};
-use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::Value;
@@ -12,12 +7,11 @@ use serde_json::Value;
 use super::embeddings::input;
 use super::{Asked, Texts, normalised};
 use crate::app::App;
-use crate::ask::{Caller, note_settled};
+use crate::ask::JsonRequest;
 use crate::auth::Tenant;
 use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::json::json_body;
 use crate::llama::shapes::EMBEDDING;
 use crate::openai::hints;
 
@@ -29,22 +23,13 @@ struct Item {
 }
 
 /// Vectors of one text or several.
-pub(crate) async fn embed(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let tenant = caller.tenant;
-    let read = app.with_json(&headers, body, tenant, move |body, app| read(body, app, tenant)).await;
-    let (texts, is_normalised) = read.map_err(|error| caller.refused(&app, Form::Embeddings, error))?;
-    let mut vectors = texts.vectors(&app, &caller, Form::Embeddings).await?;
+pub(crate) async fn embed(mut request: JsonRequest) -> Result<Response, ApiError> {
+    let (texts, is_normalised) = request.read_as(Form::Embeddings, read).await?;
+    let mut vectors = texts.vectors(&request.app, &request.caller, Form::Embeddings).await?;
     let list = std::mem::take(&mut vectors.list).into_iter();
     let list = list.map(|vector| if is_normalised { normalised(&vector, None) } else { vector });
     let items: Vec<Item> = list.enumerate().map(|(index, vector)| Item { index, embedding: [vector] }).collect();
-    let mut response = json_body(serde_json::to_string(&items).expect("numbers serialize"));
-    note_settled(response.headers_mut(), &vectors.delivery.settled);
-    Ok(response)
+    Ok(vectors.answered(&items))
 }
 
 /// The texts, and whether vectors have length 1.

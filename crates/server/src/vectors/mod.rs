@@ -18,7 +18,9 @@ pub(crate) mod shapes;
 
 use std::sync::Arc;
 
+use axum::response::Response;
 use engine::{Prompt, RawRequest, ValidatedRequest};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 pub(crate) use self::embeddings::embed;
@@ -32,6 +34,7 @@ use crate::charge::Charge;
 use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::json::json_body;
 use crate::openai::hints::Hints;
 use crate::openai::params;
 
@@ -69,6 +72,13 @@ impl Vectors {
             "total_tokens": self.tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         })
+    }
+
+    /// The response with this body.
+    fn answered(&self, body: &impl Serialize) -> Response {
+        let mut response = json_body(serde_json::to_string(body).expect("numbers and texts serialize"));
+        ask::note_settled(response.headers_mut(), &self.delivery.settled);
+        response
     }
 }
 

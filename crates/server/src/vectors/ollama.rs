@@ -1,11 +1,7 @@
 //! `POST /api/embed`, and `POST /api/embeddings` which came before it: the same in Ollama's words.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use axum::body::Body;
-use axum::extract::{Extension, State};
-use axum::http::HeaderMap;
 use axum::response::Response;
 use engine::Prompt;
 use serde::Serialize;
@@ -13,12 +9,11 @@ use serde_json::Value;
 
 use super::{Asked, Texts, normalised};
 use crate::app::App;
-use crate::ask::{Caller, note_settled};
+use crate::ask::JsonRequest;
 use crate::auth::Tenant;
 use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::json::json_body;
 use crate::ollama::shapes::{EMBED, EMBED_ONE};
 use crate::ollama::{HINTS, of_vectors, served, uncut};
 use crate::openai::hints;
@@ -47,16 +42,11 @@ struct Read {
 }
 
 /// Vectors of one text or several, with length 1.
-pub(crate) async fn embed(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let (began, tenant) = (Instant::now(), caller.tenant);
-    let read = app.with_json(&headers, body, tenant, move |body, app| read(body, app, tenant, "input")).await;
-    let Read { texts, name, dimensions } = read.map_err(|error| caller.refused(&app, Form::OllamaEmbed, error))?;
-    let vectors = texts.vectors(&app, &caller, Form::OllamaEmbed).await?;
+pub(crate) async fn embed(mut request: JsonRequest) -> Result<Response, ApiError> {
+    let began = Instant::now();
+    let read = request.read_as(Form::OllamaEmbed, |body, app, tenant| read(body, app, tenant, "input")).await?;
+    let Read { texts, name, dimensions } = read;
+    let vectors = texts.vectors(&request.app, &request.caller, Form::OllamaEmbed).await?;
     let body = Embeddings {
         model: name,
         embeddings: vectors.list.iter().map(|vector| normalised(vector, dimensions)).collect(),
@@ -64,26 +54,15 @@ pub(crate) async fn embed(
         load_duration: 0,
         prompt_eval_count: vectors.tokens,
     };
-    let mut response = json_body(serde_json::to_string(&body).expect("numbers and texts serialize"));
-    note_settled(response.headers_mut(), &vectors.delivery.settled);
-    Ok(response)
+    Ok(vectors.answered(&body))
 }
 
 /// The vector of one text, as the model has it.
-pub(crate) async fn embed_one(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let tenant = caller.tenant;
-    let read = app.with_json(&headers, body, tenant, move |body, app| read(body, app, tenant, "prompt")).await;
-    let Read { texts, .. } = read.map_err(|error| caller.refused(&app, Form::OllamaEmbed, error))?;
-    let mut vectors = texts.vectors(&app, &caller, Form::OllamaEmbed).await?;
+pub(crate) async fn embed_one(mut request: JsonRequest) -> Result<Response, ApiError> {
+    let read = request.read_as(Form::OllamaEmbed, |body, app, tenant| read(body, app, tenant, "prompt")).await?;
+    let mut vectors = read.texts.vectors(&request.app, &request.caller, Form::OllamaEmbed).await?;
     let body = Embedding { embedding: vectors.list.pop().unwrap_or_default() };
-    let mut response = json_body(serde_json::to_string(&body).expect("numbers serialize"));
-    note_settled(response.headers_mut(), &vectors.delivery.settled);
-    Ok(response)
+    Ok(vectors.answered(&body))
 }
 
 /// `field`: where the texts are.

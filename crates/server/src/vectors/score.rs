@@ -1,11 +1,6 @@
 //! `POST /v1/score` and `POST /v1/rerank`, in vLLM's and Jina's shapes: how alike texts are, by the cosines of their
 //! vectors.
 
-use std::sync::Arc;
-
-use axum::body::Body;
-use axum::extract::{Extension, State};
-use axum::http::HeaderMap;
 use axum::response::Response;
 use engine::Prompt;
 use serde_json::{Value, json};
@@ -13,25 +8,17 @@ use serde_json::{Value, json};
 use super::shapes::{RERANK, SCORE};
 use super::{Asked, Texts, cosine, note, text};
 use crate::app::App;
-use crate::ask::{Caller, note_settled};
+use crate::ask::JsonRequest;
 use crate::auth::Tenant;
 use crate::endpoint::Form;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::json::json_body;
 use crate::openai::hints;
 
 /// Pairs of texts: one with each of the others, or as many on both sides.
-pub(crate) async fn score(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let tenant = caller.tenant;
-    let read = app.with_json(&headers, body, tenant, move |body, app| read_pairs(body, app, tenant)).await;
-    let (texts, lefts) = read.map_err(|error| caller.refused(&app, Form::Score, error))?;
-    let vectors = texts.vectors(&app, &caller, Form::Score).await?;
+pub(crate) async fn score(mut request: JsonRequest) -> Result<Response, ApiError> {
+    let (texts, lefts) = request.read_as(Form::Score, read_pairs).await?;
+    let vectors = texts.vectors(&request.app, &request.caller, Form::Score).await?;
     let (left, right) = vectors.list.split_at(lefts);
     let pairs = right.iter().enumerate().map(|(at, right)| (&left[if lefts == 1 { 0 } else { at }], right));
     let scored = |(index, (a, b)): (usize, (&Vec<f32>, &Vec<f32>))| json!({"index": index, "object": "score", "score": cosine(a, b)});
@@ -39,15 +26,13 @@ pub(crate) async fn score(
     let mut body = json!({
         "id": vectors.id,
         "object": "list",
-        "created": app.now(),
+        "created": request.app.now(),
         "model": vectors.delivery.model,
         "data": data,
         "usage": vectors.usage(),
     });
     note(&mut body, &vectors.delivery.settled);
-    let mut response = json_body(body.to_string());
-    note_settled(response.headers_mut(), &vectors.delivery.settled);
-    Ok(response)
+    Ok(vectors.answered(&body))
 }
 
 /// The texts of both sides, and how many are on the left.
@@ -97,17 +82,9 @@ struct Documents {
 }
 
 /// Documents by how near they are to a query, the nearest first.
-pub(crate) async fn rerank(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let tenant = caller.tenant;
-    let read = app.with_json(&headers, body, tenant, move |body, app| read_documents(body, app, tenant)).await;
-    let Documents { texts, list, top, shows_texts } =
-        read.map_err(|error| caller.refused(&app, Form::Rerank, error))?;
-    let vectors = texts.vectors(&app, &caller, Form::Rerank).await?;
+pub(crate) async fn rerank(mut request: JsonRequest) -> Result<Response, ApiError> {
+    let Documents { texts, list, top, shows_texts } = request.read_as(Form::Rerank, read_documents).await?;
+    let vectors = texts.vectors(&request.app, &request.caller, Form::Rerank).await?;
     let (query, documents) = vectors.list.split_first().expect("the query comes first");
     let mut ranked: Vec<(usize, f64)> = documents.iter().map(|document| cosine(query, document)).enumerate().collect();
     // Of two that are as near, the one that was sent first.
@@ -127,9 +104,7 @@ pub(crate) async fn rerank(
         "results": results,
     });
     note(&mut body, &vectors.delivery.settled);
-    let mut response = json_body(body.to_string());
-    note_settled(response.headers_mut(), &vectors.delivery.settled);
-    Ok(response)
+    Ok(vectors.answered(&body))
 }
 
 fn read_documents(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Documents, ApiError> {
