@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint::Checkpoint;
-use kernels::KvShape;
 use model::{ModelConfig, Progress};
 use scheduler::{Nanos, RequestId, Scheduler};
 
@@ -136,14 +135,7 @@ fn options_of(
         classes(&header.weights, &header.kv_dtype, &header.arithmetic).map_err(other)?;
     let config = ModelConfig::load(checkpoint).map_err(|error| other(error.to_string()))?;
     let limits = header.limits();
-    let cache = KvShape {
-        dtype: kv_dtype,
-        layers: config.num_layers,
-        blocks: limits.num_blocks,
-        block_size: limits.block_size,
-        num_kv_heads: config.num_kv_heads,
-        head_dim: config.head_dim,
-    };
+    let cache = config.kv_shape(kv_dtype, limits.num_blocks, limits.block_size);
     Ok(EngineOptions {
         weights,
         as_stored: header.as_stored,

@@ -590,16 +590,7 @@ impl Sizes {
         let blocks_per_seq = max_model_len.div_ceil(block_size);
         // Memory for more than every seat at full length is only prefix cache: twice that is plenty.
         let plenty = blocks_per_seq.saturating_mul(options.max_num_seqs).saturating_mul(2);
-        let block_bytes = KvShape {
-            dtype: options.kv_dtype,
-            layers: config.num_layers,
-            blocks: 1,
-            block_size,
-            num_kv_heads: config.num_kv_heads,
-            head_dim: config.head_dim,
-        }
-        .bytes()
-        .max(1) as u64
+        let block_bytes = config.kv_shape(options.kv_dtype, 1, block_size).bytes().max(1) as u64
             + draft.map_or(0, |draft| draft.block_bytes(options));
         let weight_bytes = weight_bytes(config, options.weights) + draft.map_or(0, DraftFiles::weight_bytes);
         let room = room.unwrap_or(MemoryRoom { bytes: 4 << 30, limit: Limit::Machine });

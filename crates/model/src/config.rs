@@ -23,7 +23,7 @@ use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use family::{AttentionBias, Factors, Traits};
 use fields::{Fields, parse_object, quoted};
-use kernels::{Activation, AttentionRule, HeadLayout};
+use kernels::{Activation, AttentionRule, HeadLayout, KvDtype, KvShape};
 use serde_json::{Map, Value};
 
 pub(crate) const CONFIG: &str = "config.json";
@@ -144,6 +144,12 @@ impl ModelConfig {
             .read_text_capped(CONFIG, MAX_CONFIG_BYTES)?
             .ok_or_else(|| LoadError::NoFile { file: CONFIG.to_string(), checkpoint: checkpoint.location() })?;
         Self::parse(&text).map_err(|error| checkpoint.in_its_words(error))
+    }
+
+    /// A cache of its keys and values.
+    pub fn kv_shape(&self, dtype: KvDtype, blocks: usize, block_size: usize) -> KvShape {
+        let &ModelConfig { num_layers, num_kv_heads, head_dim, .. } = self;
+        KvShape { dtype, layers: num_layers, blocks, block_size, num_kv_heads, head_dim }
     }
 
     /// Reads the text of a `config.json`.

@@ -404,14 +404,7 @@ fn kv_shape(config: &ModelConfig, options: &LoadOptions) -> Result<KvShape, Load
     if options.max_rows == 0 {
         return wrong("max_rows", "0; a step has at least one row".to_string());
     }
-    let one_block = KvShape {
-        dtype: options.kv_dtype,
-        layers: config.num_layers,
-        blocks: 1,
-        block_size,
-        num_kv_heads: config.num_kv_heads,
-        head_dim: config.head_dim,
-    };
+    let one_block = config.kv_shape(options.kv_dtype, 1, block_size);
     let block_bytes = one_block.bytes();
     let blocks = match options.kv_blocks {
         KvBudget::Blocks(blocks) => blocks,

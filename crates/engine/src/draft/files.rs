@@ -5,7 +5,7 @@ use std::path::{Component, Path};
 use ::model::draft::{self, Feature, Medusa};
 use ::model::{AdapterRoom, Forward, KvBudget, LoadOptions, ModelConfig, Runner};
 use checkpoint::{Checkpoint, LoadError, Source};
-use kernels::{Backend, KvShape, WeightClass};
+use kernels::{Backend, WeightClass};
 use text::tokenizer::Tokenizer;
 
 use super::learned::Loaded;
@@ -94,9 +94,8 @@ impl DraftFiles {
 
     /// Bytes of a cache block.
     pub(crate) fn block_bytes(&self, options: &EngineOptions) -> u64 {
-        let Some(ModelConfig { num_layers: layers, num_kv_heads, head_dim, .. }) = self.config else { return 0 };
-        let (dtype, block_size) = (options.kv_dtype, options.block_size);
-        KvShape { dtype, layers, blocks: 1, block_size, num_kv_heads, head_dim }.bytes() as u64
+        let shape = self.config.as_ref().map(|config| config.kv_shape(options.kv_dtype, 1, options.block_size));
+        shape.map_or(0, |shape| shape.bytes() as u64)
     }
 
     /// The drafter in memory, on the target's threads. `files`: the target's; `options`: what it was loaded with.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use checkpoint::Checkpoint;
 use checkpoint::weights::Weights;
 use grammar::Grammar;
-use kernels::{Arithmetic, KvDtype, KvShape, WeightClass};
+use kernels::{Arithmetic, KvDtype, WeightClass};
 use model::{Forward, ModelConfig, Progress};
 use receipt::{AnswerEnd, Asked, Cause, Computed, Definition, Discrepancy, Receipt, Verdict, judge};
 use text::detokenizer::{Detokenizer, StopStrings};
@@ -234,14 +234,7 @@ fn options_of(
     let config = ModelConfig::load(checkpoint).map_err(StartError::Load)?;
     // One more than there are, for the door leaves room for a token; a receipt that is too long is refused there.
     let len = (tokens + 1).clamp(2, config.context_limit.max(2));
-    let cache = KvShape {
-        dtype: kv_dtype,
-        layers: config.num_layers,
-        blocks: len.div_ceil(options.block_size),
-        block_size: options.block_size,
-        num_kv_heads: config.num_kv_heads,
-        head_dim: config.head_dim,
-    };
+    let cache = config.kv_shape(kv_dtype, len.div_ceil(options.block_size), options.block_size);
     Ok(EngineOptions {
         weights,
         as_stored: *as_stored,

@@ -72,18 +72,15 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     Ok(Job {
         requests: vec![request],
         plan: Plan {
-            form: Form::Chat,
-            delivery,
-            basis: None,
             // The door has checked it.
             num_answers: num_answers as usize,
             predicted,
             beams,
-            stop,
             logprobs,
             prompt_logprobs,
             echo: echo.into_iter().collect(),
             hearing,
+            ..Plan::of_one(Form::Chat, delivery, stop)
         },
         api: Arc::new(OpenAi),
     })

@@ -100,18 +100,14 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     Ok(Job {
         requests,
         plan: Plan {
-            form: Form::Completion,
-            delivery,
-            basis: None,
             // The door has checked it.
             num_answers: num_answers as usize,
             predicted,
             beams,
-            stop,
             logprobs,
             prompt_logprobs: shows_prompt_logprobs,
             echo: echoes,
-            hearing: None,
+            ..Plan::of_one(Form::Completion, delivery, stop)
         },
         api: Arc::new(OpenAi),
     })
