@@ -11,9 +11,9 @@ fixed seed, and beside it:
     drafts.f32    the logits of these over the target's vocabulary, float32, little-endian; -inf where a token is not
                   drafted
 
-What a drafter computes is written here in torch from the definitions of Medusa (FasterDecoding/Medusa), EAGLE and
-EAGLE-3 (SafeAILab/EAGLE, speculators) and MiMo's next-token layer; the target is transformers'. As in oracle/make.py,
-matrices are rounded to bfloat16 and everything else is float32. Rows whose two best logits nearly tie are left out:
+What a drafter computes is written here in torch from the definitions of Medusa (FasterDecoding/Medusa), EAGLE-3
+(SafeAILab/EAGLE, speculators) and MiMo's next-token layer; the target is transformers'. As in oracle/make.py, matrices
+are rounded to bfloat16 and everything else is float32. Rows whose two best logits nearly tie are left out:
 they say nothing about an implementation that rounds activations.
 
 Rows of Medusa: head by head, one for each token. Rows of the others: the first pass over `tokens[1:]` with the
@@ -85,11 +85,6 @@ CASES = {
             "model_type": "llama", "hidden_size": 64, "intermediate_size": 40, "num_attention_heads": 2,
             "num_key_value_heads": 2, "num_hidden_layers": 1, "rms_norm_eps": 1e-5, "vocab_size": 128,
             "max_position_embeddings": 512, "attention_bias": True}}),
-    # EAGLE: fc over embedding and feature with a bias, no norm before the layer, the target's head.
-    "eagle": {"kind": "eagle", "target": "llama2", "config": {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 40,
-        "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1, "rms_norm_eps": 1e-5,
-        "vocab_size": 128, "max_position_embeddings": 512}},
     # A checkpoint with a next-token layer of its own.
     "mimo": {"kind": "mtp", "target": None, "config": {
         "architectures": ["MiMoForCausalLM"], "model_type": "mimo", "hidden_act": "silu", "hidden_size": 64,
@@ -315,23 +310,6 @@ def eagle3_drafter(spec, target, weights, rng):
     return feature, step
 
 
-def eagle_drafter(spec, target, weights, rng):
-    config = spec["config"]
-    hidden = config["hidden_size"]
-    layer = Layer(weights, "layers.0.", config, input_norm=False)
-    fc, bias = weights.matrix("fc.weight", hidden, 2 * hidden, 1.2), weights.bias("fc.bias", hidden)
-
-    def feature():
-        return target.last
-
-    def step(token_ids, feature, positions):
-        x = torch.cat([target.embedding[token_ids], feature], -1) @ fc.T + bias
-        x = layer.alone(x, positions)
-        return target.head(x), x
-
-    return feature, step
-
-
 def mtp_drafter(spec, target, weights, rng):
     config, prefix = spec["config"], "model.mtp_layers.0."
     hidden, eps = config["hidden_size"], config["rms_norm_eps"]
@@ -354,9 +332,9 @@ def mtp_drafter(spec, target, weights, rng):
 
 
 def followed(spec, target, weights, rng, tokens):
-    make = {"eagle3": eagle3_drafter, "eagle": eagle_drafter, "mtp": mtp_drafter}[spec["kind"]]
+    make = {"eagle3": eagle3_drafter, "mtp": mtp_drafter}[spec["kind"]]
     feature, step = make(spec, target, weights, rng)
-    target.last = target.run(tokens[:-1])
+    target.run(tokens[:-1])
     logits, own = step(tokens[1:], feature(), torch.arange(len(tokens) - 1))
     rows, chosen = [logits], []
     for index in range(STEPS):

@@ -55,6 +55,7 @@ pub fn speculation(json: &str) -> Result<Speculation, String> {
         ("ngram", _) => drafters.lookup = Some(ngram(&mut keys)?),
         ("suffix", _) => drafters.lookup = Some(suffix(&mut keys)?),
         (_, Some(method)) => drafters.learned = Some(learned(method, &mut keys)?),
+        ("eagle", _) => return Err(format!("method: EAGLE-1 and EAGLE-2 heads are not supported; {}", methods())),
         _ => return Err(format!("method: {method:?} is not known; {}", methods())),
     }
     keys.finish(&method)?;
@@ -228,10 +229,14 @@ mod tests {
             ("{\"method\": \"ngram\"", "not JSON: "),
             ("[]", "not a JSON object"),
             ("\"ngram\"", "not a JSON object"),
-            ("{}", "method: missing; one of ngram, suffix, draft_model, medusa, eagle, eagle3, mtp"),
+            ("{}", "method: missing; one of ngram, suffix, draft_model, medusa, eagle3, mtp"),
             (r#"{"method": null}"#, "method: missing"),
             (r#"{"method": 7}"#, "method: not a text"),
             (r#"{"method": "dflash"}"#, "method: \"dflash\" is not known; one of ngram"),
+            (
+                r#"{"method": "eagle", "model": "x"}"#,
+                "method: EAGLE-1 and EAGLE-2 heads are not supported; one of ngram",
+            ),
             (r#"{"method": "medusa"}"#, "model: missing; medusa needs"),
             (r#"{"method": "medusa", "model": 1}"#, "model: not a text"),
             (r#"{"method": "ngram", "model": "x"}"#, "model: ngram guesses from texts"),

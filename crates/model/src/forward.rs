@@ -489,13 +489,8 @@ impl<B: Backend> Runner<B> {
 
     /// What drafters take of their target instead of having it again.
     pub(crate) fn shared(&self) -> Shared<B> {
-        let Transformer { embed, final_norm, .. } = &self.transformer;
-        Shared {
-            backend: self.backend.clone(),
-            embed: embed.clone(),
-            final_norm: final_norm.clone(),
-            head: self.transformer.head().clone(),
-        }
+        let (embed, head) = (self.transformer.embed.clone(), self.transformer.head().clone());
+        Shared { backend: self.backend.clone(), embed, head }
     }
 
     /// What a batch has to keep to.
@@ -510,8 +505,6 @@ pub(crate) struct Shared<B: Backend> {
     pub(crate) backend: Arc<B>,
     /// `[vocab_size, hidden_size]`.
     pub(crate) embed: Arc<B::Matrix>,
-    /// `[hidden_size]`.
-    pub(crate) final_norm: Arc<B::Vector>,
     /// `[vocab_size, hidden_size]`.
     pub(crate) head: Arc<B::Matrix>,
 }

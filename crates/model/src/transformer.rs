@@ -36,7 +36,7 @@ pub(crate) struct Transformer<B: Backend> {
     pub(crate) embed: Arc<B::Matrix>,
     stack: Stack<B>,
     /// `[hidden_size]`.
-    pub(crate) final_norm: Arc<B::Vector>,
+    pub(crate) final_norm: B::Vector,
     /// `[vocab_size, hidden_size]`; `None` when the embedding serves as the head.
     head: Option<Arc<B::Matrix>>,
 }
@@ -645,7 +645,7 @@ impl<B: Backend> Loader<'_, B> {
                 self.layer(tensors.layer(index), rotary_dim)
             })
             .collect::<Result<_, _>>()?;
-        let final_norm = Arc::new(self.norm(&tensors.final_norm())?);
+        let final_norm = self.norm(&tensors.final_norm())?;
         let head = tensors.head().map(|head| self.matrix(&head, embedding_class(self.class))).transpose()?;
         Ok(Transformer { embed, stack: Stack { layers, ropes }, final_norm, head: head.map(Arc::new) })
     }

@@ -368,18 +368,7 @@ fn eagle3_drafters() {
 }
 
 #[test]
-fn eagle_drafters_and_next_token_layers() {
-    let cases: [Case; 3] = [
-        ("no fc", |f| f.remove("fc.weight"), &[FILE, "fc.weight", "missing"]),
-        ("fc over three", |f| f.set("fc.weight", "BF16", &[64, 192]), &[FILE, "fc.weight", "[64, 192]", "[64, 128]"]),
-        (
-            "a norm before the layer",
-            |f| f.set("layers.0.input_layernorm.weight", "BF16", &[64]),
-            &[FILE, "layers.0.input_layernorm.weight", "does not read"],
-        ),
-    ];
-    check("eagle", "llama2", &cases);
-    check("eagle", "llama3", &[("as it is", |_| {}, &[CONFIG, "vocab_size", "128", "131"])]);
+fn next_token_layers() {
     let cases: [Case; 3] = [
         (
             "no last norm",
@@ -398,6 +387,29 @@ fn eagle_drafters_and_next_token_layers() {
         ),
     ];
     check("mimo", "mimo", &cases);
+}
+
+/// Heads of the first two versions of EAGLE are named for what they are, whichever model they were trained for.
+#[test]
+fn eagle_1_heads() {
+    fn eagle_1(files: &mut Files) {
+        files.config = json!({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 32_000});
+        files.tensors.clear();
+        files.set("fc.weight", "BF16", &[64, 128]);
+        files.set("fc.bias", "BF16", &[64]);
+        files.set("layers.0.self_attn.q_proj.weight", "BF16", &[64, 64]);
+    }
+    const SUPPORTED: [&str; 4] = ["EAGLE-3", "Medusa", "mtp", "smaller model"];
+    const HEAD: &[&str] = &[FILE, "EAGLE-1", SUPPORTED[0], SUPPORTED[1], SUPPORTED[2], SUPPORTED[3]];
+    let cases: [Case; 2] = [
+        ("the authors' layout", eagle_1, HEAD),
+        (
+            "speculators' layout",
+            |f| f.config = json!({"speculators_model_type": "eagle"}),
+            &[CONFIG, "speculators_model_type", "`eagle`", "EAGLE-3", "Medusa"],
+        ),
+    ];
+    check("eagle3-midlayer", "llama3", &cases);
 }
 
 /// Names that say nothing are believed: a directory may be called what it likes, and a model has one name in any case.

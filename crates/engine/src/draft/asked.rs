@@ -113,8 +113,6 @@ pub enum DraftMethod {
     DraftModel,
     /// Heads on the last hidden row, one for each place.
     Medusa,
-    /// A decoder layer over the last hidden row.
-    Eagle,
     /// A decoder layer over rows of three layers.
     Eagle3,
     /// The checkpoint's own layer for the token after the next.
@@ -123,15 +121,14 @@ pub enum DraftMethod {
 
 impl DraftMethod {
     /// All of them.
-    pub const ALL: [DraftMethod; 5] =
-        [DraftMethod::DraftModel, DraftMethod::Medusa, DraftMethod::Eagle, DraftMethod::Eagle3, DraftMethod::Mtp];
+    pub const ALL: [DraftMethod; 4] =
+        [DraftMethod::DraftModel, DraftMethod::Medusa, DraftMethod::Eagle3, DraftMethod::Mtp];
 
     /// As it is asked for.
     pub fn name(self) -> &'static str {
         match self {
             DraftMethod::DraftModel => "draft_model",
             DraftMethod::Medusa => "medusa",
-            DraftMethod::Eagle => "eagle",
             DraftMethod::Eagle3 => "eagle3",
             DraftMethod::Mtp => "mtp",
         }

@@ -63,7 +63,7 @@ impl DraftFiles {
                 let needs = Medusa::needs(&checkpoint).map_err(wrong)?;
                 DraftFiles { checkpoint, kind: Kind::Heads, config: None, weight_bytes: needs.weight_bytes }
             }
-            (DraftMethod::Eagle | DraftMethod::Eagle3 | DraftMethod::Mtp, path) => {
+            (DraftMethod::Eagle3 | DraftMethod::Mtp, path) => {
                 // A next-token layer is in the target's own files.
                 let checkpoint = path.map_or_else(|| reopened(target), draft::open).map_err(wrong)?;
                 let needs = Feature::needs(&checkpoint, target_config, name_of(target).as_deref()).map_err(wrong)?;

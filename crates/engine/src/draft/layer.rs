@@ -1,4 +1,4 @@
-//! Guesses by a layer behind the target, with a cache of its own in the target's blocks (EAGLE: Li et al., 2024 and 2025;
+//! Guesses by a layer behind the target, with a cache of its own in the target's blocks (EAGLE-3: Li et al., 2025;
 //! next-token layers of checkpoints like MiMo's).
 //!
 //! ```text

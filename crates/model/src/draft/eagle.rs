@@ -3,9 +3,9 @@
 //! ```text
 //! midlayer.*                       EAGLE-3 by its authors and by SpecForge; config.json is that of the layer
 //! layers.0.*, speculators' config  EAGLE-3; the layer's configuration is in transformer_layer_config
-//! layers.0.*, fc of 2 widths       EAGLE, first and second version
 //! model.mtp_layers.0.*             the next-token layer of a checkpoint like MiMo's
 //! ```
+//! Heads of the first two versions of EAGLE have `fc` and `layers.0.*` too, and are told by what they lack.
 
 use super::Target;
 use crate::config::fields::{Fields, quoted};
@@ -17,6 +17,9 @@ use serde_json::{Map, Value, json};
 
 /// More rows of a target than anybody looks at.
 const MOST_TAPS: usize = 16;
+/// What a drafter may be, said of one that is something else.
+const SUPPORTED: &str =
+    "is not supported; EAGLE-3 drafters, Medusa heads, next-token layers (mtp) and smaller models are";
 /// More layers than anybody's drafter has.
 const MOST_LAYERS: usize = 16;
 
@@ -28,9 +31,7 @@ const MTP_PREFIXES: [&str; 2] = ["model.mtp_layers.0.", "mtp_layers.0."];
 pub(super) enum Kind {
     /// Queries, keys and values are made of both, normed; `fc` makes a feature of tapped rows.
     Eagle3,
-    /// `fc` makes the residual stream of both; the target's features are normed as its head reads them.
-    Eagle,
-    /// The same with norms before it, features as the last layer leaves them.
+    /// `input_proj` makes the residual stream of both, normed; features as the target's last layer leaves them.
     Mtp,
 }
 
@@ -66,8 +67,7 @@ impl Plan {
         }
         let speculators = root.text("speculators_model_type")?;
         if let Some(other) = speculators.filter(|kind| *kind != "eagle3") {
-            let problem = format!("{} is not supported; eagle3 is", quoted(other));
-            return Err(root.error("speculators_model_type", problem));
+            return Err(root.error("speculators_model_type", format!("{}; {SUPPORTED}", quoted(other))));
         }
         if let Some(speculators) = root.object("speculators_config")?
             && let Some(verifier) = speculators.object("verifier")?
@@ -77,34 +77,37 @@ impl Plan {
         }
         target.check_size(&root, "target_hidden_size", target.config.hidden_size)?;
 
-        let layer = root.object("transformer_layer_config")?;
         let prefix = if weights.has("model.fc.weight") { "model." } else { "" };
         let midlayer = format!("{prefix}midlayer.");
         let has_midlayer = weights.has(&format!("{midlayer}self_attn.q_proj.weight"));
-        let config = layer_config(layer.as_ref().unwrap_or(&root), target, has_midlayer)?;
-        let hidden = config.hidden_size;
-
         let fc = format!("{prefix}fc.weight");
         let Some(fc_shape) = weights.shape(&fc) else {
-            let problem = "no EAGLE heads: fc.weight is missing, and so are model.mtp_layers".to_string();
+            let problem = "no EAGLE-3 drafter: fc.weight is missing, and so are model.mtp_layers".to_string();
             return Err(LoadError::field(weights.listing(), "tensors", problem));
         };
         let is_eagle3 = speculators.is_some()
             || has_midlayer
             || weights.has(&format!("{prefix}layers.0.hidden_norm.weight"))
             || weights.has("d2t");
+        if !is_eagle3 {
+            let problem = format!("a head of EAGLE-1 or EAGLE-2 (fc and no hidden_norm), which {SUPPORTED}");
+            return Err(LoadError::field(weights.listing(), "tensors", problem));
+        }
+        let layer = root.object("transformer_layer_config")?;
+        let config = layer_config(layer.as_ref().unwrap_or(&root), target, has_midlayer)?;
+        let hidden = config.hidden_size;
         let layers = match has_midlayer {
             true => vec![midlayer],
             false => (0..config.num_layers).map(|index| format!("{prefix}layers.{index}.")).collect(),
         };
         let flag = |name| root.flag(name, false);
         let plan = Plan {
-            kind: if is_eagle3 { Kind::Eagle3 } else { Kind::Eagle },
-            taps: if is_eagle3 { taps(&root, target.config)? } else { vec![target.config.num_layers] },
-            norm_before_fc: is_eagle3 && flag("norm_before_fc")?,
-            fc_norm: is_eagle3 && flag("fc_norm")?,
-            norm_before_residual: is_eagle3 && flag("norm_before_residual")?,
-            norm_output: is_eagle3 && flag("norm_output")?,
+            kind: Kind::Eagle3,
+            taps: taps(&root, target.config)?,
+            norm_before_fc: flag("norm_before_fc")?,
+            fc_norm: flag("fc_norm")?,
+            norm_before_residual: flag("norm_before_residual")?,
+            norm_output: flag("norm_output")?,
             config,
             prefix,
             layers,
@@ -112,21 +115,11 @@ impl Plan {
         if plan.norm_before_fc && plan.fc_norm {
             return Err(root.error("fc_norm", "true, and norm_before_fc too; one of them is possible"));
         }
-        let own = target.config.hidden_size;
-        if plan.kind == Kind::Eagle && hidden != own {
-            return Err(root.error("hidden_size", format!("{hidden}, and the target's is {own}")));
-        }
-        let expected = match plan.kind {
-            Kind::Eagle3 => plan.taps.len() * own,
-            Kind::Eagle | Kind::Mtp => 2 * hidden,
-        };
-        if fc_shape != [hidden, expected] {
-            let what = match plan.kind {
-                Kind::Eagle3 => format!("{} of the target's rows of {own}", plan.taps.len()),
-                Kind::Eagle | Kind::Mtp => format!("an embedding and a feature of {hidden}"),
-            };
-            let problem =
-                format!("shape {fc_shape:?}; to make {hidden} numbers of {what} it is {:?}", [hidden, expected]);
+        let (taps, own) = (plan.taps.len(), target.config.hidden_size);
+        let expected = [hidden, taps * own];
+        if fc_shape != expected {
+            let what = format!("{taps} of the target's rows of {own}");
+            let problem = format!("shape {fc_shape:?}; to make {hidden} numbers of {what} it is {expected:?}");
             return Err(LoadError::field(weights.listing(), format!("tensor {}", quoted(&fc)), problem));
         }
         Ok(plan)

@@ -1,11 +1,11 @@
-//! A layer behind the target: EAGLE, EAGLE-3 and next-token layers, one network told apart by its configuration.
+//! A layer behind the target: EAGLE-3 and next-token layers (MTP), one network told apart by its configuration.
 //!
 //! ```text
 //!   target's rows ──[norm] fc──┐                                       EAGLE-3
 //!   its own rows of before ────┴─> feature f ──norm──┐
 //!   embedding e of the next token ──────────────norm─┤
 //!                      qkv = e We + f Wf    x = f ───┴─> layers ─> x ─> norm, head, ids ──> logits
-//!                      x   = e We + f Wf + b             (EAGLE, MTP)   └─> its own rows for the pass after
+//!                      x   = e We + f Wf                        (MTP)   └─> its own rows for the pass after
 //! ```
 //! A row at position `p` has the feature of the target's row at `p` and the token at `p + 1`, and guesses the one at
 //! `p + 2`. Keys and values are in a cache of its own with as many blocks, as large, as the target's: block ids and
@@ -179,13 +179,11 @@ struct Network<B: Backend> {
     /// `[vocab_size, hidden_size]`.
     embed: Arc<B::Matrix>,
     fuse: Option<Fuse<B>>,
-    /// The target's final norm, for features that the target's head would read.
-    target_norm: Option<Arc<B::Vector>>,
-    embedding_norm: Option<B::Vector>,
-    feature_norm: Option<B::Vector>,
+    embedding_norm: B::Vector,
+    feature_norm: B::Vector,
     joint: Joint<B>,
     stack: Stack<B>,
-    norm: Option<B::Vector>,
+    norm: B::Vector,
     /// Its own rows go on as the head reads them.
     norm_output: bool,
     head: Head<B>,
@@ -212,7 +210,7 @@ enum FuseNorm<B: Backend> {
 /// Where embedding and feature meet. The embedding's half lies in the first layer's q, k, v of `Attention`.
 enum Joint<B: Backend> {
     Attention { feature: B::Matrix, norm_before_residual: bool },
-    Stream { embedding: Linear<B>, feature: B::Matrix },
+    Stream { embedding: B::Matrix, feature: B::Matrix },
 }
 
 enum Head<B: Backend> {
@@ -250,12 +248,12 @@ impl<B: Backend> Network<B> {
         let mut layers = Vec::new();
         for (index, prefix) in plan.layers.iter().enumerate() {
             let mut layer = tensors.layer_named(index, prefix);
-            if index == 0 && *kind != Kind::Mtp {
+            let is_wide = index == 0 && *kind == Kind::Eagle3;
+            if is_wide {
                 layer.attention_norms.before = None;
             }
             layer.each(&mut |name, shape, _| {
-                let wide = *kind == Kind::Eagle3 && index == 0 && is_qkv_matrix(name);
-                let shape = if wide { &[shape[0], 2 * hidden] } else { shape };
+                let shape = if is_wide && is_qkv_matrix(name) { &[shape[0], 2 * hidden] } else { shape };
                 reader.read.insert(name.to_string());
                 weights.tensor(name, shape).map(drop)
             })?;
@@ -275,19 +273,10 @@ impl<B: Backend> Network<B> {
         };
         let mut joint = match kind {
             Kind::Eagle3 => None,
-            Kind::Eagle | Kind::Mtp => {
-                let module = if *kind == Kind::Mtp { "input_proj" } else { "fc" };
-                let parts = [(plan.name(&format!("{module}.weight")), hidden)];
-                let bias = plan.name(&format!("{module}.bias"));
-                let bias = match weights.has(&bias) {
-                    true => Some(reader.placed(&bias, hidden)?),
-                    false => None,
-                };
-                // MiMo has the feature first.
-                let first = usize::from(*kind == Kind::Mtp);
+            Kind::Mtp => {
+                let parts = [(plan.name("input_proj.weight"), hidden)];
                 let mut half = |index| reader.columns(&parts, 2 * hidden, Columns { index, count: 2 });
-                let embedding = Linear { matrix: half(first)?, bias };
-                Some(Joint::Stream { embedding, feature: half(1 - first)? })
+                Some(Joint::Stream { feature: half(0)?, embedding: half(1)? })
             }
         };
         let mut stack = Stack { layers: Vec::new(), ropes };
@@ -309,31 +298,26 @@ impl<B: Backend> Network<B> {
         let joint = joint.expect("there is a first layer");
 
         let first = &plan.layers[0];
-        let (embedding_norm, feature_norm, norm) = match kind {
-            Kind::Eagle3 => (
-                Some(format!("{first}input_layernorm.weight")),
-                Some(format!("{first}hidden_norm.weight")),
-                Some(plan.name("norm.weight")),
-            ),
-            Kind::Eagle => (None, None, None),
-            Kind::Mtp => (
-                Some(plan.name("token_layernorm.weight")),
-                Some(plan.name("hidden_layernorm.weight")),
-                Some(plan.name("final_layernorm.weight")),
-            ),
+        let [embedding_norm, feature_norm, norm] = match kind {
+            Kind::Eagle3 => [
+                format!("{first}input_layernorm.weight"),
+                format!("{first}hidden_norm.weight"),
+                plan.name("norm.weight"),
+            ],
+            Kind::Mtp => ["token_layernorm.weight", "hidden_layernorm.weight", "final_layernorm.weight"]
+                .map(|name| plan.name(name)),
         };
-        let mut norm_of = |name: Option<String>| {
-            let Some(name) = name else { return Ok(None) };
+        let mut norm_of = |name: String| {
             reader.read.insert(name.clone());
-            loader.norm(&Vector { name, len: hidden }).map(Some)
+            loader.norm(&Vector { name, len: hidden })
         };
         let (embedding_norm, feature_norm, norm) = (norm_of(embedding_norm)?, norm_of(feature_norm)?, norm_of(norm)?);
         let fuse = match kind {
             Kind::Eagle3 => Some(Fuse::load(plan, &mut reader, targets)?),
-            Kind::Eagle | Kind::Mtp => None,
+            Kind::Mtp => None,
         };
 
-        let Shared { embed, head, final_norm, .. } = shared;
+        let Shared { embed, head, .. } = shared;
         let own_embedding = plan.name("embed_tokens.weight");
         let embed = match *kind != Kind::Mtp && weights.has(&own_embedding) {
             true => Arc::new(reader.matrix(&own_embedding, [target_config.vocab_size, hidden])?),
@@ -373,7 +357,6 @@ impl<B: Backend> Network<B> {
             target_config,
             embed,
             fuse,
-            target_norm: (*kind == Kind::Eagle).then_some(final_norm),
             embedding_norm,
             feature_norm,
             joint,
@@ -500,39 +483,22 @@ impl<B: Backend> Passes for Network<B> {
                     &*feature
                 }
             };
-            let feature_norm = match &self.target_norm {
-                Some(norm) if is_tapped => Some(&**norm),
-                _ => self.feature_norm.as_ref(),
-            };
-            let normed = match feature_norm {
-                None => feature,
-                Some(weight) => {
-                    let eps =
-                        if is_tapped && self.target_norm.is_some() { self.target_config.rms_norm_eps } else { eps };
-                    backend.rms_norm(feature, 0..count, weight, eps, feature_normed);
-                    &*feature_normed
-                }
-            };
+            backend.rms_norm(feature, 0..count, &self.feature_norm, eps, feature_normed);
             // The embedding, and its norm.
             backend.embed(step, &self.embed, embedding);
-            let embedding = match &self.embedding_norm {
-                None => &*embedding,
-                Some(weight) => {
-                    backend.rms_norm(embedding, 0..count, weight, eps, embedding_normed);
-                    &*embedding_normed
-                }
-            };
+            backend.rms_norm(embedding, 0..count, &self.embedding_norm, eps, embedding_normed);
             // Both.
             let entry = match &self.joint {
                 Joint::Attention { feature: matrix, norm_before_residual } => {
-                    copy(backend, if *norm_before_residual { normed } else { feature }, &mut scratch.x, extent);
-                    self.stack.layers[0].qkv.apply(backend, embedding, count, Out::Store(&mut scratch.qkv));
-                    backend.linear(normed, count, matrix, None, Out::Add(&mut scratch.qkv));
+                    let residual = if *norm_before_residual { &*feature_normed } else { feature };
+                    copy(backend, residual, &mut scratch.x, extent);
+                    self.stack.layers[0].qkv.apply(backend, embedding_normed, count, Out::Store(&mut scratch.qkv));
+                    backend.linear(feature_normed, count, matrix, None, Out::Add(&mut scratch.qkv));
                     Entry::Projected
                 }
-                Joint::Stream { embedding: linear, feature: matrix } => {
-                    linear.apply(backend, embedding, count, Out::Store(&mut scratch.x));
-                    backend.linear(normed, count, matrix, None, Out::Add(&mut scratch.x));
+                Joint::Stream { embedding: matrix, feature: feature_matrix } => {
+                    backend.linear(embedding_normed, count, matrix, None, Out::Store(&mut scratch.x));
+                    backend.linear(feature_normed, count, feature_matrix, None, Out::Add(&mut scratch.x));
                     Entry::Stream
                 }
             };
@@ -541,13 +507,7 @@ impl<B: Backend> Passes for Network<B> {
         let wanted = batch.logit_rows.len();
         if wanted > 0 {
             let Rows { output, logits, .. } = own;
-            let output = match &self.norm {
-                None => &scratch.wanted_x,
-                Some(weight) => {
-                    backend.rms_norm(&scratch.wanted_x, 0..wanted, weight, eps, output);
-                    &*output
-                }
-            };
+            backend.rms_norm(&scratch.wanted_x, 0..wanted, &self.norm, eps, output);
             match &self.head {
                 Head::Own(matrix) => backend.linear(output, wanted, matrix, None, Out::Store(logits)),
                 Head::Target(matrix) => head_logits(backend, &self.target_config, matrix, (output, wanted), logits),
@@ -586,7 +546,7 @@ impl<B: Backend> Passes for Network<B> {
         let fuse = self.fuse.as_ref().map_or(0, |fuse| backend.matrix_bytes(&fuse.fc));
         let joint = match &self.joint {
             Joint::Attention { feature, .. } => backend.matrix_bytes(feature),
-            Joint::Stream { embedding, feature } => embedding.bytes(backend) + backend.matrix_bytes(feature),
+            Joint::Stream { embedding, feature } => backend.matrix_bytes(embedding) + backend.matrix_bytes(feature),
         };
         let head = match &self.head {
             Head::Own(matrix) => backend.matrix_bytes(matrix),

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! target's pass ──hidden row─────────────> Medusa    head h: the token h + 2 places on, of one row, all heads at once
-//!               ──rows after some layers─> Feature   a layer with a cache of its own, one token a pass: EAGLE, MTP
+//!               ──rows after some layers─> Feature   a layer with a cache of its own, one token a pass: EAGLE-3, MTP
 //!                                            └─ its own rows ──> its next pass
 //! ```
-//! (Medusa: Cai et al., 2024. EAGLE: Li et al., 2024 and 2025.) Both compute on the target's backend, share its
+//! (Medusa: Cai et al., 2024. EAGLE-3: Li et al., 2025.) Both compute on the target's backend, share its
 //! embedding and head where their files have none, and give logits over the target's vocabulary. What they say costs
 //! or saves time and decides nothing, so their weights are bf16, whatever the target's are.
 //!
