@@ -40,6 +40,7 @@ pub mod mem;
 mod parted;
 pub mod pointwise;
 pub mod quant;
+pub mod recording;
 pub mod reference;
 pub mod room;
 pub mod rope;

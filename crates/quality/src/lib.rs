@@ -10,15 +10,8 @@
 //! from the layers below. That is how a `down_proj` whose inputs spike on few tokens (GLU activation spikes: Yang et
 //! al., 2024) shows up, and what a recipe of wider classes is decided by.
 
-use kernels::float32::{Float32Cache, Float32Matrix};
-use kernels::limits::MeasureError;
-use kernels::low_rank::Group;
-use kernels::pointwise::gated;
-use kernels::{
-    Activation, Attention, BlockFormat, BlockSource, Device, DeviceInfo, DeviceLimits, Float32, HostBackend,
-    Int4Source, Int8Source, Isa, KvShape, LowRankShape, LowRankSource, MatrixShape, Out, OutOfMemory, RotateAndStore,
-    RoutingRule, RowSource, WeightClass,
-};
+use kernels::recording::{MatrixSource, Product, Recorder, Recording};
+use kernels::{Float32, HostBackend, MatrixShape, Out, OutOfMemory};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How far one model's next-token distributions are from a reference's, over many tokens.
@@ -137,30 +130,23 @@ fn relative(squared_error: f64, squared_norm: f64) -> f64 {
     if squared_error == 0.0 { 0.0 } else { (squared_error / squared_norm).sqrt() }
 }
 
-/// A [`HostBackend`] whose results are those of [`Float32`], and which computes every product in a class of `B` as
-/// well. Takes the memory of both. Its errors are in the order of packing: `model::Runner::matrix_names` has their
-/// names.
-pub struct Watched<B: Device> {
-    exact: Float32,
+/// A backend whose results are those of [`Float32`], and which computes every product in a class of `B` as well. Takes
+/// the memory of both.
+pub type Watched<B> = Recording<Judge<B>>;
+
+/// Judges the products of a backend by those in float32.
+pub struct Judge<B> {
     judged: B,
     errors: Mutex<Vec<MatrixError>>,
 }
 
-/// A matrix in float32 and in the judged class.
-pub struct WatchedMatrix<M> {
-    exact: Float32Matrix,
-    judged: M,
-    shape: MatrixShape,
-    index: usize,
-}
-
-impl<B: Device> Watched<B> {
-    /// Judges the products of `judged`.
-    pub fn new(exact: Float32, judged: B) -> Watched<B> {
-        Watched { exact, judged, errors: Mutex::default() }
+impl<B: HostBackend> Judge<B> {
+    /// Beside `exact`.
+    pub fn beside(exact: Float32, judged: B) -> Watched<B> {
+        Recording { exact, recorder: Judge { judged, errors: Mutex::default() } }
     }
 
-    /// The errors so far, one per matrix, in the order of packing.
+    /// The errors so far, one per matrix, in the order of packing: `model::Runner::matrix_names` has their names.
     pub fn errors(&self) -> Vec<MatrixError> {
         self.lock().clone()
     }
@@ -168,153 +154,27 @@ impl<B: Device> Watched<B> {
     fn lock(&self) -> MutexGuard<'_, Vec<MatrixError>> {
         self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn join(&self, exact: Float32Matrix, judged: B::Matrix, shape: MatrixShape) -> WatchedMatrix<B::Matrix> {
+impl<B: HostBackend> Recorder for Judge<B> {
+    /// In the judged class, and its number.
+    type Matrix = (B::Matrix, usize);
+
+    fn pack(&self, shape: MatrixShape, source: MatrixSource<'_>) -> Result<Self::Matrix, OutOfMemory> {
+        let judged = source.pack(&self.judged, shape)?;
         let mut errors = self.lock();
         errors.push(MatrixError::default());
-        WatchedMatrix { exact, judged, shape, index: errors.len() - 1 }
-    }
-}
-
-impl<B: HostBackend> Device for Watched<B> {
-    type Matrix = WatchedMatrix<B::Matrix>;
-    type LowRank = [Float32Matrix; 2];
-    type KvCache = Float32Cache;
-
-    fn describe(&self) -> String {
-        format!("{} beside {}", self.exact.describe(), self.judged.describe())
+        Ok((judged, errors.len() - 1))
     }
 
-    fn info(&self) -> DeviceInfo {
-        self.exact.info()
+    fn record(&self, (matrix, index): &Self::Matrix, product: &Product<'_>, _: &Float32) {
+        let mut judged = vec![0.0; product.y.len()];
+        self.judged.linear(product.x, matrix, product.bias, Out::Store(&mut judged));
+        self.lock()[*index].add(product.y, &judged, product.shape.out_features);
     }
 
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
-        self.exact.limits(seconds)
-    }
-
-    fn adopt_thread(&self) {
-        self.exact.adopt_thread();
-    }
-
-    fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory> {
-        let judged = self.judged.pack(shape, class, rows)?;
-        Ok(self.join(self.exact.pack(shape, class, rows)?, judged, shape))
-    }
-
-    fn pack_int8(&self, shape: MatrixShape, rows: &Int8Source<'_>) -> Result<Self::Matrix, OutOfMemory> {
-        Ok(self.join(self.exact.pack_int8(shape, rows)?, self.judged.pack_int8(shape, rows)?, shape))
-    }
-
-    fn pack_blocks(
-        &self,
-        shape: MatrixShape,
-        format: BlockFormat,
-        rows: &BlockSource<'_>,
-    ) -> Result<Self::Matrix, OutOfMemory> {
-        let (exact, judged) = (&self.exact, &self.judged);
-        Ok(self.join(exact.pack_blocks(shape, format, rows)?, judged.pack_blocks(shape, format, rows)?, shape))
-    }
-
-    fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Self::Matrix, OutOfMemory> {
-        Ok(self.join(self.exact.pack_int4(shape, rows)?, self.judged.pack_int4(shape, rows)?, shape))
-    }
-
-    fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<Self::LowRank, OutOfMemory> {
-        self.exact.pack_low_rank(shape, source)
-    }
-
-    fn shape(&self, matrix: &Self::Matrix) -> MatrixShape {
-        matrix.shape
-    }
-
-    fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize {
-        self.exact.matrix_bytes(&matrix.exact) + self.judged.matrix_bytes(&matrix.judged)
-    }
-
-    fn kv_cache(&self, shape: KvShape) -> Result<Float32Cache, OutOfMemory> {
-        self.exact.kv_cache(shape)
-    }
-
-    fn copy_blocks(&self, kv: &mut Float32Cache, copies: &[(u32, u32)]) {
-        self.exact.copy_blocks(kv, copies);
-    }
-
-    fn block_bytes(&self, kv: &Float32Cache) -> usize {
-        self.exact.block_bytes(kv)
-    }
-
-    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) {
-        self.exact.read_block(kv, block, out);
-    }
-
-    fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
-        self.exact.write_block(kv, block, bytes);
-    }
-}
-
-impl<B: HostBackend> HostBackend for Watched<B> {
-    fn embed(&self, table: &Self::Matrix, ids: &[u32], out: &mut [f32]) {
-        self.exact.embed(&table.exact, ids, out);
-    }
-
-    fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-        self.exact.rms_norm(x, weight, eps, out);
-    }
-
-    fn linear(&self, x: &[f32], w: &Self::Matrix, bias: Option<&[f32]>, out: Out<'_>) {
-        let MatrixShape { out_features, in_features } = w.shape;
-        let len = x.len() / in_features * out_features;
-        let (mut exact, mut judged) = (vec![0.0; len], vec![0.0; len]);
-        self.exact.linear(x, &w.exact, bias, Out::Store(&mut exact));
-        self.judged.linear(x, &w.judged, bias, Out::Store(&mut judged));
-        self.lock()[w.index].add(&exact, &judged, out_features);
-        match out {
-            Out::Store(out) => out.copy_from_slice(&exact),
-            Out::Add(out) => out.iter_mut().zip(&exact).for_each(|(out, y)| *out += y),
-            Out::Gated(activation, out) => gated(None, Isa::best(), activation, &exact, out_features / 2, out),
-        }
-    }
-
-    fn add_low_rank<'a>(
-        &self,
-        x: &[f32],
-        groups: impl Iterator<Item = Group<'a, Self::LowRank>> + Clone + Sync,
-        out: &mut [f32],
-    ) {
-        self.exact.add_low_rank(x, groups, out);
-    }
-
-    fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Float32Cache) {
-        self.exact.rotate_and_store(args, kv);
-    }
-
-    fn attend(&self, args: Attention<'_>, kv: &Float32Cache, out: &mut [f32]) {
-        self.exact.attend(args, kv, out);
-    }
-
-    fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]) {
-        self.exact.add_scaled(y, scale, x);
-    }
-
-    fn softcap(&self, cap: f32, x: &mut [f32]) {
-        self.exact.softcap(cap, x);
-    }
-
-    fn gate(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
-        self.exact.gate(activation, gate_up, width, out);
-    }
-
-    fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {
-        self.exact.route(logits, num_experts, rule, chosen, weights);
-    }
-
-    fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]) {
-        self.exact.gather(from, width, rows, out);
-    }
-
-    fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]) {
-        self.exact.scatter_add(y, weights, rows, width, x);
+    fn matrix_bytes(&self, (matrix, _): &Self::Matrix) -> usize {
+        self.judged.matrix_bytes(matrix)
     }
 }
 

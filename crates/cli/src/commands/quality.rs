@@ -19,7 +19,7 @@ use std::time::Duration;
 use checkpoint::Checkpoint;
 use kernels::{Arithmetic, Cpu, CpuOptions, Float32, WeightClass};
 use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
-use quality::{Comparison, MatrixError, Watched};
+use quality::{Comparison, Judge, MatrixError, Watched};
 use serde_json::{Value, json};
 use text::tokenizer::Tokenizer;
 
@@ -300,7 +300,7 @@ impl Pair {
         let mut progress = |p: model::Progress| bar.at(p.bytes_done, p.bytes_total);
         let reference = match other {
             None => {
-                let watched = Watched::new(exact, cpu()?);
+                let watched = Judge::beside(exact, cpu()?);
                 let runner = model::load(watched, checkpoint, options, &mut progress).map_err(load_failure)?;
                 Reference::Own(Box::new(runner))
             }
@@ -351,7 +351,7 @@ impl Pair {
     fn errors(&self) -> Vec<(String, MatrixError)> {
         let Reference::Own(reference) = &self.reference else { return Vec::new() };
         let names = reference.matrix_names().iter().cloned();
-        names.zip(reference.backend().errors()).collect()
+        names.zip(reference.backend().recorder.errors()).collect()
     }
 }
 

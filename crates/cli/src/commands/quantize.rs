@@ -16,7 +16,7 @@ use kernels::{Cpu, CpuOptions, Float32, KvDtype, WeightClass};
 use launch::machine;
 use model::export::{self, Export, ExportError, ExportReport, Reason};
 use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig};
-use quality::Watched;
+use quality::Judge;
 use text::tokenizer::Tokenizer;
 
 use super::quality::{BLOCK_SIZE, Corpus, Interrupts, ROWS, WINDOW, fill, read_text};
@@ -140,7 +140,7 @@ fn measure(
         adapters: model::AdapterRoom::default(),
     };
     let cpu = Cpu::new(CpuOptions { threads: flags.threads, ..CpuOptions::default() }).map_err(Failure::usage)?;
-    let watched = Watched::new(Float32::new(flags.threads).map_err(Failure::usage)?, cpu);
+    let watched = Judge::beside(Float32::new(flags.threads).map_err(Failure::usage)?, cpu);
     let bar = Progress::new("loading float32");
     let loaded = model::load(watched, checkpoint, &options, &mut |p| bar.at(p.bytes_done, p.bytes_total));
     drop(bar);
@@ -160,7 +160,7 @@ fn measure(
             }
         }
     }
-    let errors = runner.backend().errors();
+    let errors = runner.backend().recorder.errors();
     Ok(runner.matrix_names().iter().cloned().zip(errors.iter().map(|error| error.relative())).collect())
 }
 

@@ -10,7 +10,7 @@
 //! Memory: a layer in float32 (its codes beside it), the sums of one pass, and a row of the hidden width for each token
 //! of the text.
 
-use super::observed::{Inputs, Observed, ObservedMatrix};
+use super::observed::{Inputs, Observed, ObservedMatrix, Observer};
 use super::recipe::{
     Narrow, Reason, Target, Unit, Verdict, judge, judged_alone, limit, quantize, restored, rounded, units,
 };
@@ -101,7 +101,7 @@ impl<'e> Calibrator<'e> {
     pub(super) fn new(export: &'e Export<'e>, windows: &[Vec<u32>], threads: usize) -> Result<Self, ExportError> {
         let (config, weights) = (&export.config, &export.weights);
         let exact = Float32::new(Some(threads)).map_err(|error| ExportError::Refused(error.to_string()))?;
-        let backend = Observed::new(exact);
+        let backend = Observed { exact, recorder: Observer::default() };
         let longest = windows.iter().map(Vec::len).max().unwrap_or(0);
         let blocks = longest.div_ceil(BLOCK_SIZE);
         let shape = KvShape {
@@ -215,7 +215,7 @@ impl<'e> Calibrator<'e> {
     /// A layer in float32, and the names of its matrices.
     fn load(&self, index: usize) -> Result<(Layer<Observed>, Vec<String>), LoadError> {
         let (config, weights) = (&self.export.config, &self.export.weights);
-        self.backend.begin();
+        self.backend.recorder.begin();
         let mut loader = Loader {
             backend: &self.backend,
             config,
@@ -245,11 +245,11 @@ impl<'e> Calibrator<'e> {
         for pass in passes {
             for &(unit, matrix) in &pass {
                 let width = units[unit].of_matrix(matrix)[0].in_features;
-                self.backend.watch(place(&units[unit].matrices[matrix]), width);
+                self.backend.recorder.watch(place(&units[unit].matrices[matrix]), width);
             }
             self.through(layer, index, false, steps)?;
             for (unit, matrix) in pass {
-                let inputs = self.backend.take(place(&units[unit].matrices[matrix]));
+                let inputs = self.backend.recorder.take(place(&units[unit].matrices[matrix]));
                 let factor = self.factor(&inputs);
                 let (narrow, products) = &mut made[unit];
                 products.1 += inputs.squared_norm;
@@ -315,7 +315,7 @@ impl<'e> Calibrator<'e> {
     /// How errors spread among these inputs.
     fn factor(&self, inputs: &Inputs) -> Factor {
         let gram = inputs.gram.as_ref().expect("it was watched");
-        let (pool, isa) = self.backend.exact().means();
+        let (pool, isa) = self.backend.exact.means();
         let damped = DAMPING.into_iter().find_map(|damping| gram.factor(pool, isa, damping));
         damped.unwrap_or_else(|| Factor::of_diagonal(&gram.diagonal()))
     }
@@ -334,7 +334,7 @@ impl<'e> Calibrator<'e> {
                 let row = unit.orders[index].source(row, shape.out_features);
                 out.copy_from_slice(&rows[row * in_features..][..in_features]);
             };
-            self.backend.exact().pack(shape, WeightClass::Bf16, &RowSource(&read)).map_err(memory)
+            self.backend.exact.pack(shape, WeightClass::Bf16, &RowSource(&read)).map_err(memory)
         };
         (0..unit.matrices.len()).map(matrix).collect()
     }
@@ -348,7 +348,11 @@ impl<'e> Calibrator<'e> {
         place: &dyn Fn(&String) -> usize,
     ) -> Vec<Float32Matrix> {
         let mut matrices: Vec<&mut ObservedMatrix> = layer.matrices_mut();
-        unit.matrices.iter().zip(packed).map(|(name, packed)| matrices[place(name)].exchange(packed)).collect()
+        unit.matrices
+            .iter()
+            .zip(packed)
+            .map(|(name, packed)| std::mem::replace(&mut matrices[place(name)].exact, packed))
+            .collect()
     }
 
     /// What each unit in 4 bits, and nothing else, does to the rows that reach the head: the squared error as a part of

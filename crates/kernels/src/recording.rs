@@ -1,0 +1,244 @@
+//! A backend that computes in float32 and shows every product to a recorder, which may have made something of its own
+//! of each matrix.
+//!
+//! ```text
+//! x ──> float32 product ──> the pass goes on with it
+//!  └──> recorder: the same product in a narrow class, sums of the inputs, ...
+//! ```
+
+use crate::device::{Device, DeviceInfo, DeviceLimits};
+use crate::float32::{Float32, Float32Cache, Float32Matrix};
+use crate::kv_cache::KvShape;
+use crate::limits::MeasureError;
+use crate::low_rank::{Group, LowRankShape, LowRankSource};
+use crate::mem::OutOfMemory;
+use crate::pointwise::gated;
+use crate::quant::{BlockFormat, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
+use crate::{Activation, Attention, HostBackend, Out, RotateAndStore, RoutingRule};
+
+/// Where the numbers of a matrix come from.
+#[derive(Clone, Copy)]
+pub enum MatrixSource<'a> {
+    /// See [`Device::pack`].
+    Rows(WeightClass, &'a RowSource<'a>),
+    /// See [`Device::pack_int8`].
+    Int8(&'a Int8Source<'a>),
+    /// See [`Device::pack_int4`].
+    Int4(&'a Int4Source<'a>),
+    /// See [`Device::pack_blocks`].
+    Blocks(BlockFormat, &'a BlockSource<'a>),
+}
+
+impl MatrixSource<'_> {
+    /// The matrix of a device.
+    pub fn pack<D: Device>(self, device: &D, shape: MatrixShape) -> Result<D::Matrix, OutOfMemory> {
+        match self {
+            MatrixSource::Rows(class, rows) => device.pack(shape, class, rows),
+            MatrixSource::Int8(rows) => device.pack_int8(shape, rows),
+            MatrixSource::Int4(rows) => device.pack_int4(shape, rows),
+            MatrixSource::Blocks(format, rows) => device.pack_blocks(shape, format, rows),
+        }
+    }
+}
+
+/// A product in float32.
+pub struct Product<'a> {
+    /// `[rows, in_features]`.
+    pub x: &'a [f32],
+    /// Of `y`.
+    pub bias: Option<&'a [f32]>,
+    /// `[rows, out_features]`.
+    pub y: &'a [f32],
+    /// What `y` ends in: the residual stream, where it is added to that, else `y`.
+    pub ends_in: &'a [f32],
+    /// Of the matrix.
+    pub shape: MatrixShape,
+}
+
+/// Who looks at products.
+pub trait Recorder: Send + Sync + 'static {
+    /// What it has of a matrix.
+    type Matrix: Send + Sync + 'static;
+
+    /// A matrix is packed.
+    fn pack(&self, shape: MatrixShape, source: MatrixSource<'_>) -> Result<Self::Matrix, OutOfMemory>;
+
+    /// Whether it looks at the products of this matrix.
+    fn wants(&self, _matrix: &Self::Matrix) -> bool {
+        true
+    }
+
+    /// A product of a matrix whose products it looks at. `exact`: what computed it.
+    fn record(&self, matrix: &Self::Matrix, product: &Product<'_>, exact: &Float32);
+
+    /// Bytes of what it has of a matrix.
+    fn matrix_bytes(&self, _matrix: &Self::Matrix) -> usize {
+        0
+    }
+}
+
+/// [`Float32`], with somebody who looks at its products.
+pub struct Recording<R> {
+    /// What the results are those of.
+    pub exact: Float32,
+    /// Who looks.
+    pub recorder: R,
+}
+
+/// A matrix, and what the recorder has of it.
+pub struct RecordedMatrix<M> {
+    /// What products are computed with.
+    pub exact: Float32Matrix,
+    recorded: M,
+}
+
+impl<R: Recorder> Recording<R> {
+    fn both(&self, shape: MatrixShape, source: MatrixSource<'_>) -> Result<RecordedMatrix<R::Matrix>, OutOfMemory> {
+        let recorded = self.recorder.pack(shape, source)?;
+        Ok(RecordedMatrix { exact: source.pack(&self.exact, shape)?, recorded })
+    }
+}
+
+impl<R: Recorder> Device for Recording<R> {
+    type Matrix = RecordedMatrix<R::Matrix>;
+    type LowRank = [Float32Matrix; 2];
+    type KvCache = Float32Cache;
+
+    fn describe(&self) -> String {
+        self.exact.describe()
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.exact.info()
+    }
+
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
+        self.exact.limits(seconds)
+    }
+
+    fn adopt_thread(&self) {
+        self.exact.adopt_thread();
+    }
+
+    fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory> {
+        self.both(shape, MatrixSource::Rows(class, rows))
+    }
+
+    fn pack_int8(&self, shape: MatrixShape, rows: &Int8Source<'_>) -> Result<Self::Matrix, OutOfMemory> {
+        self.both(shape, MatrixSource::Int8(rows))
+    }
+
+    fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Self::Matrix, OutOfMemory> {
+        self.both(shape, MatrixSource::Int4(rows))
+    }
+
+    fn pack_blocks(
+        &self,
+        shape: MatrixShape,
+        format: BlockFormat,
+        rows: &BlockSource<'_>,
+    ) -> Result<Self::Matrix, OutOfMemory> {
+        self.both(shape, MatrixSource::Blocks(format, rows))
+    }
+
+    fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<Self::LowRank, OutOfMemory> {
+        self.exact.pack_low_rank(shape, source)
+    }
+
+    fn shape(&self, matrix: &Self::Matrix) -> MatrixShape {
+        matrix.exact.shape()
+    }
+
+    fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize {
+        self.exact.matrix_bytes(&matrix.exact) + self.recorder.matrix_bytes(&matrix.recorded)
+    }
+
+    fn kv_cache(&self, shape: KvShape) -> Result<Float32Cache, OutOfMemory> {
+        self.exact.kv_cache(shape)
+    }
+
+    fn copy_blocks(&self, kv: &mut Float32Cache, copies: &[(u32, u32)]) {
+        self.exact.copy_blocks(kv, copies);
+    }
+
+    fn block_bytes(&self, kv: &Float32Cache) -> usize {
+        self.exact.block_bytes(kv)
+    }
+
+    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) {
+        self.exact.read_block(kv, block, out);
+    }
+
+    fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
+        self.exact.write_block(kv, block, bytes);
+    }
+}
+
+impl<R: Recorder> HostBackend for Recording<R> {
+    fn embed(&self, table: &Self::Matrix, ids: &[u32], out: &mut [f32]) {
+        self.exact.embed(&table.exact, ids, out);
+    }
+
+    fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        self.exact.rms_norm(x, weight, eps, out);
+    }
+
+    fn linear(&self, x: &[f32], w: &Self::Matrix, bias: Option<&[f32]>, mut out: Out<'_>) {
+        let RecordedMatrix { exact: matrix, recorded } = w;
+        if !self.recorder.wants(recorded) {
+            return self.exact.linear(x, matrix, bias, out);
+        }
+        let shape = matrix.shape();
+        let mut y = vec![0.0; x.len() / shape.in_features * shape.out_features];
+        self.exact.linear(x, matrix, bias, Out::Store(&mut y));
+        let (pool, isa) = self.exact.means();
+        match &mut out {
+            Out::Store(out) => out.copy_from_slice(&y),
+            Out::Add(out) => out.iter_mut().zip(&y).for_each(|(out, y)| *out += y),
+            Out::Gated(activation, out) => gated(Some(pool), isa, *activation, &y, shape.out_features / 2, out),
+        }
+        let ends_in = if let Out::Add(out) = &out { &**out } else { &y };
+        self.recorder.record(recorded, &Product { x, bias, y: &y, ends_in, shape }, &self.exact);
+    }
+
+    fn add_low_rank<'a>(
+        &self,
+        x: &[f32],
+        groups: impl Iterator<Item = Group<'a, Self::LowRank>> + Clone + Sync,
+        out: &mut [f32],
+    ) {
+        self.exact.add_low_rank(x, groups, out);
+    }
+
+    fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Float32Cache) {
+        self.exact.rotate_and_store(args, kv);
+    }
+
+    fn attend(&self, args: Attention<'_>, kv: &Float32Cache, out: &mut [f32]) {
+        self.exact.attend(args, kv, out);
+    }
+
+    fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]) {
+        self.exact.add_scaled(y, scale, x);
+    }
+
+    fn softcap(&self, cap: f32, x: &mut [f32]) {
+        self.exact.softcap(cap, x);
+    }
+
+    fn gate(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
+        self.exact.gate(activation, gate_up, width, out);
+    }
+
+    fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {
+        self.exact.route(logits, num_experts, rule, chosen, weights);
+    }
+
+    fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]) {
+        self.exact.gather(from, width, rows, out);
+    }
+
+    fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]) {
+        self.exact.scatter_add(y, weights, rows, width, x);
+    }
+}
