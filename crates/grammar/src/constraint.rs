@@ -86,6 +86,9 @@ pub enum ConstraintError {
     /// Finding out what may follow takes more steps than there are.
     #[error("the grammar takes too many steps at this place")]
     TooComplex,
+    /// What follows grammars failed by itself.
+    #[error("the parser of grammars failed at this place")]
+    Failed,
 }
 
 impl Constraint {
@@ -160,7 +163,7 @@ impl Constraint {
     pub fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         self.ready = None;
         if let Some(matcher) = &mut self.matcher {
-            matcher.consume_token(token).map_err(|_| ConstraintError::TooComplex)?;
+            matcher.consume_token(token).map_err(|_| why(matcher))?;
         }
         if let Some(metered) = &mut self.metered {
             metered.accept(token);
@@ -224,10 +227,16 @@ impl Constraint {
     }
 }
 
+/// Why a matcher failed. It forgets its reason to stop, and keeps the message.
 fn why(matcher: &Matcher) -> ConstraintError {
-    match matcher.stop_reason() {
-        StopReason::NoExtensionBias => ConstraintError::NothingFollows,
-        _ => ConstraintError::TooComplex,
+    let message = matcher.get_error().unwrap_or_default();
+    let says = |words: &[&str]| words.iter().any(|words| message.contains(words));
+    if says(&["NoExtensionBias"]) {
+        ConstraintError::NothingFollows
+    } else if says(&["lexer error: ", "parser error", "Current row has "]) {
+        ConstraintError::TooComplex
+    } else {
+        ConstraintError::Failed
     }
 }
 

@@ -13,10 +13,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use regex_syntax::hir::literal::Extractor;
+use regex_syntax::hir::{Hir, HirKind, Look};
 use serde_json::{Map, Number, Value, json};
 
 use crate::ecma::in_our_words;
-use crate::rule::{OPTIONS, Rule, RuleError};
+use crate::rule::{MAX_RULE_BYTES, OPTIONS, Rule, RuleError};
 use crate::vocabulary;
 
 /// A schema that compiles.
@@ -55,6 +57,10 @@ const MAX_KEPT_BYTES: usize = 8 << 20;
 const MAX_EXACT: u64 = 1 << 53;
 /// The last double below 2^63: it writes bounds digit by digit, in 64 bits.
 const MAX_BOUND: f64 = 9_223_372_036_854_774_784.0;
+/// Bounds, and which way is up from them.
+const SIDES: [(&str, &str, f64); 2] = [("minimum", "exclusiveMinimum", 1.0), ("maximum", "exclusiveMaximum", -1.0)];
+/// Nearer to 0 no answer has a number: it is written digit by digit.
+const LEAST_WRITTEN: f64 = 1e-17;
 /// No answer has as much of anything.
 const MAX_COUNT: u64 = u32::MAX as u64;
 
@@ -126,6 +132,8 @@ struct Walk<'a> {
     names: BTreeMap<(String, usize), String>,
     pending: Vec<(String, Found<'a>)>,
     trials: usize,
+    /// Whether bounds of two of its schemas may hold for one number.
+    joins: bool,
 }
 
 #[derive(Clone)]
@@ -146,11 +154,16 @@ impl<'a> Walk<'a> {
             names: BTreeMap::new(),
             pending: Vec::new(),
             trials: 0,
+            joins: false,
         };
         let mut open = vec![Found { value: root, place: String::new() }];
         while let Some(Found { value, place }) = open.pop() {
             match value {
                 Value::Object(map) => {
+                    let bounded = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
+                    walk.joins |= map.contains_key("allOf")
+                        || bounded.iter().any(|key| map.contains_key(*key))
+                            && ["$ref", "anyOf", "oneOf"].iter().any(|key| map.contains_key(*key));
                     let texts = ["$anchor", "$dynamicAnchor", "$id", "id"].iter().filter_map(|key| {
                         let text = map.get(*key)?.as_str()?;
                         Some(if key.ends_with("nchor") {
@@ -230,6 +243,7 @@ impl<'a> Walk<'a> {
             }
         }
         self.bounds(map, &mut out, place)?;
+        self.whole_bounds(map, &mut out);
         // What is written in other words needs what the rest became.
         for (key, value) in said() {
             let here = format!("{place}.{key}");
@@ -240,6 +254,8 @@ impl<'a> Walk<'a> {
             };
             self.lose(here, problem)?;
         }
+        list_names(&mut out);
+        self.distinct_names(&mut out, place)?;
         Ok(Value::Object(out))
     }
 
@@ -365,7 +381,7 @@ impl<'a> Walk<'a> {
     /// A bound that no double is, or that is too far away to be written digit by digit, is moved to the next inside
     /// of it: what is kept to then is within what was asked for.
     fn bounds(&mut self, map: &Map<String, Value>, out: &mut Map<String, Value>, place: &str) -> Result<(), Misfit> {
-        for (plain, strictly, sign) in [("minimum", "exclusiveMinimum", 1.0), ("maximum", "exclusiveMaximum", -1.0)] {
+        for (plain, strictly, sign) in SIDES {
             let is_strict = map.get(strictly) == Some(&Value::Bool(true));
             let number = |key: &str| out.get(key).and_then(Value::as_number).cloned();
             let (bound, bound_strictly) = (number(plain), number(strictly));
@@ -399,6 +415,55 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A whole number that is excluded, and less than 1 from the other bound: the compiler makes the fraction of what is
+    /// between them optional, and so takes the number itself (llguidance's `rx_float_range`). The bound is moved to the
+    /// next number inside of it.
+    fn whole_bounds(&self, map: &Map<String, Value>, out: &mut Map<String, Value>) {
+        let bounds = SIDES.map(|(plain, strictly, sign)| {
+            let number = |key: &str| Some(sign * out.get(key)?.as_f64()?);
+            let is_strict = map.get(strictly) == Some(&Value::Bool(true));
+            match (number(plain), number(strictly)) {
+                (plain, Some(strictly)) if plain.is_none_or(|plain| strictly >= plain) => Some((strictly, true)),
+                (plain, _) => plain.map(|plain| (plain, is_strict)),
+            }
+        });
+        for (side, (plain, strictly, sign)) in SIDES.into_iter().enumerate() {
+            // As a least: the other side of 0 is read as if it were this one.
+            let Some((least, true)) = bounds[side] else { continue };
+            if least < 0.0 || least.fract() != 0.0 {
+                continue;
+            }
+            let most = bounds[1 - side].map(|(most, _)| -most);
+            // Schemas that are joined have their bounds joined, too.
+            if !self.joins && most.is_none_or(|most| most >= least + 1.0) {
+                continue;
+            }
+            let next = match most {
+                _ if least > 0.0 => least.next_up(),
+                Some(most) if most > 0.0 => LEAST_WRITTEN.min(most / 2.0),
+                _ => LEAST_WRITTEN,
+            };
+            out.shift_remove(strictly);
+            out.insert(plain.into(), (sign * next).into());
+        }
+    }
+
+    /// The compiler counts a name that is given twice as two. Names of `required` are given once, and one other is none of
+    /// those; of more that may be any it cannot be said that they differ.
+    fn distinct_names(&mut self, out: &mut Map<String, Value>, place: &str) -> Result<(), Misfit> {
+        let Some(least) = out.get("minProperties").and_then(Value::as_u64) else { return Ok(()) };
+        let required = out.get("required").and_then(Value::as_array);
+        let required: BTreeSet<&str> = required.into_iter().flatten().filter_map(Value::as_str).collect();
+        let kept = required.len() as u64 + 1;
+        let is_closed = out.get("additionalProperties") == Some(&Value::Bool(false));
+        let has_patterns = out.get("patternProperties").and_then(Value::as_object).is_some_and(|all| !all.is_empty());
+        if least <= kept || is_closed && !has_patterns {
+            return Ok(());
+        }
+        out.insert("minProperties".into(), kept.into());
+        self.lose(format!("{place}.minProperties"), "that names differ cannot be seen; list them in 'properties'")
     }
 
     fn types(&mut self, value: &Value, here: &str) -> Result<Option<Value>, Misfit> {
@@ -777,6 +842,57 @@ fn same(one: &Value, other: &Value) -> bool {
         }
         _ => one == other,
     }
+}
+
+/// Patterns of a closed object become properties where they have few names, or names that all have properties: the
+/// compiler leaves the place of a pattern open behind all names that it has.
+fn list_names(out: &mut Map<String, Value>) {
+    if out.get("additionalProperties") != Some(&Value::Bool(false)) {
+        return;
+    }
+    let Some(Value::Object(patterns)) = out.get("patternProperties") else { return };
+    let required = out.get("required").and_then(Value::as_array);
+    let mut taken: BTreeSet<&str> = required.into_iter().flatten().filter_map(Value::as_str).collect();
+    taken.extend(out.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys).map(String::as_str));
+    let is_counted = out.contains_key("minProperties") || out.contains_key("maxProperties");
+    let listed =
+        patterns.iter().map(|(pattern, schema)| Some((names_of(pattern, MAX_NAMES.max(taken.len()))?, schema)));
+    let Some(listed) = listed.collect::<Option<Vec<_>>>() else { return };
+    let names = || listed.iter().flat_map(|(names, _)| names);
+    let are_few = !is_counted && taken.len() + names().count() <= MAX_NAMES;
+    if !are_few && names().any(|name| !taken.contains(name.as_str())) {
+        return;
+    }
+    let mut properties = match out.get("properties") {
+        Some(Value::Object(properties)) => properties.clone(),
+        _ => Map::new(),
+    };
+    for (name, schema) in listed.iter().flat_map(|(names, schema)| names.iter().map(move |name| (name, schema))) {
+        let joined = properties.get(name).map(|other| json!({"allOf": [other, schema]}));
+        properties.insert(name.clone(), joined.unwrap_or_else(|| (*schema).clone()));
+    }
+    out.shift_remove("patternProperties");
+    out.insert("properties".into(), properties.into());
+}
+
+/// All texts in which an expression is found, if there are so many at most.
+fn names_of(pattern: &str, most: usize) -> Option<Vec<String>> {
+    let whole = regex_syntax::parse(&llguidance::regex_to_lark(pattern, "dw")).ok()?;
+    let HirKind::Concat(parts) = whole.kind() else { return None };
+    let [begin, inner @ .., end] = parts.as_slice() else { return None };
+    let is_whole = *begin == Hir::look(Look::Start) && *end == Hir::look(Look::End);
+    if !is_whole || inner.iter().any(|part| !part.properties().look_set().is_empty()) {
+        return None;
+    }
+    let mut extractor = Extractor::new();
+    extractor.limit_class(most).limit_repeat(most).limit_literal_len(MAX_RULE_BYTES).limit_total(most);
+    let texts = extractor.extract(&Hir::concat(inner.to_vec()));
+    let texts = texts.is_exact().then(|| texts.literals().unwrap_or_default().iter())?;
+    let mut texts: Vec<String> =
+        texts.map(|text| String::from_utf8(text.as_bytes().to_vec()).ok()).collect::<Option<_>>()?;
+    let mut seen = BTreeSet::new();
+    texts.retain(|text| seen.insert(text.clone()));
+    Some(texts)
 }
 
 /// Adds a schema that has to be satisfied, too.

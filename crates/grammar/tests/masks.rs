@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use grammar::{Constraint, Rule, RuleError, ThoughtBudget, TokenRule, Vocabulary};
+use grammar::{Constraint, ConstraintError, Rule, RuleError, ThoughtBudget, TokenRule, Vocabulary, fit_schema};
 use serde_json::{Map, Value, json};
 use text::tokenizer::Tokenizer;
 
@@ -70,10 +70,100 @@ fn walk(rule: &Rule, tokens: &[u32]) -> (usize, bool) {
 /// Whether the text is an answer to the rule: in the model's own tokens, and byte by byte.
 fn is_answer(rule: &Rule, text: &str) -> bool {
     let whole = TOKENIZER.encode_plain(text).unwrap();
-    let single: Vec<u32> = text.chars().flat_map(|c| TOKENIZER.encode_plain(&c.to_string()).unwrap()).collect();
-    let [a, b] = [&whole, &single].map(|tokens| walk(rule, tokens) == (tokens.len(), true));
+    let [a, b] = [&whole, &letters(text)].map(|tokens| walk(rule, tokens) == (tokens.len(), true));
     assert_eq!(a, b, "{rule:?} says two things of {text:?}");
     a
+}
+
+/// As strict as it was asked for.
+fn strict(schema: &Value) -> Rule {
+    Rule::JsonSchema(fit_schema(schema, true).unwrap_or_else(|misfit| panic!("{schema}: {misfit:?}")).schema)
+}
+
+/// A text as it is written letter by letter.
+fn letters(text: &str) -> Vec<u32> {
+    text.chars().flat_map(|c| TOKENIZER.encode_plain(&c.to_string()).unwrap()).collect()
+}
+
+/// A comma is no way on where all names are given that a closed object may have.
+#[test]
+fn a_closed_object_ends_behind_the_last_of_its_names() {
+    let closed = |schema: Value| {
+        let mut schema = schema;
+        schema["additionalProperties"] = json!(false);
+        schema
+    };
+    for (schema, whole) in [
+        (closed(json!({"patternProperties": {"^k$": {"enum": ["a"]}}, "required": ["k"]})), "{\"k\":\"a\"}"),
+        (closed(json!({"patternProperties": {"^(?:a|b)$": {}}, "required": ["a", "b"]})), "{\"a\":1,\"b\":2}"),
+        (closed(json!({"patternProperties": {"^k$": {}}, "properties": {"k": {"enum": [1]}}})), "{\"k\":1}"),
+        (closed(json!({"patternProperties": {"^a$": {}, "^b$": {}}})), "{\"a\":1,\"b\":2}"),
+        (
+            json!({"propertyNames": {"pattern": "^k$"}, "additionalProperties": {"enum": [1]}, "required": ["k"]}),
+            "{\"k\":1}",
+        ),
+        (json!({"propertyNames": {"maxLength": 0}, "required": [""]}), "{\"\":1}"),
+    ] {
+        let mut schema = schema;
+        schema["type"] = json!("object");
+        let rule = strict(&schema);
+        assert!(is_answer(&rule, whole), "{schema}");
+        let open = letters(&format!("{},", whole.trim_end_matches('}')));
+        assert_eq!(walk(&rule, &open).0, open.len() - 1, "{schema}: a comma");
+    }
+    // Where there is no way on, that is what is said.
+    let schema =
+        json!({"type": "object", "patternProperties": {"^k$": {}}, "required": ["k"], "additionalProperties": false});
+    let mut constraint = constraint(&Rule::JsonSchema(schema));
+    let begun = letters("{\"k\":1, ");
+    begun.iter().for_each(|&token| constraint.accept(token).unwrap());
+    assert_eq!(constraint.mask(begun.len()), Err(ConstraintError::NothingFollows));
+}
+
+/// A whole number that is excluded is none of what is left, however near the other bound is.
+#[test]
+fn a_number_that_is_excluded_is_no_answer() {
+    let number = |bounds: Value| {
+        let mut bounds = bounds;
+        bounds["type"] = json!("number");
+        bounds
+    };
+    for (schema, taken, refused) in [
+        (
+            number(json!({"exclusiveMinimum": 0, "exclusiveMaximum": 0.5})),
+            &["0.25", "0.001"][..],
+            &["0", "-0", "0.0", "0.5", "1"][..],
+        ),
+        (number(json!({"exclusiveMinimum": 1, "exclusiveMaximum": 1.5})), &["1.25", "1.01"], &["1", "1.0", "1.5"]),
+        (
+            number(json!({"exclusiveMinimum": -0.5, "exclusiveMaximum": 0})),
+            &["-0.25", "-0.001"],
+            &["0", "-0", "-0.5", "-1"],
+        ),
+        (number(json!({"exclusiveMinimum": -1.5, "exclusiveMaximum": -1})), &["-1.25"], &["-1", "-1.5"]),
+        (number(json!({"exclusiveMinimum": 0, "maximum": 0.5})), &["0.5", "0.1"], &["0", "0.6"]),
+        (number(json!({"minimum": 0, "exclusiveMinimum": true, "maximum": 0.5})), &["0.5", "0.1"], &["0"]),
+        (number(json!({"minimum": 0, "exclusiveMaximum": 0.5})), &["0", "0.25"], &["0.5", "-0.1"]),
+        (number(json!({"exclusiveMinimum": 0, "exclusiveMaximum": 1e-20})), &[], &["0", "0.1"]),
+        (number(json!({"exclusiveMinimum": 0, "exclusiveMaximum": 1})), &["0.5"], &["0", "1"]),
+        (number(json!({"exclusiveMinimum": 0})), &["0.5", "3"], &["0"]),
+        // Bounds of joined schemas meet.
+        (
+            json!({"allOf": [number(json!({"exclusiveMinimum": 0})), number(json!({"exclusiveMaximum": 0.5}))]}),
+            &["0.25"],
+            &["0"],
+        ),
+        (number(json!({"exclusiveMinimum": 0, "anyOf": [{"maximum": 0.5}, {"minimum": 7}]})), &["0.25", "7"], &["0"]),
+        (
+            number(json!({"exclusiveMinimum": 2, "$ref": "#/$defs/most", "$defs": {"most": {"maximum": 2.5}}})),
+            &["2.25"],
+            &["2"],
+        ),
+    ] {
+        let rule = strict(&schema);
+        taken.iter().for_each(|text| assert!(is_answer(&rule, text), "{schema}: {text}"));
+        refused.iter().for_each(|text| assert!(!is_answer(&rule, text), "{schema}: {text}"));
+    }
 }
 
 fn person() -> Value {
@@ -336,7 +426,7 @@ fn tokens_alone_are_a_rule() {
         some.accept(5).unwrap();
     }
     let mut none = constraint(&of_tokens(Some(&[5]), &[&[5]], None));
-    assert_eq!(none.mask(0).map(|_| ()), Err(grammar::ConstraintError::NothingFollows));
+    assert_eq!(none.mask(0).map(|_| ()), Err(ConstraintError::NothingFollows));
     let mut all = constraint(&of_tokens(None, &[&[9_999_999]], None));
     assert_eq!(all.mask(0).unwrap(), None, "nobody has such a token");
 }

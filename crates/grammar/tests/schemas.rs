@@ -45,6 +45,13 @@ fn what_says_nothing_or_has_an_equal_is_kept_to() {
         ("if alone", json!({"type": "object", "if": {"required": ["a"]}})),
         ("if that holds", json!({"type": "object", "if": true, "then": {"required": ["a"]}})),
         ("contains anything", json!({"type": "array", "contains": {}})),
+        ("one at least", json!({"type": "object", "minProperties": 1})),
+        ("one beside another", json!({"type": "object", "required": ["a"], "minProperties": 2})),
+        (
+            "as many as are listed",
+            json!({"type": "object", "properties": {"a": text, "b": text}, "required": ["a", "b"], "minProperties": 2,
+            "additionalProperties": false}),
+        ),
         ("nothing depends", json!({"type": "object", "dependentRequired": {"a": []}})),
         ("it is there", json!({"type": "object", "required": ["a"], "dependentRequired": {"a": ["b"]}})),
         ("nothing else", json!({"type": "object", "properties": {"a": text}, "unevaluatedProperties": false})),
@@ -145,6 +152,17 @@ fn what_cannot_be_kept_to_is_named() {
             json!({"allOf": [of(text.clone()), {"type": "object", "required": ["b"]}]}),
             ".allOf[1]",
         ),
+        ("names that may be the same", json!({"type": "object", "minProperties": 2}), ".minProperties"),
+        (
+            "names of a pattern",
+            json!({"type": "object", "patternProperties": {"^a": {}}, "additionalProperties": false, "minProperties": 2}),
+            ".minProperties",
+        ),
+        (
+            "two beside those that are there",
+            json!({"type": "object", "properties": {"a": text}, "required": ["a", "a"], "minProperties": 3}),
+            ".minProperties",
+        ),
         (
             "rest of joined",
             json!({"allOf": [{"type": "object"}], "unevaluatedProperties": false}),
@@ -156,6 +174,13 @@ fn what_cannot_be_kept_to_is_named() {
     }
     let inside = json!({"$ref": "#/$defs/S", "$defs": {"S": {"type": "array", "uniqueItems": true}}});
     check("in a definition", &inside, Some(".$defs.S.uniqueItems"));
+}
+
+/// Of what is not kept to in full as much is kept to as can be.
+#[test]
+fn one_name_more_than_those_that_are_there_is_kept_to() {
+    let schema = json!({"type": "object", "required": ["a"], "minProperties": 5});
+    assert_eq!(fit_schema(&schema, false).unwrap().schema["minProperties"], 2);
 }
 
 #[test]
