@@ -25,7 +25,7 @@ use scheduler::{
     AdmitError, CacheEvent, CostModel, Event, Nanos, Offer, Preempted, Request, RequestId, Scheduler, Step, StepOutput,
     StepRecord, Stolen, TokenId,
 };
-use text::detokenizer::{Detokenizer, StopStrings};
+use text::detokenizer::Detokenizer;
 use text::tokenizer::Tokenizer;
 
 use crate::counters::Gauges;
@@ -251,11 +251,7 @@ impl EngineCore {
     }
 
     fn new_answer(&self, request: &ValidatedRequest, is_noted: bool) -> Answer {
-        let detokenizer = self.tokenizer.as_ref().map(|tokenizer| {
-            let stop = StopStrings { strings: request.stop_strings.clone(), include: request.include_stop_string };
-            Detokenizer::new(tokenizer.clone(), &stop, request.skip_special_tokens)
-                .showing(request.shown_tokens.clone())
-        });
+        let detokenizer = self.tokenizer.as_ref().map(|tokenizer| request.detokenizer(tokenizer));
         // Only penalties look at it.
         let history = if request.sampling.needs_history() { History::new(&request.prompt) } else { History::default() };
         let notes = is_noted.then(Notes::default);

@@ -352,13 +352,15 @@ pub struct ValidatedRequest {
     /// Its client wants to hear how far its prompt is read. Nothing that is computed depends on it, so no recording
     /// has it.
     pub(crate) progress: bool,
-    /// It is part of a search: nobody is promised its token, and nothing is learned from when it comes.
-    pub(crate) is_round: bool,
+    /// Somebody hears what is promised. Otherwise nothing is, and promises to others learn nothing from it.
+    pub(crate) is_promised: bool,
 }
 
 impl ValidatedRequest {
-    /// The request for the token behind `tail`, an answer so far, beside so many of the likeliest: one of a search.
-    pub(crate) fn round(&self, tail: &[TokenId], likeliest: u32) -> ValidatedRequest {
+    /// The same asker's request for the likeliest token behind the prompt and `tail`, beside so many others. For who
+    /// makes one answer of several requests: what concerns the whole answer (targets, promises, where its prompt is
+    /// read) concerns none of them. `tail` is of the answer and shorter than it may become.
+    pub fn next_token(&self, tail: &[TokenId], likeliest: u32) -> ValidatedRequest {
         let sampling = SamplingParams { temperature: 0.0, logprobs: Some(likeliest), ..SamplingParams::default() };
         ValidatedRequest {
             prompt: self.prompt.iter().chain(tail).copied().collect(),
@@ -369,15 +371,16 @@ impl ValidatedRequest {
             sampling,
             seed: Some(0),
             of_prompt: OfPrompt::Nothing,
-            // A target is of the whole.
+            // A target is of the whole answer.
             targets: Targets::default(),
             speculate: false,
             prediction: None,
+            generated: Vec::new(),
             rule: None,
-            partner: Partner::Any,
+            partner: Partner::Nobody,
             receipt: false,
             progress: false,
-            is_round: true,
+            is_promised: false,
             ..self.clone()
         }
     }
@@ -510,6 +513,22 @@ impl ValidatedRequest {
     pub fn max_tokens(&self) -> usize {
         self.stop.max_tokens
     }
+
+    /// Which tokens end an answer, and when.
+    pub fn stop_rules(&self) -> &StopRules {
+        &self.stop
+    }
+
+    /// Whether what ends an answer is part of its text.
+    pub fn includes_stop(&self) -> bool {
+        self.include_stop_string
+    }
+
+    /// What makes text of the tokens of one answer.
+    pub fn detokenizer(&self, tokenizer: &Arc<Tokenizer>) -> Detokenizer {
+        let stop = StopStrings { strings: self.stop_strings.clone(), include: self.include_stop_string };
+        Detokenizer::new(tokenizer.clone(), &stop, self.skip_special_tokens).showing(self.shown_tokens.clone())
+    }
 }
 
 /// Checks every field of `raw` against `model`, resolves defaults and tokenizes the prompt.
@@ -569,7 +588,7 @@ pub(crate) fn validate(
         partner: raw.partner,
         receipt: raw.receipt,
         progress: raw.progress,
-        is_round: false,
+        is_promised: true,
     };
     goes_on(&request, model)?;
     can_be_given(&request, model)?;

@@ -17,7 +17,6 @@
 mod accounts;
 mod adapters;
 mod away;
-mod beams;
 mod calibrate;
 #[cfg(test)]
 mod chaos;
@@ -83,7 +82,6 @@ use tokio::sync::oneshot;
 pub use accounts::{Ending, Timeline};
 pub use adapters::{AdapterError, AdapterInfo, Adapters};
 pub use away::{Away, RemoteStep};
-pub use beams::{BeamParams, BeamSearch};
 pub use calibrate::{Calibrated, Calibration};
 pub use counters::{Exemplar, Histogram, Met, Predictions, Stats};
 pub use door::{
@@ -105,7 +103,7 @@ pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
 pub use looked_up::LookedUp;
 pub use memory::available_bytes as available_memory;
 pub use options::{CacheListener, DefaultTarget, EngineOptions, StartError};
-pub use output::{BeamRounds, Outlet, Output, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
+pub use output::{Outlet, Output, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
 pub use receipt;
 pub use recent::{End, Ended};
 pub use ruled::LazyVocabulary;
@@ -398,9 +396,7 @@ impl Engine {
 
     fn enqueue(&self, requests: Vec<(ValidatedRequest, Option<Giver>)>) -> Result<Vec<Stream>, SubmitError> {
         let Inner { shared, commands, .. } = &*self.0;
-        // What was begun before goes on, and the rounds of a search were.
-        let is_new = requests.iter().any(|(request, _)| !request.is_round);
-        if is_new && shared.draining.load(Ordering::Relaxed) || shared.dead.load(Ordering::Relaxed) {
+        if shared.draining.load(Ordering::Relaxed) || shared.dead.load(Ordering::Relaxed) {
             return Err(SubmitError::ShuttingDown);
         }
         let (at, held) = self.0.clock.now_and_held();
@@ -448,7 +444,7 @@ impl Engine {
         now: Nanos,
     ) -> Result<(RequestId, Option<Promise>), SubmitError> {
         let next_id = || RequestId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
-        if self.0.model.calibrated.is_none() || request.is_round {
+        if self.0.model.calibrated.is_none() || !request.is_promised {
             return Ok((next_id(), None));
         }
         let (prompt_tokens, priority, ttft) = (request.prompt.len(), request.priority, request.targets.ttft);

@@ -36,18 +36,6 @@ pub struct Usage {
     pub cached_tokens: usize,
 }
 
-/// What a beam search asked of the engine behind its prompt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BeamRounds {
-    /// Rounds, the first of which read the prompt.
-    pub rounds: usize,
-    /// Rows that were computed after the first round: the tokens of beams, and again what was behind their last full
-    /// blocks.
-    pub rows: usize,
-    /// Tokens of beams among them.
-    pub tokens: usize,
-}
-
 /// Where a request's time went, by phase. `queue + prefill = time to first token`, and with `decode` the total.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timings {
@@ -83,8 +71,6 @@ pub struct Timings {
     pub held_ms: f64,
     /// What it was promised; `None` where steps are not predicted.
     pub promise: Option<Promise>,
-    /// What a beam search took, if it was one.
-    pub beams: Option<BeamRounds>,
     /// The same times by owner: who they were spent on, and what the request cost others.
     pub bill: Box<Bill>,
 }
@@ -122,7 +108,6 @@ impl Timings {
             preemptions: account.preemptions,
             held_ms: held.as_secs_f64() * 1e3,
             promise: None,
-            beams: None,
             bill: Box::new(account.bill),
         }
     }
@@ -167,9 +152,9 @@ pub enum RequestError {
     /// weights reads it.
     #[error("no worker reads this prompt, and weights of another precision would not give the same answer")]
     NoPrefill,
-    /// A later round of its beam search was refused.
-    #[error("the search could not go on: {0}")]
-    Round(#[from] SubmitError),
+    /// Whoever answers asks others for it, and they refused.
+    #[error("the answer could not go on: {0}")]
+    Refused(#[from] SubmitError),
 }
 
 /// How far a prompt is read.

@@ -5,7 +5,7 @@ use crate::common;
 use std::time::Duration;
 
 use common::{Outcome, ask, gather, greedy, options, start, used_blocks_when_quiet};
-use engine::{Chat, EngineOptions, FinishReason, Output, Prompt, RawRequest, RequestError, SubmitError};
+use engine::{Chat, EngineOptions, FinishReason, Output, Prompt, RawRequest, RequestError, Stream, SubmitError};
 
 #[test]
 fn an_answer_ends_for_the_reason_it_states() {
@@ -206,6 +206,31 @@ fn stopping_ends_every_request_with_an_error_and_refuses_new_ones() {
     engine.stop();
     let last = std::iter::from_fn(|| stream.blocking_recv()).last();
     assert_eq!(last, Some(Output::Failed(RequestError::ShuttingDown)));
+}
+
+#[test]
+fn an_answer_can_be_asked_for_token_by_token() {
+    let engine = start(&options());
+    let whole = engine.validate(RawRequest { ignore_eos: true, ..greedy("Once upon a time", 6) }).expect("valid");
+    let tokens = |mut stream: Stream| {
+        let mut told = Vec::new();
+        while let Some(output) = stream.blocking_recv() {
+            if let Output::Token { token, logprob, .. } = output {
+                told.push((token, logprob.map_or(0, |logprob| logprob.top.len())));
+            }
+        }
+        told
+    };
+    let expected = tokens(engine.submit(whole.clone()).expect("room"));
+    let mut tail = Vec::new();
+    for (token, _) in expected {
+        let next = engine.submit(whole.next_token(&tail, 3)).expect("room");
+        assert!(next.promise().is_none());
+        assert_eq!(tokens(next), [(token, 3)], "behind {tail:?}");
+        tail.push(token);
+    }
+    engine.drain();
+    assert_eq!(engine.submit(whole.next_token(&tail[..2], 3)).err(), Some(SubmitError::ShuttingDown));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! What every handler shares: the engine, the limits, and the work that must not run on the threads that serve
 //! connections.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use engine::receipt::Provenance;
 use engine::{Observe, Prompt, RawRequest, Rejection, ValidatedRequest};
 use http_body_util::BodyExt;
 use roofline::Demands;
-use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio::sync::{OnceCell, Semaphore};
 
 use crate::ServerOptions;
 use crate::access::AccessLog;
@@ -20,6 +19,7 @@ use crate::auth::{ApiKeys, HoldToken, Right, Tenant};
 use crate::batch::Shelf;
 use crate::charge::AnswerMemory;
 use crate::conversation::Speech;
+use crate::drain::Drain;
 use crate::error::ApiError;
 use crate::ids::Ids;
 use crate::metrics::HttpMetrics;
@@ -89,10 +89,7 @@ pub(crate) struct App {
     pub(crate) simulations: Arc<Semaphore>,
     /// Whose turn it is to have a trace written.
     pub(crate) traces: Arc<Semaphore>,
-    /// Nothing new is taken.
-    pub(crate) draining: AtomicBool,
-    /// Answers that are written though no connection waits for them.
-    pub(crate) in_background: watch::Sender<usize>,
+    pub(crate) drain: Drain,
     /// Memory for answers that nobody has read yet.
     pub(crate) answers: Arc<AnswerMemory>,
     /// Where text is worked on.
@@ -140,8 +137,7 @@ impl App {
             readers: Arc::new(Semaphore::new(MOST_READERS)),
             simulations: Arc::new(Semaphore::new(1)),
             traces: Arc::new(Semaphore::new(1)),
-            draining: AtomicBool::new(false),
-            in_background: watch::Sender::new(0),
+            drain: Drain::default(),
             answers: AnswerMemory::new(ANSWER_BUDGET, options.api_keys.len() > 1),
             text: TextPool::new(options.text_workers, options.body_limit),
             basis: OnceCell::new(),
@@ -167,12 +163,6 @@ impl App {
     pub(crate) fn validate(&self, raw: RawRequest, model: &str) -> Result<ValidatedRequest, Rejection> {
         let is_own = self.models.iter().any(|own| own == model);
         self.engine.validate(RawRequest { adapter: (!is_own).then(|| model.to_owned()), ..raw })
-    }
-
-    /// Something is done for which no connection waits: a server that drains waits for it.
-    pub(crate) fn busy(self: &Arc<App>) -> Busy {
-        self.in_background.send_modify(|open| *open += 1);
-        Busy(self.clone())
     }
 
     /// Seconds since 1970.
@@ -218,10 +208,6 @@ impl App {
         self.engine.model().tokenizer.as_ref().map_or_else(String::new, |tokenizer| tokenizer.decode(ids, false))
     }
 
-    pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
-    }
-
     /// Reads a JSON body and hands it to `work` on a thread of the text pool: parsing, templates and tokenizers take
     /// time in proportion to what a stranger sent. The tenant is charged for it.
     pub(crate) async fn with_json<T: Send + 'static>(
@@ -257,15 +243,6 @@ impl App {
             bytes.extend_from_slice(&data);
         }
         Ok((bytes, room))
-    }
-}
-
-/// See [`App::busy`].
-pub(crate) struct Busy(Arc<App>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.in_background.send_modify(|open| *open -= 1);
     }
 }
 

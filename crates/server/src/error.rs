@@ -545,7 +545,7 @@ impl From<RequestError> for ApiError {
                 ApiError::new(Kind::Unavailable { retry_after_s: 2 }, Some("no_prefill_worker"), message)
             }
             RequestError::ShuttingDown => ApiError::shutting_down(),
-            RequestError::Round(refused) => refused.into(),
+            RequestError::Refused(refused) => refused.into(),
         }
     }
 }

@@ -27,6 +27,7 @@ mod auth;
 pub mod batch;
 mod charge;
 mod conversation;
+mod drain;
 mod endpoint;
 mod error;
 mod fields;
@@ -64,7 +65,6 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::Observe;
@@ -332,17 +332,21 @@ impl Server {
         until(stop.reached(Ending::Draining), listener.accept(&app, &router)).await;
 
         tracing::info!("draining: no new requests are taken");
-        app.draining.store(true, Ordering::Relaxed);
-        app.engine.drain();
-        let (mut open, mut in_background) = (listener.open(), app.in_background.subscribe());
+        app.drain.begin();
+        let mut open = listener.open();
         // A request that was taken before may still begin something in the background, and none is taken now.
         let mut all_done = async || {
             let _ = open.wait_for(|open| *open == 0).await;
-            in_background.wait_for(|open| *open == 0).await.is_ok()
+            app.drain.background_ended().await;
         };
         let drained = async {
+            let done = async {
+                app.drain.asking_ended().await;
+                app.engine.drain();
+                all_done().await;
+            };
             tokio::select! {
-                _ = all_done() => true,
+                () = done => true,
                 () = tokio::time::sleep(drain_limit) => false,
                 () = stop.reached(Ending::Now) => false,
             }

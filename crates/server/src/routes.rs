@@ -257,7 +257,7 @@ enum Admitted {
 fn admit(app: &App, request: &Request) -> Result<Admitted, ApiError> {
     app.site.check_name(request)?;
     // Counters are wanted most when a server goes down.
-    if app.is_draining() && request.uri().path() != "/metrics" {
+    if app.drain.has_begun() && request.uri().path() != "/metrics" {
         return Err(ApiError::shutting_down());
     }
     if let Some(answer) = app.site.preflight(request) {

@@ -82,11 +82,11 @@ impl Handoffs {
             return request.generated.is_empty() && request.prompt.len() > block_size;
         }
         let is_plain = request.of_prompt == OfPrompt::Nothing && request.adapter.is_none();
-        let is_new = request.generated.is_empty() && !request.is_round && request.stop.max_tokens > 0;
+        let is_new = request.generated.is_empty() && request.stop.max_tokens > 0;
         let is_there = |elsewhere: &dyn Elsewhere| match request.partner {
             Partner::Any => elsewhere.is_there(),
             Partner::Prefill(_) => true,
-            Partner::Decode => false,
+            Partner::Decode | Partner::Nobody => false,
         };
         let would = |elsewhere: &dyn Elsewhere| is_there(elsewhere) && request.prompt.len() > elsewhere.least_tokens();
         is_plain && is_new && self.elsewhere.as_deref().is_some_and(would)

@@ -110,6 +110,8 @@ pub enum Partner {
     Decode,
     /// Its prompt was read there: `HOST:PORT` ([`Engine::prefill_worker`](crate::Engine::prefill_worker)).
     Prefill(String),
+    /// None: its prompt is read here.
+    Nobody,
 }
 
 /// A secret that workers share. It is not shown.

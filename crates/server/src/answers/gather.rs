@@ -73,7 +73,7 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
                 answer.text.push_str(&heard.text);
                 answer.end = End::of(plan, app, reason, stop_string);
             }
-            Output::Done { usage, timings } => totals.add(app, plan.num_answers, &usage, &timings),
+            Output::Done { usage, timings } => totals.add(app, plan, &usage, &timings),
             Output::Failed(error) => {
                 let error = ApiError::from(error);
                 outputs.answered(error.status().as_u16());

@@ -21,12 +21,13 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use engine::receipt::{Provenance, Receipt, Unsealed};
-use engine::{BeamParams, FinishReason, Timings, ValidatedRequest};
+use engine::{FinishReason, Timings, ValidatedRequest};
 use serde_json::Value;
 
 use crate::app::App;
 use crate::endpoint::Form;
 use crate::error::ApiError;
+use crate::openai::beams::Beams;
 
 pub(crate) use self::delivery::{Delivery, Settled};
 pub(crate) use self::events::{Events, Wire};
@@ -85,7 +86,7 @@ pub(crate) struct Plan {
     /// There was a prediction of the answers.
     pub(crate) predicted: bool,
     /// They are found by beam search.
-    pub(crate) beams: Option<BeamParams>,
+    pub(crate) beams: Option<Beams>,
     /// The stop strings, to name the one that ended an answer.
     pub(crate) stop: Vec<String>,
     pub(crate) logprobs: bool,

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use engine::{BeamSearch, Output, RequestError, Stream, ValidatedRequest};
+use engine::{Output, RequestError, Stream, ValidatedRequest};
 use scheduler::Promise;
 
 use super::Plan;
@@ -48,9 +48,12 @@ impl Outputs {
         asker: Asker,
         requests: Vec<ValidatedRequest>,
     ) -> Result<Outputs, ApiError> {
+        if app.drain.has_begun() {
+            return Err(ApiError::shutting_down());
+        }
         let streamed = plan.delivery.stream;
         let tells_logprobs = plan.form == Form::Responses && plan.logprobs;
-        let bytes = |request: &ValidatedRequest| match plan.beams {
+        let bytes = |request: &ValidatedRequest| match &plan.beams {
             None if tells_logprobs => charge::bytes_of(request, streamed, most_unread(plan))
                 .saturating_add(charge::bytes_of_told_logprobs(request)),
             None => charge::bytes_of(request, streamed, most_unread(plan)),
@@ -60,11 +63,9 @@ impl Outputs {
         let tenant = requests.first().map_or(0, ValidatedRequest::tenant);
         let charge = app.answers.charge(tenant, bytes)?;
         let prompt_tokens = requests.iter().map(|request| request.prompt().len()).collect();
-        let submit = |request| {
-            let Some(params) = plan.beams else { return Ok(Some(app.engine.submit(request)?)) };
-            let (stream, search) = BeamSearch::begin(app.engine.clone(), request, params)?;
-            tokio::spawn(search.run());
-            Ok(Some(stream))
+        let submit = |request| match &plan.beams {
+            None => Ok(Some(app.engine.submit(request)?)),
+            Some(beams) => Ok(Some(beams.begin(app, request)?)),
         };
         // When a later one finds the queue full, dropping the earlier ones cancels them.
         let streams = requests.into_iter().map(submit).collect::<Result<Vec<_>, ApiError>>()?;

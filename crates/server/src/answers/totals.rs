@@ -1,6 +1,6 @@
 //! Counts and times of all prompts of a request.
 
-use engine::{BeamRounds, Timings, Usage};
+use engine::{Timings, Usage};
 
 use super::{Ear, Plan};
 use crate::app::App;
@@ -29,10 +29,10 @@ impl Totals {
         }
     }
 
-    pub(crate) fn add(&mut self, app: &App, answers: usize, usage: &Usage, timings: &Timings) {
+    pub(crate) fn add(&mut self, app: &App, plan: &Plan, usage: &Usage, timings: &Timings) {
         // The steps of a beam search do not show in its times.
-        if timings.beams.is_none() {
-            self.cost.add(timings, &app.demands, app.engine.model().max_num_batched_tokens, answers);
+        if plan.beams.is_none() {
+            self.cost.add(timings, &app.demands, app.engine.model().max_num_batched_tokens, plan.num_answers);
         }
         self.usage.prompt_tokens += usage.prompt_tokens;
         self.usage.completion_tokens += usage.completion_tokens;
@@ -56,11 +56,6 @@ impl Totals {
         sum.drafted_tokens += timings.drafted_tokens;
         sum.accepted_tokens += timings.accepted_tokens;
         sum.preemptions += timings.preemptions;
-        sum.beams = [sum.beams, timings.beams].into_iter().flatten().reduce(|a, b| BeamRounds {
-            rounds: a.rounds.max(b.rounds),
-            rows: a.rows + b.rows,
-            tokens: a.tokens + b.tokens,
-        });
         sum.promise = [sum.promise, timings.promise].into_iter().flatten().reduce(|a, b| a.latest(&b));
     }
 }

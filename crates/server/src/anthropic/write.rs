@@ -308,7 +308,7 @@ impl Wire for Stream {
                 self.hear(parts, true, events);
             }
             Output::Done { usage: of_prompt, timings } => {
-                self.totals.add(&self.app, 1, &of_prompt, &timings);
+                self.totals.add(&self.app, &self.plan, &of_prompt, &timings);
                 let (reason, sequence) = stop(&self.end);
                 let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
                 let mut last = json!({"delta": delta, "usage": usage(&self.totals)});

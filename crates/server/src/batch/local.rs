@@ -73,7 +73,7 @@ impl Local {
 
     /// Whether no answer will come any more.
     pub(super) fn is_stopping(&self) -> bool {
-        self.app.is_draining()
+        self.app.drain.has_begun()
     }
 
     pub(super) async fn post(&self, path: &str, body: Bytes) -> Answered {

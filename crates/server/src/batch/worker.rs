@@ -51,7 +51,7 @@ async fn work(app: Arc<App>, shelf: Arc<Shelf>) {
     let mut names: HashMap<tokio::task::Id, String> = HashMap::new();
     loop {
         later.retain(|_, until| *until > Instant::now());
-        if !app.is_draining() {
+        if !app.drain.has_begun() {
             for (batch, tenant) in shelf.next(&running, |id| later.contains_key(id)) {
                 running.insert(batch.id.clone());
                 let (app, shelf, lines) = (app.clone(), shelf.clone(), lines.clone());

@@ -185,7 +185,7 @@ impl Body for Feed {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         loop {
             ready!(self.look.poll_tick(cx));
-            if self.app.is_draining() {
+            if self.app.drain.has_begun() {
                 return Poll::Ready(None);
             }
             let text = self.news();

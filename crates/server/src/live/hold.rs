@@ -75,8 +75,8 @@ async fn let_go_when_alone(app: Arc<App>) {
         if app.readers.available_permits() < MOST_READERS {
             alone_since = Instant::now();
         }
-        if alone_since.elapsed() >= app.pause_limit {
-            tracing::info!("nobody watches any more: the engine moves again");
+        if app.drain.has_begun() || alone_since.elapsed() >= app.pause_limit {
+            tracing::info!("nobody watches any more, or the server drains: the engine moves again");
             app.engine.resume().await;
             return;
         }

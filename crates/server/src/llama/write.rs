@@ -173,7 +173,7 @@ impl Wire for Stream {
                 }
             }
             Output::Done { usage, timings } => {
-                self.totals.add(&self.app, 1, &usage, &timings);
+                self.totals.add(&self.app, &self.plan, &usage, &timings);
                 let mut body = self.piece("");
                 let Stream { app, plan, served, totals, end, has_new_line, .. } = self;
                 finish(app, plan, served, totals, end, &mut body);

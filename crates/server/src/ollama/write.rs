@@ -294,7 +294,7 @@ impl Wire for Lines {
                 self.hear(parts, true, lines);
             }
             Output::Done { usage, timings } => {
-                self.totals.add(&self.app, 1, &usage, &timings);
+                self.totals.add(&self.app, &self.plan, &usage, &timings);
                 let logprobs = self.untold();
                 let Lines { app, api, plan, served, totals, end, tokens, .. } = self;
                 let mut line = api.line(app, logprobs, Said::default());

@@ -9,6 +9,7 @@ use crate::answers::{self, Answer, Api, Gathered, Outputs, Plan, Totals, Wire};
 use crate::app::App;
 use crate::endpoint::Form;
 use crate::json::json_body;
+use crate::openai::beams::Beams;
 use crate::openai::logprobs::{ChatLogprobs, TextLogprobs, TokenTexts};
 use crate::openai::said::Said;
 use crate::openai::stream::Writer;
@@ -61,8 +62,9 @@ impl<'a> Format<'a> {
 /// Where the time of an answer went.
 pub(crate) fn timings(app: &App, plan: &Plan, served: &Served, totals: &Totals) -> WireTimings {
     let detail = plan.delivery.timings_detail.then(|| app.reader(served.tenant).detail(served));
+    let searched = plan.beams.as_ref().map(Beams::taken);
     let phases = totals.cost.phases(app.engine.device_limits().as_ref(), &app.demands);
-    WireTimings::of(&totals.timings, served.thinking(&*app.engine), phases, detail)
+    WireTimings::of(&totals.timings, served.thinking(&*app.engine), phases, searched, detail)
 }
 
 /// OpenAI's two routes.

@@ -4,7 +4,7 @@
 //! a misspelt `temprature` that is quietly dropped gives a plausible wrong answer. A few that change nothing ([`hints`])
 //! are named in the answer.
 
-mod beams;
+pub(crate) mod beams;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod cost;

@@ -280,7 +280,7 @@ impl Wire for Writer {
                 }
             }
             Output::Done { usage, timings } => {
-                self.totals.add(&self.app, self.plan.num_answers, &usage, &timings);
+                self.totals.add(&self.app, &self.plan, &usage, &timings);
                 self.undone -= 1;
                 if self.undone == 0 {
                     self.finish(events);

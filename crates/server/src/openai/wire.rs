@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::answers::{Settled, Totals};
+use crate::openai::beams::Taken;
 use crate::openai::cost::WirePhase;
 use crate::openai::logprobs::{ChatLogprobs, TextLogprobs};
 use crate::openai::transfer::WireTransfer;
@@ -310,6 +311,7 @@ impl WireTimings {
         timings: &Timings,
         (thinking, first_visible): (Option<Nanos>, Option<Nanos>),
         [prefill, decode]: [Option<WirePhase>; 2],
+        searched: Option<Taken>,
         detail: Option<Vec<Value>>,
     ) -> WireTimings {
         // Microseconds are as fine as anybody can use.
@@ -330,8 +332,8 @@ impl WireTimings {
             prefill_tokens_per_second: round(timings.prefill_tok_s()),
             decode_tokens_per_second: round(timings.decode_tok_s()),
             preemptions: timings.preemptions,
-            beam_rounds: timings.beams.map(|beams| beams.rounds),
-            beam_rows: timings.beams.map(|beams| beams.rows),
+            beam_rounds: searched.map(|taken| taken.rounds),
+            beam_rows: searched.map(|taken| taken.rows),
             verify_steps: Some(timings.verify_steps).filter(|&steps| steps > 0),
             drafted_tokens: Some(timings.drafted_tokens).filter(|&tokens| tokens > 0),
             accepted_tokens: Some(timings.accepted_tokens).filter(|_| timings.drafted_tokens > 0),

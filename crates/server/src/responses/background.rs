@@ -9,7 +9,8 @@ use super::running::{Replay, Running, Source};
 use super::store::Content;
 use super::write::{Shape, Writing};
 use crate::answers::{Outputs, Plan};
-use crate::app::{App, Busy};
+use crate::app::App;
+use crate::drain::InBackground;
 use crate::error::ApiError;
 use crate::json::json_body;
 
@@ -29,7 +30,7 @@ pub(super) fn begin(
     let content = Content { response: head.clone(), input, conversation, deltas: Vec::new() };
     app.responses.keep(tenant, &id, content)?;
     let running = Arc::new(Running::new(head.clone()));
-    let busy = app.busy();
+    let busy = app.drain.in_background();
     let work = Work { app: app.clone(), shape, head: head.clone(), running: running.clone(), _busy: busy };
     let task = tokio::spawn(work.run(plan, outputs));
     app.responses.computes(&id, task.abort_handle(), running.clone());
@@ -46,7 +47,7 @@ struct Work {
     head: Value,
     running: Arc<Running>,
     /// The server ends behind it.
-    _busy: Busy,
+    _busy: InBackground,
 }
 
 impl Work {

@@ -225,7 +225,7 @@ impl Writing {
                 growing.end();
             }
             Output::Done { usage, timings } => {
-                self.totals.add(&self.app, 1, &usage, &timings);
+                self.totals.add(&self.app, &self.plan, &usage, &timings);
                 return Ok(true);
             }
             Output::Failed(error) => return Err(error.into()),

@@ -1,11 +1,13 @@
-//! Beam search, in vLLM's words: `use_beam_search`, with `n` beams.
+//! A beam search as a request asks for it, in vLLM's words: `use_beam_search`, with `n` beams.
 //!
 //! What it cannot be combined with is refused by name. Nothing is drawn in it, so how to draw is a hint: vLLM and
 //! transformers take these fields and heed none of them.
 
-use engine::{BeamParams, ModelInfo, Partner, RawRequest};
+use engine::{ModelInfo, Partner, RawRequest};
 use serde_json::Value;
 
+use super::Beams;
+use super::search::BeamParams;
 use crate::answers::Delivery;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
@@ -17,7 +19,7 @@ const MAX_BEAMS: i64 = 64;
 const LENGTH_PENALTIES: std::ops::RangeInclusive<f64> = -10.0..=10.0;
 
 /// Reads `use_beam_search` and what belongs to it. Without it there is nothing that belongs to it.
-pub(crate) fn read(fields: &mut Fields) -> Result<Option<BeamParams>, ApiError> {
+pub(crate) fn read(fields: &mut Fields) -> Result<Option<Beams>, ApiError> {
     let is_wanted = fields.boolean("use_beam_search")?.unwrap_or(false);
     let length_penalty = fields.number("length_penalty")?;
     let early_stopping = match fields.take("early_stopping") {
@@ -41,7 +43,8 @@ pub(crate) fn read(fields: &mut Fields) -> Result<Option<BeamParams>, ApiError> 
         let (least, most) = (LENGTH_PENALTIES.start(), LENGTH_PENALTIES.end());
         return Err(wrong_type("length_penalty", &format!("a number between {least} and {most}")));
     }
-    Ok(Some(BeamParams { length_penalty, early_stopping: early_stopping.unwrap_or(false) }))
+    let early_stopping = early_stopping.unwrap_or(false);
+    Ok(Some(Beams::new(BeamParams { length_penalty, early_stopping })))
 }
 
 /// What the rest of the request says that a beam search has no answer to; and what changes nothing in it becomes a

@@ -1,4 +1,4 @@
-//! Beam search over whatever serves: rounds of requests for one token, one for each beam.
+//! Beam search as vLLM's server has it: rounds of ordinary requests for one token, one request for each beam.
 //!
 //! ```text
 //! request --submit--> first round --likeliest tokens--> Search --> beams --submitted together--> next round ...
@@ -6,73 +6,96 @@
 //! Stream of Output  <---- tokens, ends, Done -------------+  when it is over
 //! ```
 //! A round's requests are planned in one step where there is room. The blocks that beams share are found in the prefix
-//! cache; it knows full blocks, so each beam computes what is behind its last full block once more. To the scheduler
-//! each is a request like any other, of the same tenant and class.
+//! cache; it knows full blocks, so each beam computes what is behind its last full block once more. Whoever serves knows
+//! nothing of a search: each of its requests is one like any other, of the same tenant and class.
 
+mod fields;
 mod search;
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
+use engine::{
+    FinishReason, Observe, Outlet, Output, RequestError, Stream, SubmitError, Timings, Usage, ValidatedRequest,
+};
 use scheduler::{Nanos, TokenId};
-use text::detokenizer::{Detokenizer, StopStrings};
 
-use self::search::{Complete, Search, Terms};
-use crate::door::ValidatedRequest;
-use crate::output::{BeamRounds, Outlet, Output, RequestError, Timings, Usage};
-use crate::serve::Observe;
-use crate::stream::Stream;
-use crate::{FinishReason, SubmitError};
+pub(crate) use self::fields::{check, read, refuse_form};
+use self::search::{BeamParams, Complete, Search, Terms};
+use crate::app::App;
 
-pub use self::search::BeamParams;
+/// The searches that a request asks for, one for each prompt. As many answers come as it asks for, best first, all at
+/// the end; a search is as wide as they are many.
+pub(crate) struct Beams {
+    params: BeamParams,
+    taken: Arc<Mutex<Taken>>,
+}
 
-/// A beam search under way. As many answers come as the request asks for, best first, all at its end; its width is
-/// their number.
-pub struct BeamSearch {
+/// What searches asked of the engine behind their prompts.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Taken {
+    /// Rounds, the first of which read the prompt; of several prompts the most.
+    pub(crate) rounds: usize,
+    /// Rows that were computed after the first round: the tokens of beams, and again what was behind their last full
+    /// blocks.
+    pub(crate) rows: usize,
+}
+
+impl Beams {
+    fn new(params: BeamParams) -> Beams {
+        Beams { params, taken: Arc::default() }
+    }
+
+    /// Submits the first round for a prompt and goes on by itself. The stream is that of the answers and has the name of
+    /// the first round's request; when it is dropped, the search ends, and its requests with it.
+    pub(crate) fn begin(&self, app: &App, request: ValidatedRequest) -> Result<Stream, SubmitError> {
+        let asking = app.drain.asking().ok_or(SubmitError::ShuttingDown)?;
+        let engine = app.engine.clone();
+        let stop = request.stop_rules();
+        let terms = Terms {
+            width: request.num_answers(),
+            params: self.params,
+            prompt_tokens: request.prompt().len(),
+            min_tokens: stop.min_tokens,
+            max_tokens: stop.max_tokens,
+            stop_token_ids: stop.stop_token_ids.clone(),
+            logprobs: request.logprobs().map(|shown| shown as usize),
+        };
+        let candidates = terms.likeliest().min(engine.model().config.vocab_size) as u32;
+        let began = (engine.now(), engine.held());
+        let first = engine.submit(request.next_token(&[], candidates))?;
+        let (outlet, stream) = Stream::open(first.id(), request.prompt());
+        let (search, taken) = (Search::new(terms), self.taken.clone());
+        let running = Running { engine, request, search, candidates, began, taken };
+        tokio::spawn(async move {
+            running.run(first, outlet).await;
+            drop(asking);
+        });
+        Ok(stream)
+    }
+
+    /// What the searches took that are over.
+    pub(crate) fn taken(&self) -> Taken {
+        *self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A search under way.
+struct Running {
     engine: Arc<dyn Observe>,
     request: ValidatedRequest,
     search: Search,
     /// So many of the likeliest tokens are asked for behind each beam.
     candidates: u32,
-    first: Stream,
-    outlet: Outlet,
     /// When it began, and for how long the engine had been held by then.
     began: (Nanos, Nanos),
+    taken: Arc<Mutex<Taken>>,
 }
 
-impl BeamSearch {
-    /// Submits the first round. The stream is that of the answers; it has the name of the first round's request.
-    /// Nothing comes of it until [`BeamSearch::run`] is over.
-    pub fn begin(
-        engine: Arc<dyn Observe>,
-        request: ValidatedRequest,
-        params: BeamParams,
-    ) -> Result<(Stream, BeamSearch), SubmitError> {
-        let terms = Terms {
-            width: request.num_answers,
-            params,
-            prompt_tokens: request.prompt.len(),
-            min_tokens: request.stop.min_tokens,
-            max_tokens: request.stop.max_tokens,
-            stop_token_ids: request.stop.stop_token_ids.clone(),
-            logprobs: request.sampling.logprobs.map(|shown| shown as usize),
-        };
-        let candidates = terms.likeliest().min(engine.model().config.vocab_size) as u32;
-        if engine.health().draining {
-            return Err(SubmitError::ShuttingDown);
-        }
-        let began = (engine.now(), engine.held());
-        let first = engine.submit(request.round(&[], candidates))?;
-        let (outlet, stream) = Stream::open(first.id(), request.prompt.clone());
-        let search = Search::new(terms);
-        Ok((stream, BeamSearch { engine, request, search, candidates, first, outlet, began }))
-    }
-
-    /// Searches, and sends the answers. Ends when the stream is dropped, and its requests with it.
-    pub async fn run(self) {
-        let outlet = self.outlet.clone();
-        let (mut closed, mut answers) = (pin!(outlet.closed()), pin!(self.answers()));
+impl Running {
+    async fn run(self, first: Stream, outlet: Outlet) {
+        let (mut closed, mut answers) = (pin!(outlet.closed()), pin!(self.answers(first, &outlet)));
         let outcome = std::future::poll_fn(|cx| match closed.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(None),
             Poll::Pending => answers.as_mut().poll(cx).map(Some),
@@ -82,8 +105,8 @@ impl BeamSearch {
         }
     }
 
-    async fn answers(self) -> Result<(), RequestError> {
-        let BeamSearch { engine, request, mut search, candidates, first, outlet, began } = self;
+    async fn answers(self, first: Stream, outlet: &Outlet) -> Result<(), RequestError> {
+        let Running { engine, request, mut search, candidates, began, taken } = self;
         let mut sum = Sum::default();
         let mut likeliest = Vec::new();
         let mut round = vec![first];
@@ -92,7 +115,7 @@ impl BeamSearch {
                 likeliest.push(told(&mut stream, &mut sum).await?);
             }
             if likeliest.len() == search.beams().len() {
-                sum.rounds += 1;
+                sum.taken.rounds += 1;
                 search.advance(&likeliest);
                 likeliest.clear();
             }
@@ -102,15 +125,17 @@ impl BeamSearch {
             }
             let ask = |most: usize| {
                 let beams = waiting[..most].iter();
-                engine.submit_together(beams.map(|beam| request.round(&beam.tokens, candidates)).collect())
+                engine.submit_together(beams.map(|beam| request.next_token(&beam.tokens, candidates)).collect())
             };
             round = as_many_as_fit(waiting.len(), ask)?;
         }
         let answers = search.into_answers();
         let completion_tokens = answers.iter().map(|answer| answer.beam.tokens.len()).sum();
         for (index, answer) in answers.into_iter().enumerate() {
-            send(&engine, &request, &outlet, index, answer);
+            send(&*engine, &request, outlet, index, answer);
         }
+        // Before the last output: whoever has read that looks.
+        sum.tell(&taken);
         let usage = Usage { completion_tokens, ..sum.usage };
         outlet.send(Output::Done { usage, timings: sum.timings(&*engine, began) });
         Ok(())
@@ -133,27 +158,31 @@ fn as_many_as_fit(
 /// What the rounds took.
 #[derive(Default)]
 struct Sum {
-    rounds: usize,
+    taken: Taken,
+    /// Tokens of beams behind the first round.
+    tokens: usize,
     usage: Usage,
     first: Timings,
-    searched: BeamRounds,
     preemptions: usize,
 }
 
 impl Sum {
+    fn tell(&self, taken: &Mutex<Taken>) {
+        let mut all = taken.lock().unwrap_or_else(PoisonError::into_inner);
+        *all = Taken { rounds: all.rounds.max(self.taken.rounds), rows: all.rows + self.taken.rows };
+    }
+
     fn timings(self, engine: &dyn Observe, (arrived, held): (Nanos, Nanos)) -> Timings {
         let ms = |time: Nanos| time.as_secs_f64() * 1e3;
         let total_ms = ms(engine.now().since(arrived));
-        let Sum { rounds, first, searched, preemptions, .. } = self;
+        let Sum { taken, tokens, first, preemptions, .. } = self;
         Timings {
             decode_ms: (total_ms - first.ttft_ms).max(0.0),
             total_ms,
-            decode_tokens: searched.tokens,
-            decode_steps: rounds - 1,
+            decode_tokens: tokens,
+            decode_steps: taken.rounds - 1,
             preemptions,
             held_ms: ms(engine.held().since(held)),
-            promise: None,
-            beams: Some(BeamRounds { rounds, ..searched }),
             ..first
         }
     }
@@ -167,11 +196,11 @@ async fn told(stream: &mut Stream, sum: &mut Sum) -> Result<Vec<(TokenId, f32)>,
             Some(Output::Token { logprob, .. }) => likeliest = logprob.map(|logprob| logprob.top),
             Some(Output::Done { usage, timings }) => {
                 sum.preemptions += timings.preemptions;
-                if sum.rounds == 0 {
+                if sum.taken.rounds == 0 {
                     (sum.usage, sum.first) = (usage, timings);
                 } else {
-                    sum.searched.rows += timings.prefill_tokens;
-                    sum.searched.tokens += 1;
+                    sum.taken.rows += timings.prefill_tokens;
+                    sum.tokens += 1;
                 }
                 return likeliest.ok_or(RequestError::Internal);
             }
@@ -184,13 +213,10 @@ async fn told(stream: &mut Stream, sum: &mut Sum) -> Result<Vec<(TokenId, f32)>,
 }
 
 /// An answer, as one that was written token by token.
-fn send(engine: &Arc<dyn Observe>, request: &ValidatedRequest, outlet: &Outlet, index: usize, complete: Complete) {
+fn send(engine: &dyn Observe, request: &ValidatedRequest, outlet: &Outlet, index: usize, complete: Complete) {
     let Complete { beam, reason, .. } = complete;
-    let mut detokenizer = engine.model().tokenizer.as_ref().map(|tokenizer| {
-        let stop = StopStrings { strings: Vec::new(), include: false };
-        Detokenizer::new(tokenizer.clone(), &stop, request.skip_special_tokens).showing(request.shown_tokens.clone())
-    });
-    let stops = matches!(reason, FinishReason::Stop(_)) && !request.include_stop_string;
+    let mut detokenizer = engine.model().tokenizer.as_ref().map(|tokenizer| request.detokenizer(tokenizer));
+    let stops = matches!(reason, FinishReason::Stop(_)) && !request.includes_stop();
     let last = beam.tokens.len() - 1;
     let mut logprobs = beam.logprobs.into_iter();
     for (at, &token) in beam.tokens.iter().enumerate() {

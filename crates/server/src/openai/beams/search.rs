@@ -11,17 +11,16 @@
 //! that of prompt and answer without the token that ended it; of equal ones the one that was complete first.
 //! (transformers counts the answer alone, and the end with it.)
 
-use scheduler::{FinishReason, TokenId};
-
-use crate::output::TokenLogprob;
+use engine::{FinishReason, TokenLogprob};
+use scheduler::TokenId;
 
 /// How beams are searched.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BeamParams {
+pub(super) struct BeamParams {
     /// Above 0 long answers are preferred, below 0 short ones; 0 compares the sums.
-    pub length_penalty: f64,
+    pub(super) length_penalty: f64,
     /// The search ends with as many complete answers as there are beams, though better ones may follow.
-    pub early_stopping: bool,
+    pub(super) early_stopping: bool,
 }
 
 /// An answer in the making, or one that is complete.
