@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
 use serde::Deserialize;
-use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout};
@@ -18,6 +17,7 @@ use tokio::time::{sleep_until, timeout};
 use crate::events::{LONGEST_LINE, Lines, Tokens, complaint};
 use crate::plan::PlannedRequest;
 use crate::printable::said;
+use crate::requests::RequestTimeline;
 use crate::sessions::{Agenda, Said, Turn};
 use crate::target::{Connection, Target, TargetError, chain, patiently};
 
@@ -88,15 +88,14 @@ pub async fn first_model(target: &Target) -> Result<String, TargetError> {
 }
 
 /// What the server itself says about a request, if it is one that does: [`mod@crate::stalls`] reads it.
-pub async fn timeline(target: &Target, id: &str) -> Option<Value> {
+pub async fn timeline(target: &Target, id: &str) -> Option<RequestTimeline> {
     // Ids are the server's own words, and become part of a path.
     let is_plain = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     if !is_plain {
         return None;
     }
     let (status, body) = target.look_up(&target.beside(&format!("requests/{id}/timeline"))).await.ok()?;
-    let timeline = said(&body);
-    (status.is_success() && timeline["object"] == "request.timeline").then_some(timeline)
+    RequestTimeline::read(&said(&body)).filter(|_| status.is_success())
 }
 
 /// One request before the run: whether the server answers at all, and as expected.

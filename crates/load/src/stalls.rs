@@ -15,6 +15,7 @@ use ledger::{LATE_FLOOR, LATE_MEDIANS, Nanos};
 use serde_json::Value;
 
 use crate::client::RequestOutcome;
+use crate::requests::{RequestTimeline, TimelineGap};
 
 /// The gaps of a run in two heaps, in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -116,7 +117,7 @@ struct ServersGap<'a> {
     /// Its end, from the first token.
     end: f64,
     gap: f64,
-    value: &'a Value,
+    told: &'a TimelineGap,
 }
 
 impl Stalls {
@@ -129,7 +130,7 @@ impl Stalls {
 
 impl Attribution {
     /// Lays the timelines of some answers (indices of `outcomes`) over their stalls.
-    pub fn of(outcomes: &[RequestOutcome], timelines: &[(usize, Value)]) -> Attribution {
+    pub fn of(outcomes: &[RequestOutcome], timelines: &[(usize, RequestTimeline)]) -> Attribution {
         let mut found = Attribution { answers: timelines.len(), ..Attribution::default() };
         let mut owners: BTreeMap<&str, f64> = BTreeMap::new();
         let mut prompts: BTreeMap<String, Prefill> = BTreeMap::new();
@@ -144,11 +145,10 @@ impl Attribution {
                 let Some(same) = is_late.then(|| nearest(&theirs, end, *gap)).flatten() else { continue };
                 let same = theirs.swap_remove(same);
                 found.explained += 1;
-                for (owner, ms) in same.value["owners"].as_object().into_iter().flatten() {
-                    *owners.entry(owner.trim_end_matches("_ms")).or_default() += ms.as_f64().unwrap_or(0.0);
+                for (owner, ms) in &same.told.owners {
+                    *owners.entry(owner.trim_end_matches("_ms")).or_default() += ms;
                 }
-                let delays = same.value["delayed_by"].as_array().into_iter().flatten();
-                held_up_by.extend(delays.map(|delay| (name(&delay["request"]), delay["ms"].as_f64().unwrap_or(0.0))));
+                held_up_by.extend(same.told.delayed_by.iter().map(|delay| (name(&delay.request), delay.ms)));
             }
             let mut counted = BTreeSet::new();
             for (name, ms) in held_up_by {
@@ -173,15 +173,11 @@ impl Attribution {
 }
 
 /// The longest gaps of a timeline's answer.
-fn servers_gaps(timeline: &Value) -> Vec<ServersGap<'_>> {
-    let prompt = &timeline["prompts"][0];
-    let Some(first) = prompt["ttft_ms"].as_f64() else { return Vec::new() };
-    let gaps = prompt["longest_gaps"].as_array().into_iter().flatten();
-    let ms = |value: &Value, field: &str| value[field].as_f64();
-    gaps.filter_map(|value| {
-        Some(ServersGap { end: (ms(value, "at_ms")? - first) / 1e3, gap: ms(value, "gap_ms")? / 1e3, value })
-    })
-    .collect()
+fn servers_gaps(timeline: &RequestTimeline) -> Vec<ServersGap<'_>> {
+    let told = timeline.prompts.first().and_then(|prompt| Some((prompt, prompt.ttft_ms?)));
+    let Some((prompt, first)) = told else { return Vec::new() };
+    let gaps = prompt.longest_gaps.iter();
+    gaps.map(|told| ServersGap { end: (told.at_ms - first) / 1e3, gap: told.gap_ms / 1e3, told }).collect()
 }
 
 /// The gap that ends nearest to `end`, unless that is further away than half of the longer one of the two.
@@ -247,9 +243,8 @@ mod tests {
         assert_eq!(worth_asking(&outcomes, 1), [2]);
     }
 
-    fn timeline(ttft_ms: f64, gaps: &[(f64, f64, &str)]) -> Value {
-        let gap = |(at, ms, by): &(f64, f64, &str)| {
-            let by = if by.is_empty() { Value::Null } else { json!(by) };
+    fn timeline(ttft_ms: f64, gaps: &[(f64, f64, Value)]) -> RequestTimeline {
+        let gap = |(at, ms, by): &(f64, f64, Value)| {
             json!({
                 "at_ms": at, "gap_ms": ms,
                 "owners": {"own_decode_ms": 10.0, "other_prefill_ms": ms - 10.0},
@@ -257,14 +252,18 @@ mod tests {
             })
         };
         let gaps: Vec<Value> = gaps.iter().map(gap).collect();
-        json!({"object": "request.timeline", "prompts": [{"ttft_ms": ttft_ms, "longest_gaps": gaps}]})
+        let prompts = json!([{"ttft_ms": ttft_ms, "longest_gaps": gaps}]);
+        RequestTimeline::read(&json!({"object": "request.timeline", "prompts": prompts})).expect("it is one")
     }
 
     #[test]
     fn a_stall_is_the_servers_gap_that_ends_when_it_does() {
         let outcomes = [answered("a", &[0.01, 0.01, 0.32, 0.01, 0.2, 0.01, 0.01]), answered("long", &[])];
         // At the server the first token came after 40 ms; a second stall there is none: it happened on the way.
-        let timelines = [(0, timeline(40.0, &[(380.0, 318.0, "long"), (385.0, 12.0, ""), (60.0, 10.0, "")]))];
+        let timelines = [(
+            0,
+            timeline(40.0, &[(380.0, 318.0, json!("long")), (385.0, 12.0, json!(null)), (60.0, 10.0, json!(null))]),
+        )];
         let found = Attribution::of(&outcomes, &timelines);
         assert_eq!((found.answers, found.stalls, found.explained), (1, 2, 1));
         assert_eq!(found.owners, [("other_prefill".to_owned(), 308.0), ("own_decode".to_owned(), 10.0)]);
@@ -275,17 +274,13 @@ mod tests {
     #[test]
     fn other_keys_are_numbers_and_rubbish_is_nothing() {
         let outcomes = [answered("a", &[0.01, 0.01, 0.3])];
-        let mut one = timeline(0.0, &[(320.0, 300.0, "x")]);
-        one["prompts"][0]["longest_gaps"][0]["delayed_by"][0]["request"] = json!(77);
-        let found = Attribution::of(&outcomes, &[(0, one)]);
+        let found = Attribution::of(&outcomes, &[(0, timeline(0.0, &[(320.0, 300.0, json!(77))]))]);
         assert_eq!((found.prompts[0].name.as_str(), found.prompts[0].request), ("another key's 77", None));
-        for rubbish in [
-            json!(null),
-            json!({"prompts": [{"ttft_ms": "x"}]}),
-            json!({"prompts": [{"ttft_ms": 1.0, "longest_gaps": [7]}]}),
-        ] {
-            let found = Attribution::of(&outcomes, &[(0, rubbish)]);
-            assert_eq!((found.stalls, found.explained, found.owners.len()), (1, 0, 0));
+        for prompts in [json!([{"ttft_ms": "x"}]), json!([{"ttft_ms": 1.0, "longest_gaps": [7]}]), json!(3)] {
+            assert_eq!(RequestTimeline::read(&json!({"object": "request.timeline", "prompts": prompts})), None);
         }
+        assert_eq!(RequestTimeline::read(&json!(null)), None);
+        let found = Attribution::of(&outcomes, &[(0, RequestTimeline::default())]);
+        assert_eq!((found.stalls, found.explained, found.owners.len()), (1, 0, 0));
     }
 }

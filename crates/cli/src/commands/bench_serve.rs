@@ -250,7 +250,7 @@ impl Client<'_> {
         Measurement { outcomes, probes, summary, stalls, complete, interrupted }
     }
 
-    async fn timelines(&self, outcomes: &[RequestOutcome]) -> Vec<(usize, Value)> {
+    async fn timelines(&self, outcomes: &[RequestOutcome]) -> Vec<(usize, load::RequestTimeline)> {
         let mut timelines = Vec::new();
         for index in load::worth_asking(outcomes, TIMELINES) {
             let timeline = load::timeline(&self.target, &outcomes[index].id).await;

@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use load::Target;
+use load::{ListedRequest, RequestTimeline, Target};
 use serde_json::{Value, json};
 
 use crate::console::put_line;
@@ -34,7 +34,7 @@ pub(crate) fn why(flags: &WhyFlags) -> Result<(), Failure> {
                 let (ttft, gap) = (slowest("ttft").await?, slowest("gap").await?);
                 put_line(&match flags.json {
                     true => json!({"ttft": ttft["data"], "gap": gap["data"]}).to_string(),
-                    false => lists(&ttft, &gap),
+                    false => lists(&listed(&ttft)?, &listed(&gap)?),
                 })
             }
         }
@@ -61,60 +61,55 @@ fn encoded(text: &str) -> String {
     })
 }
 
+fn other_version() -> Failure {
+    Failure::failed("that server is of another version and says it otherwise: --json prints what it says")
+}
+
 /// One line that names the request, and a line for each thing that is to be said.
 fn story(timeline: &Value) -> Result<String, Failure> {
-    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
-    let prompts = timeline["prompts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let RequestTimeline { id, request_id, prompts } = RequestTimeline::read(timeline).ok_or_else(other_version)?;
+    let count = prompts.len();
     let mut lines = Vec::new();
-    for (index, prompt) in prompts.iter().enumerate() {
-        let words = prompt["why"].as_array().ok_or_else(|| {
-            Failure::failed("that server is of an older version and tells no reasons: --json prints its timeline")
-        })?;
-        let (id, name) = (text(&timeline["id"]), text(&timeline["request_id"]));
-        let which =
-            if prompts.len() > 1 { format!(", prompt {} of {}", index + 1, prompts.len()) } else { String::new() };
-        lines.push(format!(
-            "{id} ({name}){which}: {}, came at {}",
-            text(&prompt["state"]),
-            text(&prompt["arrived_at"])
-        ));
-        lines.extend(words.iter().map(text));
+    for (index, prompt) in prompts.into_iter().enumerate() {
+        let words = prompt.why.ok_or_else(other_version)?;
+        let which = if count > 1 { format!(", prompt {} of {count}", index + 1) } else { String::new() };
+        lines.push(format!("{id} ({request_id}){which}: {}, came at {}", prompt.state, prompt.arrived_at));
+        lines.extend(words);
     }
     Ok(lines.join("\n"))
 }
 
-fn lists(ttft: &Value, gap: &Value) -> String {
-    let rows = |list: &Value| list["data"].as_array().cloned().unwrap_or_default();
-    let (ttft, gap) = (rows(ttft), rows(gap));
+fn listed(list: &Value) -> Result<Vec<ListedRequest>, Failure> {
+    ListedRequest::read(list).ok_or_else(other_version)
+}
+
+fn lists(ttft: &[ListedRequest], gap: &[ListedRequest]) -> String {
     if ttft.is_empty() {
         return "no request is known: none has come yet, or none since then, or none of this key".to_owned();
     }
-    let slowest = table("longest to the first token", "first token", &ttft, &|line| match line["ttft_ms"].as_f64() {
-        Some(ms) => duration(ms / 1e3),
-        None => format!("none in {}", time(&line["total_ms"])),
-    });
-    let roughest = table("longest between two tokens", "gap", &gap, &|line| time(&line["longest_gap_ms"]));
+    let time = |ms: f64| duration(ms / 1e3);
+    let first_token = |line: &ListedRequest| {
+        (line.ttft_ms.map_or_else(|| format!("none in {}", time(line.total_ms)), time), line.ttft_mostly.clone())
+    };
+    let slowest = table("longest to the first token", "first token", ttft, &first_token);
+    let longest = |line: &ListedRequest| (time(line.longest_gap_ms), line.gaps_mostly.clone());
+    let roughest = table("longest between two tokens", "gap", gap, &longest);
     format!("{slowest}\n\n{roughest}\n\ntwostroke why ID tells where the time of one went")
 }
 
-fn time(ms: &Value) -> String {
-    ms.as_f64().map_or_else(|| "?".to_owned(), |ms| duration(ms / 1e3))
-}
-
-fn table(title: &str, what: &str, rows: &[Value], value: &dyn Fn(&Value) -> String) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-    let mostly = if what == "gap" { "gaps_mostly" } else { "ttft_mostly" };
+/// `value`: what stands under `what`, and whose time it was mostly.
+fn table(
+    title: &str,
+    what: &str,
+    rows: &[ListedRequest],
+    value: &dyn Fn(&ListedRequest) -> (String, Option<String>),
+) -> String {
     let mut cells = vec![["came at", what, "mostly", "state", "prompt", "answer", "id"].map(str::to_owned)];
     cells.extend(rows.iter().map(|line| {
-        [
-            text(&line["arrived_at"]),
-            value(line),
-            text(&line[mostly]),
-            text(&line["state"]),
-            line["prompt_tokens"].to_string(),
-            line["completion_tokens"].to_string(),
-            text(&line["id"]),
-        ]
+        let (value, mostly) = value(line);
+        let ListedRequest { id, state, arrived_at, prompt_tokens, completion_tokens, .. } = line.clone();
+        let (read, written) = (prompt_tokens.to_string(), completion_tokens.to_string());
+        [arrived_at, value, mostly.unwrap_or_else(|| "-".to_owned()), state, read, written, id]
     }));
     let widths: Vec<usize> =
         (0..7).map(|at| cells.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
