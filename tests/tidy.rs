@@ -43,11 +43,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("server", &["dialect", "engine", "files", "replay", "model", "text", "roofline", "scheduler", "plan", "figures"]),
     ("sim", &["scheduler", "files", "figures"]),
     ("launch", &["engine", "model", "text", "checkpoint", "hub", "kernels"]),
-    ("load", &["sim", "ledger", "figures"]),
+    ("bench", &["sim", "ledger", "figures"]),
     (
         "cli",
         &[
             "server",
+            "bench",
             "dialect",
             "launch",
             "replay",
@@ -61,7 +62,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "kernels",
             "scheduler",
             "sim",
-            "load",
             "plan",
             "files",
             "figures",
@@ -449,7 +449,6 @@ const NOT_COMPILED: &[(&str, &[&str], &str)] = &[
     ),
     ("engine", &["ureq", "hyper", "clap", "sim"], "an engine is given its model's files, and imagines nothing"),
     ("launch", &["clap"], "a command line parses, launch resolves"),
-    ("load", &["kernels", "model", "engine"], "a load is sent from the outside"),
 ];
 
 #[test]
@@ -462,6 +461,14 @@ fn crates_compile_what_they_need() {
         complaints.extend(found.map(|name| format!("{krate} compiles {name}: {why}")));
     }
     assert_none("a room has what it needs, so that it can be read, built and reused alone", complaints);
+}
+
+#[test]
+fn a_load_is_sent_from_the_outside() {
+    const INSIDE: [&str; 5] = ["engine::", "kernels::", "model::", "scheduler::", "launch::"];
+    let paths = rust(files("crates/bench/src/load")).into_iter();
+    let found = paths.flat_map(|path| lines_with(&path, &INSIDE)).collect();
+    assert_none("bench-serve measures what every server shows, and ours has no door of its own", found);
 }
 
 #[test]
@@ -520,13 +527,13 @@ fn wire_formats_stay_outside() {
 
 #[test]
 fn time_is_an_argument() {
-    const MAY: [&str; 5] = ["engine", "server", "load", "cli", "kv-events"];
+    const MAY: [&str; 5] = ["engine", "server", "bench", "cli", "kv-events"];
     let paths = crates().into_iter().filter(|krate| !MAY.contains(&krate.as_str())).flat_map(|krate| sources(&krate));
     let measures =
         ["crates/kernels/src/limits.rs", "crates/kernels/src/disturbed.rs", "crates/kernels/src/threads/sync.rs"];
     let elsewhere = paths.filter(|path| !measures.iter().any(|file| path == Path::new(file)));
     let clocks = elsewhere.flat_map(|path| lines_with(&path, &["Instant::now", "SystemTime"])).collect();
-    assert_none("only engine, server, load, cli, kv-events and the measurement of limits look at a clock", clocks);
+    assert_none("only engine, server, bench, cli, kv-events and the measurement of limits look at a clock", clocks);
 }
 
 #[test]

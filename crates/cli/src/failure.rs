@@ -64,7 +64,7 @@ fn say(message: &str, code: u8) -> u8 {
 
 /// Whatever a message holds, it stays one line of printable text.
 fn one_line(message: &str) -> String {
-    load::printable(&message.split_whitespace().collect::<Vec<_>>().join(" "))
+    bench::load::printable(&message.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 /// Bytes that the shortest command needs beside the program itself: its first threads' stacks, flags, the system's own.

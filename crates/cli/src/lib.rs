@@ -2,7 +2,7 @@
 //! the program (`main.rs`) and for whoever has the command inside, as the Python package does.
 //!
 //! ```text
-//! arguments --main--> flags --typed--> commands/*.rs --> launch, server, model, kernels, sim, plan, load
+//! arguments --main--> flags --typed--> commands/*.rs --> launch, server, model, kernels, sim, plan, bench
 //! options ---start------^       ^
 //! environment ------------------+    (the only crate that reads the environment)
 //! ```

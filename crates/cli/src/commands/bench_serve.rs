@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use files::ResultPlace;
-use load::{
-    Api, Arrivals, Attribution, Dataset, Measured, PlannedPrompt, PlannedRequest, Point, Ramp, ReportSettings,
+use bench::load::{
+    self, Api, Arrivals, Attribution, Dataset, Measured, PlannedPrompt, PlannedRequest, Point, Ramp, ReportSettings,
     RequestOutcome, Stalls, Summary, Swept, Target, TargetError, summarize,
 };
+use files::ResultPlace;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 

@@ -18,7 +18,7 @@ use crate::{models, outputs};
 /// Runs the command.
 pub(crate) fn again(flags: &ReplayFlags) -> Result<(), Failure> {
     let recording = Recording::open(&flags.log).map_err(Failure::usage)?;
-    let model = load::printable(&recording.header.model);
+    let model = bench::load::printable(&recording.header.model);
     let began = recording.header.began_unix_ns;
     let replayed = match (flags.model.as_deref(), &flags.trace) {
         (Some(name), _) => with_model(flags, recording, name)?,

@@ -5,8 +5,8 @@ mod screen;
 use std::io::{self, IsTerminal, Read};
 use std::time::Duration;
 
+use bench::load::{Feed, Target};
 use console::Term;
-use load::{Feed, Target};
 use nix::sys::termios::{self, LocalFlags, SetArg, Termios};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -51,7 +51,7 @@ pub(crate) fn top(flags: &TopFlags) -> Result<(), Failure> {
 
 /// What is served there; a server that is none of ours has no such route.
 async fn info(target: &Target, flags: &TopFlags) -> Result<serde_json::Value, Failure> {
-    let (status, info) = load::ask(target, "/live/info").await.map_err(Failure::usage)?;
+    let (status, info) = bench::load::ask(target, "/live/info").await.map_err(Failure::usage)?;
     match (status, info["now_ms"].is_number()) {
         (200, true) => Ok(info),
         (401, _) => Err(Failure::usage(format!("{} asks for a key: set --api-key", flags.server.url))),

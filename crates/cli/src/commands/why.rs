@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use load::{ListedRequest, RequestTimeline, Target};
+use bench::load::{ListedRequest, RequestTimeline, Target};
 use serde_json::{Value, json};
 
 use crate::console::put_line;
@@ -42,7 +42,7 @@ pub(crate) fn why(flags: &WhyFlags) -> Result<(), Failure> {
 }
 
 async fn ask(target: &Target, flags: &WhyFlags, route: &str) -> Result<Value, Failure> {
-    let (status, answer) = load::ask(target, route).await.map_err(Failure::usage)?;
+    let (status, answer) = bench::load::ask(target, route).await.map_err(Failure::usage)?;
     let said = answer["error"]["message"].as_str().unwrap_or("it is no twostroke server, or an older one");
     match status {
         200 if answer["object"].is_string() => Ok(answer),

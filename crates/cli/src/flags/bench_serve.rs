@@ -129,10 +129,10 @@ pub(crate) struct BenchServeFlags {
     pub(crate) probe_request_rate: Option<f64>,
     /// What a good request keeps, in milliseconds: ttft:500 tpot:50 e2el:10000.
     #[arg(long, value_name = "METRIC:MS", num_args = 1.., value_parser = goal)]
-    pub(crate) goodput: Vec<load::Goal>,
+    pub(crate) goodput: Vec<bench::load::Goal>,
     /// Metrics to report, of ttft, tpot, itl, e2el.
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "ttft,tpot,itl", value_parser = metric)]
-    pub(crate) percentile_metrics: Vec<load::Metric>,
+    pub(crate) percentile_metrics: Vec<bench::load::Metric>,
     /// Their percentiles.
     #[arg(long, value_name = "P,..", value_delimiter = ',', default_value = "99", value_parser = percentile)]
     pub(crate) metric_percentiles: Vec<f64>,

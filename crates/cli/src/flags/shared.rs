@@ -1,8 +1,8 @@
 //! Flags that several verbs have: which model, and how it is held in memory.
 
+use bench::load::{Api, Target};
 use clap::{Args, ValueEnum};
 use kernels::threads::NodeChoice;
-use load::{Api, Target};
 
 use super::values::positive;
 use crate::failure::Failure;

@@ -12,12 +12,12 @@ use text::chat_template::MAX_SOURCE_BYTES;
 /// Bytes of a file of settings.
 const MAX_SETTINGS_BYTES: u64 = 1 << 20;
 
-pub(crate) fn metric(text: &str) -> Result<load::Metric, String> {
-    let found = load::Metric::ALL.into_iter().find(|metric| metric.name() == text);
+pub(crate) fn metric(text: &str) -> Result<bench::load::Metric, String> {
+    let found = bench::load::Metric::ALL.into_iter().find(|metric| metric.name() == text);
     found.ok_or_else(|| "not one of ttft, tpot, itl, e2el".to_string())
 }
 
-pub(crate) fn goal(text: &str) -> Result<load::Goal, String> {
+pub(crate) fn goal(text: &str) -> Result<bench::load::Goal, String> {
     let (name, ms) = text.split_once(':').ok_or("not METRIC:MS, such as ttft:500")?;
     let metric = metric(name)?;
     let ms = ms
@@ -25,7 +25,7 @@ pub(crate) fn goal(text: &str) -> Result<load::Goal, String> {
         .ok()
         .filter(|ms: &f64| *ms > 0.0 && ms.is_finite())
         .ok_or("milliseconds are a number greater than 0")?;
-    Ok(load::Goal { metric, ms })
+    Ok(bench::load::Goal { metric, ms })
 }
 
 /// Things per second that somebody can send.

@@ -17,8 +17,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use bench::load::printable;
 use figures::Colour;
-use load::printable;
 
 use crate::environment::utc;
 use crate::figures::{duration, percent, rate};

@@ -2,7 +2,7 @@
 
 use figures::Distribution;
 
-use crate::client::RequestOutcome;
+use crate::load::client::RequestOutcome;
 
 /// What came of one turn of all conversations.
 #[derive(Clone, Debug, PartialEq)]

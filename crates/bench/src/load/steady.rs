@@ -11,8 +11,8 @@
 
 use figures::Distribution;
 
-use crate::client::RequestOutcome;
-use crate::summary::Metric;
+use crate::load::client::RequestOutcome;
+use crate::load::summary::Metric;
 
 /// A window with fewer requests says nothing.
 const FEWEST: usize = 10;

@@ -6,8 +6,8 @@ use figures::Colour;
 use figures::plot::{Chart, Line, Word};
 use serde_json::{Value, json};
 
-use crate::stalls::Stalls;
-use crate::summary::{Goal, Metric, Summary};
+use crate::load::stalls::Stalls;
+use crate::load::summary::{Goal, Metric, Summary};
 
 /// One load and what came of it.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Point {
     pub summary: Summary,
     /// The gaps between tokens.
     pub stalls: Stalls,
-    /// The whole result, as [`crate::json()`] gives it.
+    /// The whole result, as [`crate::load::json()`] gives it.
     pub result: Value,
     /// False: stopped before all had been answered.
     pub complete: bool,
@@ -130,8 +130,8 @@ impl Swept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::RequestOutcome;
-    use crate::summary::summarize;
+    use crate::load::client::RequestOutcome;
+    use crate::load::summary::summarize;
 
     /// `count` answers within a second that waited `ttft` seconds for their first token.
     fn point(asked: f64, count: usize, ttft: f64, complete: bool) -> Point {

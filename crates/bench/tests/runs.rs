@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use load::{
-    Api, Arrivals, Dataset, Metric, RequestOutcome, Target, beside, first_model, probe, run, schedule, stalls,
-    summarize, timeline,
+use bench::load::{
+    Api, Arrivals, Dataset, Metric, PlannedRequest, RequestOutcome, Target, beside, first_model, probe, run, schedule,
+    stalls, summarize, timeline,
 };
 use rustls::ServerConfig;
 use rustls::crypto::ring;
@@ -140,7 +140,7 @@ where
     }
 }
 
-fn load(count: usize, rate: f64) -> Vec<load::PlannedRequest> {
+fn load(count: usize, rate: f64) -> Vec<PlannedRequest> {
     let dataset = Dataset::Random { input: 8, output: 5, ratio: 0.0, prefix: 0 };
     schedule(&dataset, count, &Arrivals { rate, burstiness: 1.0, ramp: None }, false, 1).unwrap()
 }

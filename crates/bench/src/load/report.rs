@@ -3,12 +3,12 @@
 use figures::Distribution;
 use serde_json::{Map, Value, json};
 
-use crate::client::RequestOutcome;
-use crate::phases::{PhaseSummary, phases};
-use crate::stalls::{Attribution, Stalls, definition, late};
-use crate::steady::{Steady, steady};
-use crate::summary::{Goal, Metric, Summary};
-use crate::turns::{TurnFigures, grouped, turns};
+use crate::load::client::RequestOutcome;
+use crate::load::phases::{PhaseSummary, phases};
+use crate::load::stalls::{Attribution, Stalls, definition, late};
+use crate::load::steady::{Steady, steady};
+use crate::load::summary::{Goal, Metric, Summary};
+use crate::load::turns::{TurnFigures, grouped, turns};
 
 /// Prompts that are named in the text, and in the JSON.
 const NAMED: (usize, usize) = (5, 100);
@@ -37,7 +37,7 @@ pub struct ReportSettings {
     pub goals: Vec<Goal>,
     /// Requests per second that were asked for.
     pub request_rate: f64,
-    /// See [`crate::Arrivals::burstiness`].
+    /// See [`crate::load::Arrivals::burstiness`].
     pub burstiness: f64,
     /// Most requests open at once.
     pub max_concurrency: Option<usize>,
@@ -391,8 +391,8 @@ pub fn json(measured: Measured<'_>, settings: &ReportSettings) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stalls::{Prefill, stalls};
-    use crate::summary::summarize;
+    use crate::load::stalls::{Prefill, stalls};
+    use crate::load::summary::summarize;
 
     fn settings() -> ReportSettings {
         ReportSettings {

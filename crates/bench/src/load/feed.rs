@@ -7,9 +7,9 @@ use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::events::complaint;
-use crate::printable::{printable, said};
-use crate::target::{Connection, Target, TargetError};
+use crate::load::events::complaint;
+use crate::load::printable::{printable, said};
+use crate::load::target::{Connection, Target, TargetError};
 
 /// Such a feed says something twice a second.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -67,7 +67,7 @@ impl Feed {
                         self.bytes.extend_from_slice(&data);
                     }
                 }
-                Some(Err(error)) => return Err(TargetError::Answer(crate::target::chain(&error))),
+                Some(Err(error)) => return Err(TargetError::Answer(crate::load::target::chain(&error))),
             }
         }
     }

@@ -14,12 +14,12 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout};
 
-use crate::events::{LONGEST_LINE, Lines, Tokens, complaint};
-use crate::plan::PlannedRequest;
-use crate::printable::said;
-use crate::requests::RequestTimeline;
-use crate::sessions::{Agenda, Said, Turn};
-use crate::target::{Connection, Target, TargetError, chain, patiently};
+use crate::load::events::{LONGEST_LINE, Lines, Tokens, complaint};
+use crate::load::plan::PlannedRequest;
+use crate::load::printable::said;
+use crate::load::requests::RequestTimeline;
+use crate::load::sessions::{Agenda, Said, Turn};
+use crate::load::target::{Connection, Target, TargetError, chain, patiently};
 
 /// A server that takes longer for eight tokens has no place for a load.
 const PROBE_LIMIT: Duration = Duration::from_secs(120);
@@ -87,7 +87,7 @@ pub async fn first_model(target: &Target) -> Result<String, TargetError> {
         .ok_or_else(|| TargetError::Answer(format!("{target}{path} answered {status} and names no model: set --model")))
 }
 
-/// What the server itself says about a request, if it is one that does: [`mod@crate::stalls`] reads it.
+/// What the server itself says about a request, if it is one that does: [`mod@crate::load::stalls`] reads it.
 pub async fn timeline(target: &Target, id: &str) -> Option<RequestTimeline> {
     // Ids are the server's own words, and become part of a path.
     let is_plain = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));

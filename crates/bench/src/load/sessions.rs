@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use crate::plan::{PlannedPrompt, PlannedRequest, invented};
+use crate::load::plan::{PlannedPrompt, PlannedRequest, invented};
 
 /// What was said in an answer.
 #[derive(Clone, Debug, Default, PartialEq)]

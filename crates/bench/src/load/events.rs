@@ -6,9 +6,9 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use crate::client::{PhaseFigures, RequestOutcome};
-use crate::printable::printable;
-use crate::sessions::Said;
+use crate::load::client::{PhaseFigures, RequestOutcome};
+use crate::load::printable::printable;
+use crate::load::sessions::Said;
 
 /// Most bytes of a line of the stream, and of everything that is no event before the next one.
 pub(crate) const LONGEST_LINE: usize = 1 << 20;

@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::plan::{PlannedPrompt, PlannedRequest};
+use crate::load::plan::{PlannedPrompt, PlannedRequest};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 /// A server that sends nothing for so long has forgotten the request.

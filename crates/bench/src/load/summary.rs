@@ -2,7 +2,7 @@
 
 use figures::Distribution;
 
-use crate::client::RequestOutcome;
+use crate::load::client::RequestOutcome;
 
 /// What is measured of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use figures::Distribution;
 
-use crate::client::RequestOutcome;
+use crate::load::client::RequestOutcome;
 
 /// One phase of all answers that say something of it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,7 +50,7 @@ pub fn phases(outcomes: &[RequestOutcome]) -> [Option<PhaseSummary>; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::PhaseFigures;
+    use crate::load::client::PhaseFigures;
 
     #[test]
     fn what_the_server_says_is_summed_up() {

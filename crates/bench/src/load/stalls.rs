@@ -14,8 +14,8 @@ use figures::Distribution;
 use ledger::{LATE_FLOOR, LATE_MEDIANS, Nanos};
 use serde_json::Value;
 
-use crate::client::RequestOutcome;
-use crate::requests::{RequestTimeline, TimelineGap};
+use crate::load::client::RequestOutcome;
+use crate::load::requests::{RequestTimeline, TimelineGap};
 
 /// The gaps of a run in two heaps, in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq)]

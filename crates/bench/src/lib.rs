@@ -1,0 +1,3 @@
+//! Measuring: servers from the outside ([`load`]).
+
+pub mod load;
