@@ -166,7 +166,7 @@ const WORKSPACE: [&str; 5] = ["--profile", "ci", "--workspace", "--exclude", "py
 /// What tests run.
 const TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
 
-/// [`Extent::All`] has the examples too, which are benchmarks: half a minute.
+/// [`Extent::All`] has the example too, which sets the simulator beside measurements of others.
 fn build(extent: Extent) -> Result<Counts, String> {
     let examples: &[&str] = if extent == Extent::All { &["--examples"] } else { &[] };
     show(&mut linted(&[&["build", "--quiet"], &WORKSPACE[..], &TARGETS, examples].concat()))?;

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bench::LIMITS_SECONDS;
+pub(crate) use bench::limits_json;
 use kernels::limits::{Doubt, Limits, MeasureError};
 use kernels::room::Limit;
 use kernels::threads::{Pool, ThreadError};
@@ -17,9 +19,6 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::flags::ModelFlags;
 use crate::{kept, models};
-
-/// How long one measurement of the limits takes, in seconds.
-pub(crate) const MEASURE_SECONDS: f64 = 0.4;
 
 /// Whether limits are measured, where an earlier start has measured them well within the hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,34 +73,14 @@ pub(crate) fn forget_limits(flags: &ModelFlags) {
 /// A fresh measurement: a virtual machine's limits change while it runs.
 fn measure_now(threads: usize, isa: Isa, arithmetic: Arithmetic) -> Result<Limits, Failure> {
     let pool = Pool::new(threads).map_err(MeasureError::from);
-    measured(pool.and_then(|pool| Ok(kernels::limits::measure(&pool, isa, arithmetic, MEASURE_SECONDS)?)))
+    pool.and_then(|pool| Ok(kernels::limits::measure(&pool, isa, arithmetic, LIMITS_SECONDS)?)).map_err(unmeasured)
 }
 
-/// A measurement that may have found no threads, or no memory.
-pub(crate) fn measured(limits: Result<Limits, MeasureError>) -> Result<Limits, Failure> {
-    limits.map_err(|error| match error {
+/// A measurement that found no threads, or no memory.
+pub(crate) fn unmeasured(error: MeasureError) -> Failure {
+    match error {
         MeasureError::Threads(ThreadError::Spawn(_)) | MeasureError::Memory(_) => models::without_memory(&error),
         _ => Failure::usage(error),
-    })
-}
-
-/// Of two measurements on one machine the higher of each limit: whatever disturbs a measurement lowers it. One that is
-/// not sure counts beside one that is as little as one that was not made.
-pub(crate) fn higher(a: &Limits, b: &Limits) -> Limits {
-    match (a.doubt(), b.doubt()) {
-        (Some(_), None) => return *b,
-        (None, Some(_)) => return *a,
-        _ => {}
-    }
-    Limits {
-        read_bandwidth: a.read_bandwidth.max(b.read_bandwidth),
-        cache_bandwidth: a.cache_bandwidth.max(b.cache_bandwidth),
-        int8_ops: a.int8_ops.max(b.int8_ops),
-        bf16_flops: a.bf16_flops.max(b.bf16_flops),
-        f32_flops: a.f32_flops.max(b.f32_flops),
-        fastest_int8_ops: a.fastest_int8_ops.max(b.fastest_int8_ops),
-        fastest_bf16_flops: a.fastest_bf16_flops.max(b.fastest_bf16_flops),
-        ..*a
     }
 }
 
@@ -114,25 +93,6 @@ pub(crate) fn memory_limit_json(limit: Option<&Limit>) -> Value {
         Some(Limit::Data { .. }) => "data",
     };
     json!({ "kind": kind, "bytes": limit.and_then(Limit::bytes), "source": limit.map(Limit::source) })
-}
-
-/// The limits as JSON.
-pub(crate) fn limits_json(limits: &Limits) -> Value {
-    json!({
-        "read_bandwidth_bytes_s": limits.read_bandwidth,
-        "cache_bandwidth_bytes_s": limits.cache_bandwidth,
-        "cache_bytes": limits.cache_bytes,
-        "bf16_flop_s": limits.bf16_flops,
-        "bf16_kind": limits.bf16_kind,
-        "int8_op_s": limits.int8_ops,
-        "int8_kind": limits.int8_kind,
-        "f32_flop_s": limits.f32_flops,
-        "fastest_bf16_flop_s": limits.fastest_bf16_flops,
-        "fastest_bf16_kind": limits.fastest_bf16_kind,
-        "fastest_int8_op_s": limits.fastest_int8_ops,
-        "fastest_int8_kind": limits.fastest_int8_kind,
-        "not_sure": limits.doubt().map(|doubt| doubt.to_string()),
-    })
 }
 
 /// What bounds reading weights of so many bytes: `45.5 GB/s read`, `78.3 GB/s read from cache`.

@@ -80,7 +80,7 @@ pub(crate) fn choose(flags: &ModelFlags, checkpoint: &Checkpoint) -> Result<Chos
 }
 
 /// How a model is held in memory, by its flags.
-fn held(flags: &ModelFlags) -> ModelSettings {
+pub(crate) fn held(flags: &ModelFlags) -> ModelSettings {
     ModelSettings {
         weights: flags.weights.class(),
         kv_dtype: flags.kv_dtype.dtype(),

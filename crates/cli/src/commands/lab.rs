@@ -17,16 +17,18 @@ mod report;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bench::{ForwardTest, LoadedModel, Timing, higher};
+use checkpoint::Checkpoint;
 use kernels::WeightClass;
 use kernels::limits::{Certainty, Doubt, FEW, Limits};
 use model::ModelConfig;
 use roofline::{Bound, LimitShares, PassWork, Peaks};
 
-use crate::commands::bench::{Subject, Test};
+use crate::commands::bench::{failure, setup};
 use crate::commands::quality::Interrupts;
 use crate::console::{Progress, note, put_line};
 use crate::failure::Failure;
-use crate::figures::{self, duration, percent};
+use crate::figures::{duration, percent};
 use crate::flags::LabFlags;
 use crate::models;
 use fit::Fit;
@@ -48,13 +50,15 @@ const CLEARLY: f64 = 1.5;
 
 /// Runs the command.
 pub(crate) fn lab(flags: &LabFlags) -> Result<(), Failure> {
-    let checkpoint = models::open(flags.model.model.as_deref())?;
-    let config = ModelConfig::load(&checkpoint).map_err(|error| models::load_failure(&checkpoint, &error))?;
-    let plans = plans(flags, &config)?;
-    report::prepare(&flags.output)?;
-    let tests: Vec<Test> = plans.iter().flat_map(|plan| plan.tests.iter().map(|(_, test)| *test)).collect();
-    let mut subject = Subject::load(&checkpoint, &flags.model, None, &tests)?;
-    let found = measure(&mut subject, checkpoint.name(), &plans, flags.repetitions)?;
+    let found = setup(&flags.model, |setup| {
+        let checkpoint = setup.checkpoint;
+        let config = ModelConfig::load(checkpoint).map_err(|error| models::load_failure(checkpoint, &error))?;
+        let plans = plans(flags, &config)?;
+        report::prepare(&flags.output)?;
+        let tests: Vec<ForwardTest> = plans.iter().flat_map(|plan| plan.tests.iter().map(|(_, test)| *test)).collect();
+        let mut model = LoadedModel::load(setup, &tests).map_err(|error| failure(checkpoint, error))?;
+        measure(&mut model, checkpoint, &plans, flags.repetitions)
+    })?;
     if found.sweeps.iter().all(|sweep| sweep.points.is_empty()) {
         return Err(Failure::Interrupted);
     }
@@ -117,12 +121,12 @@ impl Kind {
         if self == Kind::Prefill { 2 } else { 1 }
     }
 
-    fn test(self, x: usize) -> Test {
-        let test = Test { n_prompt: 0, n_gen: STEPS, n_depth: 0, n_batch: ROWS, parallel: 1 };
+    fn test(self, x: usize) -> ForwardTest {
+        let test = ForwardTest { n_prompt: 0, n_gen: STEPS, n_depth: 0, n_batch: ROWS, parallel: 1 };
         match self {
-            Kind::Prefill => Test { n_prompt: x, n_gen: 0, ..test },
-            Kind::Position => Test { n_depth: x, ..test },
-            Kind::Batch => Test { n_depth: DEPTH, parallel: x, ..test },
+            Kind::Prefill => ForwardTest { n_prompt: x, n_gen: 0, ..test },
+            Kind::Position => ForwardTest { n_depth: x, ..test },
+            Kind::Batch => ForwardTest { n_depth: DEPTH, parallel: x, ..test },
         }
     }
 }
@@ -130,7 +134,7 @@ impl Kind {
 /// A sweep before it is measured.
 struct Plan {
     kind: Kind,
-    tests: Vec<(usize, Test)>,
+    tests: Vec<(usize, ForwardTest)>,
 }
 
 fn plans(flags: &LabFlags, config: &ModelConfig) -> Result<Vec<Plan>, Failure> {
@@ -156,9 +160,16 @@ fn plans(flags: &LabFlags, config: &ModelConfig) -> Result<Vec<Plan>, Failure> {
 }
 
 /// Runs every test, until Ctrl-C.
-fn measure(subject: &mut Subject, model: &str, plans: &[Plan], repetitions: usize) -> Result<Lab, Failure> {
+fn measure(
+    subject: &mut LoadedModel,
+    checkpoint: &Checkpoint,
+    plans: &[Plan],
+    repetitions: usize,
+) -> Result<Lab, Failure> {
+    let limits_of = |subject: &LoadedModel| subject.limits().map_err(|error| failure(checkpoint, error));
     let interrupts = Interrupts::listen()?;
     let (stop, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let timing = Timing { stop: &stop, ..Timing::of_calls(repetitions) };
     let all: usize = plans.iter().map(|plan| plan.tests.len()).sum();
     let bar = Progress::counting("measuring", "tests");
     std::thread::scope(|scope| {
@@ -174,7 +185,7 @@ fn measure(subject: &mut Subject, model: &str, plans: &[Plan], repetitions: usiz
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
-        let mut limits = subject.limits();
+        let mut limits = limits_of(subject);
         note(&format!("measuring {all} points; Ctrl-C keeps what was measured"));
         let mut sweeps = Vec::new();
         let mut done = 0;
@@ -185,7 +196,7 @@ fn measure(subject: &mut Subject, model: &str, plans: &[Plan], repetitions: usiz
                 bar.at(done, all as u64);
                 let samples = match stop.load(Ordering::Relaxed) {
                     true => Vec::new(),
-                    false => subject.run(test, repetitions, &stop),
+                    false => subject.run(test, &timing),
                 };
                 if samples.is_empty() {
                     break;
@@ -199,17 +210,17 @@ fn measure(subject: &mut Subject, model: &str, plans: &[Plan], repetitions: usiz
                 sweeps.push((plan.kind, points));
                 continue;
             }
-            limits = limits.and_then(|known| Ok(figures::higher(&known, &subject.limits()?)));
+            limits = limits.and_then(|known| Ok(higher(&known, &limits_of(subject)?)));
             sweeps.push((plan.kind, points));
         }
         over.store(true, Ordering::Relaxed);
-        let (limits, demands) = (limits?, subject.demands());
+        let (limits, demands) = (limits?, &subject.demands);
         // What was reached is possible, whatever was measured.
         let reached = sweeps.iter().flat_map(|(_, points)| points);
         let peaks =
             reached.fold(Peaks::of(&limits, demands), |peaks, point| peaks.raised_by(&point.work, point.least()));
         Ok(Lab {
-            model: model.to_string(),
+            model: checkpoint.name().to_string(),
             described: subject.model_type(),
             threads: subject.device.threads,
             isa: subject.device.kernels.clone(),

@@ -3,12 +3,9 @@
 pub(crate) mod batch;
 pub(crate) mod bench;
 pub(crate) mod bench_serve;
-pub(crate) mod cost_model;
 pub(crate) mod doctor;
-pub(crate) mod guesses;
 pub(crate) mod kept;
 pub(crate) mod lab;
-pub(crate) mod loras;
 pub(crate) mod plan;
 pub(crate) mod quality;
 pub(crate) mod quantize;

@@ -1,5 +1,6 @@
 //! Flags of `bench`: lengths and batches, in llama-bench's letters.
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
 
 use super::shared::ModelFlags;
@@ -8,6 +9,10 @@ use super::values::{adapters, count_or_zero, instruction_set, rank, rows, seats,
 /// Flags of `bench`.
 #[derive(Args, Debug)]
 pub(crate) struct BenchFlags {
+    /// What to measure; without one the forward pass, by the flags below.
+    #[arg(value_name = "SUBJECT", value_parser = subject(), default_value = bench::FORWARD.name,
+        conflicts_with_all = ["cost_model", "synthetic_acceptance", "synthetic_loras"])]
+    pub(crate) subject: String,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
     /// Prompt lengths to measure, separated by commas; 0 skips prefill.
@@ -39,8 +44,8 @@ pub(crate) struct BenchFlags {
     /// through one of them, in turns with none.
     #[arg(long, value_name = "N", value_parser = adapters, conflicts_with_all = ["n_prompt", "batch_size", "output", "cost_model", "synthetic_acceptance"])]
     pub(crate) synthetic_loras: Option<usize>,
-    /// The rank of those.
-    #[arg(long, value_name = "N", value_parser = rank, default_value = "16", requires = "synthetic_loras")]
+    /// The rank of those, and of low-rank.
+    #[arg(long, value_name = "N", value_parser = rank, default_value = "16")]
     pub(crate) lora_rank: usize,
     /// Repetitions of each test.
     #[arg(short = 'r', long, value_name = "N", value_parser = seats, default_value = "5")]
@@ -51,6 +56,11 @@ pub(crate) struct BenchFlags {
     /// The same as -o json.
     #[arg(long, conflicts_with = "output")]
     pub(crate) json: bool,
+}
+
+/// The subjects by name, each with a line about it.
+fn subject() -> PossibleValuesParser {
+    PossibleValuesParser::new(bench::SUBJECTS.map(|subject| PossibleValue::new(subject.name).help(subject.about)))
 }
 
 /// `bench -o`.

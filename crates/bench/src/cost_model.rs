@@ -17,11 +17,9 @@ use figures::percentile;
 use launch::{Calibrate, Settings};
 use scheduler::{CostModel, StepRecord};
 use serde_json::{Value, json};
+use sim::random::Random;
 
-use crate::console::{Progress, put_line};
-use crate::failure::Failure;
-use crate::flags::BenchFlags;
-use crate::models;
+use crate::setup::{BenchError, BenchProgress, BenchReport, OnProgress};
 
 /// Clients, each of which asks, reads the answer and pauses.
 const CLIENTS: u64 = 8;
@@ -35,46 +33,41 @@ const MOST_PAUSE: f64 = 2.0;
 /// How often the step log is read: it keeps some thousand steps.
 const READ_EVERY: Duration = Duration::from_millis(200);
 
-/// Runs the command.
-pub(crate) fn cost_model(flags: &BenchFlags) -> Result<(), Failure> {
-    let checkpoint = models::open(flags.model.model.as_deref())?;
-    let chosen = models::weights(&flags.model, &checkpoint)?;
-    let settings = Settings {
-        isa: flags.isa,
+/// What an engine is started with for that.
+pub fn settings(settings: Settings) -> Settings {
+    Settings {
         max_num_batched_tokens: Some(512),
         max_num_seqs: 32,
         calibrate: Calibrate::Afresh,
         ttft: Some(DefaultTarget::Comfortable),
         tpot: Some(DefaultTarget::Comfortable),
-        ..models::settings(&flags.model)
-    };
-    let engine = models::start(&checkpoint, &settings, chosen)?;
+        ..settings
+    }
+}
+
+/// Drives the engine for half a minute.
+pub fn measure(engine: &Engine, progress: OnProgress<'_>) -> Result<BenchReport, BenchError> {
     let calibrated = engine.model().calibrated.as_ref();
-    let calibrated = calibrated.ok_or_else(|| Failure::failed("there is too little KV cache to measure steps"))?;
-    let records = drive(&engine);
-    engine.stop();
+    let calibrated =
+        calibrated.ok_or_else(|| BenchError::Failed("there is too little KV cache to measure steps".into()))?;
+    let records = drive(engine, progress);
     let phases = [
         ("decode", errors(&records, &calibrated.cost, |r| r.prefill.is_empty())),
         ("prefill", errors(&records, &calibrated.cost, |r| r.decode.is_empty())),
         ("mixed", errors(&records, &calibrated.cost, |r| !r.prefill.is_empty() && !r.decode.is_empty())),
         ("all", errors(&records, &calibrated.cost, |_| true)),
     ];
-    let text = match flags.json {
-        true => json!({
-            "model": engine.model().name,
-            "backend": engine.model().backend,
-            "calibration_seconds": calibrated.took.as_secs_f64(),
-            "phases": phases.iter().map(|(name, errors)| errors.json(name)).collect::<Vec<_>>(),
-        })
-        .to_string(),
-        false => table(&engine.model().backend, calibrated.took, &phases),
-    };
-    put_line(&text)
+    let json = json!({
+        "model": engine.model().name,
+        "backend": engine.model().backend,
+        "calibration_seconds": calibrated.took.as_secs_f64(),
+        "phases": phases.iter().map(|(name, errors)| errors.json(name)).collect::<Vec<_>>(),
+    });
+    Ok(BenchReport { json, text: table(&engine.model().backend, calibrated.took, &phases) })
 }
 
 /// Lets the clients ask, and returns the records of all steps meanwhile.
-fn drive(engine: &Engine) -> Vec<Arc<StepRecord>> {
-    let bar = Progress::counting("asking", "s");
+fn drive(engine: &Engine, progress: OnProgress<'_>) -> Vec<Arc<StepRecord>> {
     let over = AtomicBool::new(false);
     let begun = Instant::now();
     let mut records: Vec<Arc<StepRecord>> = Vec::new();
@@ -85,7 +78,7 @@ fn drive(engine: &Engine) -> Vec<Arc<StepRecord>> {
         }
         while begun.elapsed().as_secs() < SECONDS {
             std::thread::sleep(READ_EVERY);
-            bar.at(begun.elapsed().as_secs(), SECONDS);
+            progress(BenchProgress::Measuring(begun.elapsed().as_secs(), SECONDS));
             let last = records.last().map(|record| record.step);
             records.extend(engine.records(usize::MAX).into_iter().filter(|record| Some(record.step) > last));
         }
@@ -96,18 +89,18 @@ fn drive(engine: &Engine) -> Vec<Arc<StepRecord>> {
 
 /// One client: asks, reads, pauses, until it is over.
 fn ask_on(engine: &Engine, client: u64, over: &AtomicBool) {
-    let mut dice = Dice(client + 1);
-    let vocab = engine.model().config.vocab_size as f64;
+    let mut random = Random::new(client + 1);
+    let vocab = engine.model().config.vocab_size as u64;
     let most_prompt = MOST_PROMPT.min(engine.model().max_model_len / 2) as f64;
     let most_answer = MOST_ANSWER.min(engine.model().max_model_len / 4) as f64;
     let mut last = Duration::from_millis(100);
     while !over.load(Ordering::Relaxed) {
-        std::thread::sleep(last.mul_f64(MOST_PAUSE * dice.roll()));
+        std::thread::sleep(last.mul_f64(MOST_PAUSE * random.uniform()));
         let asked_at = Instant::now();
         // Lengths of all sizes, the short ones as often as the long ones.
         let (prompt, answer) =
-            (16.0 * (most_prompt / 16.0).powf(dice.roll()), 4.0 * (most_answer / 4.0).powf(dice.roll()));
-        let ids = (0..prompt as usize).map(|_| (dice.roll() * vocab) as i64).collect();
+            (16.0 * (most_prompt / 16.0).powf(random.uniform()), 4.0 * (most_answer / 4.0).powf(random.uniform()));
+        let ids = (0..prompt as usize).map(|_| (random.bits() % vocab) as i64).collect();
         let raw =
             RawRequest { max_tokens: Some(answer as i64), ignore_eos: true, ..RawRequest::new(Prompt::Tokens(ids)) };
         let Ok(mut stream) = engine.validate(raw).map_err(drop).and_then(|asked| engine.submit(asked).map_err(drop))
@@ -116,18 +109,6 @@ fn ask_on(engine: &Engine, client: u64, over: &AtomicBool) {
         };
         while !over.load(Ordering::Relaxed) && stream.blocking_recv().is_some() {}
         last = asked_at.elapsed();
-    }
-}
-
-/// Numbers from 0 to 1 from a seed (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
@@ -191,18 +172,4 @@ pub(super) fn rows(phases: &[(&str, Errors)]) -> Vec<String> {
         format!("| {name} | {} | {seconds:.1} | {} |", live.len(), figures.join(" | "))
     }));
     lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dice_are_fair_and_repeat() {
-        let rolls: Vec<f64> = (0..1000).scan(Dice(7), |dice, _| Some(dice.roll())).collect();
-        let again: Vec<f64> = (0..1000).scan(Dice(7), |dice, _| Some(dice.roll())).collect();
-        assert_eq!(rolls, again);
-        let mean = rolls.iter().sum::<f64>() / 1000.0;
-        assert!((0.45..0.55).contains(&mean) && rolls.iter().all(|roll| (0.0..1.0).contains(roll)), "{mean}");
-    }
 }

@@ -15,58 +15,50 @@ use launch::{Calibrate, Settings};
 use scheduler::{CostModel, StepRecord};
 use serde_json::{Value, json};
 
-use crate::commands::cost_model::{self, Errors, errors};
-use crate::console::{Progress, put_line};
-use crate::failure::Failure;
-use crate::flags::BenchFlags;
-use crate::models;
+use crate::cost_model::{self, Errors, errors};
+use crate::setup::{BenchError, BenchProgress, BenchReport, BenchSetup};
+use crate::timing::{middle, spread};
 
 /// Prompts of each client, and their tokens.
 const PROMPTS: usize = 3;
 const PROMPT_TOKENS: usize = 64;
 
-/// Runs the command.
-pub(crate) fn guesses(flags: &BenchFlags, acceptance: f64) -> Result<(), Failure> {
-    let checkpoint = models::open(flags.model.model.as_deref())?;
-    let chosen = models::weights(&flags.model, &checkpoint)?;
-    let most_streams = flags.parallel.iter().max().copied().unwrap_or(1);
-    let settings = Settings {
-        isa: flags.isa,
-        max_num_seqs: most_streams,
-        max_num_batched_tokens: Some(512.max(most_streams)),
+/// What an engine is started with for that. `streams`: the most that answer at once.
+pub fn settings(settings: Settings, acceptance: f64, streams: usize) -> Settings {
+    Settings {
+        max_num_seqs: streams,
+        max_num_batched_tokens: Some(512.max(streams)),
         enable_prefix_caching: false,
         calibrate: Calibrate::Kept,
         ttft: Some(DefaultTarget::None),
         tpot: Some(DefaultTarget::None),
         speculation: Speculation::By(Drafters { lookup: None, rehearsed: Some(acceptance), ..Drafters::default() }),
-        ..models::settings(&flags.model)
-    };
-    let engine = models::start(&checkpoint, &settings, chosen)?;
-    let tokens = flags.n_gen.first().copied().unwrap_or(0).max(2);
+        ..settings
+    }
+}
+
+/// Asks with each number of streams in turn.
+pub fn measure(engine: &Engine, acceptance: f64, setup: &BenchSetup<'_>) -> Result<BenchReport, BenchError> {
+    let tokens = setup.n_gen.first().copied().unwrap_or(0).max(2);
     if PROMPT_TOKENS + tokens > engine.model().max_model_len {
         let most = engine.model().max_model_len.saturating_sub(PROMPT_TOKENS);
-        return Err(Failure::usage(format!("-n {tokens}: with a prompt of {PROMPT_TOKENS} at most {most} fit")));
+        let problem = format!("-n {tokens}: with a prompt of {PROMPT_TOKENS} at most {most} fit");
+        return Err(BenchError::Usage(problem));
     }
     let mut records = Vec::new();
-    let rounds: Vec<Rounds> = flags
-        .parallel
-        .iter()
-        .map(|&streams| compare(&engine, streams, tokens, flags.repetitions, &mut records))
-        .collect::<Result<_, _>>()?;
-    let backend = engine.model().backend.clone();
+    let rounds = setup.parallel.iter().map(|&streams| compare(engine, streams, tokens, setup, &mut records));
+    let rounds: Vec<Rounds> = rounds.collect::<Result<_, _>>()?;
+    let backend = &engine.model().backend;
     let predicted = engine.model().calibrated.as_ref().map(|calibrated| predictions(&records, &calibrated.cost));
-    engine.stop();
-    put_line(&match flags.json {
-        true => json!({
-            "backend": backend,
-            "acceptance": acceptance,
-            "tokens": tokens,
-            "streams": rounds.iter().map(Rounds::json).collect::<Vec<_>>(),
-            "phases": predicted.iter().flatten().map(|(name, errors)| errors.json(name)).collect::<Vec<_>>(),
-        })
-        .to_string(),
-        false => table(&backend, acceptance, tokens, &rounds, predicted.as_ref().map(|kinds| &kinds[..])),
-    })
+    let json = json!({
+        "backend": backend,
+        "acceptance": acceptance,
+        "tokens": tokens,
+        "streams": rounds.iter().map(Rounds::json).collect::<Vec<_>>(),
+        "phases": predicted.iter().flatten().map(|(name, errors)| errors.json(name)).collect::<Vec<_>>(),
+    });
+    let text = table(backend, acceptance, tokens, &rounds, predicted.as_ref().map(|kinds| &kinds[..]));
+    Ok(BenchReport { json, text })
 }
 
 /// How far off the predicted times are of steps that only decode, that check guesses, and that read prompts.
@@ -104,12 +96,10 @@ impl Side {
     fn add(&mut self, seconds: f64, answers: &[Answer]) {
         let tokens: usize = answers.iter().map(|answer| answer.tokens.len()).sum();
         self.all.push(tokens as f64 / seconds);
-        let mut rates: Vec<f64> = answers
+        let rates = answers
             .iter()
-            .map(|Answer { timings, .. }| timings.decode_tokens as f64 / (timings.decode_ms / 1e3).max(1e-9))
-            .collect();
-        rates.sort_by(f64::total_cmp);
-        self.one.push(percentile(&rates, 50.0).unwrap_or(0.0));
+            .map(|Answer { timings, .. }| timings.decode_tokens as f64 / (timings.decode_ms / 1e3).max(1e-9));
+        self.one.push(middle(&rates.collect::<Vec<f64>>()));
         self.ttft_ms.extend(answers.iter().map(|answer| answer.timings.ttft_ms));
         self.ttft_ms.sort_by(f64::total_cmp);
         for Answer { timings, .. } in answers {
@@ -155,19 +145,23 @@ fn compare(
     engine: &Engine,
     streams: usize,
     tokens: usize,
-    repetitions: usize,
+    setup: &BenchSetup<'_>,
     records: &mut Vec<Arc<StepRecord>>,
-) -> Result<Rounds, Failure> {
-    let bar = Progress::counting("asking", "rounds");
+) -> Result<Rounds, BenchError> {
     let mut rounds = Rounds { streams, without: Side::default(), with: Side::default() };
     let (_, rehearsed) = round(engine, streams, tokens, true)?;
     let mut last = engine.records(1).last().map(|record| record.step);
-    for repetition in 0..repetitions {
+    for repetition in 0..setup.repetitions {
         for speculate in [false, true] {
-            bar.at((2 * repetition + usize::from(speculate)) as u64, 2 * repetitions as u64);
+            (setup.progress)(BenchProgress::Measuring(
+                (2 * repetition + usize::from(speculate)) as u64,
+                2 * setup.repetitions as u64,
+            ));
             let (seconds, answers) = round(engine, streams, tokens, speculate)?;
             if answers.iter().zip(&rehearsed).any(|(answer, before)| answer.tokens != before.tokens) {
-                return Err(Failure::failed("an answer differs from that of the rehearsal: this is a defect"));
+                return Err(BenchError::Failed(
+                    "an answer differs from that of the rehearsal: this is a defect".into(),
+                ));
             }
             let side = if speculate { &mut rounds.with } else { &mut rounds.without };
             side.add(seconds, &answers);
@@ -179,12 +173,12 @@ fn compare(
 }
 
 /// All clients ask all their prompts; seconds until the last answer, and the answers in the order of clients.
-fn round(engine: &Engine, streams: usize, tokens: usize, speculate: bool) -> Result<(f64, Vec<Answer>), Failure> {
+fn round(engine: &Engine, streams: usize, tokens: usize, speculate: bool) -> Result<(f64, Vec<Answer>), BenchError> {
     let begun = std::time::Instant::now();
-    let client = |client: usize| -> Result<Vec<Answer>, Failure> {
+    let client = |client: usize| -> Result<Vec<Answer>, BenchError> {
         (0..PROMPTS).map(|prompt| ask(engine, client * PROMPTS + prompt, tokens, speculate)).collect()
     };
-    let answers: Result<Vec<Vec<Answer>>, Failure> = std::thread::scope(|scope| {
+    let answers: Result<Vec<Vec<Answer>>, BenchError> = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..streams).map(|index| scope.spawn(move || client(index))).collect();
         let joined = clients.into_iter().map(|client| client.join());
         joined.map(|answers| answers.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
@@ -193,7 +187,7 @@ fn round(engine: &Engine, streams: usize, tokens: usize, speculate: bool) -> Res
     Ok((seconds, answers?.into_iter().flatten().collect()))
 }
 
-fn ask(engine: &Engine, number: usize, tokens: usize, speculate: bool) -> Result<Answer, Failure> {
+fn ask(engine: &Engine, number: usize, tokens: usize, speculate: bool) -> Result<Answer, BenchError> {
     let vocab = engine.model().config.vocab_size as u64;
     let token = |place: u64| ((number as u64 + 1) * 0x9e37_79b9 + place * 0x85eb_ca6b) % vocab;
     let raw = RawRequest {
@@ -203,7 +197,7 @@ fn ask(engine: &Engine, number: usize, tokens: usize, speculate: bool) -> Result
         speculate,
         ..RawRequest::new(Prompt::Tokens((0..PROMPT_TOKENS as u64).map(|place| token(place) as i64).collect()))
     };
-    let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
+    let failed = |error: &dyn std::fmt::Display| BenchError::Failed(error.to_string());
     let request = engine.validate(raw).map_err(|error| failed(&error))?;
     let mut stream = engine.submit(request).map_err(|error| failed(&error))?;
     let mut said = Vec::with_capacity(tokens);
@@ -213,7 +207,7 @@ fn ask(engine: &Engine, number: usize, tokens: usize, speculate: bool) -> Result
             Some(Said::Done { timings, .. }) => return Ok(Answer { tokens: said, timings }),
             Some(Said::Failed(error)) => return Err(failed(&error)),
             Some(_) => {}
-            None => return Err(Failure::failed("the engine stopped")),
+            None => return Err(BenchError::Failed("the engine stopped".into())),
         }
     }
 }
@@ -233,7 +227,6 @@ fn table(
     ];
     for Rounds { streams, without, with } in rounds {
         let pair = |without: &[f64], with: &[f64]| {
-            let middle = |values: &[f64]| figures::median(&mut values.to_vec()).unwrap_or_default();
             format!("{} | {} | {:.2}x", show(without), show(with), middle(with) / middle(without).max(1e-9))
         };
         let p99 = |side: &Side| percentile(&side.ttft_ms, 99.0).unwrap_or(0.0);
@@ -256,8 +249,6 @@ fn table(
 
 /// The median, the least and the largest: `412 (398..420)`.
 fn show(values: &[f64]) -> String {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let [least, middle, most] = [0.0, 50.0, 100.0].map(|percent| percentile(&values, percent).unwrap_or_default());
+    let [least, middle, most] = spread(values);
     format!("{middle:.0} ({least:.0}..{most:.0})")
 }

@@ -1,9 +1,5 @@
 //! Goodput with targets beside every static chunk size: the same production scheduler, the same arrivals, three loads.
 //!
-//! ```text
-//! cargo run --release -p plan --example goodput
-//! ```
-//!
 //! *chat*: questions of about 180 tokens, answers of about 90. *documents*: every tenth prompt has about 4,000 tokens
 //! and eight times the TTFT target. *batch*: chat beside a queue of jobs without targets, of a lower class, there from
 //! the start. A request is good that meets both of its targets; goodput is good requests per second of arrivals. Each
@@ -13,8 +9,16 @@ use kernels::{KvDtype, WeightClass};
 use plan::Simulated;
 use roofline::{Machine, ModelShape};
 use scheduler::{Limits, Nanos, Priority, Targets};
+use serde_json::json;
 use sim::workload::{Lengths, Shape};
 use sim::{Fleet, Instance, Workload, simulate};
+
+use crate::rows::Rows;
+use crate::setup::{BenchError, BenchSetup};
+
+pub(super) const HEADER: &str = "\
+| machine, model, targets | load | chat req/s | targets | best static (chunk) | ratio |
+| --- | --- | ---: | ---: | ---: | ---: |";
 
 const STATIC: [usize; 8] = [16, 32, 64, 128, 256, 512, 1024, 2048];
 const SEEDS: [u64; 3] = [1, 2, 3];
@@ -22,7 +26,6 @@ const SEEDS: [u64; 3] = [1, 2, 3];
 struct Setting {
     machine: &'static str,
     model: &'static str,
-    weight_bytes: f64,
     ttft_ms: u64,
     tpot_ms: u64,
     /// Chat requests per second, from light to overload.
@@ -34,7 +37,6 @@ const SETTINGS: [Setting; 2] = [
     Setting {
         machine: "epyc-2core",
         model: "qwen2.5-0.5b",
-        weight_bytes: 2.0,
         ttft_ms: 2000,
         tpot_ms: 100,
         rates: [0.3, 0.6, 0.8, 1.0],
@@ -43,7 +45,6 @@ const SETTINGS: [Setting; 2] = [
     Setting {
         machine: "h100",
         model: "llama-3.1-8b",
-        weight_bytes: 2.0,
         ttft_ms: 500,
         tpot_ms: 25,
         rates: [20.0, 40.0, 60.0, 80.0],
@@ -51,43 +52,49 @@ const SETTINGS: [Setting; 2] = [
     },
 ];
 
-fn main() {
-    println!("| machine, model, targets | load | chat req/s | targets | best static (chunk) | ratio |");
-    println!("| --- | --- | ---: | ---: | ---: | ---: |");
+/// No flag changes it: nothing is loaded or computed.
+pub(super) fn measure(_: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(), BenchError> {
     for setting in &SETTINGS {
+        let Setting { machine, model, ttft_ms, tpot_ms, rates, .. } = setting;
         for load in ["chat", "documents", "batch"] {
-            for rate in setting.rates {
-                let goodput =
-                    |chunk| SEEDS.map(|seed| goodput(setting, load, rate, seed, chunk)).iter().sum::<f64>() / 3.0;
-                let ours = goodput(None);
-                let best = STATIC.map(|chunk| (goodput(Some(chunk)), chunk));
-                let (best, chunk) = best.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are some");
-                let Setting { machine, model, ttft_ms, tpot_ms, .. } = setting;
+            for &rate in rates {
+                let mean = |chunk| -> Result<f64, BenchError> {
+                    let all = SEEDS.iter().map(|&seed| goodput(setting, load, rate, seed, chunk));
+                    Ok(all.sum::<Result<f64, _>>()? / SEEDS.len() as f64)
+                };
+                let ours = mean(None)?;
+                let all: Vec<(f64, usize)> = STATIC
+                    .into_iter()
+                    .map(|chunk| Ok((mean(Some(chunk))?, chunk)))
+                    .collect::<Result<_, BenchError>>()?;
+                let (best, chunk) = all.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are some");
                 let ratio = ours / best;
-                println!(
+                let markdown = format!(
                     "| {machine}, {model}, {ttft_ms}/{tpot_ms} ms | {load} | {rate} | {ours:.2} | {best:.2} ({chunk}) | {ratio:.2} |"
                 );
+                let fields = json!({
+                    "machine": machine, "model": model, "ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "load": load,
+                    "rate": rate, "goodput": ours, "best_static": best, "best_chunk": chunk, "ratio": ratio,
+                });
+                rows.add(&markdown, &fields)?;
             }
         }
     }
+    Ok(())
 }
 
 /// Good requests per second.
-fn goodput(setting: &Setting, load: &str, rate: f64, seed: u64, chunk: Option<usize>) -> f64 {
+fn goodput(setting: &Setting, load: &str, rate: f64, seed: u64, chunk: Option<usize>) -> Result<f64, BenchError> {
     let workload = workload(setting, load, rate, seed);
     let fleet = Fleet::of(1, &instance(setting, chunk));
-    let report = simulate(&workload, &fleet, &mut Nobody).expect("the limits go together");
+    let report = simulate(&workload, &fleet, &mut ()).map_err(|error| BenchError::Failed(error.to_string()))?;
     let good = workload.arrivals.iter().zip(&report.outcomes).filter(|(arrival, outcome)| {
         let Targets { ttft: Some(ttft), tpot: Some(tpot) } = arrival.targets else { return false };
         let in_time = outcome.ttft() <= ttft.as_secs_f64();
         outcome.tokens > 0 && in_time && outcome.tpot().unwrap_or(0.0) <= tpot.as_secs_f64()
     });
-    good.count() as f64 / setting.seconds
+    Ok(good.count() as f64 / setting.seconds)
 }
-
-struct Nobody;
-
-impl sim::Observer for Nobody {}
 
 fn workload(setting: &Setting, load: &str, rate: f64, seed: u64) -> Workload {
     let ms = |ms: u64| Some(Nanos(ms * 1_000_000));
@@ -115,7 +122,7 @@ fn workload(setting: &Setting, load: &str, rate: f64, seed: u64) -> Workload {
 fn instance(setting: &Setting, chunk: Option<usize>) -> Instance {
     let machine = Machine::named(setting.machine).expect("a preset");
     let shape = ModelShape::named(setting.model).expect("a preset");
-    let size = Simulated::of(&shape, setting.weight_bytes, 2.0);
+    let size = Simulated::of(&shape, 2.0, 2.0);
     let cost = size.on(&machine, WeightClass::Bf16, KvDtype::Bf16);
     let rows = chunk.unwrap_or(2048).max(64);
     let limits = Limits {

@@ -1,0 +1,46 @@
+//! The machine's limits beside a measurement.
+
+use kernels::limits::Limits;
+use serde_json::{Value, json};
+
+/// Seconds that one measurement of the machine's limits takes.
+pub const LIMITS_SECONDS: f64 = 0.4;
+
+/// Of two measurements on one machine the higher of each limit: whatever disturbs a measurement lowers it. One that is
+/// not sure counts beside one that is as little as one that was not made.
+pub fn higher(a: &Limits, b: &Limits) -> Limits {
+    match (a.doubt(), b.doubt()) {
+        (Some(_), None) => return *b,
+        (None, Some(_)) => return *a,
+        _ => {}
+    }
+    Limits {
+        read_bandwidth: a.read_bandwidth.max(b.read_bandwidth),
+        cache_bandwidth: a.cache_bandwidth.max(b.cache_bandwidth),
+        int8_ops: a.int8_ops.max(b.int8_ops),
+        bf16_flops: a.bf16_flops.max(b.bf16_flops),
+        f32_flops: a.f32_flops.max(b.f32_flops),
+        fastest_int8_ops: a.fastest_int8_ops.max(b.fastest_int8_ops),
+        fastest_bf16_flops: a.fastest_bf16_flops.max(b.fastest_bf16_flops),
+        ..*a
+    }
+}
+
+/// The limits as JSON.
+pub fn limits_json(limits: &Limits) -> Value {
+    json!({
+        "read_bandwidth_bytes_s": limits.read_bandwidth,
+        "cache_bandwidth_bytes_s": limits.cache_bandwidth,
+        "cache_bytes": limits.cache_bytes,
+        "bf16_flop_s": limits.bf16_flops,
+        "bf16_kind": limits.bf16_kind,
+        "int8_op_s": limits.int8_ops,
+        "int8_kind": limits.int8_kind,
+        "f32_flop_s": limits.f32_flops,
+        "fastest_bf16_flop_s": limits.fastest_bf16_flops,
+        "fastest_bf16_kind": limits.fastest_bf16_kind,
+        "fastest_int8_op_s": limits.fastest_int8_ops,
+        "fastest_int8_kind": limits.fastest_int8_kind,
+        "not_sure": limits.doubt().map(|doubt| doubt.to_string()),
+    })
+}
