@@ -3,6 +3,7 @@
 //! ```text
 //! Schedule: when and what    | plan.rs      pure: a seed gives the same requests at the same moments
 //!      |                     |
+//!      |  measure.rs: warm-up, load, what is sent beside it
 //!      v  one connection per request, events read as they come; turns of sessions after those before    sessions.rs
 //! RequestOutcome: when each token came, or why not    client.rs (the clock), target.rs (the sockets), events.rs (the stream)
 //!      |                       |
@@ -24,6 +25,7 @@
 mod client;
 mod events;
 mod feed;
+mod measure;
 mod phases;
 mod plan;
 mod printable;
@@ -39,12 +41,13 @@ mod turns;
 
 pub use client::{PhaseFigures, RequestOutcome, beside, first_model, probe, run, timeline};
 pub use feed::{Feed, ask};
+pub use measure::{LoadClient, LoadProgress, Measured};
 pub use phases::{PhaseSummary, phases};
 pub use plan::{Arrivals, Dataset, PlanError, PlannedPrompt, PlannedRequest, Ramp, schedule};
 pub use printable::printable;
-pub use report::{Measured, ReportSettings, json, text};
+pub use report::{ReportSettings, json, text};
 pub use requests::{Delay, ListedRequest, PromptTimeline, RequestTimeline, TimelineGap};
-pub use stalls::{Attribution, Prefill, Stalls, stalls, worth_asking};
+pub use stalls::{Attribution, Prefill, Stalls, stalls};
 pub use steady::{Steady, steady};
 pub use summary::{Goal, Metric, Summary, summarize};
 pub use sweep::{Point, Swept};

@@ -4,27 +4,15 @@ use figures::Distribution;
 use serde_json::{Map, Value, json};
 
 use crate::load::client::RequestOutcome;
+use crate::load::measure::Measured;
 use crate::load::phases::{PhaseSummary, phases};
 use crate::load::stalls::{Attribution, Stalls, definition, late};
 use crate::load::steady::{Steady, steady};
-use crate::load::summary::{Goal, Metric, Summary};
+use crate::load::summary::{Goal, Metric};
 use crate::load::turns::{TurnFigures, grouped, turns};
 
 /// Prompts that are named in the text, and in the JSON.
 const NAMED: (usize, usize) = (5, 100);
-
-/// What came of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Measured<'a> {
-    /// Every request.
-    pub outcomes: &'a [RequestOutcome],
-    /// Their figures.
-    pub summary: &'a Summary,
-    /// The gaps between their tokens.
-    pub stalls: &'a Stalls,
-    /// Requests of one token that were sent beside them.
-    pub probes: &'a [RequestOutcome],
-}
 
 /// What is shown, and what of the run's settings goes beside the figures.
 #[derive(Clone, Debug)]
@@ -57,8 +45,8 @@ fn title(metric: Metric) -> (&'static str, &'static str) {
 }
 
 /// The block of text.
-pub fn text(measured: Measured<'_>, settings: &ReportSettings) -> String {
-    let summary = measured.summary;
+pub fn text(measured: &Measured, settings: &ReportSettings) -> String {
+    let summary = &measured.summary;
     let mut lines = vec![format!("{:=^50}", " Serving Benchmark Result ")];
     let mut line = |name: &str, value: String| lines.push(format!("{name:<40} {value:<10}").trim_end().to_owned());
     let fixed = |value: f64| format!("{value:.2}");
@@ -96,16 +84,16 @@ pub fn text(measured: Measured<'_>, settings: &ReportSettings) -> String {
             line(format!("P{p} {short} (ms):"), samples.percentile(p));
         }
     }
-    if let Some(steady) = steady(measured.outcomes) {
+    if let Some(steady) = steady(&measured.outcomes) {
         lines.extend(steady_text(&steady, settings));
     }
-    lines.extend(turns_text(measured.outcomes));
-    lines.extend(phases_text(measured.outcomes));
+    lines.extend(turns_text(&measured.outcomes));
+    lines.extend(phases_text(&measured.outcomes));
     if measured.stalls.steady.len() + measured.stalls.stalled.len() > 0 {
-        lines.extend(stalls_text(measured.stalls, measured.outcomes));
+        lines.extend(stalls_text(&measured.stalls, &measured.outcomes));
     }
     if !measured.probes.is_empty() {
-        lines.extend(probes_text(&Probes::of(measured.probes)));
+        lines.extend(probes_text(&Probes::of(&measured.probes)));
     }
     lines.push("=".repeat(50));
     lines.join("\n")
@@ -317,8 +305,8 @@ fn probes_text(probes: &Probes) -> Vec<String> {
 }
 
 /// The JSON object.
-pub fn json(measured: Measured<'_>, settings: &ReportSettings) -> Value {
-    let (summary, outcomes) = (measured.summary, measured.outcomes);
+pub fn json(measured: &Measured, settings: &ReportSettings) -> Value {
+    let (summary, outcomes) = (&measured.summary, &measured.outcomes[..]);
     let mut object: Map<String, Value> = settings.labels.iter().cloned().collect();
     let rate = settings.request_rate;
     let rest = json!({
@@ -360,9 +348,9 @@ pub fn json(measured: Measured<'_>, settings: &ReportSettings) -> Value {
             object.insert(name.into(), phase_json(&phase));
         }
     }
-    object.insert("stalls".into(), stalls_json(measured.stalls, outcomes));
+    object.insert("stalls".into(), stalls_json(&measured.stalls, outcomes));
     if !measured.probes.is_empty() {
-        let probes = Probes::of(measured.probes);
+        let probes = Probes::of(&measured.probes);
         object.insert("probe_completed".into(), json!(probes.completed));
         object.insert("probe_failed".into(), json!(probes.failed));
         for (name, p) in [("median", 50.0), ("p99", 99.0), ("max", 100.0)] {
@@ -391,8 +379,7 @@ pub fn json(measured: Measured<'_>, settings: &ReportSettings) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::stalls::{Prefill, stalls};
-    use crate::load::summary::summarize;
+    use crate::load::stalls::Prefill;
 
     fn settings() -> ReportSettings {
         ReportSettings {
@@ -420,9 +407,7 @@ mod tests {
 
     #[test]
     fn the_block_has_the_lines_that_scripts_look_for() {
-        let outcomes = [outcome()];
-        let (summary, stalls) = (summarize(&outcomes, &[]), stalls(&outcomes));
-        let text = text(Measured { outcomes: &outcomes, summary: &summary, stalls: &stalls, probes: &[] }, &settings());
+        let text = text(&Measured::of(vec![outcome()], &[]), &settings());
         for line in [
             "============ Serving Benchmark Result ============",
             "Successful requests:                     1",
@@ -438,26 +423,23 @@ mod tests {
 
     #[test]
     fn the_json_has_the_fields_that_scripts_look_for() {
-        let outcomes = [outcome()];
-        let (summary, stalls) = (summarize(&outcomes, &[]), stalls(&outcomes));
-        let measured = Measured { outcomes: &outcomes, summary: &summary, stalls: &stalls, probes: &[] };
-        let json = json(measured, &settings());
+        let measured = Measured::of(vec![outcome()], &[]);
+        let json = json(&measured, &settings());
         assert_eq!(json["p99_ttft_ms"], 250.0);
         assert_eq!(json["p99.9_itl_ms"], 50.0);
         assert_eq!(json["itls"], json!([[0.05]]));
         assert_eq!((&json["completed"], &json["request_goodput"]), (&json!(1), &Value::Null));
         assert_eq!(json["request_rate"], 2.0);
         let infinite = ReportSettings { request_rate: f64::INFINITY, ..settings() };
-        assert_eq!(super::json(measured, &infinite)["request_rate"], "inf");
+        assert_eq!(super::json(&measured, &infinite)["request_rate"], "inf");
     }
 
     #[test]
     fn stalls_are_told_with_their_owners_and_without() {
         let late = RequestOutcome { itls: vec![0.01, 0.01, 0.3], output_tokens: 4, ..outcome() };
-        let outcomes = [RequestOutcome { prompt_tokens: 4096, ..outcome() }, late];
-        let (summary, alone) = (summarize(&outcomes, &[]), stalls(&outcomes));
-        let measured = Measured { outcomes: &outcomes, summary: &summary, stalls: &alone, probes: &outcomes[..1] };
-        let block = text(measured, &settings());
+        let probe = RequestOutcome { prompt_tokens: 4096, ..outcome() };
+        let mut measured = Measured { probes: vec![probe.clone()], ..Measured::of(vec![probe, late], &[]) };
+        let block = text(&measured, &settings());
         for line in
             ["Stalls:                                  1 (25.0 %)", "Longest stall (ms):                      300.00"]
         {
@@ -465,7 +447,7 @@ mod tests {
         }
         assert!(block.contains("this server keeps no timelines"), "{block}");
         assert!(block.contains("Successful probes:                       1"), "{block}");
-        let object = json(measured, &settings());
+        let object = json(&measured, &settings());
         assert_eq!((&object["stalls"]["stalls"], &object["stalls"]["server"]), (&json!(1), &Value::Null));
         assert_eq!((&object["probe_completed"], &object["stalled_itls"]), (&json!(1), &json!([[], [2]])));
 
@@ -473,8 +455,8 @@ mod tests {
         let owners = vec![("other_prefill".to_owned(), 270.0), ("own_decode".to_owned(), 30.0)];
         let prompts = vec![prompt("cmpl-1", Some(0), 260.0), prompt("others", None, 10.0)];
         let server = Attribution { answers: 1, stalls: 1, explained: 1, owners, prompts };
-        let told = Stalls { server: Some(server), ..alone.clone() };
-        let block = text(Measured { stalls: &told, ..measured }, &settings());
+        measured.stalls.server = Some(server);
+        let block = text(&measured, &settings());
         for line in [
             "Stalls found in the server's timelines:  1 of 1",
             "  other_prefill (ms):                    270.00 (90 %)",
@@ -483,7 +465,7 @@ mod tests {
         ] {
             assert!(block.lines().any(|found| found == line), "{line:?} is missing in\n{block}");
         }
-        let object = json(Measured { stalls: &told, ..measured }, &settings());
+        let object = json(&measured, &settings());
         assert_eq!(object["stalls"]["server"]["owners_ms"]["other_prefill"], 270.0);
         assert_eq!(object["stalls"]["server"]["prompts"][0]["prompt_tokens"], 4096);
     }

@@ -104,7 +104,7 @@ pub fn stalls(outcomes: &[RequestOutcome]) -> Stalls {
 }
 
 /// The answers, at most `most`, whose timelines tell most: those that lost most time in stalls, the worst first.
-pub fn worth_asking(outcomes: &[RequestOutcome], most: usize) -> Vec<usize> {
+pub(crate) fn worth_asking(outcomes: &[RequestOutcome], most: usize) -> Vec<usize> {
     let completed = outcomes.iter().enumerate().filter(|(_, outcome)| outcome.error.is_none());
     let lost = completed.map(|(index, outcome)| (lost_ms(&outcome.itls), index));
     let mut lost: Vec<(f64, usize)> = lost.filter(|(lost, _)| *lost > 0.0).collect();

@@ -1,26 +1,21 @@
 //! `twostroke bench-serve`: loads any OpenAI-compatible server and says what its users feel.
 
-use std::future::pending;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bench::load::{
-    self, Api, Arrivals, Attribution, Dataset, Measured, PlannedPrompt, PlannedRequest, Point, Ramp, ReportSettings,
-    RequestOutcome, Stalls, Summary, Swept, Target, TargetError, summarize,
+    self, Api, Arrivals, Dataset, LoadClient, LoadProgress, Measured, PlannedRequest, Point, Ramp, ReportSettings,
+    Swept, Target, TargetError,
 };
 use files::ResultPlace;
 use serde_json::{Map, Value, json};
-use tokio::sync::oneshot;
 
 use crate::console::{Progress, note, put_line};
 use crate::failure::Failure;
 use crate::flags::{BenchServeFlags, LoadApi, LoadDataset, RampUp};
 use crate::signals::{self, Ends};
 use crate::{environment, outputs};
-
-/// Answers whose timelines are read: those that lost most time in stalls.
-const TIMELINES: usize = 128;
 
 /// One load of the run; a sweep has several.
 struct Load {
@@ -29,17 +24,6 @@ struct Load {
     rate: f64,
     max_concurrency: Option<usize>,
     asks: Vec<PlannedRequest>,
-}
-
-/// A load and what came of it.
-struct Measurement {
-    outcomes: Vec<RequestOutcome>,
-    probes: Vec<RequestOutcome>,
-    summary: Summary,
-    stalls: Stalls,
-    complete: bool,
-    /// While the server's timelines were read: every answer is there, and nothing more is wanted.
-    interrupted: bool,
 }
 
 /// Runs the command.
@@ -59,7 +43,11 @@ pub(crate) fn bench_serve(flags: &BenchServeFlags) -> Result<(), Failure> {
             Some(name) => target.model = name.clone(),
             None => target.model = load::first_model(&target).await.map_err(Failure::usage)?,
         }
-        let client = Client::connect(Arc::new(target), flags, &loads[0]).await?;
+        let target = Arc::new(target);
+        let client =
+            LoadClient::connect(target.clone(), &loads[0].asks[0], flags.probe_request_rate, flags.goodput.clone());
+        let client = client.await.map_err(Failure::usage)?;
+        client.warm_up(flags.num_warmups, loads[0].max_concurrency).await;
         let by = if flags.sweep_max_concurrency.is_empty() { "request_rate" } else { "max_concurrency" };
         let mut swept = Swept { by, points: Vec::new() };
         // From here on Ctrl-C and SIGHUP end the measurement, not the process.
@@ -68,12 +56,20 @@ pub(crate) fn bench_serve(flags: &BenchServeFlags) -> Result<(), Failure> {
         for (index, load) in loads.into_iter().enumerate() {
             let what =
                 if is_sweep { format!("{by} {} ({} of {count})", load.asked, index + 1) } else { "asking".into() };
-            let settings = settings(flags, &load, &client.target);
-            let asked = load.asked;
-            let planned = load.asks.len();
-            let measured = client.measure(load, &what, &mut interrupts).await;
+            let settings = settings(flags, &load, &target);
+            let Load { asked, max_concurrency, asks, .. } = load;
+            let planned = asks.len();
+            let bar = Progress::counting(&what, "answers");
+            bar.at(0, planned as u64);
+            let progress = |at: LoadProgress| match at {
+                LoadProgress::Answers(count) => bar.at(count as u64, planned as u64),
+                LoadProgress::Timelines => bar.naming("reading the server's timelines".into()),
+            };
+            let measured = client.measure(asks, max_concurrency, async || interrupts.recv().await, &progress).await;
+            drop(bar);
             let result = tell(flags, &settings, &measured, is_sweep)?;
-            let Measurement { outcomes, summary, stalls, complete, interrupted, .. } = measured;
+            let Measured { outcomes, summary, stalls, interrupted, .. } = measured;
+            let complete = outcomes.len() == planned;
             swept.points.push(Point { asked, summary, stalls, result, complete });
             if interrupted || !complete {
                 note(&format!("stopped: {} of {planned} requests were answered", outcomes.len()));
@@ -81,7 +77,7 @@ pub(crate) fn bench_serve(flags: &BenchServeFlags) -> Result<(), Failure> {
             }
         }
         if is_sweep {
-            tell_sweep(flags, &swept, &client.target.model)?;
+            tell_sweep(flags, &swept, &target.model)?;
         }
         let answered = swept.points.iter().any(|point| point.summary.completed > 0);
         if answered { Ok(()) } else { Err(Failure::Said(1)) }
@@ -187,79 +183,6 @@ fn schedule(flags: &BenchServeFlags, rate: f64, count: usize, seed: u64) -> Resu
     load::schedule(&dataset, count, &arrivals, words, seed).map_err(Failure::usage)
 }
 
-/// A server that answers, and what is sent to it beside the loads.
-struct Client<'a> {
-    target: Arc<Target>,
-    flags: &'a BenchServeFlags,
-    probe: PlannedRequest,
-    /// Whether the server keeps timelines.
-    tells_time: bool,
-}
-
-impl Client<'_> {
-    /// One short request that shows whether there is a server at all, then those that warm it up.
-    async fn connect<'a>(target: Arc<Target>, flags: &'a BenchServeFlags, load: &Load) -> Result<Client<'a>, Failure> {
-        let prompt = match &load.asks[0].prompt {
-            PlannedPrompt::Tokens(_) => PlannedPrompt::Tokens(vec![300; 8]),
-            _ => PlannedPrompt::Words("the sun and the sea".into()),
-        };
-        let first = PlannedRequest::single(prompt, 8, 2);
-        let answered = load::probe(&target, &first).await.map_err(Failure::usage)?;
-        let tells_time = load::timeline(&target, &answered.id).await.is_some();
-        let warm_ups = vec![first.clone(); flags.num_warmups];
-        load::run(target.clone(), warm_ups, load.max_concurrency, pending(), |_| ()).await;
-        let mut probe = first;
-        probe.max_tokens = 1;
-        Ok(Client { target, flags, probe, tells_time })
-    }
-
-    async fn measure(&self, load: Load, what: &str, interrupts: &mut Ends) -> Measurement {
-        let planned = load.asks.len();
-        let progress = Progress::counting(what, "answers");
-        progress.at(0, planned as u64);
-        let (ended, end) = oneshot::channel::<()>();
-        let main = async {
-            let stop = async {
-                interrupts.recv().await;
-            };
-            let ended_so_far = |count: usize| progress.at(count as u64, planned as u64);
-            let outcomes = load::run(self.target.clone(), load.asks, load.max_concurrency, stop, ended_so_far).await;
-            drop(ended);
-            outcomes
-        };
-        let beside = async {
-            let Some(rate) = self.flags.probe_request_rate else { return Vec::new() };
-            load::beside(self.target.clone(), self.probe.clone(), rate, async { drop(end.await) }).await
-        };
-        let (outcomes, probes) = tokio::join!(main, beside);
-        let mut stalls = load::stalls(&outcomes);
-        let mut interrupted = false;
-        if self.tells_time {
-            progress.naming("reading the server's timelines".into());
-            let timelines = tokio::select! {
-                timelines = self.timelines(&outcomes) => timelines,
-                () = interrupts.recv() => {
-                    interrupted = true;
-                    Vec::new()
-                }
-            };
-            stalls.server = Some(Attribution::of(&outcomes, &timelines));
-        }
-        let summary = summarize(&outcomes, &self.flags.goodput);
-        let complete = outcomes.len() == planned;
-        Measurement { outcomes, probes, summary, stalls, complete, interrupted }
-    }
-
-    async fn timelines(&self, outcomes: &[RequestOutcome]) -> Vec<(usize, load::RequestTimeline)> {
-        let mut timelines = Vec::new();
-        for index in load::worth_asking(outcomes, TIMELINES) {
-            let timeline = load::timeline(&self.target, &outcomes[index].id).await;
-            timelines.extend(timeline.map(|timeline| (index, timeline)));
-        }
-        timelines
-    }
-}
-
 fn settings(flags: &BenchServeFlags, load: &Load, target: &Target) -> ReportSettings {
     let backend = match flags.backend {
         LoadApi::Openai => "openai",
@@ -288,14 +211,12 @@ fn settings(flags: &BenchServeFlags, load: &Load, target: &Target) -> ReportSett
 fn tell(
     flags: &BenchServeFlags,
     settings: &ReportSettings,
-    measurement: &Measurement,
+    measured: &Measured,
     is_sweep: bool,
 ) -> Result<Value, Failure> {
-    let Measurement { outcomes, probes, summary, stalls, .. } = measurement;
-    for error in outcomes.iter().filter_map(|outcome| outcome.error.as_ref()).take(3) {
+    for error in measured.outcomes.iter().filter_map(|outcome| outcome.error.as_ref()).take(3) {
         note(&format!("failed: {error}"));
     }
-    let measured = Measured { outcomes, summary, stalls, probes };
     let object = load::json(measured, settings);
     match flags.json {
         true if is_sweep => {}
