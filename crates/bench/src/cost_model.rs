@@ -78,7 +78,7 @@ fn drive(engine: &Engine, progress: OnProgress<'_>) -> Vec<Arc<StepRecord>> {
         }
         while begun.elapsed().as_secs() < SECONDS {
             std::thread::sleep(READ_EVERY);
-            progress(BenchProgress::Measuring(begun.elapsed().as_secs(), SECONDS));
+            progress(BenchProgress::Measuring("asking, seconds", begun.elapsed().as_secs(), SECONDS));
             let last = records.last().map(|record| record.step);
             records.extend(engine.records(usize::MAX).into_iter().filter(|record| Some(record.step) > last));
         }

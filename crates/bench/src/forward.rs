@@ -26,20 +26,20 @@ pub(crate) const BLOCK_SIZE: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardTest {
     /// Tokens of a prompt; 0: it decodes.
-    pub n_prompt: usize,
+    pub(crate) n_prompt: usize,
     /// Decode steps.
-    pub n_gen: usize,
+    pub(crate) n_gen: usize,
     /// Tokens of each sequence that are in the cache before.
-    pub n_depth: usize,
+    pub(crate) n_depth: usize,
     /// Rows of a pass over a prompt.
-    pub n_batch: usize,
+    pub(crate) n_batch: usize,
     /// Sequences that decode together.
-    pub parallel: usize,
+    pub(crate) parallel: usize,
 }
 
 impl ForwardTest {
     /// Tokens of the longest sequence.
-    pub fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.n_depth + self.n_prompt.max(self.n_gen)
     }
 
@@ -96,11 +96,11 @@ pub(crate) fn blocks(length: usize) -> usize {
 pub struct LoadedModel {
     pub(crate) forward: Box<dyn Forward>,
     /// What computes.
-    pub device: DeviceInfo,
+    pub(crate) device: DeviceInfo,
     /// Order of sums of 16-bit products.
-    pub arithmetic: Arithmetic,
+    pub(crate) arithmetic: Arithmetic,
     /// What its passes ask of the machine.
-    pub demands: Demands,
+    pub(crate) demands: Demands,
     pub(crate) kv_dtype: KvDtype,
 }
 
@@ -149,12 +149,12 @@ impl LoadedModel {
     }
 
     /// What the machine can do at most, measured now.
-    pub fn limits(&self) -> Result<Limits, BenchError> {
+    pub(crate) fn limits(&self) -> Result<Limits, BenchError> {
         Ok(self.forward.limits(LIMITS_SECONDS)?)
     }
 
     /// Seconds of each repetition, fewer if it was stopped.
-    pub fn run(&mut self, test: &ForwardTest, timing: &Timing<'_>) -> Vec<f64> {
+    pub(crate) fn run(&mut self, test: &ForwardTest, timing: &Timing<'_>) -> Vec<f64> {
         let [samples] = self.run_through(test, [0], timing);
         samples
     }
@@ -182,7 +182,7 @@ impl LoadedModel {
     }
 
     /// What one repetition asks of the machine.
-    pub fn work(&self, test: &ForwardTest) -> PassWork {
+    pub(crate) fn work(&self, test: &ForwardTest) -> PassWork {
         if test.n_prompt > 0 {
             return self.demands.prefill(test.n_depth, test.n_prompt, test.n_batch);
         }
@@ -193,7 +193,7 @@ impl LoadedModel {
     }
 
     /// `qwen2 494 M bf16`, and `kv int8` if keys and values are not bf16.
-    pub fn model_type(&self) -> String {
+    pub(crate) fn model_type(&self) -> String {
         let kv = if self.kv_dtype == KvDtype::Bf16 { String::new() } else { format!(" kv {}", self.kv_dtype.name()) };
         format!("{} {} {}{kv}", self.forward.config().family, self.params(), self.demands.weights.name())
     }

@@ -154,6 +154,7 @@ fn compare(
     for repetition in 0..setup.repetitions {
         for speculate in [false, true] {
             (setup.progress)(BenchProgress::Measuring(
+                "asking, rounds",
                 (2 * repetition + usize::from(speculate)) as u64,
                 2 * setup.repetitions as u64,
             ));

@@ -9,12 +9,14 @@
 //! rows.rs       medians, spreads and shares of the machine's limits (limits.rs), as Markdown, JSON and CSV
 //!
 //! cost_model.rs, guesses.rs    a whole engine, driven from inside      loras.rs   passes through adapters and without
+//! lab.rs                       both phases as curves, with their laws
 //! load.rs                      any server, from the outside
 //! ```
 
 pub mod cost_model;
 mod forward;
 pub mod guesses;
+mod lab;
 mod limits;
 mod llama;
 pub mod load;
@@ -25,8 +27,8 @@ mod subjects;
 mod timing;
 
 pub use forward::{ForwardTest, LoadedModel};
-pub use limits::{LIMITS_SECONDS, higher, limits_json};
+pub use lab::{LAB_COLUMNS, Lab, LabPlan};
+pub use limits::{LIMITS_SECONDS, limits_json, not_sure};
 pub use rows::RowForm;
 pub use setup::{BenchError, BenchProgress, BenchReport, BenchSetup, OnProgress};
 pub use subjects::{BenchSubject, FORWARD, SUBJECTS};
-pub use timing::Timing;

@@ -1,6 +1,6 @@
 //! The machine's limits beside a measurement.
 
-use kernels::limits::Limits;
+use kernels::limits::{Doubt, Limits};
 use serde_json::{Value, json};
 
 /// Seconds that one measurement of the machine's limits takes.
@@ -8,7 +8,7 @@ pub const LIMITS_SECONDS: f64 = 0.4;
 
 /// Of two measurements on one machine the higher of each limit: whatever disturbs a measurement lowers it. One that is
 /// not sure counts beside one that is as little as one that was not made.
-pub fn higher(a: &Limits, b: &Limits) -> Limits {
+pub(crate) fn higher(a: &Limits, b: &Limits) -> Limits {
     match (a.doubt(), b.doubt()) {
         (Some(_), None) => return *b,
         (None, Some(_)) => return *a,
@@ -43,4 +43,9 @@ pub fn limits_json(limits: &Limits) -> Value {
         "fastest_int8_kind": limits.fastest_int8_kind,
         "not_sure": limits.doubt().map(|doubt| doubt.to_string()),
     })
+}
+
+/// What stands behind figures whose limits may not be so: `; not sure: ...`, or nothing.
+pub fn not_sure(doubt: Option<Doubt>) -> String {
+    doubt.map_or_else(String::new, |doubt| format!("; not sure: {doubt}"))
 }

@@ -10,17 +10,17 @@ use serde_json::Value;
 
 /// How far it is, for a person who waits: what is done, and of how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BenchProgress {
+pub enum BenchProgress<'a> {
     /// Bytes of weights.
     Loading(u64, u64),
-    /// Rounds, or seconds.
-    Measuring(u64, u64),
+    /// Rounds, tests or seconds of what is named.
+    Measuring(&'a str, u64, u64),
     /// Rows come, or it ends.
     Over,
 }
 
 /// Called with it.
-pub type OnProgress<'a> = &'a (dyn Fn(BenchProgress) + Sync);
+pub type OnProgress<'a> = &'a (dyn Fn(BenchProgress<'_>) + Sync);
 
 /// What is measured, how often, and who waits for it.
 #[derive(Clone, Copy)]

@@ -17,31 +17,31 @@ const SAMPLE_SECONDS: f64 = 0.03;
 
 /// How often something is timed.
 #[derive(Clone, Copy)]
-pub struct Timing<'a> {
+pub(crate) struct Timing<'a> {
     /// Samples of each way.
-    pub repetitions: usize,
+    pub(crate) repetitions: usize,
     /// Seconds of a sample; 0: each is one call.
-    pub sample_seconds: f64,
+    pub(crate) sample_seconds: f64,
     /// Set while it runs, it ends; what was cut off counts for nothing.
-    pub stop: &'a AtomicBool,
+    pub(crate) stop: &'a AtomicBool,
 }
 
 impl Timing<'static> {
     /// To the end.
-    pub fn of(repetitions: usize) -> Timing<'static> {
+    pub(crate) fn of(repetitions: usize) -> Timing<'static> {
         static NEVER: AtomicBool = AtomicBool::new(false);
         Timing { repetitions, sample_seconds: SAMPLE_SECONDS, stop: &NEVER }
     }
 
     /// Each sample is one call.
-    pub fn of_calls(repetitions: usize) -> Timing<'static> {
+    pub(crate) fn of_calls(repetitions: usize) -> Timing<'static> {
         Timing { sample_seconds: 0.0, ..Timing::of(repetitions) }
     }
 }
 
 impl Timing<'_> {
     /// Seconds of a call: the samples of each way, in the order in which they were taken.
-    pub fn in_turns<const WAYS: usize>(&self, mut call: impl FnMut(usize)) -> [Vec<f64>; WAYS] {
+    pub(crate) fn in_turns<const WAYS: usize>(&self, mut call: impl FnMut(usize)) -> [Vec<f64>; WAYS] {
         let calls: [usize; WAYS] = std::array::from_fn(|way| self.calls(|| call(way)));
         let mut samples = [const { Vec::new() }; WAYS];
         for _ in 0..self.repetitions {

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bench::LIMITS_SECONDS;
-pub(crate) use bench::limits_json;
+pub(crate) use bench::{limits_json, not_sure};
 use kernels::limits::{Doubt, Limits, MeasureError};
 use kernels::room::Limit;
 use kernels::threads::{Pool, ThreadError};
@@ -99,11 +99,6 @@ pub(crate) fn memory_limit_json(limit: Option<&Limit>) -> Value {
 pub(crate) fn read_limit(limits: &Limits, weight_bytes: usize) -> String {
     let from = if limits.holds(weight_bytes) { " from cache" } else { "" };
     format!("{} read{from}", bandwidth(limits.bandwidth_for(weight_bytes)))
-}
-
-/// What stands behind figures whose limits may not be so: `; not sure: ...`, or nothing.
-pub(crate) fn not_sure(doubt: Option<Doubt>) -> String {
-    doubt.map_or_else(String::new, |doubt| format!("; not sure: {doubt}"))
 }
 
 /// One phase of one answer.

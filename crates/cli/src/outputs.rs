@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use bench::LAB_COLUMNS;
 use files::ResultPlace;
 use serde_json::{Map, Value};
 
@@ -35,10 +36,6 @@ pub(crate) enum Columns {
     /// `lab`'s points.
     Lab,
 }
-
-/// The first line of `lab.csv`.
-pub(crate) const LAB_COLUMNS: &str =
-    "sweep,x,median_ms,spread_percent,flops,bytes,intensity,compute_percent,memory_percent,bound_by\n";
 
 impl Kind {
     fn is_ours(self) -> fn(&[u8]) -> bool {

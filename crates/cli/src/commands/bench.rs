@@ -63,14 +63,16 @@ pub(super) fn setup<T>(
 ) -> Result<T, Failure> {
     let checkpoint = models::open(flags.model.as_deref())?;
     let bar: Mutex<Option<Progress>> = Mutex::new(None);
-    let progress = |at: BenchProgress| {
+    let progress = |at: BenchProgress<'_>| {
         let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
         match at {
             BenchProgress::Loading(done, total) => {
                 bar.get_or_insert_with(|| Progress::new("loading")).at(done, total);
             }
-            BenchProgress::Measuring(done, total) => {
-                bar.get_or_insert_with(|| Progress::counting("measuring", "done")).at(done, total);
+            BenchProgress::Measuring(what, done, total) => {
+                let bar = bar.get_or_insert_with(|| Progress::counting(what, "done"));
+                bar.naming(what.to_owned());
+                bar.at(done, total);
             }
             BenchProgress::Over => *bar = None,
         }

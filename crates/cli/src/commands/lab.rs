@@ -1,68 +1,40 @@
-//! `twostroke lab`: the two phases measured on a model, with the law of each curve and what bound it.
-//!
-//! ```text
-//! prefill    time of a prompt against its length          a + b n + c n^2      every token through the weights, and against
-//!                                                                              all before it
-//! position   time of a decode step against the tokens     a + b p              the weights once, and all keys and values
-//!            before it
-//! batch      time of a decode step against the requests   a + b B              the weights once for all, and each one's own
-//!            in it
-//! ```
-//! The machine's limits are measured before the first sweep and after each. The forward pass is measured alone, as by
-//! `bench`; what a server adds is seen with `bench-serve`. Ctrl-C ends the measuring and keeps what was measured.
+//! `twostroke lab`: what [`::bench::Lab`] measures, by its flags, and the files that it is written to.
 
-mod fit;
-mod report;
-
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bench::{ForwardTest, LoadedModel, Timing, higher};
-use checkpoint::Checkpoint;
-use kernels::WeightClass;
-use kernels::limits::{Certainty, Doubt, FEW, Limits};
+use bench::{BenchSetup, ForwardTest, Lab, LabPlan, LoadedModel};
 use model::ModelConfig;
-use roofline::{Bound, LimitShares, PassWork, Peaks};
 
 use crate::commands::bench::{failure, setup};
 use crate::commands::quality::Interrupts;
-use crate::console::{Progress, note, put_line};
+use crate::console::{note, put_line};
 use crate::failure::Failure;
-use crate::figures::{duration, percent};
 use crate::flags::LabFlags;
-use crate::models;
-use fit::Fit;
+use crate::outputs::{self, Columns, GENERATOR, Kind};
 
-/// Rows of a pass over a prompt: what `serve` takes.
-const ROWS: usize = 512;
-/// Decode steps of one repetition.
-const STEPS: usize = 8;
-/// Tokens of each request in the cache when the batch grows.
-const DEPTH: usize = 64;
-/// What is measured where nobody says, as far as the model's context goes.
-const PROMPTS: [usize; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
-const POSITIONS: [usize; 6] = [0, 256, 512, 1024, 2048, 4096];
-const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Share of the variance that a law explains at least; one that explains less is not told as one.
-const LEAST_R2: f64 = 0.5;
-/// A limit binds clearly if the work comes this much nearer to it than to the other.
-const CLEARLY: f64 = 1.5;
+/// Where `--output` has everything beside the pictures.
+const TEXTS: [(&str, Kind); 3] =
+    [("lab.json", Kind::Json), ("lab.csv", Kind::Table(Columns::Lab)), ("lab.html", Kind::Page)];
 
 /// Runs the command.
 pub(crate) fn lab(flags: &LabFlags) -> Result<(), Failure> {
     let found = setup(&flags.model, |setup| {
-        let checkpoint = setup.checkpoint;
-        let config = ModelConfig::load(checkpoint).map_err(|error| models::load_failure(checkpoint, &error))?;
-        let plans = plans(flags, &config)?;
-        report::prepare(&flags.output)?;
-        let tests: Vec<ForwardTest> = plans.iter().flat_map(|plan| plan.tests.iter().map(|(_, test)| *test)).collect();
-        let mut model = LoadedModel::load(setup, &tests).map_err(|error| failure(checkpoint, error))?;
-        measure(&mut model, checkpoint, &plans, flags.repetitions)
+        let setup = BenchSetup { repetitions: flags.repetitions, ..*setup };
+        let failed = |error| failure(setup.checkpoint, error);
+        let config = ModelConfig::load(setup.checkpoint).map_err(|error| failed(error.into()))?;
+        let asked = [flags.prompts.as_deref(), flags.positions.as_deref(), flags.batches.as_deref()];
+        let plans = LabPlan::all(asked, &config).map_err(failed)?;
+        prepare(&flags.output)?;
+        let tests: Vec<ForwardTest> = plans.iter().flat_map(LabPlan::tests).collect();
+        let mut model = LoadedModel::load(&setup, &tests).map_err(failed)?;
+        until_interrupted(|stop| Lab::measure(&mut model, &plans, &setup, stop).map_err(failed))
     })?;
-    if found.sweeps.iter().all(|sweep| sweep.points.is_empty()) {
+    if found.is_empty() {
         return Err(Failure::Interrupted);
     }
-    report::write(&found, &flags.output)?;
+    write(&found, &flags.output)?;
     put_line(&if flags.json { found.json().to_string() } else { found.to_string().trim_end().to_string() })?;
     note(&format!("written: {}/lab.html, lab.csv, lab.json and a picture of each curve", flags.output.display()));
     if found.interrupted {
@@ -72,106 +44,10 @@ pub(crate) fn lab(flags: &LabFlags) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is measured against what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Prefill,
-    Position,
-    Batch,
-}
-
-impl Kind {
-    const ALL: [Kind; 3] = [Kind::Prefill, Kind::Position, Kind::Batch];
-
-    /// A word for files and columns.
-    fn name(self) -> &'static str {
-        match self {
-            Kind::Prefill => "prefill",
-            Kind::Position => "position",
-            Kind::Batch => "batch",
-        }
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Kind::Prefill => "Prefill time against the length of the prompt",
-            Kind::Position => "Decode time per token against its position",
-            Kind::Batch => "Decode time per step against the batch",
-        }
-    }
-
-    fn x(self) -> &'static str {
-        match self {
-            Kind::Prefill => "prompt, tokens",
-            Kind::Position => "tokens before it",
-            Kind::Batch => "batch size (concurrent requests)",
-        }
-    }
-
-    fn y(self) -> &'static str {
-        match self {
-            Kind::Prefill => "time of the prompt, ms",
-            Kind::Position => "time of a token, ms",
-            Kind::Batch => "time of a step, ms",
-        }
-    }
-
-    /// The largest power in its law.
-    fn degree(self) -> usize {
-        if self == Kind::Prefill { 2 } else { 1 }
-    }
-
-    fn test(self, x: usize) -> ForwardTest {
-        let test = ForwardTest { n_prompt: 0, n_gen: STEPS, n_depth: 0, n_batch: ROWS, parallel: 1 };
-        match self {
-            Kind::Prefill => ForwardTest { n_prompt: x, n_gen: 0, ..test },
-            Kind::Position => ForwardTest { n_depth: x, ..test },
-            Kind::Batch => ForwardTest { n_depth: DEPTH, parallel: x, ..test },
-        }
-    }
-}
-
-/// A sweep before it is measured.
-struct Plan {
-    kind: Kind,
-    tests: Vec<(usize, ForwardTest)>,
-}
-
-fn plans(flags: &LabFlags, config: &ModelConfig) -> Result<Vec<Plan>, Failure> {
-    let limit = config.context_limit;
-    let plan = |kind: Kind| {
-        let (asked, usual, flag): (_, &[usize], _) = match kind {
-            Kind::Prefill => (&flags.prompts, &PROMPTS, "--prompts"),
-            Kind::Position => (&flags.positions, &POSITIONS, "--positions"),
-            Kind::Batch => (&flags.batches, &BATCHES, "--batches"),
-        };
-        let fits = |x: usize| kind.test(x).length() <= limit;
-        if let Some(&x) = asked.iter().flatten().find(|&&x| !fits(x)) {
-            let length = kind.test(x).length();
-            return Err(Failure::usage(format!("{flag}: {x} needs {length} tokens; this model reads at most {limit}")));
-        }
-        let mut points = asked.clone().unwrap_or_else(|| usual.to_vec());
-        points.retain(|&x| fits(x));
-        points.sort_unstable();
-        points.dedup();
-        Ok(Plan { kind, tests: points.into_iter().map(|x| (x, kind.test(x))).collect() })
-    };
-    Kind::ALL.into_iter().map(plan).collect()
-}
-
-/// Runs every test, until Ctrl-C.
-fn measure(
-    subject: &mut LoadedModel,
-    checkpoint: &Checkpoint,
-    plans: &[Plan],
-    repetitions: usize,
-) -> Result<Lab, Failure> {
-    let limits_of = |subject: &LoadedModel| subject.limits().map_err(|error| failure(checkpoint, error));
+/// Sets the flag at Ctrl-C; at the second one the process ends.
+fn until_interrupted<T>(work: impl FnOnce(&AtomicBool) -> Result<T, Failure>) -> Result<T, Failure> {
     let interrupts = Interrupts::listen()?;
     let (stop, over) = (AtomicBool::new(false), AtomicBool::new(false));
-    let timing = Timing { stop: &stop, ..Timing::of_calls(repetitions) };
-    let all: usize = plans.iter().map(|plan| plan.tests.len()).sum();
-    let bar = Progress::counting("measuring", "tests");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let interrupts = interrupts;
@@ -185,309 +61,26 @@ fn measure(
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
-        let mut limits = limits_of(subject);
-        note(&format!("measuring {all} points; Ctrl-C keeps what was measured"));
-        let mut sweeps = Vec::new();
-        let mut done = 0;
-        for plan in plans {
-            let mut points = Vec::new();
-            for (x, test) in &plan.tests {
-                bar.naming(format!("{} {x}", plan.kind.name()));
-                bar.at(done, all as u64);
-                let samples = match stop.load(Ordering::Relaxed) {
-                    true => Vec::new(),
-                    false => subject.run(test, &timing),
-                };
-                if samples.is_empty() {
-                    break;
-                }
-                done += 1;
-                let work = subject.work(test);
-                let steps = if *x > 0 && plan.kind == Kind::Prefill { 1 } else { test.n_gen };
-                points.push(Raw::of(*x, &samples, work, steps));
-            }
-            if stop.load(Ordering::Relaxed) {
-                sweeps.push((plan.kind, points));
-                continue;
-            }
-            limits = limits.and_then(|known| Ok(higher(&known, &limits_of(subject)?)));
-            sweeps.push((plan.kind, points));
-        }
+        let done = work(&stop);
         over.store(true, Ordering::Relaxed);
-        let (limits, demands) = (limits?, &subject.demands);
-        // What was reached is possible, whatever was measured.
-        let reached = sweeps.iter().flat_map(|(_, points)| points);
-        let peaks =
-            reached.fold(Peaks::of(&limits, demands), |peaks, point| peaks.raised_by(&point.work, point.least()));
-        Ok(Lab {
-            model: checkpoint.name().to_string(),
-            described: subject.model_type(),
-            threads: subject.device.threads,
-            isa: subject.device.kernels.clone(),
-            arithmetic: subject.arithmetic.name(),
-            repetitions,
-            weights: demands.weights,
-            in_cache: limits.holds(demands.weight_bytes),
-            limits,
-            peaks,
-            sweeps: sweeps.into_iter().map(|(kind, points)| Sweep::of(kind, points, &peaks)).collect(),
-            interrupted: stop.load(Ordering::Relaxed),
-        })
+        done
     })
 }
 
-/// Everything that was measured.
-struct Lab {
-    model: String,
-    /// Family, size and precision.
-    described: String,
-    threads: usize,
-    isa: String,
-    arithmetic: &'static str,
-    repetitions: usize,
-    weights: WeightClass,
-    /// The weights stay in the last level of cache.
-    in_cache: bool,
-    limits: Limits,
-    /// Those of the limits that hold for this model, raised to what was reached.
-    peaks: Peaks,
-    sweeps: Vec<Sweep>,
-    interrupted: bool,
+/// Makes the directory before anything is measured, and looks at what is in the way.
+fn prepare(directory: &Path) -> Result<(), Failure> {
+    outputs::directory("--output", directory)?;
+    let place = |name: &str, kind| outputs::place("--output", &directory.join(name), kind).map(drop);
+    TEXTS.into_iter().try_for_each(|(name, kind)| place(name, kind))?;
+    Lab::PICTURES.iter().try_for_each(|name| place(&format!("{name}.svg"), Kind::Picture))
 }
 
-/// One curve.
-struct Sweep {
-    kind: Kind,
-    points: Vec<Point>,
-    /// Of medians in seconds.
-    fit: Option<Fit>,
-}
-
-/// One point of it.
-struct Point {
-    x: usize,
-    /// Seconds: of the prompt, or of one step.
-    samples: Vec<f64>,
-    median: f64,
-    /// Largest less smallest, as a share of the median.
-    spread: f64,
-    /// Why it is not sure.
-    doubt: Option<Doubt>,
-    /// Of one prompt, or one step.
-    work: PassWork,
-    shares: LimitShares,
-}
-
-/// A point as it comes from the measurement: seconds and work of one prompt, or one step.
-struct Raw {
-    x: usize,
-    samples: Vec<f64>,
-    work: PassWork,
-}
-
-impl Raw {
-    /// Of repetitions that take `seconds` and do `work` in so many steps.
-    fn of(x: usize, seconds: &[f64], work: PassWork, steps: usize) -> Raw {
-        let n = steps as f64;
-        let work = PassWork {
-            matrix_flops: work.matrix_flops / n,
-            attention_flops: work.attention_flops / n,
-            bytes: work.bytes / n,
-            ..work
-        };
-        Raw { x, samples: seconds.iter().map(|seconds| seconds / n).collect(), work }
-    }
-
-    fn least(&self) -> f64 {
-        self.samples.iter().copied().fold(f64::INFINITY, f64::min)
-    }
-}
-
-impl Sweep {
-    fn of(kind: Kind, raw: Vec<Raw>, peaks: &Peaks) -> Sweep {
-        let point = |Raw { x, samples, work }: Raw| {
-            let median = ::figures::median(&mut samples.clone()).expect("a point has samples");
-            let certainty = Certainty::of_repetitions(&samples);
-            let spread = certainty.spread;
-            Point {
-                x,
-                samples,
-                median,
-                spread,
-                doubt: certainty.doubt(),
-                shares: LimitShares::within(&work, median, peaks),
-                work,
-            }
-        };
-        let points: Vec<Point> = raw.into_iter().map(point).collect();
-        let medians: Vec<(f64, f64)> = points.iter().map(|point| (point.x as f64, point.median)).collect();
-        Sweep { kind, fit: Fit::of(&medians, kind.degree()), points }
-    }
-
-    /// The law, if it says more than the mean of the points does.
-    fn sound_fit(&self) -> Option<&Fit> {
-        self.fit.as_ref().filter(|fit| fit.r2 >= LEAST_R2)
-    }
-
-    /// The law in words.
-    fn law(&self) -> String {
-        let Some(fit) = &self.fit else { return "too few points for a law".to_string() };
-        if fit.r2 < LEAST_R2 {
-            return format!("no law: the points follow none of this form (R^2 {:.2}); measure again", fit.r2);
-        }
-        let c = &fit.coefficients;
-        let per = |seconds: f64| match seconds {
-            s if s < 1e-6 => format!("{:.2} ns", s * 1e9),
-            s if s < 1e-3 => format!("{:.2} us", s * 1e6),
-            s => format!("{:.2} ms", s * 1e3),
-        };
-        // What is nothing is not said.
-        let sum = |parts: &[(f64, &str)]| {
-            let parts = parts.iter().filter(|part| part.0 > 0.0);
-            parts.map(|&(seconds, of)| format!("{}{of}", per(seconds))).collect::<Vec<_>>().join(" + ")
-        };
-        let last = self.points.last().map_or(0.0, |point| point.x as f64);
-        let law = match self.kind {
-            Kind::Prefill => format!(
-                "a prompt of n tokens takes {}; at {last} tokens the last part is {} of it",
-                sum(&[(c[0], ""), (c[1], " x n"), (c[2], " x n^2")]),
-                percent(c[2] * last * last / fit.at(last)),
-            ),
-            Kind::Position => {
-                format!("a token takes {}", sum(&[(c[0], ""), (c[1] * 1e3, " for each thousand tokens before it")]))
-            }
-            Kind::Batch => format!("a step takes {}", sum(&[(c[0], ""), (c[1], " for each request in it")])),
-        };
-        let doubles = match (self.kind, c[0], c[1]) {
-            (Kind::Batch, fixed, each) if fixed > each && each > 0.0 => {
-                format!("; {:.0} requests take twice what an empty step would", fixed / each)
-            }
-            _ => String::new(),
-        };
-        format!("{law}{doubles} (R^2 {:.4}, points off by {:.1} % in the median)", fit.r2, fit.residual * 100.0)
-    }
-
-    /// The smallest batch that is bound by compute, by the work and the limits. Of the batch's sweep alone.
-    fn knee(&self) -> Option<usize> {
-        let is_compute = |point: &&Point| point.shares.roofline() == Bound::Compute;
-        self.points.iter().filter(|_| self.kind == Kind::Batch).find(is_compute).map(|point| point.x)
-    }
-
-    /// What bound it, and how sure that is.
-    fn finding(&self) -> Option<String> {
-        let point = match self.kind {
-            // The longest prompt is the phase at its purest; the shortest context is decode's.
-            Kind::Prefill => self.points.last()?,
-            Kind::Position | Kind::Batch => self.points.first()?,
-        };
-        let what = match self.kind {
-            Kind::Prefill => format!("Prefill of {} tokens", point.x),
-            Kind::Position => "Decode of one request, near its beginning,".to_string(),
-            Kind::Batch => return self.batch_finding(),
-        };
-        Some(format!("{what} was bound by {}. {}", bound(point), surety(point)))
-    }
-
-    fn batch_finding(&self) -> Option<String> {
-        let (first, last) = (self.points.first()?, self.points.last()?);
-        let rate = |point: &Point| point.x as f64 / point.median;
-        let gain = rate(last) / rate(first);
-        let turn = match self.knee() {
-            Some(knee) => format!(
-                "From a batch of {knee} on, the work of a step is nearer to the matrix peak than to the bandwidth"
-            ),
-            None => "No batch that was measured came nearer to the matrix peak than to the bandwidth".to_string(),
-        };
-        Some(format!(
-            "A batch of {} makes {gain:.1} times the tokens of a batch of {}, each in {} instead of {}. {turn}: at {} it was \
-             bound by {}. {}",
-            last.x,
-            first.x,
-            duration(last.median),
-            duration(first.median),
-            last.x,
-            bound(last),
-            surety(last),
-        ))
-    }
-}
-
-/// `compute (78 % of the matrix peak)`.
-fn bound(point: &Point) -> String {
-    match point.shares.bound() {
-        Bound::Compute => format!("compute ({} of the matrix peak)", percent(point.shares.compute)),
-        Bound::Memory => format!("memory ({} of the read bandwidth)", percent(point.shares.memory)),
-        Bound::Overhead => format!(
-            "neither: {} of the matrix peak and {} of the bandwidth",
-            percent(point.shares.compute),
-            percent(point.shares.memory)
-        ),
-    }
-}
-
-/// How sure it is what bound a point, and why.
-fn surety(point: &Point) -> String {
-    let repetitions = point.samples.len();
-    let LimitShares { compute, memory } = point.shares;
-    let ratio = compute.max(memory) / compute.min(memory).max(1e-9);
-    let spread = format!("{repetitions} repetitions within {}", percent(point.spread));
-    let other = if compute > memory { ("bandwidth", memory) } else { ("matrix peak", compute) };
-    match point.doubt {
-        Some(Doubt::Few { .. }) => {
-            return format!("Not sure: {spread}, and fewer than {FEW} say little about chance.");
-        }
-        Some(Doubt::Spread(_)) => {
-            return format!("Not sure: {spread}, so something else used the machine; measure again.");
-        }
-        Some(Doubt::Earlier) | None => {}
-    }
-    match () {
-        () if ratio < CLEARLY => format!("Not sure: both limits are about equally near ({spread})."),
-        () if point.shares.of_limit() < 0.5 => format!(
-            "Not sure: {spread}, but most of the time went to neither limit (of the {} {} was used).",
-            other.0,
-            percent(other.1)
-        ),
-        () => format!("Sure: {spread}, and of the {} only {} was used.", other.0, percent(other.1)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A sweep of steps that took so many milliseconds, each once, twice and three times.
-    fn sweep(kind: Kind, points: &[(usize, f64)]) -> Sweep {
-        let work = PassWork { matrix_flops: 1e6, bytes: 1e6, ..PassWork::default() };
-        let raw = points.iter().map(|&(x, ms)| Raw::of(x, &[ms / 1e3; 3], work, 1));
-        Sweep::of(kind, raw.collect(), &Peaks { matrix: 1e12, attention: 1e12, bandwidth: 1e10 })
-    }
-
-    #[test]
-    fn points_that_follow_no_law_are_given_none() {
-        let lawful = sweep(Kind::Batch, &[(1, 1.0), (2, 1.1), (4, 1.3), (8, 1.7)]);
-        assert!(
-            lawful.sound_fit().is_some() && lawful.law().starts_with("a step takes 900.00 us + 100.00 us for each")
-        );
-        // A disturbed run: the nearest line that does not fall explains less than the mean.
-        let disturbed = sweep(Kind::Batch, &[(1, 1.0), (8, 0.4), (64, 0.9)]);
-        assert!(disturbed.fit.as_ref().is_some_and(|fit| fit.r2 < LEAST_R2), "{:?}", disturbed.fit);
-        assert!(disturbed.sound_fit().is_none() && disturbed.law().starts_with("no law: "), "{}", disturbed.law());
-        assert!(sweep(Kind::Batch, &[(1, 1.0)]).law().contains("too few"));
-    }
-
-    #[test]
-    fn a_point_is_as_sure_as_its_repetitions() {
-        let work = PassWork { matrix_flops: 1e9, bytes: 1e9, ..PassWork::default() };
-        let peaks = Peaks { matrix: 1e12, attention: 1e12, bandwidth: 1e10 };
-        let table: [(&[f64], &str); 3] = [
-            (&[0.12, 0.121, 0.122], "Sure: 3 repetitions within 2 %"),
-            (&[0.12, 0.2, 0.13], "Not sure: 3 repetitions within 62 %, so something else used the machine"),
-            (&[0.12, 0.12], "Not sure: 2 repetitions within 0 %, and fewer than 3 say little about chance"),
-        ];
-        for (seconds, words) in table {
-            let sweep = Sweep::of(Kind::Position, vec![Raw::of(0, seconds, work, 1)], &peaks);
-            assert!(surety(&sweep.points[0]).starts_with(words), "{}", surety(&sweep.points[0]));
-        }
-    }
+/// Every file.
+fn write(lab: &Lab, directory: &Path) -> Result<(), Failure> {
+    let put =
+        |name: &str, kind, text: &str| outputs::put(&outputs::place("--output", &directory.join(name), kind)?, text);
+    let page = lab.html(&format!("{GENERATOR}\">"));
+    let texts = [format!("{:#}\n", outputs::json(&lab.json())), lab.csv(), page];
+    TEXTS.into_iter().zip(&texts).try_for_each(|((name, kind), text)| put(name, kind, text))?;
+    lab.pictures().into_iter().try_for_each(|(name, svg)| put(&format!("{name}.svg"), Kind::Picture, &svg))
 }

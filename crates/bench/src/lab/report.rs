@@ -3,44 +3,23 @@
 //! The page holds its pictures and its style and needs no script and no network.
 
 use std::fmt::{self, Write};
-use std::path::Path;
 
 use figures::Colour;
 use figures::plot::{Chart, Line};
 use kernels::WeightClass;
 use launch::machine;
+use plan::units::{bandwidth, duration, operations, percent, rounded};
 use serde_json::{Value, json};
 
 use super::{Kind as Sweeps, Lab, Point, Sweep};
-use crate::failure::Failure;
-use crate::figures::{bandwidth, duration, limits_json, not_sure, operations, percent, rounded};
-use crate::outputs::{self, Columns, GENERATOR, Kind, LAB_COLUMNS};
+use crate::limits::{limits_json, not_sure};
 
 /// Points of a drawn law.
 const POINTS: usize = 60;
 
-/// Where `--output` has everything.
-const TEXTS: [(&str, Kind); 3] =
-    [("lab.json", Kind::Json), ("lab.csv", Kind::Table(Columns::Lab)), ("lab.html", Kind::Page)];
-const ROOFLINE: &str = "roofline";
-
-/// Makes the directory before anything is measured, and looks at what is in the way.
-pub(super) fn prepare(directory: &Path) -> Result<(), Failure> {
-    outputs::directory("--output", directory)?;
-    let place = |name: &str, kind| outputs::place("--output", &directory.join(name), kind).map(drop);
-    TEXTS.into_iter().try_for_each(|(name, kind)| place(name, kind))?;
-    let pictures = Sweeps::ALL.iter().map(|kind| kind.name()).chain([ROOFLINE]);
-    pictures.map(|name| format!("{name}.svg")).try_for_each(|name| place(&name, Kind::Picture))
-}
-
-/// Every file.
-pub(super) fn write(lab: &Lab, directory: &Path) -> Result<(), Failure> {
-    let put =
-        |name: &str, kind, text: &str| outputs::put(&outputs::place("--output", &directory.join(name), kind)?, text);
-    let texts = [format!("{:#}\n", outputs::json(&lab.json())), lab.csv(), lab.html()];
-    TEXTS.into_iter().zip(&texts).try_for_each(|((name, kind), text)| put(name, kind, text))?;
-    lab.pictures().into_iter().try_for_each(|(name, svg)| put(&format!("{name}.svg"), Kind::Picture, &svg))
-}
+/// The first line of the CSV.
+pub const LAB_COLUMNS: &str =
+    "sweep,x,median_ms,spread_percent,flops,bytes,intensity,compute_percent,memory_percent,bound_by\n";
 
 impl Lab {
     fn measured(&self) -> impl Iterator<Item = &Sweep> {
@@ -68,7 +47,8 @@ impl Lab {
         format!("{cpu}, {} threads, {} kernels, {} arithmetic", self.threads, self.isa, self.arithmetic)
     }
 
-    pub(super) fn json(&self) -> Value {
+    /// All of it, for programs.
+    pub fn json(&self) -> Value {
         let point = |point: &Point| {
             json!({
                 "x": point.x,
@@ -114,7 +94,8 @@ impl Lab {
         })
     }
 
-    fn csv(&self) -> String {
+    /// A line for each point.
+    pub fn csv(&self) -> String {
         let mut csv = LAB_COLUMNS.to_string();
         for sweep in &self.sweeps {
             for point in &sweep.points {
@@ -138,10 +119,13 @@ impl Lab {
         csv
     }
 
+    /// Names of the pictures that there may be.
+    pub const PICTURES: [&str; 4] = ["prefill", "position", "batch", "roofline"];
+
     /// Names and SVG documents: a curve each, and the roofline.
-    fn pictures(&self) -> Vec<(&'static str, String)> {
+    pub fn pictures(&self) -> Vec<(&'static str, String)> {
         let mut pictures: Vec<_> = self.measured().map(|sweep| (sweep.kind.name(), sweep.picture())).collect();
-        pictures.push((ROOFLINE, self.roofline()));
+        pictures.push((Lab::PICTURES[3], self.roofline()));
         pictures
     }
 
@@ -175,18 +159,19 @@ impl Lab {
         chart.svg_logarithmic(&all)
     }
 
-    fn html(&self) -> String {
+    /// One page. `generator`: the element that names its maker.
+    pub fn html(&self, generator: &str) -> String {
         let mut html = String::new();
         // Writing to a string does not fail.
-        let _ = self.write_html(&mut html);
+        let _ = self.write_html(&mut html, generator);
         html
     }
 
-    fn write_html(&self, html: &mut String) -> fmt::Result {
+    fn write_html(&self, html: &mut String, generator: &str) -> fmt::Result {
         let model = escaped(&self.model);
         write!(
             html,
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n{GENERATOR}\">\n\
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n{generator}\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
              <title>{model}: the two phases measured</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n\
              <h1>{model}: the two phases measured</h1>\n<p>{}; {}.<br>{}.</p>\n",
