@@ -31,4 +31,4 @@ pub use lab::{LAB_COLUMNS, Lab, LabPlan};
 pub use limits::{LIMITS_SECONDS, limits_json, not_sure};
 pub use rows::RowForm;
 pub use setup::{BenchError, BenchProgress, BenchReport, BenchSetup, OnProgress};
-pub use subjects::{BenchSubject, FORWARD, SUBJECTS};
+pub use subjects::{BenchSubject, SUBJECTS};

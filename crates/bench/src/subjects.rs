@@ -24,62 +24,42 @@ use crate::setup::{BenchError, BenchSetup};
 use crate::timing::apart;
 
 /// Something to measure.
+#[derive(Clone, Copy)]
 pub struct BenchSubject {
     /// In a word.
     pub name: &'static str,
     /// In a line.
     pub about: &'static str,
+    /// Columns of its rows in Markdown.
     header: &'static str,
     run: fn(&BenchSetup<'_>, &mut Rows<'_>) -> Result<(), BenchError>,
 }
 
-/// The forward pass: what is measured where nobody names anything.
-pub const FORWARD: BenchSubject = BenchSubject {
-    name: "forward",
-    about: "The forward pass in the shapes of both phases: -p, -n, -d, -b, -B",
-    header: llama::HEADER,
-    run: llama::measure,
-};
-
-/// All that can be named.
+/// All that can be named; the first is measured where nobody names anything.
 pub const SUBJECTS: [BenchSubject; 10] = [
-    FORWARD,
-    timed(
-        "mixed",
-        "-B streams that decode, a chunk of -p prompt tokens, and both in one pass, behind -d tokens",
-        mixed::measure,
-    ),
-    timed("nodes", "The forward pass on one memory node and split over several, in turns", nodes::measure),
-    timed(
-        "products",
-        "Matrix products in the shapes of a model of 0.5B parameters, by class of weights and rows",
-        products::measure,
-    ),
-    timed("attention", "Attention over a cache far larger than the CPU's, of both phases", attention::measure),
-    timed(
-        "low-rank",
-        "The products of adapters of --lora-rank, for the projections of such a model",
-        low_rank::measure,
-    ),
-    timed("regions", "A fork and join of the threads that compute, beside the machine's own floor", regions::measure),
-    timed("draws", "Drawing a token from 151,936", draws::measure),
-    timed("masks", "The mask of a token and taking it, under JSON schemas, in walks of -n tokens", masks::measure),
-    BenchSubject {
-        name: "goodput",
-        about: "Requests in time in the simulator, with targets beside every static chunk; minutes",
-        header: goodput::HEADER,
-        run: goodput::measure,
-    },
+    BenchSubject { name: "forward", about: FORWARD, header: llama::HEADER, run: llama::measure },
+    BenchSubject { name: "mixed", about: MIXED, header: TIMED, run: mixed::measure },
+    BenchSubject { name: "nodes", about: NODES, header: TIMED, run: nodes::measure },
+    BenchSubject { name: "products", about: PRODUCTS, header: TIMED, run: products::measure },
+    BenchSubject { name: "attention", about: ATTENTION, header: TIMED, run: attention::measure },
+    BenchSubject { name: "low-rank", about: LOW_RANK, header: TIMED, run: low_rank::measure },
+    BenchSubject { name: "regions", about: REGIONS, header: TIMED, run: regions::measure },
+    BenchSubject { name: "draws", about: DRAWS, header: TIMED, run: draws::measure },
+    BenchSubject { name: "masks", about: MASKS, header: TIMED, run: masks::measure },
+    BenchSubject { name: "goodput", about: GOODPUT, header: goodput::HEADER, run: goodput::measure },
 ];
 
-/// One whose rows are times.
-const fn timed(
-    name: &'static str,
-    about: &'static str,
-    run: fn(&BenchSetup<'_>, &mut Rows<'_>) -> Result<(), BenchError>,
-) -> BenchSubject {
-    BenchSubject { name, about, header: TIMED, run }
-}
+const FORWARD: &str = "The forward pass in the shapes of both phases: -p, -n, -d, -b, -B";
+const MIXED: &str =
+    "Steps of -B streams that decode, of a chunk of -p prompt tokens, and of both in one, behind -d tokens";
+const NODES: &str = "The forward pass on one memory node and split over several, in turns";
+const PRODUCTS: &str = "Matrix products in the shapes of a model of 0.5B parameters, by class of weights and rows";
+const ATTENTION: &str = "Attention of both phases over a cache far larger than the CPU's";
+const LOW_RANK: &str = "The products of adapters of --lora-rank, for the projections of a model of 0.5B parameters";
+const REGIONS: &str = "A fork and join of the threads that compute, beside the machine's own floor";
+const DRAWS: &str = "Drawing a token from a vocabulary of 151,936";
+const MASKS: &str = "The mask of a token under JSON schemas, and taking one, in walks of -n tokens";
+const GOODPUT: &str = "Requests in time in the simulator, with targets beside every static chunk; it takes minutes";
 
 impl BenchSubject {
     /// Measures it and writes rows as they come.

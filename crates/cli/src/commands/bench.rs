@@ -2,8 +2,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use bench::{BenchError, BenchProgress, BenchSetup, FORWARD, RowForm, SUBJECTS, cost_model, guesses, loras};
+use bench::{BenchError, BenchProgress, BenchReport, BenchSetup, RowForm, SUBJECTS, cost_model, guesses, loras};
 use checkpoint::Checkpoint;
+use engine::Engine;
 use launch::Settings;
 
 use crate::console::{Progress, note, put_line};
@@ -25,24 +26,26 @@ pub(crate) fn bench(flags: &BenchFlags) -> Result<(), Failure> {
 
 fn measure(flags: &BenchFlags, setup: &BenchSetup<'_>) -> Result<(), Failure> {
     let failed = |error| failure(setup.checkpoint, error);
-    let start = |settings: &dyn Fn(Settings) -> Settings| {
-        let own = Settings { isa: flags.isa, ..models::settings(&flags.model) };
-        models::start(setup.checkpoint, &settings(own), setup.chosen)
+    let own = Settings { isa: flags.isa, ..models::settings(&flags.model) };
+    let drive = |settings: Settings, measure: &dyn Fn(&Engine) -> Result<BenchReport, BenchError>| {
+        let engine = models::start(setup.checkpoint, &settings, setup.chosen)?;
+        let report = measure(&engine).map_err(failed);
+        engine.stop();
+        report
     };
     let report = if flags.cost_model {
-        cost_model::measure(&start(&cost_model::settings)?, setup.progress)
+        drive(cost_model::settings(own), &|engine| cost_model::measure(engine, setup.progress))
     } else if let Some(acceptance) = flags.synthetic_acceptance {
         let streams = flags.parallel.iter().max().copied().unwrap_or(1);
-        let engine = start(&|settings| guesses::settings(settings, acceptance, streams))?;
-        guesses::measure(&engine, acceptance, setup)
+        drive(guesses::settings(own, acceptance, streams), &|engine| guesses::measure(engine, acceptance, setup))
     } else if let Some(adapters) = flags.synthetic_loras {
-        loras::measure(setup, adapters)
+        loras::measure(setup, adapters).map_err(failed)
     } else {
-        let subject = SUBJECTS.iter().find(|subject| subject.name == flags.subject).unwrap_or(&FORWARD);
+        let subject = SUBJECTS.iter().find(|subject| subject.name == flags.subject).unwrap_or(&SUBJECTS[0]);
         return subject.measure(setup, form(flags), &mut std::io::stdout()).map_err(failed);
     };
     (setup.progress)(BenchProgress::Over);
-    let report = report.map_err(failed)?;
+    let report = report?;
     put_line(&if flags.json { report.json.to_string() } else { report.text })
 }
 

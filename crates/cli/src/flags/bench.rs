@@ -10,7 +10,7 @@ use super::values::{adapters, count_or_zero, instruction_set, rank, rows, seats,
 #[derive(Args, Debug)]
 pub(crate) struct BenchFlags {
     /// What to measure; without one the forward pass, by the flags below.
-    #[arg(value_name = "SUBJECT", value_parser = subject(), default_value = bench::FORWARD.name,
+    #[arg(value_name = "SUBJECT", value_parser = subject(), default_value = bench::SUBJECTS[0].name,
         conflicts_with_all = ["cost_model", "synthetic_acceptance", "synthetic_loras"])]
     pub(crate) subject: String,
     #[command(flatten)]
