@@ -102,6 +102,35 @@ fn a_lower_instruction_set_can_be_taken_and_an_unknown_one_is_named() {
 }
 
 #[test]
+fn a_part_is_measured_by_its_name() {
+    let table: [(&[&str], usize); 5] = [
+        (&["regions", "-t", "2"], 2),
+        (&["draws"], 2),
+        (&["masks", "-n", "8"], 10),
+        (&["mixed", "-d", "16", "-p", "8", "-B", "1,2"], 6),
+        (&["nodes", "-p", "8", "-n", "2"], 4),
+    ];
+    for (arguments, rows) in table {
+        let ran = run(&mut twostroke(&[&["bench"], arguments, &["-r", "2", "--json"]].concat()));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let list = ran.json();
+        let list = list.as_array().expect("a list");
+        assert_eq!(list.len(), rows, "{arguments:?}: {list:?}");
+        for row in list {
+            assert_eq!(row["subject"], arguments[0], "{row}");
+            assert!(row["median_ns"].as_f64() > Some(0.0), "{row}");
+            assert_eq!(row["samples_ns"].as_array().map(Vec::len), Some(2), "{row}");
+        }
+    }
+    let ran = run(&mut twostroke(&["bench", "masks", "-n", "4", "-r", "1", "-o", "csv"]));
+    assert!(ran.stdout.starts_with("subject,build_version,") && ran.stdout.lines().count() == 11, "{ran:?}");
+    let ran = run(&mut twostroke(&["bench", "regions", "-r", "1", "-t", "1"]));
+    assert!(ran.stdout.lines().nth(2).is_some_and(|line| line.starts_with("| a region | ")), "{ran:?}");
+    let ran = run(&mut twostroke(&["bench", "product"]));
+    assert!(ran.code == Some(2) && ran.stderr.contains("products"), "{ran:?}");
+}
+
+#[test]
 fn guesses_of_a_quality_are_told_with_and_without_in_turns() {
     let arguments = ["bench", "--synthetic-acceptance", "1", "-B", "1,2", "-n", "24", "-r", "2", "-t", "1", "--json"];
     let ran = run(&mut twostroke(&arguments));
