@@ -4,7 +4,7 @@
 use std::future::{Future, pending};
 use std::sync::Arc;
 
-use serde_json::Value;
+use crate::load::requests::RequestTimeline;
 use tokio::sync::oneshot;
 
 use crate::load::client::{RequestOutcome, beside, probe, run, timeline};
@@ -118,7 +118,7 @@ impl LoadClient {
         beside(self.target.clone(), PlannedRequest { max_tokens: 1, ..self.probe.clone() }, rate, until).await
     }
 
-    async fn timelines(&self, outcomes: &[RequestOutcome]) -> Vec<(usize, Value)> {
+    async fn timelines(&self, outcomes: &[RequestOutcome]) -> Vec<(usize, RequestTimeline)> {
         let mut timelines = Vec::new();
         for index in worth_asking(outcomes, TIMELINES) {
             let timeline = timeline(&self.target, &outcomes[index].id).await;
