@@ -5,18 +5,12 @@
 #[allow(unreachable_pub, reason = "public to the fuzzer")]
 #[path = "../fuzz/src/frames.rs"]
 mod frames;
-mod long;
-#[allow(dead_code, unreachable_pub, reason = "public to the fuzzer")]
-#[path = "../fuzz/src/mutate.rs"]
-mod mutate;
-#[allow(unreachable_pub, reason = "public to the other tests")]
-#[path = "../fuzz/src/replay.rs"]
-mod replay;
 #[allow(unreachable_pub, reason = "public to the fuzzer")]
 #[path = "../fuzz/src/runs.rs"]
 mod runs;
 
-use replay::replay;
+use testing::corpus::replay;
+use testing::mutate;
 
 #[test]
 fn recording() {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-mod long;
+pub use testing::{is_long, one_of, part_of};
 
 /// The repository.
 pub fn root() -> &'static Path {
@@ -63,21 +63,6 @@ pub fn twostroke<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     // What one server has measured of the machine serves the next.
     command.env("XDG_CACHE_HOME", cache());
     command
-}
-
-/// Whether tables are tried whole.
-pub fn is_long() -> bool {
-    long::is_long()
-}
-
-/// All rows of a short table in a long run, else the one whose turn it is.
-pub fn one_of<T, const N: usize>(table: [T; N], turn: usize) -> impl Iterator<Item = T> {
-    long::one_of(table, turn)
-}
-
-/// All rows of a table in a long run, else each `n`th.
-pub fn part_of<T>(table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
-    long::part_of(table, n)
 }
 
 /// Where the servers of one run of tests keep what they measure, so that no other run, checkout or user steers them:

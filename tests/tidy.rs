@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("roofline", &["kernels"]),
     ("quality", &["kernels"]),
     ("figures", &[]),
+    ("testing", &["scheduler", "figures"]),
     ("grammar", &["text"]),
     ("kv-events", &["scheduler"]),
     ("receipt", &[]),
@@ -173,7 +174,8 @@ fn arrows_between_crates_point_down() {
         };
         for kind in DEPENDENCIES {
             let ours = table(&manifest(&krate), kind).into_iter().filter(|name| crates().contains(name));
-            let ours = ours.filter(|name| kind != "dev-dependencies" || !UP_IN_TESTS.contains(&(&krate, name)));
+            let is_for_tests = |name: &str| name == "testing" || UP_IN_TESTS.contains(&(&krate, name));
+            let ours = ours.filter(|name| kind != "dev-dependencies" || !is_for_tests(name));
             complaints
                 .extend(ours.filter(|name| !allowed.contains(&name.as_str())).map(|name| format!("{krate} -> {name}")));
         }

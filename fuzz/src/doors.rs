@@ -159,7 +159,8 @@ fn load(checkpoint: &Checkpoint) -> Result<(), LoadError> {
 }
 
 fn read_and_write(tokenizer: &Tokenizer) {
-    for text in ["", "Hello <|end|> world 123", "  a\n\u{65e5}\u{672c} \u{1f642}"] {
+    let long = " lamp<unk>\u{FDFA}\u{1f98a}".repeat(50);
+    for text in ["", "Hello <|end|> world 123", "  a\r\n e\u{301} \u{65e5}\u{672c} \u{1f642}", &long] {
         for ids in [tokenizer.encode(text, true), tokenizer.encode_plain(text)].into_iter().flatten() {
             tokenizer.decode(&ids, true);
         }

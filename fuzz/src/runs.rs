@@ -15,6 +15,7 @@ use scheduler::{CostModel, Limits};
 use serde_json::Value;
 use server::{Server, ServerOptions, Stop, StopHandle};
 use sim::{Fleet, Instance, Report};
+use testing::plans;
 
 /// A recording, replayed twice: the same both times. And what it would have been with other settings.
 pub fn recording(bytes: &[u8]) -> bool {
@@ -63,11 +64,7 @@ fn instance() -> Instance {
         max_num_seqs: 8,
         max_num_batched_tokens: 512,
         max_prefill_chunk: 512,
-        max_prefill_seqs: 4,
-        max_queued_requests: 1 << 20,
-        max_queued_tokens: 1 << 40,
-        enable_prefix_caching: true,
-        hash_key: [0; 32],
+        ..plans::limits()
     };
     let knots = [1, 64, 512].map(|rows| Knot { rows, seconds: 1e-3 + 1e-5 * rows as f64 }).to_vec();
     let terms = Terms { pair: 1e-8, key: 1e-8, row: 1e-5, prompt: 1e-5, head: 1e-4, logits: 1e-5 };

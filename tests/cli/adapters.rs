@@ -6,6 +6,7 @@ use checkpoint::{Checkpoint, Source};
 use kernels::threads::max_threads;
 use model::ModelConfig;
 use serde_json::{Value, json};
+use testing::Scratch;
 use tests::{Server, root, run, twostroke};
 
 #[path = "../../crates/model/tests/common/adapters.rs"]
@@ -15,28 +16,17 @@ mod files;
 const TARGETS: [&[&str]; 5] =
     [&["q_proj", "v_proj"], &["q_proj"], &["k_proj"], &["up_proj"], &["q_proj", "k_proj", "down_proj"]];
 
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// A directory for each of [`TARGETS`], rank 8.
 fn adapters(name: &str) -> (Scratch, Vec<PathBuf>) {
-    let place = std::env::temp_dir().join(format!("twostroke-adapters-{}-{name}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&place); // of an earlier process with the same number
+    let place = Scratch::new(name);
     let lantern = Checkpoint::open(Source::Directory(root().join("models/lantern"))).expect("it is committed");
     let config = ModelConfig::load(&lantern).expect("it is a model");
     let written = TARGETS.iter().enumerate().map(|(seed, targets)| {
-        let directory = place.join(targets.join("-"));
-        std::fs::create_dir_all(&directory).expect("the temporary directory can be written to");
-        files::adapter(&config, seed as u64 + 1, 8, 16.0, targets).write(&directory);
-        directory
+        let adapter = files::adapter(&config, seed as u64 + 1, 8, 16.0, targets);
+        files::write_in(&place, &targets.join("-"), &adapter)
     });
     let written = written.collect();
-    (Scratch(place), written)
+    (place, written)
 }
 
 fn text(path: &Path) -> String {

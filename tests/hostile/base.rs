@@ -17,7 +17,7 @@ use tests::{Server, root, run, signal, twostroke};
 use crate::case::{Bound, Outcome, Scratch};
 use crate::child::{self, End, Ran};
 use crate::http;
-use crate::mutate::Dice;
+use testing::Dice;
 
 /// What every load is asked.
 pub(crate) const PROMPT: &str = "Once upon a time there was a fox";

@@ -11,7 +11,7 @@ use nix::unistd::mkfifo;
 
 use crate::base::{Base, PATIENCE, Served, image};
 use crate::case::{Case, FILE, Outcome, Scratch, Spent};
-use crate::mutate::{self, Dice};
+use testing::{Dice, mutate};
 
 const IMAGE: &str = "packed image";
 const COST: &str = "cost file";

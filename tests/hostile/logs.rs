@@ -13,7 +13,7 @@ use tests::twostroke;
 use crate::base::{Base, Verdict, text};
 use crate::case::{Bound, Case, FILE, Named, Outcome, Scratch};
 use crate::child::{self, End, Ran};
-use crate::mutate::{self, Dice};
+use testing::{Dice, mutate};
 
 const RECORDING: &str = "recording";
 const TRACE: &str = "trace";

@@ -23,9 +23,6 @@ mod faults;
 mod http;
 mod kept;
 mod logs;
-#[allow(dead_code, unreachable_pub, reason = "public to the fuzzer")]
-#[path = "../../fuzz/src/mutate.rs"]
-mod mutate;
 mod requests;
 mod settings;
 mod texts;

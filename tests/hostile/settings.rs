@@ -10,8 +10,8 @@ use tests::twostroke;
 use crate::base::{ANSWER, Base, PROMPT, Verdict, load};
 use crate::case::{Case, FILE, Named, Outcome, Scratch};
 use crate::child;
-use crate::mutate;
 use crate::weights::changes;
+use testing::mutate;
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::base::{Base, Verdict, converse, load, load_with};
 use crate::case::{Bound, Case, FILE, Named, Outcome, Scratch};
 use crate::child;
-use crate::mutate;
 use crate::weights::changes;
+use testing::mutate;
 
 const TOKENIZER: &str = "tokenizer";
 const TEMPLATE: &str = "template";

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::base::{Base, Verdict, load};
 use crate::case::{Case, FILE, Outcome, Scratch};
 use crate::child;
-use crate::mutate::{self, Dice};
+use testing::{Dice, mutate};
 
 const SAFETENSORS: &str = "safetensors";
 const GGUF: &str = "gguf";

@@ -21,6 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use testing::Dice;
 use tests::{Server, signal};
 
 const CLIENTS: u64 = 16;
@@ -57,18 +58,6 @@ impl Books {
         if complaints.len() < 20 {
             complaints.push(text);
         }
-    }
-}
-
-/// Small generator (xorshift).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) % sides
     }
 }
 
@@ -160,17 +149,17 @@ impl Sample {
 
 /// One client: deed after deed until the end.
 fn client(port: u16, seed: u64, books: &Books, done: &AtomicBool) {
-    let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut dice = Dice::new(seed);
     while !done.load(Ordering::Relaxed) {
-        let prompt = "Once upon a time there was a fox and a lantern. ".repeat(1 + dice.roll(24) as usize);
-        let max_tokens = 8 + dice.roll(240);
-        let mut body = json!({ "prompt": prompt, "max_tokens": max_tokens, "seed": dice.roll(1000),
+        let prompt = "Once upon a time there was a fox and a lantern. ".repeat(1 + dice.roll(24));
+        let max_tokens = 8 + dice.below(240);
+        let mut body = json!({ "prompt": prompt, "max_tokens": max_tokens, "seed": dice.below(1000),
             "temperature": 1.0, "ignore_eos": true });
         match dice.roll(10) {
             0..3 => whole(port, &body, 1, books),
             3 => {
-                let n = 2 + dice.roll(2);
-                (body["n"], body["logprobs"]) = (json!(n), json!(dice.roll(6)));
+                let n = 2 + dice.below(2);
+                (body["n"], body["logprobs"]) = (json!(n), json!(dice.below(6)));
                 whole(port, &body, n, books);
             }
             4 | 5 => {
@@ -179,11 +168,11 @@ fn client(port: u16, seed: u64, books: &Books, done: &AtomicBool) {
             }
             6 => {
                 body["stream"] = json!(true);
-                let bytes = 1 + dice.roll(20_000) as usize;
+                let bytes = 1 + dice.roll(20_000);
                 leave(port, &body, bytes, books);
             }
             7 => {
-                let wait = dice.roll(60);
+                let wait = dice.below(60);
                 abandon(port, &body, Duration::from_millis(wait), books);
             }
             8 => {
@@ -192,7 +181,7 @@ fn client(port: u16, seed: u64, books: &Books, done: &AtomicBool) {
                     json!({ "prompt": "x", "n": 1e9 }),
                     json!({ "prompt": "" , "temperature": -1 }),
                 ];
-                match post(port, "/v1/completions", &bad[dice.roll(3) as usize]) {
+                match post(port, "/v1/completions", &bad[dice.roll(3)]) {
                     Ok((400, _)) => count(&books.wrong),
                     other => books.complain(format!("a wrong request: {other:?}")),
                 }

@@ -65,6 +65,10 @@ pub(crate) fn search() -> Result<Command, String> {
         write(&to.join("tests/chaos").join(&name), &text)?;
         kept.push(Path::new("tests/chaos").join(name));
     }
+    // What its tests share with others', built on the copy.
+    for name in files(&root().join("crates/testing"))? {
+        write(&copy.join("testing").join(&name), &read(&root().join("crates/testing").join(&name))?)?;
+    }
     write(&to.join("src/planted.rs"), &weave::switch(MUTATIONS))?;
     write(&to.join("tests/chaos/search.rs"), &read(&krate.join("tests/planted/search.rs"))?)?;
     write(&to.join("tests/chaos/given.rs"), &read(&krate.join("tests/given.rs"))?)?;
@@ -78,7 +82,7 @@ pub(crate) fn search() -> Result<Command, String> {
     Ok(search)
 }
 
-/// The workspace's manifest with one member, and without the profiles of the others.
+/// The workspace's manifest with two members, and without the profiles of the others.
 fn manifest(ours: &str) -> String {
     let mut lines = Vec::new();
     let mut is_left_out = false;
@@ -88,11 +92,13 @@ fn manifest(ours: &str) -> String {
         }
         match line {
             _ if is_left_out || line.starts_with("default-members") => {}
-            _ if line.starts_with("members") => lines.push("members = [\"woven\"]"),
+            _ if line.starts_with("members") => lines.push("members = [\"woven\", \"testing\"]"),
             _ => lines.push(line),
         }
     }
-    lines.join("\n") + "\n"
+    let copied =
+        lines.join("\n").replace("\"crates/scheduler\"", "\"woven\"").replace("\"crates/testing\"", "\"testing\"");
+    copied.replace("\"crates/", &format!("\"{}/crates/", root().display())) + "\n"
 }
 
 /// Files below a directory, by their names from there.
@@ -129,10 +135,12 @@ mod tests {
     use super::manifest;
 
     #[test]
-    fn the_copy_is_a_workspace_of_one() {
-        let ours = "[workspace]\nmembers = [\"crates/*\"]\ndefault-members = [\"a\"]\n\n[profile.release]\n\
+    fn the_copy_is_a_workspace_of_two() {
+        let ours = "[workspace]\nmembers = [\"crates/*\"]\ndefault-members = [\"a\"]\nscheduler = { path = \"crates/scheduler\" }\n\n\
+                    [profile.release]\n\
                     opt-level = 3\n[profile.release.package.engine]\nb = 1\n[profile.release.package.scheduler]\nc = 1\n";
-        let copy = "[workspace]\nmembers = [\"woven\"]\n\n[profile.release]\nopt-level = 3\n\
+        let copy = "[workspace]\nmembers = [\"woven\", \"testing\"]\nscheduler = { path = \"woven\" }\n\n\
+                    [profile.release]\nopt-level = 3\n\
                     [profile.release.package.scheduler]\nc = 1\n";
         assert_eq!(manifest(ours), copy);
     }

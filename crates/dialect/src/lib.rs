@@ -39,9 +39,6 @@ mod grammar;
 mod harmony;
 mod json;
 mod listener;
-#[cfg(test)]
-#[path = "../../../tests/long.rs"]
-mod long;
 mod named;
 mod python;
 mod schema;

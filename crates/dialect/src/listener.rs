@@ -220,7 +220,7 @@ mod tests {
             let dialect = Dialect::new(Thoughts::named(thoughts), Calls::named(name));
             // Each in its turn.
             floods.rotate_left(1);
-            for flood in crate::long::part_of(floods, 3) {
+            for flood in testing::part_of(floods, 3) {
                 let (few, many) = (steps(&dialect, flood, 100), steps(&dialect, flood, 1000));
                 assert!(many <= 11 * few, "{name}, {flood:?}: {few} steps for 100, {many} for 1000");
             }

@@ -4,16 +4,10 @@
 #[allow(unreachable_pub, reason = "public to the fuzzer")]
 #[path = "../../../fuzz/src/answers.rs"]
 mod answers;
-#[allow(dead_code, unreachable_pub, reason = "public to the fuzzer")]
-#[path = "../../../fuzz/src/mutate.rs"]
-mod mutate;
-#[allow(unreachable_pub, reason = "public to the other tests")]
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
 
-use replay::replay;
+use testing::{corpus, mutate};
 
 #[test]
 fn answer() {
-    replay("answer", 9, answers::answer, mutate::answer);
+    corpus::replay("answer", 9, answers::answer, mutate::answer);
 }

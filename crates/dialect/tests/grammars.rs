@@ -8,7 +8,7 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
-use crate::answers::random::Dice;
+use testing::Dice;
 
 /// One token per byte, and the end.
 fn factory() -> ParserFactory {
@@ -606,7 +606,7 @@ fn the_tools_of_an_agent_fit_into_the_limits() {
     let choices = [Choice::Auto, Choice::Required, Choice::Named("tool_31")];
     for (number, name) in Calls::NAMES.iter().enumerate() {
         let dialect = Dialect::new(Thoughts::named("qwen3"), Calls::named(name));
-        for choice in crate::long::one_of(choices, number) {
+        for choice in testing::one_of(choices, number) {
             let lark = dialect.grammar(&tools, choice, true, "").expect("calls are asked for");
             let mut matcher = Rule::new(&factory, lark).fresh;
             matcher.compute_mask_or_eos().unwrap_or_else(|error| panic!("{name}, {choice:?}: {error}"));
@@ -630,9 +630,9 @@ fn nothing_that_a_grammar_allows_is_misheard() {
         let mut pieces: Vec<String> = dialect.marks().into_iter().map(str::to_owned).collect();
         pieces.extend(HOSTILE.map(str::to_owned));
         let ends: Vec<String> = dialect.marks().into_iter().map(str::to_owned).chain(ENDS.map(str::to_owned)).collect();
-        for seed in crate::long::part_of(1..=12, 4) {
+        for seed in testing::part_of(1..=12, 4) {
             num_tried += 1;
-            let mut dice = Dice(seed * 0x9E37_79B9_7F4A_7C15 + number as u64 + 1);
+            let mut dice = Dice::new(seed << 32 | number as u64);
             let Some(answer) = generate(&rule, &mut dice, &pieces, &ends) else { continue };
             num_ended += 1;
             let parts = whole(&dialect, tools.clone(), "", &answer);

@@ -3,5 +3,3 @@
 mod answers;
 mod fuzzed;
 mod grammars;
-#[path = "../../../tests/long.rs"]
-mod long;

@@ -238,48 +238,32 @@ impl Accounts {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
-    use scheduler::{Limits, Priority, RowOutput, Scheduler, StepOutput, StopRules, Targets};
+    use scheduler::{Limits, Scheduler};
+    use testing::plans;
 
     use super::*;
 
     fn request(id: u64) -> Request {
-        Request {
-            id: RequestId(id),
-            prompt: Arc::new([1]),
-            num_answers: 1,
-            stop: StopRules { max_tokens: 1, min_tokens: 0, stop_token_ids: Vec::new() },
-            priority: Priority(0),
-            salt: 0,
-            use_prefix_cache: false,
-            tenant: 0,
-            targets: Targets::default(),
-            arrived: Nanos(id),
-        }
+        Request { stop: plans::at_most(1), use_prefix_cache: false, arrived: Nanos(id), ..plans::request(id, [1]) }
     }
 
     #[test]
     fn who_came_while_the_last_step_of_another_ran_is_on_its_bill() {
         let limits = Limits {
-            block_size: 4,
             num_blocks: 8,
             max_model_len: 8,
             max_num_seqs: 1,
-            max_num_batched_tokens: 8,
-            max_prefill_chunk: 8,
             max_prefill_seqs: 1,
             max_queued_requests: 8,
             max_queued_tokens: 8,
             enable_prefix_caching: false,
-            hash_key: [0; 32],
+            ..plans::small()
         };
         let mut scheduler = Scheduler::new(limits).expect("good limits");
         scheduler.admit(request(1)).expect("there is room");
         let step = scheduler.schedule(Nanos(100));
-        let rows = step.rows().map(|rows| RowOutput { seq: rows.seq, token: 1 }).collect();
-        let output = StepOutput { step: step.id, rows, ..StepOutput::default() };
-        let record = scheduler.complete(output, Nanos(200)).record;
+        let record = scheduler.complete(plans::answer(&step, 1), Nanos(200)).record;
         let mut accounts = Accounts::default();
         accounts.open(&request(1), ServiceClass::Default, 1, Nanos(0));
         accounts.step(&record, None, &mut |_| {});

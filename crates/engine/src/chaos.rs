@@ -41,7 +41,7 @@ const QUICK_SEEDS: u64 = 200;
 
 /// Seeds where the environment does not say how many.
 fn default_seeds() -> u64 {
-    if crate::long::is_long() { ENOUGH_SEEDS } else { QUICK_SEEDS }
+    if testing::is_long() { ENOUGH_SEEDS } else { QUICK_SEEDS }
 }
 
 #[test]

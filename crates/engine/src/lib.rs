@@ -35,9 +35,6 @@ mod journal;
 mod keeper;
 pub mod kept;
 mod live;
-#[cfg(test)]
-#[path = "../../../tests/long.rs"]
-mod long;
 mod looked_up;
 mod lower;
 mod memory;

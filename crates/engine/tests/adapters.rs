@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use common::*;
 use engine::{AdapterError, Drafters, Engine, EngineOptions, Output, Prompt, RawRequest, Speculation};
-use files::{Files, Place, adapter};
+use files::{Files, adapter, write_in};
 use model::{AdapterRoom, ModelConfig};
+use testing::Scratch;
 
 const PROMPT: &str =
     "The lantern was lit, and the keeper of the lighthouse told the story of the ship that came too late";
@@ -34,8 +35,8 @@ fn through(adapter: Option<&str>, raw: RawRequest) -> RawRequest {
 }
 
 /// An engine with two adapters, named.
-fn engine_with_two(place: &Place, change: impl FnOnce(&mut EngineOptions)) -> Engine {
-    let named = [("a", 1), ("b", 2)].map(|(name, seed)| (name.to_string(), place.with(name, &some(seed))));
+fn engine_with_two(place: &Scratch, change: impl FnOnce(&mut EngineOptions)) -> Engine {
+    let named = [("a", 1), ("b", 2)].map(|(name, seed)| (name.to_string(), write_in(place, name, &some(seed))));
     let mut options = with_room(2, named.to_vec());
     change(&mut options);
     start(&options)
@@ -44,7 +45,7 @@ fn engine_with_two(place: &Place, change: impl FnOnce(&mut EngineOptions)) -> En
 const WHO: [Option<&str>; 3] = [None, Some("a"), Some("b")];
 
 /// What each says alone, on an engine that has nothing in its cache and nobody beside it.
-fn alone(place: &Place, raw: &RawRequest) -> [Answer; 3] {
+fn alone(place: &Scratch, raw: &RawRequest) -> [Answer; 3] {
     WHO.map(|adapter| {
         let engine = engine_with_two(place, |options| options.enable_prefix_caching = false);
         ask(&engine, through(adapter, raw.clone())).answers.remove(0)
@@ -53,7 +54,7 @@ fn alone(place: &Place, raw: &RawRequest) -> [Answer; 3] {
 
 #[test]
 fn answers_are_the_adapters_own_whoever_runs_beside_them() {
-    let place = Place::new("engine-beside");
+    let place = Scratch::new("engine-beside");
     let raw = greedy(PROMPT, 24);
     let expected = alone(&place, &raw);
     let plain = ask(&start(&options()), raw.clone()).answers.remove(0);
@@ -75,7 +76,7 @@ fn answers_are_the_adapters_own_whoever_runs_beside_them() {
 /// A long prompt that all three have: each computes it once, and finds its own blocks the second time.
 #[test]
 fn no_block_of_the_cache_is_shared_between_adapters() {
-    let place = Place::new("engine-cache");
+    let place = Scratch::new("engine-cache");
     let raw = greedy(&PROMPT.repeat(6), 8);
     let expected = alone(&place, &raw);
     let engine = engine_with_two(&place, |_| {});
@@ -92,7 +93,7 @@ fn no_block_of_the_cache_is_shared_between_adapters() {
 /// Answers that come again are guessed from earlier ones of the same adapter, and never change.
 #[test]
 fn guesses_change_no_answer_of_an_adapter() {
-    let place = Place::new("engine-guesses");
+    let place = Scratch::new("engine-guesses");
     let raw = greedy(PROMPT, 40);
     let expected = alone(&place, &raw);
     let engine = engine_with_two(&place, |options| options.speculation = Speculation::By(Drafters::default()));
@@ -106,7 +107,7 @@ fn guesses_change_no_answer_of_an_adapter() {
 
 #[test]
 fn blocks_that_were_swapped_out_come_back_to_their_own() {
-    let place = Place::new("engine-swap");
+    let place = Scratch::new("engine-swap");
     let raw = greedy(&PROMPT.repeat(4), 8);
     let expected = alone(&place, &raw);
     let engine = engine_with_two(&place, |options| {
@@ -123,16 +124,16 @@ fn blocks_that_were_swapped_out_come_back_to_their_own() {
 
 #[test]
 fn adapters_come_and_go_while_others_are_served() {
-    let place = Place::new("engine-churn");
+    let place = Scratch::new("engine-churn");
     let raw = greedy(PROMPT, 16);
     let expected = alone(&place, &raw);
-    let engine = start(&with_room(2, vec![("a".to_string(), place.0.join("a"))]));
+    let engine = start(&with_room(2, vec![("a".to_string(), place.join("a"))]));
     let long = |adapter| engine.submit(engine.validate(through(adapter, greedy(PROMPT, 300))).unwrap()).unwrap();
     let (plain, own) = (long(None), long(Some("a")));
     for round in 0..4 {
         // Under one name, in turns: what is in the cache of the one is nothing to the other.
         let (from, who) = if round % 2 == 0 { ("b", 2) } else { ("a", 1) };
-        engine.load_adapter("turns", &place.0.join(from)).unwrap();
+        engine.load_adapter("turns", &place.join(from)).unwrap();
         let outcome = ask(&engine, through(Some("turns"), raw.clone()));
         assert_eq!(outcome.answers[0], expected[who], "round {round}");
         unload_when_unused(&engine, "turns");
@@ -155,7 +156,7 @@ fn unload_when_unused(engine: &Engine, name: &str) {
 
 #[test]
 fn an_adapter_stays_as_long_as_a_request_has_it() {
-    let place = Place::new("engine-use");
+    let place = Scratch::new("engine-use");
     let engine = engine_with_two(&place, |_| {});
     assert!(now(engine.pause()));
     let waits = engine.validate(through(Some("a"), greedy(PROMPT, 4))).unwrap();
@@ -181,7 +182,7 @@ fn an_adapter_stays_as_long_as_a_request_has_it() {
 
 #[test]
 fn who_leaves_lets_go() {
-    let place = Place::new("engine-leave");
+    let place = Scratch::new("engine-leave");
     let engine = engine_with_two(&place, |_| {});
     let mut stream = engine.submit(engine.validate(through(Some("b"), greedy(PROMPT, 400))).unwrap()).unwrap();
     assert!(matches!(stream.blocking_recv(), Some(Output::Token { .. })));
@@ -191,13 +192,13 @@ fn who_leaves_lets_go() {
 
 #[test]
 fn what_cannot_be_loaded_leaves_everything_as_it_was() {
-    let place = Place::new("engine-bad");
+    let place = Scratch::new("engine-bad");
     let engine = engine_with_two(&place, |options| options.adapter_room.slots = 3);
-    let wide = place.with("wide", &adapter(&config(), 1, 17, 8.0, &["q_proj"]));
+    let wide = write_in(&place, "wide", &adapter(&config(), 1, 17, 8.0, &["q_proj"]));
     let load = |name: &str, path: &Path| engine.load_adapter(name, path).unwrap_err().to_string();
-    assert_eq!(load("a", &place.0.join("b")), "the adapter 'a' is loaded already");
+    assert_eq!(load("a", &place.join("b")), "the adapter 'a' is loaded already");
     for name in ["", "two\nlines", "a,b", &"x".repeat(257)] {
-        assert!(load(name, &place.0.join("b")).starts_with("the name of an adapter has 1 to 256 bytes"), "{name}");
+        assert!(load(name, &place.join("b")).starts_with("the name of an adapter has 1 to 256 bytes"), "{name}");
     }
     assert_eq!(
         load("wide", &wide),
@@ -208,18 +209,18 @@ fn what_cannot_be_loaded_leaves_everything_as_it_was() {
     );
     assert!(load("nowhere", Path::new("/nowhere")).contains("/nowhere: no such model directory"));
     // The slot that failed is free.
-    engine.load_adapter("c", &place.0.join("b")).unwrap();
-    assert_eq!(load("d", &place.0.join("b")), "3 adapters are loaded, as many as --max-loras allows: unload one first");
+    engine.load_adapter("c", &place.join("b")).unwrap();
+    assert_eq!(load("d", &place.join("b")), "3 adapters are loaded, as many as --max-loras allows: unload one first");
     assert_eq!(engine.unload_adapter("d").unwrap_err().to_string(), "there is no adapter 'd'");
     let none = start(&options());
-    let why = none.load_adapter("a", &place.0.join("a")).unwrap_err().to_string();
+    let why = none.load_adapter("a", &place.join("a")).unwrap_err().to_string();
     assert_eq!(why, "this server has no room for adapters: --max-loras sets how many there may be");
 }
 
 #[test]
 fn an_engine_starts_with_all_its_adapters_or_not_at_all() {
-    let place = Place::new("engine-start");
-    let good = place.with("good", &some(1));
+    let place = Scratch::new("engine-start");
+    let good = write_in(&place, "good", &some(1));
     let named = |names: &[&str]| names.iter().map(|name| (name.to_string(), good.clone())).collect::<Vec<_>>();
     let table = [
         (with_room(1, named(&["a", "b"])), "1 adapters are loaded, as many as --max-loras allows"),
@@ -227,7 +228,7 @@ fn an_engine_starts_with_all_its_adapters_or_not_at_all() {
         (with_room(1, vec![("a".to_string(), "/nowhere".into())]), "adapter 'a' (/nowhere): /nowhere"),
         (with_room(2000, Vec::new()), "--max-loras: at most 1024"),
         (
-            EngineOptions { record: Some(place.0.join("run.jsonl")), ..with_room(1, Vec::new()) },
+            EngineOptions { record: Some(place.join("run.jsonl")), ..with_room(1, Vec::new()) },
             "--record: a recording does not hold adapters",
         ),
     ];
@@ -239,7 +240,7 @@ fn an_engine_starts_with_all_its_adapters_or_not_at_all() {
 
 #[test]
 fn receipts_are_the_models_alone() {
-    let place = Place::new("engine-receipts");
+    let place = Scratch::new("engine-receipts");
     let engine = engine_with_two(&place, |options| options.spot_check = 1.0);
     let raw = RawRequest { receipt: true, ..greedy(PROMPT, 4) };
     let rejection = engine.validate(through(Some("a"), raw.clone())).unwrap_err();
@@ -262,7 +263,7 @@ fn receipts_are_the_models_alone() {
 /// Token ids and vectors go through adapters as answers do.
 #[test]
 fn vectors_are_the_adapters_own() {
-    let place = Place::new("engine-vectors");
+    let place = Scratch::new("engine-vectors");
     let engine = engine_with_two(&place, |_| {});
     let raw = || RawRequest { max_tokens: Some(0), embed: true, ..RawRequest::new(Prompt::Text(PROMPT.to_string())) };
     let vectors = WHO.map(|adapter| ask(&engine, through(adapter, raw())).embedding);

@@ -101,11 +101,11 @@ fn answers_with_an_int8_cache_do_not_depend_on_company_chunks_or_cache_pressure(
 /// All give the answers that the first gives to each request alone; in a quick run each `n`th.
 fn answers_do_not_depend_on(n: usize, cases: Vec<(&str, EngineOptions)>) {
     let want = solo(&start(&cases[0].1));
-    for (what, options) in crate::long::part_of(cases, n) {
+    for (what, options) in testing::part_of(cases, n) {
         let engine = start(&options);
         assert_same(what, &together(&engine), &want);
         // A second time: prompts are now in the prefix cache, if there is one.
-        if crate::long::is_long() || options.enable_prefix_caching {
+        if testing::is_long() || options.enable_prefix_caching {
             assert_same(what, &together(&engine), &want);
         }
         assert_eq!(used_blocks_when_quiet(&engine), 0, "{what}: every block came back");

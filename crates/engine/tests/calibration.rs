@@ -97,7 +97,7 @@ fn the_next_start_takes_what_was_measured() {
         |text| text.replace("\"pair\":", "\"pair\":-1e300,\"pear\":"),
         |text| text.replace("\"key\":\"", "\"key\":\"0"),
     ];
-    for breaking in crate::long::part_of(broken, 3) {
+    for breaking in testing::part_of(broken, 3) {
         for (text, path) in &whole {
             std::fs::write(path, breaking(text)).expect("it can be written");
         }

@@ -86,7 +86,7 @@ fn workload(round: usize) -> Vec<RawRequest> {
     let mut requests = Vec::new();
     // A quick run has half of them, in the next round the others.
     kinds.rotate_left(round % 2);
-    for (at, kind) in crate::long::part_of(kinds, 2).enumerate() {
+    for (at, kind) in testing::part_of(kinds, 2).enumerate() {
         let number = round * 100 + at;
         // Lengths that end a block, and that do not.
         let mut of_text = raw(&text(number, 28 + at), number as i64);
@@ -143,7 +143,7 @@ fn assert_quiet(engines: &[&Engine]) {
 /// 10,000 with `TWOSTROKE_HANDED_OVER=10000`.
 #[test]
 fn a_split_run_is_the_joint_run() {
-    let unless_told = if crate::long::is_long() { 40 } else { 20 };
+    let unless_told = if testing::is_long() { 40 } else { 20 };
     let wanted = std::env::var("TWOSTROKE_HANDED_OVER").map_or(unless_told, |text| text.parse().expect("a number"));
     let joint = start(&options());
     // Everything that no bit may depend on is different.
@@ -301,7 +301,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, fault: Option<Fault>, passed: &A
 #[test]
 fn whatever_a_connection_does_the_answer_is_the_same() {
     let wanted: usize = std::env::var("TWOSTROKE_FAULTS")
-        .map_or(if crate::long::is_long() { 12 } else { 5 }, |text| text.parse().expect("a number"));
+        .map_or(if testing::is_long() { 12 } else { 5 }, |text| text.parse().expect("a number"));
     let joint = start(&options());
     let prefill = reader(EngineOptions { max_prefill_chunk: Some(64), ..options() });
     let request = |number| RawRequest { max_tokens: Some(12), ..raw(&text(number, 40), number as i64) };
@@ -345,7 +345,7 @@ fn who_falls_silent_is_not_waited_for() {
 #[test]
 fn a_reader_that_ends_in_the_middle_costs_a_pause() {
     let joint = start(&options());
-    for number in crate::long::part_of(0..4, 2) {
+    for number in testing::part_of(0..4, 2) {
         let prefill = reader(EngineOptions { max_prefill_chunk: Some(32), ..options() });
         let decode = answerer(&[address(&prefill)], options());
         let request = decode.validate(raw(&text(number, 60), 9)).expect("it is valid");

@@ -9,8 +9,6 @@ mod common;
 mod golden;
 mod handoff;
 mod ledger;
-#[path = "../../../tests/long.rs"]
-mod long;
 mod pair;
 mod pressure;
 mod requests;

@@ -61,7 +61,7 @@ fn requests() -> Vec<RawRequest> {
             ..RawRequest::new(Prompt::Tokens(tokens))
         }
     };
-    (0..if crate::long::is_long() { 48 } else { 32 }).map(one).collect()
+    (0..if testing::is_long() { 48 } else { 32 }).map(one).collect()
 }
 
 fn num_prompt_tokens(raw: &RawRequest) -> usize {
@@ -98,7 +98,7 @@ fn failure(engine: &Engine, raw: RawRequest) -> Option<RequestError> {
 #[test]
 fn an_answer_is_the_pairs_whatever_happens_to_its_blocks() {
     let (mut requests, prefill) = (requests(), reader(options()));
-    if !crate::long::is_long() {
+    if !testing::is_long() {
         requests.truncate(16); // every length, twice
     }
     let calm = answerer(&[&prefill], options());

@@ -26,7 +26,7 @@ fn workload() -> Vec<RawRequest> {
             ..greedy("", 120 + 10 * (index as i64 % 7))
         }
     };
-    (0..if crate::long::is_long() { 15 } else { 10 }).map(raw).collect()
+    (0..if testing::is_long() { 15 } else { 10 }).map(raw).collect()
 }
 
 /// Blocks that the whole workload needs at once.
@@ -155,7 +155,7 @@ fn three_times_more_than_the_cache_holds_fails_nobody_and_changes_no_answer() {
         ("disk, writes are cut short and nobody says so", bad(4, Fault::ShortWrite)),
         ("disk, bits flip", bad(5, Fault::BitFlip)),
     ];
-    for (what, (options, store)) in crate::long::part_of(cases, 3) {
+    for (what, (options, store)) in testing::part_of(cases, 3) {
         let engine = start(&options);
         assert_same(what, &together(&engine), &want);
         if store.is_none() {

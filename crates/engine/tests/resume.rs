@@ -99,7 +99,7 @@ fn compare(from: &Engine, to: &Engine, raw: &RawRequest) -> usize {
 #[test]
 fn an_answer_resumes_at_every_position_with_the_same_bits() {
     let wanted = std::env::var("TWOSTROKE_RESUMED")
-        .map_or(if crate::long::is_long() { 100 } else { 25 }, |text| text.parse().expect("a number"));
+        .map_or(if testing::is_long() { 100 } else { 25 }, |text| text.parse().expect("a number"));
     let from = start(&options());
     // Another engine altogether: other threads, small chunks, and so few blocks that what resumes is preempted too.
     let to = start(&EngineOptions {

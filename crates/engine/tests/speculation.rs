@@ -49,7 +49,7 @@ fn workload(round: usize) -> Vec<RawRequest> {
     let mut requests = Vec::new();
     for (kind, change) in kinds.iter().enumerate() {
         for (index, prompt) in prompts().into_iter().enumerate() {
-            let more = if crate::long::is_long() { 23 } else { 10 };
+            let more = if testing::is_long() { 23 } else { 10 };
             let mut raw = RawRequest {
                 max_tokens: Some(40 + more * ((kind + index) % 5) as i64),
                 temperature: Some(0.2 * (round % 6) as f64),
@@ -62,7 +62,7 @@ fn workload(round: usize) -> Vec<RawRequest> {
             requests.push(raw);
         }
     }
-    crate::long::part_of(requests, 11).collect()
+    testing::part_of(requests, 11).collect()
 }
 
 /// What an answer must look like, long enough to be guessed at.
@@ -120,7 +120,7 @@ fn assert_same(what: &str, got: &[Outcome], want: &[Outcome]) -> usize {
 /// `cargo xtask chaos` sets.
 #[test]
 fn guesses_change_no_bit_of_any_answer() {
-    let unless_told = if crate::long::is_long() { 100_000 } else { 0 };
+    let unless_told = if testing::is_long() { 100_000 } else { 0 };
     let wanted = std::env::var("TWOSTROKE_CHAOS_TOKENS").map_or(unless_told, |text| text.parse().expect("a number"));
     let mut compared = Compared::default();
     let mut round = 0;
@@ -192,7 +192,7 @@ fn compare(round: usize, compared: &mut Compared) {
     let want = plain(&options());
     let mut cases: Vec<_> = cases.into_iter().enumerate().collect();
     cases.rotate_left(round % 5);
-    for (index, (what, options, company)) in crate::long::part_of(cases, 5) {
+    for (index, (what, options, company)) in testing::part_of(cases, 5) {
         let is_other = options.weights != WeightClass::Bf16;
         let other = is_other.then(|| plain(&options));
         for (by, (who, drafters, _)) in guessed_by.iter().enumerate().filter(|(_, by)| by.2.contains(&index)) {
@@ -243,7 +243,7 @@ fn trained_drafters_draw_as_their_target_does() {
         (DraftMethod::Eagle3, 4, 0.0, 4.1),
         (DraftMethod::Eagle3, 4, 0.7, 3.8),
     ];
-    for (method, most_guesses, temperature, least) in crate::long::part_of(table, 6) {
+    for (method, most_guesses, temperature, least) in testing::part_of(table, 6) {
         let drafters = Drafters { most_guesses, lookup: None, learned: learned(method), ..Drafters::default() };
         let engine = start(&EngineOptions { speculation: Speculation::By(drafters), ..options() });
         let (mut steps, mut accepted, mut drafted) = (0, 0, 0);

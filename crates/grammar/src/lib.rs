@@ -29,9 +29,6 @@ mod gbnf;
 mod kept;
 mod lark;
 mod limits;
-#[cfg(test)]
-#[path = "../../../tests/long.rs"]
-mod long;
 mod rule;
 mod schema;
 mod tokens;

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use grammar::{ConstraintError, Rule, Vocabulary};
 use serde_json::{Map, Value, json};
+use testing::Dice;
 use text::tokenizer::Tokenizer;
 
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
@@ -29,14 +30,13 @@ fn judged(rule: Rule) -> Option<String> {
             Err(error) => return Some(error.to_string()),
         };
         let mut constraint = grammar.constraint();
-        let mut dice = 1u64;
+        let mut dice = Dice::new(1);
         for at in 0..24 {
             // A rule that takes too many steps ends its own answer.
             let Ok(Some(mask)) = constraint.mask(at) else { break };
             let allowed: Vec<u32> =
                 (0..TOKENIZER.vocab_size() as u32).filter(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1).collect();
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let Some(&token) = allowed.get((dice >> 33) as usize % allowed.len().max(1)) else { break };
+            let Some(&token) = allowed.get(dice.roll(allowed.len())) else { break };
             if constraint.accept(token).is_err() || constraint.is_complete(at + 1) {
                 break;
             }

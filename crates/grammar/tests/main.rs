@@ -2,7 +2,5 @@
 
 mod fuzzed;
 mod harm;
-#[path = "../../../tests/long.rs"]
-mod long;
 mod masks;
 mod schemas;

@@ -92,25 +92,14 @@ impl Arithmetic {
 mod tests {
     use super::*;
     use crate::quant::{SMALLEST_ACTIVATION, SMALLEST_WEIGHT};
+    use testing::Dice;
 
-    /// xorshift64*.
-    struct Random(u64);
+    struct Random(Dice);
 
     impl Random {
-        fn next(&mut self) -> u64 {
-            self.0 ^= self.0 >> 12;
-            self.0 ^= self.0 << 25;
-            self.0 ^= self.0 >> 27;
-            self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-        }
-
-        fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-            from[(self.next() >> 33) as usize % from.len()]
-        }
-
         /// A bf16 number of at least `smallest`, a power of two, and less than `2^binades` times that.
         fn bf16(&mut self, smallest: f32, binades: u64) -> f32 {
-            let bits = self.next();
+            let bits = self.0.bits();
             let magnitude = smallest.to_bits() + (((bits >> 32) % binades) << 23) as u32 + ((bits as u32 & 0x7f) << 16);
             f32::from_bits(magnitude | (bits as u32 & 0x8000_0000))
         }
@@ -133,19 +122,19 @@ mod tests {
                 // Products that cancel each other, or all but their last bit.
                 3 => {
                     let (a, b) = (self.bf16(0.125, 20), self.bf16(0.125, 20));
-                    let off = (self.next() >> 60 & 1) as u32;
+                    let off = (self.0.bits() >> 60 & 1) as u32;
                     ([a, f32::from_bits(a.to_bits() ^ 0x8000_0000 ^ (off << 16))], [b, b])
                 }
-                _ => ([(); 2].map(|()| self.pick(&special)), [(); 2].map(|()| self.pick(&special))),
+                _ => ([(); 2].map(|()| self.0.pick(&special)), [(); 2].map(|()| self.0.pick(&special))),
             };
             let products = [a[0] * b[0], a[1] * b[1]];
-            let c = match self.next() >> 61 {
+            let c = match self.0.bits() >> 61 {
                 0 => 0.0,
                 1 => -products[0],
                 2 => -products[1],
                 3 => -(products[0] + products[1]),
                 4 => products[0] * 4_097.0,
-                _ if kind > 3 => self.pick(&special),
+                _ if kind > 3 => self.0.pick(&special),
                 _ => -products[1] * (1.0 + f32::EPSILON),
             };
             (c, a, b)
@@ -179,12 +168,12 @@ mod tests {
 
     #[test]
     fn no_sum_is_denormal_or_minus_zero() {
-        let mut random = Random(1);
+        let mut random = Random(Dice::new(1));
         for _ in 0..200_000 {
             // Of the smallest numbers, a few, so that many sums cancel.
             let tiny = |random: &mut Random, smallest: f32| {
-                let sign = if random.next() >> 63 == 0 { 1.0 } else { -1.0 };
-                [0.0, sign * smallest, sign * smallest * (1.0 + 1.0 / 128.0)][(random.next() >> 33) as usize % 3]
+                let sign = if random.0.bits() >> 63 == 0 { 1.0 } else { -1.0 };
+                [0.0, sign * smallest, sign * smallest * (1.0 + 1.0 / 128.0)][(random.0.bits() >> 33) as usize % 3]
             };
             let mut sum = 0f32;
             for _ in 0..8 {
@@ -215,7 +204,7 @@ mod tests {
         if Avx512Bf16::detect().is_none() {
             return eprintln!("skipped: no AVX-512 BF16");
         }
-        let mut random = Random(7);
+        let mut random = Random(Dice::new(7));
         for round in 0..400_000 {
             let cases: [_; 16] = std::array::from_fn(|i| random.case((round + i) % 5));
             let packed = |x: [f32; 2]| x[0].to_bits() >> 16 | (x[1].to_bits() & 0xffff_0000);

@@ -12,11 +12,12 @@ use crate::common;
 use crate::common::emulator;
 use crate::common::low_rank;
 
-use common::{Case, KINDS, Random, SHAPES, cases};
+use common::{Case, KINDS, SHAPES, cases};
 use kernels::Cpu;
 use kernels::isa::{Amx, Avx512};
 use kernels::threads::max_threads;
 use std::sync::atomic::Ordering::Relaxed;
+use testing::Dice;
 
 /// A proof of AMX: real, or by grace of the emulator. `None`, with a line that says so, where there is no AVX-512
 /// beside it: tile kernels unpack and rescale with vectors.
@@ -72,7 +73,7 @@ fn low_rank_products_have_the_bits_of_the_definition() {
     let implementations = implementations(tiles);
     for (seed, rank) in low_rank::RANKS.into_iter().enumerate() {
         for (in_features, rows) in [(33, 1), (96, 5), (417, 19)] {
-            let random = &mut Random::new(3_000 + seed as u64);
+            let random = &mut Dice::new(3_000 + seed as u64);
             let listed = low_rank::lists(random, rows + 2, &[rows]).remove(0);
             // The second part begins within a step, or within a pair.
             let parts = [(40, rank), (24, rank)];

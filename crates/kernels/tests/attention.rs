@@ -10,32 +10,13 @@ use kernels::threads::{NodeChoice, Pool, max_threads};
 use kernels::{Arithmetic, Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use testing::Dice;
 
-/// A small generator (splitmix64): the same numbers on every machine.
-struct Random(u64);
-
-impl Random {
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.bits() % n as u64) as usize
-    }
-
-    /// Roughly normal, exact in f32.
-    fn number(&mut self) -> f32 {
-        let uniform = |bits: u64| (bits as u16) as f32 / 32768.0 - 1.0;
-        let bits = self.bits();
-        uniform(bits) + uniform(bits >> 16) + uniform(bits >> 32)
-    }
-
-    fn numbers(&mut self, len: usize) -> Vec<f32> {
-        (0..len).map(|_| self.number()).collect()
-    }
+/// Roughly normal, exact in f32.
+fn numbers(random: &mut Dice, len: usize) -> Vec<f32> {
+    let uniform = |bits: u64| (bits as u16) as f32 / 32768.0 - 1.0;
+    let number = |bits: u64| uniform(bits) + uniform(bits >> 16) + uniform(bits >> 32);
+    (0..len).map(|_| number(random.bits())).collect()
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,8 +82,8 @@ struct Sequence {
 
 impl Sequence {
     fn new(shape: Shape, seed: u64, tokens: usize) -> Sequence {
-        let mut random = Random(seed);
-        let mut rows = |heads: usize| (0..tokens).map(|_| random.numbers(heads * shape.head_dim)).collect();
+        let mut random = Dice::new(seed);
+        let mut rows = |heads: usize| (0..tokens).map(|_| numbers(&mut random, heads * shape.head_dim)).collect();
         Sequence { queries: rows(shape.num_heads), keys: rows(shape.num_kv_heads), values: rows(shape.num_kv_heads) }
     }
 }
@@ -154,13 +135,13 @@ impl Step {
     fn new(shape: Shape, batch: &[Rows<'_>], seed: u64) -> Step {
         let Shape { num_heads, num_kv_heads, head_dim, block_size, .. } = shape;
         let layout = HeadLayout { num_heads, num_kv_heads, head_dim };
-        let mut random = Random(seed);
+        let mut random = Dice::new(seed);
         let needed = |rows: &Rows<'_>| (rows.start + rows.rows).div_ceil(block_size);
         let blocks = batch.iter().map(needed).sum::<usize>() + 3;
         let mut kv = KvCache::new(shape.cache(LAYERS, blocks)).unwrap();
         for slot in 0..blocks * block_size {
             for kv_head in 0..num_kv_heads {
-                let (mut key, mut value) = (random.numbers(head_dim), random.numbers(head_dim));
+                let (mut key, mut value) = (numbers(&mut random, head_dim), numbers(&mut random, head_dim));
                 key.iter_mut().chain(&mut value).for_each(|x| *x *= 1e4);
                 kv.store(KvPlace { layer: LAYER, slot, kv_head }, &key, &value);
             }
@@ -168,7 +149,7 @@ impl Step {
         let mut free: Vec<u32> = (0..blocks as u32).collect();
         let (mut qkv, mut tables, mut spans) = (Vec::new(), Vec::new(), Vec::new());
         for rows in batch {
-            let table: Vec<u32> = (0..needed(rows)).map(|_| free.swap_remove(random.below(free.len()))).collect();
+            let table: Vec<u32> = (0..needed(rows)).map(|_| free.swap_remove(random.roll(free.len()))).collect();
             for token in 0..rows.start + rows.rows {
                 let slot = table[token / block_size] as usize * block_size + token % block_size;
                 for kv_head in 0..num_kv_heads {
@@ -292,7 +273,7 @@ fn steps() -> impl Iterator<Item = (Shape, impl Fn() -> Step)> {
 
 #[test]
 fn every_path_returns_the_bits_of_the_definition() {
-    for (index, (shape, step)) in crate::long::part_of(steps().enumerate(), 7) {
+    for (index, (shape, step)) in testing::part_of(steps().enumerate(), 7) {
         let step = step();
         // Two of the rules for each step: in the course of the steps, each rule meets several shapes.
         for rule in rules(shape.head_dim)
@@ -382,7 +363,7 @@ fn the_definition_is_softmax_attention() {
         for (start, rows) in [(0, 5), (253, 6), (699, 1)] {
             let batch = [Rows { sequence: &sequence, start, rows }];
             let step = Step::new(shape, &batch, 3);
-            for rule in crate::long::part_of(rules(shape.head_dim), 3) {
+            for rule in testing::part_of(rules(shape.head_dim), 3) {
                 let got = definition_under(step.under(rule));
                 for (row, got) in got.iter().enumerate() {
                     let want = exact_row(shape, rule, &step, &sequence.queries[start + row], start + row);
@@ -535,7 +516,7 @@ fn a_row_does_not_depend_on_its_chunk() {
     let tokens = 530;
     let cases = SHAPES[1].each().into_iter().flat_map(|shape| rules.map(|rule| (shape, rule)));
     // A quick run has every shape and every rule.
-    for (shape, rule) in crate::long::part_of(cases, 3) {
+    for (shape, rule) in testing::part_of(cases, 3) {
         let sequence = Sequence::new(shape, 11, tokens);
         let all = Step::new(shape, &[Rows { sequence: &sequence, start: 0, rows: tokens }], 5);
         for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Scalar) {
@@ -578,15 +559,15 @@ fn a_row_does_not_depend_on_where_blocks_are_nor_on_what_they_kept() {
 
 #[test]
 fn a_row_does_not_depend_on_its_neighbours() {
-    let mut random = Random(17);
+    let mut random = Dice::new(17);
     for seed in 0..6u64 {
         let shape = SHAPES[2].each()[seed as usize % 3];
         let sequences: Vec<Sequence> = (0..12).map(|i| Sequence::new(shape, 1000 + i, 520)).collect();
         let batch: Vec<Rows<'_>> = sequences
             .iter()
             .map(|sequence| {
-                let start = random.below(500);
-                let rows = if random.below(2) == 0 { 1 } else { 1 + random.below(20) };
+                let start = random.roll(500);
+                let rows = if random.roll(2) == 0 { 1 } else { 1 + random.roll(20) };
                 Rows { sequence, start, rows }
             })
             .collect();
@@ -642,14 +623,14 @@ fn an_int8_cache_keeps_each_spread_head_of_a_token_to_half_a_step() {
     let shape = KvShape { dtype: KvDtype::Int8, layers: 1, blocks: 2, block_size: 32, num_kv_heads: 2, head_dim: 80 };
     assert_eq!(shape.block_bytes(), 32 * 2 * (2 * 80 + 8));
     let mut kv = KvCache::new(shape).unwrap();
-    let mut random = Random(3);
+    let mut random = Dice::new(3);
     for slot in 0..64 {
         for kv_head in 0..2 {
             let place = KvPlace { layer: 0, slot, kv_head };
             // Every token has another magnitude, and the value another than the key.
             let (large, small) = (2f32.powi(slot as i32 - 30), 1e-3);
-            let key: Vec<f32> = random.numbers(80).iter().map(|x| x * large).collect();
-            let value: Vec<f32> = random.numbers(80).iter().map(|x| x * small).collect();
+            let key: Vec<f32> = numbers(&mut random, 80).iter().map(|x| x * large).collect();
+            let value: Vec<f32> = numbers(&mut random, 80).iter().map(|x| x * small).collect();
             kv.store(place, &key, &value);
             let got: [Vec<f32>; 2] =
                 [(0..80).map(|d| kv.key(place, d)).collect(), (0..80).map(|d| kv.value(place, d)).collect()];
@@ -727,10 +708,10 @@ fn a_block_has_the_same_bytes_on_any_number_of_memory_nodes() {
         let caches = [(1, 1), (2, 2), (3, 3), (5, 4)].map(|(threads, nodes)| {
             let pool = Pool::on(threads, NodeChoice::Imagined(nodes)).unwrap();
             let mut kv = KvCache::on(pool.nodes(), shape).unwrap();
-            let mut random = Random(11);
+            let mut random = Dice::new(11);
             for (layer, slot) in (0..2).flat_map(|layer| (0..64).map(move |slot| (layer, slot))) {
                 for kv_head in 0..3 {
-                    kv.store(KvPlace { layer, slot, kv_head }, &random.numbers(32), &random.numbers(32));
+                    kv.store(KvPlace { layer, slot, kv_head }, &numbers(&mut random, 32), &numbers(&mut random, 32));
                 }
             }
             kv.copy_blocks(&[(0, 2)]);

@@ -4,30 +4,18 @@
 use kernels::Isa;
 use kernels::quant::{Factor, Gram, ROUNDED_ROWS, ScaleGrid, quantize_int4_row};
 use kernels::threads::{Pool, max_threads};
+use testing::Dice;
 
 const GRIDS: [ScaleGrid; 3] = [ScaleGrid::Ratios(15), ScaleGrid::Ratios(127), ScaleGrid::Half];
-
-/// Numbers around zero, about as large as 1.
-struct Random(u64);
-
-impl Random {
-    fn values(&mut self, len: usize) -> Vec<f32> {
-        let mut uniform = || {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 40) as f32 / (1 << 24) as f32 - 0.5
-        };
-        (0..len).map(|_| 2.0 * (uniform() + uniform() + uniform())).collect()
-    }
-}
 
 /// Inputs of this width, `[rows, width]`: each is mixed from a few, so that they correlate; every seventh is always
 /// zero if asked for.
 fn inputs(seed: u64, rows: usize, width: usize, with_dead: bool) -> Vec<f32> {
-    let mut random = Random(seed);
-    let (few, mixing) = (width / 4, random.values(width / 4 * width));
+    let mut random = Dice::new(seed);
+    let (few, mixing) = (width / 4, random.normals(width / 4 * width));
     let mut x = Vec::new();
     for _ in 0..rows {
-        let (causes, own) = (random.values(few), random.values(width));
+        let (causes, own) = (random.normals(few), random.normals(width));
         for column in 0..width {
             let mixed: f32 =
                 causes.iter().zip(mixing.chunks_exact(width)).map(|(cause, row)| cause * row[column]).sum();
@@ -66,7 +54,7 @@ fn products_error(x: &[f32], rows: &[f32], others: &[f32], width: usize) -> f64 
 fn every_implementation_rounds_to_the_same_codes() {
     for (width, rows) in [(32, 1), (96, 5), (320, ROUNDED_ROWS)] {
         let x = inputs(7, 400, width, true);
-        let weights = Random(8).values(rows * width);
+        let weights = Dice::new(8).normals(rows * width);
         for grid in GRIDS {
             let one = Pool::new(1).unwrap();
             let defined = gram(&one, Isa::Scalar, &x, width).factor(&one, Isa::Scalar, 0.01).unwrap();
@@ -87,7 +75,7 @@ fn every_implementation_rounds_to_the_same_codes() {
 fn errors_are_made_good_where_inputs_correlate() {
     let (pool, isa, width) = (Pool::new(1).unwrap(), Isa::best(), 256);
     let (x, held_out) = (inputs(1, 1500, width, false), inputs(1, 2000, width, false).split_off(1500 * width));
-    let weights = Random(2).values(ROUNDED_ROWS * width);
+    let weights = Dice::new(2).normals(ROUNDED_ROWS * width);
     let mut plain = Vec::new();
     for row in weights.chunks_exact(width) {
         let (mut q, mut ratios) = (vec![0; width], vec![0; width / 32]);
@@ -120,7 +108,7 @@ fn errors_are_made_good_where_inputs_correlate() {
 #[test]
 fn odd_inputs_do_no_harm() {
     let (pool, isa, width) = (Pool::new(1).unwrap(), Isa::best(), 64);
-    let weights = Random(3).values(4 * width);
+    let weights = Dice::new(3).normals(4 * width);
     let dead = |x: &mut Vec<f32>| x.iter_mut().enumerate().for_each(|(at, x)| *x *= f32::from(u8::from(at % 64 > 40)));
     type Case<'c> = (&'c str, &'c dyn Fn(&mut Vec<f32>), bool);
     let table: [Case<'_>; 5] = [

@@ -5,22 +5,7 @@ use kernels::{
     Attention, AttentionRule, AttentionSpan, Device, Float32, HeadLayout, HeadNorms, HostBackend, Int4Source, Isa,
     KvDtype, KvShape, MatrixShape, Out, RopeScaling, RopeTable, RotateAndStore, RowSource, WeightClass,
 };
-
-/// A small generator (xorshift64*): the same numbers on every machine.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end
-    }
-}
+use testing::Dice;
 
 fn backends() -> Vec<(String, Float32)> {
     let threads = kernels::threads::max_threads().min(2);
@@ -31,8 +16,8 @@ fn backends() -> Vec<(String, Float32)> {
 }
 
 /// Between -1 and 1.
-fn numbers(random: &mut Random, len: usize) -> Vec<f32> {
-    (0..len).map(|_| random.below(1 << 20) as f32 / (1 << 19) as f32 - 1.0).collect()
+fn numbers(random: &mut Dice, len: usize) -> Vec<f32> {
+    (0..len).map(|_| random.signed()).collect()
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -43,8 +28,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
 fn products_are_right_and_the_same_everywhere() {
     let backends = backends();
     for seed in 0..60 {
-        let mut random = Random::new(seed);
-        let (rows, n, k) = (1 + seed as usize % 33, 1 + random.below(70), 1 + random.below(150));
+        let mut random = Dice::new(seed);
+        let (rows, n, k) = (1 + seed as usize % 33, 1 + random.roll(70), 1 + random.roll(150));
         let (x, w) = (numbers(&mut random, rows * k), numbers(&mut random, n * k));
         let (bias, before) = (numbers(&mut random, n), numbers(&mut random, rows * n));
         let shape = MatrixShape { out_features: n, in_features: k };
@@ -182,7 +167,7 @@ fn attention_is_right_and_the_same_everywhere() {
         ),
     ];
     for (seed, (layout, rule)) in table.into_iter().enumerate() {
-        let qkv = numbers(&mut Random::new(seed as u64), 70 * layout.qkv_width());
+        let qkv = numbers(&mut Dice::new(seed as u64), 70 * layout.qkv_width());
         let exact = attended_exactly(layout, rule, &qkv);
         let mut first: Option<Vec<u32>> = None;
         for (name, backend) in backends() {

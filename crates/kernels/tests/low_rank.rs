@@ -5,7 +5,7 @@
 use crate::common;
 use crate::common::low_rank;
 
-use common::Random;
+use common::values;
 use kernels::low_rank::Group;
 use kernels::threads::{NodeChoice, max_threads};
 use kernels::{
@@ -13,6 +13,7 @@ use kernels::{
 };
 use low_rank::{Case, Matrices, RANKS, bits, lists, single};
 use std::ops::RangeInclusive;
+use testing::Dice;
 
 /// One and two threads of every instruction set there is here, in both arithmetics.
 fn implementations() -> Vec<Cpu> {
@@ -58,7 +59,7 @@ impl Fused {
         outputs.iter().enumerate().map(|(part, &outputs)| (outputs, rank(part))).collect()
     }
 
-    fn matrices(self, random: &mut Random, parts: &[(usize, usize)]) -> Matrices {
+    fn matrices(self, random: &mut Dice, parts: &[(usize, usize)]) -> Matrices {
         let order = |row| if let Fused::GateUp = self { gate_up_row(row, 70) } else { row };
         Matrices::new(random, 72, parts, order)
     }
@@ -70,7 +71,7 @@ fn every_subset(implementations: &[Cpu], all_ranks: &[[usize; 3]], slots: &[usiz
     for fused in [Fused::Qkv, Fused::GateUp, Fused::Alone] {
         for (seed, &ranks) in all_ranks.iter().enumerate() {
             for index in 0..(1 << fused.outputs().len()) - 1 {
-                let random = &mut Random::new((seed * 8 + index) as u64);
+                let random = &mut Dice::new((seed * 8 + index) as u64);
                 let (slots, rows) = (slots[(seed + index) % slots.len()], rows_each[index % rows_each.len()]);
                 let lists = lists(random, slots * rows + 2, &vec![rows; slots]);
                 let groups: Vec<(Matrices, Vec<u32>)> = lists
@@ -103,7 +104,7 @@ fn every_subset_of_projections_at_every_rank() {
 
 #[test]
 fn matrices_that_no_output_reads_add_nothing() {
-    let random = &mut Random::new(77);
+    let random = &mut Dice::new(77);
     let nothing = Matrices { reads: vec![0..0; 40], b: vec![0.0; 40 * 8], ..single(random, 50, 40, 8) };
     let groups = vec![(nothing, vec![0, 2]), (single(random, 50, 40, 8), vec![3])];
     Case::new("a group that reads nothing".into(), groups, 4, random).check(&with_threads(1..=4));
@@ -114,7 +115,7 @@ fn every_rank_and_shape_has_the_bits_of_two_products() {
     let implementations = implementations();
     for (seed, rank) in RANKS.into_iter().enumerate() {
         for (in_features, out_features) in [(1, 1), (33, 17), (96, 160), (417, 31)] {
-            let random = &mut Random::new(seed as u64);
+            let random = &mut Dice::new(seed as u64);
             let rows = lists(random, 9, &[5]).remove(0);
             let groups = vec![(single(random, in_features, out_features, rank), rows)];
             let name = format!("rank {rank}, {in_features} to {out_features}");
@@ -129,7 +130,7 @@ fn parts_of_fused_projections_meet_what_is_theirs() {
     // strip; gate and up in turns, up to an end where both are in one strip.
     let implementations = implementations();
     for (seed, ranks) in [[16, 16, 16], [1, 2, 3], [33, 8, 40], [15, 64, 5], [31, 31, 31]].into_iter().enumerate() {
-        let random = &mut Random::new(100 + seed as u64);
+        let random = &mut Dice::new(100 + seed as u64);
         let parts: Vec<(usize, usize)> = [64, 16, 16].into_iter().zip(ranks).collect();
         let ragged: Vec<(usize, usize)> = [21, 9, 40].into_iter().zip(ranks).collect();
         let gate_up: Vec<(usize, usize)> = [37, 37].into_iter().zip(ranks).collect();
@@ -154,7 +155,7 @@ fn every_number_of_rows_and_of_groups() {
             .into_iter()
             .enumerate()
     {
-        let random = &mut Random::new(200 + seed as u64);
+        let random = &mut Dice::new(200 + seed as u64);
         let rows = sizes.iter().sum::<usize>() + seed % 3;
         let lists = lists(random, rows, sizes);
         let ranks = RANKS.into_iter().take(7).cycle().skip(seed);
@@ -166,7 +167,7 @@ fn every_number_of_rows_and_of_groups() {
 
 #[test]
 fn a_scratch_that_served_a_large_call_serves_a_small_one() {
-    let random = &mut Random::new(7);
+    let random = &mut Dice::new(7);
     let large = Case::new("large".into(), vec![(single(random, 200, 90, 64), (0..70).collect())], 70, random);
     let small = Case::new("small".into(), vec![(single(random, 31, 20, 3), vec![1])], 2, random);
     for cpu in implementations() {
@@ -179,7 +180,7 @@ fn a_scratch_that_served_a_large_call_serves_a_small_one() {
 
 #[test]
 fn float32_rounds_nothing() {
-    let random = &mut Random::new(8);
+    let random = &mut Dice::new(8);
     let matrices = Matrices::new(random, 70, &[(30, 5), (20, 7)], |row| row);
     let exact = |weights: &[f32], x: &[f64]| -> Vec<f64> {
         let dot = |row: &[f32]| row.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum();
@@ -200,7 +201,7 @@ fn float32_rounds_nothing() {
 
 #[test]
 fn memory_is_that_of_the_weights_in_strips_of_16() {
-    let random = &mut Random::new(9);
+    let random = &mut Dice::new(9);
     let matrices = Matrices::new(random, 896, &[(896, 16), (128, 16), (128, 16)], |row| row);
     let packed = matrices.pack(&Reference::new());
     assert_eq!(packed.bytes(), 2 * (48 * 896 + 1152 * 16), "two bytes a weight, and no zeros");
@@ -212,11 +213,11 @@ fn memory_is_that_of_the_weights_in_strips_of_16() {
 
 /// What a call is told about rows is checked before anything is written.
 fn refused(rows: &[&[u32]]) {
-    let random = &mut Random::new(10);
+    let random = &mut Dice::new(10);
     let cpu = Cpu::new(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
     let packed = single(random, 32, 32, 4).pack(&cpu);
     let groups = rows.iter().map(|rows| -> Group<'_, LowRank> { (&packed, rows) });
-    HostBackend::add_low_rank(&cpu, &random.values(3 * 32), groups, &mut random.values(3 * 32));
+    HostBackend::add_low_rank(&cpu, &values(random, 3 * 32), groups, &mut values(random, 3 * 32));
 }
 
 #[test]

@@ -6,8 +6,6 @@ mod attention;
 mod common;
 mod feedback;
 mod float32;
-#[path = "../../../tests/long.rs"]
-mod long;
 mod low_rank;
 mod paths;
 mod plain;

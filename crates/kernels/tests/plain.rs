@@ -4,7 +4,7 @@
 use crate::common;
 use crate::common::low_rank;
 
-use common::{Case, KINDS, Random};
+use common::{Case, KINDS, values};
 use kernels::attention::attend;
 use kernels::pointwise::rotate_and_store;
 use kernels::threads::{Pool, max_threads};
@@ -12,6 +12,7 @@ use kernels::{
     Arithmetic, Attention, AttentionRule, AttentionSpan, Cpu, CpuOptions, HeadLayout, HeadNorms, Isa, KvCache, KvDtype,
     KvShape, MatrixShape, RopeScaling, RopeTable, RotateAndStore,
 };
+use testing::Dice;
 
 /// Two, where there are: what threads share is part of the question.
 fn threads() -> usize {
@@ -40,7 +41,7 @@ fn low_rank_products_of_two_groups() {
         let (threads, isa) = (Some(threads()), Some(Isa::Scalar));
         Cpu::new(CpuOptions { threads, isa, arithmetic: Some(arithmetic), ..CpuOptions::default() }).unwrap()
     });
-    let random = &mut Random::new(1);
+    let random = &mut Dice::new(1);
     let groups = vec![
         (low_rank::Matrices::new(random, 35, &[(20, 3), (5, 2)], |row| row), vec![0, 3]),
         (low_rank::single(random, 35, 25, 1), vec![2]),
@@ -57,7 +58,7 @@ fn rows_are_rotated_stored_and_attended_to() {
     let pool = Pool::new(threads()).unwrap();
     for dtype in [KvDtype::Bf16, KvDtype::Int8] {
         let shape = KvShape { dtype, layers: 1, blocks: 2, block_size: 32, num_kv_heads: 1, head_dim: 16 };
-        let (mut kv, mut qkv) = (KvCache::new(shape).unwrap(), Random::new(1).values(TOKENS * LAYOUT.qkv_width()));
+        let (mut kv, mut qkv) = (KvCache::new(shape).unwrap(), values(&mut Dice::new(1), TOKENS * LAYOUT.qkv_width()));
         let (positions, slots): (Vec<u32>, Vec<u32>) = (0..TOKENS as u32).map(|token| (token, token)).unzip();
         let args = RotateAndStore {
             qkv: &mut qkv,

@@ -281,7 +281,7 @@ impl Batch {
 
 #[test]
 fn rotate_and_store_has_one_set_of_bits() {
-    for heads in crate::long::part_of(HEADS, 2) {
+    for heads in testing::part_of(HEADS, 2) {
         for rows in [1, 3, 200] {
             let batch = Batch::new(heads, rows);
             every_path(&format!("{rows} rows, heads {heads:?}"), |pool, isa| {

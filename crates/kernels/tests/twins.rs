@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{Case, KINDS, Kind, Random, SHAPES, cases};
+use common::{Case, KINDS, Kind, SHAPES, cases, values};
 use kernels::isa::Isa;
 use kernels::pointwise::gated;
 use kernels::threads::max_threads;
@@ -11,6 +11,7 @@ use kernels::{
     Activation, Arithmetic, Cpu, CpuOptions, Device, Float32, HostBackend, Int4Source, Int8Source, MatrixShape, Out,
     PackedMatrix, Reference, RowSource, WeightClass, gate_up_row,
 };
+use testing::Dice;
 
 /// Every weight class.
 const CLASSES: [WeightClass; 3] = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
@@ -24,7 +25,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 fn implementations() -> Vec<Cpu> {
     let mut all = Vec::new();
     for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| Arithmetic::ALL.map(|a| (isa, a))) {
-        let most = if isa == Isa::Scalar && !crate::long::is_long() { 1 } else { 2 };
+        let most = if isa == Isa::Scalar && !testing::is_long() { 1 } else { 2 };
         for threads in 1..=max_threads().min(most) {
             let (isa, arithmetic) = (Some(isa), Some(arithmetic));
             all.push(
@@ -38,7 +39,7 @@ fn implementations() -> Vec<Cpu> {
 /// Every implementation; in a quick run each instruction set once. For sums of integers, which are the same in both
 /// arithmetics, of rows that take long to pack.
 fn implementations_for_integers() -> Vec<Cpu> {
-    let is_tried = |cpu: &Cpu| crate::long::is_long() || cpu.threads() == 1 && cpu.arithmetic() == Arithmetic::ALL[0];
+    let is_tried = |cpu: &Cpu| testing::is_long() || cpu.threads() == 1 && cpu.arithmetic() == Arithmetic::ALL[0];
     implementations().into_iter().filter(is_tried).collect()
 }
 
@@ -46,7 +47,7 @@ fn implementations_for_integers() -> Vec<Cpu> {
 fn every_implementation_returns_the_bits_of_the_definition() {
     let implementations = implementations();
     assert!(implementations.iter().any(|cpu| cpu.isa() == Isa::Scalar));
-    for (seed, kind, shape, rows) in crate::long::part_of(cases(), 9) {
+    for (seed, kind, shape, rows) in testing::part_of(cases(), 9) {
         let case = Case::new(seed, kind, shape, rows);
         for cpu in implementations.iter().filter(|cpu| case.concerns(cpu)) {
             case.check(cpu);
@@ -59,7 +60,7 @@ fn every_row_count_of_every_shape_up_to_a_kernel_s_most_rows() {
     let implementations = implementations();
     for shape in SHAPES {
         for kind in KINDS {
-            for rows in crate::long::part_of(1..=17, 4) {
+            for rows in testing::part_of(1..=17, 4) {
                 let case = Case::new(1_000 + rows as u64, kind, shape, rows);
                 for cpu in implementations.iter().filter(|cpu| cpu.threads() == 1 && case.concerns(cpu)) {
                     case.check(cpu);
@@ -72,8 +73,8 @@ fn every_row_count_of_every_shape_up_to_a_kernel_s_most_rows() {
 #[test]
 fn a_row_has_the_same_bits_alone_and_among_others() {
     let shape = MatrixShape { out_features: 80, in_features: 416 };
-    let mut random = Random::new(5);
-    let (weights, x) = (random.values(80 * 416), random.values(40 * 416));
+    let mut random = Dice::new(5);
+    let (weights, x) = (values(&mut random, 80 * 416), values(&mut random, 40 * 416));
     let rows = RowSource(&|row, to| to.copy_from_slice(&weights[row * 416..][..416]));
     for cpu in implementations() {
         for class in CLASSES {
@@ -91,12 +92,12 @@ fn a_row_has_the_same_bits_alone_and_among_others() {
 
 #[test]
 fn a_gate_behind_a_product_changes_no_bit() {
-    let mut random = Random::new(6);
+    let mut random = Dice::new(6);
     let implementations = implementations();
     for (width, in_features) in [(1, 33), (7, 64), (16, 100), (33, 129), (416, 256)] {
         let shape = MatrixShape { out_features: 2 * width, in_features };
-        let (weights, bias) = (random.values(2 * width * in_features), random.values(2 * width));
-        let x = random.values(40 * in_features);
+        let (weights, bias) = (values(&mut random, 2 * width * in_features), values(&mut random, 2 * width));
+        let x = values(&mut random, 40 * in_features);
         let row_of = |row: usize| &weights[row * in_features..][..in_features];
         let stored = RowSource(&|row, to| to.copy_from_slice(row_of(row)));
         let gate_up = RowSource(&|row, to| to.copy_from_slice(row_of(gate_up_row(row, width))));
@@ -225,7 +226,7 @@ fn int4_sums_of_uneven_levels_are_exact_at_the_extremes() {
         }
         out.iter().map(|y| y.to_bits()).collect()
     };
-    for sign in crate::long::part_of([1.0f32, -1.0], 2) {
+    for sign in testing::part_of([1.0f32, -1.0], 2) {
         let x = vec![sign * 2.0; in_features];
         let matrix = Reference::new().pack(shape, WeightClass::Int4, &rows).unwrap();
         let wanted = product(&|out| Reference::new().linear(&x, &matrix, None, Out::Store(out)));
@@ -302,7 +303,7 @@ fn round_trip<B: HostBackend>(backend: &B, shape: MatrixShape, class: WeightClas
 fn packing_keeps_every_weight_as_its_class_rounds_it() {
     for shape in SHAPES {
         let MatrixShape { out_features, in_features } = shape;
-        let weights = Random::new(in_features as u64).values(out_features * in_features);
+        let weights = values(&mut Dice::new(in_features as u64), out_features * in_features);
         for class in CLASSES {
             let got = round_trip(&Reference::new(), shape, class, &weights);
             for (row, (got, weights)) in got.chunks(in_features).zip(weights.chunks(in_features)).enumerate() {
@@ -329,7 +330,7 @@ fn packing_keeps_every_weight_as_its_class_rounds_it() {
 fn bf16_weights_survive_packing_exactly() {
     let shape = MatrixShape { out_features: 50, in_features: 75 };
     let weights: Vec<f32> =
-        Random::new(3).values(50 * 75).iter().map(|w| f32::from_bits(w.to_bits() & 0xffff_0000)).collect();
+        values(&mut Dice::new(3), 50 * 75).iter().map(|w| f32::from_bits(w.to_bits() & 0xffff_0000)).collect();
     let kept: Vec<f32> = weights.iter().map(|&w| if w.abs() < 2f32.powi(-60) { 0.0 } else { w }).collect();
     assert_eq!(round_trip(&Reference::new(), shape, WeightClass::Bf16, &weights), kept);
 }

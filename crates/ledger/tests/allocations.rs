@@ -2,25 +2,17 @@
 
 use allocation_counter::measure;
 use ledger::Ledger;
-use scheduler::{
-    Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, StepOutput, StepRecord, StopRules, Targets,
-};
+use scheduler::{Limits, Nanos, Request, Scheduler, StepRecord, StopRules};
+use testing::plans;
 
 /// Together they have 32 answers, as many as there are seats.
 const REQUESTS: u64 = 28;
 
 fn request(id: u64) -> Request {
     Request {
-        id: RequestId(id),
-        prompt: (0..20).map(|token| token + id as u32 * 100).collect(),
         num_answers: 1 + usize::from(id == 7) * 4,
         stop: StopRules { max_tokens: 400, min_tokens: 0, stop_token_ids: vec![1] },
-        priority: Priority(0),
-        salt: 0,
-        use_prefix_cache: true,
-        tenant: 0,
-        targets: Targets::default(),
-        arrived: Nanos(0),
+        ..plans::request(id, (0..20).map(|token| token + id as u32 * 100).collect::<Vec<_>>())
     }
 }
 
@@ -32,23 +24,16 @@ fn records(waiting: u64, steps: u64) -> Vec<StepRecord> {
         num_blocks: 4096,
         max_model_len: 1000,
         max_num_seqs: 32,
-        max_num_batched_tokens: 2048,
         max_prefill_chunk: 512,
         max_prefill_seqs: 32,
-        max_queued_requests: 64,
-        max_queued_tokens: 100_000,
-        enable_prefix_caching: true,
-        hash_key: [5; 32],
+        ..plans::limits()
     };
     let mut scheduler = Scheduler::new(limits).expect("good limits");
     (0..REQUESTS + waiting).for_each(|id| scheduler.admit(request(id)).expect("there is room"));
     let one_step = |number| {
         let step = scheduler.schedule(Nanos(number));
         let token = 5000 + number as u32;
-        let sampled =
-            step.rows().flat_map(|rows| std::iter::repeat_n(RowOutput { seq: rows.seq, token }, rows.samples));
-        let output = StepOutput { step: step.id, rows: sampled.collect(), ..StepOutput::default() };
-        scheduler.complete(output, Nanos(number + 1)).record
+        scheduler.complete(plans::answer(&step, token), Nanos(number + 1)).record
     };
     (0..steps).map(one_step).collect()
 }

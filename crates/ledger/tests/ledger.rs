@@ -2,53 +2,29 @@
 //! nanosecond, and small scenes in which the owner is known.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use ledger::{Account, Cost, Ledger, Owner, Shares, late_above, row_shares};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
     CostModel, Event, Limits, Nanos, Offer, Priority, Request, RequestId, RowOutput, Scheduler, SourceId, Step,
-    StepOutput, StepRecord, Stolen, StopRules, Targets, TokenId,
+    StepOutput, StepRecord, Stolen, TokenId,
 };
+use testing::{Dice, plans};
 
 const MS: u64 = 1_000_000;
 
 /// 10 ms for a pass of up to 100 rows, 0.1 ms for each row more.
 fn machine() -> CostModel {
-    let knots = [(1, 0.010), (100, 0.010), (1100, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
     let terms = Terms { pair: 1e-7, key: 2e-7, row: 1e-5, prompt: 3e-5, logits: 5e-5, ..Terms::default() };
-    CostModel::new(knots.to_vec(), terms)
+    plans::machine_of(&plans::KNOTS, terms)
 }
 
 fn limits() -> Limits {
-    Limits {
-        block_size: 16,
-        num_blocks: 10_000,
-        max_model_len: 20_000,
-        max_num_seqs: 64,
-        max_num_batched_tokens: 2048,
-        max_prefill_chunk: 512,
-        max_prefill_seqs: 4,
-        max_queued_requests: 100,
-        max_queued_tokens: 1_000_000,
-        enable_prefix_caching: true,
-        hash_key: [0; 32],
-    }
+    Limits { max_prefill_chunk: 512, ..plans::limits() }
 }
 
 fn request(id: u64, prompt: usize, max_tokens: usize, arrived: Nanos) -> Request {
-    Request {
-        id: RequestId(id),
-        prompt: Arc::from(vec![id as TokenId; prompt]),
-        num_answers: 1,
-        stop: StopRules { max_tokens, min_tokens: 0, stop_token_ids: vec![] },
-        priority: Priority(0),
-        salt: 0,
-        use_prefix_cache: true,
-        tenant: 0,
-        targets: Targets::default(),
-        arrived,
-    }
+    Request { stop: plans::at_most(max_tokens), arrived, ..plans::request(id, vec![id as TokenId; prompt]) }
 }
 
 /// When things happened to one request, as a client sees it.
@@ -125,9 +101,9 @@ impl World {
     }
 
     /// Some of those are back, with what the other worker says of their time.
-    fn come_back(&mut self, rng: &mut Rng, one_in: u64) {
+    fn come_back(&mut self, rng: &mut Dice, one_in: u64) {
         for (id, num_answers) in std::mem::take(&mut self.away) {
-            if !rng.one_in(one_in) {
+            if rng.below(one_in) > 0 {
                 self.away.push((id, num_answers));
             } else if self.scheduler.expected(id).is_some() {
                 let mut bill = Shares::default();
@@ -249,59 +225,42 @@ fn named_in_gap(shares: &Shares) -> Nanos {
     Nanos(others(shares).0 - shares.of(Owner::Decode).0)
 }
 
-/// SplitMix64 (Steele, Lea & Flood, 2014).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
-
 /// A run with everything drawn from the seed. Returns what its requests' time was spent on.
 fn random_run(seed: u64) -> (Shares, Shares) {
-    let mut rng = Rng(seed);
-    let seats = 1 + rng.below(8) as usize;
+    let mut rng = Dice::new(seed);
+    let seats = 1 + rng.roll(8);
     let limits = Limits {
         block_size: 4,
-        num_blocks: 20 + rng.below(60) as usize,
+        num_blocks: 20 + rng.roll(60),
         max_model_len: 120,
         max_num_seqs: seats,
-        max_num_batched_tokens: seats + rng.below(60) as usize,
-        max_prefill_chunk: 1 + rng.below(40) as usize,
-        max_prefill_seqs: 1 + rng.below(4) as usize,
+        max_num_batched_tokens: seats + rng.roll(60),
+        max_prefill_chunk: 1 + rng.roll(40),
+        max_prefill_seqs: 1 + rng.roll(4),
         ..limits()
     };
-    let mut world = World::new(limits, (!rng.one_in(3)).then(machine));
-    let cancels = rng.one_in(2);
-    let is_busy = rng.one_in(2);
-    let guesses = rng.one_in(2);
+    let mut world = World::new(limits, (rng.below(3) > 0).then(machine));
+    let cancels = rng.below(2) == 0;
+    let is_busy = rng.below(2) == 0;
+    let guesses = rng.below(2) == 0;
     // Dice of their own.
-    let mut far = Rng(!seed);
-    let leaves = far.one_in(2);
+    let mut far = Dice::new(!seed);
+    let leaves = far.below(2) == 0;
     let mut next_id = 0;
     let mut before = world.now;
     for round in 0..400 {
         for _ in 0..if round < 200 { rng.below(3).saturating_sub(1) } else { 0 } {
             // It came at some time since the step before began, or even earlier.
             let arrived = Nanos(world.now.0.saturating_sub(rng.below(world.now.since(before).0 * 5 / 4 + 1)));
-            let mut request = request(next_id, 1 + rng.below(60) as usize, rng.below(24) as usize, arrived);
+            let mut request = request(next_id, 1 + rng.roll(60), rng.roll(24), arrived);
             request.prompt = (0..request.prompt.len() as u32).map(|at| at + next_id as u32 % 3).collect();
-            request.num_answers = if rng.one_in(4) { 1 + rng.below(seats.min(3) as u64) as usize } else { 1 };
+            request.num_answers = if rng.below(4) == 0 { 1 + rng.roll(seats.min(3)) } else { 1 };
             request.priority = Priority(rng.below(2) as i32);
-            if rng.one_in(2) {
+            if rng.below(2) == 0 {
                 request.targets.tpot = Some(Nanos(5 * MS + rng.below(20 * MS)));
                 request.targets.ttft = Some(Nanos(rng.below(500 * MS)));
             }
-            if leaves && far.one_in(3) {
+            if leaves && far.below(3) == 0 {
                 world.send_away(request);
             } else {
                 world.admit(request);
@@ -309,17 +268,17 @@ fn random_run(seed: u64) -> (Shares, Shares) {
             next_id += 1;
         }
         world.come_back(&mut far, 6);
-        if cancels && rng.one_in(12) {
+        if cancels && rng.below(12) == 0 {
             world.cancel(RequestId(rng.below(next_id + 1)));
         }
         if guesses {
             let open = (0..next_id).flat_map(|id| (0..3).map(move |answer| (RequestId(id), answer)));
-            let guess = |key| (!rng.one_in(3)).then(|| (key, (rng.below(9) as u16, rng.below(9) as usize)));
+            let guess = |key| (rng.below(3) > 0).then(|| (key, (rng.below(9) as u16, rng.roll(9))));
             world.guesses = open.filter_map(guess).collect();
         }
         before = world.now;
-        let after = if rng.one_in(20) { rng.below(40 * MS) } else { rng.below(MS) };
-        if is_busy && rng.one_in(3) {
+        let after = if rng.below(20) == 0 { rng.below(40 * MS) } else { rng.below(MS) };
+        if is_busy && rng.below(3) == 0 {
             // Sometimes more than there was.
             world.stolen = Stolen { before: Nanos(rng.below(2 * MS)), during: Nanos(rng.below(40 * MS)) };
         }
@@ -368,7 +327,7 @@ fn random_run(seed: u64) -> (Shares, Shares) {
 #[test]
 fn in_any_run_the_parts_are_the_whole() {
     let (mut ttft, mut gaps) = (Shares::default(), Shares::default());
-    for seed in crate::long::part_of(0..600, 5) {
+    for seed in testing::part_of(0..600, 5) {
         let run = std::panic::catch_unwind(|| random_run(seed)).unwrap_or_else(|panic| {
             eprintln!("seed {seed} failed");
             std::panic::resume_unwind(panic)

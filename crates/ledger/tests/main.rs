@@ -2,5 +2,3 @@
 
 mod allocations;
 mod ledger;
-#[path = "../../../tests/long.rs"]
-mod long;

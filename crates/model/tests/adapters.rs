@@ -5,7 +5,7 @@ use crate::common;
 use crate::common::adapters;
 use crate::common::device;
 
-use adapters::{Files, Place, Tensor, adapter};
+use adapters::{Files, Tensor, adapter, write_in};
 use checkpoint::Checkpoint;
 use common::*;
 use device::Remote;
@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use testing::Scratch;
 
 const ROOM: AdapterRoom = AdapterRoom { slots: 3, max_rank: 64 };
 
@@ -128,13 +129,13 @@ mod merged {
     /// Through the adapter as through merged weights: to float32's rounding where nothing else rounds, and in bf16 as
     /// near as bf16 products are.
     fn check(name: &str, files: &Files, scale: &dyn Fn(&str) -> f64) {
-        let place = Place::new(&format!("merged-{name}-{}", files.tensors.len()));
+        let place = Scratch::new(&format!("merged-{name}-{}", files.tensors.len()));
         let original = committed(name);
         let config = config_of(&original);
-        let adapter = read(&place.with("adapter", files), &config);
+        let adapter = read(&write_in(&place, "adapter", files), &config);
         let mut tensors = tensors(&original);
         assert_eq!(merge(&mut tensors, files, scale), files.tensors.len() / 2, "{name}: every module is merged");
-        let merged = checkpoint_of(&place.0.join("merged"), &original, &tensors);
+        let merged = checkpoint_of(&place.join("merged"), &original, &tensors);
         let tokens = random_tokens(3, 70, config.vocab_size);
 
         let mut want = load(Float32::new(Some(1)).unwrap(), &merged, WeightClass::Bf16);
@@ -168,7 +169,7 @@ mod merged {
     /// Every subset of the projections: on two threads and more the bits of one and of the definition, and the answers
     /// of a checkpoint that the adapter is merged into: log probabilities in float32, and as near as bf16 is in bf16.
     fn every_subset(ranks: &[usize], threads: &[usize], precisions: &[(WeightClass, Arithmetic)]) {
-        let place = Place::new(&format!("subsets-{}-{}", ranks.len(), threads.len()));
+        let place = Scratch::new(&format!("subsets-{}-{}", ranks.len(), threads.len()));
         let original = committed("llama3");
         let config = config_of(&original);
         let tokens = random_tokens(3, 21, config.vocab_size);
@@ -191,13 +192,13 @@ mod merged {
             let mut models: Vec<_> = threads.iter().map(|&threads| (threads, model(threads))).collect();
             for (seed, &rank) in ranks.iter().enumerate() {
                 // A quick run has every seventh, in which each of the seven stands with and without each other.
-                for subset in crate::long::part_of(1..1 << SEVEN.len(), 7) {
+                for subset in testing::part_of(1..1 << SEVEN.len(), 7) {
                     let chosen: Vec<&str> = (0..7).filter(|at| subset >> at & 1 == 1).map(|at| SEVEN[at]).collect();
                     let name = format!("{class:?}, {arithmetic:?}, rank {rank} of {chosen:?}");
                     let mut files = adapter(&config, (subset + 1000 * seed) as u64, rank, rank as f64, &chosen);
                     // Of adapters as they are trained: a part of the weights.
                     files.tensors.iter_mut().flat_map(|tensor| &mut tensor.numbers).for_each(|x| *x *= 0.5);
-                    let adapter = Adapter::load(&place.with("adapter", &files), &config, 512).unwrap();
+                    let adapter = Adapter::load(&write_in(&place, "adapter", &files), &config, 512).unwrap();
                     definition.set_adapter(1, Some(&adapter)).unwrap();
                     let expected = alone(&mut definition, &tokens, Some(1));
                     for (threads, model) in &mut models {
@@ -208,7 +209,7 @@ mod merged {
                     if class == WeightClass::Bf16 {
                         let mut merged = weights.clone();
                         assert_eq!(merge(&mut merged, &files, &|_| 1.0), files.tensors.len() / 2, "{name}");
-                        let merged = checkpoint_of(&place.0.join("merged"), &original, &merged);
+                        let merged = checkpoint_of(&place.join("merged"), &original, &merged);
                         let mut merged = load(Float32::new(Some(1)).unwrap(), &merged, WeightClass::Bf16);
                         let want = logits(&mut merged, &tokens, None);
                         // Where nothing is rounded, the adapter is all that can differ.
@@ -350,11 +351,11 @@ mod bits {
     }
 
     impl Case {
-        fn of(name: &str, (class, kv, arithmetic): (WeightClass, KvDtype, Arithmetic), place: &Place) -> Case {
+        fn of(name: &str, (class, kv, arithmetic): (WeightClass, KvDtype, Arithmetic), place: &Scratch) -> Case {
             let checkpoint = committed(name);
             let config = config_of(&checkpoint);
-            let first = place.with("first", &adapter(&config, 7, 8, 16.0, &[]));
-            let second = place.with("second", &adapter(&config, 8, 33, 12.0, &["k_proj", "o_proj", "up_proj"]));
+            let first = write_in(place, "first", &adapter(&config, 7, 8, 16.0, &[]));
+            let second = write_in(place, "second", &adapter(&config, 8, 33, 12.0, &["k_proj", "o_proj", "up_proj"]));
             let adapters = [read(&first, &config), read(&second, &config)];
             let mut reference = load_with_room(Reference::of(arithmetic), &checkpoint, class, kv);
             for (slot, adapter) in adapters.iter().enumerate() {
@@ -423,10 +424,10 @@ mod bits {
 
     #[test]
     fn of_a_row_are_its_own_whatever_adapters_its_neighbours_have() {
-        for (at, checkpoint) in crate::long::part_of(CHECKPOINTS, 3).enumerate() {
-            for precision in crate::long::one_of(PRECISIONS, 3 * at) {
+        for (at, checkpoint) in testing::part_of(CHECKPOINTS, 3).enumerate() {
+            for precision in testing::one_of(PRECISIONS, 3 * at) {
                 let (class, kv, arithmetic) = precision;
-                let place = Place::new(&format!("bits-{checkpoint}-{}-{}", class.name(), arithmetic.name()));
+                let place = Scratch::new(&format!("bits-{checkpoint}-{}-{}", class.name(), arithmetic.name()));
                 let case = Case::of(checkpoint, precision, &place);
                 let files = committed(checkpoint);
                 let name = |on: &str| format!("{checkpoint} {class:?} {kv:?} {arithmetic:?} on {on}");
@@ -444,7 +445,7 @@ mod bits {
     #[test]
     fn are_the_same_on_a_device_elsewhere_which_nobody_waits_for_within_a_pass() {
         let precision = (WeightClass::Bf16, KvDtype::Bf16, Arithmetic::Pairs);
-        let place = Place::new("bits-device");
+        let place = Scratch::new("bits-device");
         let case = Case::of("llama3", precision, &place);
         let remote = Remote::new(Reference::of(Arithmetic::Pairs));
         let waits = remote.waits();
@@ -461,7 +462,7 @@ mod bits {
     #[test]
     fn are_those_of_an_adapter_that_was_packed_on_another_thread() {
         let precision = (WeightClass::Int8, KvDtype::Bf16, Arithmetic::Pairs);
-        let place = Place::new("bits-packed");
+        let place = Scratch::new("bits-packed");
         let case = Case::of("llama3", precision, &place);
         let files = committed("llama3");
         let mut model = load_with_room(cpu_of(None, 1, precision.2), &files, precision.0, precision.1);
@@ -487,7 +488,7 @@ mod bits {
     #[test]
     fn are_another_adapters_when_a_slot_is_filled_again() {
         let precision = (WeightClass::Bf16, KvDtype::Bf16, Arithmetic::Pairs);
-        let place = Place::new("bits-again");
+        let place = Scratch::new("bits-again");
         let case = Case::of("llama3", precision, &place);
         let mut model =
             load_with_room(Reference::of(Arithmetic::Pairs), &committed("llama3"), precision.0, precision.1);
@@ -504,12 +505,12 @@ mod bits {
 /// A steady step takes no memory: it is all there from the load on.
 #[test]
 fn a_step_with_adapters_allocates_nothing() {
-    let place = Place::new("allocations");
+    let place = Scratch::new("allocations");
     let checkpoint = committed("llama3");
     let config = config_of(&checkpoint);
     let files = adapter(&config, 1, 8, 16.0, &[]);
     let mut model = load_with_room(cpu(None, 1), &checkpoint, WeightClass::Bf16, KvDtype::Bf16);
-    model.set_adapter(0, Some(&read(&place.with("one", &files), &config))).unwrap();
+    model.set_adapter(0, Some(&read(&write_in(&place, "one", &files), &config))).unwrap();
     let tokens = random_tokens(1, 8, config.vocab_size);
     let mut batch = Batch::default();
     for (index, slot) in [Some(0), None, Some(0)].into_iter().enumerate() {
@@ -540,11 +541,11 @@ mod refused {
 
     /// Why a changed adapter of llama3 is refused.
     fn why(case: &str, change: impl FnOnce(&mut Files)) -> String {
-        let place = Place::new(&format!("refused-{case}"));
+        let place = Scratch::new(&format!("refused-{case}"));
         let config = config_of(&committed("llama3"));
         let mut files = adapter(&config, 1, 8, 16.0, &["q_proj", "down_proj"]);
         change(&mut files);
-        Adapter::load(&place.with("adapter", &files), &config, 16).expect_err(case).to_string()
+        Adapter::load(&write_in(&place, "adapter", &files), &config, 16).expect_err(case).to_string()
     }
 
     fn with(field: &str, value: Value) -> String {
@@ -686,15 +687,15 @@ mod refused {
 
     #[test]
     fn is_what_is_no_adapter() {
-        let place = Place::new("refused-none");
+        let place = Scratch::new("refused-none");
         let config = config_of(&committed("llama3"));
         let load = |directory: &Path| Adapter::load(directory, &config, 16).unwrap_err().to_string();
-        let nowhere = place.0.join("nowhere");
+        let nowhere = place.join("nowhere");
         assert_eq!(load(&nowhere), format!("{}: no such model directory", nowhere.display()));
-        let at = place.0.display();
-        assert_eq!(load(&place.0), format!("adapter_config.json: absent from {at}"));
+        let at = place.display();
+        assert_eq!(load(&place), format!("adapter_config.json: absent from {at}"));
         let files = adapter(&config, 1, 8, 16.0, &["q_proj"]);
-        let whole = place.with("whole", &files);
+        let whole = write_in(&place, "whole", &files);
         std::fs::rename(whole.join("adapter_model.safetensors"), whole.join("adapter_model.bin")).unwrap();
         assert!(load(&whole).contains("only pickled weights (adapter_model.bin)"), "{}", load(&whole));
         std::fs::remove_file(whole.join("adapter_model.bin")).unwrap();
@@ -714,10 +715,10 @@ mod refused {
     /// Files with a few bytes changed are read or refused, by name and without a panic.
     #[test]
     fn damage_of_any_kind_is_read_or_refused() {
-        let place = Place::new("refused-damaged");
+        let place = Scratch::new("refused-damaged");
         let config = config_of(&committed("llama3"));
         let files = adapter(&config, 1, 2, 16.0, &["k_proj"]);
-        let directory = place.with("adapter", &files);
+        let directory = write_in(&place, "adapter", &files);
         const SIGNS: &[u8] = b"0123456789{}[]\\\",:-.";
         let names = ["adapter_config.json", "adapter_model.safetensors"];
         let mut refused = [0; 2];
@@ -753,9 +754,9 @@ mod refused {
 
     #[test]
     fn is_a_file_that_claims_what_it_has_not() {
-        let place = Place::new("refused-claims");
+        let place = Scratch::new("refused-claims");
         let config = config_of(&committed("llama3"));
-        let directory = place.with("adapter", &adapter(&config, 1, 8, 16.0, &["q_proj"]));
+        let directory = write_in(&place, "adapter", &adapter(&config, 1, 8, 16.0, &["q_proj"]));
         let name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
         let tensor = |shape: &str, end: u64| {
             format!(r#"{{"{name}": {{"dtype": "F32", "shape": {shape}, "data_offsets": [0, {end}]}}}}"#)
@@ -791,7 +792,7 @@ mod refused {
     /// As peft writes them for classes with a head and without one, and as programs do that write no `base_model.`
     #[test]
     fn names_with_and_without_what_peft_puts_before_them() {
-        let place = Place::new("prefixes");
+        let place = Scratch::new("prefixes");
         let config = config_of(&committed("llama3"));
         let mut first: Option<Vec<u8>> = None;
         for (number, before) in
@@ -807,7 +808,7 @@ mod refused {
             // A whole name in the configuration is spelled as those of the tensors are.
             let module = format!("{}layers.0.self_attn.q_proj", before.trim_start_matches("base_model.model."));
             files.config.insert("alpha_pattern".to_string(), json!({ module: 64 }));
-            let directory = place.with(&number.to_string(), &files);
+            let directory = write_in(&place, &number.to_string(), &files);
             let read = Adapter::load(&directory, &config, 16).unwrap_or_else(|error| panic!("{before}: {error}"));
             let mut bytes = Vec::new();
             read.each_byte(|part| bytes.extend_from_slice(part));
@@ -836,20 +837,20 @@ mod refused {
             files.tensors[1].numbers[7] = 1e35;
         });
         assert!(scaled.contains("NaN or infinite weights"), "{scaled}");
-        let place = Place::new("refused-largest");
+        let place = Scratch::new("refused-largest");
         let config = config_of(&committed("llama3"));
         let mut files = adapter(&config, 1, 8, 8.0, &["q_proj"]);
         files.tensors[1].numbers[7] = 3.38e38;
-        assert!(Adapter::load(&place.with("adapter", &files), &config, 16).is_ok(), "the largest that there are");
+        assert!(Adapter::load(&write_in(&place, "adapter", &files), &config, 16).is_ok(), "the largest that there are");
     }
 
     #[test]
     fn are_configurations_without_end() {
         let nested = format!("{{\"peft_type\": \"LORA\", \"r\": 8, \"rank_pattern\": {}", "{\"a\": ".repeat(100_000));
         let long = format!("{{\"peft_type\": \"LORA\", \"x\": \"{}\"}}", "x".repeat(1 << 20));
-        let place = Place::new("refused-endless");
+        let place = Scratch::new("refused-endless");
         let config = config_of(&committed("llama3"));
-        let directory = place.with("adapter", &adapter(&config, 1, 8, 16.0, &["q_proj"]));
+        let directory = write_in(&place, "adapter", &adapter(&config, 1, 8, 16.0, &["q_proj"]));
         for (case, text) in [("nested", nested), ("long", long)] {
             std::fs::write(directory.join("adapter_config.json"), text).unwrap();
             let error = Adapter::load(&directory, &config, 16).expect_err(case).to_string();
@@ -859,14 +860,14 @@ mod refused {
         let mut files = adapter(&config, 1, 8, 16.0, &["q_proj"]);
         let patterns: Map<String, Value> = (0..20_000).map(|index| (format!("x{index}.q_proj"), json!(3))).collect();
         files.config.insert("rank_pattern".to_string(), Value::Object(patterns));
-        let found = Adapter::load(&place.with("patterns", &files), &config, 16).unwrap();
+        let found = Adapter::load(&write_in(&place, "patterns", &files), &config, 16).unwrap();
         assert_eq!(found.rank(), 8);
     }
 
     /// Nobody waits for a pipe's other end, or reads a device for ever.
     #[test]
     fn is_what_is_no_file() {
-        let place = Place::new("refused-no-file");
+        let place = Scratch::new("refused-no-file");
         let config = config_of(&committed("llama3"));
         let files = adapter(&config, 1, 8, 16.0, &["q_proj"]);
         let load = |directory: &Path| Adapter::load(directory, &config, 16).unwrap_err().to_string();
@@ -877,10 +878,10 @@ mod refused {
         let pipe = |path: &Path| {
             assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
         };
-        pipe(&place.0.join("pipe"));
-        assert!(load(&place.0.join("pipe")).contains("pipe"));
+        pipe(&place.join("pipe"));
+        assert!(load(&place.join("pipe")).contains("pipe"));
         for name in ["adapter_config.json", "adapter_model.safetensors"] {
-            let directory = place.with(name, &files);
+            let directory = write_in(&place, name, &files);
             let path = directory.join(name);
             let replace: [(&str, &dyn Fn()); 3] = [
                 ("a pipe", &|| pipe(&path)),
@@ -898,20 +899,20 @@ mod refused {
 
     #[test]
     fn are_experts() {
-        let place = Place::new("refused-experts");
+        let place = Scratch::new("refused-experts");
         let config = config_of(&committed("mixtral"));
         let mut files = adapter(&config, 1, 8, 16.0, &["q_proj"]);
         let mut more = files.tensors[0].clone();
         more.name = "base_model.model.model.layers.0.mlp.experts.0.gate_proj.lora_A.weight".to_string();
         files.tensors.push(more);
-        let found = Adapter::load(&place.with("adapter", &files), &config, 16).unwrap_err().to_string();
+        let found = Adapter::load(&write_in(&place, "adapter", &files), &config, 16).unwrap_err().to_string();
         assert!(found.contains("adapters of experts and routers are not supported"), "{found}");
     }
 }
 
 #[test]
 fn every_type_of_weights_is_read() {
-    let place = Place::new("types");
+    let place = Scratch::new("types");
     let config = config_of(&committed("llama3"));
     let mut files = adapter(&config, 1, 8, 16.0, &["q_proj"]);
     // Numbers that all three types have.
@@ -924,9 +925,9 @@ fn every_type_of_weights_is_read() {
             "BF16" => half::bf16::from_f32(number).to_le_bytes().to_vec(),
             _ => half::f16::from_f32(number).to_le_bytes().to_vec(),
         };
-        files.write_as(&place.0.join(dtype), dtype, &encode);
+        files.write_as(&place.join(dtype), dtype, &encode);
         let mut bytes = Vec::new();
-        read(&place.0.join(dtype), &config).each_byte(|part| bytes.extend_from_slice(part));
+        read(&place.join(dtype), &config).each_byte(|part| bytes.extend_from_slice(part));
         bytes
     };
     let wanted = digest("F32");

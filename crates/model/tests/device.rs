@@ -47,9 +47,9 @@ fn on_device(checkpoint: &Checkpoint, (class, kv_dtype): (WeightClass, KvDtype))
 
 #[test]
 fn a_device_gives_the_references_bits_on_every_checkpoint() {
-    for (at, (name, directory)) in crate::long::part_of(committed_checkpoints(), 4).enumerate() {
+    for (at, (name, directory)) in testing::part_of(committed_checkpoints(), 4).enumerate() {
         let checkpoint = Checkpoint::open(Source::Directory(directory)).unwrap();
-        for precision in crate::long::one_of(PRECISIONS, at) {
+        for precision in testing::one_of(PRECISIONS, at) {
             let (class, kv_dtype) = precision;
             let expected = passes(&mut load_with_kv(Reference::new(), &checkpoint, class, kv_dtype));
             let mut model = on_device(&checkpoint, precision);

@@ -558,7 +558,7 @@ fn logits_error(path: &Path) -> f64 {
 #[test]
 fn a_text_makes_int4_lose_less() {
     let scratch = Scratch::new("calibrated");
-    for format in crate::long::part_of([Format::Safetensors, Format::Gguf], 2) {
+    for format in testing::part_of([Format::Safetensors, Format::Gguf], 2) {
         let path = |name: &str| scratch.0.join(format!("{format:?}-{name}"));
         let report = calibrated(format, None, 1, &path("one"));
         assert_eq!((report.narrow, report.bits(), report.raised.len(), report.kept.len()), (35, 4.0, 0, 0));
@@ -570,7 +570,7 @@ fn a_text_makes_int4_lose_less() {
         println!("{format:?}: squared error of the logits {by_text:.0}, {plain:.0} without the text");
         assert!(by_text < 0.6 * plain, "{format:?}: {by_text}, {plain} without the text");
         // In a quick run, of a smaller model: `the_bytes_do_not_depend_on_the_threads`.
-        if crate::long::is_long() && kernels::threads::max_threads() > 1 {
+        if testing::is_long() && kernels::threads::max_threads() > 1 {
             calibrated(format, None, 2, &path("two"));
             let bytes = |name: &str| match format {
                 Format::Safetensors => fs::read(path(name).join("model.safetensors")).unwrap(),
@@ -637,7 +637,7 @@ fn any_model_can_be_rounded_by_any_text() {
     let wide =
         committed_checkpoints().into_iter().filter_map(|(name, _)| Some((format!("wide {name}"), widened(&name)?)));
     let mut raised = 0;
-    for (name, original) in crate::long::part_of(committed.chain(wide), 2) {
+    for (name, original) in testing::part_of(committed.chain(wide), 2) {
         let vocab_size = ModelConfig::load(&original).unwrap().vocab_size;
         let tokens = random_tokens(3, 40, vocab_size);
         let output = scratch.0.join(&name);
@@ -655,7 +655,7 @@ fn any_model_can_be_rounded_by_any_text() {
 #[test]
 fn rounding_by_a_text_can_be_stopped_anywhere() {
     let scratch = Scratch::new("stopped");
-    let checkpoint = if crate::long::is_long() { lantern() } else { widened("qwen3").unwrap() };
+    let checkpoint = if testing::is_long() { lantern() } else { widened("qwen3").unwrap() };
     let export = Export::open(&checkpoint, Format::Safetensors, WeightClass::Int4).unwrap();
     let tokens = random_tokens(3, 32, ModelConfig::load(&checkpoint).unwrap().vocab_size);
     let export = export.calibrated(vec![tokens], Some(5.0));

@@ -4,15 +4,9 @@
 #[allow(unreachable_pub, reason = "public to the fuzzer")]
 #[path = "../../../fuzz/src/doors.rs"]
 mod doors;
-#[allow(dead_code, unreachable_pub, reason = "public to the fuzzer")]
-#[path = "../../../fuzz/src/mutate.rs"]
-mod mutate;
 
-#[allow(unreachable_pub, reason = "public to the other tests")]
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
-
-use replay::replay;
+use testing::corpus::replay;
+use testing::mutate;
 
 #[test]
 fn gguf() {
@@ -31,7 +25,15 @@ fn config() {
 
 #[test]
 fn tokenizer() {
-    replay("tokenizer", 3, doors::tokenizer, mutate::json);
+    // A bomb takes gigabytes.
+    const MOST_BYTES: u64 = 300 << 20;
+    let door = |bytes: &[u8]| {
+        let mut taken = false;
+        let memory = allocation_counter::measure(|| taken = doors::tokenizer(bytes)).bytes_max;
+        assert!(memory < MOST_BYTES, "{} MiB", memory >> 20);
+        taken
+    };
+    replay("tokenizer", 8, door, mutate::json);
 }
 
 #[test]

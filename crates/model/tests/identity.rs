@@ -75,7 +75,7 @@ fn first_blocks(num: usize) -> Vec<u32> {
 /// which take a hundred times as long, in a long run, for each checkpoint and each precision once ([`is_tried_plainly`]).
 fn everywhere(check: impl Fn(&Case<'_>, &mut dyn Forward)) {
     // Plain loops on one thread are what the reference is. In a quick run, the best instruction set alone is on one.
-    let is_on_one = |isa: Isa| isa != Isa::Scalar && (crate::long::is_long() || isa == Isa::best());
+    let is_on_one = |isa: Isa| isa != Isa::Scalar && (testing::is_long() || isa == Isa::best());
     let threads = |isa: Isa| if is_on_one(isa) { 1..=2 } else { 2..=2 };
     let ways = Isa::available().into_iter().flat_map(|isa| threads(isa).map(move |threads| (isa, threads, 1)));
     on_each(true, &ways.collect::<Vec<_>>(), check);
@@ -93,14 +93,13 @@ fn on_each(reference: bool, ways: &[(Isa, usize, usize)], check: impl Fn(&Case<'
         let precisions = |checkpoint| PRECISIONS.map(|precision| (checkpoint, precision));
         let all = CHECKPOINTS.into_iter().flat_map(precisions);
         // A quick run has the diagonal: each checkpoint and each precision once.
-        let all =
-            all.filter(|(checkpoint, precision)| crate::long::is_long() || is_tried_plainly(checkpoint, *precision));
+        let all = all.filter(|(checkpoint, precision)| testing::is_long() || is_tried_plainly(checkpoint, *precision));
         all.map(|(checkpoint, precision)| Expectation::compute(checkpoint, precision)).collect()
     });
     for Expectation { checkpoint, precision, prompt, rows } in EXPECTATIONS.iter() {
         let (class, kv_dtype, arithmetic) = precision;
         let files = committed(checkpoint);
-        let is_plain = crate::long::is_long() && is_tried_plainly(checkpoint, *precision);
+        let is_plain = testing::is_long() && is_tried_plainly(checkpoint, *precision);
         let on = |backend: String, model: &mut dyn Forward| {
             check(
                 &Case {

@@ -127,7 +127,7 @@ fn is_padding(image: &[u8], at: usize) -> bool {
 
 #[test]
 fn no_flipped_bit_is_silent() {
-    let flips = if crate::long::is_long() { 350 } else { 120 };
+    let flips = if testing::is_long() { 350 } else { 120 };
     let mut noticed = 0;
     for (class, checkpoint) in
         [(WeightClass::Bf16, "llama3"), (WeightClass::Int8, "qwen2"), (WeightClass::Int4, "mixtral")]

@@ -18,8 +18,6 @@ mod golden;
 mod identity;
 mod images;
 mod loading;
-#[path = "../../../tests/long.rs"]
-mod long;
 mod oracle;
 mod outliers;
 mod quantized;

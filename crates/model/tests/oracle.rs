@@ -94,7 +94,7 @@ fn every_family_agrees_with_transformers() {
             (WeightClass::Int4, KvDtype::Bf16, 0.35),
         ];
         // A quick run has one of these for every second family, in turn.
-        let narrow = crate::long::one_of(narrow, at / 2).filter(|_| crate::long::is_long() || at % 2 == 1);
+        let narrow = testing::one_of(narrow, at / 2).filter(|_| testing::is_long() || at % 2 == 1);
         for (class, kv_dtype, most) in [(WeightClass::Bf16, KvDtype::Bf16, 1e-2)].into_iter().chain(narrow) {
             let options = |max_model_len| LoadOptions { max_model_len, kv_dtype, ..options(class) };
             let on_cpu = |len| model::load(cpu(None, 2), &checkpoint, &options(len), &mut |_| {}).unwrap();
@@ -107,7 +107,7 @@ fn every_family_agrees_with_transformers() {
             }
 
             // Plain loops take the longest: a quick run has them for every fourth family, one with a narrow precision.
-            if !crate::long::is_long() && at % 4 != 1 {
+            if !testing::is_long() && at % 4 != 1 {
                 continue;
             }
             let on_reference = |len| model::load(Reference::new(), &checkpoint, &options(len), &mut |_| {}).unwrap();

@@ -241,7 +241,7 @@ fn outliers_change_nothing_in_float32_and_in_bf16() {
     let plain = Editable::lantern().checkpoint();
     // Bits are equal or not: a few rows say so as well as all.
     let mut windows = windows();
-    if !crate::long::is_long() {
+    if !testing::is_long() {
         windows.truncate(1);
         windows[0].truncate(96);
     }
@@ -289,8 +289,8 @@ fn int8_loses_no_more_by_outliers_than_its_gate() {
     let gate = 1.5 * without + 0.0005;
     println!("without outliers {without:.6} nats, gate {gate:.6}");
     let mut complaints = Vec::new();
-    for (number, (place, count)) in crate::long::part_of(FEW.into_iter().chain(MANY).enumerate(), 2) {
-        for factor in crate::long::one_of(FACTORS, number) {
+    for (number, (place, count)) in testing::part_of(FEW.into_iter().chain(MANY).enumerate(), 2) {
+        for factor in testing::one_of(FACTORS, number) {
             let found = in_int8(&with_outliers(place, count, factor).checkpoint());
             let known = KNOWN.iter().find(|known| (known.0, known.1, known.2) == (place, count, factor));
             let most = known.map_or(gate, |known| MARGIN * known.3);
@@ -312,8 +312,8 @@ fn int8_loses_no_more_by_outliers_than_its_gate() {
 #[test]
 fn few_outliers_cost_activations_nothing() {
     let want = exact(&Editable::lantern().checkpoint());
-    for (place, count) in crate::long::one_of(FEW, 1) {
-        for factor in crate::long::part_of([1024.0, 16.0], 2) {
+    for (place, count) in testing::one_of(FEW, 1) {
+        for factor in testing::part_of([1024.0, 16.0], 2) {
             let model = with_outliers(place, count, factor);
             let int8 = divergence(&want, &logits(two_threads(), &model.checkpoint(), WeightClass::Int8));
             let weights = divergence(&want, &exact(&model.rounded().checkpoint()));
@@ -348,8 +348,8 @@ fn int8_keys_and_values_lose_no_more_by_outliers_than_their_gate() {
     println!("without outliers {without:.6} nats, gate {gate:.6}");
     let mut complaints = Vec::new();
     let places = [(Place::Keys, 2), (Place::Keys, 1), (Place::Values, 4), (Place::Values, 2)];
-    for (number, (place, count)) in crate::long::part_of(places.into_iter().enumerate(), 2) {
-        for factor in crate::long::one_of([256.0, 16.0, 64.0, 4.0], number) {
+    for (number, (place, count)) in testing::part_of(places.into_iter().enumerate(), 2) {
+        for factor in testing::one_of([256.0, 16.0, 64.0, 4.0], number) {
             let found = in_int8(&with_outliers(place, count, factor).checkpoint());
             let known = KNOWN_OF_CACHES.iter().find(|known| (known.0, known.1, known.2) == (place, count, factor));
             let most = known.map_or(gate, |known| MARGIN * known.3);

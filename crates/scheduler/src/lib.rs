@@ -34,9 +34,6 @@ mod keep;
 mod limits;
 #[cfg(test)]
 extern crate std;
-#[cfg(test)]
-#[path = "../../../tests/long.rs"]
-mod long;
 mod pace;
 mod policy;
 mod prefill;

@@ -3,9 +3,10 @@
 use allocation_counter::measure;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Event, Limits, Nanos, Offer, Priority, Request, RequestId, RowOutput, Scheduler, SourceId, Step,
-    StepOutput, StepRecord, StopRules, Targets,
+    CostModel, Event, Limits, Nanos, Offer, Request, RowOutput, Scheduler, SourceId, Step, StepOutput, StepRecord,
+    StopRules,
 };
+use testing::plans;
 
 /// Sequences that decode.
 const SEQS: usize = 32;
@@ -70,27 +71,16 @@ fn scheduler(waiting: u64) -> Scheduler {
         num_blocks: 4096,
         max_model_len: 1000,
         max_num_seqs: 32,
-        max_num_batched_tokens: 2048,
         max_prefill_chunk: 512,
         max_prefill_seqs: 32,
-        max_queued_requests: 64,
-        max_queued_tokens: 100_000,
-        enable_prefix_caching: true,
-        hash_key: [5; 32],
+        ..plans::limits()
     };
     let mut scheduler = Scheduler::new(limits).expect("good limits");
     for id in 0..28 + waiting {
         let request = Request {
-            id: RequestId(id),
-            prompt: (0..20).map(|token| token + id as u32 * 100).collect(),
             num_answers: 1 + usize::from(id == 7) * 4,
             stop: StopRules { max_tokens: 400, min_tokens: 0, stop_token_ids: vec![1] },
-            priority: Priority(0),
-            salt: 0,
-            use_prefix_cache: true,
-            tenant: 0,
-            targets: Targets::default(),
-            arrived: Nanos(0),
+            ..plans::request(id, (0..20).map(|token| token + id as u32 * 100).collect::<Vec<_>>())
         };
         scheduler.admit(request).expect("there is room");
     }

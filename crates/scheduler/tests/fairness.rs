@@ -2,36 +2,23 @@
 //! 0.1 ms for each row more, and nothing else happens, so every figure here is exact.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    Blocked, CostModel, Event, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, StepOutput,
-    StepRecord, StopRules, Targets, TokenId, Work,
+    Blocked, CostModel, Event, Limits, Nanos, Priority, Request, RequestId, Scheduler, StepRecord, Targets, TokenId,
 };
+use testing::{Dice, plans};
 
 const MS: u64 = 1_000_000;
 const FLOOD: u64 = 1;
 const GUEST: u64 = 2;
 
-fn machine() -> CostModel {
-    let knots = [(1, 0.010), (100, 0.010), (1100, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
-    CostModel::new(knots.to_vec(), Terms::default())
-}
-
 fn limits() -> Limits {
     Limits {
-        block_size: 16,
         num_blocks: 20_000,
-        max_model_len: 20_000,
         max_num_seqs: 32,
         max_num_batched_tokens: 512,
         max_prefill_chunk: 512,
-        max_prefill_seqs: 4,
-        max_queued_requests: 10_000,
-        max_queued_tokens: 10_000_000,
-        enable_prefix_caching: true,
-        hash_key: [0; 32],
+        ..plans::limits()
     }
 }
 
@@ -60,10 +47,10 @@ impl Machine {
     /// `predicts`: the scheduler knows the cost model and heeds targets.
     fn new(limits: Limits, predicts: bool) -> Machine {
         let mut scheduler = Scheduler::new(limits).unwrap();
-        scheduler.set_cost_model(predicts.then(machine));
+        scheduler.set_cost_model(predicts.then(plans::machine));
         Machine {
             scheduler,
-            cost: machine(),
+            cost: plans::machine(),
             now: Nanos(0),
             arrived: BTreeMap::new(),
             first_tokens: Vec::new(),
@@ -76,16 +63,13 @@ impl Machine {
         let (id, arrived) = (RequestId(self.next), Nanos(ask.at_ms * MS));
         self.next += 1;
         let request = Request {
-            id,
-            prompt: Arc::from(ask.prompt.clone()),
-            num_answers: 1,
-            stop: StopRules { max_tokens: ask.max_tokens, min_tokens: 0, stop_token_ids: vec![] },
+            stop: plans::at_most(ask.max_tokens),
             priority: Priority(ask.priority),
             salt: ask.tenant,
-            use_prefix_cache: true,
             tenant: ask.tenant,
             targets: ask.targets,
             arrived,
+            ..plans::request(id.0, ask.prompt.clone())
         };
         self.scheduler.admit(request).unwrap();
         self.arrived.insert(id, (ask.tenant, arrived));
@@ -107,13 +91,8 @@ impl Machine {
         if step.is_empty() {
             return false;
         }
-        let sampled = step.rows().filter(|rows| rows.samples > 0).map(|rows| RowOutput { seq: rows.seq, token: 7 });
-        let mut work = Work::default();
-        step.prefill.iter().for_each(|chunk| work.add_chunk(chunk.start, chunk.len, chunk.samples > 0));
-        step.decode.iter().for_each(|_| work.add_decode(1));
-        self.now.0 += self.cost.step_time(&work).0;
-        let output = StepOutput { step: step.id, rows: sampled.collect(), ..StepOutput::default() };
-        let completed = self.scheduler.complete(output, self.now);
+        self.now.0 += self.cost.step_time(&self.scheduler.planned().work).0;
+        let completed = self.scheduler.complete(plans::answer(&step, 7), self.now);
         for event in &completed.events {
             if let Event::Token { request, .. } = event
                 && let Some((tenant, arrived)) = self.arrived.remove(request)
@@ -156,13 +135,13 @@ impl Machine {
 
 /// A prompt that shares its first `shared` tokens with all others of the same `tag`.
 fn prompt(len: usize, shared: usize, tag: u64, own: u64) -> Vec<TokenId> {
-    let mut state = own;
-    let mut next = |seed: u64| {
-        state = (state ^ seed).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 40) as TokenId
-    };
+    let mut dice = Dice::new(own << 32 | tag);
     (0..len)
-        .map(|index| if index < shared { (tag as TokenId) * 1000 + index as TokenId % 997 } else { next(tag) })
+        .map(
+            |index| {
+                if index < shared { (tag as TokenId) * 1000 + index as TokenId % 997 } else { dice.bits() as TokenId }
+            },
+        )
         .collect()
 }
 
@@ -202,7 +181,7 @@ fn a_flood_leaves_the_other_tenants_first_tokens_where_they_were() {
         // By deadlines alone the flood would always go first.
         ("the flood asks for more", true, with(50, 60), with(2000, 60)),
     ];
-    for (name, predicts, floods, guests) in crate::long::part_of(cases, 3) {
+    for (name, predicts, floods, guests) in testing::part_of(cases, 3) {
         let alone = Machine::new(limits(), predicts).serve(&guest(guests)).ttft_ms(GUEST, 95);
         let mut asks = [guest(guests), flood(floods)].concat();
         asks.sort_by_key(|ask| ask.at_ms);

@@ -1,13 +1,11 @@
 //! When a newcomer's first token will come: what is said beforehand, beside what then happens on an imagined machine of
 //! 10 ms for a pass of up to 100 rows and 0.1 ms for each row more.
 
-use std::sync::Arc;
-
-use scheduler::cost::{Knot, Terms};
+use scheduler::cost::Terms;
 use scheduler::{
-    AdmissionForecast, CostModel, IncomingRequest, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler,
-    StepOutput, StopRules, Targets, Work,
+    AdmissionForecast, CostModel, IncomingRequest, Limits, Nanos, Priority, Request, RequestId, Scheduler, Targets,
 };
+use testing::plans;
 
 const MS: u64 = 1_000_000;
 
@@ -38,20 +36,13 @@ const fn asks(prompt: usize) -> Asks {
 
 impl Engine {
     fn new(terms: Terms, max_num_seqs: usize) -> Engine {
-        let knots = [(1, 0.010), (100, 0.010), (1100, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
-        let machine = CostModel::new(knots.to_vec(), terms);
+        let machine = plans::machine_of(&plans::KNOTS, terms);
         let limits = Limits {
-            block_size: 16,
-            num_blocks: 10_000,
-            max_model_len: 20_000,
             max_num_seqs,
             max_num_batched_tokens: 1024,
             max_prefill_chunk: 1024,
-            max_prefill_seqs: 4,
-            max_queued_requests: 100,
-            max_queued_tokens: 1_000_000,
             enable_prefix_caching: false,
-            hash_key: [0; 32],
+            ..plans::limits()
         };
         let mut scheduler = Scheduler::new(limits).expect("good limits");
         scheduler.set_cost_model(Some(machine.clone()));
@@ -61,31 +52,19 @@ impl Engine {
     fn admit(&mut self, id: u64, asks: Asks) {
         let target = |ms: Option<u64>| ms.map(|ms| Nanos(ms * MS));
         let request = Request {
-            id: RequestId(id),
-            prompt: Arc::from(vec![id as u32; asks.prompt]),
-            num_answers: 1,
-            stop: StopRules { max_tokens: 1000, min_tokens: 0, stop_token_ids: vec![] },
             priority: Priority(asks.priority),
-            salt: 0,
             use_prefix_cache: false,
-            tenant: 0,
             targets: Targets { ttft: target(asks.ttft), tpot: target(asks.tpot) },
             arrived: self.now,
+            ..plans::request(id, vec![id as u32; asks.prompt])
         };
         self.scheduler.admit(request).expect("there is room");
     }
 
     fn step(&mut self) {
         let step = self.scheduler.schedule(self.now);
-        let mut work = Work::default();
-        step.prefill.iter().for_each(|chunk| work.add_chunk(chunk.start, chunk.len, chunk.samples > 0));
-        for row in &step.decode {
-            work.add_decode(self.scheduler.sequence(row.seq).expect("it is planned").num_tokens());
-        }
-        self.now.0 += self.machine.step_time(&work).0;
-        let sampled = step.rows().filter(|rows| rows.samples > 0).map(|rows| RowOutput { seq: rows.seq, token: 7 });
-        let output = StepOutput { step: step.id, rows: sampled.collect(), ..StepOutput::default() };
-        self.scheduler.complete(output, self.now);
+        self.now.0 += self.machine.step_time(&self.scheduler.planned().work).0;
+        self.scheduler.complete(plans::answer(&step, 7), self.now);
     }
 
     fn has_answered(&self, id: u64) -> bool {

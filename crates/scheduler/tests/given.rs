@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use scheduler::{
-    BlockId, Event, Limits, Nanos, NotAdopted, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput,
-    StopRules, Targets, TierSizes, TierSlot, TokenId,
+    BlockId, Event, Limits, Nanos, NotAdopted, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, TierSizes,
+    TierSlot, TokenId,
 };
+use testing::{Dice, plans};
 
 const BLOCK: usize = 4;
 const SEEDS: u64 = 300;
@@ -22,19 +23,6 @@ const HERE: u64 = 2;
 fn mix(a: u64, b: u64) -> u64 {
     let mixed = (a ^ b.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ (mixed >> 32)
-}
-
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 = self.0.wrapping_add(1);
-        (mix(self.0, 77) >> 20) % most
-    }
-
-    fn percent(&mut self, share: u64) -> bool {
-        self.below(100) < share
-    }
 }
 
 /// What the positions of these tokens hold, where those before `given` are computed there and the rest here.
@@ -84,22 +72,19 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(seed: u64) -> World {
-        let mut dice = Dice(mix(seed, 1));
+        let mut dice = Dice::new(mix(seed, 1));
         let limits = Limits {
             block_size: BLOCK,
-            num_blocks: 14 + dice.below(20) as usize,
+            num_blocks: 14 + dice.roll(20),
             max_model_len: 56,
             max_num_seqs: 5,
-            max_num_batched_tokens: 5 + dice.below(20) as usize,
-            max_prefill_chunk: 1 + dice.below(12) as usize,
+            max_num_batched_tokens: 5 + dice.roll(20),
+            max_prefill_chunk: 1 + dice.roll(12),
             max_prefill_seqs: 3,
-            max_queued_requests: 100,
-            max_queued_tokens: 10_000,
-            enable_prefix_caching: true,
-            hash_key: [3; 32],
+            ..plans::limits()
         };
         let mut scheduler = Scheduler::new(limits).expect("good limits");
-        scheduler.set_tiers(TierSizes { host_slots: 24 + dice.below(40) as usize, disk_slots: 0 });
+        scheduler.set_tiers(TierSizes { host_slots: 24 + dice.roll(40), disk_slots: 0 });
         scheduler.set_prompts_given();
         World {
             dice,
@@ -123,7 +108,7 @@ impl World {
         let mut prompt: Vec<TokenId> = Vec::new();
         let before: Vec<RequestId> = self.prompts.keys().copied().collect();
         if !before.is_empty() && self.dice.percent(60) {
-            let other = before[self.dice.below(before.len() as u64) as usize];
+            let other = before[self.dice.roll(before.len())];
             prompt.extend_from_slice(&self.prompts[&other].0);
             if self.dice.percent(60) {
                 prompt.extend_from_slice(&self.answers[&other]);
@@ -132,20 +117,9 @@ impl World {
         }
         prompt.truncate(30);
         (0..1 + self.dice.below(9)).for_each(|_| prompt.push(self.dice.below(7) as TokenId));
-        let max_tokens = 1 + self.dice.below(16) as usize;
+        let max_tokens = 1 + self.dice.roll(16);
         let prompt: Arc<[TokenId]> = prompt.into();
-        let request = Request {
-            id,
-            prompt: prompt.clone(),
-            num_answers: 1,
-            stop: StopRules { max_tokens, min_tokens: 0, stop_token_ids: vec![] },
-            priority: Priority(0),
-            salt: 0,
-            use_prefix_cache: true,
-            tenant: 0,
-            targets: Targets::default(),
-            arrived: Nanos(0),
-        };
+        let request = Request { stop: plans::at_most(max_tokens), ..plans::request(id.0, prompt.clone()) };
         // Who is not expected at first is as soon as it lacks something.
         if self.dice.percent(70) {
             self.scheduler.expect(request).expect("room");

@@ -1,49 +1,27 @@
 //! The record says who holds what the first in line waits for, and nothing where nobody waits for that.
 
-use std::sync::Arc;
-
-use scheduler::{
-    Blocked, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, StepOutput, StepRecord, StopRules,
-    Targets, TokenId,
-};
+use scheduler::{Blocked, Limits, Nanos, Request, RequestId, Scheduler, StepRecord, TokenId};
+use testing::plans;
 
 fn limits() -> Limits {
     Limits {
-        block_size: 4,
-        num_blocks: 100,
         max_model_len: 100,
         max_num_seqs: 8,
         max_num_batched_tokens: 64,
         max_prefill_chunk: 64,
         max_prefill_seqs: 8,
-        max_queued_requests: 8,
-        max_queued_tokens: 1000,
-        enable_prefix_caching: true,
-        hash_key: [0; 32],
+        ..plans::small()
     }
 }
 
 fn request(id: u64, prompt: Vec<TokenId>, num_answers: usize) -> Request {
-    Request {
-        id: RequestId(id),
-        prompt: Arc::from(prompt),
-        num_answers,
-        stop: StopRules { max_tokens: 20, min_tokens: 0, stop_token_ids: vec![] },
-        priority: Priority(0),
-        salt: 0,
-        use_prefix_cache: true,
-        tenant: 0,
-        targets: Targets::default(),
-        arrived: Nanos(0),
-    }
+    Request { num_answers, stop: plans::at_most(20), ..plans::request(id, prompt) }
 }
 
 fn step(scheduler: &mut Scheduler) -> StepRecord {
     let step = scheduler.schedule(Nanos(0));
-    let rows = step.rows().flat_map(|rows| std::iter::repeat_n(RowOutput { seq: rows.seq, token: 9 }, rows.samples));
-    let output = StepOutput { step: step.id, rows: rows.collect(), ..StepOutput::default() };
     scheduler.check_invariants();
-    scheduler.complete(output, Nanos(1)).record
+    scheduler.complete(plans::answer(&step, 9), Nanos(1)).record
 }
 
 /// What each holds, as shares of all in percent.

@@ -2,12 +2,9 @@
 //! for a pass of up to 100 rows, 0.1 ms for each row more.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use scheduler::cost::{Knot, Terms};
-use scheduler::{
-    CostModel, Event, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, StepOutput, StopRules, Targets,
-};
+use scheduler::{Event, Limits, Nanos, Priority, Request, Scheduler, Targets};
+use testing::plans;
 
 const MS: u64 = 1_000_000;
 /// One in so many prompt rows is for the late.
@@ -18,21 +15,9 @@ type Arrival = (u64, usize, u64, u64, i32);
 
 /// When each had its only token, in milliseconds since it came.
 fn serve(arrivals: &[Arrival]) -> Vec<u64> {
-    let knots = [(1, 0.010), (100, 0.010), (1100, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
-    let machine = CostModel::new(knots.to_vec(), Terms::default());
-    let limits = Limits {
-        block_size: 16,
-        num_blocks: 10_000,
-        max_model_len: 20_000,
-        max_num_seqs: 64,
-        max_num_batched_tokens: 512,
-        max_prefill_chunk: 512,
-        max_prefill_seqs: 4,
-        max_queued_requests: 1000,
-        max_queued_tokens: 10_000_000,
-        enable_prefix_caching: false,
-        hash_key: [0; 32],
-    };
+    let machine = plans::machine();
+    let limits =
+        Limits { max_num_batched_tokens: 512, max_prefill_chunk: 512, enable_prefix_caching: false, ..plans::limits() };
     let mut scheduler = Scheduler::new(limits).expect("good limits");
     scheduler.set_cost_model(Some(machine.clone()));
     let (mut now, mut next) = (Nanos(0), 0);
@@ -44,25 +29,20 @@ fn serve(arrivals: &[Arrival]) -> Vec<u64> {
         while next < arrivals.len() && arrivals[next].0 * MS <= now.0 {
             let (at, prompt, ttft, tenant, priority) = arrivals[next];
             let request = Request {
-                id: RequestId(next as u64),
-                prompt: Arc::from(vec![7; prompt]),
-                num_answers: 1,
-                stop: StopRules { max_tokens: 1, min_tokens: 0, stop_token_ids: vec![] },
+                stop: plans::at_most(1),
                 priority: Priority(priority),
-                salt: 0,
                 use_prefix_cache: false,
                 tenant,
                 targets: Targets { ttft: Some(Nanos(ttft * MS)), tpot: None },
                 arrived: Nanos(at * MS),
+                ..plans::request(next as u64, vec![7; prompt])
             };
             scheduler.admit(request).expect("there is room");
             next += 1;
         }
         let step = scheduler.schedule(now);
-        let sampling = step.rows().filter(|rows| rows.samples > 0);
-        let rows = sampling.map(|rows| RowOutput { seq: rows.seq, token: 1 }).collect();
         now.0 += machine.step_time(&scheduler.planned().work).0;
-        for event in scheduler.complete(StepOutput { step: step.id, rows, ..StepOutput::default() }, now).events {
+        for event in scheduler.complete(plans::answer(&step, 1), now).events {
             if let Event::Token { request, .. } = event {
                 let arrived = Nanos(arrivals[request.0 as usize].0 * MS);
                 came.insert(request, now.since(arrived).0 / MS);

@@ -6,8 +6,6 @@ mod forecast;
 mod given;
 mod holders;
 mod late;
-#[path = "../../../tests/long.rs"]
-mod long;
 mod plans;
 mod router;
 mod speculation;

@@ -27,9 +27,10 @@ use std::fmt::Write as _;
 
 use scheduler::{
     BlockLoad, BlockRead, Event, FinishReason, KeptEnd, Limits, LimitsError, Nanos, Offer, Priority, Request,
-    RequestId, RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, Targets,
-    Tier, TierSizes, TierSlot, TokenId,
+    RequestId, RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, Tier,
+    TierSizes, TierSlot, TokenId,
 };
+use testing::plans;
 
 const EOS: TokenId = 1;
 
@@ -1159,17 +1160,13 @@ struct Outcome {
 impl World {
     fn new(setup: &str) -> World {
         let mut limits = Limits {
-            block_size: 4,
             num_blocks: 64,
             max_model_len: 100,
-            max_num_seqs: 4,
             max_num_batched_tokens: 64,
             max_prefill_chunk: 64,
-            max_prefill_seqs: 4,
             max_queued_requests: 100,
             max_queued_tokens: 1000,
-            enable_prefix_caching: true,
-            hash_key: [3; 32],
+            ..plans::small()
         };
         let mut tiers = TierSizes::default();
         for (name, value) in setup.split_whitespace().map(|word| word.split_once('=').expect("name=value")) {
@@ -1339,16 +1336,8 @@ impl World {
         let number = self.names.len() as u64;
         let (mut prompt_len, mut like, mut eos, mut knows, mut keep) = (0, None, None, "", None);
         let mut request = Request {
-            id: RequestId(number),
-            prompt: Vec::new().into(),
-            num_answers: 1,
             stop: StopRules { max_tokens: 1, min_tokens: 0, stop_token_ids: vec![EOS] },
-            priority: Priority(0),
-            salt: 0,
-            use_prefix_cache: true,
-            tenant: 0,
-            targets: Targets::default(),
-            arrived: Nanos(0),
+            ..plans::request(number, [])
         };
         for (word, value) in words.map(|word| word.split_once('=').expect("name=value")) {
             let parsed = value.parse::<usize>();

@@ -1,33 +1,18 @@
 //! How many drafts are worth their rows: the machine here is imagined, 10 ms for a pass of up to eight rows and 2 ms for
 //! each row more.
 
-use std::sync::Arc;
-
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Limits, Nanos, NoDrafts, Offer, Priority, Request, RequestId, RowOutput, Scheduler, SeqId, SourceId,
-    StepOutput, StopRules, Targets,
+    CostModel, Limits, Nanos, NoDrafts, Offer, Request, RowOutput, Scheduler, SeqId, SourceId, StepOutput, Targets,
 };
+use testing::plans;
 
 fn machine() -> CostModel {
-    let knots = [(1, 0.010), (8, 0.010), (108, 0.210)].map(|(rows, seconds)| Knot { rows, seconds });
-    CostModel::new(knots.to_vec(), Terms::default())
+    plans::machine_of(&[(1, 0.010), (8, 0.010), (108, 0.210)], Terms::default())
 }
 
 fn limits() -> Limits {
-    Limits {
-        block_size: 16,
-        num_blocks: 10_000,
-        max_model_len: 20_000,
-        max_num_seqs: 64,
-        max_num_batched_tokens: 2048,
-        max_prefill_chunk: 2048,
-        max_prefill_seqs: 64,
-        max_queued_requests: 100,
-        max_queued_tokens: 1_000_000,
-        enable_prefix_caching: false,
-        hash_key: [0; 32],
-    }
+    Limits { max_prefill_seqs: 64, enable_prefix_caching: false, ..plans::limits() }
 }
 
 struct Engine {
@@ -48,16 +33,10 @@ impl Engine {
         scheduler.set_cost_model(Some(machine()));
         for id in 0..streams {
             let request = Request {
-                id: RequestId(id),
-                prompt: Arc::from([1, 2, 3]),
-                num_answers: 1,
-                stop: StopRules { max_tokens: 10_000, min_tokens: 0, stop_token_ids: vec![] },
-                priority: Priority(0),
-                salt: 0,
+                stop: plans::at_most(10_000),
                 use_prefix_cache: false,
-                tenant: 0,
                 targets: Targets { ttft: None, tpot: tpot_ms.map(|ms| Nanos(ms * 1_000_000)) },
-                arrived: Nanos(0),
+                ..plans::request(id, [1, 2, 3])
             };
             scheduler.admit(request).expect("there is room");
         }

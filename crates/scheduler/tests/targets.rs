@@ -1,20 +1,14 @@
 //! What targets do to plans: chunks end where a running stream would be late, and prompts go in the order that keeps
 //! most of them in time. The machine here is imagined: 10 ms for a pass of up to 100 rows, 0.1 ms for each row more.
 
-use std::sync::Arc;
-
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Limits, Nanos, Priority, Request, RequestId, RowOutput, Rows, Scheduler, Step, StepOutput, Stolen,
-    StopRules, Targets, TokenId, Work,
+    CostModel, Limits, Nanos, Priority, Request, RequestId, Rows, Scheduler, Step, StepOutput, Stolen, StopRules,
+    Targets, TokenId, Work,
 };
+use testing::{Dice, plans};
 
 const MS: u64 = 1_000_000;
-
-fn machine() -> CostModel {
-    let knots = [(1, 0.010), (100, 0.010), (1100, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
-    CostModel::new(knots.to_vec(), Terms::default())
-}
 
 struct Engine {
     scheduler: Scheduler,
@@ -25,34 +19,11 @@ struct Engine {
 }
 
 fn limits() -> Limits {
-    Limits {
-        block_size: 16,
-        num_blocks: 10_000,
-        max_model_len: 20_000,
-        max_num_seqs: 64,
-        max_num_batched_tokens: 2048,
-        max_prefill_chunk: 2048,
-        max_prefill_seqs: 4,
-        max_queued_requests: 100,
-        max_queued_tokens: 1_000_000,
-        enable_prefix_caching: false,
-        hash_key: [0; 32],
-    }
+    Limits { enable_prefix_caching: false, ..plans::limits() }
 }
 
 fn request(id: u64, prompt: usize) -> Request {
-    Request {
-        id: RequestId(id),
-        prompt: Arc::from(vec![id as TokenId; prompt]),
-        num_answers: 1,
-        stop: StopRules { max_tokens: 1000, min_tokens: 0, stop_token_ids: vec![] },
-        priority: Priority(0),
-        salt: 0,
-        use_prefix_cache: false,
-        tenant: 0,
-        targets: Targets::default(),
-        arrived: Nanos(0),
-    }
+    Request { use_prefix_cache: false, ..plans::request(id, vec![id as TokenId; prompt]) }
 }
 
 impl Engine {
@@ -92,8 +63,6 @@ impl Engine {
     /// Plans and computes one step in exactly the time that the model says; returns the plan and how long it took.
     fn step(&mut self) -> (Step, u64) {
         let step = self.scheduler.schedule(self.now);
-        let sampled =
-            step.rows().flat_map(|rows| std::iter::repeat_n(RowOutput { seq: rows.seq, token: 7 }, rows.samples));
         let mut work = Work::default();
         for chunk in &step.prefill {
             work.add_chunk(chunk.start, chunk.len, chunk.samples > 0);
@@ -104,7 +73,7 @@ impl Engine {
         let took = self.machine.step_time(&work).0;
         self.now.0 += took + self.stolen.0;
         let stolen = Stolen { before: Nanos(0), during: self.stolen };
-        let output = StepOutput { step: step.id, rows: sampled.collect(), stolen, ..StepOutput::default() };
+        let output = StepOutput { stolen, ..plans::answer(&step, 7) };
         let record = self.scheduler.complete(output, self.now).record;
         assert_eq!((record.work, record.undisturbed()), (work, Nanos(took)));
         assert!(record.predicted.0.abs_diff(took) <= took / 1000, "{:?} predicted", record.predicted);
@@ -115,7 +84,7 @@ impl Engine {
 
 #[test]
 fn a_long_prompt_takes_what_the_streams_target_leaves() {
-    let mut engine = Engine::new(machine());
+    let mut engine = Engine::new(plans::machine());
     engine.admit(1, 50, None, Some(40));
     engine.step();
     engine.admit(2, 8000, None, None);
@@ -132,7 +101,7 @@ fn a_long_prompt_takes_what_the_streams_target_leaves() {
 #[test]
 fn a_prompt_with_time_takes_half_of_what_the_stream_allows() {
     for (ttft_ms, most) in [(5000, 240), (100, 400)] {
-        let mut engine = Engine::new(machine());
+        let mut engine = Engine::new(plans::machine());
         engine.admit(1, 50, None, Some(40));
         engine.step();
         engine.admit(2, 1000, Some(ttft_ms), None);
@@ -144,7 +113,7 @@ fn a_prompt_with_time_takes_half_of_what_the_stream_allows() {
 /// The oldest goes first when its patience is out, before anybody looks whether there is time to go slowly.
 #[test]
 fn who_was_passed_over_takes_no_more_than_the_step_may_grow() {
-    let mut engine = Engine::new(machine());
+    let mut engine = Engine::new(plans::machine());
     engine.admit(1, 50, None, Some(1));
     engine.step();
     engine.admit_for(2, 5000, 1, Priority(2), Some(1_000_000_000), None);
@@ -180,7 +149,7 @@ fn a_prompt_does_not_trickle_beside_a_fast_stream() {
 
 #[test]
 fn nobody_reading_means_no_bound() {
-    let mut engine = Engine::new(machine());
+    let mut engine = Engine::new(plans::machine());
     engine.admit(1, 2000, None, Some(40));
     assert_eq!(engine.step().0.prefill[0].len, 2000);
 }
@@ -198,7 +167,7 @@ fn prompts_go_in_the_order_that_keeps_most_in_time() {
         (&[(3000, 100), (1500, 400)], &[2, 1]),
     ];
     for &(prompts, expected) in cases {
-        let mut engine = Engine::new(machine());
+        let mut engine = Engine::new(plans::machine());
         for (index, &(len, ttft)) in prompts.iter().enumerate() {
             engine.admit(index as u64 + 1, len, Some(ttft), None);
         }
@@ -242,7 +211,7 @@ fn rows_without_a_target_sit_out_what_they_would_make_late() {
 #[test]
 fn nobody_is_left_out_for_a_stream_that_cannot_move() {
     let small = Limits { block_size: 1, num_blocks: 20, max_model_len: 20, ..limits() };
-    let mut engine = Engine::with_limits(machine(), small);
+    let mut engine = Engine::with_limits(plans::machine(), small);
     let (low, high) = (Priority(9), Priority(0));
     engine.admit_for(1, 2, 17, low, None, None);
     engine.step();
@@ -273,7 +242,7 @@ fn nobody_is_left_out_for_a_stream_that_cannot_move() {
 /// Whoever leaves the last seat to another tenant keeps its place before those behind it in its own line.
 #[test]
 fn a_request_that_leaves_the_last_seat_is_not_passed_by_its_own_line() {
-    let mut engine = Engine::with_limits(machine(), Limits { max_num_seqs: 4, ..limits() });
+    let mut engine = Engine::with_limits(plans::machine(), Limits { max_num_seqs: 4, ..limits() });
     let brief = StopRules { max_tokens: 1, min_tokens: 0, stop_token_ids: vec![] };
     engine.admit_request(Request { tenant: 2, stop: brief, ..request(1, 10) });
     engine.step(); // the other tenant was there, and may come back
@@ -297,20 +266,16 @@ fn a_fitted_model_predicts_what_it_was_not_shown() {
             + work.decode_rows as f64 * 5e-5
             + work.logit_rows as f64 * 1e-4
     };
-    let mut state = 1_u64;
-    let mut random = |below: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) % below
-    };
+    let mut dice = Dice::new(1);
     let mut draw = || {
         let mut work = Work::default();
-        for _ in 0..random(20) {
-            work.add_decode(random(4000) as usize + 1);
+        for _ in 0..dice.below(20) {
+            work.add_decode(dice.roll(4000) + 1);
         }
-        if work.decode_rows == 0 || random(2) == 0 {
-            work.add_chunk(random(4000) as usize, random(500) as usize + 1, random(2) == 0);
+        if work.decode_rows == 0 || dice.below(2) == 0 {
+            work.add_chunk(dice.roll(4000), dice.roll(500) + 1, dice.below(2) == 0);
         }
-        let noise = 0.97 + random(600) as f64 / 10_000.0;
+        let noise = 0.97 + dice.below(600) as f64 / 10_000.0;
         (work, Nanos((truth(&work) * noise * 1e9) as u64))
     };
     let shown: Vec<_> = (0..300).map(|_| draw()).collect();
@@ -323,7 +288,7 @@ fn a_fitted_model_predicts_what_it_was_not_shown() {
 
 #[test]
 fn a_model_follows_a_machine_that_becomes_slower() {
-    let mut model = machine();
+    let mut model = plans::machine();
     let mut work = Work::default();
     work.add_decode(100);
     for _ in 0..40 {
@@ -362,7 +327,7 @@ fn a_model_of_a_busy_start_is_right_within_a_hundred_steps() {
 
 #[test]
 fn a_model_does_not_learn_what_the_machine_took() {
-    let mut engine = Engine::new(machine());
+    let mut engine = Engine::new(plans::machine());
     engine.admit(1, 50, None, None);
     engine.stolen = Nanos(30 * MS);
     // Each step is checked to be predicted as if nothing were taken.
@@ -376,7 +341,7 @@ fn a_model_recovers_from_a_clock_that_stood_still_or_leapt() {
     let mut work = Work::default();
     work.add_decode(100);
     for measured in [Nanos(0), Nanos(u64::MAX)] {
-        let mut model = machine();
+        let mut model = plans::machine();
         for _ in 0..100_000 {
             model.observe(&work, measured);
         }
@@ -414,7 +379,7 @@ fn small_chunks_teach_nothing_about_large_ones() {
 
 #[test]
 fn an_answer_that_began_elsewhere_goes_before_prompts_whose_reader_has_seen_nothing() {
-    let mut engine = Engine::with_limits(machine(), Limits { max_num_batched_tokens: 500, ..limits() });
+    let mut engine = Engine::with_limits(plans::machine(), Limits { max_num_batched_tokens: 500, ..limits() });
     engine.admit(1, 2000, Some(100), None);
     let generated: Vec<TokenId> = vec![7; 100];
     engine.scheduler.resume(request(2, 400), &[Some(&generated)], engine.now).unwrap();
@@ -430,7 +395,7 @@ fn an_answer_that_began_elsewhere_goes_before_prompts_whose_reader_has_seen_noth
 #[test]
 fn a_stream_that_began_elsewhere_is_neither_late_nor_ahead() {
     let rows_beside = |resumed: bool| {
-        let mut engine = Engine::new(machine());
+        let mut engine = Engine::new(plans::machine());
         engine.now = Nanos(3600 * 1000 * MS);
         let targets = Targets { ttft: None, tpot: Some(Nanos(40 * MS)) };
         let stream = Request { targets, arrived: engine.now, ..request(1, 50) };

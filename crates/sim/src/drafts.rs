@@ -9,7 +9,7 @@
 
 use scheduler::{Offer, SeqId, SourceId};
 
-use crate::random::mix;
+use figures::random::mix;
 
 /// Guesses on offer at each token of an imagined answer: as many as the lookup of the engine finds.
 const OFFERED: u16 = 16;

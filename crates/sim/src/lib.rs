@@ -19,7 +19,6 @@ pub mod apart;
 pub mod charts;
 pub mod curve;
 pub mod drafts;
-pub mod random;
 pub mod report;
 pub mod trace;
 pub mod workload;

@@ -16,8 +16,8 @@ use flate2::read::MultiGzDecoder;
 use scheduler::Nanos;
 use serde::Deserialize;
 
-use crate::random::mix;
 use crate::workload::{Arrival, MAX_REQUESTS, MOST_TIME, Piece, Workload};
+use figures::random::mix;
 
 /// Tokens that one of Mooncake's hash ids stands for.
 pub const HASHED_TOKENS: usize = 512;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use scheduler::{Nanos, Priority, Targets, TokenId};
 
 use crate::drafts::{Acceptance, Drafting, RememberedDrafts};
-use crate::random::{Random, mix};
+use figures::random::{Random, mix};
 
 /// Consecutive tokens with a name: equal names mean equal tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

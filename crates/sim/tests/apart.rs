@@ -1,20 +1,20 @@
 //! Prefill and decode on workers of their own, in worlds small enough to be watched: schedulers are asked for their
 //! invariants after their steps.
 
-use scheduler::cost::{Knot, Terms};
+use scheduler::cost::Terms;
 use scheduler::router::Role;
 use scheduler::{CostModel, Limits, Nanos, RequestId, Scheduler, Targets};
 use sim::{
     Apart, Arrival, Curve, Fleet, Instance, Lengths, Link, Observer, RefuseWhen, Report, Shape, Workload, simulate,
 };
+use testing::plans;
 
 const MS: u64 = 1_000_000;
 
 /// Steps of 8 ms, and 35 us more for each row above 200.
 fn cost() -> CostModel {
-    let knot = |(rows, ms): (usize, f64)| Knot { rows, seconds: ms / 1e3 };
     let terms = Terms { pair: 1e-12, key: 5.6e-8, logits: 2e-6, ..Terms::default() };
-    CostModel::new([(1, 8.0), (200, 8.0), (400, 15.0)].map(knot).to_vec(), terms)
+    plans::machine_of(&[(1, 0.008), (200, 0.008), (400, 0.015)], terms)
 }
 
 fn instance(num_blocks: usize, seats: usize) -> Instance {
@@ -24,13 +24,8 @@ fn instance(num_blocks: usize, seats: usize) -> Instance {
             num_blocks,
             max_model_len: 32_768.min(num_blocks * 32),
             max_num_seqs: seats,
-            max_num_batched_tokens: 2048,
-            max_prefill_chunk: 2048,
             max_prefill_seqs: 16,
-            max_queued_requests: usize::MAX,
-            max_queued_tokens: usize::MAX / 2,
-            enable_prefix_caching: true,
-            hash_key: [0; 32],
+            ..plans::limits()
         },
         belief: Some(cost()),
         machine: cost().into(),
@@ -125,10 +120,10 @@ fn a_prompt_that_travels_takes_its_reading_its_last_blocks_and_a_step() {
 
 #[test]
 fn nothing_is_lost_and_nothing_is_kept_on_any_division() {
-    for seed in crate::long::part_of(1..=4, 4) {
+    for seed in testing::part_of(1..=4, 4) {
         // Blocks for a dozen prompts: some are preempted, some land where nothing is free.
         let load = poisson(seed, 1500, 60, 12.0, 150).with_targets(targets(3000, 30));
-        for blocks in crate::long::part_of([200, 1200], 2) {
+        for blocks in testing::part_of([200, 1200], 2) {
             let curve = (1..=3).map(|prefill| Apart::split(prefill, 4, link(5.0)));
             let both = Apart { roles: vec![Role::Both; 4], ..Apart::split(1, 4, link(5.0)) };
             let rejecting = RefuseWhen::ALL.map(|rejection| Apart {
@@ -173,7 +168,7 @@ fn hits_are_those_of_who_reads() {
 #[test]
 fn whoever_asks_before_reading_reads_less_for_nothing_and_prediction_swings_less() {
     let mut sums = [(0, 0.0); 3];
-    for seed in crate::long::part_of(1..=6, 6) {
+    for seed in testing::part_of(1..=6, 6) {
         let load = poisson(seed, 4000, 200, 16.0, 1200).with_targets(targets(6000, 12));
         for (rejection, sum) in RefuseWhen::ALL.into_iter().zip(&mut sums) {
             let apart = Apart { rejection: Some(rejection), ..Apart::split(3, 5, link(25.0)) };

@@ -7,16 +7,16 @@
 //! hindsight, which is the 95th percentile; below 1, promises know something.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use figures::random::Random;
 use scheduler::cost::{Knot, Terms};
 use scheduler::promise::{Admission, AnswerLimits, Promise};
 use scheduler::{
     AdmissionForecast, CostModel, Event, IncomingRequest, Limits, Nanos, Priority, PromiseBook, PromiseKind, Request,
     RequestId, RowOutput, Scheduler, StepOutput, StopRules, Targets,
 };
-use sim::random::Random;
 use sim::{Pace, StepTimes};
+use testing::plans;
 
 const MS: f64 = 1e6;
 
@@ -96,11 +96,8 @@ fn serve(asks: &[Ask], machine: &StepTimes, belief: CostModel, refuses: bool) ->
         max_num_seqs: 32,
         max_num_batched_tokens: 256,
         max_prefill_chunk: 256,
-        max_prefill_seqs: 4,
-        max_queued_requests: 1000,
-        max_queued_tokens: 10_000_000,
         enable_prefix_caching: false,
-        hash_key: [0; 32],
+        ..plans::limits()
     };
     let mut scheduler = Scheduler::new(limits).expect("good limits");
     scheduler.set_cost_model(Some(belief));
@@ -132,16 +129,11 @@ fn serve(asks: &[Ask], machine: &StepTimes, belief: CostModel, refuses: bool) ->
             let stop = StopRules { max_tokens: ask.most, min_tokens: 0, stop_token_ids: vec![1] };
             scheduler
                 .admit(Request {
-                    id,
-                    prompt: Arc::from(vec![2; ask.prompt]),
-                    num_answers: 1,
                     stop,
-                    priority: Priority(0),
-                    salt: 0,
                     use_prefix_cache: false,
-                    tenant: 0,
                     targets: Targets { ttft: ask.ttft, tpot: Some(Nanos((30.0 * MS) as u64)) },
                     arrived: ask.at,
+                    ..plans::request(id.0, vec![2; ask.prompt])
                 })
                 .expect("there is room");
         }
@@ -247,7 +239,7 @@ fn of_500_mixed_requests_95_of_100_promises_are_kept_and_they_are_not_wide() {
 
 #[test]
 fn a_cost_model_eight_times_off_is_forgotten_within_50_requests() {
-    for seed in crate::long::part_of(1..=8, 3) {
+    for seed in testing::part_of(1..=8, 3) {
         let asks = mixed(seed, 4.0, None);
         let told_by = |factor| all(serve(&asks, &machine(seed, false), cost(factor), false));
         let healthy = told_by(1.0);

@@ -4,25 +4,14 @@ use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits, Nanos, Targets};
 use sim::workload::Piece;
 use sim::{Acceptance, Arrival, Fleet, Instance, Lengths, Shape, Workload, records, simulate};
+use testing::plans;
 
 const MS: u64 = 1_000_000;
 
 fn instance() -> Instance {
     Instance {
-        limits: Limits {
-            block_size: 4,
-            num_blocks: 100,
-            max_model_len: 400,
-            max_num_seqs: 4,
-            max_num_batched_tokens: 8,
-            max_prefill_chunk: 8,
-            max_prefill_seqs: 4,
-            max_queued_requests: 2,
-            max_queued_tokens: 1000,
-            enable_prefix_caching: true,
-            hash_key: [0; 32],
-        },
-        machine: CostModel::new(vec![Knot { rows: 1, seconds: 0.010 }], Terms::default()).into(),
+        limits: Limits { max_queued_requests: 2, max_queued_tokens: 1000, ..plans::small() },
+        machine: plans::machine_of(&[(1, 0.010)], Terms::default()).into(),
         belief: None,
     }
 }

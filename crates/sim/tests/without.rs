@@ -17,10 +17,11 @@
 
 use std::collections::BTreeMap;
 
+use figures::random::Random;
 use ledger::{Account, Cost, Ledger, Owner};
 use scheduler::{CostModel, Hardware, Limits, ModelCost, Nanos, Request, RequestId, StepRecord};
-use sim::random::Random;
 use sim::{Arrival, Fleet, Instance, Observer, Workload, simulate};
+use testing::plans;
 
 /// A ledger beside the simulation, and what it closed.
 struct Books {
@@ -76,17 +77,11 @@ fn instance(seats: usize, num_blocks: usize, flops: f64) -> Instance {
     let cost = CostModel::roofline(&model, &hardware);
     Instance {
         limits: Limits {
-            block_size: 16,
             num_blocks,
             max_model_len: 8192,
             max_num_seqs: seats,
-            max_num_batched_tokens: 2048,
             max_prefill_chunk: 512,
-            max_prefill_seqs: 4,
-            max_queued_requests: 1000,
-            max_queued_tokens: 10_000_000,
-            enable_prefix_caching: true,
-            hash_key: [0; 32],
+            ..plans::limits()
         },
         belief: Some(cost.clone()),
         machine: cost.into(),
@@ -160,7 +155,7 @@ fn what_a_request_cost_is_what_others_would_not_have_waited() {
         ("arrivals without end", (200, 0.1, [600, 50]), instance(64, 100_000, 2e13), 0.05..0.5),
     ];
     let mut complaints = Vec::new();
-    for (what, (requests, apart, tokens), instance, expected) in crate::long::part_of(cases, 3) {
+    for (what, (requests, apart, tokens), instance, expected) in testing::part_of(cases, 3) {
         let (mut costs, mut effects, mut off) = (0.0, 0.0, 0.0);
         for seed in 0..if requests < 100 { 12 } else { 4 } {
             let load = load(requests, apart, tokens, seed);

@@ -263,7 +263,7 @@ fn hard_texts(long: usize) -> Vec<String> {
 #[test]
 fn pieces_encode_as_the_whole_does() {
     for both in families() {
-        for text in crate::long::part_of(hard_texts(300), 5) {
+        for text in testing::part_of(hard_texts(300), 5) {
             both.check(&text);
         }
     }
@@ -276,7 +276,7 @@ fn long_pieces_encode_as_the_whole_does() {
     let texts = ["lamp".repeat(long / 4), "0123456789".repeat(long / 10), "the lamp in the harbour ".repeat(long / 24)];
     for (name, json) in [("byte level", BYTE_LEVEL), ("byte fallback", BYTE_FALLBACK), ("gemma", GEMMA)] {
         let both = Both::new(name, json);
-        for text in texts.iter().chain(crate::long::part_of(&hard_texts(long)[..20], 3)) {
+        for text in texts.iter().chain(testing::part_of(&hard_texts(long)[..20], 3)) {
             both.check(text);
         }
     }
@@ -293,7 +293,7 @@ fn the_committed_tokenizers_encode_as_the_whole_does() {
         all.push(Both::new(file, &json));
     }
     for both in &all {
-        for text in crate::long::part_of(hard_texts(300), 3) {
+        for text in testing::part_of(hard_texts(300), 3) {
             both.check(&text);
         }
     }
@@ -313,7 +313,7 @@ fn only_what_the_crate_alone_can_do_is_limited() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if crate::long::is_long() { 256 } else { 24 }, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if testing::is_long() { 256 } else { 24 }, ..ProptestConfig::default() })]
 
     #[test]
     fn any_text_encodes_as_the_whole_does(units in prop::collection::vec(0..ALPHABET.len(), 0..40), noise in ".{0,20}") {

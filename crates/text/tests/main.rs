@@ -2,7 +2,5 @@
 
 mod encoding;
 mod hostile_tokenizers;
-#[path = "../../../tests/long.rs"]
-mod long;
 mod template;
 mod tokenizer;

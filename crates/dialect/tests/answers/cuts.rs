@@ -3,8 +3,8 @@
 
 use dialect::{AnswerPart, Dialect, Listener, Thoughts, whole_cut};
 
-use crate::answers::random::Dice;
 use crate::answers::{dialect, tools};
+use testing::Dice;
 
 /// An answer whose thought was cut.
 struct Cut {
@@ -152,7 +152,7 @@ fn no_mark_behind_a_cut_is_seen_and_no_word_is_lost() {
         let dialect = Dialect::new(Some(thoughts), None);
         let marks = marks(thoughts);
         for seed in 1..=240_u64 {
-            let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + number as u64 + 1);
+            let mut dice = Dice::new(seed << 32 | number as u64);
             let (prompt_end, begun, thought) = begins(thoughts, dice.roll(12), dice.roll(6));
             let closing = if begun.is_empty() && prompt_end.is_empty() && !dialect.thought("").unwrap().is_open {
                 ""
@@ -203,7 +203,7 @@ fn what_is_said_behind_a_cut_is_the_answer() {
                     assert!(heard.text.contains("It is 4."), "{told}");
                     assert!(cut.rest.contains("so it") == heard.text.contains("so it"), "{told}");
                     assert!(!heard.text.contains(['<', '[', '|']) && !heard.text.contains("Here"), "{told}");
-                    assert_eq!(cut.streamed(&dialect, &mut Dice(7), 4), heard, "{told}");
+                    assert_eq!(cut.streamed(&dialect, &mut Dice::new(7), 4), heard, "{told}");
                 }
             }
         }
@@ -240,7 +240,7 @@ fn calls_behind_a_cut_are_calls() {
                         let arguments: serde_json::Value =
                             serde_json::from_str(heard.calls[0].strip_prefix("get").expect("its name")).expect("JSON");
                         assert_eq!(arguments["a"], value, "{told}");
-                        assert_eq!(cut.streamed(&dialect, &mut Dice(5), 6), heard, "{told}");
+                        assert_eq!(cut.streamed(&dialect, &mut Dice::new(5), 6), heard, "{told}");
                     }
                 }
             }

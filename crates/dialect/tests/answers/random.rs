@@ -1,20 +1,9 @@
 //! Answers that no model writes: pieces of every family's marks in any order, and floods of them.
 
 use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, whole};
+use testing::Dice;
 
 use crate::answers::{accounts, check_arguments, heard, tools};
-
-/// Numbers that follow from a seed (xorshift).
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    pub(crate) fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 16) % sides as u64) as usize
-    }
-}
 
 /// What answers are made of, beside a dialect's marks.
 const PIECES: [&str; 44] = [
@@ -70,8 +59,8 @@ fn any_row_of_pieces_is_heard_alike_and_in_full() {
         let thoughts = Thoughts::NAMES[number % Thoughts::NAMES.len()];
         let dialect = Dialect::new(Thoughts::named(thoughts), Calls::named(calls));
         let marks = dialect.marks();
-        for seed in crate::long::part_of(1..400, 3) {
-            let mut dice = Dice(seed * 0x9E37_79B9_7F4A_7C15 + number as u64 + 1);
+        for seed in testing::part_of(1..400, 3) {
+            let mut dice = Dice::new(seed << 32 | number as u64);
             let mut answer = String::new();
             for _ in 0..dice.roll(24) + 1 {
                 let piece = match dice.roll(3) {
@@ -107,7 +96,7 @@ fn any_row_of_pieces_is_heard_alike_and_in_full() {
 /// it comes to an end within the time limit of a test says it is linear: a square of this would take hours.
 #[test]
 fn a_flood_of_marks_is_passed_on() {
-    let bytes = if crate::long::is_long() { 1 << 20 } else { 1 << 18 };
+    let bytes = if testing::is_long() { 1 << 20 } else { 1 << 18 };
     let floods: [(&str, &str, &str); 12] = [
         ("hermes", "qwen3", "<"),
         ("hermes", "qwen3", "<tool_call>"),

@@ -8,7 +8,7 @@ use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, Tool, whole};
 use serde_json::{Value, json};
 
 use crate::answers::check_arguments;
-use crate::answers::random::Dice;
+use testing::Dice;
 
 mod attack;
 
@@ -464,7 +464,7 @@ fn told(parts: &[AnswerPart]) -> (Vec<String>, String) {
 
 /// Cuts that follow from a seed.
 fn cut(text: &str, seed: u64) -> Vec<&str> {
-    let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut dice = Dice::new(seed);
     let (mut pieces, mut rest) = (Vec::new(), text);
     while !rest.is_empty() {
         let mut at = (1 + dice.roll(9)).min(rest.len());

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use allocation_counter::measure;
 use scheduler::{Limits, Nanos, RequestId, Scheduler, TierSizes};
+use testing::plans;
 
 use super::fake::{EOS, Fake, Faults, NAN, POISON};
 use super::world::{model_info, tokenizer};
@@ -39,17 +40,13 @@ fn a_steady_step_with_guesses_from_texts_allocates_nothing() {
 
 fn check(drafters: Option<Drafters>) {
     let limits = Limits {
-        block_size: 4, // small, so that blocks are taken, filled and registered all the time
         num_blocks: 50_000,
         max_model_len: MOST_TOKENS,
         max_num_seqs: ANSWERS,
         max_num_batched_tokens: 1024,
         max_prefill_chunk: 256,
         max_prefill_seqs: ANSWERS,
-        max_queued_requests: 64,
-        max_queued_tokens: 100_000,
-        enable_prefix_caching: true,
-        hash_key: [5; 32],
+        ..plans::small()
     };
     let tokenizer = Arc::new(tokenizer());
     let model = model_info(&limits, &tokenizer, None, TierSizes::default());

@@ -17,6 +17,7 @@ use scheduler::{
     CostModel, FinishReason, Limits, Nanos, Offer, RequestId, Scheduler, SeqId, Sequence, SourceId, Targets, TierSizes,
     TokenId,
 };
+use testing::Dice;
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -167,23 +168,6 @@ impl Report {
     }
 }
 
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        fake::mix(self.0)
-    }
-
-    fn within(&mut self, range: std::ops::RangeInclusive<usize>) -> usize {
-        range.start() + (self.next() % (range.end() - range.start() + 1) as u64) as usize
-    }
-
-    fn percent(&mut self, percent: u64) -> bool {
-        self.next() % 100 < percent
-    }
-}
-
 /// How wild a seed is, in percent per turn unless said otherwise.
 struct Weather {
     turns: usize,
@@ -213,7 +197,7 @@ const SCRIPTED: SourceId = SourceId(7);
 /// A drafter that knows the answers, and errs.
 struct Guesser {
     known: Known,
-    rng: Rng,
+    rng: Dice,
     /// Guesses that are right, and sequences that get an offer, in percent.
     right: u64,
     offers: u64,
@@ -260,7 +244,7 @@ struct Draft {
 
 impl Draft {
     /// In a share of the seeds.
-    fn of(rng: &mut Rng, limits: &Limits) -> Option<Draft> {
+    fn of(rng: &mut Dice, limits: &Limits) -> Option<Draft> {
         if rng.percent(50) {
             return None;
         }
@@ -329,10 +313,10 @@ struct Client {
 }
 
 pub(super) struct World {
-    rng: Rng,
+    rng: Dice,
     /// Dice of their own, so that the other seeds stay what they are; of requests, how many began elsewhere, in
     /// percent.
-    far: Rng,
+    far: Dice,
     elsewhere: u64,
     weather: Weather,
     nanos: Arc<AtomicU64>,
@@ -382,7 +366,7 @@ fn cost(pass: u64, row: u64) -> CostModel {
 
 impl World {
     pub(super) fn new(seed: u64) -> World {
-        let mut rng = Rng(fake::mix(seed));
+        let mut rng = Dice::new(fake::mix(seed));
         let block_size = rng.within(1..=6);
         let max_model_len = rng.within(12..=64);
         let crowded = rng.percent(50);
@@ -402,7 +386,7 @@ impl World {
             hash_key: [7; 32],
         };
         // Numbers of its own: the rest of a seed stays what it was.
-        let mut draft_rng = Rng(fake::mix(!seed));
+        let mut draft_rng = Dice::new(fake::mix(!seed));
         let draft = Draft::of(&mut draft_rng, &limits);
         let is_calm = draft.as_ref().is_some_and(|draft| draft.is_calm);
         let mut weather = Weather {
@@ -496,7 +480,7 @@ impl World {
             let (answers, right) = (known.clone(), [0, 50, 90, 100][rng.within(0..=3)]);
             drafting.join(Box::new(Guesser {
                 known: answers,
-                rng: Rng(rng.next()),
+                rng: Dice::new(rng.bits()),
                 right,
                 offers: [30, 100][rng.within(0..=1)],
             }));
@@ -529,7 +513,7 @@ impl World {
             has_prompts_read: false,
         }));
         let documents = (0..4).map(|_| (0..80).map(|_| rng.within(1..=21) as TokenId).collect()).collect();
-        let mut far = Rng(fake::mix(seed ^ 0xfa2));
+        let mut far = Dice::new(fake::mix(seed ^ 0xfa2));
         let elsewhere = if far.percent(40) { 40 } else { 0 };
         // What records asks nobody.
         let lies = far.percent(30);
@@ -625,10 +609,10 @@ impl World {
 
     /// What the engine's thread does from one wait to the next, and what clients make of it.
     fn turn(&mut self) {
-        self.nanos.fetch_add(self.rng.next() % 50_000, Ordering::Relaxed);
+        self.nanos.fetch_add(self.rng.bits() % 50_000, Ordering::Relaxed);
         while let Ok(command) = self.commands.try_recv() {
             assert!(self.driver.take(command), "nobody stops it");
-            self.nanos.fetch_add(self.rng.next() % 500, Ordering::Relaxed);
+            self.nanos.fetch_add(self.rng.bits() % 500, Ordering::Relaxed);
         }
         if self.driver.is_ready() {
             self.driver.step();

@@ -157,14 +157,6 @@ mod tests {
         (answers.guess(salt, tokens, &bounds(), &mut guesses).unwrap_or(0), guesses)
     }
 
-    /// SplitMix64: the tests' chance.
-    fn chance(state: &mut u64) -> u64 {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (*state ^ *state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
     #[test]
     fn what_was_answered_comes_again() {
         let mut answers = Answers::new(RING, 100);
@@ -196,17 +188,19 @@ mod tests {
     /// is too small for all of them, nor anything after its own were forgotten.
     #[test]
     fn what_one_was_told_no_other_is_offered() {
-        let mut state = 1;
+        let mut dice = testing::Dice::new(1);
         let mut answers = Answers::new(RING, 40);
         let (mut tries, mut offers) = (0, 0);
         while tries < 10_000 {
-            let salt = chance(&mut state) % 8;
-            let prompt: Vec<TokenId> = (0..6).map(|_| (chance(&mut state) % 3) as TokenId).collect();
+            let salt = dice.below(8);
+            let prompt: Vec<TokenId> = (0..6).map(|_| dice.below(3) as TokenId).collect();
             // Between the common words stand tokens of its own.
-            let own = |state: &mut u64| 100 * (salt as TokenId + 1) + (chance(state) % 4) as TokenId;
-            let word = |state: &mut u64| if chance(state).is_multiple_of(2) { own(state) } else { 1 };
-            let len = chance(&mut state) % 60;
-            let answer: Vec<TokenId> = (0..len).map(|_| word(&mut state)).collect();
+            let len = dice.below(60);
+            let mut word = || match dice.roll(2) {
+                0 => 100 * (salt as TokenId + 1) + dice.below(4) as TokenId,
+                _ => 1,
+            };
+            let answer: Vec<TokenId> = (0..len).map(|_| word()).collect();
             answers.remember(salt, &prompt, &answer, 3);
             for asker in 0..10 {
                 let (_, guesses) = guess(&answers, asker, &prompt);

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
+use testing::Dice;
 
 use super::parse::{self, Part, Parts};
 use crate::constraint::ConstraintError;
@@ -157,7 +158,7 @@ fn try_answer(rule: &Rule, text: &str, dice: &mut Dice) -> Result<bool, Constrai
         let fitting: Vec<usize> =
             (0..WORDS.len()).filter(|&id| !WORDS[id].is_empty() && rest.starts_with(&WORDS[id])).collect();
         let allowed = |id: usize| mask[id / 32] >> (id % 32) & 1 == 1;
-        let chosen = fitting[dice.below(fitting.len())];
+        let chosen = fitting[dice.roll(fitting.len())];
         if !allowed(chosen) {
             // Then no way of writing it is.
             return Ok(false);
@@ -173,16 +174,6 @@ fn try_answer(rule: &Rule, text: &str, dice: &mut Dice) -> Result<bool, Constrai
     Ok(mask[end() as usize / 32] >> (end() % 32) & 1 == 1)
 }
 
-/// Numbers from a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, most: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % most
-    }
-}
-
 /// Adds a text of the rules, if luck has it: choices at random, until the steps are used up.
 fn text_of(rules: &Rules, node: &Node, dice: &mut Dice, steps: &mut usize, text: &mut String) {
     if *steps == 0 {
@@ -191,17 +182,17 @@ fn text_of(rules: &Rules, node: &Node, dice: &mut Dice, steps: &mut usize, text:
     *steps -= 1;
     match node {
         Node::Class(ranges, false) => {
-            let (first, last) = ranges[dice.below(ranges.len())];
-            let code = first as u32 + dice.below((last as u32 - first as u32).min(40) as usize + 1) as u32;
+            let (first, last) = ranges[dice.roll(ranges.len())];
+            let code = first as u32 + dice.roll((last as u32 - first as u32).min(40) as usize + 1) as u32;
             text.extend(char::from_u32(code));
         }
-        Node::Class(_, true) => text.push(LETTERS[dice.below(LETTERS.len())]),
+        Node::Class(_, true) => text.push(LETTERS[dice.roll(LETTERS.len())]),
         Node::Text(of) => text.push_str(of),
         Node::Sequence(nodes) => nodes.iter().for_each(|node| text_of(rules, node, dice, steps, text)),
-        Node::Either(nodes) => text_of(rules, &nodes[dice.below(nodes.len())], dice, steps, text),
+        Node::Either(nodes) => text_of(rules, &nodes[dice.roll(nodes.len())], dice, steps, text),
         Node::Repeat(node, least, most) => {
             let more = most.unwrap_or(least + 3).min(least + 3) - least;
-            for _ in 0..least + dice.below(more as usize + 1) as u32 {
+            for _ in 0..least + dice.roll(more as usize + 1) as u32 {
                 text_of(rules, node, dice, steps, text);
             }
         }
@@ -212,14 +203,14 @@ fn text_of(rules: &Rules, node: &Node, dice: &mut Dice, steps: &mut usize, text:
 /// The text with a character more, less or other, or twice a piece of it.
 fn changed(text: &str, letters: &[char], dice: &mut Dice) -> String {
     let mut chars: Vec<char> = text.chars().collect();
-    let at = dice.below(chars.len() + 1);
-    let letter = letters[dice.below(letters.len())];
-    match dice.below(4) {
+    let at = dice.roll(chars.len() + 1);
+    let letter = letters[dice.roll(letters.len())];
+    match dice.roll(4) {
         0 => chars.insert(at, letter),
         1 if at < chars.len() => drop(chars.remove(at)),
         2 if at < chars.len() => chars[at] = letter,
         _ => {
-            let piece: Vec<char> = chars[at..].iter().take(1 + dice.below(4)).copied().collect();
+            let piece: Vec<char> = chars[at..].iter().take(1 + dice.roll(4)).copied().collect();
             chars.splice(at..at, piece);
         }
     }
@@ -234,17 +225,17 @@ fn compare(
     seed: u64,
     count: usize,
 ) -> (usize, usize) {
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let (mut taken, mut refused) = (0, 0);
     for _ in 0..count {
         let mut text = String::new();
-        match dice.below(4) {
-            0 => (0..dice.below(8)).for_each(|_| text.push(letters[dice.below(letters.len())])),
-            1 if !known.is_empty() => text.push_str(known[dice.below(known.len())]),
+        match dice.roll(4) {
+            0 => (0..dice.roll(8)).for_each(|_| text.push(letters[dice.roll(letters.len())])),
+            1 if !known.is_empty() => text.push_str(known[dice.roll(known.len())]),
             _ => text_of(rules, &rules[0], &mut dice, &mut 200, &mut text),
         }
         text = text.chars().take(60).collect();
-        for _ in 0..dice.below(3) {
+        for _ in 0..dice.roll(3) {
             text = changed(&text, letters, &mut dice);
         }
         let is_of = is_of(rules, &text);
@@ -314,7 +305,7 @@ fn any_node(rules: usize) -> impl Strategy<Value = Node> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if crate::long::is_long() { 1200 } else { 300 },
+        cases: if testing::is_long() { 1200 } else { 300 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -392,7 +383,7 @@ fn lines_end_rules_and_do_not() {
     for text in texts {
         let rule = Rule::Gbnf(text.to_owned());
         for (answer, is_one) in [("a", true), ("b", true), ("", false), ("ab", false), ("c", false)] {
-            assert_eq!(is_answer(&rule, answer, &mut Dice(1)), Some(is_one), "{text:?}: {answer:?}");
+            assert_eq!(is_answer(&rule, answer, &mut Dice::new(1)), Some(is_one), "{text:?}: {answer:?}");
         }
     }
 }
@@ -458,7 +449,7 @@ fn alternatives_of_single_characters_are_one_set_behind_names_too() {
     ];
     for (text, taken, refused) in texts {
         let rule = Rule::Gbnf(text.to_owned());
-        let mut dice = Dice(1);
+        let mut dice = Dice::new(1);
         for (texts, is_of) in [(taken, true), (refused, false)] {
             for text in texts {
                 assert_eq!(is_answer(&rule, text, &mut dice), Some(is_of), "{text:?} of {rule:?}");

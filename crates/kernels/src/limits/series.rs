@@ -307,19 +307,9 @@ impl fmt::Display for Doubt {
 
 #[cfg(test)]
 mod tests {
+    use testing::Dice;
+
     use super::*;
-
-    /// Numbers from a seed, from 0 to 1.
-    struct Chance(u64);
-
-    impl Chance {
-        fn next(&mut self) -> f64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (x >> 11) as f64 / (1u64 << 53) as f64
-        }
-    }
 
     /// A made machine: what it can do, and how others use it.
     #[derive(Clone, Copy, Debug)]
@@ -338,17 +328,17 @@ mod tests {
 
     impl Made {
         /// A region of so much work. Each thread meets the load of its own core.
-        fn sample(&self, size: usize, chance: &mut Chance) -> Sample {
+        fn sample(&self, size: usize, chance: &mut Dice) -> Sample {
             let work = size as f64;
             let needs = work / self.rate;
             let mut wall = 0f64;
             let threads = (0..self.threads).map(|_| {
                 // Waits until its slice comes, and again whenever one ends.
-                let away = |chance: &mut Chance| self.slice * self.busy / (1.0 - self.busy) * (0.5 + chance.next());
-                let late = if chance.next() < self.busy { away(chance) } else { 0.0 };
+                let away = |chance: &mut Dice| self.slice * self.busy / (1.0 - self.busy) * (0.5 + chance.share());
+                let late = if chance.share() < self.busy { away(chance) } else { 0.0 };
                 let mut lost = 0.0;
                 if self.busy > 0.0 {
-                    let mut left = needs - self.slice * chance.next();
+                    let mut left = needs - self.slice * chance.share();
                     while left > 0.0 {
                         lost += away(chance);
                         left -= self.slice;
@@ -363,7 +353,7 @@ mod tests {
         }
 
         /// A series over it, on a made clock, and the sizes that it asked for.
-        fn measured(&self, budget: Duration, chance: &mut Chance) -> (Figure, Vec<usize>) {
+        fn measured(&self, budget: Duration, chance: &mut Dice) -> (Figure, Vec<usize>) {
             let mut series = Series::new(self.kind, 1 << 10, usize::MAX);
             let (mut spent, mut sizes) = (Duration::ZERO, Vec::new());
             while let Some(size) = series.next(spent, budget) {
@@ -381,7 +371,7 @@ mod tests {
     #[test]
     fn a_quiet_machine_is_measured_in_its_time_and_for_sure() {
         let quiet = Made { rate: 1e9, threads: 2, busy: 0.0, slice: 3e-3, start: 3e-6, kind: Threads::Share };
-        let (figure, _) = quiet.measured(BUDGET, &mut Chance(1));
+        let (figure, _) = quiet.measured(BUDGET, &mut Dice::new(1));
         assert_eq!(figure.certainty.doubt(), None, "{figure:?}");
         assert!(figure.rate <= 1e9 && figure.rate > 0.99e9, "{figure:?}");
     }
@@ -391,13 +381,13 @@ mod tests {
         // Seeds are starts; every one of them has its own machine and its own load.
         let mut unsure = [0; 2];
         for seed in 0..1000 {
-            let chance = &mut Chance(seed);
+            let chance = &mut Dice::new(seed);
             let made = Made {
-                rate: 10f64.powf(6.0 + 4.0 * chance.next()),
-                threads: 1 + (chance.next() * 8.0) as usize,
-                busy: 0.95 * chance.next(),
-                slice: 1e-3 * (0.7 + 10.0 * chance.next()),
-                start: 5e-6 * chance.next(),
+                rate: 10f64.powf(6.0 + 4.0 * chance.share()),
+                threads: 1 + (chance.share() * 8.0) as usize,
+                busy: 0.95 * chance.share(),
+                slice: 1e-3 * (0.7 + 10.0 * chance.share()),
+                start: 5e-6 * chance.share(),
                 kind: if seed % 2 == 0 { Threads::Own } else { Threads::Share },
             };
             let (figure, sizes) = made.measured(BUDGET, chance);

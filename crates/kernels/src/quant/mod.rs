@@ -473,10 +473,9 @@ mod tests {
 
     #[test]
     fn rounding_to_bf16_agrees_with_the_half_crate_but_for_tiny_numbers() {
-        let mut state = 1u32;
+        let mut dice = testing::Dice::new(1);
         for _ in 0..1_000_000 {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let x = f32::from_bits(state.rotate_left(7));
+            let x = f32::from_bits(dice.bits() as u32);
             let (got, want) = (round_to_bf16(x, SMALLEST_ACTIVATION), half::bf16::from_f32(x).to_f32());
             if x.is_nan() {
                 assert!(got.is_nan());

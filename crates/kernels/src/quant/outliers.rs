@@ -258,12 +258,7 @@ mod tests {
     }
 
     fn noise(seed: u32, len: usize) -> Vec<f32> {
-        let mut state = seed;
-        let mut uniform = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as f32 / (1 << 24) as f32 - 0.5
-        };
-        (0..len).map(|_| (0..6).map(|_| uniform()).sum()).collect()
+        testing::Dice::new(seed.into()).normals(len)
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Seeded cases that judge low-rank products against their definition.
 
-use super::Random;
+use super::values;
 use kernels::{
     Arithmetic, Cpu, Device, HostBackend, LowRankShape, LowRankSource, MatrixShape, Out, Reference, RowSource,
     WeightClass,
 };
 use std::ops::Range;
+use testing::Dice;
 
 pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
@@ -26,7 +27,7 @@ pub(crate) struct Matrices {
 impl Matrices {
     /// `parts`: outputs and rank of each. `order`: the part's row that an output is.
     pub(crate) fn new(
-        random: &mut Random,
+        random: &mut Dice,
         in_features: usize,
         parts: &[(usize, usize)],
         order: impl Fn(usize) -> usize,
@@ -45,11 +46,11 @@ impl Matrices {
         let reads: Vec<Range<usize>> = (0..out_features).map(|output| of_row(order(output))).collect();
         let mut b = vec![0.0; out_features * rank];
         for (to, read) in b.chunks_exact_mut(rank).zip(&reads) {
-            to[read.clone()].copy_from_slice(&random.values(read.len()));
+            to[read.clone()].copy_from_slice(&values(random, read.len()));
         }
         Matrices {
             shape: LowRankShape { in_features, rank, out_features },
-            a: random.values(rank * in_features),
+            a: values(random, rank * in_features),
             b,
             reads,
         }
@@ -90,10 +91,10 @@ pub(crate) struct Case {
 }
 
 /// Lists of rows that no two have in common, of `rows` in all.
-pub(crate) fn lists(random: &mut Random, rows: usize, sizes: &[usize]) -> Vec<Vec<u32>> {
+pub(crate) fn lists(random: &mut Dice, rows: usize, sizes: &[usize]) -> Vec<Vec<u32>> {
     let mut left: Vec<u32> = (0..rows as u32).collect();
     let list = |&size: &usize| {
-        let mut list: Vec<u32> = (0..size).map(|_| left.remove(random.below(left.len()))).collect();
+        let mut list: Vec<u32> = (0..size).map(|_| left.remove(random.roll(left.len()))).collect();
         list.sort_unstable();
         list
     };
@@ -101,9 +102,9 @@ pub(crate) fn lists(random: &mut Random, rows: usize, sizes: &[usize]) -> Vec<Ve
 }
 
 impl Case {
-    pub(crate) fn new(name: String, groups: Vec<(Matrices, Vec<u32>)>, rows: usize, random: &mut Random) -> Case {
+    pub(crate) fn new(name: String, groups: Vec<(Matrices, Vec<u32>)>, rows: usize, random: &mut Dice) -> Case {
         let LowRankShape { in_features, out_features, .. } = groups[0].0.shape;
-        let (x, out) = (random.values(rows * in_features), random.values(rows * out_features));
+        let (x, out) = (values(random, rows * in_features), values(random, rows * out_features));
         let expected = Arithmetic::ALL.map(|arithmetic| {
             let mut out = out.clone();
             for (matrices, rows) in &groups {
@@ -134,6 +135,6 @@ impl Case {
 }
 
 /// One part alone.
-pub(crate) fn single(random: &mut Random, in_features: usize, out_features: usize, rank: usize) -> Matrices {
+pub(crate) fn single(random: &mut Dice, in_features: usize, out_features: usize, rank: usize) -> Matrices {
     Matrices::new(random, in_features, &[(out_features, rank)], |row| row)
 }

@@ -9,6 +9,7 @@ use kernels::{
     Arithmetic, BlockFormat, BlockSource, Cpu, Device, HostBackend, Int4Source, Int8Source, MatrixShape, Out,
     Reference, RowSource, WeightClass,
 };
+use testing::Dice;
 
 /// Where the weights of a case come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,41 +55,21 @@ pub(crate) const KINDS: [Kind; 11] = [
     Kind::Blocks(22),
 ];
 
-/// xorshift64*: the numbers of a seed.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+/// Mostly around one; some zeros, some exact ties, some large and some far below what counts as zero.
+fn value(random: &mut Dice) -> f32 {
+    let unit = random.signed();
+    match random.roll(32) {
+        0 => 0.0,
+        1 => unit * 1e-20,
+        2 => unit * 100.0,
+        3 => (random.roll(255) as f32 - 127.0) * 0.5,
+        _ => unit,
     }
+}
 
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// In `0..end`.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        (self.next() >> 33) as usize % end
-    }
-
-    /// Mostly around one; some zeros, some exact ties, some large and some far below what counts as zero.
-    pub(crate) fn value(&mut self) -> f32 {
-        let unit = (self.next() >> 40) as f32 / (1 << 24) as f32 * 2.0 - 1.0;
-        match self.below(32) {
-            0 => 0.0,
-            1 => unit * 1e-20,
-            2 => unit * 100.0,
-            3 => (self.below(255) as f32 - 127.0) * 0.5,
-            _ => unit,
-        }
-    }
-
-    pub(crate) fn values(&mut self, len: usize) -> Vec<f32> {
-        (0..len).map(|_| self.value()).collect()
-    }
+/// So many of them.
+pub(crate) fn values(random: &mut Dice, len: usize) -> Vec<f32> {
+    (0..len).map(|_| value(random)).collect()
 }
 
 /// A matrix, its inputs, and the results by definition.
@@ -118,22 +99,22 @@ impl Case {
     pub(crate) fn new(seed: u64, kind: Kind, shape: MatrixShape, rows: usize) -> Case {
         let MatrixShape { out_features, in_features } = shape;
         let name = format!("seed={seed} {kind:?} rows={rows} N={out_features} K={in_features}");
-        let mut random = Random::new(seed);
+        let mut random = Dice::new(seed);
         let weights = match kind {
-            Kind::Own(class) => Weights::Own(class, random.values(out_features * in_features)),
+            Kind::Own(class) => Weights::Own(class, values(&mut random, out_features * in_features)),
             Kind::ImportedInt4 { narrow } => {
-                let q = (0..out_features * in_features).map(|_| random.below(16) as i8 - 8).collect();
+                let q = (0..out_features * in_features).map(|_| random.roll(16) as i8 - 8).collect();
                 let scales = (0..out_features * in_features.div_ceil(32)).map(|_| match narrow {
-                    true => (random.below(31) as f32 - 15.0) * 0.125,
-                    false => (random.below(1_000) as f32 - 500.0) * 0.01,
+                    true => (random.roll(31) as f32 - 15.0) * 0.125,
+                    false => (random.roll(1_000) as f32 - 500.0) * 0.01,
                 });
                 Weights::ImportedInt4(q, scales.collect())
             }
             Kind::ImportedInt8 { groups } => {
-                let q = (0..out_features * in_features).map(|_| random.below(256) as u8 as i8).collect();
+                let q = (0..out_features * in_features).map(|_| random.roll(256) as u8 as i8).collect();
                 let per_row = in_features.div_ceil(128);
                 let mut scales: Vec<f32> =
-                    (0..out_features * per_row).map(|_| (random.below(1_000) as f32 + 1.0) * 0.01).collect();
+                    (0..out_features * per_row).map(|_| (random.roll(1_000) as f32 + 1.0) * 0.01).collect();
                 if !groups {
                     scales.chunks_mut(per_row).for_each(|row| row.fill(row[0]));
                 }
@@ -141,18 +122,18 @@ impl Case {
             }
             Kind::Blocks(format) => {
                 let format = formats()[format];
-                let level = |random: &mut Random| match format.codes {
-                    Codes::Eight => random.below(256) as u8 as i8,
-                    Codes::Four { levels } => levels[random.below(16)],
+                let level = |random: &mut Dice| match format.codes {
+                    Codes::Eight => random.roll(256) as u8 as i8,
+                    Codes::Four { levels } => levels[random.roll(16)],
                 };
                 let q = (0..out_features * in_features).map(|_| level(&mut random)).collect();
                 let per_row = in_features.div_ceil(format.group);
-                let small = |random: &mut Random| half::f16::from_f32((random.below(2_000) as f32 - 1_000.0) * 1e-4);
+                let small = |random: &mut Dice| half::f16::from_f32((random.roll(2_000) as f32 - 1_000.0) * 1e-4);
                 let mut scales = Vec::new();
                 for group in 0..out_features * per_row {
-                    let ratio = |random: &mut Random| match format.scales {
+                    let ratio = |random: &mut Dice| match format.scales {
                         Scales::Half => 1,
-                        _ => random.below(256) as u8 as i8,
+                        _ => random.roll(256) as u8 as i8,
                     };
                     let mut scale = GroupScale {
                         d: small(&mut random),
@@ -170,15 +151,15 @@ impl Case {
                 Weights::Blocks(format, q, scales)
             }
         };
-        let mut x = random.values(rows * in_features);
+        let mut x = values(&mut random, rows * in_features);
         // Outliers of every size in some rows: none, a few of two digits, and some of three.
         for row in x.chunks_mut(in_features) {
-            for _ in 0..random.below(4) * in_features.div_ceil(200) {
-                row[random.below(in_features)] *= 10f32.powi(random.below(6) as i32);
+            for _ in 0..random.roll(4) * in_features.div_ceil(200) {
+                row[random.roll(in_features)] *= 10f32.powi(random.roll(6) as i32);
             }
         }
-        let bias = (random.below(2) == 0).then(|| random.values(out_features));
-        let residual = (random.below(2) == 0).then(|| random.values(rows * out_features));
+        let bias = (random.roll(2) == 0).then(|| values(&mut random, out_features));
+        let residual = (random.roll(2) == 0).then(|| values(&mut random, rows * out_features));
         let mut case = Case { name, weights, shape, x, bias, residual, expected: Vec::new() };
         let arithmetics = Arithmetic::ALL.into_iter().take(if case.is_bf16() { 2 } else { 1 });
         case.expected = arithmetics.map(|arithmetic| case.run(&Reference::of(arithmetic))).collect();

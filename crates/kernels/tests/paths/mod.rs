@@ -2,19 +2,14 @@
 
 use kernels::Isa;
 use kernels::threads::{Pool, max_threads};
+use testing::Dice;
 
 /// Numbers of both signs and many magnitudes, the same on every machine.
 pub(crate) fn numbers(seed: u64, len: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut dice = Dice::new(seed);
     (0..len)
         .map(|_| {
-            let bits = next();
+            let bits = dice.bits();
             let magnitude = [0.01, 0.5, 2.0, 30.0][(bits >> 32) as usize % 4];
             ((bits as u16) as f32 / 32768.0 - 1.0) * magnitude
         })

@@ -4,6 +4,7 @@
 use model::ModelConfig;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
+use testing::Dice;
 
 /// A tensor of an adapter, in float32.
 #[derive(Clone, Debug)]
@@ -44,7 +45,9 @@ pub(crate) fn modules(config: &ModelConfig) -> Vec<(&'static str, usize, usize)>
 
 /// An adapter of some modules (all that there are, if none are named) of every layer.
 pub(crate) fn adapter(config: &ModelConfig, seed: u64, rank: usize, alpha: f64, only: &[&str]) -> Files {
-    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut dice = Dice::new(seed);
+    let mut numbers =
+        |count: usize, size: f32| -> Vec<f32> { (0..count).map(|_| dice.signed() * size * 1.7).collect() };
     let modules = modules(config);
     let chosen = modules.iter().filter(|(name, ..)| only.is_empty() || only.iter().any(|only| name.ends_with(only)));
     let chosen: Vec<_> = chosen.collect();
@@ -52,8 +55,8 @@ pub(crate) fn adapter(config: &ModelConfig, seed: u64, rank: usize, alpha: f64, 
     for layer in 0..config.num_layers {
         for &&(module, in_features, out_features) in &chosen {
             let name = |which| format!("base_model.model.model.layers.{layer}.{module}.lora_{which}.weight");
-            let a = random.numbers(rank * in_features, 1.0 / (in_features as f32).sqrt());
-            let b = random.numbers(out_features * rank, 0.4 / (rank as f32).sqrt());
+            let a = numbers(rank * in_features, 1.0 / (in_features as f32).sqrt());
+            let b = numbers(out_features * rank, 0.4 / (rank as f32).sqrt());
             tensors.push(Tensor { name: name("A"), shape: [rank, in_features], numbers: a });
             tensors.push(Tensor { name: name("B"), shape: [out_features, rank], numbers: b });
         }
@@ -109,42 +112,9 @@ pub(crate) fn safetensors(tensors: &[Tensor], dtype: &str, encode: &dyn Fn(f32) 
     [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat()
 }
 
-/// A directory that is gone with its owner.
-pub(crate) struct Place(pub(crate) PathBuf);
-
-impl Place {
-    pub(crate) fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("twostroke-adapters-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path); // of a process that was killed
-        std::fs::create_dir_all(&path).unwrap();
-        Place(path)
-    }
-
-    /// A directory in it, with an adapter.
-    pub(crate) fn with(&self, name: &str, files: &Files) -> PathBuf {
-        let directory = self.0.join(name);
-        files.write(&directory);
-        directory
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0); // the temporary directory is cleaned by others too
-    }
-}
-
-/// xorshift, which is random enough for weights.
-struct Random(u64);
-
-impl Random {
-    fn numbers(&mut self, count: usize, size: f32) -> Vec<f32> {
-        let mut next = || {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            ((self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * size * 1.7
-        };
-        (0..count).map(|_| next()).collect()
-    }
+/// A directory with an adapter, in another.
+pub(crate) fn write_in(place: &Path, name: &str, files: &Files) -> PathBuf {
+    let directory = place.join(name);
+    files.write(&directory);
+    directory
 }

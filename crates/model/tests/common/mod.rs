@@ -9,6 +9,7 @@ use kernels::{Arithmetic, Backend, Cpu, CpuOptions, Isa, KvDtype, WeightClass};
 use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span};
 use std::ops::Range;
 use std::path::PathBuf;
+use testing::Dice;
 
 /// Tokens in a cache block, everywhere in these tests.
 pub(crate) const BLOCK: u32 = 32;
@@ -144,12 +145,6 @@ pub(crate) fn run_alone(model: &mut dyn Forward, tokens: &[u32]) -> Vec<Vec<f32>
 
 /// Token ids below `vocab_size` from a seed.
 pub(crate) fn random_tokens(seed: u64, len: usize, vocab_size: usize) -> Vec<u32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    (0..len).map(|_| ((next() >> 20) % vocab_size as u64) as u32).collect()
+    let mut dice = Dice::new(seed);
+    (0..len).map(|_| dice.roll(vocab_size) as u32).collect()
 }

@@ -102,16 +102,15 @@ mod tests {
     #[test]
     fn the_list_is_a_deque_without_doubles() {
         let (mut list, mut model) = (List::full(9), (0..9).collect::<VecDeque<usize>>());
-        let mut state = 1u64;
+        let mut dice = testing::Dice::new(1);
         for _ in 0..10_000 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let index = (state >> 33) as usize % 9;
+            let index = dice.roll(9);
             match model.iter().position(|&other| other == index) {
                 Some(place) => {
                     list.remove(index);
                     model.remove(place);
                 }
-                None if state >> 63 == 0 => {
+                None if dice.percent(50) => {
                     list.push_first(index);
                     model.push_front(index);
                 }

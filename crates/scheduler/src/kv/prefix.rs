@@ -167,10 +167,9 @@ mod tests {
         let hasher = ChainHasher::truncated([7; 32], 4);
         let mut index = PrefixIndex::new(16);
         let mut model = BTreeMap::new();
-        let mut state = 1u64;
+        let mut dice = testing::Dice::new(1);
         for step in 0..10_000u32 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let hash = hasher.hash(BlockHash::ROOT, 0, &[(state >> 33) as u32 % 64]);
+            let hash = hasher.hash(BlockHash::ROOT, 0, &[dice.roll(64) as u32]);
             let place = Place::Block(BlockId(step % 1000));
             match model.remove(&hash) {
                 Some(_) if step % 3 == 0 => {

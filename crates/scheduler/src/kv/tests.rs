@@ -572,7 +572,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 
 /// Of each property: the same ones in every run, since their seeds are fixed.
 fn cases() -> u32 {
-    if crate::long::is_long() { 10_000 } else { 3_000 }
+    if testing::is_long() { 10_000 } else { 3_000 }
 }
 
 proptest! {

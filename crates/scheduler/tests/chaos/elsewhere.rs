@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use scheduler::{
     AdmitError, BlockRead, Event, KeptAnswer, KeptEnd, Nanos, NotAdopted, Request, RequestId, Sequence, Step, TokenId,
 };
+use testing::Dice;
 
-use crate::model::{Rng, block_of};
+use crate::model::block_of;
 use crate::world::{Answer, Chaos};
 
 /// What other workers do, in percent: of requests, or of each that is open in a tick. Nothing at all in two of five
@@ -47,24 +48,24 @@ pub(crate) struct KeptSeen {
 }
 
 impl Elsewhere {
-    pub(crate) fn from(rng: &mut Rng) -> Elsewhere {
+    pub(crate) fn from(rng: &mut Dice) -> Elsewhere {
         if rng.percent(40) {
             return Elsewhere::default();
         }
         Elsewhere {
-            resumed: rng.one_of(&[0, 20, 60]),
-            expected: rng.one_of(&[0, 20, 60]),
-            ends: rng.one_of(&[3, 20, 100]),
-            fails: rng.one_of(&[0, 20, 100]),
-            keeps: rng.one_of(&[0, 30, 100]),
-            longest_lease: rng.one_of(&[0, 1_000_000_000, u64::MAX]),
-            releases: rng.one_of(&[0, 1, 20]),
-            reads: rng.one_of(&[0, 5, 30]),
-            reads_end: rng.one_of(&[5, 30, 100]),
-            landings: rng.one_of(&[20, 50, 100]),
-            out_of_order: rng.one_of(&[0, 5, 30]),
-            landings_end: rng.one_of(&[30, 100, 100]),
-            spoiled: rng.one_of(&[0, 5, 50]),
+            resumed: rng.pick(&[0, 20, 60]),
+            expected: rng.pick(&[0, 20, 60]),
+            ends: rng.pick(&[3, 20, 100]),
+            fails: rng.pick(&[0, 20, 100]),
+            keeps: rng.pick(&[0, 30, 100]),
+            longest_lease: rng.pick(&[0, 1_000_000_000, u64::MAX]),
+            releases: rng.pick(&[0, 1, 20]),
+            reads: rng.pick(&[0, 5, 30]),
+            reads_end: rng.pick(&[5, 30, 100]),
+            landings: rng.pick(&[20, 50, 100]),
+            out_of_order: rng.pick(&[0, 5, 30]),
+            landings_end: rng.pick(&[30, 100, 100]),
+            spoiled: rng.pick(&[0, 5, 50]),
         }
     }
 
@@ -207,8 +208,7 @@ impl Chaos {
             let (request, block_size) = (self.clients[&id].request.clone(), self.scheduler.limits().block_size);
             let blocks = request.prompt.len() / block_size;
             let next = self.next_landing.get(&id).copied().unwrap_or(0);
-            let index =
-                if self.far.percent(self.elsewhere.out_of_order) { self.far.in_range(0..=blocks) } else { next };
+            let index = if self.far.percent(self.elsewhere.out_of_order) { self.far.within(0..=blocks) } else { next };
             let outcome = self.scheduler.adopt(id, index);
             self.note(&outcome);
             match outcome {
@@ -280,7 +280,7 @@ impl Chaos {
     pub(crate) fn maybe_keep(&mut self, id: RequestId) {
         if self.far.percent(self.elsewhere.keeps) {
             let longest = self.elsewhere.longest_lease;
-            let lease = Nanos(if longest == u64::MAX { longest } else { self.far.next() % (longest + 1) });
+            let lease = Nanos(if longest == u64::MAX { longest } else { self.far.bits() % (longest + 1) });
             assert!(self.scheduler.keep(id, lease), "{id:?} is open");
             self.leases.insert(id, lease);
         }
@@ -334,7 +334,7 @@ impl Chaos {
                 self.kept.retain(|kept| kept.request != id);
                 self.seen.saw("kept answer released");
             } else if self.far.percent(self.elsewhere.releases) {
-                let until = Nanos(self.now.saturating_add(self.far.next() % 1_000_000_000));
+                let until = Nanos(self.now.saturating_add(self.far.bits() % 1_000_000_000));
                 assert!(self.scheduler.keep_until(id, until), "{id:?} is kept");
                 self.kept.iter_mut().filter(|kept| kept.request == id).for_each(|kept| kept.until = until);
             } else {
@@ -354,7 +354,7 @@ impl Chaos {
                 continue;
             }
             let blocks = self.scheduler.full_blocks(request, answer).len();
-            let index = self.far.in_range(0..=blocks);
+            let index = self.far.within(0..=blocks);
             let Some(read) = self.scheduler.begin_read(request, answer, index) else {
                 assert!(index == blocks || is_kept, "I36: what runs can be read");
                 self.seen.saw(if index == blocks { "no block to read" } else { "block to read is set aside" });
@@ -409,12 +409,12 @@ impl Chaos {
 }
 
 /// Some of what each answer says when it runs alone, or all of it. Some have ended.
-fn generate(rng: &mut Rng, answers: &[Answer]) -> Vec<Option<Vec<TokenId>>> {
-    let goes_on = rng.in_range(0..=answers.len() - 1);
+fn generate(rng: &mut Dice, answers: &[Answer]) -> Vec<Option<Vec<TokenId>>> {
+    let goes_on = rng.within(0..=answers.len() - 1);
     let all = rng.percent(5);
     let of = |(index, answer): (usize, &Answer)| {
         let expected = &answer.expected.0;
-        let len = rng.in_range(0..=expected.len() - usize::from(!all && !expected.is_empty()));
+        let len = rng.within(0..=expected.len() - usize::from(!all && !expected.is_empty()));
         let has_ended = index != goes_on && rng.percent(20);
         (!has_ended).then(|| expected[..len].to_vec())
     };

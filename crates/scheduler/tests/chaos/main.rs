@@ -52,8 +52,6 @@
 mod checks;
 mod counters;
 mod elsewhere;
-#[path = "../../../../tests/long.rs"]
-mod long;
 mod model;
 mod turns;
 mod weather;
@@ -77,7 +75,7 @@ const TWICE: u64 = 8;
 
 /// Seeds where the environment does not say how many.
 fn default_seeds() -> u64 {
-    if long::is_long() { 2 * ENOUGH_SEEDS } else { QUICK_SEEDS }
+    if testing::is_long() { 2 * ENOUGH_SEEDS } else { QUICK_SEEDS }
 }
 
 /// Bugs of the engine around the scheduler.

@@ -12,39 +12,6 @@ use scheduler::{
     BlockLoad, BlockSave, FinishReason, Request, RequestId, RowOutput, SeqId, SlotSpill, TierSlot, TokenId,
 };
 
-/// SplitMix64 (Steele, Lea & Flood, 2014).
-pub(crate) struct Rng(pub u64);
-
-impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        finalize(self.0)
-    }
-
-    pub(crate) fn in_range(&mut self, range: std::ops::RangeInclusive<usize>) -> usize {
-        range.start() + (self.next() % (range.end() - range.start() + 1) as u64) as usize
-    }
-
-    pub(crate) fn percent(&mut self, percent: u64) -> bool {
-        self.next() % 100 < percent
-    }
-
-    /// Between 0 and 1.
-    pub(crate) fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    pub(crate) fn one_of<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.in_range(0..=items.len() - 1)]
-    }
-
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, self.in_range(0..=last));
-        }
-    }
-}
-
 fn finalize(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

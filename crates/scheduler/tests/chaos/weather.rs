@@ -3,7 +3,7 @@
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits, Nanos, Targets, TierSizes, TokenId, Work};
 
-use crate::model::Rng;
+use testing::Dice;
 
 /// What happens around the scheduler, in percent per tick unless said otherwise.
 pub(crate) struct Weather {
@@ -115,71 +115,71 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(kind: Kind, rng: &mut Rng) -> Sizes {
+    fn of(kind: Kind, rng: &mut Dice) -> Sizes {
         match kind {
             Kind::Mixed => Sizes {
-                block_size: rng.in_range(1..=6),
-                num_blocks: rng.in_range(4..=32),
-                max_model_len: rng.in_range(8..=64),
-                max_num_seqs: rng.in_range(1..=8),
-                max_prefill_chunk: rng.in_range(1..=16),
-                several_answers: rng.in_range(0..=60),
-                prompt_len: rng.in_range(1..=40),
-                max_tokens: rng.in_range(1..=40),
+                block_size: rng.within(1..=6),
+                num_blocks: rng.within(4..=32),
+                max_model_len: rng.within(8..=64),
+                max_num_seqs: rng.within(1..=8),
+                max_prefill_chunk: rng.within(1..=16),
+                several_answers: rng.within(0..=60),
+                prompt_len: rng.within(1..=40),
+                max_tokens: rng.within(1..=40),
             },
             Kind::Crowded => {
-                let (block_size, max_model_len) = (rng.in_range(1..=3), rng.in_range(8..=64));
+                let (block_size, max_model_len) = (rng.within(1..=3), rng.within(8..=64));
                 Sizes {
                     block_size,
-                    num_blocks: max_model_len.div_ceil(block_size) + rng.in_range(0..=8),
+                    num_blocks: max_model_len.div_ceil(block_size) + rng.within(0..=8),
                     max_model_len,
-                    max_num_seqs: rng.in_range(4..=8),
-                    max_prefill_chunk: rng.in_range(1..=16),
-                    several_answers: rng.in_range(0..=40),
-                    prompt_len: rng.in_range(1..=8),
-                    max_tokens: rng.in_range(20..=64),
+                    max_num_seqs: rng.within(4..=8),
+                    max_prefill_chunk: rng.within(1..=16),
+                    several_answers: rng.within(0..=40),
+                    prompt_len: rng.within(1..=8),
+                    max_tokens: rng.within(20..=64),
                 }
             }
             Kind::Besieged => {
-                let (block_size, max_model_len) = (rng.in_range(1..=2), rng.in_range(30..=64));
+                let (block_size, max_model_len) = (rng.within(1..=2), rng.within(30..=64));
                 Sizes {
                     block_size,
-                    num_blocks: max_model_len.div_ceil(block_size) + rng.in_range(0..=20),
+                    num_blocks: max_model_len.div_ceil(block_size) + rng.within(0..=20),
                     max_model_len,
-                    max_num_seqs: rng.in_range(4..=8),
-                    max_prefill_chunk: rng.in_range(4..=16),
+                    max_num_seqs: rng.within(4..=8),
+                    max_prefill_chunk: rng.within(4..=16),
                     several_answers: 0,
-                    prompt_len: rng.in_range(1..=6),
-                    max_tokens: rng.in_range(30..=64),
+                    prompt_len: rng.within(1..=6),
+                    max_tokens: rng.within(30..=64),
                 }
             }
             Kind::Forking => Sizes {
-                block_size: rng.in_range(2..=5),
-                num_blocks: rng.in_range(8..=24),
-                max_model_len: rng.in_range(24..=48),
-                max_num_seqs: rng.in_range(5..=8),
-                max_prefill_chunk: rng.in_range(1..=3),
-                several_answers: rng.in_range(50..=100),
-                prompt_len: rng.in_range(4..=20),
-                max_tokens: rng.in_range(4..=24),
+                block_size: rng.within(2..=5),
+                num_blocks: rng.within(8..=24),
+                max_model_len: rng.within(24..=48),
+                max_num_seqs: rng.within(5..=8),
+                max_prefill_chunk: rng.within(1..=3),
+                several_answers: rng.within(50..=100),
+                prompt_len: rng.within(4..=20),
+                max_tokens: rng.within(4..=24),
             },
             Kind::Targeted => Sizes {
-                block_size: rng.in_range(2..=6),
-                num_blocks: rng.in_range(24..=64),
-                max_model_len: rng.in_range(32..=64),
-                max_num_seqs: rng.in_range(3..=8),
-                max_prefill_chunk: rng.in_range(8..=32),
-                several_answers: rng.in_range(0..=20),
-                prompt_len: rng.in_range(10..=60),
-                max_tokens: rng.in_range(10..=40),
+                block_size: rng.within(2..=6),
+                num_blocks: rng.within(24..=64),
+                max_model_len: rng.within(32..=64),
+                max_num_seqs: rng.within(3..=8),
+                max_prefill_chunk: rng.within(8..=32),
+                several_answers: rng.within(0..=20),
+                prompt_len: rng.within(10..=60),
+                max_tokens: rng.within(10..=40),
             },
         }
     }
 }
 
 impl Draw {
-    pub(crate) fn from(rng: &mut Rng) -> Draw {
-        let kind = rng.one_of(&[Kind::Mixed, Kind::Crowded, Kind::Forking, Kind::Besieged, Kind::Targeted]);
+    pub(crate) fn from(rng: &mut Dice) -> Draw {
+        let kind = rng.pick(&[Kind::Mixed, Kind::Crowded, Kind::Forking, Kind::Besieged, Kind::Targeted]);
         let (besieged, targeted) = (matches!(kind, Kind::Besieged), matches!(kind, Kind::Targeted));
         let sizes = Sizes::of(kind, rng);
         let limits = Limits {
@@ -187,76 +187,76 @@ impl Draw {
             num_blocks: sizes.num_blocks,
             max_model_len: sizes.max_model_len,
             max_num_seqs: sizes.max_num_seqs,
-            max_num_batched_tokens: sizes.max_num_seqs + rng.in_range(0..=24) + if targeted { 24 } else { 0 },
+            max_num_batched_tokens: sizes.max_num_seqs + rng.within(0..=24) + if targeted { 24 } else { 0 },
             max_prefill_chunk: sizes.max_prefill_chunk,
-            max_prefill_seqs: rng.in_range(1..=4),
-            max_queued_requests: rng.in_range(1..=16),
-            max_queued_tokens: rng.in_range(20..=300),
+            max_prefill_seqs: rng.within(1..=4),
+            max_queued_requests: rng.within(1..=16),
+            max_queued_tokens: rng.within(20..=300),
             enable_prefix_caching: rng.percent(85),
-            hash_key: core::array::from_fn(|_| rng.next() as u8),
+            hash_key: core::array::from_fn(|_| rng.bits() as u8),
         };
-        let documents = (0..3).map(|_| (0..64).map(|_| rng.in_range(2..=6) as TokenId).collect()).collect();
+        let documents = (0..3).map(|_| (0..64).map(|_| rng.within(2..=6) as TokenId).collect()).collect();
         let machine = machine(rng, targeted);
-        let knowledge = match rng.in_range(0..=9) {
+        let knowledge = match rng.within(0..=9) {
             0..=4 if !targeted => Knowledge::None,
             8 => Knowledge::Wrong,
             9 => Knowledge::Worthless,
             _ => Knowledge::Exact,
         };
-        let clock = match rng.in_range(0..=5) {
+        let clock = match rng.within(0..=5) {
             0..=2 => Clock::Exact,
             3 => Clock::Noisy,
             4 => Clock::Still,
             _ => Clock::Odd,
         };
-        let ticks = rng.in_range(30..=120);
+        let ticks = rng.within(30..=120);
         let one_step = machine.step_time(&one_row()).0;
         let weather = Weather {
             ticks,
-            arrival: rng.in_range(5..=80) as u64,
-            burst: rng.in_range(1..=4),
+            arrival: rng.within(5..=80) as u64,
+            burst: rng.within(1..=4),
             rush: if rng.percent(20) { ticks / 4 } else { ticks },
-            cancel: if besieged { 0 } else { rng.in_range(0..=3) as u64 },
-            failure: rng.in_range(0..=4).saturating_sub(2) as u64,
+            cancel: if besieged { 0 } else { rng.within(0..=3) as u64 },
+            failure: rng.within(0..=4).saturating_sub(2) as u64,
             several_answers: sizes.several_answers as u64,
-            stop: if besieged { 0 } else { rng.in_range(0..=30) as u64 },
+            stop: if besieged { 0 } else { rng.within(0..=30) as u64 },
             prompt_len: sizes.prompt_len,
             max_tokens: sizes.max_tokens,
             eos: !besieged && rng.percent(50),
-            priorities: if besieged { 4 } else { rng.in_range(1..=3) },
-            salts: rng.in_range(1..=2),
-            tenants: rng.in_range(1..=3),
+            priorities: if besieged { 4 } else { rng.within(1..=3) },
+            salts: rng.within(1..=2),
+            tenants: rng.within(1..=3),
             documents,
-            ttft: rng.one_of(&[0, 0, 30, 100]),
-            tpot: if targeted { rng.in_range(20..=80) as u64 } else { rng.one_of(&[0, 0, 30, 100]) },
-            targets: rng.one_of(&[TargetKind::Tight, TargetKind::Tight, TargetKind::Loose, TargetKind::Absurd]),
-            queue_deadline: rng.percent(10).then(|| Nanos(one_step * rng.in_range(5..=100) as u64)),
+            ttft: rng.pick(&[0, 0, 30, 100]),
+            tpot: if targeted { rng.within(20..=80) as u64 } else { rng.pick(&[0, 0, 30, 100]) },
+            targets: rng.pick(&[TargetKind::Tight, TargetKind::Tight, TargetKind::Loose, TargetKind::Absurd]),
+            queue_deadline: rng.percent(10).then(|| Nanos(one_step * rng.within(5..=100) as u64)),
             clock,
-            disk_faults: rng.one_of(&[0, 2, 10, 50]),
-            memory_faults: rng.one_of(&[0, 0, 2]),
-            transfers_end: rng.one_of(&[20, 60, 100]),
+            disk_faults: rng.pick(&[0, 2, 10, 50]),
+            memory_faults: rng.pick(&[0, 0, 2]),
+            transfers_end: rng.pick(&[20, 60, 100]),
             offers: 0,
             drafts_right: 0,
         };
         let tiers = rng.percent(40).then(|| TierSizes {
-            host_slots: rng.in_range(1..=limits.num_blocks),
-            disk_slots: rng.one_of(&[0, 1, 2]) * rng.in_range(1..=limits.num_blocks),
+            host_slots: rng.within(1..=limits.num_blocks),
+            disk_slots: rng.pick(&[0, 1, 2]) * rng.within(1..=limits.num_blocks),
         });
-        let hash_bits = [Some(8), Some(2), None, None][rng.in_range(0..=3)];
+        let hash_bits = [Some(8), Some(2), None, None][rng.within(0..=3)];
         let mut weather = weather;
-        weather.offers = rng.one_of(&[0, 0, 0, 30, 100]);
-        weather.drafts_right = rng.one_of(&[0, 50, 90, 100]);
+        weather.offers = rng.pick(&[0, 0, 0, 30, 100]);
+        weather.drafts_right = rng.pick(&[0, 50, 90, 100]);
         Draw { limits, weather, machine, knowledge, hash_bits, tiers }
     }
 }
 
 /// A machine with random costs: one to four points and some of the terms. A steep one has long full steps.
-pub(crate) fn machine(rng: &mut Rng, steep: bool) -> CostModel {
+pub(crate) fn machine(rng: &mut Dice, steep: bool) -> CostModel {
     let mut seconds = 0.004 + 0.040 * rng.share();
     let mut knots = vec![Knot { rows: 1, seconds }];
-    for _ in 0..rng.in_range(0..=3).max(usize::from(steep)) {
-        let rows = rng.in_range(1..=12);
-        let slope = if steep { 0.002 } else { rng.one_of(&[0.0, 0.000_2, 0.002]) };
+    for _ in 0..rng.within(0..=3).max(usize::from(steep)) {
+        let rows = rng.within(1..=12);
+        let slope = if steep { 0.002 } else { rng.pick(&[0.0, 0.000_2, 0.002]) };
         seconds += slope * rng.share() * rows as f64;
         knots.push(Knot { rows: knots[knots.len() - 1].rows + rows, seconds });
     }
@@ -286,13 +286,13 @@ fn one_row() -> Work {
 
 impl Weather {
     /// The targets of a new request.
-    pub(crate) fn draw_targets(&self, rng: &mut Rng, machine: &CostModel) -> Targets {
+    pub(crate) fn draw_targets(&self, rng: &mut Dice, machine: &CostModel) -> Targets {
         let one_step = machine.step_time(&one_row()).0;
         let mut times = |tight: f64, loose: f64| {
             let factor = match self.targets {
                 TargetKind::Tight => tight * (1.0 + rng.share()),
                 TargetKind::Loose => loose * (1.0 + 4.0 * rng.share()),
-                TargetKind::Absurd => rng.one_of(&[0.0, 1e-7, 1e9, 1e30]),
+                TargetKind::Absurd => rng.pick(&[0.0, 1e-7, 1e9, 1e30]),
             };
             Nanos((one_step as f64 * factor) as u64)
         };

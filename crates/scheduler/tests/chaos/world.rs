@@ -9,12 +9,13 @@ use scheduler::{
     RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, SwapStats, Tier,
     TierSlot, TokenId, Transfer, Work,
 };
+use testing::Dice;
 
 use crate::EngineBug;
 use crate::checks::{LeftOut, Overtaken, PassedOver, Snapshot};
 use crate::counters::Counters;
 use crate::elsewhere::{Before, Elsewhere, KeptSeen, as_slices, check_has_ended};
-use crate::model::{EOS, FingerprintCache, LoweredRows, Rng, Slot, Trace, mix, solo};
+use crate::model::{EOS, FingerprintCache, LoweredRows, Slot, Trace, mix, solo};
 use crate::turns::Turns;
 use crate::weather::{self, Clock, Draw, Knowledge, Weather};
 
@@ -94,7 +95,7 @@ struct InFlight {
 }
 
 pub(crate) struct Chaos {
-    pub(crate) rng: Rng,
+    pub(crate) rng: Dice,
     bug: Option<EngineBug>,
     pub(crate) weather: Weather,
     pub(crate) machine: CostModel,
@@ -124,7 +125,7 @@ pub(crate) struct Chaos {
     /// What other workers do, whose dice are their own: a seed without them has the world that it had before there were
     /// any.
     pub(crate) elsewhere: Elsewhere,
-    pub(crate) far: Rng,
+    pub(crate) far: Dice,
     /// Requests whose prompt is read elsewhere.
     pub(crate) expected: BTreeSet<RequestId>,
     /// For how long blocks are kept of requests, and what is.
@@ -146,7 +147,7 @@ pub(crate) struct Chaos {
 
 impl Chaos {
     pub(crate) fn new(seed: u64, bug: Option<EngineBug>) -> Chaos {
-        let (mut rng, mut far) = (Rng(mix(seed, 1)), Rng(mix(seed, 2)));
+        let (mut rng, mut far) = (Dice::new(mix(seed, 1)), Dice::new(mix(seed, 2)));
         let elsewhere = Elsewhere::from(&mut far);
         let Draw { limits, weather, machine, knowledge, hash_bits, tiers } = Draw::from(&mut rng);
         let mut cache = FingerprintCache::new(limits.num_blocks, limits.block_size);
@@ -214,7 +215,7 @@ impl Chaos {
     pub(crate) fn run(mut self) -> Report {
         for tick in 0..self.weather.ticks {
             if tick < self.weather.rush && self.rng.percent(self.weather.arrival) {
-                for _ in 0..self.rng.in_range(1..=self.weather.burst) {
+                for _ in 0..self.rng.within(1..=self.weather.burst) {
                     self.arrive();
                 }
             }
@@ -286,8 +287,8 @@ impl Chaos {
             if !self.rng.percent(self.weather.offers) {
                 continue;
             }
-            let len = self.rng.in_range(0..=12) as u16;
-            let (source, strength) = (SourceId(self.rng.in_range(0..=2) as u8), self.rng.in_range(0..=7) as u8);
+            let len = self.rng.within(0..=12) as u16;
+            let (source, strength) = (SourceId(self.rng.within(0..=2) as u8), self.rng.within(0..=7) as u8);
             self.scheduler.offer(Offer { seq, source, len, strength });
             self.offered.insert(seq, usize::from(len));
             if self.scheduler.decoding().all(|decoding| decoding.id() != seq) {
@@ -404,28 +405,28 @@ impl Chaos {
         match self.weather.clock {
             Clock::Still => self.seen.saw("clock stood still"),
             Clock::Exact if self.scheduler.has_work() => {}
-            Clock::Exact | Clock::Noisy => self.now += self.rng.next() % one_step.max(1),
+            Clock::Exact | Clock::Noisy => self.now += self.rng.bits() % one_step.max(1),
             Clock::Odd => self.be_odd(),
         }
     }
 
     fn be_odd(&mut self) {
         const SECOND: u64 = 1_000_000_000;
-        match self.rng.in_range(0..=19) {
+        match self.rng.within(0..=19) {
             0 => {
-                self.now += SECOND * self.rng.in_range(1..=60) as u64;
+                self.now += SECOND * self.rng.within(1..=60) as u64;
                 self.seen.saw("clock jumped by seconds");
             }
             1 => {
-                self.now += 3600 * SECOND * self.rng.in_range(1..=48) as u64;
+                self.now += 3600 * SECOND * self.rng.within(1..=48) as u64;
                 self.seen.saw("clock jumped by hours");
             }
             2 => {
-                self.now = self.now.saturating_sub(SECOND * self.rng.in_range(0..=10) as u64);
+                self.now = self.now.saturating_sub(SECOND * self.rng.within(0..=10) as u64);
                 self.seen.saw("clock went back");
             }
             3 => {
-                self.now = self.rng.one_of(&[0, u64::MAX / 2]);
+                self.now = self.rng.pick(&[0, u64::MAX / 2]);
                 self.seen.saw("clock was set anew");
             }
             _ => {}
@@ -495,7 +496,7 @@ impl Chaos {
             self.cache.spoil_block(load.block.index(), self.now);
         }
         self.loads.extend(&step.loads);
-        let took = self.rng.next() % 1_000_000;
+        let took = self.rng.bits() % 1_000_000;
         if self.weather.clock != Clock::Still && !step.is_empty() && !step.saves.is_empty() {
             self.scheduler.transfers_took(Transfer::Save, step.saves.len(), Nanos(took));
             self.now += took;
@@ -513,7 +514,7 @@ impl Chaos {
             self.cache.spill(spill, good, self.now);
             self.seen.saw(if good { "block spilled" } else { "write failed" });
             self.swapped.write_faults += u64::from(!good);
-            self.scheduler.spill_ended(spill, good, Nanos(self.rng.next() % 10_000_000));
+            self.scheduler.spill_ended(spill, good, Nanos(self.rng.bits() % 10_000_000));
             self.check_all();
         }
         for load in std::mem::take(&mut self.loads) {
@@ -542,7 +543,7 @@ impl Chaos {
             if self.scheduler.in_flight().is_some() {
                 self.seen.saw("load ended in flight");
             }
-            self.scheduler.load_ended(load, good, Nanos(self.rng.next() % 10_000_000));
+            self.scheduler.load_ended(load, good, Nanos(self.rng.bits() % 10_000_000));
             self.check_all();
             self.check_hits();
         }
@@ -574,34 +575,34 @@ impl Chaos {
 
     fn arrive(&mut self) {
         let rng = &mut self.rng;
-        let document = rng.in_range(0..=self.weather.documents.len() - 1);
-        let shared = rng.in_range(0..=self.weather.prompt_len);
-        let own = rng.in_range(0..=4);
+        let document = rng.within(0..=self.weather.documents.len() - 1);
+        let shared = rng.within(0..=self.weather.prompt_len);
+        let own = rng.within(0..=4);
         let mut prompt: Vec<TokenId> = self.weather.documents[document][..shared].to_vec();
-        prompt.extend((0..own).map(|_| rng.in_range(2..=6) as TokenId));
-        let max_tokens = if rng.percent(5) { 0 } else { rng.in_range(1..=self.weather.max_tokens) };
-        let stop_token_ids = if self.weather.eos { vec![EOS, 17][..rng.in_range(0..=2)].to_vec() } else { vec![] };
-        let num_answers = if rng.percent(self.weather.several_answers) { rng.in_range(2..=5) } else { 1 };
+        prompt.extend((0..own).map(|_| rng.within(2..=6) as TokenId));
+        let max_tokens = if rng.percent(5) { 0 } else { rng.within(1..=self.weather.max_tokens) };
+        let stop_token_ids = if self.weather.eos { vec![EOS, 17][..rng.within(0..=2)].to_vec() } else { vec![] };
+        let num_answers = if rng.percent(self.weather.several_answers) { rng.within(2..=5) } else { 1 };
         // It was stamped by another thread, a little earlier or later than what the engine calls now.
-        let arrived = self.now.saturating_add(rng.next() % 1000).saturating_sub(rng.next() % 1_000_000);
+        let arrived = self.now.saturating_add(rng.bits() % 1000).saturating_sub(rng.bits() % 1_000_000);
         let request = Request {
             id: RequestId(self.next_request),
             prompt: Arc::from(prompt),
             num_answers,
-            stop: StopRules { max_tokens, min_tokens: rng.in_range(0..=max_tokens), stop_token_ids },
-            priority: Priority(rng.in_range(1..=self.weather.priorities) as i32 - 2), // urgent, usual, and two of batch work
-            salt: rng.in_range(1..=self.weather.salts) as u64,
+            stop: StopRules { max_tokens, min_tokens: rng.within(0..=max_tokens), stop_token_ids },
+            priority: Priority(rng.within(1..=self.weather.priorities) as i32 - 2), // urgent, usual, and two of batch work
+            salt: rng.within(1..=self.weather.salts) as u64,
             use_prefix_cache: rng.percent(90),
-            tenant: rng.in_range(1..=self.weather.tenants) as u64,
+            tenant: rng.within(1..=self.weather.tenants) as u64,
             targets: self.weather.draw_targets(rng, &self.machine),
             arrived: Nanos(arrived),
         };
-        let seed = rng.next();
+        let seed = rng.bits();
         let max_model_len = self.scheduler.limits().max_model_len;
         let answers = (0..num_answers).map(|answer| {
             let expected = solo(&request, seed, answer, max_model_len);
-            let when = rng.one_of(&[StopWhen::AfterComplete, StopWhen::BeforeSchedule, StopWhen::InFlight]);
-            let after = rng.in_range(1..=self.weather.max_tokens);
+            let when = rng.pick(&[StopWhen::AfterComplete, StopWhen::BeforeSchedule, StopWhen::InFlight]);
+            let after = rng.within(1..=self.weather.max_tokens);
             let stop_after = rng.percent(self.weather.stop).then_some((after, when));
             Answer { expected, delivered: Vec::new(), finished: None, stop_after, stopped: false }
         });
@@ -669,7 +670,7 @@ impl Chaos {
         let loading = self.scheduler.sequences().filter(|seq| seq.is_loading()).map(Sequence::request_id);
         let loading: Vec<RequestId> = loading.filter(|id| alive.contains(id)).collect();
         let among = if loading.is_empty() { &alive } else { &loading };
-        let id = self.rng.one_of(among);
+        let id = self.rng.pick(among);
         self.seen.saw(when);
         self.cancel(id);
     }
@@ -779,7 +780,7 @@ impl Chaos {
             let (from, mut tokens) = (seq.num_generated(), Vec::new());
             for draft in 0..rows.drafts {
                 let right = expected.get(from + draft).filter(|_| self.rng.percent(self.weather.drafts_right));
-                tokens.push(right.copied().unwrap_or_else(|| self.rng.in_range(0..=29) as TokenId));
+                tokens.push(right.copied().unwrap_or_else(|| self.rng.within(0..=29) as TokenId));
             }
             if self.offered[&rows.seq] > rows.drafts {
                 self.seen.saw("draft room cut short");

@@ -633,13 +633,9 @@ pub(super) fn unwritable(error: &io::Error) -> ApiError {
 mod tests {
     use std::io::Write;
 
-    use super::*;
+    use testing::Scratch;
 
-    fn place(name: &str) -> PathBuf {
-        let place = std::env::temp_dir().join(format!("twostroke-shelf-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&place);
-        place
-    }
+    use super::*;
 
     fn keep(shelf: &Arc<Shelf>, key: Tenant, id: &str, bytes: &[u8]) -> Result<FileNote, ApiError> {
         let (sending, mut file) = shelf.begin_file(Some(key), id)?;
@@ -656,14 +652,11 @@ mod tests {
     /// way). What was acknowledged is there, nothing else is, and accounts are what the files are.
     #[test]
     fn chaos() {
-        let place = place("chaos");
+        let place = Scratch::new("shelf-chaos");
         let mut shelf = Some(Shelf::open(&place).unwrap());
         let (mut files, mut batches) = (BTreeMap::<String, (Tenant, usize)>::new(), BTreeMap::<String, Tenant>::new());
-        let mut seed = 7u64;
-        let mut random = |most: u64| {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (seed >> 33) % most
-        };
+        let mut dice = testing::Dice::new(7);
+        let mut random = |most: u64| dice.below(most);
         for step in 0..1500 {
             let open = shelf.clone().unwrap();
             let key = [random(2) as u8; 32];
@@ -756,13 +749,12 @@ mod tests {
             let keys: BTreeSet<_> = next.iter().map(|(batch, _)| batch.owner.clone()).collect();
             assert_eq!(keys.len(), next.len());
         }
-        fs::remove_dir_all(&place).unwrap();
     }
 
     /// One is made while its file goes: either the batch is there or the file is gone, never both.
     #[test]
     fn a_batch_holds_its_file() {
-        let place = place("race");
+        let place = Scratch::new("shelf-race");
         let shelf = Shelf::open(&place).unwrap();
         let key = [1; 32];
         for round in 0..100 {
@@ -792,13 +784,12 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(begun, MOST_OPEN);
-        fs::remove_dir_all(&place).unwrap();
     }
 
     /// What cannot be read is kept, with what it is about; a batch that was there at three ends in a row is set aside.
     #[test]
     fn a_start_takes_away_nothing_but_its_own_leftovers() {
-        let place = place("start");
+        let place = Scratch::new("shelf-start");
         let shelf = Shelf::open(&place).unwrap();
         let key = [1; 32];
         keep(&shelf, key, "file-a", b"x").unwrap();
@@ -848,6 +839,5 @@ mod tests {
         ] {
             assert_eq!(files.join(name).exists(), stays, "{name}");
         }
-        fs::remove_dir_all(&place).unwrap();
     }
 }

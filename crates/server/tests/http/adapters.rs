@@ -7,28 +7,29 @@ use std::path::{Path, PathBuf};
 
 use checkpoint::{Checkpoint, Source};
 use engine::EngineOptions;
-use files::{Place, adapter};
+use files::{adapter, write_in};
 use model::{AdapterRoom, ModelConfig};
 use serde_json::{Value, json};
 use server::{ApiKey, ServerOptions};
+use testing::Scratch;
 
 use crate::client::Answer;
 use crate::host::{Host, local_server, small_engine};
 
-fn directory(place: &Place, name: &str, seed: u64) -> PathBuf {
+fn directory(place: &Scratch, name: &str, seed: u64) -> PathBuf {
     let lantern = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern");
     let config = ModelConfig::load(&Checkpoint::open(Source::Directory(lantern)).unwrap()).unwrap();
-    place.with(name, &adapter(&config, seed, 8, 24.0, &[]))
+    write_in(place, name, &adapter(&config, seed, 8, 24.0, &[]))
 }
 
 /// The model, and an adapter "tales" beside it; room for one more.
-fn host(place: &Place, server: ServerOptions) -> Host {
+fn host(place: &Scratch, server: ServerOptions) -> Host {
     let adapters = vec![("tales".to_string(), directory(place, "tales", 1))];
     let adapter_room = AdapterRoom { slots: 2, max_rank: 16 };
     Host::with(EngineOptions { adapters, adapter_room, ..small_engine() }, server)
 }
 
-fn with_loading(place: &Place) -> Host {
+fn with_loading(place: &Scratch) -> Host {
     host(place, ServerOptions { runtime_adapters: true, ..local_server() })
 }
 
@@ -48,7 +49,7 @@ fn error(answer: &Answer) -> (u16, String, String) {
 
 #[test]
 fn the_name_of_an_adapter_is_the_name_of_a_model_in_every_api() {
-    let place = Place::new("http-names");
+    let place = Scratch::new("http-names");
     let host = host(&place, local_server());
     let [own, tales] = ["lantern", "tales"].map(|model| text(&host, model));
     assert_ne!(own, tales);
@@ -96,14 +97,14 @@ fn the_name_of_an_adapter_is_the_name_of_a_model_in_every_api() {
 
 #[test]
 fn models_are_listed_with_their_parent() {
-    let place = Place::new("http-list");
+    let place = Scratch::new("http-list");
     let host = host(&place, local_server());
     let list = host.get("/v1/models").json();
     let cards: Vec<(&str, &Value)> =
         list["data"].as_array().unwrap().iter().map(|card| (card["id"].as_str().unwrap(), &card["parent"])).collect();
     assert_eq!(cards, [("lantern", &Value::Null), ("tales", &json!("lantern"))]);
     let card = host.get("/v1/models/tales").json();
-    assert_eq!((&card["parent"], &card["root"]), (&json!("lantern"), &json!(place.0.join("tales"))));
+    assert_eq!((&card["parent"], &card["root"]), (&json!("lantern"), &json!(place.join("tales"))));
     assert_eq!(host.get("/v1/models/others").status, 404);
     let tags = host.get("/api/tags").json();
     assert_eq!(tags["models"].as_array().unwrap().len(), 2);
@@ -113,7 +114,7 @@ fn models_are_listed_with_their_parent() {
 
 #[test]
 fn adapters_come_and_go_by_requests_where_they_may() {
-    let place = Place::new("http-load");
+    let place = Scratch::new("http-load");
     let path = directory(&place, "verse", 2);
     let load = json!({"lora_name": "verse", "lora_path": path});
     {
@@ -138,11 +139,11 @@ fn adapters_come_and_go_by_requests_where_they_may() {
 
 #[test]
 fn what_is_wrong_with_loading_is_said() {
-    let place = Place::new("http-wrong");
+    let place = Scratch::new("http-wrong");
     let path = directory(&place, "verse", 2);
     let host = with_loading(&place);
     let load = |name: &str, path: &Path| json!({"lora_name": name, "lora_path": path});
-    let nowhere = place.0.join("nowhere");
+    let nowhere = place.join("nowhere");
     let table = [
         (load("tales", &path), 400, "adapter_exists", "the adapter 'tales' is loaded already"),
         (load("lantern", &path), 400, "adapter_exists", "the adapter 'lantern' is loaded already"),
@@ -170,7 +171,7 @@ fn what_is_wrong_with_loading_is_said() {
 /// vLLM's gauge, and a refusal to unload what runs.
 #[test]
 fn metrics_name_the_adapters_that_run() {
-    let place = Place::new("http-metrics");
+    let place = Scratch::new("http-metrics");
     let host = with_loading(&place);
     let metric = || {
         let page = host.get("/metrics").text().to_owned();
@@ -197,7 +198,7 @@ fn metrics_name_the_adapters_that_run() {
 /// with stays.
 #[test]
 fn a_key_changes_what_it_may_and_nothing_of_the_operators() {
-    let place = Place::new("http-rights");
+    let place = Scratch::new("http-rights");
     let path = directory(&place, "verse", 2);
     let api_keys = vec![
         ApiKey { may_change_adapters: true, ..ApiKey::from("adapters") },

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::host::{Host, local_server, small_engine};
-use crate::long::part_of;
+use testing::part_of;
 
 fn conversation() -> Value {
     json!([{"role": "user", "content": "Tell me a story about a fox and a lantern"}])

@@ -8,7 +8,7 @@ use std::time::Duration;
 use server::{Patience, ServerOptions};
 
 use crate::host::{Host, local_server, small_engine, wait};
-use crate::long::one_of;
+use testing::one_of;
 
 /// What is sent of a body, after a head that announces it.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::client::Connection;
 use crate::host::{Canaries, Host, local_server, small_engine, wait};
-use crate::long::is_long;
+use testing::is_long;
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 

@@ -14,8 +14,6 @@ mod fields;
 mod host;
 mod live;
 mod llama;
-#[path = "../../../../tests/long.rs"]
-mod long;
 mod messages;
 mod ollama;
 mod openapi;

@@ -9,8 +9,8 @@ use model::{Batch, Forward};
 use serde_json::{Value, json};
 
 use crate::host::{Host, local_server, small_engine, wait};
-use crate::long::{is_long, part_of};
 use crate::sick::{Illness, Sick};
+use testing::{is_long, part_of};
 
 /// The receipts of a whole answer or of a stream's events, by the index of their choice.
 fn receipts(answers: &[Value]) -> Vec<Receipt> {

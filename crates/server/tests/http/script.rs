@@ -16,9 +16,10 @@ use engine::{
 };
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::promise::PromisedTime;
-use scheduler::{Limits, Nanos, Promise, Targets, TierSizes};
+use scheduler::{Nanos, Promise, Targets, TierSizes};
 use serde_json::json;
 use server::{Server, Stop};
+use testing::plans;
 use text::chat_template::ChatTemplate;
 use text::tokenizer::Tokenizer;
 
@@ -146,20 +147,7 @@ impl Observe for Script {
     }
 
     fn past(&self, _: Duration) -> Past {
-        let limits = Limits {
-            block_size: 32,
-            num_blocks: 64,
-            max_model_len: 512,
-            max_num_seqs: 4,
-            max_num_batched_tokens: 64,
-            max_prefill_chunk: 64,
-            max_prefill_seqs: 1,
-            max_queued_requests: 4,
-            max_queued_tokens: 2048,
-            enable_prefix_caching: true,
-            hash_key: [0; 32],
-        };
-        Past { limits, cost: None, answers: Vec::new(), steps: Vec::new(), preemptions: 0 }
+        Past { limits: plans::small(), cost: None, answers: Vec::new(), steps: Vec::new(), preemptions: 0 }
     }
 
     fn watch(&self, _: bool) -> Box<dyn Watching> {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::host::Host;
-use crate::long::{one_of, part_of};
+use testing::{one_of, part_of};
 
 fn schema() -> Value {
     json!({

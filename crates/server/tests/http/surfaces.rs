@@ -70,7 +70,7 @@ fn every_route_but_health_the_page_and_the_document_needs_the_key() {
             let expected = if open { 200 } else { 401 };
             assert_eq!(status(&host, method, path, &[]), expected, "{method} {path}");
             let wrong = ["Bearer wrong", "Bearer ", "Basic x", KEY, "Bearer sk-lantern-012345678", "Bearer sk-other2"];
-            for wrong in crate::long::one_of(wrong, path.len()) {
+            for wrong in testing::one_of(wrong, path.len()) {
                 assert_eq!(
                     status(&host, method, path, &[("authorization", wrong)]),
                     expected,

@@ -150,7 +150,7 @@ fn memory_for_answers_is_set_aside_before_they_are_admitted() {
     assert_eq!((refused.status, &error["code"]), (400, &json!("answer_too_large")), "{error}");
     assert_eq!(host.engine.stats().waiting_requests, 0, "nothing of it was admitted");
     // What is given back can be taken again, whether it was read or not.
-    for turn in crate::long::part_of(0..40, 5) {
+    for turn in testing::part_of(0..40, 5) {
         let mut connection = begin(&host, A, "/v1/completions", &logprobs(8, 200));
         if turn % 2 == 0 {
             assert_eq!(connection.answer().status, 200, "turn {turn}");

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::host::{Host, local_server, small_engine, wait};
-use crate::long::is_long;
+use testing::is_long;
 
 /// One more byte than is read.
 const TOO_LONG: usize = (4 << 20) + 1;

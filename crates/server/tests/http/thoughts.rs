@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use server::{ServerOptions, SpeechOptions};
 
 use crate::host::{Host, local_server, small_engine};
-use crate::long::{is_long, one_of, part_of};
 use crate::sick::{Illness, Sick};
+use testing::{is_long, one_of, part_of};
 
 /// What a client sees of an answer, whichever API told it.
 #[derive(Debug, Default, PartialEq)]

@@ -124,7 +124,7 @@ fn a_call_that_is_cut_off_is_text_and_not_half_a_call() {
     let host = Host::start();
     let whole = host.ask("/v1/chat/completions", &ask(&json!({"tool_choice": "required"})));
     let tokens = whole["usage"]["completion_tokens"].as_u64().unwrap();
-    for max_tokens in crate::long::part_of(1..tokens, 2) {
+    for max_tokens in testing::part_of(1..tokens, 2) {
         let body = ask(&json!({"tool_choice": "required", "max_tokens": max_tokens}));
         let answer = host.ask("/v1/chat/completions", &body)["choices"][0].clone();
         let calls = answer["message"].get("tool_calls").and_then(Value::as_array);
@@ -259,7 +259,7 @@ fn a_thought_with_a_budget_is_the_same_up_to_its_end() {
         assert_eq!(parts(&answer), (free.clone(), said.clone(), free_tokens), "{tokens}");
     }
     let mut before = String::new();
-    for tokens in crate::long::part_of(0..free_tokens, 8) {
+    for tokens in testing::part_of(0..free_tokens, 8) {
         let asked = with(json!({"thinking_token_budget": tokens}));
         let answer = host.ask("/v1/chat/completions", &asked);
         let (thought, content, counted) = parts(&answer);

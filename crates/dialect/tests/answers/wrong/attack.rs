@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{FAMILIES, Family, Form, cut, tools};
 use crate::answers::check_arguments;
-use crate::long::part_of;
+use testing::part_of;
 
 /// What stands in a text of the arguments.
 const VALUES: [&str; 46] = [

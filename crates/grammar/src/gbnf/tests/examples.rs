@@ -1,6 +1,8 @@
 //! Grammars as llama.cpp's users have them.
 
-use super::{Dice, compare, is_answer, is_of, rules_of};
+use testing::Dice;
+
+use super::{compare, is_answer, is_of, rules_of};
 use crate::gbnf::parse;
 use crate::rule::Rule;
 
@@ -234,7 +236,12 @@ fn grammars_of_llama_cpp_take_what_they_should() {
                     assert_eq!(is_of(&rules, text), is_one, "{}, by trying everything: {text:?}", example.name);
                 }
                 for seed in 0..4 {
-                    assert_eq!(is_answer(&rule, text, &mut Dice(seed)), Some(is_one), "{}: {text:?}", example.name);
+                    assert_eq!(
+                        is_answer(&rule, text, &mut Dice::new(seed)),
+                        Some(is_one),
+                        "{}: {text:?}",
+                        example.name
+                    );
                 }
             }
         }
@@ -243,11 +250,11 @@ fn grammars_of_llama_cpp_take_what_they_should() {
 
 #[test]
 fn their_texts_with_changes_are_judged_as_by_trying_everything() {
-    for example in crate::long::part_of(EXAMPLES, 2) {
+    for example in testing::part_of(EXAMPLES, 2) {
         let rule = Rule::Gbnf(example.grammar.to_owned());
         let rules = rules_of(&parse::parse(example.grammar).unwrap());
         let letters: Vec<char> = example.answers.concat().chars().collect();
-        let count = if crate::long::is_long() { 400 } else { 80 };
+        let count = if testing::is_long() { 400 } else { 80 };
         let (taken, refused) = compare(&rule, &rules, (example.answers, &letters), 1, count);
         println!("{}: {taken} texts taken, {refused} refused", example.name);
         assert!(taken.min(refused) * 20 > count, "{}: {taken} texts taken, {refused} refused", example.name);

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::mutate::Dice;
+use crate::Dice;
+use crate::long::is_long;
+use crate::scratch::root;
 
 /// Changed files per file of a corpus, in a long run and in a quick one.
 const CHANGED: [u64; 2] = [1000, 200];
@@ -41,16 +43,14 @@ struct Seen {
 }
 
 fn run(corpus: &str, door: Door, change: Change) -> Seen {
-    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let directory = directory.ancestors().map(|place| place.join("fuzz/corpus")).find(|place| place.is_dir());
-    let directory = directory.expect("a crate lies in the repository").join(corpus);
+    let directory = root().join("fuzz/corpus").join(corpus);
     let mut paths: Vec<PathBuf> = directory.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     assert!(!paths.is_empty());
     let mut seen = Seen::default();
     for path in paths {
         let good = std::fs::read(&path).unwrap();
-        for seed in 0..=CHANGED[usize::from(!crate::long::is_long())] {
+        for seed in 0..=CHANGED[usize::from(!is_long())] {
             let mut bytes = good.clone();
             let mut dice = Dice::new(seed);
             for _ in 0..seed.min(1 + seed % CHANGES) {

@@ -1,24 +1,8 @@
 //! Changes to a file that a reader does not reject at its first byte. All from a seed: the same seed, the same file.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-/// Small generator (xorshift): which change, where, to what.
-pub struct Dice(u64);
-
-impl Dice {
-    /// Rolls that follow from a seed.
-    pub fn new(seed: u64) -> Dice {
-        Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03 | 1)
-    }
-
-    /// A number below `sides`; 0 where there is none.
-    pub fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 16) % sides.max(1) as u64) as usize
-    }
-}
+use crate::Dice;
 
 /// Numbers at which readers break.
 const NUMBERS: [u64; 22] = [
@@ -177,8 +161,9 @@ pub fn safetensors(bytes: &mut Vec<u8>, dice: &mut Dice) {
 pub fn json(bytes: &mut Vec<u8>, dice: &mut Dice) {
     match serde_json::from_slice::<Value>(bytes) {
         Ok(mut value) if dice.roll(10) > 0 => {
-            let mut target = dice.roll(nodes(&value));
-            change(&mut value, &mut target, dice);
+            let count = nodes(&value);
+            let other = node(&value, &mut dice.roll(count)).cloned().unwrap_or_default();
+            change(&mut value, &mut dice.roll(count), &other, dice);
             *bytes = value.to_string().into_bytes();
         }
         _ => any_bytes(bytes, dice),
@@ -194,21 +179,34 @@ fn nodes(value: &Value) -> usize {
     }
 }
 
-/// Changes the value that `target` counts down to.
-fn change(value: &mut Value, target: &mut usize, dice: &mut Dice) -> bool {
+/// The value that `target` counts down to.
+fn node<'a>(value: &'a Value, target: &mut usize) -> Option<&'a Value> {
     if *target == 0 {
-        *value = changed(std::mem::take(value), dice);
+        return Some(value);
+    }
+    *target -= 1;
+    match value {
+        Value::Array(items) => items.iter().find_map(|item| node(item, target)),
+        Value::Object(map) => map.values().find_map(|item| node(item, target)),
+        _ => None,
+    }
+}
+
+/// Changes the value that `target` counts down to; `other` may take its place.
+fn change(value: &mut Value, target: &mut usize, other: &Value, dice: &mut Dice) -> bool {
+    if *target == 0 {
+        *value = changed(std::mem::take(value), other, dice);
         return true;
     }
     *target -= 1;
     match value {
-        Value::Array(items) => items.iter_mut().any(|item| change(item, target, dice)),
-        Value::Object(map) => map.values_mut().any(|item| change(item, target, dice)),
+        Value::Array(items) => items.iter_mut().any(|item| change(item, target, other, dice)),
+        Value::Object(map) => map.values_mut().any(|item| change(item, target, other, dice)),
         _ => false,
     }
 }
 
-fn changed(value: Value, dice: &mut Dice) -> Value {
+fn changed(value: Value, other: &Value, dice: &mut Dice) -> Value {
     match (value, dice.roll(5)) {
         (Value::Array(mut items), 0 | 1) if !items.is_empty() => {
             let at = dice.roll(items.len());
@@ -236,7 +234,7 @@ fn changed(value: Value, dice: &mut Dice) -> Value {
             let number = number.as_f64().unwrap_or_default();
             Value::from([number + 1.0, -number, number / 2.0, number * 1e9][dice.roll(4)])
         }
-        _ => match dice.roll(9) {
+        (value, _) => match dice.roll(13) {
             0 => Value::Null,
             1 => Value::Bool(dice.roll(2) == 0),
             2 | 3 => Value::from(NUMBERS[dice.roll(NUMBERS.len())]),
@@ -244,6 +242,10 @@ fn changed(value: Value, dice: &mut Dice) -> Value {
             5 => Value::from([0.5, 1e-300, 1e300][dice.roll(3)]),
             6 => Value::String("\u{0}\u{e000}[a(".repeat(dice.roll(4))),
             7 => Value::Array(vec![Value::from(1); dice.roll(4)]),
+            8 => other.clone(),
+            9 => Value::String("a".repeat(dice.roll(5000))),
+            10 => Value::Array(vec![value.clone(), value]),
+            11 => [json!({"String": "a"}), json!({"Regex": "(?i)a|[^b]{2,}"})][dice.roll(2)].take(),
             _ => Value::Object(Map::from_iter([("type".to_string(), Value::from("Sequence"))])),
         },
     }

@@ -22,12 +22,12 @@ impl Random {
     }
 
     /// In `0..below`.
-    pub(crate) fn below(&mut self, below: u64) -> u64 {
+    pub fn below(&mut self, below: u64) -> u64 {
         ((self.bits() as u128 * below as u128) >> 64) as u64
     }
 
     /// Mean 1, coefficient of variation 1.
-    pub(crate) fn exponential(&mut self) -> f64 {
+    pub fn exponential(&mut self) -> f64 {
         -self.uniform().ln()
     }
 
@@ -57,7 +57,7 @@ impl Random {
 }
 
 /// One number from another, without likeness.
-pub(crate) fn mix(number: u64) -> u64 {
+pub fn mix(number: u64) -> u64 {
     let a = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let b = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     b ^ (b >> 31)

@@ -1,17 +1,16 @@
-//! How much of a long table of cases a run of tests tries: a module of every binary that has such tables.
-#![allow(dead_code, reason = "each uses what it needs")]
+//! How much of a long table of cases a run of tests tries.
 
 /// Whether tables are tried whole: `cargo xtask test --all` sets this.
-pub(crate) fn is_long() -> bool {
+pub fn is_long() -> bool {
     std::env::var_os("TWOSTROKE_LONG_TESTS").is_some()
 }
 
 /// All rows of a short table in a long run, else the one whose turn it is: of a table that is crossed with another.
-pub(crate) fn one_of<T, const N: usize>(table: [T; N], turn: usize) -> impl Iterator<Item = T> {
+pub fn one_of<T, const N: usize>(table: [T; N], turn: usize) -> impl Iterator<Item = T> {
     table.into_iter().enumerate().filter(move |(at, _)| is_long() || *at == turn % N).map(|(_, row)| row)
 }
 
 /// All rows of a table in a long run, else each `n`th: what a quick run has time for.
-pub(crate) fn part_of<T>(table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
+pub fn part_of<T>(table: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
     table.into_iter().step_by(if is_long() { 1 } else { n })
 }

@@ -1,0 +1,30 @@
+//! What the tests of several crates share. A dev-dependency: nothing here is built for users.
+//!
+//! ```text
+//! dice.rs      chance from a seed                          plans.rs    limits, requests and a machine for a scheduler
+//! scratch.rs   a directory that goes with its test         mutate.rs   one change to a file, by its format
+//! long.rs      how much of a long table is tried           corpus.rs   fuzz/corpus and changes to it, through a door
+//! ```
+//!
+//! It depends on `scheduler` and below, so that no test waits for more of the tree to be built. A crate's unit tests are
+//! compiled with types of their own: those of `scheduler` take from here only what names none of its types.
+
+#[cfg(feature = "mutate")]
+pub mod corpus;
+mod dice;
+mod long;
+#[cfg(feature = "mutate")]
+pub mod mutate;
+pub mod plans;
+mod scratch;
+
+pub use dice::Dice;
+pub use long::{is_long, one_of, part_of};
+pub use scratch::{Scratch, lantern, root};
+
+/// Peak resident memory of this process in KiB.
+pub fn peak_memory_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("the system tells");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("the system tells");
+    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
+}
