@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Bytes changed at random rarely pass a reader's first check. So `testing::mutate` knows the formats: it finds the fields of
-//! a file (counts, lengths, kinds, offsets; the values of JSON) and changes one of them. `tests/fuzzed.rs` and files of
+//! a file (counts, lengths, kinds, offsets; the values of JSON) and changes one of them. `tests/it/fuzzed.rs` and files of
 //! this name in `crates/model`, `crates/dialect` and `crates/grammar` compile the same doors and run the corpora, and
 //! some thousand mutations of them from fixed seeds, on stable. `doors` needs the model alone; `answers` has what models
 //! write, `rules` what an answer must look like, `frames` what workers say to each other, and `runs` recordings, traces

@@ -7,19 +7,20 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
+use testing::Scratch;
 use tests::{run, signal, twostroke};
 
 /// Files of one test.
 struct Files {
     input: PathBuf,
     output: PathBuf,
+    _place: Scratch,
 }
 
 impl Files {
     fn new(name: &str, lines: &[Value]) -> Files {
-        let place = std::env::temp_dir().join(format!("twostroke-batch-{}-{name}", std::process::id()));
-        fs::create_dir_all(&place).expect("the temporary directory can be written to");
-        let files = Files { input: place.join("in.jsonl"), output: place.join("out.jsonl") };
+        let place = Scratch::new(name);
+        let files = Files { input: place.join("in.jsonl"), output: place.join("out.jsonl"), _place: place };
         fs::write(&files.input, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).expect("it fits");
         files
     }

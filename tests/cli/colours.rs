@@ -4,6 +4,7 @@ use std::fs;
 
 use figures::Colour;
 use serde_json::Value;
+use testing::Scratch;
 use tests::{run, text, twostroke};
 
 /// The colours of a chart's lines in their order: those of the data, which are thinner than the legend's.
@@ -14,8 +15,7 @@ fn lines(svg: &str) -> Vec<&str> {
 
 #[test]
 fn pictures_of_the_commands() {
-    let directory = std::env::temp_dir().join(format!("twostroke-{}-colours", std::process::id()));
-    fs::create_dir_all(&directory).expect("a directory");
+    let directory = Scratch::new("colours");
     let path = |name: &str| directory.join(name).display().to_string();
     let plan = path("plan.svg");
     let ran = run(&mut twostroke(&["plan", "-m", "7b", "--machine", "a100", "--svg", &plan]));
@@ -33,7 +33,6 @@ fn pictures_of_the_commands() {
     );
     assert_eq!(lines(&svg("ttft.svg")), [Colour::Prefill.hex()]);
     assert_eq!(lines(&svg("tpot.svg"))[0], Colour::Decode.hex());
-    fs::remove_dir_all(&directory).expect("it is there");
 }
 
 #[test]

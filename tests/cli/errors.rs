@@ -1,10 +1,10 @@
 //! Whatever is wrong is told in one line on standard error, with exit code 2 and without a backtrace.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
+use testing::{Scratch, lantern};
 use tests::{Ran, binary, root, run, run_with_input, twostroke};
 
 fn assert_one_line(ran: &Ran, code: i32, wanted: &str) {
@@ -129,19 +129,14 @@ fn models_that_are_not_there() {
 }
 
 /// A copy of the built-in model with one file changed.
-fn broken(name: &str, file: &str, change: impl Fn(Vec<u8>) -> Option<Vec<u8>>) -> PathBuf {
-    let directory = std::env::temp_dir().join(format!("twostroke-{}-{name}", std::process::id()));
-    fs::create_dir_all(&directory).expect("a directory");
-    for copied in
-        ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
-    {
-        let bytes = fs::read(root().join("models/lantern").join(copied)).expect("the model is there");
-        let bytes = if copied == file { change(bytes) } else { Some(bytes) };
-        if let Some(bytes) = bytes {
-            fs::write(directory.join(copied), bytes).expect("it can be written");
-        }
+fn broken(name: &str, file: &str, change: impl Fn(Vec<u8>) -> Option<Vec<u8>>) -> Scratch {
+    let copy = Scratch::copy_of(&lantern(), name);
+    let path = copy.join(file);
+    match change(fs::read(&path).expect("the model is there")) {
+        Some(bytes) => fs::write(path, bytes).expect("it can be written"),
+        None => fs::remove_file(path).expect("it is there"),
     }
-    directory
+    copy
 }
 
 /// Sets one field of a JSON file.
@@ -161,7 +156,7 @@ fn models_that_are_broken() {
         bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
         Some(bytes)
     };
-    let table: Vec<(&str, PathBuf, &str)> = vec![
+    let table: Vec<(&str, Scratch, &str)> = vec![
         ("no weights", broken("a", "model.safetensors", gone), "safetensors"),
         ("half the weights", broken("b", "model.safetensors", cut), "model.safetensors"),
         ("an endless header", broken("c", "model.safetensors", huge_header), "model.safetensors"),
@@ -176,10 +171,9 @@ fn models_that_are_broken() {
         ("half a tokenizer", broken("h", "tokenizer.json", cut), "tokenizer.json"),
     ];
     for (what, directory, wanted) in table {
-        let ran = run(&mut twostroke(&["run", "hi", "-m", &directory.to_string_lossy()]));
+        let ran = run(&mut twostroke(&["run", "hi", "-m", directory.text()]));
         assert_one_line(&ran, 2, wanted);
-        assert!(ran.stderr.contains(&*directory.to_string_lossy()), "{what}: the line names the model: {ran:?}");
-        fs::remove_dir_all(&directory).expect("it was ours");
+        assert!(ran.stderr.contains(directory.text()), "{what}: the line names the model: {ran:?}");
     }
 }
 

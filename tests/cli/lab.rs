@@ -2,38 +2,20 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::Value;
+use testing::Scratch;
 use tests::{run, signal, twostroke};
 
-/// A directory that is gone afterwards.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Directory {
-        Directory(std::env::temp_dir().join(format!("twostroke-lab-{name}-{}", std::process::id())))
-    }
-
-    fn path(&self) -> String {
-        self.0.display().to_string()
-    }
-
-    fn read(&self, file: &str) -> String {
-        fs::read_to_string(self.0.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // it may never have been made
-    }
+fn read(directory: &Path, file: &str) -> String {
+    fs::read_to_string(directory.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
 #[test]
 fn a_lab_measures_and_explains() {
-    let directory = Directory::new("all");
+    let directory = Scratch::new("all");
     let ran = run(&mut twostroke(&[
         "lab",
         "--prompts",
@@ -47,7 +29,7 @@ fn a_lab_measures_and_explains() {
         "-t",
         "1",
         "-o",
-        &directory.path(),
+        directory.text(),
     ]));
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for words in ["Prefill time against the length of the prompt", "R^2", "was bound by"] {
@@ -56,7 +38,7 @@ fn a_lab_measures_and_explains() {
     // A run that was disturbed follows none.
     let has_law = ran.stdout.contains("a prompt of n tokens takes") || ran.stdout.contains("no law: ");
     assert!(has_law, "{}", ran.stdout);
-    let json: Value = serde_json::from_str(&directory.read("lab.json")).expect("JSON");
+    let json: Value = serde_json::from_str(&read(&directory, "lab.json")).expect("JSON");
     assert_eq!((&json["model"], &json["interrupted"]), (&"lantern".into(), &false.into()));
     let points = |index: usize| json["sweeps"][index]["points"].as_array().expect("points").clone();
     for (index, xs) in [vec![16, 32, 64, 128], vec![0, 64, 256], vec![1, 2, 4]].into_iter().enumerate() {
@@ -80,13 +62,13 @@ fn a_lab_measures_and_explains() {
     // Counted, not measured: a batch makes more of each byte.
     let intensity = |index: usize| points(2)[index]["intensity"].as_f64().expect("a number");
     assert!(intensity(0) < intensity(1) && intensity(1) < intensity(2));
-    assert_eq!(directory.read("lab.csv").lines().count(), 1 + 4 + 3 + 3);
+    assert_eq!(read(&directory, "lab.csv").lines().count(), 1 + 4 + 3 + 3);
     let square = "width=\"6.4\"";
     for (name, mark) in [("prefill", square), ("position", "<circle"), ("batch", "<circle"), ("roofline", square)] {
-        let svg = directory.read(&format!("{name}.svg"));
+        let svg = read(&directory, &format!("{name}.svg"));
         assert!(svg.starts_with("<svg ") && svg.contains(mark), "{name}");
     }
-    let html = directory.read("lab.html");
+    let html = read(&directory, "lab.html");
     assert_eq!(html.matches("<svg ").count(), 4);
     for absent in ["<script", "http://", "https://", "src=", "href="] {
         let own = if absent == "http://" { html.matches("http://www.w3.org/2000/svg").count() } else { 0 };
@@ -106,8 +88,8 @@ fn processor_seconds(pid: u32) -> f64 {
 
 #[test]
 fn ctrl_c_keeps_what_was_measured() {
-    let directory = Directory::new("ctrl-c");
-    let path = directory.path();
+    let directory = Scratch::new("ctrl-c");
+    let path = directory.text();
     let points = ["lab", "--prompts", "16,32", "--positions", "0", "--batches", "1"];
     let arguments = [&points[..], &["-r", "65536", "-t", "1", "-o", &path]].concat();
     let mut child = twostroke(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
@@ -124,11 +106,11 @@ fn ctrl_c_keeps_what_was_measured() {
     assert!(line.contains("ending: what was measured is written"), "{line}");
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
     // The first point would never end with so many repetitions; those that were done are there, the others are not.
-    let json: Value = serde_json::from_str(&directory.read("lab.json")).expect("JSON");
+    let json: Value = serde_json::from_str(&read(&directory, "lab.json")).expect("JSON");
     assert_eq!(json["interrupted"], true);
     let points = |index: usize| json["sweeps"][index]["points"].as_array().expect("points").len();
     assert_eq!([points(0), points(1), points(2)], [1, 0, 0]);
-    assert!(directory.read("lab.html").contains("interrupted"));
+    assert!(read(&directory, "lab.html").contains("interrupted"));
 }
 
 #[test]

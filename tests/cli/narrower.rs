@@ -6,29 +6,24 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use serde_json::json;
-use tests::{Ran, root, run, signal, twostroke};
+use testing::{Scratch, lantern};
+use tests::{Ran, run, signal, twostroke};
 
 /// A cache of this test's own and a copy of the built-in model, removed when dropped.
-struct Scratch(PathBuf);
+struct Place {
+    own: Scratch,
+    copy: Scratch,
+}
 
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("twostroke-narrower-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path); // of an earlier process with the same number
-        let model = path.join("a model");
-        fs::create_dir_all(&model).expect("the temporary directory can be written to");
-        for entry in root().join("models/lantern").read_dir().expect("it is there").flatten() {
-            if entry.path().is_file() {
-                fs::copy(entry.path(), model.join(entry.file_name())).expect("it can be written to");
-            }
-        }
-        Scratch(path)
+impl Place {
+    fn new(name: &str) -> Place {
+        Place { own: Scratch::new(name), copy: Scratch::copy_of(&lantern(), "a model") }
     }
 
     /// With the limits that earlier starts have measured, for tests that are not about them.
-    fn with_limits(name: &str) -> Scratch {
-        let scratch = Scratch::new(name);
-        let place = scratch.0.join("cache/twostroke/packed");
+    fn with_limits(name: &str) -> Place {
+        let scratch = Place::new(name);
+        let place = scratch.own.join("cache/twostroke/packed");
         fs::create_dir_all(&place).expect("the temporary directory can be written to");
         let kept = tests::cache().join("twostroke/packed").read_dir().into_iter().flatten().flatten();
         for file in kept.filter(|file| file.path().extension().is_some_and(|extension| extension == "limits")) {
@@ -38,17 +33,17 @@ impl Scratch {
     }
 
     fn model(&self) -> String {
-        self.0.join("a model").to_string_lossy().into_owned()
+        self.copy.text().to_owned()
     }
 
     /// Files that are kept, by the end of their names.
     fn kept(&self, ending: &str) -> Vec<PathBuf> {
-        let entries = self.0.join("cache/twostroke/packed").read_dir().into_iter().flatten().flatten();
+        let entries = self.own.join("cache/twostroke/packed").read_dir().into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).filter(|path| path.to_string_lossy().ends_with(ending)).collect()
     }
 
     fn call(&self, arguments: &[&str]) -> Ran {
-        let ran = run(twostroke(arguments).env("XDG_CACHE_HOME", self.0.join("cache")));
+        let ran = run(twostroke(arguments).env("XDG_CACHE_HOME", self.own.join("cache")));
         assert_eq!(ran.code, Some(0), "{ran:?}");
         ran
     }
@@ -78,22 +73,16 @@ impl Scratch {
 
     /// On a short text of that name.
     fn measure(&self, text: &str, flags: &[&str]) {
-        let path = self.0.join(text);
+        let path = self.own.join(text);
         fs::write(&path, "A small model is built into the binary, so this needs no download.\n")
             .expect("it can be written to");
         self.call(&[&["quality", "-t", "1", "--text", &path.to_string_lossy()], flags].concat());
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn what_is_not_known_is_left_out() {
-    let scratch = Scratch::new("unknown");
+    let scratch = Place::new("unknown");
     let rest = "0.51 of the memory; quality: twostroke quality --weights int8 tells";
     // Nothing is measured for the line; the answer measures the limits, and the next start knows them.
     assert_eq!(scratch.brings(&[]), rest);
@@ -112,7 +101,7 @@ fn what_is_not_known_is_left_out() {
 
 #[test]
 fn the_command_measures_what_was_asked_for() {
-    let scratch = Scratch::with_limits("command");
+    let scratch = Place::with_limits("command");
     let model = scratch.model();
     let brings = scratch.brings(&["-m", &model, "--kv-dtype", "int8", "--arithmetic", "tiles"]);
     let command = format!("twostroke quality -m '{model}' --weights int8 --kv-dtype int8 --arithmetic tiles");
@@ -121,18 +110,18 @@ fn the_command_measures_what_was_asked_for() {
 
 #[test]
 fn only_who_chose_nothing_and_listens_is_told() {
-    let scratch = Scratch::with_limits("chosen");
+    let scratch = Place::with_limits("chosen");
     for flags in [&["--weights", "bf16"][..], &["--weights", "int8"], &["-q"], &["--json"]] {
         assert_eq!(scratch.start(flags), [""; 0], "{flags:?}");
     }
-    let narrow = scratch.0.join("int8").to_string_lossy().into_owned();
+    let narrow = scratch.own.join("int8").to_string_lossy().into_owned();
     scratch.call(&["quantize", "--weights", "int8", "-o", &narrow]);
     assert_eq!(scratch.start(&["-m", &narrow]), ["weights: int8, as the checkpoint is stored"]);
 }
 
 #[test]
 fn the_figure_of_quality_is_named_as_long_as_it_holds() {
-    let scratch = Scratch::with_limits("figure");
+    let scratch = Place::with_limits("figure");
     let model = scratch.model();
     let of_model = ["-m", model.as_str()];
     let has_figure = |flags: &[&str]| scratch.brings(&[&of_model, flags].concat()).contains("; KL 0.0");
@@ -165,7 +154,7 @@ fn the_figure_of_quality_is_named_as_long_as_it_holds() {
     fs::write(&file, &good).expect("it can be written to");
     assert!(has_figure(&[]));
     // Other weights.
-    let weights = scratch.0.join("a model/model.safetensors");
+    let weights = scratch.copy.join("model.safetensors");
     let bytes = fs::read(&weights).expect("it is there");
     fs::write(&weights, bytes).expect("it can be written to");
     assert!(!has_figure(&[]));
@@ -173,7 +162,7 @@ fn the_figure_of_quality_is_named_as_long_as_it_holds() {
 
 #[test]
 fn the_built_in_model_has_a_figure_too() {
-    let scratch = Scratch::with_limits("built-in");
+    let scratch = Place::with_limits("built-in");
     scratch.measure("notes.txt", &["--weights", "int8"]);
     let brings = scratch.brings(&[]);
     assert!(brings.contains("; KL 0.0") && brings.ends_with(" tokens of notes.txt)"), "{brings}");
@@ -187,12 +176,12 @@ fn the_built_in_model_has_a_figure_too() {
 
 #[test]
 fn a_server_says_it_beside_its_lines() {
-    let scratch = Scratch::new("server");
+    let scratch = Place::new("server");
     scratch.start(&[]);
     scratch.keep_limits(4e18, 2e18);
     for (flags, told) in [(&[][..], true), (&["--json"][..], false)] {
         let mut command = twostroke(&[&["serve", "--port", "0", "-t", "1"], flags].concat());
-        command.env("XDG_CACHE_HOME", scratch.0.join("cache"));
+        command.env("XDG_CACHE_HOME", scratch.own.join("cache"));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
         let last = if told { "serving " } else { "{" };

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use testing::Scratch;
 use tests::{Ran, Server, run, twostroke};
 
 use crate::replay::recorded;
@@ -39,16 +40,9 @@ impl Writer {
     }
 }
 
-fn scratch(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("twostroke-outputs-{}-{name}", std::process::id()));
-    let _ = fs::remove_dir_all(&path); // of an earlier process with the same number
-    fs::create_dir_all(&path).expect("the temporary directory can be written to");
-    path
-}
-
 #[test]
 fn what_is_there_already_stays_unless_it_is_ours() {
-    let scratch = scratch("table");
+    let scratch = Scratch::new("outputs-table");
     let server = Server::start(&[]);
     let port = server.port().to_string();
     let log = recorded("outputs").display().to_string();
@@ -141,7 +135,7 @@ fn what_is_there_already_stays_unless_it_is_ours() {
                     continue;
                 }
                 let place = scratch.join(format!("{number}-{at}-{index}"));
-                let parent = if is_directory { place.clone() } else { scratch.clone() };
+                let parent = if is_directory { place.clone() } else { scratch.to_path_buf() };
                 fs::create_dir_all(&parent).unwrap();
                 let file = writer.file(&place, at);
                 make(&file);
@@ -176,12 +170,11 @@ fn what_is_there_already_stays_unless_it_is_ours() {
         assert_eq!(fs::read(&file).unwrap(), b"theirs", "{name}");
     }
     let _ = fs::remove_file(log);
-    let _ = fs::remove_dir_all(scratch);
 }
 
 #[test]
 fn answers_of_a_batch_are_added_to_none_but_its_own() {
-    let scratch = scratch("batch");
+    let scratch = Scratch::new("outputs-batch");
     let body = r#"{"model": "lantern", "prompt": "Once", "max_tokens": 2}"#;
     let line = format!(r#"{{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {body}}}"#);
     let input = scratch.join("input.jsonl");
@@ -212,12 +205,11 @@ fn answers_of_a_batch_are_added_to_none_but_its_own() {
     }
     let ran = batch(&input);
     assert_eq!((ran.code, fs::read_to_string(&input).unwrap()), (Some(2), line.clone()), "{ran:?}");
-    let _ = fs::remove_dir_all(scratch);
 }
 
 #[test]
 fn what_must_be_new_is_left_alone_when_it_is_not() {
-    let scratch = scratch("new");
+    let scratch = Scratch::new("outputs-new");
     let at = |name: &str| scratch.join(name).display().to_string();
     for (name, text) in [("foreign", "theirs"), ("empty", "")] {
         fs::write(at(name), text).unwrap();
@@ -243,5 +235,4 @@ fn what_must_be_new_is_left_alone_when_it_is_not() {
     }
     assert_eq!(fs::read(at("foreign")).unwrap(), b"theirs");
     assert!(!scratch.join("nowhere").exists());
-    let _ = fs::remove_dir_all(scratch);
 }

@@ -3,6 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
+use testing::{Scratch, lantern};
 use tests::{root, run, twostroke};
 
 fn plan(arguments: &[&str]) -> Value {
@@ -89,13 +90,13 @@ fn this_machine_is_measured() {
 
 #[test]
 fn a_fleet_and_a_picture() {
-    let svg = std::env::temp_dir().join(format!("twostroke-plan-{}.svg", std::process::id()));
+    let scratch = Scratch::new("plan");
+    let svg = scratch.join("plan.svg");
     let path = svg.display().to_string();
     let ran = run(&mut twostroke(&["plan", "--users", "1000", "--rate", "2/min", "--svg", &path]));
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
     assert!(ran.stdout.contains("machines?") && ran.stdout.contains("for 1,000 users (33.333 requests/s)"), "{ran:?}");
     let drawn = fs::read_to_string(&svg).expect("it was written");
-    fs::remove_file(&svg).expect("it was made here");
     for axis in ["prompt, tokens", "batch size (concurrent requests)", "time per token, ms", "tokens per second"] {
         assert!(drawn.contains(axis), "{axis}");
     }
@@ -153,16 +154,11 @@ fn what_is_wrong_is_one_line() {
 /// points that fit into a short context.
 #[test]
 fn predictions_are_set_beside_measurements() {
-    let short = std::env::temp_dir().join(format!("twostroke-plan-{}-short", std::process::id()));
-    fs::create_dir_all(&short).expect("room for a model");
-    for entry in root().join("models/lantern").read_dir().expect("the model is there").flatten() {
-        fs::copy(entry.path(), short.join(entry.file_name())).expect("room for a model");
-    }
+    let short = Scratch::copy_of(&lantern(), "short");
     let config = fs::read_to_string(short.join("config.json")).expect("it is there");
     fs::write(short.join("config.json"), config.replace("6144", "512")).expect("room for a model");
-    let model = if tests::is_long() { "lantern".to_owned() } else { short.display().to_string() };
+    let model = if tests::is_long() { "lantern".to_owned() } else { short.text().to_owned() };
     let ran = run(&mut twostroke(&["plan", "--check", "-m", &model, "-t", "1", "--json"]));
-    fs::remove_dir_all(&short).expect("it was made here");
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let points = ran.json()["points"].as_array().expect("points").clone();
     assert!(points.iter().any(|point| point["figure"] == "ttft") && points.iter().any(|point| point["batch"] == 16));

@@ -2,41 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use testing::Scratch;
 use tests::{Ran, binary, root, run, signal, twostroke};
-
-/// A directory of this test's own, removed when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("twostroke-quantize-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path); // of an earlier process with the same number
-        fs::create_dir_all(&path).expect("the temporary directory can be written to");
-        Scratch(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_string_lossy().into_owned()
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = self.0.read_dir().expect("it is there");
-        let mut names: Vec<String> =
-            entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn quantize(arguments: &[&str]) -> Ran {
     run(&mut twostroke(&[&["quantize", "-t", "1"], arguments].concat()))
@@ -53,7 +24,7 @@ fn answer(arguments: &[&str]) -> String {
 fn a_written_model_answers() {
     let scratch = Scratch::new("answers");
     for class in ["int8", "int4"] {
-        let output = scratch.path(class);
+        let output = scratch.file(class);
         let ran = quantize(&["--weights", class, "-o", &output]);
         assert_eq!((ran.code, ran.stderr.as_str(), ran.stdout.lines().count()), (Some(0), "", 1), "{ran:?}");
         assert!(ran.stdout.contains(&format!("35 matrices in {class}")), "{ran:?}");
@@ -71,12 +42,12 @@ fn a_written_model_answers() {
 #[test]
 fn a_text_is_measured_on_or_rounded_by() {
     let scratch = Scratch::new("text");
-    let text = scratch.path("text");
+    let text = scratch.file("text");
     let story = "<|user|>\nTell me a story.<|end|>\n<|assistant|>\nOnce there was a fox.<|end|>\n";
     fs::write(&text, story).expect("it can");
     let weights = |directory: &str| fs::read(Path::new(directory).join("model.safetensors")).expect("it is there");
     for class in ["int8", "int4"] {
-        let (output, plain) = (scratch.path(class), scratch.path(&format!("{class}-plain")));
+        let (output, plain) = (scratch.file(class), scratch.file(&format!("{class}-plain")));
         let ran = quantize(&["--weights", class, "-o", &output, "--text", &text]);
         assert_eq!((ran.code, ran.stderr.as_str(), ran.stdout.lines().count()), (Some(0), "", 1), "{ran:?}");
         assert!(ran.stdout.contains(&format!("35 matrices in {class}")), "{ran:?}");
@@ -85,12 +56,12 @@ fn a_text_is_measured_on_or_rounded_by() {
         assert!(answer(&["-m", &output]).len() > 20);
     }
     // The recipe is told, and a long text is cut.
-    let long = scratch.path("long");
+    let long = scratch.file("long");
     fs::write(&long, story.repeat(3000)).expect("it can");
     let cut = "--text: the first 16384 tokens are used\n";
     let rows = [("safetensors", "directory", &text, ""), ("gguf", "file.gguf", &long, cut)];
     for (format, name, text, notice) in tests::part_of(rows, 2) {
-        let output = scratch.path(name);
+        let output = scratch.file(name);
         let arguments = ["--weights", "int4", "--format", format, "-o", &output, "--text", text, "--bits", "5"];
         let ran = quantize(&arguments);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), notice), "{ran:?}");
@@ -110,7 +81,7 @@ fn what_is_kept_is_named_with_its_reason() {
         ("llama3", "int4", "model.layers.0.mlp.down_proj: rows of 100 weights are no whole groups of 32"),
     ] {
         let ran =
-            quantize(&["-m", &data.join(model).to_string_lossy(), "--weights", class, "-o", &scratch.path(model)]);
+            quantize(&["-m", &data.join(model).to_string_lossy(), "--weights", class, "-o", &scratch.file(model)]);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
         assert!(ran.stdout.contains(&format!("kept as stored: {wanted}\n")), "{ran:?}");
     }
@@ -119,9 +90,9 @@ fn what_is_kept_is_named_with_its_reason() {
 #[test]
 fn wrong_inputs_are_one_line_and_leave_nothing() {
     let scratch = Scratch::new("wrong");
-    let (out, taken) = (scratch.path("out"), scratch.path("taken"));
+    let (out, taken) = (scratch.file("out"), scratch.file("taken"));
     fs::create_dir(&taken).expect("it can");
-    let nowhere = scratch.path("no/such/out");
+    let nowhere = scratch.file("no/such/out");
     let data = root().join("crates/model/tests/data");
     let path = |name: &str| data.join(name).to_string_lossy().into_owned();
     let (quantized, gguf, tiny) = (path("quantized/w8a8-channel"), path("gguf/llama3-v5.gguf"), path("qwen3"));
@@ -158,7 +129,7 @@ fn wrong_inputs_are_one_line_and_leave_nothing() {
 #[test]
 fn a_write_that_fails_leaves_nothing() {
     let scratch = Scratch::new("limit");
-    let output = scratch.path("out");
+    let output = scratch.file("out");
     let script = "ulimit -f 100; exec \"$0\" quantize --weights int8 -o \"$1\"";
     let ran = run(Command::new("bash").args(["-c", script]).arg(binary()).arg(&output));
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.lines().count()), (Some(1), "", 1), "{ran:?}");
@@ -169,23 +140,23 @@ fn a_write_that_fails_leaves_nothing() {
 #[test]
 fn a_directory_that_cannot_be_written_to_is_told() {
     let scratch = Scratch::new("locked");
-    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o555)).expect("it is ours");
+    fs::set_permissions(&scratch, fs::Permissions::from_mode(0o555)).expect("it is ours");
     // Whoever may write everywhere cannot be kept out.
-    if fs::write(scratch.0.join("probe"), b"").is_err() {
-        let ran = quantize(&["--weights", "int8", "-o", &scratch.path("out")]);
+    if fs::write(scratch.join("probe"), b"").is_err() {
+        let ran = quantize(&["--weights", "int8", "-o", &scratch.file("out")]);
         assert_eq!((ran.code, ran.stderr.lines().count()), (Some(1), 1), "{ran:?}");
         assert!(ran.stderr.contains("ermission denied"), "{ran:?}");
     }
-    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    fs::set_permissions(&scratch, fs::Permissions::from_mode(0o755)).expect("it is ours");
 }
 
 /// Ctrl-C while a long text is measured: the same as at any other place, but long enough to be met.
 #[test]
 fn ctrl_c_ends_it_and_leaves_nothing() {
     let scratch = Scratch::new("interrupt");
-    let text = scratch.path("text");
+    let text = scratch.file("text");
     fs::write(&text, "Once there was a fox who found a lantern. ".repeat(40_000)).expect("it can");
-    let output = scratch.path("out");
+    let output = scratch.file("out");
     let arguments = ["quantize", "--weights", "int4", "-o", &output, "--text", &text];
     let mut child = twostroke(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
     // As soon as it listens: SIGINT is the second bit of the signals that are caught.

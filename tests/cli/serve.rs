@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use testing::Scratch;
 use tests::{Server, run, run_by, signal, twostroke};
 
 #[test]
@@ -157,14 +158,6 @@ fn a_port_that_is_taken_is_told_in_one_line() {
     assert!(ran.stderr.contains(&server.port().to_string()), "{ran:?}");
 }
 
-/// A directory of this test's own.
-fn scratch(name: &str) -> std::path::PathBuf {
-    let directory = std::env::temp_dir().join(format!("twostroke-serve-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
-    std::fs::create_dir_all(&directory).expect("a directory");
-    directory
-}
-
 /// Starts a server that needs no port, with its start as JSON.
 fn start(arguments: &[&str]) -> Server {
     let arguments: Vec<&str> = ["serve", "--json"].iter().chain(arguments).copied().collect();
@@ -177,7 +170,7 @@ fn start(arguments: &[&str]) -> Server {
 #[test]
 fn it_listens_at_a_unix_socket() {
     use std::io::{Read, Write};
-    let directory = scratch("uds");
+    let directory = Scratch::new("uds");
     let path = directory.join("socket");
     let name = path.to_str().expect("a name");
     // What a server that was killed has left is taken over.
@@ -205,12 +198,11 @@ fn it_listens_at_a_unix_socket() {
     std::fs::write(&path, "a letter").expect("it can be written");
     assert_eq!(run(&mut twostroke(&["serve", "--uds", name])).code, Some(1));
     assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "a letter");
-    std::fs::remove_dir_all(&directory).expect("it is there");
 }
 
 #[test]
 fn it_speaks_tls() {
-    let directory = scratch("tls");
+    let directory = Scratch::new("tls");
     let pem = tests::root().join("crates/bench/tests/localhost.pem");
     let pem = pem.to_str().expect("a name");
     let server = start(&["--port", "0", "--ssl-certfile", pem, "--ssl-keyfile", pem]);
@@ -241,12 +233,11 @@ fn it_speaks_tls() {
         assert!(ran.code == Some(2) && ran.stderr.contains(part), "{certificate} {key}: {ran:?}");
         assert_eq!(ran.stderr.trim_end().lines().count(), 1, "{ran:?}");
     }
-    std::fs::remove_dir_all(&directory).expect("it is there");
 }
 
 #[test]
 fn a_file_says_what_the_command_line_does_not() {
-    let directory = scratch("config");
+    let directory = Scratch::new("config");
     let file = directory.join("site.yaml");
     let name = file.to_str().expect("a name");
     std::fs::write(directory.join("generation_config.json"), r#"{"temperature": 0.25, "top_k": 3}"#).expect("written");
@@ -302,5 +293,4 @@ fn a_file_says_what_the_command_line_does_not() {
         assert!(ran.code == Some(2) && ran.stderr.contains(part), "{text}: {ran:?}");
         assert_eq!(ran.stderr.trim_end().lines().count(), 1, "{text}: {ran:?}");
     }
-    std::fs::remove_dir_all(&directory).expect("it is there");
 }

@@ -3,6 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
+use testing::Scratch;
 use tests::{root, run, twostroke};
 
 fn report(arguments: &[&str]) -> Value {
@@ -41,8 +42,7 @@ fn a_config_json_is_a_model() {
 
 #[test]
 fn a_trace_is_replayed_and_drawn() {
-    let directory = std::env::temp_dir().join(format!("twostroke-sim-{}", std::process::id()));
-    fs::create_dir_all(&directory).expect("the temporary directory can be written");
+    let directory = Scratch::new("sim");
     let trace = directory.join("trace.jsonl");
     let line = |at: usize| {
         let ids: Vec<usize> = (0..4).chain([100 + at]).collect();
@@ -61,7 +61,6 @@ fn a_trace_is_replayed_and_drawn() {
     }
     let faster = report(&["--trace", &path, "--rate", "50"]);
     assert!(faster["seconds"].as_f64() < drawn["seconds"].as_f64());
-    fs::remove_dir_all(&directory).expect("it was made here");
 }
 
 /// Nobody set a target: nothing was met, and nobody says so.

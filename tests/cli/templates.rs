@@ -1,12 +1,13 @@
 //! Chat templates that would end the process which interprets them, served by the binary: each is one request's error.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use checkpoint::{Checkpoint, Source};
 use serde_json::{Value, json};
-use tests::{Server, binary, root, run, signal, twostroke};
+use testing::{Scratch, lantern};
+use tests::{Server, binary, run, signal, twostroke};
 use text::chat_template::{ChatMessage, ChatTemplate, Renderer, TemplateError, TemplateOptions};
 
 /// What a user says, and what the template then does instead of writing the message.
@@ -35,14 +36,10 @@ const BOMBS: [(&str, &str, &str); 9] = [
 ];
 
 /// The built-in model with a template that obeys the first message.
-fn model_with(name: &str, template: &str) -> PathBuf {
-    let directory = std::env::temp_dir().join(format!("twostroke-templates-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(&directory).expect("a directory");
-    for file in std::fs::read_dir(root().join("models/lantern")).expect("the model is there").flatten() {
-        std::fs::copy(file.path(), directory.join(file.file_name())).expect("copied");
-    }
-    std::fs::write(directory.join("chat_template.jinja"), template).expect("written");
-    directory
+fn model_with(name: &str, template: &str) -> Scratch {
+    let copy = Scratch::copy_of(&lantern(), name);
+    std::fs::write(copy.join("chat_template.jinja"), template).expect("written");
+    copy
 }
 
 fn obedient() -> String {
@@ -53,8 +50,8 @@ fn obedient() -> String {
     source + "{% for m in messages %}<|user|>\n{{ m.content }}<|end|>\n{% endfor %}<|assistant|>\n"
 }
 
-fn children(directory: PathBuf) -> Result<ChatTemplate, String> {
-    let checkpoint = Checkpoint::open(Source::at(directory)).expect("a model");
+fn children(directory: &Path) -> Result<ChatTemplate, String> {
+    let checkpoint = Checkpoint::open(Source::at(directory.to_path_buf())).expect("a model");
     let settings = Renderer::Child(vec![binary().into(), "render-templates".into()]).into();
     Ok(ChatTemplate::load_with(&checkpoint, &settings).map_err(|error| error.to_string())?.expect("the model chats"))
 }
@@ -98,7 +95,7 @@ const TOO_LONG: &str = "took longer than 2 s";
 #[test]
 fn a_bomb_is_one_requests_error() {
     let directory = model_with("bombs", &obedient());
-    let server = Server::start(&["-m", directory.to_str().expect("a path")]);
+    let server = Server::start(&["-m", directory.text()]);
     let alone = answer(&server);
     let (_, before) = memory(server.pid());
     std::thread::scope(|scope| {
@@ -124,7 +121,6 @@ fn a_bomb_is_one_requests_error() {
     });
     let (_, after) = memory(server.pid());
     assert!(after < before + (32 << 10), "from {before} to {after} KiB");
-    let _ = std::fs::remove_dir_all(directory);
 }
 
 fn render(template: &ChatTemplate, text: &str) -> Result<String, TemplateError> {
@@ -146,7 +142,7 @@ fn judged(template: &ChatTemplate, text: &str) -> Result<String, TemplateError> 
 #[test]
 fn a_child_that_stood_still_is_no_slow_template() {
     let directory = model_with("still", &obedient());
-    let template = children(directory.clone()).expect("compiles");
+    let template = children(&directory).expect("compiles");
     let judged = |text: &str| judged(&template, text);
     assert!(judged("hi").expect("renders").contains("hi"));
     let still = renderers(std::process::id());
@@ -166,14 +162,13 @@ fn a_child_that_stood_still_is_no_slow_template() {
         let _ = Command::new("bash").arg("-c").arg(format!("kill -CONT {}", still[0])).output();
         assert!(first.recv().expect("an answer").expect("renders").contains("hi"));
     });
-    let _ = std::fs::remove_dir_all(directory);
 }
 
 /// A slow rendering holds one child, and the others go on.
 #[test]
 fn a_slow_rendering_keeps_nobody_waiting() {
     let directory = model_with("slow", &obedient());
-    let template = children(directory.clone()).expect("compiles");
+    let template = children(&directory).expect("compiles");
     std::thread::scope(|scope| {
         let slow: Vec<_> = tests::part_of(0..3, 3).map(|_| scope.spawn(|| judged(&template, "a search"))).collect();
         for at in 0..3 {
@@ -187,7 +182,6 @@ fn a_slow_rendering_keeps_nobody_waiting() {
     // Each of them in its own process, which is gone when it was ended.
     drop(template);
     assert!(renderers(std::process::id()).is_empty());
-    let _ = std::fs::remove_dir_all(directory);
 }
 
 /// In a child or not, a prompt is the same.
@@ -217,10 +211,9 @@ fn a_child_renders_what_the_process_would() {
     .enumerate()
     {
         let directory = model_with(&format!("same-{at}"), source);
-        let here = Checkpoint::open(Source::at(directory.clone())).expect("a model");
+        let here = Checkpoint::open(Source::at(directory.to_path_buf())).expect("a model");
         let here = ChatTemplate::load(&here).expect("compiles").expect("there is one").render(&messages, &options);
-        assert_eq!(children(directory.clone()).expect("compiles").render(&messages, &options), here, "{source}");
-        let _ = std::fs::remove_dir_all(directory);
+        assert_eq!(children(&directory).expect("compiles").render(&messages, &options), here, "{source}");
     }
 }
 
@@ -230,10 +223,9 @@ fn a_template_that_cannot_be_compiled_is_a_wrong_file() {
     let nested = "{% if true %}".repeat(5500) + &"{% endif %}".repeat(5500);
     for (name, source) in [("nested", nested.as_str()), ("open", "\n{% if %}")] {
         let directory = model_with(name, source);
-        let ran = run(&mut twostroke(&["run", "-m", directory.to_str().expect("a path"), "hi"]));
+        let ran = run(&mut twostroke(&["run", "-m", directory.text(), "hi"]));
         assert_eq!((ran.code, ran.stderr.lines().count()), (Some(2), 1), "{name}: {ran:?}");
         assert!(ran.stderr.contains("chat_template"), "{name}: {ran:?}");
-        let _ = std::fs::remove_dir_all(directory);
     }
 }
 
@@ -244,7 +236,7 @@ fn deep_expressions_end_in_an_error_at_most() {
     for (at, unit) in ["not ", "-", "1+", "1~"].into_iter().enumerate() {
         let chain = format!("{{{{ {}1 }}}}", unit.repeat(262_000 / unit.len()));
         let directory = model_with(&format!("chain-{at}"), &chain);
-        match children(directory.clone()) {
+        match children(&directory) {
             Ok(template) => drop(template.render(&[ChatMessage::new("user", "hi")], &TemplateOptions::default())),
             // Which of its limits a child meets first is the machine's to say.
             Err(error) => {
@@ -252,7 +244,6 @@ fn deep_expressions_end_in_an_error_at_most() {
                 assert!(error.contains("chat_template") && is_limit, "{error:.200}");
             }
         }
-        let _ = std::fs::remove_dir_all(directory);
     }
 }
 
@@ -271,15 +262,14 @@ fn children_come_and_go_with_the_server() {
     signal("KILL", server.pid());
     server.wait();
     tests::wait("the children to end with their server", || {
-        last.iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}/exe")).exists())
+        last.iter().all(|pid| !Path::new(&format!("/proc/{pid}/exe")).exists())
     });
 }
 
 /// An upgrade in place: the file that runs has no name any more, and still renders.
 #[test]
 fn a_program_whose_file_was_replaced_still_renders() {
-    let directory = std::env::temp_dir().join(format!("twostroke-upgrade-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).expect("a directory");
+    let directory = Scratch::new("upgrade");
     let copy = directory.join("twostroke");
     std::fs::copy(binary(), &copy).expect("copied");
     let mut command = Command::new(&copy);
@@ -294,7 +284,6 @@ fn a_program_whose_file_was_replaced_still_renders() {
     std::fs::write(&copy, "#!/bin/false\n").expect("written");
     signal("KILL", renderers(server.pid())[0]);
     assert_eq!(chat(&server, "hi", &json!({"max_tokens": 1})).0, 200);
-    let _ = std::fs::remove_dir_all(directory);
 }
 
 /// What a request brings beside its messages has limits, and marks cannot run out unseen.

@@ -2,8 +2,8 @@
 //! it is a prompt for the built-in model.
 
 use std::fs;
-use std::path::PathBuf;
 
+use testing::Scratch;
 use tests::{run, twostroke};
 
 #[test]
@@ -77,9 +77,8 @@ fn first_words_of_other_programs() {
 }
 
 /// A cache as the hub's clients leave it: blobs, and links to them.
-fn cache(name: &str) -> PathBuf {
-    let cache = std::env::temp_dir().join(format!("twostroke-typed-{}-{name}", std::process::id()));
-    let _ = fs::remove_dir_all(&cache); // of a run that was killed
+fn cache(name: &str) -> Scratch {
+    let cache = Scratch::new(name);
     for model in ["models--org--one", "models--org--two"] {
         let folder = cache.join(model);
         let commit = "0123456789abcdef0123456789abcdef01234567";
@@ -98,7 +97,7 @@ fn cache(name: &str) -> PathBuf {
 #[test]
 fn models_of_the_cache_are_listed_and_removed() {
     let cache = cache("cache");
-    let ask = |arguments: &[&str]| run(twostroke(arguments).env("HF_HUB_CACHE", &cache));
+    let ask = |arguments: &[&str]| run(twostroke(arguments).env("HF_HUB_CACHE", cache.as_os_str()));
     let listed = ask(&["list"]);
     assert!(listed.code == Some(0) && listed.stdout.lines().count() == 4, "{listed:?}");
     assert!(listed.stdout.contains("org/one") && listed.stdout.contains("3.0 MiB"), "{listed:?}");
@@ -124,5 +123,4 @@ fn models_of_the_cache_are_listed_and_removed() {
     let removed = ask(&["rm", "hf.co/org/one", "org/one"]);
     assert!(removed.code == Some(0) && removed.stdout.starts_with("org/one: 3.0 MiB in 2 files"), "{removed:?}");
     assert!(!cache.join("models--org--one").exists() && cache.join("models--org--two/blobs/abc").exists());
-    fs::remove_dir_all(&cache).expect("ours");
 }

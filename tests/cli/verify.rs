@@ -2,10 +2,10 @@
 //! token from which it is one.
 
 use std::fs;
-use std::path::PathBuf;
 
 use kernels::Isa;
 use serde_json::{Value, json};
+use testing::{Scratch, lantern};
 use tests::{Ran, Server, root, run, run_with_input, twostroke};
 
 /// The receipts of answers to these requests, all asked at once.
@@ -37,33 +37,14 @@ fn story(max_tokens: usize) -> Value {
         "seed": 5})
 }
 
-/// A directory with the repository's model, gone with the value.
-struct Model(PathBuf);
-
-impl Model {
-    /// `name`: of the directory, which is the model's.
-    fn copy(name: &str, change: impl Fn(&mut Vec<u8>)) -> Model {
-        let directory = std::env::temp_dir().join(format!("twostroke-verify-{}-{name}", std::process::id()));
-        fs::create_dir_all(&directory).expect("room for a model");
-        for entry in fs::read_dir(root().join("models/lantern")).expect("the model").flatten() {
-            let mut bytes = fs::read(entry.path()).expect("it can be read");
-            if entry.file_name() == "model.safetensors" {
-                change(&mut bytes);
-            }
-            fs::write(directory.join(entry.file_name()), bytes).expect("room for a model");
-        }
-        Model(directory)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().expect("a plain path")
-    }
-}
-
-impl Drop for Model {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// The repository's model with other weights.
+fn changed(name: &str, change: impl Fn(&mut Vec<u8>)) -> Scratch {
+    let copy = Scratch::copy_of(&lantern(), name);
+    let weights = copy.join("model.safetensors");
+    let mut bytes = fs::read(&weights).expect("it can be read");
+    change(&mut bytes);
+    fs::write(weights, bytes).expect("room for a model");
+    copy
 }
 
 #[test]
@@ -226,13 +207,13 @@ fn one_flipped_bit_of_the_weights_is_found() {
         let at = (bytes.len() / 2) & !1;
         bytes[at] ^= 0x40;
     };
-    let [flipped, elsewhere] = ["flipped", "elsewhere"].map(|name| Model::copy(name, flip));
-    let server = Server::start(&["-m", flipped.path(), "--no-packed-cache"]);
+    let [flipped, elsewhere] = ["flipped", "elsewhere"].map(|name| changed(name, flip));
+    let server = Server::start(&["-m", flipped.text(), "--no-packed-cache"]);
     let receipt = receipts(&server, &[story(12)]).remove(0);
     drop(server);
     // With the weights that it names, wherever they are, it is equal; with the others it is not, and the first token is
     // named.
-    let (ran, _) = verify(std::slice::from_ref(&receipt), &["-m", elsewhere.path()]);
+    let (ran, _) = verify(std::slice::from_ref(&receipt), &["-m", elsewhere.text()]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let (ran, verdicts) = verify(std::slice::from_ref(&receipt), &[]);
     let verdict = &verdicts[0];
@@ -240,8 +221,8 @@ fn one_flipped_bit_of_the_weights_is_found() {
     assert_eq!((&verdict["first"]["kind"], &verdict["first"]["token"]), (&json!("logits"), &json!(0)), "{verdict}");
 
     // Files that were written to under a server may be other weights than it has: no receipt, and all else goes on.
-    let server = Server::start(&["-m", elsewhere.path(), "--no-packed-cache"]);
-    let file = elsewhere.0.join("model.safetensors");
+    let server = Server::start(&["-m", elsewhere.text(), "--no-packed-cache"]);
+    let file = elsewhere.join("model.safetensors");
     fs::write(&file, fs::read(&file).expect("the weights")).expect("they can be written");
     for (receipt, wanted) in [(true, 500), (false, 200)] {
         let body = json!({"prompt": "The fox", "max_tokens": 2, "receipt": receipt}).to_string();

@@ -67,72 +67,10 @@ fn index(base: &Base) -> Value {
     json!({ "metadata": { "total_size": 1 }, "weight_map": map })
 }
 
-/// Settings as nobody should write them.
+/// Settings that may be taken, and files that cannot be. Those that no model has are in `crates/model/tests/bad_files.rs`.
 pub(crate) fn built(base: &Arc<Base>) -> Vec<Case> {
-    let refused: &[(&str, &str, Value)] = &[
-        ("no layers", "num_hidden_layers", json!(0)),
-        ("one layer of three (row 10)", "num_hidden_layers", json!(1)),
-        ("two layers of three (row 10)", "num_hidden_layers", json!(2)),
-        ("four layers of three", "num_hidden_layers", json!(4)),
-        ("10^9 layers", "num_hidden_layers", json!(1_000_000_000)),
-        ("2^64-1 layers", "num_hidden_layers", json!(u64::MAX)),
-        ("-1 layers", "num_hidden_layers", json!(-1)),
-        ("a layer and a half", "num_hidden_layers", json!(1.5)),
-        ("layers by name", "num_hidden_layers", json!("three")),
-        ("no width", "hidden_size", json!(0)),
-        ("width 2^40", "hidden_size", json!(1u64 << 40)),
-        ("width that is not the file's", "hidden_size", json!(256)),
-        ("no heads", "num_attention_heads", json!(0)),
-        ("heads that do not fit", "num_attention_heads", json!(7)),
-        ("10^9 heads", "num_attention_heads", json!(1_000_000_000)),
-        ("no KV heads", "num_key_value_heads", json!(0)),
-        ("KV heads that do not divide", "num_key_value_heads", json!(3)),
-        ("heads of 0", "head_dim", json!(0)),
-        ("heads of 2^33", "head_dim", json!(1u64 << 33)),
-        ("heads of an odd width", "head_dim", json!(31)),
-        ("a vocabulary larger than the embedding", "vocab_size", json!(4096)),
-        ("a vocabulary smaller than the embedding", "vocab_size", json!(1024)),
-        ("no vocabulary", "vocab_size", json!(0)),
-        ("a vocabulary of 2^32", "vocab_size", json!(1u64 << 32)),
-        ("no context", "max_position_embeddings", json!(0)),
-        ("epsilon 0", "rms_norm_eps", json!(-1.0)),
-        ("epsilon by name", "rms_norm_eps", json!("small")),
-        ("a rope of 0", "rope_theta", json!(0)),
-        ("a rope of -1", "rope_theta", json!(-1)),
-        ("a rope of 1e400", "rope_theta", json!("1e400")),
-        ("a rope scaled by nothing", "rope_scaling", json!({ "rope_type": "linear", "factor": 0 })),
-        ("a rope of no kind", "rope_scaling", json!({ "rope_type": "spiral", "factor": 2 })),
-        ("a rope that is a list", "rope_scaling", json!([1, 2])),
-        ("an activation of no kind", "hidden_act", json!("exec")),
-        ("an architecture of no kind", "architectures", json!(["EvilForCausalLM"])),
-        ("no architecture", "architectures", json!([])),
-        ("architectures nested", "architectures", json!([[["LlamaForCausalLM"]]])),
-        ("end of text -1", "eos_token_id", json!(-1)),
-        ("a quantization of no kind", "quantization_config", json!({ "quant_method": "magic" })),
-        (
-            "a quantization of 0 bits",
-            "quantization_config",
-            json!({ "quant_method": "gptq", "bits": 0, "group_size": 128 }),
-        ),
-        ("a name with control characters", "architectures", json!(["\u{1b}[2J\nfake: line"])),
-    ];
     let mut cases = Vec::new();
-    for (name, field, value) in refused {
-        let (own, field, value) = (Arc::clone(base), *field, value.clone());
-        let check = move |scratch: &Scratch| {
-            let mut config = own.json(CONFIG);
-            config[field] = value.clone();
-            with_file(
-                &own,
-                scratch,
-                CONFIG,
-                config.to_string().as_bytes(),
-                &Verdict::Refused(vec![CONFIG, "safetensors", "tokenizer.json"]),
-            )
-        };
-        cases.push(Case::new(SETTINGS, *name, check));
-    }
-    // What is said twice, or of no matter, may be taken.
+    // What is said twice, or of no matter.
     let either: &[(&str, &str, Value)] = &[
         ("groups of 0", "quantization_config", json!({ "quant_method": "awq", "bits": 4, "group_size": 0 })),
         ("end of text beyond the vocabulary", "eos_token_id", json!(1 << 30)),
@@ -185,50 +123,9 @@ pub(crate) fn built(base: &Arc<Base>) -> Vec<Case> {
     cases
 }
 
-/// Indices that lead elsewhere.
+/// An index that is right, and weights that lead nowhere.
 pub(crate) fn built_shards(base: &Arc<Base>) -> Vec<Case> {
-    fn all(index: &Value, file: &str) -> Value {
-        let mut index = index.clone();
-        for name in index["weight_map"].as_object_mut().expect("an object").values_mut() {
-            *name = json!(file);
-        }
-        index
-    }
-    type Build = fn(&Value) -> Value;
-    let refused: &[(&str, Build)] = &[
-        ("../ out of the directory", |good| all(good, "../other.safetensors")),
-        ("an absolute path", |good| all(good, "/etc/passwd")),
-        ("a path in a directory", |good| all(good, "a/b.safetensors")),
-        ("an empty name", |good| all(good, "")),
-        ("a dot", |good| all(good, ".")),
-        ("a name with NUL", |good| all(good, "model\u{0}.safetensors")),
-        ("a pickle", |good| all(good, "pytorch_model.bin")),
-        ("a shard that is missing", |good| all(good, "model-00002-of-00002.safetensors")),
-        ("a tensor too many", |good| {
-            let mut index = good.clone();
-            index["weight_map"]["model.layers.9.secret"] = json!(SHARD);
-            index
-        }),
-        ("no map", |_| json!({})),
-        ("a map that is a list", |_| json!({ "weight_map": [1] })),
-        ("names that are numbers", |_| json!({ "weight_map": { "model.norm.weight": 7 } })),
-        ("100,000 shards", |_| {
-            let map: serde_json::Map<String, Value> =
-                (0..100_000).map(|i| (format!("t{i}"), json!(format!("s{i}.safetensors")))).collect();
-            json!({ "weight_map": map })
-        }),
-        ("a name with control characters", |good| all(good, "\u{1b}[2J\nfake.safetensors")),
-    ];
     let mut cases = Vec::new();
-    for &(name, build) in refused {
-        let own = Arc::clone(base);
-        let check = move |scratch: &Scratch| {
-            fs::write(scratch.path("other.safetensors"), &own.model["model.safetensors"]).expect("room for it");
-            let bytes = build(&index(&own)).to_string();
-            with_file(&own, scratch, INDEX, bytes.as_bytes(), &Verdict::Refused(vec![INDEX, "safetensors", ".bin"]))
-        };
-        cases.push(Case::new(SHARDS, name, check));
-    }
     let own = Arc::clone(base);
     cases.push(Case::new(SHARDS, "an index that is right", move |scratch| {
         let bytes = index(&own).to_string();

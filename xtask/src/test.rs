@@ -163,8 +163,11 @@ fn run_stage(stage: &Stage, extent: Extent) -> Ended {
 /// crate waits for a link. The Python package stays out: it has features, and a stage, of its own.
 const WORKSPACE: [&str; 5] = ["--profile", "ci", "--workspace", "--exclude", "python"];
 
-/// What tests run.
+/// All that is built.
 const TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
+
+/// What has tests: what `--lib` and `--bins` name is linked as a test even if its manifest says that it has none.
+const TESTED: [&str; 1] = ["--tests"];
 
 /// [`Extent::All`] has the example too, which sets the simulator beside measurements of others.
 fn build(extent: Extent) -> Result<Counts, String> {
@@ -208,11 +211,11 @@ fn tests(extent: Extent) -> Result<Counts, String> {
     let mut run = if answers("cargo-nextest", &["nextest", "--version"]) {
         let flags = ["--no-fail-fast", "--status-level", "slow", "--final-status-level", "fail"];
         let ignored = if extent == Extent::All { "all" } else { "default" };
-        let mut run = linted(&[&["nextest", "run", "--cargo-profile"], &WORKSPACE[1..], &TARGETS, &flags].concat());
+        let mut run = linted(&[&["nextest", "run", "--cargo-profile"], &WORKSPACE[1..], &TESTED, &flags].concat());
         run.args(["--run-ignored", ignored]);
         run
     } else {
-        let mut run = linted(&[&["test", "--no-fail-fast"], &WORKSPACE[..], &TARGETS].concat());
+        let mut run = linted(&[&["test", "--no-fail-fast"], &WORKSPACE[..], &TESTED].concat());
         if extent == Extent::All {
             run.args(["--", "--include-ignored"]);
         }

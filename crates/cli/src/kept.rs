@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn what_was_measured_well_within_an_hour_is_not_measured_again() {
-        let directory = std::env::temp_dir().join(format!("twostroke-recent-{}", std::process::id()));
+        let directory = testing::Scratch::new("recent");
         let on = On { threads: 1, arithmetic: Arithmetic::Pairs };
         let recent = |unix_s| recent_limits(&directory, on, unix_s);
         assert!(recent(0).is_none());
@@ -360,12 +360,11 @@ mod tests {
         assert!(recent(13_599).is_some_and(|limits| limits.doubt().is_none()) && recent(13_600).is_none());
         forget_limits(&directory, on);
         assert!(recent(10_000).is_none());
-        fs::remove_dir_all(&directory).expect("it was there");
     }
 
     #[test]
     fn limits_come_back_for_the_same_question_alone() {
-        let directory = std::env::temp_dir().join(format!("twostroke-kept-{}", std::process::id()));
+        let directory = testing::Scratch::new("kept");
         let one = On { threads: 1, arithmetic: Arithmetic::Pairs };
         let others = [On { threads: 2, ..one }, On { arithmetic: Arithmetic::Tiles, ..one }];
         assert!(limits(&directory, one).is_none());
@@ -387,6 +386,5 @@ mod tests {
         }
         fs::write(&path, "{").expect("it can be written to");
         assert!(limits(&directory, one).is_none());
-        fs::remove_dir_all(&directory).expect("it was there");
     }
 }

@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_file_of_a_busy_start_is_healed_on_disk_and_targets_follow() {
-        let directory = std::env::temp_dir().join(format!("twostroke-keeper-{}", std::process::id()));
+        let directory = testing::Scratch::new("keeper");
         let place = Place { key: crate::kept::key("test"), path: directory.join("x.cost") };
         // Every time was multiplied by eight, and nobody doubts it.
         calibrate::write(&place.path, &place.key, &machine(8.0), true).expect("it can be written");
@@ -234,7 +234,6 @@ mod tests {
         let off =
             |a: Option<Nanos>, b: Option<Nanos>| a.expect("a target").as_secs_f64() / b.expect("one").as_secs_f64();
         assert!((0.9..1.1).contains(&off(healed.tpot, true_targets.tpot)), "{healed:?} {true_targets:?}");
-        std::fs::remove_dir_all(&directory).expect("it is ours");
     }
 
     #[test]

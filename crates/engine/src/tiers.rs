@@ -292,8 +292,7 @@ mod tests {
 
     #[test]
     fn the_file_has_no_name_and_belongs_to_its_owner_alone() {
-        let directory = std::env::temp_dir().join(format!("twostroke-tiers-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
+        let directory = testing::Scratch::new("tiers");
         let file = open_unnamed(&directory).unwrap();
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
         let metadata = file.metadata().unwrap();

@@ -2,19 +2,13 @@
 
 use crate::common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use common::{ask, greedy, options, start};
 use engine::{Calibration, DefaultTarget, EngineOptions, Prompt, RawRequest};
 use scheduler::Work;
-
-/// An empty directory of this test's own.
-fn directory(name: &str) -> PathBuf {
-    let directory = std::env::temp_dir().join(format!("twostroke-calibration-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
-    directory
-}
+use testing::Scratch;
 
 /// One thread and small steps: there is less to measure.
 fn calibrating(directory: Option<&Path>) -> EngineOptions {
@@ -66,7 +60,7 @@ fn steps_are_predicted() {
 
 #[test]
 fn the_next_start_takes_what_was_measured() {
-    let directory = directory("kept");
+    let directory = Scratch::new("calibration-kept");
     let options = calibrating(Some(&directory));
     let of = |options: &EngineOptions| start(options).model().calibrated.clone().expect("it is calibrated");
     let first = of(&options);
@@ -83,7 +77,7 @@ fn the_next_start_takes_what_was_measured() {
     // Another shape of steps, or another machine, is another matter.
     assert!(!of(&EngineOptions { max_num_batched_tokens: 32, ..options.clone() }).from_disk);
     let elsewhere =
-        Calibration { directory: Some(directory.clone()), machine: "another machine".to_owned(), afresh: false };
+        Calibration { directory: Some(directory.to_path_buf()), machine: "another machine".to_owned(), afresh: false };
     assert!(!of(&EngineOptions { calibration: Some(elsewhere), ..options.clone() }).from_disk);
 
     // A file that is not whole, or says what cannot be, is measured anew and replaced.
@@ -105,7 +99,6 @@ fn the_next_start_takes_what_was_measured() {
         all_sure(&directory);
         assert!(of(&options).from_disk);
     }
-    std::fs::remove_dir_all(&directory).expect("it is ours");
 }
 
 #[test]

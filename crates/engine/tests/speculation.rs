@@ -314,7 +314,7 @@ fn a_drafter_of_another_model_is_refused_by_its_name() {
     };
     let options = EngineOptions { max_model_len: Some(128), kv_cache_bytes: Some(4 << 20), ..options() };
     let options = EngineOptions { speculation: Speculation::By(drafters), ..options };
-    let cache = std::env::temp_dir().join(format!("twostroke-hub-{}", std::process::id()));
+    let cache = testing::Scratch::new("hub");
     for (folder, fits) in [("models--example--llama3", true), ("models--example--llama4", false)] {
         let snapshot = cache.join(folder).join("snapshots/1");
         std::fs::create_dir_all(&snapshot).expect("a directory");
@@ -328,7 +328,6 @@ fn a_drafter_of_another_model_is_refused_by_its_name() {
         });
         assert!(refused.is_none() == fits && says, "{folder}: {refused:?}");
     }
-    std::fs::remove_dir_all(cache).expect("it is ours");
 }
 
 #[test]

@@ -249,9 +249,7 @@ mod tests {
 
     #[test]
     fn what_is_no_directory_is_named() {
-        let place = std::env::temp_dir().join(format!("twostroke-files-{}-none", std::process::id()));
-        let _ = fs::remove_dir_all(&place);
-        fs::create_dir(&place).unwrap();
+        let place = testing::Scratch::new("files-none");
         fs::write(place.join("file"), "x").unwrap();
         std::os::unix::fs::symlink("nothing", place.join("link")).unwrap();
         for (name, told) in [
@@ -260,14 +258,11 @@ mod tests {
         ] {
             assert_eq!(private_directory(&place.join(name)).unwrap_err().to_string(), told);
         }
-        fs::remove_dir_all(&place).unwrap();
     }
 
     #[test]
     fn what_is_private_is_its_owners_alone() {
-        let place = std::env::temp_dir().join(format!("twostroke-files-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&place);
-        fs::create_dir(&place).unwrap();
+        let place = testing::Scratch::new("files");
         let inner = place.join("a/b");
         replace_private(&inner.join("kept"), b"x").unwrap();
         drop(append_private(&inner.join("grown")).unwrap());
@@ -282,7 +277,6 @@ mod tests {
         assert_eq!(mode(&inner), 0o755, "one that is there stays as it is");
         own_directory(&inner).unwrap();
         assert_eq!(mode(&inner), 0o700);
-        fs::remove_dir_all(&place).unwrap();
     }
 
     #[test]

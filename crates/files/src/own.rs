@@ -147,9 +147,7 @@ mod tests {
 
     #[test]
     fn nothing_that_is_not_ours_is_lost() {
-        let place = std::env::temp_dir().join(format!("twostroke-files-own-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&place);
-        fs::create_dir(&place).unwrap();
+        let place = testing::Scratch::new("own");
         let at = |name: &str| place.join(name);
         for (name, text) in [
             ("own", "ours, longer than what comes"),
@@ -217,6 +215,5 @@ mod tests {
         assert!(late.put(b"ours").is_err());
         assert_eq!(fs::read(at("late")).unwrap(), b"theirs");
         ResultPlace::new(Path::new("/dev/null"), is_ours).unwrap().put(b"ours").unwrap();
-        fs::remove_dir_all(&place).unwrap();
     }
 }

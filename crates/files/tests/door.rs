@@ -3,16 +3,11 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-fn directory(name: &str) -> PathBuf {
-    let directory = std::env::temp_dir().join(format!("twostroke-files-{name}-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&directory);
-    fs::create_dir_all(&directory).unwrap();
-    directory
-}
+use testing::Scratch;
 
 fn fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
@@ -20,7 +15,7 @@ fn fifo(path: &Path) {
 
 #[test]
 fn what_is_no_file_is_refused_at_once_and_by_its_name() {
-    let directory = directory("kinds");
+    let directory = Scratch::new("files-kinds");
     let pipe = directory.join("pipe");
     fifo(&pipe);
     let link = directory.join("link");
@@ -49,12 +44,11 @@ fn what_is_no_file_is_refused_at_once_and_by_its_name() {
         }
     }
     assert!(begun.elapsed() < Duration::from_secs(120), "somebody waited");
-    fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]
 fn a_file_is_read_whole_or_not_at_all() {
-    let directory = directory("caps");
+    let directory = Scratch::new("files-caps");
     let path = directory.join("file");
     fs::write(&path, b"12345").unwrap();
     assert_eq!(files::read(&path, 5).unwrap(), b"12345");
@@ -69,12 +63,11 @@ fn a_file_is_read_whole_or_not_at_all() {
     assert_eq!(files::read(Path::new("/proc/cpuinfo"), 10).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     fs::write(&path, b"ab\xff").unwrap();
     assert!(files::read_text(&path, 5).unwrap_err().to_string().contains("byte 2"));
-    fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]
 fn a_file_is_replaced_whole_whatever_lay_there() {
-    let directory = directory("replace");
+    let directory = Scratch::new("files-replace");
     let path = directory.join("deep/file");
     files::replace(&path, b"one").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"one");
@@ -88,13 +81,12 @@ fn a_file_is_replaced_whole_whatever_lay_there() {
     assert_eq!(failed.unwrap_err().to_string(), "no");
     assert_eq!(fs::read(&path).unwrap(), b"two");
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing is left over");
-    fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]
 fn what_is_private_is_new_and_its_owners() {
     use std::os::unix::fs::MetadataExt;
-    let directory = directory("private");
+    let directory = Scratch::new("files-private");
     let path = directory.join("file");
     let file = files::create_private(&path).unwrap();
     assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
@@ -105,5 +97,4 @@ fn what_is_private_is_new_and_its_owners() {
     file.write_all(b"a").unwrap();
     files::append(&directory.join("partial")).unwrap().write_all(b"b").unwrap();
     assert_eq!(files::read(&directory.join("partial"), 2).unwrap(), b"ab");
-    fs::remove_dir_all(&directory).unwrap();
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use hub::{HubEnv, HubError, resolve};
 use sha2::{Digest, Sha256};
+use testing::Scratch;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const OTHER_COMMIT: &str = "fedcba9876543210fedcba9876543210fedcba98";
@@ -175,24 +176,6 @@ fn serve(stream: TcpStream, answers: &Mutex<HashMap<String, Vec<Answer>>>, seen:
 
 // ---------------------------------------------------------------------------------------------- helpers
 
-/// A directory that is gone when the test is over.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("twostroke-hub-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a temporary directory");
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -226,10 +209,10 @@ fn message(result: Result<PathBuf, HubError>) -> String {
 fn a_model_is_downloaded_into_the_layout_that_python_uses() {
     let (scratch, (hub, storage)) = (Scratch::new("fresh"), model());
     let mut reports = Vec::new();
-    let snapshot = resolve("org/tiny", &hub.env(&scratch.0), &mut |p| {
+    let snapshot = resolve("org/tiny", &hub.env(&scratch), &mut |p| {
         reports.push((p.file.to_string(), p.index, p.num_files, p.bytes_done, p.bytes_total));
     });
-    let repo = scratch.0.join("hub/models--org--tiny");
+    let repo = scratch.join("hub/models--org--tiny");
     assert_eq!(snapshot.expect("downloads"), repo.join("snapshots").join(COMMIT));
     assert_eq!(fs::read_to_string(repo.join("refs/main")).expect("a ref"), COMMIT);
     let pointer = repo.join("snapshots").join(COMMIT).join("model.safetensors");
@@ -264,7 +247,7 @@ fn a_model_is_downloaded_into_the_layout_that_python_uses() {
 #[test]
 fn what_is_cached_is_not_downloaded_again() {
     let (scratch, (hub, storage)) = (Scratch::new("cached"), model());
-    let env = hub.env(&scratch.0);
+    let env = hub.env(&scratch);
     let first = get(&env).expect("downloads");
     let (requests, blobs) = (hub.seen().len(), storage.seen().len());
     // Online: one question, whether `main` has moved.
@@ -282,7 +265,7 @@ fn what_is_cached_is_not_downloaded_again() {
 #[test]
 fn a_branch_that_moved_is_downloaded_and_shares_what_did_not_change() {
     let (scratch, (hub, storage)) = (Scratch::new("moved"), model());
-    let env = hub.env(&scratch.0);
+    let env = hub.env(&scratch);
     get(&env).expect("downloads");
     let listing = serde_json::json!({"sha": OTHER_COMMIT, "siblings": [{"rfilename": "config.json"}, {"rfilename": "model.safetensors"}]});
     hub.answer("GET /api/models/org/tiny/revision/main", [Answer::new(200, listing.to_string())]);
@@ -303,14 +286,14 @@ fn a_branch_that_moved_is_downloaded_and_shares_what_did_not_change() {
 #[test]
 fn a_quantization_is_named_behind_a_colon() {
     let (scratch, hub) = (Scratch::new("quant"), FakeHub::start());
-    let env = hub.env(&scratch.0);
+    let env = hub.env(&scratch);
     let parts = ["F16/t-F16-00001-of-00002.gguf", "F16/t-F16-00002-of-00002.gguf"];
     hub.list(&["config.json", "t-Q8_0.gguf", "t-Q4_K_M.gguf", parts[0], parts[1]]);
     for (file, content) in [("t-Q8_0.gguf", "eight"), ("t-Q4_K_M.gguf", "four"), (parts[0], "first"), (parts[1], "2nd")]
     {
         hub.small(file, content);
     }
-    let snapshot = scratch.0.join("hub/models--org--tiny/snapshots").join(COMMIT);
+    let snapshot = scratch.join("hub/models--org--tiny/snapshots").join(COMMIT);
     let table = [
         ("org/tiny:Q8_0", Ok(("t-Q8_0.gguf", "eight"))),
         ("org/tiny:q8_0", Ok(("t-Q8_0.gguf", "eight"))),
@@ -341,12 +324,12 @@ fn of_several_gguf_files_none_is_guessed() {
     let (scratch, hub) = (Scratch::new("guess"), FakeHub::start());
     hub.list(&["t-Q8_0.gguf", "t-Q2_K.gguf", "mmproj-t.gguf"]);
     let expected = "org/tiny: several GGUF files, name one as org/tiny:QUANT; it has Q2_K, Q8_0";
-    assert_eq!(message(get(&hub.env(&scratch.0))), expected);
+    assert_eq!(message(get(&hub.env(&scratch))), expected);
     hub.list(&["README.md"]);
-    let named = resolve("org/tiny:Q8_0", &hub.env(&scratch.0), &mut |_| {});
+    let named = resolve("org/tiny:Q8_0", &hub.env(&scratch), &mut |_| {});
     assert_eq!(message(named), "org/tiny: no GGUF model in the repository");
     hub.list(&["a/../../t-Q8_0.gguf"]);
-    let named = resolve("org/tiny:Q8_0", &hub.env(&scratch.0), &mut |_| {});
+    let named = resolve("org/tiny:Q8_0", &hub.env(&scratch), &mut |_| {});
     assert!(message(named).contains("is not a plain name"));
 }
 
@@ -355,7 +338,7 @@ fn a_cut_connection_resumes_where_it_stopped() {
     let (scratch, (hub, storage)) = (Scratch::new("cut"), model());
     let whole = Answer::new(200, weights());
     storage.answer("GET /blob?sig=1", [Answer { cut_after: Some(100_000), ..whole.clone() }, whole]);
-    let snapshot = get(&hub.env(&scratch.0)).expect("downloads");
+    let snapshot = get(&hub.env(&scratch)).expect("downloads");
     assert_eq!(fs::read(snapshot.join("model.safetensors")).expect("readable"), weights());
     let ranges: Vec<Option<String>> = storage.seen().into_iter().map(|seen| seen.range).collect();
     assert_eq!(ranges, [None, Some("bytes=100000-".to_string())]);
@@ -364,37 +347,37 @@ fn a_cut_connection_resumes_where_it_stopped() {
 #[test]
 fn another_start_resumes_what_an_earlier_one_left() {
     let (scratch, (hub, storage)) = (Scratch::new("resume"), model());
-    let blobs = scratch.0.join("hub/models--org--tiny/blobs");
+    let blobs = scratch.join("hub/models--org--tiny/blobs");
     fs::create_dir_all(&blobs).expect("a directory");
     let partial = blobs.join(format!("{}.incomplete", sha256(&weights())));
     fs::write(&partial, &weights()[..250_000]).expect("writes");
-    let snapshot = get(&hub.env(&scratch.0)).expect("downloads");
+    let snapshot = get(&hub.env(&scratch)).expect("downloads");
     assert_eq!(fs::read(snapshot.join("model.safetensors")).expect("readable"), weights());
     assert_eq!(storage.seen()[0].range.as_deref(), Some("bytes=250000-"));
     assert!(!partial.exists());
     // A remainder longer than the file cannot be its beginning.
-    let _ = fs::remove_dir_all(scratch.0.join("hub"));
+    let _ = fs::remove_dir_all(scratch.join("hub"));
     fs::create_dir_all(&blobs).expect("a directory");
     fs::write(&partial, vec![0; weights().len() + 1]).expect("writes");
-    get(&hub.env(&scratch.0)).expect("downloads");
+    get(&hub.env(&scratch)).expect("downloads");
     assert_eq!(storage.seen()[1].range, None);
 }
 
 #[test]
 fn a_server_without_ranges_sends_the_file_again() {
     let (scratch, (hub, storage)) = (Scratch::new("ranges"), model());
-    let blobs = scratch.0.join("hub/models--org--tiny/blobs");
+    let blobs = scratch.join("hub/models--org--tiny/blobs");
     fs::create_dir_all(&blobs).expect("a directory");
     fs::write(blobs.join(format!("{}.incomplete", sha256(&weights()))), &weights()[..10]).expect("writes");
     // One refuses the range, one ignores it.
     let whole = Answer { no_ranges: true, ..Answer::new(200, weights()) };
     storage.answer("GET /blob?sig=1", [Answer::new(416, ""), whole.clone()]);
-    let snapshot = get(&hub.env(&scratch.0)).expect("downloads");
+    let snapshot = get(&hub.env(&scratch)).expect("downloads");
     assert_eq!(fs::read(snapshot.join("model.safetensors")).expect("readable"), weights());
     assert_eq!(storage.seen().len(), 2);
     storage.answer("GET /blob?sig=1", [Answer { cut_after: Some(50_000), ..whole.clone() }, whole]);
-    fs::remove_dir_all(scratch.0.join("hub")).expect("removes");
-    let snapshot = get(&hub.env(&scratch.0)).expect("downloads");
+    fs::remove_dir_all(scratch.join("hub")).expect("removes");
+    let snapshot = get(&hub.env(&scratch)).expect("downloads");
     assert_eq!(fs::read(snapshot.join("model.safetensors")).expect("readable"), weights());
     assert_eq!(storage.seen().last().expect("a request").range.as_deref(), Some("bytes=50000-"));
 }
@@ -405,12 +388,12 @@ fn damaged_content_is_refused_and_deleted() {
     let mut wrong = weights();
     wrong[1234] ^= 1;
     storage.answer("GET /blob?sig=1", [Answer::new(200, wrong)]);
-    let env = hub.env(&scratch.0);
+    let env = hub.env(&scratch);
     let error = message(get(&env));
     assert!(error.contains("model.safetensors") && error.contains("SHA-256"), "{error}");
-    let blobs = scratch.0.join("hub/models--org--tiny/blobs");
+    let blobs = scratch.join("hub/models--org--tiny/blobs");
     assert!(fs::read_dir(&blobs).expect("a directory").count() == 2, "config and tokenizer only");
-    assert!(!scratch.0.join("hub/models--org--tiny/refs/main").exists(), "an incomplete snapshot has no name");
+    assert!(!scratch.join("hub/models--org--tiny/refs/main").exists(), "an incomplete snapshot has no name");
     // The next attempt starts over.
     storage.answer("GET /blob?sig=1", [Answer::new(200, weights())]);
     get(&env).expect("downloads");
@@ -427,7 +410,7 @@ fn sharded_weights_are_those_of_the_index() {
     hub.small("model.safetensors.index.json", &index.to_string());
     hub.small(shards[0], "one");
     hub.small(shards[1], "second");
-    let env = hub.env(&scratch.0);
+    let env = hub.env(&scratch);
     let snapshot = get(&env).expect("downloads");
     assert_eq!(fs::read_to_string(snapshot.join(shards[1])).expect("readable"), "second");
     assert!(!snapshot.join("consolidated.safetensors").exists());
@@ -470,7 +453,7 @@ fn errors_say_what_to_do() {
     for (name, answer, token, expected) in table {
         let (scratch, hub) = (Scratch::new(&format!("refusal-{}", name.replace(' ', "-"))), FakeHub::start());
         hub.answer(listing, [answer]);
-        let error = message(get(&HubEnv { token: token.map(str::to_string), ..hub.env(&scratch.0) }));
+        let error = message(get(&HubEnv { token: token.map(str::to_string), ..hub.env(&scratch) }));
         for part in expected {
             assert!(error.contains(part), "{name}: {error}");
         }
@@ -481,10 +464,10 @@ fn errors_say_what_to_do() {
 #[test]
 fn offline_and_not_cached_is_one_clear_error() {
     let (scratch, (hub, _storage)) = (Scratch::new("offline"), model());
-    let error = message(get(&HubEnv { offline: true, ..hub.env(&scratch.0) }));
+    let error = message(get(&HubEnv { offline: true, ..hub.env(&scratch) }));
     assert!(error.contains("config.json is not in the cache") && error.contains("HF_HUB_OFFLINE"), "{error}");
     assert_eq!(hub.lines(), [""; 0]);
-    let nobody = HubEnv { endpoint: Some("http://127.0.0.1:1".to_string()), ..hub.env(&scratch.0) };
+    let nobody = HubEnv { endpoint: Some("http://127.0.0.1:1".to_string()), ..hub.env(&scratch) };
     let error = message(get(&nobody));
     assert!(error.contains("http://127.0.0.1:1") && error.contains("org/tiny"), "{error}");
 }
@@ -499,7 +482,7 @@ fn a_repository_without_a_readable_model_says_so() {
         let (scratch, hub) = (Scratch::new("unreadable"), FakeHub::start());
         hub.list(files);
         hub.small("config.json", "{}");
-        let error = message(get(&hub.env(&scratch.0)));
+        let error = message(get(&hub.env(&scratch)));
         assert!(error.contains(expected), "{error}");
     }
 }
@@ -516,13 +499,13 @@ fn names_from_the_network_cannot_leave_the_cache() {
     let (scratch, hub) = (Scratch::new("escape-commit"), FakeHub::start());
     let listing = serde_json::json!({"sha": "../../../../outside", "siblings": [{"rfilename": "config.json"}]});
     hub.answer("GET /api/models/org/tiny/revision/main", [Answer::new(200, listing.to_string())]);
-    assert!(message(get(&hub.env(&scratch.0))).contains("commit"));
+    assert!(message(get(&hub.env(&scratch))).contains("commit"));
     // The ETag.
     for etag in ["../../outside", "/etc/passwd", "..", "", ".hidden", "a\\b"] {
         let (scratch, hub) = (Scratch::new("escape-etag"), FakeHub::start());
         hub.list(&["config.json", "model.safetensors"]);
         config(&hub, etag);
-        let error = message(get(&hub.env(&scratch.0)));
+        let error = message(get(&hub.env(&scratch)));
         assert!(error.contains("ETag"), "{etag:?}: {error}");
     }
     // The shards of an index.
@@ -531,7 +514,7 @@ fn names_from_the_network_cannot_leave_the_cache() {
         hub.list(&["config.json", "model.safetensors.index.json"]);
         hub.small("config.json", "{}");
         hub.small("model.safetensors.index.json", &serde_json::json!({"weight_map": {"a": shard}}).to_string());
-        let error = message(get(&hub.env(&scratch.0)));
+        let error = message(get(&hub.env(&scratch)));
         assert!(error.contains("plain name"), "{shard:?}: {error}");
     }
 }
@@ -541,7 +524,7 @@ fn a_file_of_another_commit_is_refused() {
     let (scratch, (hub, _storage)) = (Scratch::new("commit"), model());
     let answer = Answer::new(200, "{}").with("etag", "\"x\"").with("x-repo-commit", OTHER_COMMIT);
     hub.answer(&format!("HEAD {}", path("config.json")), [answer]);
-    assert!(message(get(&hub.env(&scratch.0))).contains("another commit"));
+    assert!(message(get(&hub.env(&scratch))).contains("another commit"));
 }
 
 #[test]
@@ -551,10 +534,10 @@ fn redirects_end() {
         "GET /api/models/org/tiny/revision/main",
         [Answer::new(302, "").with("location", "/api/models/org/tiny/revision/main")],
     );
-    assert!(message(get(&hub.env(&scratch.0))).contains("too many redirects"));
+    assert!(message(get(&hub.env(&scratch))).contains("too many redirects"));
     let hub = FakeHub::start();
     hub.answer("GET /api/models/org/tiny/revision/main", [Answer::new(302, "").with("location", "file:///etc/passwd")]);
-    assert!(message(get(&hub.env(&scratch.0))).contains("strange place"));
+    assert!(message(get(&hub.env(&scratch))).contains("strange place"));
 }
 
 /// A renamed repository answers with a redirect on the same host; the token goes along.
@@ -567,7 +550,7 @@ fn a_redirect_on_the_same_host_keeps_the_token() {
         [Answer::new(307, "").with("location", "/api/models/org/new/revision/main")],
     );
     hub.answer("GET /api/models/org/new/revision/main", listing);
-    get(&hub.env(&scratch.0)).expect("downloads");
+    get(&hub.env(&scratch)).expect("downloads");
     assert!(hub.seen().iter().all(|seen| seen.token.is_some()));
 }
 
@@ -576,15 +559,15 @@ fn a_redirect_on_the_same_host_keeps_the_token() {
 #[test]
 fn a_directory_wins_over_a_model_id() {
     let scratch = Scratch::new("directory");
-    let directory = scratch.0.join("org/tiny");
+    let directory = scratch.join("org/tiny");
     fs::create_dir_all(&directory).expect("a directory");
     let spec = directory.to_str().expect("text");
     let env = HubEnv { endpoint: Some("http://127.0.0.1:1".to_string()), ..HubEnv::default() };
     assert_eq!(resolve(spec, &env, &mut |_| {}).expect("is there"), directory);
-    let file = scratch.0.join("weights.gguf");
+    let file = scratch.join("weights.gguf");
     fs::write(&file, "x").expect("writes");
     assert_eq!(resolve(file.to_str().expect("text"), &env, &mut |_| {}).expect("a GGUF file is a model"), file);
-    let file = scratch.0.join("model.safetensors");
+    let file = scratch.join("model.safetensors");
     fs::write(&file, "x").expect("writes");
     let error = message(resolve(file.to_str().expect("text"), &env, &mut |_| {}));
     assert!(error.contains("is a file"), "{error}");
@@ -616,7 +599,7 @@ fn what_is_not_a_model_id_is_refused_before_any_request() {
         &"x/".repeat(3),
         &format!("org/{}", "x".repeat(100)),
     ] {
-        let error = message(resolve(spec, &hub.env(&scratch.0), &mut |_| {}));
+        let error = message(resolve(spec, &hub.env(&scratch), &mut |_| {}));
         assert!(error.contains("no such directory"), "{spec:?}: {error}");
     }
     assert_eq!(hub.lines(), [""; 0]);
@@ -628,10 +611,10 @@ fn a_revision_may_be_a_branch_a_tag_or_a_commit() {
     let listing = hub.answers.lock().expect("not poisoned")["GET /api/models/org/tiny/revision/main"].clone();
     hub.answer("GET /api/models/org/tiny/revision/refs%2Fpr%2F1", listing.clone());
     hub.answer(&format!("GET /api/models/org/tiny/revision/{COMMIT}"), listing);
-    let by_commit = resolve(&format!("org/tiny@{COMMIT}"), &hub.env(&scratch.0), &mut |_| {}).expect("downloads");
-    let by_branch = resolve("org/tiny@refs/pr/1", &hub.env(&scratch.0), &mut |_| {}).expect("downloads");
+    let by_commit = resolve(&format!("org/tiny@{COMMIT}"), &hub.env(&scratch), &mut |_| {}).expect("downloads");
+    let by_branch = resolve("org/tiny@refs/pr/1", &hub.env(&scratch), &mut |_| {}).expect("downloads");
     assert_eq!(by_commit, by_branch);
-    let refs = scratch.0.join("hub/models--org--tiny/refs");
+    let refs = scratch.join("hub/models--org--tiny/refs");
     assert_eq!(fs::read_to_string(refs.join("refs/pr/1")).expect("a ref"), COMMIT);
     assert!(!refs.join(COMMIT).exists());
 }
@@ -639,9 +622,9 @@ fn a_revision_may_be_a_branch_a_tag_or_a_commit() {
 #[test]
 fn the_environment_names_the_cache_and_the_token() {
     let (scratch, (hub, _storage)) = (Scratch::new("environment"), model());
-    let cache = scratch.0.join("elsewhere");
-    let env = HubEnv { hub_cache: Some(cache.clone()), token: None, ..hub.env(&scratch.0) };
-    fs::write(scratch.0.join("token"), "saved\n").expect("writes");
+    let cache = scratch.join("elsewhere");
+    let env = HubEnv { hub_cache: Some(cache.clone()), token: None, ..hub.env(&scratch) };
+    fs::write(scratch.join("token"), "saved\n").expect("writes");
     let snapshot = get(&env).expect("downloads");
     assert!(snapshot.starts_with(cache.join("models--org--tiny")));
     assert!(hub.seen().iter().all(|seen| seen.token.as_deref() == Some("Bearer saved")));

@@ -82,34 +82,3 @@ impl Endpoints {
         Ok(json.enable_kv_cache_events.then_some(Endpoints { endpoint, replay_endpoint, topic, buffer_steps }))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_words_are_those_of_vllm() {
-        let whole = r#"{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5600",
-            "replay_endpoint": "tcp://127.0.0.1:5601", "topic": "kv@me", "buffer_steps": 7, "hwm": 100000}"#;
-        let endpoints = Endpoints::parse(whole).expect("it is right").expect("events are wanted");
-        assert_eq!(endpoints.endpoint, "tcp://*:5600");
-        assert_eq!((endpoints.topic.as_str(), endpoints.buffer_steps), ("kv@me", 7));
-        let least = Endpoints::parse(r#"{"enable_kv_cache_events": true}"#).expect("it is right").expect("wanted");
-        assert_eq!((least.endpoint.as_str(), least.replay_endpoint), ("tcp://*:5557", None));
-        assert_eq!(Endpoints::parse("{}").expect("it is right"), None);
-        assert_eq!(Endpoints::parse(r#"{"enable_kv_cache_events": true, "publisher": "null"}"#).expect("right"), None);
-        for (wrong, says) in [
-            ("", "EOF"),
-            ("[]", "invalid length"),
-            (r#"{"endpiont": "tcp://*:1"}"#, "endpiont"),
-            (r#"{"publisher": "kafka"}"#, "kafka"),
-            (r#"{"endpoint": "ipc:///tmp/x"}"#, "tcp://HOST:PORT"),
-            (r#"{"endpoint": "tcp://*:70000"}"#, "tcp://HOST:PORT"),
-            (r#"{"replay_endpoint": "5558"}"#, "tcp://HOST:PORT"),
-            (r#"{"buffer_steps": 0}"#, "buffer_steps"),
-        ] {
-            let error = Endpoints::parse(wrong).expect_err("it is refused").to_string();
-            assert!(error.contains(says), "{wrong}: {error}");
-        }
-    }
-}

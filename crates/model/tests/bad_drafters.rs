@@ -11,6 +11,7 @@ use model::{LoadOptions, Runner};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use testing::Scratch;
 
 /// A drafter's files: what a case damages.
 struct Files {
@@ -432,41 +433,21 @@ fn names_of_targets() {
     }
 }
 
-/// A directory of files by name, gone with the value.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn with(case: &str, files: &[(&str, &[u8])]) -> Directory {
-        let path = std::env::temp_dir().join(format!("twostroke-drafters-{}-{case}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        for (name, bytes) in files {
-            std::fs::write(path.join(name), bytes).unwrap();
-        }
-        Directory(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0); // the system's own business
-    }
-}
-
 #[test]
 fn places_where_no_heads_are() {
     let whole = std::fs::read(data("medusa").join("medusa_lm_head.safetensors")).unwrap();
-    let pickles = Directory::with("pickles", &[("config.json", b"{}"), ("medusa_lm_head.pt", b"\x80\x02")]);
-    let empty = Directory::with("empty", &[("README.md", b"heads")]);
-    let two = Directory::with("two", &[("a.safetensors", &whole), ("b.safetensors", &whole)]);
-    let cut = Directory::with("cut", &[("medusa_lm_head.safetensors", &whole[..whole.len() / 2])]);
+    let pickles = Scratch::with("pickles", &[("config.json", b"{}"), ("medusa_lm_head.pt", b"\x80\x02")]);
+    let empty = Scratch::with("empty", &[("README.md", b"heads")]);
+    let two = Scratch::with("two", &[("a.safetensors", &whole), ("b.safetensors", &whole)]);
+    let cut = Scratch::with("cut", &[("medusa_lm_head.safetensors", &whole[..whole.len() / 2])]);
     let cases: [(PathBuf, &[&str]); 7] = [
-        (pickles.0.clone(), &["medusa_lm_head.pt", "pickled", "torch.load", "safetensors", "save_file"]),
-        (pickles.0.join("medusa_lm_head.pt"), &["medusa_lm_head.pt", "pickled", "save_file"]),
-        (empty.0.clone(), &["twostroke-drafters", "no .safetensors file"]),
-        (empty.0.join("README.md"), &["README.md", "neither a directory nor a .safetensors file"]),
-        (two.0.clone(), &["2 safetensors files", "a.safetensors"]),
+        (pickles.to_path_buf(), &["medusa_lm_head.pt", "pickled", "torch.load", "safetensors", "save_file"]),
+        (pickles.join("medusa_lm_head.pt"), &["medusa_lm_head.pt", "pickled", "save_file"]),
+        (empty.to_path_buf(), &["twostroke-empty", "no .safetensors file"]),
+        (empty.join("README.md"), &["README.md", "neither a directory nor a .safetensors file"]),
+        (two.to_path_buf(), &["2 safetensors files", "a.safetensors"]),
         (Path::new("/nowhere/heads").to_path_buf(), &["/nowhere/heads"]),
-        (cut.0.clone(), &["medusa_lm_head.safetensors", "leave the file"]),
+        (cut.to_path_buf(), &["medusa_lm_head.safetensors", "leave the file"]),
     ];
     let runner = target("gemma2");
     for (path, expected) in cases {

@@ -16,32 +16,11 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use testing::Scratch;
 use text::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
 use text::tokenizer::Tokenizer;
 
 const CLASSES: [WeightClass; 2] = [WeightClass::Int8, WeightClass::Int4];
-
-/// A directory of this test's own, empty; removed when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("twostroke-export-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path); // of an earlier process with the same number
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
-    fn names(&self) -> Vec<String> {
-        names(&self.0)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn names(directory: &Path) -> Vec<String> {
     let entries = directory.read_dir().unwrap();
@@ -161,7 +140,7 @@ fn a_written_model_has_the_codes_of_its_original() {
         let vocab_size = ModelConfig::load(&original).unwrap().vocab_size;
         let tokens = random_tokens(9, 33, vocab_size);
         for class in CLASSES {
-            let output = scratch.0.join(format!("{name}-{}", class.name()));
+            let output = scratch.join(format!("{name}-{}", class.name()));
             let report = written(&original, class, &output);
             let found = run_alone(&mut load_as_stored(cpu(None, 1), &directory(&output)), &tokens);
             assert!(found.iter().flatten().all(|logit| logit.is_finite()), "{name} {class:?}");
@@ -285,7 +264,7 @@ fn what_would_lose_too_much_is_kept_and_stays_wide() {
         ("no number", Int8, &broken, vec![], Some(("not finite", vec![DOWN]))),
     ];
     for (index, (what, class, checkpoint, measured, wanted)) in table.into_iter().enumerate() {
-        let output = scratch.0.join(index.to_string());
+        let output = scratch.join(index.to_string());
         let report = written_with(checkpoint, class, &output, &measured);
         let names = wanted.as_ref().map(|(_, names)| names.clone()).unwrap_or_default();
         assert_eq!(report.narrow, 14 - names.len(), "{what}");
@@ -335,7 +314,7 @@ fn rows_that_are_no_whole_groups_are_kept() {
         ("olmo2", Int8, 96, 64, 2),
         ("llama3", Int4, 72, 32, 3),
     ] {
-        let report = written(&committed(name), class, &scratch.0.join(format!("{name}-{}", class.name())));
+        let report = written(&committed(name), class, &scratch.join(format!("{name}-{}", class.name())));
         assert_eq!(report.narrow, narrow, "{name} {class:?}: {report:?}");
         assert_eq!(report.kept.is_empty(), width == 0, "{name} {class:?}: {report:?}");
         let wanted = Reason::Width { width, group };
@@ -347,7 +326,7 @@ fn rows_that_are_no_whole_groups_are_kept() {
 #[test]
 fn experts_of_a_layer_share_a_class() {
     let scratch = Scratch::new("experts");
-    let output = scratch.0.join("out");
+    let output = scratch.join("out");
     let name = "model.layers.0.mlp.experts.down_proj[512..768]"; // the third of a stack, as the loader names it
     let report = written_with(&widened("qwen3-moe-fused").unwrap(), WeightClass::Int8, &output, &[(name, 0.5)]);
     assert_eq!(report.kept.len(), 1, "{report:?}");
@@ -366,7 +345,7 @@ fn the_bytes_do_not_depend_on_the_threads() {
     let scratch = Scratch::new("threads");
     for class in CLASSES {
         let written = [1, 2, 5].map(|threads| {
-            let output = scratch.0.join(format!("{}-{threads}", class.name()));
+            let output = scratch.join(format!("{}-{threads}", class.name()));
             let checkpoint = widened("llama2").unwrap();
             let export = Export::open(&checkpoint, Format::Safetensors, class).unwrap();
             export.write(&output, &HashMap::new(), threads, &mut |_| true).unwrap();
@@ -381,7 +360,7 @@ fn the_bytes_do_not_depend_on_the_threads() {
     let checkpoint = widened("llama2").unwrap();
     let tokens = random_tokens(3, 40, ModelConfig::load(&checkpoint).unwrap().vocab_size);
     let written = [1, 2].map(|threads| {
-        let output = scratch.0.join(format!("text-{threads}"));
+        let output = scratch.join(format!("text-{threads}"));
         let export = Export::open(&checkpoint, Format::Safetensors, WeightClass::Int4).unwrap();
         let export = export.calibrated(vec![tokens.clone()], Some(5.0));
         export.write(&output, &HashMap::new(), threads, &mut |_| true).unwrap();
@@ -399,7 +378,7 @@ fn the_layout_is_that_of_compressed_tensors() {
     let config = fs::read_to_string(original.join("config.json")).unwrap();
     let table = [(WeightClass::Int8, 8, 64, [[96, 16], [96, 1]]), (WeightClass::Int4, 4, 32, [[96, 8], [96, 2]])];
     for (class, bits, group_size, [codes, scales]) in table {
-        let output = scratch.0.join(class.name());
+        let output = scratch.join(class.name());
         written(&committed("qwen2"), class, &output);
         assert_eq!(names(&output), ["config.json", "model.safetensors"]);
         let text = fs::read_to_string(output.join("config.json")).unwrap();
@@ -475,21 +454,21 @@ fn nothing_is_overwritten_and_nothing_is_left_behind() {
     let export = Export::open(&checkpoint, Format::Safetensors, WeightClass::Int4).unwrap();
     let write =
         |output: &Path, progress: &mut dyn FnMut(Progress) -> bool| export.write(output, &HashMap::new(), 1, progress);
-    let taken = scratch.0.join("taken");
+    let taken = scratch.join("taken");
     fs::write(&taken, b"mine").unwrap();
-    let link = scratch.0.join("link");
+    let link = scratch.join("link");
     std::os::unix::fs::symlink("nowhere", &link).unwrap();
-    for output in [&taken, &link, &scratch.0] {
+    for output in [&taken, &link, &*scratch] {
         assert!(matches!(check_output(output), Err(ExportError::Exists(path)) if path == *output));
         assert!(matches!(write(output, &mut |_| true), Err(ExportError::Exists(_))));
     }
-    let nowhere = scratch.0.join("no/such/out");
-    assert!(matches!(check_output(&nowhere), Err(ExportError::NoDirectory(path)) if path == scratch.0.join("no/such")));
+    let nowhere = scratch.join("no/such/out");
+    assert!(matches!(check_output(&nowhere), Err(ExportError::NoDirectory(path)) if path == scratch.join("no/such")));
     assert!(matches!(check_output(Path::new("..")), Err(ExportError::Exists(_))));
 
     // Stopped at every place where it asks.
     let (mut calls, mut totals) = (0, Vec::new());
-    write(&scratch.0.join("whole"), &mut |p| {
+    write(&scratch.join("whole"), &mut |p| {
         calls += 1;
         totals.push((p.bytes_done, p.bytes_total));
         true
@@ -498,14 +477,14 @@ fn nothing_is_overwritten_and_nothing_is_left_behind() {
     assert!(totals.is_sorted() && totals.last().is_some_and(|(done, total)| done == total), "{totals:?}");
     for stop in 1..=calls {
         let mut left = stop;
-        let stopped = write(&scratch.0.join("stopped"), &mut |_| {
+        let stopped = write(&scratch.join("stopped"), &mut |_| {
             left -= 1;
             left > 0
         });
         assert!(matches!(stopped, Err(ExportError::Interrupted)), "at call {stop} of {calls}");
     }
     // Somebody takes the name while the work goes on: theirs stays.
-    let raced = scratch.0.join("raced");
+    let raced = scratch.join("raced");
     let lost = write(&raced, &mut |_| fs::write(&raced, b"theirs").is_ok());
     assert!(matches!(lost, Err(ExportError::Exists(_))));
     assert_eq!(fs::read(&raced).unwrap(), b"theirs");
@@ -559,7 +538,7 @@ fn logits_error(path: &Path) -> f64 {
 fn a_text_makes_int4_lose_less() {
     let scratch = Scratch::new("calibrated");
     for format in testing::part_of([Format::Safetensors, Format::Gguf], 2) {
-        let path = |name: &str| scratch.0.join(format!("{format:?}-{name}"));
+        let path = |name: &str| scratch.join(format!("{format:?}-{name}"));
         let report = calibrated(format, None, 1, &path("one"));
         assert_eq!((report.narrow, report.bits(), report.raised.len(), report.kept.len()), (35, 4.0, 0, 0));
         assert!((0.0..0.15).contains(&report.worst_error), "{report:?}");
@@ -607,7 +586,7 @@ fn bits_are_spent_where_they_do_the_most() {
     let scratch = Scratch::new("bits");
     let mut before = (0, f64::INFINITY);
     for bits in [4.0, 4.5, 6.0, 8.0] {
-        let path = scratch.0.join(bits.to_string());
+        let path = scratch.join(bits.to_string());
         let report = calibrated(Format::Safetensors, Some(bits), 1, &path);
         assert!((bits - 0.35..=bits).contains(&report.bits()), "{bits} were asked for: {}", report.bits());
         let error = logits_error(&path);
@@ -618,13 +597,11 @@ fn bits_are_spent_where_they_do_the_most() {
     }
     assert_eq!(before.0, 20, "all units of five layers");
     // Then it is an int8 model like any other.
-    let int8 = scratch.0.join("int8");
+    let int8 = scratch.join("int8");
     written(&lantern(), WeightClass::Int8, &int8);
     let bytes = |path: &Path| fs::read(path.join("model.safetensors")).unwrap();
-    assert!(
-        bytes(&int8)[bytes(&int8).len() - 100_000..] == bytes(&scratch.0.join("8"))[bytes(&int8).len() - 100_000..]
-    );
-    let gguf = scratch.0.join("gguf");
+    assert!(bytes(&int8)[bytes(&int8).len() - 100_000..] == bytes(&scratch.join("8"))[bytes(&int8).len() - 100_000..]);
+    let gguf = scratch.join("gguf");
     let report = calibrated(Format::Gguf, Some(5.0), 1, &gguf);
     assert!((4.7..=5.0).contains(&report.bits()) && logits_error(&gguf).is_finite(), "{report:?}");
 }
@@ -640,7 +617,7 @@ fn any_model_can_be_rounded_by_any_text() {
     for (name, original) in testing::part_of(committed.chain(wide), 2) {
         let vocab_size = ModelConfig::load(&original).unwrap().vocab_size;
         let tokens = random_tokens(3, 40, vocab_size);
-        let output = scratch.0.join(&name);
+        let output = scratch.join(&name);
         let export = Export::open(&original, Format::Safetensors, WeightClass::Int4).unwrap();
         let export = export.calibrated(vec![tokens[..33].to_vec(), tokens[33..].to_vec()], Some(5.0));
         let report = export.write(&output, &HashMap::new(), 1, &mut |_| true).unwrap();
@@ -660,7 +637,7 @@ fn rounding_by_a_text_can_be_stopped_anywhere() {
     let tokens = random_tokens(3, 32, ModelConfig::load(&checkpoint).unwrap().vocab_size);
     let export = export.calibrated(vec![tokens], Some(5.0));
     let mut totals = Vec::new();
-    let whole = export.write(&scratch.0.join("whole"), &HashMap::new(), 1, &mut |p| {
+    let whole = export.write(&scratch.join("whole"), &HashMap::new(), 1, &mut |p| {
         totals.push((p.bytes_done, p.bytes_total));
         true
     });
@@ -668,7 +645,7 @@ fn rounding_by_a_text_can_be_stopped_anywhere() {
     assert!(totals.is_sorted() && totals.last().is_some_and(|(done, total)| done == total), "{totals:?}");
     for stop in (1..=totals.len()).step_by((totals.len() / 9).max(1)) {
         let mut left = stop;
-        let stopped = export.write(&scratch.0.join("stopped"), &HashMap::new(), 1, &mut |_| {
+        let stopped = export.write(&scratch.join("stopped"), &HashMap::new(), 1, &mut |_| {
             left -= 1;
             left > 0
         });
@@ -739,7 +716,7 @@ fn a_gguf_in_16_bits_is_the_model_itself() {
     let scratch = Scratch::new("gguf");
     for name in AS_GGUF {
         let original = with_tokenizer(name);
-        let (found, _) = gguf(&original, WeightClass::Bf16, &scratch.0.join(format!("{name}.gguf")));
+        let (found, _) = gguf(&original, WeightClass::Bf16, &scratch.join(format!("{name}.gguf")));
         let vocab_size = ModelConfig::load(&original).unwrap().vocab_size;
         let tokens = random_tokens(10, 33, vocab_size);
         let run = |checkpoint| run_alone(&mut load(Reference::new(), checkpoint, WeightClass::Bf16), &tokens);
@@ -767,7 +744,7 @@ fn a_narrow_gguf_is_near_its_original() {
     let scratch = Scratch::new("narrow");
     for (class, most) in [(WeightClass::Int8, 0.03), (WeightClass::Int4, 0.35)] {
         let original = with_tokenizer("qwen2");
-        let (found, report) = gguf(&original, class, &scratch.0.join(format!("{}.gguf", class.name())));
+        let (found, report) = gguf(&original, class, &scratch.join(format!("{}.gguf", class.name())));
         assert_eq!((report.narrow, report.kept.len()), (14, 0), "{report:?}");
         assert_eq!(Weights::open(&found).unwrap().class(), class, "what it is stored in");
         let tokens = random_tokens(11, 33, 128);

@@ -152,13 +152,6 @@ fn another_alignment() {
     }
 }
 
-/// Peak resident memory of this process in KiB.
-fn peak_memory_kib() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 #[test]
 fn damaged_headers() {
     const MINUS_ONE: u64 = u64::MAX;
@@ -280,11 +273,11 @@ fn damaged_headers() {
         ("an alignment that is not there", one(u32_setting("general.alignment", 1 << 31)), &["general.architecture"]),
     ];
     assert!(cases.len() >= 26 + 18);
-    let before = peak_memory_kib();
+    let before = testing::peak_memory_kib();
     for (what, bytes, expected) in cases {
         check(what, bytes, expected);
     }
-    let grown = peak_memory_kib() - before;
+    let grown = testing::peak_memory_kib() - before;
     assert!(grown < 16 << 10, "peak memory grew by {grown} KiB for files of a few hundred bytes");
 }
 
@@ -403,6 +396,57 @@ fn settings_that_are_no_model() {
     ];
     for (what, bytes, expected) in cases {
         check(what, bytes, expected);
+    }
+}
+
+#[test]
+fn numbers_that_no_model_has() {
+    for (key, value) in [
+        ("llama.block_count", u32::MAX),
+        ("llama.attention.head_count", 1 << 31),
+        ("llama.attention.head_count_kv", 0),
+        ("llama.embedding_length", 0),
+        ("llama.embedding_length", u32::MAX),
+        ("llama.context_length", 0),
+    ] {
+        check(&format!("{key} = {value}"), with(key, u32_setting(key, value)), &[key]);
+    }
+    let base = "llama.rope.freq_base";
+    for value in [f32::NAN, -1.0] {
+        check("a base of the rotation", with(base, f32_setting(base, value)), &[base]);
+    }
+    let tokens = "tokenizer.ggml.tokens";
+    for value in [list_setting(tokens, TEXT, 0, &[]), list_setting(tokens, 4, 40, &[0; 160])] {
+        check("no tokens", with(tokens, value), &[tokens]);
+    }
+}
+
+/// Whatever tokens and parts claim to be, it is taken, or one clear line.
+#[test]
+fn words_that_mean_nothing() {
+    let long = "ab".repeat(50_000);
+    let scores = f32::NAN.to_le_bytes().repeat(40);
+    let types: Vec<u8> = (0..40u32).flat_map(|index| (index * 77).to_le_bytes()).collect();
+    let part = |name: &str, value: u16| setting(name, 2, &value.to_le_bytes());
+    let cases: [(&str, Vec<Vec<u8>>); 6] = [
+        ("tokenizer.ggml.tokens", vec![texts_setting("tokenizer.ggml.tokens", &[""; 40])]),
+        ("tokenizer.ggml.tokens", vec![texts_setting("tokenizer.ggml.tokens", &["a", "b", &long])]),
+        ("tokenizer.ggml.merges", vec![texts_setting("tokenizer.ggml.merges", &[""; 1000])]),
+        ("tokenizer.ggml.token_type", vec![list_setting("tokenizer.ggml.token_type", I32, 40, &types)]),
+        ("tokenizer.ggml.scores", vec![list_setting("tokenizer.ggml.scores", 6, 40, &scores)]),
+        ("split", vec![part("split.count", 0), part("split.no", u16::MAX)]),
+    ];
+    for (key, more) in cases {
+        for kind in ["gpt2", "llama"] {
+            let mut settings = without(key);
+            settings.retain(|setting| !setting.starts_with(&text("tokenizer.ggml.model")));
+            settings.push(text_setting("tokenizer.ggml.model", kind));
+            settings.extend(more.clone());
+            if let Err(message) = try_load(vec![("model.gguf", file(&settings, &good_tensors()))]) {
+                let is_clear = message.contains("model.gguf") && !message.contains('\n') && message.len() < 600;
+                assert!(is_clear, "{key}, {kind}: {message}");
+            }
+        }
     }
 }
 

@@ -9,37 +9,13 @@ use kernels::WeightClass;
 use model::{LoadOptions, Runner};
 use std::fs;
 use std::path::{Path, PathBuf};
+use testing::Scratch;
 
-/// A directory of this test's own, empty, removed at the end.
-struct Place(PathBuf);
-
-impl Place {
-    fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("twostroke-images-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path); // what an earlier run of the same process id left
-        fs::create_dir_all(&path).unwrap();
-        Place(path)
-    }
-
-    /// A copy of a committed checkpoint, whose files can be changed.
-    fn checkpoint(&self, name: &str) -> Checkpoint {
-        let copy = self.0.join("model");
-        fs::create_dir_all(&copy).unwrap();
-        for entry in committed(name).path().unwrap().read_dir().unwrap().flatten() {
-            fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
-        }
-        Checkpoint::open(Source::Directory(copy)).unwrap()
-    }
-
-    fn images(&self) -> PathBuf {
-        self.0.join("images")
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // the temporary directory is cleaned by others too
-    }
+/// A copy of a committed checkpoint, whose files can be changed.
+fn copy_of(name: &str) -> (Scratch, Checkpoint) {
+    let copy = Scratch::copy_of(committed(name).path().unwrap(), "images");
+    let checkpoint = Checkpoint::open(Source::Directory(copy.to_path_buf())).unwrap();
+    (copy, checkpoint)
 }
 
 /// Loads, writes the image if one is wanted, and says whether.
@@ -69,11 +45,11 @@ fn only_file(directory: &Path) -> PathBuf {
 #[test]
 fn the_second_load_copies_and_gives_the_same_bits() {
     for class in [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4] {
-        let place = Place::new(class.name());
-        let checkpoint = place.checkpoint("llama3");
-        let (mut first, packed) = load_with(&place.images(), &checkpoint, class);
+        let place = Scratch::new(class.name());
+        let (_copy, checkpoint) = copy_of("llama3");
+        let (mut first, packed) = load_with(&place.join("images"), &checkpoint, class);
         assert!(packed, "there was no image yet");
-        let (mut second, packed) = load_with(&place.images(), &checkpoint, class);
+        let (mut second, packed) = load_with(&place.join("images"), &checkpoint, class);
         assert!(!packed, "the image was not used");
         assert_eq!(bits(&mut first), bits(&mut second), "{class:?}");
     }
@@ -81,12 +57,12 @@ fn the_second_load_copies_and_gives_the_same_bits() {
 
 #[test]
 fn an_image_that_does_not_fit_is_replaced() {
-    let place = Place::new("fit");
-    let checkpoint = place.checkpoint("llama3");
+    let place = Scratch::new("fit");
+    let (_copy, checkpoint) = copy_of("llama3");
     let class = WeightClass::Int8;
-    let (mut first, _) = load_with(&place.images(), &checkpoint, class);
+    let (mut first, _) = load_with(&place.join("images"), &checkpoint, class);
     let want = bits(&mut first);
-    let image = only_file(&place.images());
+    let image = only_file(&place.join("images"));
     let whole = fs::read(&image).unwrap();
 
     let mut flipped = whole.clone();
@@ -101,10 +77,10 @@ fn an_image_that_does_not_fit_is_replaced() {
     ];
     for (damage, bytes) in damages {
         fs::write(&image, bytes).unwrap();
-        let (mut runner, packed) = load_with(&place.images(), &checkpoint, class);
+        let (mut runner, packed) = load_with(&place.join("images"), &checkpoint, class);
         assert!(packed, "{damage}: a broken image was used");
         assert_eq!(bits(&mut runner), want, "{damage}");
-        assert_eq!(fs::read(only_file(&place.images())).unwrap(), whole, "{damage}: it was not replaced");
+        assert_eq!(fs::read(only_file(&place.join("images"))).unwrap(), whole, "{damage}: it was not replaced");
     }
 }
 
@@ -132,12 +108,12 @@ fn no_flipped_bit_is_silent() {
     for (class, checkpoint) in
         [(WeightClass::Bf16, "llama3"), (WeightClass::Int8, "qwen2"), (WeightClass::Int4, "mixtral")]
     {
-        let place = Place::new(&format!("flips-{}", class.name()));
-        let checkpoint = place.checkpoint(checkpoint);
-        let (mut first, _) = load_with(&place.images(), &checkpoint, class);
-        let (want, image) = (bits(&mut first), only_file(&place.images()));
+        let place = Scratch::new(&format!("flips-{}", class.name()));
+        let (_copy, checkpoint) = copy_of(checkpoint);
+        let (mut first, _) = load_with(&place.join("images"), &checkpoint, class);
+        let (want, image) = (bits(&mut first), only_file(&place.join("images")));
         let whole = fs::read(&image).unwrap();
-        let options = LoadOptions { image_directory: Some(place.images()), ..options(class) };
+        let options = LoadOptions { image_directory: Some(place.join("images")), ..options(class) };
         for flip in 0..flips {
             // Evenly over the file, the last ones in its trailer byte by byte.
             let at = match flips - flip {
@@ -170,16 +146,16 @@ fn no_flipped_bit_is_silent() {
 
 #[test]
 fn what_is_no_file_is_no_image() {
-    let place = Place::new("kinds");
-    let checkpoint = place.checkpoint("llama3");
-    let (mut first, _) = load_with(&place.images(), &checkpoint, WeightClass::Int8);
-    let image = only_file(&place.images());
+    let place = Scratch::new("kinds");
+    let (_copy, checkpoint) = copy_of("llama3");
+    let (mut first, _) = load_with(&place.join("images"), &checkpoint, WeightClass::Int8);
+    let image = only_file(&place.join("images"));
     let pipe = |path: &Path| assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
     let zeros = |path: &Path| std::os::unix::fs::symlink("/dev/zero", path).unwrap();
     for put in [&pipe as &dyn Fn(&Path), &zeros, &|path: &Path| fs::create_dir(path).unwrap()] {
         fs::remove_file(&image).unwrap();
         put(&image);
-        let options = LoadOptions { image_directory: Some(place.images()), ..options(WeightClass::Int8) };
+        let options = LoadOptions { image_directory: Some(place.join("images")), ..options(WeightClass::Int8) };
         let mut runner = model::load(cpu(None, 1), &checkpoint, &options, &mut |_| {}).unwrap();
         assert_eq!(bits(&mut runner), bits(&mut first));
         let told = complaint(&runner).expect("somebody should know");
@@ -188,15 +164,15 @@ fn what_is_no_file_is_no_image() {
             break; // nothing replaces a directory
         }
         runner.image_writer().unwrap().write().unwrap();
-        assert!(!load_with(&place.images(), &checkpoint, WeightClass::Int8).1, "the image was not used");
+        assert!(!load_with(&place.join("images"), &checkpoint, WeightClass::Int8).1, "the image was not used");
     }
 }
 
 #[test]
 fn a_replaced_file_is_noticed_whatever_its_size_and_time() {
-    let place = Place::new("replaced");
-    let checkpoint = place.checkpoint("llama3");
-    let (mut before, _) = load_with(&place.images(), &checkpoint, WeightClass::Bf16);
+    let place = Scratch::new("replaced");
+    let (_copy, checkpoint) = copy_of("llama3");
+    let (mut before, _) = load_with(&place.join("images"), &checkpoint, WeightClass::Bf16);
     let weights = checkpoint.path().unwrap().join("model.safetensors");
     let (mut bytes, was) = (fs::read(&weights).unwrap(), weights.metadata().unwrap());
     // One bit, written as a program that wants to hide it would.
@@ -207,7 +183,7 @@ fn a_replaced_file_is_noticed_whatever_its_size_and_time() {
     fs::File::options().write(true).open(&weights).unwrap().set_times(times).unwrap();
     let now = weights.metadata().unwrap();
     assert_eq!((now.len(), now.modified().unwrap()), (was.len(), was.modified().unwrap()));
-    let (mut after, packed) = load_with(&place.images(), &checkpoint, WeightClass::Bf16);
+    let (mut after, packed) = load_with(&place.join("images"), &checkpoint, WeightClass::Bf16);
     assert!(packed, "the old image was used for new weights");
     assert_ne!(bits(&mut before), bits(&mut after));
     assert!(complaint(&after).is_none(), "the image was not damaged");
@@ -215,38 +191,41 @@ fn a_replaced_file_is_noticed_whatever_its_size_and_time() {
 
 #[test]
 fn a_changed_checkpoint_is_packed_anew() {
-    let place = Place::new("changed");
-    let checkpoint = place.checkpoint("llama3");
-    let (mut before, _) = load_with(&place.images(), &checkpoint, WeightClass::Bf16);
+    let place = Scratch::new("changed");
+    let (_copy, checkpoint) = copy_of("llama3");
+    let (mut before, _) = load_with(&place.join("images"), &checkpoint, WeightClass::Bf16);
     // The same size and other numbers: only the time of change tells.
     let weights = checkpoint.path().unwrap().join("model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     let len = bytes.len();
     bytes[len - 2000..].iter_mut().step_by(2).for_each(|low| *low ^= 0x55);
     fs::write(&weights, bytes).unwrap();
-    let (mut after, packed) = load_with(&place.images(), &checkpoint, WeightClass::Bf16);
+    let (mut after, packed) = load_with(&place.join("images"), &checkpoint, WeightClass::Bf16);
     assert!(packed, "the old image was used for new weights");
     assert_ne!(bits(&mut before), bits(&mut after));
-    only_file(&place.images()); // the new image took the old one's place
+    only_file(&place.join("images")); // the new image took the old one's place
 }
 
 #[test]
 fn another_configuration_is_packed_anew() {
-    let place = Place::new("configuration");
-    let checkpoint = place.checkpoint("llama3");
-    load_with(&place.images(), &checkpoint, WeightClass::Bf16);
+    let place = Scratch::new("configuration");
+    let (_copy, checkpoint) = copy_of("llama3");
+    load_with(&place.join("images"), &checkpoint, WeightClass::Bf16);
     let config = checkpoint.path().unwrap().join("config.json");
     let text = fs::read_to_string(&config).unwrap().replacen('{', "{\"says_how_codes_are_read\": 2,", 1);
     fs::write(&config, text).unwrap();
-    assert!(load_with(&place.images(), &checkpoint, WeightClass::Bf16).1, "the image is of another configuration");
+    assert!(
+        load_with(&place.join("images"), &checkpoint, WeightClass::Bf16).1,
+        "the image is of another configuration"
+    );
 }
 
 #[test]
 fn where_no_image_can_be_written_the_model_still_loads() {
-    let place = Place::new("nowhere");
-    let checkpoint = place.checkpoint("llama3");
-    fs::write(place.images(), "a file where a directory should be").unwrap();
-    let options = LoadOptions { image_directory: Some(place.images()), ..options(WeightClass::Int8) };
+    let place = Scratch::new("nowhere");
+    let (_copy, checkpoint) = copy_of("llama3");
+    fs::write(place.join("images"), "a file where a directory should be").unwrap();
+    let options = LoadOptions { image_directory: Some(place.join("images")), ..options(WeightClass::Int8) };
     let mut runner = model::load(cpu(None, 1), &checkpoint, &options, &mut |_| {}).unwrap();
     let written = runner.image_writer().expect("there was no image").write();
     assert!(written.is_err());

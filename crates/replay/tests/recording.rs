@@ -9,14 +9,7 @@ use checkpoint::{Checkpoint, Source};
 use common::{gather, greedy, now, options, start};
 use engine::{Arithmetic, EngineOptions, Rule, StartError};
 use replay::{Changes, Recording, RecordingError, Replayed, Told, past, replay, replay_with_model, what_if};
-
-/// A directory of this test's own, empty.
-fn directory(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("twostroke-recording-{}-{name}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&path);
-    std::fs::create_dir_all(&path).expect("a temporary directory");
-    path
-}
+use testing::Scratch;
 
 fn lantern() -> Checkpoint {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern");
@@ -96,7 +89,7 @@ fn again(path: &Path) -> Replayed {
 
 #[test]
 fn a_run_under_load_is_replayed_step_by_step_and_token_by_token() {
-    let path = directory("run").join("run.jsonl");
+    let path = Scratch::new("recording-run").join("run.jsonl");
     let lines = recorded(&path);
     let steps = lines.iter().filter(|line| line.starts_with("{\"step\"")).count() as u64;
     let has = |what: &str| lines.iter().any(|line| line.starts_with(what));
@@ -132,7 +125,7 @@ fn a_run_under_load_is_replayed_step_by_step_and_token_by_token() {
 /// Its passes cost time, which decides how many guesses are checked: prices and times are in the file.
 #[test]
 fn a_run_with_a_draft_model_is_replayed_without_it() {
-    let path = directory("drafted").join("run.jsonl");
+    let path = Scratch::new("recording-drafted").join("run.jsonl");
     let drafter = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lantern-draft").to_owned();
     let learned =
         engine::LearnedDrafter { method: engine::DraftMethod::DraftModel, model: Some(drafter), weights: None };
@@ -167,7 +160,7 @@ fn a_run_with_a_draft_model_is_replayed_without_it() {
 
 #[test]
 fn what_is_not_as_recorded_is_named() {
-    let directory = directory("doctored");
+    let directory = Scratch::new("recording-doctored");
     let lines = recorded(&directory.join("run.jsonl"));
     let at = |what: &str, nth: usize| {
         let mut found = lines.iter().enumerate().filter(|(_, line)| line.starts_with(what));
@@ -234,7 +227,7 @@ fn what_is_not_as_recorded_is_named() {
 
 #[test]
 fn a_recording_that_was_cut_off_is_good_as_far_as_it_goes() {
-    let directory = directory("cut");
+    let directory = Scratch::new("recording-cut");
     let lines = recorded(&directory.join("run.jsonl"));
     let path = directory.join("cut.jsonl");
     // Which event a line tells depends on the machine: one that is long enough to be cut after 30 bytes.
@@ -252,7 +245,7 @@ fn a_recording_that_was_cut_off_is_good_as_far_as_it_goes() {
 
 #[test]
 fn what_is_no_recording_says_so_in_one_line() {
-    let directory = directory("bad");
+    let directory = Scratch::new("recording-bad");
     let run = directory.join("run.jsonl");
     let lines = recorded(&run);
     let header = &lines[0];
@@ -321,7 +314,7 @@ fn what_is_no_recording_says_so_in_one_line() {
 
 #[test]
 fn a_recording_needs_its_model() {
-    let path = directory("other").join("run.jsonl");
+    let path = Scratch::new("recording-other").join("run.jsonl");
     let lines = recorded(&path);
     let cases = [
         (0, "\"kv_dtype\":\"bf16\"", "\"kv_dtype\":\"int2\"", "int2 cache"),
@@ -340,7 +333,7 @@ fn a_recording_needs_its_model() {
 
 #[test]
 fn a_recording_that_names_no_arithmetic_is_of_tiles() {
-    let path = directory("old").join("run.jsonl");
+    let path = Scratch::new("recording-old").join("run.jsonl");
     let lines = recorded(&path);
     let arithmetic = Recording::open(&path).expect("a recording").header.arithmetic;
     assert_ne!(arithmetic, Arithmetic::best().name());
@@ -352,7 +345,7 @@ fn a_recording_that_names_no_arithmetic_is_of_tiles() {
 
 #[test]
 fn a_running_engine_remembers_what_its_recording_says() {
-    let path = directory("memory").join("run.jsonl");
+    let path = Scratch::new("recording-memory").join("run.jsonl");
     let engine = start(&EngineOptions { max_num_seqs: 4, record: Some(path.clone()), ..options() });
     let mut streams = Vec::new();
     let mut held = Duration::ZERO;
@@ -384,7 +377,7 @@ fn a_running_engine_remembers_what_its_recording_says() {
 
 #[test]
 fn a_recorded_run_is_asked_what_would_have_been() {
-    let directory = directory("whatif");
+    let directory = Scratch::new("recording-whatif");
     let lines = recorded(&directory.join("run.jsonl"));
     let ask = |changes: &Changes| {
         let recording = Recording::open(&directory.join("run.jsonl")).expect("a recording");
@@ -423,7 +416,7 @@ fn a_recorded_run_is_asked_what_would_have_been() {
 
 #[test]
 fn a_run_with_guesses_is_asked_what_it_would_have_been_without() {
-    let path = directory("guesses").join("run.jsonl");
+    let path = Scratch::new("recording-guesses").join("run.jsonl");
     let engine =
         start(&EngineOptions { speculation: engine::Speculation::auto(), record: Some(path.clone()), ..options() });
     let ask = |index: i64| {

@@ -39,6 +39,28 @@ impl Scratch {
         scratch
     }
 
+    /// One with these files.
+    pub fn with(name: &str, files: &[(&str, &[u8])]) -> Scratch {
+        let scratch = Scratch::new(name);
+        for (file, bytes) in files {
+            fs::write(scratch.join(file), bytes).expect("it can be written to");
+        }
+        scratch
+    }
+
+    /// What is in it, in order.
+    pub fn names(&self) -> Vec<String> {
+        let entries = self.read_dir().expect("it is there").flatten();
+        let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// A path in it, as an argument.
+    pub fn file(&self, name: &str) -> String {
+        self.join(name).to_string_lossy().into_owned()
+    }
+
     /// Its path as an argument.
     pub fn text(&self) -> &str {
         self.0.to_str().expect("a path of ours is text")

@@ -427,13 +427,11 @@ fn a_bomb_of_added_tokens_is_refused() {
 
 #[test]
 fn a_file_that_is_too_large_is_not_read() {
-    let directory = std::env::temp_dir().join(format!("twostroke-tokenizer-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).expect("a temporary directory");
+    let directory = testing::Scratch::new("tokenizer");
     let file = std::fs::File::create(directory.join("tokenizer.json")).expect("creates");
     file.set_len(MAX_TOKENIZER_BYTES + 1).expect("a file without blocks");
-    let checkpoint = Checkpoint::open(Source::Directory(directory.clone())).expect("opens");
+    let checkpoint = Checkpoint::open(Source::Directory(directory.to_path_buf())).expect("opens");
     let error = Tokenizer::load(&checkpoint, VOCAB).expect_err("too large");
-    std::fs::remove_dir_all(&directory).expect("removes");
     assert!(matches!(error, LoadError::TooLarge { .. }), "{error}");
 }
 

@@ -69,7 +69,6 @@ mod tests {
     use super::*;
     use crate::files::Source;
     use std::fs;
-    use std::path::PathBuf;
 
     /// Name, type, shape, bytes.
     type Stored<'a> = (&'a str, &'a str, &'a [usize], &'a [u8]);
@@ -80,13 +79,12 @@ mod tests {
         ("model.layers.0.b.weight", "BF16", &[2, 1], &[1, 2, 3, 4]),
     ];
 
-    struct Model(PathBuf);
+    struct Model(testing::Scratch);
 
     impl Model {
         /// Each of `shards` in a file of its own.
         fn of(name: &str, shards: &[&[Stored<'_>]]) -> Model {
-            let path = std::env::temp_dir().join(format!("twostroke-digest-{name}-{}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
+            let path = testing::Scratch::new(name);
             let mut map = Vec::new();
             for (number, shard) in shards.iter().enumerate() {
                 let file = match shards.len() {
@@ -114,13 +112,7 @@ mod tests {
         }
 
         fn digest(&self, not_after: Option<(i64, i64)>) -> Result<[u8; 32], LoadError> {
-            digest(&Checkpoint::open(Source::Directory(self.0.clone())).unwrap(), not_after)
-        }
-    }
-
-    impl Drop for Model {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
+            digest(&Checkpoint::open(Source::Directory(self.0.to_path_buf())).unwrap(), not_after)
         }
     }
 

@@ -402,9 +402,8 @@ mod tests {
 
     #[test]
     fn a_sample_has_the_listing_both_ends_and_pages_between() {
-        let directory = std::env::temp_dir().join(format!("twostroke-sample-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        let checkpoint = Checkpoint::open(Source::Directory(directory.clone())).unwrap();
+        let directory = testing::Scratch::new("sample");
+        let checkpoint = Checkpoint::open(Source::Directory(directory.to_path_buf())).unwrap();
         for len in [1, 4095, SAMPLED_START, SAMPLED_START + PAGE - 1, SAMPLED_START + PAGE, 3 << 20] {
             let sample_with = |flip: Option<u64>| {
                 let mut bytes = vec![7u8; len as usize];
@@ -431,6 +430,5 @@ mod tests {
                 }
             }
         }
-        fs::remove_dir_all(&directory).unwrap();
     }
 }

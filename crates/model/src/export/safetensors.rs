@@ -476,13 +476,13 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
+    use testing::Scratch;
+
     use super::*;
 
     /// Files in a directory of this test's own: `(name, type, shape)` of tensors whose bytes are their index.
-    fn sharded(name: &str, most_bytes: u64, tensors: &[(&str, &str, &[usize], u64)]) -> PathBuf {
-        let directory = std::env::temp_dir().join(format!("twostroke-shards-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&directory); // of an earlier process with the same number
-        fs::create_dir(&directory).unwrap();
+    fn sharded(name: &str, most_bytes: u64, tensors: &[(&str, &str, &[usize], u64)]) -> Scratch {
+        let directory = Scratch::new(name);
         let mut shards = Shards::new(&directory, 1024, most_bytes);
         for (index, (name, dtype, shape, len)) in tensors.iter().enumerate() {
             shards.add(name, dtype, shape, *len, &mut |out| out.put(&vec![index as u8; *len as usize])).unwrap();
@@ -504,7 +504,7 @@ mod tests {
         let files =
             ["t0", "t1", "t2", "t3", "t4"].map(|name| index["weight_map"][name].as_str().unwrap()[6..11].to_string());
         assert_eq!(files, ["00001", "00001", "00002", "00002", "00003"]);
-        let checkpoint = Checkpoint::open(checkpoint::Source::Directory(directory.clone())).unwrap();
+        let checkpoint = Checkpoint::open(checkpoint::Source::Directory(directory.to_path_buf())).unwrap();
         fs::write(directory.join(CONFIG), "{}").unwrap();
         let weights = checkpoint::weights::Weights::open(&checkpoint).unwrap();
         for (index, (name, ..)) in tensors.iter().enumerate() {
@@ -512,7 +512,6 @@ mod tests {
             weights.tensor(name, &[4, 4]).unwrap().rows().unwrap().read(0, &mut row).unwrap();
             assert_eq!(row, [f32::from_le_bytes([index as u8; 4]); 16], "{name}");
         }
-        fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
@@ -534,9 +533,8 @@ mod tests {
         for (index, (name, ..)) in tensors.iter().enumerate().filter(|(_, tensor)| tensor.3 > 0) {
             assert_eq!(bytes[8 + 1024 + offset(name) as usize], index as u8, "{name}");
         }
-        let checkpoint = Checkpoint::open(checkpoint::Source::Directory(directory.clone())).unwrap();
+        let checkpoint = Checkpoint::open(checkpoint::Source::Directory(directory.to_path_buf())).unwrap();
         assert!(checkpoint::weights::Weights::open(&checkpoint).is_ok(), "our own strict reader takes it");
-        fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

@@ -156,9 +156,7 @@ mod tests {
 
     #[test]
     fn what_a_killed_process_left_goes_and_nothing_else() {
-        let place = std::env::temp_dir().join(format!("twostroke-staging-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&place); // of an earlier process with the same number
-        fs::create_dir(&place).unwrap();
+        let place = testing::Scratch::new("staging");
         let at = |name: &str| place.join(name);
         let names = || {
             let names = place.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -206,6 +204,5 @@ mod tests {
         assert!(staging.path().is_file() && !at(&at_work).exists());
         drop(staging);
         assert_eq!(names(), before);
-        fs::remove_dir_all(&place).unwrap();
     }
 }

@@ -453,8 +453,7 @@ mod tests {
 
     #[test]
     fn what_is_on_disk_is_there_after_a_restart() {
-        let place = std::env::temp_dir().join(format!("twostroke-store-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&place);
+        let place = testing::Scratch::new("store");
         let mut reply = ChatMessage::new("assistant", "It is.");
         reply.extra.insert("reasoning".into(), "because".into());
         let told = vec![ChatMessage::new("user", "hi"), reply];
@@ -505,14 +504,12 @@ mod tests {
         // A file that is gone or damaged is one response that is unknown.
         std::fs::write(place.join("c.json"), "{}").unwrap();
         assert!(store.response(None, "c").is_err());
-        std::fs::remove_dir_all(&place).unwrap();
     }
 
     /// Numbers come back from a file to their last bit, and a time that is yet to come keeps nothing for ever.
     #[test]
     fn a_file_says_what_was_kept() {
-        let place = std::env::temp_dir().join(format!("twostroke-store-numbers-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&place);
+        let place = testing::Scratch::new("store-numbers");
         let store = Store::open(&place).unwrap();
         // Some of any thousand such numbers are misread where their last bits are not minded.
         let numbers: Vec<f64> = (1..2000).map(|at: u32| f64::from((at as f32).sqrt().ln() * -1.7)).collect();
@@ -534,13 +531,11 @@ mod tests {
         // Half of a file is told apart from what never was.
         std::fs::write(&file, "{\"own").unwrap();
         assert_ne!(store.response(None, "a").unwrap_err().message(), ApiError::unknown_response().message());
-        std::fs::remove_dir_all(&place).unwrap();
     }
 
     #[test]
     fn what_cannot_be_written_is_an_error_and_takes_no_memory() {
-        let place = std::env::temp_dir().join(format!("twostroke-full-store-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&place);
+        let place = testing::Scratch::new("full-store");
         let store = Store::open(&place).unwrap();
         let queued = json!({"status": "queued", "background": true});
         store.keep(None, "begun", content(queued.clone(), json!(""), Vec::new())).unwrap();

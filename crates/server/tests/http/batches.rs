@@ -1,18 +1,13 @@
 //! Files and batches: what is kept, whose it is, and that each line is answered once, over restarts.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 use server::ServerOptions;
+use testing::Scratch;
 
 use crate::client::Answer;
 use crate::host::{Host, local_server, small_engine, wait};
-
-fn place(name: &str) -> PathBuf {
-    let place = std::env::temp_dir().join(format!("twostroke-batches-{}-{name}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&place); // of an earlier process of this number
-    place
-}
 
 fn host(place: &Path, keys: &[&str]) -> Host {
     let options = ServerOptions {
@@ -95,7 +90,7 @@ fn content(host: &Host, key: Option<&str>, id: &Value) -> Vec<Value> {
 
 #[test]
 fn a_file_of_requests_becomes_files_of_answers() {
-    let place = place("whole");
+    let place = Scratch::new("batches-whole");
     let host = host(&place, &[]);
     let bad =
         "{\"custom_id\": \"bad\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": \"x\", \"max_tokens\": -7}}\n";
@@ -135,7 +130,7 @@ fn a_file_of_requests_becomes_files_of_answers() {
 
 #[test]
 fn a_batch_goes_on_where_another_server_left_it() {
-    let place = place("again");
+    let place = Scratch::new("batches-again");
     let id = {
         let host = host(&place, &[]);
         let id = begin(&host, None, &lines(400, 40));
@@ -162,7 +157,7 @@ fn a_batch_goes_on_where_another_server_left_it() {
 #[test]
 fn what_was_answered_before_a_kill_is_kept() {
     for harm in ["cut while it was written down", "input gone"] {
-        let place = place("killed");
+        let place = Scratch::new("batches-killed");
         let id = {
             let host = host(&place, &[]);
             let id = begin(&host, None, &lines(400, 40));
@@ -196,7 +191,7 @@ fn what_was_answered_before_a_kill_is_kept() {
 
 #[test]
 fn a_batch_that_is_cancelled_keeps_its_answers() {
-    let place = place("cancelled");
+    let place = Scratch::new("batches-cancelled");
     let host = host(&place, &[]);
     let id = begin(&host, None, &lines(400, 60));
     let path = format!("/v1/batches/{id}");
@@ -215,7 +210,7 @@ fn a_batch_that_is_cancelled_keeps_its_answers() {
 
 #[test]
 fn what_is_another_keys_is_unknown() {
-    let place = place("keys");
+    let place = Scratch::new("batches-keys");
     let host = host(&place, &["one", "two"]);
     let id = begin(&host, Some("one"), &lines(3, 4));
     let batch = ended(&host, Some("one"), &id);
@@ -244,7 +239,7 @@ fn what_is_another_keys_is_unknown() {
 
 #[test]
 fn what_is_wrong_is_named() {
-    let place = place("wrong");
+    let place = Scratch::new("batches-wrong");
     let host = host(&place, &[]);
     for (fields, status, param) in [
         (vec![("file", "x")], 400, json!("purpose")),
@@ -288,9 +283,9 @@ fn what_is_wrong_is_named() {
 
 #[test]
 fn two_servers_do_not_share_a_directory() {
-    let place = place("two");
+    let place = Scratch::new("batches-two");
     let first = host(&place, &[]);
-    let options = ServerOptions { batch_directory: Some(place), ..local_server() };
+    let options = ServerOptions { batch_directory: Some(place.to_path_buf()), ..local_server() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let second = runtime.block_on(server::Server::bind(first.engine.clone(), options));
     let error = second.err().expect("it is refused").to_string();
@@ -302,7 +297,8 @@ fn two_servers_do_not_share_a_directory() {
 #[test]
 fn what_is_kept_is_its_owners_alone() {
     use std::os::unix::fs::PermissionsExt;
-    let place = place("modes").join("deep/er");
+    let scratch = Scratch::new("batches-modes");
+    let place = scratch.join("deep/er");
     let host = host(&place, &[]);
     ended(&host, None, &begin(&host, None, &format!("{}{{", lines(3, 4))));
     let id = begin(&host, None, &lines(3, 4));
@@ -323,7 +319,7 @@ fn what_is_kept_is_its_owners_alone() {
 
 #[test]
 fn what_stops_one_batch_stops_no_other() {
-    let place = place("stops");
+    let place = Scratch::new("batches-stops");
     let host = host(&place, &["one", "two"]);
     let [first, second] = [Some("one"), Some("two")].map(|key| begin(&host, key, &lines(300, 40)));
     let input = get(&host, &format!("/v1/batches/{first}"), Some("one")).json()["input_file_id"].clone();
@@ -357,7 +353,7 @@ fn what_stops_one_batch_stops_no_other() {
 /// Two lines of one key end while thousands of another's are there.
 #[test]
 fn a_key_does_not_wait_for_anothers_batches() {
-    let place = place("turns");
+    let place = Scratch::new("batches-turns");
     let host = host(&place, &["one", "two"]);
     let large: Vec<String> = (0..2).map(|_| begin(&host, Some("one"), &lines(4000, 40))).collect();
     let path = format!("/v1/batches/{}", large[0]);
@@ -378,7 +374,7 @@ fn a_key_does_not_wait_for_anothers_batches() {
 /// The largest that is taken is read after a restart, and one more is refused.
 #[test]
 fn what_is_accepted_is_read_back() {
-    let place = place("limits");
+    let place = Scratch::new("batches-limits");
     let labels = |bytes: usize| json!({"a": "\u{1}".repeat(bytes / 6 - 2)});
     let asked = |file: &Value, metadata: &Value| json!({"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h", "metadata": metadata});
     let (id, name) = {
@@ -403,7 +399,7 @@ fn what_is_accepted_is_read_back() {
 /// Lines that are written otherwise than most, and whether they are requests all the same.
 #[test]
 fn a_line_is_read_as_a_body_is() {
-    let place = place("lines");
+    let place = Scratch::new("batches-lines");
     let host = host(&place, &[]);
     let body = r#"{"input": "x\ud83d", "max_output_tokens": 1}"#;
     let line =

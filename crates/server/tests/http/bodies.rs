@@ -84,11 +84,10 @@ fn status(host: &Host, method: &str, path: &str, body: Body) -> String {
 
 #[test]
 fn every_route_gives_up_every_body_that_does_not_come() {
-    let place = std::env::temp_dir().join(format!("twostroke-bodies-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&place);
+    let place = testing::Scratch::new("bodies");
     let short = Duration::from_millis(300);
     let options = ServerOptions {
-        batch_directory: Some(place.clone()),
+        batch_directory: Some(place.to_path_buf()),
         patience: Patience { quiet: short, body: 3 * short, file: 3 * short },
         ..local_server()
     };

@@ -81,8 +81,9 @@ fn with(schema: &Value, name: &str, value: Value) -> Value {
 
 #[test]
 fn every_field_of_the_document_is_known_and_has_its_type() {
-    let batches = std::env::temp_dir().join(format!("twostroke-openapi-{}", std::process::id()));
-    let options = ServerOptions { runtime_adapters: true, batch_directory: Some(batches.clone()), ..local_server() };
+    let batches = testing::Scratch::new("openapi");
+    let options =
+        ServerOptions { runtime_adapters: true, batch_directory: Some(batches.to_path_buf()), ..local_server() };
     let host = Host::with(small_engine(), options);
     let document = host.get("/openapi.json").json();
     let bodies = bodies(&document);
@@ -108,7 +109,6 @@ fn every_field_of_the_document_is_known_and_has_its_type() {
     assert!(fields > 500, "{fields}");
     host.quiet();
     drop(host);
-    let _ = std::fs::remove_dir_all(batches); // nobody wants it any more
 }
 
 #[test]

@@ -878,16 +878,10 @@ fn storing(place: &std::path::Path) -> Host {
     Host::with(small_engine(), options)
 }
 
-fn place(name: &str) -> std::path::PathBuf {
-    let place = std::env::temp_dir().join(format!("twostroke-responses-{}-{name}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&place); // of an earlier process of this number
-    place
-}
-
 /// To the byte, also of numbers, and also by the next server.
 #[test]
 fn what_comes_from_a_file_is_what_was_told() {
-    let place = place("bits");
+    let place = testing::Scratch::new("responses-bits");
     let mut told = Vec::new();
     {
         let host = storing(&place);
@@ -913,13 +907,12 @@ fn what_comes_from_a_file_is_what_was_told() {
         assert_eq!(again.text(), without_comments(text));
     }
     drop(next);
-    std::fs::remove_dir_all(&place).unwrap();
 }
 
 /// A response whose file cannot be deleted is still there and says so; a copy of a file is no response of its own.
 #[test]
 fn the_files_are_what_is_kept() {
-    let place = place("files");
+    let place = testing::Scratch::new("responses-files");
     let body = json!({"input": "Hello", "max_output_tokens": 2, "temperature": 0});
     let host = storing(&place);
     let id = host.ask(PATH, &body)["id"].as_str().unwrap().to_owned();
@@ -944,13 +937,12 @@ fn the_files_are_what_is_kept() {
     let next = storing(&place);
     assert_eq!(next.get(&format!("{PATH}/resp_copy")).status, 404);
     drop(next);
-    std::fs::remove_dir_all(&place).unwrap();
 }
 
 /// As a request that somebody waits for.
 #[test]
 fn a_server_that_drains_ends_what_is_in_the_background() {
-    let place = place("drain");
+    let place = testing::Scratch::new("responses-drain");
     let long = json!({"input": "Count.", "background": true, "max_output_tokens": 900, "temperature": 2, "text": {
         "format": {"type": "json_schema", "schema": {"type": "array", "items": {"type": "integer"}, "minItems": 500}}}});
     let mut ids = Vec::new();
@@ -976,5 +968,4 @@ fn a_server_that_drains_ends_what_is_in_the_background() {
         assert!(!kept["output"].as_array().unwrap().is_empty());
     }
     drop(next);
-    std::fs::remove_dir_all(&place).unwrap();
 }

@@ -3,10 +3,10 @@
 //! in `crates/model/tests/fuzzed.rs`.
 
 #[allow(unreachable_pub, reason = "public to the fuzzer")]
-#[path = "../fuzz/src/frames.rs"]
+#[path = "../../fuzz/src/frames.rs"]
 mod frames;
 #[allow(unreachable_pub, reason = "public to the fuzzer")]
-#[path = "../fuzz/src/runs.rs"]
+#[path = "../../fuzz/src/runs.rs"]
 mod runs;
 
 use testing::corpus::replay;
