@@ -1,17 +1,16 @@
-//! Blocks that another worker has computed land in the host tier, and are found there like what this one computed.
+//! Receives KV blocks that another worker computed into the host tier, where prefix lookup finds them.
 //!
 //! ```text
-//! expect(request)   tokens are known here, so names are made here: no hash comes from outside, none must be believed
-//! adopt(request, i) -> slot   pinned, without a name          only behind block i - 1
-//! the engine puts the bytes into it, and compares their checksum
-//! adopted(slot, good)         good: an ordinary content of the tier, which find_prefix judges like any other
-//!                             bad:  the slot is empty again; a miss from there on
+//! expect(request)        tokens are known, so block hashes are computed here: none is accepted from the peer
+//! adopt(request, i)      -> slot, pinned and without a name; only if block i - 1 is present
+//! the engine writes the bytes into the slot and compares their checksum
+//! adopted(slot, good)    good: ordinary tier content, which find_prefix may use
+//!                        bad:  the slot is freed, and lookup misses from this block on
 //! ```
 //!
-//! A transfer is a cache: what is missing, late or wrong is computed here. Landed blocks lie before those that they
-//! follow in the order of what gives way, so of a prefix the end goes first; what they follow becomes the last to give
-//! way when it is asked what is missing, or what lands behind an old prefix would go as soon as it has come; and no block
-//! takes its parent's slot.
+//! A transfer only fills a cache: missing, late or corrupt blocks are computed here. Eviction order: a received block
+//! goes before its parent, so a prefix loses its end first; [`Scheduler::missing_blocks`] marks the present prefix as
+//! used, or blocks received behind an old prefix would be evicted at once; and a block never takes its parent's slot.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -20,51 +19,48 @@ use crate::kv::{ContentName, FullBlock};
 use crate::sequence::Status;
 use crate::{RequestId, Scheduler, SeqId, TierSlot};
 
-/// Why there is no slot for a block from elsewhere.
+/// Why there is no slot for a received block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotAdopted {
-    /// Its request does not wait for it: it runs, or it is gone.
+    /// The request does not wait for it: it runs, or is gone.
     NotWaiting,
-    /// It is not full, it has the last known token, which is computed in any case, or its request stays out of the
-    /// cache.
+    /// The block is not full, contains the last known token (always computed here), or its request bypasses the cache.
     NotCached,
-    /// It is here already.
+    /// The block is already present.
     Known,
-    /// What comes before it is not here.
+    /// The block before it is not present.
     NoParent,
-    /// There is no tier, or every slot is in use for something that is moving, or for its parent. Others may come free.
+    /// There is no host tier, or every slot is pinned or holds the parent. Retry later.
     NoRoom,
 }
 
 impl Scheduler {
-    /// Of the blocks of a request that is expected or waits, those that [`Scheduler::adopt`] has slots for: what the
-    /// cache and the tiers do not have, and no further than what another worker may compute. Empty where it stays out of
-    /// the cache. What is here of them counts as used now: whoever asks is about to send for what follows. Cost: a
-    /// look-up for each block that is here.
+    /// Blocks of an expected or waiting request that [`Scheduler::adopt`] has slots for: those that neither the cache
+    /// nor the tiers have and that another worker may compute. Empty if the request bypasses the cache. Marks the
+    /// present ones as recently used, because the caller is about to fetch what follows them. Cost: one lookup per
+    /// present block.
     pub fn missing_blocks(&mut self, request: RequestId) -> Range<usize> {
         let Ok(id) = self.adoptive(request) else { return 0..0 };
         let most = self.state.seqs[id].num_blocks_to_look_up();
         self.state.seqs[id].set_registered(0, None);
         let known = self.known_blocks(id, most).0;
         let (seq, pool) = (&mut self.state.seqs[id], &mut self.state.pool);
-        // The beginning last: it gives way after the end.
+        // From the end, so that the beginning is evicted last.
         (0..known).rev().for_each(|block| pool.touch(&seq.content(block, &self.state.hasher).0));
         known..most
     }
 
-    /// Short names of the full blocks of its prompt that may be looked up, of a request that is expected or waits: what
-    /// another worker with the same key may have. Empty where it stays out of the cache. Cost: a hash for each block,
-    /// once.
+    /// Truncated hashes of the prompt's full blocks of an expected or waiting request, for lookup on another worker
+    /// with the same key. Empty if the request bypasses the cache. Cost: a hash per block, once.
     pub fn prompt_chain(&mut self, request: RequestId) -> Vec<u64> {
         let Ok(id) = self.adoptive(request) else { return Vec::new() };
         let seq = &mut self.state.seqs[id];
         (0..seq.num_blocks_to_look_up()).map(|block| seq.content(block, &self.state.hasher).0.short()).collect()
     }
 
-    /// A slot of the host tier for block `index` of a request that is expected or waits. Nobody finds it before
-    /// [`Scheduler::adopted`], and nothing else is put into it. Bytes may be put there once the transfers of every step
-    /// planned until now are done. Cost: a few look-ups where blocks come in their order, else as many as blocks before
-    /// it.
+    /// A host-tier slot for block `index` of an expected or waiting request. Lookup does not find it before
+    /// [`Scheduler::adopted`], and it is not reused. The bytes may be written once the transfers of every step planned
+    /// so far are done. Cost: a few lookups if blocks arrive in order, else one per preceding block.
     pub fn adopt(&mut self, request: RequestId, index: usize) -> Result<TierSlot, NotAdopted> {
         let id = self.adoptive(request)?;
         if index >= self.state.seqs[id].num_blocks_to_look_up() {
@@ -84,7 +80,7 @@ impl Scheduler {
         pool.adopt(&block).ok_or(NotAdopted::NoRoom)
     }
 
-    /// The sequence of a request that blocks from elsewhere may be for.
+    /// The sequence that received blocks of this request are for.
     fn adoptive(&self, request: RequestId) -> Result<SeqId, NotAdopted> {
         let active = self.state.requests.get(&request).ok_or(NotAdopted::NotWaiting)?;
         let id = active.answers.iter().flatten().next().copied().ok_or(NotAdopted::NotWaiting)?;
@@ -96,11 +92,11 @@ impl Scheduler {
         if is_cached { Ok(id) } else { Err(NotAdopted::NotCached) }
     }
 
-    /// How many of the first `most` blocks of a sequence without blocks are here, and the last one's name.
+    /// The number of the first `most` blocks that are present, for a sequence that holds none, and the last one's name.
     fn known_blocks(&mut self, id: SeqId, most: usize) -> (usize, Option<ContentName>) {
         let (seq, pool) = (&mut self.state.seqs[id], &self.state.pool);
         let salt = seq.request.salt;
-        // It holds no block, so what is noted of its blocks is how far the cache was seen to know them.
+        // A sequence without blocks uses its registration state as a cursor of the known prefix.
         let (mut count, mut parent) = seq.registered();
         if count > most || parent.is_some_and(|parent| !pool.is_current(parent)) {
             (count, parent) = (0, None);
@@ -114,9 +110,9 @@ impl Scheduler {
         (count, parent)
     }
 
-    /// The bytes for a slot have come, `good` if they are what was sent, or will not come. False if the block has no
-    /// place in the cache: it is bad, or equal to one that came meanwhile, or what comes before it is lost. Panics if
-    /// the slot was not given by [`Scheduler::adopt`].
+    /// Ends a transfer into `slot`; `good` if the bytes arrived intact. Returns false if the block is not cached: it is
+    /// bad, an equal one was cached meanwhile, or its parent was evicted. Panics if the slot is not from
+    /// [`Scheduler::adopt`].
     pub fn adopted(&mut self, slot: TierSlot, good: bool) -> bool {
         self.state.pool.adopted(slot, good)
     }

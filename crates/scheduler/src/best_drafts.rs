@@ -1,14 +1,14 @@
-//! The one rule for how many drafts pay, of a step that is planned and of a deployment that is thought about.
+//! The number of draft tokens that maximizes tokens per second, for a planned step and for capacity estimates.
 //!
 //! ```text
-//! drafts           0     1     2     3     4  ...    told in falling chance, each with the time of a step that has it
-//! tokens / time  100   170   230   225   221         the best number is 2
+//! drafts           0     1     2     3     4  ...    in order of decreasing probability, each with its step time
+//! tokens / time  100   170   230   225   221         best: 2
 //! ```
 
-/// The next drafts may be cheaper than this one: so many are looked at behind the best number.
+/// Drafts tried beyond the best number so far: step time is not convex, so later ones may pay again.
 const LOOKAHEAD: usize = 4;
 
-/// Counts drafts as long as tokens per second do not fall.
+/// Finds the draft count with the highest token rate.
 #[derive(Clone, Copy, Debug)]
 pub struct BestDrafts {
     tokens: f64,
@@ -18,13 +18,13 @@ pub struct BestDrafts {
 }
 
 impl BestDrafts {
-    /// A step without drafts: tokens that are sure (a prompt row counts as one), and its time.
+    /// A step without drafts: its certain tokens (a prompt row counts as one) and its time.
     pub fn new(tokens: f64, seconds: f64) -> BestDrafts {
         BestDrafts { tokens, told: 0, best_rate: tokens / seconds, best: 0 }
     }
 
-    /// One more draft, which is a token with this chance, and the time of a step with it. Chances are in the unit of
-    /// the tokens. Returns whether one more may still pay.
+    /// Adds a draft that is accepted with probability `chance`, in the unit of the tokens, and the time of a step that
+    /// includes it. Returns whether another draft may still pay.
     pub fn add(&mut self, chance: f64, seconds: f64) -> bool {
         self.told += 1;
         self.tokens += chance;
@@ -35,7 +35,7 @@ impl BestDrafts {
         self.told < self.best + LOOKAHEAD
     }
 
-    /// Of the drafts told, so many make tokens come fastest.
+    /// The draft count with the highest token rate.
     pub fn count(&self) -> usize {
         self.best
     }
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn the_best_number_is_the_last_at_which_tokens_do_not_come_slower() {
-        // The time of a step with each number of drafts, the chance of each draft, and how many pay.
+        // Step time by number of drafts, acceptance probability of each draft, and the best number.
         let table: [(&str, &[f64], f64, usize); 6] = [
             ("free rows", &[1.0, 1.0, 1.0, 1.0], 0.1, 3),
             ("rows that cost what they bring", &[1.0, 1.5, 2.0, 2.5], 0.5, 3),

@@ -1,4 +1,4 @@
-//! Seconds of a step, from what it has to do: a roofline with fitted overheads.
+//! Predicts step time from its work: a roofline with fitted overheads.
 //!
 //! ```text
 //! seconds                                        seconds = weights(rows)              one read of the weights, then rows x FLOPs
@@ -9,40 +9,40 @@
 //!    +------------------------------ rows                + head, once, and logits x rows with logits
 //! ```
 //!
-//! The first term is one curve for both phases, because they share the pass over the weights: decode lives on its flat
-//! left end, prefill on its slope, and a mixed step pays for the rows of both together. That is their interference.
-//! Everything else is the phase's own. (Rooflines: Williams et al., 2009. Sums of terms linear in tokens and in
-//! attention: DistServe, Zhong et al., OSDI 2024; Vidur, Agrawal et al., MLSys 2024.)
+//! Both phases share one curve because they share the pass over the weights: decode is on its flat left end, prefill on
+//! its slope, and a mixed step pays for the rows of both. That is their interference. The other terms belong to one
+//! phase. (Rooflines: Williams et al., 2009. Sums of terms linear in tokens and in attention: DistServe, Zhong et al.,
+//! OSDI 2024; Vidur, Agrawal et al., MLSys 2024.)
 //!
-//! A model comes from a hardware preset ([`CostModel::roofline`]) or from measured steps ([`CostModel::fit`]), and
-//! follows the machine while it runs ([`CostModel::observe`]). It is data: the same steps give the same model.
+//! A model comes from a hardware preset ([`CostModel::roofline`]) or from measured steps ([`CostModel::fit`]), and is
+//! corrected online ([`CostModel::observe`]). It is deterministic: the same steps give the same model.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::Nanos;
 
-/// What a step has to do, in the quantities that cost time.
+/// The work of a step, in the quantities that cost time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Rows of prompt chunks.
     pub prefill_rows: usize,
-    /// Keys that these rows see, summed over the rows.
+    /// Keys that prompt rows attend to, summed over the rows.
     pub prefill_pairs: u64,
     /// Prompt chunks.
     pub prefill_seqs: usize,
-    /// Rows of decode.
+    /// Decode rows.
     pub decode_rows: usize,
-    /// Keys that these rows see, summed over the rows.
+    /// Keys that decode rows attend to, summed over the rows.
     pub decode_context: u64,
     /// Rows whose logits are computed and sampled.
     pub logit_rows: usize,
-    /// Keys that decode rows of drafts see, summed over the rows. They are read for the row before them.
+    /// Keys that draft rows attend to, summed over the rows. Their bytes are already read for the preceding row.
     pub draft_pairs: u64,
 }
 
 impl Work {
-    /// Adds `len` rows of a prompt of which `start` tokens are computed; `ends` if the last row's logits are wanted.
+    /// Adds `len` rows of a prompt with `start` computed tokens; `ends` if the last row's logits are needed.
     pub fn add_chunk(&mut self, start: usize, len: usize, ends: bool) {
         let (start, rows) = (start as u64, len as u64);
         self.prefill_rows += len;
@@ -51,14 +51,14 @@ impl Work {
         self.logit_rows += usize::from(ends);
     }
 
-    /// Adds a decode row that sees `context` keys, its own included.
+    /// Adds a decode row that attends to `context` keys, its own included.
     pub fn add_decode(&mut self, context: usize) {
         self.decode_rows += 1;
         self.decode_context += context as u64;
         self.logit_rows += 1;
     }
 
-    /// Adds a row for a draft that sees `context` keys, its own included, to those of its sequence.
+    /// Adds a draft row that attends to `context` keys, its own included, to its sequence's decode row.
     pub fn add_draft(&mut self, context: usize) {
         self.decode_rows += 1;
         self.draft_pairs += context as u64;
@@ -71,7 +71,7 @@ impl Work {
     }
 }
 
-/// A point of the curve of the weights: a pass with so many rows takes so long.
+/// A point of the weights curve: the time of a pass with this many rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Knot {
     /// Rows of the pass.
@@ -80,45 +80,45 @@ pub struct Knot {
     pub seconds: f64,
 }
 
-/// What a model costs, in the units of a roofline.
+/// Cost of a model, in the units of a roofline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelCost {
     /// Bytes of weights that one pass reads.
     pub weight_bytes: f64,
-    /// Operations of one row, attention and logits left out: about twice the parameters of the layers.
+    /// FLOPs of one row, without attention and logits: about twice the parameters of the layers.
     pub row_flops: f64,
-    /// Operations of one row's logits.
+    /// FLOPs of one row's logits.
     pub logit_flops: f64,
-    /// Operations of one row against one key, all layers and heads: four times heads times head size times layers.
+    /// FLOPs of one row against one key, all layers and heads: four times heads times head size times layers.
     pub pair_flops: f64,
     /// Bytes of keys and values of one token, all layers.
     pub kv_bytes: f64,
 }
 
-/// What a machine can do, in the units of a roofline.
+/// Capabilities of a machine, in the units of a roofline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hardware {
-    /// For people.
+    /// Display name.
     pub name: &'static str,
-    /// Operations per second at the precision of the weights, dense.
+    /// FLOPs per second at the precision of the weights, dense.
     pub flops: f64,
     /// Bytes per second from the memory that holds weights and cache.
     pub bandwidth: f64,
-    /// Share of `flops` that a long prompt reaches.
+    /// Fraction of `flops` that a long prompt reaches.
     pub flops_share: f64,
-    /// Share of `bandwidth` that decode reaches.
+    /// Fraction of `bandwidth` that decode reaches.
     pub bandwidth_share: f64,
-    /// Seconds that every step takes besides: launch, sampling, bookkeeping.
+    /// Seconds added to every step: launch, sampling, bookkeeping.
     pub step_overhead: f64,
 }
 
-/// Predicts the time of a step. Cost of a prediction: a binary search in about a dozen points.
+/// Predicts the time of a step. A prediction costs a binary search in about a dozen points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostModel {
-    /// By rising rows; at least one.
+    /// By increasing rows; at least one.
     knots: Vec<Knot>,
     terms: Terms,
-    /// What the machine takes now over what it took when it was measured: for decode rows, and for what prompts add.
+    /// Current time over time at calibration: for decode rows, and for what prompts add.
     drift: [f64; 2],
 }
 
@@ -133,17 +133,17 @@ pub struct Terms {
     pub row: f64,
     /// Per prompt chunk.
     pub prompt: f64,
-    /// Per step that wants logits: one read of the language-model head, a quarter of the weights of a small model.
+    /// Per step with logits: one read of the language-model head, a quarter of the weights of a small model.
     pub head: f64,
     /// Per row of logits.
     pub logits: f64,
 }
 
 impl Terms {
-    /// The most that a model holds for possible, far beyond the slowest machine: what disturbs a measurement has no
-    /// bound, and sums of predictions stay within a clock.
+    /// Upper bounds, far beyond the slowest machine: a disturbed measurement has none, and sums of predictions must fit
+    /// a clock.
     pub const MOST: Terms = Terms { pair: 1e-3, key: 1e-3, row: 1e3, prompt: 1e3, head: 1e3, logits: 1e3 };
-    /// Likewise, of a whole pass: seconds of a [`Knot`].
+    /// The same bound for a whole pass: seconds of a [`Knot`].
     pub const MOST_SECONDS: f64 = 1e6;
 
     fn bounded(self) -> Terms {
@@ -160,39 +160,40 @@ impl Terms {
 }
 
 const NUM_TERMS: usize = 6;
-/// Rounds in which steps that fit badly lose weight, and the relative error from which they do.
+/// Reweighting rounds, and the relative error above which a step loses weight.
 const REWEIGHTINGS: usize = 4;
 const EXPECTED_ERROR: f64 = 0.02;
-/// Most rounds of the solver, and the change of relative errors below which it is done.
+/// Iteration limit of the solver, and the change of relative error at which it has converged.
 const SWEEPS: usize = 20_000;
 const CONVERGED: f64 = 1e-7;
-/// Weight of a step in the correction: half of a lasting change of speed is learned in about five steps.
+/// Weight of a step in the drift average: half of a lasting change of speed is learned in about five steps.
 const DRIFT_WEIGHT: f64 = 0.125;
-/// Below this share of its prediction a step is no noise: nothing makes a step shorter. The model is of a busy machine,
-/// and half of what is wrong goes at once.
+/// A step below this fraction of its prediction is not noise, since noise only adds time: the model was calibrated on a
+/// busy machine. Each such step corrects half of the error.
 const FAR_BELOW: f64 = 0.5;
 const FAR_WEIGHT: f64 = 0.5;
-/// A chunk that is less of its step than this says little, however far it is off.
+/// A chunk that is a smaller fraction of its step than this is too uncertain for [`FAR_WEIGHT`].
 const FAR_SHARE: f64 = 0.5;
-/// A step that took longer than this multiple of its prediction was interrupted by something else; it counts as this.
+/// A step that took longer than this multiple of its prediction was interrupted; it counts as this multiple.
 const DRIFT_MOST: f64 = 4.0;
-/// No machine is so much slower or faster than it was: a clock that stands still must not teach that steps are free.
+/// Limit of the drift in both directions, so that a stopped clock cannot teach that steps are free.
 const DRIFT_RANGE: f64 = 64.0;
 
 impl CostModel {
-    /// A model from its points and terms, bounded by [`Terms::MOST`]. Panics if `knots` is empty or not rising in rows.
+    /// A model from its points and terms, bounded by [`Terms::MOST`]. Panics if `knots` is empty or not increasing in
+    /// rows.
     pub fn new(mut knots: Vec<Knot>, terms: Terms) -> CostModel {
         assert!(!knots.is_empty() && knots.is_sorted_by(|a, b| a.rows < b.rows), "knots rise");
         knots.iter_mut().for_each(|knot| knot.seconds = knot.seconds.min(Terms::MOST_SECONDS));
         CostModel { knots, terms: terms.bounded(), drift: [1.0; 2] }
     }
 
-    /// The same, on a machine that takes so much longer now: see [`CostModel::drift`].
+    /// The same model with this drift: see [`CostModel::drift`].
     pub fn drifted(self, drift: [f64; 2]) -> CostModel {
         CostModel { drift, ..self }
     }
 
-    /// The roofline of `model` on `hardware`: the larger of reading and computing, plus the overhead.
+    /// The roofline of `model` on `hardware`: the larger of read time and compute time, plus the overhead.
     pub fn roofline(model: &ModelCost, hardware: &Hardware) -> CostModel {
         let bandwidth = hardware.bandwidth * hardware.bandwidth_share;
         let flops = hardware.flops * hardware.flops_share;
@@ -213,12 +214,12 @@ impl CostModel {
         CostModel::new(rows.into_iter().map(at).collect(), terms)
     }
 
-    /// The model that fits measured steps best: least squares of the *relative* error, no term below zero, more rows
-    /// never cheaper. Steps that stay far off count less and less (iteratively reweighted: Huber, Annals of
-    /// Mathematical Statistics 35, 1964), because what disturbed one step says nothing about the others.
+    /// The best fit to measured steps: least squares of the *relative* error, with non-negative terms and a
+    /// non-decreasing curve. Outliers are iteratively downweighted (Huber, Annals of Mathematical Statistics 35, 1964),
+    /// because what disturbed one step does not affect the others.
     ///
-    /// `rows` are the points of the curve, rising; each should have a step near it. Returns `None` if there are fewer
-    /// steps than points. Cost: linear in steps, plus some million operations.
+    /// `rows` are the points of the curve, increasing; each should have a step near it. Returns `None` if there are
+    /// fewer steps than points. Cost: linear in steps, plus some million operations.
     pub fn fit(rows: &[usize], steps: &[(Work, Nanos)]) -> Option<CostModel> {
         if rows.is_empty() || steps.len() < rows.len() {
             return None;
@@ -235,26 +236,26 @@ impl CostModel {
         Some(model)
     }
 
-    /// How long a step with this work takes now.
+    /// Predicted time of a step with this work, drift included.
     pub fn step_time(&self, work: &Work) -> Nanos {
         Nanos((self.seconds(work) * 1e9) as u64)
     }
 
-    /// The same in seconds.
+    /// [`CostModel::step_time`] in seconds.
     pub fn seconds(&self, work: &Work) -> f64 {
         self.parts(work).total()
     }
 
-    /// The same, term by term: what the ledger shares out.
+    /// [`CostModel::seconds`] term by term, for the ledger.
     pub fn parts(&self, work: &Work) -> Parts {
         let [alone, added] = self.drift;
         let Terms { pair, key, row, prompt, head, logits } = self.terms;
         let amounts = amounts(work);
         let (weights, heads) = (self.weights(work.rows()), head * amounts[4] + logits * amounts[5]);
-        // What the decode rows would cost by themselves; the rest is what prompts add.
+        // The cost of the decode rows alone; prompts add the rest.
         let (own_weights, own_heads) = match work.decode_rows {
             0 => (0.0, 0.0),
-            // All of it, and no prompt's head: the search for how many drafts pay asks this for each.
+            // Decode only: reuse the values, because the draft search evaluates this once per draft.
             rows if rows == work.rows() && rows == work.logit_rows => (weights, heads),
             rows => (self.weights(rows), head + logits * rows as f64),
         };
@@ -268,7 +269,7 @@ impl CostModel {
         }
     }
 
-    /// Most rows of `prompt` that a step with `work` besides can take and still end within `bound`; 0 if none.
+    /// The most rows of `prompt` that fit a step with `work` within `bound`; 0 if none.
     pub(crate) fn rows_within(&self, work: &Work, prompt: PromptRows, bound: Nanos) -> usize {
         let PromptRows { start, most: len, uncomputed } = prompt;
         let fits = |rows: usize| {
@@ -287,13 +288,14 @@ impl CostModel {
         most
     }
 
-    /// Learns from a step that took `measured`: the machine's speed of the moment follows, by an exponential average.
+    /// Updates the drift with a step that took `measured`, by an exponential moving average.
     pub fn observe(&mut self, work: &Work, measured: Nanos) {
         let predicted = self.seconds(work);
         if predicted > 0.0 && work.rows() > 0 {
             let alone =
                 Work { prefill_rows: 0, prefill_pairs: 0, prefill_seqs: 0, logit_rows: work.decode_rows, ..*work };
-            // A step teaches about prompts what it can: a small chunk beside many streams next to nothing.
+            // A small chunk beside many streams says next to nothing about prompts, so its weight is its fraction of
+            // the step.
             let own = if work.decode_rows == 0 { 0.0 } else { self.seconds(&alone) };
             let (which, expected, took) = match work.prefill_seqs {
                 0 => (0, predicted, measured.as_secs_f64()),
@@ -314,12 +316,12 @@ impl CostModel {
         &self.knots
     }
 
-    /// The terms.
+    /// Seconds per unit of work.
     pub fn terms(&self) -> Terms {
         self.terms
     }
 
-    /// What the machine takes now over what it took when it was measured: for decode rows, and for what prompts add.
+    /// Current time over time at calibration: for decode rows, and for what prompts add.
     pub fn drift(&self) -> [f64; 2] {
         self.drift
     }
@@ -331,25 +333,25 @@ impl CostModel {
     }
 }
 
-/// Rows of one prompt that a step could take.
+/// Candidate rows of one prompt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PromptRows {
-    /// Tokens of it that are computed.
+    /// Its computed tokens.
     pub(crate) start: usize,
-    /// So many rows, no more.
+    /// Row limit.
     pub(crate) most: usize,
-    /// What it has to go; the row that ends it has logits.
+    /// Its uncomputed tokens; the row that ends the prompt has logits.
     pub(crate) uncomputed: usize,
 }
 
 impl PromptRows {
-    /// The first `most` rows of a prompt that does not end with them.
+    /// The first `most` rows of a prompt that does not end within them.
     pub(crate) fn first(most: usize) -> PromptRows {
         PromptRows { start: 0, most, uncomputed: usize::MAX }
     }
 }
 
-/// A step's predicted seconds, by what they are spent on.
+/// Predicted seconds of a step, by term.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Parts {
     /// The pass over the weights, for the rows of both phases.
@@ -358,22 +360,22 @@ pub struct Parts {
     pub prefill_attention: f64,
     /// Decode rows against keys.
     pub decode_attention: f64,
-    /// What each decode row takes besides.
+    /// Overhead per decode row.
     pub decode_rows: f64,
-    /// What each prompt takes besides.
+    /// Overhead per prompt.
     pub prompts: f64,
     /// Logits and sampling.
     pub logits: f64,
 }
 
 impl Parts {
-    /// All of it.
+    /// The sum.
     pub fn total(&self) -> f64 {
         self.weights + self.prefill_attention + self.decode_attention + self.decode_rows + self.prompts + self.logits
     }
 }
 
-/// In the order of [`Terms`].
+/// Units of [`Work`] in the order of [`Terms`].
 fn amounts(work: &Work) -> [f64; NUM_TERMS] {
     [
         (work.prefill_pairs + work.draft_pairs) as f64,
@@ -385,8 +387,8 @@ fn amounts(work: &Work) -> [f64; NUM_TERMS] {
     ]
 }
 
-/// The two of `len` points between which `rows` lies, and their shares. Before the first point the curve is flat;
-/// beyond the last one its last slope goes on.
+/// The two of `len` points around `rows`, and their interpolation weights. The curve is flat before the first point and
+/// extrapolates the last slope beyond the last.
 fn around(len: usize, rows_at: impl Fn(usize) -> usize, rows: usize) -> [(usize, f64); 2] {
     let (mut low, mut high) = (0, len);
     while high - low > 1 {
@@ -402,8 +404,8 @@ fn around(len: usize, rows_at: impl Fn(usize) -> usize, rows: usize) -> [(usize,
     [(low, 1.0 - share), (low + 1, share)]
 }
 
-/// One weighted least-squares fit. The unknowns are the first point, what each further point has more than the one
-/// before it, and the terms.
+/// One weighted least-squares fit. The unknowns are the first point, the increment of each further point, and the
+/// terms.
 fn weighted_fit(rows: &[usize], steps: &[(Work, Nanos)], weights: &[f64]) -> CostModel {
     let size = rows.len() + NUM_TERMS;
     let mut normal = vec![0.0; size * size];
@@ -436,8 +438,8 @@ fn weighted_fit(rows: &[usize], steps: &[(Work, Nanos)], weights: &[f64]) -> Cos
     CostModel::new(knots, Terms { pair, key, row, prompt, head, logits })
 }
 
-/// Solves `normal x = right` in the least-squares sense with `x >= 0`, by coordinate descent. What no step tells
-/// anything about stays 0.
+/// Solves `normal x = right` in the least-squares sense with `x >= 0`, by coordinate descent. Unknowns without data
+/// stay 0.
 fn non_negative(normal: &[f64], right: &[f64]) -> Vec<f64> {
     let size = right.len();
     let mut x = vec![0.0; size];
@@ -450,7 +452,7 @@ fn non_negative(normal: &[f64], right: &[f64]) -> Vec<f64> {
             }
             let others: f64 = row.iter().zip(&x).map(|(a, b)| a * b).sum::<f64>() - row[i] * x[i];
             let better = ((right[i] - others) / row[i]).max(0.0);
-            // In units of the relative error, squared: what the steps make of the change.
+            // In units of the squared relative error.
             moved = moved.max((better - x[i]) * (better - x[i]) * row[i]);
             x[i] = better;
         }

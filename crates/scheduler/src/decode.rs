@@ -1,21 +1,21 @@
-//! Who gets the next token, and whom to preempt when blocks run out.
+//! Plans decode rows and chooses preemption victims when blocks run out.
 //!
 //! ```text
 //! running, in rank order    A      B      C      D        one row each, if each has a slot for its token
 //! blocks needed now         0      1      1      0
-//! free blocks               1 ---> B                      C is short: somebody ranked after C gives up all blocks,
-//!                                                         else C does. Nobody is preempted for one ranked after it.
+//! free blocks               1 ---> B                      C lacks one: a sequence ranked after C is preempted, else C.
+//!                                                         No sequence is preempted for one ranked after it.
 //! ```
 //!
-//! Every decoding sequence gets a row in every step: one row is cheap, and a person is watching each of those tokens
-//! (decode-first mixed steps: Sarathi-Serve, Agrawal et al., OSDI 2024).
+//! Every decoding sequence gets a row in every step: a row is cheap, and a user waits for each token (decode-first
+//! mixed steps: Sarathi-Serve, Agrawal et al., OSDI 2024).
 //!
-//! A victim keeps its tokens, gives up its blocks, and waits at its old rank. Full blocks stay in the prefix cache,
-//! from where they go to a tier if there is one ([`crate::swap`]); the rest is recomputed (Kwon et al., SOSP 2023). The
-//! victim is of the tenant that was served most ([`crate::fairness`]), of its lowest class, and there it is the one
-//! that loses least for the blocks it frees: tokens, of which those that a tier keeps count as little as moving them
-//! costs. A sequence that lost its blocks [`MAX_PREEMPTIONS`] times is let in again only with room for its whole course
-//! set aside, and is then never a victim: so preemptions are bounded, and somebody always runs to the end.
+//! A victim keeps its tokens, releases its blocks, and waits at its old rank. Its full blocks stay in the prefix cache
+//! and from there go to a tier if there is one ([`crate::swap`]); the rest is recomputed (Kwon et al., SOSP 2023).
+//! Victim order: the most served tenant ([`crate::fairness`]), its lowest class, then the fewest lost tokens per freed
+//! block, where a token kept in a tier counts its transfer time relative to recompute. After [`MAX_PREEMPTIONS`]
+//! preemptions a sequence is readmitted only with blocks for its maximum length reserved, and is then never a victim:
+//! so preemptions are bounded, and some sequence always runs to its end.
 
 use core::cmp::Ordering;
 
@@ -27,14 +27,14 @@ use crate::step::Preempted;
 use crate::swap::{GivenUp, PreemptionMode};
 use crate::{BlockCopy, Nanos, Priority, Rows, Scheduler, SeqId, Step};
 
-/// After so many preemptions a sequence runs with its whole course set aside.
+/// Preemptions after which a sequence runs with blocks for its maximum length reserved.
 pub(crate) const MAX_PREEMPTIONS: u32 = 4;
 
-/// A decode row without a target is left out for others' targets so many steps in a row at most.
+/// Consecutive steps at most in which a decode row without a target is left out for others' targets.
 const MOST_LEFT_OUT: u32 = 8;
 
 impl Scheduler {
-    /// Preempts until every decoding sequence has a slot for its token, but for the one returned.
+    /// Preempts until every decoding sequence has a slot for its token, except the returned one.
     pub(crate) fn make_room_for_decode(&mut self, step: &mut Step) -> Option<SeqId> {
         let weight = self.swap_weight();
         loop {
@@ -56,8 +56,8 @@ impl Scheduler {
         self.state.return_to_queue(id);
     }
 
-    /// What a token that a tier keeps counts as lost: the time to move it over the time to compute it. Nothing as long
-    /// as nobody has measured; all of it without tiers.
+    /// Weight of a lost token that a tier keeps: its transfer time over its compute time. Zero before anything was
+    /// measured; [`WHOLE`] without tiers.
     fn swap_weight(&self) -> usize {
         let (tokens, through_disk) = (self.state.limits.block_size, self.state.pool.swaps_to_disk());
         let given_up = GivenUp { blocks: 1, start: 0, tokens, through_disk };
@@ -69,8 +69,8 @@ impl Scheduler {
         }
     }
 
-    /// One row for every decoding sequence, and a slot for it: a new block at a block's end, or a copy of a shared one.
-    /// Those without a target come last, and sit the step out where it would take longer than `bound`.
+    /// One row and its slot for every decoding sequence: a new block at a block's end, or a copy of a shared one.
+    /// Sequences without a target come last and skip a step that they would make longer than `bound`.
     pub(crate) fn plan_decode(&mut self, stalled: Option<SeqId>, bound: Option<Nanos>, step: &mut Step) {
         for index in 0..self.state.running.len() {
             let (_, id) = self.state.running[index];
@@ -106,7 +106,7 @@ impl Scheduler {
         self.plan_decode_row(id, step);
     }
 
-    /// Whether a decode row without a target stays out of the step, for those with one.
+    /// Whether a decode row without a target skips the step, for those with one.
     fn leaves_out(&mut self, id: SeqId, bound: Option<Nanos>) -> bool {
         let (Some(cost), Some(bound)) = (&self.policy.cost, bound) else { return false };
         let seq = &mut self.state.seqs[id];
@@ -116,7 +116,7 @@ impl Scheduler {
         let mut work = self.plan.record.work;
         work.add_decode(seq.num_tokens());
         let may_stay_out = seq.steps_left_out < MOST_LEFT_OUT;
-        // In a step without rows nobody gains by it: who has the target may itself wait for this one's blocks.
+        // In an empty step skipping helps no one: the sequence with the target may itself wait for this one's blocks.
         let stays_out = may_stay_out && self.plan.record.work.rows() > 0 && cost.step_time(&work) > bound;
         seq.steps_left_out += u32::from(stays_out);
         stays_out
@@ -134,18 +134,18 @@ impl Scheduler {
 /// What must happen before every decoding sequence has a slot for its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// Nothing. At most one sequence sits this step out: it is short, and all that are ranked after it are protected,
-    /// being loaded or in flight, or none is and somebody who left holds blocks until a load, a step or a read has
-    /// ended. It keeps its blocks; they run to their end without it, or are victims once nothing writes theirs; and
-    /// what is held for those who left comes back.
+    /// Nothing. At most one sequence skips this step for want of a block: all sequences ranked after it are protected,
+    /// loading or in flight, or there are none and blocks of departed sequences are still being written or read. It
+    /// keeps its blocks. The protected run to their end without it, the others become victims when their writes end,
+    /// and departed sequences' blocks are freed.
     Enough { stalled: Option<SeqId> },
-    /// This one gives up its blocks; then ask again.
+    /// Preempt this one, then decide again.
     Preempt(SeqId),
 }
 
-/// What decode asks of the state. Changes nothing.
+/// Queries of decode. They change nothing.
 impl State {
-    /// One decision: see [`Room`]. `swap_weight`: what a token in a tier counts as lost, in parts of [`WHOLE`].
+    /// One decision: see [`Room`]. `swap_weight`: weight of a token in a tier, in parts of [`WHOLE`].
     fn room_for_decode(&self, swap_weight: usize) -> Room {
         let mut unreserved = self.pool.num_free() - self.reserved_blocks();
         let mut sharers = Sharers::default();
@@ -168,27 +168,26 @@ impl State {
         Room::Enough { stalled: None }
     }
 
-    /// Whether blocks are held for sequences that left while theirs were being written, or for readers: they are freed
-    /// when that ends.
+    /// Whether blocks are held for departed sequences until their writes end, or for readers: they will be freed.
     fn blocks_come_back(&self) -> bool {
         self.seqs.iter().any(|seq| seq.status == Status::Leaving) || self.reads_will_free()
     }
 
-    /// Blocks that protected sequences may still take before they end: nobody else gets those.
+    /// Blocks reserved for protected sequences: those that they may still take before they end.
     pub(crate) fn reserved_blocks(&self) -> usize {
         let mut sharers = Sharers::default();
         let protected = self.running().filter(|seq| is_protected(seq));
         protected.map(|seq| self.blocks_to_end(seq) - seq.table.len() + sharers.copies_to_write(seq, &self.pool)).sum()
     }
 
-    /// Blocks of a sequence's whole course, its forks included.
+    /// Blocks of a sequence at its maximum length, its forks included.
     pub(crate) fn blocks_to_end(&self, seq: &Sequence) -> usize {
         let course = Course::of(&seq.request, self.limits.max_model_len);
         course.blocks_of_answers(seq.num_seats(), self.limits.block_size)
     }
 
     /// The victim among `candidates` (in rank order): of the most served tenant, of its lowest class, the one that
-    /// loses the fewest computed tokens per block it frees; the youngest of equals.
+    /// loses the fewest computed tokens per freed block; the youngest of equals.
     fn cheapest_victim(&self, candidates: &[(Rank, SeqId)], swap_weight: usize) -> Option<SeqId> {
         let can_go = |seq: &Sequence| !is_protected(seq) && !seq.is_busy();
         let mut best: Option<(Turn, Priority, Loss, SeqId)> = None;
@@ -209,13 +208,13 @@ impl State {
     }
 }
 
-/// Whether a sequence may no longer be preempted.
+/// Whether a sequence is exempt from preemption.
 pub(crate) fn is_protected(seq: &Sequence) -> bool {
     seq.num_preemptions >= MAX_PREEMPTIONS
 }
 
 /// Counts copies-on-write before they happen. Of `r` answers that share a block, `r - 1` copy it and the last writes in
-/// place; they are forked from one sequence, so their ranks are neighbours.
+/// place; they are forked from one sequence, so their ranks are adjacent.
 #[derive(Default)]
 struct Sharers {
     block: Option<BlockId>,
@@ -230,7 +229,7 @@ impl Sharers {
         usize::from(grows) + self.copies_to_write(seq, pool)
     }
 
-    /// 1 if the block of the next token is to be copied first.
+    /// 1 if the block of the next token must be copied first.
     fn copies_to_write(&mut self, seq: &Sequence, pool: &BlockPool) -> usize {
         let Some(&block) = seq.table.get(seq.num_computed / seq.table.block_size()) else { return 0 };
         if self.block != Some(block) {
@@ -242,10 +241,10 @@ impl Sharers {
     }
 }
 
-/// A token that is lost counts as so many parts.
+/// Weight of a lost token.
 const WHOLE: usize = 1024;
 
-/// What a preemption throws away, and what it brings. Blocks that others share count on neither side: they stay.
+/// Lost tokens and freed blocks of a preemption. Shared blocks count on neither side: they stay.
 #[derive(Clone, Copy)]
 struct Loss {
     /// In parts of [`WHOLE`].
@@ -267,7 +266,7 @@ impl Loss {
         loss
     }
 
-    /// Compares tokens per block; one that frees nothing is worse than any that frees something.
+    /// Compares tokens per block; one that frees no block is worse than any that does.
     fn is_less_than(self, other: Loss) -> bool {
         match (self.freed_blocks, other.freed_blocks) {
             (0, _) => false,

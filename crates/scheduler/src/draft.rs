@@ -1,36 +1,36 @@
-//! What drafts are told apart by, and how often they held: the words of [`crate::speculate`].
+//! Draft proposals and their acceptance counts: the types of [`crate::speculate`].
 
 use crate::SeqId;
 
-/// Where drafts come from, told apart by how often they hold.
+/// A drafter, as far as acceptance statistics distinguish them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceId(pub u8);
 
-/// Guesses that could be had for a decoding sequence. The scheduler never sees which: it plans how many, and learns
-/// how many held.
+/// Drafts available for a decoding sequence. The scheduler never sees the tokens: it plans how many to verify, and
+/// learns how many were accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Whose next tokens.
+    /// The sequence that they continue.
     pub seq: SeqId,
-    /// Who guesses; below [`Offer::SOURCES`].
+    /// The drafter; below [`Offer::SOURCES`].
     pub source: SourceId,
-    /// How many guesses at most.
+    /// Draft tokens available.
     pub len: u16,
-    /// How sure the source is, in steps of its own, the surest last; below [`Offer::STRENGTHS`].
+    /// Confidence level of the drafter, the highest last; below [`Offer::STRENGTHS`].
     pub strength: u8,
 }
 
 impl Offer {
-    /// Sources that can be told apart.
+    /// Number of drafters.
     pub const SOURCES: usize = 8;
-    /// Strengths of a source that can be told apart.
+    /// Number of confidence levels of a drafter.
     pub const STRENGTHS: usize = 8;
 }
 
-/// One, in the unit of chances.
+/// Probability one in fixed point.
 pub(crate) const SURE: u64 = 1 << 16;
 
-/// How often guesses held.
+/// Accepted and verified drafts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tries {
     held: u32,
@@ -46,7 +46,7 @@ impl Tries {
         }
     }
 
-    /// With `weight` further guesses of which the share `before` held.
+    /// Acceptance probability, with a prior of `weight` drafts of which the fraction `before` was accepted.
     pub(crate) fn chance(&self, before: u64, weight: u64) -> u64 {
         (u64::from(self.held) * SURE + weight * before) / (u64::from(self.tried) + weight)
     }

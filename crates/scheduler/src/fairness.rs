@@ -1,55 +1,55 @@
-//! Whose turn it is: tenants share what there is by the tokens they were served.
+//! Fair sharing between tenants, by weighted tokens served.
 //!
 //! ```text
 //! served    A |##############          A floods: its next prompt waits
 //!           B |#########               B goes first, until it is level with A
-//!           C |         |...           C was idle: it comes back level with the least served that is active
+//!           C |         |...           C was idle: it resumes level with the least served active tenant
 //! ```
 //!
-//! A Virtual Token Counter for each tenant (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024): a
-//! computed prompt token counts 1, a sampled token 2, times what the request's class is charged; and of all tenants
-//! that want something the one with the smallest counter goes first. Saved rights do not pile up: who comes back from
-//! idle is lifted to the least served tenant that is active. What the prefix cache had counts nothing, because it costs
-//! nothing; what is computed again after a preemption counts nothing, because nobody asked for it.
+//! A Virtual Token Counter per tenant (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024): a
+//! computed prompt token counts 1, a sampled token 2, times the charge of the request's class, and the tenant with the
+//! smallest counter goes first. Idle tenants do not accumulate credit: a returning tenant is lifted to the least served
+//! active one. Prefix-cache hits are free because they cost nothing, and recompute after a preemption is free because
+//! the tenant did not ask for it.
 //!
-//! Counted in tokens and not in the cost model's seconds, so that it is the same with and without a model, exact (no
-//! rounding, no drift), and a number that a tenant can check against the usage it was told.
+//! The unit is tokens and not predicted seconds, so that it does not depend on a cost model, is exact (no rounding, no
+//! drift), and can be checked by a tenant against reported usage.
 //!
-//! **A class is a right of way among a tenant's own requests, and a weight between tenants**
-//! ([`crate::Priority::charge`]): who asks urgently pays a quarter for each token, so beside one who does not it gets
-//! four tokens of five, and never five. Were it a right of way between tenants too, one key with urgent requests could
-//! silence all the others.
+//! **A class is a strict priority among a tenant's own requests, and a weight between tenants**
+//! ([`crate::Priority::charge`]): an urgent token is charged a quarter, so beside a tenant with the usual class it gets
+//! four tokens of five, never five. With strict priority between tenants, one key with urgent requests could starve all
+//! others.
 //!
-//! How it goes together with the other rules of order, strongest first:
+//! Order of precedence:
 //!
-//! 1. Patience: the oldest prompt goes first when it was passed over too often ([`crate::policy`]). The bound on
-//!    waiting holds for everybody, also for one who floods.
+//! 1. Starvation guard: the oldest prompt goes first when it was passed over too often ([`crate::policy`]). This bound
+//!    on waiting holds for every tenant, also one that floods.
 //! 2. The tenant with the smallest counter; of equals the one with the fewest open requests.
 //! 3. Within a tenant the higher class; in it deadlines ([`crate::pace`]), or arrival without a cost model.
 //!
-//! Tenants come before deadlines, because a deadline is a wish of the one who sends: by deadlines first, whoever asks
-//! for the earliest would always go first. Deadlines are judged as if each tenant had its share of the machine alone.
+//! Tenants precede deadlines because clients choose deadlines: otherwise the tenant that asks for the earliest would
+//! always go first. Deadlines are judged as if each tenant had its share of the machine alone.
 //!
-//! Two more places where a flood would press others out: the victim of a preemption is of the most served tenant
-//! ([`crate::decode`]; only among sequences behind the one that needs the block, so that the oldest of the highest
-//! class never loses), and [`State::leaves_last_seat`] keeps one seat for who comes back.
+//! A flood must not displace others elsewhere either: the preemption victim belongs to the most served tenant
+//! ([`crate::decode`]; only among sequences ranked after the one that needs the block, so the oldest of the highest
+//! class never loses), and [`State::leaves_last_seat`] keeps one seat for returning tenants.
 //!
-//! One tenant alone has the order that there was without tenants.
+//! With a single tenant none of this has an effect.
 
 use alloc::collections::BTreeMap;
 
 use crate::sequence::Sequence;
 use crate::state::State;
 
-/// What a sampled token counts, in computed prompt tokens (the paper's weights, close to what providers charge).
+/// Charge of a sampled token, in computed prompt tokens (the paper's weights, close to what providers charge).
 const SAMPLED: u64 = 2;
-/// Tenants that are remembered; beyond, the least served idle one is forgotten, which loses a debt at most.
+/// Tenants remembered; beyond, the least served idle one is dropped, which forgives at most its debt.
 const MOST_KNOWN: usize = 1024;
 
-/// Whose turn it is, smallest first: weighted tokens served, then open requests.
+/// Sort key of a tenant, smallest first: weighted tokens served, then open requests.
 pub(crate) type Turn = (u64, usize);
 
-/// The counters.
+/// Counters by tenant.
 #[derive(Default)]
 pub(crate) struct Shares {
     tenants: BTreeMap<u64, Share>,
@@ -78,8 +78,8 @@ impl Shares {
         }
     }
 
-    /// Where one that comes back begins: the least served of the active; if nobody is, nobody was kept waiting, and
-    /// all begin level with the most served.
+    /// Initial counter of a returning tenant: the least served active one's; without any, no one was kept waiting, and
+    /// all start level with the most served.
     fn level(&self) -> u64 {
         let known = || self.tenants.values();
         let active = known().filter(|share| share.num_open > 0).map(|share| share.served).min();
@@ -91,7 +91,7 @@ impl Shares {
         self.tenants.get_mut(&tenant).expect("it joined").num_open -= 1;
     }
 
-    /// Panics unless the open requests of each tenant are counted right.
+    /// Panics unless the open requests of each tenant are counted correctly.
     pub(crate) fn check(&self, open: impl Iterator<Item = u64>) {
         let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
         open.for_each(|tenant| *counts.entry(tenant).or_default() += 1);
@@ -101,7 +101,7 @@ impl Shares {
         assert!(counts.is_empty(), "I33: {counts:?} are not counted");
     }
 
-    /// Rows of `seq` up to position `end` are planned, and `samples` tokens will be drawn from them.
+    /// Charges for rows of `seq` up to position `end` and for `samples` tokens drawn from them.
     pub(crate) fn serve(&mut self, seq: &mut Sequence, end: usize, samples: usize) {
         let end = end.min(seq.num_prompt_tokens());
         let from = seq.num_computed.max(seq.num_prompt_rows_served);
@@ -110,21 +110,21 @@ impl Shares {
         self.charge(seq, prompt_rows + SAMPLED * samples as u64);
     }
 
-    /// A guess held, and its token is one that was drawn besides: what is paid is what came, so that a tenant can check
-    /// it; rows whose guess was wrong are free.
+    /// Charges for an accepted draft as for a sampled token, so that the charge equals the tokens delivered; rejected
+    /// rows are free.
     pub(crate) fn serve_drafted(&mut self, seq: &Sequence) {
         self.charge(seq, SAMPLED);
     }
 
     fn charge(&mut self, seq: &Sequence, tokens: u64) {
-        // Alone, a tenant need not be counted: all who come later begin level with it.
+        // A lone tenant need not be counted: all later tenants start level with it.
         if self.tenants.len() > 1 {
             let share = self.tenants.get_mut(&seq.request.tenant).expect("it joined");
             share.served += seq.rank.priority.charge() * tokens;
         }
     }
 
-    /// Whose turn a sequence's tenant is. Equal for all of one tenant.
+    /// Sort key of a sequence's tenant.
     pub(crate) fn turn(&self, seq: &Sequence) -> Turn {
         if self.tenants.len() <= 1 {
             return (0, 0);
@@ -135,8 +135,8 @@ impl Shares {
 }
 
 impl State {
-    /// Whether `seq`, which waits, is to leave the last free seat to others: its tenant has its equal share of all
-    /// seats, and there are or were others, who would else wait for an answer to end.
+    /// Whether the waiting `seq` must leave the last free seat to other tenants: its tenant has its equal share of all
+    /// seats, and others, present or past, would have to wait for an answer to end.
     pub(crate) fn leaves_last_seat(&self, seq: &Sequence) -> bool {
         let (num_tenants, num_seats) = (self.shares.tenants.len(), self.limits.max_num_seqs);
         if num_tenants <= 1 {

@@ -1,13 +1,12 @@
-//! When a prompt that comes now would have its first token: what is in line before it, through the cost model.
+//! Predicts the time to first token of a prompt that arrives now, from the queue and the cost model.
 //!
 //! ```text
 //! now |#### A: rest of a prompt ####|## B: waits ##|# the new one #|  first token
-//!     |<---------- backlog, those before it ------>|<---- own ---->|
+//!     |<--------- backlog, those ahead of it ----->|<---- own ---->|
 //! ```
-//! All at the pace of the moment: the rows of prompts that a step takes beside the sequences that decode now, within
-//! their targets. That is a forecast and no promise ([`crate::promise`] makes one of it): streams end and begin, a
-//! prefix may be found in the cache, and what comes later with less time goes first. It leaves out what is left of the
-//! step in flight.
+//! All at the current pace: the prompt rows that a step takes beside the decoding sequences within their targets. It is
+//! a point estimate ([`crate::promise`] turns it into a bound): streams end and begin, prefix hits shorten prompts, and
+//! later arrivals with an earlier deadline go first. The rest of the step in flight is not counted.
 
 use alloc::vec::Vec;
 
@@ -16,57 +15,57 @@ use crate::kv::blocks_for;
 use crate::promise::Crowd;
 use crate::{Nanos, Phase, Priority, Scheduler};
 
-/// A prompt in line.
+/// A queued prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct InLine {
     priority: Priority,
-    /// When its first token is due; the far future for one without a target.
+    /// Deadline of its first token; the maximum without a target.
     due: Nanos,
-    /// Seconds that its rows take.
+    /// Predicted seconds of its rows.
     seconds: f64,
 }
 
-/// Who comes, as far as its place in line depends on it.
+/// A new request, as far as its place in the queue depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IncomingRequest {
-    /// Tokens of its prompt.
+    /// Prompt length.
     pub prompt_tokens: usize,
-    /// Those of them, from the first on, that the cache has.
+    /// Length of its cached prefix.
     pub cached_tokens: usize,
     /// Its class.
     pub priority: Priority,
-    /// Its target of time to first token.
+    /// Its TTFT target.
     pub ttft: Option<Nanos>,
 }
 
-/// The line of prompts at a moment, and its pace. Made by [`Scheduler::forecast_into`]; copies may be asked anywhere.
+/// Queued prompts and the pace, from [`Scheduler::forecast_into`]; copies may be queried on any thread.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdmissionForecast {
     at: Nanos,
     line: Vec<InLine>,
     pace: Pace,
-    /// Where seats or blocks are short: how many requests must end before a newcomer enters. Else 0.
+    /// If seats or blocks are short: requests that must end before a newcomer enters. Else 0.
     ends: usize,
-    /// Seconds of a step of decode alone, when those in line have come to it.
+    /// Seconds of a decode-only step once the queued prompts decode too.
     token: f64,
     late: LatePrompts,
 }
 
-/// Prompts that are past their time to first token and have none.
+/// Prompts past their TTFT target without a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatePrompts {
-    /// How many.
+    /// Their number.
     pub count: usize,
-    /// When the oldest of them came; `None` without any.
+    /// Arrival of the oldest.
     pub oldest: Option<Nanos>,
 }
 
-/// What is before a request that comes.
+/// Forecast of a new request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outlook {
     crowd: Crowd,
     first_token: Nanos,
-    /// Seconds of prompts that are read after its own, and of a step that reads them.
+    /// Seconds of the prompts that are queued behind it, and of a step that computes them.
     behind: f64,
     full_step: f64,
     /// Seconds of a step without prompts.
@@ -74,18 +73,18 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// What kind of line it is.
+    /// What is ahead of it.
     pub fn crowd(&self) -> Crowd {
         self.crowd
     }
 
-    /// From its arrival to its first token.
+    /// From arrival to its first token.
     pub fn first_token(&self) -> Nanos {
         self.first_token
     }
 
-    /// From its arrival to the last token of an answer of so many: beside the prompts behind it a token takes a full
-    /// step, then one of decode alone. Who comes later is not in it.
+    /// From arrival to the last of `tokens` tokens: while prompts behind it are computed a token takes a full step,
+    /// then a decode-only one. Later arrivals are not included.
     pub fn answer(&self, tokens: usize) -> Nanos {
         let gaps = tokens.saturating_sub(1) as f64;
         let beside = gaps.min(self.behind / self.full_step.max(1e-9));
@@ -99,16 +98,16 @@ impl Outlook {
     }
 }
 
-/// What prompt rows take at a moment.
+/// Cost of prompt rows at the current load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Pace {
     /// Prompt rows of a step.
     rows: usize,
-    /// Seconds for each, decode beside them counted in.
+    /// Seconds per row, decode beside it included.
     row: f64,
-    /// Seconds for each row and key that is not counted there.
+    /// Seconds per row and key beyond those included in `row`.
     pair: f64,
-    /// Seconds of the shortest step with a prompt row in it.
+    /// Seconds of the shortest step with a prompt row.
     step: f64,
 }
 
@@ -122,14 +121,14 @@ impl Pace {
         };
         let whole = with(rows);
         let decode_alone = if decode.rows() > 0 { cost.seconds(decode) } else { 0.0 };
-        // Attention takes from the part of a step that decode leaves, so it costs more steps than its own time.
+        // Attention uses only the part of a step that decode leaves, so it takes more steps than its own time.
         let for_prompts = (whole.total() - decode_alone).max(whole.total() * 0.01);
         let pairs = rows as f64 * (rows + 1) as f64 / 2.0;
         let pair = whole.prefill_attention / pairs * (whole.total() / for_prompts);
         Pace { rows, row: whole.total() / rows as f64, pair, step: with(1).total() }
     }
 
-    /// On a machine that does other things besides.
+    /// The pace at this slowdown by other processes.
     fn slower(self, times: f64) -> Pace {
         let Pace { rows, row, pair, step } = self;
         Pace { rows, row: row * times, pair: pair * times, step: step * times }
@@ -145,33 +144,33 @@ impl Pace {
 }
 
 impl AdmissionForecast {
-    /// How long the prompts in line take: all of them, whatever their class.
+    /// Total time of the queued prompts, of all classes.
     pub fn backlog(&self) -> Nanos {
         nanos(self.line.iter().map(|prompt| prompt.seconds).sum())
     }
 
-    /// Who is late already.
+    /// Prompts that are already late.
     pub fn late(&self) -> LatePrompts {
         self.late
     }
 
-    /// When the first token of `new` would come if it came at `now`. `turnover` is the mean time between two ends of
-    /// requests, which counts where seats or blocks are short.
+    /// TTFT of `new` if it arrives at `now`. `turnover`: mean time between two finished requests, used where seats or
+    /// blocks are short.
     pub fn ttft(&self, new: &IncomingRequest, now: Nanos, turnover: Nanos) -> Nanos {
         let due = due(now, new.ttft);
         let is_before = |prompt: &&InLine| (prompt.priority, prompt.due) <= (new.priority, due);
         let line = nanos(self.line.iter().filter(is_before).map(|prompt| prompt.seconds).sum());
-        // What was in line when this was made has moved on since.
+        // The queue has advanced since the snapshot.
         let left = Nanos(self.at.0.saturating_add(line.0)).since(now);
         let seats = turnover.0.saturating_mul(self.ends as u64);
         let ready = left.0.max(seats).saturating_add(self.alone(new).0);
-        // The step that ends its prompt is filled with those behind it.
+        // Its last step is filled with rows of the prompts behind it.
         let full_step = nanos(self.pace.row * self.pace.rows as f64).0.max(1);
         let is_last = self.line.iter().all(|prompt| is_before(&prompt));
         Nanos(if is_last { ready } else { ready.div_ceil(full_step).saturating_mul(full_step) })
     }
 
-    /// The same, and what can be said of its answer.
+    /// The TTFT as [`AdmissionForecast::ttft`] has it, with the terms that predict the answer's end.
     pub fn outlook(&self, new: &IncomingRequest, now: Nanos, turnover: Nanos) -> Outlook {
         let first_token = self.ttft(new, now, turnover);
         let due = due(now, new.ttft);
@@ -187,7 +186,7 @@ impl AdmissionForecast {
         Outlook { crowd, first_token, behind, full_step: self.pace.row * self.pace.rows as f64, token: self.token }
     }
 
-    /// How long a prompt takes with nobody in line.
+    /// Time of a prompt with an empty queue.
     pub fn alone(&self, new: &IncomingRequest) -> Nanos {
         nanos(self.seconds(new).max(self.pace.step))
     }
@@ -198,7 +197,7 @@ impl AdmissionForecast {
         self.pace.seconds(cached, new.prompt_tokens - cached)
     }
 
-    /// Puts one into the line that the scheduler has not heard of yet.
+    /// Adds a prompt that the scheduler has not received yet.
     pub fn add(&mut self, new: &IncomingRequest, now: Nanos) {
         let seconds = self.seconds(new);
         self.line.push(InLine { priority: new.priority, due: due(now, new.ttft), seconds });
@@ -206,8 +205,8 @@ impl AdmissionForecast {
 }
 
 impl Scheduler {
-    /// The line as it is at `now`, into `forecast`, whose buffers are kept. Without a cost model it is empty.
-    /// Cost: linear in what runs and waits.
+    /// Writes the queue at `now` into `forecast`, reusing its buffers; empty without a cost model. Cost: linear in
+    /// running and waiting sequences.
     pub fn forecast_into(&self, now: Nanos, forecast: &mut AdmissionForecast) {
         forecast.at = now;
         forecast.line.clear();
@@ -234,7 +233,7 @@ impl Scheduler {
             .map(|id| &self.state.seqs[id])
             .filter(|s| s.phase() == Phase::Prefill)
         {
-            // Somebody is reading who has seen some of it.
+            // A client has already read part of it, so it goes first.
             let resumes = seq.num_generated() > 0;
             let arrived = seq.request.arrived;
             let due = if resumes { Nanos(0) } else { due(arrived, seq.request.targets.ttft) };

@@ -1,15 +1,15 @@
-//! Who holds what the first in line waits for: written down for the ledger, which books the wait on them.
+//! Records which requests hold the seats or blocks that the head of the queue waits for, for the ledger.
 //!
 //! ```text
 //! short of seats    A has 1, B has 3 answers                      A 1, B 3
 //! short of blocks   A [ 7 | 2 | 9 ]  B [ 7 | 4 ]                  A 2 1/2, B 1 1/2: both read block 7
 //! ```
 //!
-//! A block that many read counts for each the same part. What is set aside for a protected sequence
-//! ([`crate::decode`]) is held by it: nobody else gets it.
+//! A shared block is divided equally among its holders. Blocks reserved for a protected sequence ([`crate::decode`])
+//! count as held by it: no other may take them.
 //!
-//! Cost: nothing in a step without a queue, or where rows or time are short; otherwise a few instructions for each that
-//! runs. Parts of shared blocks are counted anew only after somebody began or ceased to share one.
+//! Cost: nothing without a queue, or where rows or time are short; otherwise a few instructions per running sequence.
+//! Parts of shared blocks are recounted only after sharing changed.
 
 use crate::decode::is_protected;
 use crate::kv::BlockPool;
@@ -17,10 +17,10 @@ use crate::sequence::{Sequence, Shared};
 use crate::step::Holder;
 use crate::{Blocked, Scheduler};
 
-/// A block that one sequence holds alone counts so many parts.
+/// Weight of a block that one sequence holds alone.
 const WHOLE: u64 = 1 << 20;
 
-/// A sequence that shares with others shares a prefix: the first block of its own ends it.
+/// Shared blocks form a prefix of the table: the first private block ends it.
 fn shared_prefix(seq: &Sequence, pool: &BlockPool) -> Shared {
     let mut shared = Shared::default();
     for refs in seq.table.iter().map(|&block| pool.refs(block)).take_while(|&refs| refs > 1) {
@@ -31,7 +31,7 @@ fn shared_prefix(seq: &Sequence, pool: &BlockPool) -> Shared {
 }
 
 impl Scheduler {
-    /// Into the record of the step at hand, once it is known what is short.
+    /// Adds the holders to the current step's record, once its bottleneck is known.
     pub(crate) fn note_holders(&mut self) {
         let state = &mut self.state;
         let holders = &mut self.plan.record.holders;

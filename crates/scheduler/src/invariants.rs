@@ -1,4 +1,4 @@
-//! What must hold between any two calls. `I..` are the names that the tests use.
+//! Invariants between any two calls. `I..` are the names that the tests use.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -7,19 +7,19 @@ use crate::kv::{Uses, blocks_for};
 use crate::sequence::Status;
 use crate::{Phase, Scheduler};
 
-/// Hashes of all cached blocks are computed again in one of so many steps: that costs more than all the rest.
+/// One in this many steps rehashes all cached blocks: that costs more than all other checks together.
 const AUDIT_EVERY: u64 = 16;
 
 impl Scheduler {
-    /// Panics if the books do not balance. Cost: linear in blocks and tokens held; for tests, and for idle moments.
+    /// Panics if an invariant is violated. Cost: linear in blocks and tokens held; for tests and idle moments.
     pub fn check_invariants(&self) {
         self.check_blocks();
         self.check_sequences();
         self.check_caps();
     }
 
-    /// I1-I4, I6, I7: every block in one class, references equal to the tables, nobody about to write a shared block;
-    /// what is cached is computed, under its own hash, and what those who hold it think it is.
+    /// I1-I4, I6, I7: every block is in one class, references equal the tables, no sequence is about to write a shared
+    /// block, and cached blocks are computed, under their own hash, with the content that their holders expect.
     fn check_blocks(&self) {
         let mut uses = vec![Uses::default(); self.state.pool.num_blocks()];
         for seq in self.state.seqs.iter() {
@@ -64,7 +64,7 @@ impl Scheduler {
         }
     }
 
-    /// I5, I12, I19: each sequence in one state, with the blocks that state allows.
+    /// I5, I12, I19: each sequence is in one state, with the blocks that this state allows.
     fn check_sequences(&self) {
         let block_size = self.limits().block_size;
         for seq in self.state.seqs.iter() {
@@ -88,7 +88,7 @@ impl Scheduler {
                 // Decode takes the last token's block when it plans the row.
                 let least = tokens - usize::from(seq.phase() == Phase::Decode && seq.rows_in_flight == 0);
                 assert!(held >= blocks_for(least, block_size), "I5: {id:?} lacks blocks");
-                // I23: no block is left of drafts that were wrong.
+                // I23: blocks of rejected drafts are released.
                 let known = tokens + seq.drafts_in_flight;
                 assert!(held <= blocks_for(known, block_size), "I5, I23: {id:?} holds blocks that it does not need");
                 assert!(seq.num_uncomputed() >= 1, "{id:?} has nothing to do");
@@ -111,7 +111,7 @@ impl Scheduler {
         assert!(self.state.running.is_sorted(), "I15: running is in rank order");
     }
 
-    /// I11: nothing above its cap; what is set aside is there.
+    /// I11: nothing exceeds its limit; reserved blocks are free.
     fn check_caps(&self) {
         let limits = self.limits();
         assert!(self.state.seats_taken() <= limits.max_num_seqs, "I11: too many sequences run");

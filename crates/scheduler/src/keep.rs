@@ -1,21 +1,21 @@
-//! Blocks that outlive their answer, because another worker will come for them; and blocks that are read from outside.
+//! Pins the blocks of finished answers that another worker will fetch, and tracks blocks that are being read.
 //!
 //! ```text
 //!                  keep(request, lease)      the answer ends
-//! a prompt runs ------------------------> .. ---------------> kept [ 7 | 4 | 9 ]   until release, the lease's end,
-//!    |                                                          |                  or until somebody lacks blocks
+//! a prompt runs ------------------------> .. ---------------> pinned [ 7 | 4 | 9 ]   until release, the lease's end,
+//!    |                                                          |                    or until blocks run out
 //!    +-- begin_read(request, answer, index) <-------------------+
-//!          pinned block -- read_ended
+//!          block being read -- read_ended
 //!
-//! the pool's order of taking   [ plain | cached ]  [ kept: the longest kept answer first, and of it the end ]
+//! allocation order of the pool   [ plain | cached ]  [ pinned: the longest pinned answer first, its end first ]
 //! ```
 //!
-//! Keeping is an order and not a hold: kept blocks are free, counted as free by every decision, and taken last. So
-//! keeping never stops anybody, and no decision has to know of it. An answer that loses a block keeps those before it;
-//! what was lost is in the plan that took it ([`KeptLost`]). A block that is being read is not free, as one that is
-//! being loaded is not: whoever waits for it goes on when the read has ended.
+//! Pinning is an eviction order, not a hold: pinned blocks count as free in every decision and are allocated last, so
+//! pinning never delays a request. An answer that loses a block keeps those before it; the plan that took the block
+//! reports the loss ([`KeptLost`]). A block that is being read is not free, like one that is being loaded: a sequence
+//! that needs it waits for the read to end.
 //!
-//! Only full, computed blocks are kept and read: nobody ever writes them again.
+//! Only full, computed blocks are pinned and read: they are immutable.
 
 use alloc::vec::Vec;
 
@@ -25,22 +25,22 @@ use crate::step::{KeptEnd, KeptLost};
 use crate::{BlockId, BlockRead, CacheEvent, KeptAnswer, Nanos, RequestId, Scheduler, SeqId, Step};
 
 impl Scheduler {
-    /// When an answer of `request` ends by itself, its full blocks are kept for so long from then on; not when it is
-    /// aborted or stopped. False if there is no such unfinished request.
+    /// Pins the full blocks of `request`'s answers for `lease` from when they finish; not when it is aborted or
+    /// stopped. False if there is no such unfinished request.
     pub fn keep(&mut self, request: RequestId, lease: Nanos) -> bool {
         let active = self.state.requests.get_mut(&request);
         active.map(|active| active.keep = Some(lease)).is_some()
     }
 
-    /// The lease of what is kept of `request` ends then instead: later while somebody is connected, sooner when he is
-    /// gone. False if nothing of it is kept.
+    /// Moves the lease end of the pinned blocks of `request`: later while its peer is connected, earlier when it is
+    /// gone. False if none is pinned.
     pub fn keep_until(&mut self, request: RequestId, until: Nanos) -> bool {
         let kept = self.state.kept.iter_mut().filter(|kept| kept.request == request);
         kept.map(|kept| kept.until = until).count() > 0
     }
 
-    /// What is kept of `request` becomes what any finished request leaves: prefixes that the cache has. False if
-    /// nothing is kept. Blocks that are being read stay until that has ended.
+    /// Unpins the blocks of `request`: they stay as cached prefixes. False if none is pinned. Blocks that are being
+    /// read stay until the read ends.
     pub fn release(&mut self, request: RequestId) -> bool {
         let before = self.state.kept.len();
         let pool = &mut self.state.pool;
@@ -52,35 +52,33 @@ impl Scheduler {
         self.state.kept.len() < before
     }
 
-    /// What is kept, the longest kept first.
+    /// Pinned answers, the longest pinned first.
     pub fn kept(&self) -> impl Iterator<Item = &KeptAnswer> {
         self.state.kept.iter()
     }
 
-    /// From now on it is noted what the prefix cache finds and finds no more: for routers that send a prompt where its
-    /// prefix is.
+    /// Starts to record changes of the prefix cache, for routers that send a prompt to the worker with its prefix.
     pub fn note_cache_events(&mut self) {
         self.state.pool.begin_notes();
     }
 
-    /// What was noted since the last call, in its order. Nothing unless [`Scheduler::note_cache_events`] was called.
+    /// The changes since the last call, in order. Empty unless [`Scheduler::note_cache_events`] was called.
     pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
         self.state.pool.take_notes()
     }
 
-    /// Blocks that are kept and held by nobody: free, and taken last.
+    /// Pinned blocks that no sequence or reader holds: free, and allocated last.
     pub fn kept_blocks(&self) -> usize {
         self.state.pool.num_kept()
     }
 
-    /// When the next lease ends, in the plan that is made then.
+    /// When the next lease ends; the next plan after that reports it.
     pub fn next_lease_end(&self) -> Option<Nanos> {
         self.state.kept.iter().map(|kept| kept.until).min()
     }
 
-    /// The full, computed blocks of an answer that runs or is kept: block `i` has its tokens from `i * block_size` on.
-    /// None while it waits, or while blocks of it are being loaded. Of several answers the first has those of the
-    /// prompt.
+    /// The full, computed blocks of a running or pinned answer: block `i` starts at token `i * block_size`. Empty while
+    /// it waits or loads blocks. Of several answers the first has the prompt's.
     pub fn full_blocks(&self, request: RequestId, answer: usize) -> &[BlockId] {
         let kept = self.state.kept.iter().find(|kept| (kept.request, kept.answer) == (request, answer));
         if let Some(kept) = kept {
@@ -94,10 +92,10 @@ impl Scheduler {
         }
     }
 
-    /// Somebody begins to read one of [`Scheduler::full_blocks`]. Until [`Scheduler::read_ended`] it stays what it is,
-    /// whatever becomes of its request. `None` if there is no such block, or if it is set aside for one that may not be
-    /// preempted: it may be there later, or be lost.
-    #[must_use = "a block is pinned until the read has ended"]
+    /// Begins a read of one of [`Scheduler::full_blocks`]: its content stays until [`Scheduler::read_ended`], whatever
+    /// happens to its request. `None` if there is no such block, or if it is reserved for a protected sequence: retry
+    /// later.
+    #[must_use = "a block stays allocated until its read has ended"]
     pub fn begin_read(&mut self, request: RequestId, answer: usize, index: usize) -> Option<BlockRead> {
         let block = *self.full_blocks(request, answer).get(index)?;
         let state = &mut self.state;
@@ -110,7 +108,7 @@ impl Scheduler {
         Some(read)
     }
 
-    /// A read has ended. Panics if it had not begun.
+    /// Ends a read. Panics if it had not begun.
     pub fn read_ended(&mut self, read: BlockRead) {
         let place = self.state.reads.iter().position(|other| *other == read).expect("a read ends once");
         self.state.reads.swap_remove(place);
@@ -127,9 +125,9 @@ fn full_blocks(seq: &Sequence) -> &[BlockId] {
     &seq.table[..seq.num_computed() / seq.table.block_size()]
 }
 
-/// The moves.
+/// State transitions of pinned answers.
 impl State {
-    /// An answer ends by itself: what it has is kept, if somebody asked for that.
+    /// An answer finished: its blocks are pinned if that was requested.
     pub(crate) fn keep_blocks(&mut self, id: SeqId, now: Nanos) {
         let seq = &self.seqs[id];
         let Some(lease) = self.requests.get(&seq.request.id).and_then(|active| active.keep) else { return };
@@ -141,7 +139,7 @@ impl State {
         }
     }
 
-    /// Leases that have ended by `now`.
+    /// Unpins answers whose lease has ended by `now`.
     pub(crate) fn end_leases(&mut self, now: Nanos, step: &mut Step) {
         let pool = &mut self.pool;
         self.kept.retain(|kept| {
@@ -154,7 +152,7 @@ impl State {
         });
     }
 
-    /// Blocks were taken from some that are kept: what is behind them is of no use there.
+    /// Unpins the blocks behind those that were just taken: without their prefix they are useless.
     pub(crate) fn cut_kept(&mut self, step: &mut Step) {
         let pool = &mut self.pool;
         self.kept.retain_mut(|kept| {
@@ -169,7 +167,7 @@ impl State {
         });
     }
 
-    /// Whether somebody reads blocks that will be free when that has ended.
+    /// Whether blocks will be free when a read ends.
     pub(crate) fn reads_will_free(&self) -> bool {
         self.reads.iter().any(|read| self.pool.refs(read.block) == 0)
     }

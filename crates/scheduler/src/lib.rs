@@ -1,12 +1,11 @@
-//! Every decision of the engine, and nothing else: who runs in a step, with how many tokens, on which blocks.
+//! Scheduling decisions: which sequences run in a step, with how many tokens, on which KV blocks.
 //!
 //! ```text
 //! admit(request) -> schedule(now) -> Step -> (the engine computes it) -> complete(output, now) -> events
 //! ```
 //!
-//! The crate is a pure state machine. It has no clock (time is an argument), no IO, no thread, no random hasher, and it
-//! never sees a tensor: `no_std` makes that a fact of the compiler. The simulator drives this same type under an
-//! imagined clock.
+//! A pure state machine: time is an argument, and there is no IO, thread, random hasher or tensor; `no_std` enforces
+//! it. The simulator drives this same type with a virtual clock.
 #![no_std]
 extern crate alloc;
 

@@ -1,38 +1,38 @@
-//! Sizes and bounds of a scheduler: what it is given at start and never exceeds.
+//! Sizes and bounds of a scheduler, fixed at start.
 
 use core::fmt;
 
 use crate::sequence::Course;
 
-/// Sizes and bounds, fixed at start.
+/// Sizes and bounds.
 #[derive(Clone)]
 pub struct Limits {
     /// Tokens per block.
     pub block_size: usize,
     /// Blocks of the pool.
     pub num_blocks: usize,
-    /// Tokens that a sequence may have, prompt and answer.
+    /// Maximum tokens of a sequence, prompt and answer.
     pub max_model_len: usize,
-    /// Sequences that run together. Every answer of a request counts from the moment it enters.
+    /// Maximum running sequences. Every answer of a request counts from the moment it enters.
     pub max_num_seqs: usize,
-    /// Rows of a step; at least `max_num_seqs`, so that every decoding sequence always gets one.
+    /// Rows of a step; at least `max_num_seqs`, so that every decoding sequence gets one.
     pub max_num_batched_tokens: usize,
-    /// Rows of one prompt in a step.
+    /// Maximum rows of one prompt in a step.
     pub max_prefill_chunk: usize,
-    /// Prompts that advance in a step.
+    /// Maximum prompts in a step.
     pub max_prefill_seqs: usize,
-    /// Requests that may wait for their first step.
+    /// Maximum requests that wait for their first step.
     pub max_queued_requests: usize,
-    /// Their prompt tokens. An empty queue takes any prompt.
+    /// Maximum prompt tokens of those. An empty queue takes any prompt.
     pub max_queued_tokens: usize,
-    /// Whether equal prefixes share blocks.
+    /// Whether blocks of equal prefixes are shared.
     pub enable_prefix_caching: bool,
-    /// Key of the block hashes: random for each start of the engine.
+    /// Key of the block hashes: random per engine start.
     pub hash_key: [u8; 32],
 }
 
 impl fmt::Debug for Limits {
-    /// Everything but the key, which is a secret.
+    /// All fields but the key, which is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limits")
             .field("block_size", &self.block_size)
@@ -49,7 +49,7 @@ impl fmt::Debug for Limits {
     }
 }
 
-/// Why limits cannot be served.
+/// Why limits are invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitsError {
     /// This limit is 0.
@@ -66,7 +66,7 @@ pub enum LimitsError {
     },
     /// Blocks are counted in 32 bits.
     TooManyBlocks {
-        /// Blocks wanted.
+        /// Blocks requested.
         num_blocks: usize,
     },
 }
@@ -88,21 +88,21 @@ impl fmt::Display for LimitsError {
 impl core::error::Error for LimitsError {}
 
 impl Limits {
-    /// KV blocks that a request holds at its longest: what it is refused for if there are fewer. Of an answer the last
-    /// token is never computed; the answers share the prompt's full blocks.
+    /// KV blocks that a request holds at its maximum length; it is rejected if there are fewer. The last token of an
+    /// answer is never computed; answers share the prompt's full blocks.
     pub fn blocks_needed(&self, prompt_tokens: usize, max_tokens: usize, num_answers: usize) -> usize {
         let course = Course::new(prompt_tokens, max_tokens, self.max_model_len);
         course.blocks_of_answers(num_answers, self.block_size)
     }
 
-    /// More blocks than caches have: of 32 tokens each, and a small model's 12 KiB per token, some 800 GB. Bookkeeping
-    /// of so many takes a few hundred megabytes. Whoever takes limits from a file or a flag compares.
+    /// Upper bound for limits from files or flags. 2M blocks of 32 tokens at a small model's 12 KiB per token are some
+    /// 800 GB; their bookkeeping takes a few hundred megabytes.
     pub const MOST_BLOCKS: usize = 1 << 21;
-    /// More rows than a step has.
+    /// Upper bound of rows per step.
     pub const MOST_ROWS: usize = 1 << 18;
-    /// More sequences than run together.
+    /// Upper bound of running sequences.
     pub const MOST_SEQS: usize = 1 << 16;
-    /// More tokens than a sequence has.
+    /// Upper bound of tokens per sequence.
     pub const MOST_TOKENS: usize = 1 << 24;
 
     pub(crate) fn check(&self) -> Result<(), LimitsError> {

@@ -1,22 +1,22 @@
-//! How long a step may take, and which prompt comes first: the two decisions that the targets make.
+//! Bounds the time of a step and orders prompts: the two decisions that latency targets make.
 //!
 //! ```text
 //! a stream's tokens    |----|----|------|  ^ now                  the next one is due one TPOT after the last,
 //!                      0    1    2      3  |  due 4               or later if the stream is ahead of its target
-//!                                          +------->| the step may take this long: prompts get what fits
+//!                                          +------->| the step may take this long: prompt chunks are sized to fit
 //!
-//! prompts by deadline  A  B  C(long)  D     if C makes D late, C waits: it is late anyway or costs the most
+//! prompts by deadline  A  B  C(long)  D     if C makes D late, C is deferred: it is late anyway or costs the most
 //! ```
 //!
-//! Chunks of a prompt stop where the slowest running stream would miss its time per output token (stall-free batching:
+//! A prompt chunk ends where the slowest running stream would miss its time per output token (stall-free batching:
 //! Sarathi-Serve, Agrawal et al., OSDI 2024, with a bound in seconds instead of tokens). Prompts are ordered so that as
-//! many as possible meet their time to first token: by deadline, and whenever one would be late, the longest so far is
-//! put off (Moore, Management Science 15(1), 1968; with arrivals over time a heuristic).
+//! many as possible meet their TTFT target: by deadline, and whenever one would be late, the longest so far is deferred
+//! (Moore, Management Science 15(1), 1968; with arrivals over time a heuristic).
 //!
-//! What is late is not lost: of the rows that a class of a tenant gets, one in [`LATE_SHARE`] goes to its late prompts,
-//! the oldest first ([`LateShares`], a deficit counter: Shreedhar & Varghese, SIGCOMM 1995). All that came before a
-//! prompt fits into that share, so it waits at most so many times as long as in order of arrival. The price is what
-//! those in time do not get.
+//! Late prompts do not starve: of the rows that a class of a tenant gets, one in [`LATE_SHARE`] goes to its late
+//! prompts, the oldest first ([`LateShares`], a deficit counter: Shreedhar & Varghese, SIGCOMM 1995). All earlier
+//! arrivals fit into that share, so a prompt waits at most [`LATE_SHARE`] times as long as in arrival order, at the
+//! expense of prompts that are on time.
 
 use alloc::collections::BTreeMap;
 
@@ -24,63 +24,63 @@ use crate::fairness::Turn;
 use crate::sequence::{Phase, Sequence};
 use crate::{Nanos, Priority, SeqId};
 
-/// A gap may be this much longer than the target when the stream is ahead: smooth to the eye, and room for prompts.
+/// Longest gap relative to the target when the stream is ahead: still smooth, and leaves time for prompts.
 const LONGEST_GAP: f64 = 1.2;
-/// A stream that is behind gets steps this much shorter than its target, no shorter: prompts must move too.
+/// Shortest step relative to the target when the stream is behind: prompts must advance too.
 const SHORTEST_GAP: f64 = 0.7;
-/// What is left until a deadline has to be so many times what a prompt needs before it is read more slowly.
+/// Slack that allows slower prefill: time to the deadline over time that the prompt needs.
 const EASE: f64 = 2.0;
-/// One in so many rows of prompts is for late ones, if there are any.
+/// One in this many prompt rows goes to late prompts, if there are any.
 pub(crate) const LATE_SHARE: i64 = 4;
-/// Predictions are a few percent off; what is planned leaves room for that.
+/// Headroom for prediction errors of a few percent.
 const MARGIN: f64 = 0.95;
 
-/// How long the step planned at `now` may take for this stream; `None` if it has no target or is not decoding.
+/// Time that the step planned at `now` may take for this stream; `None` if it has no target or is not decoding.
 pub(crate) fn allowance(seq: &Sequence, now: Nanos) -> Option<Nanos> {
     let target = seq.request.targets.tpot.filter(|_| seq.phase() == Phase::Decode)?;
     let due = Nanos(seq.first_token_at.0.saturating_add(target.0.saturating_mul(seq.num_generated() as u64)));
     let (left, target) = (due.since(now).0 as f64, target.0 as f64);
     let waited = now.since(seq.last_token_at).0 as f64;
-    // The gap that people see began at the last token.
+    // The visible gap began at the last token.
     let gap = left.clamp(SHORTEST_GAP * target, (LONGEST_GAP * target - waited).max(SHORTEST_GAP * target));
     Some(Nanos((gap * MARGIN) as u64))
 }
 
-/// A prompt that wants rows.
+/// A prompt that needs rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     pub(crate) seq: SeqId,
     pub(crate) priority: Priority,
     pub(crate) tenant: u64,
-    /// Whose turn its tenant is.
+    /// Its tenant's sort key.
     pub(crate) turn: Turn,
     pub(crate) arrival: (u64, usize),
-    /// It has answered before and lost its blocks since: somebody is reading.
+    /// It was preempted after it generated tokens: a client is reading.
     pub(crate) resumes: bool,
-    /// When its first token is due; `None`: whenever.
+    /// Deadline of its first token.
     pub(crate) due: Option<Nanos>,
-    /// It comes first of its class although, or rather because, it is late.
+    /// It goes first in its class because it is late.
     pub(crate) is_overdue: bool,
-    /// It has its blocks.
+    /// It holds its blocks.
     pub(crate) runs: bool,
-    /// Rows of prefill that it still needs, and the seconds they take.
+    /// Prefill rows that it still needs, and their predicted seconds.
     pub(crate) rows: usize,
     pub(crate) seconds: f64,
 }
 
 impl Candidate {
-    /// Whether both are of one tenant.
+    /// Whether both belong to one tenant.
     pub(crate) fn is_in_line_with(&self, other: &Candidate) -> bool {
         self.tenant == other.tenant
     }
 
-    /// Whether it would be late even if it went first.
+    /// Whether it would miss its deadline even if it went first.
     fn is_late(&self, now: Nanos) -> bool {
         !self.resumes && self.due.is_some_and(|due| now.as_secs_f64() + self.seconds > due.as_secs_f64())
     }
 }
 
-/// When a step is planned, and how long one takes at the pace of the moment.
+/// When a step is planned, and the expected time of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepClock {
     pub(crate) now: Nanos,
@@ -88,7 +88,7 @@ pub(crate) struct StepClock {
 }
 
 impl StepClock {
-    /// When the step ends in which work for so many seconds does.
+    /// The end of the step in which work of `seconds` ends.
     fn end_of_step(&self, seconds: f64) -> f64 {
         let steps = seconds / self.step_seconds.max(1e-9);
         let whole = (steps as u64) as f64;
@@ -97,12 +97,12 @@ impl StepClock {
     }
 }
 
-/// What tenants owe to their late prompts, in rows times [`LATE_SHARE`]. Those without late ones owe nothing.
+/// Rows owed to late prompts, by tenant, times [`LATE_SHARE`]. Tenants without late prompts are owed none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LateShares(BTreeMap<u64, i64>);
 
 impl LateShares {
-    /// Tenants without a late prompt are forgotten, those that have one are in the books.
+    /// Adds tenants with late prompts and drops the others.
     fn open(&mut self, candidates: &[Candidate], now: Nanos) {
         let is_late = |tenant| candidates.iter().any(|c| c.tenant == tenant && c.is_late(now));
         self.0.retain(|&tenant, _| is_late(tenant));
@@ -111,7 +111,7 @@ impl LateShares {
         }
     }
 
-    /// A prompt got rows in a step that has `most` at most.
+    /// Accounts for rows of a prompt, in a step of at most `most` rows.
     pub(crate) fn charge(&mut self, candidate: &Candidate, rows: usize, most: usize) {
         let Some(owed) = self.0.get_mut(&candidate.tenant) else { return };
         let (rows, most) = (rows as i64, most as i64);
@@ -119,7 +119,7 @@ impl LateShares {
         *owed = (*owed + more).clamp(-most * (LATE_SHARE - 1), most);
     }
 
-    /// Moves the oldest late prompts of a class to its beginning, as many as take what is owed.
+    /// Moves the oldest late prompts of a class to its front, until they cover the rows owed.
     fn promote(&self, class: &mut [Candidate], now: Nanos) {
         let Some(mut owed) = class.first().and_then(|first| self.0.get(&first.tenant)).copied() else { return };
         let mut front = 0;
@@ -136,7 +136,7 @@ impl LateShares {
             owed -= class[front].rows as i64 * (LATE_SHARE - 1);
             front += 1;
         }
-        // Those that wait may not fit.
+        // Waiting prompts may not fit, so include one that runs.
         if is_owed
             && !one_runs
             && let Some(oldest) = oldest(class, front, true)
@@ -151,9 +151,9 @@ fn promote_one(class: &mut [Candidate], front: usize, index: usize) {
     class[front].is_overdue = true;
 }
 
-/// Puts prompts in the order in which they are to advance: tenants take turns ([`crate::fairness`]); of each tenant's
-/// the higher class, and in it those that resume, then late ones that are owed rows, then those that can be on time by
-/// deadline, then those put off, then those without a deadline by arrival. Cost: n log n, plus n for each put off.
+/// Sorts prompts in scheduling order: by tenant ([`crate::fairness`]); within a tenant by class, and in it those that
+/// resume, late ones that are owed rows, those that can be on time by deadline, deferred ones, then those without a
+/// deadline by arrival. Cost: n log n, plus n for each deferred.
 pub(crate) fn order(candidates: &mut [Candidate], late: &mut LateShares, clock: &StepClock) {
     let now = clock.now;
     late.open(candidates, now);
@@ -165,13 +165,13 @@ pub(crate) fn order(candidates: &mut [Candidate], late: &mut LateShares, clock: 
             let begin = class.iter().take_while(|c| c.resumes).count();
             let len = class[begin..].iter().take_while(|c| c.due.is_some()).count();
             let with_deadline = &mut class[begin..][..len];
-            // The late take their share of what is left for those in time.
+            // Late prompts take their share of the time for those on time.
             let is_shared = with_deadline.iter().any(|candidate| candidate.is_late(now));
             let share = if is_shared { LATE_SHARE as f64 / (LATE_SHARE - 1) as f64 } else { 1.0 };
             put_off_late(with_deadline, num_tenants as f64 * share, clock);
             late.promote(with_deadline, now);
         }
-        // Each one's turn comes when those before it in its line have been served.
+        // A prompt's turn comes when those before it in its tenant's line are served.
         let mut served = line[0].turn.0;
         for candidate in &mut *line {
             candidate.turn.0 = served;
@@ -183,7 +183,7 @@ pub(crate) fn order(candidates: &mut [Candidate], late: &mut LateShares, clock: 
     }
 }
 
-/// Whether all prompts, in this order and `slower` times slower than planned, would end long before they are due.
+/// Whether all prompts, in this order and `slower` times slower than planned, end long before their deadlines.
 pub(crate) fn have_time(candidates: &[Candidate], slower: f64, now: Nanos) -> bool {
     let mut seconds = 0.0;
     candidates.iter().all(|candidate| {
@@ -192,9 +192,9 @@ pub(crate) fn have_time(candidates: &[Candidate], slower: f64, now: Nanos) -> bo
     })
 }
 
-/// Of one tenant's, by deadline: moves to the end what cannot be on time without making more others late, where all go
-/// so many times slower than alone. A first token comes at the end of a step: planned without that, most of the late
-/// would miss their time by a part of one.
+/// Within a tenant in deadline order: moves to the end the prompts that cannot be on time without making more others
+/// late, at `slower` times the time they take alone. First tokens come at the end of a step; without this rounding most
+/// late ones would miss their deadline by a fraction of one.
 fn put_off_late(candidates: &mut [Candidate], slower: f64, clock: &StepClock) {
     let (mut kept, mut end) = (0, candidates.len());
     let mut busy = 0.0;

@@ -1,6 +1,6 @@
-//! What decisions stand on beside the state: how long a step will take, what moving a block takes, who was passed over.
+//! State of decisions beside the sequences: cost model, transfer times, starvation guard, late shares.
 //!
-//! Without a cost model nothing here predicts, and only the limits bound a step.
+//! Without a cost model no time is predicted, and only the limits bound a step.
 
 use crate::kv::BlockPool;
 use crate::pace::{self, LateShares};
@@ -8,22 +8,22 @@ use crate::state::State;
 use crate::swap::{self, GivenUp, SwapDecision, TierHits, Transfer, TransferTimes};
 use crate::{CostModel, Nanos, SeqId, SourceId, StepRecord, Tier, Work};
 
-/// Steps that the oldest unfinished prompt may be passed over.
+/// Consecutive steps in which the oldest unfinished prompt may be passed over.
 pub(crate) const PATIENCE: u32 = 16;
 
-/// Waiting prompts that are compared with each other for the next place.
+/// Waiting prompts that are compared for the next admission.
 pub(crate) const LOOKAHEAD: usize = 256;
-/// Of those behind them, the newest, where deadlines decide.
+/// Newest prompts compared beyond [`LOOKAHEAD`], with deadlines.
 pub(crate) const NEWEST: usize = 128;
-/// Weight of a step in the mean of what the machine takes: about the last thirty count.
+/// Weight of a step in the mean steal time: about the last thirty count.
 const STOLEN_WEIGHT: f64 = 1.0 / 16.0;
 
-/// Predictions, the patience of the oldest prompt, and what late ones are owed.
+/// See the module.
 #[derive(Default)]
 pub(crate) struct Policy {
-    /// Predicts steps; with it, targets are heeded.
+    /// Predicts steps; enables targets.
     pub(crate) cost: Option<CostModel>,
-    /// Who has passes of its own to guess, and what they cost.
+    /// The drafter whose proposals cost forward passes, and their cost.
     pub(crate) drafting: Option<(SourceId, CostModel)>,
     pub(crate) share: MachineShare,
     pub(crate) transfer_times: TransferTimes,
@@ -32,13 +32,13 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// How long a pass takes, to choose between passes; all the same without a cost model.
+    /// Predicted time of a pass, to compare passes; 1 without a cost model.
     pub(crate) fn seconds(&self, work: &Work) -> f64 {
         self.cost.as_ref().map_or(1.0, |cost| cost.seconds(work))
     }
 
-    /// How long a pass of a source takes, which guesses one token for each row of `work`; the machine is as quick or slow
-    /// as for steps.
+    /// Predicted time of a drafter's pass, which drafts one token per row of `work`, with the decode drift of the
+    /// machine.
     pub(crate) fn drafting_seconds(&self, source: SourceId, work: &Work) -> f64 {
         let drift = self.cost.as_ref().map_or(1.0, |cost| cost.drift()[0]);
         match &self.drafting {
@@ -47,14 +47,14 @@ impl Policy {
         }
     }
 
-    /// Adds a row that sees `context` keys to a pass; what it makes the pass take longer.
+    /// Adds a row with `context` keys to a pass; returns the seconds that it adds.
     pub(crate) fn add_pass_row(&self, source: SourceId, pass: &mut Work, context: usize) -> f64 {
         let before = self.drafting_seconds(source, pass);
         pass.add_decode(context);
         self.drafting_seconds(source, pass) - before
     }
 
-    /// How long the step will take, its transfers with host memory and its guesses included; zero without a cost model.
+    /// Predicted time of a step, with its host-memory transfers and drafting; zero without a cost model.
     pub(crate) fn predict(&self, record: &StepRecord) -> Nanos {
         let Some(cost) = &self.cost else { return Nanos(0) };
         let nanos = |way, blocks: usize| self.transfer_times.of(way).unwrap_or(0.0) * blocks as f64;
@@ -63,8 +63,7 @@ impl Policy {
         Nanos(cost.step_time(&record.work).0 + record.drafting.0 + (saves + loads) as u64)
     }
 
-    /// How long the step planned at `now` may take, by itself, so that every running stream meets its target: the
-    /// machine will take its part besides.
+    /// Longest time, without steal time, of the step planned at `now` with which every running stream meets its target.
     pub(crate) fn step_bound(&self, state: &State, now: Nanos) -> Option<Nanos> {
         self.cost.as_ref()?;
         let computing = state.running().filter(|seq| !seq.is_loading());
@@ -72,20 +71,19 @@ impl Policy {
         Some(Nanos((bound.0 as f64 / self.share.slowdown()) as u64))
     }
 
-    /// What becomes of blocks that are given up.
+    /// Whether to swap or recompute released blocks.
     pub(crate) fn judge(&self, given_up: &GivenUp, pool: &BlockPool) -> SwapDecision {
         let times = pool.has_tiers().then_some(&self.transfer_times);
         swap::judge(given_up, times, self.cost.as_ref())
     }
 
-    /// Whether hits in tiers are worth loading.
+    /// Whether hits in tiers are faster loaded than recomputed.
     pub(crate) fn is_worth_loading(&self, hits: &TierHits) -> bool {
         swap::is_worth_loading(hits, &self.transfer_times, self.cost.as_ref())
     }
 
-    /// A step is over: the cost model learns what it took. Not what the
-    /// machine did for others meanwhile: that says nothing about the next step, and a model that learned it would call
-    /// the next theft its own.
+    /// Updates the models with a completed step. The cost model excludes steal time: it does not predict the next step,
+    /// and would be counted twice.
     pub(crate) fn learn(&mut self, record: &StepRecord) {
         self.share.observe(record.undisturbed(), record.stolen.during);
         if let Some(cost) = &mut self.cost {
@@ -94,11 +92,11 @@ impl Policy {
     }
 }
 
-/// What part of a step's time the machine takes at present, and so how much longer than by themselves steps last. The
-/// cost model says what a step takes; this is beside it, because it follows the neighbours and not the work.
+/// Mean steal time relative to own time. Kept apart from the cost model because it depends on other processes, not on
+/// the work.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct MachineShare {
-    /// Means over the last steps, nanoseconds: what they took by themselves, and what was taken besides.
+    /// Exponential means, nanoseconds.
     own: f64,
     stolen: f64,
 }
@@ -109,7 +107,7 @@ impl MachineShare {
         self.stolen += (stolen.0 as f64 - self.stolen) * STOLEN_WEIGHT;
     }
 
-    /// At least 1, which is a machine that runs nothing else.
+    /// Factor by which steps take longer than their own time, at least 1.
     pub(crate) fn slowdown(&self) -> f64 {
         if self.own > 0.0 { 1.0 + self.stolen / self.own } else { 1.0 }
     }
@@ -133,7 +131,7 @@ mod tests {
     }
 }
 
-/// How often the oldest unfinished prompt was passed over.
+/// Steps in which the oldest unfinished prompt was passed over.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Patience {
     oldest: Option<SeqId>,
@@ -141,12 +139,12 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Whether the oldest prompt goes first in this step.
+    /// Whether the oldest prompt must go first in this step.
     pub(crate) fn is_out(&self, oldest: SeqId) -> bool {
         self.oldest == Some(oldest) && self.passed_over >= PATIENCE
     }
 
-    /// What happened in a step: did prompts advance, and did the oldest one?
+    /// Updates the count after a step.
     pub(crate) fn note(&mut self, oldest: Option<SeqId>, any_advanced: bool, oldest_advanced: bool) {
         if oldest != self.oldest || oldest_advanced {
             *self = Patience { oldest, passed_over: 0 };

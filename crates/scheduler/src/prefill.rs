@@ -1,22 +1,21 @@
-//! Which prompts advance, and by how many tokens.
+//! Plans prompt chunks and admits waiting sequences.
 //!
 //! ```text
 //! rows of the step  [ decode rows | chunk of A | chunk of B |  ]
 //!                                  <- at most max_prefill_chunk rows each, max_prefill_seqs of them ->
 //! ```
 //!
-//! A prompt is computed in chunks that share the step with decode (Sarathi-Serve: Agrawal et al., OSDI 2024); a request
-//! enters and leaves at any step (iteration-level scheduling, Orca: Yu et al., OSDI 2022). Both bounds matter: many
-//! short prompts in one step stall decode as well as one long one.
+//! Prompt chunks share the step with decode (Sarathi-Serve: Agrawal et al., OSDI 2024); requests enter and leave at any
+//! step (iteration-level scheduling, Orca: Yu et al., OSDI 2022). Both limits matter: many short prompts in a step
+//! stall decode as much as one long one.
 //!
-//! Prompts advance as tenants take turns ([`crate::fairness`]), within a tenant by class, then by arrival. A waiting
-//! sequence enters only if it gets, at once, a block for *every* token it knows, and nobody enters past one that does
-//! not fit: what waits holds nothing, so no two can wait for each other's blocks. Entering never preempts. While others
-//! run, one more free block per growing sequence must remain, or the newcomer would soon be thrown out again for their
-//! growth.
+//! Order: by tenant ([`crate::fairness`]), then class, then arrival. A waiting sequence enters only if it gets a block
+//! for *every* token it knows, and none enters ahead of one that does not fit: waiting sequences hold nothing, so they
+//! cannot deadlock on each other's blocks. Admission never preempts. While others run, one more free block per growing
+//! sequence must remain, or the newcomer would soon be preempted for their growth.
 //!
-//! Nobody starves: after [`crate::policy::PATIENCE`] steps in which prompts advanced but the longest-waiting one did not, it goes
-//! first, whatever its class and whoever's turn it is.
+//! No starvation: after [`crate::policy::PATIENCE`] steps in which prompts advanced but the oldest did not, the oldest
+//! goes first, regardless of class and tenant.
 
 use crate::cost::PromptRows;
 use crate::decode::is_protected;
@@ -28,30 +27,30 @@ use crate::state::State;
 use crate::swap::TierHits;
 use crate::{BlockId, Blocked, Limits, Nanos, Phase, Rows, Scheduler, SeqId, Sequence, Step};
 
-/// A step may always grow by this factor for prompts, whatever the targets say: they must move too.
+/// A step may always grow by this factor for prompts, regardless of targets, so that prompts advance.
 const LEAST_GROWTH: f64 = 1.1;
 
-/// What decode and the prompts so far have left of a step.
+/// Remaining budget of a step after decode and the prompts so far.
 #[derive(Clone, Copy)]
 struct Left {
     rows: usize,
     prompts: usize,
     /// Whether waiting sequences may still enter.
     door_is_open: bool,
-    /// How long the step may take; `None`: as long as it likes.
+    /// Time limit of the step, if any.
     bound: Option<Nanos>,
-    /// Prompt rows per second at the pace that this allows, where steps can be predicted.
+    /// Prompt rows per second within this limit; infinite without a cost model.
     rows_per_second: f64,
 }
 
 impl Scheduler {
-    /// Prompt chunks in the rows and the time that decode left, the oldest first when its patience is out. The others
-    /// follow as tenants take turns; each tenant's in rank order, or as their deadlines ask.
+    /// Plans prompt chunks in the rows and time that decode left: the oldest prompt first if it was passed over too
+    /// often, then by tenant, and within a tenant by deadline or rank.
     pub(crate) fn plan_prefill(&mut self, now: Nanos, bound: Option<Nanos>, step: &mut Step) {
         let mut left = Left {
             rows: self.state.limits.max_num_batched_tokens - step.num_rows(),
             prompts: self.state.limits.max_prefill_seqs,
-            // Nobody enters in a step that threw somebody out.
+            // No admission in a step with preemptions.
             door_is_open: step.preempted.is_empty(),
             bound: bound.map(|bound| self.at_least_some_growth(bound)),
             rows_per_second: f64::INFINITY,
@@ -72,7 +71,7 @@ impl Scheduler {
         self.policy.patience.note(oldest, !step.prefill.is_empty(), oldest_advanced);
     }
 
-    /// A bound that leaves prompts something even where decode alone exceeds it.
+    /// The bound, raised so that prompts advance even where decode alone exceeds it.
     fn at_least_some_growth(&self, bound: Nanos) -> Nanos {
         let decode = self.policy.cost.as_ref().map_or(0.0, |cost| cost.seconds(&self.plan.record.work));
         bound.max(Nanos((decode * LEAST_GROWTH * 1e9) as u64))
@@ -89,14 +88,14 @@ impl Scheduler {
         }
     }
 
-    /// Somebody stays outside, though the step has rows left: if the door is open, for want of a seat.
+    /// Sequences wait although the step has rows left: if admission is open, the bottleneck is seats.
     fn note_seats(&mut self, left: &Left) {
         if left.door_is_open {
             self.plan.record.blocked = Some(Blocked::Seats);
         }
     }
 
-    /// Whether the door is open for this waiting sequence, which may have to leave the last seat to another tenant.
+    /// Whether this waiting sequence may enter; it may have to leave the last seat to another tenant.
     fn may_enter(&self, id: SeqId, left: &Left) -> bool {
         left.door_is_open && !self.state.leaves_last_seat(&self.state.seqs[id])
     }
@@ -123,7 +122,7 @@ impl Scheduler {
                 break;
             }
             let waits = |other: &Candidate| self.state.seqs[other.seq].status == Status::Waiting;
-            // Who leaves a seat to another tenant does not lose it to one behind it in its own line.
+            // A sequence that leaves a seat to another tenant must not lose it to a later one of its own tenant.
             let waits_ahead = |other: &Candidate| other.is_in_line_with(candidate) && waits(other);
             let is_behind = seat_is_left && candidates[..index].iter().any(waits_ahead);
             if !waits(candidate) || !is_behind && self.may_enter(candidate.seq, left) {
@@ -141,14 +140,13 @@ impl Scheduler {
         self.plan.candidates = candidates;
     }
 
-    /// Where every prompt has time, the step takes no longer than half of what the streams allow, or than comes almost
-    /// for free beside its decode rows, while a pass over the weights waits for memory. Beyond, a prompt's rows cost
-    /// the streams what they cost the machine, and a burst of prompts would leave compute idle in the steps after it.
-    /// (Less than half gains nothing in the loads of `sim`'s example goodput, and costs first tokens: where a stream's
-    /// steps are much shorter than its target, a prompt would trickle.)
+    /// Caps the step at half of the streams' allowance, or at what is almost free beside its memory-bound decode rows,
+    /// if every prompt meets its deadline anyway. Beyond that a prompt row costs the streams its full compute time, and
+    /// a burst would leave compute idle in later steps. (Less than half gains nothing in the loads of `sim`'s example
+    /// goodput and delays first tokens: where steps are much shorter than the target, a prompt would trickle.)
     fn slow_down(&self, candidates: &[Candidate], now: Nanos, left: &mut Left) {
         let Some(bound) = left.bound.filter(|_| !candidates.is_empty()) else { return };
-        // Who goes first for being passed over is in the work already: it has grown by that.
+        // The starvation guard's prompt is in the work already, which raises the bound.
         let gentle = Left { bound: Some(self.at_least_some_growth(Nanos(bound.0 / 2)).min(bound)), ..*left };
         let slower = left.rows_per_second / self.prefill_rate(&gentle);
         if pace::have_time(candidates, slower, now) {
@@ -173,7 +171,7 @@ impl Scheduler {
         }
     }
 
-    /// Prompt rows per second at the pace of this step.
+    /// Prompt rows per second in this step.
     fn prefill_rate(&self, left: &Left) -> f64 {
         let Some(cost) = &self.policy.cost else { return f64::INFINITY };
         let mut work = self.plan.record.work;
@@ -183,13 +181,13 @@ impl Scheduler {
         rows as f64 / cost.seconds(&work).max(1e-9)
     }
 
-    /// Whether one more prompt row ends in time.
+    /// Whether one more prompt row fits the time limit.
     fn has_time(&self, left: &Left) -> bool {
         let (Some(cost), Some(bound)) = (&self.policy.cost, left.bound) else { return true };
         self.plan.record.prefill.is_empty() || cost.rows_within(&self.plan.record.work, PromptRows::first(1), bound) > 0
     }
 
-    /// A chunk for one prompt, which enters first if it waits. If it does not fit, nobody enters after it.
+    /// Plans a chunk of one prompt, which enters first if it waits. If it does not fit, admission closes.
     fn advance_prompt(&mut self, id: SeqId, left: &mut Left, step: &mut Step) {
         let seq = &self.state.seqs[id];
         if seq.status == Status::Waiting {
@@ -202,13 +200,13 @@ impl Scheduler {
                 return;
             }
         } else if seq.rows_in_flight > 0 || seq.is_expecting() {
-            return; // it was the oldest and went first
+            return; // the starvation guard put it first
         }
         if self.state.seqs[id].is_loading() {
-            return; // what it has in a tier comes first
+            return; // its loads must end first
         }
         if self.state.seqs[id].phase() == Phase::Decode {
-            // It resumes, and all but its last token was still cached.
+            // It resumes, and all but its last token is cached.
             self.plan_decode_row(id, step);
             left.rows -= 1;
         } else {
@@ -217,7 +215,7 @@ impl Scheduler {
         }
     }
 
-    /// Of all sequences with prompt rows to go, running or waiting, the one that arrived first.
+    /// The unfinished prompt that arrived first, running or waiting.
     fn oldest_prompt(&self) -> Option<SeqId> {
         let started = self.plan.started.iter().map(|&(_, id)| id);
         started.chain(self.state.queue.oldest()).min_by_key(|&id| {
@@ -226,7 +224,7 @@ impl Scheduler {
         })
     }
 
-    /// A waiting sequence gets all its blocks and runs, or nothing happens. Hits in a tier are to be loaded first.
+    /// Admits a waiting sequence with all its blocks, or changes nothing. Tier hits are added to the step's loads.
     fn enter(&mut self, id: SeqId, step: &mut Step) -> Result<(), Blocked> {
         if !self.state.has_seats(&self.state.seqs[id]) {
             return Err(Blocked::Seats);
@@ -239,8 +237,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The longest prefix of its known tokens that the cache has, into `self.plan.hits`; from the first hit in a tier
-    /// on, only if loading is worth it, or the only way.
+    /// Finds the longest cached prefix of the known tokens, into `self.plan.hits`. Hits from the first one in a tier on
+    /// are kept only if loading beats recompute or recompute is not allowed.
     pub(crate) fn find_prefix(&mut self, id: SeqId) {
         self.plan.hits.clear();
         let seq = &mut self.state.seqs[id];
@@ -287,15 +285,15 @@ impl Scheduler {
     }
 }
 
-/// What prefill asks of the state. Changes nothing.
+/// Queries of prefill. They change nothing.
 impl State {
     /// Whether there is a seat for each answer of a waiting sequence.
     fn has_seats(&self, seq: &Sequence) -> bool {
         self.seats_taken() + seq.num_seats() <= self.limits.max_num_seqs
     }
 
-    /// Whether a waiting sequence can enter now: a block for each of its tokens beyond the prefix `hits` in the pool,
-    /// and what must remain free for those that run. Depends on what others hold, not on what they might free.
+    /// Whether a waiting sequence can enter now: a block for each token beyond the prefix `hits` in the pool, and the
+    /// headroom of running sequences. Counts only blocks that are free now.
     fn fits(&self, seq: &Sequence, hits: &[Hit]) -> bool {
         let in_pool = hits.iter().filter_map(Hit::block);
         let is_free = |block: &BlockId| self.pool.is_free(*block);
@@ -304,7 +302,7 @@ impl State {
         self.blocks_to_enter(seq) - in_pool.count() <= room
     }
 
-    /// Blocks for a waiting sequence, hits and what others need to grow included.
+    /// Blocks for a waiting sequence, hits and headroom of others included.
     fn blocks_to_enter(&self, seq: &Sequence) -> usize {
         if is_protected(seq) {
             return self.blocks_to_end(seq);
@@ -320,7 +318,7 @@ impl State {
     }
 }
 
-/// Rows for a prompt with `num_uncomputed` tokens to go.
+/// Rows for a prompt with `num_uncomputed` tokens left.
 fn chunk_len(num_uncomputed: usize, rows_left: usize, limits: &Limits) -> usize {
     num_uncomputed.min(rows_left).min(limits.max_prefill_chunk)
 }

@@ -1,25 +1,24 @@
-//! What a request is promised when it comes: bounds that 95 of 100 keep, whatever the machine does.
+//! Latency bounds of requests at arrival: quantiles that 95 of 100 requests meet, whatever the load.
 //!
 //! ```text
-//! truth / forecast of the last 100 with such a line before them     | ..:.::|:.:...  .  :|  .
+//! actual / forecast of the last 100 in the same class               | ..:.::|:.:...  .  :|  .
 //!                                                                           median       96th of 100, times trim
-//! likely = forecast x median            promised = forecast x 96th x trim
+//! likely = forecast x median            within = forecast x 96th x trim
 //! ```
-//! A forecast ([`crate::forecast`]) is as good as its cost model, its idea of who comes next, and a machine that nobody
-//! disturbs. So it is not believed: how far off the last ones were says how far off the next may be. The quantile of
-//! the ratios is that of split conformal prediction, so it is exact for ratios in random order (Papadopoulos et al.,
-//! ECML 2002). A machine's are not: they come in runs, and levels shift. So the quantile is trimmed after each, up by a
-//! tenth where the truth was beyond, down by 0.5 % where it was not, which balances at one in twenty (adaptive
+//! A forecast ([`crate::forecast`]) errs with its cost model, with later arrivals and with other processes, so recent
+//! errors bound the next one. The quantile of the ratios is that of split conformal prediction, exact for exchangeable
+//! ratios (Papadopoulos et al., ECML 2002). Real ones come in runs and shift. So the quantile is trimmed after each
+//! outcome, up by a tenth if the actual time exceeded it, else down by 0.5 %, which balances at one in twenty (adaptive
 //! conformal inference: Gibbs & Candès, NeurIPS 2021; in units of the bound itself, as the quantile tracker of
-//! Angelopoulos, Candès & Tibshirani, NeurIPS 2023): in the long run 95 of 100 are kept for *any* sequence of truths
-//! that the trim's range can follow, and a shift is answered by the next few.
+//! Angelopoulos, Candès & Tibshirani, NeurIPS 2023): in the long run 95 of 100 bounds hold for *any* sequence of times
+//! that the trim's range can follow, and a shift is corrected within a few requests.
 //!
-//! Ratios are kept apart by what stands before a request ([`Crowd`]) and by what is promised ([`PromiseKind`]): a wait
-//! for a seat is known less well than the time of a prompt that nobody delays. The first twenty of each kind stand
-//! beside twenty that nobody measured, from a half to double.
+//! Windows are separate by what is ahead of a request ([`Crowd`]) and by the bounded time ([`PromiseKind`]): a wait for
+//! a seat is less predictable than an undisturbed prompt. A new window starts with twenty prior ratios from a half to
+//! double.
 //!
-//! A promise that ran out is broken at that moment, not when the truth comes at last; one whose client left before says
-//! nothing. Time is an argument, and what is kept is bounded: 8 windows, and an entry for each open request.
+//! A bound is violated when it expires, not when the actual time is known; if the client left before, it does not
+//! count. Memory is bounded: 8 windows, and an entry per open request.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -27,38 +26,38 @@ use alloc::vec::Vec;
 use crate::forecast::Outlook;
 use crate::{Nanos, RequestId};
 
-/// The share of promises that are to be kept.
+/// Target coverage.
 pub const PROMISED_SHARE: f64 = 0.95;
 
-/// Ratios that a window keeps.
+/// Ratios per window.
 const WINDOW: usize = 100;
-/// What a window has before anything was measured. The widest is displaced last.
+/// Initial ratios of a window. The widest is replaced last.
 const PRIOR: [f64; 20] =
     [0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.0, 1.0, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.45, 1.7, 2.0];
-/// The trim after a promise that would have been kept: with 0.995^-19 for one that would not, it stands still where 1
-/// in 20 is not.
+/// Trim factor after a bound that held; with [`UP`] = 0.995^-19 after one that did not, the trim is stationary at a
+/// miss rate of 1 in 20.
 const DOWN: f64 = 0.995;
 const UP: f64 = 1.099_903;
-/// How far the trim may go. Beyond, the window itself has to follow, which takes it [`WINDOW`] / 20 truths.
+/// Range of the trim. Beyond it the window itself must follow, which takes [`WINDOW`] / 20 outcomes.
 const TRIM: (f64, f64) = (0.5, 4.0);
-/// A truth so many times the forecast, or its inverse, counts as that: a clock that stands still teaches no nonsense.
+/// Ratios are clamped to this and its inverse, so that a stopped clock has bounded effect.
 const MOST_RATIO: f64 = 1e3;
-/// Answers whose lengths are remembered.
+/// Answer lengths remembered.
 const LENGTHS: usize = 128;
-/// Outcomes that the rolling share of kept promises is over.
+/// Outcomes in the rolling coverage.
 const ROLLING: usize = 200;
-/// Refusals in a row, at most.
+/// Consecutive rejections at most.
 const MOST_REFUSALS: u32 = 31;
 
-/// What stands between a request that comes and its first token: forecasts of these are wrong in different ways.
+/// What is ahead of a new request: forecast errors differ by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Crowd {
-    /// No prompt is in line before it.
+    /// No prompt is ahead of it.
     #[default]
     Nobody,
-    /// Prompts are.
+    /// Prompts are ahead of it.
     Prompts,
-    /// It is likely to be late, and those that can be in time will go first.
+    /// It is predicted to be late, so prompts that can be on time go first.
     Late,
     /// Seats or blocks are short: requests must end before it enters.
     Full,
@@ -66,12 +65,12 @@ pub enum Crowd {
 
 const CROWDS: usize = Crowd::Full as usize + 1;
 
-/// What a promise is about. Both times begin when the request comes.
+/// A bounded time; both start at arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PromiseKind {
-    /// Until its first token.
+    /// Time to first token.
     FirstToken,
-    /// Until the last token of its last answer, however long that becomes.
+    /// Time to the last token of its last answer, whatever the length.
     Answer,
 }
 
@@ -88,30 +87,30 @@ impl PromiseKind {
     }
 }
 
-/// One of a request's two promises: times since it came.
+/// One bound of a request: times since arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromisedTime {
-    /// What the cost model said.
+    /// Prediction of the cost model.
     pub forecast: Nanos,
-    /// As many take longer as do not.
+    /// The median.
     pub likely: Nanos,
-    /// 95 of 100 take no longer.
+    /// The 95th percentile.
     pub within: Nanos,
 }
 
-/// What a request was promised.
+/// Latency bounds of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Promise {
-    /// What stood before it.
+    /// What was ahead of it.
     pub crowd: Crowd,
-    /// Until its first token.
+    /// Of its first token.
     pub first_token: PromisedTime,
-    /// Until its last one.
+    /// Of its last token.
     pub answer: PromisedTime,
 }
 
 impl Promise {
-    /// Of each time the later one: what holds for two requests that are one to whoever asked.
+    /// The larger of each time, for two requests that serve one client call.
     pub fn latest(&self, other: &Promise) -> Promise {
         let later = |a: PromisedTime, b: PromisedTime| PromisedTime {
             forecast: a.forecast.max(b.forecast),
@@ -125,7 +124,7 @@ impl Promise {
         }
     }
 
-    /// One of the two.
+    /// The bound of this kind.
     pub fn of(&self, kind: PromiseKind) -> &PromisedTime {
         match kind {
             PromiseKind::FirstToken => &self.first_token,
@@ -134,34 +133,34 @@ impl Promise {
     }
 }
 
-/// How long an answer may become.
+/// Bounds of an answer's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerLimits {
-    /// No end before so many tokens.
+    /// Fewest tokens.
     pub least: usize,
-    /// None after.
+    /// Most tokens.
     pub most: usize,
 }
 
-/// What becomes of a request whose first token is wanted by a time.
+/// Admission decision for a request with a TTFT target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// In time, as far as is promised.
+    /// The bound meets the target.
     InTime,
-    /// It would be refused, and is let through so that there is something to learn from.
+    /// Admitted although late, to keep learning.
     Probe,
-    /// Its promise is later than it wants.
+    /// The bound misses the target.
     TooLate,
 }
 
-/// How promises of one kind were kept.
+/// Coverage of bounds of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KeptPromises {
-    /// In time.
+    /// Bounds that held.
     pub kept: u64,
-    /// Not.
+    /// Bounds that were violated.
     pub broken: u64,
-    /// Share of the last 200 that were kept; `None` before the first.
+    /// Fraction of the last 200 that held; `None` before the first.
     pub rolling: Option<f64>,
 }
 
@@ -169,12 +168,12 @@ pub struct KeptPromises {
 #[derive(Clone, Debug)]
 struct Newest<T, const N: usize> {
     values: Vec<T>,
-    /// Where the next one goes.
+    /// Index of the next write.
     next: usize,
 }
 
 impl<T: Copy, const N: usize> Newest<T, N> {
-    /// Begins with some values that were never heard: the first ones take their places.
+    /// Starts with prior values, which are overwritten first.
     fn with(prior: &[T]) -> Newest<T, N> {
         let mut values = Vec::with_capacity(N);
         values.extend(prior);
@@ -196,13 +195,13 @@ impl<T: Copy, const N: usize> Default for Newest<T, N> {
     }
 }
 
-/// The ratios of one kind beside one crowd.
+/// Ratios of one kind and [`Crowd`].
 #[derive(Clone, Debug)]
 struct Window {
-    /// The newest; before they are many enough, with those of [`PRIOR`] that are not displaced yet.
+    /// The newest; initially [`PRIOR`].
     ratios: Newest<f64, WINDOW>,
     trim: f64,
-    /// Of the ratios: the median, and the quantile of [`PROMISED_SHARE`].
+    /// Median and [`PROMISED_SHARE`] quantile of the ratios.
     median: f64,
     high: f64,
 }
@@ -214,12 +213,12 @@ impl Window {
         window
     }
 
-    /// What a forecast is multiplied by to be a promise.
+    /// Factor from a forecast to its bound.
     fn bound(&self) -> f64 {
         self.high * self.trim
     }
 
-    /// The truth of a promise was found beyond the bound of now, or not.
+    /// Trims after an outcome beyond, or within, the current bound.
     fn adjust(&mut self, is_beyond: bool) {
         self.trim = (self.trim * if is_beyond { UP } else { DOWN }).clamp(TRIM.0, TRIM.1);
     }
@@ -234,17 +233,16 @@ impl Window {
         let sorted = &mut sorted[..self.ratios.values.len()];
         sorted.copy_from_slice(&self.ratios.values);
         sorted.sort_unstable_by(f64::total_cmp);
-        // Of n and the next one, in any order: the rank at which 95 % are at or below.
+        // Conformal rank: at or below it are 95 % of n ratios and the next one, if exchangeable.
         let rank = ((sorted.len() + 1) * 95).div_ceil(100).min(sorted.len());
         (self.median, self.high) = (sorted[sorted.len() / 2], sorted[rank - 1]);
     }
 }
 
-/// How long answers became: some ended by themselves, of the others it is only known that they were not over at their
-/// limit. That is what the product-limit estimate is for (Kaplan & Meier, 1958).
+/// Answer lengths. Those cut off at their limit are censored, hence the product-limit estimate (Kaplan & Meier, 1958).
 #[derive(Clone, Debug, Default)]
 struct AnswerLengths {
-    /// Tokens, and whether it ended there by itself.
+    /// Tokens, and whether the answer ended before its limit.
     answers: Newest<(usize, bool), LENGTHS>,
 }
 
@@ -253,12 +251,12 @@ impl AnswerLengths {
         self.answers.add((tokens, ended));
     }
 
-    /// A length that 95 of 100 answers do not exceed, within their limits.
+    /// The 95th percentile of answer lengths, within the limits.
     fn long(&self, limits: AnswerLimits) -> usize {
         let mut sorted = [(0, false); LENGTHS];
         let sorted = &mut sorted[..self.answers.values.len()];
         sorted.copy_from_slice(&self.answers.values);
-        // One that ended and one that was cut off at the same length: the second was longer.
+        // Censored answers sort after those that ended at the same length: they were longer.
         sorted.sort_unstable_by_key(|&(tokens, ended)| (tokens, !ended));
         let mut go_on = 1.0;
         let mut tokens = limits.most;
@@ -275,30 +273,30 @@ impl AnswerLengths {
     }
 }
 
-/// Whether a promise of an open request was found broken, and whether its window has learned that.
+/// Outcome of an open request's bound, and whether its window has learned it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Judged {
     #[default]
     NotYet,
-    /// The bound of the time was larger already.
+    /// Violated, but not beyond the window's current bound.
     Broken,
-    /// The trim has gone up for it.
+    /// Violated, and the trim was raised for it.
     BrokenAndLearned,
-    /// The truth is known.
+    /// The actual time is known.
     Over,
 }
 
-/// A promise that was made.
+/// Bounds of an open request.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     arrived: Nanos,
     promise: Promise,
     judged: [Judged; 2],
-    /// It was let through as a probe: until when its first token was wanted.
+    /// TTFT deadline, if it was admitted as a probe.
     probe: Option<Nanos>,
 }
 
-/// The newest outcomes of a kind.
+/// Outcomes of a kind.
 #[derive(Clone, Debug, Default)]
 struct Tally {
     kept: u64,
@@ -313,12 +311,12 @@ impl Tally {
     }
 }
 
-/// Which of those that would be refused are let through. A refusal teaches nothing, so one who refuses by what was
-/// learned has to try: the first is tried, after it one in 2, 4, ... 32 as long as they were late indeed, and again
-/// more when one was in time. One at a time.
+/// Chooses which late requests are admitted anyway. Rejections teach nothing, so rejecting by learned bounds needs
+/// probes: the first, then one in 2, 4, ... 32 while probes are late, and more often again once one was on time. One at
+/// a time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Probes {
-    /// Refusals between two.
+    /// Rejections between two probes.
     pause: u32,
     refused: u32,
     is_out: bool,
@@ -339,7 +337,7 @@ impl Probes {
         passes
     }
 
-    /// One is over: in time, late, or gone before that was known.
+    /// A probe ended: on time, late, or gone before its first token.
     fn came(&mut self, in_time: Option<bool>) {
         self.is_out = false;
         match in_time {
@@ -350,14 +348,14 @@ impl Probes {
     }
 }
 
-/// Makes promises, sees them kept or broken, and learns. See the module's picture.
+/// Makes latency bounds and learns from their outcomes. See the module.
 #[derive(Clone, Debug)]
 pub struct PromiseBook {
     /// By [`PromiseKind`] and [`Crowd`].
     windows: [[Window; CROWDS]; 2],
     lengths: AnswerLengths,
     open: BTreeMap<RequestId, Open>,
-    /// When each promise that is not judged yet runs out.
+    /// When each undecided bound expires.
     due: BTreeSet<(Nanos, RequestId, PromiseKind)>,
     tallies: [Tally; 2],
     probes: Probes,
@@ -377,7 +375,7 @@ impl Default for PromiseBook {
 }
 
 impl PromiseBook {
-    /// What a request with this outlook may be promised. Cost: a sort of the last 128 lengths.
+    /// Bounds for a request with this forecast. Cost: a sort of the last 128 lengths.
     pub fn promise(&self, outlook: &Outlook, limits: AnswerLimits) -> Promise {
         let forecasts = [outlook.first_token(), outlook.answer(self.lengths.long(limits))];
         let [first_token, answer] = PromiseKind::ALL.map(|kind| {
@@ -395,8 +393,8 @@ impl PromiseBook {
         Promise { crowd: outlook.crowd(), first_token, answer }
     }
 
-    /// Whether a request with this promise and this target is taken where those that would be late are not wanted. No
-    /// more than 31 are refused in a row.
+    /// Decides on a request with this bound and target where late requests are rejected. At most 31 consecutive
+    /// rejections.
     pub fn judge(&mut self, promise: &Promise, target: Nanos) -> Admission {
         match promise.first_token.within <= target {
             true => Admission::InTime,
@@ -405,7 +403,7 @@ impl PromiseBook {
         }
     }
 
-    /// A request that came at `now` has this promise. `probe`: its target, if it is one. Panics if it has one already.
+    /// Tracks a request that arrived at `now`. `probe`: its target, if it is one. Panics if it is tracked already.
     pub fn open(&mut self, id: RequestId, promise: Promise, probe: Option<Nanos>, now: Nanos) {
         let probe = probe.map(|target| Nanos(now.0.saturating_add(target.0)));
         let open = Open { arrived: now, promise, judged: Default::default(), probe };
@@ -415,7 +413,7 @@ impl PromiseBook {
         }
     }
 
-    /// Promises that ran out before `now` are broken. Cost: a look at the first of them.
+    /// Bounds that expired before `now` are violated. Cost: a look at the earliest one.
     pub fn pass(&mut self, now: Nanos) {
         while let Some(&(at, id, kind)) = self.due.first().filter(|&&(at, ..)| at < now) {
             self.due.pop_first();
@@ -430,7 +428,7 @@ impl PromiseBook {
         }
     }
 
-    /// A request has its first token. One that is not known is ignored: who replays makes no promises.
+    /// A request has its first token. Unknown ids are ignored, for replays.
     pub fn first_token(&mut self, id: RequestId, now: Nanos) {
         self.pass(now);
         self.settle(id, PromiseKind::FirstToken, now);
@@ -441,16 +439,16 @@ impl PromiseBook {
         }
     }
 
-    /// A request has all its answers: of each its tokens, and whether it ended before it was cut off.
+    /// A request finished: tokens of each answer, and whether it ended before its limit.
     pub fn finished(&mut self, id: RequestId, answers: impl Iterator<Item = (usize, bool)>, now: Nanos) {
         self.pass(now);
-        // One that wants no tokens has its prompt read.
+        // A request without tokens finishes with its prompt.
         PromiseKind::ALL.into_iter().for_each(|kind| self.settle(id, kind, now));
         answers.for_each(|(tokens, ended)| self.lengths.add(tokens, ended));
         self.gone(id, now);
     }
 
-    /// A request is over, whatever it has. What it was promised is forgotten.
+    /// Stops tracking a request that ended for any reason.
     pub fn gone(&mut self, id: RequestId, now: Nanos) {
         self.pass(now);
         let Some(open) = self.open.remove(&id) else { return };
@@ -462,19 +460,19 @@ impl PromiseBook {
         }
     }
 
-    /// All open requests are over, and those that were to come with a promise: nothing more is heard of them.
+    /// Stops tracking all requests.
     pub fn all_gone(&mut self, now: Nanos) {
         while let Some(id) = self.open.keys().next().copied() {
             self.gone(id, now);
         }
     }
 
-    /// What an open request was promised.
+    /// Bounds of an open request.
     pub fn of(&self, id: RequestId) -> Option<&Promise> {
         self.open.get(&id).map(|open| &open.promise)
     }
 
-    /// How the promises of a kind were kept.
+    /// Coverage of bounds of a kind.
     pub fn kept(&self, kind: PromiseKind) -> KeptPromises {
         let Tally { kept, broken, newest, .. } = &self.tallies[kind as usize];
         let share = |newest: &Vec<bool>| newest.iter().filter(|&&kept| kept).count() as f64 / newest.len() as f64;
@@ -482,17 +480,17 @@ impl PromiseBook {
         KeptPromises { kept: *kept, broken: *broken, rolling }
     }
 
-    /// Requests that were refused because they would be late, and those that were let through all the same.
+    /// Requests rejected because they would be late, and probes.
     pub fn refused_and_probes(&self) -> (u64, u64) {
         (self.probes.total_refused, self.probes.total)
     }
 
-    /// Open requests with a promise.
+    /// Open requests with bounds.
     pub fn num_open(&self) -> usize {
         self.open.len()
     }
 
-    /// The truth about a promise is known.
+    /// Records the actual time.
     fn settle(&mut self, id: RequestId, kind: PromiseKind, now: Nanos) {
         let Some(open) = self.open.get_mut(&id) else { return };
         let was = core::mem::replace(&mut open.judged[kind as usize], Judged::Over);
@@ -530,7 +528,7 @@ mod tests {
         Outlook::alone(Nanos(ms * MS))
     }
 
-    /// Makes and settles promises whose truths are `truths` milliseconds where 100 are forecast. How many were kept.
+    /// Tracks requests with actual times `truths` in ms, forecast at 100 ms. Returns how many bounds held.
     fn run(book: &mut PromiseBook, first: u64, truths: impl Iterator<Item = u64>) -> usize {
         let limits = AnswerLimits { least: 0, most: 1 };
         let before = book.kept(PromiseKind::FirstToken).kept;
@@ -575,7 +573,7 @@ mod tests {
         (0..10).for_each(|id| book.gone(RequestId(id), Nanos(600 * MS)));
         let KeptPromises { kept, broken, rolling } = book.kept(PromiseKind::FirstToken);
         assert_eq!((kept, broken, rolling, book.num_open(), book.due.len()), (0, 10, Some(0.0), 0, 0));
-        // One whose client leaves in time says nothing.
+        // A client that leaves in time does not count.
         book.open(RequestId(11), promise, None, Nanos(0));
         book.gone(RequestId(11), Nanos(1));
         assert_eq!(book.kept(PromiseKind::FirstToken), KeptPromises { kept, broken, rolling });
@@ -601,7 +599,7 @@ mod tests {
             }
         }
         assert_eq!(pauses[..7], [0, 1, 3, 7, 15, 31, 31]);
-        // A probe in time, and the next ones are let through soon.
+        // After a probe on time the next ones come soon.
         let mut seen = 0;
         for id in 300..400 {
             if book.judge(&promise, target) == Admission::Probe {

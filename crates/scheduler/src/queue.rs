@@ -1,5 +1,4 @@
-//! Who waits, in three orders: by rank, to be served; of each tenant by rank, so that tenants can take turns; and by
-//! age, so that nobody is forgotten.
+//! Waiting sequences in three orders: by rank; by tenant and rank, for fairness; and by age, for the starvation guard.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::ops::Bound::{Excluded, Included};
@@ -7,7 +6,7 @@ use core::ops::Bound::{Excluded, Included};
 use crate::SeqId;
 use crate::sequence::{Rank, Sequence};
 
-/// The waiting sequences. One that was preempted is among them at its old rank, before all that came after it.
+/// The waiting sequences. A preempted one keeps its rank, ahead of later arrivals.
 #[derive(Default)]
 pub(crate) struct Queue {
     by_rank: BTreeSet<(Rank, SeqId)>,
@@ -34,19 +33,19 @@ impl Queue {
         self.num_tokens -= seq.num_tokens();
     }
 
-    /// The next in line of each tenant.
+    /// The head of each tenant's line.
     pub(crate) fn firsts(&self) -> impl Iterator<Item = (Rank, SeqId)> {
         self.tenants().filter_map(|tenant| self.of_tenant(tenant).next())
     }
 
-    /// As many of each tenant, its first in line; about `most` together, and at least one of each.
+    /// The first sequences of each tenant, the same number of each; about `most` in all, at least one of each.
     pub(crate) fn firsts_evenly(&self, most: usize) -> impl Iterator<Item = SeqId> {
         let each = (most / self.num_tenants.max(1)).max(1);
         self.tenants().flat_map(move |tenant| self.of_tenant(tenant).take(each)).map(|(_, id)| id)
     }
 
-    /// Of each tenant with more waiting than [`Queue::firsts_evenly`] looks at, the newest of the class that is first
-    /// in its line; about `most` together. Who came last may still be in time when all before it are late.
+    /// Of each tenant with more waiting than [`Queue::firsts_evenly`] returns, the newest of its first class; about
+    /// `most` in all. The newest may still be on time when all earlier ones are late.
     pub(crate) fn newest_evenly(&self, looked_at: usize, most: usize) -> impl Iterator<Item = SeqId> {
         let each = |most: usize| (most / self.num_tenants.max(1)).max(1);
         let (looked_at, most) = (each(looked_at), each(most));
@@ -67,7 +66,7 @@ impl Queue {
         self.of_tenant(tenant).next().is_some()
     }
 
-    /// Tenants that wait, each once. A binary search for each.
+    /// Tenants that wait, each once. Cost: a binary search each.
     fn tenants(&self) -> impl Iterator<Item = u64> {
         let from = |tenant: u64| self.by_tenant.range((tenant, Rank::FIRST)..).next().map(|(&(tenant, _), _)| tenant);
         core::iter::successors(from(0), move |tenant| from(tenant.checked_add(1)?))
@@ -78,7 +77,7 @@ impl Queue {
         from.take_while(move |&(&(other, _), _)| other == tenant).map(|(&(_, rank), &id)| (rank, id))
     }
 
-    /// The one that came before all others, whatever its class.
+    /// The earliest arrival, regardless of class.
     pub(crate) fn oldest(&self) -> Option<SeqId> {
         self.by_age.first().map(|&(_, _, id)| id)
     }
@@ -87,7 +86,7 @@ impl Queue {
         self.by_rank.len()
     }
 
-    /// Tokens that the waiting sequences know, none of which is computed.
+    /// Known tokens of the waiting sequences, none of which is computed.
     pub(crate) fn num_tokens(&self) -> usize {
         self.num_tokens
     }

@@ -1,4 +1,4 @@
-//! What was asked. A `Request` never changes after it is admitted; its progress lives in [`crate::Sequence`].
+//! A `Request` never changes after admission; its progress is in [`crate::Sequence`].
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -9,19 +9,19 @@ use crate::Nanos;
 /// An index into the model's vocabulary.
 pub type TokenId = u32;
 
-/// Names a request for its whole life. Chosen by the engine, never by a client.
+/// Identifies a request. Chosen by the engine, never by a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// A request's class. Lower runs first among a tenant's own requests; those of one priority are served first come,
-/// first served. Between tenants it is a weight: [`Priority::charge`].
+/// A request's class. Lower runs first among a tenant's requests, equal ones in arrival order. Between tenants it is a
+/// weight: [`Priority::charge`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(pub i32);
 
 impl Priority {
-    /// What a token of such a request counts when tenants share the machine ([`crate::fairness`]): four for the usual
-    /// class, a quarter of it for an urgent one (below 0), four times as much for batch work (above). So between two
-    /// tenants that want more than there is, one class makes four tokens of five, and two make sixteen of seventeen.
+    /// Charge per token in fair sharing ([`crate::fairness`]): 4 for the usual class, 1 for an urgent one (below 0), 16
+    /// for batch work (above). So between two backlogged tenants, one class difference means four tokens of five, two
+    /// mean sixteen of seventeen.
     pub fn charge(self) -> u64 {
         match self.0.signum() {
             -1 => 1,
@@ -31,21 +31,21 @@ impl Priority {
     }
 }
 
-/// When a sequence ends. All the rules that can be decided on token ids; stop *strings* are text and are found by the
-/// engine's detokenizer, which then calls [`crate::Scheduler::stop`].
+/// Stop conditions on token ids. Stop *strings* are found by the engine's detokenizer, which then calls
+/// [`crate::Scheduler::stop`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopRules {
-    /// Tokens to generate at most, at least 1 (0 is allowed for a request that only scores its prompt).
+    /// Maximum tokens to generate, at least 1 (0 for a request that only scores its prompt).
     pub max_tokens: usize,
-    /// Stop tokens are not heeded (and the sampler does not offer them) before this many tokens.
+    /// Stop tokens are ignored (and not sampled) before this many tokens.
     pub min_tokens: usize,
-    /// Ids that end the sequence: the model's end-of-sequence ids unless ignored, and the request's own.
+    /// Token ids that end the sequence: the model's end-of-sequence ids unless ignored, and the request's.
     pub stop_token_ids: Vec<TokenId>,
 }
 
 impl StopRules {
-    /// Whether an answer that has so many tokens `before` ends with this one; the context has `room` for so many all in
-    /// all.
+    /// Why an answer with `before` tokens ends with `token`, if it does; the context has `room` for that many generated
+    /// tokens.
     pub fn end(&self, token: TokenId, before: usize, room: usize) -> Option<FinishReason> {
         let num_generated = before + 1;
         if before >= self.min_tokens && self.stop_token_ids.contains(&token) {
@@ -63,82 +63,81 @@ impl StopRules {
     }
 }
 
-/// What a request wants to be met. Absent: as soon as others allow.
+/// Latency targets of a request; `None`: best effort.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
     /// Arrival to first token.
     pub ttft: Option<Nanos>,
-    /// Mean time from a token to the next.
+    /// Mean time per output token.
     pub tpot: Option<Nanos>,
 }
 
-/// What was asked of the scheduler. Sampling parameters are numbers, not decisions: the engine keeps them beside it.
+/// A request, as the scheduler sees it: sampling parameters affect no decision, so the engine keeps them.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Unique among all requests ever admitted.
     pub id: RequestId,
     /// The prompt, at least one token.
     pub prompt: Arc<[TokenId]>,
-    /// Answers wanted (n >= 1); they share the prompt's blocks.
+    /// Number of answers (n >= 1); they share the prompt's blocks.
     pub num_answers: usize,
-    /// When each answer ends.
+    /// Stop conditions of each answer.
     pub stop: StopRules,
     /// Its class.
     pub priority: Priority,
     /// Prefix-cache isolation: blocks are shared only between requests with an equal salt (one per tenant).
     pub salt: u64,
-    /// False: neither reads nor feeds the prefix cache. A request that wants the logits of its prompt's rows must
-    /// compute them all, so it sets this to false.
+    /// False: neither reads nor feeds the prefix cache, as needed for the logits of every prompt row.
     pub use_prefix_cache: bool,
-    /// Whose it is: tenants share what there is (one number per API key).
+    /// Tenant for fair sharing (one number per API key).
     pub tenant: u64,
-    /// When its tokens are wanted.
+    /// Latency targets.
     pub targets: Targets,
-    /// When it arrived.
+    /// Arrival time.
     pub arrived: Nanos,
 }
 
 /// Why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FinishReason {
-    /// A stop token (the id is given) or, through [`crate::Scheduler::stop`], a stop string (`None`).
+    /// A stop token (with its id) or, through [`crate::Scheduler::stop`], a stop string (`None`).
     Stop(Option<TokenId>),
-    /// `max_tokens` or the context's end.
+    /// `max_tokens` or the end of the context.
     Length,
 }
 
-/// Why a request was not admitted. Nothing was allocated.
+/// Why a request was not admitted. No state was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdmitError {
     /// The prompt is empty.
     EmptyPrompt,
-    /// Prompt and answer do not fit the context.
+    /// Prompt and answer exceed the context.
     TooLong {
         /// Tokens of the prompt.
         prompt_tokens: usize,
         /// Tokens a sequence may have at most.
         max_model_len: usize,
     },
-    /// The request alone needs more KV blocks than the pool has: it could never run to its end.
+    /// The request alone needs more KV blocks than the pool has.
     NeverFits {
-        /// Blocks that its longest course needs.
+        /// Blocks at its maximum length.
         needed_blocks: usize,
         /// Blocks of the pool.
         total_blocks: usize,
     },
-    /// More answers than there are seats in a step.
+    /// More answers than sequences that may run.
     TooManyAnswers {
-        /// Answers wanted.
+        /// Answers requested.
         num_answers: usize,
-        /// Sequences that may run together.
+        /// Maximum running sequences.
         max_num_seqs: usize,
     },
-    /// What was generated before ends this answer already: there is nothing to go on with.
+    /// The generated tokens of this answer already end it.
     HasEnded {
         /// Which answer.
         answer: usize,
     },
-    /// The queue holds its limit of requests, or of prompt tokens.
+    /// The queue is at its limit of requests or prompt tokens.
     QueueFull {
         /// Requests waiting.
         waiting_requests: usize,

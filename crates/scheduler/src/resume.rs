@@ -1,4 +1,5 @@
-//! Answers that began elsewhere: the worker that read the prompt handed it over, or the one that generated is gone.
+//! Requests with tokens from another worker: its prompt was prefilled there, or its generation is resumed after a
+//! failure.
 //!
 //! ```text
 //!  expect(request)  ->  expected: counted, holds nothing, in no queue    expected_ended(id, generated)
@@ -9,22 +10,20 @@
 //!  answer 1 [ p p p p p p p p | g g ]     each its own sequence, with its own tokens
 //! ```
 //!
-//! There is one way back and not two: a sequence that was preempted knows its tokens and has none computed, and so does
-//! one that comes from another worker. It finds in the cache and in the tiers what is there, loads what is faster
-//! loaded, computes the rest, and goes on. What is drawn depends on seed, answer and position alone, so the rest has
-//! the bits that it would have had there.
+//! Resuming is the same as returning from preemption: the sequence knows its tokens and has none computed. It reuses
+//! what the cache and the tiers have, loads what is faster loaded, computes the rest, and continues. Sampling depends
+//! only on seed, answer and position, so the continuation has the same bits as on the first worker.
 
 use crate::sequence::Status;
 use crate::{AdmitError, Nanos, Request, RequestId, Scheduler, TokenId};
 
 impl Scheduler {
-    /// Takes a request into the queue of which some tokens were generated before, or says why not; then nothing was
-    /// allocated. `generated`: those of each answer, `None` for one that has ended already. Their numbers count in
-    /// [`crate::StopRules`] and at the end of the context, and no event tells of them. Its place in line is that of its
-    /// arrival here, and it goes before prompts whose reader has seen nothing, as a victim of a preemption does; like
-    /// such a one it is not charged for the prompt again. A stream with a target counts as on time at `now`.
+    /// Queues a request with tokens that were generated before, or says why not; then no state was changed.
+    /// `generated`: the tokens of each answer, `None` for one that has ended. They count in [`crate::StopRules`] and in
+    /// the context length, and produce no events. Queued by arrival here but ahead of prompts without output, like a
+    /// preempted sequence; the prompt is not charged again. A stream with a target counts as on time at `now`.
     ///
-    /// Without a token this is [`Scheduler::admit`]. Panics as that does, and if `generated` has not one entry for each
+    /// Without tokens this is [`Scheduler::admit`]. Panics as that does, and if `generated` has not one entry per
     /// answer, or all have ended.
     pub fn resume(&mut self, request: Request, generated: &[Option<&[TokenId]>], now: Nanos) -> Result<(), AdmitError> {
         self.check_admission(&request)?;
@@ -35,19 +34,19 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Admits a request whose prompt is being computed elsewhere, or says why not; then nothing was allocated. It
-    /// counts in the limits of the queue and keeps its place in line, but waits for nothing, holds nothing and is no
-    /// work: only [`Scheduler::expected_ended`] and [`Scheduler::abort`] move it on.
+    /// Admits a request whose prompt is being computed elsewhere, or says why not; then no state was changed. It counts
+    /// in the queue limits and keeps its place in line, but holds nothing and is not scheduled until
+    /// [`Scheduler::expected_ended`].
     pub fn expect(&mut self, request: Request) -> Result<(), AdmitError> {
         self.check_admission(&request)?;
         self.state.add(request, Status::Expecting);
         Ok(())
     }
 
-    /// What was expected has come, or will not come: from now on the request waits here for the rest, as after
-    /// [`Scheduler::resume`] with the place in line that it has had all the time. Where nothing was `generated`, all of
-    /// it is computed here. An error says which answer has ended by what was generated; then the request is still
-    /// expected. Panics if it is not expected, or as [`Scheduler::resume`] does.
+    /// Ends the remote prefill, successful or not: the request is queued at its original place, as by
+    /// [`Scheduler::resume`]. Without `generated` tokens the whole prompt is computed here, except for cached blocks.
+    /// On an error, which names an answer that `generated` ends, it is still expected. Panics if it is not expected, or
+    /// as [`Scheduler::resume`] does.
     pub fn expected_ended(
         &mut self,
         id: RequestId,
@@ -60,7 +59,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// A request that is expected.
+    /// A request in remote prefill.
     pub fn expected(&self, id: RequestId) -> Option<&Request> {
         let first = self.state.requests.get(&id)?.answers[0]?;
         let seq = &self.state.seqs[first];

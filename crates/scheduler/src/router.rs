@@ -1,4 +1,4 @@
-//! Which of several workers takes a request: the one that is predicted to give its first token first.
+//! Chooses the worker with the earliest predicted first token.
 //!
 //! ```text
 //! request: prompt of 1,000 tokens
@@ -8,10 +8,9 @@
 //! worker 2           0                  960                 60             12 ms    <- takes it
 //! ```
 //!
-//! One number weighs everything: a cached prefix is time saved, a queue is time to wait, decode rows make every step
-//! longer. So requests follow their prefix until its worker is busier than the prefix is worth (as Mooncake's Conductor
-//! weighs them: Qin et al., FAST 2025). A decision over snapshots and nothing else: whoever has workers, real or
-//! imagined, makes the snapshots.
+//! One number weighs everything: a cached prefix saves time, a queue and decode rows cost time. So requests follow
+//! their prefix until its worker is busier than the prefix is worth (as Mooncake's Conductor weighs them: Qin et al.,
+//! FAST 2025). A pure function of snapshots, from real or simulated workers.
 
 mod apart;
 mod roles;
@@ -24,25 +23,25 @@ pub use roles::{Role, RoleMemory, RoleView, Switch, advise};
 use crate::kv::{BlockHash, ChainHasher};
 use crate::{CostModel, Nanos, Phase, Scheduler, TokenId, Work};
 
-/// What a worker looks like to a request that looks for one.
+/// Load of a worker, as one request sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Prompt tokens that it computes before those of a newcomer: of all that wait, and the rest of those begun.
+    /// Prompt tokens queued ahead of a newcomer: waiting ones, and the rest of running ones.
     pub prefill_tokens: usize,
-    /// Rows that every step has beside prompts.
+    /// Decode rows of every step.
     pub decode_rows: usize,
-    /// Keys that these see.
+    /// Keys that decode rows attend to.
     pub decode_context: u64,
     /// Rows of a step.
     pub rows_per_step: usize,
-    /// Tokens of the request's prompt that its cache has.
+    /// Prompt tokens in the worker's cache.
     pub cached_tokens: usize,
-    /// Tokens that its free blocks hold.
+    /// Tokens that the free blocks hold.
     pub free_tokens: usize,
 }
 
 impl Snapshot {
-    /// How long a prompt of `prompt_tokens` that came now would wait for its first token, if `cost` is right.
+    /// Predicted TTFT of a prompt of `prompt_tokens` that arrives now.
     pub fn first_token_after(&self, prompt_tokens: usize, cost: &CostModel) -> Nanos {
         let own = prompt_tokens.saturating_sub(self.cached_tokens).max(1);
         let tokens = self.prefill_tokens + own;
@@ -53,14 +52,14 @@ impl Snapshot {
             logit_rows: self.decode_rows,
             ..Work::default()
         };
-        // As if every chunk saw what the request's own does in the middle of its prompt.
+        // As if every chunk saw as many keys as the middle of the request's own prompt.
         work.add_chunk((self.cached_tokens + own / 2).saturating_sub(rows / 2), rows, true);
         Nanos((cost.seconds(&work) * (tokens as f64 / rows as f64) * 1e9) as u64)
     }
 }
 
-/// The worker for a prompt of `prompt_tokens`: of those with room for it, or of all if none has, the one with the
-/// earliest first token; of equals the first. `None` without workers. Cost: one prediction for each worker.
+/// The worker for a prompt of `prompt_tokens`: the one with the earliest first token among those with room for it, else
+/// among all; of equals the first. `None` without workers. Cost: one prediction per worker.
 pub fn route<'a>(prompt_tokens: usize, workers: impl IntoIterator<Item = (Snapshot, &'a CostModel)>) -> Option<usize> {
     let rank = |(snapshot, cost): (Snapshot, &CostModel)| {
         let is_short = prompt_tokens.saturating_sub(snapshot.cached_tokens) > snapshot.free_tokens;
@@ -84,9 +83,9 @@ impl ChainHasher {
 }
 
 impl Scheduler {
-    /// What this worker looks like to a request whose prompt has this chain of hashes, made with this worker's key and
-    /// block size. Hashes are believed here: a collision costs a detour, and the worker itself compares tokens.
-    /// Cost: linear in what runs.
+    /// Load of this worker for a request with this hash chain, made with this worker's key and block size. Hashes are
+    /// not verified: a collision only costs a detour, because the worker compares tokens. Cost: linear in running
+    /// sequences.
     pub fn snapshot(&self, chain: &[BlockHash]) -> Snapshot {
         let limits = self.limits();
         let cached_blocks = chain.iter().take_while(|hash| self.state.pool.holds(hash)).count();
