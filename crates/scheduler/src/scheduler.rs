@@ -1,5 +1,4 @@
-//! The control flow: admit, schedule, complete, abort, stop. The two halves of a plan are in `decode.rs` and
-//! `prefill.rs`.
+//! The control flow: admit, schedule, complete, abort, stop. `decode.rs` and `prefill.rs` plan the two phases.
 //!
 //! ```text
 //!            admit                schedule                          complete
@@ -9,10 +8,10 @@
 //!                      +------ preempted -----------+   loses all its blocks, keeps its tokens and its rank
 //! ```
 //!
-//! Steps in flight are a queue: `schedule` adds one, `complete` takes the results of the oldest. A sequence is in one
-//! of them at most, so none waits for another's tokens: who has rows in flight is neither planned nor preempted. Blocks
-//! that a step in flight writes are not released before it completes, whatever happens to their request meanwhile. The
-//! same holds for blocks that are being loaded from a tier: `load_ended` is what releases them.
+//! Steps in flight form a queue: `schedule` adds one, `complete` takes the results of the oldest. A sequence is in at
+//! most one of them: with rows in flight it is neither planned nor preempted. Blocks that a step in flight writes are
+//! released only when it completes, even if their request ends earlier; blocks being loaded from a tier, only by
+//! `load_ended`.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -31,55 +30,55 @@ use crate::{
     Rows, SeqId, Sequence, SlotSpill, SourceId, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes,
 };
 
-/// What a block is used for.
+/// The use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockUse {
-    /// Nothing.
+    /// No content.
     Free,
-    /// Nobody reads it, and it holds a prefix that somebody may ask for; taken when no free one is left.
+    /// Unreferenced, with a cached prefix; allocated when no free block is left.
     Cached,
-    /// Somebody reads or writes it.
+    /// Referenced by a sequence or being read.
     Held {
-        /// The first of them to arrive.
+        /// The first holder to arrive.
         by: RequestId,
-        /// Sequences that have it in their tables.
+        /// Number of block tables that contain it.
         holders: u32,
     },
 }
 
-/// What came of a step.
+/// Results of a completed step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Completed {
-    /// What clients may learn, in the plan's order.
+    /// Events for clients, in the plan's order.
     pub events: Vec<Event>,
-    /// The step's entry in the log.
+    /// The step's log entry.
     pub record: StepRecord,
 }
 
-/// A step between its plan and its results.
+/// A planned step without results.
 #[derive(Default)]
 pub(crate) struct InFlight {
     pub(crate) id: StepId,
     pub(crate) rows: Vec<Rows>,
-    /// Its entry in the log, so far.
+    /// Log entry, not yet complete.
     record: StepRecord,
 }
 
-/// The step at hand, and those in flight.
+/// The step being planned, and those in flight.
 pub(crate) struct Plan {
-    /// The name of the next step.
+    /// Id of the next step.
     pub(crate) next_step: StepId,
-    /// The oldest first.
+    /// Oldest first.
     pub(crate) in_flight: VecDeque<InFlight>,
     most_in_flight: usize,
-    /// Whether the step planned last had rows.
+    /// Whether the newest plan has rows.
     has_rows: bool,
-    /// Of the step at hand: its rows, and its entry in the log so far.
+    /// Rows and log entry of the step being planned.
     pub(crate) rows: Vec<Rows>,
     pub(crate) record: StepRecord,
-    /// Memory for the next ones.
+    /// Reused buffers.
     spare: Vec<InFlight>,
-    /// Kept for their capacity: the hits of the sequence at hand, the running prompts, and those that want rows.
+    /// Reused buffers: hits of one sequence, running prompts, and prompts that compete for rows.
     pub(crate) hits: Vec<Hit>,
     pub(crate) started: Running,
     pub(crate) candidates: Vec<Candidate>,
@@ -101,7 +100,7 @@ impl Plan {
         }
     }
 
-    /// The step at hand has rows: it is the last in the queue now.
+    /// Moves the planned step to the in-flight queue.
     fn launch(&mut self) {
         let mut step = self.spare.pop().unwrap_or_default();
         step.id = self.record.step;
@@ -111,14 +110,14 @@ impl Plan {
         self.next_step.0 += 1;
     }
 
-    /// Keeps the memory of a step that is over.
+    /// Keeps the buffers of a finished step.
     fn recycle(&mut self, mut step: InFlight) {
         step.rows.clear();
         step.record.clear();
         self.spare.push(step);
     }
 
-    /// The entry in the log of the step planned last.
+    /// The newest plan's log entry.
     fn last_record(&mut self) -> &mut StepRecord {
         match self.in_flight.back_mut() {
             Some(step) if self.has_rows => &mut step.record,
@@ -127,7 +126,7 @@ impl Plan {
     }
 }
 
-/// Decides who runs. See the module's picture; every method is deterministic and does no IO.
+/// The scheduler: deterministic, without IO. See the module's picture.
 pub struct Scheduler {
     pub(crate) state: State,
     pub(crate) policy: Policy,
@@ -136,7 +135,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler with everything it will ever need but the requests.
+    /// A scheduler with all memory but that of requests.
     pub fn new(limits: Limits) -> Result<Scheduler, LimitsError> {
         limits.check()?;
         Ok(Scheduler {
@@ -147,14 +146,14 @@ impl Scheduler {
         })
     }
 
-    /// From now on steps are predicted by `cost`, which learns from each that completes, and the targets of requests
-    /// are heeded. Without a model only the limits bound a step.
+    /// Sets the model that predicts steps; it learns from each completed one and enables latency targets. Without a
+    /// model only the limits bound a step.
     pub fn set_cost_model(&mut self, cost: Option<CostModel>) {
         self.policy.cost = cost;
     }
 
-    /// From now on the guesses of `source` are known to cost passes: `cost` predicts one, in which each row gives one
-    /// guess. Those of other sources are free.
+    /// Sets the cost of the drafter `source`: the time of a forward pass that drafts one token per row. Drafts of other
+    /// sources are free.
     pub fn set_drafting_cost(&mut self, drafting: Option<(SourceId, CostModel)>) {
         self.policy.drafting = drafting;
     }
@@ -164,40 +163,39 @@ impl Scheduler {
         self.policy.drafting.as_ref()
     }
 
-    /// Guessing for the newest step in flight took so long.
+    /// Reports the measured drafting time of the newest step in flight.
     pub fn drafting_took(&mut self, took: Nanos) {
         if self.plan.has_rows {
             self.plan.last_record().drafting_took = took;
         }
     }
 
-    /// What predicts steps, as corrected until now.
+    /// The cost model with its current drift.
     pub fn cost_model(&self) -> Option<&CostModel> {
         self.policy.cost.as_ref()
     }
 
-    /// Contents that leave the pool live on in tiers of these sizes, as far as they are worth it ([`crate::swap`]).
-    /// They are found by what the prefix cache knows, so without it there is nothing to keep. Before the first request.
+    /// Adds tiers of these sizes for evicted blocks ([`crate::swap`]). They are found through the prefix cache, so
+    /// without it they stay empty. Call before the first request.
     pub fn set_tiers(&mut self, sizes: TierSizes) {
         assert!(self.state.requests.is_empty(), "before the first request");
         self.state.pool.set_tiers(sizes);
     }
 
-    /// So many steps may be in flight together; 1 unless said.
+    /// Sets how many steps may be in flight at once; default 1.
     pub fn set_steps_in_flight(&mut self, most: usize) {
         assert!(most > 0 && self.plan.in_flight.is_empty(), "while nothing is in flight");
         self.plan.most_in_flight = most;
     }
 
-    /// For tests of collisions: block hashes keep only `bits` bits.
+    /// For tests of collisions: truncates block hashes to `bits` bits.
     #[doc(hidden)]
     pub fn weaken_hashes(&mut self, bits: usize) {
         assert!(self.state.requests.is_empty() && self.state.pool.num_cached() == 0, "before the first request");
         self.state.hasher = ChainHasher::truncated(self.state.limits.hash_key, bits);
     }
 
-    /// Takes a request into the queue, or says why not; then nothing was allocated.
-    /// Panics if the id is in use or no answer is wanted.
+    /// Queues a request, or says why not; then no state was changed. Panics if the id is in use or `num_answers` is 0.
     pub fn admit(&mut self, request: Request) -> Result<(), AdmitError> {
         self.check_admission(&request)?;
         self.state.add(request, Status::Waiting);
@@ -240,13 +238,13 @@ impl Scheduler {
     }
 
     /// Plans one forward pass: a token for each decoding sequence, then prompt chunks in rank order until rows, seats
-    /// or blocks run out (mixed steps: Sarathi-Serve, Agrawal et al., OSDI 2024), then as many of the drafts on offer as
-    /// make tokens come faster. Overwrites `step`, keeping its
-    /// buffers. The step is in flight until [`Scheduler::complete`]; an empty one never is. Sequences with rows in
-    /// flight have none in this step. Panics if as many steps are in flight as may be.
+    /// or blocks run out (mixed steps: Sarathi-Serve, Agrawal et al., OSDI 2024), then as many of the proposed drafts
+    /// as raise tokens per second. Overwrites `step`, reusing its buffers. A non-empty step is in flight until
+    /// [`Scheduler::complete`]. Sequences with rows in flight have none in this step. Panics if the limit of steps in
+    /// flight is reached.
     ///
-    /// All preemption comes before any block is taken, so no block of `step.copies` appears both as a source and as a
-    /// destination, and the copies may be done in any order.
+    /// All preemption precedes any allocation, so no block is both a source and a destination in `step.copies`, and the
+    /// copies may be done in any order.
     pub fn schedule_into(&mut self, now: Nanos, step: &mut Step) {
         assert!(self.plan.in_flight.len() < self.plan.most_in_flight, "no more steps are in flight than may be");
         step.clear();
@@ -305,12 +303,12 @@ impl Scheduler {
         completed
     }
 
-    /// Takes the results of the oldest step in flight: sequences advance, full blocks enter the prefix cache, answers
-    /// are forked and finish, and requests whose rows failed end. Appends to `events`; overwrites `record`, keeping its
-    /// buffers.
+    /// Takes the results of the oldest step in flight: advances sequences, registers full blocks in the prefix cache,
+    /// forks and finishes answers, and ends requests whose rows failed. Appends to `events`; overwrites `record`,
+    /// reusing its buffers.
     ///
-    /// Tokens of requests that failed, or were aborted or stopped meanwhile, may be there or not, and are dropped.
-    /// Panics if `output` is not of that step, lacks a token that was planned, or has one that was not.
+    /// Tokens of requests that failed, or were aborted or stopped meanwhile, are optional and dropped. Panics if
+    /// `output` is of another step, lacks a planned token, or has one that was not planned.
     pub fn complete_into(&mut self, output: &StepOutput, now: Nanos, events: &mut Vec<Event>, record: &mut StepRecord) {
         assert_eq!(Some(output.step), self.in_flight(), "results of the oldest step in flight");
         let mut step = self.plan.in_flight.pop_front().expect("it was just seen");
@@ -356,11 +354,11 @@ impl Scheduler {
         }
     }
 
-    /// A step in flight did not happen: its computation failed. Its sequences go back to the queue at their ranks and
-    /// are recomputed, because nobody knows which of its slots and copies were written; what earlier steps put into the
-    /// prefix cache stands, and so do other steps in flight, which have none of its sequences. Its saves, spills and
-    /// loads are owed nevertheless. Does not count as a preemption. Abort the request at fault, if it is known, before
-    /// the next step. Does nothing if the step is not in flight.
+    /// Rolls back a step in flight whose computation failed. Its sequences return to the queue at their ranks and are
+    /// recomputed, because its slots and copies are in an unknown state; the prefix cache and other steps in flight,
+    /// which have none of its sequences, are not affected. Its saves, spills and loads are still due. Does not count as
+    /// a preemption. Abort the request at fault, if known, before the next step. Does nothing if the step is not in
+    /// flight.
     pub fn abandon(&mut self, step: StepId) {
         let Some(place) = self.plan.in_flight.iter().position(|other| other.id == step) else { return };
         let step = self.plan.in_flight.remove(place).expect("it was just seen");
@@ -380,9 +378,9 @@ impl Scheduler {
         self.plan.recycle(step);
     }
 
-    /// A run of tokens, of which all but the last were guessed: as many decode rows, one after the other. What was not
-    /// guessed right leaves stale bytes behind what is computed, where nobody looks, and its blocks go back. Returns how
-    /// many of the answer the tokens are: all, unless it ends before.
+    /// Takes the tokens of a decode row and its accepted drafts, as that many decode rows in sequence. Rejected drafts
+    /// leave stale KV beyond `num_computed`, which is never read, and their blocks are released. Returns how many of
+    /// the tokens belong to the answer: all, unless it ends earlier.
     fn take_run(&mut self, planned: Rows, tokens: &[RowOutput], now: Nanos, events: &mut Vec<Event>) -> usize {
         let id = planned.seq;
         self.learn_drafts(id, planned.drafts, tokens.len() - 1);
@@ -400,7 +398,7 @@ impl Scheduler {
         tokens.len()
     }
 
-    /// Gives each answer its token; forks the answers when the prompt is done.
+    /// Appends each answer's token; forks the answers when the prompt is done.
     fn take_tokens(&mut self, id: SeqId, tokens: &[RowOutput], now: Nanos, events: &mut Vec<Event>) {
         let seq = &self.state.seqs[id];
         let (request, first_answer) = (seq.request.id, seq.answer());
@@ -420,7 +418,7 @@ impl Scheduler {
         for (index, &RowOutput { token, .. }) in tokens.iter().enumerate() {
             let answer = first_answer + index;
             let id = match index {
-                0 => id, // spares a look-up for every token of a single answer
+                0 => id, // saves a lookup per token for single answers
                 _ => self.state.requests[&request].answers[answer].expect("it waits for this token"),
             };
             let ended = self.state.seqs[id].push(token, self.state.limits.max_model_len, now);
@@ -434,8 +432,8 @@ impl Scheduler {
         }
     }
 
-    /// Cancels a request: nothing of it is heard again, nothing of it is kept. Its blocks are free at once, or, if a
-    /// step in flight writes them, when that completes. False if there is no such unfinished request.
+    /// Cancels a request: no further events, and nothing of it is pinned. Its blocks are free at once, or when the step
+    /// in flight that writes them completes. False if there is no such unfinished request.
     pub fn abort(&mut self, id: RequestId) -> bool {
         self.release(id);
         let Some(active) = self.state.remove_request(id) else { return false };
@@ -443,9 +441,9 @@ impl Scheduler {
         true
     }
 
-    /// Ends one answer with [`FinishReason::Stop`]`(None)`: the engine found a stop string in its text, and needs no
-    /// event to know. Blocks are freed as by [`Scheduler::abort`]; a token of it in flight is dropped. Does nothing if
-    /// the answer has ended. Panics if the answer has no token yet: then it has no text either.
+    /// Ends one answer with [`FinishReason::Stop`]`(None)`, without an event, because the engine found a stop string.
+    /// Blocks are freed as by [`Scheduler::abort`]; a token in flight is dropped. Does nothing if the answer has ended.
+    /// Panics if the answer has no token yet.
     pub fn stop(&mut self, id: RequestId, answer: usize) {
         let Some(active) = self.state.requests.get(&id) else { return };
         let num_forks = active.answers[0].map_or(0, |first| self.state.seqs[first].num_forks);
@@ -456,7 +454,7 @@ impl Scheduler {
         }
     }
 
-    /// A sequence goes for good, as soon as no step in flight has rows of it.
+    /// Removes a sequence, as soon as no step in flight has rows of it.
     fn retire(&mut self, id: SeqId) {
         let seq = &mut self.state.seqs[id];
         match seq.status {
@@ -479,7 +477,7 @@ impl Scheduler {
         self.release_blocks(id)
     }
 
-    /// Says what becomes of those blocks that nobody else holds.
+    /// Releases a sequence's blocks and decides whether those without other holders are swapped.
     fn release_blocks(&mut self, id: SeqId) -> SwapDecision {
         let decision = self.policy.judge(&self.state.given_up(id), &self.state.pool);
         self.state.release_blocks(id, decision.mode == PreemptionMode::Swap);
@@ -487,16 +485,16 @@ impl Scheduler {
     }
 }
 
-/// The run of tokens at the beginning of `rows`, which is of `seq`.
+/// The leading tokens of `rows` that belong to `seq`.
 fn tokens_of(seq: SeqId, rows: &[RowOutput]) -> &[RowOutput] {
     let count = rows.iter().take_while(|row| row.seq == seq).count();
     &rows[..count]
 }
 
-/// What the engine reports of the transfers that steps ask for.
+/// Reports of transfers by the engine.
 impl Scheduler {
-    /// The saves, or the loads from host memory, of the step planned last took `took` together: part of its time. With
-    /// what is known of the disk, this decides between swapping and recompute.
+    /// The saves, or the host-memory loads, of the newest plan took `took` together, as part of its time. These times
+    /// decide between swap and recompute.
     pub fn transfers_took(&mut self, way: Transfer, blocks: usize, took: Nanos) {
         if blocks > 0 {
             self.policy.transfer_times.observe(way, blocks, took);
@@ -504,7 +502,7 @@ impl Scheduler {
         }
     }
 
-    /// A write to disk has ended, `good` if every byte was written. Panics if no step asked for it.
+    /// Ends a write to disk, `good` if every byte was written. Panics if no step asked for it.
     pub fn spill_ended(&mut self, spill: SlotSpill, good: bool, took: Nanos) {
         if good {
             self.policy.transfer_times.observe(Transfer::Spill, 1, took);
@@ -512,9 +510,9 @@ impl Scheduler {
         self.state.pool.end_spill(spill, good);
     }
 
-    /// A load has ended, `good` if the block holds exactly the bytes that were saved. When all loads of its sequence
-    /// have ended, it computes on; after a bad one it goes back to the queue, and comes again without what was lost.
-    /// `took` is the time that a read of the disk took. Panics if no step asked for it.
+    /// Ends a load, `good` if the block holds exactly the saved bytes. After all loads of its sequence the sequence
+    /// continues; after a bad one it returns to the queue and re-enters without the lost blocks. `took`: time of a disk
+    /// read. Panics if no step asked for it.
     pub fn load_ended(&mut self, load: BlockLoad, good: bool, took: Nanos) {
         let place = self.state.loads.iter().position(|other| *other == load).expect("a load ends once");
         self.state.loads.swap_remove(place);
@@ -535,7 +533,7 @@ impl Scheduler {
         if let Some(first_lost) = first_lost {
             seq.num_computed = first_lost * self.state.limits.block_size;
         }
-        // What has come is true, whoever wanted it.
+        // Loaded blocks are valid, whether or not their sequence still runs.
         self.state.feed_prefix_cache(load.seq);
         if self.state.seqs[load.seq].status == Status::Leaving {
             self.release_blocks(load.seq);
@@ -549,19 +547,19 @@ impl Scheduler {
     }
 }
 
-/// What there is to see.
+/// Observers.
 impl Scheduler {
-    /// A sequence that waits, runs, or is in a step in flight.
+    /// A sequence that waits, runs or is in flight.
     pub fn sequence(&self, seq: SeqId) -> Option<&Sequence> {
         self.state.seqs.get(seq)
     }
 
-    /// All of them.
+    /// All sequences.
     pub fn sequences(&self) -> impl Iterator<Item = &Sequence> {
         self.state.seqs.iter()
     }
 
-    /// The limits it was made with.
+    /// The limits.
     pub fn limits(&self) -> &Limits {
         &self.state.limits
     }
@@ -574,17 +572,17 @@ impl Scheduler {
             || self.is_loading()
     }
 
-    /// Whether loads are in flight: then an empty step is followed by another one only when the next has ended.
+    /// Whether loads are in flight: after an empty step, wait for one to end before the next plan.
     pub fn is_loading(&self) -> bool {
         !self.state.loads.is_empty()
     }
 
-    /// What the tiers have done so far.
+    /// Counters of the tiers.
     pub fn swap_stats(&self) -> SwapStats {
         self.state.pool.swap_stats()
     }
 
-    /// The log's entry of the step planned last, until that completes: everything but when it did.
+    /// The newest plan's log entry, until it completes.
     pub fn planned(&self) -> &StepRecord {
         match self.plan.in_flight.back() {
             Some(step) if self.plan.has_rows => &step.record,
@@ -592,28 +590,27 @@ impl Scheduler {
         }
     }
 
-    /// The log's entry of the oldest step in flight, but for its results.
+    /// The log entry of the oldest step in flight, without results.
     pub fn completes_next(&self) -> Option<&StepRecord> {
         self.plan.in_flight.front().map(|step| &step.record)
     }
 
-    /// The oldest step in flight: the one that completes next.
+    /// The oldest step in flight, which completes next.
     pub fn in_flight(&self) -> Option<StepId> {
         self.plan.in_flight.front().map(|step| step.id)
     }
 
-    /// Steps in flight.
+    /// Number of steps in flight.
     pub fn num_in_flight(&self) -> usize {
         self.plan.in_flight.len()
     }
 
-    /// Blocks held by sequences, or being read.
+    /// Blocks held by sequences or being read.
     pub fn used_blocks(&self) -> usize {
         self.state.pool.num_used()
     }
 
-    /// What each block is used for, into `uses`, whose memory is kept. Cost: the blocks, and the tables of all
-    /// sequences.
+    /// Writes the use of each block into `uses`, reusing its memory. Cost: linear in blocks and block tables.
     pub fn block_uses_into(&self, uses: &mut Vec<BlockUse>) {
         let free = |block| if self.state.pool.is_cached(block) { BlockUse::Cached } else { BlockUse::Free };
         uses.clear();
@@ -634,12 +631,12 @@ impl Scheduler {
         }
     }
 
-    /// Blocks that hold a prefix which a request may find, in use or not.
+    /// Blocks with a cached prefix, held or not.
     pub fn cached_blocks(&self) -> usize {
         self.state.pool.num_cached()
     }
 
-    /// Prefix-cache hits so far.
+    /// Prefix-cache hits since start.
     pub fn prefix_stats(&self) -> PrefixStats {
         self.state.prefix_stats
     }

@@ -1,4 +1,4 @@
-//! One answer in the making: its tokens, how many of them are in the cache, and where.
+//! One answer: its tokens, how many are computed, and the blocks of their keys and values.
 //!
 //! ```text
 //! tokens        [ p p p p p p p p | g g g ]     prompt, then generated
@@ -6,7 +6,7 @@
 //! block table   [ 7   | 4   | 9   ]             where; always reaches past num_computed
 //! ```
 //!
-//! One rule makes all progress: `num_computed` catches up with `num_tokens`. A chunked prompt, a prefix hit, recompute
+//! One rule drives all progress: `num_computed` catches up with `num_tokens`. Chunked prefill, prefix hits, recompute
 //! after preemption and decode are the same rule at different distances.
 
 use alloc::sync::Arc;
@@ -17,15 +17,15 @@ use crate::draft::{Offer, Tries};
 use crate::kv::{BlockHash, BlockTable, ChainHasher, ContentName, blocks_for};
 use crate::{BlockId, FinishReason, Limits, Nanos, Priority, Request, RequestId, TokenId};
 
-/// Names a sequence; never used twice. A request with one answer has one sequence; with several, the first carries the
-/// prompt and the others are forked from it when the prompt is done.
+/// Identifies a sequence; never reused. A request has one sequence per answer: the first carries the prompt, and the
+/// others are forked from it when the prompt is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeqId {
     place: u32,
     use_count: u32,
 }
 
-/// What a sequence's next rows are for. Derived from its lengths, never stored.
+/// The phase of a sequence's next rows. Derived from its lengths, never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// Known tokens are to be computed: a prompt, or recompute after preemption.
@@ -34,7 +34,7 @@ pub enum Phase {
     Decode,
 }
 
-/// A sequence's place in its tenant's line, smallest first: class, then arrival, then answer. Kept through preemption.
+/// A sequence's order within its tenant, smallest first: class, arrival, answer. Kept through preemption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     pub(crate) priority: Priority,
@@ -47,8 +47,7 @@ impl Rank {
     pub(crate) const FIRST: Rank = Rank { priority: Priority(i32::MIN), arrival: 0, answer: 0 };
 }
 
-/// Where a sequence is. Exactly one, and only these moves: `Expecting -> Waiting <-> Running -> Leaving`, and out of
-/// any.
+/// The state of a sequence. Transitions: `Expecting -> Waiting <-> Running -> Leaving`, and removal from any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// Its prompt is being computed elsewhere ([`crate::Scheduler::expect`]). In no queue, and holds no block.
@@ -57,11 +56,11 @@ pub(crate) enum Status {
     Waiting,
     /// Holds a block for each of its known tokens.
     Running,
-    /// Cancelled or stopped while a step in flight or loads still write its blocks; freed when they have ended.
+    /// Cancelled or stopped while a step in flight or loads write its blocks; removed when they have ended.
     Leaving,
 }
 
-/// What a sequence holds of the blocks at the beginning of its table that others read too.
+/// The shared blocks at the beginning of a table, and the sequence's part of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shared {
     pub(crate) blocks: usize,
@@ -80,49 +79,49 @@ pub struct Sequence {
     tokens: Vec<TokenId>,
     pub(crate) num_computed: usize,
     pub(crate) table: BlockTable,
-    /// Answers to fork when the prompt is done. Their seats are taken from the start.
+    /// Answers to fork when the prompt is done. They occupy seats from admission on.
     pub(crate) num_forks: usize,
-    /// Times that it lost its blocks.
+    /// Times preempted.
     pub(crate) num_preemptions: u32,
-    /// Prompt rows that its tenant was charged for.
+    /// Prompt rows already charged to its tenant.
     pub(crate) num_prompt_rows_served: usize,
-    /// Whether the full blocks of its prompt are computed elsewhere and never here (`given.rs`).
+    /// Whether the prompt's full blocks are computed on another worker and never here (`given.rs`).
     pub(crate) prompt_is_given: bool,
-    /// Steps in a row in which its decode row was left out for others' targets.
+    /// Consecutive steps in which its decode row was left out for others' targets.
     pub(crate) steps_left_out: u32,
-    /// When its first and its last token came.
+    /// Times of its first and last token.
     pub(crate) first_token_at: Nanos,
     pub(crate) last_token_at: Nanos,
-    /// Rows in a step in flight: in one at most.
+    /// Rows in a step in flight; it is in at most one.
     pub(crate) rows_in_flight: usize,
-    /// How many of these are drafts, and what offered them.
+    /// Drafts among these, and the proposal that they are from.
     pub(crate) drafts_in_flight: usize,
     pub(crate) offer: Option<Offer>,
-    /// How often drafts held.
+    /// Acceptance counts of this sequence.
     pub(crate) tries: Tries,
-    /// Loads that write its blocks: until they have ended it computes nothing, though `num_computed` counts them.
+    /// Pending loads into its blocks. Until they end it computes nothing, though `num_computed` counts them.
     pub(crate) loads_in_flight: usize,
     /// The first block whose load failed.
     pub(crate) first_lost: Option<usize>,
-    /// Whether it is known what its first prefix hits were worth.
+    /// Whether its first prefix lookup has been counted in the statistics.
     pub(crate) has_entered: bool,
-    /// Prefix hits since it got its blocks that no row has reported yet.
+    /// Prefix-hit tokens that no row has reported yet.
     pub(crate) cached_tokens: usize,
-    /// What it held of blocks that others hold too, when that was last counted.
+    /// Its shared blocks at the last count.
     pub(crate) shared: Shared,
-    /// The most tokens that it ever had computed: rows below that are recompute.
+    /// Maximum of `num_computed` so far: rows below it are recompute.
     pub(crate) most_computed: usize,
-    /// Where the output of the step that completes has its tokens.
+    /// Index of its tokens in the output of the step being completed.
     pub(crate) output_row: Option<usize>,
-    /// Hashes of its full blocks, as far as somebody asked.
+    /// Hashes of its full blocks, computed on demand.
     chain: Vec<BlockHash>,
-    /// How many of its blocks the prefix cache has heard of, and the last one's name there.
+    /// Number of its blocks registered in the prefix cache, and the last one's name.
     num_registered: usize,
     last_registered: Option<ContentName>,
 }
 
 impl Sequence {
-    /// Of all answers of `request`, waiting.
+    /// The waiting sequence of all answers of `request`.
     pub(crate) fn new(id: SeqId, request: Arc<Request>, rank: Rank, block_size: usize) -> Sequence {
         Sequence {
             id,
@@ -156,13 +155,13 @@ impl Sequence {
         }
     }
 
-    /// Its name.
+    /// Its id.
     pub fn id(&self) -> SeqId {
         self.id
     }
 
-    /// Of an answer of which these tokens were generated before, by `now`: as a victim of a preemption is, that had
-    /// computed all that it could, and that was neither ahead of its target nor behind. The prompt is paid for.
+    /// Adds tokens that another worker generated by `now`, as after a preemption: everything was computed before, the
+    /// stream is exactly on target, and the prompt is charged.
     pub(crate) fn knowing(mut self, generated: &[TokenId], now: Nanos) -> Sequence {
         self.num_forks = 0;
         self.num_prompt_rows_served = self.num_prompt_tokens();
@@ -178,17 +177,17 @@ impl Sequence {
         self
     }
 
-    /// What was asked.
+    /// The request.
     pub fn request(&self) -> &Arc<Request> {
         &self.request
     }
 
-    /// Whose answer this is.
+    /// The request's id.
     pub fn request_id(&self) -> RequestId {
         self.request.id
     }
 
-    /// Which answer of the request, `0..num_answers`.
+    /// Index of the answer, `0..num_answers`.
     pub fn answer(&self) -> usize {
         self.rank.answer
     }
@@ -198,17 +197,17 @@ impl Sequence {
         if self.tokens.is_empty() { &self.request.prompt } else { &self.tokens }
     }
 
-    /// Known tokens.
+    /// Number of known tokens.
     pub fn num_tokens(&self) -> usize {
         self.tokens().len()
     }
 
-    /// Tokens of the prompt.
+    /// Prompt length.
     pub fn num_prompt_tokens(&self) -> usize {
         self.request.prompt.len()
     }
 
-    /// What guesses are on offer for the next plan, or are being checked.
+    /// The draft proposal for the next plan, or the one being verified.
     pub fn offer(&self) -> Option<Offer> {
         self.offer
     }
@@ -228,32 +227,32 @@ impl Sequence {
         self.num_tokens() - self.num_computed
     }
 
-    /// Tokens until its answer ends, if nothing ends it earlier.
+    /// Tokens until its answer ends at the latest.
     pub(crate) fn tokens_to_go(&self, limits: &Limits) -> usize {
         Course::of(&self.request, limits.max_model_len).num_tokens - self.num_tokens()
     }
 
-    /// What its next rows are for.
+    /// The phase of its next rows.
     pub fn phase(&self) -> Phase {
         if self.num_generated() > 0 && self.num_uncomputed() == 1 { Phase::Decode } else { Phase::Prefill }
     }
 
-    /// Its blocks in order.
+    /// Its blocks, in order.
     pub fn block_table(&self) -> &[BlockId] {
         &self.table
     }
 
-    /// The place of position `position` in the cache: `block * block_size + offset`.
+    /// KV slot of `position`: `block * block_size + offset`.
     pub fn slot(&self, position: usize) -> usize {
         self.table.slot(position)
     }
 
-    /// Times that it lost its blocks to make room.
+    /// Times preempted.
     pub fn num_preemptions(&self) -> u32 {
         self.num_preemptions
     }
 
-    /// Whether its blocks are still being loaded.
+    /// Whether blocks are being loaded.
     pub fn is_loading(&self) -> bool {
         self.loads_in_flight > 0
     }
@@ -263,27 +262,27 @@ impl Sequence {
         self.rows_in_flight > 0
     }
 
-    /// Whether its blocks are being written: then it has no further rows, and keeps them.
+    /// Whether its blocks are being written: then it gets no rows and keeps its blocks.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_in_flight() || self.is_loading()
     }
 
-    /// Whether its prompt is being computed elsewhere: see [`crate::Scheduler::expect`].
+    /// Whether its prompt is being computed on another worker: see [`crate::Scheduler::expect`].
     pub fn is_expecting(&self) -> bool {
         self.status == Status::Expecting
     }
 
-    /// Seats of a step that it occupies while it runs: its own, and one for each answer still to be forked.
+    /// Seats that it occupies while running: its own, and one per answer still to be forked.
     pub(crate) fn num_seats(&self) -> usize {
         1 + self.num_forks
     }
 
-    /// What is to be sampled once every known token is computed.
+    /// Tokens to sample once every known token is computed.
     pub(crate) fn num_samples(&self) -> usize {
         if self.request.stop.max_tokens == 0 { 0 } else { self.num_seats() }
     }
 
-    /// Sizes its vectors for its whole course, so that no later token allocates.
+    /// Reserves memory for its maximum length, so that later tokens do not allocate.
     pub(crate) fn make_ready(&mut self, max_model_len: usize) {
         let course = Course::of(&self.request, max_model_len);
         let blocks = course.blocks(self.table.block_size());
@@ -295,7 +294,7 @@ impl Sequence {
         self.chain.reserve_exact(blocks.saturating_sub(self.chain.len()));
     }
 
-    /// Adds a token sampled at `now`; says whether the answer ends with it.
+    /// Appends a token sampled at `now`; returns why the answer ends, if it does.
     pub(crate) fn push(&mut self, token: TokenId, max_model_len: usize, now: Nanos) -> Option<FinishReason> {
         if self.num_generated() == 0 {
             self.first_token_at = now;
@@ -325,7 +324,7 @@ impl Sequence {
         fork
     }
 
-    /// Back to where it was before it ran, but with all it knows: tokens and hashes stay. The table is empty already.
+    /// Returns to the waiting state; tokens and hashes stay. The table must be empty.
     pub(crate) fn rewind(&mut self) {
         assert!(self.table.is_empty(), "its blocks are released first");
         self.status = Status::Waiting;
@@ -337,24 +336,25 @@ impl Sequence {
         self.last_registered = None;
     }
 
-    /// Full blocks that a prefix hit may bring: all but the last token at most, because the last one's row is what the
-    /// next token is sampled from. Where the prompt is given, what comes behind it is computed here and nowhere else.
+    /// Full blocks that a prefix lookup may return: at most all but the one with the last token, whose row must be
+    /// computed to sample the next. With a remote-only prompt, only its blocks: the rest is always computed here.
     pub(crate) fn num_blocks_to_look_up(&self) -> usize {
         if self.prompt_is_given { self.num_given_blocks() } else { (self.num_tokens() - 1) / self.table.block_size() }
     }
 
-    /// Blocks that have to be found, because they are never computed here: the full ones of a given prompt.
+    /// Blocks that must be found because they are never computed here: the full ones of a remote-only prompt.
     pub(crate) fn num_given_blocks(&self) -> usize {
         if self.prompt_is_given { (self.num_prompt_tokens() - 1) / self.table.block_size() } else { 0 }
     }
 
-    /// Full blocks that the prefix cache may learn of. Behind a given prompt are those that nobody may take for one.
+    /// Full blocks to register in the prefix cache. Those behind a remote-only prompt must not be mistaken for a
+    /// prompt's.
     pub(crate) fn num_blocks_to_register(&self) -> usize {
         let full = self.num_computed / self.table.block_size();
         if self.prompt_is_given { full.min(self.num_given_blocks()) } else { full }
     }
 
-    /// Hash and tokens of full block `index`. Hashes are kept: a sequence that waits for room asks at every step.
+    /// Hash and tokens of full block `index`. Hashes are kept because a waiting sequence looks them up at every step.
     pub(crate) fn content(&mut self, index: usize, hasher: &ChainHasher) -> (BlockHash, &[TokenId]) {
         let block_size = self.table.block_size();
         let tokens: &[TokenId] = if self.tokens.is_empty() { &self.request.prompt } else { &self.tokens };
@@ -366,7 +366,7 @@ impl Sequence {
         (self.chain[index], &tokens[index * block_size..][..block_size])
     }
 
-    /// How many of its blocks the prefix cache has heard of, and the last one's name there.
+    /// Number of blocks registered in the prefix cache, and the last one's name.
     pub(crate) fn registered(&self) -> (usize, Option<ContentName>) {
         (self.num_registered, self.last_registered)
     }
@@ -377,7 +377,7 @@ impl Sequence {
     }
 }
 
-/// The longest that one answer can become.
+/// Maximum length of one answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Course {
     num_prompt_tokens: usize,
@@ -395,7 +395,7 @@ impl Course {
         Course { num_prompt_tokens, num_tokens: num_tokens.max(num_prompt_tokens) }
     }
 
-    /// Tokens that are ever computed: the last one sampled is not.
+    /// Tokens that are ever computed: the last sampled one is not.
     fn num_slots(&self) -> usize {
         (self.num_tokens - 1).max(self.num_prompt_tokens)
     }
@@ -405,7 +405,7 @@ impl Course {
         blocks_for(self.num_slots(), block_size)
     }
 
-    /// Blocks of `num_answers` answers that share the prompt's full blocks; its partial last block is copied for each.
+    /// Blocks of `num_answers` answers that share the prompt's full blocks; the partial last one is copied for each.
     pub(crate) fn blocks_of_answers(&self, num_answers: usize, block_size: usize) -> usize {
         let blocks = self.blocks(block_size);
         if num_answers == 1 || self.num_slots() == self.num_prompt_tokens {
@@ -416,7 +416,7 @@ impl Course {
     }
 }
 
-/// All sequences, by name. A vacated place is used again under a new name.
+/// All sequences, by id. A vacated place is reused under a new id.
 #[derive(Default)]
 pub(crate) struct Sequences {
     places: Vec<(u32, Option<Sequence>)>,
@@ -424,7 +424,7 @@ pub(crate) struct Sequences {
 }
 
 impl Sequences {
-    /// A name for a sequence about to be inserted.
+    /// The id of the next sequence to be inserted.
     pub(crate) fn next_id(&mut self) -> SeqId {
         let place = match self.vacant.last() {
             Some(&place) => place,
@@ -463,7 +463,7 @@ impl Sequences {
         seq.as_mut().filter(|_| *use_count == id.use_count)
     }
 
-    /// All of them.
+    /// All sequences.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.places.iter().filter_map(|(_, seq)| seq.as_ref())
     }

@@ -1,25 +1,24 @@
-//! How many guesses a step checks: drafts of tokens that a decoding sequence may say next.
+//! Chooses how many draft tokens a step verifies (speculative decoding).
 //!
 //! ```text
-//! offered, each with a chance    A .9 .8 .7 .6      B .5 .2      C -         (that it and all before it hold)
-//! taken in falling chance        A1 A2 A3 A4 B1 | B2                         as long as tokens per second do not fall
-//! rows of the step               A: its last token, 4 drafts   B: 1 draft   C: none   and what prompts have anyway
+//! proposed, with probability     A .9 .8 .7 .6      B .5 .2      C -         (that it and all before it are accepted)
+//! taken in decreasing order      A1 A2 A3 A4 B1 | B2                         while tokens per second do not fall
+//! rows of the step               A: its last token, 4 drafts   B: 1 draft   C: none   and the prompt rows
 //! ```
 //!
-//! A decode step reads every weight for one row of each stream, and arithmetic idles meanwhile: further rows are cheap,
-//! up to the knee of the cost model's curve. A row whose guess is wrong is thrown away; it costs time and nothing else,
-//! for what is drawn from a row depends on its own history alone.
+//! A decode step reads every weight for one row of each stream while compute idles: further rows are cheap up to the
+//! knee of the cost model's curve. A rejected draft costs only time, because a sampled token depends on its own history
+//! alone.
 //!
-//! One rule: for the planned step let `T` be its predicted time and `G = (expected tokens + prompt rows) / T`. Drafts
-//! are taken in falling chance as long as `G` does not fall, `T` stays within what running streams allow, and rows and
-//! blocks last. A prompt row counts as one token, because it is sure: in a step that is bound by arithmetic no draft
-//! beats it. Beyond the knee `G` falls with every draft whose chance is below one, so nothing is checked where nothing
-//! is gained (goodput as the measure: Liu et al., "Optimizing speculative decoding for serving large language models
-//! using goodput", 2024).
+//! The rule: let `T` be the predicted time of the planned step and `G = (expected tokens + prompt rows) / T`. Drafts
+//! are taken in decreasing probability while `G` does not fall, `T` stays within the allowance of running streams, and
+//! rows and blocks last. A prompt row counts as one certain token, so in a compute-bound step no draft beats it. Beyond
+//! the knee `G` falls with every draft whose probability is below one, so none is verified without gain (goodput as the
+//! measure: Liu et al., "Optimizing speculative decoding for serving large language models using goodput", 2024).
 //!
-//! Drafts come after everything else: they never preempt, and take no block that somebody will need. Chances are
-//! learned from what held, by drafter, strength of the offer and place in the run, in integers, so that a replay
-//! chooses the same.
+//! Drafts come last: they never preempt, and take no block that another sequence will need. Probabilities are learned
+//! from acceptance by drafter, confidence level and position in the draft, in integers, so that a replay chooses the
+//! same.
 
 use alloc::collections::BinaryHeap;
 use alloc::collections::binary_heap::PeekMut;
@@ -32,37 +31,37 @@ use crate::sequence::{Phase, Sequence};
 use crate::state::State;
 use crate::{BestDrafts, Nanos, NoDrafts, Scheduler, SeqId, Step, Work};
 
-/// Drafts of one sequence in one step at most.
+/// Maximum drafts of one sequence in a step.
 const MOST_DRAFTS: usize = 32;
-/// Places in a run that are told apart.
+/// Positions in a draft with separate statistics.
 const PLACES: usize = 8;
-/// A source of which nothing is known holds every second time; that counts as much as so many guesses.
+/// Prior: an unknown drafter has acceptance 1/2, with the weight of this many drafts.
 const PRIOR: u64 = 2;
-/// Beside its own record a sequence counts what holds in general as so many guesses.
+/// Weight of the global statistics, in drafts, beside a sequence's own.
 const GENERAL: u64 = 8;
-/// When a record has so many guesses, it is halved: what was long ago counts less.
+/// Counts are halved at this many drafts, so that old ones lose weight.
 const MEMORY: u32 = 256;
 const OWN_MEMORY: u32 = 64;
-/// Where nothing is gained, in one of so many steps one draft is checked all the same: a source may have got better.
+/// Steps without drafts after which one is verified anyway: a drafter may have improved.
 const RETRY: u32 = 64;
 
-/// What is known of all sources.
+/// Acceptance statistics of all drafters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chances {
     tries: [[[Tries; PLACES]; Offer::STRENGTHS]; Offer::SOURCES],
-    /// Steps since a draft was checked although it may not pay.
+    /// Steps since a draft was last verified.
     unpaid: u32,
 }
 
 impl Chances {
-    /// The chance of the draft at `place` of an offer, if all before it hold.
+    /// The probability that the draft at `place` is accepted if all before it are.
     fn of(&self, offer: &Offer, place: usize, own: &Tries) -> u64 {
         let of_strength = &self.tries[offer.source.0 as usize][offer.strength as usize];
         let general = of_strength[place.min(PLACES - 1)].chance(SURE / 2, PRIOR);
         own.chance(general, GENERAL)
     }
 
-    /// The best chance that a first draft has, whoever offers it.
+    /// The highest probability of a first draft, over all drafters.
     fn surest(&self) -> u64 {
         self.tries.iter().flatten().map(|places| places[0].chance(SURE / 2, PRIOR)).max().expect("there are sources")
     }
@@ -71,15 +70,15 @@ impl Chances {
         self.unpaid = self.unpaid.saturating_add(1);
     }
 
-    /// Once in [`RETRY`] steps without a draft, whether or not there was somebody to offer one.
+    /// Every [`RETRY`] steps without a draft, whether or not any was proposed.
     fn is_time_to_try(&self) -> bool {
         self.unpaid > 0 && self.unpaid.is_multiple_of(RETRY)
     }
 
-    /// Of the `drafts` of an offer `held` held.
+    /// Records that the first `held` of `drafts` were accepted.
     fn learn(&mut self, offer: &Offer, drafts: usize, held: usize, own: &mut Tries) {
         let of_strength = &mut self.tries[offer.source.0 as usize][offer.strength as usize];
-        // Behind the first that did not hold nothing was judged.
+        // Drafts behind the first rejected one were not verified.
         for place in 0..drafts.min(held + 1) {
             of_strength[place.min(PLACES - 1)].note(place < held, MEMORY);
             own.note(place < held, OWN_MEMORY);
@@ -87,38 +86,38 @@ impl Chances {
     }
 }
 
-/// A sequence with an offer, while a step is planned.
+/// A sequence with a proposal, while a step is planned.
 struct Hopeful {
     offer: Offer,
     own: Tries,
-    /// Where its rows are: of the step's decode rows, and of all its rows.
+    /// Index of its rows among the step's decode rows, and among all rows.
     decode: usize,
     row: usize,
-    /// Drafts for which there is room.
+    /// Drafts that fit.
     most: usize,
-    /// Drafts that are taken.
+    /// Drafts taken.
     taken: usize,
 }
 
-/// Memory of the choice.
+/// Proposals, statistics and reused buffers.
 #[derive(Default)]
 pub(crate) struct Speculation {
-    /// Whose [`Sequence::offer`] is for the next plan.
+    /// Sequences with a [`Sequence::offer`] for the next plan.
     offered: Vec<SeqId>,
     chances: Chances,
     hopefuls: Vec<Hopeful>,
-    /// What the source that has passes of its own computes, by place of the draft.
+    /// Work of the drafter's forward passes, by draft position.
     passes: Vec<Work>,
-    /// The next draft of each: its chance with all before it, then who is first in the plan.
+    /// The next draft of each sequence: cumulative probability, then order in the plan.
     next: BinaryHeap<(u64, Reverse<usize>)>,
     order: Vec<usize>,
 }
 
 impl Scheduler {
-    /// So many guesses could be had for a sequence, if the next step wants them; forgotten by the next plan, which
-    /// heeds it if the sequence decodes then. Of several offers for one sequence that one counts which would make a lone
-    /// stream fastest, of equals the first; for one that is gone or in a step in flight none does. Panics if it names a
-    /// source or a strength that there is not.
+    /// Proposes drafts for a sequence in the next step; dropped by the next plan, which uses them if the sequence
+    /// decodes. Of several proposals for one sequence the one with the highest token rate for a lone stream wins, of
+    /// equals the first; proposals for sequences that are gone or in flight are ignored. Panics if source or strength
+    /// is out of range.
     pub fn offer(&mut self, offer: Offer) {
         let is_known = usize::from(offer.source.0) < Offer::SOURCES && usize::from(offer.strength) < Offer::STRENGTHS;
         assert!(is_known, "{offer:?} is out of range");
@@ -131,7 +130,7 @@ impl Scheduler {
         self.state.seqs.get_mut(offer.seq).expect("it was just seen").offer = Some(offer);
     }
 
-    /// What an offer is worth to a lone stream: tokens per second with the best number of drafts.
+    /// Tokens per second of a lone stream with the best number of these drafts.
     fn rate(&self, offer: &Offer, seq: &Sequence) -> f64 {
         let context = seq.num_tokens();
         let (mut work, mut passes, mut drafting) = (Work::default(), Work::default(), 0.0);
@@ -152,8 +151,8 @@ impl Scheduler {
         best
     }
 
-    /// The sequences that could have drafts in the next step, in rank order: they decode, are in no step in flight, and
-    /// have more than one token to go.
+    /// Sequences that could have drafts in the next step, in rank order: decoding, not in flight, with more than one
+    /// token to go.
     pub fn decoding(&self) -> impl Iterator<Item = &Sequence> {
         let may_have = |seq: &&Sequence| {
             seq.phase() == Phase::Decode && !seq.is_busy() && seq.tokens_to_go(&self.state.limits) > 1
@@ -161,9 +160,9 @@ impl Scheduler {
         self.state.running().filter(may_have)
     }
 
-    /// Whether the next step may have drafts at all, if those that decode now decode then: with the surest that is known
-    /// the rule would take one, or it is time to try again. Where rows cost as much as they can bring, nobody needs to
-    /// look for guesses. Cost: five predictions, and a division for each of them.
+    /// Whether the next step may take drafts at all, if the current decoding set stays: the best known drafter would
+    /// pay, or a retry is due. Lets drafters skip work in compute-bound steps. Cost: five predictions, and a division
+    /// each.
     pub fn wants_offers(&self) -> bool {
         let chances = &self.speculation.chances;
         if self.policy.cost.is_none() || chances.is_time_to_try() {
@@ -186,7 +185,7 @@ impl Scheduler {
         }
     }
 
-    /// Drafts in what the step has left: rows, time, blocks.
+    /// Plans drafts in the rows, time and blocks that the step has left.
     pub(crate) fn plan_drafts(&mut self, bound: Option<Nanos>, step: &mut Step) {
         let mut speculation = core::mem::take(&mut self.speculation);
         self.find_hopefuls(&mut speculation, step);
@@ -226,7 +225,7 @@ impl Scheduler {
             let seq = &self.state.seqs[planned.seq];
             let Some(offer) = seq.offer else { continue };
             let in_block = seq.table.capacity() - (planned.start + planned.len);
-            // One more block at most; whether there is one is seen when it is taken.
+            // At most one more block; whether one is free is checked when it is taken.
             let room = in_block + seq.table.block_size();
             let most = usize::from(offer.len).min(seq.tokens_to_go(&self.state.limits) - 1).min(room).min(MOST_DRAFTS);
             if most > 0 {
@@ -235,7 +234,7 @@ impl Scheduler {
         }
     }
 
-    /// The rule of the module's head. Says why, if it takes none. Cost: a prediction for each draft that is taken, and a
+    /// Applies the module's rule. Returns the reason if no draft is taken. Cost: a prediction per draft taken, and a
     /// few more.
     fn choose(
         &self,
@@ -251,7 +250,7 @@ impl Scheduler {
         passes.clear();
         passes.resize(MOST_DRAFTS, Work::default());
         order.clear();
-        // Put in order at once, in the memory that there is.
+        // Heapified at once, in the existing buffer.
         let mut firsts = core::mem::take(next).into_vec();
         firsts.clear();
         let first = |(index, hopeful): (usize, &Hopeful)| (chances.of(&hopeful.offer, 0, &hopeful.own), Reverse(index));
@@ -296,12 +295,12 @@ impl Scheduler {
             chances.unpaid = 0;
             return None;
         }
-        // The first that was looked at fits: it was not worth its row.
+        // The first draft fits, so it was not worth its row.
         let reason = if order.is_empty() { NoDrafts::Time } else { NoDrafts::Chance };
         (best.count() == 0).then_some(reason)
     }
 
-    /// What guessing will take: a pass for the first drafts of all, one for the second ones, and so on.
+    /// Predicted drafting time: one forward pass per draft position.
     fn drafting_of(&self, speculation: &Speculation) -> Nanos {
         let Some((source, _)) = self.policy.drafting else { return Nanos(0) };
         let of_source = speculation.hopefuls.iter().filter(|hopeful| hopeful.offer.source == source);
@@ -315,7 +314,7 @@ impl Scheduler {
         Nanos((seconds.sum::<f64>() * 1e9) as u64)
     }
 
-    /// The drafts become rows, as far as there are slots for them. `spare`: [`State::spare_blocks`], once somebody asked.
+    /// Turns drafts into rows, as far as there are slots. `spare`: [`State::spare_blocks`], computed once.
     fn take_drafts(&mut self, hopeful: &Hopeful, spare: &mut Option<isize>, step: &mut Step) {
         let planned = &mut step.decode[hopeful.decode];
         let seq = &self.state.seqs[planned.seq];
@@ -345,7 +344,7 @@ impl Scheduler {
         (1..=drafts).for_each(|draft| record.work.add_draft(planned.start + draft + 1));
     }
 
-    /// Of a sequence's drafts `held` held: its source is known better.
+    /// Records the acceptance of a sequence's drafts.
     pub(crate) fn learn_drafts(&mut self, id: SeqId, drafts: usize, held: usize) {
         let seq = &mut self.state.seqs[id];
         if let Some(offer) = seq.offer.take() {
@@ -355,15 +354,14 @@ impl Scheduler {
 }
 
 impl State {
-    /// Free blocks that nobody will need: neither set aside nor the headroom of those that grow. Below zero if there are
-    /// fewer than that.
+    /// Free blocks beyond reservations and headroom of growing sequences; negative if there are fewer.
     fn spare_blocks(&self) -> isize {
         let growing = self.running().filter(|seq| !is_protected(seq));
         let headroom: isize = growing.map(|seq| self.kept_for(seq)).sum();
         self.pool.num_free() as isize - self.reserved_blocks() as isize - headroom
     }
 
-    /// Blocks among those that are free for one sequence alone: all that is set aside for it, or its headroom.
+    /// Free blocks that only this sequence may take: its reservation, or its headroom.
     fn kept_for(&self, seq: &Sequence) -> isize {
         let to_go = self.blocks_to_end(seq).saturating_sub(seq.table.len());
         (if is_protected(seq) { to_go } else { to_go.min(1) * seq.num_seats() }) as isize
@@ -382,14 +380,14 @@ mod tests {
         let offer = Offer { seq: Sequences::default().next_id(), source: SourceId(1), len: 8, strength: 3 };
         let percent = |chances: &Chances, own: &Tries, place| chances.of(&offer, place, own) * 100 / SURE;
         assert_eq!(percent(&chances, &own, 0), 50, "nothing is known");
-        // The first always holds, the second never.
+        // The first draft is always accepted, the second never.
         (0..300).for_each(|_| chances.learn(&offer, 2, 1, &mut Tries::default()));
         assert!(percent(&chances, &own, 0) > 95 && percent(&chances, &own, 1) < 5);
-        // What a sequence did itself counts more with every try.
+        // A sequence's own outcomes gain weight.
         (0..100).for_each(|_| chances.learn(&offer, 1, 0, &mut own));
         assert!(percent(&chances, &own, 0) < 20);
         assert!(percent(&chances, &Tries::default(), 0) > 30, "others are not judged by it alone");
-        // Another strength and another source know nothing of it.
+        // Statistics are separate by strength and source.
         let other = Offer { strength: 2, ..offer };
         assert_eq!(chances.of(&other, 0, &Tries::default()), SURE / 2);
         let other = Offer { source: SourceId(0), ..offer };

@@ -1,4 +1,4 @@
-//! What is true between two calls: the requests, their sequences, who waits, who runs, and on which blocks.
+//! The state between two calls: requests, sequences, queue, running set and blocks.
 //!
 //! ```text
 //!  add               enter                         return_to_queue
@@ -8,8 +8,8 @@
 //! expecting: in no queue, and counted like those that wait for their first step
 //! ```
 //!
-//! The moves are here, and what can be counted; who moves is decided in `prefill.rs` and `decode.rs`, which add the
-//! questions of their phase to [`State`].
+//! State transitions and counts are here; `prefill.rs` and `decode.rs` decide on them and add the queries of their
+//! phase to [`State`].
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -29,17 +29,17 @@ pub(crate) type Running = Vec<(Rank, SeqId)>;
 /// A request that is not finished.
 pub(crate) struct Active {
     pub(crate) tenant: u64,
-    /// The sequence of each answer: none before it is forked, none when it has ended.
+    /// The sequence of each answer: none before its fork and after its end.
     pub(crate) answers: Vec<Option<SeqId>>,
     num_unfinished: usize,
     pub(crate) prompt_tokens: usize,
-    /// Whether it ever held blocks here: until then it counts in the limits of the queue.
+    /// Whether it ever held blocks here: until then it counts in the queue limits.
     pub(crate) has_run: bool,
-    /// For how long blocks are kept when an answer has ended.
+    /// How long blocks stay pinned after an answer ends.
     pub(crate) keep: Option<Nanos>,
 }
 
-/// Everything that a decision may look at. See the module's picture.
+/// All state that decisions read. See the module's picture.
 pub(crate) struct State {
     pub(crate) limits: Limits,
     pub(crate) hasher: ChainHasher,
@@ -47,27 +47,27 @@ pub(crate) struct State {
     pub(crate) seqs: Sequences,
     pub(crate) requests: BTreeMap<RequestId, Active>,
     pub(crate) queue: Queue,
-    /// Requests that never ran, and the tokens of their prompts: what the limits of the queue are about.
+    /// Requests that never ran, and their prompt tokens: the queue limits apply to these.
     pub(crate) num_new: usize,
     pub(crate) num_new_tokens: usize,
     pub(crate) running: Running,
     pub(crate) shares: Shares,
     /// Loads that have not ended.
     pub(crate) loads: Vec<BlockLoad>,
-    /// Finished answers whose blocks are kept, in the order of their ends.
+    /// Pinned finished answers, in the order of their ends.
     pub(crate) kept: Vec<KeptAnswer>,
     /// Blocks that are being read from outside.
     pub(crate) reads: Vec<BlockRead>,
     pub(crate) prefix_stats: PrefixStats,
-    /// [`BlockPool::num_sharings`] when sequences last counted what they share.
+    /// [`BlockPool::num_sharings`] when shared blocks were last counted.
     pub(crate) sharings_seen: Option<u64>,
-    /// Whether full blocks of prompts are computed elsewhere and never here.
+    /// Whether full blocks of prompts are computed on another worker and never here.
     pub(crate) prompts_are_given: bool,
     next_arrival: u64,
 }
 
 impl State {
-    /// Nobody is there, and every block is free.
+    /// An empty scheduler with all blocks free.
     pub(crate) fn new(limits: Limits) -> State {
         State {
             hasher: ChainHasher::new(limits.hash_key),
@@ -90,17 +90,17 @@ impl State {
         }
     }
 
-    /// The sequences that hold blocks and advance, in rank order.
+    /// Running sequences, in rank order.
     pub(crate) fn running(&self) -> impl Iterator<Item = &Sequence> {
         self.running.iter().map(|&(_, id)| &self.seqs[id])
     }
 
-    /// Seats that they occupy.
+    /// Seats that running sequences occupy.
     pub(crate) fn seats_taken(&self) -> usize {
         self.running().map(Sequence::num_seats).sum()
     }
 
-    /// A request that may be admitted joins the queue, or is expected.
+    /// Adds an admitted request to the queue, or as expected.
     pub(crate) fn add(&mut self, request: Request, status: Status) {
         let rank = Rank { priority: request.priority, arrival: self.next_arrival, answer: 0 };
         self.next_arrival += 1;
@@ -121,8 +121,8 @@ impl State {
         self.requests.insert(id, active);
     }
 
-    /// An expected request joins the queue, where it was when it came. It knows what was `generated` of each answer,
-    /// but for those that have ended already. Without a token, its answers are forked when the prompt is done.
+    /// Queues an expected request at its original place, with the `generated` tokens of each unfinished answer. Without
+    /// a token, its answers are forked when the prompt is done.
     pub(crate) fn go_on(&mut self, id: RequestId, generated: &[Option<&[TokenId]>], now: Nanos) {
         let active = self.requests.get_mut(&id).expect("it is expected");
         let first = active.answers[0].take().expect("its one sequence is there");
@@ -142,7 +142,7 @@ impl State {
         }
     }
 
-    /// Forgets a request, none of whose answers is heard of again. `None` if there is no such request.
+    /// Removes a request; no further events. `None` if there is no such request.
     pub(crate) fn remove_request(&mut self, id: RequestId) -> Option<Active> {
         let active = self.requests.remove(&id)?;
         self.shares.leave(active.tenant);
@@ -150,7 +150,7 @@ impl State {
         Some(active)
     }
 
-    /// One of the requests that never ran does so, or is gone.
+    /// A request leaves the queue limits: it runs for the first time, or is gone.
     fn note_run(&mut self, is_first: bool, prompt_tokens: usize) {
         if is_first {
             self.num_new -= 1;
@@ -158,8 +158,8 @@ impl State {
         }
     }
 
-    /// A waiting sequence that fits gets all its blocks and runs: first those of its `hits`, which are to be loaded
-    /// where they are in a tier (into `loads`), then new ones.
+    /// Admits a waiting sequence that fits: allocates all its blocks, first those of its `hits`, then new ones. Hits in
+    /// a tier are added to `loads`.
     pub(crate) fn enter(&mut self, id: SeqId, hits: &[Hit], loads: &mut Vec<BlockLoad>) {
         let seq = &mut self.seqs[id];
         self.queue.remove(seq);
@@ -169,7 +169,7 @@ impl State {
         self.note_run(is_first, prompt_tokens);
         let seq = &mut self.seqs[id];
         seq.make_ready(self.limits.max_model_len);
-        // What was found must be held before taking blocks can push it out.
+        // Hold the hits before allocation can evict them.
         for hit in hits {
             match hit.place {
                 Place::Block(block) => self.pool.share(block),
@@ -203,13 +203,13 @@ impl State {
         }
     }
 
-    /// One that ran and has no blocks any more waits at its old rank, with all it knows.
+    /// A sequence without blocks waits again at its old rank, with its tokens.
     pub(crate) fn return_to_queue(&mut self, id: SeqId) {
         self.seqs[id].rewind();
         self.queue.insert(&self.seqs[id]);
     }
 
-    /// What a sequence has that a tier could keep: full blocks that nobody else holds and that the prefix cache knows.
+    /// Blocks of a sequence that a tier could keep: full, cached, without other holders.
     pub(crate) fn given_up(&self, id: SeqId) -> GivenUp {
         let block_size = self.limits.block_size;
         let seq = &self.seqs[id];
@@ -220,8 +220,8 @@ impl State {
         GivenUp { blocks, start, tokens: blocks * block_size, through_disk: self.pool.swaps_to_disk() }
     }
 
-    /// From the table's end, so that in the order of eviction a prefix outlives what follows it. `keep`: blocks that
-    /// nobody else holds are worth a place in a tier.
+    /// Releases from the table's end, so that in eviction order a prefix outlives what follows it. `keep`: blocks
+    /// without other holders are worth a tier slot.
     pub(crate) fn release_blocks(&mut self, id: SeqId, keep: bool) {
         let table = &mut self.seqs[id].table;
         while let Some(block) = table.pop() {
@@ -232,7 +232,7 @@ impl State {
         }
     }
 
-    /// The table reaches no further than `tokens` tokens: blocks behind them were taken for drafts.
+    /// Truncates the table to `tokens` tokens: releases blocks taken for drafts.
     pub(crate) fn cut_table(&mut self, id: SeqId, tokens: usize) {
         let table = &mut self.seqs[id].table;
         while table.len() > blocks_for(tokens, self.limits.block_size) {
@@ -240,7 +240,7 @@ impl State {
         }
     }
 
-    /// `rows` more of its tokens are computed: full blocks enter the prefix cache.
+    /// Advances a sequence by `rows` computed tokens and registers its full blocks.
     pub(crate) fn note_computed(&mut self, id: SeqId, rows: usize) {
         let seq = &mut self.seqs[id];
         seq.num_computed += rows;
@@ -260,7 +260,7 @@ impl State {
         while count < num_full && (count == 0 || last.is_some()) {
             let block = seq.table[count];
             let (hash, tokens) = seq.content(count, &self.hasher);
-            // A hit behind one that had to be loaded is cached already.
+            // A block behind a loaded one is cached already.
             let known = self.pool.name_of(block);
             last = known.or_else(|| self.pool.register(block, &FullBlock { hash, parent: last, salt, tokens }));
             count += 1;
@@ -268,7 +268,7 @@ impl State {
         seq.set_registered(num_full, last);
     }
 
-    /// Once per sequence that was not forked, when it is known what its prefix hits were worth.
+    /// Counts prefix hits once per sequence that was not forked, when its loads have ended.
     pub(crate) fn note_prefix_stats(&mut self, id: SeqId) {
         let seq = &mut self.seqs[id];
         let is_first = !core::mem::replace(&mut seq.has_entered, true);
@@ -278,7 +278,7 @@ impl State {
         }
     }
 
-    /// The prompt is done: one sequence for each further answer, sharing every block.
+    /// The prompt is done: forks one sequence per further answer, sharing every block.
     pub(crate) fn fork_answers(&mut self, id: SeqId) {
         let num_forks = core::mem::take(&mut self.seqs[id].num_forks);
         for answer in 1..=num_forks {
@@ -291,7 +291,7 @@ impl State {
         }
     }
 
-    /// An answer has ended; with the last one, so has the request.
+    /// Ends an answer, and with the last one its request.
     pub(crate) fn finish_answer(&mut self, id: RequestId, answer: usize) {
         let active = self.requests.get_mut(&id).expect("its request is active");
         active.answers[answer] = None;

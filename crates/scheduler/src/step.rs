@@ -1,8 +1,8 @@
-//! The plan of one forward pass, what came of it, and what it cost.
+//! The plan of one forward pass, its output and its log entry.
 //!
 //! ```text
-//! Step        who runs: rows of sequences, a decoding one's (one row) and a prompt's (many)
-//! StepOutput  the tokens that were sampled from them, and whose rows failed
+//! Step        which rows to compute: one row per decoding sequence, many per prompt chunk
+//! StepOutput  the sampled tokens, and failed requests
 //! StepRecord  the same with request ids and times: the one log that every view is made of
 //! ```
 
@@ -11,25 +11,25 @@ use alloc::vec::Vec;
 use crate::cost::Work;
 use crate::{BlockId, BlockSave, FinishReason, Nanos, RequestId, SeqId, SlotSpill, SwapDecision, TierSlot, TokenId};
 
-/// Names a step; consecutive from 0.
+/// Identifies a step; consecutive from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StepId(pub u64);
 
 /// `len` consecutive tokens of one sequence, from position `start`, computed in one step: a decode row is its last
-/// token (`len` and `samples` are 1), perhaps with drafts of the next ones behind it; a chunk of a prompt has many.
+/// token (`len` and `samples` are 1), perhaps followed by drafts; a prompt chunk has many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
-    /// Whose tokens.
+    /// The sequence.
     pub seq: SeqId,
     /// Position of the first.
     pub start: usize,
-    /// How many, at least 1.
+    /// Number of rows, at least 1.
     pub len: usize,
-    /// Tokens to sample from the last of them: 0 while known tokens remain, otherwise 1, or the number of answers when
-    /// the prompt of a request with several ends here.
+    /// Tokens to sample from the last row: 0 while known tokens remain, otherwise 1, or the number of answers where the
+    /// prompt of a request with several ends.
     pub samples: usize,
-    /// Of a decoding sequence: the last so many rows are of guesses at its next tokens ([`crate::Offer`]). Each row from
-    /// the one before them on gives a token, as long as the guess behind the row is that token.
+    /// Draft tokens ([`crate::Offer`]) at the end of a decoding sequence's rows. The row before each draft verifies it:
+    /// its sampled token counts, and the next row counts if the draft equals it.
     pub drafts: usize,
 }
 
@@ -42,75 +42,75 @@ pub struct BlockCopy {
     pub dst: BlockId,
 }
 
-/// The bytes of `slot` must be copied to `block`, in the background if they are on disk. The engine says with
-/// [`crate::Scheduler::load_ended`] what came of it; until then `seq` computes nothing.
+/// The bytes of `slot` must be copied to `block`, in the background if on disk. The engine reports the end to
+/// [`crate::Scheduler::load_ended`]; until then `seq` computes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockLoad {
-    /// Whose prefix it is.
+    /// The sequence.
     pub seq: SeqId,
-    /// Read from.
+    /// Source.
     pub slot: TierSlot,
-    /// A block of `seq`.
+    /// Destination, a block of `seq`.
     pub block: BlockId,
 }
 
-/// Why kept blocks are lost.
+/// Why blocks are no longer pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeptEnd {
     /// The lease has ended.
     Lease,
-    /// Somebody needed a block, and no other was left.
+    /// Another request needed a block, and no other was left.
     Blocks,
 }
 
-/// Kept blocks are not kept any more.
+/// Pinned blocks that were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptLost {
-    /// Whose.
+    /// The request.
     pub request: RequestId,
-    /// Which answer's.
+    /// The answer.
     pub answer: usize,
-    /// So many of its first blocks are still kept.
+    /// Leading blocks that are still pinned.
     pub left: usize,
     /// Why the others are not.
     pub why: KeptEnd,
 }
 
-/// The plan of one forward pass. Its transfers come first, in the order of the fields: what is loaded or copied may go
-/// to a block that is saved. They are owed even if there is nothing to compute, or if the computation fails. Where a
-/// step is planned while another is in flight, its transfers come after that one's rows were computed, as on a stream.
+/// The plan of one forward pass. Its transfers come first, in field order: a loaded or copied block may replace a saved
+/// one. They are due even if there are no rows or the computation fails. If a step is planned while another is in
+/// flight, its transfers run after the other's rows, as on a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// Its name.
+    /// The step's id.
     pub id: StepId,
-    /// Contents that leave the pool.
+    /// Evicted contents to copy to the host tier.
     pub saves: Vec<BlockSave>,
-    /// Host slots to write to disk, in the background. [`crate::Scheduler::spill_ended`] says what came of it.
+    /// Host slots to write to disk in the background; report to [`crate::Scheduler::spill_ended`].
     pub spills: Vec<SlotSpill>,
-    /// Contents that come back.
+    /// Contents to load.
     pub loads: Vec<BlockLoad>,
     /// Copies on write.
     pub copies: Vec<BlockCopy>,
-    /// Of decoding sequences: the last token of each.
+    /// The last token of each decoding sequence, and drafts.
     pub decode: Vec<Rows>,
-    /// Of prompts: a chunk of each (also recompute after preemption).
+    /// A chunk of each prompt (also recompute after preemption).
     pub prefill: Vec<Rows>,
-    /// Sequences that lost their blocks to make room; they wait, and are loaded or computed again.
+    /// Sequences that were preempted; they wait to be loaded or recomputed.
     pub preempted: Vec<SeqId>,
-    /// What is not kept any more of finished answers ([`crate::Scheduler::keep`]).
+    /// Pinned blocks lost ([`crate::Scheduler::keep`]).
     pub lost: Vec<KeptLost>,
-    /// Requests that are expected again, because blocks of their prompts are neither here nor ever computed here
+    /// Requests that are expected again, because prompt blocks are missing that are never computed here
     /// ([`crate::Scheduler::set_prompts_given`]).
     pub lacking: Vec<RequestId>,
 }
 
 impl Step {
-    /// Nothing to compute.
+    /// Whether there are no rows to compute.
     pub fn is_empty(&self) -> bool {
         self.decode.is_empty() && self.prefill.is_empty()
     }
 
-    /// Empties it and keeps its buffers.
+    /// Empties it, keeping its buffers.
     pub(crate) fn clear(&mut self) {
         self.saves.clear();
         self.spills.clear();
@@ -123,57 +123,57 @@ impl Step {
         self.lacking.clear();
     }
 
-    /// All of it in the order of the plan: each sequence at most once.
+    /// All rows in plan order: each sequence at most once.
     pub fn rows(&self) -> impl Iterator<Item = Rows> {
         self.decode.iter().chain(&self.prefill).copied()
     }
 
-    /// Token rows of the forward pass.
+    /// Rows of the forward pass.
     pub fn num_rows(&self) -> usize {
         self.rows().map(|rows| rows.len).sum()
     }
 }
 
-/// A token that was sampled.
+/// A sampled token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowOutput {
     /// The sequence of the row.
     pub seq: SeqId,
-    /// Its next token; of a row with several samples, that of one answer.
+    /// Its next token; of a row with several samples, one answer's.
     pub token: TokenId,
 }
 
-/// Time in which threads that compute were ready to run and the machine ran others: busy neighbours, a hypervisor.
-/// Whoever measures it says no more than what passed; where nobody can, it is zero, and that time is the requests' own.
+/// Steal time: compute threads were runnable while the machine ran others, such as neighbours or a hypervisor. Zero
+/// where it cannot be measured; the time then counts as the requests' own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stolen {
-    /// Of the time between the end of the step before and this one's plan.
+    /// Between the end of the previous step and this plan.
     pub before: Nanos,
-    /// Of the step's own time.
+    /// During the step.
     pub during: Nanos,
 }
 
-/// What came of a step.
+/// The results of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepOutput {
-    /// The step it belongs to.
+    /// The step.
     pub step: StepId,
-    /// As many for each [`Rows`] of the plan as its `samples`, next to each other in the order of answers; with drafts
-    /// the run of tokens that was drawn, from 1 to one more than its drafts. Sequences in any order.
+    /// Per [`Rows`] of the plan `samples` tokens, adjacent and in answer order; with drafts, the accepted tokens and
+    /// the next, 1 to `drafts + 1`. Sequences in any order.
     pub rows: Vec<RowOutput>,
-    /// Requests with rows that could not be computed, or gave no numbers. They end here, as by
-    /// [`crate::Scheduler::abort`], and the step's record says that nothing was sampled from their rows. Others' stand.
+    /// Requests with rows that could not be computed or gave no finite logits. They end here, as by
+    /// [`crate::Scheduler::abort`], and the record has no samples for their rows. Other requests are not affected.
     pub failed: Vec<RequestId>,
-    /// What the machine took of its time.
+    /// Steal time.
     pub stolen: Stolen,
 }
 
-/// What a client may learn.
+/// An event for a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The answer's next token.
     Token {
-        /// Whose.
+        /// The request.
         request: RequestId,
         /// Which answer, `0..num_answers`.
         answer: usize,
@@ -182,36 +182,36 @@ pub enum Event {
     },
     /// The answer is complete; no event of it follows.
     Finished {
-        /// Whose.
+        /// The request.
         request: RequestId,
-        /// Which answer.
+        /// The answer.
         answer: usize,
         /// Why.
         reason: FinishReason,
     },
 }
 
-/// What kept the first in line from entering.
+/// Why the head of the queue did not enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Blocked {
     /// Not enough free KV blocks.
     Kv,
     /// Every seat is taken.
     Seats,
-    /// The step's rows, prompts or time were spent on others.
+    /// The step's rows, prompts or time went to others.
     Budget,
 }
 
-/// Why a step checked no guesses ([`crate::Offer`]), although some were offered for what it decodes.
+/// Why a step verified no drafts, although some were proposed ([`crate::Offer`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NoDrafts {
-    /// A row more would take longer than the running streams' targets allow.
+    /// One more row would exceed the running streams' targets.
     Time,
-    /// Prompts and the streams' own rows are as many as a step may have.
+    /// The step has no rows left.
     Rows,
-    /// The row would need a block that somebody else will need.
+    /// The row would need a block that another sequence will need.
     Blocks,
-    /// They hold too rarely for what they cost: tokens would come no faster.
+    /// The acceptance probability is too low: token rate would not rise.
     Chance,
 }
 
@@ -230,66 +230,66 @@ impl NoDrafts {
     }
 }
 
-/// What one sequence had in a step.
+/// The rows of one sequence in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordRow {
-    /// Whose rows.
+    /// The request.
     pub request: RequestId,
-    /// Which sequence of the request.
+    /// The sequence.
     pub seq: SeqId,
-    /// Which answer it is.
+    /// The answer.
     pub answer: usize,
-    /// Position of the first row: tokens already in the cache.
+    /// Position of the first row: tokens computed before.
     pub start: usize,
-    /// Rows, at least 1: for decode 1 and the drafts.
+    /// Rows, at least 1: for decode 1 plus drafts.
     pub len: usize,
-    /// Tokens sampled from them: as [`Rows::samples`], and 0 where the row failed. With drafts, once the step is
-    /// complete, how many came: one, and as many as held.
+    /// Sampled tokens: as [`Rows::samples`], 0 if the row failed. With drafts, after completion: 1 plus the accepted
+    /// drafts.
     pub samples: usize,
-    /// Guesses among the rows: as [`Rows::drafts`].
+    /// Draft rows, as [`Rows::drafts`].
     pub drafts: usize,
-    /// Prompt tokens found in the prefix cache, in the sequence's first row since it got its blocks, else 0.
+    /// Prefix-hit tokens, in the sequence's first row since it got its blocks, else 0.
     pub cached_tokens: usize,
 }
 
-/// One that holds what the first in line waits for.
+/// A holder of the seats or blocks that the head of the queue waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Whose sequence; of a request with several answers there are several.
+    /// The request; one with several answers has several entries.
     pub request: RequestId,
-    /// Seats, or parts of blocks: what matters is the share of all.
+    /// Seats, or parts of blocks: only the ratio to the sum matters.
     pub held: u64,
 }
 
-/// Who gave up its blocks in a step.
+/// A preempted sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preempted {
-    /// Whose.
+    /// The request.
     pub request: RequestId,
-    /// Computed tokens in these blocks.
+    /// Its computed tokens.
     pub tokens: usize,
-    /// What becomes of them, and why.
+    /// Swap or recompute, and why.
     pub decision: SwapDecision,
 }
 
-/// What a step was and what it cost. Written by the scheduler; the engine adds the measured times.
+/// The log entry of a step. Written by the scheduler; the engine adds measured times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepRecord {
     /// The step.
     pub step: StepId,
-    /// When the plan was asked for.
+    /// When it was planned.
     pub scheduled_at: Nanos,
-    /// When the machine was free for it: when it was planned, or when the step before it completed.
+    /// When the machine was free for it: when it was planned, or when the previous step completed.
     pub began_at: Nanos,
-    /// When its output came back.
+    /// When its output arrived.
     pub completed_at: Nanos,
-    /// Rows of decode.
+    /// Decode rows.
     pub decode: Vec<RecordRow>,
-    /// Rows of prefill.
+    /// Prefill rows.
     pub prefill: Vec<RecordRow>,
-    /// Who was preempted.
+    /// Preempted sequences.
     pub preempted: Vec<Preempted>,
-    /// Rows of prefill for tokens that were computed before.
+    /// Prefill rows of tokens that were computed before.
     pub recomputed_rows: usize,
     /// Blocks copied from the pool to the host tier.
     pub saved_blocks: usize,
@@ -297,40 +297,40 @@ pub struct StepRecord {
     pub spilled_blocks: usize,
     /// Blocks whose load from the host tier, and from disk, began.
     pub loaded_blocks: [usize; 2],
-    /// Of the step's time, what its saves and loads took.
+    /// Part of the step's time spent on saves and loads.
     pub transfers_took: Nanos,
-    /// Of the step's time, what the passes of a drafter took, as predicted and as measured; zero where guesses are free.
+    /// Part of the step's time spent on the drafter's forward passes, predicted and measured; zero for free drafters.
     pub drafting: Nanos,
     /// See [`drafting`](Self::drafting).
     pub drafting_took: Nanos,
     /// Blocks copied on write.
     pub copied_blocks: usize,
-    /// Blocks newly taken from the pool.
+    /// Blocks allocated.
     pub taken_blocks: usize,
-    /// Cached blocks that lost their content to be taken.
+    /// Cached blocks evicted by allocation.
     pub evicted_blocks: usize,
     /// Blocks referenced by sequences after planning.
     pub used_blocks: usize,
-    /// Requests waiting after planning, and their uncomputed tokens.
+    /// Waiting requests after planning.
     pub waiting_requests: usize,
     /// Uncomputed tokens of all waiting requests.
     pub waiting_tokens: usize,
-    /// Why those that wait do; `None` if nobody does.
+    /// Why requests wait; `None` if none waits.
     pub blocked: Option<Blocked>,
-    /// Where that is blocks or seats: who holds them after planning.
+    /// If `blocked` is blocks or seats: their holders after planning.
     pub holders: Vec<Holder>,
-    /// Why no guess is checked; `None` if one is, or none was offered.
+    /// Why no draft is verified; `None` if one is, or none was proposed.
     pub no_drafts: Option<NoDrafts>,
-    /// What the step had to do.
+    /// The step's work.
     pub work: Work,
-    /// How long the cost model said that it would take, guesses included; zero without one.
+    /// Predicted time, drafting included; zero without a cost model.
     pub predicted: Nanos,
-    /// What the machine took of its time, and of the time before it.
+    /// Steal time before and during the step.
     pub stolen: Stolen,
 }
 
 impl StepRecord {
-    /// Empties it and keeps its buffers.
+    /// Empties it, keeping its buffers.
     pub(crate) fn clear(&mut self) {
         self.decode.clear();
         self.prefill.clear();
@@ -347,40 +347,40 @@ impl StepRecord {
         self.stolen = Stolen::default();
     }
 
-    /// Of rows with drafts so many tokens came. `from`: where in the log the ones before were found.
+    /// Sets the number of tokens of a row with drafts. `from`: search start, advanced to the row.
     pub(crate) fn note_drawn(&mut self, from: &mut usize, seq: SeqId, tokens: usize) {
         let behind = self.decode[*from..].iter().position(|row| row.seq == seq && row.drafts > 0);
         *from += behind.expect("the step's rows are in the log in their order");
         self.decode[*from].samples = tokens;
     }
 
-    /// A request's rows failed: nothing was sampled from them.
+    /// Zeroes the samples of a request's failed rows.
     pub(crate) fn note_failed(&mut self, request: RequestId) {
         let rows = self.decode.iter_mut().chain(&mut self.prefill);
         rows.filter(|row| row.request == request).for_each(|row| row.samples = 0);
     }
 
-    /// Rows whose logits were computed: of prompts, and of decoding sequences.
+    /// Rows whose logits were computed: of prompts, and of decode.
     pub fn logit_rows(&self) -> [usize; 2] {
         [self.prefill.iter().filter(|row| row.samples > 0).count(), self.decode.iter().map(|row| row.len).sum()]
     }
 
-    /// Tokens that came of decoding sequences: one each, and the drafts that held.
+    /// Tokens from decode rows: one each, and the accepted drafts.
     pub fn decode_tokens(&self) -> usize {
         self.decode.iter().map(|row| row.samples).sum()
     }
 
-    /// How long it took, from when the machine was free for it to its output.
+    /// Time from `began_at` to the output.
     pub fn took(&self) -> Nanos {
         self.completed_at.since(self.began_at)
     }
 
-    /// How long it would have taken had the machine run nothing else meanwhile.
+    /// That without steal time.
     pub fn undisturbed(&self) -> Nanos {
         self.took().since(self.stolen.during)
     }
 
-    /// Of that, what its rows took: what the cost model speaks of.
+    /// That without transfers and drafting: what the cost model predicts.
     pub fn computing(&self) -> Nanos {
         self.undisturbed().since(self.transfers_took).since(self.drafting_took)
     }

@@ -1,41 +1,41 @@
-//! What becomes of the blocks that a sequence gives up: are they worth a copy, or cheaper to compute again?
+//! Decides whether a preempted sequence's blocks are swapped to a tier or recomputed.
 //!
 //! ```text
-//! swap        save each block, load it again (through the disk if host memory is full)     bytes / measured rates
-//! recompute   prefill its tokens again                                                     the cost model's answer
+//! swap        save each block and load it again (through the disk if host memory is full)  bytes / measured rates
+//! recompute   prefill its tokens again                                                     cost model
 //! ```
 //!
-//! Both ways recompute what is not in a full block. Which is faster depends on the machine, the model and the length,
-//! so it is asked each time (recompute or swap: Kwon et al., SOSP 2023, who choose once for all).
+//! Both ways recompute the partial last block. Which is faster depends on machine, model and length, so each preemption
+//! is decided separately (recompute or swap: Kwon et al., SOSP 2023, who choose once for all).
 
 use crate::kv::Tier;
 use crate::{CostModel, Nanos, Work};
 
-/// What becomes of a sequence's full blocks when they are taken from it.
+/// What happens to a preempted sequence's full blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PreemptionMode {
-    /// They are lost when others need the space, and computed again.
+    /// Lost when evicted, and recomputed.
     #[default]
     Recompute,
-    /// They move to a tier when others need the space, and are loaded again.
+    /// Saved to a tier when evicted, and loaded again.
     Swap,
 }
 
 /// Why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SwapReason {
-    /// There is no tier to move to.
+    /// There is no tier.
     #[default]
     NoTier,
-    /// None of its blocks is full and known to the prefix cache.
+    /// No block is full and cached.
     NothingToKeep,
-    /// Nobody has measured yet; whoever set up a tier expects it to be used.
+    /// No transfer was measured yet, so a configured tier is used.
     NotMeasured,
-    /// It is predicted to be the faster one.
+    /// Predicted to be faster.
     Faster,
 }
 
-/// A decision, and what it stands on.
+/// A decision and its predictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapDecision {
     /// The decision.
@@ -48,7 +48,7 @@ pub struct SwapDecision {
     pub recompute: Nanos,
 }
 
-/// Nanoseconds that moving a block takes each way, averaged over what the engine reported.
+/// Nanoseconds per block and direction, exponentially averaged over the engine's reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct TransferTimes {
     save: Option<f64>,
@@ -57,7 +57,7 @@ pub(crate) struct TransferTimes {
     read: Option<f64>,
 }
 
-/// Which way a block went.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transfer {
     /// Pool to host memory.
@@ -68,11 +68,11 @@ pub enum Transfer {
     Spill,
 }
 
-/// Weight of a transfer in the averages.
+/// Weight of a transfer in the average.
 const WEIGHT: f64 = 0.125;
 
 impl TransferTimes {
-    /// `blocks` blocks took `took` together.
+    /// Adds a measurement: `blocks` blocks took `took` together.
     pub(crate) fn observe(&mut self, way: Transfer, blocks: usize, took: Nanos) {
         let average = match way {
             Transfer::Save => &mut self.save,
@@ -84,7 +84,7 @@ impl TransferTimes {
         *average = Some(average.map_or(sample, |average| average + WEIGHT * (sample - average)));
     }
 
-    /// Nanoseconds to move a block, if that was ever seen.
+    /// Nanoseconds per block, if measured.
     pub(crate) fn of(&self, way: Transfer) -> Option<f64> {
         match way {
             Transfer::Save => self.save,
@@ -94,7 +94,7 @@ impl TransferTimes {
         }
     }
 
-    /// Time out and back for `blocks` blocks. What was never seen back is taken to be as fast as the way out.
+    /// Round-trip time of `blocks` blocks. An unmeasured load is taken to be as fast as the save.
     fn round_trip(&self, blocks: usize, through_disk: bool) -> Option<Nanos> {
         let mut each = self.save? + self.load.or(self.save)?;
         if through_disk {
@@ -104,29 +104,29 @@ impl TransferTimes {
     }
 }
 
-/// What is known of blocks that are about to be given up.
+/// Blocks of a sequence about to be preempted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GivenUp {
-    /// Full blocks that nobody else holds and that the prefix cache knows.
+    /// Full cached blocks without other holders.
     pub(crate) blocks: usize,
-    /// Position of their first token, and how many there are.
+    /// Position of their first token, and number of tokens.
     pub(crate) start: usize,
     pub(crate) tokens: usize,
-    /// Whether the host tier is full, so that each block pushes another one on to disk.
+    /// Whether the host tier is full, so that each block displaces another to disk.
     pub(crate) through_disk: bool,
 }
 
-/// Hits that would have to be loaded.
+/// Prefix hits that must be loaded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TierHits {
-    /// In each tier.
+    /// Per tier.
     pub(crate) blocks: [usize; 2],
-    /// Position of their first token, and how many there are.
+    /// Position of their first token, and number of tokens.
     pub(crate) start: usize,
     pub(crate) tokens: usize,
 }
 
-/// Decides. `times` is `None` without tiers.
+/// Decides between swap and recompute. `times` is `None` without tiers.
 pub(crate) fn judge(given_up: &GivenUp, times: Option<&TransferTimes>, cost: Option<&CostModel>) -> SwapDecision {
     let recompute = cost.map_or(Nanos(0), |cost| prefill_time(cost, given_up.start, given_up.tokens));
     let decision = |mode, reason, swap| SwapDecision { mode, reason, swap, recompute };
@@ -141,7 +141,7 @@ pub(crate) fn judge(given_up: &GivenUp, times: Option<&TransferTimes>, cost: Opt
     }
 }
 
-/// Whether hits in tiers are worth loading, in place of computing their tokens.
+/// Whether tier hits are faster loaded than recomputed.
 pub(crate) fn is_worth_loading(hits: &TierHits, times: &TransferTimes, cost: Option<&CostModel>) -> bool {
     let Some(cost) = cost else { return true };
     let load = |tier: Tier| times.of(Transfer::Load(tier)).unwrap_or(0.0) * hits.blocks[tier as usize] as f64;
@@ -149,7 +149,7 @@ pub(crate) fn is_worth_loading(hits: &TierHits, times: &TransferTimes, cost: Opt
     load <= prefill_time(cost, hits.start, hits.tokens)
 }
 
-/// What so many prompt rows add to a step that decodes anyway.
+/// Seconds that these prompt rows add to a decode step.
 fn prefill_time(cost: &CostModel, start: usize, tokens: usize) -> Nanos {
     if tokens == 0 {
         return Nanos(0);

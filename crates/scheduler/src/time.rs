@@ -1,18 +1,16 @@
-//! Time is an argument: the caller says what time it is, in nanoseconds since any fixed moment, from a clock that does
-//! not go back.
+//! Time is an argument: the caller passes nanoseconds since any fixed moment, from a monotonic clock.
 //!
-//! If it lies all the same, nothing breaks. Time decides three things only: how long a step may be beside a stream with
-//! a target, in which order prompts with deadlines come, and what the cost model learns. Whatever the clock says, that
-//! it stands still, jumps by days or goes back:
+//! A faulty clock that stops, jumps by days or goes back breaks nothing. Time affects only the step bound beside
+//! streams with a target, the order of prompts with deadlines, and the cost model:
 //!
-//! - every output stays the same, and every invariant but the targets holds: blocks, classes, turns of tenants,
-//!   patience and the bounds on preemption and on being left out count steps and tokens, not nanoseconds;
-//! - a length of time is zero where the clock went back ([`Nanos::since`]), never negative and never a huge number;
-//! - what the cost model learns from it is bounded, and some fifty steps with a good clock make it right again.
+//! - outputs stay the same, and all invariants but the targets hold: blocks, classes, fairness, the starvation guard
+//!   and the bounds on preemption and on left-out rows count steps and tokens, not nanoseconds;
+//! - a duration is zero where the clock went back ([`Nanos::since`]), never negative or huge;
+//! - the cost model's error is bounded, and some fifty steps with a good clock correct it.
 //!
 //! The chaos test draws such clocks from its seeds.
 
-/// A moment or a length of time, in nanoseconds.
+/// A moment or a duration, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
@@ -22,7 +20,7 @@ impl Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The same length in seconds, for people and metrics.
+    /// Seconds, for display and metrics.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }

@@ -1,9 +1,9 @@
-//! A block's name, a sequence's blocks in order, and the one place where a position becomes a slot.
+//! Block ids, block tables, and the one place where a position becomes a slot.
 
 use alloc::vec::Vec;
 use core::ops::Deref;
 
-/// Names a block of the pool, `0..num_blocks`: `block_size` consecutive tokens' keys and values. An id, not bytes.
+/// A block of the pool, `0..num_blocks`: keys and values of `block_size` consecutive tokens. An id, not bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId(pub u32);
 
@@ -14,22 +14,22 @@ impl BlockId {
     }
 }
 
-/// Blocks that `tokens` tokens fill, the last one perhaps in part.
+/// Blocks for `tokens` tokens; the last may be partial.
 pub(crate) fn blocks_for(tokens: usize, block_size: usize) -> usize {
     tokens.div_ceil(block_size)
 }
 
-/// How much of what was asked the prefix cache had, counted when a sequence first enters.
+/// Prefix-cache hits, counted when a sequence first enters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixStats {
-    /// Tokens known then of requests that asked the cache: the prompt's, and those generated before it came.
+    /// Known tokens of requests that use the cache: the prompt, and tokens generated elsewhere.
     pub queried_tokens: u64,
     /// Those found.
     pub hit_tokens: u64,
 }
 
-/// A sequence's blocks in order: position `p` lives in block `p / block_size` at offset `p % block_size`.
-/// Append-only while the sequence runs, but for copy-on-write, which replaces one entry by a copy of itself.
+/// A sequence's blocks in order: position `p` is in block `p / block_size` at offset `p % block_size`. Append-only
+/// while the sequence runs, except that copy-on-write replaces an entry by its copy.
 #[derive(Clone, Debug)]
 pub struct BlockTable {
     block_size: usize,
@@ -43,13 +43,13 @@ impl BlockTable {
         BlockTable { block_size, blocks: Vec::new() }
     }
 
-    /// The place of position `position` in the cache: `block * block_size + offset`.
+    /// KV slot of `position`: `block * block_size + offset`.
     /// Panics if the table does not reach that far.
     pub fn slot(&self, position: usize) -> usize {
         self.blocks[position / self.block_size].index() * self.block_size + position % self.block_size
     }
 
-    /// Tokens that the table has room for.
+    /// Tokens that the table's blocks hold.
     pub fn capacity(&self) -> usize {
         self.blocks.len() * self.block_size
     }
@@ -71,7 +71,7 @@ impl BlockTable {
         self.blocks.pop()
     }
 
-    /// Copy-on-write: entry `index` is now `copy`.
+    /// Copy-on-write: sets entry `index` to `copy`.
     pub(crate) fn replace(&mut self, index: usize, copy: BlockId) {
         self.blocks[index] = copy;
     }

@@ -1,18 +1,18 @@
-//! The order in which places are taken: a doubly linked list through the numbers `0..len`, in one vector.
+//! Eviction order: a doubly linked list through the numbers `0..len`, in one vector.
 //!
 //! ```text
 //! first -> 4 <-> 0 <-> 2 <- last        1 and 3 are not in it: held, pinned, or empty
 //! ```
 //!
-//! The pool's free blocks and each tier's contents are such lists, least recently used first. Every operation but a
-//! walk takes a handful of instructions, and none allocates.
+//! The pool's free blocks and each tier's contents are such lists, least recently used first. Every operation but
+//! iteration is O(1), and none allocates.
 
 use alloc::vec::Vec;
 
-/// A list of numbers below its size, each at most once. Whether one is in it, its owner knows.
+/// A list of numbers below its size, each at most once. The owner tracks membership.
 #[derive(Clone, Debug)]
 pub(super) struct List {
-    /// The last one is the sentinel: what follows it is first, what precedes it is last.
+    /// The last entry is the sentinel: its `next` is the first, its `previous` the last.
     links: Vec<Link>,
     len: usize,
 }
@@ -24,7 +24,7 @@ struct Link {
 }
 
 impl List {
-    /// None of `0..size`.
+    /// An empty list for `0..size`.
     pub(super) fn empty(size: usize) -> List {
         let sentinel = u32::try_from(size).expect("places are counted in 32 bits");
         List { links: (0..=sentinel).map(|_| Link { previous: sentinel, next: sentinel }).collect(), len: 0 }
@@ -50,17 +50,17 @@ impl List {
         core::iter::successors(in_list(self.links[self.sentinel()].next), move |&index| in_list(self.links[index].next))
     }
 
-    /// Puts one that is not in the list before all others.
+    /// Inserts `index`, which is not in the list, at the front.
     pub(super) fn push_first(&mut self, index: usize) {
         self.insert_before(self.links[self.sentinel()].next as usize, index);
     }
 
-    /// Puts one that is not in the list behind all others.
+    /// Inserts `index`, which is not in the list, at the end.
     pub(super) fn push_last(&mut self, index: usize) {
         self.insert_before(self.sentinel(), index);
     }
 
-    /// Takes out one that is in the list.
+    /// Removes `index`, which is in the list.
     pub(super) fn remove(&mut self, index: usize) {
         let Link { previous, next } = self.links[index];
         self.links[previous as usize].next = next;
@@ -68,7 +68,7 @@ impl List {
         self.len -= 1;
     }
 
-    /// Panics unless it can be walked both ways, and holds as many as it counts.
+    /// Panics unless links agree in both directions and with the length.
     pub(super) fn check(&self) {
         let mut previous = self.sentinel();
         let mut count = 0;
@@ -83,7 +83,7 @@ impl List {
         self.links.len() - 1
     }
 
-    /// Puts one that is not in the list before one that is.
+    /// Inserts `index`, which is not in the list, before `next`, which is.
     pub(super) fn insert_before(&mut self, next: usize, index: usize) {
         let previous = self.links[next].previous;
         self.links[index] = Link { previous, next: next as u32 };

@@ -4,14 +4,13 @@
 //! sequence A  [ 7 | 2 | 9 ]      block table: position / block_size -> block
 //! sequence B  [ 7 | 4 ]          block 7 is a shared prefix: refs = 2
 //! pool        free: 0 1 3 5 6 8  plain ones first, then cached ones, least recently used first
-//! tiers       slots in host memory and on disk, for contents whose block is wanted for another
-//! index       hash(parent, salt, tokens) -> block or slot, for full blocks whose content is computed
+//! tiers       slots in host memory and on disk, for contents of evicted blocks
+//! index       hash(parent, salt, tokens) -> block or slot, for full, computed blocks
 //! ```
 //!
-//! Invariants: a block is in the free list with refs = 0, or held with refs = the tables naming it. A block that the
-//! index names is never written. A content is in one place. A hit compares parent, salt and every token id, not only
-//! the hash. This module counts blocks and never touches bytes; those are the kernels' `KvCache` and the engine's
-//! tiers.
+//! Invariants: a block is in the free list with refs = 0, or held with refs = the tables naming it. An indexed block is
+//! never written. A content is in one place. A hit compares parent, salt and every token id, not only the hash. This
+//! module counts blocks and never touches bytes; those are the kernels' `KvCache` and the engine's tiers.
 
 mod block;
 mod list;

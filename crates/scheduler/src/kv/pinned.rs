@@ -1,33 +1,32 @@
-//! Blocks that something outside reads or will come for: the records of [`crate::keep`].
+//! Pinned answers and reads: the records of [`crate::keep`].
 
 use alloc::vec::Vec;
 
 use super::BlockId;
 use crate::{Nanos, RequestId};
 
-/// A finished answer whose blocks are kept.
+/// A finished answer with pinned blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptAnswer {
-    /// Whose answer.
+    /// The request.
     pub request: RequestId,
-    /// Which.
+    /// The answer.
     pub answer: usize,
     /// The end of its lease.
     pub until: Nanos,
-    /// Block `i` has its tokens from `i * block_size` on: all that were full and computed at its end, as far as they
-    /// are not lost.
+    /// Block `i` starts at token `i * block_size`: all full, computed blocks at its end that are not lost.
     pub blocks: Vec<BlockId>,
 }
 
-/// A block that is being read from outside; [`crate::Scheduler::read_ended`] takes it back.
+/// A read of a block from outside; [`crate::Scheduler::read_ended`] ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRead {
-    /// Whose.
+    /// The request.
     pub request: RequestId,
-    /// Which answer's.
+    /// The answer.
     pub answer: usize,
-    /// Its tokens begin at `index * block_size`.
+    /// Its first token is `index * block_size`.
     pub index: usize,
-    /// Where they are.
+    /// The block.
     pub block: BlockId,
 }

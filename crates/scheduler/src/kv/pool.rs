@@ -1,4 +1,4 @@
-//! The pool: reference counts, the free list in order of use, and which blocks hold which prefix.
+//! The block pool: reference counts, allocation order, and which blocks hold which prefix.
 //!
 //! ```text
 //!            take()                          share()
@@ -7,14 +7,14 @@
 //!    | release() to 0      v                              |
 //!    +-------- plain    held, cached -- release() to 0 -> idle, cached
 //!    ^                                                    |
-//!    +------------- evicted by take(), oldest first ------+ its content may live on in a tier
+//!    +------------- evicted by take(), oldest first ------+ its content may move to a tier
 //!
-//! the order of take()   [ plain | cached, least recently used first ]  [ kept, longest kept first ]
+//! allocation order   [ plain | cached, least recently used first ]  [ pinned, longest pinned first ]
 //! ```
 //!
-//! A *kept* block ([`crate::keep`]) is free like any other and taken last. A *pinned* one is being read: it is not
-//! taken, whoever lets go of it meanwhile. A kept one has its place in the order all the same, so that reading changes
-//! nothing in it.
+//! A *pinned* block ([`crate::keep`]) is free like any other and allocated last. A block with *readers* is not
+//! allocated, even if all tables release it. A pinned one stays in its list while it is read, so reads do not change
+//! the order.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -26,36 +26,36 @@ use super::tiers::Tiers;
 use super::{BlockHash, BlockId, BlockSave, ChainHasher, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 use crate::TokenId;
 
-/// Names a *content* of the prefix cache, wherever it is. Numbers are never used twice: when a content is lost, its old
-/// name finds nothing instead of something else.
+/// Identifies a *content* of the prefix cache, wherever it is. Ids are never reused: after an eviction the old name
+/// finds nothing rather than another content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContentName {
-    /// Its hash, by which it is looked up.
+    /// Its lookup hash.
     pub(crate) hash: BlockHash,
-    /// Its number.
+    /// Its unique id.
     pub(crate) id: u64,
 }
 
-/// Where a content is: in exactly one place.
+/// The one place of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In a block of the pool, where it can be read at once.
+    /// A block of the pool, readable at once.
     Block(BlockId),
-    /// In a tier, from where it must be loaded.
+    /// A tier slot, to be loaded.
     Slot(TierSlot),
 }
 
-/// A content that was found.
+/// A cached content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hit {
-    /// Where.
+    /// Its place.
     pub(crate) place: Place,
-    /// Its name: the parent of what follows.
+    /// Its name: the parent of the next block.
     pub(crate) name: ContentName,
 }
 
 impl Hit {
-    /// The block, if it is in one.
+    /// The block, if it is in the pool.
     pub(crate) fn block(&self) -> Option<BlockId> {
         match self.place {
             Place::Block(block) => Some(block),
@@ -64,38 +64,38 @@ impl Hit {
     }
 }
 
-/// A full block of some sequence: everything that a hit is compared with.
+/// A full block of a sequence: everything that a hit is compared with.
 #[derive(Clone, Copy)]
 pub(crate) struct FullBlock<'a> {
-    /// Of its tokens and all before them.
+    /// Hash of its tokens and all before them.
     pub(crate) hash: BlockHash,
-    /// What comes before it, if anything does.
+    /// The preceding block's content, if any.
     pub(crate) parent: Option<ContentName>,
-    /// Of its tenant.
+    /// Isolation salt of its tenant.
     pub(crate) salt: u64,
     pub(crate) tokens: &'a [TokenId],
 }
 
-/// What the prefix cache finds from now on, or finds no more; wherever a content is, in a block or a tier.
+/// A change of the prefix cache, blocks and tiers alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheEvent {
-    /// A full block is found.
+    /// A full block can be found.
     Found {
-        /// Its name, the same in every worker that hashes with the same key.
+        /// Its hash, equal on all workers with the same key.
         hash: BlockHash,
-        /// What comes before it, if anything does.
+        /// The preceding block, if any.
         parent: Option<BlockHash>,
-        /// Of its tenant.
+        /// Isolation salt of its tenant.
         salt: u64,
-        /// As many as a block has.
+        /// `block_size` token ids.
         tokens: Vec<TokenId>,
     },
-    /// It is not found any more.
+    /// The block can no longer be found.
     Lost {
-        /// Its name.
+        /// Its hash.
         hash: BlockHash,
     },
-    /// Nothing is: another scheduler begins.
+    /// No block can be found: a new scheduler starts.
     Cleared,
 }
 
@@ -107,7 +107,7 @@ fn note_found(notes: &mut Option<Vec<CacheEvent>>, full: &FullBlock) {
     }
 }
 
-/// A slot for a content that comes from elsewhere. The tokens are in the slot already.
+/// A slot for a received block. Its tokens are in the slot already.
 #[derive(Clone, Copy, Debug)]
 struct Adoption {
     slot: TierSlot,
@@ -116,58 +116,58 @@ struct Adoption {
     salt: u64,
 }
 
-/// What a place holds. The tokens are in the arena beside it.
+/// The content of a place. Its tokens are in the arena beside it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content {
     pub(super) hash: BlockHash,
     pub(super) id: u64,
     parent: Option<u64>,
     salt: u64,
-    /// Whether it is worth a place in a tier.
+    /// Whether it is worth a tier slot.
     keep: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Block {
     refs: u32,
-    /// Finished answers that it is kept for.
+    /// Finished answers that pin it.
     keeps: u32,
-    /// Readers outside.
+    /// Reads in progress.
     pins: u32,
     content: Option<Content>,
 }
 
 impl Block {
-    /// Whether it may be taken.
+    /// Whether it may be allocated.
     fn is_free(&self) -> bool {
         self.refs == 0 && self.pins == 0
     }
 
-    /// Whether it has a place among the kept ones.
+    /// Whether it is in the pinned list.
     fn is_listed_as_kept(&self) -> bool {
         self.refs == 0 && self.keeps > 0
     }
 }
 
-/// Every block of the cache: who holds it, and what it is known to contain. Sized once; no call allocates,
-/// but for [notes](BlockPool::begin_notes).
+/// All blocks: their holders and known contents. Sized once; no call allocates, except for
+/// [events](BlockPool::begin_notes).
 pub(crate) struct BlockPool {
     block_size: usize,
     blocks: Vec<Block>,
-    /// Those without references, the next to be taken first.
+    /// Unreferenced blocks, in allocation order.
     free: List,
-    /// Those without references that are kept, which are taken when no other is left, and how many of them are pinned.
+    /// Unreferenced pinned blocks, allocated when no other is left, and how many of them have readers.
     kept: List,
     num_kept_pinned: usize,
     /// Token ids of cached blocks, `[num_blocks, block_size]`.
     tokens: Vec<TokenId>,
     index: PrefixIndex,
     tiers: Tiers,
-    /// Evicted contents whose bytes the step at hand must save.
+    /// Evicted contents that the current step must save.
     saves: Vec<BlockSave>,
-    /// Slots whose bytes come from elsewhere.
+    /// Slots of blocks being received.
     adoptions: Vec<Adoption>,
-    /// Where somebody wants to know: what is found and what is lost. The only thing here that grows.
+    /// Recorded cache events, if enabled. The only part that grows.
     notes: Option<Vec<CacheEvent>>,
     next_id: u64,
     num_cached: usize,
@@ -178,7 +178,7 @@ pub(crate) struct BlockPool {
 }
 
 impl BlockPool {
-    /// `num_blocks` free blocks of `block_size` tokens, with nothing cached.
+    /// A pool of `num_blocks` free blocks of `block_size` tokens, without contents.
     pub(crate) fn new(num_blocks: usize, block_size: usize) -> BlockPool {
         assert!(num_blocks > 0 && num_blocks < u32::MAX as usize && block_size > 0);
         BlockPool {
@@ -202,58 +202,57 @@ impl BlockPool {
         }
     }
 
-    /// Contents that are evicted from now on live on in tiers of these sizes. Before anything is cached.
+    /// Adds tiers for evicted contents. Call before anything is cached.
     pub(crate) fn set_tiers(&mut self, sizes: TierSizes) {
         assert_eq!(self.index.len(), 0, "tiers are there from the start");
         self.index = PrefixIndex::new(self.num_blocks() + sizes.host_slots + sizes.disk_slots);
         self.tiers = Tiers::new(sizes, self.block_size);
-        // Each block is taken, and so evicted, once in a step at most.
+        // Each block is allocated, and so evicted, at most once per step.
         self.saves = Vec::with_capacity(self.num_blocks().min(sizes.host_slots));
         self.adoptions = Vec::with_capacity(sizes.host_slots);
     }
 
-    /// Blocks in all.
+    /// All blocks.
     pub(crate) fn num_blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Blocks that [`BlockPool::take`] can hand out, cached and kept ones included.
+    /// Blocks that [`BlockPool::take`] can allocate, cached and pinned ones included.
     pub(crate) fn num_free(&self) -> usize {
         self.free.len() + self.num_kept()
     }
 
-    /// Blocks that are free and taken last, because they are kept.
+    /// Pinned blocks that may be allocated.
     pub(crate) fn num_kept(&self) -> usize {
         self.kept.len() - self.num_kept_pinned
     }
 
-    /// Kept blocks that were ever taken.
+    /// Pinned blocks allocated since start.
     pub(crate) fn num_kept_taken(&self) -> u64 {
         self.num_kept_taken
     }
 
-    /// Blocks that some table names or somebody reads.
+    /// Blocks in tables or being read.
     pub(crate) fn num_used(&self) -> usize {
         self.num_blocks() - self.num_free()
     }
 
-    /// Blocks that the prefix cache can find, held or idle.
+    /// Blocks with a cached content, held or idle.
     pub(crate) fn num_cached(&self) -> usize {
         self.num_cached
     }
 
-    /// Blocks ever taken.
+    /// Blocks allocated since start.
     pub(crate) fn num_taken(&self) -> u64 {
         self.num_taken
     }
 
-    /// Cached contents that ever left the pool because their block was taken.
+    /// Cached contents evicted since start.
     pub(crate) fn num_evicted(&self) -> u64 {
         self.num_evicted
     }
 
-    /// Changes, ever, of how many tables name a block that several name or named: while it stands still, nobody's
-    /// part of a shared block changes.
+    /// Changes of sharing since start: while it is constant, no sequence's part of a shared block changes.
     pub(crate) fn num_sharings(&self) -> u64 {
         self.num_sharings
     }
@@ -263,35 +262,35 @@ impl BlockPool {
         self.blocks[block.index()].refs as usize
     }
 
-    /// Whether `block` may be taken.
+    /// Whether `block` may be allocated.
     pub(crate) fn is_free(&self, block: BlockId) -> bool {
         self.blocks[block.index()].is_free()
     }
 
-    /// Finished answers that `block` is kept for.
+    /// Finished answers that pin `block`.
     pub(crate) fn keeps(&self, block: BlockId) -> usize {
         self.blocks[block.index()].keeps as usize
     }
 
-    /// Whether the prefix cache can find `block`: then nobody may write it.
+    /// Whether `block` is cached: then it is immutable.
     pub(crate) fn is_cached(&self, block: BlockId) -> bool {
         self.blocks[block.index()].content.is_some()
     }
 
-    /// Whether some block is known under `hash`. Nothing is compared: see [`BlockPool::find`].
+    /// Whether a content is cached under `hash`. Not verified: see [`BlockPool::find`].
     pub(crate) fn holds(&self, hash: &BlockHash) -> bool {
         self.index.get(hash).is_some()
     }
 
-    /// Contents that are found, wherever they are.
+    /// Cached contents, in blocks and tiers.
     #[cfg(test)]
     pub(crate) fn num_found(&self) -> usize {
         self.index.len()
     }
 
-    /// Takes a free block for writing, refs = 1: a plain one if there is one, otherwise the least recently used cached
-    /// one, whose content moves to a tier if it can: see [`BlockPool::drain_saves`]. Where there is none, the one that
-    /// is kept longest. `None` when every block is held.
+    /// Allocates a free block with refs = 1: a plain one if there is one, else the least recently used cached one,
+    /// whose content moves to a tier if possible (see [`BlockPool::drain_saves`]), else the longest pinned one. `None`
+    /// when every block is held.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
         let block = match self.free.first() {
             Some(first) => {
@@ -317,7 +316,7 @@ impl BlockPool {
         Some(BlockId(first as u32))
     }
 
-    /// One more table names `block`, which is held or holds a prefix.
+    /// Adds a reference from a table to `block`, which is held or cached.
     pub(crate) fn share(&mut self, block: BlockId) {
         if self.blocks[block.index()].refs == 0 {
             assert!(self.is_cached(block), "sharing a block that holds nothing");
@@ -328,8 +327,8 @@ impl BlockPool {
         self.blocks[block.index()].refs += 1;
     }
 
-    /// One table fewer names `block`. The last one puts it in the free list: behind all others if it holds a prefix,
-    /// before all others if not. Release a table from its end, so that a prefix outlives what follows it.
+    /// Drops a table's reference. The last one moves the block to the free list: to the end if cached, else to the
+    /// front. Release a table from its end, so that a prefix outlives what follows it.
     pub(crate) fn release(&mut self, block: BlockId) {
         let entry = &mut self.blocks[block.index()];
         assert!(entry.refs > 0, "releasing a free block");
@@ -341,7 +340,7 @@ impl BlockPool {
         }
     }
 
-    /// One that may be taken again goes where it belongs.
+    /// Puts a block into the list it belongs to.
     fn join_list(&mut self, block: BlockId) {
         let entry = &self.blocks[block.index()];
         if entry.is_listed_as_kept() {
@@ -354,7 +353,7 @@ impl BlockPool {
         }
     }
 
-    /// One that may be taken will not be, or has another place from now on.
+    /// Removes a block from its list.
     fn leave_list(&mut self, block: BlockId) {
         let entry = &self.blocks[block.index()];
         if entry.is_listed_as_kept() {
@@ -365,7 +364,8 @@ impl BlockPool {
         }
     }
 
-    /// The content of `full`, wherever it is. The hash finds a candidate; parent, salt and every token decide.
+    /// Looks up the content of `full` in all places. The hash finds a candidate; parent, salt and every token must
+    /// match.
     pub(crate) fn find(&self, full: &FullBlock) -> Option<Hit> {
         let &FullBlock { hash, parent, salt, tokens } = full;
         let place = self.index.get(&hash)?;
@@ -376,10 +376,10 @@ impl BlockPool {
         equal.then_some(Hit { place, name })
     }
 
-    /// Puts a full, computed, held block into the prefix cache, and returns the name under which its content is known.
-    /// If an equal block was there before, that one keeps the name and `block` stays private; if the content was in a
-    /// tier, it moves here. `None` if `parent` has left the cache meanwhile: nobody could find a child of it. A
-    /// different content under the same hash gives way.
+    /// Registers a full, computed, held block in the prefix cache, and returns its content's name. If an equal block is
+    /// cached, that one keeps the name and `block` stays private; if the content is in a tier, it moves here. `None` if
+    /// `parent` was evicted meanwhile: lookup could not reach the block. A different content under the same hash is
+    /// dropped.
     pub(crate) fn register(&mut self, block: BlockId, full: &FullBlock) -> Option<ContentName> {
         let &FullBlock { hash, parent, salt, tokens } = full;
         assert!(self.refs(block) > 0 && !self.is_cached(block), "only a held block is registered, and once");
@@ -404,11 +404,11 @@ impl BlockPool {
         Some(ContentName { hash, id: content.id })
     }
 
-    /// What nothing equals gets a name. A different content under the same hash gives way.
+    /// Creates a new content. A different one under the same hash is dropped.
     fn new_content(&mut self, hash: BlockHash, parent: Option<ContentName>, salt: u64) -> Option<Content> {
         if let Some(other) = self.index.get(&hash) {
             if parent.is_some_and(|parent| parent.hash == hash) {
-                return None; // its own parent's hash: without the parent nobody could find it
+                return None; // its parent has the same hash, and dropping the parent makes it unreachable
             }
             self.forget(other);
         }
@@ -417,18 +417,18 @@ impl BlockPool {
         Some(Content { hash, id, parent: parent.map(|parent| parent.id), salt, keep: true })
     }
 
-    /// The name of what `block` holds, if the cache knows it.
+    /// Name of the content of `block`, if it is cached.
     pub(crate) fn name_of(&self, block: BlockId) -> Option<ContentName> {
         let content = self.blocks[block.index()].content.as_ref()?;
         Some(ContentName { hash: content.hash, id: content.id })
     }
 
-    /// Whether that content is still somewhere.
+    /// Whether that content is still cached.
     pub(crate) fn is_current(&self, name: ContentName) -> bool {
         self.index.get(&name.hash).is_some_and(|place| self.content_at(place).id == name.id)
     }
 
-    /// Panics unless the books balance. `loads`: slots being read back.
+    /// Panics if an invariant is violated. `loads`: slots being read.
     pub(crate) fn check(&self, uses: &[Uses], loads: &[TierSlot]) {
         assert_eq!(uses.len(), self.num_blocks());
         let mut in_list = vec![false; self.num_blocks()];
@@ -470,7 +470,7 @@ impl BlockPool {
         assert_eq!(cached, self.index.len(), "I6: a content is in one place, and the index names each");
     }
 
-    /// Panics unless every content is under the hash of what it is. Cost: a hash for each.
+    /// Panics unless every content is under its own hash. Cost: a hash each.
     pub(crate) fn check_contents(&self, hasher: &ChainHasher) {
         let blocks = (0..self.num_blocks() as u32).map(BlockId);
         let in_blocks = blocks.filter(|&block| self.is_cached(block)).map(Place::Block);
@@ -482,14 +482,14 @@ impl BlockPool {
             let parent = match content.parent.map(|id| contents.get(&id)) {
                 None => BlockHash::ROOT,
                 Some(Some((parent, _))) => parent.hash,
-                Some(None) => continue, // its parent is lost: nobody finds it any more
+                Some(None) => continue, // its parent is evicted, so it is unreachable
             };
             let hash = hasher.hash(parent, content.salt, self.tokens_at(place));
             assert!(hash == content.hash, "I6: {place:?} is under a hash that is not its own");
         }
     }
 
-    /// Whether `block`, if it is cached, holds these tokens under this salt.
+    /// Whether `block`, if cached, holds these tokens under this salt.
     pub(crate) fn may_hold(&self, block: BlockId, salt: u64, tokens: &[TokenId]) -> bool {
         let content = self.blocks[block.index()].content.as_ref();
         content.is_none_or(|content| content.salt == salt && self.tokens_of(block) == tokens)
@@ -521,8 +521,8 @@ impl BlockPool {
         self.num_cached += 1;
     }
 
-    /// Takes an idle block's content out of it, for a slot of a tier if there is one. The index follows; the block's
-    /// place in the free list is the caller's business.
+    /// Moves an idle block's content to a tier slot if there is one, else drops it. Updates the index; the caller
+    /// updates the free list.
     fn demote(&mut self, block: BlockId) {
         let content = self.blocks[block.index()].content.take().expect("demoting a block that holds nothing");
         self.num_cached -= 1;
@@ -530,7 +530,7 @@ impl BlockPool {
         let Some((slot, gives_way)) = slot else { return self.lose(&content.hash) };
         if let Some(other) = gives_way {
             self.lose(&other.hash);
-            // It may have come in this very step: then nobody needs it copied.
+            // Its content may be from this very step: then its save is obsolete.
             self.saves.retain(|save| save.slot != slot);
         }
         let start = block.index() * self.block_size;
@@ -539,7 +539,7 @@ impl BlockPool {
         self.saves.push(BlockSave { block, slot });
     }
 
-    /// Nobody finds it any more.
+    /// Removes a content from the index.
     fn lose(&mut self, hash: &BlockHash) {
         self.index.remove(hash);
         if let Some(notes) = &mut self.notes {
@@ -547,17 +547,17 @@ impl BlockPool {
         }
     }
 
-    /// From now on it is noted what the prefix cache finds and finds no more.
+    /// Starts to record cache events.
     pub(crate) fn begin_notes(&mut self) {
         self.notes.get_or_insert_default();
     }
 
-    /// What was noted since the last call, in its order.
+    /// Events since the last call, in order.
     pub(crate) fn take_notes(&mut self) -> Vec<CacheEvent> {
         self.notes.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
-    /// A content is lost.
+    /// Drops a content.
     fn forget(&mut self, place: Place) {
         let content = match place {
             Place::Slot(slot) => self.tiers.forget(slot),
@@ -576,7 +576,7 @@ impl BlockPool {
     }
 }
 
-/// Who else has to do with a block, as counted by an auditor.
+/// Uses of a block, as counted by the invariant check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Uses {
     pub(crate) tables: u32,
@@ -584,23 +584,23 @@ pub(crate) struct Uses {
     pub(crate) readers: u32,
 }
 
-/// Blocks of finished answers, and blocks that are read: see [`crate::keep`].
+/// Pinned blocks and reads: see [`crate::keep`].
 impl BlockPool {
-    /// `block` is taken last from now on.
+    /// Pins `block`: it is allocated last.
     pub(crate) fn keep(&mut self, block: BlockId) {
         self.leave_list(block);
         self.blocks[block.index()].keeps += 1;
         self.join_list(block);
     }
 
-    /// One that it was kept for lets go of it.
+    /// Drops one pin.
     pub(crate) fn let_go(&mut self, block: BlockId) {
         self.leave_list(block);
         self.blocks[block.index()].keeps -= 1;
         self.join_list(block);
     }
 
-    /// Somebody begins to read `block`: it stays as it is until that has ended.
+    /// Begins a read of `block`: its content stays until the read ends.
     pub(crate) fn pin(&mut self, block: BlockId) {
         if !self.blocks[block.index()].is_listed_as_kept() {
             self.leave_list(block);
@@ -610,7 +610,7 @@ impl BlockPool {
         self.num_kept_pinned += usize::from(entry.is_listed_as_kept() && entry.pins == 1);
     }
 
-    /// Somebody has read it.
+    /// Ends a read.
     pub(crate) fn unpin(&mut self, block: BlockId) {
         let entry = &mut self.blocks[block.index()];
         entry.pins -= 1;
@@ -623,35 +623,35 @@ impl BlockPool {
 
 /// Tiers: see [`super::tiers`].
 impl BlockPool {
-    /// Whether evicted contents can live on.
+    /// Whether evicted contents can move to a tier.
     pub(crate) fn has_tiers(&self) -> bool {
         self.tiers.len(Tier::Host) > 0
     }
 
-    /// Whether what is evicted now pushes another content on to disk, sooner or later.
+    /// Whether an eviction now displaces another content to disk, sooner or later.
     pub(crate) fn swaps_to_disk(&self) -> bool {
         self.tiers.has_disk() && self.tiers.num_empty(Tier::Host) == 0
     }
 
-    /// What the tiers have done so far.
+    /// Counters of the tiers.
     pub(crate) fn swap_stats(&self) -> SwapStats {
         self.tiers.stats()
     }
 
-    /// Says whether a block's content, if it has one, is worth a place in a tier when it is evicted. At first it is.
+    /// Sets whether a block's content is worth a tier slot on eviction; initially it is.
     pub(crate) fn set_keep(&mut self, block: BlockId, keep: bool) {
         if let Some(content) = &mut self.blocks[block.index()].content {
             content.keep = keep;
         }
     }
 
-    /// The saves that [`BlockPool::take`] has made necessary since the last call, in order.
+    /// Moves out the saves that allocations have caused since the last call, in order.
     pub(crate) fn drain_saves(&mut self, saves: &mut Vec<BlockSave>) {
         self.tiers.stats.saved += self.saves.len() as u64;
         saves.append(&mut self.saves);
     }
 
-    /// Begins to write host slots to disk until enough of them are free, or on their way to be.
+    /// Starts writes of host slots to disk until enough are free or being freed.
     pub(crate) fn spill_ahead(&mut self, spills: &mut Vec<SlotSpill>) {
         while self.tiers.wants_spill() {
             let Some(host) = self.tiers.oldest(Tier::Host) else { return };
@@ -663,7 +663,7 @@ impl BlockPool {
         }
     }
 
-    /// A write to disk has ended: the content moves there if it went well, and stays in host memory if not.
+    /// Ends a write to disk: if it succeeded the content moves there, else it stays in host memory.
     pub(crate) fn end_spill(&mut self, spill: SlotSpill, good: bool) {
         if self.tiers.end_spill(spill, good) {
             let hash = self.tiers.finish_spill(spill);
@@ -674,12 +674,12 @@ impl BlockPool {
         self.judge_disk(good);
     }
 
-    /// Begins to read a slot: it keeps its content until the read has ended.
+    /// Begins a read of a slot, which keeps its content until then.
     pub(crate) fn begin_load(&mut self, slot: TierSlot) {
         self.tiers.pin(slot);
     }
 
-    /// A read has ended; if it failed, its content is lost.
+    /// Ends a read; if it failed, the content is dropped.
     pub(crate) fn end_load(&mut self, slot: TierSlot, good: bool) {
         let stats = &mut self.tiers.stats;
         match (good, slot.tier) {
@@ -696,15 +696,14 @@ impl BlockPool {
         }
     }
 
-    /// Somebody waits for what follows this content: if it is in a tier, it gives way after what nobody waits for.
+    /// Marks a tier content as recently used: a request needs what follows it.
     pub(crate) fn touch(&mut self, hash: &BlockHash) {
         if let Some(Place::Slot(slot)) = self.index.get(hash) {
             self.tiers.touch(slot);
         }
     }
 
-    /// A host slot for a content that is nowhere, whose bytes come from elsewhere. `None` if there is none to be had
-    /// without its parent giving way.
+    /// A host slot for a content that is not cached and will be received. `None` if that would evict its parent.
     pub(crate) fn adopt(&mut self, full: &FullBlock) -> Option<TierSlot> {
         let &FullBlock { hash, parent, salt, tokens } = full;
         let oldest = self.tiers.oldest(Tier::Host).and_then(|slot| self.tiers.content(slot));
@@ -721,7 +720,7 @@ impl BlockPool {
         Some(slot)
     }
 
-    /// The bytes have come, or will not. True if the content is found there from now on.
+    /// Ends a transfer. True if the content is now cached.
     pub(crate) fn adopted(&mut self, slot: TierSlot, good: bool) -> bool {
         let place = self.adoptions.iter().position(|adoption| adoption.slot == slot).expect("a block lands once");
         let Adoption { hash, parent, salt, .. } = self.adoptions.swap_remove(place);

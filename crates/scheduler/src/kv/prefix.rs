@@ -1,12 +1,12 @@
-//! Chained block hashes, and the index from a hash to the block that holds that content.
+//! Chained block hashes, and the index from a hash to the place of that content.
 //!
 //! ```text
 //! h0 = H(key; root, salt, tokens[0..B])      h1 = H(key; h0, salt, tokens[B..2B])      ...
 //! ```
 //!
-//! A hash names a block's tokens *and everything before them*, because keys and values depend on the whole prefix
-//! (automatic prefix caching in vLLM). The hash is keyed blake3 with a key drawn at boot, so a client cannot aim for a
-//! collision; and a hit is believed only after parent, salt and token ids were compared, so a collision costs a miss.
+//! A hash covers a block's tokens *and everything before them*, because keys and values depend on the whole prefix
+//! (automatic prefix caching in vLLM). The hash is keyed BLAKE3 with a key drawn at start, so a client cannot construct
+//! collisions; and a hit must match parent, salt and token ids, so a collision only costs a miss.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use super::Place;
 use crate::TokenId;
 
-/// The name of a block's content: its tokens, its salt and all that came before.
+/// Hash of a block's content: its tokens, its salt and all that precede it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockHash(pub [u8; 32]);
 
@@ -22,7 +22,7 @@ impl BlockHash {
     /// The parent of a first block.
     pub const ROOT: BlockHash = BlockHash([0; 32]);
 
-    /// Its first 64 bits, for those who name blocks by numbers.
+    /// The first 64 bits, as a numeric name.
     pub fn short(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
@@ -33,7 +33,7 @@ impl BlockHash {
     }
 }
 
-/// Makes [`BlockHash`]es.
+/// Computes [`BlockHash`]es.
 #[derive(Clone)]
 pub struct ChainHasher {
     key: [u8; 32],
@@ -46,7 +46,7 @@ impl ChainHasher {
         ChainHasher { key, bits: 256 }
     }
 
-    /// For tests of collisions: only the first `bits` bits of every hash are kept.
+    /// For tests of collisions: keeps only the first `bits` bits of every hash.
     #[doc(hidden)]
     pub fn truncated(key: [u8; 32], bits: usize) -> ChainHasher {
         assert!(bits <= 256);
@@ -56,7 +56,7 @@ impl ChainHasher {
     /// The hash of a full block. Cost: one blake3 compression per 16 tokens, about 60 ns each; allocates nothing.
     pub fn hash(&self, parent: BlockHash, salt: u64, tokens: &[TokenId]) -> BlockHash {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        // Handed over in large pieces: each call costs as much as hashing some tokens.
+        // In large pieces, because a call costs as much as hashing some tokens.
         let mut bytes = [0; PIECE];
         bytes[..32].copy_from_slice(&parent.0);
         bytes[32..40].copy_from_slice(&salt.to_le_bytes());
@@ -84,12 +84,11 @@ impl ChainHasher {
     }
 }
 
-/// Bytes that are hashed in one call.
+/// Bytes hashed per call.
 const PIECE: usize = 1024;
 
-/// Hash -> where that content is. Open addressing with linear probing and no tombstones (Knuth, TAOCP 6.4, algorithm
-/// R), sized once for every place there is: it neither allocates nor rehashes later, and needs no random hasher since
-/// its keys are hashes.
+/// Hash -> place of that content. Open addressing with linear probing and no tombstones (Knuth, TAOCP 6.4, algorithm
+/// R), sized once for all places: it never allocates or rehashes later, and its keys need no further hashing.
 pub(super) struct PrefixIndex {
     entries: Vec<Option<(BlockHash, Place)>>,
     len: usize,
@@ -116,7 +115,7 @@ impl PrefixIndex {
         self.len += 1;
     }
 
-    /// The content of `hash` is at `place` now.
+    /// Moves the content of `hash` to `place`.
     pub(super) fn relocate(&mut self, hash: &BlockHash, place: Place) {
         let slot = self.slot_of(hash);
         self.entries[slot].as_mut().expect("relocating a hash that is not there").1 = place;
@@ -126,7 +125,7 @@ impl PrefixIndex {
         let mut hole = self.slot_of(hash);
         assert!(self.entries[hole].take().is_some(), "removing a hash that is not there");
         self.len -= 1;
-        // Entries behind the hole move up as long as that brings them no further than their home.
+        // Moves later entries into the hole, but none before its home.
         let mask = self.entries.len() - 1;
         let mut slot = hole;
         loop {
@@ -141,7 +140,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Where `hash` is, or the vacancy where it would go. At most half of the entries are taken, so there is one.
+    /// The entry of `hash`, or the empty entry where it belongs. At most half of the entries are used, so there is one.
     fn slot_of(&self, hash: &BlockHash) -> usize {
         let mask = self.entries.len() - 1;
         let mut slot = hash.home() & mask;
@@ -163,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_index_is_a_map() {
-        // Truncated to 4 bits and 32 places, probes run into each other and around the end.
+        // With 4 bits and 32 entries, probe sequences overlap and wrap around.
         let hasher = ChainHasher::truncated([7; 32], 4);
         let mut index = PrefixIndex::new(16);
         let mut model = BTreeMap::new();

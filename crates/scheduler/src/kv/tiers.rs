@@ -1,19 +1,18 @@
-//! Where contents go when the pool needs their block: slots in host memory, and behind them slots on disk.
+//! KV tiers for evicted contents: slots in host memory, and behind them slots on disk.
 //!
 //! ```text
-//! pool --evicted: save--> host slot --room runs low: spill--> disk slot --least recently used--> forgotten
-//!   ^     elsewhere: adopt--> |                                   |
-//!   +---------- load ---------+-----------------------------------+
+//! pool --evicted: save--> host slot --free slots run low: spill--> disk slot --least recently used--> dropped
+//!   ^     received: adopt-> |                                        |
+//!   +---------- load -------+----------------------------------------+
 //! ```
 //!
-//! A content keeps its name wherever it is, so a sequence that lost its blocks finds them again exactly as it finds a
-//! prefix: preemption by swap and the prefix cache are one mechanism (the names are those of PagedAttention's swapping,
-//! Kwon et al., SOSP 2023).
+//! A content keeps its name in every place, so a preempted sequence finds its blocks as any prefix hit: swap preemption
+//! and the prefix cache are one mechanism (the names are those of PagedAttention's swapping, Kwon et al., SOSP 2023).
 //!
-//! A slot that bytes are read from or written to is *pinned*: it is neither handed out nor taken as a victim before the
-//! engine has said that the transfer has ended. A disk slot has a content only once its write has ended well, and so
-//! has a host slot for a block from elsewhere ([`crate::adopt`]): nothing half written is ever found. After
-//! [`MAX_FAULTS`] faults in a row the disk is given up.
+//! A slot with a transfer in progress is *pinned*: it is neither allocated nor evicted before the engine reports the
+//! end. A disk slot has a content only after a successful write, and a host slot for a received block
+//! ([`crate::adopt`]) only after a successful transfer: partial writes are never found. After [`MAX_FAULTS`]
+//! consecutive faults the disk is disabled.
 //!
 //! This module counts slots; the bytes, their checksums and the threads are the engine's.
 
@@ -25,87 +24,87 @@ use super::pool::Content;
 use super::{BlockHash, BlockId};
 use crate::TokenId;
 
-/// Faults in a row after which the disk is not used any more.
+/// Consecutive faults after which the disk is disabled.
 pub(super) const MAX_FAULTS: u32 = 3;
-/// Host slots that are kept free for evictions at least, by spilling ahead, if there is a disk.
+/// Minimum number of host slots kept free for evictions by spilling ahead, if there is a disk.
 const LEAST_SPARE: usize = 32;
 
-/// Which tier.
+/// A storage tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
-    /// Memory of the host.
+    /// Host memory.
     Host,
     /// A file.
     Disk,
 }
 
-/// Slots of each tier, each for the bytes of one block in all layers.
+/// Number of slots per tier, each for the bytes of one block in all layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierSizes {
-    /// In host memory. Without any there is no swapping: disk is reached through them.
+    /// In host memory. Zero disables swapping: the disk is reached through host slots.
     pub host_slots: usize,
     /// On disk.
     pub disk_slots: usize,
 }
 
-/// Names a slot: `index` counts from 0 in each tier.
+/// A slot; `index` counts from 0 in each tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TierSlot {
     /// The tier.
     pub tier: Tier,
-    /// Which of its slots.
+    /// Index of the slot.
     pub index: u32,
 }
 
 /// The bytes of `block` must be copied to the host slot before anything else writes the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSave {
-    /// A block that was taken for something else.
+    /// A block that was allocated for other content.
     pub block: BlockId,
-    /// Where its content lives on.
+    /// Destination.
     pub slot: TierSlot,
 }
 
-/// The bytes of a host slot must be written to a disk slot, in the background.
+/// The bytes of a host slot must be written to a disk slot in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotSpill {
-    /// Read from.
+    /// Source.
     pub host: TierSlot,
-    /// Written to.
+    /// Destination.
     pub disk: TierSlot,
 }
 
-/// What the tiers have done since the start, in blocks.
+/// Counters since start, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapStats {
-    /// Copied from the pool to host memory.
+    /// Saved from the pool to host memory.
     pub saved: u64,
     /// Written to disk.
     pub spilled: u64,
-    /// Brought back from host memory.
+    /// Loaded from host memory.
     pub loaded_from_host: u64,
-    /// Brought back from disk.
+    /// Loaded from disk.
     pub loaded_from_disk: u64,
-    /// Came from other workers to host memory.
+    /// Received from other workers into host memory.
     pub landed: u64,
-    /// Contents that the tiers lost to make room.
+    /// Contents dropped to make room.
     pub dropped: u64,
-    /// Reads that failed, or brought other bytes than were written.
+    /// Reads that failed or returned wrong bytes.
     pub read_faults: u64,
     /// Writes that failed.
     pub write_faults: u64,
-    /// Host slots that hold a content now.
+    /// Host slots with a content now.
     pub host_used: usize,
-    /// Disk slots that hold a content now.
+    /// Disk slots with a content now.
     pub disk_used: usize,
-    /// The disk was given up after faults.
+    /// Whether the disk was disabled after faults.
     pub disk_given_up: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Slot {
     content: Option<Content>,
-    /// Transfers that read or write it.
+    /// Transfers in progress.
     pins: u32,
 }
 
@@ -117,7 +116,7 @@ struct Shelf {
     tokens: Vec<TokenId>,
     /// Slots with neither content nor pins.
     empty: Vec<u32>,
-    /// Contents without pins, the one that was used least recently first.
+    /// Slots with content and without pins, least recently used first.
     idle: List,
     used: usize,
 }
@@ -130,7 +129,7 @@ impl Shelf {
     }
 }
 
-/// Every slot of both tiers. Sized once; no call allocates.
+/// All slots of both tiers. Sized once; no call allocates.
 pub(super) struct Tiers {
     block_size: usize,
     shelves: [Shelf; 2],
@@ -159,12 +158,12 @@ impl Tiers {
         self.shelf(tier).slots.len()
     }
 
-    /// Slots of a tier that are free for a content without another one losing its place.
+    /// Slots of a tier that can be filled without an eviction.
     pub(super) fn num_empty(&self, tier: Tier) -> usize {
         self.shelf(tier).empty.len()
     }
 
-    /// Whether contents may still go to disk.
+    /// Whether contents may still be written to disk.
     pub(super) fn has_disk(&self) -> bool {
         self.len(Tier::Disk) > 0 && !self.stats.disk_given_up
     }
@@ -181,8 +180,8 @@ impl Tiers {
         &self.shelf(slot.tier).tokens[slot.index as usize * self.block_size..][..self.block_size]
     }
 
-    /// A slot without content and pins, in no list: the caller fills or pins it at once. The second value is what had
-    /// to give way. `None` if every slot is pinned.
+    /// Allocates a slot, in no list: the caller fills or pins it at once. The second value is the evicted content.
+    /// `None` if every slot is pinned.
     pub(super) fn take(&mut self, tier: Tier) -> Option<(TierSlot, Option<Content>)> {
         if let Some(index) = self.shelf_mut(tier).empty.pop() {
             return Some((TierSlot { tier, index }, None));
@@ -194,7 +193,7 @@ impl Tiers {
         Some((oldest, Some(content)))
     }
 
-    /// Somebody has use for what a slot holds: of what has no pins, it is the last that gives way.
+    /// Marks an unpinned slot as recently used.
     pub(super) fn touch(&mut self, slot: TierSlot) {
         let shelf = self.shelf_mut(slot.tier);
         if shelf.slots[slot.index as usize].pins == 0 {
@@ -203,12 +202,12 @@ impl Tiers {
         }
     }
 
-    /// The content without pins that was used least recently.
+    /// The least recently used unpinned content.
     pub(super) fn oldest(&self, tier: Tier) -> Option<TierSlot> {
         self.shelf(tier).idle.first().map(|index| TierSlot { tier, index: index as u32 })
     }
 
-    /// Fills a slot that [`Tiers::take`] gave.
+    /// Fills a slot from [`Tiers::take`].
     pub(super) fn fill(&mut self, slot: TierSlot, content: Content, tokens: &[TokenId]) {
         let (index, block_size) = (slot.index as usize, self.block_size);
         let shelf = self.shelf_mut(slot.tier);
@@ -220,14 +219,14 @@ impl Tiers {
         }
     }
 
-    /// Bytes for these tokens will come to a slot that [`Tiers::take`] gave: it has a pin and no content.
+    /// Begins to receive a block with these tokens into a slot from [`Tiers::take`]: it is pinned, without content.
     pub(super) fn begin_landing(&mut self, slot: TierSlot, tokens: &[TokenId]) {
         let (index, block_size) = (slot.index as usize, self.block_size);
         self.shelf_mut(slot.tier).tokens[index * block_size..][..block_size].copy_from_slice(tokens);
         self.pin(slot);
     }
 
-    /// They have come, or not. A content lies before its parent, if that is in the list: it gives way before it.
+    /// Ends receiving. The content is placed before its parent in eviction order, if the parent is listed.
     pub(super) fn end_landing(&mut self, slot: TierSlot, content: Option<Content>, parent: Option<TierSlot>) {
         let has_come = content.is_some();
         let shelf = self.shelf_mut(slot.tier);
@@ -243,7 +242,7 @@ impl Tiers {
         }
     }
 
-    /// The content leaves its slot, which is free once it has no pins. The caller sees to the index.
+    /// Removes the content of a slot, which is free once it has no pins. The caller updates the index.
     pub(super) fn forget(&mut self, slot: TierSlot) -> Content {
         let shelf = self.shelf_mut(slot.tier);
         if shelf.slots[slot.index as usize].pins == 0 {
@@ -259,7 +258,7 @@ impl Tiers {
         shelf.slots[slot.index as usize].content.take().expect("forgetting a slot that holds nothing")
     }
 
-    /// A transfer begins that reads or writes the slot. One that was taken has a pin from now on.
+    /// Begins a transfer from or to a slot.
     pub(super) fn pin(&mut self, slot: TierSlot) {
         let shelf = self.shelf_mut(slot.tier);
         let entry = &mut shelf.slots[slot.index as usize];
@@ -269,7 +268,7 @@ impl Tiers {
         entry.pins += 1;
     }
 
-    /// A transfer has ended.
+    /// Ends a transfer.
     pub(super) fn unpin(&mut self, slot: TierSlot) {
         let shelf = self.shelf_mut(slot.tier);
         let entry = &mut shelf.slots[slot.index as usize];
@@ -282,13 +281,13 @@ impl Tiers {
         }
     }
 
-    /// Whether host slots should be emptied ahead of the next evictions.
+    /// Whether host slots should be freed ahead of the next evictions.
     pub(super) fn wants_spill(&self) -> bool {
         let spare = self.num_empty(Tier::Host) + self.spills.len();
         self.has_disk() && spare < self.most_spills && self.spills.len() < self.most_spills
     }
 
-    /// A write from `host` to `disk`, a slot that was taken, begins.
+    /// Begins a write from `host` to `disk`, an allocated slot.
     pub(super) fn begin_spill(&mut self, host: TierSlot, disk: TierSlot) -> SlotSpill {
         let id = self.content(host).expect("a content is written").id;
         self.pin(host);
@@ -298,7 +297,7 @@ impl Tiers {
         spill
     }
 
-    /// A write has ended. True if its content is still in the host slot and may move to disk.
+    /// Ends a write. True if its content is still in the host slot and may move to disk.
     pub(super) fn end_spill(&mut self, spill: SlotSpill, good: bool) -> bool {
         let place = self.spills.iter().position(|(s, _)| *s == spill).expect("a write ends once");
         let (_, id) = self.spills.remove(place);
@@ -310,8 +309,7 @@ impl Tiers {
         moves
     }
 
-    /// The content moves from the host slot to the disk slot, both named by a write that [`Tiers::end_spill`] called
-    /// good.
+    /// Moves the content of a successful write ([`Tiers::end_spill`]) from the host slot to the disk slot.
     pub(super) fn finish_spill(&mut self, spill: SlotSpill) -> BlockHash {
         let (from, to, block_size) = (spill.host.index as usize, spill.disk.index as usize, self.block_size);
         let [host, disk] = &mut self.shelves;
@@ -325,7 +323,7 @@ impl Tiers {
         content.hash
     }
 
-    /// What a transfer with the disk says about it. True if it is given up now.
+    /// Counts disk faults. True if the disk is disabled now.
     pub(super) fn judge_disk(&mut self, good: bool) -> bool {
         self.faults_in_a_row = if good { 0 } else { self.faults_in_a_row + 1 };
         let given_up = self.has_disk() && self.faults_in_a_row >= MAX_FAULTS;
@@ -333,13 +331,13 @@ impl Tiers {
         given_up
     }
 
-    /// Slots of a tier that hold a content.
+    /// Slots of a tier with a content.
     pub(super) fn filled(&self, tier: Tier) -> impl Iterator<Item = TierSlot> {
         let slots = self.shelf(tier).slots.iter().enumerate();
         slots.filter(|(_, slot)| slot.content.is_some()).map(move |(index, _)| TierSlot { tier, index: index as u32 })
     }
 
-    /// Panics unless the books balance. `moving`: slots that are being read back, or filled from elsewhere.
+    /// Panics if an invariant is violated. `moving`: slots being read or received.
     pub(super) fn check(&self, moving: impl Iterator<Item = TierSlot>) {
         let spills = self.spills.iter().flat_map(|(spill, _)| [spill.host, spill.disk]);
         let mut pins = [vec![0; self.len(Tier::Host)], vec![0; self.len(Tier::Disk)]];

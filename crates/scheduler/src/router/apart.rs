@@ -1,55 +1,54 @@
-//! Prefill and decode on workers of their own: does a prompt leave, is there room for its answer when it has been read.
+//! Disaggregated prefill and decode: does a prompt leave for a prefill worker, and will its answer have memory
+//! afterwards?
 //!
 //! ```text
-//! now                                  its prompt is read
-//!  |  A ------------ over by then ---x       |
-//!  |  B ------------------------------------------ ..      one that runs: over, as likely as answers of its length were
-//!  |             C's prompt ---> C ---------------- ..      one on its way, which will be there before it
+//! now                              its prefill ends
+//!  |  A -------- over by then ---x           |
+//!  |  B ------------------------------------------ ..      running: over with the probability learned from lengths
+//!  |             C's prompt ---> C ---------------- ..      in remote prefill: decodes before the new one does
 //!  |                                         | new one      seats, blocks and the pace of B and C together?
 //! ```
-//!
-//! A prompt that is read and then has no place to be answered was read for nothing, so the question is asked before
-//! (early rejection). Asked of the load of the moment, it is wrong by the time that reading takes: all that is on its way
-//! is not seen, so too many go, then none do, and the two pools are busy in turns. So it is asked of the load that will
-//! be. (Both are Mooncake's: Qin et al., FAST 2025. There every answer lasts equally long; here lengths are learned, and of
-//! an answer it counts how long it is already.)
+//! A prompt without decode capacity after its prefill was computed for nothing, so capacity is checked first (early
+//! rejection). The current load is the wrong measure: it misses all requests still in prefill, so admission oscillates
+//! and the two pools are busy in turns. The check therefore predicts the load at the end of the prefill. (Both are
+//! Mooncake's: Qin et al., FAST 2025. There every answer lasts equally long; here lengths are learned, given the tokens
+//! so far.)
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::{CostModel, Limits, Nanos, Work};
 
-/// A prompt of which fewer tokens are not in the cache of whoever answers is read there.
+/// Prompts with fewer uncached tokens on the decode worker are prefilled there.
 pub const LEAST_TOKENS: usize = 256;
 
-/// Whether a prompt that is read elsewhere with its first token after `remote` does not stay here, where that would come
-/// after `local`. Prompts leave to protect the streams here, not to win a race: in time is early enough. Who cannot tell
-/// is believed to be fast.
+/// Whether a prompt leaves, with predicted first tokens `remote` and `local`. Prompts leave to protect the streams
+/// here, so meeting the target is enough. An unknown prediction counts as fast.
 pub fn leaves(local: Option<Nanos>, remote: Option<Nanos>, target: Option<Nanos>) -> bool {
     let limit = local.map(|local| local.max(target.unwrap_or(Nanos(0))));
     remote.zip(limit).is_none_or(|(remote, limit)| remote <= limit)
 }
 
-/// An answer that a worker gives, or will.
+/// A current or future answer of a decode worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnswerInView {
-    /// Tokens known of it, its prompt's included.
+    /// Known tokens, prompt included.
     pub tokens: usize,
-    /// Of these, those generated.
+    /// Generated tokens.
     pub generated: usize,
-    /// How long until its prompt is read elsewhere; zero for one that is there.
+    /// Time until its remote prefill ends; zero if it is decoding.
     pub begins_after: Nanos,
 }
 
-/// Answers that are remembered.
+/// Answer lengths remembered.
 const REMEMBERED: usize = 256;
 
-/// Deviations above the mean that a load to come is taken for. What is refused too late was read for nothing, and the
-/// longer that takes the less is known: without any, long queues make bad predictions, and those make long queues. With
-/// half of one least was refused of the conversations of docs/performance.md, with one and more too much.
+/// Standard deviations added to a predicted load. A late rejection wastes its prefill, and longer queues predict worse:
+/// without a margin bad predictions and long queues reinforce each other. On the conversations of docs/performance.md
+/// half a deviation rejected least; one or more rejected too many.
 const DOUBT: f64 = 0.5;
 
-/// How long answers were, of late: what is known of those that are not over.
+/// Recent answer lengths, to predict unfinished ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AnswerLengths {
     by_age: VecDeque<usize>,
@@ -57,7 +56,7 @@ pub struct AnswerLengths {
 }
 
 impl AnswerLengths {
-    /// An answer of so many tokens has ended.
+    /// Adds the length of a finished answer.
     pub fn note(&mut self, tokens: usize) {
         if self.by_age.len() == REMEMBERED
             && let Some(oldest) = self.by_age.pop_front()
@@ -70,8 +69,8 @@ impl AnswerLengths {
         self.by_length.insert(place, tokens);
     }
 
-    /// The chance that an answer which has `generated` tokens and goes on has `more` at least: the share of those
-    /// remembered that did. Where none was so long, it is as likely to double as to end before.
+    /// The probability that an unfinished answer of `generated` tokens gets at least `more`: the fraction of remembered
+    /// ones that did. Beyond the longest remembered, it is as likely to double as to end before.
     pub fn goes_on_for(&self, generated: usize, more: usize) -> f64 {
         let longer_than = |tokens| self.by_length.len() - self.by_length.partition_point(|&length| length <= tokens);
         match longer_than(generated) {
@@ -82,31 +81,31 @@ impl AnswerLengths {
     }
 }
 
-/// What a worker's answers come to at a moment; a mean, where it is one to come.
+/// Load of a decode worker; expected values for the future.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DecodeLoad {
     /// Answers.
     pub answers: f64,
-    /// Tokens that they have, prompts included.
+    /// Their tokens, prompts included.
     pub tokens: f64,
-    /// Standard deviations of the two: of what is there, none.
+    /// Standard deviations of the two; zero for the current load.
     pub spread: [f64; 2],
 }
 
-/// What there is too little of.
+/// The scarce resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TooLittle {
     /// Seats of a step.
     Seats,
     /// Blocks of the KV cache.
     Blocks,
-    /// Time: with one more, a step is longer than the answers' target.
+    /// Time: with one more answer, a step exceeds the target.
     Time,
 }
 
 impl DecodeLoad {
-    /// What the answers `in_view` come to `after` that time, if a token takes `token`: those that are over by then are
-    /// not in it, as far as that is known, and those that begin by then are. Cost: linear in the answers.
+    /// The expected load of the answers `in_view` after time `after`, at `token` per token: without those expected to
+    /// end, with those whose prefill ends. Cost: linear in the answers.
     pub fn after(
         after: Nanos,
         token: Nanos,
@@ -120,7 +119,7 @@ impl DecodeLoad {
             let tokens = (answer.tokens + more) as f64;
             load.answers += is_there;
             load.tokens += is_there * tokens;
-            // Each is there or not, whatever the others are.
+            // Answers end independently.
             variance[0] += is_there * (1.0 - is_there);
             variance[1] += is_there * (1.0 - is_there) * tokens * tokens;
         }
@@ -128,14 +127,14 @@ impl DecodeLoad {
         load
     }
 
-    /// A step of it.
+    /// Work of one decode step.
     pub fn work(&self) -> Work {
         let rows = (self.answers + 0.5) as usize;
         Work { decode_rows: rows, decode_context: self.tokens as u64, logit_rows: rows, ..Work::default() }
     }
 
-    /// What is too little for one more answer to a prompt of `prompt_tokens` beside these; `None`: it has room. `tpot`:
-    /// the shortest target of all of them. Blocks that prompts share are counted for each.
+    /// The resource that one more answer to a prompt of `prompt_tokens` would exhaust; `None` if it fits. `tpot`: the
+    /// tightest target of all. Blocks shared by prompts are counted for each.
     pub fn refuses(
         &self,
         prompt_tokens: usize,
@@ -149,7 +148,7 @@ impl DecodeLoad {
             tokens: self.tokens + tokens + prompt_tokens as f64,
             spread: [0.0; 2],
         };
-        // The last block of each is half full in the mean.
+        // The last block of each answer is half full on average.
         let blocks = with.tokens / limits.block_size as f64 + with.answers / 2.0;
         if with.answers > limits.max_num_seqs as f64 {
             Some(TooLittle::Seats)
@@ -161,7 +160,7 @@ impl DecodeLoad {
     }
 }
 
-/// Newton's, which `core` does not have.
+/// Newton's method; `core` has no `sqrt`.
 fn square_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
@@ -227,13 +226,13 @@ mod tests {
         let view = [answer(1090, 90, 0), answer(510, 10, 0), answer(2000, 0, 200), answer(3000, 0, 900)];
         let after = |ms: u64| DecodeLoad::after(Nanos(ms * MS), Nanos(10 * MS), &lengths, view.iter().copied());
         assert_eq!(after(0), load(2.0, 1600.0));
-        // The first has had its 100, the third began 100 ms before.
+        // The first has reached its 100 tokens; the third began 100 ms before.
         assert_eq!(after(300), load(2.0, 540.0 + 2010.0));
         assert_eq!(after(1000), load(2.0, 2080.0 + 3010.0));
         assert_eq!(after(2000), DecodeLoad::default());
     }
 
-    /// Of two answers each is there with a chance of one in two: so many tokens, more or less.
+    /// Each of two answers remains with probability 1/2.
     #[test]
     fn what_is_not_sure_is_taken_for_more_than_its_mean() {
         let mut lengths = AnswerLengths::default();

@@ -1,24 +1,25 @@
-//! Whose requests a worker takes, and when that should change: a load whose mix turns needs its readers by day and its
-//! writers by night (Splitwise's mixed pool: Patel et al., ISCA 2024).
+//! Worker roles, and when to switch one: some loads need more prefill workers by day and more decode workers by night
+//! (Splitwise's mixed pool: Patel et al., ISCA 2024).
 //!
 //! ```text
-//!            3 decisions in a row, no reader in time           of workers that decode, the emptiest below half its KV
-//! decode ---------------------------------------------> prefill                what runs there goes on
+//!            3 decisions in a row without an on-time        the decode worker with the least KV in use, below half;
+//!            prefill worker                                 its running requests continue
+//! decode ---------------------------------------------> prefill
 //!    ^                                                     |
-//!    +---- nothing is left to read there, and for 20 decisions in a row the others were in time --------+
+//!    +---- its prefill queue is empty, and 20 decisions in a row had another on-time prefill worker ----+
 //! ```
-//! A role is what a worker accepts. Nothing is moved and nothing is stopped when it changes.
+//! A role only says which requests a worker accepts: a switch moves and stops nothing.
 
 use crate::Nanos;
 
-/// Whose requests a worker takes.
+/// Which requests a worker accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// Those of other workers, whose prompts it reads.
+    /// Prompts of other workers, for prefill.
     Prefill,
-    /// Its clients', and has prompts read where that pays.
+    /// Client requests; may send prompts to prefill workers.
     Decode,
-    /// All that come.
+    /// All.
     #[default]
     Both,
 }
@@ -36,65 +37,65 @@ impl Role {
         }
     }
 
-    /// Whether it reads prompts for others.
+    /// Whether it prefills for other workers.
     pub fn reads(self) -> bool {
         self != Role::Decode
     }
 
-    /// Whether it takes clients' requests.
+    /// Whether it takes client requests.
     pub fn answers(self) -> bool {
         self != Role::Prefill
     }
 }
 
-/// A worker, to one who may change its role.
+/// A worker, for role decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RoleView {
-    /// The role that it was started with.
+    /// The configured role.
     pub home: Role,
-    /// The one that it has.
+    /// The current role.
     pub role: Role,
-    /// Share of its KV blocks in use.
+    /// Fraction of KV blocks in use.
     pub kv_share: f64,
-    /// Tokens of prompts that it has still to read.
+    /// Prompt tokens still to prefill.
     pub unread_tokens: usize,
 }
 
-/// A worker's role should change.
+/// A role change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switch {
-    /// Its place among those that were shown.
+    /// Index of the worker.
     pub worker: usize,
-    /// From now on.
+    /// Its new role.
     pub role: Role,
 }
 
-/// Decisions in a row without a reader in time that call for help, and with one at home that send it back. A helper that
-/// goes too early is called again by prompts that are late by then; one that stays too long reads nothing.
+/// Consecutive decisions without an on-time prefill worker that switch a helper, and with one that switch it back. A
+/// helper that leaves too early is recalled by prompts that are late by then; one that stays too long idles.
 const LATE_IN_A_ROW: u32 = 3;
 const IN_TIME_IN_A_ROW: u32 = 20;
-/// A worker with a larger share of its KV blocks in use has enough to do.
+/// Workers with a larger fraction of KV blocks in use do not help.
 const MOST_KV: f64 = 0.5;
 
-/// What was decided of late, as far as it asks for a change.
+/// Recent decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoleMemory {
-    /// Decisions in a row in which no reader was in time, and in which one was.
+    /// Consecutive decisions without an on-time prefill worker, and with one.
     late: u32,
     in_time: u32,
-    /// Before this moment nothing changes: what changed last has not shown yet.
+    /// No switch before this time: the last one has yet to take effect.
     rests_until: Nanos,
 }
 
 impl RoleMemory {
-    /// A prompt was placed; `in_time`: a worker at home in prefill would have its first token within its target.
+    /// Records a placed prompt; `in_time`: a worker with configured role prefill meets its TTFT target.
     pub fn placed(&mut self, in_time: bool) {
         (self.late, self.in_time) = if in_time { (0, self.in_time + 1) } else { (self.late + 1, 0) };
     }
 }
 
-/// What should change now, given all `workers` and what `memory` has of the last decisions, if anything. A change is told
-/// once, and no other for `rest`. Cost: linear in the workers.
+/// The role change to make now, if any, given all `workers` and recent decisions. Returned once; no other within
+/// `rest`. Cost: linear in the workers.
 pub fn advise(memory: &mut RoleMemory, workers: &[RoleView], now: Nanos, rest: Nanos) -> Option<Switch> {
     if now < memory.rests_until {
         return None;
@@ -102,7 +103,7 @@ pub fn advise(memory: &mut RoleMemory, workers: &[RoleView], now: Nanos, rest: N
     let that_decode_at_home =
         |role| workers.iter().enumerate().filter(move |(_, worker)| (worker.home, worker.role) == (Role::Decode, role));
     let has_read = |(_, worker): &(usize, &RoleView)| memory.in_time >= IN_TIME_IN_A_ROW && worker.unread_tokens == 0;
-    // One that decodes has to stay.
+    // At least one decode worker stays.
     let may_go = memory.late >= LATE_IN_A_ROW && that_decode_at_home(Role::Decode).count() > 1;
     let has_room = |(_, worker): &(usize, &RoleView)| may_go && worker.kv_share < MOST_KV;
     let away = || {
