@@ -12,7 +12,7 @@ const LOOKAHEAD: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub struct BestDrafts {
     tokens: f64,
-    told: usize,
+    tried: usize,
     best_rate: f64,
     best: usize,
 }
@@ -20,19 +20,19 @@ pub struct BestDrafts {
 impl BestDrafts {
     /// A step without drafts: its certain tokens (a prompt row counts as one) and its time.
     pub fn new(tokens: f64, seconds: f64) -> BestDrafts {
-        BestDrafts { tokens, told: 0, best_rate: tokens / seconds, best: 0 }
+        BestDrafts { tokens, tried: 0, best_rate: tokens / seconds, best: 0 }
     }
 
     /// Adds a draft that is accepted with probability `chance`, in the unit of the tokens, and the time of a step that
     /// includes it. Returns whether another draft may still pay.
     pub fn add(&mut self, chance: f64, seconds: f64) -> bool {
-        self.told += 1;
+        self.tried += 1;
         self.tokens += chance;
         let rate = self.tokens / seconds;
         if rate >= self.best_rate {
-            (self.best_rate, self.best) = (rate, self.told);
+            (self.best_rate, self.best) = (rate, self.tried);
         }
-        self.told < self.best + LOOKAHEAD
+        self.tried < self.best + LOOKAHEAD
     }
 
     /// The draft count with the highest token rate.

@@ -19,12 +19,12 @@
 
 use core::cmp::Ordering;
 
-use crate::fairness::Turn;
+use crate::fairness::FairnessKey;
 use crate::kv::{BlockId, BlockPool};
-use crate::sequence::{Course, Phase, Rank, Sequence, Status};
+use crate::sequence::{Phase, Rank, Sequence, SequenceBounds, Status};
 use crate::state::State;
 use crate::step::Preempted;
-use crate::swap::{GivenUp, PreemptionMode};
+use crate::swap::{PreemptedBlocks, PreemptionMode};
 use crate::{BlockCopy, Nanos, Priority, Rows, Scheduler, SeqId, Step};
 
 /// Preemptions after which a sequence runs with blocks for its maximum length reserved.
@@ -39,8 +39,8 @@ impl Scheduler {
         let weight = self.swap_weight();
         loop {
             match self.state.room_for_decode(weight) {
-                Room::Enough { stalled } => return stalled,
-                Room::Preempt(victim) => {
+                DecodeRoom::Enough { stalled } => return stalled,
+                DecodeRoom::Preempt(victim) => {
                     self.preempt(victim);
                     step.preempted.push(victim);
                 }
@@ -60,8 +60,8 @@ impl Scheduler {
     /// measured; [`WHOLE`] without tiers.
     fn swap_weight(&self) -> usize {
         let (tokens, through_disk) = (self.state.limits.block_size, self.state.pool.swaps_to_disk());
-        let given_up = GivenUp { blocks: 1, start: 0, tokens, through_disk };
-        let decision = self.policy.judge(&given_up, &self.state.pool);
+        let blocks = PreemptedBlocks { blocks: 1, start: 0, tokens, through_disk };
+        let decision = self.policy.decide_swap(&blocks, &self.state.pool);
         match decision.mode {
             PreemptionMode::Recompute => WHOLE,
             PreemptionMode::Swap if decision.recompute.0 == 0 => 0,
@@ -133,7 +133,7 @@ impl Scheduler {
 
 /// What must happen before every decoding sequence has a slot for its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum DecodeRoom {
     /// Nothing. At most one sequence skips this step for want of a block: all sequences ranked after it are protected,
     /// loading or in flight, or there are none and blocks of departed sequences are still being written or read. It
     /// keeps its blocks. The protected run to their end without it, the others become victims when their writes end,
@@ -145,8 +145,8 @@ pub(crate) enum Room {
 
 /// Queries of decode. They change nothing.
 impl State {
-    /// One decision: see [`Room`]. `swap_weight`: weight of a token in a tier, in parts of [`WHOLE`].
-    fn room_for_decode(&self, swap_weight: usize) -> Room {
+    /// One decision: see [`DecodeRoom`]. `swap_weight`: weight of a token in a tier, in parts of [`WHOLE`].
+    fn room_for_decode(&self, swap_weight: usize) -> DecodeRoom {
         let mut unreserved = self.pool.num_free() - self.reserved_blocks();
         let mut sharers = Sharers::default();
         for (index, seq) in self.running().enumerate() {
@@ -160,12 +160,12 @@ impl State {
             }
             let behind = &self.running[index + 1..];
             return match self.cheapest_victim(behind, swap_weight) {
-                Some(victim) => Room::Preempt(victim),
-                None if behind.is_empty() && !self.blocks_come_back() => Room::Preempt(seq.id),
-                None => Room::Enough { stalled: Some(seq.id) },
+                Some(victim) => DecodeRoom::Preempt(victim),
+                None if behind.is_empty() && !self.blocks_come_back() => DecodeRoom::Preempt(seq.id),
+                None => DecodeRoom::Enough { stalled: Some(seq.id) },
             };
         }
-        Room::Enough { stalled: None }
+        DecodeRoom::Enough { stalled: None }
     }
 
     /// Whether blocks are held for departed sequences until their writes end, or for readers: they will be freed.
@@ -182,26 +182,28 @@ impl State {
 
     /// Blocks of a sequence at its maximum length, its forks included.
     pub(crate) fn blocks_to_end(&self, seq: &Sequence) -> usize {
-        let course = Course::of(&seq.request, self.limits.max_model_len);
-        course.blocks_of_answers(seq.num_seats(), self.limits.block_size)
+        let bounds = SequenceBounds::of(&seq.request, self.limits.max_model_len);
+        bounds.blocks_of_answers(seq.num_seats(), self.limits.block_size)
     }
 
     /// The victim among `candidates` (in rank order): of the most served tenant, of its lowest class, the one that
     /// loses the fewest computed tokens per freed block; the youngest of equals.
     fn cheapest_victim(&self, candidates: &[(Rank, SeqId)], swap_weight: usize) -> Option<SeqId> {
         let can_go = |seq: &Sequence| !is_protected(seq) && !seq.is_busy();
-        let mut best: Option<(Turn, Priority, Loss, SeqId)> = None;
+        let mut best: Option<(FairnessKey, Priority, PreemptionCost, SeqId)> = None;
         for &(rank, id) in candidates.iter().rev().filter(|(_, id)| can_go(&self.seqs[*id])) {
             let seq = &self.seqs[id];
-            let (turn, class) = (self.shares.turn(seq), rank.priority);
-            let loss = Loss::of(seq, &self.pool, swap_weight);
+            let (key, class) = (self.tenants.key(seq), rank.priority);
+            let cost = PreemptionCost::of(seq, &self.pool, swap_weight);
             let is_better =
-                |(most, lowest, least, _): (Turn, Priority, Loss, SeqId)| match (turn, class).cmp(&(most, lowest)) {
-                    Ordering::Equal => loss.is_less_than(least),
+                |(most, lowest, least, _): (FairnessKey, Priority, PreemptionCost, SeqId)| match (key, class)
+                    .cmp(&(most, lowest))
+                {
+                    Ordering::Equal => cost.is_less_than(least),
                     order => order == Ordering::Greater,
                 };
             if best.is_none_or(is_better) {
-                best = Some((turn, class, loss, id));
+                best = Some((key, class, cost, id));
             }
         }
         best.map(|(.., id)| id)
@@ -246,28 +248,28 @@ const WHOLE: usize = 1024;
 
 /// Lost tokens and freed blocks of a preemption. Shared blocks count on neither side: they stay.
 #[derive(Clone, Copy)]
-struct Loss {
+struct PreemptionCost {
     /// In parts of [`WHOLE`].
     lost_tokens: usize,
     freed_blocks: usize,
 }
 
-impl Loss {
-    fn of(seq: &Sequence, pool: &BlockPool, swap_weight: usize) -> Loss {
+impl PreemptionCost {
+    fn of(seq: &Sequence, pool: &BlockPool, swap_weight: usize) -> PreemptionCost {
         let block_size = seq.table.block_size();
-        let mut loss = Loss { lost_tokens: 0, freed_blocks: 0 };
+        let mut cost = PreemptionCost { lost_tokens: 0, freed_blocks: 0 };
         for (index, &block) in seq.table.iter().enumerate() {
             if pool.refs(block) == 1 {
-                loss.freed_blocks += 1;
+                cost.freed_blocks += 1;
                 let weight = if pool.is_cached(block) { swap_weight } else { WHOLE };
-                loss.lost_tokens += weight * seq.num_computed.saturating_sub(index * block_size).min(block_size);
+                cost.lost_tokens += weight * seq.num_computed.saturating_sub(index * block_size).min(block_size);
             }
         }
-        loss
+        cost
     }
 
     /// Compares tokens per block; one that frees no block is worse than any that does.
-    fn is_less_than(self, other: Loss) -> bool {
+    fn is_less_than(self, other: PreemptionCost) -> bool {
         match (self.freed_blocks, other.freed_blocks) {
             (0, _) => false,
             (_, 0) => true,

@@ -32,17 +32,17 @@ pub(crate) const SURE: u64 = 1 << 16;
 
 /// Accepted and verified drafts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tries {
+pub(crate) struct AcceptanceCounts {
     held: u32,
     tried: u32,
 }
 
-impl Tries {
+impl AcceptanceCounts {
     pub(crate) fn note(&mut self, held: bool, memory: u32) {
         self.held += u32::from(held);
         self.tried += 1;
         if self.tried >= memory {
-            *self = Tries { held: self.held / 2, tried: self.tried / 2 };
+            *self = AcceptanceCounts { held: self.held / 2, tried: self.tried / 2 };
         }
     }
 

@@ -47,33 +47,33 @@ const SAMPLED: u64 = 2;
 const MOST_KNOWN: usize = 1024;
 
 /// Sort key of a tenant, smallest first: weighted tokens served, then open requests.
-pub(crate) type Turn = (u64, usize);
+pub(crate) type FairnessKey = (u64, usize);
 
 /// Counters by tenant.
 #[derive(Default)]
-pub(crate) struct Shares {
-    tenants: BTreeMap<u64, Share>,
+pub(crate) struct TenantCounters {
+    counters: BTreeMap<u64, TenantCounter>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Share {
+struct TenantCounter {
     served: u64,
     num_open: usize,
 }
 
-impl Shares {
+impl TenantCounters {
     /// A request was admitted.
     pub(crate) fn join(&mut self, tenant: u64) {
         let level = self.level();
-        let share = self.tenants.entry(tenant).or_default();
-        if share.num_open == 0 {
-            share.served = share.served.max(level);
+        let counter = self.counters.entry(tenant).or_default();
+        if counter.num_open == 0 {
+            counter.served = counter.served.max(level);
         }
-        share.num_open += 1;
-        if self.tenants.len() > MOST_KNOWN {
-            let idle = self.tenants.iter().filter(|(_, share)| share.num_open == 0);
-            if let Some(&least) = idle.min_by_key(|(_, share)| share.served).map(|(key, _)| key) {
-                self.tenants.remove(&least);
+        counter.num_open += 1;
+        if self.counters.len() > MOST_KNOWN {
+            let idle = self.counters.iter().filter(|(_, counter)| counter.num_open == 0);
+            if let Some(&least) = idle.min_by_key(|(_, counter)| counter.served).map(|(key, _)| key) {
+                self.counters.remove(&least);
             }
         }
     }
@@ -81,22 +81,22 @@ impl Shares {
     /// Initial counter of a returning tenant: the least served active one's; without any, no one was kept waiting, and
     /// all start level with the most served.
     fn level(&self) -> u64 {
-        let known = || self.tenants.values();
-        let active = known().filter(|share| share.num_open > 0).map(|share| share.served).min();
-        active.or(known().map(|share| share.served).max()).unwrap_or(0)
+        let known = || self.counters.values();
+        let active = known().filter(|counter| counter.num_open > 0).map(|counter| counter.served).min();
+        active.or(known().map(|counter| counter.served).max()).unwrap_or(0)
     }
 
     /// A request ended.
     pub(crate) fn leave(&mut self, tenant: u64) {
-        self.tenants.get_mut(&tenant).expect("it joined").num_open -= 1;
+        self.counters.get_mut(&tenant).expect("it joined").num_open -= 1;
     }
 
     /// Panics unless the open requests of each tenant are counted correctly.
     pub(crate) fn check(&self, open: impl Iterator<Item = u64>) {
         let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
         open.for_each(|tenant| *counts.entry(tenant).or_default() += 1);
-        for (tenant, share) in &self.tenants {
-            assert_eq!(share.num_open, counts.remove(tenant).unwrap_or(0), "I33: open requests of tenant {tenant}");
+        for (tenant, counter) in &self.counters {
+            assert_eq!(counter.num_open, counts.remove(tenant).unwrap_or(0), "I33: open requests of tenant {tenant}");
         }
         assert!(counts.is_empty(), "I33: {counts:?} are not counted");
     }
@@ -118,19 +118,19 @@ impl Shares {
 
     fn charge(&mut self, seq: &Sequence, tokens: u64) {
         // A lone tenant need not be counted: all later tenants start level with it.
-        if self.tenants.len() > 1 {
-            let share = self.tenants.get_mut(&seq.request.tenant).expect("it joined");
-            share.served += seq.rank.priority.charge() * tokens;
+        if self.counters.len() > 1 {
+            let counter = self.counters.get_mut(&seq.request.tenant).expect("it joined");
+            counter.served += seq.rank.priority.charge() * tokens;
         }
     }
 
     /// Sort key of a sequence's tenant.
-    pub(crate) fn turn(&self, seq: &Sequence) -> Turn {
-        if self.tenants.len() <= 1 {
+    pub(crate) fn key(&self, seq: &Sequence) -> FairnessKey {
+        if self.counters.len() <= 1 {
             return (0, 0);
         }
-        let share = self.tenants[&seq.request.tenant];
-        (share.served, share.num_open)
+        let counter = self.counters[&seq.request.tenant];
+        (counter.served, counter.num_open)
     }
 }
 
@@ -138,7 +138,7 @@ impl State {
     /// Whether the waiting `seq` must leave the last free seat to other tenants: its tenant has its equal share of all
     /// seats, and others, present or past, would have to wait for an answer to end.
     pub(crate) fn leaves_last_seat(&self, seq: &Sequence) -> bool {
-        let (num_tenants, num_seats) = (self.shares.tenants.len(), self.limits.max_num_seqs);
+        let (num_tenants, num_seats) = (self.tenants.counters.len(), self.limits.max_num_seqs);
         if num_tenants <= 1 {
             return false;
         }

@@ -17,7 +17,7 @@ use crate::{Nanos, Phase, Priority, Scheduler};
 
 /// A queued prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct InLine {
+struct QueuedPrompt {
     priority: Priority,
     /// Deadline of its first token; the maximum without a target.
     due: Nanos,
@@ -42,7 +42,7 @@ pub struct IncomingRequest {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdmissionForecast {
     at: Nanos,
-    line: Vec<InLine>,
+    queue: Vec<QueuedPrompt>,
     pace: Pace,
     /// If seats or blocks are short: requests that must end before a newcomer enters. Else 0.
     ends: usize,
@@ -146,7 +146,7 @@ impl Pace {
 impl AdmissionForecast {
     /// Total time of the queued prompts, of all classes.
     pub fn backlog(&self) -> Nanos {
-        nanos(self.line.iter().map(|prompt| prompt.seconds).sum())
+        nanos(self.queue.iter().map(|prompt| prompt.seconds).sum())
     }
 
     /// Prompts that are already late.
@@ -158,15 +158,15 @@ impl AdmissionForecast {
     /// blocks are short.
     pub fn ttft(&self, new: &IncomingRequest, now: Nanos, turnover: Nanos) -> Nanos {
         let due = due(now, new.ttft);
-        let is_before = |prompt: &&InLine| (prompt.priority, prompt.due) <= (new.priority, due);
-        let line = nanos(self.line.iter().filter(is_before).map(|prompt| prompt.seconds).sum());
+        let is_before = |prompt: &&QueuedPrompt| (prompt.priority, prompt.due) <= (new.priority, due);
+        let queue = nanos(self.queue.iter().filter(is_before).map(|prompt| prompt.seconds).sum());
         // The queue has advanced since the snapshot.
-        let left = Nanos(self.at.0.saturating_add(line.0)).since(now);
+        let left = Nanos(self.at.0.saturating_add(queue.0)).since(now);
         let seats = turnover.0.saturating_mul(self.ends as u64);
         let ready = left.0.max(seats).saturating_add(self.alone(new).0);
         // Its last step is filled with rows of the prompts behind it.
         let full_step = nanos(self.pace.row * self.pace.rows as f64).0.max(1);
-        let is_last = self.line.iter().all(|prompt| is_before(&prompt));
+        let is_last = self.queue.iter().all(|prompt| is_before(&prompt));
         Nanos(if is_last { ready } else { ready.div_ceil(full_step).saturating_mul(full_step) })
     }
 
@@ -174,9 +174,9 @@ impl AdmissionForecast {
     pub fn outlook(&self, new: &IncomingRequest, now: Nanos, turnover: Nanos) -> Outlook {
         let first_token = self.ttft(new, now, turnover);
         let due = due(now, new.ttft);
-        let behind = |prompt: &&InLine| (prompt.priority, prompt.due) > (new.priority, due);
-        let behind: f64 = self.line.iter().filter(behind).map(|prompt| prompt.seconds).sum();
-        let before = self.line.iter().any(|prompt| (prompt.priority, prompt.due) <= (new.priority, due));
+        let behind = |prompt: &&QueuedPrompt| (prompt.priority, prompt.due) > (new.priority, due);
+        let behind: f64 = self.queue.iter().filter(behind).map(|prompt| prompt.seconds).sum();
+        let before = self.queue.iter().any(|prompt| (prompt.priority, prompt.due) <= (new.priority, due));
         let crowd = match before {
             _ if self.ends > 0 => Crowd::Full,
             _ if new.ttft.is_some_and(|ttft| first_token > ttft) => Crowd::Late,
@@ -200,7 +200,7 @@ impl AdmissionForecast {
     /// Adds a prompt that the scheduler has not received yet.
     pub fn add(&mut self, new: &IncomingRequest, now: Nanos) {
         let seconds = self.seconds(new);
-        self.line.push(InLine { priority: new.priority, due: due(now, new.ttft), seconds });
+        self.queue.push(QueuedPrompt { priority: new.priority, due: due(now, new.ttft), seconds });
     }
 }
 
@@ -209,7 +209,7 @@ impl Scheduler {
     /// running and waiting sequences.
     pub fn forecast_into(&self, now: Nanos, forecast: &mut AdmissionForecast) {
         forecast.at = now;
-        forecast.line.clear();
+        forecast.queue.clear();
         forecast.pace = Pace::default();
         forecast.ends = 0;
         forecast.token = 0.0;
@@ -224,7 +224,7 @@ impl Scheduler {
         }
         let limits = self.limits();
         let most = limits.max_num_batched_tokens.saturating_sub(decode.rows()).min(limits.max_prefill_chunk).max(1);
-        let slowdown = self.policy.share.slowdown();
+        let slowdown = self.policy.steal.slowdown();
         let bound = bound.map(|bound| Nanos((bound.0 as f64 / slowdown) as u64));
         forecast.pace = Pace::of(cost, &decode, bound, most).slower(slowdown);
         let started = self.state.running.iter().map(|&(_, id)| id);
@@ -242,12 +242,12 @@ impl Scheduler {
                 forecast.late.oldest = Some(forecast.late.oldest.map_or(arrived, |oldest| oldest.min(arrived)));
             }
             let seconds = forecast.pace.seconds(seq.num_computed(), seq.num_uncomputed());
-            forecast.line.push(InLine { priority: seq.rank.priority, due, seconds });
+            forecast.queue.push(QueuedPrompt { priority: seq.rank.priority, due, seconds });
         }
         let mut later = decode;
         let places = limits.max_num_seqs.saturating_sub(decode.rows()).max(1);
         let context = decode.decode_context as usize / decode.rows().max(1);
-        (0..places.min(forecast.line.len() + 1)).for_each(|_| later.add_decode(context));
+        (0..places.min(forecast.queue.len() + 1)).for_each(|_| later.add_decode(context));
         forecast.token = cost.seconds(&later);
         let fits =
             |(_, id)| blocks_for(self.state.seqs[id].num_tokens(), limits.block_size) <= self.state.pool.num_free();

@@ -26,7 +26,7 @@ impl Scheduler {
             seq.block_table().iter().for_each(|block| uses[block.index()].tables += 1);
         }
         for kept in &self.state.kept {
-            kept.blocks.iter().for_each(|block| uses[block.index()].kept += 1);
+            kept.blocks.iter().for_each(|block| uses[block.index()].pins += 1);
         }
         self.state.reads.iter().for_each(|read| uses[read.block.index()].readers += 1);
         let loads: Vec<_> = self.state.loads.iter().map(|load| load.slot).collect();
@@ -41,7 +41,7 @@ impl Scheduler {
             assert!(seq.loads_in_flight == 0 || seq.rows_in_flight == 0, "I8: {:?} computes what is loaded", seq.id());
         }
         let known = self.state.loads.iter().all(|load| self.state.seqs.get(load.seq).is_some());
-        assert!(known, "I9: a block is being loaded for nobody");
+        assert!(known, "I9: a block is being loaded for no sequence");
         let block_size = self.limits().block_size;
         for seq in self.state.seqs.iter() {
             let computed = seq.num_computed();
@@ -59,7 +59,7 @@ impl Scheduler {
                 );
                 let tokens = seq.tokens().get(first..end).unwrap_or_default();
                 let is_its_own = self.state.pool.may_hold(block, seq.request.salt, tokens);
-                assert!(is_its_own, "I6: {block:?} is cached as something else than {:?} has there", seq.id());
+                assert!(is_its_own, "I6: {block:?} is cached with other content than {:?} has", seq.id());
             }
         }
     }
@@ -78,8 +78,8 @@ impl Scheduler {
             };
             assert_eq!((waits, runs), expected, "I12: {id:?} is {:?}", seq.status);
             let active = self.state.requests.get(&seq.request.id);
-            let is_heard = active.is_some_and(|active| active.answers[seq.answer()] == Some(id));
-            assert_eq!(is_heard, seq.status != Status::Leaving, "I12: whether somebody listens to {id:?}");
+            let has_client = active.is_some_and(|active| active.answers[seq.answer()] == Some(id));
+            assert_eq!(has_client, seq.status != Status::Leaving, "I12: whether {id:?} has a client");
             assert!(held == 0 || active.is_none_or(|active| active.has_run), "I33: {id:?} has run");
             if matches!(seq.status, Status::Waiting | Status::Expecting) {
                 assert_eq!((held, seq.num_computed()), (0, 0), "I19: {id:?} waits and holds blocks");
@@ -101,7 +101,7 @@ impl Scheduler {
             let rows: Vec<_> = steps.filter(|rows| rows.seq == id).map(|rows| (rows.start, rows.len)).collect();
             let expected = [(seq.num_computed(), seq.rows_in_flight)];
             assert_eq!(rows, expected[..usize::from(seq.is_in_flight())], "I12: {id:?} in flight");
-            let computed_here = rows.iter().all(|&(start, _)| start >= seq.num_given_blocks() * block_size);
+            let computed_here = rows.iter().all(|&(start, _)| start >= seq.num_remote_blocks() * block_size);
             assert!(computed_here, "I38: {id:?} has its prompt computed elsewhere");
         }
         let in_flight = self.plan.in_flight.iter().flat_map(|step| &step.rows);
@@ -122,7 +122,7 @@ impl Scheduler {
         assert!(num_new <= 1 || num_new_tokens <= limits.max_queued_tokens, "I11: too many tokens wait");
         let waiting: usize = self.state.queue.iter().map(|id| self.state.seqs[id].num_tokens()).sum();
         assert_eq!(waiting, self.state.queue.num_tokens(), "I33: waiting tokens");
-        self.state.shares.check(self.state.requests.values().map(|active| active.tenant));
+        self.state.tenants.check(self.state.requests.values().map(|active| active.tenant));
         let reserved = self.state.reserved_blocks();
         assert!(reserved <= self.state.pool.num_free(), "I13: protected sequences lack {reserved} blocks");
         for seq in self.state.seqs.iter() {
@@ -130,7 +130,7 @@ impl Scheduler {
             assert!(seq.num_tokens() <= limits.max_model_len, "I11: longer than the context");
         }
         if self.state.seqs.iter().next().is_none() && self.state.reads.is_empty() {
-            assert_eq!(self.state.pool.num_used(), 0, "I10: blocks held by nobody");
+            assert_eq!(self.state.pool.num_used(), 0, "I10: leaked blocks");
         }
     }
 }

@@ -20,17 +20,17 @@ pub mod step;
 pub mod swap;
 pub mod time;
 
-mod adopt;
 mod best_drafts;
+mod blocking_holders;
 mod decode;
 mod draft;
 mod fairness;
 mod forecast;
-mod given;
-mod holders;
 mod invariants;
-mod keep;
+mod kv_receive;
 mod limits;
+mod pin;
+mod remote_only_prefill;
 #[cfg(test)]
 extern crate std;
 mod pace;
@@ -41,7 +41,6 @@ mod resume;
 mod speculate;
 mod state;
 
-pub use adopt::NotAdopted;
 pub use best_drafts::BestDrafts;
 pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use draft::{Offer, SourceId};
@@ -50,6 +49,7 @@ pub use kv::{
     BlockHash, BlockId, BlockRead, BlockSave, BlockTable, CacheEvent, KeptAnswer, PrefixStats, SlotSpill, SwapStats,
     Tier, TierSizes, TierSlot,
 };
+pub use kv_receive::NotAdopted;
 pub use limits::{Limits, LimitsError};
 pub use promise::{Promise, PromiseBook, PromiseKind};
 pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, Targets, TokenId};

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::sequence::Course;
+use crate::sequence::SequenceBounds;
 
 /// Sizes and bounds.
 #[derive(Clone)]
@@ -91,8 +91,8 @@ impl Limits {
     /// KV blocks that a request holds at its maximum length; it is rejected if there are fewer. The last token of an
     /// answer is never computed; answers share the prompt's full blocks.
     pub fn blocks_needed(&self, prompt_tokens: usize, max_tokens: usize, num_answers: usize) -> usize {
-        let course = Course::new(prompt_tokens, max_tokens, self.max_model_len);
-        course.blocks_of_answers(num_answers, self.block_size)
+        let bounds = SequenceBounds::new(prompt_tokens, max_tokens, self.max_model_len);
+        bounds.blocks_of_answers(num_answers, self.block_size)
     }
 
     /// Upper bound for limits from files or flags. 2M blocks of 32 tokens at a small model's 12 KiB per token are some

@@ -20,7 +20,7 @@
 
 use alloc::collections::BTreeMap;
 
-use crate::fairness::Turn;
+use crate::fairness::FairnessKey;
 use crate::sequence::{Phase, Sequence};
 use crate::{Nanos, Priority, SeqId};
 
@@ -29,7 +29,7 @@ const LONGEST_GAP: f64 = 1.2;
 /// Shortest step relative to the target when the stream is behind: prompts must advance too.
 const SHORTEST_GAP: f64 = 0.7;
 /// Slack that allows slower prefill: time to the deadline over time that the prompt needs.
-const EASE: f64 = 2.0;
+const MIN_SLACK: f64 = 2.0;
 /// One in this many prompt rows goes to late prompts, if there are any.
 pub(crate) const LATE_SHARE: i64 = 4;
 /// Headroom for prediction errors of a few percent.
@@ -53,7 +53,7 @@ pub(crate) struct Candidate {
     pub(crate) priority: Priority,
     pub(crate) tenant: u64,
     /// Its tenant's sort key.
-    pub(crate) turn: Turn,
+    pub(crate) key: FairnessKey,
     pub(crate) arrival: (u64, usize),
     /// It was preempted after it generated tokens: a client is reading.
     pub(crate) resumes: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Candidate {
 
 impl Candidate {
     /// Whether both belong to one tenant.
-    pub(crate) fn is_in_line_with(&self, other: &Candidate) -> bool {
+    pub(crate) fn has_same_tenant_as(&self, other: &Candidate) -> bool {
         self.tenant == other.tenant
     }
 
@@ -168,18 +168,18 @@ pub(crate) fn order(candidates: &mut [Candidate], late: &mut LateShares, clock: 
             // Late prompts take their share of the time for those on time.
             let is_shared = with_deadline.iter().any(|candidate| candidate.is_late(now));
             let share = if is_shared { LATE_SHARE as f64 / (LATE_SHARE - 1) as f64 } else { 1.0 };
-            put_off_late(with_deadline, num_tenants as f64 * share, clock);
+            defer_late(with_deadline, num_tenants as f64 * share, clock);
             late.promote(with_deadline, now);
         }
         // A prompt's turn comes when those before it in its tenant's line are served.
-        let mut served = line[0].turn.0;
+        let mut served = line[0].key.0;
         for candidate in &mut *line {
-            candidate.turn.0 = served;
+            candidate.key.0 = served;
             served += candidate.priority.charge() * candidate.rows as u64;
         }
     }
     if num_tenants > 1 {
-        candidates.sort_unstable_by_key(|c| (c.turn, c.arrival));
+        candidates.sort_unstable_by_key(|c| (c.key, c.arrival));
     }
 }
 
@@ -188,14 +188,14 @@ pub(crate) fn have_time(candidates: &[Candidate], slower: f64, now: Nanos) -> bo
     let mut seconds = 0.0;
     candidates.iter().all(|candidate| {
         seconds += candidate.seconds * slower;
-        candidate.due.is_some_and(|due| seconds * EASE <= due.since(now).as_secs_f64())
+        candidate.due.is_some_and(|due| seconds * MIN_SLACK <= due.since(now).as_secs_f64())
     })
 }
 
 /// Within a tenant in deadline order: moves to the end the prompts that cannot be on time without making more others
 /// late, at `slower` times the time they take alone. First tokens come at the end of a step; without this rounding most
 /// late ones would miss their deadline by a fraction of one.
-fn put_off_late(candidates: &mut [Candidate], slower: f64, clock: &StepClock) {
+fn defer_late(candidates: &mut [Candidate], slower: f64, clock: &StepClock) {
     let (mut kept, mut end) = (0, candidates.len());
     let mut busy = 0.0;
     while kept < end {

@@ -5,18 +5,18 @@
 use crate::kv::BlockPool;
 use crate::pace::{self, LateShares};
 use crate::state::State;
-use crate::swap::{self, GivenUp, SwapDecision, TierHits, Transfer, TransferTimes};
+use crate::swap::{self, PreemptedBlocks, SwapDecision, TierHits, Transfer, TransferTimes};
 use crate::{CostModel, Nanos, SeqId, SourceId, StepRecord, Tier, Work};
 
 /// Consecutive steps in which the oldest unfinished prompt may be passed over.
-pub(crate) const PATIENCE: u32 = 16;
+pub(crate) const MAX_PASSED_OVER: u32 = 16;
 
 /// Waiting prompts that are compared for the next admission.
 pub(crate) const LOOKAHEAD: usize = 256;
 /// Newest prompts compared beyond [`LOOKAHEAD`], with deadlines.
 pub(crate) const NEWEST: usize = 128;
 /// Weight of a step in the mean steal time: about the last thirty count.
-const STOLEN_WEIGHT: f64 = 1.0 / 16.0;
+const STEAL_WEIGHT: f64 = 1.0 / 16.0;
 
 /// See the module.
 #[derive(Default)]
@@ -25,9 +25,9 @@ pub(crate) struct Policy {
     pub(crate) cost: Option<CostModel>,
     /// The drafter whose proposals cost forward passes, and their cost.
     pub(crate) drafting: Option<(SourceId, CostModel)>,
-    pub(crate) share: MachineShare,
+    pub(crate) steal: StealRate,
     pub(crate) transfer_times: TransferTimes,
-    pub(crate) patience: Patience,
+    pub(crate) starvation_guard: StarvationGuard,
     pub(crate) late: LateShares,
 }
 
@@ -68,13 +68,13 @@ impl Policy {
         self.cost.as_ref()?;
         let computing = state.running().filter(|seq| !seq.is_loading());
         let bound = computing.filter_map(|seq| pace::allowance(seq, now)).min()?;
-        Some(Nanos((bound.0 as f64 / self.share.slowdown()) as u64))
+        Some(Nanos((bound.0 as f64 / self.steal.slowdown()) as u64))
     }
 
     /// Whether to swap or recompute released blocks.
-    pub(crate) fn judge(&self, given_up: &GivenUp, pool: &BlockPool) -> SwapDecision {
+    pub(crate) fn decide_swap(&self, blocks: &PreemptedBlocks, pool: &BlockPool) -> SwapDecision {
         let times = pool.has_tiers().then_some(&self.transfer_times);
-        swap::judge(given_up, times, self.cost.as_ref())
+        swap::decide(blocks, times, self.cost.as_ref())
     }
 
     /// Whether hits in tiers are faster loaded than recomputed.
@@ -85,7 +85,7 @@ impl Policy {
     /// Updates the models with a completed step. The cost model excludes steal time: it does not predict the next step,
     /// and would be counted twice.
     pub(crate) fn learn(&mut self, record: &StepRecord) {
-        self.share.observe(record.undisturbed(), record.stolen.during);
+        self.steal.observe(record.undisturbed(), record.stolen.during);
         if let Some(cost) = &mut self.cost {
             cost.observe(&record.work, record.computing());
         }
@@ -95,16 +95,16 @@ impl Policy {
 /// Mean steal time relative to own time. Kept apart from the cost model because it depends on other processes, not on
 /// the work.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct MachineShare {
+pub(crate) struct StealRate {
     /// Exponential means, nanoseconds.
     own: f64,
     stolen: f64,
 }
 
-impl MachineShare {
+impl StealRate {
     fn observe(&mut self, own: Nanos, stolen: Nanos) {
-        self.own += (own.0 as f64 - self.own) * STOLEN_WEIGHT;
-        self.stolen += (stolen.0 as f64 - self.stolen) * STOLEN_WEIGHT;
+        self.own += (own.0 as f64 - self.own) * STEAL_WEIGHT;
+        self.stolen += (stolen.0 as f64 - self.stolen) * STEAL_WEIGHT;
     }
 
     /// Factor by which steps take longer than their own time, at least 1.
@@ -119,35 +119,35 @@ mod tests {
 
     #[test]
     fn steps_last_longer_while_the_machine_takes_its_part() {
-        let mut share = MachineShare::default();
-        assert_eq!(share.slowdown(), 1.0);
-        (0..100).for_each(|_| share.observe(Nanos(300), Nanos(0)));
-        assert_eq!(share.slowdown(), 1.0);
+        let mut steal = StealRate::default();
+        assert_eq!(steal.slowdown(), 1.0);
+        (0..100).for_each(|_| steal.observe(Nanos(300), Nanos(0)));
+        assert_eq!(steal.slowdown(), 1.0);
         // Every tenth step loses three milliseconds.
-        (0..1000).for_each(|at| share.observe(Nanos(300_000), Nanos(if at % 10 == 0 { 3_000_000 } else { 0 })));
-        assert!((1.6..2.5).contains(&share.slowdown()), "{share:?}");
-        (0..200).for_each(|_| share.observe(Nanos(300_000), Nanos(0)));
-        assert!(share.slowdown() < 1.0001, "{share:?}");
+        (0..1000).for_each(|at| steal.observe(Nanos(300_000), Nanos(if at % 10 == 0 { 3_000_000 } else { 0 })));
+        assert!((1.6..2.5).contains(&steal.slowdown()), "{steal:?}");
+        (0..200).for_each(|_| steal.observe(Nanos(300_000), Nanos(0)));
+        assert!(steal.slowdown() < 1.0001, "{steal:?}");
     }
 }
 
 /// Steps in which the oldest unfinished prompt was passed over.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Patience {
+pub(crate) struct StarvationGuard {
     oldest: Option<SeqId>,
     passed_over: u32,
 }
 
-impl Patience {
+impl StarvationGuard {
     /// Whether the oldest prompt must go first in this step.
-    pub(crate) fn is_out(&self, oldest: SeqId) -> bool {
-        self.oldest == Some(oldest) && self.passed_over >= PATIENCE
+    pub(crate) fn must_go_first(&self, oldest: SeqId) -> bool {
+        self.oldest == Some(oldest) && self.passed_over >= MAX_PASSED_OVER
     }
 
     /// Updates the count after a step.
     pub(crate) fn note(&mut self, oldest: Option<SeqId>, any_advanced: bool, oldest_advanced: bool) {
         if oldest != self.oldest || oldest_advanced {
-            *self = Patience { oldest, passed_over: 0 };
+            *self = StarvationGuard { oldest, passed_over: 0 };
         }
         if any_advanced && !oldest_advanced {
             self.passed_over += 1;

@@ -14,12 +14,12 @@
 //! cannot deadlock on each other's blocks. Admission never preempts. While others run, one more free block per growing
 //! sequence must remain, or the newcomer would soon be preempted for their growth.
 //!
-//! No starvation: after [`crate::policy::PATIENCE`] steps in which prompts advanced but the oldest did not, the oldest
+//! No starvation: after [`crate::policy::MAX_PASSED_OVER`] steps in which prompts advanced but the oldest did not, the oldest
 //! goes first, regardless of class and tenant.
 
 use crate::cost::PromptRows;
 use crate::decode::is_protected;
-use crate::kv::{FullBlock, Hit, Place, blocks_for};
+use crate::kv::{FullBlock, Hit, Location, blocks_for};
 use crate::pace::{self, Candidate, StepClock};
 use crate::policy::{LOOKAHEAD, NEWEST};
 use crate::sequence::{Rank, Status};
@@ -32,11 +32,11 @@ const LEAST_GROWTH: f64 = 1.1;
 
 /// Remaining budget of a step after decode and the prompts so far.
 #[derive(Clone, Copy)]
-struct Left {
+struct StepBudget {
     rows: usize,
     prompts: usize,
     /// Whether waiting sequences may still enter.
-    door_is_open: bool,
+    admission_open: bool,
     /// Time limit of the step, if any.
     bound: Option<Nanos>,
     /// Prompt rows per second within this limit; infinite without a cost model.
@@ -47,28 +47,28 @@ impl Scheduler {
     /// Plans prompt chunks in the rows and time that decode left: the oldest prompt first if it was passed over too
     /// often, then by tenant, and within a tenant by deadline or rank.
     pub(crate) fn plan_prefill(&mut self, now: Nanos, bound: Option<Nanos>, step: &mut Step) {
-        let mut left = Left {
+        let mut budget = StepBudget {
             rows: self.state.limits.max_num_batched_tokens - step.num_rows(),
             prompts: self.state.limits.max_prefill_seqs,
             // No admission in a step with preemptions.
-            door_is_open: step.preempted.is_empty(),
+            admission_open: step.preempted.is_empty(),
             bound: bound.map(|bound| self.at_least_some_growth(bound)),
             rows_per_second: f64::INFINITY,
         };
-        self.plan.record.blocked = Some(if left.door_is_open { Blocked::Budget } else { Blocked::Kv });
+        self.plan.record.blocked = Some(if budget.admission_open { Blocked::Budget } else { Blocked::Kv });
         self.plan.started.clear();
         let is_prompt = |seq: &Sequence| seq.phase() == Phase::Prefill && !seq.is_busy();
         self.plan.started.extend(self.state.running.iter().filter(|(_, id)| is_prompt(&self.state.seqs[*id])));
         let oldest = self.oldest_prompt();
-        if let Some(oldest) = oldest.filter(|&oldest| self.policy.patience.is_out(oldest)) {
-            self.advance_prompt(oldest, &mut left, step);
+        if let Some(oldest) = oldest.filter(|&oldest| self.policy.starvation_guard.must_go_first(oldest)) {
+            self.advance_prompt(oldest, &mut budget, step);
         }
         match self.policy.cost {
-            Some(_) => self.advance_by_deadline(now, &mut left, step),
-            None => self.advance_by_rank(&mut left, step),
+            Some(_) => self.advance_by_deadline(now, &mut budget, step),
+            None => self.advance_by_rank(&mut budget, step),
         }
         let oldest_advanced = oldest.is_some_and(|id| self.state.seqs[id].rows_in_flight > 0);
-        self.policy.patience.note(oldest, !step.prefill.is_empty(), oldest_advanced);
+        self.policy.starvation_guard.note(oldest, !step.prefill.is_empty(), oldest_advanced);
     }
 
     /// The bound, raised so that prompts advance even where decode alone exceeds it.
@@ -77,59 +77,59 @@ impl Scheduler {
         bound.max(Nanos((decode * LEAST_GROWTH * 1e9) as u64))
     }
 
-    fn advance_by_rank(&mut self, left: &mut Left, step: &mut Step) {
-        while left.rows > 0 && left.prompts > 0 {
+    fn advance_by_rank(&mut self, budget: &mut StepBudget, step: &mut Step) {
+        while budget.rows > 0 && budget.prompts > 0 {
             let started = self.plan.started.iter().copied().filter(|&(_, id)| self.state.seqs[id].rows_in_flight == 0);
-            let waiting = self.state.queue.firsts().filter(|&(_, id)| self.may_enter(id, left));
-            let turn = |&(rank, id): &(Rank, SeqId)| (self.state.shares.turn(&self.state.seqs[id]), rank);
-            let next = started.chain(waiting).min_by_key(turn);
-            let Some((_, id)) = next else { return self.note_seats(left) };
-            self.advance_prompt(id, left, step);
+            let waiting = self.state.queue.firsts().filter(|&(_, id)| self.may_enter(id, budget));
+            let key = |&(rank, id): &(Rank, SeqId)| (self.state.tenants.key(&self.state.seqs[id]), rank);
+            let next = started.chain(waiting).min_by_key(key);
+            let Some((_, id)) = next else { return self.note_seats(budget) };
+            self.advance_prompt(id, budget, step);
         }
     }
 
     /// Sequences wait although the step has rows left: if admission is open, the bottleneck is seats.
-    fn note_seats(&mut self, left: &Left) {
-        if left.door_is_open {
+    fn note_seats(&mut self, budget: &StepBudget) {
+        if budget.admission_open {
             self.plan.record.blocked = Some(Blocked::Seats);
         }
     }
 
     /// Whether this waiting sequence may enter; it may have to leave the last seat to another tenant.
-    fn may_enter(&self, id: SeqId, left: &Left) -> bool {
-        left.door_is_open && !self.state.leaves_last_seat(&self.state.seqs[id])
+    fn may_enter(&self, id: SeqId, budget: &StepBudget) -> bool {
+        budget.admission_open && !self.state.leaves_last_seat(&self.state.seqs[id])
     }
 
-    fn advance_by_deadline(&mut self, now: Nanos, left: &mut Left, step: &mut Step) {
+    fn advance_by_deadline(&mut self, now: Nanos, budget: &mut StepBudget, step: &mut Step) {
         let mut candidates = core::mem::take(&mut self.plan.candidates);
         candidates.clear();
-        left.rows_per_second = self.prefill_rate(left);
+        budget.rows_per_second = self.prefill_rate(budget);
         let started = self.plan.started.iter().map(|&(_, id)| id);
         for id in started.chain(self.state.queue.firsts_evenly(LOOKAHEAD)) {
-            candidates.push(self.candidate(id, left));
+            candidates.push(self.candidate(id, budget));
         }
-        let newest = self.state.queue.newest_evenly(LOOKAHEAD, NEWEST).map(|id| self.candidate(id, left));
+        let newest = self.state.queue.newest_evenly(LOOKAHEAD, NEWEST).map(|id| self.candidate(id, budget));
         candidates.extend(newest.filter(|candidate| candidate.due.is_some() && !candidate.resumes));
         if candidates.len() > 1 {
-            let most = left.rows.min(self.state.limits.max_prefill_chunk) as f64 / left.rows_per_second;
-            let step_seconds = left.bound.map_or(most, |bound| most.min(bound.as_secs_f64()));
+            let most = budget.rows.min(self.state.limits.max_prefill_chunk) as f64 / budget.rows_per_second;
+            let step_seconds = budget.bound.map_or(most, |bound| most.min(bound.as_secs_f64()));
             pace::order(&mut candidates, &mut self.policy.late, &StepClock { now, step_seconds });
         }
-        self.slow_down(&candidates, now, left);
-        let mut seat_is_left = false;
+        self.slow_down(&candidates, now, budget);
+        let mut leaves_seat = false;
         for (index, candidate) in candidates.iter().enumerate() {
-            if left.rows == 0 || left.prompts == 0 || !self.has_time(left) {
+            if budget.rows == 0 || budget.prompts == 0 || !self.has_time(budget) {
                 break;
             }
             let waits = |other: &Candidate| self.state.seqs[other.seq].status == Status::Waiting;
             // A sequence that leaves a seat to another tenant must not lose it to a later one of its own tenant.
-            let waits_ahead = |other: &Candidate| other.is_in_line_with(candidate) && waits(other);
-            let is_behind = seat_is_left && candidates[..index].iter().any(waits_ahead);
-            if !waits(candidate) || !is_behind && self.may_enter(candidate.seq, left) {
-                self.advance_prompt(candidate.seq, left, step);
+            let waits_ahead = |other: &Candidate| other.has_same_tenant_as(candidate) && waits(other);
+            let is_behind = leaves_seat && candidates[..index].iter().any(waits_ahead);
+            if !waits(candidate) || !is_behind && self.may_enter(candidate.seq, budget) {
+                self.advance_prompt(candidate.seq, budget, step);
             } else {
-                seat_is_left = true;
-                self.note_seats(left);
+                leaves_seat = true;
+                self.note_seats(budget);
             }
         }
         for candidate in &candidates {
@@ -144,58 +144,58 @@ impl Scheduler {
     /// if every prompt meets its deadline anyway. Beyond that a prompt row costs the streams its full compute time, and
     /// a burst would leave compute idle in later steps. (Less than half gains nothing in the loads of `sim`'s example
     /// goodput and delays first tokens: where steps are much shorter than the target, a prompt would trickle.)
-    fn slow_down(&self, candidates: &[Candidate], now: Nanos, left: &mut Left) {
-        let Some(bound) = left.bound.filter(|_| !candidates.is_empty()) else { return };
+    fn slow_down(&self, candidates: &[Candidate], now: Nanos, budget: &mut StepBudget) {
+        let Some(bound) = budget.bound.filter(|_| !candidates.is_empty()) else { return };
         // The starvation guard's prompt is in the work already, which raises the bound.
-        let gentle = Left { bound: Some(self.at_least_some_growth(Nanos(bound.0 / 2)).min(bound)), ..*left };
-        let slower = left.rows_per_second / self.prefill_rate(&gentle);
+        let gentle = StepBudget { bound: Some(self.at_least_some_growth(Nanos(bound.0 / 2)).min(bound)), ..*budget };
+        let slower = budget.rows_per_second / self.prefill_rate(&gentle);
         if pace::have_time(candidates, slower, now) {
-            left.bound = gentle.bound;
+            budget.bound = gentle.bound;
         }
     }
 
-    fn candidate(&self, id: SeqId, left: &Left) -> Candidate {
+    fn candidate(&self, id: SeqId, budget: &StepBudget) -> Candidate {
         let seq = &self.state.seqs[id];
         Candidate {
             seq: id,
             priority: seq.rank.priority,
             tenant: seq.request.tenant,
-            turn: self.state.shares.turn(seq),
+            key: self.state.tenants.key(seq),
             rows: seq.num_uncomputed(),
             arrival: (seq.rank.arrival, seq.rank.answer),
             resumes: seq.num_generated() > 0,
             is_overdue: false,
             runs: seq.status == Status::Running,
             due: seq.request.targets.ttft.map(|ttft| Nanos(seq.request.arrived.0.saturating_add(ttft.0))),
-            seconds: seq.num_uncomputed() as f64 / left.rows_per_second,
+            seconds: seq.num_uncomputed() as f64 / budget.rows_per_second,
         }
     }
 
     /// Prompt rows per second in this step.
-    fn prefill_rate(&self, left: &Left) -> f64 {
+    fn prefill_rate(&self, budget: &StepBudget) -> f64 {
         let Some(cost) = &self.policy.cost else { return f64::INFINITY };
         let mut work = self.plan.record.work;
-        let most = left.rows.min(self.state.limits.max_prefill_chunk).max(1);
-        let rows = left.bound.map_or(most, |bound| cost.rows_within(&work, PromptRows::first(most), bound).max(1));
+        let most = budget.rows.min(self.state.limits.max_prefill_chunk).max(1);
+        let rows = budget.bound.map_or(most, |bound| cost.rows_within(&work, PromptRows::first(most), bound).max(1));
         work.add_chunk(0, rows, false);
         rows as f64 / cost.seconds(&work).max(1e-9)
     }
 
     /// Whether one more prompt row fits the time limit.
-    fn has_time(&self, left: &Left) -> bool {
-        let (Some(cost), Some(bound)) = (&self.policy.cost, left.bound) else { return true };
+    fn has_time(&self, budget: &StepBudget) -> bool {
+        let (Some(cost), Some(bound)) = (&self.policy.cost, budget.bound) else { return true };
         self.plan.record.prefill.is_empty() || cost.rows_within(&self.plan.record.work, PromptRows::first(1), bound) > 0
     }
 
     /// Plans a chunk of one prompt, which enters first if it waits. If it does not fit, admission closes.
-    fn advance_prompt(&mut self, id: SeqId, left: &mut Left, step: &mut Step) {
+    fn advance_prompt(&mut self, id: SeqId, budget: &mut StepBudget, step: &mut Step) {
         let seq = &self.state.seqs[id];
         if seq.status == Status::Waiting {
-            if !left.door_is_open || self.expect_again(id, step) {
+            if !budget.admission_open || self.expect_remote_blocks(id, step) {
                 return;
             }
             if let Err(blocked) = self.enter(id, step) {
-                left.door_is_open = false;
+                budget.admission_open = false;
                 self.plan.record.blocked = Some(blocked);
                 return;
             }
@@ -208,10 +208,10 @@ impl Scheduler {
         if self.state.seqs[id].phase() == Phase::Decode {
             // It resumes, and all but its last token is cached.
             self.plan_decode_row(id, step);
-            left.rows -= 1;
+            budget.rows -= 1;
         } else {
-            left.rows -= self.plan_chunk(id, left, step);
-            left.prompts -= 1;
+            budget.rows -= self.plan_chunk(id, budget, step);
+            budget.prompts -= 1;
         }
     }
 
@@ -251,12 +251,12 @@ impl Scheduler {
             let (hash, tokens) = seq.content(index, &self.state.hasher);
             let parent = self.plan.hits.last().map(|hit| hit.name);
             let Some(hit) = self.state.pool.find(&FullBlock { hash, parent, salt, tokens }) else { break };
-            if let Place::Slot(slot) = hit.place {
+            if let Location::Slot(slot) = hit.place {
                 in_tiers[slot.tier as usize] += 1;
             }
             self.plan.hits.push(hit);
         }
-        if in_tiers != [0, 0] && !seq.prompt_is_given {
+        if in_tiers != [0, 0] && !seq.prompt_is_remote {
             let block_size = self.state.limits.block_size;
             let in_pool = self.plan.hits.iter().take_while(|hit| hit.block().is_some()).count();
             let (start, tokens) = (in_pool * block_size, (self.plan.hits.len() - in_pool) * block_size);
@@ -266,11 +266,11 @@ impl Scheduler {
         }
     }
 
-    fn plan_chunk(&mut self, id: SeqId, left: &Left, step: &mut Step) -> usize {
+    fn plan_chunk(&mut self, id: SeqId, budget: &StepBudget, step: &mut Step) -> usize {
         let seq = &self.state.seqs[id];
         let (start, uncomputed) = (seq.num_computed(), seq.num_uncomputed());
-        let mut len = chunk_len(uncomputed, left.rows, &self.state.limits);
-        if let (Some(cost), Some(bound)) = (&self.policy.cost, left.bound) {
+        let mut len = chunk_len(uncomputed, budget.rows, &self.state.limits);
+        if let (Some(cost), Some(bound)) = (&self.policy.cost, budget.bound) {
             let rows = PromptRows { start, most: len, uncomputed };
             len = cost.rows_within(&self.plan.record.work, rows, bound).max(1);
         }
@@ -318,7 +318,7 @@ impl State {
     }
 }
 
-/// Rows for a prompt with `num_uncomputed` tokens left.
+/// Rows for a prompt with `num_uncomputed` tokens budget.
 fn chunk_len(num_uncomputed: usize, rows_left: usize, limits: &Limits) -> usize {
     num_uncomputed.min(rows_left).min(limits.max_prefill_chunk)
 }

@@ -63,7 +63,7 @@ pub enum Crowd {
     Full,
 }
 
-const CROWDS: usize = Crowd::Full as usize + 1;
+const NUM_CLASSES: usize = Crowd::Full as usize + 1;
 
 /// A bounded time; both start at arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -258,13 +258,13 @@ impl AnswerLengths {
         sorted.copy_from_slice(&self.answers.values);
         // Censored answers sort after those that ended at the same length: they were longer.
         sorted.sort_unstable_by_key(|&(tokens, ended)| (tokens, !ended));
-        let mut go_on = 1.0;
+        let mut survival = 1.0;
         let mut tokens = limits.most;
         for (index, &(length, ended)) in sorted.iter().enumerate() {
             if ended {
-                go_on *= 1.0 - 1.0 / (sorted.len() - index) as f64;
+                survival *= 1.0 - 1.0 / (sorted.len() - index) as f64;
             }
-            if go_on <= 1.0 - PROMISED_SHARE + 1e-9 {
+            if survival <= 1.0 - PROMISED_SHARE + 1e-9 {
                 tokens = length;
                 break;
             }
@@ -275,36 +275,36 @@ impl AnswerLengths {
 
 /// Outcome of an open request's bound, and whether its window has learned it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Judged {
+enum BoundState {
     #[default]
-    NotYet,
+    Undecided,
     /// Violated, but not beyond the window's current bound.
-    Broken,
+    Violated,
     /// Violated, and the trim was raised for it.
-    BrokenAndLearned,
+    ViolatedAndLearned,
     /// The actual time is known.
-    Over,
+    Settled,
 }
 
 /// Bounds of an open request.
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenRequest {
     arrived: Nanos,
     promise: Promise,
-    judged: [Judged; 2],
+    states: [BoundState; 2],
     /// TTFT deadline, if it was admitted as a probe.
     probe: Option<Nanos>,
 }
 
 /// Outcomes of a kind.
 #[derive(Clone, Debug, Default)]
-struct Tally {
+struct Outcomes {
     kept: u64,
     broken: u64,
     newest: Newest<bool, ROLLING>,
 }
 
-impl Tally {
+impl Outcomes {
     fn note(&mut self, is_kept: bool) {
         *(if is_kept { &mut self.kept } else { &mut self.broken }) += 1;
         self.newest.add(is_kept);
@@ -325,7 +325,7 @@ struct Probes {
 }
 
 impl Probes {
-    fn lets_through(&mut self) -> bool {
+    fn admits(&mut self) -> bool {
         let passes = !self.is_out && self.refused >= self.pause || self.refused >= MOST_REFUSALS;
         if passes {
             (self.refused, self.is_out) = (0, true);
@@ -338,7 +338,7 @@ impl Probes {
     }
 
     /// A probe ended: on time, late, or gone before its first token.
-    fn came(&mut self, in_time: Option<bool>) {
+    fn ended(&mut self, in_time: Option<bool>) {
         self.is_out = false;
         match in_time {
             Some(true) => self.pause /= 4,
@@ -352,12 +352,12 @@ impl Probes {
 #[derive(Clone, Debug)]
 pub struct PromiseBook {
     /// By [`PromiseKind`] and [`Crowd`].
-    windows: [[Window; CROWDS]; 2],
+    windows: [[Window; NUM_CLASSES]; 2],
     lengths: AnswerLengths,
-    open: BTreeMap<RequestId, Open>,
+    open: BTreeMap<RequestId, OpenRequest>,
     /// When each undecided bound expires.
     due: BTreeSet<(Nanos, RequestId, PromiseKind)>,
-    tallies: [Tally; 2],
+    outcomes: [Outcomes; 2],
     probes: Probes,
 }
 
@@ -368,7 +368,7 @@ impl Default for PromiseBook {
             lengths: AnswerLengths::default(),
             open: BTreeMap::new(),
             due: BTreeSet::new(),
-            tallies: Default::default(),
+            outcomes: Default::default(),
             probes: Probes::default(),
         }
     }
@@ -398,7 +398,7 @@ impl PromiseBook {
     pub fn judge(&mut self, promise: &Promise, target: Nanos) -> Admission {
         match promise.first_token.within <= target {
             true => Admission::InTime,
-            false if self.probes.lets_through() => Admission::Probe,
+            false if self.probes.admits() => Admission::Probe,
             false => Admission::TooLate,
         }
     }
@@ -406,8 +406,8 @@ impl PromiseBook {
     /// Tracks a request that arrived at `now`. `probe`: its target, if it is one. Panics if it is tracked already.
     pub fn open(&mut self, id: RequestId, promise: Promise, probe: Option<Nanos>, now: Nanos) {
         let probe = probe.map(|target| Nanos(now.0.saturating_add(target.0)));
-        let open = Open { arrived: now, promise, judged: Default::default(), probe };
-        assert!(self.open.insert(id, open).is_none(), "{id:?} has a promise");
+        let open = OpenRequest { arrived: now, promise, states: Default::default(), probe };
+        assert!(self.open.insert(id, open).is_none(), "{id:?} is tracked already");
         for kind in PromiseKind::ALL {
             self.due.insert((due(&open, kind), id, kind));
         }
@@ -417,14 +417,14 @@ impl PromiseBook {
     pub fn pass(&mut self, now: Nanos) {
         while let Some(&(at, id, kind)) = self.due.first().filter(|&&(at, ..)| at < now) {
             self.due.pop_first();
-            let open = self.open.get_mut(&id).expect("what is due is open");
-            self.tallies[kind as usize].note(false);
+            let open = self.open.get_mut(&id).expect("a due bound belongs to an open request");
+            self.outcomes[kind as usize].note(false);
             let window = &mut self.windows[kind as usize][open.promise.crowd as usize];
             let is_beyond = ratio(at.since(open.arrived), open.promise.of(kind)) >= window.bound();
             if is_beyond {
                 window.adjust(true);
             }
-            open.judged[kind as usize] = if is_beyond { Judged::BrokenAndLearned } else { Judged::Broken };
+            open.states[kind as usize] = if is_beyond { BoundState::ViolatedAndLearned } else { BoundState::Violated };
         }
     }
 
@@ -435,7 +435,7 @@ impl PromiseBook {
         if let Some(open) = self.open.get_mut(&id)
             && let Some(wanted) = open.probe.take()
         {
-            self.probes.came(Some(now <= wanted));
+            self.probes.ended(Some(now <= wanted));
         }
     }
 
@@ -456,7 +456,7 @@ impl PromiseBook {
             self.due.remove(&(due(&open, kind), id, kind));
         }
         if open.probe.is_some() {
-            self.probes.came(None);
+            self.probes.ended(None);
         }
     }
 
@@ -474,7 +474,7 @@ impl PromiseBook {
 
     /// Coverage of bounds of a kind.
     pub fn kept(&self, kind: PromiseKind) -> KeptPromises {
-        let Tally { kept, broken, newest, .. } = &self.tallies[kind as usize];
+        let Outcomes { kept, broken, newest, .. } = &self.outcomes[kind as usize];
         let share = |newest: &Vec<bool>| newest.iter().filter(|&&kept| kept).count() as f64 / newest.len() as f64;
         let rolling = Some(&newest.values).filter(|newest| !newest.is_empty()).map(share);
         KeptPromises { kept: *kept, broken: *broken, rolling }
@@ -493,24 +493,24 @@ impl PromiseBook {
     /// Records the actual time.
     fn settle(&mut self, id: RequestId, kind: PromiseKind, now: Nanos) {
         let Some(open) = self.open.get_mut(&id) else { return };
-        let was = core::mem::replace(&mut open.judged[kind as usize], Judged::Over);
-        if was == Judged::Over {
+        let was = core::mem::replace(&mut open.states[kind as usize], BoundState::Settled);
+        if was == BoundState::Settled {
             return;
         }
         self.due.remove(&(due(open, kind), id, kind));
-        if was == Judged::NotYet {
-            self.tallies[kind as usize].note(true);
+        if was == BoundState::Undecided {
+            self.outcomes[kind as usize].note(true);
         }
         let window = &mut self.windows[kind as usize][open.promise.crowd as usize];
         let ratio = ratio(now.since(open.arrived), open.promise.of(kind));
-        if was != Judged::BrokenAndLearned {
+        if was != BoundState::ViolatedAndLearned {
             window.adjust(ratio > window.bound());
         }
         window.add(ratio);
     }
 }
 
-fn due(open: &Open, kind: PromiseKind) -> Nanos {
+fn due(open: &OpenRequest, kind: PromiseKind) -> Nanos {
     Nanos(open.arrived.0.saturating_add(open.promise.of(kind).within.0))
 }
 
@@ -623,6 +623,6 @@ mod tests {
         assert_eq!((lengths.long(limits(500)), lengths.long(limits(16))), (500, 16), "all were cut off");
         assert_eq!(lengths.answers.values.len(), LENGTHS);
         (0..LENGTHS / 2).for_each(|index| lengths.add(100 + index % 2, true));
-        assert_eq!(lengths.long(limits(500)), 101, "who was cut off at 16 would have gone on like the others");
+        assert_eq!(lengths.long(limits(500)), 101, "those cut off at 16 would have continued like the others");
     }
 }

@@ -30,7 +30,7 @@ impl Scheduler {
         self.check_generated(&request, generated)?;
         let id = request.id;
         self.state.add(request, Status::Expecting);
-        self.state.go_on(id, generated, now);
+        self.state.queue_expected(id, generated, now);
         Ok(())
     }
 
@@ -55,7 +55,7 @@ impl Scheduler {
     ) -> Result<(), AdmitError> {
         let request = self.expected(id).unwrap_or_else(|| panic!("{id:?} is not expected"));
         self.check_generated(request, generated)?;
-        self.state.go_on(id, generated, now);
+        self.state.queue_expected(id, generated, now);
         Ok(())
     }
 
@@ -67,8 +67,8 @@ impl Scheduler {
     }
 
     fn check_generated(&self, request: &Request, generated: &[Option<&[TokenId]>]) -> Result<(), AdmitError> {
-        assert_eq!(generated.len(), request.num_answers, "{:?} has so many answers", request.id);
-        assert!(generated.iter().any(Option::is_some), "an answer of {:?} goes on", request.id);
+        assert_eq!(generated.len(), request.num_answers, "an entry per answer of {:?}", request.id);
+        assert!(generated.iter().any(Option::is_some), "no answer of {:?} is unfinished", request.id);
         let room = self.state.limits.max_model_len - request.prompt.len();
         let has_ended = |tokens: &Option<&[TokenId]>| request.stop.have_ended(tokens.unwrap_or_default(), room);
         match generated.iter().position(has_ended) {

@@ -12,12 +12,12 @@
 //! their prefix until its worker is busier than the prefix is worth (as Mooncake's Conductor weighs them: Qin et al.,
 //! FAST 2025). A pure function of snapshots, from real or simulated workers.
 
-mod apart;
+mod disaggregation;
 mod roles;
 
 use alloc::vec::Vec;
 
-pub use apart::{AnswerInView, AnswerLengths, DecodeLoad, LEAST_TOKENS, TooLittle, leaves};
+pub use disaggregation::{AnswerInView, AnswerLengths, DecodeLoad, LEAST_TOKENS, TooLittle, leaves};
 pub use roles::{Role, RoleMemory, RoleView, Switch, advise};
 
 use crate::kv::{BlockHash, ChainHasher};

@@ -208,7 +208,10 @@ impl Scheduler {
         let prompt_tokens = request.prompt.len();
         let num_answers = request.num_answers;
         assert!(num_answers > 0, "a request wants at least one answer");
-        assert!(num_answers == 1 || !self.state.prompts_are_given, "whose prompt is given has one answer");
+        assert!(
+            num_answers == 1 || !self.state.remote_only_prefill,
+            "remote-only prefill allows one answer per request"
+        );
         if prompt_tokens == 0 {
             return Err(AdmitError::EmptyPrompt);
         }
@@ -250,7 +253,7 @@ impl Scheduler {
         step.clear();
         step.id = self.plan.next_step;
         let (taken, evicted) = (self.state.pool.num_taken(), self.state.pool.num_evicted());
-        let kept_taken = self.state.pool.num_kept_taken();
+        let pinned_taken = self.state.pool.num_pinned_taken();
         self.state.end_leases(now, step);
         self.plan.record.clear();
         let stalled = self.make_room_for_decode(step);
@@ -258,8 +261,8 @@ impl Scheduler {
         self.plan_decode(stalled, bound, step);
         self.plan_prefill(now, bound, step);
         self.plan_drafts(bound, step);
-        if self.state.pool.num_kept_taken() > kept_taken {
-            self.state.cut_kept(step);
+        if self.state.pool.num_pinned_taken() > pinned_taken {
+            self.state.truncate_pinned(step);
         }
         self.state.pool.drain_saves(&mut step.saves);
         self.state.pool.spill_ahead(&mut step.spills);
@@ -289,7 +292,7 @@ impl Scheduler {
     pub(crate) fn plan_rows(&mut self, rows: Rows) -> RecordRow {
         let Rows { seq: id, start, len, samples, drafts } = rows;
         let seq = &mut self.state.seqs[id];
-        self.state.shares.serve(seq, start + len, samples);
+        self.state.tenants.serve(seq, start + len, samples);
         let cached_tokens = core::mem::take(&mut seq.cached_tokens);
         seq.rows_in_flight = len;
         self.plan.rows.push(rows);
@@ -383,11 +386,11 @@ impl Scheduler {
     /// the tokens belong to the answer: all, unless it ends earlier.
     fn take_run(&mut self, planned: Rows, tokens: &[RowOutput], now: Nanos, events: &mut Vec<Event>) -> usize {
         let id = planned.seq;
-        self.learn_drafts(id, planned.drafts, tokens.len() - 1);
+        self.record_acceptance(id, planned.drafts, tokens.len() - 1);
         self.state.cut_table(id, planned.start + 1 + tokens.len());
         for (index, token) in tokens.iter().enumerate() {
             if index > 0 {
-                self.state.shares.serve_drafted(&self.state.seqs[id]);
+                self.state.tenants.serve_drafted(&self.state.seqs[id]);
             }
             self.state.note_computed(id, 1);
             self.take_tokens(id, core::slice::from_ref(token), now, events);
@@ -404,7 +407,7 @@ impl Scheduler {
         let (request, first_answer) = (seq.request.id, seq.answer());
         if seq.num_uncomputed() == 0 && seq.num_samples() == 0 {
             let num_answers = seq.num_seats();
-            self.state.keep_blocks(id, now);
+            self.state.pin_finished(id, now);
             self.retire(id);
             for answer in first_answer..first_answer + num_answers {
                 self.state.finish_answer(request, answer);
@@ -424,7 +427,7 @@ impl Scheduler {
             let ended = self.state.seqs[id].push(token, self.state.limits.max_model_len, now);
             events.push(Event::Token { request, answer, token });
             if let Some(reason) = ended {
-                self.state.keep_blocks(id, now);
+                self.state.pin_finished(id, now);
                 self.retire(id);
                 self.state.finish_answer(request, answer);
                 events.push(Event::Finished { request, answer, reason });
@@ -479,7 +482,7 @@ impl Scheduler {
 
     /// Releases a sequence's blocks and decides whether those without other holders are swapped.
     fn release_blocks(&mut self, id: SeqId) -> SwapDecision {
-        let decision = self.policy.judge(&self.state.given_up(id), &self.state.pool);
+        let decision = self.policy.decide_swap(&self.state.preempted_blocks(id), &self.state.pool);
         self.state.release_blocks(id, decision.mode == PreemptionMode::Swap);
         decision
     }

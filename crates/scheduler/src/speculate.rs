@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use crate::decode::is_protected;
-use crate::draft::{Offer, SURE, Tries};
+use crate::draft::{AcceptanceCounts, Offer, SURE};
 use crate::sequence::{Phase, Sequence};
 use crate::state::State;
 use crate::{BestDrafts, Nanos, NoDrafts, Scheduler, SeqId, Step, Work};
@@ -34,7 +34,7 @@ use crate::{BestDrafts, Nanos, NoDrafts, Scheduler, SeqId, Step, Work};
 /// Maximum drafts of one sequence in a step.
 const MOST_DRAFTS: usize = 32;
 /// Positions in a draft with separate statistics.
-const PLACES: usize = 8;
+const POSITIONS: usize = 8;
 /// Prior: an unknown drafter has acceptance 1/2, with the weight of this many drafts.
 const PRIOR: u64 = 2;
 /// Weight of the global statistics, in drafts, beside a sequence's own.
@@ -47,23 +47,23 @@ const RETRY: u32 = 64;
 
 /// Acceptance statistics of all drafters.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Chances {
-    tries: [[[Tries; PLACES]; Offer::STRENGTHS]; Offer::SOURCES],
+pub(crate) struct AcceptanceModel {
+    counts: [[[AcceptanceCounts; POSITIONS]; Offer::STRENGTHS]; Offer::SOURCES],
     /// Steps since a draft was last verified.
     unpaid: u32,
 }
 
-impl Chances {
+impl AcceptanceModel {
     /// The probability that the draft at `place` is accepted if all before it are.
-    fn of(&self, offer: &Offer, place: usize, own: &Tries) -> u64 {
-        let of_strength = &self.tries[offer.source.0 as usize][offer.strength as usize];
-        let general = of_strength[place.min(PLACES - 1)].chance(SURE / 2, PRIOR);
+    fn of(&self, offer: &Offer, place: usize, own: &AcceptanceCounts) -> u64 {
+        let of_strength = &self.counts[offer.source.0 as usize][offer.strength as usize];
+        let general = of_strength[place.min(POSITIONS - 1)].chance(SURE / 2, PRIOR);
         own.chance(general, GENERAL)
     }
 
     /// The highest probability of a first draft, over all drafters.
     fn surest(&self) -> u64 {
-        self.tries.iter().flatten().map(|places| places[0].chance(SURE / 2, PRIOR)).max().expect("there are sources")
+        self.counts.iter().flatten().map(|places| places[0].chance(SURE / 2, PRIOR)).max().expect("there are sources")
     }
 
     fn note_unpaid(&mut self) {
@@ -76,20 +76,20 @@ impl Chances {
     }
 
     /// Records that the first `held` of `drafts` were accepted.
-    fn learn(&mut self, offer: &Offer, drafts: usize, held: usize, own: &mut Tries) {
-        let of_strength = &mut self.tries[offer.source.0 as usize][offer.strength as usize];
+    fn learn(&mut self, offer: &Offer, drafts: usize, held: usize, own: &mut AcceptanceCounts) {
+        let of_strength = &mut self.counts[offer.source.0 as usize][offer.strength as usize];
         // Drafts behind the first rejected one were not verified.
         for place in 0..drafts.min(held + 1) {
-            of_strength[place.min(PLACES - 1)].note(place < held, MEMORY);
+            of_strength[place.min(POSITIONS - 1)].note(place < held, MEMORY);
             own.note(place < held, OWN_MEMORY);
         }
     }
 }
 
 /// A sequence with a proposal, while a step is planned.
-struct Hopeful {
+struct DraftCandidate {
     offer: Offer,
-    own: Tries,
+    own: AcceptanceCounts,
     /// Index of its rows among the step's decode rows, and among all rows.
     decode: usize,
     row: usize,
@@ -103,9 +103,9 @@ struct Hopeful {
 #[derive(Default)]
 pub(crate) struct Speculation {
     /// Sequences with a [`Sequence::offer`] for the next plan.
-    offered: Vec<SeqId>,
-    chances: Chances,
-    hopefuls: Vec<Hopeful>,
+    proposed: Vec<SeqId>,
+    acceptance: AcceptanceModel,
+    candidates: Vec<DraftCandidate>,
     /// Work of the drafter's forward passes, by draft position.
     passes: Vec<Work>,
     /// The next draft of each sequence: cumulative probability, then order in the plan.
@@ -125,7 +125,7 @@ impl Scheduler {
         match seq.offer {
             Some(other) if self.rate(&offer, seq) <= self.rate(&other, seq) => return,
             Some(_) => {}
-            None => self.speculation.offered.push(offer.seq),
+            None => self.speculation.proposed.push(offer.seq),
         }
         self.state.seqs.get_mut(offer.seq).expect("it was just seen").offer = Some(offer);
     }
@@ -138,7 +138,7 @@ impl Scheduler {
         passes.add_decode(context);
         let (mut chance, mut tokens, mut best) = (SURE, SURE, 0.0);
         for place in 0..usize::from(offer.len).min(MOST_DRAFTS) {
-            chance = chance * self.speculation.chances.of(offer, place, &seq.tries) / SURE;
+            chance = chance * self.speculation.acceptance.of(offer, place, &seq.acceptance) / SURE;
             tokens += chance;
             work.add_draft(context);
             drafting += self.policy.drafting_seconds(offer.source, &passes);
@@ -164,15 +164,15 @@ impl Scheduler {
     /// pay, or a retry is due. Lets drafters skip work in compute-bound steps. Cost: five predictions, and a division
     /// each.
     pub fn wants_offers(&self) -> bool {
-        let chances = &self.speculation.chances;
-        if self.policy.cost.is_none() || chances.is_time_to_try() {
+        let acceptance = &self.speculation.acceptance;
+        if self.policy.cost.is_none() || acceptance.is_time_to_try() {
             return true;
         }
-        let surest = chances.surest();
+        let surest = acceptance.surest();
         let (mut work, mut chance, mut context) = (Work::default(), 0, 0);
         for seq in self.decoding() {
             work.add_decode(seq.num_tokens());
-            chance = chance.max(seq.tries.chance(surest, GENERAL));
+            chance = chance.max(seq.acceptance.chance(surest, GENERAL));
             context = context.max(seq.num_tokens());
         }
         let mut best = BestDrafts::new((work.rows() as u64 * SURE) as f64, self.policy.seconds(&work));
@@ -188,22 +188,22 @@ impl Scheduler {
     /// Plans drafts in the rows, time and blocks that the step has left.
     pub(crate) fn plan_drafts(&mut self, bound: Option<Nanos>, step: &mut Step) {
         let mut speculation = core::mem::take(&mut self.speculation);
-        self.find_hopefuls(&mut speculation, step);
+        self.find_candidates(&mut speculation, step);
         let rows_left = self.state.limits.max_num_batched_tokens - step.num_rows();
-        if speculation.hopefuls.is_empty() {
-            speculation.chances.note_unpaid();
+        if speculation.candidates.is_empty() {
+            speculation.acceptance.note_unpaid();
         } else {
             let reason = self.choose(&mut speculation, rows_left, bound, step);
             self.plan.record.drafting = self.drafting_of(&speculation);
             let mut spare = None;
-            for hopeful in speculation.hopefuls.iter().filter(|hopeful| hopeful.taken > 0) {
-                self.take_drafts(hopeful, &mut spare, step);
+            for candidate in speculation.candidates.iter().filter(|candidate| candidate.taken > 0) {
+                self.take_drafts(candidate, &mut spare, step);
             }
             if step.decode.iter().all(|rows| rows.drafts == 0) {
                 self.plan.record.no_drafts = reason.or(Some(NoDrafts::Blocks));
             }
         }
-        for id in speculation.offered.drain(..) {
+        for id in speculation.proposed.drain(..) {
             if let Some(seq) = self.state.seqs.get_mut(id)
                 && seq.drafts_in_flight == 0
             {
@@ -213,10 +213,10 @@ impl Scheduler {
         self.speculation = speculation;
     }
 
-    fn find_hopefuls(&self, speculation: &mut Speculation, step: &Step) {
-        let Speculation { offered, hopefuls, .. } = speculation;
-        hopefuls.clear();
-        if offered.is_empty() {
+    fn find_candidates(&self, speculation: &mut Speculation, step: &Step) {
+        let Speculation { proposed, candidates, .. } = speculation;
+        candidates.clear();
+        if proposed.is_empty() {
             return;
         }
         let mut rows = self.plan.rows.iter().enumerate();
@@ -229,7 +229,7 @@ impl Scheduler {
             let room = in_block + seq.table.block_size();
             let most = usize::from(offer.len).min(seq.tokens_to_go(&self.state.limits) - 1).min(room).min(MOST_DRAFTS);
             if most > 0 {
-                hopefuls.push(Hopeful { offer, own: seq.tries, decode, row, most, taken: 0 });
+                candidates.push(DraftCandidate { offer, own: seq.acceptance, decode, row, most, taken: 0 });
             }
         }
     }
@@ -246,15 +246,17 @@ impl Scheduler {
         if rows_left == 0 {
             return Some(NoDrafts::Rows);
         }
-        let Speculation { chances, hopefuls, passes, next, order, .. } = speculation;
+        let Speculation { acceptance, candidates, passes, next, order, .. } = speculation;
         passes.clear();
         passes.resize(MOST_DRAFTS, Work::default());
         order.clear();
         // Heapified at once, in the existing buffer.
         let mut firsts = core::mem::take(next).into_vec();
         firsts.clear();
-        let first = |(index, hopeful): (usize, &Hopeful)| (chances.of(&hopeful.offer, 0, &hopeful.own), Reverse(index));
-        firsts.extend(hopefuls.iter().enumerate().map(first));
+        let first = |(index, candidate): (usize, &DraftCandidate)| {
+            (acceptance.of(&candidate.offer, 0, &candidate.own), Reverse(index))
+        };
+        firsts.extend(candidates.iter().enumerate().map(first));
         *next = BinaryHeap::from(firsts);
         let most_seconds = bound.map_or(f64::INFINITY, Nanos::as_secs_f64);
         let mut work = self.plan.record.work;
@@ -262,37 +264,37 @@ impl Scheduler {
         let mut best = BestDrafts::new((step.num_rows() as u64 * SURE) as f64, self.policy.seconds(&work));
         while let Some(mut surest) = next.peek_mut() {
             let (chance, Reverse(index)) = *surest;
-            let hopeful = &mut hopefuls[index];
-            let context = step.decode[hopeful.decode].start + 1 + hopeful.taken + 1;
+            let candidate = &mut candidates[index];
+            let context = step.decode[candidate.decode].start + 1 + candidate.taken + 1;
             work.add_draft(context);
-            drafting += self.policy.add_pass_row(hopeful.offer.source, &mut passes[hopeful.taken], context);
+            drafting += self.policy.add_pass_row(candidate.offer.source, &mut passes[candidate.taken], context);
             let took = self.policy.seconds(&work) + drafting;
             if order.len() == rows_left || took > most_seconds {
                 break;
             }
             order.push(index);
-            hopeful.taken += 1;
+            candidate.taken += 1;
             if !best.add(chance as f64, took) {
                 break;
             }
-            if hopeful.taken < hopeful.most {
-                let further = chances.of(&hopeful.offer, hopeful.taken, &hopeful.own);
+            if candidate.taken < candidate.most {
+                let further = acceptance.of(&candidate.offer, candidate.taken, &candidate.own);
                 surest.0 = chance * further / SURE;
             } else {
                 PeekMut::pop(surest);
             }
         }
-        order.iter().skip(best.count()).for_each(|&index| hopefuls[index].taken -= 1);
+        order.iter().skip(best.count()).for_each(|&index| candidates[index].taken -= 1);
         if best.count() > 0 {
-            chances.unpaid = 0;
+            acceptance.unpaid = 0;
         } else {
-            chances.note_unpaid();
+            acceptance.note_unpaid();
         }
         if let Some(&first) = order.first()
-            && chances.unpaid >= RETRY
+            && acceptance.unpaid >= RETRY
         {
-            hopefuls[first].taken = 1;
-            chances.unpaid = 0;
+            candidates[first].taken = 1;
+            acceptance.unpaid = 0;
             return None;
         }
         // The first draft fits, so it was not worth its row.
@@ -303,22 +305,22 @@ impl Scheduler {
     /// Predicted drafting time: one forward pass per draft position.
     fn drafting_of(&self, speculation: &Speculation) -> Nanos {
         let Some((source, _)) = self.policy.drafting else { return Nanos(0) };
-        let of_source = speculation.hopefuls.iter().filter(|hopeful| hopeful.offer.source == source);
-        let passes = of_source.clone().map(|hopeful| hopeful.taken).max().unwrap_or(0);
+        let of_source = speculation.candidates.iter().filter(|candidate| candidate.offer.source == source);
+        let passes = of_source.clone().map(|candidate| candidate.taken).max().unwrap_or(0);
         let seconds = (0..passes).map(|place| {
             let mut pass = Work::default();
-            let rows = of_source.clone().filter(|hopeful| hopeful.taken > place);
-            rows.for_each(|hopeful| pass.add_decode(self.state.seqs[hopeful.offer.seq].num_tokens() + place));
+            let rows = of_source.clone().filter(|candidate| candidate.taken > place);
+            rows.for_each(|candidate| pass.add_decode(self.state.seqs[candidate.offer.seq].num_tokens() + place));
             self.policy.drafting_seconds(source, &pass)
         });
         Nanos((seconds.sum::<f64>() * 1e9) as u64)
     }
 
     /// Turns drafts into rows, as far as there are slots. `spare`: [`State::spare_blocks`], computed once.
-    fn take_drafts(&mut self, hopeful: &Hopeful, spare: &mut Option<isize>, step: &mut Step) {
-        let planned = &mut step.decode[hopeful.decode];
+    fn take_drafts(&mut self, candidate: &DraftCandidate, spare: &mut Option<isize>, step: &mut Step) {
+        let planned = &mut step.decode[candidate.decode];
         let seq = &self.state.seqs[planned.seq];
-        let mut drafts = hopeful.taken;
+        let mut drafts = candidate.taken;
         let in_block = seq.table.capacity() - (planned.start + planned.len);
         if drafts > in_block {
             let spare = spare.get_or_insert_with(|| self.state.spare_blocks());
@@ -338,17 +340,17 @@ impl Scheduler {
         let seq = &mut self.state.seqs[planned.seq];
         seq.rows_in_flight = planned.len;
         seq.drafts_in_flight = drafts;
-        self.plan.rows[hopeful.row] = *planned;
+        self.plan.rows[candidate.row] = *planned;
         let record = &mut self.plan.record;
-        (record.decode[hopeful.decode].len, record.decode[hopeful.decode].drafts) = (planned.len, drafts);
+        (record.decode[candidate.decode].len, record.decode[candidate.decode].drafts) = (planned.len, drafts);
         (1..=drafts).for_each(|draft| record.work.add_draft(planned.start + draft + 1));
     }
 
     /// Records the acceptance of a sequence's drafts.
-    pub(crate) fn learn_drafts(&mut self, id: SeqId, drafts: usize, held: usize) {
+    pub(crate) fn record_acceptance(&mut self, id: SeqId, drafts: usize, held: usize) {
         let seq = &mut self.state.seqs[id];
         if let Some(offer) = seq.offer.take() {
-            self.speculation.chances.learn(&offer, drafts, held, &mut seq.tries);
+            self.speculation.acceptance.learn(&offer, drafts, held, &mut seq.acceptance);
         }
     }
 }
@@ -376,21 +378,23 @@ mod tests {
 
     #[test]
     fn chances_follow_what_holds_and_forget() {
-        let (mut chances, mut own) = (Chances::default(), Tries::default());
+        let (mut acceptance, mut own) = (AcceptanceModel::default(), AcceptanceCounts::default());
         let offer = Offer { seq: Sequences::default().next_id(), source: SourceId(1), len: 8, strength: 3 };
-        let percent = |chances: &Chances, own: &Tries, place| chances.of(&offer, place, own) * 100 / SURE;
-        assert_eq!(percent(&chances, &own, 0), 50, "nothing is known");
+        let percent = |acceptance: &AcceptanceModel, own: &AcceptanceCounts, place| {
+            acceptance.of(&offer, place, own) * 100 / SURE
+        };
+        assert_eq!(percent(&acceptance, &own, 0), 50, "nothing is known");
         // The first draft is always accepted, the second never.
-        (0..300).for_each(|_| chances.learn(&offer, 2, 1, &mut Tries::default()));
-        assert!(percent(&chances, &own, 0) > 95 && percent(&chances, &own, 1) < 5);
+        (0..300).for_each(|_| acceptance.learn(&offer, 2, 1, &mut AcceptanceCounts::default()));
+        assert!(percent(&acceptance, &own, 0) > 95 && percent(&acceptance, &own, 1) < 5);
         // A sequence's own outcomes gain weight.
-        (0..100).for_each(|_| chances.learn(&offer, 1, 0, &mut own));
-        assert!(percent(&chances, &own, 0) < 20);
-        assert!(percent(&chances, &Tries::default(), 0) > 30, "others are not judged by it alone");
+        (0..100).for_each(|_| acceptance.learn(&offer, 1, 0, &mut own));
+        assert!(percent(&acceptance, &own, 0) < 20);
+        assert!(percent(&acceptance, &AcceptanceCounts::default(), 0) > 30, "others are not judged by it alone");
         // Statistics are separate by strength and source.
         let other = Offer { strength: 2, ..offer };
-        assert_eq!(chances.of(&other, 0, &Tries::default()), SURE / 2);
+        assert_eq!(acceptance.of(&other, 0, &AcceptanceCounts::default()), SURE / 2);
         let other = Offer { source: SourceId(0), ..offer };
-        assert_eq!(chances.of(&other, 0, &Tries::default()), SURE / 2);
+        assert_eq!(acceptance.of(&other, 0, &AcceptanceCounts::default()), SURE / 2);
     }
 }

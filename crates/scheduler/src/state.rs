@@ -4,7 +4,7 @@
 //!  add               enter                         return_to_queue
 //! -----> queue --------------> running ------------------------------> queue, at its old rank
 //!   |      ^     all its blocks           its blocks are released
-//!   v      | go_on
+//!   v      | queue_expected
 //! expecting: in no queue, and counted like those that wait for their first step
 //! ```
 //!
@@ -16,11 +16,11 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::fairness::Shares;
-use crate::kv::{BlockPool, BlockRead, ChainHasher, FullBlock, Hit, KeptAnswer, Place, PrefixStats, blocks_for};
+use crate::fairness::TenantCounters;
+use crate::kv::{BlockPool, BlockRead, ChainHasher, FullBlock, Hit, KeptAnswer, Location, PrefixStats, blocks_for};
 use crate::queue::Queue;
 use crate::sequence::{Rank, Sequence, Sequences, Status};
-use crate::swap::GivenUp;
+use crate::swap::PreemptedBlocks;
 use crate::{BlockId, BlockLoad, Limits, Nanos, Request, RequestId, SeqId, TokenId};
 
 /// The sequences that hold blocks, in rank order.
@@ -51,7 +51,7 @@ pub(crate) struct State {
     pub(crate) num_new: usize,
     pub(crate) num_new_tokens: usize,
     pub(crate) running: Running,
-    pub(crate) shares: Shares,
+    pub(crate) tenants: TenantCounters,
     /// Loads that have not ended.
     pub(crate) loads: Vec<BlockLoad>,
     /// Pinned finished answers, in the order of their ends.
@@ -62,7 +62,7 @@ pub(crate) struct State {
     /// [`BlockPool::num_sharings`] when shared blocks were last counted.
     pub(crate) sharings_seen: Option<u64>,
     /// Whether full blocks of prompts are computed on another worker and never here.
-    pub(crate) prompts_are_given: bool,
+    pub(crate) remote_only_prefill: bool,
     next_arrival: u64,
 }
 
@@ -78,13 +78,13 @@ impl State {
             num_new: 0,
             num_new_tokens: 0,
             running: Vec::with_capacity(limits.max_num_seqs),
-            shares: Shares::default(),
+            tenants: TenantCounters::default(),
             loads: Vec::new(),
             kept: Vec::new(),
             reads: Vec::new(),
             prefix_stats: PrefixStats::default(),
             sharings_seen: None,
-            prompts_are_given: false,
+            remote_only_prefill: false,
             next_arrival: 0,
             limits,
         }
@@ -105,14 +105,14 @@ impl State {
         let rank = Rank { priority: request.priority, arrival: self.next_arrival, answer: 0 };
         self.next_arrival += 1;
         let (id, tenant, num_answers) = (request.id, request.tenant, request.num_answers);
-        self.shares.join(tenant);
+        self.tenants.join(tenant);
         self.num_new += 1;
         self.num_new_tokens += request.prompt.len();
         let mut answers = vec![None; num_answers];
         let (num_unfinished, prompt_tokens) = (num_answers, request.prompt.len());
         let mut seq = Sequence::new(self.seqs.next_id(), Arc::new(request), rank, self.limits.block_size);
         seq.status = status;
-        seq.prompt_is_given = self.prompts_are_given;
+        seq.prompt_is_remote = self.remote_only_prefill;
         if status == Status::Waiting {
             self.queue.insert(&seq);
         }
@@ -123,7 +123,7 @@ impl State {
 
     /// Queues an expected request at its original place, with the `generated` tokens of each unfinished answer. Without
     /// a token, its answers are forked when the prompt is done.
-    pub(crate) fn go_on(&mut self, id: RequestId, generated: &[Option<&[TokenId]>], now: Nanos) {
+    pub(crate) fn queue_expected(&mut self, id: RequestId, generated: &[Option<&[TokenId]>], now: Nanos) {
         let active = self.requests.get_mut(&id).expect("it is expected");
         let first = active.answers[0].take().expect("its one sequence is there");
         if generated.iter().all(|tokens| tokens.is_some_and(|tokens| tokens.is_empty())) {
@@ -135,8 +135,8 @@ impl State {
         active.num_unfinished = generated.iter().flatten().count();
         for (answer, tokens) in generated.iter().enumerate().filter_map(|(answer, tokens)| Some((answer, (*tokens)?))) {
             let (id, rank) = (self.seqs.next_id(), Rank { answer, ..rank });
-            let mut seq = Sequence::new(id, request.clone(), rank, self.limits.block_size).knowing(tokens, now);
-            seq.prompt_is_given = self.prompts_are_given;
+            let mut seq = Sequence::new(id, request.clone(), rank, self.limits.block_size).with_generated(tokens, now);
+            seq.prompt_is_remote = self.remote_only_prefill;
             self.queue.insert(&seq);
             active.answers[answer] = Some(self.seqs.insert(seq));
         }
@@ -145,7 +145,7 @@ impl State {
     /// Removes a request; no further events. `None` if there is no such request.
     pub(crate) fn remove_request(&mut self, id: RequestId) -> Option<Active> {
         let active = self.requests.remove(&id)?;
-        self.shares.leave(active.tenant);
+        self.tenants.leave(active.tenant);
         self.note_run(!active.has_run, active.prompt_tokens);
         Some(active)
     }
@@ -172,18 +172,18 @@ impl State {
         // Hold the hits before allocation can evict them.
         for hit in hits {
             match hit.place {
-                Place::Block(block) => self.pool.share(block),
-                Place::Slot(slot) => self.pool.begin_load(slot),
+                Location::Block(block) => self.pool.share(block),
+                Location::Slot(slot) => self.pool.begin_load(slot),
             }
         }
         let loads_before = loads.len();
         for index in 0..blocks_for(seq.num_tokens(), self.limits.block_size) {
             let place = hits.get(index).map(|hit| hit.place);
             let block = match place {
-                Some(Place::Block(block)) => block,
+                Some(Location::Block(block)) => block,
                 _ => self.pool.take().expect("it fits"),
             };
-            if let Some(Place::Slot(slot)) = place {
+            if let Some(Location::Slot(slot)) = place {
                 loads.push(BlockLoad { seq: id, slot, block });
             }
             seq.table.push(block);
@@ -210,23 +210,23 @@ impl State {
     }
 
     /// Blocks of a sequence that a tier could keep: full, cached, without other holders.
-    pub(crate) fn given_up(&self, id: SeqId) -> GivenUp {
+    pub(crate) fn preempted_blocks(&self, id: SeqId) -> PreemptedBlocks {
         let block_size = self.limits.block_size;
         let seq = &self.seqs[id];
         let mine = |&&block: &&BlockId| self.pool.refs(block) == 1 && self.pool.is_cached(block);
         let blocks = if self.pool.has_tiers() { seq.table.iter().filter(mine).count() } else { 0 };
         let full = seq.num_computed / block_size;
         let start = full.saturating_sub(blocks) * block_size;
-        GivenUp { blocks, start, tokens: blocks * block_size, through_disk: self.pool.swaps_to_disk() }
+        PreemptedBlocks { blocks, start, tokens: blocks * block_size, through_disk: self.pool.swaps_to_disk() }
     }
 
-    /// Releases from the table's end, so that in eviction order a prefix outlives what follows it. `keep`: blocks
+    /// Releases from the table's end, so that in eviction order a prefix outlives what follows it. `worth_saving`: blocks
     /// without other holders are worth a tier slot.
-    pub(crate) fn release_blocks(&mut self, id: SeqId, keep: bool) {
+    pub(crate) fn release_blocks(&mut self, id: SeqId, worth_saving: bool) {
         let table = &mut self.seqs[id].table;
         while let Some(block) = table.pop() {
             if self.pool.refs(block) == 1 {
-                self.pool.set_keep(block, keep);
+                self.pool.set_worth_saving(block, worth_saving);
             }
             self.pool.release(block);
         }

@@ -106,7 +106,7 @@ impl TransferTimes {
 
 /// Blocks of a sequence about to be preempted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct GivenUp {
+pub(crate) struct PreemptedBlocks {
     /// Full cached blocks without other holders.
     pub(crate) blocks: usize,
     /// Position of their first token, and number of tokens.
@@ -127,14 +127,18 @@ pub(crate) struct TierHits {
 }
 
 /// Decides between swap and recompute. `times` is `None` without tiers.
-pub(crate) fn judge(given_up: &GivenUp, times: Option<&TransferTimes>, cost: Option<&CostModel>) -> SwapDecision {
-    let recompute = cost.map_or(Nanos(0), |cost| prefill_time(cost, given_up.start, given_up.tokens));
+pub(crate) fn decide(
+    preempted: &PreemptedBlocks,
+    times: Option<&TransferTimes>,
+    cost: Option<&CostModel>,
+) -> SwapDecision {
+    let recompute = cost.map_or(Nanos(0), |cost| prefill_time(cost, preempted.start, preempted.tokens));
     let decision = |mode, reason, swap| SwapDecision { mode, reason, swap, recompute };
     let Some(times) = times else { return decision(PreemptionMode::Recompute, SwapReason::NoTier, Nanos(0)) };
-    if given_up.blocks == 0 {
+    if preempted.blocks == 0 {
         return decision(PreemptionMode::Recompute, SwapReason::NothingToKeep, Nanos(0));
     }
-    match (times.round_trip(given_up.blocks, given_up.through_disk), cost) {
+    match (times.round_trip(preempted.blocks, preempted.through_disk), cost) {
         (Some(swap), Some(_)) if swap <= recompute => decision(PreemptionMode::Swap, SwapReason::Faster, swap),
         (Some(swap), Some(_)) => decision(PreemptionMode::Recompute, SwapReason::Faster, swap),
         (swap, _) => decision(PreemptionMode::Swap, SwapReason::NotMeasured, swap.unwrap_or_default()),
@@ -186,9 +190,9 @@ mod tests {
     }
 
     #[test]
-    fn the_faster_way_is_taken_and_both_are_told() {
+    fn the_faster_way_is_taken_and_both_are_predicted() {
         // Blocks of 16 tokens: computing one again takes 1.6 ms.
-        let of = |blocks: usize, through_disk| GivenUp { blocks, start: 0, tokens: blocks * 16, through_disk };
+        let of = |blocks: usize, through_disk| PreemptedBlocks { blocks, start: 0, tokens: blocks * 16, through_disk };
         let (cost, fast, slow) = (cost(), times(0, 1, 5), times(1, 1, 5));
         let cases = [
             (of(4, false), Some(&fast), Some(&cost), PreemptionMode::Swap, SwapReason::Faster, 4000, 6400),
@@ -207,8 +211,8 @@ mod tests {
             (of(0, false), Some(&fast), Some(&cost), PreemptionMode::Recompute, SwapReason::NothingToKeep, 0, 0),
             (of(4, false), None, Some(&cost), PreemptionMode::Recompute, SwapReason::NoTier, 0, 6400),
         ];
-        for (case, (given_up, times, cost, mode, reason, swap_us, recompute_us)) in cases.into_iter().enumerate() {
-            let decision = judge(&given_up, times, cost);
+        for (case, (preempted, times, cost, mode, reason, swap_us, recompute_us)) in cases.into_iter().enumerate() {
+            let decision = decide(&preempted, times, cost);
             let micros = (decision.swap.0 / 1000, (decision.recompute.0 + 500) / 1000);
             assert_eq!(
                 (decision.mode, decision.reason, micros),
@@ -224,7 +228,7 @@ mod tests {
         let of = |blocks: [usize; 2]| TierHits { blocks, start: 0, tokens: (blocks[0] + blocks[1]) * 16 };
         let worth = |blocks| is_worth_loading(&of(blocks), &times, Some(&cost));
         assert_eq!([[3, 0], [9, 1], [1, 1], [0, 1]].map(worth), [true, true, false, false]);
-        assert!(is_worth_loading(&of([0, 1]), &times, None), "who cannot predict trusts the tier");
+        assert!(is_worth_loading(&of([0, 1]), &times, None), "without a model tiers are used");
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(crate) use block::blocks_for;
 pub use block::{BlockId, BlockTable, PrefixStats};
 pub use pinned::{BlockRead, KeptAnswer};
 pub use pool::CacheEvent;
-pub(crate) use pool::{BlockPool, ContentName, FullBlock, Hit, Place, Uses};
+pub(crate) use pool::{BlockPool, ContentName, FullBlock, Hit, Location, Uses};
 pub use prefix::{BlockHash, ChainHasher};
 pub use tiers::{BlockSave, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 

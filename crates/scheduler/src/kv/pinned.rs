@@ -1,4 +1,4 @@
-//! Pinned answers and reads: the records of [`crate::keep`].
+//! Pinned answers and reads: the records of [`crate::pin`].
 
 use alloc::vec::Vec;
 

@@ -12,7 +12,7 @@
 //! allocation order   [ plain | cached, least recently used first ]  [ pinned, longest pinned first ]
 //! ```
 //!
-//! A *pinned* block ([`crate::keep`]) is free like any other and allocated last. A block with *readers* is not
+//! A *pinned* block ([`crate::pin`]) is free like any other and allocated last. A block with *readers* is not
 //! allocated, even if all tables release it. A pinned one stays in its list while it is read, so reads do not change
 //! the order.
 
@@ -38,7 +38,7 @@ pub(crate) struct ContentName {
 
 /// The one place of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// A block of the pool, readable at once.
     Block(BlockId),
     /// A tier slot, to be loaded.
@@ -49,7 +49,7 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hit {
     /// Its place.
-    pub(crate) place: Place,
+    pub(crate) place: Location,
     /// Its name: the parent of the next block.
     pub(crate) name: ContentName,
 }
@@ -58,8 +58,8 @@ impl Hit {
     /// The block, if it is in the pool.
     pub(crate) fn block(&self) -> Option<BlockId> {
         match self.place {
-            Place::Block(block) => Some(block),
-            Place::Slot(_) => None,
+            Location::Block(block) => Some(block),
+            Location::Slot(_) => None,
         }
     }
 }
@@ -99,17 +99,17 @@ pub enum CacheEvent {
     Cleared,
 }
 
-fn note_found(notes: &mut Option<Vec<CacheEvent>>, full: &FullBlock) {
-    if let Some(notes) = notes {
+fn record_found(events: &mut Option<Vec<CacheEvent>>, full: &FullBlock) {
+    if let Some(events) = events {
         let &FullBlock { hash, parent, salt, tokens } = full;
         let parent = parent.map(|parent| parent.hash);
-        notes.push(CacheEvent::Found { hash, parent, salt, tokens: tokens.to_vec() });
+        events.push(CacheEvent::Found { hash, parent, salt, tokens: tokens.to_vec() });
     }
 }
 
 /// A slot for a received block. Its tokens are in the slot already.
 #[derive(Clone, Copy, Debug)]
-struct Adoption {
+struct PendingReceive {
     slot: TierSlot,
     hash: BlockHash,
     parent: Option<ContentName>,
@@ -124,41 +124,41 @@ pub(super) struct Content {
     parent: Option<u64>,
     salt: u64,
     /// Whether it is worth a tier slot.
-    keep: bool,
+    worth_saving: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Block {
     refs: u32,
     /// Finished answers that pin it.
-    keeps: u32,
-    /// Reads in progress.
     pins: u32,
+    /// Reads in progress.
+    readers: u32,
     content: Option<Content>,
 }
 
 impl Block {
     /// Whether it may be allocated.
     fn is_free(&self) -> bool {
-        self.refs == 0 && self.pins == 0
+        self.refs == 0 && self.readers == 0
     }
 
     /// Whether it is in the pinned list.
-    fn is_listed_as_kept(&self) -> bool {
-        self.refs == 0 && self.keeps > 0
+    fn is_in_pinned_list(&self) -> bool {
+        self.refs == 0 && self.pins > 0
     }
 }
 
 /// All blocks: their holders and known contents. Sized once; no call allocates, except for
-/// [events](BlockPool::begin_notes).
+/// [events](BlockPool::record_events).
 pub(crate) struct BlockPool {
     block_size: usize,
     blocks: Vec<Block>,
     /// Unreferenced blocks, in allocation order.
     free: List,
     /// Unreferenced pinned blocks, allocated when no other is left, and how many of them have readers.
-    kept: List,
-    num_kept_pinned: usize,
+    pinned: List,
+    num_pinned_read: usize,
     /// Token ids of cached blocks, `[num_blocks, block_size]`.
     tokens: Vec<TokenId>,
     index: PrefixIndex,
@@ -166,14 +166,14 @@ pub(crate) struct BlockPool {
     /// Evicted contents that the current step must save.
     saves: Vec<BlockSave>,
     /// Slots of blocks being received.
-    adoptions: Vec<Adoption>,
+    receiving: Vec<PendingReceive>,
     /// Recorded cache events, if enabled. The only part that grows.
-    notes: Option<Vec<CacheEvent>>,
+    events: Option<Vec<CacheEvent>>,
     next_id: u64,
     num_cached: usize,
     num_taken: u64,
     num_evicted: u64,
-    num_kept_taken: u64,
+    num_pinned_taken: u64,
     num_sharings: u64,
 }
 
@@ -185,19 +185,19 @@ impl BlockPool {
             block_size,
             blocks: vec![Block::default(); num_blocks],
             free: List::full(num_blocks),
-            kept: List::empty(num_blocks),
-            num_kept_pinned: 0,
+            pinned: List::empty(num_blocks),
+            num_pinned_read: 0,
             tokens: vec![0; num_blocks * block_size],
             index: PrefixIndex::new(num_blocks),
             tiers: Tiers::new(TierSizes::default(), block_size),
             saves: Vec::new(),
-            adoptions: Vec::new(),
-            notes: None,
+            receiving: Vec::new(),
+            events: None,
             next_id: 0,
             num_cached: 0,
             num_taken: 0,
             num_evicted: 0,
-            num_kept_taken: 0,
+            num_pinned_taken: 0,
             num_sharings: 0,
         }
     }
@@ -209,7 +209,7 @@ impl BlockPool {
         self.tiers = Tiers::new(sizes, self.block_size);
         // Each block is allocated, and so evicted, at most once per step.
         self.saves = Vec::with_capacity(self.num_blocks().min(sizes.host_slots));
-        self.adoptions = Vec::with_capacity(sizes.host_slots);
+        self.receiving = Vec::with_capacity(sizes.host_slots);
     }
 
     /// All blocks.
@@ -219,17 +219,17 @@ impl BlockPool {
 
     /// Blocks that [`BlockPool::take`] can allocate, cached and pinned ones included.
     pub(crate) fn num_free(&self) -> usize {
-        self.free.len() + self.num_kept()
+        self.free.len() + self.num_pinned()
     }
 
     /// Pinned blocks that may be allocated.
-    pub(crate) fn num_kept(&self) -> usize {
-        self.kept.len() - self.num_kept_pinned
+    pub(crate) fn num_pinned(&self) -> usize {
+        self.pinned.len() - self.num_pinned_read
     }
 
     /// Pinned blocks allocated since start.
-    pub(crate) fn num_kept_taken(&self) -> u64 {
-        self.num_kept_taken
+    pub(crate) fn num_pinned_taken(&self) -> u64 {
+        self.num_pinned_taken
     }
 
     /// Blocks in tables or being read.
@@ -268,8 +268,8 @@ impl BlockPool {
     }
 
     /// Finished answers that pin `block`.
-    pub(crate) fn keeps(&self, block: BlockId) -> usize {
-        self.blocks[block.index()].keeps as usize
+    pub(crate) fn pins(&self, block: BlockId) -> usize {
+        self.blocks[block.index()].pins as usize
     }
 
     /// Whether `block` is cached: then it is immutable.
@@ -297,7 +297,7 @@ impl BlockPool {
                 self.free.remove(first);
                 BlockId(first as u32)
             }
-            None => self.take_kept()?,
+            None => self.take_pinned()?,
         };
         if self.is_cached(block) {
             self.num_evicted += 1;
@@ -308,18 +308,18 @@ impl BlockPool {
         Some(block)
     }
 
-    fn take_kept(&mut self) -> Option<BlockId> {
-        let first = self.kept.iter().find(|&at| self.blocks[at].pins == 0)?;
-        self.kept.remove(first);
-        self.blocks[first].keeps = 0;
-        self.num_kept_taken += 1;
+    fn take_pinned(&mut self) -> Option<BlockId> {
+        let first = self.pinned.iter().find(|&at| self.blocks[at].readers == 0)?;
+        self.pinned.remove(first);
+        self.blocks[first].pins = 0;
+        self.num_pinned_taken += 1;
         Some(BlockId(first as u32))
     }
 
     /// Adds a reference from a table to `block`, which is held or cached.
     pub(crate) fn share(&mut self, block: BlockId) {
         if self.blocks[block.index()].refs == 0 {
-            assert!(self.is_cached(block), "sharing a block that holds nothing");
+            assert!(self.is_cached(block), "sharing an empty block");
             self.leave_list(block);
         } else {
             self.num_sharings += 1;
@@ -343,9 +343,9 @@ impl BlockPool {
     /// Puts a block into the list it belongs to.
     fn join_list(&mut self, block: BlockId) {
         let entry = &self.blocks[block.index()];
-        if entry.is_listed_as_kept() {
-            self.num_kept_pinned += usize::from(entry.pins > 0);
-            self.kept.push_last(block.index());
+        if entry.is_in_pinned_list() {
+            self.num_pinned_read += usize::from(entry.readers > 0);
+            self.pinned.push_last(block.index());
         } else if entry.is_free() && entry.content.is_some() {
             self.free.push_last(block.index());
         } else if entry.is_free() {
@@ -356,9 +356,9 @@ impl BlockPool {
     /// Removes a block from its list.
     fn leave_list(&mut self, block: BlockId) {
         let entry = &self.blocks[block.index()];
-        if entry.is_listed_as_kept() {
-            self.num_kept_pinned -= usize::from(entry.pins > 0);
-            self.kept.remove(block.index());
+        if entry.is_in_pinned_list() {
+            self.num_pinned_read -= usize::from(entry.readers > 0);
+            self.pinned.remove(block.index());
         } else if entry.is_free() {
             self.free.remove(block.index());
         }
@@ -377,7 +377,7 @@ impl BlockPool {
     }
 
     /// Registers a full, computed, held block in the prefix cache, and returns its content's name. If an equal block is
-    /// cached, that one keeps the name and `block` stays private; if the content is in a tier, it moves here. `None` if
+    /// cached, that one pins the name and `block` stays private; if the content is in a tier, it moves here. `None` if
     /// `parent` was evicted meanwhile: lookup could not reach the block. A different content under the same hash is
     /// dropped.
     pub(crate) fn register(&mut self, block: BlockId, full: &FullBlock) -> Option<ContentName> {
@@ -388,18 +388,18 @@ impl BlockPool {
             return None;
         }
         match self.find(full) {
-            Some(Hit { place: Place::Block(_), name }) => return Some(name),
-            Some(Hit { place: Place::Slot(slot), name }) => {
-                let content = self.tiers.forget(slot);
-                self.index.relocate(&hash, Place::Block(block));
+            Some(Hit { place: Location::Block(_), name }) => return Some(name),
+            Some(Hit { place: Location::Slot(slot), name }) => {
+                let content = self.tiers.drop_content(slot);
+                self.index.relocate(&hash, Location::Block(block));
                 self.hold(block, content, tokens);
                 return Some(name);
             }
             None => {}
         }
         let content = self.new_content(hash, parent, salt)?;
-        self.index.insert(hash, Place::Block(block));
-        note_found(&mut self.notes, full);
+        self.index.insert(hash, Location::Block(block));
+        record_found(&mut self.events, full);
         self.hold(block, content, tokens);
         Some(ContentName { hash, id: content.id })
     }
@@ -410,11 +410,11 @@ impl BlockPool {
             if parent.is_some_and(|parent| parent.hash == hash) {
                 return None; // its parent has the same hash, and dropping the parent makes it unreachable
             }
-            self.forget(other);
+            self.drop_content(other);
         }
         let id = self.next_id;
         self.next_id += 1;
-        Some(Content { hash, id, parent: parent.map(|parent| parent.id), salt, keep: true })
+        Some(Content { hash, id, parent: parent.map(|parent| parent.id), salt, worth_saving: true })
     }
 
     /// Name of the content of `block`, if it is cached.
@@ -432,39 +432,39 @@ impl BlockPool {
     pub(crate) fn check(&self, uses: &[Uses], loads: &[TierSlot]) {
         assert_eq!(uses.len(), self.num_blocks());
         let mut in_list = vec![false; self.num_blocks()];
-        let mut is_behind_cached = false;
+        let mut is_after_cached = false;
         self.free.check();
-        self.kept.check();
+        self.pinned.check();
         for at in self.free.iter() {
             let entry = &self.blocks[at];
-            assert!(entry.is_free() && entry.keeps == 0, "I3: block {at} is free and referenced, read or kept");
-            assert!(entry.content.is_some() || !is_behind_cached, "I3: plain block {at} waits behind cached ones");
+            assert!(entry.is_free() && entry.pins == 0, "I3: block {at} is free and referenced, read or pinned");
+            assert!(entry.content.is_some() || !is_after_cached, "I3: plain block {at} is listed after cached ones");
             in_list[at] = true;
-            is_behind_cached |= entry.content.is_some();
+            is_after_cached |= entry.content.is_some();
         }
-        for at in self.kept.iter() {
-            assert!(self.blocks[at].is_listed_as_kept(), "I3: block {at} is not kept");
+        for at in self.pinned.iter() {
+            assert!(self.blocks[at].is_in_pinned_list(), "I3: block {at} is not pinned");
             in_list[at] = true;
         }
-        let pinned = self.kept.iter().filter(|&at| self.blocks[at].pins > 0).count();
-        assert_eq!(pinned, self.num_kept_pinned, "I3: kept blocks that are read");
+        let pinned = self.pinned.iter().filter(|&at| self.blocks[at].readers > 0).count();
+        assert_eq!(pinned, self.num_pinned_read, "I3: pinned blocks that are read");
         let mut cached = 0;
         for (index, entry) in self.blocks.iter().enumerate() {
-            let counted = Uses { tables: entry.refs, kept: entry.keeps, readers: entry.pins };
+            let counted = Uses { tables: entry.refs, pins: entry.pins, readers: entry.readers };
             assert_eq!(counted, uses[index], "I2: references of block {index}");
-            let is_listed = entry.is_free() || entry.is_listed_as_kept();
+            let is_listed = entry.is_free() || entry.is_in_pinned_list();
             assert_eq!(is_listed, in_list[index], "I1: block {index} is in exactly one class");
             if let Some(content) = &entry.content {
                 cached += 1;
-                let place = Place::Block(BlockId(index as u32));
+                let place = Location::Block(BlockId(index as u32));
                 assert_eq!(self.index.get(&content.hash), Some(place), "I6: block {index} is not under its hash");
             }
         }
         assert_eq!(cached, self.num_cached, "I6: cached blocks");
-        self.tiers.check(loads.iter().copied().chain(self.adoptions.iter().map(|adoption| adoption.slot)));
+        self.tiers.check(loads.iter().copied().chain(self.receiving.iter().map(|receive| receive.slot)));
         for slot in [Tier::Host, Tier::Disk].into_iter().flat_map(|tier| self.tiers.filled(tier)) {
             let hash = self.tiers.content(slot).expect("it is filled").hash;
-            assert_eq!(self.index.get(&hash), Some(Place::Slot(slot)), "I6: {slot:?} is not under its hash");
+            assert_eq!(self.index.get(&hash), Some(Location::Slot(slot)), "I6: {slot:?} is not under its hash");
             cached += 1;
         }
         assert_eq!(cached, self.index.len(), "I6: a content is in one place, and the index names each");
@@ -473,9 +473,10 @@ impl BlockPool {
     /// Panics unless every content is under its own hash. Cost: a hash each.
     pub(crate) fn check_contents(&self, hasher: &ChainHasher) {
         let blocks = (0..self.num_blocks() as u32).map(BlockId);
-        let in_blocks = blocks.filter(|&block| self.is_cached(block)).map(Place::Block);
-        let in_slots = [Tier::Host, Tier::Disk].into_iter().flat_map(|tier| self.tiers.filled(tier)).map(Place::Slot);
-        let contents: BTreeMap<u64, (&Content, Place)> =
+        let in_blocks = blocks.filter(|&block| self.is_cached(block)).map(Location::Block);
+        let in_slots =
+            [Tier::Host, Tier::Disk].into_iter().flat_map(|tier| self.tiers.filled(tier)).map(Location::Slot);
+        let contents: BTreeMap<u64, (&Content, Location)> =
             in_blocks.chain(in_slots).map(|place| (self.content_at(place), place)).map(|c| (c.0.id, c)).collect();
         assert_eq!(contents.len(), self.index.len(), "I6: two contents have one name");
         for &(content, place) in contents.values() {
@@ -499,18 +500,18 @@ impl BlockPool {
         &self.tokens[block.index() * self.block_size..][..self.block_size]
     }
 
-    fn content_at(&self, place: Place) -> &Content {
+    fn content_at(&self, place: Location) -> &Content {
         match place {
-            Place::Block(block) => self.blocks[block.index()].content.as_ref(),
-            Place::Slot(slot) => self.tiers.content(slot),
+            Location::Block(block) => self.blocks[block.index()].content.as_ref(),
+            Location::Slot(slot) => self.tiers.content(slot),
         }
         .expect("the index names contents")
     }
 
-    fn tokens_at(&self, place: Place) -> &[TokenId] {
+    fn tokens_at(&self, place: Location) -> &[TokenId] {
         match place {
-            Place::Block(block) => self.tokens_of(block),
-            Place::Slot(slot) => self.tiers.tokens_of(slot),
+            Location::Block(block) => self.tokens_of(block),
+            Location::Slot(slot) => self.tiers.tokens_of(slot),
         }
     }
 
@@ -524,55 +525,55 @@ impl BlockPool {
     /// Moves an idle block's content to a tier slot if there is one, else drops it. Updates the index; the caller
     /// updates the free list.
     fn demote(&mut self, block: BlockId) {
-        let content = self.blocks[block.index()].content.take().expect("demoting a block that holds nothing");
+        let content = self.blocks[block.index()].content.take().expect("demoting an empty block");
         self.num_cached -= 1;
-        let slot = if content.keep { self.tiers.take(Tier::Host) } else { None };
-        let Some((slot, gives_way)) = slot else { return self.lose(&content.hash) };
-        if let Some(other) = gives_way {
-            self.lose(&other.hash);
+        let slot = if content.worth_saving { self.tiers.take(Tier::Host) } else { None };
+        let Some((slot, evicted)) = slot else { return self.unindex(&content.hash) };
+        if let Some(other) = evicted {
+            self.unindex(&other.hash);
             // Its content may be from this very step: then its save is obsolete.
             self.saves.retain(|save| save.slot != slot);
         }
         let start = block.index() * self.block_size;
         self.tiers.fill(slot, content, &self.tokens[start..start + self.block_size]);
-        self.index.relocate(&content.hash, Place::Slot(slot));
+        self.index.relocate(&content.hash, Location::Slot(slot));
         self.saves.push(BlockSave { block, slot });
     }
 
     /// Removes a content from the index.
-    fn lose(&mut self, hash: &BlockHash) {
+    fn unindex(&mut self, hash: &BlockHash) {
         self.index.remove(hash);
-        if let Some(notes) = &mut self.notes {
-            notes.push(CacheEvent::Lost { hash: *hash });
+        if let Some(events) = &mut self.events {
+            events.push(CacheEvent::Lost { hash: *hash });
         }
     }
 
     /// Starts to record cache events.
-    pub(crate) fn begin_notes(&mut self) {
-        self.notes.get_or_insert_default();
+    pub(crate) fn record_events(&mut self) {
+        self.events.get_or_insert_default();
     }
 
     /// Events since the last call, in order.
-    pub(crate) fn take_notes(&mut self) -> Vec<CacheEvent> {
-        self.notes.as_mut().map(core::mem::take).unwrap_or_default()
+    pub(crate) fn take_events(&mut self) -> Vec<CacheEvent> {
+        self.events.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
     /// Drops a content.
-    fn forget(&mut self, place: Place) {
+    fn drop_content(&mut self, place: Location) {
         let content = match place {
-            Place::Slot(slot) => self.tiers.forget(slot),
-            Place::Block(block) => {
+            Location::Slot(slot) => self.tiers.drop_content(slot),
+            Location::Block(block) => {
                 let entry = &mut self.blocks[block.index()];
-                let content = entry.content.take().expect("forgetting a block that holds nothing");
+                let content = entry.content.take().expect("dropping the content of an empty block");
                 self.num_cached -= 1;
-                if entry.is_free() && entry.keeps == 0 {
+                if entry.is_free() && entry.pins == 0 {
                     self.free.remove(block.index());
                     self.free.push_first(block.index());
                 }
                 content
             }
         };
-        self.lose(&content.hash);
+        self.unindex(&content.hash);
     }
 }
 
@@ -580,42 +581,42 @@ impl BlockPool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Uses {
     pub(crate) tables: u32,
-    pub(crate) kept: u32,
+    pub(crate) pins: u32,
     pub(crate) readers: u32,
 }
 
-/// Pinned blocks and reads: see [`crate::keep`].
+/// Pinned blocks and reads: see [`crate::pin`].
 impl BlockPool {
     /// Pins `block`: it is allocated last.
-    pub(crate) fn keep(&mut self, block: BlockId) {
+    pub(crate) fn pin(&mut self, block: BlockId) {
         self.leave_list(block);
-        self.blocks[block.index()].keeps += 1;
+        self.blocks[block.index()].pins += 1;
         self.join_list(block);
     }
 
     /// Drops one pin.
-    pub(crate) fn let_go(&mut self, block: BlockId) {
+    pub(crate) fn unpin(&mut self, block: BlockId) {
         self.leave_list(block);
-        self.blocks[block.index()].keeps -= 1;
+        self.blocks[block.index()].pins -= 1;
         self.join_list(block);
     }
 
     /// Begins a read of `block`: its content stays until the read ends.
-    pub(crate) fn pin(&mut self, block: BlockId) {
-        if !self.blocks[block.index()].is_listed_as_kept() {
+    pub(crate) fn begin_read(&mut self, block: BlockId) {
+        if !self.blocks[block.index()].is_in_pinned_list() {
             self.leave_list(block);
         }
         let entry = &mut self.blocks[block.index()];
-        entry.pins += 1;
-        self.num_kept_pinned += usize::from(entry.is_listed_as_kept() && entry.pins == 1);
+        entry.readers += 1;
+        self.num_pinned_read += usize::from(entry.is_in_pinned_list() && entry.readers == 1);
     }
 
     /// Ends a read.
-    pub(crate) fn unpin(&mut self, block: BlockId) {
+    pub(crate) fn end_read(&mut self, block: BlockId) {
         let entry = &mut self.blocks[block.index()];
-        entry.pins -= 1;
-        self.num_kept_pinned -= usize::from(entry.is_listed_as_kept() && entry.pins == 0);
-        if !entry.is_listed_as_kept() {
+        entry.readers -= 1;
+        self.num_pinned_read -= usize::from(entry.is_in_pinned_list() && entry.readers == 0);
+        if !entry.is_in_pinned_list() {
             self.join_list(block);
         }
     }
@@ -639,9 +640,9 @@ impl BlockPool {
     }
 
     /// Sets whether a block's content is worth a tier slot on eviction; initially it is.
-    pub(crate) fn set_keep(&mut self, block: BlockId, keep: bool) {
+    pub(crate) fn set_worth_saving(&mut self, block: BlockId, worth_saving: bool) {
         if let Some(content) = &mut self.blocks[block.index()].content {
-            content.keep = keep;
+            content.worth_saving = worth_saving;
         }
     }
 
@@ -655,9 +656,9 @@ impl BlockPool {
     pub(crate) fn spill_ahead(&mut self, spills: &mut Vec<SlotSpill>) {
         while self.tiers.wants_spill() {
             let Some(host) = self.tiers.oldest(Tier::Host) else { return };
-            let Some((disk, gives_way)) = self.tiers.take(Tier::Disk) else { return };
-            if let Some(other) = gives_way {
-                self.lose(&other.hash);
+            let Some((disk, evicted)) = self.tiers.take(Tier::Disk) else { return };
+            if let Some(other) = evicted {
+                self.unindex(&other.hash);
             }
             spills.push(self.tiers.begin_spill(host, disk));
         }
@@ -667,14 +668,14 @@ impl BlockPool {
     pub(crate) fn end_spill(&mut self, spill: SlotSpill, good: bool) {
         if self.tiers.end_spill(spill, good) {
             let hash = self.tiers.finish_spill(spill);
-            self.index.relocate(&hash, Place::Slot(spill.disk));
+            self.index.relocate(&hash, Location::Slot(spill.disk));
             self.tiers.stats.spilled += 1;
         }
         self.tiers.stats.write_faults += u64::from(!good);
-        self.judge_disk(good);
+        self.record_disk_result(good);
     }
 
-    /// Begins a read of a slot, which keeps its content until then.
+    /// Begins a read of a slot, which pins its content until then.
     pub(crate) fn begin_load(&mut self, slot: TierSlot) {
         self.tiers.pin(slot);
     }
@@ -688,61 +689,61 @@ impl BlockPool {
             (false, _) => stats.read_faults += 1,
         }
         if !good && self.tiers.content(slot).is_some() {
-            self.forget(Place::Slot(slot));
+            self.drop_content(Location::Slot(slot));
         }
         self.tiers.unpin(slot);
         if slot.tier == Tier::Disk {
-            self.judge_disk(good);
+            self.record_disk_result(good);
         }
     }
 
     /// Marks a tier content as recently used: a request needs what follows it.
     pub(crate) fn touch(&mut self, hash: &BlockHash) {
-        if let Some(Place::Slot(slot)) = self.index.get(hash) {
+        if let Some(Location::Slot(slot)) = self.index.get(hash) {
             self.tiers.touch(slot);
         }
     }
 
     /// A host slot for a content that is not cached and will be received. `None` if that would evict its parent.
-    pub(crate) fn adopt(&mut self, full: &FullBlock) -> Option<TierSlot> {
+    pub(crate) fn begin_receive(&mut self, full: &FullBlock) -> Option<TierSlot> {
         let &FullBlock { hash, parent, salt, tokens } = full;
         let oldest = self.tiers.oldest(Tier::Host).and_then(|slot| self.tiers.content(slot));
         let is_parent = oldest.zip(parent).is_some_and(|(oldest, parent)| oldest.id == parent.id);
         if self.tiers.num_empty(Tier::Host) == 0 && is_parent {
             return None;
         }
-        let (slot, gives_way) = self.tiers.take(Tier::Host)?;
-        if let Some(other) = gives_way {
-            self.lose(&other.hash);
+        let (slot, evicted) = self.tiers.take(Tier::Host)?;
+        if let Some(other) = evicted {
+            self.unindex(&other.hash);
         }
-        self.tiers.begin_landing(slot, tokens);
-        self.adoptions.push(Adoption { slot, hash, parent, salt });
+        self.tiers.begin_receive(slot, tokens);
+        self.receiving.push(PendingReceive { slot, hash, parent, salt });
         Some(slot)
     }
 
     /// Ends a transfer. True if the content is now cached.
-    pub(crate) fn adopted(&mut self, slot: TierSlot, good: bool) -> bool {
-        let place = self.adoptions.iter().position(|adoption| adoption.slot == slot).expect("a block lands once");
-        let Adoption { hash, parent, salt, .. } = self.adoptions.swap_remove(place);
+    pub(crate) fn end_receive(&mut self, slot: TierSlot, good: bool) -> bool {
+        let place = self.receiving.iter().position(|receive| receive.slot == slot).expect("a transfer ends once");
+        let PendingReceive { hash, parent, salt, .. } = self.receiving.swap_remove(place);
         let full = FullBlock { hash, parent, salt, tokens: self.tiers.tokens_of(slot) };
         let is_wanted = parent.is_none_or(|parent| self.is_current(parent)) && self.find(&full).is_none();
         let content = if good && is_wanted { self.new_content(hash, parent, salt) } else { None };
         if content.is_some() {
-            self.index.insert(hash, Place::Slot(slot));
-            note_found(&mut self.notes, &FullBlock { hash, parent, salt, tokens: self.tiers.tokens_of(slot) });
+            self.index.insert(hash, Location::Slot(slot));
+            record_found(&mut self.events, &FullBlock { hash, parent, salt, tokens: self.tiers.tokens_of(slot) });
         }
         let parent = parent.and_then(|parent| match self.index.get(&parent.hash) {
-            Some(Place::Slot(slot)) => Some(slot),
+            Some(Location::Slot(slot)) => Some(slot),
             _ => None,
         });
-        self.tiers.end_landing(slot, content, parent);
+        self.tiers.end_receive(slot, content, parent);
         content.is_some()
     }
 
-    fn judge_disk(&mut self, good: bool) {
-        if self.tiers.judge_disk(good) {
+    fn record_disk_result(&mut self, good: bool) {
+        if self.tiers.record_disk_result(good) {
             let lost: Vec<TierSlot> = self.tiers.filled(Tier::Disk).collect();
-            lost.into_iter().for_each(|slot| self.forget(Place::Slot(slot)));
+            lost.into_iter().for_each(|slot| self.drop_content(Location::Slot(slot)));
         }
     }
 }

@@ -11,7 +11,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::Place;
+use super::Location;
 use crate::TokenId;
 
 /// Hash of a block's content: its tokens, its salt and all that precede it.
@@ -90,7 +90,7 @@ const PIECE: usize = 1024;
 /// Hash -> place of that content. Open addressing with linear probing and no tombstones (Knuth, TAOCP 6.4, algorithm
 /// R), sized once for all places: it never allocates or rehashes later, and its keys need no further hashing.
 pub(super) struct PrefixIndex {
-    entries: Vec<Option<(BlockHash, Place)>>,
+    entries: Vec<Option<(BlockHash, Location)>>,
     len: usize,
 }
 
@@ -104,11 +104,11 @@ impl PrefixIndex {
         self.len
     }
 
-    pub(super) fn get(&self, hash: &BlockHash) -> Option<Place> {
+    pub(super) fn get(&self, hash: &BlockHash) -> Option<Location> {
         self.entries[self.slot_of(hash)].map(|(_, place)| place)
     }
 
-    pub(super) fn insert(&mut self, hash: BlockHash, place: Place) {
+    pub(super) fn insert(&mut self, hash: BlockHash, place: Location) {
         let slot = self.slot_of(&hash);
         assert!(self.entries[slot].is_none(), "a hash names one content");
         self.entries[slot] = Some((hash, place));
@@ -116,7 +116,7 @@ impl PrefixIndex {
     }
 
     /// Moves the content of `hash` to `place`.
-    pub(super) fn relocate(&mut self, hash: &BlockHash, place: Place) {
+    pub(super) fn relocate(&mut self, hash: &BlockHash, place: Location) {
         let slot = self.slot_of(hash);
         self.entries[slot].as_mut().expect("relocating a hash that is not there").1 = place;
     }
@@ -169,7 +169,7 @@ mod tests {
         let mut dice = testing::Dice::new(1);
         for step in 0..10_000u32 {
             let hash = hasher.hash(BlockHash::ROOT, 0, &[dice.roll(64) as u32]);
-            let place = Place::Block(BlockId(step % 1000));
+            let place = Location::Block(BlockId(step % 1000));
             match model.remove(&hash) {
                 Some(_) if step % 3 == 0 => {
                     index.relocate(&hash, place);

@@ -1,9 +1,9 @@
-//! The block pool against a naive one: no hashes, no index, no linked list, whole prefixes compared token by token.
+//! The block pool against a naive model: no hashes, no index, no linked list, whole prefixes compared token by token.
 //!
-//! Both are driven by the same random operations and must agree on every answer: which block is taken, shared, found,
-//! evicted. A second property weakens the hashes until they collide all the time: then the pool may miss what the naive
-//! one finds, but it must never find anything else. A third adds tiers, transfers that fail, and hashes of any
-//! strength, and follows the bytes: whatever is found holds exactly the prefix that was looked for.
+//! Both run the same random operations and must agree on every result: which block is allocated, shared, found,
+//! evicted. A second property weakens the hashes until they collide often: then the pool may miss what the model finds,
+//! but must never find anything else. A third adds tiers, failing transfers and hashes of any strength, and tracks the
+//! bytes: every hit holds exactly the requested prefix.
 
 extern crate std;
 
@@ -213,7 +213,7 @@ impl Pair {
             let parent = parent.map(|parent| parent.id);
             let expected = self.naive.find(parent, salt, &tokens[..(index + 1) * self.block_size]);
             let equal =
-                found.map(|hit| (hit.place, hit.name.id)) == expected.map(|(block, id)| (Place::Block(block), id));
+                found.map(|hit| (hit.place, hit.name.id)) == expected.map(|(block, id)| (Location::Block(block), id));
             assert!(equal || (self.weak && found.is_none()), "found {found:?}, not {expected:?}");
             match found {
                 Some(hit) => hits.push(hit),
@@ -260,7 +260,7 @@ impl Pair {
         table.last_registered = last;
     }
 
-    /// A collision makes the older content give way; the naive pool cannot know that.
+    /// A collision drops the older content; the naive model cannot know that.
     fn forget_what_the_pool_forgot(&mut self) {
         for index in 0..self.naive.blocks.len() {
             let block = BlockId(index as u32);
@@ -312,7 +312,7 @@ impl Pair {
     }
 }
 
-/// What a place really holds: tenant and prefix. What a failed write has left is nobody's.
+/// Actual content of a place: tenant and prefix. `None` after a failed write.
 type Bytes = Option<(u64, Vec<TokenId>)>;
 
 /// A sequence whose prefix may still be on its way from a tier.
@@ -337,14 +337,14 @@ struct Mover {
     spills: Vec<SlotSpill>,
     hits: [usize; 3],
     faults: usize,
-    /// What is found, as the notes tell it.
-    told: BTreeSet<BlockHash>,
+    /// Cached hashes according to the events.
+    found: BTreeSet<BlockHash>,
 }
 
-fn key(place: Place) -> (u8, u32) {
+fn key(place: Location) -> (u8, u32) {
     match place {
-        Place::Block(block) => (2, block.0),
-        Place::Slot(slot) => (slot.tier as u8, slot.index),
+        Location::Block(block) => (2, block.0),
+        Location::Slot(slot) => (slot.tier as u8, slot.index),
     }
 }
 
@@ -352,7 +352,7 @@ impl Mover {
     fn new(num_blocks: usize, block_size: usize, sizes: TierSizes, hash_bits: usize) -> Mover {
         let mut pool = BlockPool::new(num_blocks, block_size);
         pool.set_tiers(sizes);
-        pool.begin_notes();
+        pool.record_events();
         Mover {
             pool,
             hasher: ChainHasher::truncated([9; 32], hash_bits),
@@ -362,27 +362,27 @@ impl Mover {
             spills: Vec::new(),
             hits: [0; 3],
             faults: 0,
-            told: BTreeSet::new(),
+            found: BTreeSet::new(),
         }
     }
 
-    fn hear(&mut self) {
-        for event in self.pool.take_notes() {
+    fn take_events(&mut self) {
+        for event in self.pool.take_events() {
             let is_news = match event {
                 CacheEvent::Found { hash, parent, salt, tokens } => {
                     let parent = parent.unwrap_or(BlockHash::ROOT);
-                    assert_eq!(self.hasher.hash(parent, salt, &tokens), hash, "it is told as it is named");
-                    self.told.insert(hash)
+                    assert_eq!(self.hasher.hash(parent, salt, &tokens), hash, "the event has the hash of its tokens");
+                    self.found.insert(hash)
                 }
-                CacheEvent::Lost { hash } => self.told.remove(&hash),
+                CacheEvent::Lost { hash } => self.found.remove(&hash),
                 CacheEvent::Cleared => unreachable!("a pool begins once"),
             };
-            assert!(is_news, "what is told was not so before");
+            assert!(is_news, "an event is a change");
         }
-        assert!(self.told.iter().all(|hash| self.pool.holds(hash)) && self.told.len() == self.pool.num_found());
+        assert!(self.found.iter().all(|hash| self.pool.holds(hash)) && self.found.len() == self.pool.num_found());
     }
 
-    fn read(&self, place: Place) -> Bytes {
+    fn read(&self, place: Location) -> Bytes {
         self.bytes.get(&key(place)).cloned().flatten()
     }
 
@@ -392,7 +392,7 @@ impl Mover {
         self.pool.drain_saves(&mut saves);
         self.pool.spill_ahead(&mut spills);
         for BlockSave { block, slot } in saves {
-            self.bytes.insert(key(Place::Slot(slot)), self.read(Place::Block(block)));
+            self.bytes.insert(key(Location::Slot(slot)), self.read(Location::Block(block)));
         }
         self.spills.extend(spills);
     }
@@ -428,13 +428,13 @@ impl Mover {
             first_lost: usize::MAX,
         };
         seq.last_registered = seq.num_registered.checked_sub(1).map(|last| hits[last].name);
-        let slots = hits.iter().filter_map(|hit| if let Place::Slot(slot) = hit.place { Some(slot) } else { None });
+        let slots = hits.iter().filter_map(|hit| if let Location::Slot(slot) = hit.place { Some(slot) } else { None });
         slots.for_each(|slot| self.pool.begin_load(slot));
         for index in 0..held.len() + needed {
             let block = match hits.get(index).map(|hit| hit.place) {
-                Some(Place::Block(block)) => block,
+                Some(Location::Block(block)) => block,
                 place => {
-                    if let Some(Place::Slot(slot)) = place {
+                    if let Some(Location::Slot(slot)) = place {
                         seq.loads.push((index, slot));
                     }
                     self.pool.take().expect("counted")
@@ -453,10 +453,10 @@ impl Mover {
         let (block, prefix) = (self.seqs[at].blocks[index], (index + 1) * self.block_size);
         self.faults += usize::from(!good);
         if good {
-            let bytes = self.read(Place::Slot(slot));
+            let bytes = self.read(Location::Slot(slot));
             let seq = &self.seqs[at];
             assert_eq!(bytes, Some((seq.salt, seq.tokens[..prefix].to_vec())), "pinned bytes have changed");
-            self.bytes.insert(key(Place::Block(block)), bytes);
+            self.bytes.insert(key(Location::Block(block)), bytes);
         }
         self.pool.end_load(slot, good);
         let seq = &mut self.seqs[at];
@@ -483,7 +483,7 @@ impl Mover {
             let known = self.pool.name_of(block);
             if known.is_none() {
                 let bytes = Some((seq.salt, prefix.to_vec()));
-                self.bytes.insert(key(Place::Block(block)), bytes);
+                self.bytes.insert(key(Location::Block(block)), bytes);
             }
             let parent = seq.last_registered;
             let register =
@@ -497,7 +497,7 @@ impl Mover {
         let seq = self.seqs.swap_remove(at);
         for block in seq.blocks.into_iter().rev() {
             if self.pool.refs(block) == 1 {
-                self.pool.set_keep(block, keep);
+                self.pool.set_worth_saving(block, keep);
             }
             self.pool.release(block);
         }
@@ -509,8 +509,8 @@ impl Mover {
         }
         let spill = self.spills.swap_remove(choose % self.spills.len());
         self.faults += usize::from(!good);
-        let bytes = if good { self.read(Place::Slot(spill.host)) } else { None };
-        self.bytes.insert(key(Place::Slot(spill.disk)), bytes);
+        let bytes = if good { self.read(Location::Slot(spill.host)) } else { None };
+        self.bytes.insert(key(Location::Slot(spill.disk)), bytes);
         self.pool.end_spill(spill, good);
     }
 
@@ -531,7 +531,7 @@ impl Mover {
         self.seqs.iter().flat_map(|seq| &seq.blocks).for_each(|block| uses[block.index()].tables += 1);
         let loads: Vec<TierSlot> = self.seqs.iter().flat_map(|seq| &seq.loads).map(|&(_, slot)| slot).collect();
         self.pool.check(&uses, &loads);
-        self.hear();
+        self.take_events();
     }
 }
 
@@ -642,7 +642,7 @@ fn a_disk_is_given_up_after_three_faults_in_a_row_and_holds_nothing_any_more() {
     assert!(stats.disk_given_up && stats.disk_used == 0, "{stats:?}");
     assert_eq!((stats.spilled, stats.write_faults), (2, 3));
     (6..20).for_each(|document| fill(&mut mover, document));
-    assert_eq!(mover.pool.swap_stats().host_used, 4, "the host tier goes on alone");
+    assert_eq!(mover.pool.swap_stats().host_used, 4, "the host tier continues alone");
     mover.enter(0, 19, 3, 0);
     assert!(mover.hits[Tier::Host as usize] + mover.hits[2] > 0, "and is still found");
 }

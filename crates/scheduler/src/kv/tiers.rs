@@ -11,7 +11,7 @@
 //!
 //! A slot with a transfer in progress is *pinned*: it is neither allocated nor evicted before the engine reports the
 //! end. A disk slot has a content only after a successful write, and a host slot for a received block
-//! ([`crate::adopt`]) only after a successful transfer: partial writes are never found. After [`MAX_FAULTS`]
+//! ([`crate::kv_receive`]) only after a successful transfer: partial writes are never found. After [`MAX_FAULTS`]
 //! consecutive faults the disk is disabled.
 //!
 //! This module counts slots; the bytes, their checksums and the threads are the engine's.
@@ -110,7 +110,7 @@ struct Slot {
 
 /// The slots of one tier.
 #[derive(Clone, Debug)]
-struct Shelf {
+struct TierSlots {
     slots: Vec<Slot>,
     /// `[slots, block_size]`.
     tokens: Vec<TokenId>,
@@ -121,18 +121,18 @@ struct Shelf {
     used: usize,
 }
 
-impl Shelf {
-    fn new(len: usize, block_size: usize) -> Shelf {
+impl TierSlots {
+    fn new(len: usize, block_size: usize) -> TierSlots {
         let empty = (0..u32::try_from(len).expect("slots are counted in 32 bits")).rev().collect();
         let (slots, tokens) = (vec![Slot::default(); len], vec![0; len * block_size]);
-        Shelf { slots, tokens, empty, idle: List::empty(len), used: 0 }
+        TierSlots { slots, tokens, empty, idle: List::empty(len), used: 0 }
     }
 }
 
 /// All slots of both tiers. Sized once; no call allocates.
 pub(super) struct Tiers {
     block_size: usize,
-    shelves: [Shelf; 2],
+    tiers: [TierSlots; 2],
     spills: Vec<(SlotSpill, u64)>,
     most_spills: usize,
     faults_in_a_row: u32,
@@ -145,7 +145,7 @@ impl Tiers {
         let most_spills = (host_slots / 8).max(LEAST_SPARE).min(host_slots);
         Tiers {
             block_size,
-            shelves: [Shelf::new(host_slots, block_size), Shelf::new(disk_slots, block_size)],
+            tiers: [TierSlots::new(host_slots, block_size), TierSlots::new(disk_slots, block_size)],
             spills: Vec::with_capacity(most_spills),
             most_spills,
             faults_in_a_row: 0,
@@ -155,12 +155,12 @@ impl Tiers {
 
     /// Slots of a tier.
     pub(super) fn len(&self, tier: Tier) -> usize {
-        self.shelf(tier).slots.len()
+        self.tier(tier).slots.len()
     }
 
     /// Slots of a tier that can be filled without an eviction.
     pub(super) fn num_empty(&self, tier: Tier) -> usize {
-        self.shelf(tier).empty.len()
+        self.tier(tier).empty.len()
     }
 
     /// Whether contents may still be written to disk.
@@ -169,25 +169,25 @@ impl Tiers {
     }
 
     pub(super) fn stats(&self) -> SwapStats {
-        SwapStats { host_used: self.shelf(Tier::Host).used, disk_used: self.shelf(Tier::Disk).used, ..self.stats }
+        SwapStats { host_used: self.tier(Tier::Host).used, disk_used: self.tier(Tier::Disk).used, ..self.stats }
     }
 
     pub(super) fn content(&self, slot: TierSlot) -> Option<&Content> {
-        self.shelf(slot.tier).slots[slot.index as usize].content.as_ref()
+        self.tier(slot.tier).slots[slot.index as usize].content.as_ref()
     }
 
     pub(super) fn tokens_of(&self, slot: TierSlot) -> &[TokenId] {
-        &self.shelf(slot.tier).tokens[slot.index as usize * self.block_size..][..self.block_size]
+        &self.tier(slot.tier).tokens[slot.index as usize * self.block_size..][..self.block_size]
     }
 
     /// Allocates a slot, in no list: the caller fills or pins it at once. The second value is the evicted content.
     /// `None` if every slot is pinned.
     pub(super) fn take(&mut self, tier: Tier) -> Option<(TierSlot, Option<Content>)> {
-        if let Some(index) = self.shelf_mut(tier).empty.pop() {
+        if let Some(index) = self.tier_mut(tier).empty.pop() {
             return Some((TierSlot { tier, index }, None));
         }
         let oldest = self.oldest(tier)?;
-        self.shelf_mut(tier).idle.remove(oldest.index as usize);
+        self.tier_mut(tier).idle.remove(oldest.index as usize);
         self.stats.dropped += 1;
         let content = self.clear(oldest);
         Some((oldest, Some(content)))
@@ -195,88 +195,88 @@ impl Tiers {
 
     /// Marks an unpinned slot as recently used.
     pub(super) fn touch(&mut self, slot: TierSlot) {
-        let shelf = self.shelf_mut(slot.tier);
-        if shelf.slots[slot.index as usize].pins == 0 {
-            shelf.idle.remove(slot.index as usize);
-            shelf.idle.push_last(slot.index as usize);
+        let tier = self.tier_mut(slot.tier);
+        if tier.slots[slot.index as usize].pins == 0 {
+            tier.idle.remove(slot.index as usize);
+            tier.idle.push_last(slot.index as usize);
         }
     }
 
     /// The least recently used unpinned content.
     pub(super) fn oldest(&self, tier: Tier) -> Option<TierSlot> {
-        self.shelf(tier).idle.first().map(|index| TierSlot { tier, index: index as u32 })
+        self.tier(tier).idle.first().map(|index| TierSlot { tier, index: index as u32 })
     }
 
     /// Fills a slot from [`Tiers::take`].
     pub(super) fn fill(&mut self, slot: TierSlot, content: Content, tokens: &[TokenId]) {
         let (index, block_size) = (slot.index as usize, self.block_size);
-        let shelf = self.shelf_mut(slot.tier);
-        shelf.tokens[index * block_size..][..block_size].copy_from_slice(tokens);
-        shelf.slots[index].content = Some(content);
-        shelf.used += 1;
-        if shelf.slots[index].pins == 0 {
-            shelf.idle.push_last(index);
+        let tier = self.tier_mut(slot.tier);
+        tier.tokens[index * block_size..][..block_size].copy_from_slice(tokens);
+        tier.slots[index].content = Some(content);
+        tier.used += 1;
+        if tier.slots[index].pins == 0 {
+            tier.idle.push_last(index);
         }
     }
 
     /// Begins to receive a block with these tokens into a slot from [`Tiers::take`]: it is pinned, without content.
-    pub(super) fn begin_landing(&mut self, slot: TierSlot, tokens: &[TokenId]) {
+    pub(super) fn begin_receive(&mut self, slot: TierSlot, tokens: &[TokenId]) {
         let (index, block_size) = (slot.index as usize, self.block_size);
-        self.shelf_mut(slot.tier).tokens[index * block_size..][..block_size].copy_from_slice(tokens);
+        self.tier_mut(slot.tier).tokens[index * block_size..][..block_size].copy_from_slice(tokens);
         self.pin(slot);
     }
 
     /// Ends receiving. The content is placed before its parent in eviction order, if the parent is listed.
-    pub(super) fn end_landing(&mut self, slot: TierSlot, content: Option<Content>, parent: Option<TierSlot>) {
-        let has_come = content.is_some();
-        let shelf = self.shelf_mut(slot.tier);
-        shelf.slots[slot.index as usize].content = content;
-        shelf.used += usize::from(has_come);
+    pub(super) fn end_receive(&mut self, slot: TierSlot, content: Option<Content>, parent: Option<TierSlot>) {
+        let is_received = content.is_some();
+        let tier = self.tier_mut(slot.tier);
+        tier.slots[slot.index as usize].content = content;
+        tier.used += usize::from(is_received);
         self.unpin(slot);
-        self.stats.landed += u64::from(has_come);
-        let shelf = self.shelf_mut(slot.tier);
-        let parent = parent.filter(|parent| parent.tier == slot.tier && shelf.slots[parent.index as usize].pins == 0);
-        if let Some(parent) = parent.filter(|_| has_come) {
-            shelf.idle.remove(slot.index as usize);
-            shelf.idle.insert_before(parent.index as usize, slot.index as usize);
+        self.stats.landed += u64::from(is_received);
+        let tier = self.tier_mut(slot.tier);
+        let parent = parent.filter(|parent| parent.tier == slot.tier && tier.slots[parent.index as usize].pins == 0);
+        if let Some(parent) = parent.filter(|_| is_received) {
+            tier.idle.remove(slot.index as usize);
+            tier.idle.insert_before(parent.index as usize, slot.index as usize);
         }
     }
 
     /// Removes the content of a slot, which is free once it has no pins. The caller updates the index.
-    pub(super) fn forget(&mut self, slot: TierSlot) -> Content {
-        let shelf = self.shelf_mut(slot.tier);
-        if shelf.slots[slot.index as usize].pins == 0 {
-            shelf.idle.remove(slot.index as usize);
-            shelf.empty.push(slot.index);
+    pub(super) fn drop_content(&mut self, slot: TierSlot) -> Content {
+        let tier = self.tier_mut(slot.tier);
+        if tier.slots[slot.index as usize].pins == 0 {
+            tier.idle.remove(slot.index as usize);
+            tier.empty.push(slot.index);
         }
         self.clear(slot)
     }
 
     fn clear(&mut self, slot: TierSlot) -> Content {
-        let shelf = self.shelf_mut(slot.tier);
-        shelf.used -= 1;
-        shelf.slots[slot.index as usize].content.take().expect("forgetting a slot that holds nothing")
+        let tier = self.tier_mut(slot.tier);
+        tier.used -= 1;
+        tier.slots[slot.index as usize].content.take().expect("dropping the content of an empty slot")
     }
 
     /// Begins a transfer from or to a slot.
     pub(super) fn pin(&mut self, slot: TierSlot) {
-        let shelf = self.shelf_mut(slot.tier);
-        let entry = &mut shelf.slots[slot.index as usize];
+        let tier = self.tier_mut(slot.tier);
+        let entry = &mut tier.slots[slot.index as usize];
         if entry.pins == 0 && entry.content.is_some() {
-            shelf.idle.remove(slot.index as usize);
+            tier.idle.remove(slot.index as usize);
         }
         entry.pins += 1;
     }
 
     /// Ends a transfer.
     pub(super) fn unpin(&mut self, slot: TierSlot) {
-        let shelf = self.shelf_mut(slot.tier);
-        let entry = &mut shelf.slots[slot.index as usize];
+        let tier = self.tier_mut(slot.tier);
+        let entry = &mut tier.slots[slot.index as usize];
         assert!(entry.pins > 0, "a transfer ends once");
         entry.pins -= 1;
         match (entry.pins, entry.content.is_some()) {
-            (0, true) => shelf.idle.push_last(slot.index as usize),
-            (0, false) => shelf.empty.push(slot.index),
+            (0, true) => tier.idle.push_last(slot.index as usize),
+            (0, false) => tier.empty.push(slot.index),
             _ => {}
         }
     }
@@ -312,11 +312,11 @@ impl Tiers {
     /// Moves the content of a successful write ([`Tiers::end_spill`]) from the host slot to the disk slot.
     pub(super) fn finish_spill(&mut self, spill: SlotSpill) -> BlockHash {
         let (from, to, block_size) = (spill.host.index as usize, spill.disk.index as usize, self.block_size);
-        let [host, disk] = &mut self.shelves;
+        let [host, disk] = &mut self.tiers;
         let tokens = &host.tokens[from * block_size..][..block_size];
         disk.tokens[to * block_size..][..block_size].copy_from_slice(tokens);
-        let content = self.forget(spill.host);
-        let disk = self.shelf_mut(Tier::Disk);
+        let content = self.drop_content(spill.host);
+        let disk = self.tier_mut(Tier::Disk);
         disk.slots[to].content = Some(content);
         disk.used += 1;
         self.unpin(spill.disk);
@@ -324,7 +324,7 @@ impl Tiers {
     }
 
     /// Counts disk faults. True if the disk is disabled now.
-    pub(super) fn judge_disk(&mut self, good: bool) -> bool {
+    pub(super) fn record_disk_result(&mut self, good: bool) -> bool {
         self.faults_in_a_row = if good { 0 } else { self.faults_in_a_row + 1 };
         let given_up = self.has_disk() && self.faults_in_a_row >= MAX_FAULTS;
         self.stats.disk_given_up |= given_up;
@@ -333,7 +333,7 @@ impl Tiers {
 
     /// Slots of a tier with a content.
     pub(super) fn filled(&self, tier: Tier) -> impl Iterator<Item = TierSlot> {
-        let slots = self.shelf(tier).slots.iter().enumerate();
+        let slots = self.tier(tier).slots.iter().enumerate();
         slots.filter(|(_, slot)| slot.content.is_some()).map(move |(index, _)| TierSlot { tier, index: index as u32 })
     }
 
@@ -343,39 +343,36 @@ impl Tiers {
         let mut pins = [vec![0; self.len(Tier::Host)], vec![0; self.len(Tier::Disk)]];
         moving.chain(spills).for_each(|slot| pins[slot.tier as usize][slot.index as usize] += 1);
         for (tier, pins) in [Tier::Host, Tier::Disk].into_iter().zip(&pins) {
-            let shelf = self.shelf(tier);
-            let mut listed = vec![false; shelf.slots.len()];
-            shelf.idle.check();
-            for at in shelf.idle.iter() {
+            let slots = self.tier(tier);
+            let mut listed = vec![false; slots.slots.len()];
+            slots.idle.check();
+            for at in slots.idle.iter() {
                 assert!(
-                    shelf.slots[at].content.is_some() && shelf.slots[at].pins == 0,
+                    slots.slots[at].content.is_some() && slots.slots[at].pins == 0,
                     "I3: {tier:?} {at} in the list"
                 );
                 listed[at] = true;
             }
-            for &at in &shelf.empty {
-                let is_empty = shelf.slots[at as usize].content.is_none();
+            for &at in &slots.empty {
+                let is_empty = slots.slots[at as usize].content.is_none();
                 assert!(!listed[at as usize] && is_empty, "I1: {tier:?} {at} is empty");
                 listed[at as usize] = true;
             }
-            for (at, slot) in shelf.slots.iter().enumerate() {
+            for (at, slot) in slots.slots.iter().enumerate() {
                 assert_eq!(slot.pins, pins[at], "I2: pins of {tier:?} {at}");
                 assert_eq!(slot.pins == 0, listed[at], "I1: {tier:?} {at} is in exactly one class");
             }
-            assert_eq!(shelf.used, self.filled(tier).count(), "I11: slots in use");
+            assert_eq!(slots.used, self.filled(tier).count(), "I11: slots in use");
         }
         assert!(self.spills.len() <= self.most_spills, "I11: writes in flight");
-        assert!(
-            !self.stats.disk_given_up || self.shelf(Tier::Disk).used == 0,
-            "a disk that was given up holds nothing"
-        );
+        assert!(!self.stats.disk_given_up || self.tier(Tier::Disk).used == 0, "a disk that was given up holds nothing");
     }
 
-    fn shelf(&self, tier: Tier) -> &Shelf {
-        &self.shelves[tier as usize]
+    fn tier(&self, tier: Tier) -> &TierSlots {
+        &self.tiers[tier as usize]
     }
 
-    fn shelf_mut(&mut self, tier: Tier) -> &mut Shelf {
-        &mut self.shelves[tier as usize]
+    fn tier_mut(&mut self, tier: Tier) -> &mut TierSlots {
+        &mut self.tiers[tier as usize]
     }
 }

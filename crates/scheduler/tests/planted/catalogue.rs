@@ -262,13 +262,13 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "PromptStarved",
         "The oldest prompt waits for ever behind those whose turn it is.",
-        &[edit("policy.rs", "self.passed_over >= PATIENCE", "false")],
+        &[edit("policy.rs", "self.passed_over >= MAX_PASSED_OVER", "false")],
     ),
     bug(
         "RightsSavedUp",
         "Who comes back from idle has saved rights and is served alone until they are used up (the lift of Sheng et \
          al., OSDI 2024, left out).",
-        &[edit("fairness.rs", "share.served = share.served.max(level);", "")],
+        &[edit("fairness.rs", "counter.served = counter.served.max(level);", "")],
     ),
     bug(
         "AnswersNotCharged",
@@ -301,7 +301,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "PromptsUnbounded",
         "Any number of prompts advances in a step.",
-        &[edit("prefill.rs", "left.prompts -= 1;", "")],
+        &[edit("prefill.rs", "budget.prompts -= 1;", "")],
     ),
     bug(
         "DecodeRowForgotten",
@@ -371,11 +371,11 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "The drafts of one sequence are planned for another.",
         &[edit(
             "speculate.rs",
-            "hopefuls.push(Hopeful { offer, own: seq.tries, decode, row, most, taken: 0 });",
+            "candidates.push(DraftCandidate { offer, own: seq.acceptance, decode, row, most, taken: 0 });",
             "let of = |id: &SeqId| self.state.seqs.get(*id).and_then(|seq| seq.offer);
-             let offer = offered.first().and_then(of).unwrap_or(offer);
+             let offer = proposed.first().and_then(of).unwrap_or(offer);
              let most = usize::from(offer.len).min(seq.tokens_to_go(&self.state.limits) - 1).min(room);
-             hopefuls.push(Hopeful { offer, own: seq.tries, decode, row, most, taken: 0 });",
+             candidates.push(DraftCandidate { offer, own: seq.acceptance, decode, row, most, taken: 0 });",
         )],
     ),
     bug(
@@ -407,10 +407,10 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "Every answer of a resumed request goes on with the tokens of the first.",
         &[edit(
             "state.rs",
-            "Sequence::new(id, request.clone(), rank, self.limits.block_size).knowing(tokens, now)",
+            "Sequence::new(id, request.clone(), rank, self.limits.block_size).with_generated(tokens, now)",
             "{
                 let first = generated.iter().flatten().next().copied().unwrap_or(tokens);
-                Sequence::new(id, request.clone(), rank, self.limits.block_size).knowing(first, now)
+                Sequence::new(id, request.clone(), rank, self.limits.block_size).with_generated(first, now)
             }",
         )],
     ),
@@ -452,22 +452,22 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "KeptFreedWhileRead",
         "A kept block is taken while another worker reads it (8 of 42 requests decoded such ones, with 200 OK: \
          aws-do-eks #84).",
-        &[edit("kv/pool.rs", "self.kept.iter().find(|&at| self.blocks[at].pins == 0)", "self.kept.first()")],
+        &[edit("kv/pool.rs", "self.pinned.iter().find(|&at| self.blocks[at].readers == 0)", "self.pinned.first()")],
     ),
     bug(
         "LeaseWithoutEnd",
         "Blocks are kept for ever for a worker that is dead (vLLM #35764).",
-        &[edit("keep.rs", "kept.until > now", "true")],
+        &[edit("pin.rs", "kept.until > now", "true")],
     ),
     bug(
         "KeptHoldsOut",
         "Kept blocks hold a newcomer out as long as they are kept (vLLM #38027).",
-        &[edit("kv/pool.rs", "self.free.len() + self.num_kept()", "self.free.len()")],
+        &[edit("kv/pool.rs", "self.free.len() + self.num_pinned()", "self.free.len()")],
     ),
     bug(
         "KeptLossUntold",
         "A block that was kept belongs to somebody else, and whoever comes for it is not told.",
-        &[edit("scheduler.rs", "self.state.pool.num_kept_taken() > kept_taken", "false")],
+        &[edit("scheduler.rs", "self.state.pool.num_pinned_taken() > pinned_taken", "false")],
     ),
     bug(
         "KeptAfterCancel",
@@ -477,7 +477,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "AdoptedWithoutParent",
         "A block from elsewhere is taken although what comes before it is not here.",
-        &[edit("adopt.rs", "count < index", "false")],
+        &[edit("kv_receive.rs", "count < index", "false")],
     ),
     bug(
         "BadChecksumBelieved",
@@ -487,39 +487,39 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "LandingNotPinned",
         "A slot whose bytes are on their way is given to somebody else (SGLang #24527, vLLM #46283).",
-        &[edit("kv/tiers.rs", "self.pin(slot);", "self.shelf_mut(slot.tier).empty.push(slot.index);")],
+        &[edit("kv/tiers.rs", "self.pin(slot);", "self.tier_mut(slot.tier).empty.push(slot.index);")],
     ),
     bug(
         "LandingLeaked",
         "A slot whose bytes never came is not given back (vLLM #50754).",
-        &[edit("kv/tiers.rs", "self.unpin(slot);", "if has_come { self.unpin(slot); }")],
+        &[edit("kv/tiers.rs", "self.unpin(slot);", "if is_received { self.unpin(slot); }")],
     ),
     bug(
         "LoadingBlockRead",
         "Another worker reads a block that is still being loaded.",
-        &[edit("keep.rs", "!seq.is_loading()", "true")],
+        &[edit("pin.rs", "!seq.is_loading()", "true")],
     ),
     bug_of_pair(
         "GivenNotAwaited",
         "A prompt enters although blocks of it are missing, and they are computed here.",
-        &[edit("given.rs", "self.plan.hits.len() >= given", "true")],
+        &[edit("remote_only_prefill.rs", "self.plan.hits.len() >= remote", "true")],
     ),
     bug_of_pair(
         "LackingToldNobody",
         "Nobody hears that blocks are missing, and nobody brings them.",
-        &[edit("given.rs", "step.lacking.push(seq.request_id());", "")],
+        &[edit("remote_only_prefill.rs", "step.lacking.push(seq.request_id());", "")],
     ),
     bug_of_pair(
         "OwnTakenForGiven",
         "What was computed here behind a prompt is found, and taken for the prompt of the next turn.",
-        &[edit("sequence.rs", "full.min(self.num_given_blocks())", "full")],
+        &[edit("sequence.rs", "full.min(self.num_remote_blocks())", "full")],
     ),
     bug_of_pair(
         "GivenTakenForOwn",
         "A longer prompt's block is found where the shorter one's own end should be computed.",
         &[edit(
             "sequence.rs",
-            "if self.prompt_is_given { self.num_given_blocks() } else { (self.num_tokens() - 1) / self.table.block_size() }",
+            "if self.prompt_is_remote { self.num_remote_blocks() } else { (self.num_tokens() - 1) / self.table.block_size() }",
             "(self.num_tokens() - 1) / self.table.block_size()",
         )],
     ),

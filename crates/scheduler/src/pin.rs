@@ -46,7 +46,7 @@ impl Scheduler {
         let pool = &mut self.state.pool;
         self.state.kept.retain(|kept| {
             let stays = kept.request != request;
-            kept.blocks.iter().rev().filter(|_| !stays).for_each(|&block| pool.let_go(block));
+            kept.blocks.iter().rev().filter(|_| !stays).for_each(|&block| pool.unpin(block));
             stays
         });
         self.state.kept.len() < before
@@ -59,17 +59,17 @@ impl Scheduler {
 
     /// Starts to record changes of the prefix cache, for routers that send a prompt to the worker with its prefix.
     pub fn note_cache_events(&mut self) {
-        self.state.pool.begin_notes();
+        self.state.pool.record_events();
     }
 
     /// The changes since the last call, in order. Empty unless [`Scheduler::note_cache_events`] was called.
     pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
-        self.state.pool.take_notes()
+        self.state.pool.take_events()
     }
 
     /// Pinned blocks that no sequence or reader holds: free, and allocated last.
     pub fn kept_blocks(&self) -> usize {
-        self.state.pool.num_kept()
+        self.state.pool.num_pinned()
     }
 
     /// When the next lease ends; the next plan after that reports it.
@@ -102,7 +102,7 @@ impl Scheduler {
         if state.pool.is_free(block) && state.pool.num_free() <= state.reserved_blocks() {
             return None;
         }
-        state.pool.pin(block);
+        state.pool.begin_read(block);
         let read = BlockRead { request, answer, index, block };
         state.reads.push(read);
         Some(read)
@@ -112,7 +112,7 @@ impl Scheduler {
     pub fn read_ended(&mut self, read: BlockRead) {
         let place = self.state.reads.iter().position(|other| *other == read).expect("a read ends once");
         self.state.reads.swap_remove(place);
-        self.state.pool.unpin(read.block);
+        self.state.pool.end_read(read.block);
     }
 
     /// Blocks that are being read.
@@ -128,12 +128,12 @@ fn full_blocks(seq: &Sequence) -> &[BlockId] {
 /// State transitions of pinned answers.
 impl State {
     /// An answer finished: its blocks are pinned if that was requested.
-    pub(crate) fn keep_blocks(&mut self, id: SeqId, now: Nanos) {
+    pub(crate) fn pin_finished(&mut self, id: SeqId, now: Nanos) {
         let seq = &self.seqs[id];
         let Some(lease) = self.requests.get(&seq.request.id).and_then(|active| active.keep) else { return };
         let blocks = full_blocks(seq).to_vec();
         if !blocks.is_empty() {
-            blocks.iter().for_each(|&block| self.pool.keep(block));
+            blocks.iter().for_each(|&block| self.pool.pin(block));
             let until = Nanos(now.0.saturating_add(lease.0));
             self.kept.push(KeptAnswer { request: seq.request.id, answer: seq.answer(), until, blocks });
         }
@@ -145,7 +145,7 @@ impl State {
         self.kept.retain(|kept| {
             let stays = kept.until > now;
             if !stays {
-                kept.blocks.iter().rev().for_each(|&block| pool.let_go(block));
+                kept.blocks.iter().rev().for_each(|&block| pool.unpin(block));
                 step.lost.push(KeptLost { request: kept.request, answer: kept.answer, left: 0, why: KeptEnd::Lease });
             }
             stays
@@ -153,13 +153,13 @@ impl State {
     }
 
     /// Unpins the blocks behind those that were just taken: without their prefix they are useless.
-    pub(crate) fn cut_kept(&mut self, step: &mut Step) {
+    pub(crate) fn truncate_pinned(&mut self, step: &mut Step) {
         let pool = &mut self.pool;
         self.kept.retain_mut(|kept| {
-            let Some(left) = kept.blocks.iter().position(|&block| pool.keeps(block) == 0) else { return true };
+            let Some(left) = kept.blocks.iter().position(|&block| pool.pins(block) == 0) else { return true };
             for block in kept.blocks.drain(left..).rev() {
-                if pool.keeps(block) > 0 {
-                    pool.let_go(block);
+                if pool.pins(block) > 0 {
+                    pool.unpin(block);
                 }
             }
             step.lost.push(KeptLost { request: kept.request, answer: kept.answer, left, why: KeptEnd::Blocks });

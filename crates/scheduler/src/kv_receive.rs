@@ -77,7 +77,7 @@ impl Scheduler {
         if pool.find(&block).is_some() {
             return Err(NotAdopted::Known);
         }
-        pool.adopt(&block).ok_or(NotAdopted::NoRoom)
+        pool.begin_receive(&block).ok_or(NotAdopted::NoRoom)
     }
 
     /// The sequence that received blocks of this request are for.
@@ -114,6 +114,6 @@ impl Scheduler {
     /// bad, an equal one was cached meanwhile, or its parent was evicted. Panics if the slot is not from
     /// [`Scheduler::adopt`].
     pub fn adopted(&mut self, slot: TierSlot, good: bool) -> bool {
-        self.state.pool.adopted(slot, good)
+        self.state.pool.end_receive(slot, good)
     }
 }

@@ -22,24 +22,24 @@ impl Scheduler {
     /// Enables remote-only prefill; requests then have one answer each. Call before the first request.
     pub fn set_prompts_given(&mut self) {
         assert!(self.state.requests.is_empty(), "before the first request");
-        assert!(self.state.limits.enable_prefix_caching, "what is given is found by the prefix cache");
-        self.state.prompts_are_given = true;
+        assert!(self.state.limits.enable_prefix_caching, "remote blocks are found through the prefix cache");
+        self.state.remote_only_prefill = true;
     }
 
     /// Whether blocks that this request needs are missing and never computed here.
     pub fn is_lacking(&mut self, request: RequestId) -> bool {
-        self.state.prompts_are_given && !self.missing_blocks(request).is_empty()
+        self.state.remote_only_prefill && !self.missing_blocks(request).is_empty()
     }
 
     /// Moves a waiting sequence that lacks prompt blocks out of the queue until they are fetched. False if it lacks
     /// none.
-    pub(crate) fn expect_again(&mut self, id: SeqId, step: &mut Step) -> bool {
-        let given = self.state.seqs[id].num_given_blocks();
-        if given == 0 {
+    pub(crate) fn expect_remote_blocks(&mut self, id: SeqId, step: &mut Step) -> bool {
+        let remote = self.state.seqs[id].num_remote_blocks();
+        if remote == 0 {
             return false;
         }
         self.find_prefix(id);
-        if self.plan.hits.len() >= given {
+        if self.plan.hits.len() >= remote {
             return false;
         }
         let seq = &mut self.state.seqs[id];
