@@ -1,9 +1,9 @@
-//! What the ledger keeps of one request: sums by owner, the others that cost it most, and what it cost them.
+//! One request in the ledger: time sums by owner, the requests that delayed it most, and the delay it caused.
 //!
 //! ```text
 //! arrived      first token        second          third
-//!    |-------------|----------------|---------------|        TTFT is one sum, every gap another: each nanosecond of it
-//!    queue | own prefill | others   own | others'           has one owner, so the parts are the whole, exactly
+//!    |-------------|----------------|---------------|        TTFT is one sum, every gap another: each nanosecond has
+//!    queue | own prefill | others   own | others'           exactly one owner, so the parts add up to the whole
 //! ```
 
 use alloc::vec::Vec;
@@ -12,54 +12,54 @@ use core::cmp::Reverse;
 use scheduler::{FinishReason, Nanos, RequestId, Targets};
 
 use crate::tally::Tally;
-use crate::waits::{Standing, Waiters};
+use crate::waits::{ActiveWait, Waiters};
 
-/// Who a nanosecond of a request's waiting belongs to.
+/// The cause of a nanosecond of a request's latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
-    /// In the queue, or back in it: the first in line waited for KV blocks.
+    /// Queued, also after a preemption: the head of the queue waited for KV blocks.
     QueueKv,
-    /// In the queue: the first in line waited for a seat.
+    /// Queued: the head of the queue waited for a seat.
     QueueSeats,
-    /// The step's rows, prompts or time went to others, or it was under way when the request came.
+    /// The step's rows, prompts or time went to others, or a step was running when the request arrived.
     QueueBudget,
     /// Its own prompt.
     OwnPrefill,
-    /// Prompts of others in the steps that carried it.
+    /// Others' prompts in the request's steps.
     OtherPrefill,
-    /// Its own decode row, and those of its other answers, without guesses.
+    /// Its own decode rows, those of its other answers included, without drafts.
     OwnDecode,
-    /// What checking guesses at its own next tokens made of its steps, and at those of its other answers.
+    /// The extra time of its steps from verifying drafts of its own answers.
     OwnDrafts,
-    /// Decode rows of others in the steps that carried it, without guesses.
+    /// Others' decode rows in the request's steps, without drafts.
     Decode,
-    /// Rows of guesses at others' tokens in the steps that carried it.
+    /// Others' draft rows in the request's steps.
     OtherDrafts,
-    /// Computing again what a preemption threw away.
+    /// Recompute after a preemption.
     Recompute,
-    /// Preempted: in the queue again, or in again and waiting for rows to compute again with.
+    /// Preempted: queued again, or running again and waiting for rows to recompute with.
     Waiting,
-    /// Running, and left out of a step for others' targets or for want of a block.
+    /// Running, but left out of a step for others' targets or for want of a block.
     LeftOut,
-    /// The machine ran others while the engine's threads were ready to run: in the steps that carried it or that it
-    /// waited for, and between them. Known where the system tells ([`scheduler::Stolen`]).
+    /// Steal time: the engine's threads were runnable while the machine ran others, in steps that the request had rows
+    /// in or waited for, and between them. Zero where the system does not report it ([`scheduler::Stolen`]).
     Machine,
-    /// Between steps: taking requests in, planning, text, delivery.
+    /// Between steps: receiving requests, planning, text, delivery.
     Overhead,
-    /// Its prompt was read by another worker: in the queue there.
+    /// Queued on the prefill worker.
     RemoteQueue,
-    /// Its prompt was computed there.
+    /// Prefill on another worker.
     RemotePrefill,
-    /// Others, and all else, in the steps that carried it there.
+    /// Others, and everything else, in its steps on the prefill worker.
     RemoteOthers,
-    /// What is left of the time in which it was elsewhere: asking, and blocks on their way.
+    /// The rest of the remote prefill: the request and KV transfer.
     Transfer,
 }
 
 impl Owner {
     const COUNT: usize = Owner::Transfer as usize + 1;
 
-    /// All of them.
+    /// All owners.
     pub const ALL: [Owner; Owner::COUNT] = [
         Owner::QueueKv,
         Owner::QueueSeats,
@@ -80,7 +80,7 @@ impl Owner {
         Owner::RemoteOthers,
         Owner::Transfer,
     ];
-    /// Those of a time to first token.
+    /// Owners of a time to first token.
     pub const OF_TTFT: [Owner; 13] = [
         Owner::QueueKv,
         Owner::QueueSeats,
@@ -96,7 +96,7 @@ impl Owner {
         Owner::RemoteOthers,
         Owner::Transfer,
     ];
-    /// Those of a gap between two tokens.
+    /// Owners of a gap between two tokens.
     pub const OF_GAP: [Owner; 10] = [
         Owner::OwnDecode,
         Owner::OwnDrafts,
@@ -110,14 +110,14 @@ impl Owner {
         Owner::Overhead,
     ];
 
-    /// Whether it is time that other requests took: there is somebody for whom it is a [`Cost`].
+    /// Whether other requests took this time: then it is also booked as a [`Cost`].
     pub fn is_others(self) -> bool {
         match self {
             Owner::QueueKv | Owner::QueueSeats | Owner::QueueBudget => true,
             Owner::OtherPrefill | Owner::Decode | Owner::OtherDrafts | Owner::Waiting | Owner::LeftOut => true,
             Owner::OwnPrefill | Owner::OwnDecode | Owner::OwnDrafts | Owner::Recompute => false,
             Owner::Machine | Owner::Overhead => false,
-            // Whoever they are, they are not here.
+            // Those requests are on another worker.
             Owner::RemoteQueue | Owner::RemotePrefill | Owner::RemoteOthers | Owner::Transfer => false,
         }
     }
@@ -152,31 +152,31 @@ impl Owner {
 pub struct Shares([u64; Owner::COUNT]);
 
 impl Shares {
-    /// What one owner has.
+    /// The time of one owner.
     pub fn of(&self, owner: Owner) -> Nanos {
         Nanos(self.0[owner as usize])
     }
 
-    /// All of it.
+    /// The sum.
     pub fn total(&self) -> Nanos {
         Nanos(self.0.iter().sum())
     }
 
-    /// Gives `owner` so many nanoseconds more.
+    /// Adds nanoseconds to `owner`.
     pub fn add(&mut self, owner: Owner, nanos: u64) {
         self.0[owner as usize] += nanos;
     }
 
-    /// Adds another sum, owner by owner.
+    /// Adds another set, owner by owner.
     pub fn merge(&mut self, other: &Shares) {
         self.0.iter_mut().zip(&other.0).for_each(|(sum, more)| *sum += more);
     }
 }
 
-/// Others that are named; the rest are summed.
+/// Requests listed by name; the rest are summed.
 pub(crate) const MOST_NAMED: usize = 6;
 
-/// Nanoseconds by request: the largest by name, the rest in one sum.
+/// Nanoseconds by request: the largest by name, the rest as one sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Named {
     entries: [Option<(RequestId, u64)>; MOST_NAMED],
@@ -184,24 +184,24 @@ pub struct Named {
 }
 
 impl Named {
-    /// By falling time.
+    /// By decreasing time.
     pub fn entries(&self) -> impl Iterator<Item = (RequestId, Nanos)> {
         let mut entries = self.entries;
         entries.sort_unstable_by_key(|entry| entry.map(|(id, nanos)| (Reverse(nanos), id)));
         entries.into_iter().flatten().map(|(id, nanos)| (id, Nanos(nanos)))
     }
 
-    /// What all that are not named have together.
+    /// Sum of all requests without an entry.
     pub fn rest(&self) -> Nanos {
         Nanos(self.rest)
     }
 
-    /// All of it.
+    /// The sum.
     pub fn total(&self) -> Nanos {
         Nanos(self.rest + self.entries.iter().flatten().map(|&(_, nanos)| nanos).sum::<u64>())
     }
 
-    /// A newcomer takes the place of the smallest if it is larger; who is not kept counts to the rest.
+    /// A new request replaces the smallest if it is larger; the displaced one counts to the rest.
     pub(crate) fn add(&mut self, id: RequestId, nanos: u64) {
         if nanos == 0 {
             return;
@@ -219,20 +219,20 @@ impl Named {
         }
     }
 
-    /// So much more of others.
+    /// Adds to the rest.
     pub(crate) fn add_rest(&mut self, nanos: u64) {
         self.rest += nanos;
     }
 
-    /// Adds another's entries and its rest.
+    /// Adds another's entries and rest.
     pub fn merge(&mut self, other: &Named) {
         other.entries.iter().flatten().for_each(|&(id, nanos)| self.add(id, nanos));
         self.rest += other.rest;
     }
 }
 
-/// What a request took of others' time: the same nanoseconds that their sums show, seen from here. Over all requests
-/// each field is the sum of the owner of its name.
+/// Time that a request took from others: the same nanoseconds as in their sums, from the other side. Over all requests
+/// each field equals the sum of the owner it is named after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Its prompt, while others waited for their first token in the same steps.
@@ -243,24 +243,24 @@ pub struct Cost {
     pub decode_in_ttfts: Nanos,
     /// Its decode rows, between others' tokens.
     pub decode_in_gaps: Nanos,
-    /// Rows of guesses at its tokens, while others waited for their first token in the same steps.
+    /// Its draft rows, while others waited for their first token in the same steps.
     pub drafts_in_ttfts: Nanos,
-    /// The same, between others' tokens.
+    /// Its draft rows, between others' tokens.
     pub drafts_in_gaps: Nanos,
-    /// The blocks that it held, while others waited for their first token and the first in line for blocks.
+    /// Blocks that it held while others waited for their first token and the head of the queue for blocks.
     pub queue_kv: Nanos,
-    /// The seats that it held, while the first in line waited for one.
+    /// Seats that it held while the head of the queue waited for one.
     pub queue_seats: Nanos,
-    /// Its rows, in steps that left others no row before their first token.
+    /// Its rows in steps that left others no row before their first token.
     pub queue_budget: Nanos,
-    /// What it held or computed while others were preempted and waited to go on.
+    /// What it held or computed while others waited after a preemption.
     pub waiting: Nanos,
-    /// Its rows, in steps that left out streams.
+    /// Its rows in steps that left out other streams.
     pub left_out: Nanos,
 }
 
 impl Cost {
-    /// All of it.
+    /// The sum.
     pub fn total(&self) -> Nanos {
         let mut cost = *self;
         Nanos(cost.parts().iter().map(|nanos| nanos.0).sum())
@@ -291,23 +291,21 @@ impl Cost {
 /// A request's sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bill {
-    /// Arrival to first token; to the end, if it asked for none.
+    /// Arrival to first token; to the end if it requested no tokens.
     pub ttft: Shares,
-    /// Whom it waited for: all of `ttft` that is neither its own nor the machine's nor overhead
-    /// ([`Owner::is_others`]).
+    /// The requests that it waited for in `ttft`: all owners with [`Owner::is_others`].
     pub ttft_others: Named,
     /// From token to token, over all gaps of all answers.
     pub gaps: Shares,
-    /// Whom it waited for in `gaps`: their prompts, guesses at their tokens, and who held or computed what while it was
-    /// preempted or left out. Rows of other streams ([`Owner::Decode`]) have no names here.
+    /// The requests that it waited for in `gaps`: their prompts and drafts, and holders while it was preempted or left
+    /// out. Decode rows of other streams ([`Owner::Decode`]) are not listed.
     pub gaps_others: Named,
-    /// Of what its guesses took of its own `gaps` ([`Owner::OwnDrafts`]), the part of those that did not hold: of each
-    /// step the share of them that failed there. Contained in that owner, and no summand beside it.
+    /// The part of [`Owner::OwnDrafts`] in `gaps` due to rejected drafts: in each step their fraction of the drafts.
+    /// Not an additional summand.
     pub rejected: Nanos,
-    /// What it cost others.
+    /// Time that it took from others.
     pub cost: Cost,
-    /// What computing the tokens found in the prefix cache would have taken alone, as the cost model predicts; it is no
-    /// part of any sum. `None` without a model.
+    /// Predicted time to compute the prefix-cache hits alone; not part of any sum. `None` without a cost model.
     pub saved_by_cache: Option<Nanos>,
 }
 
@@ -316,124 +314,125 @@ pub struct Bill {
 pub struct Visit {
     /// When the step was planned.
     pub from: Nanos,
-    /// When its output came back.
+    /// When its output arrived.
     pub to: Nanos,
-    /// Which answer.
+    /// The answer.
     pub answer: u16,
-    /// Tokens of this request that came of it: at the prompt's end one of each answer, later of one answer a run.
+    /// Tokens of the request from this step: at the prompt's end one per answer, later one answer's, with accepted
+    /// drafts.
     pub tokens: u16,
-    /// Its rows.
+    /// Rows.
     pub rows: u32,
-    /// [`Owner::OwnPrefill`], [`Owner::Recompute`] or [`Owner::OwnDecode`]: what they were for.
+    /// [`Owner::OwnPrefill`], [`Owner::Recompute`] or [`Owner::OwnDecode`].
     pub work: Owner,
 }
 
-/// A time in which steps ran and an answer had no row in them.
+/// A time in which steps ran without a row of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Since when.
+    /// Start.
     pub from: Nanos,
-    /// Until when.
+    /// End.
     pub to: Nanos,
-    /// Which answer.
+    /// The answer.
     pub answer: u16,
-    /// Why; their sum is the whole.
+    /// The owners; the sum is the whole.
     pub shares: Shares,
 }
 
 /// The time from one token to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Which answer.
+    /// The answer.
     pub answer: u16,
-    /// Which of its tokens came late, counted from 0; the first of all has no gap. Of a run that came of guesses it is
-    /// the first; the others came with it, and had none.
+    /// Index of the later token in its answer; the first token has no gap. Of accepted drafts that arrive together only
+    /// the first has a gap.
     pub token: u32,
-    /// When it came.
+    /// Time of the token.
     pub at: Nanos,
-    /// Whose time it was; the sum is the gap.
+    /// The owners; the sum is the gap.
     pub shares: Shares,
-    /// Whom it waited for, as in [`Bill::gaps_others`].
+    /// The requests that it waited for, as in [`Bill::gaps_others`].
     pub others: Named,
 }
 
 /// One request in the ledger.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// Whose.
+    /// The request.
     pub request: RequestId,
-    /// Whose, again: the API key's number.
+    /// Its tenant: the API key's number.
     pub tenant: u64,
-    /// Tokens of its prompt.
+    /// Prompt length.
     pub prompt_tokens: usize,
-    /// When it came.
+    /// Arrival.
     pub arrived: Nanos,
-    /// What it wanted.
+    /// Latency targets.
     pub targets: Targets,
-    /// When the first step with a row of it was planned.
+    /// When the first step with its rows was planned.
     pub first_scheduled: Option<Nanos>,
-    /// When its first token came.
+    /// Time of its first token.
     pub first_token: Option<Nanos>,
-    /// When its last token came, of all answers.
+    /// Time of its last token, over all answers.
     pub last_token: Option<Nanos>,
-    /// Prompt tokens that the prefix cache had when it entered.
+    /// Prefix-cache hits when it entered, in tokens.
     pub cached_tokens: usize,
-    /// Rows of its prompt that were computed, again after preemptions too.
+    /// Prompt rows computed, recompute included.
     pub prefill_rows: usize,
-    /// Its decode rows.
+    /// Decode rows.
     pub decode_rows: usize,
-    /// Those of them beside which guesses were checked.
+    /// Decode rows with drafts.
     pub verify_rows: usize,
-    /// Guesses that were checked beside them, and those that held: each was a token without a step of its own.
+    /// Drafts verified, and those accepted: tokens without an extra step.
     pub draft_rows: usize,
     /// See `draft_rows`.
     pub held_drafts: usize,
-    /// Positions of the cache that these read, summed.
+    /// Keys that decode rows attended to, summed.
     pub decode_context: u64,
-    /// Times that it lost its blocks.
+    /// Times preempted.
     pub preemptions: usize,
-    /// The sums.
+    /// Time sums.
     pub bill: Bill,
-    /// Its steps, the first ones up to the ledger's limit.
+    /// Its steps: the first ones, up to the ledger's limit.
     pub visits: Vec<Visit>,
     /// Steps beyond the limit.
     pub visits_left_out: usize,
-    /// Its waits, the first ones up to a limit.
+    /// Its waits: the first ones, up to a limit.
     pub waits: Vec<Wait>,
-    /// Its longest gaps, up to a limit, in no order.
+    /// Its longest gaps, up to a limit, unordered.
     pub longest_gaps: Vec<Gap>,
     pub(crate) answers: Vec<Meter>,
-    /// Of its answers, those that wait.
+    /// Its answers that wait.
     pub(crate) own_waits: Waiters,
-    /// The answer whose wait for its first token is the request's.
+    /// The answer that the TTFT is measured on.
     pub(crate) lead: usize,
-    /// Its prompt is read elsewhere.
+    /// Whether its prompt is being prefilled on another worker.
     pub(crate) is_away: bool,
 }
 
-/// What came of one answer.
+/// Token times of one answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnswerTimes {
-    /// Its tokens.
+    /// Number of tokens.
     pub tokens: usize,
-    /// When the first came; without tokens 0, as the two below.
+    /// Time of the first token; 0 without tokens, like the two below.
     pub first_token: Nanos,
-    /// When the last came.
+    /// Time of the last token.
     pub last_token: Nanos,
-    /// The longest time between two.
+    /// The longest gap.
     pub longest_gap: Nanos,
     /// Why it ended, if it has.
     pub reason: Option<FinishReason>,
 }
 
-/// Without a target a gap is late if it is longer than so many median gaps of its answer...
+/// Without a target a gap is late if it exceeds this many median gaps of its answer...
 pub const LATE_MEDIANS: u64 = 2;
-/// ... and longer than this. A person sees no gap that is shorter than one picture of a film, and where a token takes
-/// half a millisecond twice of that is noise of the machine.
+/// ... and this. No one sees a gap shorter than a film frame, and at half a millisecond per token twice the median is
+/// machine noise.
 pub const LATE_FLOOR: Nanos = Nanos(20_000_000);
 
-/// Above this a gap between two tokens is late: the target, or, without one, [`LATE_MEDIANS`] times the `median` gap of
-/// its answer, and at least [`LATE_FLOOR`]. The one definition of a stall, for timelines, spans, load tests and pages.
+/// The limit above which a gap is late: the target, or else [`LATE_MEDIANS`] times the `median` gap of its answer and
+/// at least [`LATE_FLOOR`]. The one definition of a stall, for timelines, spans, load tests and pages.
 pub fn late_above(target: Option<Nanos>, median: Nanos) -> Nanos {
     target.unwrap_or(LATE_FLOOR.max(Nanos(median.0.saturating_mul(LATE_MEDIANS))))
 }
@@ -444,7 +443,7 @@ const MOST_GAPS: usize = 32;
 const MOST_WAITS: usize = 64;
 
 impl Account {
-    /// The gaps that are late ([`late_above`]), of the longest kept, in order of time.
+    /// The late gaps ([`late_above`]) among the longest ones, in order of time.
     pub fn late_gaps(&self) -> Vec<Gap> {
         let limit = late_above(self.targets.tpot, self.median_gap());
         let late = self.longest_gaps.iter().filter(|gap| gap.shares.total() > limit);
@@ -453,7 +452,7 @@ impl Account {
         late
     }
 
-    /// Its answers, in their order. Before the prompt is read only the first can have anything.
+    /// Its answers, in order. Before the first token only the first can have any.
     pub fn answers(&self) -> impl Iterator<Item = AnswerTimes> {
         self.answers.iter().map(|meter| AnswerTimes {
             tokens: meter.tokens as usize,
@@ -469,7 +468,7 @@ impl Account {
         self.first_token.map(|first| first.since(self.arrived))
     }
 
-    /// The mean time between the tokens of its slowest answer, in seconds; `None` where no answer has two.
+    /// Mean time per output token of its slowest answer, in seconds; `None` where no answer has two tokens.
     pub fn tpot(&self) -> Option<f64> {
         let means = self.answers.iter().filter(|meter| meter.tokens > 1);
         let means =
@@ -477,13 +476,13 @@ impl Account {
         means.fold(None, |slowest, mean| Some(slowest.map_or(mean, |slowest: f64| slowest.max(mean))))
     }
 
-    /// Tokens that have come, of all answers.
+    /// Tokens so far, of all answers.
     pub fn num_tokens(&self) -> usize {
         self.answers.iter().map(|meter| meter.tokens as usize).sum()
     }
 
-    /// The median time from token to token in the steps that are kept; 0 without any. Tokens that came together count
-    /// once, as in a client's eyes: were their gaps of 0 in it, every step of a stream that guesses well would be late.
+    /// The median gap in the recorded steps; 0 without any. Tokens that arrive together count once, as a client sees
+    /// them: with their gaps of 0, every step of a stream with good drafts would be late.
     pub fn median_gap(&self) -> Nanos {
         let mut last: Vec<Option<Nanos>> = self.answers.iter().map(|_| None).collect();
         let mut gaps = Vec::new();
@@ -495,12 +494,12 @@ impl Account {
             }
         }
         gaps.sort_unstable();
-        // The middle of the two in the middle, as `figures::percentile` has it.
+        // The mean of the middle two, as in `figures::percentile`.
         let Some(last) = gaps.len().checked_sub(1) else { return Nanos::default() };
         Nanos(gaps[last / 2].0.midpoint(gaps[gaps.len() / 2].0))
     }
 
-    /// Gives back memory that nothing will fill.
+    /// Frees unused capacity.
     pub fn shrink(&mut self) {
         self.answers.shrink_to_fit();
         self.visits.shrink_to_fit();
@@ -508,7 +507,7 @@ impl Account {
         self.longest_gaps.shrink_to_fit();
     }
 
-    /// Bytes that it takes.
+    /// Memory in bytes.
     pub fn bytes(&self) -> usize {
         size_of::<Account>()
             + self.answers.capacity() * size_of::<Meter>()
@@ -541,7 +540,7 @@ impl Account {
         }
     }
 
-    /// Room for what steady steps add, so that they allocate nothing.
+    /// Reserves memory, so that steady steps do not allocate.
     pub(crate) fn make_ready(&mut self, visits: usize) {
         if self.visits.capacity() == 0 && visits > 0 {
             self.visits.reserve_exact(visits);
@@ -550,26 +549,26 @@ impl Account {
     }
 }
 
-/// How far one answer's time has been given to owners.
+/// Time accounting of one answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
-    /// Everything before this moment has an owner.
+    /// Time before this moment has an owner.
     pub(crate) upto: Nanos,
-    /// The clocks of that moment.
+    /// The clocks at that moment.
     pub(crate) at: Clocks,
-    /// Since the last token, or since arrival.
+    /// Time since the last token, or since arrival.
     pub(crate) pending: Shares,
-    /// Since the last token: whom it waited for.
+    /// Since the last token: requests that it waited for.
     pub(crate) others: Named,
-    /// Since the last token: what wrong guesses took of it.
+    /// Since the last token: time of rejected drafts.
     pub(crate) rejected: u64,
-    /// The same since arrival.
+    /// Since arrival: requests that it waited for.
     pub(crate) tally: Tally,
-    /// How it waits, while it does.
-    pub(crate) standing: Option<Standing>,
-    /// It has blocks: false in the queue.
+    /// The current wait, if any.
+    pub(crate) wait: Option<ActiveWait>,
+    /// Whether it has blocks; false in the queue.
     pub(crate) is_in: bool,
-    /// The rows it had last were not the end of its known tokens.
+    /// Whether known tokens remain after its last rows.
     pub(crate) mid_prompt: bool,
     pub(crate) tokens: u32,
     pub(crate) first_token: Nanos,
@@ -579,9 +578,9 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Gives the time until `to`, in which it had no row, to its owners. `own` of it was its request's: its other
-    /// answers held or computed something, or it held blocks itself while they were loaded from a tier. Returns what
-    /// steps took of it.
+    /// Gives the time until `to`, in which it had no row, to owners. `own`: the part that its own request caused: its
+    /// other answers held or computed something, or its blocks were being loaded from a tier. Returns the part spent in
+    /// steps.
     pub(crate) fn settle(&mut self, to: Nanos, clocks: &Clocks, mut own: u64) -> Shares {
         let mut shares = Shares::default();
         let steps = clocks.steps.iter().zip(&self.at.steps).map(|(now, then)| now - then);
@@ -607,22 +606,22 @@ impl Meter {
     }
 }
 
-/// Time since the ledger began, by what the engine did: what a waiting request's time is read off, without a look at
-/// the request while it waits.
+/// Cumulative engine time by activity. A waiting request reads its time off them at the end of the wait, so waiting
+/// costs nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clocks {
-    /// Steps, by what kept the first in line waiting: KV, seats, budget; without what the machine took of them.
+    /// Time in steps, by what the head of the queue waited for: KV, seats, budget; without steal time.
     pub(crate) steps: [u64; 3],
-    /// That.
+    /// Steal time in steps.
     pub(crate) stolen: u64,
-    /// Between steps, without what the machine took.
+    /// Time between steps, without steal time.
     pub(crate) between: u64,
-    /// That.
+    /// Steal time between steps.
     pub(crate) stolen_between: u64,
 }
 
 impl Clocks {
-    /// What steps took since.
+    /// Time in steps since `then`.
     pub(crate) fn in_steps_since(&self, then: &Clocks) -> u64 {
         self.steps.iter().zip(&then.steps).map(|(now, then)| now - then).sum()
     }

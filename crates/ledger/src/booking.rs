@@ -1,4 +1,4 @@
-//! The reverse view: what others took of a request's time is booked on them in the step in which they took it.
+//! The reverse view: time that others took from a request is booked on them in the same step.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -6,12 +6,12 @@ use alloc::vec::Vec;
 use scheduler::{Blocked, Holder, Nanos, RequestId, StepRecord};
 
 use crate::account::{Account, Cost, Meter, Named};
-use crate::owed::{Debts, Place, share_out};
-use crate::waits::{Of, Waiters, Waits};
+use crate::wait_shares::{TimeByRequest, WaitPlace, share_out};
+use crate::waits::{WaitKind, Waiters, Waits};
 use crate::{Drafters, Group, Ledger, Owner, Prices};
 
-/// What decode rows, and guesses, took of the gaps of a step's other answers: nanoseconds, and what one unit of price
-/// and one row of the pass cost them all.
+/// What decode and draft rows took of the gaps of a step's other answers: nanoseconds, and the total cost of one unit
+/// of price and of one row of the weights pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InGaps {
     nanos: [u64; 2],
@@ -20,14 +20,14 @@ pub(crate) struct InGaps {
 }
 
 impl InGaps {
-    /// One answer of `group` had so much of others' decode rows, and of their guesses, in its gap.
+    /// Adds an answer of `group` with this time of others' decode and draft rows in its gap.
     pub(crate) fn add(&mut self, nanos: [u64; 2], group: &Group) {
         self.nanos.iter_mut().zip(nanos).for_each(|(sum, more)| *sum += more);
         self.scale += group.scale;
         self.row_scale += group.scale * group.per_row;
     }
 
-    /// What the decode rows or the guesses of `group` cost all others: they pay for it at their scales.
+    /// Weight of the decode or draft rows of `group` in the time of all others, at their scales.
     fn price_of(&self, group: &Group, which: usize) -> f64 {
         let own = f64::from(group.streams) * group.scale;
         let scale = (self.scale - own).max(0.0);
@@ -37,9 +37,8 @@ impl InGaps {
     }
 }
 
-/// Of what decode rows of others, or their guesses, took of the group at `index`, so many nanoseconds, each one's part:
-/// into `parts`, and on them.
-pub(crate) fn name_rows(groups: &mut [Group], index: usize, which: usize, nanos: u64, parts: &mut Debts) {
+/// Splits `nanos`, which others' decode or draft rows took from the group at `index`, into `parts`, and books them.
+pub(crate) fn name_rows(groups: &mut [Group], index: usize, which: usize, nanos: u64, parts: &mut TimeByRequest) {
     let (request, per_row) = (groups[index].request, groups[index].per_row);
     let is_other = |group: &&Group| group.request != request && group.streamed()[which].rows > 0.0;
     let others = groups.iter().filter(is_other).map(|group| (group.request, group.streamed()[which].at(per_row)));
@@ -48,13 +47,13 @@ pub(crate) fn name_rows(groups: &mut [Group], index: usize, which: usize, nanos:
     others.zip(parts.iter()).for_each(|(group, &(_, nanos))| group.in_ttfts[which] += nanos);
 }
 
-/// Whose guesses took `nanos` of a gap of `group`: all others' cost it `price`. Cost: the names of a list, not the
-/// drafters of a step, because every answer in the step asks.
+/// Splits `nanos` of a gap of `group` between the drafting requests; all others' drafts have weight `price`. Visits
+/// only the listed drafters, because every answer in the step asks.
 pub(crate) fn name_drafts(
     Drafters { largest, has_more }: &Drafters,
     group: &Group,
     (nanos, price): (u64, f64),
-    parts: &mut Debts,
+    parts: &mut TimeByRequest,
     others: &mut Named,
 ) {
     if nanos == 0 {
@@ -71,7 +70,7 @@ pub(crate) fn name_drafts(
     others.add_rest(nanos - parts.iter().map(|part| part.1).sum::<u64>());
 }
 
-/// Where a request's costs are booked: where those of one that has ended are told late.
+/// The costs of a request; those of a finished one go to `late`.
 fn cost_of<'a>(
     accounts: &'a mut BTreeMap<RequestId, Account>,
     late: &'a mut Vec<(RequestId, Cost)>,
@@ -90,7 +89,7 @@ fn cost_of<'a>(
 }
 
 impl Ledger {
-    /// What rows took of those whom the step carried.
+    /// Books what rows took from the requests in the step.
     pub(crate) fn book_rows(&mut self, in_gaps: &InGaps) {
         for prompt in self.prompts.iter().filter(|prompt| prompt.cost != [0; 2]) {
             self.waits.booked += prompt.cost[0] + prompt.cost[1];
@@ -123,31 +122,31 @@ impl Ledger {
         }
     }
 
-    /// Those that have blocks and had no row, which nobody noticed yet, wait since before this step. `carried`: answers
+    /// Begins the waits of answers that have blocks but had no row, from the start of this step. `carried`: answers
     /// that had one, or begin with this step; `to`: its end.
     pub(crate) fn begin_waits(&mut self, to: Nanos, carried: u64) {
-        if self.waits.num_in - carried == self.waits.waiters.in_place(Place::Seat) {
+        if self.waits.num_in - carried == self.waits.waiters.in_place(WaitPlace::Running) {
             return;
         }
         for account in self.accounts.values_mut() {
             for answer in 0..account.answers.len() {
                 let meter = &account.answers[answer];
-                if meter.is_in && meter.reason.is_none() && meter.standing.is_none() && meter.upto < to {
+                if meter.is_in && meter.reason.is_none() && meter.wait.is_none() && meter.upto < to {
                     self.waits.begin(account, answer);
                 }
             }
         }
     }
 
-    /// What the step took of those who waited for it.
+    /// Books what the step took from requests that waited for it.
     pub(crate) fn book_waits(&mut self, record: &StepRecord, prices: &Prices<'_>) {
         let took = self.last_step.took - self.last_step.stolen;
         let Waits { owed, shares: [line, seat], waiters, booked, .. } = &mut self.waits;
         let rows: f64 = self.groups.iter().map(Group::rows).sum();
         let per_row = prices.pass(rows) / rows.max(1.0);
         share_out(took, self.groups.iter().map(|group| (group.request, group.at(per_row))), seat);
-        // What decode rows take of a step passes while somebody holds what is short, whoever it is; what prompts and
-        // guesses take makes it longer for all.
+        // Decode time passes anyway while the scarce resource is held, so it is booked on its holders; prompts and
+        // drafts make the step longer for all, so their time is booked on them.
         let decode: f64 = self.groups.iter().map(|group| group.decode.at(per_row)).sum();
         let held = record.holders.iter().map(|holder| holder.held).sum::<u64>().max(1) as f64;
         let longer = |group: &Group| group.prefill.at(per_row) + group.drafts.at(per_row);
@@ -161,8 +160,8 @@ impl Ledger {
         if line.is_empty() {
             line.extend_from_slice(seat);
         }
-        for (place, shares) in [(Place::Line, &*line), (Place::Seat, &*seat)] {
-            let [ttft, preempted, left_out] = [Of::Ttft, Of::Preempted, Of::LeftOut].map(|of| waiters.of(place, of));
+        for (place, shares) in [(WaitPlace::Queue, &*line), (WaitPlace::Running, &*seat)] {
+            let [ttft, preempted, left_out] = [WaitKind::Ttft, WaitKind::Preempted, WaitKind::LeftOut].map(|of| waiters.of(place, of));
             if ttft + preempted + left_out == 0 {
                 continue;
             }
@@ -171,18 +170,18 @@ impl Ledger {
                 let own = match self.accounts.get(&request) {
                     Some(account) => account.own_waits,
                     None => {
-                        // It has ended, and its rows were in flight.
-                        owed.leave(request);
+                        // It has ended while its rows were in flight.
+                        owed.end_holder(request);
                         Waiters::default()
                     }
                 };
                 let cost = cost_of(&mut self.accounts, &mut self.late, request);
                 let in_ttfts = match (place, record.blocked) {
-                    (Place::Line, Some(Blocked::Kv)) => &mut cost.queue_kv,
-                    (Place::Line, Some(Blocked::Seats)) => &mut cost.queue_seats,
+                    (WaitPlace::Queue, Some(Blocked::Kv)) => &mut cost.queue_kv,
+                    (WaitPlace::Queue, Some(Blocked::Seats)) => &mut cost.queue_seats,
                     _ => &mut cost.queue_budget,
                 };
-                let own = [Of::Ttft, Of::Preempted, Of::LeftOut].map(|of| own.of(place, of));
+                let own = [WaitKind::Ttft, WaitKind::Preempted, WaitKind::LeftOut].map(|of| own.of(place, of));
                 let of = [ttft - own[0], preempted - own[1], left_out - own[2]];
                 in_ttfts.0 += nanos * of[0];
                 cost.waiting.0 += nanos * of[1];
@@ -191,12 +190,12 @@ impl Ledger {
             }
         }
         owed.end_step();
-        if waiters.in_place(Place::Line) + waiters.in_place(Place::Seat) == 0 {
-            owed.forget_gone();
+        if waiters.in_place(WaitPlace::Queue) + waiters.in_place(WaitPlace::Running) == 0 {
+            owed.drop_finished();
         }
     }
 
-    /// Who came while a step ran has waited for it since, as everybody in the queue. Returns how long.
+    /// Books the wait of a request that arrived during the last step, as for queued ones. Returns its length.
     pub(crate) fn book_under_way(&mut self, arrived: Nanos, meter: &mut Meter) -> u64 {
         let step = self.last_step;
         let waited = Nanos(step.began.0 + step.took).since(arrived.max(step.began)).0;
@@ -204,7 +203,7 @@ impl Ledger {
         let owner = [Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget][step.cause];
         let (took, others) = (u128::from((step.took - step.stolen).max(1)), u128::from(waited - stolen));
         let (mut sum, mut given) = (0, 0);
-        for &(request, nanos) in &self.waits.shares[Place::Line as usize] {
+        for &(request, nanos) in &self.waits.shares[WaitPlace::Queue as usize] {
             sum += nanos;
             let part = (u128::from(sum) * others / took) as u64 - given;
             given += part;
@@ -221,8 +220,8 @@ impl Ledger {
         given + stolen
     }
 
-    /// Panics unless both sides of the books agree: every nanosecond that others took of a request is booked on them.
-    /// Cost: who waits, times those who hold. For tests.
+    /// Panics unless the time that others took from requests equals the time booked on them. Cost: waiting answers
+    /// times holders. For tests.
     #[doc(hidden)]
     pub fn check(&self) {
         let answers = |account: &Account| (account.request, account.answers.clone());
@@ -237,9 +236,9 @@ impl Ledger {
         assert_eq!(delayed, self.waits.booked, "what others took is what it cost others");
         let live = open.iter().filter(|(_, meter)| meter.reason.is_none());
         assert_eq!(live.clone().filter(|(_, meter)| meter.is_in).count() as u64, self.waits.num_in, "answers in");
-        let standing = live.filter(|(_, meter)| meter.standing.is_some()).count() as u64;
-        let counted = [Place::Line, Place::Seat].map(|place| self.waits.waiters.in_place(place));
-        assert_eq!(standing, counted[0] + counted[1], "answers that wait");
+        let wait = live.filter(|(_, meter)| meter.wait.is_some()).count() as u64;
+        let counted = [WaitPlace::Queue, WaitPlace::Running].map(|place| self.waits.waiters.in_place(place));
+        assert_eq!(wait, counted[0] + counted[1], "answers that wait");
         for (request, meter) in &open {
             let named = meter.others.total().0 + meter.tally.named().total().0;
             let of_others = Owner::ALL.into_iter().filter(|&owner| owner.is_others());

@@ -1,4 +1,4 @@
-//! Every millisecond has an owner: from step records to who made a request wait, and whom it made wait.
+//! Attributes every nanosecond of a request's latency to an owner, from step records.
 //!
 //! ```text
 //! steps        |-- 7: A decodes --|--- 8: A decodes, B's prompt ---|   |-- 9: A and B decode --|
@@ -7,36 +7,32 @@
 //! B's cost to A                           |------------------------|                              the same nanoseconds
 //! ```
 //!
-//! A step that carried rows of a request is shared out: what its own rows would have cost alone is its own; what the
-//! step cost beyond that belongs to the other rows, each by what it adds. Costs are those of the [`CostModel`], scaled
-//! so that the parts are the measured time. One pass over the weights serves all rows: whoever asks, its own rows pay
-//! for it as if they were alone, and the others for what more rows make of it, in proportion to their rows. Without a
-//! model a row costs one, and a pass costs at least [`ROWS_OF_A_PASS`].
+//! A step with rows of a request is divided: the cost of its own rows alone is its own, the rest belongs to the other
+//! rows, each by what it adds. Costs are those of the [`CostModel`], scaled so that the parts add up to the measured
+//! time. All rows share one pass over the weights: a request pays for it as if alone, and the others for the increase,
+//! in proportion to their rows. Without a model a row costs one, and a pass at least [`ROWS_OF_A_PASS`].
 //!
-//! Rows of guesses ([`scheduler::Offer`]) are further rows of a decoding answer. What they make of its own step is
-//! [`Owner::OwnDrafts`], what they make of others' [`Owner::OtherDrafts`], and neither is part of decode: a stream that
-//! guesses is not blamed for the token that it owes, and whoever pays for guesses sees whose they were.
+//! Draft rows ([`scheduler::Offer`]) extend a decode row. Their time is [`Owner::OwnDrafts`] of their own answer,
+//! [`Owner::OtherDrafts`] of others, and not part of decode, so that speculation is visible separately.
 //!
-//! What the machine did for others while the engine's threads were ready ([`scheduler::Stolen`]) is nobody's rows: it is
-//! taken off a step before the step is shared out, and is [`Owner::Machine`] for everybody whom the step carried or
-//! kept waiting.
+//! Steal time ([`scheduler::Stolen`]) is subtracted from a step before it is divided, and is [`Owner::Machine`] for
+//! every request that the step carried or kept waiting.
 //!
-//! A step that carried no row of a waiting request is queue time, by what kept the first in line waiting; the time
-//! between steps is overhead, unless somebody holds the engine to look at it. Sums are integers: the parts of a TTFT or
-//! of a gap are the whole, to the nanosecond.
+//! A step without rows of a waiting request is queue time, by what the head of the queue waited for; time between steps
+//! is overhead, except while a client has paused the engine. Sums are integers: the parts of a TTFT or of a gap add up
+//! to the whole, to the nanosecond.
 //!
-//! Waiting costs nothing here: its time is read off running clocks when it ends. A step costs its rows, times the
-//! prompts in it. Memory is bounded per request, and a steady step allocates nothing.
+//! Waiting costs nothing here: its time is read off cumulative clocks when it ends. A step costs its rows times its
+//! prompts. Memory is bounded per request, and a steady step does not allocate.
 //!
-//! The ledger decides nothing, so it is no part of the scheduler: it reads what the scheduler writes down, and whoever
-//! has the records gets the same answers, the engine while it runs, a replay and the simulator. It has no clock and no
-//! IO (`no_std`).
+//! The ledger makes no decisions, so it is not part of the scheduler: it reads only step records, and engine, replay
+//! and simulator get the same results from them. It has no clock and no IO (`no_std`).
 #![no_std]
 extern crate alloc;
 
 mod account;
 mod booking;
-mod owed;
+mod wait_shares;
 mod prices;
 mod row_shares;
 mod tally;
@@ -56,99 +52,99 @@ use core::ops::Range;
 
 use account::{Clocks, MOST_NAMED, Meter};
 use booking::{InGaps, name_drafts, name_rows};
-use owed::Debts;
+use wait_shares::TimeByRequest;
 use prices::{Price, Prices};
 use scheduler::{Blocked, CostModel, FinishReason, Preempted, Request, RequestId, StepRecord, Work};
 use tally::Tally;
 use waits::{Waits, rowless};
 
-/// Sums over all requests, of tokens that have come.
+/// Sums over all requests, of tokens delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Of all times to first token.
     pub ttft: Shares,
     /// Of all gaps.
     pub gaps: Shares,
-    /// Of the gaps, what wrong guesses took: a part of [`Owner::OwnDrafts`].
+    /// The part of the gaps due to rejected drafts, within [`Owner::OwnDrafts`].
     pub rejected: Nanos,
 }
 
-/// What a step brought, as the ledger sees it.
+/// An event of a step in the ledger.
 #[derive(Clone, Copy, Debug)]
 pub enum News<'a> {
     /// The first rows of a request were computed.
     Entered(&'a Account),
-    /// A token came.
+    /// A token.
     Token {
-        /// The time since the one before it in its answer; `None` for the first.
+        /// Time since the previous token of its answer; `None` for the first.
         gap: Option<Nanos>,
     },
 }
 
-/// Gives every nanosecond that a request waits to an owner. Feed it each admission, each step's record and each end, in
-/// order; see the module's picture.
+/// Attributes the waiting time of requests. Call it for each admission, each step's record and each end, in order; see
+/// the module's picture.
 #[derive(Debug, Default)]
 pub struct Ledger {
     accounts: BTreeMap<RequestId, Account>,
     totals: Totals,
     max_visits: usize,
     clocks: Clocks,
-    /// The clocks stand here.
+    /// Time of the clocks.
     now: Nanos,
-    /// The newest step, for those who came while it ran.
+    /// The newest step, for requests that arrived during it.
     last_step: LastStep,
     waits: Waits,
     /// See [`Ledger::late_costs`].
     late: Vec<(RequestId, Cost)>,
-    // Kept for their memory.
-    items: Vec<Item>,
+    // Reused buffers.
+    items: Vec<PricedRow>,
     groups: Vec<Group>,
     prompts: Vec<Prompt>,
     drafters: Drafters,
 }
 
-/// The newest step, for those who came while it ran.
+/// The newest step, for requests that arrived during it.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastStep {
     began: Nanos,
-    /// What it counted as.
+    /// Index into [`Clocks::steps`].
     cause: usize,
     took: u64,
-    /// Of which the machine took so much.
+    /// Steal time in it.
     stolen: u64,
 }
 
 impl LastStep {
-    /// Of the last `nanos` of it, what the machine took: nobody knows when in the step that was, so a part as large.
+    /// Steal time of the last `nanos` of the step, taken as uniform.
     fn stolen_in(&self, nanos: u64) -> u64 {
         let share = u128::from(nanos) * u128::from(self.stolen) / u128::from(self.took.max(1));
         nanos.min(share as u64)
     }
 }
 
-/// One row of a record, priced.
+/// One row of a record, with its cost.
 #[derive(Clone, Copy, Debug)]
-struct Item {
+struct PricedRow {
     request: RequestId,
     answer: usize,
     prefill: bool,
     start: usize,
     rows: usize,
-    /// What it costs beyond the pass over the weights: its rows but those of guesses, and these.
+    /// Cost beyond the weights pass: without its drafts, and of its drafts.
     beyond: [f64; 2],
     samples: usize,
     drafts: usize,
     cached_tokens: usize,
 }
 
-impl Item {
-    /// Answers whose first token may have come: a prompt's end has one for each. A decode row is of one answer, whose
-    /// tokens before it may be another engine's.
+impl PricedRow {
+    /// Answers whose first token may be from this row: one per answer at a prompt's end; a decode row's answer may have
+    /// earlier tokens from another engine.
     fn begins(&self) -> usize {
         if self.prefill { self.samples } else { 1 }
     }
 
-    /// Guesses that were what came next.
+    /// Accepted drafts.
     fn held_drafts(&self) -> usize {
         if self.drafts > 0 { self.samples.saturating_sub(1) } else { 0 }
     }
@@ -159,25 +155,25 @@ impl Item {
 struct Span {
     from: Nanos,
     took: u64,
-    /// Of which the machine took so much.
+    /// Steal time in it.
     stolen: u64,
 }
 
-/// What one request has in a step.
+/// The rows of one request in a step.
 #[derive(Clone, Debug)]
 struct Group {
     request: RequestId,
     items: Range<usize>,
-    /// Its decode rows, and those of guesses at its tokens.
+    /// Its decode rows and its draft rows.
     decode: Price,
     drafts: Price,
     prefill: Price,
     /// Its answers in the step that have their first token.
     streams: u32,
-    /// Nanoseconds of its account for one unit of price, and what another's row costs it of the pass.
+    /// Nanoseconds per unit of cost for this request, and the pass cost of another's row.
     scale: f64,
     per_row: f64,
-    /// What its decode rows, and its guesses, took of those who wait for their first token.
+    /// What its decode and draft rows took from requests before their first token.
     in_ttfts: [u64; 2],
 }
 
@@ -186,22 +182,22 @@ impl Group {
         self.decode.rows + self.drafts.rows + self.prefill.rows
     }
 
-    /// All that its rows cost, with the pass at so much per row.
+    /// Cost of all its rows, at `per_row` of the pass.
     fn at(&self, per_row: f64) -> f64 {
         [self.decode, self.drafts, self.prefill].iter().map(|price| price.at(per_row)).sum()
     }
 
-    /// What it has of the rows that answers in a step share without having asked for them: see `in_ttfts`.
+    /// The rows that delay other answers in every step: see `in_ttfts`.
     fn streamed(&self) -> [Price; 2] {
         [self.decode, self.drafts]
     }
 }
 
-/// Who has guesses in the step: the most first, as many as anybody's list has names for.
+/// Requests with drafts in the step, the most first, limited to the names that a list keeps.
 #[derive(Debug, Default)]
 struct Drafters {
     largest: Vec<(RequestId, Price)>,
-    /// There are more.
+    /// Whether the list is truncated.
     has_more: bool,
 }
 
@@ -210,25 +206,24 @@ struct Drafters {
 struct Prompt {
     request: RequestId,
     price: Price,
-    /// Nanoseconds of the account at hand.
+    /// Time for the request being processed.
     nanos: u64,
-    /// What it cost others: in times to first token, and in gaps.
+    /// Time taken from others: in times to first token, and in gaps.
     cost: [u64; 2],
 }
 
 impl Ledger {
-    /// An empty ledger that keeps up to `max_visits` steps of each request for [`Account::visits`]; with 0 it keeps
-    /// sums.
+    /// An empty ledger that records up to `max_visits` steps per request for [`Account::visits`]; with 0 only sums.
     pub fn new(max_visits: usize) -> Ledger {
         Ledger { max_visits, ..Ledger::default() }
     }
 
-    /// Opens the account of a request. Its time runs from `arrived`, which may lie in the step that is over.
+    /// Opens the account of a request. Its time starts at `arrived`, possibly during the last step.
     pub fn admit(&mut self, request: &Request) {
         let &Request { id, arrived, num_answers, tenant, targets, .. } = request;
         self.advance(arrived);
         let mut meter = Meter { upto: self.now, at: self.clocks, ..Meter::default() };
-        // What has passed since, it has waited: for the step under way, and before and after that for nobody.
+        // It has waited for the running step; the time outside of that step is overhead.
         let in_step = self.book_under_way(arrived, &mut meter);
         meter.pending.add(Owner::Overhead, self.now.since(arrived).0 - in_step);
         let mut account = Account {
@@ -263,7 +258,7 @@ impl Ledger {
         self.accounts.insert(id, account);
     }
 
-    /// The prompt of a request that waits is read by another worker from now on: nobody here makes it wait.
+    /// The prompt of a waiting request is prefilled on another worker from now on: no request here delays it.
     pub fn leaves(&mut self, request: RequestId, now: Nanos) {
         self.advance(now);
         if let Some(account) = self.accounts.get_mut(&request).filter(|account| account.first_scheduled.is_none()) {
@@ -273,8 +268,8 @@ impl Ledger {
         }
     }
 
-    /// It waits here again. Clocks of two machines are not compared, durations are: of the time since, `bill` has what
-    /// the other worker says that it took, no more than there was, and [`Owner::Transfer`] the rest.
+    /// It is back in the queue. Durations are used because clocks of two machines are not comparable: `bill` is the
+    /// other worker's account of the time, capped at the time that passed, and [`Owner::Transfer`] is the rest.
     pub fn comes(&mut self, request: RequestId, bill: &Shares, now: Nanos) {
         self.advance(now);
         let Some(account) = self.accounts.get_mut(&request).filter(|account| account.is_away) else { return };
@@ -292,7 +287,7 @@ impl Ledger {
         self.waits.begin(account, lead);
     }
 
-    /// Takes a completed step in. `cost`: what predicted it. `news` hears what it brought to whom, in no order.
+    /// Takes a completed step. `cost`: the model that predicted it. `news` receives its events, in no order.
     pub fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(News<'_>)) {
         self.late.clear();
         let between = record.began_at.since(self.now).0;
@@ -319,7 +314,7 @@ impl Ledger {
         self.book_waits(record, &prices);
     }
 
-    /// One answer has ended, before its request or with it.
+    /// Ends one answer, before its request or with it.
     pub fn end_answer(&mut self, request: RequestId, answer: usize, reason: FinishReason) {
         if let Some(account) = self.accounts.get_mut(&request) {
             self.waits.retire(account, answer, &self.clocks);
@@ -327,7 +322,7 @@ impl Ledger {
         }
     }
 
-    /// Closes an account. What passed since its last token has no place in it; if no token came, it is its TTFT.
+    /// Closes an account. Time since its last token is dropped; if there was no token, it is the TTFT.
     pub fn end(&mut self, request: RequestId) -> Option<Account> {
         let mut account = self.accounts.remove(&request)?;
         if account.first_token.is_none() {
@@ -338,24 +333,24 @@ impl Ledger {
             account.answers[lead].tally = Tally::default();
         }
         (0..account.answers.len()).for_each(|answer| self.waits.retire(&mut account, answer, &self.clocks));
-        self.waits.owed.leave(request);
+        self.waits.owed.end_holder(request);
         Some(account)
     }
 
-    /// Forgets all open accounts.
+    /// Drops all open accounts.
     pub fn clear(&mut self) {
         self.accounts.clear();
         self.waits = Waits::default();
         self.late.clear();
     }
 
-    /// What requests that had ended cost others, learned from the newest step and since: one that arrived while a step
-    /// ran has waited for all whose rows were in it. To be asked for before the next step, or it is forgotten.
+    /// Costs of finished requests that became known since the last step: a request that arrived during a step waited
+    /// for all rows in it. Dropped by the next step.
     pub fn late_costs(&mut self) -> impl Iterator<Item = (RequestId, Cost)> {
         self.late.drain(..)
     }
 
-    /// An open account as it stands; before its first token with the waiting so far as its TTFT.
+    /// An open account now; before its first token with the wait so far as its TTFT.
     pub fn account(&self, request: RequestId) -> Option<Account> {
         let mut account = self.accounts.get(&request)?.clone();
         if account.first_token.is_none() {
@@ -364,7 +359,7 @@ impl Ledger {
         Some(account)
     }
 
-    /// An open account as the last step left it: its waiting since then has no owner yet.
+    /// An open account as of the last step: its wait since then has no owner yet.
     pub fn of(&self, request: RequestId) -> Option<&Account> {
         self.accounts.get(&request)
     }
@@ -374,26 +369,26 @@ impl Ledger {
         &self.totals
     }
 
-    /// What a request has waited for its first token, as long as that is out.
+    /// Sets the TTFT to the wait so far, before the first token.
     fn read_open_ttft(&self, account: &mut Account) {
         let lead = account.lead;
         if account.is_away {
             let meter = &mut account.answers[lead];
             meter.pending.add(Owner::Transfer, self.now.since(meter.upto).0);
         } else {
-            rowless(account, lead, self.now, &self.clocks, &self.waits.owed, &mut Debts::new());
+            rowless(account, lead, self.now, &self.clocks, &self.waits.owed, &mut TimeByRequest::new());
         }
         let meter = &account.answers[lead];
         (account.bill.ttft, account.bill.ttft_others) = (meter.pending, meter.tally.named());
     }
 
-    /// The time until `to` was between steps.
+    /// Advances the clocks to `to`: the time was between steps.
     fn advance(&mut self, to: Nanos) {
         self.clocks.between += to.since(self.now).0;
         self.now = self.now.max(to);
     }
 
-    /// The record's rows, priced and by request.
+    /// Reads the record's rows: costs, grouped by request.
     fn read_rows(&mut self, record: &StepRecord, prices: &Prices) {
         self.items.clear();
         let drafting = prices.drafting(record);
@@ -402,7 +397,7 @@ impl Ledger {
             [first, more + drafting * row.drafts as f64]
         };
         for (rows, prefill) in [(&record.decode, false), (&record.prefill, true)] {
-            self.items.extend(rows.iter().map(|row| Item {
+            self.items.extend(rows.iter().map(|row| PricedRow {
                 request: row.request,
                 answer: row.answer,
                 prefill,
@@ -454,7 +449,7 @@ impl Ledger {
         }
     }
 
-    /// The record names requests: of one with several answers, the last that is in and has no row is the one.
+    /// The record names requests only: the victim is the last answer that has blocks and no row.
     fn note_preempted(&mut self, record: &StepRecord, from: Nanos, before: &Clocks) {
         for Preempted { request, .. } in &record.preempted {
             let Some(account) = self.accounts.get_mut(request) else { continue };
@@ -474,7 +469,7 @@ impl Ledger {
         }
     }
 
-    /// Gives the step's time to owners, once for each answer that it carried.
+    /// Gives the step's time to owners, once per answer with rows.
     fn share_out(
         &mut self,
         Span { from, took, stolen }: Span,
@@ -490,10 +485,9 @@ impl Ledger {
             rows += group.rows();
         }
         let pass = prices.pass(rows);
-        // Of gaps: nanoseconds that decode rows and guesses took of others, and what one unit of price and one row of
-        // the pass cost them all.
+        // In gaps: time that decode and draft rows took from others, and the weights to split it.
         let mut in_gaps = InGaps::default();
-        // Answers that are in and had rows, or begin with this step.
+        // Answers with blocks that had rows, or begin with this step.
         let mut carried = 0;
         for index in 0..self.groups.len() {
             let mut group = self.groups[index].clone();
@@ -515,7 +509,7 @@ impl Ledger {
             let total =
                 prompts.fold(own + own_drafts + others + drafts, |sum, prompt| sum + prompt.price.at(group.per_row));
             group.scale = if total > 0.0 { took as f64 / total } else { 0.0 };
-            // Each part ends where the sum so far ends, rounded down: together they are the whole.
+            // Each part ends at the rounded-down cumulative sum, so the parts add up to the whole.
             let (mut sum, mut given) = (0.0, 0);
             let mut part = |more: f64| {
                 sum += more;
@@ -537,7 +531,7 @@ impl Ledger {
                 (drafted + item.drafts as u64, failed + (item.drafts - item.held_drafts()) as u64)
             });
             for item in &self.items[group.items.clone()] {
-                begin_apart(account, item.answer, from, before);
+                begin_resumed(account, item.answer, from, before);
                 self.waits.settle(account, item.answer, from, before);
                 let meter = &account.answers[item.answer];
                 let is_live = meter.reason.is_none();
@@ -607,25 +601,25 @@ impl Ledger {
     }
 }
 
-/// Of a request that began on another engine each answer has rows of its own from the beginning, and some may have
-/// ended there. The first that has a row is the one that has waited for it since the request came; to the others' waits
-/// nobody listens before theirs.
-fn begin_apart(account: &mut Account, answer: usize, from: Nanos, before: &Clocks) {
+/// Answers of a request that was resumed from another engine have separate rows from the start, and some may have ended
+/// there. The first one with a row carries the request's wait since arrival; the others' waits are not measured before
+/// theirs.
+fn begin_resumed(account: &mut Account, answer: usize, from: Nanos, before: &Clocks) {
     let lead = account.lead;
     if account.first_scheduled.is_none() && answer != lead {
         account.answers.swap(lead, answer);
         account.lead = answer;
     }
     let meter = &mut account.answers[answer];
-    if meter.tokens == 0 && !meter.is_in && meter.standing.is_none() {
+    if meter.tokens == 0 && !meter.is_in && meter.wait.is_none() {
         (meter.upto, meter.at) = (from, *before);
     }
 }
 
-/// Rows of the request are computed. With the first of them: what the cache saved it, and room for what is kept.
+/// Rows of the request are computed. The first ones record the cache savings and reserve memory.
 fn enter(
     account: &mut Account,
-    item: &Item,
+    item: &PricedRow,
     now: Nanos,
     max_visits: usize,
     cost: Option<&CostModel>,
@@ -656,10 +650,10 @@ fn enter(
     account.answers[item.answer].is_in = true;
 }
 
-/// The tokens of a row have come: what was pending is a TTFT or a gap.
+/// The tokens of a row arrived: the pending time is a TTFT or a gap.
 fn take_tokens(
     account: &mut Account,
-    item: &Item,
+    item: &PricedRow,
     now: Nanos,
     clocks: &Clocks,
     totals: &mut Totals,
@@ -694,7 +688,7 @@ fn take_tokens(
         return;
     }
     let (token, gap) = (meter.tokens, now.since(meter.last_token));
-    // Of a run that came of guesses the first has waited; the others came with it, after no time at all.
+    // Accepted drafts arrive with the first token of the row, so only that one has a gap.
     meter.tokens += item.samples as u32;
     meter.last_token = now;
     meter.longest_gap = meter.longest_gap.max(gap);

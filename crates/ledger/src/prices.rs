@@ -1,13 +1,13 @@
-//! What rows of a step cost, in units that are scaled away.
+//! Relative cost of a step's rows; the unit cancels out.
 
 use scheduler::cost::Terms;
 use scheduler::{CostModel, RecordRow, StepRecord, Work};
 
-/// Without a cost model: a pass over the weights costs as much as computing so many rows, about what a CPU with matrix
-/// units computes while it reads them.
+/// Without a cost model: the rows that cost as much as a pass over the weights, about what a CPU with matrix units
+/// computes while it reads them.
 pub const ROWS_OF_A_PASS: usize = 64;
 
-/// Rows, and what they cost beyond the pass over the weights.
+/// Rows, and their cost beyond the weights pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Price {
     pub(crate) rows: f64,
@@ -26,17 +26,17 @@ impl Price {
         self.beyond += other.beyond;
     }
 
-    /// With the pass at so much per row.
+    /// The cost at `per_row` of the pass.
     pub(crate) fn at(&self, per_row: f64) -> f64 {
         self.beyond + self.rows * per_row
     }
 }
 
-/// What rows cost, in units that are scaled away: the model's seconds, or rows.
+/// Costs of rows: the model's seconds, or row counts.
 pub(crate) struct Prices<'a> {
     pub(crate) cost: Option<&'a CostModel>,
     terms: Terms,
-    /// A pass for one row: what most shares ask for.
+    /// A pass with one row, the most frequent query.
     pass_of_one: f64,
 }
 
@@ -48,19 +48,19 @@ impl Prices<'_> {
         prices
     }
 
-    /// The pass over the weights for so many rows.
+    /// Cost of a weights pass with this many rows.
     pub(crate) fn pass(&self, rows: f64) -> f64 {
         if rows == 1.0 { self.pass_of_one } else { self.measure_pass(rows) }
     }
 
     fn measure_pass(&self, rows: f64) -> f64 {
         let Some(cost) = self.cost else { return rows.max(ROWS_OF_A_PASS as f64) };
-        // The machine's drift is the same for all parts of a step, so it is left out of all.
+        // The drift is the same for all parts of a step, so it cancels out.
         let work = Work { decode_rows: rows as usize, ..Work::default() };
         cost.parts(&work).weights / cost.drift()[0]
     }
 
-    /// What rows of a record cost beyond the pass: those that are no guesses, and what these add.
+    /// Cost of a record's rows beyond the pass: without drafts, and what the drafts add.
     pub(crate) fn beyond_parts(&self, prefill: bool, row: &RecordRow) -> [f64; 2] {
         let of = |len| self.beyond(prefill, row.start, len, row.samples > 0);
         match row.drafts {
@@ -72,14 +72,14 @@ impl Prices<'_> {
         }
     }
 
-    /// What a guess of a step cost whoever made it, if that took passes: the same for each.
+    /// Drafting cost per draft of the step, if it took forward passes.
     pub(crate) fn drafting(&self, record: &StepRecord) -> f64 {
         let drafts: usize = record.decode.iter().map(|row| row.drafts).sum();
         let seconds = self.cost.map_or(0.0, |cost| record.drafting.as_secs_f64() / cost.drift()[0]);
         seconds / drafts.max(1) as f64
     }
 
-    /// What rows cost beyond the pass.
+    /// Cost of rows beyond the pass.
     pub(crate) fn beyond(&self, prefill: bool, start: usize, len: usize, ends: bool) -> f64 {
         let mut work = Work::default();
         if prefill {
@@ -88,7 +88,7 @@ impl Prices<'_> {
             work.add_decode(start + 1);
             (1..len).for_each(|draft| work.add_draft(start + draft + 1));
         }
-        // One read of the head serves all rows with logits, as the pass serves all rows: it is nobody's own.
+        // The read of the head serves all rows with logits, so like the pass it is no row's own.
         let Terms { pair, key, row, prompt, head: _, logits } = self.terms;
         pair * (work.prefill_pairs + work.draft_pairs) as f64
             + key * work.decode_context as f64

@@ -1,7 +1,7 @@
-//! A step's time as one of its rows sees it, for a picture of the step: the same rule as the accounts', in shares.
+//! A step's time as one of its rows sees it, for a picture of the step: the accounts' rule, as fractions.
 //!
 //! ```text
-//! A's lane  [own|dec|////////// B's prompt //////////]     what the step would have cost alone, and what it cost beyond
+//! A's lane  [own|dec|////////// B's prompt //////////]     own rows alone, then what the other rows add
 //! B's lane  [################ own ################|dec]
 //! ```
 
@@ -12,17 +12,17 @@ use scheduler::{CostModel, RecordRow, RequestId, StepRecord};
 
 use crate::{Price, Prices};
 
-/// Shares of the time that a step's rows took, from 0 to 1. What is left of 1 belongs to other requests' decode rows.
+/// Fractions of the time of a step's rows, from 0 to 1. The rest belongs to other requests' decode rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RowShares {
-    /// What its own rows would have cost alone.
+    /// Its own rows alone.
     pub own: f64,
-    /// What the prompts of other requests made of it.
+    /// Other requests' prompts.
     pub other_prefill: f64,
 }
 
-/// The parts of every row, those of decode first, each in the record's order. `cost`: what predicted the step. Nothing
-/// where nobody's prompt shares the step with anybody: there everybody pays alike for the pass over the weights.
+/// The fractions of every row, decode rows first, each in the record's order. `cost`: the model that predicted the
+/// step. Empty if no prompt shares the step with another request.
 pub fn row_shares(record: &StepRecord, cost: Option<&CostModel>) -> Vec<RowShares> {
     let first = |rows: &[RecordRow]| rows.first().map(|row| row.request);
     let Some(one) = first(&record.prefill) else { return Vec::new() };
@@ -31,7 +31,7 @@ pub fn row_shares(record: &StepRecord, cost: Option<&CostModel>) -> Vec<RowShare
         return Vec::new();
     }
     let prices = Prices::of(cost);
-    // Of each request, what its decode rows and what its prompt rows cost beyond the pass.
+    // Per request, the cost of its decode rows and of its prompt rows beyond the weights pass.
     let mut groups: BTreeMap<RequestId, [Price; 2]> = BTreeMap::new();
     let mut all = [Price::default(); 2];
     for (row, is_prefill) in rows() {

@@ -1,18 +1,19 @@
-//! Whom somebody waits for while its first token is out: many by name, for who is small now may be large in the end.
+//! The requests that an answer waits for before its first token. More are listed than [`Named`] keeps, because a small
+//! part may become large.
 
 use scheduler::RequestId;
 
 use crate::account::Named;
-use crate::owed::Debts;
+use crate::wait_shares::TimeByRequest;
 
-/// Requests in a tally; beyond, the smallest is named no more.
+/// Requests in a tally; beyond, the smallest moves to the rest.
 const MOST_TALLIED: usize = 256;
 
 /// Nanoseconds by request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
-    /// By rising request.
-    parts: Debts,
+    /// By increasing request id.
+    parts: TimeByRequest,
     rest: u64,
 }
 
@@ -33,12 +34,12 @@ impl Tally {
         }
     }
 
-    /// So much more of others.
+    /// Adds to the rest.
     pub(crate) fn add_rest(&mut self, nanos: u64) {
         self.rest += nanos;
     }
 
-    /// The largest of them.
+    /// The largest parts by name.
     pub(crate) fn named(&self) -> Named {
         let mut named = Named::default();
         self.parts.iter().for_each(|&(request, nanos)| named.add(request, nanos));

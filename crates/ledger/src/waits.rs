@@ -1,117 +1,117 @@
-//! Who waits, and on whom each step's time is booked for them.
+//! Active waits, and on which requests each step's time is booked for them.
 //!
-//! A step takes so long; whoever waits for it, waits that long for those who had it. Who they are depends on where one
-//! waits and what for:
+//! An answer that waits through a step waits for the requests that had it. Which ones depends on where it waits and
+//! why:
 //!
-//! | waits | while | on |
+//! | waits | while | booked on |
 //! | --- | --- | --- |
-//! | in the queue | the step's rows or time are spent, or it was under way | the step's rows, by their cost |
-//! | in the queue | the first in line is short of a seat | prompts and guesses, by their cost; the rest on seats held |
-//! | in the queue | the first in line is short of KV blocks | the same, with blocks; of a shared one each its part |
+//! | in the queue | rows or time are spent, or a step was running at arrival | the step's rows, by their cost |
+//! | in the queue | the head is short of a seat | prompts and drafts, by their cost; the rest on held seats |
+//! | in the queue | the head is short of KV blocks | the same, with blocks; a shared block is divided |
 //! | with blocks | no row in the step | the step's rows, by their cost |
 //!
-//! Why in these parts: a queue that drains moves on as fast as what it is short of becomes free. Who used up a share of
-//! it kept everybody behind back by as much, whatever it was: a tenth of the blocks for a second as a tenth of a second
-//! of the rows. Where seats or blocks are short both count, how long they are held and how long steps take meanwhile;
-//! prompts and guesses make steps longer, and one pass over the weights takes its time whoever is in it. (What others
-//! would wait without a request is close to what this books on it, and not the same: `crates/sim/tests/without.rs`.)
+//! The reason: a queue moves as fast as its scarce resource becomes free, so any request that used a fraction of it
+//! delayed the queue by that fraction: a tenth of the blocks for a second as a tenth of a second of the rows. Where
+//! seats or blocks are short both the holding time and the step time count; prompts and drafts make steps longer, while
+//! the weights pass takes its time anyway. (This is close to, but not the same as, the wait that others would save
+//! without a request: `crates/sim/tests/without.rs`.)
 //!
-//! All that wait in the same [`Place`] wait for the same in a step, so a step is booked once for all of them, and who
-//! waits reads its list off running sums when the wait ends ([`crate::owed`]).
+//! All answers in the same [`WaitPlace`] wait for the same requests, so a step is booked once for all, and an answer reads
+//! its list off cumulative sums when the wait ends ([`crate::wait_shares`]).
 
 use alloc::sync::Arc;
 
 use scheduler::{Nanos, RequestId};
 
 use crate::account::{Account, Clocks, Meter, Wait};
-use crate::owed::{Debts, Mark, Owed, Place};
+use crate::wait_shares::{TimeByRequest, Mark, WaitShares, WaitPlace};
 
-/// What a wait is part of.
+/// The time that a wait is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum WaitKind {
     /// A time to first token.
     Ttft,
-    /// A gap of an answer that lost its blocks.
+    /// A gap of a preempted answer.
     Preempted,
-    /// A gap of one that has them.
+    /// A gap of an answer with blocks.
     LeftOut,
 }
 
-/// One wait that goes on.
+/// An active wait.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
-    place: Place,
-    of: Of,
+pub(crate) struct ActiveWait {
+    place: WaitPlace,
+    of: WaitKind,
     mark: Arc<Mark>,
 }
 
-/// How many wait, by place and by what it is part of.
+/// Number of active waits, by place and kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiters([[u32; 3]; 2]);
 
 impl Waiters {
-    pub(crate) fn of(&self, place: Place, of: Of) -> u64 {
+    pub(crate) fn of(&self, place: WaitPlace, of: WaitKind) -> u64 {
         u64::from(self.0[place as usize][of as usize])
     }
 
-    pub(crate) fn in_place(&self, place: Place) -> u64 {
+    pub(crate) fn in_place(&self, place: WaitPlace) -> u64 {
         self.0[place as usize].iter().copied().map(u64::from).sum()
     }
 
-    fn of_standing(&mut self, standing: &Standing) -> &mut u32 {
-        &mut self.0[standing.place as usize][standing.of as usize]
+    fn count_of(&mut self, wait: &ActiveWait) -> &mut u32 {
+        &mut self.0[wait.place as usize][wait.of as usize]
     }
 }
 
-/// Who waits, who is in, and whom they wait for.
+/// All active waits, and the sums for them.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    pub(crate) owed: Owed,
+    pub(crate) owed: WaitShares,
     pub(crate) waiters: Waiters,
-    /// Answers that have blocks and have not ended.
+    /// Unfinished answers with blocks.
     pub(crate) num_in: u64,
-    /// Of the newest step, for each place: what one who waits there owes to whom. Together it is what the step took.
-    pub(crate) shares: [Debts; 2],
-    /// Kept for its memory.
-    pub(crate) parts: Debts,
-    /// Every nanosecond that was ever booked on a request, that was ever in somebody's sum as others', and that will be
-    /// in none because its wait ended with its answer.
+    /// Of the newest step, per place: what one waiting answer owes to each request. The sum is the step's time.
+    pub(crate) shares: [TimeByRequest; 2],
+    /// Reused buffer.
+    pub(crate) parts: TimeByRequest,
+    /// Totals: time booked on requests, time counted as others' in requests' sums, and waits that were dropped with
+    /// their answers.
     pub(crate) booked: u64,
     pub(crate) delayed: u64,
     pub(crate) dropped: u64,
 }
 
 impl Waits {
-    /// An answer waits from the step at hand on.
+    /// An answer waits from the current step on.
     pub(crate) fn begin(&mut self, account: &mut Account, answer: usize) {
         let meter = &mut account.answers[answer];
-        let place = if meter.is_in { Place::Seat } else { Place::Line };
+        let place = if meter.is_in { WaitPlace::Running } else { WaitPlace::Queue };
         let of = match (meter.tokens > 0, meter.is_in && !meter.mid_prompt) {
-            (false, _) => Of::Ttft,
-            (true, false) => Of::Preempted,
-            (true, true) => Of::LeftOut,
+            (false, _) => WaitKind::Ttft,
+            (true, false) => WaitKind::Preempted,
+            (true, true) => WaitKind::LeftOut,
         };
-        let standing = Standing { place, of, mark: self.owed.mark(place) };
-        *self.waiters.of_standing(&standing) += 1;
-        *account.own_waits.of_standing(&standing) += 1;
-        meter.standing = Some(standing);
+        let wait = ActiveWait { place, of, mark: self.owed.mark(place) };
+        *self.waiters.count_of(&wait) += 1;
+        *account.own_waits.count_of(&wait) += 1;
+        meter.wait = Some(wait);
     }
 
-    /// An answer waits no more: until `to` it had no row.
+    /// Ends a wait: until `to` the answer had no row.
     pub(crate) fn settle(&mut self, account: &mut Account, answer: usize, to: Nanos, clocks: &Clocks) {
         self.delayed += rowless(account, answer, to, clocks, &self.owed, &mut self.parts);
         self.end(account, answer);
     }
 
-    /// The same, of one whose time nobody asks for.
+    /// Ends a wait without accounting.
     pub(crate) fn end(&mut self, account: &mut Account, answer: usize) {
-        if let Some(standing) = account.answers[answer].standing.take() {
-            *self.waiters.of_standing(&standing) -= 1;
-            *account.own_waits.of_standing(&standing) -= 1;
+        if let Some(wait) = account.answers[answer].wait.take() {
+            *self.waiters.count_of(&wait) -= 1;
+            *account.own_waits.count_of(&wait) -= 1;
         }
     }
 
-    /// An answer has ended, whatever it was doing.
+    /// Ends an answer in any state.
     pub(crate) fn retire(&mut self, account: &mut Account, answer: usize, clocks: &Clocks) {
         let meter = &account.answers[answer];
         if meter.reason.is_some() {
@@ -122,25 +122,24 @@ impl Waits {
         self.end(account, answer);
     }
 
-    /// What others took of a wait that goes on.
+    /// Others' part of an active wait.
     pub(crate) fn outstanding(&self, request: RequestId, meter: &Meter, clocks: &Clocks) -> u64 {
-        let Some(standing) = &meter.standing else { return 0 };
-        let mut parts = Debts::new();
-        self.owed.since(standing.place, &standing.mark, &mut parts);
+        let Some(wait) = &meter.wait else { return 0 };
+        let mut parts = TimeByRequest::new();
+        self.owed.since(wait.place, &wait.mark, &mut parts);
         let own: u64 = parts.iter().filter(|part| part.0 == request).map(|part| part.1).sum();
         clocks.in_steps_since(&meter.at).saturating_sub(own)
     }
 }
 
-/// An answer had no row since its last: that time gets its owners, and is kept as a wait if steps ran in it. Returns
-/// what was others'.
+/// Accounts for the time since an answer's last row, and records it as a wait if steps ran in it. Returns others' part.
 pub(crate) fn rowless(
     account: &mut Account,
     answer: usize,
     to: Nanos,
     clocks: &Clocks,
-    owed: &Owed,
-    parts: &mut Debts,
+    owed: &WaitShares,
+    parts: &mut TimeByRequest,
 ) -> u64 {
     let meter = &mut account.answers[answer];
     let (from, in_steps) = (meter.upto, clocks.in_steps_since(&meter.at));
@@ -153,10 +152,10 @@ pub(crate) fn rowless(
 }
 
 impl Meter {
-    /// Whom the wait that goes on was for. Returns what was its request's own, of its other answers.
-    pub(crate) fn name_others(&mut self, request: RequestId, clocks: &Clocks, owed: &Owed, parts: &mut Debts) -> u64 {
-        let Some(standing) = &self.standing else { return 0 };
-        owed.since(standing.place, &standing.mark, parts);
+    /// Lists the requests that the active wait was for. Returns its own request's part, from its other answers.
+    pub(crate) fn name_others(&mut self, request: RequestId, clocks: &Clocks, owed: &WaitShares, parts: &mut TimeByRequest) -> u64 {
+        let Some(wait) = &self.wait else { return 0 };
+        owed.since(wait.place, &wait.mark, parts);
         let (mut own, mut named) = (0, 0);
         for &(other, nanos) in parts.iter() {
             if other == request {
@@ -170,7 +169,7 @@ impl Meter {
                 self.others.add(other, nanos);
             }
         }
-        // Those whose names are lost.
+        // Holders that are no longer known.
         let rest = clocks.in_steps_since(&self.at).saturating_sub(own + named);
         if self.tokens == 0 {
             self.tally.add_rest(rest);
