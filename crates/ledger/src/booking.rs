@@ -161,7 +161,8 @@ impl Ledger {
             line.extend_from_slice(seat);
         }
         for (place, shares) in [(WaitPlace::Queue, &*line), (WaitPlace::Running, &*seat)] {
-            let [ttft, preempted, left_out] = [WaitKind::Ttft, WaitKind::Preempted, WaitKind::LeftOut].map(|of| waiters.of(place, of));
+            let [ttft, preempted, left_out] =
+                [WaitKind::Ttft, WaitKind::Preempted, WaitKind::LeftOut].map(|of| waiters.of(place, of));
             if ttft + preempted + left_out == 0 {
                 continue;
             }

@@ -32,10 +32,10 @@ extern crate alloc;
 
 mod account;
 mod booking;
-mod wait_shares;
 mod prices;
 mod row_shares;
 mod tally;
+mod wait_shares;
 mod waits;
 
 pub use account::{
@@ -52,10 +52,10 @@ use core::ops::Range;
 
 use account::{Clocks, MOST_NAMED, Meter};
 use booking::{InGaps, name_drafts, name_rows};
-use wait_shares::TimeByRequest;
 use prices::{Price, Prices};
 use scheduler::{Blocked, CostModel, FinishReason, Preempted, Request, RequestId, StepRecord, Work};
 use tally::Tally;
+use wait_shares::TimeByRequest;
 use waits::{Waits, rowless};
 
 /// Sums over all requests, of tokens delivered.

@@ -147,7 +147,11 @@ impl WaitShares {
 
 /// Splits `nanos` by weight into `parts`, in order: each part ends at the rounded-down cumulative sum, so the parts add
 /// up to the whole. Empty if all weights are zero.
-pub(crate) fn share_out(nanos: u64, weights: impl Iterator<Item = (RequestId, f64)> + Clone, parts: &mut TimeByRequest) {
+pub(crate) fn share_out(
+    nanos: u64,
+    weights: impl Iterator<Item = (RequestId, f64)> + Clone,
+    parts: &mut TimeByRequest,
+) {
     parts.clear();
     let total: f64 = weights.clone().map(|(_, weight)| weight).sum();
     if total <= 0.0 {

@@ -24,7 +24,7 @@ use alloc::sync::Arc;
 use scheduler::{Nanos, RequestId};
 
 use crate::account::{Account, Clocks, Meter, Wait};
-use crate::wait_shares::{TimeByRequest, Mark, WaitShares, WaitPlace};
+use crate::wait_shares::{Mark, TimeByRequest, WaitPlace, WaitShares};
 
 /// The time that a wait is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +153,13 @@ pub(crate) fn rowless(
 
 impl Meter {
     /// Lists the requests that the active wait was for. Returns its own request's part, from its other answers.
-    pub(crate) fn name_others(&mut self, request: RequestId, clocks: &Clocks, owed: &WaitShares, parts: &mut TimeByRequest) -> u64 {
+    pub(crate) fn name_others(
+        &mut self,
+        request: RequestId,
+        clocks: &Clocks,
+        owed: &WaitShares,
+        parts: &mut TimeByRequest,
+    ) -> u64 {
         let Some(wait) = &self.wait else { return 0 };
         owed.since(wait.place, &wait.mark, parts);
         let (mut own, mut named) = (0, 0);

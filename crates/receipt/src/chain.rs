@@ -1,5 +1,5 @@
-//! The digests: BLAKE3, each kind under a name of its own, so that none can stand for another. Numbers are
-//! little-endian; whatever has a length is written behind it.
+//! The digests: BLAKE3 with a separate derivation context per kind, so that none can replace another. Numbers are
+//! little-endian; variable-length fields are prefixed by their length.
 
 use std::fmt;
 
@@ -15,16 +15,16 @@ const SEAL: &str = "twostroke receipt 1: end";
 const ROW: &str = "twostroke receipt 1: row of logits";
 const TEXT: &str = "twostroke receipt 1: text";
 
-/// 256 bits of BLAKE3; 64 hexadecimal digits as text.
+/// 256 bits of BLAKE3; as text 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
     pub(crate) const ZERO: Digest = Digest([0; 32]);
 
-    /// Of a row of logits, every bit of it. Cost: at some GB/s about 40 us for a vocabulary of 50,000.
+    /// Digest of a row of logits, every bit of it. Cost: at some GB/s about 40 us for a vocabulary of 50,000.
     pub fn of_row(logits: &[f32]) -> Digest {
-        // At a time, a chunk of 1 KiB for each of 16 lanes.
+        // 1 KiB for each of 16 lanes at a time.
         let mut bytes = [0; 16 << 10];
         let mut hasher = Hasher::new_derive_key(ROW);
         for part in logits.chunks(bytes.len() / 4) {
@@ -36,12 +36,12 @@ impl Digest {
         Digest(*hasher.finalize().as_bytes())
     }
 
-    /// Of a text.
+    /// Digest of a text.
     pub fn of_text(text: &str) -> Digest {
         Digest(*Hasher::new_derive_key(TEXT).update(text.as_bytes()).finalize().as_bytes())
     }
 
-    /// Its beginning.
+    /// Its first 8 bytes.
     pub fn mark(&self) -> RowMark {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         RowMark([a, b, c, d, e, f, g, h])
@@ -72,7 +72,7 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// The bytes of lower-case hexadecimal digits. One way to write each, so that no two texts are one digest.
+/// Parses lower-case hexadecimal digits: one spelling per digest.
 pub(crate) fn from_hex<const N: usize>(text: &str) -> Result<[u8; N], String> {
     let digit = |c: u8| match c {
         b'0'..=b'9' => Some(c - b'0'),
@@ -91,7 +91,7 @@ pub(crate) fn from_hex<const N: usize>(text: &str) -> Result<[u8; N], String> {
     Ok(bytes)
 }
 
-/// Writes fields into a digest.
+/// Hashes fields.
 struct Fields(Hasher);
 
 impl Fields {
@@ -129,11 +129,11 @@ impl Fields {
     }
 }
 
-/// Of everything that an answer follows from.
+/// Digest of everything that determines an answer.
 pub(crate) fn head(model: &str, weights: &Digest, config: &Digest, definition: &Definition, asked: &Asked) -> Digest {
     let mut fields = Fields::of(HEAD);
     fields.text(model).bytes(&weights.0).bytes(&config.0);
-    // Destructured, so that a new field cannot be forgotten.
+    // Destructured, so that the compiler rejects a forgotten field.
     let Definition { engine, arithmetic, weights, as_stored, kv, layout } = definition;
     fields.text(engine).text(arithmetic).text(weights).number(u64::from(*as_stored)).text(kv);
     fields.number(u64::from(*layout));
@@ -161,7 +161,8 @@ pub(crate) fn head(model: &str, weights: &Digest, config: &Digest, definition: &
     fields.number(strings.len() as u64);
     strings.iter().for_each(|string| _ = fields.text(string));
     fields.number(u64::from(*include_string)).number(u64::from(*skip_special));
-    // Rules as text, keys in the order in which they stand. Without these two the digest is what it was before they were.
+    // The rule as JSON text, keys in their order. These two are hashed only if present, so digests of receipts from
+    // before they existed stay the same.
     if !shown.is_empty() {
         fields.tokens(shown);
     }
@@ -169,7 +170,7 @@ pub(crate) fn head(model: &str, weights: &Digest, config: &Digest, definition: &
     fields.digest()
 }
 
-/// Of the head, every token with the whole digest of its logits, and the end.
+/// Digest of the head, every token with its full logits digest, and the end.
 pub(crate) fn seal(head: &Digest, tokens: &[u32], rows: &[Digest], end: AnswerEnd) -> Digest {
     let link = tokens.iter().zip(rows).fold(*head, |link, (&token, row)| {
         let mut fields = Fields::of(LINK);

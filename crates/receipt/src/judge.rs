@@ -1,4 +1,4 @@
-//! A receipt beside what came when it was computed again: where the two part, and what is likely to differ.
+//! Compares a receipt with its recomputation: the first difference and its likely cause.
 
 use std::fmt;
 
@@ -6,32 +6,32 @@ use crate::chain::{Digest, seal};
 use crate::terms::{AnswerEnd, Definition, RowMark};
 use crate::{Provenance, Receipt};
 
-/// What came when a receipt was computed again: one pass over its prompt and its tokens.
+/// The recomputation of a receipt: one pass over its prompt and tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Computed {
-    /// What it was computed with.
+    /// The model used.
     pub basis: Provenance,
-    /// A row for each token, in their order; fewer where a token was no token of this model.
+    /// A row per token, in order; fewer if a token id is not in the vocabulary.
     pub rows: Vec<ComputedRow>,
-    /// After how many tokens the answer ends, and why; `None`: it goes on behind the last.
+    /// Number of tokens after which the answer ends, and why; `None` if it continues after the last.
     pub end: Option<(usize, AnswerEnd)>,
 }
 
-/// A row of logits, and the token that the receipt's sampling takes from it.
+/// A row of logits, and the token that the receipt's sampling parameters draw from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputedRow {
     /// Its digest.
     pub logits: Digest,
-    /// `None` where no token can be taken: the logits are no numbers.
+    /// `None` if the logits are not finite.
     pub token: Option<u32>,
 }
 
-/// A token of the answer.
+/// A position in the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
-    /// Counted from 0 in the answer.
+    /// Index in the answer.
     pub token: usize,
-    /// Counted from 0 in prompt and answer.
+    /// Index in prompt and answer.
     pub position: usize,
 }
 
@@ -41,66 +41,66 @@ impl fmt::Display for Spot {
     }
 }
 
-/// One thing in which the two differ.
+/// A difference between receipt and recomputation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Discrepancy {
     /// Other weights.
     Weights {
         /// The receipt's.
         claimed: Digest,
-        /// Those that it was computed with.
+        /// The weights used.
         found: Digest,
     },
-    /// Something above the tokens was changed after the receipt was made.
+    /// A field before the tokens was changed.
     Head {
-        /// What it says.
+        /// The receipt's head.
         claimed: Digest,
-        /// The digest of what stands there.
+        /// The digest of its fields.
         found: Digest,
     },
     /// Other logits.
     Logits {
-        /// The first such token.
+        /// The first differing token.
         at: Spot,
         /// The receipt's digest.
         claimed: RowMark,
-        /// What came.
+        /// The recomputed one.
         found: RowMark,
     },
-    /// Other tokens than the sampler takes.
+    /// The sampler draws another token.
     Token {
-        /// The first such token.
+        /// The first differing token.
         at: Spot,
-        /// The receipt's.
+        /// The receipt's token.
         claimed: u32,
-        /// What came.
+        /// The recomputed one.
         found: Option<u32>,
     },
-    /// It ends elsewhere, or for another reason.
+    /// The answer ends elsewhere, or for another reason.
     End {
-        /// Where the two part: behind so many tokens.
+        /// The first position that differs.
         at: Spot,
         /// The receipt's reason.
         claimed: AnswerEnd,
-        /// `None`: there it goes on.
+        /// `None`: it continues there.
         found: Option<AnswerEnd>,
     },
-    /// It asks for what the model does not take, so nothing was computed.
+    /// The request is not valid for this model, so nothing was computed.
     Unfit {
-        /// What.
+        /// The problem.
         problem: String,
     },
-    /// All of the above agree, and the digest over everything does not.
+    /// Only the digest over everything differs.
     Seal {
         /// The receipt's.
         claimed: Digest,
-        /// What came.
+        /// The recomputed one.
         found: Digest,
     },
 }
 
 impl Discrepancy {
-    /// The token that it is about.
+    /// The position of the difference.
     pub fn spot(&self) -> Option<Spot> {
         match self {
             Discrepancy::Logits { at, .. } | Discrepancy::Token { at, .. } | Discrepancy::End { at, .. } => Some(*at),
@@ -117,22 +117,22 @@ impl fmt::Display for Discrepancy {
             }
             Discrepancy::Head { claimed, found } => write!(
                 f,
-                "what stands above the tokens has digest {found}; the receipt says {claimed}: something there was changed"
+                "the fields before the tokens have digest {found}; the receipt says {claimed}: one was changed"
             ),
             Discrepancy::Logits { at, claimed, found } => {
                 write!(f, "{at}: its logits have digest {found}; the receipt says {claimed}")
             }
             Discrepancy::Token { at, claimed, found: Some(found) } => {
-                write!(f, "{at}: the sampler takes {found}; the receipt says {claimed}")
+                write!(f, "{at}: the sampler draws {found}; the receipt says {claimed}")
             }
             Discrepancy::Token { at, claimed, found: None } => {
-                write!(f, "{at}: no token can be drawn here; the receipt says {claimed}")
+                write!(f, "{at}: no token can be drawn; the receipt says {claimed}")
             }
             Discrepancy::End { at, claimed, found: Some(found) } => {
-                write!(f, "{at}: here the answer ends by {found}; the receipt says {claimed}")
+                write!(f, "{at}: the answer ends here by {found}; the receipt says {claimed}")
             }
             Discrepancy::End { at, claimed, found: None } => {
-                write!(f, "{at}: here the answer goes on; the receipt says that it ended by {claimed}")
+                write!(f, "{at}: the answer continues here; the receipt says that it ended by {claimed}")
             }
             Discrepancy::Unfit { problem } => f.write_str(problem),
             Discrepancy::Seal { claimed, found } => {
@@ -142,32 +142,31 @@ impl fmt::Display for Discrepancy {
     }
 }
 
-/// What is likely to differ, from where and how two computations part.
+/// Likely cause, from where and how two computations diverge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The checkpoint's tensors.
     Weights,
     /// Its `config.json`.
     Config,
-    /// The order of sums: the logits are those of this one.
+    /// The accumulation order: the logits match this one.
     Arithmetic(String),
-    /// The precision of weights or cache: the logits are those of this definition.
+    /// The precision of weights or KV cache: the logits match this definition.
     Quantization(Definition),
-    /// The prompt, or what computed it: the logits differ from the first one on, and nothing that was tried explains
-    /// it.
+    /// The prompt, or its computation: the logits differ from the first token on, and no definition tried explains it.
     Prompt,
-    /// The parameters or the seed: every row of logits is as claimed, and the sampler takes other tokens.
+    /// Sampling parameters or seed: every row of logits matches, but other tokens are drawn.
     Sampling,
-    /// Tokens that were put in the place of others.
+    /// Tokens were replaced.
     Tokens,
-    /// Digests in the receipt: tokens are as claimed, and so are logits before and behind.
+    /// Digests were replaced: tokens match, and so do logits before and after.
     Digests,
-    /// Where the answer ends: it was cut off or lengthened, or its stop rules are others.
+    /// The end: the answer was truncated or extended, or the stop conditions differ.
     End,
-    /// Something above the tokens that has no effect on them.
+    /// A field before the tokens without effect on them.
     Terms,
-    /// From some token on the logits are others: a fault of the machine, another program, or tokens that were put in or
-    /// left out with digests that are not theirs.
+    /// Logits diverge at some token: a hardware fault, another program, or tokens inserted or removed with wrong
+    /// digests.
     Computation,
 }
 
@@ -177,28 +176,25 @@ impl fmt::Display for Cause {
             Cause::Weights => "the weights",
             Cause::Config => "config.json",
             Cause::Arithmetic(found) => {
-                return write!(f, "the arithmetic: the logits are those of {found}");
+                return write!(f, "the arithmetic: the logits match {found}");
             }
             Cause::Quantization(Definition { weights, as_stored, kv, .. }) => {
                 let stored = if *as_stored { ", wider ones as stored" } else { "" };
-                return write!(
-                    f,
-                    "the quantization: the logits are those of {weights} weights{stored} and a {kv} cache"
-                );
+                return write!(f, "the quantization: the logits match {weights} weights{stored} and a {kv} cache");
             }
             Cause::Prompt => "the prompt",
             Cause::Sampling => "the sampling: parameters or seed",
             Cause::Tokens => "tokens were changed",
             Cause::Digests => "digests were changed",
             Cause::End => "where the answer ends",
-            Cause::Terms => "what was asked was changed afterwards",
-            Cause::Computation => "what computed it from there on, or tokens were put in or left out",
+            Cause::Terms => "the request was changed afterwards",
+            Cause::Computation => "the computation from there on, or tokens were inserted or removed",
         })
     }
 }
 
 impl Cause {
-    /// One word for programs.
+    /// A machine-readable name.
     pub fn name(&self) -> &'static str {
         match self {
             Cause::Weights => "weights",
@@ -216,35 +212,35 @@ impl Cause {
     }
 }
 
-/// Everything in which a receipt and its computation differ. Of logits, tokens and ends, the first of each.
+/// All differences between a receipt and its recomputation: the first of logits, tokens and end each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// None of them: equal.
+    /// Empty: equal.
     pub discrepancies: Vec<Discrepancy>,
-    /// What is likely to differ; `None` where nothing does.
+    /// Likely cause; `None` if equal.
     pub cause: Option<Cause>,
 }
 
 impl Verdict {
-    /// Whether every digest and every token is as claimed.
+    /// Whether everything matches.
     pub fn is_equal(&self) -> bool {
         self.discrepancies.is_empty()
     }
 
-    /// The first token that is not as claimed, or whose logits are not; or where the answer ends otherwise.
+    /// The difference with the first position.
     pub fn first(&self) -> Option<&Discrepancy> {
         let placed = self.discrepancies.iter().filter_map(|one| Some((one.spot()?.token, one)));
         placed.min_by_key(|&(token, _)| token).map(|(_, one)| one)
     }
 
-    /// Whether logits differ before any token does: then another definition may explain them.
+    /// Whether logits differ before any token: then another definition may explain them.
     pub fn has_other_logits(&self) -> bool {
         matches!(self.first(), Some(Discrepancy::Logits { .. }))
     }
 }
 
-/// Compares. Digests are compared row by row, tokens with what the sampler takes, the end with the stop rules, and the
-/// whole with the seal.
+/// Compares digests row by row, tokens with the sampler's, the end with the stop conditions, and everything with the
+/// seal.
 pub fn judge(receipt: &Receipt, computed: &Computed) -> Verdict {
     let mut discrepancies = Vec::new();
     let spot = |token: usize| Spot { token, position: receipt.asked.prompt.len() + token };
@@ -267,7 +263,7 @@ pub fn judge(receipt: &Receipt, computed: &Computed) -> Verdict {
         let (claimed, found) = (receipt.tokens[at], rows[at].token);
         discrepancies.push(Discrepancy::Token { at: spot(at), claimed, found });
     }
-    // Where the tokens are wrong they end as wrong tokens do.
+    // With wrong tokens the end differs too.
     let has_place = discrepancies.iter().any(|one| one.spot().is_some());
     if !has_place && computed.end != Some((receipt.tokens.len(), receipt.end)) {
         let (at, found) = match computed.end {
@@ -297,7 +293,7 @@ fn cause(receipt: &Receipt, computed: &Computed, verdict: &Verdict, differs: &dy
     let head_is_wrong = has(|one| matches!(one, Discrepancy::Head { .. }));
     let behind = |at: usize| at + 1..computed.rows.len();
     Some(match verdict.first() {
-        // Every row behind the token is that of the claimed one: the model read it, and another sampler took it.
+        // All later rows match: the model read the claimed token, so only the sampler differs.
         Some(Discrepancy::Token { at, .. }) if behind(at.token).is_empty() && head_is_wrong => Cause::Sampling,
         Some(Discrepancy::Token { at, .. }) if behind(at.token).is_empty() => Cause::Tokens,
         Some(Discrepancy::Token { at, .. }) if behind(at.token).any(differs) => Cause::Tokens,

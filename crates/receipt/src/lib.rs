@@ -1,4 +1,4 @@
-//! A receipt: what an answer was computed from, so that anybody who has the weights can compute it again and see.
+//! A receipt records what determined an answer, so that any owner of the weights can recompute and verify it.
 //!
 //! ```text
 //! terms   weights, config, definition of the arithmetic, prompt, sampling, stop rules ──> head
@@ -6,15 +6,15 @@
 //! end     why the answer ends                                                        ──> seal = H(last link, end)
 //!
 //! receipt  = terms, tokens, 8 bytes of each row's digest, end, head, seal
-//! judge(receipt, what came when it was computed again) -> Verdict: equal, or the first token that is not
+//! judge(receipt, recomputed rows) -> Verdict: equal, or the first differing token
 //! ```
 //!
-//! Logits are a function of the weights, the history and the definition of the arithmetic, and a token is one of its
-//! logits, the parameters, the seed and the position. So one pass over prompt and tokens, on any machine, gives every
-//! row again, and the sampler every token. The 8 bytes say where two computations part; the seal is over whole digests.
+//! Logits are a function of weights, history and the definition of the arithmetic; a token is a function of its logits,
+//! the parameters, the seed and the position. So one pass over prompt and tokens, on any machine, reproduces every row,
+//! and the sampler every token. The 8 bytes show where two computations diverge; the seal covers the full digests.
 //!
-//! Nothing here is signed: a receipt shows that an answer is the one that these terms give, not who computed it. There
-//! is no file, clock or network here, and no floating-point arithmetic.
+//! Receipts are not signed: they show that these terms give this answer, not who computed it. This crate uses no files,
+//! clock or network, and no floating-point arithmetic.
 
 mod chain;
 mod judge;
@@ -26,66 +26,66 @@ pub use chain::Digest;
 pub use judge::{Cause, Computed, ComputedRow, Discrepancy, Spot, Verdict, judge};
 pub use terms::{AnswerEnd, Asked, Definition, RowMark, SamplingTerms, StopTerms};
 
-/// The version of the format that this crate writes, and the only one that it reads.
+/// The format version that this crate writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// See the module's picture. As JSON, this is what a client gets and what is verified.
+/// A receipt, in the JSON form that clients get and verify. See the module's picture.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Receipt {
     /// [`VERSION`].
     pub receipt: u32,
-    /// The model's name, for people.
+    /// Display name of the model.
     pub model: String,
-    /// Digest of the tensors of the checkpoint as they are stored.
+    /// Digest of the checkpoint's tensors as stored.
     pub weights: Digest,
-    /// Digest of its `config.json`, which says what is computed with them.
+    /// Digest of its `config.json`, which defines the model.
     pub config: Digest,
-    /// What was computed with them.
+    /// How the model was computed.
     pub definition: Definition,
-    /// What was asked.
+    /// The request.
     #[serde(flatten)]
     pub asked: Asked,
-    /// The answer, the token that ended it included.
+    /// The answer, its stop token included.
     pub tokens: Vec<u32>,
-    /// The beginning of the digest of the logits that each token was drawn from.
+    /// First bytes of the digest of each token's logits.
     pub logits: Vec<RowMark>,
-    /// Why it ends.
+    /// Why the answer ended.
     pub end: AnswerEnd,
-    /// Digest of everything above the tokens.
+    /// Digest of everything before the tokens.
     pub head: Digest,
     /// Digest of everything.
     pub seal: Digest,
 }
 
-/// An answer that was noted while it was computed: what a receipt needs beside what it shares with all others.
+/// The part of a receipt that is recorded while an answer is computed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unsealed {
-    /// What was asked.
+    /// The request.
     pub asked: Asked,
     /// The answer.
     pub tokens: Vec<u32>,
-    /// Digests of the logits that its tokens were drawn from.
+    /// Digests of each token's logits.
     pub rows: Vec<Digest>,
-    /// Why it ends.
+    /// Why the answer ended.
     pub end: AnswerEnd,
 }
 
-/// What all receipts of a model in memory share.
+/// The part that all receipts of a loaded model share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Provenance {
-    /// Its name.
+    /// Display name.
     pub model: String,
     /// Digest of its tensors.
     pub weights: Digest,
     /// Digest of its `config.json`.
     pub config: Digest,
-    /// What is computed with them.
+    /// How the model is computed.
     pub definition: Definition,
 }
 
 impl Unsealed {
-    /// The receipt. Cost: a digest per token, some 100 ns each.
+    /// Makes the receipt. Cost: a digest per token, some 100 ns each.
     pub fn seal(self, basis: Provenance) -> Receipt {
         let Unsealed { asked, tokens, rows, end } = self;
         let Provenance { model, weights, config, definition } = basis;
@@ -99,27 +99,27 @@ impl Unsealed {
     }
 }
 
-/// Why a text is no receipt.
+/// Why a text is not a receipt.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-    /// No JSON, or not of this shape.
+    /// Not JSON, or not of this shape.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// Of another version.
-    #[error("receipt: version {0}; this program reads version {VERSION}")]
+    /// Another version.
+    #[error("receipt: version {0} is not supported; this program reads version {VERSION}")]
     Version(u64),
-    /// Its parts do not go together.
+    /// An inconsistent or missing field.
     #[error("{field}: {problem}")]
     Field {
         /// The field.
         field: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }
 
 impl Receipt {
-    /// The receipt that a JSON value is.
+    /// Parses a JSON value.
     pub fn of(value: serde_json::Value) -> Result<Receipt, Unreadable> {
         let field = |field, problem: &str| Err(Unreadable::Field { field, problem: problem.to_owned() });
         match value.get("receipt") {
@@ -142,7 +142,7 @@ impl Receipt {
         Ok(receipt)
     }
 
-    /// What the head is, of what stands above the tokens.
+    /// Recomputes the head from the fields before the tokens.
     fn head_again(&self) -> Digest {
         chain::head(&self.model, &self.weights, &self.config, &self.definition, &self.asked)
     }

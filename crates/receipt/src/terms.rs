@@ -1,4 +1,4 @@
-//! What an answer follows from, in the words of the receipt's JSON.
+//! What determines an answer: the terms of a receipt, named as in its JSON.
 
 use std::fmt;
 
@@ -8,39 +8,39 @@ use serde_json::Value;
 
 use crate::chain::from_hex;
 
-/// What was computed with the weights: who agrees in all of it computes the same bits.
+/// How the model was computed: equal definitions give equal bits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definition {
-    /// The program and its version. Another one computes the same unless its change log says otherwise.
+    /// The program and its version. Other versions compute the same unless the change log says otherwise.
     pub engine: String,
-    /// The order in which 16-bit products are summed.
+    /// Accumulation order of 16-bit products.
     pub arithmetic: String,
     /// Precision of the weights in memory.
     pub weights: String,
-    /// Whether what the checkpoint stores in a wider class kept it.
+    /// Whether tensors stored in a wider class kept it.
     pub as_stored: bool,
     /// Precision of keys and values.
     pub kv: String,
-    /// The version of the rounding that narrow weights are made with.
+    /// Version of the rounding of quantized weights.
     pub layout: u32,
 }
 
-/// What was asked.
+/// The request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
-    /// The prompt, as the model read it.
+    /// Prompt token ids.
     pub prompt: Vec<u32>,
-    /// How tokens are drawn.
+    /// Sampling parameters.
     pub sampling: SamplingTerms,
-    /// Where the answer ends.
+    /// Stop conditions.
     pub stop: StopTerms,
-    /// What it must look like, in the words of the engine; absent where nothing is said of that.
+    /// The structured-output rule, in the engine's form, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<Value>,
 }
 
-/// How tokens are drawn, every default resolved. What each means: `model::sampler`.
+/// Sampling parameters, all defaults resolved. See `model::sampler`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -53,30 +53,30 @@ pub struct SamplingTerms {
     pub frequency_penalty: f32,
     pub repetition_penalty: f32,
     pub logit_bias: Vec<(u32, f32)>,
-    /// As text: programs that take numbers for doubles would round it.
+    /// As text: JSON readers that use doubles would round it.
     #[serde(with = "as_text")]
     pub seed: u64,
-    /// Which of the request's answers; each draws numbers of its own.
+    /// Index of the answer; each has its own random stream.
     pub answer: u32,
 }
 
-/// Where the answer ends, every default resolved.
+/// Stop conditions, all defaults resolved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StopTerms {
-    /// Tokens that it may have.
+    /// Maximum tokens.
     pub max_tokens: u64,
-    /// Tokens before which nothing ends it.
+    /// Tokens before which no stop condition applies.
     pub min_tokens: u64,
-    /// Tokens that end it, the model's own among them.
+    /// Stop tokens, the model's included.
     pub token_ids: Vec<u32>,
-    /// Texts that end it.
+    /// Stop strings.
     pub strings: Vec<String>,
-    /// Whether a text or token that ended it belongs to its text.
+    /// Whether the stop string or token is part of the text.
     pub include_string: bool,
-    /// Whether special tokens give no text.
+    /// Whether special tokens are omitted from the text.
     pub skip_special: bool,
-    /// Special tokens that give text all the same.
+    /// Special tokens that are in the text anyway.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shown: Vec<u32>,
 }
@@ -85,13 +85,13 @@ pub struct StopTerms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerEnd {
-    /// It has all tokens that it may have.
+    /// The maximum of tokens.
     Length,
-    /// Its last token is one that ends it.
+    /// Its last token is a stop token.
     StopToken,
-    /// Its text has a stop string: this one of the list.
+    /// Its text contains this stop string of the list.
     StopString(u32),
-    /// It is all that its rule asks for, and nothing could follow.
+    /// Its rule is complete and allows no further token.
     Complete,
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for AnswerEnd {
     }
 }
 
-/// The first 8 bytes of a digest: enough to say where two computations part. 16 hexadecimal digits as text.
+/// The first 8 bytes of a digest: enough to find where two computations diverge. As text 16 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RowMark(pub [u8; 8]);
 
@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for RowMark {
     }
 }
 
-/// A whole number as decimal digits in a text.
+/// A whole number as decimal digits in a string.
 mod as_text {
     use super::{Deserialize, Deserializer, Error, Serializer};
 

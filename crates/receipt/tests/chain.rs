@@ -1,4 +1,4 @@
-//! A receipt, everything that can be changed in it, and what is found.
+//! Every change to a receipt is detected.
 
 use receipt::{
     AnswerEnd, Asked, Cause, Computed, ComputedRow, Definition, Digest, Discrepancy, Provenance, Receipt,
@@ -63,7 +63,7 @@ fn made() -> Receipt {
     Unsealed { asked: asked(), tokens: TOKENS.to_vec(), rows, end: AnswerEnd::StopToken }.seal(basis())
 }
 
-/// What an honest verifier computes: the sampler takes the token that it took then, after any row that was a row then.
+/// The recomputation of an honest verifier: each row of the claimed tokens gives the sampled token of then.
 fn computed(receipt: &Receipt) -> Computed {
     let honest = rows(1, &asked().prompt, &TOKENS);
     let rows: Vec<ComputedRow> = rows(1, &receipt.asked.prompt, &receipt.tokens)
@@ -271,7 +271,7 @@ fn what_is_no_receipt_says_why() {
     for object in ["", "/definition", "/sampling", "/stop"] {
         let mut json = json.clone();
         json.pointer_mut(object).unwrap()["more"] = json!(1);
-        let error = Receipt::of(json).expect_err("a field that nobody reads").to_string();
+        let error = Receipt::of(json).expect_err("an unknown field").to_string();
         assert!(error.contains("more"), "{object}: {error}");
     }
     for value in [json!(null), json!([]), json!({}), json!({"receipt": 1}), json!("receipt")] {
