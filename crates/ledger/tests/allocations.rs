@@ -16,8 +16,8 @@ fn request(id: u64) -> Request {
     }
 }
 
-/// What the scheduler writes down of so many steps with [`REQUESTS`] requests, one of them with five answers, and with
-/// so many more that wait for a seat.
+/// The records of `steps` steps with [`REQUESTS`] requests, one of them with five answers, and with `waiting` more that
+/// wait for a seat.
 fn records(waiting: u64, steps: u64) -> Vec<StepRecord> {
     let limits = Limits {
         block_size: 4,

@@ -39,7 +39,7 @@ struct Seen {
     num_answers: usize,
 }
 
-/// The scheduler, the ledger beside it, and a client who looks at the clock.
+/// The scheduler, the ledger beside it, and a client with a clock.
 struct World {
     scheduler: Scheduler,
     ledger: Ledger,
@@ -50,12 +50,12 @@ struct World {
     closed: Vec<Account>,
     record: StepRecord,
     late: Vec<Cost>,
-    /// Whose prompts are read elsewhere, and how many answers they want.
+    /// Requests with remote prefill, and their number of answers.
     away: Vec<(RequestId, usize)>,
     /// What the machine says that it took of the next step.
     stolen: Stolen,
-    /// How many guesses could be had for an answer in the next step, and how many of those that are checked hold.
-    guesses: BTreeMap<(RequestId, usize), (u16, usize)>,
+    /// Drafts available for an answer in the next step, and how many of the verified ones are accepted.
+    drafts: BTreeMap<(RequestId, usize), (u16, usize)>,
 }
 
 impl World {
@@ -73,7 +73,7 @@ impl World {
             late: Vec::new(),
             away: Vec::new(),
             stolen: Stolen::default(),
-            guesses: BTreeMap::new(),
+            drafts: BTreeMap::new(),
         }
     }
 
@@ -120,12 +120,12 @@ impl World {
     /// One step that takes `took`, and `after` until the next may begin.
     fn step(&mut self, took: u64, after: u64) -> Step {
         let mut holds = BTreeMap::new();
-        let guessed = self.scheduler.decoding().filter_map(|seq| {
-            let &(len, held) = self.guesses.get(&(seq.request_id(), seq.answer()))?;
+        let proposed = self.scheduler.decoding().filter_map(|seq| {
+            let &(len, held) = self.drafts.get(&(seq.request_id(), seq.answer()))?;
             holds.insert(seq.id(), held);
             Some(Offer { seq: seq.id(), source: SourceId(0), len, strength: 0 })
         });
-        guessed.collect::<Vec<Offer>>().into_iter().for_each(|offer| self.scheduler.offer(offer));
+        proposed.collect::<Vec<Offer>>().into_iter().for_each(|offer| self.scheduler.offer(offer));
         let step = self.scheduler.schedule(self.now);
         self.now.0 += took;
         if !step.is_empty() {
@@ -242,7 +242,7 @@ fn random_run(seed: u64) -> (Shares, Shares) {
     let mut world = World::new(limits, (rng.below(3) > 0).then(machine));
     let cancels = rng.below(2) == 0;
     let is_busy = rng.below(2) == 0;
-    let guesses = rng.below(2) == 0;
+    let drafts = rng.below(2) == 0;
     // Dice of their own.
     let mut far = Dice::new(!seed);
     let leaves = far.below(2) == 0;
@@ -271,10 +271,10 @@ fn random_run(seed: u64) -> (Shares, Shares) {
         if cancels && rng.below(12) == 0 {
             world.cancel(RequestId(rng.below(next_id + 1)));
         }
-        if guesses {
+        if drafts {
             let open = (0..next_id).flat_map(|id| (0..3).map(move |answer| (RequestId(id), answer)));
-            let guess = |key| (rng.below(3) > 0).then(|| (key, (rng.below(9) as u16, rng.roll(9))));
-            world.guesses = open.filter_map(guess).collect();
+            let draft = |key| (rng.below(3) > 0).then(|| (key, (rng.below(9) as u16, rng.roll(9))));
+            world.drafts = open.filter_map(draft).collect();
         }
         before = world.now;
         let after = if rng.below(20) == 0 { rng.below(40 * MS) } else { rng.below(MS) };
@@ -375,7 +375,7 @@ fn a_late_token_names_the_prompt_that_delayed_it() {
     assert_eq!((late[0].token, late[0].shares.total()), (2, Nanos(40_100_000)));
     assert_eq!(micros(&late[0].shares, &Owner::OF_GAP), [("own_decode", 10_000), ("other_prefill", 30_100)]);
     assert_eq!(late[0].others.entries().next().map(|(id, nanos)| (id, nanos.0 / 1000)), Some((RequestId(2), 30_100)));
-    // The prompt waited for nobody, carried one decode row, and knows what it cost.
+    // The prompt waited for no one, carried one decode row, and knows what it cost.
     let account = world.account(2);
     let ttft = micros(&account.bill.ttft, &Owner::OF_TTFT);
     assert_eq!(ttft, [("own_prefill", 40_000), ("decode", 100)]);
@@ -383,15 +383,15 @@ fn a_late_token_names_the_prompt_that_delayed_it() {
     assert_eq!(account.tenant, 9);
 }
 
-/// The scene of the tests of guesses: 10 ms for a row alone, 1 ms for each row more.
+/// The scene of the tests of drafts: 10 ms for a row alone, 1 ms for each row more.
 fn steep() -> CostModel {
     let knots = [(1, 0.010), (101, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
     CostModel::new(knots.to_vec(), Terms::default())
 }
 
 #[test]
-fn what_guesses_take_is_told_apart_from_what_a_token_takes() {
-    // Both decode, and the first may guess. (guesses, of which hold; of the first's gap, of the second's; rejected)
+fn draft_time_is_separate_from_decode_time() {
+    // Both decode, and the first may draft. (drafts, of which hold; of the first's gap, of the second's; rejected)
     type Parts = &'static [(&'static str, u64)];
     let cases: [(u16, usize, Parts, Parts, u64); 4] = [
         (0, 0, &[("own_decode", 10_000), ("decode", 1_000)], &[("own_decode", 10_000), ("decode", 1_000)], 0),
@@ -417,53 +417,53 @@ fn what_guesses_take_is_told_apart_from_what_a_token_takes() {
             4_000,
         ),
     ];
-    for (guesses, hold, of_first, of_second, rejected) in cases {
-        // The scheduler knows no costs here, so every guess is checked; the ledger does.
+    for (drafts, hold, of_first, of_second, rejected) in cases {
+        // The scheduler knows no costs here, so every draft is checked; the ledger does.
         let mut world = World::new(limits(), None);
         world.cost = Some(steep());
         [(1, 40), (2, 2)].into_iter().for_each(|(id, tokens)| world.admit(request(id, 10, tokens, world.now)));
         world.step(10 * MS, 0);
-        world.guesses.insert((RequestId(1), 0), (guesses, hold));
-        let took = (11 + u64::from(guesses)) * MS;
+        world.drafts.insert((RequestId(1), 0), (drafts, hold));
+        let took = (11 + u64::from(drafts)) * MS;
         world.step(took, 0);
         let first = &world.ledger.of(RequestId(1)).expect("it is open").bill;
         let second = &world.account(2).bill;
-        assert_eq!(micros(&first.gaps, &Owner::OF_GAP), of_first, "{guesses} {hold}");
-        assert_eq!(micros(&second.gaps, &Owner::OF_GAP), of_second, "{guesses} {hold}");
-        assert_eq!((first.rejected.0 + 500) / 1000, rejected, "{guesses} {hold}");
-        // Who was delayed by the guesses of another names it, and both sides have the same nanoseconds.
+        assert_eq!(micros(&first.gaps, &Owner::OF_GAP), of_first, "{drafts} {hold}");
+        assert_eq!(micros(&second.gaps, &Owner::OF_GAP), of_second, "{drafts} {hold}");
+        assert_eq!((first.rejected.0 + 500) / 1000, rejected, "{drafts} {hold}");
+        // Who was delayed by the drafts of another names it, and both sides have the same nanoseconds.
         let delayed = second.gaps.of(Owner::OtherDrafts);
         let named: Vec<_> = second.gaps_others.entries().collect();
-        assert_eq!(named, if guesses > 0 { vec![(RequestId(1), delayed)] } else { vec![] });
+        assert_eq!(named, if drafts > 0 { vec![(RequestId(1), delayed)] } else { vec![] });
         assert_eq!((first.cost.drafts_in_gaps, second.cost.drafts_in_gaps), (delayed, Nanos(0)));
     }
 }
 
 #[test]
-fn who_waits_for_a_first_token_names_those_whose_guesses_it_waited_for() {
+fn who_waits_for_a_first_token_names_those_whose_drafts_it_waited_for() {
     let mut world = World::new(limits(), None);
     world.cost = Some(steep());
     (1..3).for_each(|id| world.admit(request(id, 10, 20, world.now)));
     world.step(20 * MS, 0);
-    world.guesses.extend([(1, 6), (2, 2)].map(|(id, guesses)| ((RequestId(id), 0), (guesses, 0))));
+    world.drafts.extend([(1, 6), (2, 2)].map(|(id, drafts)| ((RequestId(id), 0), (drafts, 0))));
     world.admit(request(3, 10, 1, world.now));
     world.step(29 * MS, 0);
     let bill = &world.account(3).bill;
     let want = [("own_prefill", 19_000), ("decode", 2_000), ("other_drafts", 8_000)];
     assert_eq!(micros(&bill.ttft, &Owner::OF_TTFT), want);
     let named: Vec<(u64, u64)> = bill.ttft_others.entries().map(|(id, nanos)| (id.0, nanos.0 / 1000)).collect();
-    assert_eq!(named, [(1, 7_000), (2, 3_000)], "six and two guesses, and a row each");
+    assert_eq!(named, [(1, 7_000), (2, 3_000)], "six and two drafts, and a row each");
     let cost = |id| world.ledger.of(RequestId(id)).expect("it is open").bill.cost.drafts_in_ttfts.0 / 1000;
     assert_eq!([cost(1), cost(2)], [6_000, 2_000]);
 }
 
 #[test]
-fn of_many_that_guess_the_most_are_named_and_the_rest_summed() {
+fn of_many_that_draft_the_most_are_named_and_the_rest_summed() {
     let mut world = World::new(Limits { max_prefill_seqs: 20, ..limits() }, None);
     world.cost = Some(steep());
     (0..12).for_each(|id| world.admit(request(id, 10, 20, world.now)));
     world.step(30 * MS, 0);
-    world.guesses.extend((0..12).map(|id| ((RequestId(id), 0), (1 + id as u16, 0))));
+    world.drafts.extend((0..12).map(|id| ((RequestId(id), 0), (1 + id as u16, 0))));
     world.step(99 * MS, 0);
     for (id, want) in [(0, [11, 10, 9, 8, 7, 6]), (11, [10, 9, 8, 7, 6, 5])] {
         let bill = world.ledger.of(RequestId(id)).expect("it is open").bill;
@@ -479,7 +479,7 @@ fn tokens_that_come_together_have_one_gap_and_no_part_in_the_median() {
     let mut world = World::new(limits(), None);
     world.admit(request(1, 10, 21, world.now));
     world.step(10 * MS, 0);
-    world.guesses.insert((RequestId(1), 0), (3, 3));
+    world.drafts.insert((RequestId(1), 0), (3, 3));
     (0..5).for_each(|_| _ = world.step(30 * MS, 0));
     let account = world.account(1);
     assert_eq!((account.num_tokens(), account.held_drafts, account.draft_rows), (21, 15, 15));
@@ -541,7 +541,7 @@ fn who_comes_in_the_middle_of_a_step_waits_for_it() {
 }
 
 #[test]
-fn what_the_machine_took_is_nobodys_rows() {
+fn what_the_machine_took_is_no_ones_rows() {
     let knots = [(1, 0.010), (100, 0.010), (1100, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
     // (what the machine took of the late step; who its gap belongs to)
     let cases: [(u64, &[(&str, u64)]); 3] = [

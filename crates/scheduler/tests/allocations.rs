@@ -13,7 +13,7 @@ const SEQS: usize = 32;
 
 #[test]
 fn a_steady_decode_step_allocates_nothing() {
-    // Nobody waits, or some wait for a seat.
+    // No request waits, or some wait for a seat.
     for waiting in [0, 20] {
         let (mut scheduler, mut steps) = (scheduler(waiting), Steps::default());
         (0..8).for_each(|_| steps.one(&mut scheduler));
@@ -32,7 +32,7 @@ fn a_steady_decode_step_allocates_nothing() {
 
 /// Rows are free as far as twice the sequences: the rule takes some of what is offered.
 #[test]
-fn a_steady_step_with_guesses_allocates_nothing() {
+fn a_steady_step_with_drafts_allocates_nothing() {
     let mut scheduler = scheduler(0);
     let knots = [(1, 0.010), (2 * SEQS, 0.0101), (8 * SEQS, 0.080)].map(|(rows, seconds)| Knot { rows, seconds });
     scheduler.set_cost_model(Some(CostModel::new(knots.to_vec(), Terms::default())));
@@ -60,9 +60,9 @@ fn a_steady_step_with_guesses_allocates_nothing() {
             tokens += step_tokens;
         }
     });
-    assert!((100 * SEQS / 2..100 * SEQS * 8).contains(&drafts), "some guesses are checked: {drafts}");
+    assert!((100 * SEQS / 2..100 * SEQS * 8).contains(&drafts), "some drafts are verified: {drafts}");
     assert!(tokens > 100 * SEQS && tokens < 100 * SEQS + drafts, "and some of them hold: {tokens} of {drafts}");
-    assert_eq!(allocations.count_total, 0, "allocations in 100 steady steps with guesses");
+    assert_eq!(allocations.count_total, 0, "allocations in 100 steady steps with drafts");
 }
 
 fn scheduler(waiting: u64) -> Scheduler {
@@ -98,7 +98,7 @@ struct Steps {
 }
 
 impl Steps {
-    /// One step; in three of four of a sequence its guesses hold.
+    /// One step; three of four sequences have all their drafts accepted.
     fn one(&mut self, scheduler: &mut Scheduler) {
         let Steps { number, step, output, events, record } = self;
         scheduler.schedule_into(Nanos(*number), step);

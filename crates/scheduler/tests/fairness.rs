@@ -1,5 +1,5 @@
-//! Tenants share: one who floods does not make another wait. Time is imagined: 10 ms for a pass of up to 100 rows,
-//! 0.1 ms for each row more, and nothing else happens, so every figure here is exact.
+//! Tenants share: a flood does not delay another tenant. Simulated time: 10 ms for a pass of up to 100 rows, 0.1 ms for
+//! each row more, and nothing else happens, so every figure here is exact.
 
 use std::collections::BTreeMap;
 
@@ -374,9 +374,9 @@ fn a_flood_that_fills_the_cache_leaves_others_their_first_tokens() {
             let of_guest = machine.first_tokens.iter().filter(|(tenant, _)| *tenant == GUEST);
             let mut waited: Vec<u64> = of_guest.map(|&(_, ttft)| ttft.0 / MS).collect();
             waited.sort_unstable();
-            assert_eq!(waited.len(), 20, "{num_blocks} blocks: everybody was served");
-            // Seconds only in the moment at which the cache fills up for the first time: nobody is thrown out for one
-            // who comes, so it waits for the first of the flood to lose its blocks.
+            assert_eq!(waited.len(), 20, "{num_blocks} blocks: all were served");
+            // Only when the cache fills up for the first time it takes seconds: a newcomer preempts no one, so it waits
+            // for the first preemption among the flood.
             let (median, most) = (waited[10], waited[19]);
             assert!(median <= 20 && most <= 5000, "{num_blocks} blocks: {median} ms in the median, {most} ms at most");
         }

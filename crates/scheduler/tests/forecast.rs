@@ -1,5 +1,5 @@
-//! When a newcomer's first token will come: what is said beforehand, beside what then happens on an imagined machine of
-//! 10 ms for a pass of up to 100 rows and 0.1 ms for each row more.
+//! Predicted TTFT against what then happens on a simulated machine of 10 ms for a pass of up to 100 rows and 0.1 ms for
+//! each row more.
 
 use scheduler::cost::Terms;
 use scheduler::{
@@ -77,10 +77,10 @@ fn what_is_said_is_what_happens() {
     let reading = Asks { tpot: Some(40), ..asks(50) };
     let urgent = Asks { ttft: Some(100), ..asks(500) };
     let batch = Asks { priority: 1, ..asks(4000) };
-    // Who decodes already, who waits, who comes.
+    // Decoding, waiting and new requests.
     type Case = (&'static str, Vec<Asks>, Vec<Asks>, Asks);
     let cases: Vec<Case> = vec![
-        ("nobody is there", vec![], vec![], asks(900)),
+        ("idle", vec![], vec![], asks(900)),
         ("a short one on an idle machine", vec![], vec![], asks(20)),
         ("three wait", vec![], vec![asks(1000); 3], asks(500)),
         ("a stream has a target, so prompts get 30 ms of 40", vec![reading], vec![asks(2000)], asks(500)),
@@ -120,7 +120,7 @@ fn what_is_said_is_what_happens() {
 }
 
 #[test]
-fn the_line_moves_while_nobody_looks() {
+fn the_queue_moves_between_snapshots() {
     let mut engine = Engine::new(Terms::default(), 64);
     engine.admit(1, asks(5000));
     let mut forecast = forecast(&engine.scheduler, Nanos(0));
@@ -145,11 +145,11 @@ fn what_the_cache_has_takes_no_time() {
     let (all, rest) = (alone(2000, 0), alone(2000, 1500));
     assert!(rest >= alone(500, 0) && rest < all / 2.0, "it computes a quarter of it: {rest} of {all}");
     assert_eq!(alone(2000, 2000), alone(2000, 1999), "the last token is always computed");
-    assert_eq!(alone(2000, 9000), alone(2000, 1999), "whatever somebody says");
+    assert_eq!(alone(2000, 9000), alone(2000, 1999), "cached tokens are capped at the prompt");
 }
 
 #[test]
-fn where_seats_are_short_somebody_must_end_first() {
+fn where_seats_are_short_a_request_must_end_first() {
     let mut engine = Engine::new(Terms::default(), 1);
     engine.admit(1, asks(10));
     engine.step();
@@ -176,7 +176,7 @@ fn the_backlog_is_all_that_is_not_computed() {
         engine.step();
     }
     assert_eq!(backlog(&engine), 0.0);
-    // Without a cost model nobody knows.
+    // Without a cost model nothing is predicted.
     engine.admit(3, asks(1000));
     engine.scheduler.set_cost_model(None);
     assert_eq!(backlog(&engine), 0.0);

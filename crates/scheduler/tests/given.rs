@@ -1,8 +1,8 @@
-//! A worker of a pair of precisions: full blocks of prompts are computed elsewhere and never here, whatever is lost,
-//! pushed out, preempted or said before.
+//! Remote-only prefill: full blocks of prompts are computed on another worker and never here, whatever is lost, evicted
+//! or preempted.
 //!
-//! What a position holds is a chain over its tokens and over who computed each, and what is drawn depends on it. So an
-//! answer tells of any position that the wrong one computed.
+//! A position's state is a hash chain over its tokens and over the worker that computed each, and sampling depends on
+//! it. So an answer reveals any position that the wrong worker computed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use testing::{Dice, plans};
 const BLOCK: usize = 4;
 const SEEDS: u64 = 300;
 
-/// Who computes.
+/// Which worker computes.
 const THERE: u64 = 1;
 const HERE: u64 = 2;
 
@@ -62,7 +62,7 @@ pub(crate) struct World {
     scheduler: Scheduler,
     blocks: BTreeMap<BlockId, Vec<u64>>,
     slots: BTreeMap<TierSlot, Vec<u64>>,
-    /// Those whose blocks somebody brings.
+    /// Requests whose blocks are being fetched.
     expected: BTreeSet<RequestId>,
     prompts: BTreeMap<RequestId, (Arc<[TokenId]>, usize)>,
     answers: BTreeMap<RequestId, Vec<TokenId>>,
@@ -120,7 +120,7 @@ impl World {
         let max_tokens = 1 + self.dice.roll(16);
         let prompt: Arc<[TokenId]> = prompt.into();
         let request = Request { stop: plans::at_most(max_tokens), ..plans::request(id.0, prompt.clone()) };
-        // Who is not expected at first is as soon as it lacks something.
+        // A request that is not expected at first becomes so once it lacks a block.
         if self.dice.percent(70) {
             self.scheduler.expect(request).expect("room");
             self.expected.insert(id);
@@ -131,7 +131,7 @@ impl World {
         self.answers.insert(id, Vec::new());
     }
 
-    /// Blocks come, not always, not always whole; and now and then somebody says too early that all are here.
+    /// Blocks arrive, not always and not always intact; sometimes the end is reported before all are here.
     fn bring(&mut self) {
         for id in self.expected.clone() {
             let prompt = self.prompts[&id].0.clone();

@@ -1,4 +1,4 @@
-//! The record says who holds what the first in line waits for, and nothing where nobody waits for that.
+//! The record names the holders of what the head of the queue waits for, and none where nothing waits.
 
 use scheduler::{Blocked, Limits, Nanos, Request, RequestId, Scheduler, StepRecord, TokenId};
 use testing::plans;
@@ -35,7 +35,7 @@ fn seats_are_held_from_the_start_by_all_answers() {
     let mut scheduler = Scheduler::new(Limits { max_num_seqs: 4, ..limits() }).expect("good limits");
     scheduler.admit(request(1, vec![1; 8], 3)).expect("room");
     scheduler.admit(request(2, vec![2; 8], 1)).expect("room");
-    assert!(step(&mut scheduler).holders.is_empty(), "nobody waits");
+    assert!(step(&mut scheduler).holders.is_empty(), "nothing waits");
     scheduler.admit(request(3, vec![3; 8], 1)).expect("room");
     let record = step(&mut scheduler);
     assert_eq!(record.blocked, Some(Blocked::Seats));

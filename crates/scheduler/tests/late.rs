@@ -1,5 +1,5 @@
-//! Who cannot be in time goes behind those that can, and still waits only so long. The machine here is imagined: 10 ms
-//! for a pass of up to 100 rows, 0.1 ms for each row more.
+//! Prompts that cannot be on time go behind those that can, for a bounded time. Simulated machine: 10 ms for a pass of
+//! up to 100 rows, 0.1 ms for each row more.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use scheduler::{Event, Limits, Nanos, Priority, Request, Scheduler, Targets};
 use testing::plans;
 
 const MS: u64 = 1_000_000;
-/// One in so many prompt rows is for the late.
+/// One in this many prompt rows is for late prompts.
 const LATE_SHARE: u64 = 4;
 
 /// When, tokens of the prompt, milliseconds to its first token, tenant, class.

@@ -140,7 +140,7 @@ fn said(request: &Request, eos: Option<usize>, answer: usize, nth: usize) -> Tok
     if eos.is_some_and(|eos| nth >= eos) { EOS } else { (unique + nth as u64) as u32 }
 }
 
-/// So many tokens of each answer: `3/0/-`.
+/// Tokens of each answer: `3/0/-`.
 fn generated(request: &Request, eos: Option<usize>, knows: &str) -> Vec<Option<Vec<TokenId>>> {
     let of = |(answer, count): (usize, &str)| {
         let count: usize = count.parse().ok()?;
@@ -378,7 +378,7 @@ impl World {
         Ok(())
     }
 
-    /// The model: it says tokens that never repeat, and the stop token when it was told to.
+    /// The model: it generates tokens that never repeat, and the stop token when `eos=` says so.
     fn compute(&self, step: &Step) -> StepOutput {
         let mut output = StepOutput { step: step.id, ..StepOutput::default() };
         for rows in step.rows() {

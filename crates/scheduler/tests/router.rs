@@ -33,7 +33,7 @@ fn the_earliest_first_token_wins() {
         ("and not one that is longer", &[IDLE, both(900, 800)], 0),
         ("fewer decode rows in every step", &[Snapshot { decode_rows: 500, ..IDLE }, IDLE], 1),
         ("room before haste", &[full, waiting(5000)], 1),
-        ("unless nobody has room", &[Snapshot { prefill_tokens: 900, ..full }, full], 1),
+        ("unless none has room", &[Snapshot { prefill_tokens: 900, ..full }, full], 1),
         ("what is cached needs no room", &[waiting(100), Snapshot { cached_tokens: 800, ..full }], 1),
     ];
     for (what, snapshots, wanted) in cases {

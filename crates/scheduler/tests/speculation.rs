@@ -23,7 +23,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// So many streams that decode, each with a target of so many milliseconds a token.
+    /// Decoding streams, each with a target in milliseconds per token.
     fn of(streams: u64, tpot_ms: Option<u64>) -> Engine {
         Engine::within(limits(), streams, tpot_ms)
     }
@@ -47,7 +47,8 @@ impl Engine {
         engine
     }
 
-    /// A step in which every stream is offered so many drafts; of a sequence `held` would hold. The drafts planned.
+    /// A step in which every stream has a proposal; of each `held` drafts would be accepted. Returns the drafts
+    /// planned.
     fn step(&mut self, len: u16, strength: u8, held: impl Fn(SeqId) -> usize) -> usize {
         let seqs: Vec<SeqId> = self.scheduler.decoding().map(|sequence| sequence.id()).collect();
         for seq in seqs {
@@ -67,7 +68,7 @@ impl Engine {
         step.decode.iter().map(|rows| rows.drafts).sum()
     }
 
-    /// The drafts of so many steps.
+    /// The drafts of this many steps.
     fn steps(&mut self, steps: usize, len: u16, held: usize) -> Vec<usize> {
         (0..steps).map(|_| self.step(len, 0, |_| held)).collect()
     }
@@ -130,8 +131,8 @@ fn a_strength_is_judged_by_itself() {
 }
 
 #[test]
-fn where_rows_cost_what_they_bring_nobody_is_asked_for_offers() {
-    // One in 64 steps tries again; a lone stream has rows to spare whatever its guesses are worth.
+fn where_rows_cost_what_they_bring_no_proposals_are_wanted() {
+    // One in 64 steps retries; a lone stream has free rows whatever its acceptance.
     let asked = |streams: u64, held: usize| {
         let mut engine = Engine::of(streams, None);
         let mut asked = 0;
@@ -148,14 +149,14 @@ fn where_rows_cost_what_they_bring_nobody_is_asked_for_offers() {
     assert!((7..=9).contains(&asked(8, 0)), "the ninth row costs a fifth of a step, and nothing holds");
 }
 
-/// A drafter whose pass takes so long, whatever its rows.
+/// A drafter with a constant pass time.
 fn drafter(milliseconds: f64) -> Option<(SourceId, CostModel)> {
     Some((SourceId(0), CostModel::new(vec![Knot { rows: 1, seconds: milliseconds / 1e3 }], Terms::default())))
 }
 
 #[test]
-fn guesses_that_take_passes_are_fewer() {
-    // Of one stream seven rows are free. What each guess costs, and how many are worth it if nine of ten hold.
+fn drafts_that_take_passes_are_fewer() {
+    // For one stream seven rows are free. The cost per draft, and the best number at 90 % acceptance.
     for (milliseconds, most) in [(0.0, 7), (2.0, 7), (5.0, 5), (9.0, 1), (20.0, 0)] {
         let mut engine = Engine::of(1, None);
         engine.scheduler.set_drafting_cost(drafter(milliseconds));
@@ -169,7 +170,7 @@ fn guesses_that_take_passes_are_fewer() {
 }
 
 #[test]
-fn the_prediction_of_a_step_has_its_guesses() {
+fn the_prediction_of_a_step_has_its_drafts() {
     let mut engine = Engine::of(2, None);
     engine.scheduler.set_drafting_cost(drafter(1.0));
     for _ in 0..50 {

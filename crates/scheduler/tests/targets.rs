@@ -14,7 +14,7 @@ struct Engine {
     scheduler: Scheduler,
     machine: CostModel,
     now: Nanos,
-    /// Others take so much of every step.
+    /// Steal time of every step.
     stolen: Nanos,
 }
 
@@ -110,7 +110,7 @@ fn a_prompt_with_time_takes_half_of_what_the_stream_allows() {
     }
 }
 
-/// The oldest goes first when its patience is out, before anybody looks whether there is time to go slowly.
+/// The starvation guard's prompt goes first, before the slack for slower prefill is checked.
 #[test]
 fn who_was_passed_over_takes_no_more_than_the_step_may_grow() {
     let mut engine = Engine::new(plans::machine());
@@ -203,13 +203,13 @@ fn rows_without_a_target_sit_out_what_they_would_make_late() {
     let mean = rows.iter().sum::<usize>() / rows.len();
     assert!((5..=20).contains(&mean), "a 20 ms target has room for about ten rows: {rows:?}");
     let least = engine.scheduler.sequences().map(|seq| seq.num_generated()).min().unwrap();
-    assert!(least >= 3, "and nobody is forgotten");
+    assert!(least >= 3, "and none is forgotten");
 }
 
-/// A stream with a target may have to wait until those behind it, which can no longer be preempted, have ended. They
-/// are not left out for its sake: that would be a step in which nobody computes.
+/// A stream with a target may have to wait until protected ones behind it have ended. They are not left out for its
+/// sake: that would be a step without rows.
 #[test]
-fn nobody_is_left_out_for_a_stream_that_cannot_move() {
+fn no_row_is_left_out_for_a_stream_that_cannot_move() {
     let small = Limits { block_size: 1, num_blocks: 20, max_model_len: 20, ..limits() };
     let mut engine = Engine::with_limits(plans::machine(), small);
     let (low, high) = (Priority(9), Priority(0));
@@ -239,7 +239,7 @@ fn nobody_is_left_out_for_a_stream_that_cannot_move() {
     assert!(stalled > 2, "the first in line had to wait for blocks");
 }
 
-/// Whoever leaves the last seat to another tenant keeps its place before those behind it in its own line.
+/// A sequence that leaves the last seat to another tenant keeps its place before those behind it in its own line.
 #[test]
 fn a_request_that_leaves_the_last_seat_is_not_passed_by_its_own_line() {
     let mut engine = Engine::with_limits(plans::machine(), Limits { max_num_seqs: 4, ..limits() });
@@ -391,7 +391,7 @@ fn an_answer_that_began_elsewhere_goes_before_prompts_whose_reader_has_seen_noth
     assert_eq!((step.decode.len(), step.prefill[0].len), (1, 499), "then they share a step");
 }
 
-/// Nobody knows when its first token came: it was where its target wants it to be, and so it is from now on.
+/// Its first token's time is unknown: it counts as on target when it comes.
 #[test]
 fn a_stream_that_began_elsewhere_is_neither_late_nor_ahead() {
     let rows_beside = |resumed: bool| {

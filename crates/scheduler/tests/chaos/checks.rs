@@ -15,10 +15,9 @@ const PATIENCE: usize = 16;
 const LATE_PATIENCE: usize = 6;
 /// Steps in a row in which a decode row without a target may be left out for others' targets.
 const MOST_LEFT_OUT: u32 = 8;
-/// A step lasts at most so much longer than the time per token of the tightest stream in it: what issue and docs
-/// promise.
+/// A step may last at most this multiple of the time per token of its tightest stream, as documented.
 const LONGEST_GAP: f64 = 1.5;
-/// And where decode alone takes longer, so much longer than that.
+/// The multiple where decode alone takes longer.
 const LEAST_GROWTH: f64 = 1.1;
 
 /// The oldest prompt, the steps in which others got prompt rows and it did not, and how many entered in those.
@@ -176,7 +175,7 @@ impl Chaos {
                 self.seen.saw("left out for a target");
                 continue;
             }
-            assert!(may_stall, "I17: {:?} waits for nobody", seq.id);
+            assert!(may_stall, "I17: {:?} waits for no block", seq.id);
             self.seen.saw(match is_last {
                 true if waits_for_a_reader => "stalled for a reader",
                 true => "stalled for one that left",
@@ -215,14 +214,14 @@ impl Chaos {
         assert!(step.prefill.iter().all(|chunk| self.sequence(chunk.seq).phase() == Phase::Prefill));
     }
 
-    /// Its client is gone or has heard enough, and its blocks are held only until its loads have ended.
+    /// Its client is gone or has enough tokens, and its blocks are held only until its loads have ended.
     fn has_left(&self, seq: &Seen) -> bool {
         let (_, request, answer) = seq.rank;
         let client = &self.clients[&request];
         client.cancelled || client.answers[answer].stopped
     }
 
-    /// I14: nobody is preempted for one ranked after it, nor too often.
+    /// I14: no sequence is preempted for one ranked after it, nor too often.
     fn check_preemption(&mut self, before: &Snapshot, step: &Step) {
         for id in &step.preempted {
             let victim = &before.seqs[id];
@@ -245,12 +244,12 @@ impl Chaos {
         }
     }
 
-    /// I15, I19: who entered came before all of its kind that still wait, and nobody enters while others are thrown
-    /// out.
+    /// I15, I19: a sequence that entered came before all of its kind that still wait, and none enters in a step with
+    /// preemptions.
     fn check_entry(&mut self, before: &Snapshot, step: &Step) {
         let runs_now = |id: SeqId| !self.sequence(id).block_table().is_empty();
         let entered: Vec<&Seen> = before.waiting().filter(|seq| runs_now(seq.id)).collect();
-        assert!(entered.is_empty() || step.preempted.is_empty(), "somebody enters while somebody is thrown out");
+        assert!(entered.is_empty() || step.preempted.is_empty(), "a sequence enters in a step with preemptions");
         let after = Snapshot::of(&self.scheduler);
         for seq in entered {
             self.check_line(&after, seq);
@@ -281,7 +280,7 @@ impl Chaos {
         }
     }
 
-    /// I33: whose prefix hits are known by now counts in the sums.
+    /// I33: sequences with known prefix hits count in the sums.
     pub(crate) fn check_hits(&mut self) {
         for seq in self.scheduler.sequences().filter(|seq| !seq.block_table().is_empty() && !seq.is_loading()) {
             let client = self.clients.get_mut(&seq.request_id()).expect("it was admitted");
@@ -310,8 +309,8 @@ impl Chaos {
         }
     }
 
-    /// I15: nobody enters while one of a higher class of the same tenant waits; without a cost model, also while one of
-    /// another tenant waits that holds nothing and was served less. The oldest, when its patience is out, may always.
+    /// I15: no sequence enters while one of a higher class of the same tenant waits; without a cost model, also while
+    /// one of another tenant waits that holds nothing and was served less. The starvation guard's prompt always may.
     fn check_turns(&mut self, before: &Snapshot, step: &Step) {
         let after = Snapshot::of(&self.scheduler);
         let open = self.open_tenants();
@@ -357,7 +356,7 @@ impl Chaos {
         open
     }
 
-    /// I14: while the oldest prompt gets no rows, only so many others do.
+    /// I14: while the oldest prompt gets no rows, only a bounded number of others do.
     fn check_patience(&mut self, before: &Snapshot, step: &Step) {
         let in_line = || before.seqs.values().filter(|seq| seq.is_prompt() && !step.preempted.contains(&seq.id));
         let oldest = in_line().min_by_key(|seq| (seq.rank.1, seq.rank.2));
@@ -370,7 +369,7 @@ impl Chaos {
             Some(oldest) if self.passed_over.id == Some(oldest.id) && !advanced(oldest.id) => {
                 self.passed_over.steps += usize::from(!step.prefill.is_empty());
                 self.passed_over.entered += entered;
-                // One that waits may be too large for what is free; then at least nobody else may enter.
+                // A waiting one may be too large for the free blocks; then at least no other may enter.
                 let bound = (PATIENCE + 1) * self.scheduler.limits().max_prefill_seqs;
                 assert!(self.passed_over.entered <= bound, "I14: {:?} starves in the queue", oldest.id);
                 assert!(!oldest.runs || self.passed_over.steps <= PATIENCE, "I14: {:?} starves", oldest.id);
@@ -395,7 +394,7 @@ impl Chaos {
         }
     }
 
-    /// I14: who is late gets a share of its class: younger ones of it get only so many rows before it has some.
+    /// I14: late prompts get a share of their class: a bounded number of rows of younger ones before one of theirs.
     fn check_late(&mut self, before: &Snapshot, step: &Step) {
         if self.knowledge == Knowledge::None {
             return;
@@ -522,7 +521,7 @@ impl Chaos {
         }
     }
 
-    /// I33: every number that the scheduler tells is what counting gives.
+    /// I33: every reported number equals a recount.
     pub(crate) fn check_gauges(&self) {
         let scheduler = &self.scheduler;
         assert_eq!(scheduler.used_blocks(), held_blocks(scheduler), "I33: blocks held or read");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Floors are per so many seeds.
+/// Floors are per this many seeds.
 pub(crate) const PER_SEEDS: u64 = 10_000;
 
 /// What must have happened, and how often at least in [`PER_SEEDS`] seeds.
@@ -138,7 +138,7 @@ impl Counters {
         self.0.iter().map(line).collect()
     }
 
-    /// Panics if something happened too rarely in so many seeds.
+    /// Panics if something happened too rarely in `seeds` seeds.
     pub(crate) fn check_floors(&self, seeds: u64) {
         for what in self.0.keys() {
             assert!(FLOORS.iter().any(|(name, _)| name == what), "{what} has no floor");

@@ -38,7 +38,7 @@ pub(crate) struct Elsewhere {
     spoiled: u64,
 }
 
-/// A kept answer, as those see it who asked for that.
+/// A pinned answer, as the peer that requested it sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeptSeen {
     pub(crate) request: RequestId,
@@ -142,22 +142,22 @@ impl Chaos {
     }
 
     /// Everything that comes from there in a tick.
-    pub(crate) fn hear_from_elsewhere(&mut self) {
+    pub(crate) fn receive_from_elsewhere(&mut self) {
         self.begin_landings();
         self.end_landings();
-        self.hear_of_expected();
+        self.end_remote_prefills();
         self.release_some();
         self.begin_reads();
         self.end_reads();
     }
 
-    /// Whether somebody there is to say something before all is quiet.
+    /// Whether another worker will still report something.
     pub(crate) fn is_awaited_elsewhere(&self) -> bool {
         !self.expected.is_empty() || !self.reads.is_empty() || !self.landings.is_empty()
     }
 
     /// Some of what is expected comes, or turns out to be lost.
-    fn hear_of_expected(&mut self) {
+    fn end_remote_prefills(&mut self) {
         for id in self.expected.clone() {
             if !self.far.percent(self.elsewhere.ends) {
                 continue;
@@ -276,7 +276,7 @@ impl Chaos {
         }
     }
 
-    /// Somebody will come for what is computed.
+    /// A peer will fetch the blocks.
     pub(crate) fn maybe_keep(&mut self, id: RequestId) {
         if self.far.percent(self.elsewhere.keeps) {
             let longest = self.elsewhere.longest_lease;
@@ -305,7 +305,7 @@ impl Chaos {
     }
 
     /// What a plan says of kept blocks. Afterwards no lease has ended that is still there.
-    pub(crate) fn hear_of_losses(&mut self, step: &Step, now: Nanos) {
+    pub(crate) fn check_losses(&mut self, step: &Step, now: Nanos) {
         for lost in &step.lost {
             let is_it = |kept: &KeptSeen| (kept.request, kept.answer) == (lost.request, lost.answer);
             let place = self.kept.iter().position(is_it).expect("I36: what is lost was kept");
@@ -421,7 +421,7 @@ fn generate(rng: &mut Dice, answers: &[Answer]) -> Vec<Option<Vec<TokenId>>> {
     answers.iter().enumerate().map(of).collect()
 }
 
-/// What the client of an answer has heard before.
+/// Tokens that the client of an answer already has.
 fn deliver(answers: &mut [Answer], generated: &[Option<Vec<TokenId>>]) {
     for (answer, tokens) in answers.iter_mut().zip(generated) {
         match tokens {

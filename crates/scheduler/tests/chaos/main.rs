@@ -21,26 +21,26 @@
 //! | I5 | blocks of a sequence fit its length | `check_invariants` |
 //! | I6 | a cached block is under the hash of what it holds, and holds what its sequences think | `check_invariants` |
 //! | I7 | only full, computed blocks are cached | `check_invariants` |
-//! | I8, I27 | nobody reads an unwritten slot, or one of another prefix or tenant | `model.rs` |
+//! | I8, I27 | no row reads an unwritten slot, or one of another prefix or tenant | `model.rs` |
 //! | I9 | blocks in flight and blocks being loaded stay | `check_invariants`, `world.rs` |
 //! | I10 | nothing is held when all is quiet | `check_invariants`, `world.rs` |
 //! | I11 | nothing above its cap | `check_invariants`, `check_plan` |
 //! | I12 | one state each, and only what the step says changes it | `check_invariants`, `check_progress` |
 //! | I13 | every step computes rows, and their number is bounded | `world.rs`, `check_plan` |
-//! | I14 | patience, preemptions at most four, never for one ranked after | `check_patience`, `check_preemption` |
+//! | I14 | starvation guard, preemptions at most four, never for one ranked after | `check_patience`, `check_preemption` |
 //! | I15 | classes, turns of tenants; in a line first come first served, or as the deadlines ask | `check_turns`, `check_line` |
 //! | I16 | cancelled or stopped is gone, at once or when the step in flight ends | `world.rs` |
-//! | I17 | who decodes has a row in each step, and steps are as short as targets ask | `check_decode`, `check_targets` |
+//! | I17 | every decoding sequence has a row in each step, steps as short as targets ask | `check_decode`, `check_targets` |
 //! | I18 | no idle step while something waits, no idle prompt while there is room | `world.rs`, `check_nothing_idles` |
-//! | I19 | who waits holds nothing | `check_invariants` |
-//! | I20-I22 | each token once, in order, as if alone, one end, and usage is what was heard | `Client::hear` |
-//! | I23 | a draft that was wrong leaves nothing: no block, no name, no charge | `check_invariants`, `check_progress` |
+//! | I19 | a waiting sequence holds nothing | `check_invariants` |
+//! | I20-I22 | each token once, in order, as if alone, one end, and usage is what was received | `Client::receive` |
+//! | I23 | a rejected draft leaves nothing: no block, no name, no charge | `check_invariants`, `check_progress` |
 //! | I26 | a failed step or a cancel costs others nothing but, once, what the step computed | `check_abandoned` |
 //! | I33 | every gauge and the step log are what counting gives | `check_gauges`, `check_record` |
 //! | I34 | the same seed takes the same course | here |
 //! | I37 | blocks from elsewhere are found only where good, and behind what they follow | `elsewhere.rs`, `model.rs` |
-//! | I38 | full blocks of given prompts are found and never computed here | `../given.rs` |
-//! | I36 | what is kept is what was asked for and not lost, what is read stays what it is | `elsewhere.rs` |
+//! | I38 | full blocks of remote-only prompts are found and never computed here | `../given.rs` |
+//! | I36 | pinned blocks are those requested and not lost, blocks being read do not change | `elsewhere.rs` |
 //!
 //! Not in this room: I24 (grammars, which do not exist yet), I25 (UTF-8:
 //! `crates/engine/tests/answers.rs`), I32 (buffers: `crates/server/tests/http`), I35 (health: the same).
@@ -66,7 +66,7 @@ use std::time::{Duration, Instant};
 use counters::Counters;
 use world::{Chaos, Report};
 
-/// From so many on, a run must have seen everything.
+/// From this many seeds on, a run must have seen everything.
 const ENOUGH_SEEDS: u64 = 1000;
 /// Of a quick run. So few must have seen half of what that many would.
 const QUICK_SEEDS: u64 = 500;
@@ -154,13 +154,13 @@ fn number_from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number, not {value}")))
 }
 
-/// Becomes true when whoever started us, and said so, is gone.
-fn watch_who_started_us() -> Arc<AtomicBool> {
+/// Becomes true when the process that started this one, and said so, is gone.
+fn watch_parent() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     if std::env::var_os("TWOSTROKE_CHAOS_WATCHED").is_some() {
         let stop = stop.clone();
         std::thread::spawn(move || {
-            let _ = std::io::stdin().read(&mut [0]); // nobody writes: it returns when the other end is closed
+            let _ = std::io::stdin().read(&mut [0]); // no one writes: it returns when the other end is closed
             stop.store(true, Ordering::Relaxed);
         });
     }
@@ -185,12 +185,12 @@ struct Done {
     hours: f64,
     seen: Counters,
     took: Duration,
-    /// When progress was last told.
-    told: Duration,
+    /// When progress was last printed.
+    reported: Duration,
 }
 
-/// Progress is told so often.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// How often progress is printed.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 impl Done {
     fn add(&mut self, report: &Report, took: Duration) {
@@ -230,11 +230,11 @@ impl Plan {
         }
     }
 
-    /// Panics with the first seed that fails; ends early when the time is over or, in a long run, when nobody holds the
-    /// other end of standard input any more.
+    /// Panics with the first seed that fails; ends early when the time is over or, in a long run, when standard input
+    /// is closed.
     fn run(&self) -> Done {
         let start = Instant::now();
-        let (next, stop) = (AtomicU64::new(0), watch_who_started_us());
+        let (next, stop) = (AtomicU64::new(0), watch_parent());
         let done = Mutex::new(Done::default());
         let worker = || {
             while !stop.load(Ordering::Relaxed) && self.until.is_none_or(|until| Instant::now() < until) {
@@ -245,9 +245,9 @@ impl Plan {
                 let report = self.seed(self.from + index, &stop);
                 let mut done = done.lock().expect("no worker fails here");
                 done.add(&report, start.elapsed());
-                if self.is_long && done.took - done.told >= TELL_EVERY {
+                if self.is_long && done.took - done.reported >= REPORT_EVERY {
                     println!("{}", done.line());
-                    done.told = done.took;
+                    done.reported = done.took;
                 }
             }
         };

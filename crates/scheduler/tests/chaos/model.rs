@@ -96,7 +96,7 @@ pub(crate) struct LoweredRows {
     pub(crate) start: usize,
     pub(crate) len: usize,
     pub(crate) samples: usize,
-    /// How many of the tokens, the last ones, are guesses.
+    /// How many of the tokens, the last ones, are drafts.
     pub(crate) drafts: usize,
 }
 
@@ -132,7 +132,7 @@ impl FingerprintCache {
         self.tiers.insert(slot, bytes);
     }
 
-    /// A read that ended well, or brought something else, which the checksum told.
+    /// A read that succeeded, or returned other bytes, which the checksum detected.
     pub(crate) fn load(&mut self, load: BlockLoad, good: bool, garbage: u64) {
         self.spoil_block(load.block.index(), garbage);
         if good {
@@ -141,7 +141,7 @@ impl FingerprintCache {
         }
     }
 
-    /// What a block holds, as somebody outside reads it.
+    /// What a block holds, as another worker reads it.
     pub(crate) fn read_block(&self, block: usize) -> &[Slot] {
         &self.slots[block * self.block_size..][..self.block_size]
     }
@@ -162,7 +162,7 @@ impl FingerprintCache {
         let mut written = BTreeSet::new();
         for row in rows {
             let end = row.start + row.len;
-            // Nothing beyond what is computed may be read, by anybody.
+            // Nothing beyond what is computed may be read.
             row.slots[row.start..].iter().for_each(|&slot| self.slots[slot] = UNWRITTEN);
             let mut prefix = root(row.salt);
             for (position, &token) in row.tokens[..end].iter().enumerate() {
@@ -176,8 +176,7 @@ impl FingerprintCache {
         rows.iter().filter(|row| row.samples > 0).map(|row| self.attend(row)).collect()
     }
 
-    /// What is sampled from the rows: a token for each answer, or with drafts one from each row, until one is not the
-    /// token that was guessed.
+    /// Samples the rows: a token for each answer, or with drafts one from each row, until one differs from the draft.
     fn attend(&self, row: &LoweredRows) -> Vec<RowOutput> {
         let (mut prefix, mut readout) = (root(row.salt), 0);
         let end = row.start + row.len;
@@ -194,7 +193,7 @@ impl FingerprintCache {
                     if !self.accepts_unseen {
                         return run;
                     }
-                    // The planted bug: whatever was guessed is the answer.
+                    // The planted bug: drafts are taken as the answer.
                     run.extend(row.tokens[position + 1..end].iter().map(|&token| RowOutput { seq: row.seq, token }));
                     return run;
                 }

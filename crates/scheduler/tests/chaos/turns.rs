@@ -1,6 +1,6 @@
-//! Whose turn it is, counted by an outsider: a naive twin of the scheduler's virtual token counters (Sheng et al.,
-//! OSDI 2024). A prompt row counts 1 the first time it is computed, a sampled token 2, an urgent request's a quarter of
-//! that and batch work's four times as much; who comes back from idle is level with the least served that is active.
+//! A naive twin of the scheduler's virtual token counters (Sheng et al., OSDI 2024). A prompt row counts 1 the first
+//! time it is computed, a sampled token 2, an urgent request's a quarter of that and batch work's four times as much; a
+//! tenant that returns from idle is level with the least served active one.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl Turns {
         }
     }
 
-    /// Drafts of a sequence held: so many more tokens came.
+    /// Drafts of a sequence were accepted: that many more tokens.
     pub(crate) fn serve_drafted(&mut self, request: &Request, tokens: usize) {
         if self.served.len() > 1 {
             *self.served.get_mut(&request.tenant).expect("it joined") += weight(request) * 2 * tokens as u64;

@@ -10,7 +10,7 @@ pub(crate) struct Weather {
     pub(crate) ticks: usize,
     pub(crate) arrival: u64,
     pub(crate) burst: usize,
-    /// Everything comes in the first so many ticks.
+    /// All requests arrive within this many ticks.
     pub(crate) rush: usize,
     pub(crate) cancel: u64,
     pub(crate) failure: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Weather {
     pub(crate) ttft: u64,
     pub(crate) tpot: u64,
     pub(crate) targets: TargetKind,
-    /// After so long in the queue the engine gives up on a request.
+    /// Queue time after which the engine drops a request.
     pub(crate) queue_deadline: Option<Nanos>,
     pub(crate) clock: Clock,
     /// Reads and writes of the disk that fail, and loads from memory.
@@ -46,7 +46,7 @@ pub(crate) enum TargetKind {
     Tight,
     /// Several steps.
     Loose,
-    /// From nothing at all to for ever.
+    /// From nothing at all to unlimited.
     Absurd,
 }
 
@@ -85,7 +85,7 @@ pub(crate) enum Kind {
     Crowded,
     /// Several answers to most prompts, which take many small chunks.
     Forking,
-    /// Crowded by requests of all classes that nobody cancels, so that the low ones are thrown out again and again.
+    /// Crowded by requests of all classes that no client cancels, so that the low ones are preempted again and again.
     Besieged,
     /// Long prompts beside streams with targets, on a machine where a full step takes much longer than a small one.
     Targeted,

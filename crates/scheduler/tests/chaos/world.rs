@@ -24,7 +24,7 @@ pub(crate) struct Answer {
     pub(crate) expected: (Vec<TokenId>, FinishReason),
     pub(crate) delivered: Vec<TokenId>,
     pub(crate) finished: Option<FinishReason>,
-    /// The detokenizer will find a stop string after so many tokens, and tell the scheduler when.
+    /// The detokenizer will find a stop string after this many tokens, and tell the scheduler when.
     pub(crate) stop_after: Option<(usize, StopWhen)>,
     pub(crate) stopped: bool,
 }
@@ -53,7 +53,7 @@ impl Client {
     }
 
     /// I20, I21, I22: the next token of the solo run, and nothing after the end.
-    fn hear(&mut self, event: &Event) {
+    fn receive(&mut self, event: &Event) {
         assert!(!self.cancelled, "I16: {event:?} after the cancel");
         match *event {
             Event::Token { answer, token, .. } => {
@@ -122,16 +122,15 @@ pub(crate) struct Chaos {
     /// Transfers in the background.
     spills: Vec<SlotSpill>,
     loads: Vec<BlockLoad>,
-    /// What other workers do, whose dice are their own: a seed without them has the world that it had before there were
-    /// any.
+    /// Other workers, with a separate random stream: a seed without them is the same as before they were added.
     pub(crate) elsewhere: Elsewhere,
     pub(crate) far: Dice,
-    /// Requests whose prompt is read elsewhere.
+    /// Requests whose prompt is prefilled elsewhere.
     pub(crate) expected: BTreeSet<RequestId>,
     /// For how long blocks are kept of requests, and what is.
     pub(crate) leases: BTreeMap<RequestId, Nanos>,
     pub(crate) kept: Vec<KeptSeen>,
-    /// Blocks that somebody reads, and what must be in them.
+    /// Blocks being read, and their expected content.
     pub(crate) reads: Vec<(BlockRead, Vec<Slot>)>,
     /// Blocks on their way from there, and what will be in them; the next one of each request; and what has landed.
     pub(crate) landings: Vec<(TierSlot, Vec<Slot>)>,
@@ -205,7 +204,7 @@ impl Chaos {
         }
     }
 
-    /// The engine plans ahead: so many steps are in flight together.
+    /// The engine plans ahead: this many steps are in flight at once.
     pub(crate) fn with_steps_in_flight(mut self, most: usize) -> Chaos {
         self.most_in_flight = most;
         self.scheduler.set_steps_in_flight(most);
@@ -248,14 +247,14 @@ impl Chaos {
         self.end_transfers();
         self.maybe_cancel("cancelled between steps");
         self.give_up_on_the_oldest();
-        self.hear_from_elsewhere();
+        self.receive_from_elsewhere();
         self.stop_where(StopWhen::BeforeSchedule);
 
         self.offer_drafts();
         let before = Snapshot::of(&self.scheduler);
         let scheduled_at = Nanos(self.now);
         let step = self.scheduler.schedule(scheduled_at);
-        self.hear_of_losses(&step, scheduled_at);
+        self.check_losses(&step, scheduled_at);
         self.check_all();
         self.check_plan(&before, &step);
         self.note(&step);
@@ -279,7 +278,7 @@ impl Chaos {
         self.end_step();
     }
 
-    /// Some guesses for some sequences, also for those that have no use for them.
+    /// Some drafts for some sequences, also for those that cannot use them.
     fn offer_drafts(&mut self) {
         self.offered.clear();
         let seqs: Vec<SeqId> = self.scheduler.sequences().map(Sequence::id).collect();
@@ -356,13 +355,13 @@ impl Chaos {
         for event in &completed.events {
             self.note(event);
             let (Event::Token { request, .. } | Event::Finished { request, .. }) = *event;
-            self.clients.get_mut(&request).expect("it was admitted").hear(event);
+            self.clients.get_mut(&request).expect("it was admitted").receive(event);
             self.count_end(event);
             self.expect_kept(event);
         }
         let is_token = |event: &&Event| matches!(event, Event::Token { .. });
-        let told = completed.events.iter().filter(is_token).count();
-        assert_eq!(told, num_tokens, "I22: what was sampled for those who listen is what they hear");
+        let received = completed.events.iter().filter(is_token).count();
+        assert_eq!(received, num_tokens, "I22: clients receive what was sampled for them");
         let mut drawn = BTreeMap::new();
         for (seq, request, answer) in drafted {
             let is_its = |event: &&Event| matches!(**event, Event::Token { request: r, answer: a, .. } if (r, a) == (request, answer));
@@ -459,13 +458,13 @@ impl Chaos {
             let client = &self.clients[&seq.request_id()];
             client.cancelled || client.answers[seq.answer()].stopped
         };
-        // Of a run that goes on behind the end of its answer, nobody hears the rest.
-        let mut heard: BTreeMap<SeqId, usize> = BTreeMap::new();
+        // Accepted drafts behind the end of an answer are dropped.
+        let mut received: BTreeMap<SeqId, usize> = BTreeMap::new();
         for row in output.rows.iter().filter(|row| !is_dead(row)) {
-            *heard.entry(row.seq).or_default() += 1;
+            *received.entry(row.seq).or_default() += 1;
         }
         let mut num_tokens = 0;
-        for (seq, tokens) in heard {
+        for (seq, tokens) in received {
             let seq = self.scheduler.sequence(seq).expect("it is in flight");
             let answer = &self.clients[&seq.request_id()].answers[seq.answer()];
             let to_go = if seq.num_generated() > 0 { answer.expected.0.len() - answer.delivered.len() } else { tokens };
@@ -666,7 +665,7 @@ impl Chaos {
         if alive.is_empty() {
             return;
         }
-        // Loads are rare and brief; who leaves meanwhile must be seen too.
+        // Loads are rare and brief; cancels meanwhile must be seen too.
         let loading = self.scheduler.sequences().filter(|seq| seq.is_loading()).map(Sequence::request_id);
         let loading: Vec<RequestId> = loading.filter(|id| alive.contains(id)).collect();
         let among = if loading.is_empty() { &alive } else { &loading };
@@ -743,13 +742,13 @@ impl Chaos {
     }
 
     fn lower(&mut self, step: &Step) -> Vec<LoweredRows> {
-        let mut guesses = self.guess(step);
+        let mut draft_tokens = self.draft(step);
         let rows = step.rows().map(|Rows { seq: id, start, len, samples, drafts }| {
             let seq = self.scheduler.sequence(id).expect("it is planned");
             let client = &self.clients[&seq.request_id()];
             assert_eq!(start, seq.num_computed());
             let mut tokens = seq.tokens().to_vec();
-            tokens.extend(guesses.remove(&id).unwrap_or_default());
+            tokens.extend(draft_tokens.remove(&id).unwrap_or_default());
             LoweredRows {
                 seq: id,
                 request: seq.request_id(),
@@ -772,8 +771,8 @@ impl Chaos {
     }
 
     /// The drafter: it knows the answer, and errs.
-    fn guess(&mut self, step: &Step) -> BTreeMap<SeqId, Vec<TokenId>> {
-        let mut guesses = BTreeMap::new();
+    fn draft(&mut self, step: &Step) -> BTreeMap<SeqId, Vec<TokenId>> {
+        let mut drafts = BTreeMap::new();
         for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {
             let seq = self.scheduler.sequence(rows.seq).expect("it is planned");
             let expected = &self.clients[&seq.request_id()].answers[seq.answer()].expected.0;
@@ -785,9 +784,9 @@ impl Chaos {
             if self.offered[&rows.seq] > rows.drafts {
                 self.seen.saw("draft room cut short");
             }
-            guesses.insert(rows.seq, tokens);
+            drafts.insert(rows.seq, tokens);
         }
-        guesses
+        drafts
     }
 
     fn work_of(&self, step: &Step) -> Work {
@@ -852,7 +851,7 @@ fn waiting(scheduler: &Scheduler) -> impl Iterator<Item = &Sequence> {
     scheduler.sequences().filter(|seq| seq.block_table().is_empty() && !seq.is_expecting())
 }
 
-/// Blocks that somebody holds or reads.
+/// Blocks that are held or read.
 pub(crate) fn held_blocks(scheduler: &Scheduler) -> usize {
     let tables = scheduler.sequences().flat_map(|seq| seq.block_table());
     let read = scheduler.reads().iter().map(|read| &read.block);

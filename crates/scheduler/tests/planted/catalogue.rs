@@ -1,12 +1,11 @@
-//! Bugs that real engines had, as mutations of this scheduler: what to find in its source, and what to put there.
+//! Bugs that real engines had, as mutations of this scheduler's source.
 //!
 //! ```text
 //! file  "find"  ->  "replace"      find: an expression, or whole statements, that occur exactly once in the file,
-//!                                  however they are wrapped; replace: what a tired person might have written
+//!                                  however they are wrapped; replace: the bug
 //! ```
 //!
-//! The source knows nothing of this. Where a bug comes from stands beside it: an incident of another engine, or the
-//! rule that it breaks.
+//! The source does not know of them. Each bug names its origin: an incident of another engine, or the rule it breaks.
 
 /// One bug.
 pub(crate) struct Mutation {
@@ -16,7 +15,7 @@ pub(crate) struct Mutation {
     pub(crate) origin: &'static str,
     /// Nearly always one.
     pub(crate) edits: &'static [Edit],
-    /// It is of a pair of precisions, and looked for where prompts are given: `tests/given.rs`.
+    /// It affects remote-only prefill: `tests/given.rs` looks for it.
     pub(crate) is_of_pair: bool,
 }
 
@@ -61,17 +60,17 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "CancelForgottenInQueue",
-        "A request that is cancelled in the queue stays there and runs for nobody (vLLM #54947).",
+        "A request that is cancelled in the queue stays there and runs without a client (vLLM #54947).",
         &[edit("scheduler.rs", "self.state.queue.remove(seq)", "return")],
     ),
     bug(
         "QueuePlaceKept",
-        "A place in the queue is not given back, until every request is refused (vLLM #53130).",
+        "A queue slot is not freed, until every request is rejected (vLLM #53130).",
         &[edit("state.rs", "self.num_new -= 1; self.num_new_tokens -= prompt_tokens;", "")],
     ),
     bug(
         "HoldAndWait",
-        "One that waits for room holds a block meanwhile, and so does everybody else (Dynamo #11016).",
+        "Waiting sequences hold a block each, and deadlock (Dynamo #11016).",
         &[edit(
             "prefill.rs",
             "return Err(Blocked::Kv);",
@@ -83,7 +82,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "NeverFitsUnchecked",
-        "A request that can never fit is admitted and waits for ever (Dynamo #11016).",
+        "A request that can never fit is admitted and waits forever (Dynamo #11016).",
         &[edit("scheduler.rs", "needed_blocks > limits.num_blocks", "false")],
     ),
     bug(
@@ -250,7 +249,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "ReserveGivenAway",
-        "Blocks set aside for protected sequences are given away: in the end nobody can finish (Dynamo #11016).",
+        "Reserved blocks of protected sequences are allocated: in the end none can finish (Dynamo #11016).",
         &[edit(
             "decode.rs",
             "protected
@@ -261,13 +260,13 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "PromptStarved",
-        "The oldest prompt waits for ever behind those whose turn it is.",
+        "The oldest prompt starves behind other tenants'.",
         &[edit("policy.rs", "self.passed_over >= MAX_PASSED_OVER", "false")],
     ),
     bug(
         "RightsSavedUp",
-        "Who comes back from idle has saved rights and is served alone until they are used up (the lift of Sheng et \
-         al., OSDI 2024, left out).",
+        "A tenant that returns from idle has accumulated credit and is served alone until it is used up (the lift of \
+         Sheng et al., OSDI 2024, left out).",
         &[edit("fairness.rs", "counter.served = counter.served.max(level);", "")],
     ),
     bug(
@@ -277,7 +276,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "ClassNotWeighed",
-        "All classes are charged alike, so batch work costs others as much as what somebody waits for.",
+        "All classes are charged alike, so batch work costs others as much as interactive work.",
         &[edit("fairness.rs", "seq.rank.priority.charge()", "crate::Priority(0).charge()")],
     ),
     bug(
@@ -310,18 +309,17 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "LeftOutForEver",
-        "Streams without a target are left out for ever while others have one.",
+        "Streams without a target are left out forever while others have one.",
         &[edit("decode.rs", "seq.steps_left_out < MOST_LEFT_OUT", "true")],
     ),
     bug(
         "TargetIgnored",
-        "Prompts take as long as they like whatever the streams' target is (the long prompt that freezes a stranger's \
-         stream).",
+        "Prompt chunks ignore the streams' target (a long prompt freezes another client's stream).",
         &[edit("prefill.rs", "bound.map(|bound| self.at_least_some_growth(bound))", "None")],
     ),
     bug(
-        "EndToldTwice",
-        "The end of an answer is told twice.",
+        "EndReportedTwice",
+        "The end of an answer is reported twice.",
         &[edit(
             "scheduler.rs",
             "events.push(Event::Finished { request, answer, reason });",
@@ -363,11 +361,11 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "DraftTakesWhatIsSetAside",
-        "A draft takes the block that another sequence was promised, or needs for its next token.",
+        "A draft takes a block that is reserved for another sequence, or that it needs for its next token.",
         &[edit("speculate.rs", "*spare + own > 0", "self.state.pool.num_free() > 0")],
     ),
     bug(
-        "OfferToAnother",
+        "ProposalToAnother",
         "The drafts of one sequence are planned for another.",
         &[edit(
             "speculate.rs",
@@ -390,7 +388,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "DraftsForNothing",
-        "A tenant is not charged for the tokens that were guessed.",
+        "A tenant is not charged for accepted drafts.",
         &[edit("fairness.rs", "self.charge(seq, SAMPLED);", "")],
     ),
     bug(
@@ -421,7 +419,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "ExpectedForgotten",
-        "A request that is cancelled while its prompt is read elsewhere stays for ever (SGLang #31800).",
+        "A request that is cancelled during remote prefill stays forever (SGLang #31800).",
         &[edit(
             "scheduler.rs",
             "active.answers.into_iter().flatten().for_each(|seq| self.retire(seq));",
@@ -432,7 +430,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "ExpectedUncounted",
-        "Requests whose prompt is read elsewhere do not count in the limits of the queue, and nothing bounds them.",
+        "Requests in remote prefill do not count in the queue limits, and nothing bounds them.",
         &[edit(
             "scheduler.rs",
             "(self.state.num_new, self.state.num_new_tokens)",
@@ -450,28 +448,28 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "KeptFreedWhileRead",
-        "A kept block is taken while another worker reads it (8 of 42 requests decoded such ones, with 200 OK: \
+        "A pinned block is reallocated while another worker reads it (8 of 42 requests decoded such ones, with 200 OK: \
          aws-do-eks #84).",
         &[edit("kv/pool.rs", "self.pinned.iter().find(|&at| self.blocks[at].readers == 0)", "self.pinned.first()")],
     ),
     bug(
         "LeaseWithoutEnd",
-        "Blocks are kept for ever for a worker that is dead (vLLM #35764).",
+        "Blocks stay pinned forever for a dead worker (vLLM #35764).",
         &[edit("pin.rs", "kept.until > now", "true")],
     ),
     bug(
         "KeptHoldsOut",
-        "Kept blocks hold a newcomer out as long as they are kept (vLLM #38027).",
+        "Pinned blocks keep a new request out while they are pinned (vLLM #38027).",
         &[edit("kv/pool.rs", "self.free.len() + self.num_pinned()", "self.free.len()")],
     ),
     bug(
-        "KeptLossUntold",
-        "A block that was kept belongs to somebody else, and whoever comes for it is not told.",
+        "PinLossUnreported",
+        "A pinned block is reallocated, and its peer is not informed.",
         &[edit("scheduler.rs", "self.state.pool.num_pinned_taken() > pinned_taken", "false")],
     ),
     bug(
         "KeptAfterCancel",
-        "Blocks of a cancelled request stay kept.",
+        "Blocks of a cancelled request stay pinned.",
         &[edit("scheduler.rs", "self.release(id);", "")],
     ),
     bug(
@@ -486,7 +484,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "LandingNotPinned",
-        "A slot whose bytes are on their way is given to somebody else (SGLang #24527, vLLM #46283).",
+        "A slot whose bytes are on their way is reallocated (SGLang #24527, vLLM #46283).",
         &[edit("kv/tiers.rs", "self.pin(slot);", "self.tier_mut(slot.tier).empty.push(slot.index);")],
     ),
     bug(
@@ -505,8 +503,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         &[edit("remote_only_prefill.rs", "self.plan.hits.len() >= remote", "true")],
     ),
     bug_of_pair(
-        "LackingToldNobody",
-        "Nobody hears that blocks are missing, and nobody brings them.",
+        "LackingUnreported",
+        "Missing blocks are not reported, so none are fetched.",
         &[edit("remote_only_prefill.rs", "step.lacking.push(seq.request_id());", "")],
     ),
     bug_of_pair(

@@ -1,4 +1,4 @@
-//! The tests' own test, its first half: every bug of the catalogue can still be planted. That each is found is the
+//! Tests of the tests, first half: every bug of the catalogue can still be planted. That each is found is the
 //! second half, `search.rs`, which `cargo xtask planted` runs against a copy of the scheduler with the bugs in it.
 
 mod catalogue;

@@ -1,5 +1,4 @@
-//! The tests' own test, its second half: bugs that real engines had are in the scheduler, one at a time, and chaos must
-//! find each of them.
+//! Tests of the tests, second half: with one bug of the catalogue in the scheduler, the chaos test must find it.
 //!
 //! `cargo xtask planted` puts this file beside the chaos test of a copy of the crate, whose source it has woven the
 //! catalogue into.
@@ -11,14 +10,14 @@ use scheduler::planted::{NAMES, OF_PAIR, plant};
 
 use crate::given;
 use crate::world::Chaos;
-use crate::{number_from_env, quietly, watch_who_started_us};
+use crate::{number_from_env, quietly, watch_parent};
 
-/// Each bug is looked for so many times, from another seed each time.
+/// Searches per bug, each from another seed.
 const TRIALS: u64 = 5;
-/// And must be found within so many seeds each time.
+/// Seeds within which each search must find it.
 const BUDGET: u64 = 1000;
 
-/// A seed that found a bug, and what it said.
+/// A seed that found a bug, and its message.
 struct Found {
     seeds: u64,
     said: String,
@@ -31,7 +30,7 @@ fn planted_bugs_are_found() {
     let only = std::env::var("TWOSTROKE_PLANTED").ok();
     let bugs = NAMES.iter().enumerate().filter(|(_, name)| only.as_deref().is_none_or(|only| only == **name));
     let (mut missed, mut num_bugs) = (Vec::<&str>::new(), 0);
-    let stop = watch_who_started_us();
+    let stop = watch_parent();
     quietly(|| {
         for (bug, name) in bugs.take_while(|_| !stop.load(Ordering::Relaxed)) {
             let mut found: Vec<Found> = (0..trials).filter_map(|trial| search(bug, trial * budget, budget)).collect();
