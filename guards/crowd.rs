@@ -9,7 +9,7 @@
 use engine::LookedUp;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Limits, Nanos, Offer, Priority, Request, RequestId, RowOutput, Scheduler, SourceId, Step, StepOutput,
+    CostModel, Limits, Nanos, DraftProposal, Priority, Request, RequestId, RowOutput, Scheduler, DraftSource, Step, StepOutput,
     StepRecord, StopRules, Targets, TokenId,
 };
 
@@ -38,10 +38,10 @@ pub struct Crowd {
     pub scheduler: Scheduler,
     pub lookup: LookedUp,
     guesses: Guesses,
-    offers: Vec<Offer>,
+    offers: Vec<DraftProposal>,
     step: Step,
     output: StepOutput,
-    events: Vec<scheduler::Event>,
+    events: Vec<scheduler::TokenEvent>,
     pub record: StepRecord,
     now: Nanos,
 }
@@ -96,7 +96,7 @@ impl Crowd {
             match self.guesses {
                 Guesses::LookedUp => self.offers.extend(self.lookup.offers(&self.scheduler)),
                 _ => {
-                    let of = |seq| Offer { seq, source: SourceId(0), len: 8, strength: 3 };
+                    let of = |seq| DraftProposal { seq, source: DraftSource(0), len: 8, strength: 3 };
                     self.offers.extend(self.scheduler.decoding().map(|sequence| of(sequence.id())));
                 }
             }

@@ -22,8 +22,8 @@ use grammar::Constraint;
 use model::sampler::{History, Sampler};
 use model::{Forward, PackedAdapter};
 use scheduler::{
-    AdmitError, CacheEvent, CostModel, Event, Nanos, Offer, Preempted, Request, RequestId, Scheduler, Step, StepOutput,
-    StepRecord, Stolen, TokenId,
+    AdmitError, CacheEvent, CostModel, DraftProposal, Nanos, Preempted, Request, RequestId, Scheduler, StealTime, Step,
+    StepOutput, StepRecord, TokenEvent, TokenId,
 };
 use text::detokenizer::Detokenizer;
 use text::tokenizer::Tokenizer;
@@ -115,7 +115,7 @@ pub(crate) struct EngineCore {
     held: Nanos,
     machine: Machine,
     /// Who guesses what comes next, and what it has for the step at hand.
-    offers: Vec<Offer>,
+    offers: Vec<DraftProposal>,
     drafting: Drafting,
     /// What a recording says that was guessed in the next step.
     recorded: Option<Drafted>,
@@ -128,7 +128,7 @@ pub(crate) struct EngineCore {
     spare: Vec<Flight>,
     logit_row: Vec<f32>,
     output: StepOutput,
-    events: Vec<Event>,
+    events: Vec<TokenEvent>,
     receipts: Vec<Receipt>,
     failed: Vec<(RequestId, RequestError)>,
     overfull: Vec<RequestId>,
@@ -324,7 +324,7 @@ impl EngineCore {
     /// asked for each plan, and for the end of the oldest step in flight. Where a device takes several passes, the next
     /// are planned and launched before that. `stolen`: what a recording says that the machine took; without one it is
     /// asked.
-    pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>, stolen: Option<Stolen>) -> bool {
+    pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>, stolen: Option<StealTime>) -> bool {
         let mut now = || clock.next().expect("time goes on");
         while self.flights.len() < self.most_in_flight() {
             let planned = now();

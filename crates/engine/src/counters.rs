@@ -2,7 +2,7 @@
 //! is counted anywhere else.
 
 use ledger::{Account, News, Totals};
-use scheduler::promise::KeptPromises;
+use scheduler::latency_bound::BoundCoverage;
 use scheduler::{FinishReason, Nanos, PrefixStats, RequestId, StepRecord, SwapStats};
 
 use crate::accounts::{Closed, Ending};
@@ -162,7 +162,7 @@ pub struct Stats {
     pub steps: u64,
     pub prefill_tokens: u64,
     pub decode_tokens: u64,
-    /// Times that a sequence had guesses in a step, the guesses, and those that held: see [`scheduler::Offer`].
+    /// Times that a sequence had guesses in a step, the guesses, and those that held: see [`scheduler::DraftProposal`].
     pub verify_rows: u64,
     /// See `verify_rows`.
     pub drafted_tokens: u64,
@@ -170,7 +170,7 @@ pub struct Stats {
     pub accepted_tokens: u64,
     /// Of these, those at each place of their run, counted from 0, as far as any held.
     pub accepted_by_place: Vec<u64>,
-    /// Steps in which guesses were offered and none was checked, by [`scheduler::NoDrafts::ALL`].
+    /// Steps in which guesses were offered and none was checked, by [`scheduler::NoDraftReason::ALL`].
     pub no_drafts: [u64; 4],
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
@@ -212,8 +212,8 @@ pub struct Stats {
     pub targets_met: [[u64; 3]; 3],
     /// Those that missed them, likewise.
     pub targets_missed: [[u64; 3]; 3],
-    /// What became of promises, by [`PromiseKind::ALL`](scheduler::PromiseKind::ALL).
-    pub promises: [KeptPromises; 2],
+    /// What became of promises, by [`BoundKind::ALL`](scheduler::BoundKind::ALL).
+    pub promises: [BoundCoverage; 2],
     /// Requests that were refused because they would be late, and those that were let through as probes.
     pub refused_late: u64,
     pub probes: u64,

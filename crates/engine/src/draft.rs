@@ -37,7 +37,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ::model::Forward;
-use scheduler::{Nanos, Offer, Scheduler, SeqId, Sequence, SourceId, Step, TokenId};
+use scheduler::{DraftProposal, DraftSource, Nanos, Scheduler, SeqId, Sequence, Step, TokenId};
 
 use crate::recording::OfferEntry;
 
@@ -48,10 +48,10 @@ pub(crate) trait Drafter: Send {
 
     /// What it could say about the next tokens of a decoding sequence, whose client may have said what it expects;
     /// `None`: nothing.
-    fn offer(&mut self, sequence: &Sequence, prediction: Option<&Prediction>) -> Option<Offer>;
+    fn offer(&mut self, sequence: &Sequence, prediction: Option<&Prediction>) -> Option<DraftProposal>;
 
     /// Whether offers of this source are its own.
-    fn is(&self, source: SourceId) -> bool;
+    fn is(&self, source: DraftSource) -> bool;
 
     /// `count` guesses for a sequence whose [`Sequence::offer`] is its own, no more than it offered since the last plan,
     /// behind `guesses`. Fewer, and the missing ones are any token.
@@ -118,7 +118,7 @@ impl Drafting {
         &mut self,
         sequence: &Sequence,
         prediction: Option<&Prediction>,
-    ) -> impl Iterator<Item = Offer> {
+    ) -> impl Iterator<Item = DraftProposal> {
         let of_network = self.with_network(|network| network.offer(sequence)).flatten();
         self.drafters.iter_mut().filter_map(move |drafter| drafter.offer(sequence, prediction)).chain(of_network)
     }

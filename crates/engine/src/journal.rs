@@ -19,7 +19,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ledger::News;
-use scheduler::{CostModel, FinishReason, Nanos, PromiseBook, Request, RequestId, StepRecord};
+use scheduler::{CostModel, FinishReason, LatencyBounds, Nanos, Request, RequestId, StepRecord};
 
 use crate::accounts::{Accounts, Closed, Ending};
 use crate::counters::{Gauges, Stats};
@@ -181,7 +181,7 @@ pub(crate) struct Log {
     pub(crate) minutes: History,
     pub(crate) fill: Fill,
     pub(crate) turnover: Turnover,
-    pub(crate) promises: PromiseBook,
+    pub(crate) promises: LatencyBounds,
     pub(crate) worked: Worked,
     /// What the machine can do; `None` where nobody measured it.
     pub(crate) yardstick: Option<Yardstick>,
@@ -200,7 +200,7 @@ impl Log {
             minutes: History::default(),
             fill: Fill::default(),
             turnover: Turnover::default(),
-            promises: PromiseBook::default(),
+            promises: LatencyBounds::default(),
             worked: Worked::default(),
             yardstick: None,
             upkeep: None,

@@ -69,8 +69,8 @@ use std::time::{Duration, Instant};
 
 use model::{GenerationDefaults, ModelConfig, PackedAdapter};
 use roofline::Demands;
-use scheduler::promise::{Admission, AnswerLimits};
-use scheduler::{CostModel, IncomingRequest, Limits, Nanos, Promise, PromiseKind, StepRecord, Targets, TokenId};
+use scheduler::latency_bound::{Admission, AnswerLimits};
+use scheduler::{BoundKind, CostModel, IncomingRequest, LatencyBound, Limits, Nanos, StepRecord, Targets, TokenId};
 use text::chat_template::ChatTemplate;
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::UnboundedSender;
@@ -263,7 +263,7 @@ pub enum SubmitError {
     Late {
         /// When its first token was likely to come.
         likely: Duration,
-        /// What would have been promised ([`scheduler::promise`]).
+        /// What would have been promised ([`scheduler::latency_bound`]).
         promised: Duration,
         /// When it is wanted.
         target: Duration,
@@ -279,7 +279,7 @@ pub enum SubmitError {
 }
 
 /// Why a request with this promise is refused.
-fn late(promise: &Promise, target: Nanos) -> SubmitError {
+fn late(promise: &LatencyBound, target: Nanos) -> SubmitError {
     let duration = |time: Nanos| Duration::from_nanos(time.0);
     let promised = promise.first_token.within;
     SubmitError::Late {
@@ -439,7 +439,7 @@ impl Engine {
         &self,
         request: &ValidatedRequest,
         now: Nanos,
-    ) -> Result<(RequestId, Option<Promise>), SubmitError> {
+    ) -> Result<(RequestId, Option<LatencyBound>), SubmitError> {
         let next_id = || RequestId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
         if self.0.model.calibrated.is_none() || !request.is_promised {
             return Ok((next_id(), None));
@@ -522,7 +522,7 @@ impl Engine {
         let mut stats = log.counters.clone();
         stats.held_seconds = held.as_secs_f64();
         stats.owners = *log.accounts.totals();
-        stats.promises = PromiseKind::ALL.map(|kind| log.promises.kept(kind));
+        stats.promises = BoundKind::ALL.map(|kind| log.promises.kept(kind));
         (stats.refused_late, stats.probes) = log.promises.refused_and_probes();
         stats.work = log.worked.phases;
         let oldest = log.accounts.oldest_waiting();

@@ -1,7 +1,7 @@
 //! The lookup by itself, for those who count what it takes: `guards/` drives it as the core does, without a model, a
 //! thread or a client.
 
-use scheduler::{Offer, Scheduler, Step, TokenId};
+use scheduler::{DraftProposal, Scheduler, Step, TokenId};
 
 use crate::draft::{Drafter, Drafters, Lookup, LookupOptions};
 
@@ -9,7 +9,7 @@ use crate::draft::{Drafter, Drafters, Lookup, LookupOptions};
 #[doc(hidden)]
 pub struct LookedUp {
     lookup: Lookup,
-    offers: Vec<Offer>,
+    offers: Vec<DraftProposal>,
     guesses: Vec<TokenId>,
 }
 
@@ -23,7 +23,7 @@ impl Default for LookedUp {
 
 impl LookedUp {
     /// What could be had for all that decode, before a plan.
-    pub fn offers(&mut self, scheduler: &Scheduler) -> &[Offer] {
+    pub fn offers(&mut self, scheduler: &Scheduler) -> &[DraftProposal] {
         self.lookup.begin(&|seq| scheduler.sequence(seq).is_some());
         self.offers.clear();
         self.offers.extend(scheduler.decoding().filter_map(|sequence| self.lookup.offer(sequence, None)));

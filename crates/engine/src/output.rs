@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use grammar::ConstraintError;
 use ledger::{Account, Bill};
 use receipt::Unsealed;
-use scheduler::{FinishReason, Nanos, Promise, TokenId};
+use scheduler::{FinishReason, LatencyBound, Nanos, TokenId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::SubmitError;
@@ -70,7 +70,7 @@ pub struct Timings {
     /// For how long the engine was held meanwhile: no part of the other times.
     pub held_ms: f64,
     /// What it was promised; `None` where steps are not predicted.
-    pub promise: Option<Promise>,
+    pub promise: Option<LatencyBound>,
     /// The same times by owner: who they were spent on, and what the request cost others.
     pub bill: Box<Bill>,
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use scheduler::{Nanos, Promise, RequestId, TokenId};
+use scheduler::{LatencyBound, Nanos, RequestId, TokenId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::command::Command;
@@ -17,7 +17,7 @@ pub struct Stream {
     /// Of the engine that is to hear when the reader is gone.
     pub(crate) commands: Option<UnboundedSender<Command>>,
     pub(crate) prompt: Arc<[TokenId]>,
-    pub(crate) promise: Option<Promise>,
+    pub(crate) promise: Option<LatencyBound>,
     pub(crate) arrived: Nanos,
     pub(crate) ended: bool,
 }
@@ -55,13 +55,13 @@ impl Stream {
     }
 
     /// The same with a promise, made at `arrived`.
-    pub fn promised(mut self, promise: Promise, arrived: Nanos) -> Stream {
+    pub fn promised(mut self, promise: LatencyBound, arrived: Nanos) -> Stream {
         (self.promise, self.arrived) = (Some(promise), arrived);
         self
     }
 
     /// What it was promised when it was submitted; `None` where steps are not predicted.
-    pub fn promise(&self) -> Option<&Promise> {
+    pub fn promise(&self) -> Option<&LatencyBound> {
         self.promise.as_ref()
     }
 

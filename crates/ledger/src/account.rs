@@ -42,7 +42,7 @@ pub enum Owner {
     /// Running, but left out of a step for others' targets or for want of a block.
     LeftOut,
     /// Steal time: the engine's threads were runnable while the machine ran others, in steps that the request had rows
-    /// in or waited for, and between them. Zero where the system does not report it ([`scheduler::Stolen`]).
+    /// in or waited for, and between them. Zero where the system does not report it ([`scheduler::StealTime`]).
     Machine,
     /// Between steps: receiving requests, planning, text, delivery.
     Overhead,

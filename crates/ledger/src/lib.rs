@@ -12,10 +12,10 @@
 //! time. All rows share one pass over the weights: a request pays for it as if alone, and the others for the increase,
 //! in proportion to their rows. Without a model a row costs one, and a pass at least [`ROWS_OF_A_PASS`].
 //!
-//! Draft rows ([`scheduler::Offer`]) extend a decode row. Their time is [`Owner::OwnDrafts`] of their own answer,
+//! Draft rows ([`scheduler::DraftProposal`]) extend a decode row. Their time is [`Owner::OwnDrafts`] of their own answer,
 //! [`Owner::OtherDrafts`] of others, and not part of decode, so that speculation is visible separately.
 //!
-//! Steal time ([`scheduler::Stolen`]) is subtracted from a step before it is divided, and is [`Owner::Machine`] for
+//! Steal time ([`scheduler::StealTime`]) is subtracted from a step before it is divided, and is [`Owner::Machine`] for
 //! every request that the step carried or kept waiting.
 //!
 //! A step without rows of a waiting request is queue time, by what the head of the queue waited for; time between steps

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use ledger::{Account, Cost, Ledger, Owner, Shares, late_above, row_shares};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Event, Limits, Nanos, Offer, Priority, Request, RequestId, RowOutput, Scheduler, SourceId, Step,
-    StepOutput, StepRecord, Stolen, TokenId,
+    CostModel, TokenEvent, Limits, Nanos, DraftProposal, Priority, Request, RequestId, RowOutput, Scheduler, DraftSource, Step,
+    StepOutput, StepRecord, StealTime, TokenId,
 };
 use testing::{Dice, plans};
 
@@ -53,7 +53,7 @@ struct World {
     /// Requests with remote prefill, and their number of answers.
     away: Vec<(RequestId, usize)>,
     /// What the machine says that it took of the next step.
-    stolen: Stolen,
+    stolen: StealTime,
     /// Drafts available for an answer in the next step, and how many of the verified ones are accepted.
     drafts: BTreeMap<(RequestId, usize), (u16, usize)>,
 }
@@ -72,7 +72,7 @@ impl World {
             record: StepRecord::default(),
             late: Vec::new(),
             away: Vec::new(),
-            stolen: Stolen::default(),
+            stolen: StealTime::default(),
             drafts: BTreeMap::new(),
         }
     }
@@ -123,9 +123,9 @@ impl World {
         let proposed = self.scheduler.decoding().filter_map(|seq| {
             let &(len, held) = self.drafts.get(&(seq.request_id(), seq.answer()))?;
             holds.insert(seq.id(), held);
-            Some(Offer { seq: seq.id(), source: SourceId(0), len, strength: 0 })
+            Some(DraftProposal { seq: seq.id(), source: DraftSource(0), len, strength: 0 })
         });
-        proposed.collect::<Vec<Offer>>().into_iter().for_each(|offer| self.scheduler.offer(offer));
+        proposed.collect::<Vec<DraftProposal>>().into_iter().for_each(|offer| self.scheduler.offer(offer));
         let step = self.scheduler.schedule(self.now);
         self.now.0 += took;
         if !step.is_empty() {
@@ -149,11 +149,11 @@ impl World {
         step
     }
 
-    fn see(&mut self, event: Event) {
-        let (Event::Token { request, answer, .. } | Event::Finished { request, answer, .. }) = event;
+    fn see(&mut self, event: TokenEvent) {
+        let (TokenEvent::Token { request, answer, .. } | TokenEvent::Finished { request, answer, .. }) = event;
         let seen = self.seen.get_mut(&request).expect("admitted");
         match event {
-            Event::Token { .. } => {
+            TokenEvent::Token { .. } => {
                 seen.first_token.get_or_insert(self.now);
                 let token = seen.num_tokens.entry(answer).or_default();
                 if let Some(last) = seen.last_tokens.insert(answer, self.now) {
@@ -161,7 +161,7 @@ impl World {
                 }
                 *token += 1;
             }
-            Event::Finished { reason, .. } => {
+            TokenEvent::Finished { reason, .. } => {
                 self.ledger.end_answer(request, answer, reason);
                 seen.ended += 1;
                 if seen.ended == seen.num_answers {
@@ -280,7 +280,7 @@ fn random_run(seed: u64) -> (Shares, Shares) {
         let after = if rng.below(20) == 0 { rng.below(40 * MS) } else { rng.below(MS) };
         if is_busy && rng.below(3) == 0 {
             // Sometimes more than there was.
-            world.stolen = Stolen { before: Nanos(rng.below(2 * MS)), during: Nanos(rng.below(40 * MS)) };
+            world.stolen = StealTime { before: Nanos(rng.below(2 * MS)), during: Nanos(rng.below(40 * MS)) };
         }
         world.step(rng.below(30 * MS), after);
     }
@@ -573,14 +573,14 @@ fn who_waits_for_a_disturbed_step_waits_for_the_machine_too() {
     let mut world = World::new(Limits { max_num_seqs: 1, ..limits() }, None);
     world.admit(request(1, 100, 2, world.now));
     let began = world.now;
-    world.stolen = Stolen { before: Nanos(0), during: Nanos(5 * MS) };
+    world.stolen = StealTime { before: Nanos(0), during: Nanos(5 * MS) };
     world.step(10 * MS, 2 * MS);
     // It came 4 ms before the end of that step: half of that was the machine's, as far as anybody can know.
     world.admit(request(2, 10, 1, Nanos(began.0 + 6 * MS)));
-    world.stolen = Stolen { before: Nanos(MS), during: Nanos(7 * MS) };
+    world.stolen = StealTime { before: Nanos(MS), during: Nanos(7 * MS) };
     world.step(10 * MS, 3 * MS);
     // Between two steps no more can be taken than there is.
-    world.stolen = Stolen { before: Nanos(9 * MS), during: Nanos(0) };
+    world.stolen = StealTime { before: Nanos(9 * MS), during: Nanos(0) };
     world.step(5 * MS, 0);
     let ttft = world.account(2).bill.ttft;
     let of = |owner| ttft.of(owner).0 / MS;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use engine::past::{Past, PastAnswer, PastDrafts, PastLog};
 use ledger::Ledger;
-use scheduler::{Nanos, RequestId, SourceId};
+use scheduler::{Nanos, RequestId, DraftSource};
 use sim::Arrival;
 use sim::drafts::{DraftedStep, RememberedDrafts};
 use sim::report::Outcome;
@@ -72,7 +72,7 @@ fn drafted_step(drafts: &PastDrafts) -> DraftedStep {
     let &PastDrafts { position, source, strength, offered, drafted, held } = drafts;
     DraftedStep {
         position: position as usize,
-        source: SourceId(source),
+        source: DraftSource(source),
         strength,
         offered,
         drafted: drafted.into(),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use engine::recording::{AdmitEntry, Entry, OfferEntry, StepEntry};
 use scheduler::{
-    CostModel, Event, FinishReason, Nanos, Priority, Request, RequestId, RowOutput, Rows, Scheduler, Sequence, Step,
-    StepOutput, StepRecord, StopRules, Targets, TokenId,
+    CostModel, FinishReason, Nanos, Priority, Request, RequestId, RowOutput, Rows, Scheduler, Sequence, Step,
+    StepOutput, StepRecord, StopRules, Targets, TokenEvent, TokenId,
 };
 
 use crate::read::{Recording, RecordingError};
@@ -145,7 +145,7 @@ struct Replaying {
     open: BTreeMap<u64, Vec<usize>>,
     step: Step,
     output: StepOutput,
-    events: Vec<Event>,
+    events: Vec<TokenEvent>,
     record: StepRecord,
 }
 
@@ -305,10 +305,12 @@ impl Replaying {
     }
 
     /// An answer had a token, or ended.
-    fn note(&mut self, event: &Event, tell: &mut dyn FnMut(Told<'_>)) {
+    fn note(&mut self, event: &TokenEvent, tell: &mut dyn FnMut(Told<'_>)) {
         match *event {
-            Event::Token { request, answer, .. } => self.open.get_mut(&request.0).expect("it is open")[answer] += 1,
-            Event::Finished { request, answer, reason } => self.ended(request, answer, reason, tell),
+            TokenEvent::Token { request, answer, .. } => {
+                self.open.get_mut(&request.0).expect("it is open")[answer] += 1
+            }
+            TokenEvent::Finished { request, answer, reason } => self.ended(request, answer, reason, tell),
         }
     }
 

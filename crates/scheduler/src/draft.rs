@@ -4,23 +4,23 @@ use crate::SeqId;
 
 /// A drafter, as far as acceptance statistics distinguish them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SourceId(pub u8);
+pub struct DraftSource(pub u8);
 
 /// Drafts available for a decoding sequence. The scheduler never sees the tokens: it plans how many to verify, and
 /// learns how many were accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct DraftProposal {
     /// The sequence that they continue.
     pub seq: SeqId,
-    /// The drafter; below [`Offer::SOURCES`].
-    pub source: SourceId,
+    /// The drafter; below [`DraftProposal::SOURCES`].
+    pub source: DraftSource,
     /// Draft tokens available.
     pub len: u16,
-    /// Confidence level of the drafter, the highest last; below [`Offer::STRENGTHS`].
+    /// Confidence level of the drafter, the highest last; below [`DraftProposal::STRENGTHS`].
     pub strength: u8,
 }
 
-impl Offer {
+impl DraftProposal {
     /// Number of drafters.
     pub const SOURCES: usize = 8;
     /// Number of confidence levels of a drafter.

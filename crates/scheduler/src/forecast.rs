@@ -5,14 +5,14 @@
 //!     |<--------- backlog, those ahead of it ----->|<---- own ---->|
 //! ```
 //! All at the current pace: the prompt rows that a step takes beside the decoding sequences within their targets. It is
-//! a point estimate ([`crate::promise`] turns it into a bound): streams end and begin, prefix hits shorten prompts, and
+//! a point estimate ([`crate::latency_bound`] turns it into a bound): streams end and begin, prefix hits shorten prompts, and
 //! later arrivals with an earlier deadline go first. The rest of the step in flight is not counted.
 
 use alloc::vec::Vec;
 
 use crate::cost::{CostModel, PromptRows, Work};
 use crate::kv::blocks_for;
-use crate::promise::Crowd;
+use crate::latency_bound::QueueAhead;
 use crate::{Nanos, Phase, Priority, Scheduler};
 
 /// A queued prompt.
@@ -62,8 +62,8 @@ pub struct LatePrompts {
 
 /// Forecast of a new request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outlook {
-    crowd: Crowd,
+pub struct QueueForecast {
+    crowd: QueueAhead,
     first_token: Nanos,
     /// Seconds of the prompts that are queued behind it, and of a step that computes them.
     behind: f64,
@@ -72,9 +72,9 @@ pub struct Outlook {
     token: f64,
 }
 
-impl Outlook {
+impl QueueForecast {
     /// What is ahead of it.
-    pub fn crowd(&self) -> Crowd {
+    pub fn crowd(&self) -> QueueAhead {
         self.crowd
     }
 
@@ -93,8 +93,8 @@ impl Outlook {
     }
 
     #[cfg(test)]
-    pub(crate) fn alone(first_token: Nanos) -> Outlook {
-        Outlook { crowd: Crowd::Nobody, first_token, behind: 0.0, full_step: 0.0, token: 0.0 }
+    pub(crate) fn alone(first_token: Nanos) -> QueueForecast {
+        QueueForecast { crowd: QueueAhead::Empty, first_token, behind: 0.0, full_step: 0.0, token: 0.0 }
     }
 }
 
@@ -171,19 +171,25 @@ impl AdmissionForecast {
     }
 
     /// The TTFT as [`AdmissionForecast::ttft`] has it, with the terms that predict the answer's end.
-    pub fn outlook(&self, new: &IncomingRequest, now: Nanos, turnover: Nanos) -> Outlook {
+    pub fn outlook(&self, new: &IncomingRequest, now: Nanos, turnover: Nanos) -> QueueForecast {
         let first_token = self.ttft(new, now, turnover);
         let due = due(now, new.ttft);
         let behind = |prompt: &&QueuedPrompt| (prompt.priority, prompt.due) > (new.priority, due);
         let behind: f64 = self.queue.iter().filter(behind).map(|prompt| prompt.seconds).sum();
         let before = self.queue.iter().any(|prompt| (prompt.priority, prompt.due) <= (new.priority, due));
         let crowd = match before {
-            _ if self.ends > 0 => Crowd::Full,
-            _ if new.ttft.is_some_and(|ttft| first_token > ttft) => Crowd::Late,
-            true => Crowd::Prompts,
-            false => Crowd::Nobody,
+            _ if self.ends > 0 => QueueAhead::Full,
+            _ if new.ttft.is_some_and(|ttft| first_token > ttft) => QueueAhead::Late,
+            true => QueueAhead::Prompts,
+            false => QueueAhead::Empty,
         };
-        Outlook { crowd, first_token, behind, full_step: self.pace.row * self.pace.rows as f64, token: self.token }
+        QueueForecast {
+            crowd,
+            first_token,
+            behind,
+            full_step: self.pace.row * self.pace.rows as f64,
+            token: self.token,
+        }
     }
 
     /// Time of a prompt with an empty queue.

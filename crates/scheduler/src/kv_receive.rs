@@ -21,7 +21,7 @@ use crate::{RequestId, Scheduler, SeqId, TierSlot};
 
 /// Why there is no slot for a received block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NotAdopted {
+pub enum ReceiveError {
     /// The request does not wait for it: it runs, or is gone.
     NotWaiting,
     /// The block is not full, contains the last known token (always computed here), or its request bypasses the cache.
@@ -61,35 +61,35 @@ impl Scheduler {
     /// A host-tier slot for block `index` of an expected or waiting request. Lookup does not find it before
     /// [`Scheduler::adopted`], and it is not reused. The bytes may be written once the transfers of every step planned
     /// so far are done. Cost: a few lookups if blocks arrive in order, else one per preceding block.
-    pub fn adopt(&mut self, request: RequestId, index: usize) -> Result<TierSlot, NotAdopted> {
+    pub fn adopt(&mut self, request: RequestId, index: usize) -> Result<TierSlot, ReceiveError> {
         let id = self.adoptive(request)?;
         if index >= self.state.seqs[id].num_blocks_to_look_up() {
-            return Err(NotAdopted::NotCached);
+            return Err(ReceiveError::NotCached);
         }
         let (count, parent) = self.known_blocks(id, index);
         if count < index {
-            return Err(NotAdopted::NoParent);
+            return Err(ReceiveError::NoParent);
         }
         let (seq, pool) = (&mut self.state.seqs[id], &mut self.state.pool);
         let salt = seq.request.salt;
         let (hash, tokens) = seq.content(index, &self.state.hasher);
         let block = FullBlock { hash, parent, salt, tokens };
         if pool.find(&block).is_some() {
-            return Err(NotAdopted::Known);
+            return Err(ReceiveError::Known);
         }
-        pool.begin_receive(&block).ok_or(NotAdopted::NoRoom)
+        pool.begin_receive(&block).ok_or(ReceiveError::NoRoom)
     }
 
     /// The sequence that received blocks of this request are for.
-    fn adoptive(&self, request: RequestId) -> Result<SeqId, NotAdopted> {
-        let active = self.state.requests.get(&request).ok_or(NotAdopted::NotWaiting)?;
-        let id = active.answers.iter().flatten().next().copied().ok_or(NotAdopted::NotWaiting)?;
+    fn adoptive(&self, request: RequestId) -> Result<SeqId, ReceiveError> {
+        let active = self.state.requests.get(&request).ok_or(ReceiveError::NotWaiting)?;
+        let id = active.answers.iter().flatten().next().copied().ok_or(ReceiveError::NotWaiting)?;
         let seq = &self.state.seqs[id];
         if !matches!(seq.status, Status::Expecting | Status::Waiting) {
-            return Err(NotAdopted::NotWaiting);
+            return Err(ReceiveError::NotWaiting);
         }
         let is_cached = self.state.limits.enable_prefix_caching && seq.request.use_prefix_cache;
-        if is_cached { Ok(id) } else { Err(NotAdopted::NotCached) }
+        if is_cached { Ok(id) } else { Err(ReceiveError::NotCached) }
     }
 
     /// The number of the first `most` blocks that are present, for a sequence that holds none, and the last one's name.

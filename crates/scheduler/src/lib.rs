@@ -11,7 +11,7 @@ extern crate alloc;
 
 pub mod cost;
 pub mod kv;
-pub mod promise;
+pub mod latency_bound;
 pub mod request;
 pub mod router;
 pub mod scheduler;
@@ -43,21 +43,21 @@ mod state;
 
 pub use best_drafts::BestDrafts;
 pub use cost::{CostModel, Hardware, ModelCost, Work};
-pub use draft::{Offer, SourceId};
-pub use forecast::{AdmissionForecast, IncomingRequest, LatePrompts, Outlook};
+pub use draft::{DraftProposal, DraftSource};
+pub use forecast::{AdmissionForecast, IncomingRequest, LatePrompts, QueueForecast};
 pub use kv::{
-    BlockHash, BlockId, BlockRead, BlockSave, BlockTable, CacheEvent, KeptAnswer, PrefixStats, SlotSpill, SwapStats,
+    BlockHash, BlockId, BlockRead, BlockSave, BlockTable, CacheEvent, PinnedAnswer, PrefixStats, SlotSpill, SwapStats,
     Tier, TierSizes, TierSlot,
 };
-pub use kv_receive::NotAdopted;
+pub use kv_receive::ReceiveError;
+pub use latency_bound::{BoundKind, LatencyBound, LatencyBounds};
 pub use limits::{Limits, LimitsError};
-pub use promise::{Promise, PromiseBook, PromiseKind};
 pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, Targets, TokenId};
 pub use scheduler::{BlockUse, Completed, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
 pub use step::{
-    BlockCopy, BlockLoad, Blocked, Event, Holder, KeptEnd, KeptLost, NoDrafts, Preempted, RecordRow, RowOutput, Rows,
-    Step, StepId, StepOutput, StepRecord, Stolen,
+    BlockCopy, BlockLoad, Blocked, Holder, NoDraftReason, PinLost, Preempted, RecordRow, RowOutput, Rows, StealTime,
+    Step, StepId, StepOutput, StepRecord, TokenEvent, UnpinReason,
 };
 pub use swap::{PreemptionMode, SwapDecision, SwapReason, Transfer};
 pub use time::Nanos;

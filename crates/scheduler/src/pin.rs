@@ -12,7 +12,7 @@
 //!
 //! Pinning is an eviction order, not a hold: pinned blocks count as free in every decision and are allocated last, so
 //! pinning never delays a request. An answer that loses a block keeps those before it; the plan that took the block
-//! reports the loss ([`KeptLost`]). A block that is being read is not free, like one that is being loaded: a sequence
+//! reports the loss ([`PinLost`]). A block that is being read is not free, like one that is being loaded: a sequence
 //! that needs it waits for the read to end.
 //!
 //! Only full, computed blocks are pinned and read: they are immutable.
@@ -21,8 +21,8 @@ use alloc::vec::Vec;
 
 use crate::sequence::Sequence;
 use crate::state::State;
-use crate::step::{KeptEnd, KeptLost};
-use crate::{BlockId, BlockRead, CacheEvent, KeptAnswer, Nanos, RequestId, Scheduler, SeqId, Step};
+use crate::step::{PinLost, UnpinReason};
+use crate::{BlockId, BlockRead, CacheEvent, Nanos, PinnedAnswer, RequestId, Scheduler, SeqId, Step};
 
 impl Scheduler {
     /// Pins the full blocks of `request`'s answers for `lease` from when they finish; not when it is aborted or
@@ -53,7 +53,7 @@ impl Scheduler {
     }
 
     /// Pinned answers, the longest pinned first.
-    pub fn kept(&self) -> impl Iterator<Item = &KeptAnswer> {
+    pub fn kept(&self) -> impl Iterator<Item = &PinnedAnswer> {
         self.state.kept.iter()
     }
 
@@ -135,7 +135,7 @@ impl State {
         if !blocks.is_empty() {
             blocks.iter().for_each(|&block| self.pool.pin(block));
             let until = Nanos(now.0.saturating_add(lease.0));
-            self.kept.push(KeptAnswer { request: seq.request.id, answer: seq.answer(), until, blocks });
+            self.kept.push(PinnedAnswer { request: seq.request.id, answer: seq.answer(), until, blocks });
         }
     }
 
@@ -146,7 +146,12 @@ impl State {
             let stays = kept.until > now;
             if !stays {
                 kept.blocks.iter().rev().for_each(|&block| pool.unpin(block));
-                step.lost.push(KeptLost { request: kept.request, answer: kept.answer, left: 0, why: KeptEnd::Lease });
+                step.lost.push(PinLost {
+                    request: kept.request,
+                    answer: kept.answer,
+                    left: 0,
+                    why: UnpinReason::Lease,
+                });
             }
             stays
         });
@@ -162,7 +167,7 @@ impl State {
                     pool.unpin(block);
                 }
             }
-            step.lost.push(KeptLost { request: kept.request, answer: kept.answer, left, why: KeptEnd::Blocks });
+            step.lost.push(PinLost { request: kept.request, answer: kept.answer, left, why: UnpinReason::Blocks });
             left > 0
         });
     }

@@ -6,7 +6,7 @@ use crate::kv::BlockPool;
 use crate::pace::{self, LateShares};
 use crate::state::State;
 use crate::swap::{self, PreemptedBlocks, SwapDecision, TierHits, Transfer, TransferTimes};
-use crate::{CostModel, Nanos, SeqId, SourceId, StepRecord, Tier, Work};
+use crate::{CostModel, DraftSource, Nanos, SeqId, StepRecord, Tier, Work};
 
 /// Consecutive steps in which the oldest unfinished prompt may be passed over.
 pub(crate) const MAX_PASSED_OVER: u32 = 16;
@@ -24,7 +24,7 @@ pub(crate) struct Policy {
     /// Predicts steps; enables targets.
     pub(crate) cost: Option<CostModel>,
     /// The drafter whose proposals cost forward passes, and their cost.
-    pub(crate) drafting: Option<(SourceId, CostModel)>,
+    pub(crate) drafting: Option<(DraftSource, CostModel)>,
     pub(crate) steal: StealRate,
     pub(crate) transfer_times: TransferTimes,
     pub(crate) starvation_guard: StarvationGuard,
@@ -39,7 +39,7 @@ impl Policy {
 
     /// Predicted time of a drafter's pass, which drafts one token per row of `work`, with the decode drift of the
     /// machine.
-    pub(crate) fn drafting_seconds(&self, source: SourceId, work: &Work) -> f64 {
+    pub(crate) fn drafting_seconds(&self, source: DraftSource, work: &Work) -> f64 {
         let drift = self.cost.as_ref().map_or(1.0, |cost| cost.drift()[0]);
         match &self.drafting {
             Some((of, cost)) if *of == source && work.rows() > 0 => cost.seconds(work) * drift,
@@ -48,7 +48,7 @@ impl Policy {
     }
 
     /// Adds a row with `context` keys to a pass; returns the seconds that it adds.
-    pub(crate) fn add_pass_row(&self, source: SourceId, pass: &mut Work, context: usize) -> f64 {
+    pub(crate) fn add_pass_row(&self, source: DraftSource, pass: &mut Work, context: usize) -> f64 {
         let before = self.drafting_seconds(source, pass);
         pass.add_decode(context);
         self.drafting_seconds(source, pass) - before

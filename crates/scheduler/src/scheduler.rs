@@ -26,8 +26,9 @@ use crate::state::{Running, State};
 use crate::step::RecordRow;
 use crate::swap::{PreemptionMode, SwapDecision, Transfer};
 use crate::{
-    AdmitError, BlockId, BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Request, RequestId, RowOutput,
-    Rows, SeqId, Sequence, SlotSpill, SourceId, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes,
+    AdmitError, BlockId, BlockLoad, DraftSource, FinishReason, Limits, LimitsError, Nanos, Request, RequestId,
+    RowOutput, Rows, SeqId, Sequence, SlotSpill, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes,
+    TokenEvent,
 };
 
 /// The use of a block.
@@ -50,7 +51,7 @@ pub enum BlockUse {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Completed {
     /// Events for clients, in the plan's order.
-    pub events: Vec<Event>,
+    pub events: Vec<TokenEvent>,
     /// The step's log entry.
     pub record: StepRecord,
 }
@@ -154,12 +155,12 @@ impl Scheduler {
 
     /// Sets the cost of the drafter `source`: the time of a forward pass that drafts one token per row. Drafts of other
     /// sources are free.
-    pub fn set_drafting_cost(&mut self, drafting: Option<(SourceId, CostModel)>) {
+    pub fn set_drafting_cost(&mut self, drafting: Option<(DraftSource, CostModel)>) {
         self.policy.drafting = drafting;
     }
 
     /// See [`set_drafting_cost`](Self::set_drafting_cost).
-    pub fn drafting_cost(&self) -> Option<&(SourceId, CostModel)> {
+    pub fn drafting_cost(&self) -> Option<&(DraftSource, CostModel)> {
         self.policy.drafting.as_ref()
     }
 
@@ -312,7 +313,13 @@ impl Scheduler {
     ///
     /// Tokens of requests that failed, or were aborted or stopped meanwhile, are optional and dropped. Panics if
     /// `output` is of another step, lacks a planned token, or has one that was not planned.
-    pub fn complete_into(&mut self, output: &StepOutput, now: Nanos, events: &mut Vec<Event>, record: &mut StepRecord) {
+    pub fn complete_into(
+        &mut self,
+        output: &StepOutput,
+        now: Nanos,
+        events: &mut Vec<TokenEvent>,
+        record: &mut StepRecord,
+    ) {
         assert_eq!(Some(output.step), self.in_flight(), "results of the oldest step in flight");
         let mut step = self.plan.in_flight.pop_front().expect("it was just seen");
         for &failed in &output.failed {
@@ -384,7 +391,7 @@ impl Scheduler {
     /// Takes the tokens of a decode row and its accepted drafts, as that many decode rows in sequence. Rejected drafts
     /// leave stale KV beyond `num_computed`, which is never read, and their blocks are released. Returns how many of
     /// the tokens belong to the answer: all, unless it ends earlier.
-    fn take_run(&mut self, planned: Rows, tokens: &[RowOutput], now: Nanos, events: &mut Vec<Event>) -> usize {
+    fn take_run(&mut self, planned: Rows, tokens: &[RowOutput], now: Nanos, events: &mut Vec<TokenEvent>) -> usize {
         let id = planned.seq;
         self.record_acceptance(id, planned.drafts, tokens.len() - 1);
         self.state.cut_table(id, planned.start + 1 + tokens.len());
@@ -402,7 +409,7 @@ impl Scheduler {
     }
 
     /// Appends each answer's token; forks the answers when the prompt is done.
-    fn take_tokens(&mut self, id: SeqId, tokens: &[RowOutput], now: Nanos, events: &mut Vec<Event>) {
+    fn take_tokens(&mut self, id: SeqId, tokens: &[RowOutput], now: Nanos, events: &mut Vec<TokenEvent>) {
         let seq = &self.state.seqs[id];
         let (request, first_answer) = (seq.request.id, seq.answer());
         if seq.num_uncomputed() == 0 && seq.num_samples() == 0 {
@@ -411,7 +418,7 @@ impl Scheduler {
             self.retire(id);
             for answer in first_answer..first_answer + num_answers {
                 self.state.finish_answer(request, answer);
-                events.push(Event::Finished { request, answer, reason: FinishReason::Length });
+                events.push(TokenEvent::Finished { request, answer, reason: FinishReason::Length });
             }
             return;
         }
@@ -425,12 +432,12 @@ impl Scheduler {
                 _ => self.state.requests[&request].answers[answer].expect("it waits for this token"),
             };
             let ended = self.state.seqs[id].push(token, self.state.limits.max_model_len, now);
-            events.push(Event::Token { request, answer, token });
+            events.push(TokenEvent::Token { request, answer, token });
             if let Some(reason) = ended {
                 self.state.pin_finished(id, now);
                 self.retire(id);
                 self.state.finish_answer(request, answer);
-                events.push(Event::Finished { request, answer, reason });
+                events.push(TokenEvent::Finished { request, answer, reason });
             }
         }
     }

@@ -13,7 +13,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
-use crate::draft::{AcceptanceCounts, Offer};
+use crate::draft::{AcceptanceCounts, DraftProposal};
 use crate::kv::{BlockHash, BlockTable, ChainHasher, ContentName, blocks_for};
 use crate::{BlockId, FinishReason, Limits, Nanos, Priority, Request, RequestId, TokenId};
 
@@ -96,7 +96,7 @@ pub struct Sequence {
     pub(crate) rows_in_flight: usize,
     /// Drafts among these, and the proposal that they are from.
     pub(crate) drafts_in_flight: usize,
-    pub(crate) offer: Option<Offer>,
+    pub(crate) offer: Option<DraftProposal>,
     /// Acceptance counts of this sequence.
     pub(crate) acceptance: AcceptanceCounts,
     /// Pending loads into its blocks. Until they end it computes nothing, though `num_computed` counts them.
@@ -208,7 +208,7 @@ impl Sequence {
     }
 
     /// The draft proposal for the next plan, or the one being verified.
-    pub fn offer(&self) -> Option<Offer> {
+    pub fn offer(&self) -> Option<DraftProposal> {
         self.offer
     }
 

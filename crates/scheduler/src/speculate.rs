@@ -26,10 +26,10 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use crate::decode::is_protected;
-use crate::draft::{AcceptanceCounts, Offer, SURE};
+use crate::draft::{AcceptanceCounts, DraftProposal, SURE};
 use crate::sequence::{Phase, Sequence};
 use crate::state::State;
-use crate::{BestDrafts, Nanos, NoDrafts, Scheduler, SeqId, Step, Work};
+use crate::{BestDrafts, Nanos, NoDraftReason, Scheduler, SeqId, Step, Work};
 
 /// Maximum drafts of one sequence in a step.
 const MOST_DRAFTS: usize = 32;
@@ -48,14 +48,14 @@ const RETRY: u32 = 64;
 /// Acceptance statistics of all drafters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AcceptanceModel {
-    counts: [[[AcceptanceCounts; POSITIONS]; Offer::STRENGTHS]; Offer::SOURCES],
+    counts: [[[AcceptanceCounts; POSITIONS]; DraftProposal::STRENGTHS]; DraftProposal::SOURCES],
     /// Steps since a draft was last verified.
     unpaid: u32,
 }
 
 impl AcceptanceModel {
     /// The probability that the draft at `place` is accepted if all before it are.
-    fn of(&self, offer: &Offer, place: usize, own: &AcceptanceCounts) -> u64 {
+    fn of(&self, offer: &DraftProposal, place: usize, own: &AcceptanceCounts) -> u64 {
         let of_strength = &self.counts[offer.source.0 as usize][offer.strength as usize];
         let general = of_strength[place.min(POSITIONS - 1)].chance(SURE / 2, PRIOR);
         own.chance(general, GENERAL)
@@ -76,7 +76,7 @@ impl AcceptanceModel {
     }
 
     /// Records that the first `held` of `drafts` were accepted.
-    fn learn(&mut self, offer: &Offer, drafts: usize, held: usize, own: &mut AcceptanceCounts) {
+    fn learn(&mut self, offer: &DraftProposal, drafts: usize, held: usize, own: &mut AcceptanceCounts) {
         let of_strength = &mut self.counts[offer.source.0 as usize][offer.strength as usize];
         // Drafts behind the first rejected one were not verified.
         for place in 0..drafts.min(held + 1) {
@@ -88,7 +88,7 @@ impl AcceptanceModel {
 
 /// A sequence with a proposal, while a step is planned.
 struct DraftCandidate {
-    offer: Offer,
+    offer: DraftProposal,
     own: AcceptanceCounts,
     /// Index of its rows among the step's decode rows, and among all rows.
     decode: usize,
@@ -118,8 +118,9 @@ impl Scheduler {
     /// decodes. Of several proposals for one sequence the one with the highest token rate for a lone stream wins, of
     /// equals the first; proposals for sequences that are gone or in flight are ignored. Panics if source or strength
     /// is out of range.
-    pub fn offer(&mut self, offer: Offer) {
-        let is_known = usize::from(offer.source.0) < Offer::SOURCES && usize::from(offer.strength) < Offer::STRENGTHS;
+    pub fn offer(&mut self, offer: DraftProposal) {
+        let is_known = usize::from(offer.source.0) < DraftProposal::SOURCES
+            && usize::from(offer.strength) < DraftProposal::STRENGTHS;
         assert!(is_known, "{offer:?} is out of range");
         let Some(seq) = self.state.seqs.get(offer.seq).filter(|seq| !seq.is_busy()) else { return };
         match seq.offer {
@@ -131,7 +132,7 @@ impl Scheduler {
     }
 
     /// Tokens per second of a lone stream with the best number of these drafts.
-    fn rate(&self, offer: &Offer, seq: &Sequence) -> f64 {
+    fn rate(&self, offer: &DraftProposal, seq: &Sequence) -> f64 {
         let context = seq.num_tokens();
         let (mut work, mut passes, mut drafting) = (Work::default(), Work::default(), 0.0);
         work.add_decode(context);
@@ -200,7 +201,7 @@ impl Scheduler {
                 self.take_drafts(candidate, &mut spare, step);
             }
             if step.decode.iter().all(|rows| rows.drafts == 0) {
-                self.plan.record.no_drafts = reason.or(Some(NoDrafts::Blocks));
+                self.plan.record.no_drafts = reason.or(Some(NoDraftReason::Blocks));
             }
         }
         for id in speculation.proposed.drain(..) {
@@ -242,9 +243,9 @@ impl Scheduler {
         rows_left: usize,
         bound: Option<Nanos>,
         step: &Step,
-    ) -> Option<NoDrafts> {
+    ) -> Option<NoDraftReason> {
         if rows_left == 0 {
-            return Some(NoDrafts::Rows);
+            return Some(NoDraftReason::Rows);
         }
         let Speculation { acceptance, candidates, passes, next, order, .. } = speculation;
         passes.clear();
@@ -298,7 +299,7 @@ impl Scheduler {
             return None;
         }
         // The first draft fits, so it was not worth its row.
-        let reason = if order.is_empty() { NoDrafts::Time } else { NoDrafts::Chance };
+        let reason = if order.is_empty() { NoDraftReason::Time } else { NoDraftReason::Chance };
         (best.count() == 0).then_some(reason)
     }
 
@@ -373,13 +374,13 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SourceId;
+    use crate::DraftSource;
     use crate::sequence::Sequences;
 
     #[test]
     fn chances_follow_what_holds_and_forget() {
         let (mut acceptance, mut own) = (AcceptanceModel::default(), AcceptanceCounts::default());
-        let offer = Offer { seq: Sequences::default().next_id(), source: SourceId(1), len: 8, strength: 3 };
+        let offer = DraftProposal { seq: Sequences::default().next_id(), source: DraftSource(1), len: 8, strength: 3 };
         let percent = |acceptance: &AcceptanceModel, own: &AcceptanceCounts, place| {
             acceptance.of(&offer, place, own) * 100 / SURE
         };
@@ -392,9 +393,9 @@ mod tests {
         assert!(percent(&acceptance, &own, 0) < 20);
         assert!(percent(&acceptance, &AcceptanceCounts::default(), 0) > 30, "others are not judged by it alone");
         // Statistics are separate by strength and source.
-        let other = Offer { strength: 2, ..offer };
+        let other = DraftProposal { strength: 2, ..offer };
         assert_eq!(acceptance.of(&other, 0, &AcceptanceCounts::default()), SURE / 2);
-        let other = Offer { source: SourceId(0), ..offer };
+        let other = DraftProposal { source: DraftSource(0), ..offer };
         assert_eq!(acceptance.of(&other, 0, &AcceptanceCounts::default()), SURE / 2);
     }
 }

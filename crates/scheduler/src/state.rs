@@ -17,7 +17,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::fairness::TenantCounters;
-use crate::kv::{BlockPool, BlockRead, ChainHasher, FullBlock, Hit, KeptAnswer, Location, PrefixStats, blocks_for};
+use crate::kv::{BlockPool, BlockRead, ChainHasher, FullBlock, Hit, Location, PinnedAnswer, PrefixStats, blocks_for};
 use crate::queue::Queue;
 use crate::sequence::{Rank, Sequence, Sequences, Status};
 use crate::swap::PreemptedBlocks;
@@ -55,7 +55,7 @@ pub(crate) struct State {
     /// Loads that have not ended.
     pub(crate) loads: Vec<BlockLoad>,
     /// Pinned finished answers, in the order of their ends.
-    pub(crate) kept: Vec<KeptAnswer>,
+    pub(crate) kept: Vec<PinnedAnswer>,
     /// Blocks that are being read from outside.
     pub(crate) reads: Vec<BlockRead>,
     pub(crate) prefix_stats: PrefixStats,

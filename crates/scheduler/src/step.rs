@@ -28,7 +28,7 @@ pub struct Rows {
     /// Tokens to sample from the last row: 0 while known tokens remain, otherwise 1, or the number of answers where the
     /// prompt of a request with several ends.
     pub samples: usize,
-    /// Draft tokens ([`crate::Offer`]) at the end of a decoding sequence's rows. The row before each draft verifies it:
+    /// Draft tokens ([`crate::DraftProposal`]) at the end of a decoding sequence's rows. The row before each draft verifies it:
     /// its sampled token counts, and the next row counts if the draft equals it.
     pub drafts: usize,
 }
@@ -56,7 +56,7 @@ pub struct BlockLoad {
 
 /// Why blocks are no longer pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KeptEnd {
+pub enum UnpinReason {
     /// The lease has ended.
     Lease,
     /// Another request needed a block, and no other was left.
@@ -65,7 +65,7 @@ pub enum KeptEnd {
 
 /// Pinned blocks that were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptLost {
+pub struct PinLost {
     /// The request.
     pub request: RequestId,
     /// The answer.
@@ -73,7 +73,7 @@ pub struct KeptLost {
     /// Leading blocks that are still pinned.
     pub left: usize,
     /// Why the others are not.
-    pub why: KeptEnd,
+    pub why: UnpinReason,
 }
 
 /// The plan of one forward pass. Its transfers come first, in field order: a loaded or copied block may replace a saved
@@ -98,7 +98,7 @@ pub struct Step {
     /// Sequences that were preempted; they wait to be loaded or recomputed.
     pub preempted: Vec<SeqId>,
     /// Pinned blocks lost ([`crate::Scheduler::keep`]).
-    pub lost: Vec<KeptLost>,
+    pub lost: Vec<PinLost>,
     /// Requests that are expected again, because prompt blocks are missing that are never computed here
     /// ([`crate::Scheduler::set_prompts_given`]).
     pub lacking: Vec<RequestId>,
@@ -146,7 +146,7 @@ pub struct RowOutput {
 /// Steal time: compute threads were runnable while the machine ran others, such as neighbours or a hypervisor. Zero
 /// where it cannot be measured; the time then counts as the requests' own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stolen {
+pub struct StealTime {
     /// Between the end of the previous step and this plan.
     pub before: Nanos,
     /// During the step.
@@ -165,12 +165,12 @@ pub struct StepOutput {
     /// [`crate::Scheduler::abort`], and the record has no samples for their rows. Other requests are not affected.
     pub failed: Vec<RequestId>,
     /// Steal time.
-    pub stolen: Stolen,
+    pub stolen: StealTime,
 }
 
 /// An event for a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum TokenEvent {
     /// The answer's next token.
     Token {
         /// The request.
@@ -202,9 +202,9 @@ pub enum Blocked {
     Budget,
 }
 
-/// Why a step verified no drafts, although some were proposed ([`crate::Offer`]).
+/// Why a step verified no drafts, although some were proposed ([`crate::DraftProposal`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NoDrafts {
+pub enum NoDraftReason {
     /// One more row would exceed the running streams' targets.
     Time,
     /// The step has no rows left.
@@ -215,17 +215,18 @@ pub enum NoDrafts {
     Chance,
 }
 
-impl NoDrafts {
+impl NoDraftReason {
     /// All of them.
-    pub const ALL: [NoDrafts; 4] = [NoDrafts::Time, NoDrafts::Rows, NoDrafts::Blocks, NoDrafts::Chance];
+    pub const ALL: [NoDraftReason; 4] =
+        [NoDraftReason::Time, NoDraftReason::Rows, NoDraftReason::Blocks, NoDraftReason::Chance];
 
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
-            NoDrafts::Time => "time",
-            NoDrafts::Rows => "rows",
-            NoDrafts::Blocks => "blocks",
-            NoDrafts::Chance => "chance",
+            NoDraftReason::Time => "time",
+            NoDraftReason::Rows => "rows",
+            NoDraftReason::Blocks => "blocks",
+            NoDraftReason::Chance => "chance",
         }
     }
 }
@@ -320,13 +321,13 @@ pub struct StepRecord {
     /// If `blocked` is blocks or seats: their holders after planning.
     pub holders: Vec<Holder>,
     /// Why no draft is verified; `None` if one is, or none was proposed.
-    pub no_drafts: Option<NoDrafts>,
+    pub no_drafts: Option<NoDraftReason>,
     /// The step's work.
     pub work: Work,
     /// Predicted time, drafting included; zero without a cost model.
     pub predicted: Nanos,
     /// Steal time before and during the step.
-    pub stolen: Stolen,
+    pub stolen: StealTime,
 }
 
 impl StepRecord {
@@ -344,7 +345,7 @@ impl StepRecord {
         (self.drafting, self.drafting_took) = (Nanos::default(), Nanos::default());
         self.work = Work::default();
         self.predicted = Nanos::default();
-        self.stolen = Stolen::default();
+        self.stolen = StealTime::default();
     }
 
     /// Sets the number of tokens of a row with drafts. `from`: search start, advanced to the row.

@@ -3,7 +3,7 @@
 use allocation_counter::measure;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Event, Limits, Nanos, Offer, Request, RowOutput, Scheduler, SourceId, Step, StepOutput, StepRecord,
+    CostModel, TokenEvent, Limits, Nanos, DraftProposal, Request, RowOutput, Scheduler, DraftSource, Step, StepOutput, StepRecord,
     StopRules,
 };
 use testing::plans;
@@ -44,8 +44,8 @@ fn a_steady_step_with_drafts_allocates_nothing() {
         seqs.extend(scheduler.decoding().map(|sequence| sequence.id()));
         for (index, &seq) in seqs.iter().enumerate() {
             // Of the second offer for one the scheduler asks what it is worth.
-            scheduler.offer(Offer { seq, source: SourceId(0), len: 8, strength: index as u8 % 8 });
-            scheduler.offer(Offer { seq, source: SourceId(1), len: 4, strength: 7 });
+            scheduler.offer(DraftProposal { seq, source: DraftSource(0), len: 8, strength: index as u8 % 8 });
+            scheduler.offer(DraftProposal { seq, source: DraftSource(1), len: 4, strength: 7 });
         }
         steps.one(&mut scheduler);
         let drafts: usize = steps.record.decode.iter().map(|row| row.drafts).sum();
@@ -93,7 +93,7 @@ struct Steps {
     number: u64,
     step: Step,
     output: StepOutput,
-    events: Vec<Event>,
+    events: Vec<TokenEvent>,
     record: StepRecord,
 }
 

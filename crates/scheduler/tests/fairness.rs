@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use scheduler::{
-    Blocked, CostModel, Event, Limits, Nanos, Priority, Request, RequestId, Scheduler, StepRecord, Targets, TokenId,
+    Blocked, CostModel, TokenEvent, Limits, Nanos, Priority, Request, RequestId, Scheduler, StepRecord, Targets, TokenId,
 };
 use testing::{Dice, plans};
 
@@ -94,7 +94,7 @@ impl Machine {
         self.now.0 += self.cost.step_time(&self.scheduler.planned().work).0;
         let completed = self.scheduler.complete(plans::answer(&step, 7), self.now);
         for event in &completed.events {
-            if let Event::Token { request, .. } = event
+            if let TokenEvent::Token { request, .. } = event
                 && let Some((tenant, arrived)) = self.arrived.remove(request)
             {
                 self.first_tokens.push((tenant, self.now.since(arrived)));

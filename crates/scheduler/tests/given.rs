@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use scheduler::{
-    BlockId, Event, Limits, Nanos, NotAdopted, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, TierSizes,
+    BlockId, TokenEvent, Limits, Nanos, ReceiveError, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, TierSizes,
     TierSlot, TokenId,
 };
 use testing::{Dice, plans};
@@ -153,7 +153,7 @@ impl World {
                     self.scheduler.adopted(slot, good);
                     self.saw("a block came");
                 }
-                Err(NotAdopted::NoRoom) => self.saw("no room for a block"),
+                Err(ReceiveError::NoRoom) => self.saw("no room for a block"),
                 Err(error) => panic!("{id:?}: {error:?}"),
             }
         }
@@ -198,8 +198,10 @@ impl World {
         let output = StepOutput { step: step.id, rows, ..StepOutput::default() };
         for event in self.scheduler.complete(output, Nanos(0)).events {
             match event {
-                Event::Token { request, token, .. } => self.answers.get_mut(&request).expect("it came").push(token),
-                Event::Finished { request, .. } => _ = self.ended.insert(request),
+                TokenEvent::Token { request, token, .. } => {
+                    self.answers.get_mut(&request).expect("it came").push(token)
+                }
+                TokenEvent::Finished { request, .. } => _ = self.ended.insert(request),
             }
         }
         self.scheduler.check_invariants();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use scheduler::{Event, Limits, Nanos, Priority, Request, Scheduler, Targets};
+use scheduler::{TokenEvent, Limits, Nanos, Priority, Request, Scheduler, Targets};
 use testing::plans;
 
 const MS: u64 = 1_000_000;
@@ -43,7 +43,7 @@ fn serve(arrivals: &[Arrival]) -> Vec<u64> {
         let step = scheduler.schedule(now);
         now.0 += machine.step_time(&scheduler.planned().work).0;
         for event in scheduler.complete(plans::answer(&step, 1), now).events {
-            if let Event::Token { request, .. } = event {
+            if let TokenEvent::Token { request, .. } = event {
                 let arrived = Nanos(arrivals[request.0 as usize].0 * MS);
                 came.insert(request, now.since(arrived).0 / MS);
             }

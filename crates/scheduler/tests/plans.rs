@@ -26,8 +26,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use scheduler::{
-    BlockLoad, BlockRead, Event, FinishReason, KeptEnd, Limits, LimitsError, Nanos, Offer, Priority, Request,
-    RequestId, RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, Tier,
+    BlockLoad, BlockRead, TokenEvent, FinishReason, UnpinReason, Limits, LimitsError, Nanos, DraftProposal, Priority, Request,
+    RequestId, RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, DraftSource, Step, StepOutput, StopRules, Tier,
     TierSizes, TierSlot, TokenId,
 };
 use testing::plans;
@@ -213,7 +213,7 @@ impl World {
         let step = self.scheduler.schedule(self.now);
         self.scheduler.check_invariants();
         let lost = step.lost.iter().map(|lost| {
-            let why = if lost.why == KeptEnd::Lease { "lease" } else { "blocks" };
+            let why = if lost.why == UnpinReason::Lease { "lease" } else { "blocks" };
             format!("{}:{} {why}", self.answer_name(lost.request, lost.answer), lost.left)
         });
         let lost = lost.collect::<Vec<_>>().join(", ");
@@ -231,7 +231,7 @@ impl World {
             let completed = self.scheduler.complete(output, self.now);
             self.scheduler.check_invariants();
             for event in completed.events {
-                if let Event::Finished { request, answer, reason } = event {
+                if let TokenEvent::Finished { request, answer, reason } = event {
                     let reason = match reason {
                         FinishReason::Length => "length",
                         FinishReason::Stop(Some(EOS)) => "stop",
@@ -278,7 +278,7 @@ impl World {
             let id = self.asked[name].0.id;
             let seq = self.scheduler.sequences().find(|seq| seq.request_id() == id).expect("it is there").id();
             let len = len.parse().expect("how many drafts");
-            self.scheduler.offer(Offer { seq, source: SourceId(0), len, strength: 0 });
+            self.scheduler.offer(DraftProposal { seq, source: DraftSource(0), len, strength: 0 });
             self.right.insert(seq, right.parse().expect("how many hold"));
         } else if let Some(answer) = act.strip_prefix("stop ") {
             let (name, answer) = answer.split_once('.').unwrap_or((answer, "0"));

@@ -3,7 +3,7 @@
 
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Limits, Nanos, NoDrafts, Offer, Request, RowOutput, Scheduler, SeqId, SourceId, StepOutput, Targets,
+    CostModel, Limits, Nanos, NoDraftReason, DraftProposal, Request, RowOutput, Scheduler, SeqId, DraftSource, StepOutput, Targets,
 };
 use testing::plans;
 
@@ -19,7 +19,7 @@ struct Engine {
     scheduler: Scheduler,
     now: Nanos,
     /// Why the last step had no drafts.
-    no_drafts: Option<NoDrafts>,
+    no_drafts: Option<NoDraftReason>,
 }
 
 impl Engine {
@@ -52,7 +52,7 @@ impl Engine {
     fn step(&mut self, len: u16, strength: u8, held: impl Fn(SeqId) -> usize) -> usize {
         let seqs: Vec<SeqId> = self.scheduler.decoding().map(|sequence| sequence.id()).collect();
         for seq in seqs {
-            self.scheduler.offer(Offer { seq, source: SourceId(0), len, strength });
+            self.scheduler.offer(DraftProposal { seq, source: DraftSource(0), len, strength });
         }
         let step = self.scheduler.schedule(self.now);
         let run = |rows: scheduler::Rows| {
@@ -150,8 +150,8 @@ fn where_rows_cost_what_they_bring_no_proposals_are_wanted() {
 }
 
 /// A drafter with a constant pass time.
-fn drafter(milliseconds: f64) -> Option<(SourceId, CostModel)> {
-    Some((SourceId(0), CostModel::new(vec![Knot { rows: 1, seconds: milliseconds / 1e3 }], Terms::default())))
+fn drafter(milliseconds: f64) -> Option<(DraftSource, CostModel)> {
+    Some((DraftSource(0), CostModel::new(vec![Knot { rows: 1, seconds: milliseconds / 1e3 }], Terms::default())))
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn the_prediction_of_a_step_has_its_drafts() {
     }
     let seqs: Vec<SeqId> = engine.scheduler.decoding().map(|sequence| sequence.id()).collect();
     for (seq, len) in seqs.into_iter().zip([3, 1]) {
-        engine.scheduler.offer(Offer { seq, source: SourceId(0), len, strength: 0 });
+        engine.scheduler.offer(DraftProposal { seq, source: DraftSource(0), len, strength: 0 });
     }
     engine.scheduler.schedule(engine.now);
     let record = engine.scheduler.planned();
@@ -193,24 +193,24 @@ fn of_two_offers_the_one_that_is_worth_more_counts() {
     let seq = engine.scheduler.decoding().next().expect("it decodes").id();
     // Source 1 has been right, source 0 never.
     for step in 0..100 {
-        let source = SourceId(step % 2);
-        engine.scheduler.offer(Offer { seq, source, len: 4, strength: 0 });
+        let source = DraftSource(step % 2);
+        engine.scheduler.offer(DraftProposal { seq, source, len: 4, strength: 0 });
         engine.step(0, 0, |_| 4 * usize::from(source.0));
     }
     for order in [[0, 1], [1, 0]] {
         for source in order {
-            engine.scheduler.offer(Offer { seq, source: SourceId(source), len: 4, strength: 0 });
+            engine.scheduler.offer(DraftProposal { seq, source: DraftSource(source), len: 4, strength: 0 });
         }
         let offer = engine.scheduler.sequence(seq).expect("it lives").offer().expect("it has one");
-        assert_eq!(offer.source, SourceId(1), "offered in the order {order:?}");
+        assert_eq!(offer.source, DraftSource(1), "offered in the order {order:?}");
         engine.step(0, 0, |_| 4);
     }
     // Where its passes take longer than they bring, the free one counts.
-    engine.scheduler.set_drafting_cost(Some((SourceId(1), drafter(30.0).expect("one").1)));
+    engine.scheduler.set_drafting_cost(Some((DraftSource(1), drafter(30.0).expect("one").1)));
     for source in [0, 1] {
-        engine.scheduler.offer(Offer { seq, source: SourceId(source), len: 4, strength: 0 });
+        engine.scheduler.offer(DraftProposal { seq, source: DraftSource(source), len: 4, strength: 0 });
     }
-    assert_eq!(engine.scheduler.sequence(seq).expect("it lives").offer().expect("it has one").source, SourceId(0));
+    assert_eq!(engine.scheduler.sequence(seq).expect("it lives").offer().expect("it has one").source, DraftSource(0));
 }
 
 #[test]
@@ -221,14 +221,14 @@ fn a_step_without_drafts_says_why() {
     let cases = [
         (limits(), 1, None, 8, 8, None),
         (limits(), 8, None, 0, 0, None),
-        (limits(), 8, None, 8, 0, Some(NoDrafts::Chance)),
-        (limits(), 8, Some(10), 8, 8, Some(NoDrafts::Time)),
-        (Limits { max_num_batched_tokens: 4, max_num_seqs: 4, ..limits() }, 4, None, 8, 8, Some(NoDrafts::Rows)),
-        (tight, 2, None, 8, 8, Some(NoDrafts::Blocks)),
+        (limits(), 8, None, 8, 0, Some(NoDraftReason::Chance)),
+        (limits(), 8, Some(10), 8, 8, Some(NoDraftReason::Time)),
+        (Limits { max_num_batched_tokens: 4, max_num_seqs: 4, ..limits() }, 4, None, 8, 8, Some(NoDraftReason::Rows)),
+        (tight, 2, None, 8, 8, Some(NoDraftReason::Blocks)),
     ];
     for (limits, streams, tpot_ms, offered, held, want) in cases {
         let mut engine = Engine::within(limits, streams, tpot_ms);
-        let steps = if want == Some(NoDrafts::Blocks) { 1 } else { 40 };
+        let steps = if want == Some(NoDraftReason::Blocks) { 1 } else { 40 };
         let drafts = engine.steps(steps, offered, held);
         assert_eq!(engine.no_drafts, want, "{streams} streams, {offered} offered, {held} hold: {drafts:?}");
     }

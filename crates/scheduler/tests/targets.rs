@@ -3,7 +3,7 @@
 
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Limits, Nanos, Priority, Request, RequestId, Rows, Scheduler, Step, StepOutput, Stolen, StopRules,
+    CostModel, Limits, Nanos, Priority, Request, RequestId, Rows, Scheduler, Step, StepOutput, StealTime, StopRules,
     Targets, TokenId, Work,
 };
 use testing::{Dice, plans};
@@ -72,7 +72,7 @@ impl Engine {
         }
         let took = self.machine.step_time(&work).0;
         self.now.0 += took + self.stolen.0;
-        let stolen = Stolen { before: Nanos(0), during: self.stolen };
+        let stolen = StealTime { before: Nanos(0), during: self.stolen };
         let output = StepOutput { stolen, ..plans::answer(&step, 7) };
         let record = self.scheduler.complete(output, self.now).record;
         assert_eq!((record.work, record.undisturbed()), (work, Nanos(took)));

@@ -8,7 +8,7 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use engine::{Timings, ValidatedRequest};
-use scheduler::Promise;
+use scheduler::LatencyBound;
 use serde_json::Value;
 
 use crate::access::Refused;
@@ -159,7 +159,7 @@ pub(crate) async fn answer(app: Arc<App>, caller: &Caller, job: Job) -> Caught<R
     let (mut response, timings) = deliver(app, plan, &*api, outputs).await?;
     let headers = response.headers_mut();
     note_settled(headers, &settled);
-    if let Some(Promise { first_token, answer, .. }) = &promise {
+    if let Some(LatencyBound { first_token, answer, .. }) = &promise {
         // Of what is likely to come within a millisecond too, 0 is not the time.
         headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.likely.0.div_ceil(1_000_000)));
         // Rounded up: nobody is to find a promise broken that was not.

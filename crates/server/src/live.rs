@@ -33,8 +33,8 @@ use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use engine::Stats;
 use engine::ledger::{LATE_FLOOR, LATE_MEDIANS};
-use scheduler::PromiseKind;
-use scheduler::promise::PROMISED_SHARE;
+use scheduler::BoundKind;
+use scheduler::latency_bound::PROMISED_SHARE;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
@@ -97,7 +97,7 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
 fn promises(stats: &Stats) -> Value {
     let mut kinds: Map<String, Value> = Map::new();
     kinds.insert("share".into(), PROMISED_SHARE.into());
-    for (kind, kept) in PromiseKind::ALL.iter().zip(&stats.promises) {
+    for (kind, kept) in BoundKind::ALL.iter().zip(&stats.promises) {
         let of = json!({"kept": kept.kept, "broken": kept.broken, "rolling": kept.rolling});
         kinds.insert(kind.name().into(), of);
     }

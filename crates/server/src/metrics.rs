@@ -19,7 +19,7 @@ use engine::{
     SpotChecked, Stats, Way,
 };
 use roofline::{Demands, LimitShares};
-use scheduler::{Nanos, NoDrafts, PromiseKind, Targets};
+use scheduler::{BoundKind, Nanos, NoDraftReason, Targets};
 
 use crate::text_pool::TextStats;
 
@@ -283,14 +283,14 @@ fn adapters(page: &mut Page<'_>, sources: &Sources<'_>) {
 fn promises(page: &mut Page, stats: &Stats) {
     let name = "twostroke_promises_total";
     page.family(name, "counter", "Promises of 95 %, by what was promised (first token, whole answer) and outcome.");
-    for (kind, promises) in PromiseKind::ALL.iter().zip(&stats.promises) {
+    for (kind, promises) in BoundKind::ALL.iter().zip(&stats.promises) {
         for (outcome, count) in [("kept", promises.kept), ("broken", promises.broken)] {
             page.sample(name, &format!("kind=\"{}\",outcome=\"{outcome}\"", kind.name()), count);
         }
     }
     let name = "twostroke_promises_kept_ratio";
     page.family(name, "gauge", "Share of the last 200 promises that were kept; NaN before the first.");
-    for (kind, promises) in PromiseKind::ALL.iter().zip(&stats.promises) {
+    for (kind, promises) in BoundKind::ALL.iter().zip(&stats.promises) {
         let share = Prometheus(promises.rolling.unwrap_or(f64::NAN));
         page.sample(name, &format!("kind=\"{}\"", kind.name()), share);
     }
@@ -447,7 +447,7 @@ fn speculation(page: &mut Page<'_>, stats: &Stats) {
     page.own("rejected_drafts_seconds_total", "counter", help, stats.owners.rejected.as_secs_f64());
     let name = "twostroke_speculation_off_steps_total";
     page.family(name, "counter", "Steps in which guesses were offered and none was checked, by what kept them out.");
-    for (reason, steps) in NoDrafts::ALL.iter().zip(stats.no_drafts) {
+    for (reason, steps) in NoDraftReason::ALL.iter().zip(stats.no_drafts) {
         page.sample(name, &format!("reason=\"{}\"", reason.name()), steps);
     }
     let help = "Tokens that came of a decoding answer in a step: one, and the guesses that held.";

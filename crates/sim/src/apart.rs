@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
 use scheduler::router::{self, AnswerInView, AnswerLengths, DecodeLoad, Role, RoleMemory, RoleView, TooLittle};
-use scheduler::{Nanos, NotAdopted, Request, RequestId, Scheduler, StepRecord};
+use scheduler::{Nanos, ReceiveError, Request, RequestId, Scheduler, StepRecord};
 use serde_json::{Value, json};
 
 use crate::gather::Series;
@@ -358,7 +358,7 @@ impl Travel {
                     let is_found = scheduler.adopted(slot, true);
                     self.report.landed_blocks += u64::from(is_found);
                 }
-                Err(NotAdopted::Known) => {}
+                Err(ReceiveError::Known) => {}
                 Err(_) => self.report.lost_blocks += 1,
             }
         }

@@ -7,7 +7,7 @@
 //! Whether a guess holds is a matter of the answer's text. So it is the same in every schedule, whatever batch it is
 //! checked in and how often that is simulated.
 
-use scheduler::{Offer, SeqId, SourceId};
+use scheduler::{DraftProposal, DraftSource, SeqId};
 
 use figures::random::mix;
 
@@ -42,7 +42,7 @@ pub struct DraftedStep {
     /// Which token of the answer was next, and so the first that was guessed at.
     pub position: usize,
     /// Who guessed.
-    pub source: SourceId,
+    pub source: DraftSource,
     /// How sure it was.
     pub strength: u8,
     /// Guesses that could be had.
@@ -118,10 +118,10 @@ pub(crate) struct Judged {
 
 impl Drafting<'_> {
     /// What could be had when the token at `position` is next.
-    pub(crate) fn offer(&self, seq: SeqId, position: usize) -> Option<Offer> {
+    pub(crate) fn offer(&self, seq: SeqId, position: usize) -> Option<DraftProposal> {
         match self {
-            Drafting::Imagined(_) => Some(Offer { seq, source: SourceId(0), len: OFFERED, strength: 0 }),
-            Drafting::Remembered(drafts) => drafts.offer(position).map(|step| Offer {
+            Drafting::Imagined(_) => Some(DraftProposal { seq, source: DraftSource(0), len: OFFERED, strength: 0 }),
+            Drafting::Remembered(drafts) => drafts.offer(position).map(|step| DraftProposal {
                 seq,
                 source: step.source,
                 len: step.offered,
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     fn step(position: usize, offered: u16, drafted: usize, held: usize) -> DraftedStep {
-        DraftedStep { position, source: SourceId(0), strength: 3, offered, drafted, held }
+        DraftedStep { position, source: DraftSource(0), strength: 3, offered, drafted, held }
     }
 
     #[test]

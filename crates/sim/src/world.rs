@@ -18,8 +18,8 @@ use std::collections::{BinaryHeap, VecDeque};
 use scheduler::kv::ChainHasher;
 use scheduler::router;
 use scheduler::{
-    AdmissionForecast, BlockHash, BlockLoad, CostModel, Event, IncomingRequest, Limits, LimitsError, Nanos, Offer,
-    Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, TierSizes, Work,
+    AdmissionForecast, BlockHash, BlockLoad, CostModel, DraftProposal, IncomingRequest, Limits, LimitsError, Nanos,
+    Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, TierSizes, TokenEvent, Work,
 };
 
 use crate::apart::{Apart, Link, Placed, Travel};
@@ -196,7 +196,7 @@ pub(crate) struct Engine {
     /// When its step in flight ends.
     busy_until: Option<Nanos>,
     /// Kept for their buffers.
-    offers: Vec<Offer>,
+    offers: Vec<DraftProposal>,
     step: Step,
     output: StepOutput,
     record: StepRecord,
@@ -218,7 +218,7 @@ struct World<'a> {
     /// By predecessor.
     followers: Vec<Option<usize>>,
     collector: Collector,
-    events: Vec<Event>,
+    events: Vec<TokenEvent>,
 }
 
 impl<'a> World<'a> {
@@ -297,14 +297,14 @@ impl<'a> World<'a> {
                 travel.step(instance, record, scheduler);
             }
             for event in &self.events {
-                let (Event::Token { request: id, .. } | Event::Finished { request: id, .. }) = *event;
+                let (TokenEvent::Token { request: id, .. } | TokenEvent::Finished { request: id, .. }) = *event;
                 let read_for_another = self.travel.as_mut().filter(|travel| travel.is_read_for_another(id, instance));
                 let request = id.0 as usize;
                 match (event, read_for_another) {
-                    (Event::Token { .. }, Some(_)) => {}
-                    (Event::Finished { .. }, Some(travel)) => travel.has_read(id, scheduler, self.now),
-                    (Event::Token { .. }, None) => self.collector.token(request, self.now),
-                    (Event::Finished { .. }, None) => {
+                    (TokenEvent::Token { .. }, Some(_)) => {}
+                    (TokenEvent::Finished { .. }, Some(travel)) => travel.has_read(id, scheduler, self.now),
+                    (TokenEvent::Token { .. }, None) => self.collector.token(request, self.now),
+                    (TokenEvent::Finished { .. }, None) => {
                         observer.finished(instance, id, self.now);
                         let tokens = self.collector.ended(request);
                         if let Some(travel) = &mut self.travel {

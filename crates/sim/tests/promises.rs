@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 
 use figures::random::Random;
 use scheduler::cost::{Knot, Terms};
-use scheduler::promise::{Admission, AnswerLimits, Promise};
+use scheduler::latency_bound::{Admission, AnswerLimits, LatencyBound};
 use scheduler::{
-    AdmissionForecast, CostModel, Event, IncomingRequest, Limits, Nanos, Priority, PromiseBook, PromiseKind, Request,
-    RequestId, RowOutput, Scheduler, StepOutput, StopRules, Targets,
+    AdmissionForecast, BoundKind, CostModel, IncomingRequest, LatencyBounds, Limits, Nanos, Priority, Request,
+    RequestId, RowOutput, Scheduler, StepOutput, StopRules, Targets, TokenEvent,
 };
 use sim::{Pace, StepTimes};
 use testing::plans;
@@ -34,17 +34,17 @@ struct Ask {
 /// What became of one.
 #[derive(Clone, Copy, Debug)]
 struct Told {
-    promise: Promise,
+    promise: LatencyBound,
     first_token: Nanos,
     answer: Nanos,
 }
 
 impl Told {
-    fn took(&self, kind: PromiseKind) -> f64 {
+    fn took(&self, kind: BoundKind) -> f64 {
         [self.first_token, self.answer][kind as usize].0 as f64 / MS
     }
 
-    fn within(&self, kind: PromiseKind) -> f64 {
+    fn within(&self, kind: BoundKind) -> f64 {
         self.promise.of(kind).within.0 as f64 / MS
     }
 }
@@ -101,7 +101,7 @@ fn serve(asks: &[Ask], machine: &StepTimes, belief: CostModel, refuses: bool) ->
     };
     let mut scheduler = Scheduler::new(limits).expect("good limits");
     scheduler.set_cost_model(Some(belief));
-    let mut book = PromiseBook::default();
+    let mut book = LatencyBounds::default();
     let mut forecast = AdmissionForecast::default();
     let mut told: Vec<Option<Told>> = vec![None; asks.len()];
     let mut tokens = BTreeMap::<RequestId, usize>::new();
@@ -154,13 +154,13 @@ fn serve(asks: &[Ask], machine: &StepTimes, belief: CostModel, refuses: bool) ->
         book.pass(now);
         for event in completed.events {
             match event {
-                Event::Token { request, .. } if tokens[&request] == 1 => {
+                TokenEvent::Token { request, .. } if tokens[&request] == 1 => {
                     book.first_token(request, now);
                     let index = request.0 as usize;
                     told[index].as_mut().expect("it was taken").first_token = now.since(asks[index].at);
                 }
-                Event::Token { .. } => {}
-                Event::Finished { request, .. } => {
+                TokenEvent::Token { .. } => {}
+                TokenEvent::Finished { request, .. } => {
                     let index = request.0 as usize;
                     let (count, ask) = (tokens[&request], asks[index]);
                     book.finished(request, std::iter::once((count, count >= ask.ends)), now);
@@ -186,7 +186,7 @@ fn percentile(values: &[f64], percent: f64) -> f64 {
     figures::percentile(&sorted, percent).expect("there are some")
 }
 
-fn figures(told: &[Told], kind: PromiseKind) -> Figures {
+fn figures(told: &[Told], kind: BoundKind) -> Figures {
     let took: Vec<f64> = told.iter().map(|told| told.took(kind)).collect();
     let widths: Vec<f64> =
         told.iter().map(|told| told.within(kind) - told.promise.of(kind).likely.0 as f64 / MS).collect();
@@ -204,7 +204,7 @@ fn figures(told: &[Told], kind: PromiseKind) -> Figures {
     }
 }
 
-fn show(what: &str, kind: PromiseKind, figures: &Figures) {
+fn show(what: &str, kind: BoundKind, figures: &Figures) {
     let Figures { kept, width, spread, loss } = figures;
     let name = kind.name();
     println!(
@@ -224,14 +224,14 @@ fn of_500_mixed_requests_95_of_100_promises_are_kept_and_they_are_not_wide() {
     for (what, is_busy, per_second) in table {
         for seed in 1..=8 {
             let told = all(serve(&mixed(seed, per_second, None), &machine(seed, is_busy), cost(1.0), false));
-            for kind in PromiseKind::ALL {
+            for kind in BoundKind::ALL {
                 let figures = figures(&told, kind);
                 show(&format!("{what}, seed {seed}"), kind, &figures);
                 let Figures { kept, width, spread, .. } = figures;
                 assert!((0.93..=0.97).contains(&kept), "{what}, seed {seed}, {kind:?}: {kept}");
                 assert!(width <= 2.0 * spread, "{what}, seed {seed}, {kind:?}: {width} ms of {spread} ms");
             }
-            let loss = figures(&told, PromiseKind::FirstToken).loss;
+            let loss = figures(&told, BoundKind::FirstToken).loss;
             assert!(loss < 0.5, "{what}, seed {seed}: no better than one number for all: {loss}");
         }
     }
@@ -245,7 +245,7 @@ fn a_cost_model_eight_times_off_is_forgotten_within_50_requests() {
         let healthy = told_by(1.0);
         for factor in [8.0, 1.0 / 8.0] {
             let told = told_by(factor);
-            for kind in PromiseKind::ALL {
+            for kind in BoundKind::ALL {
                 let [first, rest, healthy] = [&told[..50], &told[50..], &healthy[50..]].map(|told| figures(told, kind));
                 show(&format!("x {factor}, first 50, seed {seed}"), kind, &first);
                 show(&format!("x {factor}, the rest, seed {seed}"), kind, &rest);

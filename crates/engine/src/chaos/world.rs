@@ -14,8 +14,8 @@ use model::GenerationDefaults;
 use model::sampler::{Allowed, History, SampleKey, Sampler};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, FinishReason, Limits, Nanos, Offer, RequestId, Scheduler, SeqId, Sequence, SourceId, Targets, TierSizes,
-    TokenId,
+    CostModel, DraftProposal, DraftSource, FinishReason, Limits, Nanos, RequestId, Scheduler, SeqId, Sequence, Targets,
+    TierSizes, TokenId,
 };
 use testing::Dice;
 use text::tokenizer::Tokenizer;
@@ -192,7 +192,7 @@ struct Weather {
 type Known = Arc<Mutex<BTreeMap<u64, Vec<Vec<TokenId>>>>>;
 
 /// The scripted drafter's name among the scheduler's sources: one that nobody else here has.
-const SCRIPTED: SourceId = SourceId(7);
+const SCRIPTED: DraftSource = DraftSource(7);
 
 /// A drafter that knows the answers, and errs.
 struct Guesser {
@@ -206,12 +206,12 @@ struct Guesser {
 impl Drafter for Guesser {
     fn begin(&mut self, _: &dyn Fn(SeqId) -> bool) {}
 
-    fn offer(&mut self, sequence: &Sequence, _: Option<&Prediction>) -> Option<Offer> {
+    fn offer(&mut self, sequence: &Sequence, _: Option<&Prediction>) -> Option<DraftProposal> {
         let (len, strength) = (self.rng.within(0..=9) as u16, self.rng.within(0..=7) as u8);
-        self.rng.percent(self.offers).then_some(Offer { seq: sequence.id(), source: SCRIPTED, len, strength })
+        self.rng.percent(self.offers).then_some(DraftProposal { seq: sequence.id(), source: SCRIPTED, len, strength })
     }
 
-    fn is(&self, source: SourceId) -> bool {
+    fn is(&self, source: DraftSource) -> bool {
         source == SCRIPTED
     }
 

@@ -1,6 +1,6 @@
 //! What clients hear of a step: tokens as text, and the ends of answers.
 
-use scheduler::{Event, FinishReason, Nanos, RequestId, RowOutput, TokenId};
+use scheduler::{FinishReason, Nanos, RequestId, RowOutput, TokenEvent, TokenId};
 use text::detokenizer::TextPiece;
 
 use super::EngineCore;
@@ -14,17 +14,21 @@ impl EngineCore {
         let mut events = std::mem::take(&mut self.events);
         for (index, event) in events.iter().enumerate() {
             match *event {
-                Event::Token { request, answer, token } => {
+                TokenEvent::Token { request, answer, token } => {
                     // What the scheduler says of its end follows at once.
                     let end = match events.get(index + 1) {
-                        Some(&Event::Finished { request: r, answer: a, reason }) if (r, a) == (request, answer) => {
+                        Some(&TokenEvent::Finished { request: r, answer: a, reason })
+                            if (r, a) == (request, answer) =>
+                        {
                             Some(reason)
                         }
                         _ => None,
                     };
                     self.deliver_token(request, answer, token, end, now);
                 }
-                Event::Finished { request, answer, reason } => self.finish_answer(request, answer, reason, None, now),
+                TokenEvent::Finished { request, answer, reason } => {
+                    self.finish_answer(request, answer, reason, None, now)
+                }
             }
         }
         events.clear();

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use kernels::threads::LostTime;
 use model::Forward;
-use scheduler::{Nanos, Stolen};
+use scheduler::{Nanos, StealTime};
 
 /// A step is late if it took this many times what was predicted, and this much longer. (Looking costs a hundredth of
 /// that. What is not looked into teaches the cost model.)
@@ -101,7 +101,7 @@ impl Machine {
     }
 
     /// The step that began last is over.
-    pub(super) fn ends(&mut self, began: Nanos, now: Nanos, predicted: Nanos, forward: &dyn Forward) -> Stolen {
+    pub(super) fn ends(&mut self, began: Nanos, now: Nanos, predicted: Nanos, forward: &dyn Forward) -> StealTime {
         self.ended = now;
         let (took, since, threads) = (now.since(began), now.since(self.asked), self.threads);
         let mut during = Nanos(0);
@@ -110,7 +110,7 @@ impl Machine {
             let looked = |lost| stolen(Looked { took, predicted, since, lost, threads });
             during = forward.lost().map_or(Nanos(0), looked);
         }
-        Stolen { before: self.before, during }
+        StealTime { before: self.before, during }
     }
 }
 

@@ -13,7 +13,7 @@ use model::draft::Medusa;
 use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
 use model::{Forward, Logits};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, Offer, SeqId, Sequence, Step};
+use scheduler::{CostModel, DraftProposal, SeqId, Sequence, Step};
 
 use super::network::{Draw, Landed, Lists, Network, Of, SOURCE};
 use crate::lower::LogitRow;
@@ -111,13 +111,13 @@ impl Network for Heads {
         self.hidden.clear();
     }
 
-    fn offer(&mut self, sequence: &Sequence) -> Option<Offer> {
+    fn offer(&mut self, sequence: &Sequence) -> Option<DraftProposal> {
         let is_there = self.last.get(&sequence.id()).is_some_and(|(at, _)| at + 2 == sequence.num_tokens());
         if !is_there || self.offered == self.max_rows || self.most_guesses == 0 {
             return None;
         }
         self.offered += 1;
-        Some(Offer { seq: sequence.id(), source: SOURCE, len: self.most_guesses as u16, strength: 0 })
+        Some(DraftProposal { seq: sequence.id(), source: SOURCE, len: self.most_guesses as u16, strength: 0 })
     }
 
     fn start_over(&mut self) {

@@ -18,7 +18,7 @@ use kernels::threads::LostTime;
 use kernels::{DeviceInfo, DeviceLimits};
 use model::draft::{Feature, Features};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
-use scheduler::{Offer, SeqId, Sequence, Step};
+use scheduler::{DraftProposal, SeqId, Sequence, Step};
 
 use super::known::Known;
 use super::network::{Beside, Draw, Landed, Lists, MOST_MISSING, Network, Of, SOURCE};
@@ -159,7 +159,7 @@ impl Network for Layer {
         }
     }
 
-    fn offer(&mut self, sequence: &Sequence) -> Option<Offer> {
+    fn offer(&mut self, sequence: &Sequence) -> Option<DraftProposal> {
         let missing = self.known_of(sequence)..Layer::rows(sequence);
         let kept = self.fresh_of(sequence.id()).map_or(0..0, |(kept, _)| kept);
         let fresh = kept.end.min(missing.end).saturating_sub(kept.start.max(missing.start));
@@ -171,7 +171,7 @@ impl Network for Layer {
         }
         self.offered += 1;
         self.spoken_for += more;
-        Some(Offer { seq: sequence.id(), source: SOURCE, len: len as u16, strength: 0 })
+        Some(DraftProposal { seq: sequence.id(), source: SOURCE, len: len as u16, strength: 0 })
     }
 
     fn start_over(&mut self) {

@@ -14,16 +14,16 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use scheduler::{Offer, SeqId, Sequence, SourceId, TokenId};
+use scheduler::{DraftProposal, DraftSource, SeqId, Sequence, TokenId};
 
 use super::answers::{Answers, RING};
 use super::prediction::{Cursor, Prediction};
 use super::{Drafter, LookupOptions};
 
 /// Names among the scheduler's sources: what holds is learned of each.
-const OWN: SourceId = SourceId(0);
-const PREDICTION: SourceId = SourceId(1);
-const EARLIER: SourceId = SourceId(2);
+const OWN: DraftSource = DraftSource(0);
+const PREDICTION: DraftSource = DraftSource(1);
+const EARLIER: DraftSource = DraftSource(2);
 /// Places of a match that are looked at, the newest first.
 pub(super) const CANDIDATES: usize = 8;
 /// Places that are looked at for these: others have the same hash.
@@ -75,11 +75,11 @@ impl Drafter for Lookup {
 
     /// Of the texts the one with the longest match; of equals a prediction before what the sequence says itself, and
     /// that before earlier answers.
-    fn offer(&mut self, sequence: &Sequence, prediction: Option<&Prediction>) -> Option<Offer> {
+    fn offer(&mut self, sequence: &Sequence, prediction: Option<&Prediction>) -> Option<DraftProposal> {
         let Lookup { bounds, texts, answers, guesses, plans } = self;
         let (seq, tokens) = (sequence.id(), sequence.tokens());
         let Text { index, cursor, offered } = texts.entry(seq).or_default();
-        let mut best: Option<(usize, SourceId, Range<usize>)> = None;
+        let mut best: Option<(usize, DraftSource, Range<usize>)> = None;
         let mut look = |source, look: &mut dyn FnMut(&mut Vec<TokenId>) -> Option<usize>| {
             let start = guesses.len();
             // Nothing is longer than the most that is compared.
@@ -102,10 +102,10 @@ impl Drafter for Lookup {
         let (matched, source, range) = best?;
         let len = range.len() as u16;
         *offered = (*plans, range);
-        Some(Offer { seq, source, len, strength: strength(matched) })
+        Some(DraftProposal { seq, source, len, strength: strength(matched) })
     }
 
-    fn is(&self, source: SourceId) -> bool {
+    fn is(&self, source: DraftSource) -> bool {
         [OWN, PREDICTION, EARLIER].contains(&source)
     }
 

@@ -8,7 +8,7 @@
 //! nothing is missing when the answer begins.
 
 use model::{Batch, Forward};
-use scheduler::{Offer, SeqId, Sequence, Step, TokenId};
+use scheduler::{DraftProposal, SeqId, Sequence, Step, TokenId};
 
 use super::known::Known;
 use super::network::{Beside, Draw, Lists, MOST_MISSING, Network, Of, SOURCE};
@@ -115,14 +115,14 @@ impl Network for DraftModel {
         }
     }
 
-    fn offer(&mut self, sequence: &Sequence) -> Option<Offer> {
+    fn offer(&mut self, sequence: &Sequence) -> Option<DraftProposal> {
         let missing = sequence.num_tokens() - self.known_of(sequence);
         let len = self.most_guesses.min(self.max_model_len.saturating_sub(sequence.num_tokens()));
         if len == 0 || missing > MOST_MISSING || self.missing + missing > self.max_rows {
             return None;
         }
         self.missing += missing;
-        Some(Offer { seq: sequence.id(), source: SOURCE, len: len as u16, strength: 0 })
+        Some(DraftProposal { seq: sequence.id(), source: SOURCE, len: len as u16, strength: 0 })
     }
 
     fn start_over(&mut self) {

@@ -1,12 +1,12 @@
 //! Guesses by something that was trained: it computes, and what that costs is measured and predicted as a step is.
 
 use model::{Batch, Forward, Logits};
-use scheduler::{Offer, SeqId, Sequence, SourceId, Step, TokenId};
+use scheduler::{DraftProposal, DraftSource, SeqId, Sequence, Step, TokenId};
 
 use crate::lower::LogitRow;
 
 /// Their name among the scheduler's sources: an engine has one.
-pub(crate) const SOURCE: SourceId = SourceId(6);
+pub(crate) const SOURCE: DraftSource = DraftSource(6);
 
 /// A sequence of which a drafter misses more tokens is not guessed: reading them would take long. Texts may have
 /// guessed so many meanwhile, or a busy time with no guesses at all has passed.
@@ -27,7 +27,7 @@ pub(crate) trait Network: Send {
     fn begin(&mut self, of: &Of<'_, '_>);
 
     /// Guesses for a sequence, if it is near enough to having all of it.
-    fn offer(&mut self, sequence: &Sequence) -> Option<Offer>;
+    fn offer(&mut self, sequence: &Sequence) -> Option<DraftProposal>;
 
     /// A new scheduler begins, which gives the same names to other sequences. Its blocks are another's when their first
     /// slot is written.

@@ -10,12 +10,12 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use scheduler::{Offer, SeqId, Sequence, SourceId, TokenId};
+use scheduler::{DraftProposal, DraftSource, SeqId, Sequence, TokenId};
 
 use super::{Drafter, Prediction};
 
 /// Its name among the scheduler's sources.
-const SOURCE: SourceId = SourceId(7);
+const SOURCE: DraftSource = DraftSource(7);
 /// Answers that are remembered; beyond that all are forgotten. Loads that are measured repeat less.
 const ANSWERS: usize = 4096;
 
@@ -64,7 +64,7 @@ impl Drafter for Rehearsed {
         self.names.clear();
     }
 
-    fn offer(&mut self, sequence: &Sequence, _: Option<&Prediction>) -> Option<Offer> {
+    fn offer(&mut self, sequence: &Sequence, _: Option<&Prediction>) -> Option<DraftProposal> {
         let name = self.name_of(sequence);
         let said = sequence.num_generated();
         let answer = self.answers.entry(name).or_default();
@@ -73,10 +73,10 @@ impl Drafter for Rehearsed {
             answer.extend(&tokens[tokens.len() - (said - answer.len())..]);
         }
         let len = (answer.len() - said).min(self.most_guesses) as u16;
-        (len > 0).then_some(Offer { seq: sequence.id(), source: SOURCE, len, strength: 0 })
+        (len > 0).then_some(DraftProposal { seq: sequence.id(), source: SOURCE, len, strength: 0 })
     }
 
-    fn is(&self, source: SourceId) -> bool {
+    fn is(&self, source: DraftSource) -> bool {
         source == SOURCE
     }
 

@@ -16,7 +16,9 @@ use grammar::Rule;
 use kernels::Arithmetic;
 use model::sampler::SamplingParams;
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, Limits, Nanos, Offer, RequestId, SeqId, Sequence, SourceId, StepRecord, Stolen, TokenId};
+use scheduler::{
+    CostModel, DraftProposal, DraftSource, Limits, Nanos, RequestId, SeqId, Sequence, StealTime, StepRecord, TokenId,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{Line, Spelled};
@@ -82,14 +84,14 @@ impl Header {
     }
 
     /// With what guesses cost, if they take passes of their own.
-    pub(crate) fn with_drafting(self, drafting: Option<&(SourceId, CostModel)>) -> Header {
+    pub(crate) fn with_drafting(self, drafting: Option<&(DraftSource, CostModel)>) -> Header {
         Header { drafting: drafting.map(|(source, cost)| (source.0, CostEntry::of(cost))), ..self }
     }
 
     /// What guesses cost: for [`Scheduler::set_drafting_cost`](scheduler::Scheduler::set_drafting_cost).
-    pub fn drafting(&self) -> Option<(SourceId, CostModel)> {
+    pub fn drafting(&self) -> Option<(DraftSource, CostModel)> {
         let drafting = self.drafting.as_ref();
-        drafting.map(|(source, cost)| (SourceId(*source), cost.model().expect("it was checked when it was read")))
+        drafting.map(|(source, cost)| (DraftSource(*source), cost.model().expect("it was checked when it was read")))
     }
 
     /// The scheduler's limits. The key of its hashes is not recorded: it decides nothing.
@@ -119,7 +121,7 @@ impl Header {
         }
         scheduler::Scheduler::new(limits).map_err(|error| format!("limits: {error}"))?;
         if let Some((source, cost)) = &self.drafting {
-            within("drafting: source", (*source).into(), 0, Offer::SOURCES as u64 - 1)?;
+            within("drafting: source", (*source).into(), 0, DraftProposal::SOURCES as u64 - 1)?;
             cost.model()?;
         }
         self.cost.as_ref().map_or(Ok(()), |cost| cost.model().map(|_| ()))
@@ -327,7 +329,7 @@ pub struct OfferEntry(pub u64, pub usize, pub u8, pub u16, pub u8);
 
 impl OfferEntry {
     /// For this sequence.
-    pub(crate) fn of(sequence: &Sequence, offer: &Offer) -> OfferEntry {
+    pub(crate) fn of(sequence: &Sequence, offer: &DraftProposal) -> OfferEntry {
         OfferEntry(sequence.request_id().0, sequence.answer(), offer.source.0, offer.len, offer.strength)
     }
 
@@ -338,13 +340,13 @@ impl OfferEntry {
 
     /// What is wrong with it.
     pub fn check(&self) -> Result<(), String> {
-        within("offers: source", self.2.into(), 0, Offer::SOURCES as u64 - 1)?;
-        within("offers: strength", self.4.into(), 0, Offer::STRENGTHS as u64 - 1)
+        within("offers: source", self.2.into(), 0, DraftProposal::SOURCES as u64 - 1)?;
+        within("offers: strength", self.4.into(), 0, DraftProposal::STRENGTHS as u64 - 1)
     }
 
     /// For a sequence of that answer.
-    pub fn offer(&self, seq: SeqId) -> Offer {
-        Offer { seq, source: SourceId(self.2), len: self.3, strength: self.4 }
+    pub fn offer(&self, seq: SeqId) -> DraftProposal {
+        DraftProposal { seq, source: DraftSource(self.2), len: self.3, strength: self.4 }
     }
 }
 
@@ -459,9 +461,9 @@ impl StepEntry {
     }
 
     /// What the machine took of the time before it and of its own.
-    pub fn stolen(&self) -> Stolen {
+    pub fn stolen(&self) -> StealTime {
         let [before, during] = self.stolen.map(Nanos);
-        Stolen { before, during }
+        StealTime { before, during }
     }
 }
 

@@ -21,7 +21,7 @@ mod tiers;
 
 pub(crate) use block::blocks_for;
 pub use block::{BlockId, BlockTable, PrefixStats};
-pub use pinned::{BlockRead, KeptAnswer};
+pub use pinned::{BlockRead, PinnedAnswer};
 pub use pool::CacheEvent;
 pub(crate) use pool::{BlockPool, ContentName, FullBlock, Hit, Location, Uses};
 pub use prefix::{BlockHash, ChainHasher};

@@ -7,7 +7,7 @@ use crate::{Nanos, RequestId};
 
 /// A finished answer with pinned blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptAnswer {
+pub struct PinnedAnswer {
     /// The request.
     pub request: RequestId,
     /// The answer.

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use scheduler::{
-    AdmitError, BlockRead, Event, KeptAnswer, KeptEnd, Nanos, NotAdopted, Request, RequestId, Sequence, Step, TokenId,
+    AdmitError, BlockRead, Nanos, PinnedAnswer, ReceiveError, Request, RequestId, Sequence, Step, TokenEvent, TokenId,
+    UnpinReason,
 };
 use testing::Dice;
 
@@ -223,18 +224,18 @@ impl Chaos {
                     self.next_landing.insert(id, index + 1);
                     self.seen.saw("block on its way here");
                 }
-                Err(NotAdopted::Known) => {
+                Err(ReceiveError::Known) => {
                     self.next_landing.insert(id, index + 1);
                     self.seen.saw("block is here already");
                 }
-                Err(NotAdopted::NoParent) => {
+                Err(ReceiveError::NoParent) => {
                     assert!(index > 0, "I37: the first block has no parent");
                     self.next_landing.insert(id, index - 1);
                     self.seen.saw("block before its parent");
                 }
-                Err(NotAdopted::NoRoom) => self.seen.saw("no slot for a block"),
-                Err(NotAdopted::NotCached) => self.seen.saw("block that is not cached"),
-                Err(NotAdopted::NotWaiting) => panic!("I37: {id:?} waits"),
+                Err(ReceiveError::NoRoom) => self.seen.saw("no slot for a block"),
+                Err(ReceiveError::NotCached) => self.seen.saw("block that is not cached"),
+                Err(ReceiveError::NotWaiting) => panic!("I37: {id:?} waits"),
             }
             self.check_all();
         }
@@ -287,8 +288,8 @@ impl Chaos {
     }
 
     /// An answer has ended by itself.
-    pub(crate) fn expect_kept(&mut self, event: &Event) {
-        let Event::Finished { request, answer, .. } = *event else { return };
+    pub(crate) fn expect_kept(&mut self, event: &TokenEvent) {
+        let TokenEvent::Finished { request, answer, .. } = *event else { return };
         let Some(lease) = self.leases.get(&request) else { return };
         let client = &self.clients[&request];
         let generated = client.answers[answer].delivered.len();
@@ -312,14 +313,16 @@ impl Chaos {
             let kept = &mut self.kept[place];
             assert!(lost.left < kept.blocks, "I36: {lost:?} of {kept:?}");
             match lost.why {
-                KeptEnd::Lease => assert!(kept.until <= now && lost.left == 0, "I36: {lost:?} of {kept:?} at {now:?}"),
-                KeptEnd::Blocks => {}
+                UnpinReason::Lease => {
+                    assert!(kept.until <= now && lost.left == 0, "I36: {lost:?} of {kept:?} at {now:?}")
+                }
+                UnpinReason::Blocks => {}
             }
             kept.blocks = lost.left;
             self.seen.saw(match (lost.why, lost.left) {
-                (KeptEnd::Lease, _) => "lease ended",
-                (KeptEnd::Blocks, 0) => "kept blocks all taken",
-                (KeptEnd::Blocks, _) => "kept blocks taken in part",
+                (UnpinReason::Lease, _) => "lease ended",
+                (UnpinReason::Blocks, 0) => "kept blocks all taken",
+                (UnpinReason::Blocks, _) => "kept blocks taken in part",
             });
             self.kept.retain(|kept| kept.blocks > 0);
         }
@@ -396,7 +399,7 @@ impl Chaos {
     /// I12, I19: what is expected is that and nothing else. I36: what is kept is what was asked for.
     pub(crate) fn check_elsewhere(&self) {
         let seen = self.scheduler.kept().map(|kept| {
-            let KeptAnswer { request, answer, until, .. } = *kept;
+            let PinnedAnswer { request, answer, until, .. } = *kept;
             KeptSeen { request, answer, until, blocks: kept.blocks.len() }
         });
         assert_eq!(seen.collect::<Vec<_>>(), self.kept, "I36: what is kept");

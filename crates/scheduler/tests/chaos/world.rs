@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use scheduler::{
-    AdmitError, BlockLoad, BlockRead, CostModel, Event, FinishReason, Nanos, Offer, Priority, Request, RequestId,
-    RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, SwapStats, Tier,
-    TierSlot, TokenId, Transfer, Work,
+    AdmitError, BlockLoad, BlockRead, CostModel, DraftProposal, DraftSource, FinishReason, Nanos, Priority, Request,
+    RequestId, RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, Step, StepOutput, StopRules, SwapStats, Tier,
+    TierSlot, TokenEvent, TokenId, Transfer, Work,
 };
 use testing::Dice;
 
@@ -53,17 +53,17 @@ impl Client {
     }
 
     /// I20, I21, I22: the next token of the solo run, and nothing after the end.
-    fn receive(&mut self, event: &Event) {
+    fn receive(&mut self, event: &TokenEvent) {
         assert!(!self.cancelled, "I16: {event:?} after the cancel");
         match *event {
-            Event::Token { answer, token, .. } => {
+            TokenEvent::Token { answer, token, .. } => {
                 let answer = &mut self.answers[answer];
                 assert!(!answer.stopped && answer.finished.is_none(), "I20: {event:?} after the end");
                 let position = answer.delivered.len();
                 assert_eq!(Some(&token), answer.expected.0.get(position), "I21: {event:?} is not as alone");
                 answer.delivered.push(token);
             }
-            Event::Finished { answer, reason, .. } => {
+            TokenEvent::Finished { answer, reason, .. } => {
                 let answer = &mut self.answers[answer];
                 assert!(!answer.stopped && answer.finished.is_none(), "I20: {event:?} after the end");
                 assert_eq!((&answer.delivered, reason), (&answer.expected.0, answer.expected.1), "I21, I22: the end");
@@ -287,8 +287,8 @@ impl Chaos {
                 continue;
             }
             let len = self.rng.within(0..=12) as u16;
-            let (source, strength) = (SourceId(self.rng.within(0..=2) as u8), self.rng.within(0..=7) as u8);
-            self.scheduler.offer(Offer { seq, source, len, strength });
+            let (source, strength) = (DraftSource(self.rng.within(0..=2) as u8), self.rng.within(0..=7) as u8);
+            self.scheduler.offer(DraftProposal { seq, source, len, strength });
             self.offered.insert(seq, usize::from(len));
             if self.scheduler.decoding().all(|decoding| decoding.id() != seq) {
                 // It counts nevertheless if the sequence resumes with a decode row.
@@ -354,17 +354,17 @@ impl Chaos {
         self.scheduler.check_invariants();
         for event in &completed.events {
             self.note(event);
-            let (Event::Token { request, .. } | Event::Finished { request, .. }) = *event;
+            let (TokenEvent::Token { request, .. } | TokenEvent::Finished { request, .. }) = *event;
             self.clients.get_mut(&request).expect("it was admitted").receive(event);
             self.count_end(event);
             self.expect_kept(event);
         }
-        let is_token = |event: &&Event| matches!(event, Event::Token { .. });
+        let is_token = |event: &&TokenEvent| matches!(event, TokenEvent::Token { .. });
         let received = completed.events.iter().filter(is_token).count();
         assert_eq!(received, num_tokens, "I22: clients receive what was sampled for them");
         let mut drawn = BTreeMap::new();
         for (seq, request, answer) in drafted {
-            let is_its = |event: &&Event| matches!(**event, Event::Token { request: r, answer: a, .. } if (r, a) == (request, answer));
+            let is_its = |event: &&TokenEvent| matches!(**event, TokenEvent::Token { request: r, answer: a, .. } if (r, a) == (request, answer));
             let tokens = completed.events.iter().filter(is_its).count();
             drawn.insert(seq, tokens);
             self.turns.serve_drafted(&self.clients[&request].request, tokens.saturating_sub(1));
@@ -815,8 +815,8 @@ impl Chaos {
         }
     }
 
-    fn count_end(&mut self, event: &Event) {
-        let Event::Finished { request, answer, reason } = *event else { return };
+    fn count_end(&mut self, event: &TokenEvent) {
+        let TokenEvent::Finished { request, answer, reason } = *event else { return };
         let client = &self.clients[&request];
         let generated = client.answers[answer].delivered.len();
         self.seen.saw(match reason {

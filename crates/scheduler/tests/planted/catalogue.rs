@@ -322,9 +322,9 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "The end of an answer is reported twice.",
         &[edit(
             "scheduler.rs",
-            "events.push(Event::Finished { request, answer, reason });",
-            "events.push(Event::Finished { request, answer, reason });
-            events.push(Event::Finished { request, answer, reason });",
+            "events.push(TokenEvent::Finished { request, answer, reason });",
+            "events.push(TokenEvent::Finished { request, answer, reason });
+            events.push(TokenEvent::Finished { request, answer, reason });",
         )],
     ),
     bug(
@@ -332,8 +332,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "A token goes to the request's first answer whichever it belongs to (kin of CVE-2026-105755).",
         &[edit(
             "scheduler.rs",
-            "events.push(Event::Token { request, answer, token });",
-            "events.push(Event::Token { request, answer: 0, token });",
+            "events.push(TokenEvent::Token { request, answer, token });",
+            "events.push(TokenEvent::Token { request, answer: 0, token });",
         )],
     ),
     bug(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use engine::{Output, RequestError, Stream, ValidatedRequest};
-use scheduler::Promise;
+use scheduler::LatencyBound;
 
 use super::Plan;
 use crate::access;
@@ -94,7 +94,7 @@ impl Outputs {
     }
 
     /// What was promised when the prompts were submitted: of each time, the latest of any prompt.
-    pub(crate) fn promise(&self) -> Option<Promise> {
+    pub(crate) fn promise(&self) -> Option<LatencyBound> {
         self.streams.iter().flatten().filter_map(Stream::promise).copied().reduce(|a, b| a.latest(&b))
     }
 

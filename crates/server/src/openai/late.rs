@@ -11,7 +11,7 @@ use std::task::Context;
 use std::time::Duration;
 
 use hyper::body::Bytes;
-use scheduler::{Nanos, Promise, PromiseKind};
+use scheduler::{BoundKind, LatencyBound, Nanos};
 use serde_json::json;
 use tokio::time::{Sleep, sleep};
 
@@ -21,10 +21,10 @@ use crate::timeline::Served;
 
 /// The promises of a stream that are neither kept nor broken yet.
 pub(crate) struct LateWatch {
-    promise: Promise,
+    promise: LatencyBound,
     /// When they were made.
     arrived: Nanos,
-    /// By [`PromiseKind`].
+    /// By [`BoundKind`].
     is_open: [bool; 2],
     /// Which prompts have a token.
     has_token: Vec<bool>,
@@ -32,7 +32,7 @@ pub(crate) struct LateWatch {
 }
 
 impl LateWatch {
-    pub(crate) fn new(promise: Promise, arrived: Nanos, num_prompts: usize) -> LateWatch {
+    pub(crate) fn new(promise: LatencyBound, arrived: Nanos, num_prompts: usize) -> LateWatch {
         LateWatch { promise, arrived, is_open: [true; 2], has_token: vec![false; num_prompts], alarm: None }
     }
 
@@ -40,7 +40,7 @@ impl LateWatch {
     pub(crate) fn token(&mut self, prompt: usize) {
         self.has_token[prompt] = true;
         if self.has_token.iter().all(|&has| has) {
-            self.is_open[PromiseKind::FirstToken as usize] = false;
+            self.is_open[BoundKind::FirstToken as usize] = false;
         }
     }
 
@@ -48,7 +48,7 @@ impl LateWatch {
     pub(crate) fn poll(&mut self, app: &App, served: &Served, cx: &mut Context<'_>) -> Option<Bytes> {
         loop {
             let elapsed = app.engine.now().since(self.arrived);
-            let open = PromiseKind::ALL.into_iter().filter(|&kind| self.is_open[kind as usize]);
+            let open = BoundKind::ALL.into_iter().filter(|&kind| self.is_open[kind as usize]);
             let kind = open.min_by_key(|&kind| self.promise.of(kind).within)?;
             let left = self.promise.of(kind).within.since(elapsed);
             if left == Nanos(0) {
@@ -64,7 +64,7 @@ impl LateWatch {
         }
     }
 
-    fn comment(&self, kind: PromiseKind, elapsed: Nanos, app: &App, served: &Served) -> Bytes {
+    fn comment(&self, kind: BoundKind, elapsed: Nanos, app: &App, served: &Served) -> Bytes {
         // Of several prompts one that has nothing yet is what the stream waits for.
         let waits = self.has_token.iter().position(|&has| !has).unwrap_or(0);
         let mut comment = json!({

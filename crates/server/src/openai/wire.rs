@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use engine::receipt::Receipt;
 use engine::{Arithmetic, ModelInfo, PromptProgress, Timings};
-use scheduler::{Nanos, Promise};
+use scheduler::{LatencyBound, Nanos};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -316,8 +316,9 @@ impl WireTimings {
     ) -> WireTimings {
         // Microseconds are as fine as anybody can use.
         let round = |value: f64| (value * 1e3).round() / 1e3;
-        let promised =
-            |of: &dyn Fn(&Promise) -> Nanos| timings.promise.as_ref().map(|promise| round(of(promise).0 as f64 / 1e6));
+        let promised = |of: &dyn Fn(&LatencyBound) -> Nanos| {
+            timings.promise.as_ref().map(|promise| round(of(promise).0 as f64 / 1e6))
+        };
         WireTimings {
             queue_ms: round(timings.queue_ms),
             prefill_ms: round(timings.prefill_ms),

@@ -15,8 +15,8 @@ use engine::{
     WeightClass,
 };
 use model::{GenerationDefaults, ModelConfig};
-use scheduler::promise::PromisedTime;
-use scheduler::{Nanos, Promise, Targets, TierSizes};
+use scheduler::latency_bound::TimeBound;
+use scheduler::{Nanos, LatencyBound, Targets, TierSizes};
 use serde_json::json;
 use server::{Server, Stop};
 use testing::plans;
@@ -35,13 +35,13 @@ struct Inner {
     words: &'static [&'static str],
     submitted: AtomicU64,
     /// What it promises to everybody at the moment 0. Then it says nothing before it was asked twice what time it is.
-    promise: Option<Promise>,
+    promise: Option<LatencyBound>,
     asked: AtomicU64,
 }
 
 impl Script {
     /// As if it served the model of this repository, of which it reads no weight.
-    fn saying(words: &'static [&'static str], promise: Option<Promise>) -> Script {
+    fn saying(words: &'static [&'static str], promise: Option<LatencyBound>) -> Script {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern");
         let checkpoint = Checkpoint::open(Source::Directory(directory)).expect("the model of this repository");
         let config = ModelConfig::load(&checkpoint).expect("it has a configuration");
@@ -239,8 +239,8 @@ fn serve(script: &Script, talk: impl FnOnce(SocketAddr)) {
 
 #[test]
 fn a_stream_says_when_it_breaks_a_promise() {
-    let time = |ms: u64| PromisedTime { within: Nanos(ms * 1_000_000), ..PromisedTime::default() };
-    let promise = Promise { first_token: time(1_500), answer: time(2_500), ..Promise::default() };
+    let time = |ms: u64| TimeBound { within: Nanos(ms * 1_000_000), ..TimeBound::default() };
+    let promise = LatencyBound { first_token: time(1_500), answer: time(2_500), ..LatencyBound::default() };
     let script = Script::saying(&["Once", " upon", " a", " time"], Some(promise));
     serve(&script, |address| {
         let mut connection = Connection::open(address);

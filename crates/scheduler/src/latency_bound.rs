@@ -13,7 +13,7 @@
 //! Angelopoulos, Candès & Tibshirani, NeurIPS 2023): in the long run 95 of 100 bounds hold for *any* sequence of times
 //! that the trim's range can follow, and a shift is corrected within a few requests.
 //!
-//! Windows are separate by what is ahead of a request ([`Crowd`]) and by the bounded time ([`PromiseKind`]): a wait for
+//! Windows are separate by what is ahead of a request ([`QueueAhead`]) and by the bounded time ([`BoundKind`]): a wait for
 //! a seat is less predictable than an undisturbed prompt. A new window starts with twenty prior ratios from a half to
 //! double.
 //!
@@ -23,7 +23,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use crate::forecast::Outlook;
+use crate::forecast::QueueForecast;
 use crate::{Nanos, RequestId};
 
 /// Target coverage.
@@ -51,10 +51,10 @@ const MOST_REFUSALS: u32 = 31;
 
 /// What is ahead of a new request: forecast errors differ by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Crowd {
+pub enum QueueAhead {
     /// No prompt is ahead of it.
     #[default]
-    Nobody,
+    Empty,
     /// Prompts are ahead of it.
     Prompts,
     /// It is predicted to be late, so prompts that can be on time go first.
@@ -63,33 +63,33 @@ pub enum Crowd {
     Full,
 }
 
-const NUM_CLASSES: usize = Crowd::Full as usize + 1;
+const NUM_CLASSES: usize = QueueAhead::Full as usize + 1;
 
 /// A bounded time; both start at arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PromiseKind {
+pub enum BoundKind {
     /// Time to first token.
     FirstToken,
     /// Time to the last token of its last answer, whatever the length.
     Answer,
 }
 
-impl PromiseKind {
+impl BoundKind {
     /// Both.
-    pub const ALL: [PromiseKind; 2] = [PromiseKind::FirstToken, PromiseKind::Answer];
+    pub const ALL: [BoundKind; 2] = [BoundKind::FirstToken, BoundKind::Answer];
 
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
-            PromiseKind::FirstToken => "ttft",
-            PromiseKind::Answer => "answer",
+            BoundKind::FirstToken => "ttft",
+            BoundKind::Answer => "answer",
         }
     }
 }
 
 /// One bound of a request: times since arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PromisedTime {
+pub struct TimeBound {
     /// Prediction of the cost model.
     pub forecast: Nanos,
     /// The median.
@@ -100,24 +100,24 @@ pub struct PromisedTime {
 
 /// Latency bounds of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Promise {
+pub struct LatencyBound {
     /// What was ahead of it.
-    pub crowd: Crowd,
+    pub crowd: QueueAhead,
     /// Of its first token.
-    pub first_token: PromisedTime,
+    pub first_token: TimeBound,
     /// Of its last token.
-    pub answer: PromisedTime,
+    pub answer: TimeBound,
 }
 
-impl Promise {
+impl LatencyBound {
     /// The larger of each time, for two requests that serve one client call.
-    pub fn latest(&self, other: &Promise) -> Promise {
-        let later = |a: PromisedTime, b: PromisedTime| PromisedTime {
+    pub fn latest(&self, other: &LatencyBound) -> LatencyBound {
+        let later = |a: TimeBound, b: TimeBound| TimeBound {
             forecast: a.forecast.max(b.forecast),
             likely: a.likely.max(b.likely),
             within: a.within.max(b.within),
         };
-        Promise {
+        LatencyBound {
             crowd: self.crowd.max(other.crowd),
             first_token: later(self.first_token, other.first_token),
             answer: later(self.answer, other.answer),
@@ -125,10 +125,10 @@ impl Promise {
     }
 
     /// The bound of this kind.
-    pub fn of(&self, kind: PromiseKind) -> &PromisedTime {
+    pub fn of(&self, kind: BoundKind) -> &TimeBound {
         match kind {
-            PromiseKind::FirstToken => &self.first_token,
-            PromiseKind::Answer => &self.answer,
+            BoundKind::FirstToken => &self.first_token,
+            BoundKind::Answer => &self.answer,
         }
     }
 }
@@ -155,7 +155,7 @@ pub enum Admission {
 
 /// Coverage of bounds of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct KeptPromises {
+pub struct BoundCoverage {
     /// Bounds that held.
     pub kept: u64,
     /// Bounds that were violated.
@@ -195,7 +195,7 @@ impl<T: Copy, const N: usize> Default for Newest<T, N> {
     }
 }
 
-/// Ratios of one kind and [`Crowd`].
+/// Ratios of one kind and [`QueueAhead`].
 #[derive(Clone, Debug)]
 struct Window {
     /// The newest; initially [`PRIOR`].
@@ -290,7 +290,7 @@ enum BoundState {
 #[derive(Clone, Copy, Debug)]
 struct OpenRequest {
     arrived: Nanos,
-    promise: Promise,
+    promise: LatencyBound,
     states: [BoundState; 2],
     /// TTFT deadline, if it was admitted as a probe.
     probe: Option<Nanos>,
@@ -350,20 +350,20 @@ impl Probes {
 
 /// Makes latency bounds and learns from their outcomes. See the module.
 #[derive(Clone, Debug)]
-pub struct PromiseBook {
-    /// By [`PromiseKind`] and [`Crowd`].
+pub struct LatencyBounds {
+    /// By [`BoundKind`] and [`QueueAhead`].
     windows: [[Window; NUM_CLASSES]; 2],
     lengths: AnswerLengths,
     open: BTreeMap<RequestId, OpenRequest>,
     /// When each undecided bound expires.
-    due: BTreeSet<(Nanos, RequestId, PromiseKind)>,
+    due: BTreeSet<(Nanos, RequestId, BoundKind)>,
     outcomes: [Outcomes; 2],
     probes: Probes,
 }
 
-impl Default for PromiseBook {
-    fn default() -> PromiseBook {
-        PromiseBook {
+impl Default for LatencyBounds {
+    fn default() -> LatencyBounds {
+        LatencyBounds {
             windows: core::array::from_fn(|_| core::array::from_fn(|_| Window::new())),
             lengths: AnswerLengths::default(),
             open: BTreeMap::new(),
@@ -374,28 +374,28 @@ impl Default for PromiseBook {
     }
 }
 
-impl PromiseBook {
+impl LatencyBounds {
     /// Bounds for a request with this forecast. Cost: a sort of the last 128 lengths.
-    pub fn promise(&self, outlook: &Outlook, limits: AnswerLimits) -> Promise {
+    pub fn promise(&self, outlook: &QueueForecast, limits: AnswerLimits) -> LatencyBound {
         let forecasts = [outlook.first_token(), outlook.answer(self.lengths.long(limits))];
-        let [first_token, answer] = PromiseKind::ALL.map(|kind| {
+        let [first_token, answer] = BoundKind::ALL.map(|kind| {
             let forecast = forecasts[kind as usize];
             let window = &self.windows[kind as usize][outlook.crowd() as usize];
             let times = |factor| Nanos((forecast.0 as f64 * factor) as u64);
-            PromisedTime { forecast, likely: times(window.median), within: times(window.bound()) }
+            TimeBound { forecast, likely: times(window.median), within: times(window.bound()) }
         });
         // The last token is not before the first.
-        let answer = PromisedTime {
+        let answer = TimeBound {
             likely: answer.likely.max(first_token.likely),
             within: answer.within.max(first_token.within),
             ..answer
         };
-        Promise { crowd: outlook.crowd(), first_token, answer }
+        LatencyBound { crowd: outlook.crowd(), first_token, answer }
     }
 
     /// Decides on a request with this bound and target where late requests are rejected. At most 31 consecutive
     /// rejections.
-    pub fn judge(&mut self, promise: &Promise, target: Nanos) -> Admission {
+    pub fn judge(&mut self, promise: &LatencyBound, target: Nanos) -> Admission {
         match promise.first_token.within <= target {
             true => Admission::InTime,
             false if self.probes.admits() => Admission::Probe,
@@ -404,11 +404,11 @@ impl PromiseBook {
     }
 
     /// Tracks a request that arrived at `now`. `probe`: its target, if it is one. Panics if it is tracked already.
-    pub fn open(&mut self, id: RequestId, promise: Promise, probe: Option<Nanos>, now: Nanos) {
+    pub fn open(&mut self, id: RequestId, promise: LatencyBound, probe: Option<Nanos>, now: Nanos) {
         let probe = probe.map(|target| Nanos(now.0.saturating_add(target.0)));
         let open = OpenRequest { arrived: now, promise, states: Default::default(), probe };
         assert!(self.open.insert(id, open).is_none(), "{id:?} is tracked already");
-        for kind in PromiseKind::ALL {
+        for kind in BoundKind::ALL {
             self.due.insert((due(&open, kind), id, kind));
         }
     }
@@ -431,7 +431,7 @@ impl PromiseBook {
     /// A request has its first token. Unknown ids are ignored, for replays.
     pub fn first_token(&mut self, id: RequestId, now: Nanos) {
         self.pass(now);
-        self.settle(id, PromiseKind::FirstToken, now);
+        self.settle(id, BoundKind::FirstToken, now);
         if let Some(open) = self.open.get_mut(&id)
             && let Some(wanted) = open.probe.take()
         {
@@ -443,7 +443,7 @@ impl PromiseBook {
     pub fn finished(&mut self, id: RequestId, answers: impl Iterator<Item = (usize, bool)>, now: Nanos) {
         self.pass(now);
         // A request without tokens finishes with its prompt.
-        PromiseKind::ALL.into_iter().for_each(|kind| self.settle(id, kind, now));
+        BoundKind::ALL.into_iter().for_each(|kind| self.settle(id, kind, now));
         answers.for_each(|(tokens, ended)| self.lengths.add(tokens, ended));
         self.gone(id, now);
     }
@@ -452,7 +452,7 @@ impl PromiseBook {
     pub fn gone(&mut self, id: RequestId, now: Nanos) {
         self.pass(now);
         let Some(open) = self.open.remove(&id) else { return };
-        for kind in PromiseKind::ALL {
+        for kind in BoundKind::ALL {
             self.due.remove(&(due(&open, kind), id, kind));
         }
         if open.probe.is_some() {
@@ -468,16 +468,16 @@ impl PromiseBook {
     }
 
     /// Bounds of an open request.
-    pub fn of(&self, id: RequestId) -> Option<&Promise> {
+    pub fn of(&self, id: RequestId) -> Option<&LatencyBound> {
         self.open.get(&id).map(|open| &open.promise)
     }
 
     /// Coverage of bounds of a kind.
-    pub fn kept(&self, kind: PromiseKind) -> KeptPromises {
+    pub fn kept(&self, kind: BoundKind) -> BoundCoverage {
         let Outcomes { kept, broken, newest, .. } = &self.outcomes[kind as usize];
         let share = |newest: &Vec<bool>| newest.iter().filter(|&&kept| kept).count() as f64 / newest.len() as f64;
         let rolling = Some(&newest.values).filter(|newest| !newest.is_empty()).map(share);
-        KeptPromises { kept: *kept, broken: *broken, rolling }
+        BoundCoverage { kept: *kept, broken: *broken, rolling }
     }
 
     /// Requests rejected because they would be late, and probes.
@@ -491,7 +491,7 @@ impl PromiseBook {
     }
 
     /// Records the actual time.
-    fn settle(&mut self, id: RequestId, kind: PromiseKind, now: Nanos) {
+    fn settle(&mut self, id: RequestId, kind: BoundKind, now: Nanos) {
         let Some(open) = self.open.get_mut(&id) else { return };
         let was = core::mem::replace(&mut open.states[kind as usize], BoundState::Settled);
         if was == BoundState::Settled {
@@ -510,11 +510,11 @@ impl PromiseBook {
     }
 }
 
-fn due(open: &OpenRequest, kind: PromiseKind) -> Nanos {
+fn due(open: &OpenRequest, kind: BoundKind) -> Nanos {
     Nanos(open.arrived.0.saturating_add(open.promise.of(kind).within.0))
 }
 
-fn ratio(took: Nanos, promised: &PromisedTime) -> f64 {
+fn ratio(took: Nanos, promised: &TimeBound) -> f64 {
     (took.0 as f64 / promised.forecast.0.max(1) as f64).clamp(1.0 / MOST_RATIO, MOST_RATIO)
 }
 
@@ -524,14 +524,14 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn outlook(ms: u64) -> Outlook {
-        Outlook::alone(Nanos(ms * MS))
+    fn outlook(ms: u64) -> QueueForecast {
+        QueueForecast::alone(Nanos(ms * MS))
     }
 
     /// Tracks requests with actual times `truths` in ms, forecast at 100 ms. Returns how many bounds held.
-    fn run(book: &mut PromiseBook, first: u64, truths: impl Iterator<Item = u64>) -> usize {
+    fn run(book: &mut LatencyBounds, first: u64, truths: impl Iterator<Item = u64>) -> usize {
         let limits = AnswerLimits { least: 0, most: 1 };
-        let before = book.kept(PromiseKind::FirstToken).kept;
+        let before = book.kept(BoundKind::FirstToken).kept;
         for (id, truth) in (first..).zip(truths) {
             let (id, from) = (RequestId(id), Nanos(id * 1_000_000 * MS));
             let promise = book.promise(&outlook(100), limits);
@@ -539,12 +539,12 @@ mod tests {
             book.first_token(id, Nanos(from.0 + truth * MS));
             book.finished(id, core::iter::once((1, false)), Nanos(from.0 + truth * MS));
         }
-        (book.kept(PromiseKind::FirstToken).kept - before) as usize
+        (book.kept(BoundKind::FirstToken).kept - before) as usize
     }
 
     #[test]
     fn a_shift_of_level_breaks_a_few_and_then_95_of_100_are_kept_again() {
-        let mut book = PromiseBook::default();
+        let mut book = LatencyBounds::default();
         let noise = |id: u64| (id * 7919) % 41;
         let kept = run(&mut book, 0, (0..400).map(|id| 80 + noise(id)));
         assert!((380..=400).contains(&kept), "{kept} of 400");
@@ -559,29 +559,29 @@ mod tests {
 
     #[test]
     fn what_runs_out_is_broken_at_that_moment_and_learned_once() {
-        let mut book = PromiseBook::default();
+        let mut book = LatencyBounds::default();
         let limits = AnswerLimits { least: 0, most: 1 };
         let promise = book.promise(&outlook(100), limits);
         (0..10).for_each(|id| book.open(RequestId(id), promise, None, Nanos(0)));
         book.pass(promise.first_token.within);
-        assert_eq!(book.kept(PromiseKind::FirstToken).broken, 0);
+        assert_eq!(book.kept(BoundKind::FirstToken).broken, 0);
         book.pass(Nanos(promise.first_token.within.0 + 1));
-        assert_eq!(book.kept(PromiseKind::FirstToken).broken, 10);
+        assert_eq!(book.kept(BoundKind::FirstToken).broken, 10);
         let after = book.promise(&outlook(100), limits).first_token.within.0 as f64;
         assert!((after / promise.first_token.within.0 as f64 - UP).abs() < 1e-6, "ten that were one surprise");
         (0..5).for_each(|id| book.first_token(RequestId(id), Nanos(500 * MS)));
         (0..10).for_each(|id| book.gone(RequestId(id), Nanos(600 * MS)));
-        let KeptPromises { kept, broken, rolling } = book.kept(PromiseKind::FirstToken);
+        let BoundCoverage { kept, broken, rolling } = book.kept(BoundKind::FirstToken);
         assert_eq!((kept, broken, rolling, book.num_open(), book.due.len()), (0, 10, Some(0.0), 0, 0));
         // A client that leaves in time does not count.
         book.open(RequestId(11), promise, None, Nanos(0));
         book.gone(RequestId(11), Nanos(1));
-        assert_eq!(book.kept(PromiseKind::FirstToken), KeptPromises { kept, broken, rolling });
+        assert_eq!(book.kept(BoundKind::FirstToken), BoundCoverage { kept, broken, rolling });
     }
 
     #[test]
     fn refusals_leave_probes() {
-        let mut book = PromiseBook::default();
+        let mut book = LatencyBounds::default();
         let promise = book.promise(&outlook(800), AnswerLimits { least: 0, most: 1 });
         let target = Nanos(200 * MS);
         let mut pauses = Vec::new();
