@@ -1,7 +1,6 @@
-//! Panics of the `tokenizers` crate are answers: the file or the text is bad. Nobody is to read of them.
+//! Turns panics of the `tokenizers` crate into errors: the file or the text is bad.
 //!
-//! A panic that is caught has been printed by then, by the process's hook. So the hook has to know: a binary's own asks
-//! [`is_caught`] and says nothing.
+//! The panic hook prints a panic before it is caught. A binary's hook asks [`is_caught`] to stay silent for these.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,12 +9,12 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether a panic on this thread, now, is caught and made an error.
+/// Whether a panic on this thread would be caught and become an error.
 pub fn is_caught() -> bool {
     DEPTH.get() > 0
 }
 
-/// What `work` gives; `None`: it panicked.
+/// The result of `work`; `None` if it panicked.
 pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Option<T> {
     DEPTH.set(DEPTH.get() + 1);
     let done = catch_unwind(AssertUnwindSafe(work));

@@ -1,4 +1,4 @@
-//! Messages to a prompt, by the Jinja template that comes with the model.
+//! Messages to a prompt, by the model's Jinja chat template.
 //!
 //! ```text
 //! [{role: user, content: "hi"}] ──template──► "<|user|>\nhi<|end|>\n<|assistant|>\n" ──Tokenizer──► ids
@@ -6,22 +6,22 @@
 //!          Renderer::InProcess ──────┴────── Renderer::Child: in a process with limits
 //! ```
 //!
-//! **A template is a program from a stranger**, run on text from strangers. It reaches no object of ours; its source,
-//! the depth of its calls, the instructions that it runs and the bytes that it writes are bounded (`jinja.rs`). What
-//! cannot be bounded from inside an interpreter is time and memory: a filter can fill any memory or search for hours in
-//! one instruction, a value that contains itself can exhaust any stack, and each of these ends the whole process. So
-//! the `twostroke` program compiles and renders in child processes with limits (`child.rs`): [`MAX_RENDER_TIME`],
-//! [`MAX_RENDER_MEMORY`], [`RENDER_STACK_BYTES`]. A child that dies is the error of one request, or of one load.
+//! **A template is an untrusted program**, run on untrusted text. It reaches none of our objects; its source, call
+//! depth, instructions and output bytes are bounded (`jinja.rs`). An interpreter cannot bound time and memory from
+//! inside: one instruction can fill any memory or search for hours, a value that contains itself can exhaust any stack,
+//! and each of these ends the whole process. So the `twostroke` program compiles and renders in child processes with
+//! limits (`child.rs`): [`MAX_RENDER_TIME`], [`MAX_RENDER_MEMORY`], [`RENDER_STACK_BYTES`]. A child that dies is the
+//! error of one request, or of one load.
 //!
-//! A program that embeds this crate has no such child unless it makes one: with [`Renderer::InProcess`], the default,
-//! do not load a model whose template you would not run. To make one, call [`serve_renderings`] in a process that has
-//! set its limits, and name that process's command in [`Renderer::Child`].
+//! A program that embeds this crate has no child process by default: with [`Renderer::InProcess`], load only models
+//! whose template you trust. To use one, call [`serve_renderings`] in a process that has set its limits, and pass that
+//! process's command in [`Renderer::Child`].
 //!
-//! A system call filter around the child would add little: the interpreter is Rust without system calls of its own, and
-//! what it does wrong is to use too much. The child inherits two pipes, may open nothing and write no file.
+//! A system call filter around the child would add little: the interpreter makes no system calls; the risk is resource
+//! use. The child inherits two pipes, may open nothing and write no file.
 //!
-//! **Special tokens in messages stay text** (`marks.rs`). [`Tokenizer::encode_chat`] makes the template's `<|end|>` a
-//! token, and a user's `<|end|>` five ordinary ones; one text with both kinds is never tokenised together.
+//! **Special tokens in messages stay text** (`marks.rs`). [`Tokenizer::encode_chat`] makes the template's `<|end|>` one
+//! token, and a user's `<|end|>` five ordinary ones; text of both kinds is never tokenized together.
 
 mod child;
 mod conversation;
@@ -36,49 +36,49 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 pub use self::child::serve as serve_renderings;
-use self::child::{Pool, Unready};
+use self::child::{CompileError, Pool};
 pub use self::conversation::{
     ChatMessage, MAX_INPUT_BYTES, MAX_KWARGS_BYTES, MAX_NAME_BYTES, MAX_OUTPUT_BYTES, MAX_RENDER_MEMORY,
     MAX_RENDER_TIME, MAX_RENDER_WAIT, MAX_SOURCE_BYTES, MAX_VALUE_DEPTH, MAX_VALUES, RENDER_STACK_BYTES, TemplateError,
     TemplateOptions,
 };
 use self::conversation::{Conversation, Sources, check_limits};
-use self::jinja::{Compiled, NotATemplate, PROBLEMS};
-use self::marks::{Marks, Words};
+use self::jinja::{Compiled, InvalidTemplate, PROBLEMS};
+use self::marks::{Marks, TemplateLiterals};
 use crate::specials::{CONFIG, Config, MAX_CONFIG_BYTES, SPECIAL_TOKENS};
 use crate::tokenizer::Tokenizer;
 
-/// The file of a template that is not part of the tokenizer's settings.
+/// The file of a template outside of `tokenizer_config.json`.
 const TEMPLATE: &str = "chat_template.jinja";
 
-/// Stack of the thread that compiles or renders in this process: room for an expression as deep as [`MAX_SOURCE_BYTES`]
-/// allows, and for dropping a list as deep as the interpreter's steps can build. Pages that are not touched cost
-/// nothing.
+/// Stack of the thread that compiles or renders in this process: enough for an expression as deep as
+/// [`MAX_SOURCE_BYTES`] allows, and for dropping a list as deep as the interpreter's steps can build. Untouched pages
+/// cost nothing.
 const STACK_BYTES: usize = 512 << 20;
 
-/// Where templates are compiled and run.
+/// The process that compiles and runs templates.
 #[derive(Clone, Debug, Default)]
 pub enum Renderer {
-    /// In this process. Time, memory and stack are bounded by the template's good will: for templates that you trust.
+    /// This process, without limits on time, memory and stack: for trusted templates only.
     #[default]
     InProcess,
-    /// In child processes started by this command, program first: each calls [`serve_renderings`] on its standard input
-    /// and output, with limits of its own. The program's path is absolute.
+    /// Child processes started by this command, program first: each sets its limits and calls [`serve_renderings`] on
+    /// its standard input and output. The program's path is absolute.
     Child(Vec<OsString>),
 }
 
-/// A template other than the model's own, and what it is told.
+/// Renderer, source and default variables of a template.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateSettings {
-    /// Where it is run.
+    /// The process that runs it.
     pub renderer: Renderer,
-    /// In place of the model's own.
+    /// Replaces the model's own template.
     pub source: Option<String>,
-    /// Variables of each conversation that has none of the name.
+    /// Default variables of each conversation.
     pub kwargs: Map<String, Value>,
 }
 
-/// The model's own template, run there.
+/// The model's own template without default variables.
 impl From<Renderer> for TemplateSettings {
     fn from(renderer: Renderer) -> TemplateSettings {
         TemplateSettings { renderer, ..TemplateSettings::default() }
@@ -89,14 +89,14 @@ impl From<Renderer> for TemplateSettings {
 #[derive(Debug)]
 pub struct ChatTemplate {
     sources: Sources,
-    words: Words,
+    literals: TemplateLiterals,
     engine: Engine,
     settings: TemplateSettings,
 }
 
 #[derive(Debug)]
 enum Engine {
-    Here(Compiled),
+    InProcess(Compiled),
     Children(Pool),
 }
 
@@ -120,8 +120,8 @@ struct TemplateConfig {
 }
 
 impl ChatTemplate {
-    /// Reads `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`, to be run in this process. `None`
-    /// when the model has neither.
+    /// Reads `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`, for rendering in this process.
+    /// `None` if the model has neither.
     pub fn load(checkpoint: &Checkpoint) -> Result<Option<ChatTemplate>, LoadError> {
         ChatTemplate::load_with(checkpoint, &TemplateSettings::default())
     }
@@ -146,7 +146,8 @@ impl ChatTemplate {
         ChatTemplate::from_files([source, config, special_tokens_map], &TemplateSettings::default())
     }
 
-    /// The same model's, with another text. Costs what compiling it costs, and a process where the model's has one.
+    /// The same settings and special tokens with another source. Compiles it, and starts a process if the model's
+    /// template uses one.
     pub fn with_source(&self, source: &str) -> Result<ChatTemplate, LoadError> {
         if source.len() > MAX_SOURCE_BYTES {
             return Err(too_long(TEMPLATE, "default", source));
@@ -182,44 +183,45 @@ impl ChatTemplate {
     }
 
     fn compiled(file: &str, sources: Sources, settings: &TemplateSettings) -> Result<ChatTemplate, LoadError> {
-        let wrong =
-            |error: NotATemplate| LoadError::field(file, format!("chat_template line {}", error.line), error.problem);
+        let wrong = |error: InvalidTemplate| {
+            LoadError::field(file, format!("chat_template line {}", error.line), error.problem)
+        };
         let failed = |error: TemplateError| LoadError::field(file, "chat_template", error);
         let engine = match &settings.renderer {
             Renderer::InProcess => {
                 let compiled = on_deep_stack(|| Compiled::new(&sources)).map_err(failed)?;
-                Engine::Here(compiled.map_err(wrong)?)
+                Engine::InProcess(compiled.map_err(wrong)?)
             }
             Renderer::Child(command) => {
                 Engine::Children(Pool::new(command, &sources).map_err(|error| match error {
-                    Unready::Wrong(error) => wrong(error),
-                    Unready::Child(error) => failed(error),
+                    CompileError::Template(error) => wrong(error),
+                    CompileError::Child(error) => failed(error),
                 })?)
             }
         };
-        let words = Words::of(sources.templates.iter().map(|(_, source)| source.as_str()));
-        Ok(ChatTemplate { sources, words, engine, settings: settings.clone() })
+        let literals = TemplateLiterals::of(sources.templates.iter().map(|(_, source)| source.as_str()));
+        Ok(ChatTemplate { sources, literals, engine, settings: settings.clone() })
     }
 
-    /// The texts of the model's templates, one after the other.
+    /// The sources of the model's templates, joined by newlines.
     pub fn source(&self) -> String {
         self.sources.templates.iter().map(|(_, source)| source.as_str()).collect::<Vec<_>>().join("\n")
     }
 
-    /// Variables of each conversation that has none of the name.
+    /// Default variables of each conversation.
     pub fn variables(&self) -> &Map<String, Value> {
         &self.settings.kwargs
     }
 
     /// The prompt as text.
     pub fn render(&self, messages: &[ChatMessage], options: &TemplateOptions) -> Result<String, TemplateError> {
-        let options = &self.told(options);
+        let options = &self.with_defaults(options);
         check_limits(messages, options)?;
         self.render_marked(Conversation { messages, options, marks: &[] })
     }
 
-    /// The options of a conversation, with the variables that it leaves to the settings.
-    fn told(&self, options: &TemplateOptions) -> TemplateOptions {
+    /// The options of a conversation, with the default variables.
+    fn with_defaults(&self, options: &TemplateOptions) -> TemplateOptions {
         let mut kwargs = self.settings.kwargs.clone();
         kwargs.extend(options.kwargs.clone());
         TemplateOptions { kwargs, ..*options }
@@ -227,24 +229,24 @@ impl ChatTemplate {
 
     fn render_marked(&self, conversation: Conversation<'_>) -> Result<String, TemplateError> {
         match &self.engine {
-            Engine::Here(compiled) => on_deep_stack(|| compiled.render(&self.sources, conversation))?,
+            Engine::InProcess(compiled) => on_deep_stack(|| compiled.render(&self.sources, conversation))?,
             Engine::Children(pool) => pool.render(conversation),
         }
     }
 }
 
 impl Tokenizer {
-    /// The prompt as ids: the template's special tokens are tokens, those in messages and variables are plain text.
+    /// The prompt as ids. Special tokens of the template are parsed, those in messages and variables are plain text.
     pub fn encode_chat(
         &self,
         template: &ChatTemplate,
         messages: &[ChatMessage],
         options: &TemplateOptions,
     ) -> Result<Vec<u32>, TemplateError> {
-        let options = &template.told(options);
+        let options = &template.with_defaults(options);
         check_limits(messages, options)?;
         let marks = match self.special_texts() {
-            Some(specials) => Marks::for_conversation(specials, &template.words, messages, options)?,
+            Some(specials) => Marks::for_conversation(specials, &template.literals, messages, options)?,
             None => None,
         };
         let Some(marks) = marks else {
@@ -267,8 +269,8 @@ fn too_long(file: &str, name: &str, source: &str) -> LoadError {
     LoadError::field(file, "chat_template", problem)
 }
 
-/// The prompt up to the end of the last message's text, if that is to be continued. Templates trim texts, so white space
-/// at its end is no part of what is looked for.
+/// The prompt up to the end of the last message's text, if that is to be continued. Templates trim texts, so the search
+/// ignores white space at both ends.
 fn within_last<'a>(
     rendered: &'a str,
     messages: &[ChatMessage],
@@ -282,7 +284,7 @@ fn within_last<'a>(
     Ok(&rendered[..at + text.len()])
 }
 
-/// Runs `work` on a thread with [`STACK_BYTES`]; a panic in it is its own failure.
+/// Runs `work` on a thread with [`STACK_BYTES`]; a panic in it becomes an error.
 fn on_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, TemplateError> {
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("template".to_string()).stack_size(STACK_BYTES);

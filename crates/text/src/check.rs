@@ -1,13 +1,13 @@
-//! What is checked in `tokenizer.json` before the crate sees it: one pass over the text, with memory for what is small.
+//! Validates `tokenizer.json` before the `tokenizers` crate parses it: one pass that stores only small parts.
 //!
 //! ```text
 //! added_tokens   number, length, ids                 model   vocab, merges: numbers and lengths; the other fields
-//! normalizer     kinds, patterns, how texts grow     rest    number of values, depth
+//! normalizer     kinds, patterns, growth of texts    rest    number of values, depth
 //! ```
 //!
-//! The crate believes a file. A size in a character map is memory that it takes, an added token of 100 kB is a table
-//! that it builds for 24 seconds, nested normalizers are its stack. Every limit here is far above what files in use
-//! have, and what is beyond it is one error that names the field.
+//! The crate trusts a file: it allocates the size that a character map declares, builds a table for 24 seconds for an
+//! added token of 100 kB, and recurses into nested normalizers. Every limit here is far above real files; beyond it is
+//! one error that names the field.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -19,37 +19,37 @@ use regex_automata::nfa::thompson;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// The file that makes a tokenizer.
+/// The file of a tokenizer.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
-/// Most added tokens that a tokenizer may have.
+/// Maximum number of added tokens.
 pub const MAX_ADDED_TOKENS: usize = 1 << 16;
-/// Bytes of one added token, and of all of them. The automata that find them are built in time that grows with both;
-/// the longest in use have 60 bytes.
+/// Maximum bytes of one added token, and of all of them. Building the automata that find them takes time that grows
+/// with both; the longest in use have 60 bytes.
 pub const MAX_ADDED_BYTES: usize = 1 << 10;
 const MAX_ALL_ADDED_BYTES: usize = 4 << 20;
-/// Bytes of one entry of the vocabulary; the longest in use have 512.
+/// Maximum bytes of one vocabulary entry; the longest in use have 512.
 const MAX_TOKEN_BYTES: usize = 4 << 10;
-/// Merges for each row of the model, and some more; files in use have two.
+/// Maximum merges for each embedding row, plus a constant; real files have two per row.
 const MERGES_PER_ROW: usize = 8;
 const MORE_MERGES: usize = 1 << 10;
-/// Values outside of vocabulary, merges and added tokens, their depth, and their text. Files in use have a thousand
-/// values, eight levels and, for a character map, half a megabyte.
+/// Limits outside of vocabulary, merges and added tokens: number of values, depth, bytes of text. Real files have a
+/// thousand values, eight levels and, for a character map, half a megabyte.
 const MAX_VALUES: usize = 1 << 14;
 const MAX_DEPTH: usize = 24;
 const MAX_TEXT_BYTES: usize = 4 << 20;
-/// Steps of a normalizer, a pre-tokenizer or a decoder; six in use.
+/// Maximum steps of a normalizer, a pre-tokenizer or a decoder; real files have six.
 const MAX_STEPS: usize = 32;
-/// Bytes of a pattern, and of what stands in for a match.
+/// Maximum bytes of a pattern, and of its replacement.
 const MAX_PATTERN_BYTES: usize = 4 << 10;
 const MAX_CONTENT_BYTES: usize = 64;
-/// By how much all replacements together may make a text longer.
+/// Maximum growth of a text by all replacements together, as a factor.
 const MAX_GROWTH: usize = 64;
-/// Memory of one pattern's automaton, the `regex` crate's own limit.
+/// Maximum memory of one pattern's automaton: the default of the `regex` crate.
 const MAX_AUTOMATON_BYTES: usize = 10 << 20;
-/// Longest word of a WordPiece model; it is searched in cubic time, and models in use say 100.
+/// Maximum word length of a WordPiece model; the search takes cubic time, and real models have 100.
 const MAX_WORD_CHARS: u64 = 200;
 
-/// What was found on the way.
+/// Parts of the file that the encoder needs.
 #[derive(Debug, Default)]
 pub(crate) struct Outline {
     pub(crate) merges: MergeList,
@@ -59,7 +59,7 @@ pub(crate) struct Outline {
 #[derive(Debug, Default)]
 pub(crate) struct MergeList {
     text: String,
-    /// Where each left and each right part ends.
+    /// End of each left and each right part in `text`.
     ends: Vec<(u32, u32)>,
 }
 
@@ -85,7 +85,7 @@ impl MergeList {
     }
 }
 
-/// Everything that can be said before the crate reads the file. `vocab_size`: rows of the model.
+/// Checks the whole file. `vocab_size`: rows of the model's embedding.
 pub(crate) fn check(json: &str, vocab_size: usize) -> Result<Outline, LoadError> {
     let limits =
         Limits { vocab_size, values: Cell::new(MAX_VALUES), text: Cell::new(MAX_TEXT_BYTES), error: Cell::new(None) };
@@ -106,18 +106,18 @@ pub(crate) fn check(json: &str, vocab_size: usize) -> Result<Outline, LoadError>
         steps.pre_tokenizer(pre_tokenizer, "pre_tokenizer")?;
     }
     if let Some(decoder) = file.parts.get("decoder") {
-        // It runs on one token at a time, not on what the normalizer made.
+        // It runs on one token at a time, not on the normalizer's output.
         steps.growth = 1;
         steps.normalizer(decoder, "decoder")?;
     }
     Ok(Outline { merges: file.merges })
 }
 
-/// A parser's error, which may repeat the file: its first words, on one line.
+/// The beginning of a parser's error, on one line: the error may quote the file.
 pub(crate) fn brief(error: impl fmt::Display) -> String {
-    const MOST: usize = 300;
+    const MAX_CHARS: usize = 300;
     let text = error.to_string();
-    let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST).collect();
+    let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_CHARS).collect();
     if line.len() < text.len() {
         line.push_str(" [...]");
     }
@@ -130,10 +130,10 @@ fn field(name: impl Into<String>, problem: impl fmt::Display) -> LoadError {
 
 struct Limits {
     vocab_size: usize,
-    /// What is left of values and of text.
+    /// Remaining values, and bytes of text.
     values: Cell<usize>,
     text: Cell<usize>,
-    /// An error of ours, which JSON's own would hide.
+    /// Our error, which a serde error cannot carry.
     error: Cell<Option<LoadError>>,
 }
 
@@ -173,7 +173,7 @@ impl<'de> Visitor<'de> for File<'_> {
         let mut parsed = Parsed::default();
         let mut added = false;
         while let Some(key) = entries.next_key::<Cow<'de, str>>()? {
-            let twice = match key.as_ref() {
+            let is_duplicate = match key.as_ref() {
                 "added_tokens" => {
                     entries.next_value_seed(AddedTokens(self.0))?;
                     std::mem::replace(&mut added, true)
@@ -188,15 +188,15 @@ impl<'de> Visitor<'de> for File<'_> {
                     parsed.parts.insert(key.to_string(), value).is_some()
                 }
             };
-            if twice {
-                return Err(self.0.refuse(field(short(&key), "named twice")));
+            if is_duplicate {
+                return Err(self.0.refuse(field(short(&key), "duplicate field")));
             }
         }
         Ok(parsed)
     }
 }
 
-/// A value that is small in every file in use.
+/// A value outside of vocabulary, merges and added tokens, within the limits on number, depth and text.
 #[derive(Clone, Copy)]
 struct Small<'l> {
     limits: &'l Limits,
@@ -344,9 +344,9 @@ impl<'de> Visitor<'de> for AddedTokens<'_> {
             if let Some(other) = contents.get(&id)
                 && *other != content
             {
-                // Of a file with far too many that is the better thing to say.
+                // Too many entries is the better error, if it applies.
                 refuse_many(self.0, count + 1, &mut items)?;
-                let problem = format!("{id}: {} has it too", short(other));
+                let problem = format!("{id}: also the id of {}", short(other));
                 return Err(self.0.refuse(field(name("id"), problem)));
             }
             contents.insert(id, content);
@@ -359,7 +359,7 @@ impl<'de> Visitor<'de> for AddedTokens<'_> {
     }
 }
 
-/// Refuses more entries than are read; `count` of them have come.
+/// An error if there are too many entries; `count` have been read.
 fn refuse_many<'de, A: SeqAccess<'de>>(limits: &Limits, mut count: usize, items: &mut A) -> Result<(), A::Error> {
     while items.next_element::<IgnoredAny>()?.is_some() {
         count += 1;
@@ -367,7 +367,7 @@ fn refuse_many<'de, A: SeqAccess<'de>>(limits: &Limits, mut count: usize, items:
     if count <= MAX_ADDED_TOKENS {
         return Ok(());
     }
-    Err(limits.refuse(field("added_tokens", format!("{count} entries; at most {MAX_ADDED_TOKENS} are read"))))
+    Err(limits.refuse(field("added_tokens", format!("{count} entries; at most {MAX_ADDED_TOKENS}"))))
 }
 
 struct Model<'l>(&'l Limits);
@@ -391,8 +391,8 @@ impl<'de> Visitor<'de> for Model<'_> {
         let mut fields = Map::new();
         let mut merges = None;
         while let Some(key) = entries.next_key::<Cow<'de, str>>()? {
-            let twice = match key.as_ref() {
-                // Its size stands in its place.
+            let is_duplicate = match key.as_ref() {
+                // Only its number of entries is kept.
                 "vocab" => {
                     let entries = entries.next_value_seed(Vocab(self.0))?;
                     fields.insert("vocab".into(), entries.into()).is_some()
@@ -403,15 +403,15 @@ impl<'de> Visitor<'de> for Model<'_> {
                     fields.insert(key.to_string(), value).is_some()
                 }
             };
-            if twice {
-                return Err(self.0.refuse(field(format!("model.{}", short_name(&key)), "named twice")));
+            if is_duplicate {
+                return Err(self.0.refuse(field(format!("model.{}", short_name(&key)), "duplicate field")));
             }
         }
         Ok((fields, merges.unwrap_or_default()))
     }
 }
 
-/// Names to ids, or names with scores. Gives the number of entries.
+/// Names to ids, or names with scores. Returns the number of entries.
 struct Vocab<'l>(&'l Limits);
 
 impl Vocab<'_> {
@@ -450,7 +450,7 @@ impl<'de> Visitor<'de> for Vocab<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<usize, A::Error> {
         let mut count = 0;
         while let Some((token, id)) = entries.next_entry::<Cow<'de, str>, u64>()? {
-            // The same name again takes no row; there cannot be many of them in a file of limited size.
+            // A duplicate name takes no row; the file's size limits their number.
             self.entry(&token, id, &mut count)?;
         }
         Ok(count)
@@ -517,7 +517,7 @@ impl<'de> Visitor<'de> for Merges<'_> {
     }
 }
 
-/// The fields of a model beside its vocabulary.
+/// Checks the fields of a model other than vocabulary and merges.
 fn check_model(model: &Map<String, Value>, merges: &MergeList) -> Result<(), LoadError> {
     let entries = model.get("vocab").and_then(Value::as_u64).unwrap_or(0);
     for name in ["continuing_subword_prefix", "end_of_word_suffix", "unk_token"] {
@@ -528,7 +528,7 @@ fn check_model(model: &Map<String, Value>, merges: &MergeList) -> Result<(), Loa
             return Err(field(format!("model.{name}"), format!("{} bytes; at most {most}", text.len())));
         }
     }
-    // The crate takes it off the right part without a look, in the middle of a character if need be.
+    // The crate cuts it off the right part unchecked, even in the middle of a character.
     if let Some(prefix) = model.get("continuing_subword_prefix").and_then(Value::as_str)
         && let Some((_, right)) = merges.iter().find(|(_, right)| !right.starts_with(prefix))
     {
@@ -601,7 +601,7 @@ impl Steps {
     }
 }
 
-/// A text that is written into others.
+/// A text that a step inserts into others.
 fn text<'s>(step: &'s Value, part: &str, name: &str) -> Result<&'s str, LoadError> {
     let text = step[part].as_str().unwrap_or_default();
     if text.len() > MAX_CONTENT_BYTES {
@@ -611,21 +611,21 @@ fn text<'s>(step: &'s Value, part: &str, name: &str) -> Result<&'s str, LoadErro
     Ok(text)
 }
 
-/// Checks a pattern; gives the fewest bytes that it matches.
+/// Checks a pattern; returns the minimum bytes of a match.
 ///
-/// Split patterns run on a backtracking engine when they look around; only the one look-ahead that every tokenizer in
-/// use has (`(?!\S)`, which looks at one character) is let through, so that matching stays linear.
+/// Split patterns with look-around run on a backtracking engine. Only the common look-ahead `(?!\S)`, which looks at one
+/// character, is allowed, so matching stays linear.
 fn pattern(pattern: &Value, name: &str) -> Result<usize, LoadError> {
     const BACKTRACKING: [&str; 9] = ["(?=", "(?!", "(?<=", "(?<!", "(?>", "(?(", "(?P=", "\\k", "\\g"];
     let refuse = |problem: String| Err(field(format!("{name}.pattern"), problem));
     let (text, is_regex) = match (pattern["Regex"].as_str(), pattern["String"].as_str()) {
         (Some(regex), _) => (regex, true),
         (None, Some(text)) => (text, false),
-        // The crate says what it wants here.
+        // The crate reports the error.
         (None, None) => return Ok(1),
     };
     if text.is_empty() {
-        return refuse("empty: it would match everywhere".into());
+        return refuse("empty pattern: would match everywhere".into());
     }
     if text.len() > MAX_PATTERN_BYTES {
         return refuse(format!("{} bytes; at most {MAX_PATTERN_BYTES}", text.len()));
@@ -636,12 +636,12 @@ fn pattern(pattern: &Value, name: &str) -> Result<usize, LoadError> {
     let rest = text.replace(r"(?!\S)", "");
     let back_reference = rest.split('\\').skip(1).any(|after| after.starts_with(|c: char| c.is_ascii_digit()));
     if back_reference || BACKTRACKING.iter().any(|construct| rest.contains(construct)) {
-        return refuse("a pattern looks around or back, which can take exponential time; not supported".into());
+        return refuse("look-around and back-references are unsupported: they can take exponential time".into());
     }
-    // What this parser does not know, the crate's may.
+    // The crate's parser may accept what this one rejects.
     let Ok(parsed) = regex_syntax::parse(&rest) else { return Ok(1) };
     if parsed.properties().minimum_len() == Some(0) {
-        return refuse("it matches the empty text, so it would match everywhere".into());
+        return refuse("matches the empty text, so it would match everywhere".into());
     }
     let config = thompson::Config::new().nfa_size_limit(Some(MAX_AUTOMATON_BYTES));
     if thompson::Compiler::new().configure(config).build_from_hir(&parsed).is_err() {
@@ -650,42 +650,42 @@ fn pattern(pattern: &Value, name: &str) -> Result<usize, LoadError> {
     Ok(parsed.properties().minimum_len().unwrap_or(1).max(1))
 }
 
-/// A SentencePiece character map in base64: the size of a table in bytes, the table, and the texts that it leads to.
+/// Checks a SentencePiece character map in base64: the size of a table in bytes, the table, and the texts it points to.
 ///
-/// The table is a trie as an array of units. The crate reads the unit that a unit and a byte of the text lead to,
-/// wherever that is; here every one of them must be inside, and every text must be short.
+/// The table is a trie as an array of units. The crate follows a unit and a byte of the text to the next unit without a
+/// bounds check; here every possible next unit must be inside, and every text must be short.
 fn character_map(base64: &str, name: &str) -> Result<(), LoadError> {
     let refuse = |problem: String| Err(field(format!("{name}.precompiled_charsmap"), problem));
     let Some(map) = decode_base64(base64) else { return refuse("not base64".into()) };
     let Some((size, rest)) = map.split_first_chunk::<4>() else {
-        return refuse(format!("{} bytes; a map begins with four that say the size of its table", map.len()));
+        return refuse(format!("{} bytes; must begin with 4 bytes, the size of the table", map.len()));
     };
     let size = u32::from_le_bytes(*size) as usize;
     if size > rest.len() || !size.is_multiple_of(4) || size == 0 {
         return refuse(format!("a table of {size} bytes in a map of {}", map.len()));
     }
     let (table, texts) = rest.split_at(size);
-    let Ok(texts) = std::str::from_utf8(texts) else { return refuse("its texts are not UTF-8".into()) };
+    let Ok(texts) = std::str::from_utf8(texts) else { return refuse("texts are not UTF-8".into()) };
     if let Some(long) = texts.split('\0').map(str::len).find(|&len| len > MAX_CONTENT_BYTES) {
         return refuse(format!("a text of {long} bytes; at most {MAX_CONTENT_BYTES}"));
     }
     let units: Vec<u32> =
         table.chunks_exact(4).map(|unit| u32::from_le_bytes([unit[0], unit[1], unit[2], unit[3]])).collect();
-    // Where a unit leads to, before the next byte. The crate goes on from the root, and from units whose label is a
-    // byte.
+    // The next unit's index, before the next byte is applied. The crate continues from the root, and from units whose
+    // label is a byte.
     let leads_to = |at: usize| {
         let unit = u64::from(units[at]);
         at as u64 ^ (unit >> 10) << ((unit & 1 << 9) >> 6)
     };
     let (is_value, label) = (|unit: u32| unit >> 31 == 1, |unit: u32| unit & 0xFF);
     for (at, &unit) in units.iter().enumerate().filter(|&(at, &unit)| at == 0 || !is_value(unit) && label(unit) != 0) {
-        // Whatever that byte is.
+        // For any next byte.
         if leads_to(at) | 0xFF >= units.len() as u64 {
-            return refuse("its table leads out of itself".into());
+            return refuse("table points outside itself".into());
         }
         let text = (units[leads_to(at) as usize] & !(1 << 31)) as usize;
         if unit >> 8 & 1 == 1 && !texts.is_char_boundary(text) {
-            return refuse("its table leads to a text that is not there".into());
+            return refuse("table points to a missing text".into());
         }
     }
     Ok(())

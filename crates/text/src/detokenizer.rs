@@ -1,4 +1,4 @@
-//! Tokens to text while they arrive: never half a character, and nothing of a stop string.
+//! Incremental detokenization: never half a character, and no part of a stop string.
 //!
 //! ```text
 //! tokens     "He"  "llo"  " E2"  " 82"  " AC"   "\nUs"  "er:"         stop: "\nUser:"
@@ -17,16 +17,16 @@ use crate::tokenizer::{DecodeState, Tokenizer};
 /// The texts that end an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopStrings {
-    /// Each non-empty; the door bounds how many and how long.
+    /// Each non-empty; request validation limits their number and length.
     pub strings: Vec<String>,
     /// Whether the answer keeps the stop string that ended it.
     pub include: bool,
 }
 
-/// What a token added to the answer.
+/// The text that one token added to the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TextPiece {
-    /// Text that can be shown now; empty while something is held back.
+    /// Text that can be sent now; empty while all of it is held back.
     pub text: String,
     /// Index of the stop string that ended the answer. Nothing may be pushed after it.
     pub stopped: Option<usize>,
@@ -49,7 +49,7 @@ pub struct Detokenizer {
 }
 
 impl Detokenizer {
-    /// A decoder at the beginning of an answer. `skip_special`: special tokens give no text.
+    /// A decoder at the beginning of an answer. `skip_special`: special tokens produce no text.
     pub fn new(tokenizer: Arc<Tokenizer>, stop: &StopStrings, skip_special: bool) -> Detokenizer {
         Detokenizer {
             tokenizer,
@@ -64,27 +64,26 @@ impl Detokenizer {
         }
     }
 
-    /// Special tokens that are text all the same.
+    /// Special tokens that are text even with `skip_special`.
     pub fn showing(self, shown: Arc<[u32]>) -> Detokenizer {
         Detokenizer { shown, ..self }
     }
 
-    /// Takes the next token; returns the text that is now certain.
+    /// Adds the next token; returns the text that can no longer change.
     pub fn push(&mut self, token: u32) -> TextPiece {
         let text = self.decode(token);
         self.release(&text)
     }
 
-    /// [`push`](Self::push) for a token that cannot end the answer (`min_tokens` is not reached): a stop string may not
-    /// even begin in its text.
+    /// [`push`](Self::push) for a token before `min_tokens` is reached: no stop string may begin in its text.
     pub fn push_unstoppable(&mut self, token: u32) -> String {
         let text = self.decode(token);
         self.stops.iter_mut().for_each(|stop| stop.matched = 0);
         std::mem::take(&mut self.held) + &text
     }
 
-    /// The rest of an answer that ended for another reason than a stop string: held text, and U+FFFD for an unfinished
-    /// character. Empty after a stop string.
+    /// The rest of an answer that no stop string ended: held text, and U+FFFD for an unfinished character. Empty after
+    /// a stop string.
     pub fn finish(&mut self) -> String {
         if self.stopped {
             return String::new();
@@ -102,8 +101,8 @@ impl Detokenizer {
         take_text(&mut self.bytes, false)
     }
 
-    /// Adds `text` to what is held, and returns what cannot belong to a stop string any more. The stop string that is
-    /// complete first ends the answer; the longest, if several are complete at the same byte.
+    /// Adds `text` to the held text, and returns what can no longer belong to a stop string. The stop string that
+    /// completes first ends the answer; if several complete at the same byte, the longest.
     fn release(&mut self, text: &str) -> TextPiece {
         for (i, &byte) in text.as_bytes().iter().enumerate() {
             let mut complete: Option<(usize, usize)> = None;
@@ -167,8 +166,8 @@ impl Stop {
     }
 }
 
-/// Takes the complete characters off the front; bytes that can never be UTF-8 become U+FFFD, as `from_utf8_lossy` does
-/// it on the whole. At the end of the answer what is left goes too.
+/// Takes the complete characters off the front; invalid UTF-8 becomes U+FFFD, exactly as `from_utf8_lossy` on the whole
+/// text. `at_end`: an unfinished character becomes U+FFFD too.
 fn take_text(bytes: &mut Vec<u8>, at_end: bool) -> String {
     let mut text = String::new();
     let mut taken = 0;

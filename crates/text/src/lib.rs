@@ -1,12 +1,12 @@
-//! From text to tokens and back. This crate knows no weights and no requests.
+//! Chat templates, tokenization and incremental detokenization. This crate knows no weights and no requests.
 //!
 //! ```text
 //! messages ──ChatTemplate──> text, ids        tokenizer.json ──> Tokenizer ──encode──> ids
-//!    (a child process runs a stranger's template)       ids ──Detokenizer──> text as it comes, stop strings
+//!    (untrusted templates run in a child process)      ids ──Detokenizer──> streamed text, stop strings
 //! ```
-//! `encode/` is the way in as a stream of pieces; [`pace`] is where long work lets others go first. What several of
-//! them need is below them all: `error.rs`, `alphabet.rs`, `specials.rs`, and `check.rs`, which reads a
-//! `tokenizer.json` before the crate that defines it does.
+//! `encode/` is the streaming encoder; [`pace`] holds the yield points of long work. Shared by all modules: `error.rs`,
+//! `alphabet.rs`, `specials.rs`, and `check.rs`, which validates a `tokenizer.json` before the `tokenizers` crate
+//! parses it.
 
 mod alphabet;
 pub mod caught;

@@ -1,17 +1,17 @@
-//! How long work on text lets others have a turn.
+//! Yield points of long work on text.
 //!
-//! Encoding a text of some megabytes takes a second. The code that does it calls [`pause`] after each window of the
-//! text; whoever runs that code on a thread may have asked, with [`with`], to be called there: to let somebody else's
-//! short text go first, or to say that nobody waits for the result any more. Without [`with`] a pause is nothing.
+//! Encoding a text of some megabytes takes a second. The encoder calls [`pause`] after each window of the text. The
+//! caller may install a callback for its thread with [`with`]: it can let a shorter text go first, or cancel work whose
+//! client is gone. Without [`with`] a pause is a no-op.
 //!
-//! The call goes through the thread and not through arguments, because between the two stand the engine's door, a chat
-//! template and a serializer, none of which has anything to say about it.
+//! The callback is thread-local and not an argument, because request validation, a chat template and a serializer lie
+//! between the two and have no use for it.
 
 use std::cell::RefCell;
 
 use crate::error::TextError;
 
-/// Text between two pauses: about a millisecond of work, at most some tens on inputs that are hard on tokenizers.
+/// Text between two yield points: about 1 ms of work, some tens of ms on inputs that are hard on tokenizers.
 pub const WINDOW_BYTES: usize = 16 << 10;
 
 type Turn = Box<dyn FnMut(usize) -> bool>;
@@ -20,8 +20,8 @@ thread_local! {
     static TURN: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`; each [`pause`] in it, on this thread, calls `turn` with the bytes of text done since the last one.
-/// `turn` returns when work may go on; `false`: the work is to be dropped.
+/// Runs `work`; each [`pause`] in it, on this thread, calls `turn` with the bytes of text processed since the last one.
+/// `turn` returns when work may continue; `false` cancels it.
 pub fn with<T>(turn: impl FnMut(usize) -> bool + 'static, work: impl FnOnce() -> T) -> T {
     struct Restore(Option<Turn>);
     impl Drop for Restore {
@@ -34,9 +34,9 @@ pub fn with<T>(turn: impl FnMut(usize) -> bool + 'static, work: impl FnOnce() ->
     work()
 }
 
-/// A place where work may rest. `bytes`: of text done since the last pause. An error ends the work.
+/// A yield point. `bytes`: text processed since the last one. An error cancels the work.
 pub fn pause(bytes: usize) -> Result<(), TextError> {
-    // Taken out for the call: it may wait for long, and may itself come by here.
+    // Taken out for the call, which may block for long and may reach a yield point itself.
     let Some(mut turn) = TURN.take() else { return Ok(()) };
     let go_on = turn(bytes);
     TURN.set(Some(turn));
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_asks_whoever_runs_the_work() {
+    fn a_pause_asks_the_callback_of_its_thread() {
         assert_eq!(pause(7), Ok(()));
         let done = with(|bytes| bytes < 10, || [pause(3), pause(12), pause(1)]);
         assert_eq!(done, [Ok(()), Err(TextError::Dropped), Ok(())]);

@@ -1,8 +1,8 @@
-//! Special tokens: the names of those that have a role, and where the texts of all of them begin and end.
+//! Special tokens: the names of those with a role (bos, eos), and a search for the texts of all of them.
 //!
 //! ```text
 //! tokenizer_config.json, special_tokens_map.json ──> SpecialNames: bos, eos, unk, pad
-//! the added tokens of a tokenizer ─────────────────> SpecialTexts: what no text of a stranger may become (marks.rs)
+//! the added tokens of a tokenizer ─────────────────> SpecialTexts: never parsed from untrusted text (marks.rs)
 //! ```
 
 use std::collections::{BTreeSet, HashMap};
@@ -12,9 +12,9 @@ use checkpoint::LoadError;
 use serde::Deserialize;
 use tokenizers::AddedToken;
 
-/// The file with its settings.
+/// The file with the tokenizer's settings.
 pub(crate) const CONFIG: &str = "tokenizer_config.json";
-/// Older place of the names of special tokens.
+/// Older file with the names of special tokens.
 pub(crate) const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 
 /// Largest `tokenizer_config.json` that is parsed.
@@ -42,7 +42,7 @@ pub(crate) struct Config {
     pub(crate) added_tokens_decoder: HashMap<String, DecoderToken>,
 }
 
-/// An entry of `added_tokens_decoder`. What it does not say is as transformers has it.
+/// An entry of `added_tokens_decoder`. Missing fields have the defaults of transformers.
 #[derive(Deserialize)]
 pub(crate) struct DecoderToken {
     content: String,
@@ -104,10 +104,10 @@ impl Config {
 /// The texts of a tokenizer's added tokens, as far as they matter here.
 #[derive(Debug)]
 pub(crate) struct SpecialTexts {
-    /// Finds where special tokens begin, in letters of either case, which a template may change: those that no shorter
-    /// one begins.
+    /// Finds where special tokens begin, ignoring ASCII case, which a template may change. Holds only tokens without a
+    /// special token as a proper prefix.
     pub(crate) starts: AhoCorasick,
-    /// Signs that special tokens begin or end with.
+    /// Punctuation that special tokens begin or end with.
     pub(crate) signs: BTreeSet<char>,
     /// All special tokens, one per line.
     pub(crate) all: String,
@@ -130,7 +130,7 @@ impl SpecialTexts {
                 false => others.push(text),
             }
         }
-        // In order, a text stands behind all that it begins with.
+        // In sorted order, a text follows all of its prefixes.
         let mut shortest: Vec<&str> = Vec::new();
         for &text in &special {
             if !shortest.last().is_some_and(|last| text.starts_with(last)) {
@@ -167,8 +167,8 @@ impl SpecialTexts {
         first.is_some_and(|pair| self.firsts.contains(&pair)) || last.is_some_and(|(b, a)| self.lasts.contains(&(a, b)))
     }
 
-    /// Whether a special token may begin or end with the sign at `at` and go on beyond `found`, of which the sign is a
-    /// part.
+    /// Whether a special token may begin or end with the sign at `at` and extend beyond `found`, which contains the
+    /// sign.
     pub(crate) fn goes_beyond(&self, text: &str, found: std::ops::Range<usize>, at: usize) -> bool {
         let end = at + text[at..].chars().next().map_or(0, char::len_utf8);
         let first = first_two(text[at..].chars());
@@ -187,17 +187,17 @@ impl SpecialTexts {
     }
 }
 
-/// Letters, digits and space are too common in texts, and too telling to templates, to be swapped one by one.
+/// Excludes letters, digits and space: too common in texts to be marked one by one, and templates test for them.
 pub(crate) fn is_sign(c: char) -> bool {
     !c.is_alphanumeric() && !c.is_whitespace() && !c.is_control()
 }
 
-/// Finds the longest of `texts` wherever one begins; `None` of none.
+/// A leftmost-longest search for `texts`; `None` if there are none.
 pub(crate) fn finder(texts: Vec<&str>) -> Option<AhoCorasick> {
     if texts.is_empty() {
         return None;
     }
-    // The table of all transitions takes quadratic time to build where a long text repeats itself.
+    // Not a DFA: building its table takes quadratic time for a long text that repeats itself.
     let mut builder = AhoCorasick::builder();
     builder.kind(Some(AhoCorasickKind::ContiguousNFA)).match_kind(MatchKind::LeftmostLongest);
     builder.build(texts).ok()

@@ -1,20 +1,20 @@
 //! Text to token ids and back, by the rules in a model's `tokenizer.json`.
 //!
 //! ```text
-//! encode        "<|user|>hi"  ──special tokens parsed──►  [2042, 3921]      prompts written by whoever chose the format
-//! encode_plain  "<|user|>hi"  ──all of it plain text──►   [27, 91, ...]     text from strangers
-//! decode        ids ──bytes of each token, concatenated──► UTF-8, U+FFFD for what is not
+//! encode        "<|user|>hi"  ──special tokens parsed──►  [2042, 3921]      trusted text: the prompt's own format
+//! encode_plain  "<|user|>hi"  ──all of it plain text──►   [27, 91, ...]     untrusted text
+//! decode        ids ──bytes of each token, concatenated──► UTF-8, U+FFFD for invalid bytes
 //! ```
 //!
-//! Encoding is the `tokenizers` crate's, so it agrees with Hugging Face by construction. Decoding is a table made at
-//! load: the bytes of every token, and what happens to leading spaces. That makes decoding a plain concatenation, which
-//! is what lets [`Detokenizer`](crate::detokenizer::Detokenizer) cut it anywhere. It agrees with the crate's decoder on
-//! all valid text; where a run of byte tokens is not UTF-8, the crate replaces every byte of the run and this table
-//! only the bytes that are wrong.
+//! Encoding is the `tokenizers` crate's, so it agrees with Hugging Face by construction. Decoding is a table built at
+//! load: the bytes of every token, and a rule for leading spaces. So decoding is a plain concatenation, which
+//! [`Detokenizer`](crate::detokenizer::Detokenizer) can cut anywhere. It agrees with the crate's decoder on all valid
+//! text; where a run of byte tokens is not UTF-8, the crate replaces every byte of the run, this table only the invalid
+//! bytes.
 //!
-//! A tokenizer is a file from a stranger. Its size is capped before it is parsed; an id the model has no row for, an
-//! empty added token, or a pattern that needs backtracking ends in an error that names the field; a panic inside the
-//! crate is caught and is an error too.
+//! A `tokenizer.json` is untrusted. Its size is capped before it is parsed; an id without an embedding row, an empty
+//! added token, or a pattern that needs backtracking is an error that names the field; a panic inside the crate is
+//! caught and becomes an error.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ use crate::alphabet::byte_of;
 use crate::caught::catch;
 use crate::check::{self, TOKENIZER, id_too_large, short};
 pub use crate::check::{MAX_ADDED_BYTES, MAX_ADDED_TOKENS};
-use crate::encode::{MAX_LOOKED_BACK_BYTES, MAX_WHOLE_BYTES, Plan, Specials};
+use crate::encode::{MAX_LOOKED_BACK_BYTES, MAX_WHOLE_BYTES, Specials, StreamEncoder};
 pub use crate::error::TextError;
 use crate::specials::{CONFIG, Config, DecoderToken, MAX_CONFIG_BYTES, SPECIAL_TOKENS, SpecialNames, SpecialTexts};
 
@@ -41,27 +41,27 @@ pub const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// How texts are encoded; `None`: by `inner`.
-    plan: Option<Plan>,
+    /// The streaming encoder; `None`: `inner` encodes.
+    plan: Option<StreamEncoder>,
     /// The added tokens of `inner`, set to leave special ones unparsed.
     plain: AddedVocabulary,
     table: TokenTable,
     rules: DecodeRules,
     names: SpecialNames,
     add_bos: bool,
-    /// Finds the text of special tokens; `None` when there are none.
+    /// `None` when there are no special tokens.
     special_texts: Option<SpecialTexts>,
 }
 
-/// Refuses a tokenizer in a format that is not read, where there is no `tokenizer.json`.
+/// An error if the checkpoint has a tokenizer in an unsupported format instead of a `tokenizer.json`.
 fn other_format(checkpoint: &Checkpoint) -> Result<(), LoadError> {
     const OTHERS: [&str; 6] =
         ["tokenizer.model", "tekken.json", "spiece.model", "sentencepiece.bpe.model", "qwen.tiktoken", "vocab.json"];
     let Some(file) = OTHERS.into_iter().find(|file| checkpoint.has(file)) else { return Ok(()) };
-    // What is broken is said before what is unknown.
+    // A broken file is reported before an unknown format.
     checkpoint.open_file(file)?;
     let problem = format!(
-        "a format that is unknown here, and {TOKENIZER} is absent; convert it with transformers: \
+        "unsupported format, and {TOKENIZER} is missing; convert it with transformers: \
          AutoTokenizer.from_pretrained({0:?}).save_pretrained({0:?})",
         checkpoint.location()
     );
@@ -85,7 +85,7 @@ enum TokenKind {
     Special,
 }
 
-/// How the bytes of tokens make a text: the parts of `tokenizer.json`'s `decoder` that span tokens.
+/// How token bytes are joined to a text: the parts of `tokenizer.json`'s `decoder` that span tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct DecodeRules {
     /// Spaces dropped from the very beginning of the text (Llama 2's `Strip`).
@@ -96,7 +96,7 @@ struct DecodeRules {
     spaced: bool,
 }
 
-/// Where a text being decoded stands; `Default` is its beginning.
+/// State of a text being decoded; `Default` is its beginning.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DecodeState {
     started: bool,
@@ -105,10 +105,9 @@ pub(crate) struct DecodeState {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`, `tokenizer_config.json` and, where the latter is silent, `special_tokens_map.json`.
+    /// Reads `tokenizer.json`, `tokenizer_config.json` and, for names missing there, `special_tokens_map.json`.
     ///
-    /// `vocab_size`: rows of the model's embedding; a token with a larger id is an error, since the model could not
-    /// read it.
+    /// `vocab_size`: rows of the model's embedding; a larger token id is an error.
     pub fn load(checkpoint: &Checkpoint, vocab_size: usize) -> Result<Tokenizer, LoadError> {
         let Some(json) = checkpoint.read_text_capped(TOKENIZER, MAX_TOKENIZER_BYTES)? else {
             other_format(checkpoint)?;
@@ -122,7 +121,8 @@ impl Tokenizer {
         tokenizer.map_err(|error| checkpoint.in_its_words(error))
     }
 
-    /// The same; `None` of a model that has no tokenizer at all. One in another format is an error that names it.
+    /// [`load`](Self::load), or `None` if the model has no tokenizer at all. One in another format is an error that
+    /// names it.
     pub fn find(checkpoint: &Checkpoint, vocab_size: usize) -> Result<Option<Tokenizer>, LoadError> {
         match checkpoint.has(TOKENIZER) {
             true => Tokenizer::load(checkpoint, vocab_size).map(Some),
@@ -148,7 +148,7 @@ impl Tokenizer {
         let inner = catch(|| build(json, added))
             .unwrap_or_else(|| Err(LoadError::field(TOKENIZER, "model", "the tokenizer cannot be built")))?;
         check_surroundings(&inner, vocab_size)?;
-        let plan = catch(|| Plan::compile(&inner, &outline.merges)).flatten();
+        let plan = catch(|| StreamEncoder::compile(&inner, &outline.merges)).flatten();
         drop(outline);
         let (rules, pieces) = decode_rules(&inner)?;
         let table = TokenTable::new(&inner, &pieces, vocab_size)?;
@@ -160,8 +160,8 @@ impl Tokenizer {
         Ok(Tokenizer { inner, plan, plain, table, rules, names, add_bos, special_texts })
     }
 
-    /// Text to ids, special tokens in the text parsed. `add_special`: with what the tokenizer puts around a text,
-    /// usually the beginning-of-sequence token.
+    /// Text to ids, special tokens in the text parsed. `add_special`: with the special tokens that the post-processor
+    /// adds around a text, usually the beginning-of-sequence token.
     ///
     /// O(n log n) in the text's bytes; see `tests/tokenizer.rs` for the inputs that are hard on tokenizers.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
@@ -176,7 +176,7 @@ impl Tokenizer {
         Ok(if add_special { self.with_bos(ids) } else { ids })
     }
 
-    /// `ids` with what the tokenizer puts around a text, as [`encode`](Self::encode) adds it.
+    /// `ids` with the special tokens that [`encode`](Self::encode) adds around a text.
     pub fn surrounded(&self, ids: &[u32]) -> Result<Vec<u32>, TextError> {
         let ids = guarded(|| {
             if let Some(plan) = &self.plan {
@@ -189,9 +189,9 @@ impl Tokenizer {
         Ok(self.with_bos(ids))
     }
 
-    /// Text to ids with nothing added and the text of special tokens taken as any other text.
+    /// Text to ids with nothing added and the text of special tokens encoded as plain text.
     ///
-    /// Added tokens that are not special (a `<tool_call>` marked so) are still parsed, as the tokenizer asks for.
+    /// Added tokens that are not special (a `<tool_call>` marked so) are still parsed, as the tokenizer requires.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, TextError> {
         guarded(|| {
             if let Some(plan) = &self.plan {
@@ -202,15 +202,15 @@ impl Tokenizer {
         })
     }
 
-    /// Special tokens of `text` parsed; then, in what is left, every character that is a key of `restore` replaced by
-    /// its value, and the result taken as plain text. See [`crate::chat_template`] for what this is good for.
+    /// Parses the special tokens of `text`; then replaces, in the rest, every character that is a key of `restore` by
+    /// its value, and encodes the result as plain text. See [`crate::chat_template`] for the use.
     pub(crate) fn encode_restoring(&self, text: &str, restore: &[(char, char)]) -> Result<Vec<u32>, TextError> {
         guarded(|| {
             if let Some(plan) = &self.plan {
                 return plan.encode_restoring(text, restore);
             }
             self.check_whole(text)?;
-            // Without a normalizer: it must not see the marks, which it may not leave alone.
+            // Without a normalizer, which could change the marks.
             let mut pieces = self.inner.get_added_vocabulary().extract_and_normalize::<NormalizerWrapper>(None, text);
             let normalizer = self.inner.get_normalizer();
             let restored = pieces.split(|_, mut piece| {
@@ -227,7 +227,7 @@ impl Tokenizer {
         })
     }
 
-    /// What only the crate can encode has a limit of its own.
+    /// Limits texts that only the crate can encode, by the memory and time it needs.
     fn check_whole(&self, text: &str) -> Result<(), TextError> {
         let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
         let looks_back = added.values().any(|token| token.lstrip || token.single_word);
@@ -246,7 +246,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// `add_bos_token` in the settings asks for a first token that older `tokenizer.json` files leave out.
+    /// `add_bos_token` in the settings: a bos token that older `tokenizer.json` files leave out.
     fn with_bos(&self, mut ids: Vec<u32>) -> Vec<u32> {
         if self.add_bos
             && let Some(bos) = self.bos_id()
@@ -257,7 +257,7 @@ impl Tokenizer {
         ids
     }
 
-    /// Ids to text. Ids without a token give nothing; bytes that are not UTF-8 give U+FFFD.
+    /// Ids to text. Ids without a token produce nothing; invalid UTF-8 becomes U+FFFD.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let (mut bytes, mut state) = (Vec::new(), DecodeState::default());
         for &id in ids {
@@ -266,7 +266,7 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Appends what `id` adds to a text in `state`. Appending token by token gives the bytes of
+    /// Appends the bytes that `id` adds to a text in `state`. Token by token, these are the bytes of
     /// [`decode`](Self::decode).
     pub(crate) fn append(&self, id: u32, skip_special: bool, state: &mut DecodeState, text: &mut Vec<u8>) {
         let kind = self.table.kind(id);
@@ -290,38 +290,38 @@ impl Tokenizer {
         text.extend_from_slice(bytes);
     }
 
-    /// Most bytes of text that one token can stand for, so that a text of more bytes than tokens times this has more
-    /// tokens. `None` where there is no such number: a token stands for any number of spaces or unknown characters.
+    /// Maximum bytes of text in one token: a lower bound for the tokens of a text. `None` if there is no maximum: a
+    /// token may cover any number of spaces or unknown characters.
     pub fn max_bytes_per_token(&self) -> Option<usize> {
         self.plan.as_ref()?.max_bytes_per_token()
     }
 
-    /// One more than the largest token id. Ids below it without a token decode to nothing.
+    /// The largest token id plus one. Unassigned ids below it decode to nothing.
     pub fn vocab_size(&self) -> usize {
         self.table.kinds.len()
     }
 
-    /// The token's own text, for showing it: U+FFFD where it is a part of a character. Empty for an id without a token.
+    /// The token's text for display: U+FFFD for a part of a character. Empty for an id without a token.
     pub fn token_text(&self, id: u32) -> String {
         String::from_utf8_lossy(self.table.bytes(id)).into_owned()
     }
 
-    /// The token's name in the vocabulary, which no other token has (`Ġis`); `None` for an id without a token.
+    /// The token's unique name in the vocabulary (`Ġis`); `None` for an id without a token.
     pub fn token_name(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 
-    /// The token's own bytes; `None` for an id without a token.
+    /// The token's bytes; `None` for an id without a token.
     pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
         (self.table.kind(id) != TokenKind::Hole).then(|| self.table.bytes(id).to_vec())
     }
 
-    /// Bytes of the token's own text; 0 for an id without a token.
+    /// Length of the token's text in bytes; 0 for an id without a token.
     pub fn token_len(&self, id: u32) -> usize {
         self.table.bytes(id).len()
     }
 
-    /// True for tokens that are structure, not text: skipped in answers, and never parsed from plain text.
+    /// True for control tokens: skipped in answers, and never parsed from plain text.
     pub fn is_special(&self, id: u32) -> bool {
         self.table.kind(id) == TokenKind::Special
     }
@@ -331,7 +331,7 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
-    /// The texts of tokens that were added to the vocabulary: the special ones, and marks that are text.
+    /// The texts of all added tokens: the special ones, and those that are text.
     pub fn added_tokens(&self) -> Vec<String> {
         let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
         let mut ids: Vec<_> = added.keys().copied().collect();
@@ -359,7 +359,6 @@ impl Tokenizer {
         self.token_id(self.eos_token()?)
     }
 
-    /// Finds the text of special tokens, overlapping ones too.
     pub(crate) fn special_texts(&self) -> Option<&SpecialTexts> {
         self.special_texts.as_ref()
     }
@@ -419,7 +418,7 @@ struct PieceRules {
 
 impl PieceRules {
     fn append(&self, name: &str, added: bool, bytes: &mut Vec<u8>) {
-        // An added token is written as it reads, not in the byte alphabet.
+        // An added token is written as plain text, not in the byte alphabet.
         if self.byte_level && !added {
             let start = bytes.len();
             for c in name.chars() {
@@ -449,12 +448,12 @@ impl PieceRules {
     }
 }
 
-/// Runs a call into the crate; a panic in there is the text's failure and nobody else's.
+/// Runs a call into the crate; a panic inside fails only this text.
 fn guarded(encode: impl FnOnce() -> Result<Vec<u32>, TextError>) -> Result<Vec<u32>, TextError> {
     catch(encode).unwrap_or(Err(TextError::Encode))
 }
 
-/// The part of a `tokenizer.json` that cannot be read: the library's own error does not say which.
+/// The part of a `tokenizer.json` that cannot be parsed: the crate's error does not name it.
 fn unreadable_part(json: &str) -> &'static str {
     let document: Value = serde_json::from_str(json).unwrap_or_default();
     fn is_bad<T: DeserializeOwned>(part: &Value) -> bool {
@@ -508,24 +507,24 @@ fn build(json: &str, extra: HashMap<String, DecoderToken>) -> Result<tokenizers:
     Ok(inner)
 }
 
-/// What the post-processor puts around a text must be tokens of the model, and not a text of its own.
+/// The post-processor may add only tokens of the model around a text, and only a few.
 fn check_surroundings(inner: &tokenizers::Tokenizer, vocab_size: usize) -> Result<(), LoadError> {
-    const MOST: usize = 64;
+    const MAX_ADDED: usize = 64;
     let refuse = |problem: String| Err(LoadError::field(TOKENIZER, "post_processor", problem));
     let Some(around) = catch(|| inner.encode_fast("", true).map(|encoding| encoding.get_ids().to_vec())) else {
-        return refuse("it cannot be applied".into());
+        return refuse("cannot be applied".into());
     };
-    let Ok(around) = around else { return refuse("it cannot be applied".into()) };
-    if around.len() > MOST {
-        return refuse(format!("it puts {} tokens around a text; at most {MOST}", around.len()));
+    let Ok(around) = around else { return refuse("cannot be applied".into()) };
+    if around.len() > MAX_ADDED {
+        return refuse(format!("adds {} tokens around a text; at most {MAX_ADDED}", around.len()));
     }
     match around.iter().find(|&&id| id as usize >= vocab_size) {
-        Some(id) => refuse(format!("it adds token {id}, but the model has rows for {vocab_size} tokens")),
+        Some(id) => refuse(format!("adds token {id}, but the model has rows for {vocab_size} tokens")),
         None => Ok(()),
     }
 }
 
-/// Reads the `decoder` as what it does to one token and what it does across tokens.
+/// Splits the `decoder` into its rules for one token and its rules across tokens.
 fn decode_rules(inner: &tokenizers::Tokenizer) -> Result<(DecodeRules, PieceRules), LoadError> {
     let unknown = |problem: String| LoadError::field(TOKENIZER, "decoder", problem);
     let decoder = serde_json::to_value(inner.get_decoder()).map_err(|error| unknown(error.to_string()))?;
@@ -559,7 +558,7 @@ fn decode_rules(inner: &tokenizers::Tokenizer) -> Result<(DecodeRules, PieceRule
             "Strip" if fused && step["content"] == " " && step["stop"] == 0 => {
                 rules.strip_start = step["start"].as_u64().unwrap_or(0) as usize;
             }
-            other => return Err(unknown(format!("{}: not supported here", short(other)))),
+            other => return Err(unknown(format!("{}: unsupported", short(other)))),
         }
     }
     Ok((rules, pieces))

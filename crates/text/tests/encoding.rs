@@ -57,7 +57,7 @@ impl Both {
                 expected.get_ids()
             );
         }
-        // What is put around ids is what is put around their text.
+        // Ids and their text get the same special tokens around them.
         let bare = self.ours.encode(text, false).expect("encodes");
         assert_eq!(self.ours.surrounded(&bare), self.ours.encode(text, true), "{} {start:?}", self.name);
         let expected = self.plain.encode_fast(text, false).expect("the crate encodes it");

@@ -1,5 +1,5 @@
-//! Tokenizers from strangers: each ends in a tokenizer that works or in one line that names the field, in little time
-//! and memory. These are made by hand; `crates/model/tests/fuzzed.rs` has those that are good files but for a change.
+//! Untrusted tokenizers: each gives a working tokenizer or a one-line error that names the field, in little time and
+//! memory. These are made by hand; `crates/model/tests/fuzzed.rs` has those that are good files but for one change.
 
 use std::time::{Duration, Instant};
 
@@ -76,7 +76,7 @@ fn bombs_are_refused_by_field() {
         ("size of a table", charsmap(&[0xFF, 0xFF, 0xFF, 0x7F]), "a table of 2147483647 bytes in a map of 4"),
         ("no table", charsmap(&[0, 0, 0, 0]), "a table of 0 bytes"),
         ("half a unit", charsmap(&[3, 0, 0, 0, 1, 2, 3]), "a table of 3 bytes"),
-        ("table that leads out", table(1000 << 10, "a\0"), "leads out of itself"),
+        ("table that leads out", table(1000 << 10, "a\0"), "points outside itself"),
         ("leaf without a text", table(1 << 8, ""), ""),
         ("long text in a map", table(0, &"a".repeat(100_000)), "a text of 100000 bytes; at most 64"),
         ("truncated base64", json!({"type": "Precompiled", "precompiled_charsmap": "AAA"}), "not base64"),

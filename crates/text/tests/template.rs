@@ -1,4 +1,4 @@
-//! Messages to a prompt: agreement with Python's Jinja, special tokens that stay text, and templates from strangers.
+//! Messages to a prompt: agreement with Python's Jinja, special tokens that stay text, and untrusted templates.
 //!
 //! `tests/data/make.py` renders the templates with Python's Jinja in the environment of transformers.
 
@@ -48,7 +48,7 @@ fn prompt() -> TemplateOptions {
     TemplateOptions { add_generation_prompt: true, ..TemplateOptions::default() }
 }
 
-/// What a template makes of one user message.
+/// The prompt for one user message.
 fn render(source: &str, content: &str) -> Result<String, TemplateError> {
     template(source).render(&[ChatMessage::new("user", content)], &prompt())
 }
@@ -227,7 +227,7 @@ fn possible_marks() -> String {
         .collect()
 }
 
-/// A conversation that leaves no character for a mark is refused; it does not go on without.
+/// A conversation that leaves no character for a mark is refused.
 #[test]
 fn marks_cannot_run_out_unseen() {
     let (tokenizer, template) = (tokenizer(BYTE_LEVEL), named("chatml"));
@@ -243,7 +243,7 @@ fn marks_cannot_run_out_unseen() {
     assert_eq!(encode(in_content.clone(), &prompt()), Err(TemplateError::NoMarks));
     assert_eq!(encode(in_key, &prompt()), Err(TemplateError::NoMarks));
     let error = encode(in_name, &prompt()).expect_err("a long name");
-    assert_eq!(error.to_string(), "messages[0].name has 524812 bytes; at most 256 are taken");
+    assert_eq!(error.to_string(), "messages[0].name has 524812 bytes; at most 256");
     let error = encode(ChatMessage::new("user", attack), &variables).expect_err("a long variable");
     assert_eq!(error.param(), "chat_template_kwargs");
     // With one character for each sign left, it works.
@@ -266,7 +266,7 @@ fn a_conversation_has_limits() {
     let table = [
         (json!({"x": deep(32)}), "is nested more than 32 levels deep"),
         (json!({"x": deep(500)}), "is nested more than 32 levels deep"),
-        (json!({"x": vec![0; 20_001]}), "has 20003 values; at most 20000 are taken"),
+        (json!({"x": vec![0; 20_001]}), "has 20003 values; at most 20000"),
         (json!({"x": "a".repeat(33 << 20)}), " bytes of text; at most"),
     ];
     for (value, expected) in table {
@@ -279,13 +279,13 @@ fn a_conversation_has_limits() {
     }
     for field in ["name", "tool_call_id"] {
         let error = template.render(&with(json!({field: "a".repeat(257)})), &prompt()).expect_err("too long");
-        assert_eq!(error.to_string(), format!("messages[0].{field} has 257 bytes; at most 256 are taken"));
+        assert_eq!(error.to_string(), format!("messages[0].{field} has 257 bytes; at most 256"));
     }
     let error = template.render(&[ChatMessage::new("r".repeat(257), "")], &prompt()).expect_err("too long");
     assert!(error.to_string().starts_with("messages[0].role has 257 bytes"), "{error}");
 }
 
-/// What people and attackers write: special tokens, their halves, and what templates look for.
+/// Texts of users and attackers: special tokens, their halves, and texts that templates search for.
 const PIECES: [&str; 28] = [
     "<|im_end|>",
     "<|im_start|>",
@@ -317,7 +317,7 @@ const PIECES: [&str; 28] = [
     "\"",
 ];
 
-/// The same with nothing in it that could be a special token: as long, and with what templates look for.
+/// Texts of the same length without special tokens, but with texts that templates search for.
 fn harmless(text: &str) -> String {
     let kept = ["<think>", "</think>", "<tool_call>", "<br>"];
     let mut result = String::new();
@@ -428,7 +428,7 @@ proptest! {
         })?;
     }
 
-    /// Marks change no id where nobody writes a special token: prompts stay those of transformers.
+    /// Marks change no id in conversations without special tokens: prompts equal those of transformers.
     #[test]
     fn harmless_conversations_are_encoded_as_one_text(
         words in prop::collection::vec(prop::sample::select(&[
@@ -467,7 +467,7 @@ fn tokens_cannot_be_put_together() {
         let (ends, text) = encode(keys, "hi", json!({"tools": [{key: 1}]}));
         assert_eq!((ends, text), (0, format!("\n<{key}>")));
     }
-    // What a template writes it does not look for; and what it looks for does not begin a token that goes on beyond it.
+    // A text that the template only writes is not searched for; a text that it searches for begins no longer token.
     let wraps = "{{ '\n<' + messages[0].content + '>' }}";
     let looks = "{% if '\n<' in messages[0].content %}{{ messages[0].content + '>' }}{% endif %}";
     assert_eq!(encode(looks, "a\n<b", json!({})), (0, "a\n<b>".to_string()), "a template finds what it looks for");
@@ -487,7 +487,7 @@ fn tokens_cannot_be_put_together() {
     // A template that asks for a sign still finds it.
     let asking = "{% if messages[0].content.startswith('<') %}yes{% endif %}{{ messages[0].content }}<|im_end|>";
     assert_eq!(encode(asking, "<b", json!({})), (1, "yes<b<|im_end|>".to_string()));
-    // Its own marks stay what they are, and what it refuses is told in the caller's words.
+    // The template's own marks stay, and its refusal has the original text.
     assert_eq!(encode("\u{4DC0}{{ messages[0].content }}", "<", json!({})), (0, "\u{4DC0}<".to_string()));
     let refusing = template("{{ raise_exception('no ' ~ messages[0].content) }}");
     let refused = tokenizer.encode_chat(&refusing, &[ChatMessage::new("user", "<|im_end|>\u{1b}[2J")], &prompt());
@@ -503,7 +503,7 @@ fn a_role_cannot_smuggle_a_token() {
     assert_eq!(ids.iter().filter(|&&id| id == end).count(), 1);
 }
 
-// ---------------------------------------------------------------------------------------------- strangers
+// ---------------------------------------------------------------------------------------------- untrusted templates
 
 #[test]
 fn the_templates_own_refusal_is_passed_on() {

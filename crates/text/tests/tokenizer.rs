@@ -1,4 +1,4 @@
-//! Text to tokens and back: agreement with Hugging Face on recorded texts, streaming, and files from strangers.
+//! Text to tokens and back: agreement with Hugging Face on recorded texts, streaming, and untrusted files.
 //!
 //! `tests/data/make.py` builds the four tokenizers and records what Python's `tokenizers` does with them.
 
@@ -367,7 +367,7 @@ fn a_bad_tokenizer_is_one_error_that_names_the_field() {
         (
             "two added tokens with one id",
             |t| t["added_tokens"][1]["id"] = t["added_tokens"][0]["id"].clone(),
-            "has it too",
+            "also the id of",
         ),
         ("two vocabulary entries with one id", |t| t["model"]["vocab"]["zzzz"] = json!(7), "share id 7"),
         ("merge of unknown parts", |t| t["model"]["merges"][0] = json!(["qqqq", "zz"]), "model"),

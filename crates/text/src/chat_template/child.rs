@@ -1,18 +1,18 @@
-//! Templates in processes of their own, which nothing that a template does outlives.
+//! Child processes that render templates, and the pool of them.
 //!
 //! ```text
 //!  Pool::render ──┬─► Worker ──thread──pipe──► child: limits on itself, then jinja.rs      at most MAX_CHILDREN,
 //!                 └─► Worker ──thread──pipe──► child                                       each started when needed
 //! ```
 //!
-//! A template can make its interpreter use all memory in one instruction, go deeper than any stack, or search a text
-//! for hours: nothing that counts inside the interpreter sees that in time. A process has a limit of memory that the
-//! kernel keeps, and can be ended from outside. So a child that is slow, large or dead is the error of the one request
-//! that it worked for, and the next request gets another child.
+//! A template can make its interpreter use all memory in one instruction, exhaust any stack, or search a text for
+//! hours; no counter inside the interpreter sees that in time. A process has a memory limit that the kernel enforces,
+//! and can be killed. So a child that is slow, large or dead is the error of the one request that it rendered, and the
+//! next request gets another child.
 //!
-//! The child is this program again, under a verb that nobody else uses; the command line sets its limits
-//! (`crates/cli/src/commands/render_templates.rs`) before it reads a byte. It inherits its two pipes and nothing else, neither
-//! variables nor directory nor terminal, and ends with the thread that started it and at the end of its input.
+//! The child is this program under an internal verb; `crates/cli/src/commands/render_templates.rs` sets its limits
+//! before it reads a byte. It inherits its two pipes and nothing else, neither variables nor directory nor terminal,
+//! and ends with the thread that started it or at the end of its input.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -23,21 +23,21 @@ use std::thread;
 use std::time::Duration;
 
 use super::conversation::{Conversation, MAX_RENDER_WAIT, RENDER_STACK_BYTES, Sources, TemplateError};
-use super::jinja::{Compiled, NotATemplate, PROBLEMS};
+use super::jinja::{Compiled, InvalidTemplate, PROBLEMS};
 use super::wire::{self, HELLO, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request};
 
-/// Longest that a child may take to start: a busy machine that reads the program from a slow disk.
+/// Maximum start time of a child: a busy machine that reads the program from a slow disk.
 const MAX_START_TIME: Duration = Duration::from_secs(20);
-/// Most children at once. Two would keep one slow rendering from stopping everybody; each costs some 10 MiB while it
-/// waits, and all together at most this many times `MAX_RENDER_MEMORY`.
+/// Maximum number of children. Two would keep one slow rendering from blocking all others; each costs some 10 MiB while
+/// idle, and at most `MAX_RENDER_MEMORY`.
 const MAX_CHILDREN: usize = 4;
-/// A child that has read or written this much in one rendering is replaced, so that its memory goes back.
+/// A child that has read or written more in one rendering is replaced, to free its memory.
 const MAX_KEPT_BYTES: usize = 1 << 20;
 
-/// Answers requests from `input` on `output` until `input` ends: the whole life of a child process. `before_each` is
-/// called before each of them.
+/// The main loop of a child process: answers requests from `input` on `output` until `input` ends. `before_each` runs
+/// before each request.
 ///
-/// Limits must be set by then. A panic is an answer; what aborts ends the process.
+/// Limits must already be set. A panic becomes an error answer; an abort ends the process.
 pub fn serve(
     mut input: impl Read + Send,
     mut output: impl Write + Send,
@@ -80,20 +80,20 @@ fn answer(frame: &[u8], compiled: &mut Option<(Sources, Compiled)>) -> Option<Ve
     }
 }
 
-/// Why templates could not be compiled in a child.
-pub(super) enum Unready {
-    /// A template is not one.
-    Wrong(NotATemplate),
-    /// The child.
+/// Failure to compile templates in a child.
+pub(super) enum CompileError {
+    /// A template is invalid.
+    Template(InvalidTemplate),
+    /// The child failed.
     Child(TemplateError),
 }
 
-impl Unready {
-    /// Of templates that a child has compiled before.
+impl CompileError {
+    /// The error for templates that another child has compiled before.
     fn into_error(self) -> TemplateError {
         match self {
-            Unready::Child(error) => error,
-            Unready::Wrong(_) => TemplateError::ProcessEnded,
+            CompileError::Child(error) => error,
+            CompileError::Template(_) => TemplateError::ProcessEnded,
         }
     }
 }
@@ -103,7 +103,7 @@ impl Unready {
 pub(super) struct Pool {
     /// Program and arguments.
     command: Vec<OsString>,
-    /// What a child is told first.
+    /// The first request to each child.
     compile: Vec<u8>,
     state: Mutex<State>,
     freed: Condvar,
@@ -112,13 +112,13 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct State {
     idle: Vec<Worker>,
-    /// Those at work and those idle.
+    /// Busy and idle ones.
     children: usize,
 }
 
 impl Pool {
     /// Compiles the templates in a first child, which is kept for the first rendering.
-    pub(super) fn new(command: &[OsString], sources: &Sources) -> Result<Pool, Unready> {
+    pub(super) fn new(command: &[OsString], sources: &Sources) -> Result<Pool, CompileError> {
         let pool = Pool {
             command: command.to_vec(),
             compile: wire::compile_request(sources),
@@ -133,57 +133,57 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The prompt as text. Waits for a child while all are at work.
+    /// The prompt as text. Waits while all children are busy.
     pub(super) fn render(&self, conversation: Conversation<'_>) -> Result<String, TemplateError> {
         let request = wire::render_request(conversation);
         let sent = request.len();
         if sent > MAX_REQUEST_BYTES {
             return Err(TemplateError::TooLong);
         }
-        let mut seat = self.seat()?;
-        let frame = match seat.worker().ask(request) {
-            // Somebody may have killed it while it had nothing to do, and it was still ending when it was asked.
-            Err(_) if !seat.is_new && seat.worker().was_killed() => {
-                seat.replace(self.start().map_err(Unready::into_error)?);
-                seat.worker().ask(wire::render_request(conversation))?
+        let mut lease = self.lease()?;
+        let frame = match lease.worker().ask(request) {
+            // It may have been killed from outside while idle, and was still exiting when the request was sent.
+            Err(_) if !lease.is_new && lease.worker().was_killed() => {
+                lease.replace(self.start().map_err(CompileError::into_error)?);
+                lease.worker().ask(wire::render_request(conversation))?
             }
             asked => asked?,
         };
         let rendered = wire::rendered(&frame).ok_or(TemplateError::ProcessEnded)?;
         if sent.max(frame.len()) <= MAX_KEPT_BYTES {
-            seat.keep();
+            lease.keep();
         }
         rendered
     }
 
-    /// A child that waits, or a new one, or the one that is free next.
-    fn seat(&self) -> Result<Seat<'_>, TemplateError> {
+    /// An idle child, or a new one, or the one that becomes idle next.
+    fn lease(&self) -> Result<Lease<'_>, TemplateError> {
         let mut state = self.state();
         loop {
             match state.idle.pop() {
-                // One that ended while it had nothing to do (somebody was short of memory) is nobody's error.
+                // A child that ended while idle (killed for memory, say) is no error.
                 Some(worker) if worker.has_ended() => state.children -= 1,
-                Some(worker) => return Ok(Seat { pool: self, worker: Some(worker), is_new: false }),
+                Some(worker) => return Ok(Lease { pool: self, worker: Some(worker), is_new: false }),
                 None if state.children < MAX_CHILDREN => {
                     state.children += 1;
                     drop(state);
-                    // Counts as a child from here on, also when it does not start.
-                    let mut seat = Seat { pool: self, worker: None, is_new: true };
-                    seat.worker = Some(self.start().map_err(Unready::into_error)?);
-                    return Ok(seat);
+                    // Dropping it on a failed start takes back the count.
+                    let mut lease = Lease { pool: self, worker: None, is_new: true };
+                    lease.worker = Some(self.start().map_err(CompileError::into_error)?);
+                    return Ok(lease);
                 }
                 None => state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
 
-    fn start(&self) -> Result<Worker, Unready> {
-        let mut worker = Worker::start(&self.command).map_err(Unready::Child)?;
-        let answer = worker.ask(self.compile.clone()).map_err(Unready::Child)?;
+    fn start(&self) -> Result<Worker, CompileError> {
+        let mut worker = Worker::start(&self.command).map_err(CompileError::Child)?;
+        let answer = worker.ask(self.compile.clone()).map_err(CompileError::Child)?;
         match wire::compiled(&answer) {
             Some(Ok(())) => Ok(worker),
-            Some(Err(wrong)) => Err(Unready::Wrong(wrong)),
-            None => Err(Unready::Child(TemplateError::ProcessEnded)),
+            Some(Err(invalid)) => Err(CompileError::Template(invalid)),
+            None => Err(CompileError::Child(TemplateError::ProcessEnded)),
         }
     }
 
@@ -192,22 +192,22 @@ impl Pool {
     }
 }
 
-/// A child at work, counted. Ends the child when dropped, unless it was [kept](Seat::keep).
-struct Seat<'a> {
+/// A busy child. Dropping it ends the child, unless it was [kept](Lease::keep).
+struct Lease<'a> {
     pool: &'a Pool,
     worker: Option<Worker>,
-    /// It has rendered nothing yet.
+    /// The child has not rendered anything yet.
     is_new: bool,
 }
 
-impl Seat<'_> {
+impl Lease<'_> {
     fn replace(&mut self, worker: Worker) {
         self.worker = Some(worker);
         self.is_new = true;
     }
 
     fn worker(&mut self) -> &mut Worker {
-        self.worker.as_mut().expect("a seat has a child until it is left")
+        self.worker.as_mut().expect("a lease has a child until it is dropped")
     }
 
     fn keep(mut self) {
@@ -218,7 +218,7 @@ impl Seat<'_> {
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for Lease<'_> {
     fn drop(&mut self) {
         drop(self.worker.take());
         self.pool.state().children -= 1;
@@ -226,15 +226,14 @@ impl Drop for Seat<'_> {
     }
 }
 
-/// One child, and the thread that started it, writes to it and reads from it: whoever waits for an answer can stop
-/// waiting.
+/// One child, and the thread that started it and does its I/O, so that waiting for an answer can time out.
 #[derive(Debug)]
 struct Worker {
     process: Arc<Mutex<Child>>,
     requests: Sender<Vec<u8>>,
     answers: Receiver<Vec<u8>>,
-    /// It took too long and was ended.
-    given_up: bool,
+    /// It did not answer in time and was killed.
+    timed_out: bool,
 }
 
 impl Worker {
@@ -243,7 +242,7 @@ impl Worker {
         let (requests, to_send) = channel::<Vec<u8>>();
         let (received, answers) = channel();
         let (started, starting) = channel();
-        // The kernel ends the child when the thread that started it ends: so this one does, and stays.
+        // The kernel kills the child when the thread that started it ends, so this thread starts it and stays.
         let work = move || {
             let child = spawn(&command).and_then(|mut child| {
                 let pipes = child.stdin.take().zip(child.stdout.take());
@@ -252,41 +251,41 @@ impl Worker {
             });
             let Ok((child, (stdin, stdout))) = child else { return };
             if started.send(child).is_ok() {
-                let _ = carry(stdin, stdout, &to_send, &received);
+                let _ = forward(stdin, stdout, &to_send, &received);
             }
         };
         let thread = thread::Builder::new().name("template".to_string()).spawn(work);
         thread.map_err(|_| TemplateError::NoProcess)?;
         let process = starting.recv().map_err(|_| TemplateError::NoProcess)?;
-        let worker = Worker { process, requests, answers, given_up: false };
+        let worker = Worker { process, requests, answers, timed_out: false };
         match worker.answers.recv_timeout(MAX_START_TIME) {
             Ok(hello) if hello == HELLO => Ok(worker),
             _ => Err(TemplateError::NoProcess),
         }
     }
 
-    /// Sends a request and waits for the answer. After an error, the child has ended. How long it computes is bounded by
-    /// its own limit of processor time, however busy the machine is; how long it is waited for, here.
+    /// Sends a request and waits for the answer. After an error, the child has ended. The child's own limit bounds its
+    /// CPU time, however busy the machine is; this bounds the wait.
     fn ask(&mut self, request: Vec<u8>) -> Result<Vec<u8>, TemplateError> {
-        // Fails when the thread has gone, and then there is no answer either.
+        // Fails if the thread has ended; then there is no answer either.
         let _ = self.requests.send(request);
         match self.answers.recv_timeout(MAX_RENDER_WAIT) {
             Ok(answer) => Ok(answer),
             Err(RecvTimeoutError::Timeout) => {
-                self.given_up = true;
+                self.timed_out = true;
                 self.end();
                 Err(TemplateError::NoProcessor)
             }
-            // It closed its output, or wrote what is not an answer.
-            Err(RecvTimeoutError::Disconnected) => Err(why(self.end())),
+            // It closed its output, or wrote an invalid answer.
+            Err(RecvTimeoutError::Disconnected) => Err(error_of_exit(self.end())),
         }
     }
 
-    /// Whether it has ended by SIGKILL, which neither we nor its own limits sent.
+    /// Whether it was ended by a SIGKILL from outside: neither this process nor the child's limits sent it.
     fn was_killed(&self) -> bool {
         #[cfg(unix)]
         if let Ok(Some(status)) = self.process().try_wait() {
-            return !self.given_up && std::os::unix::process::ExitStatusExt::signal(&status) == Some(9);
+            return !self.timed_out && std::os::unix::process::ExitStatusExt::signal(&status) == Some(9);
         }
         false
     }
@@ -295,10 +294,10 @@ impl Worker {
         !matches!(self.process().try_wait(), Ok(None))
     }
 
-    /// Ends the child if it has not ended by itself; says how if it has.
+    /// Kills the child unless it has ended by itself; returns its status if it has.
     fn end(&self) -> Option<ExitStatus> {
         let mut process = self.process();
-        // Its output is closed: what is left of it takes no time, once it has a processor.
+        // Its output is closed, so it exits as soon as it gets CPU time.
         let ended = (0..2500).find_map(|_| match process.try_wait() {
             Ok(None) if self.closed() => {
                 thread::sleep(Duration::from_millis(2));
@@ -312,7 +311,7 @@ impl Worker {
         ended.flatten()
     }
 
-    /// Whether the thread that reads has seen the end.
+    /// Whether the I/O thread has seen the end of the output.
     fn closed(&self) -> bool {
         matches!(self.answers.try_recv(), Err(std::sync::mpsc::TryRecvError::Disconnected))
     }
@@ -326,18 +325,18 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let mut process = self.process();
         let _ = process.kill();
-        // Also takes it out of the table of processes.
+        // Also reaps the process.
         let _ = process.wait();
     }
 }
 
-/// Why a child ended in the middle of a request.
-fn why(status: Option<ExitStatus>) -> TemplateError {
+/// The error for a child that ended in the middle of a request.
+fn error_of_exit(status: Option<ExitStatus>) -> TemplateError {
     #[cfg(unix)]
     if let Some(signal) = status.and_then(|status| std::os::unix::process::ExitStatusExt::signal(&status)) {
         return match signal {
-            // SIGABRT is Rust's end when memory or the stack is used up, and SIGKILL, which nobody else sends at such a
-            // moment, the kernel's when a machine has no memory left; or SIGBUS, or SIGSEGV.
+            // Rust aborts (SIGABRT) when memory or the stack is exhausted, and the kernel sends SIGKILL when the machine
+            // is out of memory; SIGBUS and SIGSEGV mean the same here.
             6 | 7 | 9 | 11 => TemplateError::OutOfMemory,
             // SIGXCPU.
             24 => TemplateError::TooSlow,
@@ -355,9 +354,9 @@ fn spawn(command: &[OsString]) -> io::Result<Child> {
     #[cfg(unix)]
     {
         use std::os::unix::process::CommandExt;
-        // Ctrl-C in the terminal is for the program, which may still have requests to finish.
+        // Ctrl-C in the terminal must reach only the parent, which may still have requests to finish.
         child.process_group(0);
-        // That file has no name of its own. What has one may need it: an interpreter finds its library by it.
+        // Only this file needs a name. Another program keeps its own: an interpreter finds its library by it.
         if program == "/proc/self/exe" {
             child.arg0("twostroke");
         }
@@ -365,8 +364,8 @@ fn spawn(command: &[OsString]) -> io::Result<Child> {
     child.spawn()
 }
 
-/// Requests in, answers out, until one side ends.
-fn carry(
+/// Forwards requests and answers until one side ends.
+fn forward(
     mut stdin: ChildStdin,
     mut stdout: ChildStdout,
     requests: &Receiver<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! What a template is given, what may go wrong, and how large everything may be.
+//! Input of a template, its limits and its errors.
 
 use std::time::Duration;
 
@@ -7,44 +7,44 @@ use serde_json::{Map, Value as Json};
 use crate::error::TextError;
 use crate::specials::SpecialNames;
 
-/// Largest source of a template; the longest in use are a tenth of it.
+/// Maximum bytes of a template's source; the longest in use have a tenth of it.
 pub const MAX_SOURCE_BYTES: usize = 256 << 10;
-/// Most bytes that a template may write.
+/// Maximum bytes that a template may write.
 pub const MAX_OUTPUT_BYTES: usize = 32 << 20;
-/// Most bytes of text that a conversation and its variables may have.
+/// Maximum bytes of text in the messages of a conversation.
 pub const MAX_INPUT_BYTES: usize = 32 << 20;
-/// Most bytes of text in the variables: some hundred tools with their schemas.
+/// Maximum bytes of text in the variables without `tools`.
 pub const MAX_KWARGS_BYTES: usize = 256 << 10;
-/// Most values in the variables, or in the further fields of all messages; names count too.
+/// Maximum values in the variables, or in the extra fields of all messages; names count too.
 pub const MAX_VALUES: usize = 20_000;
-/// The same of tools: 512 of some 300 each, such as agents have.
+/// Maximum values in `tools`: 512 tools of some 300 values each, as agents send.
 const MAX_TOOL_VALUES: usize = 150_000;
-/// Longest tools, in bytes of their texts.
+/// Maximum bytes of text in `tools`.
 const MAX_TOOL_BYTES: usize = 4 << 20;
-/// Deepest value in a variable or in a field of a message.
+/// Maximum nesting depth of a variable or a field of a message.
 pub const MAX_VALUE_DEPTH: usize = 32;
-/// Longest role, `name` or `tool_call_id` of a message, in bytes.
+/// Maximum bytes of the role, `name` or `tool_call_id` of a message.
 pub const MAX_NAME_BYTES: usize = 256;
-/// Processor time that one rendering, or the compilation of a template, may take. The longest that a real template takes
-/// is a hundredth of it: 10,000 messages.
+/// Maximum CPU time of one rendering, or of compiling a template. Real templates take at most a hundredth of it, for
+/// 10,000 messages.
 pub const MAX_RENDER_TIME: Duration = Duration::from_secs(2);
-/// Longest that a request waits for it. A child that has not used up its processor time by then had no processor: the
-/// machine is overloaded, or was asleep.
+/// Maximum wait for it. A child that has not used up its CPU time by then got no CPU: the machine is overloaded, or was
+/// asleep.
 pub const MAX_RENDER_WAIT: Duration = Duration::from_secs(60);
-/// Memory that a child may use beside its program and its stack. A prompt of [`MAX_OUTPUT_BYTES`] from as much text
-/// takes two thirds of it.
+/// Maximum memory of a child besides its program and its stack. A prompt of [`MAX_OUTPUT_BYTES`] from a text of the same
+/// size takes two thirds of it.
 pub const MAX_RENDER_MEMORY: u64 = 256 << 20;
-/// Stack of a child. Real templates nest a few levels; a thousand of the deepest kind fit.
+/// Stack of a child. Real templates nest a few levels; a thousand levels of the deepest kind fit.
 pub const RENDER_STACK_BYTES: u64 = 64 << 20;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChatMessage {
-    /// `system`, `user`, `assistant`, `tool`, or what else the template knows.
+    /// `system`, `user`, `assistant`, `tool`, or another role that the template knows.
     pub role: String,
-    /// The text; `None` for an assistant's turn that only calls tools.
+    /// The text; `None` for an assistant message that only calls tools.
     pub content: Option<String>,
-    /// Everything else the template may read: `name`, `tool_calls`, `tool_call_id`, `reasoning_content`, ...
+    /// Other fields for the template: `name`, `tool_calls`, `tool_call_id`, `reasoning_content`, ...
     pub extra: Map<String, Json>,
 }
 
@@ -55,13 +55,13 @@ impl ChatMessage {
     }
 }
 
-/// What a template reads besides the messages.
+/// Input of a template besides the messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TemplateOptions {
-    /// End with the beginning of an assistant's turn.
+    /// End with the beginning of an assistant message.
     pub add_generation_prompt: bool,
-    /// End inside the last message, behind its text: what follows goes on with it. Only [`Tokenizer::encode_chat`] heeds
-    /// it.
+    /// End after the text of the last message, so that the answer continues it. Only [`Tokenizer::encode_chat`]
+    /// applies it.
     ///
     /// [`Tokenizer::encode_chat`]: crate::tokenizer::Tokenizer::encode_chat
     pub continue_final_message: bool,
@@ -73,59 +73,59 @@ pub struct TemplateOptions {
     pub now: Option<i64>,
 }
 
-/// Why messages could not be made a prompt. Texts are fixed, except the template's own in [`TemplateError::Refused`].
+/// Errors of rendering. Messages are fixed texts, except the template's own in [`TemplateError::Refused`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// The template called `raise_exception`: it does not take such a conversation. One line of printable text.
+    /// The template rejected the conversation with `raise_exception`. One line of printable text.
     #[error("the model's chat template refused the messages: {0}")]
     Refused(String),
     /// The template failed.
     #[error("the model's chat template failed on line {line}: {problem}")]
     Failed {
-        /// Line of the template's source; 0 when unknown.
+        /// Line of the template's source; 0 if unknown.
         line: usize,
-        /// What went wrong.
+        /// One of `PROBLEMS`.
         problem: &'static str,
     },
-    /// The prompt is longer than any context.
+    /// The prompt exceeds [`MAX_OUTPUT_BYTES`].
     #[error("the model's chat template wrote more than {MAX_OUTPUT_BYTES} bytes")]
     TooLong,
     /// The template ran too many instructions.
     #[error("the model's chat template took too many steps")]
     TooManySteps,
-    /// The template ran too long; a child process was ended.
+    /// The template exceeded [`MAX_RENDER_TIME`]; the child process was ended.
     #[error("the model's chat template took longer than {} s", MAX_RENDER_TIME.as_secs())]
     TooSlow,
-    /// The child process had no processor in [`MAX_RENDER_WAIT`]; it was ended.
-    #[error("the process that renders the chat template stood still for {} s: the machine is overloaded or was stopped; \
-        ask again", MAX_RENDER_WAIT.as_secs())]
+    /// The child process got no CPU time within [`MAX_RENDER_WAIT`]; it was ended.
+    #[error("the process that renders the chat template got no CPU time for {} s: the machine is overloaded or was \
+        suspended; try again", MAX_RENDER_WAIT.as_secs())]
     NoProcessor,
-    /// The template used too much memory or stack; a child process ended.
-    #[error("the model's chat template ran out of memory: it may use {} MiB, and nest no deeper than a stack of {} MiB",
+    /// The template used too much memory or stack; the child process ended.
+    #[error("the model's chat template ran out of memory: the limits are {} MiB of memory and {} MiB of stack",
         MAX_RENDER_MEMORY >> 20, RENDER_STACK_BYTES >> 20)]
     OutOfMemory,
-    /// A conversation beyond a limit.
+    /// The conversation exceeds a limit.
     #[error("{field} {problem}")]
     Limit {
-        /// Where in the request, such as `messages[2].name`.
+        /// Field of the request, such as `messages[2].name`.
         field: String,
-        /// What is too much, and how much is allowed.
+        /// The size and the limit.
         problem: String,
     },
-    /// No characters are left to tell the conversation's special tokens from the template's.
-    #[error("the messages use up the characters for private use, of which special tokens in them need some")]
+    /// No characters are left as marks for the special tokens in messages.
+    #[error("the messages use nearly all private-use characters, so special tokens in them cannot be escaped")]
     NoMarks,
     /// No thread could be started.
-    #[error("the system has no thread left to render the chat template")]
+    #[error("the system cannot start a thread to render the chat template")]
     NoThread,
-    /// No child process could be started, or it was of another build.
+    /// No child process could be started, or it is another version.
     #[error("the process that renders the chat template could not be started")]
     NoProcess,
-    /// The child process ended, or answered what is no answer.
+    /// The child process ended, or sent an invalid answer.
     #[error("the process that renders the chat template ended unexpectedly")]
     ProcessEnded,
-    /// What the last message says is not in what the template wrote, so nothing can go on from there.
-    #[error("the model's chat template does not write the last message as it is, so it cannot be continued")]
+    /// The rendered text does not contain the last message's text.
+    #[error("the model's chat template changes the last message, so it cannot be continued")]
     NotContinued,
     /// The prompt could not be encoded.
     #[error(transparent)]
@@ -133,7 +133,7 @@ pub enum TemplateError {
 }
 
 impl TemplateError {
-    /// The field of a request that is at fault: `messages`, unless it is the variables.
+    /// The request field that caused the error: `messages` or the variables.
     pub fn param(&self) -> &'static str {
         match self {
             TemplateError::Limit { field, .. } if field.starts_with(KWARGS) => KWARGS,
@@ -141,24 +141,24 @@ impl TemplateError {
         }
     }
 
-    /// Whether the machine is at fault and not what was asked: the same may be answered a moment later.
+    /// Whether the machine caused the error, not the request: the same request may succeed later.
     pub fn is_machines(&self) -> bool {
         matches!(self, TemplateError::NoProcessor | TemplateError::NoThread | TemplateError::NoProcess)
     }
 }
 
-/// What the variables are called in a request.
+/// The request field of the variables.
 const KWARGS: &str = "chat_template_kwargs";
-/// The variable that is no wish of the request's, but what may be called.
+/// The variable of the tools, which has its own limits.
 const TOOLS: &str = "tools";
 
-/// The templates of a model as text: all that a child process needs.
+/// The templates of a model as text: all input for compiling.
 #[derive(Debug)]
 pub(super) struct Sources {
     /// Names and sources; one is `default`.
     pub(super) templates: Vec<(String, String)>,
     pub(super) names: SpecialNames,
-    /// A template of its own for conversations with tools.
+    /// Whether there is a separate template for conversations with tools.
     pub(super) has_tool_use: bool,
 }
 
@@ -174,7 +174,7 @@ impl Sources {
     }
 }
 
-/// What is rendered.
+/// Input of one rendering.
 #[derive(Clone, Copy)]
 pub(super) struct Conversation<'a> {
     pub(super) messages: &'a [ChatMessage],
@@ -183,7 +183,7 @@ pub(super) struct Conversation<'a> {
     pub(super) marks: &'a [(char, char)],
 }
 
-/// Refuses what is larger than any conversation, before anything is copied.
+/// Checks the limits of the input, before anything is copied.
 pub(super) fn check_limits(messages: &[ChatMessage], options: &TemplateOptions) -> Result<(), TemplateError> {
     let limit = |field: String, problem: String| Err(TemplateError::Limit { field, problem });
     let (mut variables, mut tools) = (Size::default(), Size::default());
@@ -205,7 +205,7 @@ pub(super) fn check_limits(messages: &[ChatMessage], options: &TemplateOptions) 
         all.add_map(&message.extra, 1);
     }
     if let Some((field, bytes)) = name_too_long {
-        return limit(field, format!("has {bytes} bytes; at most {MAX_NAME_BYTES} are taken"));
+        return limit(field, format!("has {bytes} bytes; at most {MAX_NAME_BYTES}"));
     }
     for (field, size, most_values, most_bytes) in [
         (KWARGS, &variables, MAX_VALUES, MAX_KWARGS_BYTES),
@@ -215,9 +215,9 @@ pub(super) fn check_limits(messages: &[ChatMessage], options: &TemplateOptions) 
         let problem = if size.depth > MAX_VALUE_DEPTH {
             format!("is nested more than {MAX_VALUE_DEPTH} levels deep")
         } else if size.values > most_values {
-            format!("has {} values; at most {most_values} are taken", size.values)
+            format!("has {} values; at most {most_values}", size.values)
         } else if size.bytes > most_bytes {
-            format!("has {} bytes of text; at most {most_bytes} are taken", size.bytes)
+            format!("has {} bytes of text; at most {most_bytes}", size.bytes)
         } else {
             continue;
         };
@@ -226,7 +226,7 @@ pub(super) fn check_limits(messages: &[ChatMessage], options: &TemplateOptions) 
     Ok(())
 }
 
-/// How large a value is.
+/// Total size of values.
 #[derive(Default)]
 struct Size {
     bytes: usize,
@@ -249,7 +249,7 @@ impl Size {
         self.depth = self.depth.max(depth);
         self.values += 1;
         match value {
-            // What is below is not looked at: it is refused already, and it may be deeper than the stack.
+            // Already refused; deeper levels could overflow the stack.
             _ if depth > MAX_VALUE_DEPTH => {}
             Json::String(text) => self.bytes += text.len(),
             Json::Array(items) => items.iter().for_each(|item| self.add(item, depth + 1)),

@@ -1,4 +1,4 @@
-//! A template compiled and run by Jinja, in this process: the environment of `transformers.apply_chat_template`.
+//! Compiles and runs templates in this process, in the Jinja environment of `transformers.apply_chat_template`.
 //!
 //! ```text
 //! sources ──Compiled::new──► bytecode ──render(conversation)──► text
@@ -7,9 +7,9 @@
 //! `trim_blocks` and `lstrip_blocks`, loop controls, Python's methods on strings, lists and maps, `tojson` as
 //! `json.dumps` writes it, `raise_exception`, `strftime_now`, and `{% generation %}` as a tag without effect.
 //!
-//! A template reaches no object of ours; the length of its source, the depth of its calls, the instructions that it
-//! runs and the bytes that it writes are bounded here. **The memory that it holds on the way, its stack and what one
-//! built-in filter does in one instruction are not**: `child.rs` puts a process around this module for that.
+//! A template reaches none of our objects; its source length, call depth, instructions and output bytes are bounded
+//! here. **Its memory, its stack and the work of one built-in filter are not**: `child.rs` runs this module in a
+//! process with limits.
 
 use std::io;
 
@@ -22,18 +22,18 @@ use serde_json::Value as Json;
 
 use super::conversation::{ChatMessage, Conversation, MAX_OUTPUT_BYTES, Sources, TemplateError};
 
-/// Most instructions that one rendering may run: a thousand messages take about 100,000.
+/// Maximum instructions of one rendering: a thousand messages take about 100,000.
 const MAX_INSTRUCTIONS: u64 = 4_000_000;
-/// Deepest nesting of macro calls, loops and blocks.
+/// Maximum nesting of macro calls, loops and blocks.
 const MAX_DEPTH: usize = 100;
-/// Deepest value that `tojson` writes.
+/// Maximum depth of a value for `tojson`.
 const MAX_JSON_DEPTH: usize = 128;
-/// Longest text of a template, or about it, that is passed on.
+/// Maximum characters of a template's message, or of an error about it.
 const MAX_REFUSAL_CHARS: usize = 300;
-/// The variable that tells `tojson` the marks: no template can name it, and no caller set it.
+/// The variable that passes the marks to `tojson`: no template can name it, and no caller can set it.
 const MARKS: &str = "\0marks";
 
-/// What can be wrong inside a template, for [`TemplateError::Failed`]. A child process names them by their place here.
+/// Problems for [`TemplateError::Failed`]. A child process sends the index.
 pub(super) const PROBLEMS: [&str; 13] = [
     "error in the template",
     "a value is not defined",
@@ -45,45 +45,45 @@ pub(super) const PROBLEMS: [&str; 13] = [
     "includes are not supported",
     "a value cannot be written as JSON",
     "a value cannot be unpacked",
-    "a value of the wrong kind",
+    "a value has the wrong type",
     "invalid operation",
     "internal error of the template engine",
 ];
 
-/// A template that is not one.
+/// Error of compiling a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct NotATemplate {
-    /// Line of the source; 0 when unknown.
+pub(super) struct InvalidTemplate {
+    /// Line of the source; 0 if unknown.
     pub(super) line: usize,
     /// One line of printable text.
     pub(super) problem: String,
 }
 
-/// The templates of a model, ready to run.
+/// The compiled templates of a model.
 #[derive(Debug)]
 pub(super) struct Compiled {
     environment: Environment<'static>,
 }
 
-/// What `raise_exception` was called with; travels as the source of a template error.
+/// The argument of `raise_exception`, as the source of a template error.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);
 
 impl Compiled {
-    /// Parses the templates. Recursive: call it where the stack is deep.
-    pub(super) fn new(sources: &Sources) -> Result<Compiled, NotATemplate> {
+    /// Parses the templates. Recursive: needs a deep stack.
+    pub(super) fn new(sources: &Sources) -> Result<Compiled, InvalidTemplate> {
         let mut environment = environment();
         for (name, source) in &sources.templates {
             environment.add_template_owned(name.clone(), without_generation_tags(source)).map_err(|error| {
-                let problem = printable(error.detail().unwrap_or("not a template"));
-                NotATemplate { line: error.line().unwrap_or(0), problem }
+                let problem = printable(error.detail().unwrap_or("invalid template"));
+                InvalidTemplate { line: error.line().unwrap_or(0), problem }
             })?;
         }
         Ok(Compiled { environment })
     }
 
-    /// The prompt as text. Recursive: call it where the stack is deep.
+    /// The prompt as text. Recursive: needs a deep stack.
     pub(super) fn render(&self, sources: &Sources, conversation: Conversation<'_>) -> Result<String, TemplateError> {
         let template = self.environment.get_template(sources.template_for(conversation.options)).map_err(failure)?;
         let mut output = Bounded { bytes: Vec::new(), full: false };
@@ -96,8 +96,8 @@ impl Compiled {
     }
 }
 
-/// One line of printable text out of what a template says: it may have been made of a stranger's words, and it ends in
-/// logs, terminals and other programs' messages.
+/// Makes one line of printable text of a template's message: it may contain untrusted text, and is shown in logs,
+/// terminals and other programs' messages.
 pub(super) fn printable(text: &str) -> String {
     let shown = |c: char| {
         if c.is_control() || matches!(c, '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}') { ' ' } else { c }
@@ -165,7 +165,7 @@ fn environment() -> Environment<'static> {
         Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(message))
     });
     environment.add_filter("tojson", to_json);
-    // Python can iterate and index strings and maps, and its Jinja says so; templates rely on it to tell lists from
+    // In Python's Jinja, strings and maps are sequences and iterable; templates rely on it to distinguish lists from
     // text.
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined)
@@ -278,7 +278,7 @@ fn to_json(state: &State, value: &Value, ensure_ascii: Option<bool>, options: Kw
 /// Python's `json.dumps`.
 struct JsonWriter {
     ensure_ascii: bool,
-    /// Characters that stand for others, and are written as they are.
+    /// Marks, which are not escaped.
     marks: Vec<char>,
     indent: Option<String>,
     item: String,
@@ -405,11 +405,11 @@ fn python_float(value: f64) -> String {
 
 /// C's `strftime`, at `now` seconds since 1970, in UTC and English.
 fn strftime(now: i64, format: &str) -> Result<String, Error> {
-    /// Bytes of a format: a field may be padded to 255 characters, and nobody's date is longer than a line.
-    const LONGEST: usize = 256;
+    /// Limits the output too: a field may be padded to 255 characters.
+    const MAX_FORMAT_BYTES: usize = 256;
     let refused = || Error::new(ErrorKind::InvalidOperation, "strftime");
     let moment = Timestamp::from_second(now).map_err(|_| refused())?.to_zoned(TimeZone::UTC);
-    if format.len() > LONGEST {
+    if format.len() > MAX_FORMAT_BYTES {
         return Err(refused());
     }
     jiff::fmt::strtime::format(format, &moment).map_err(|_| refused())

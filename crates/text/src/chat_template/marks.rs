@@ -1,26 +1,25 @@
-//! Text from strangers stays text: no character that a conversation brings becomes part of a control token.
+//! Untrusted text stays text: no character of a conversation becomes part of a special token.
 //!
 //! ```text
 //! "<b>hi</b> <|end|>" ──signs swapped──► "䷀b䷁hi䷀/b䷁ ䷀|end|䷁" ──template──► "<|user|>\n䷀b䷁hi䷀/b䷁ ䷀|end|䷁<|end|>"
 //!                                                                          special: ^^^^^^^^                     ^^^^^^^
-//!                                                          in what is between, marks are swapped back: plain text
+//!                                                          between them, marks are swapped back: plain text
 //! ```
 //!
-//! A special token is usually written between two signs (`<|end|>`, `[INST]`). Before the template runs, those signs
-//! are swapped for marks wherever the conversation has them, so **a special token in the prompt has its first and its
-//! last character from the template**, whatever the template cuts, joins, trims or removes: neither can a removed
-//! `<think>` close the gap in `<|e<think>nd|>`, nor two fields come together, nor a `<` of the template's be completed.
-//! A text that as a whole is the inside of a special token (the name `|end|`, for a template that writes `<` name `>`)
-//! gets a mark too.
+//! A special token usually begins and ends with a sign, a punctuation character (`<|end|>`, `[INST]`). Before the
+//! template runs, those signs are swapped for marks throughout the conversation, so **the first and the last character
+//! of a special token in the prompt come from the template**, whatever the template cuts, joins, trims or removes: a
+//! removed `<think>` cannot close the gap in `<|e<think>nd|>`, two fields cannot join, a `<` of the template cannot be
+//! completed. A text that as a whole is the inside of a special token (the name `|end|`, for a template that writes `<`
+//! name `>`) gets a mark too.
 //!
-//! Templates look for signs of their own in what they are given: `content.split('</think>')`. So the signs in texts
-//! that the template looks for stay, and those in added tokens that are not special, unless a special token may begin
-//! or end there and go on beyond what is looked for. What is whole is never left: the first character of each special
-//! token's text is swapped wherever it stands.
+//! Templates search their input for signs: `content.split('</think>')`. So the signs in texts that the template
+//! searches for stay, and those in added tokens that are not special, unless a special token may begin or end there and
+//! extend beyond that text. In a whole special token, the first character is always swapped.
 //!
 //! Marks are characters that occur neither in the conversation nor in the template. There are 131,219; a conversation
-//! that leaves too few is refused. Numbers and truth values have no marks, and a role that is the inside of a special
-//! token is taken as it is (templates write `<|` role `|>`): who fills in roles decides which one speaks.
+//! that leaves too few is refused. Numbers and booleans have no marks, and neither has a role that is the inside of a
+//! special token (templates write `<|` role `|>`): the client that sets roles decides which one is used.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -31,34 +30,34 @@ use serde_json::{Map, Value as Json};
 use super::conversation::{ChatMessage, TemplateError, TemplateOptions};
 use crate::specials::{SpecialTexts, finder, is_sign};
 
-/// Characters for marks. First those that are signs to Unicode as `<` is (a template can print them, and asks whether
-/// something is a letter), in scripts that hardly anybody writes; then those for private use.
+/// Characters for marks. First rare Unicode symbols, which like `<` are printable and no letters, as templates may test;
+/// then private-use characters.
 const POOLS: [RangeInclusive<char>; 4] =
     ['\u{4DC0}'..='\u{4DFF}', '\u{1D300}'..='\u{1D356}', '\u{F0000}'..='\u{FFFFD}', '\u{100000}'..='\u{10FFFD}'];
 
-/// Filters and methods whose result depends on which sign it is. Templates that use one see marks only in whole special
-/// tokens, and where a special token may go on beyond a text or has begun or ended within it.
+/// Filters and methods whose result depends on the exact sign. Templates that use one see marks only in whole special
+/// tokens, and where a special token may begin or end at the edge of a text.
 const SIGN_SENSITIVE: [&str; 5] = ["escape", "e", "urlencode", "sort", "dictsort"];
 
-/// Longest text in quotes that a template may look for in a message with signs in it.
+/// Maximum bytes of a string literal whose signs stay unmarked in messages.
 const MAX_LITERAL_BYTES: usize = 1024;
 
-/// What a template's source says about the texts that it looks for.
+/// String literals, names and characters in a template's source.
 #[derive(Debug, Default)]
-pub(super) struct Words {
-    /// Texts in quotes that hold a sign and are looked for.
-    literals: Option<AhoCorasick>,
-    /// Texts in quotes and names.
+pub(super) struct TemplateLiterals {
+    /// String literals that contain a sign and that the template searches for.
+    searched: Option<AhoCorasick>,
+    /// All string literals and names.
     words: BTreeSet<String>,
-    /// Whether it uses one of [`SIGN_SENSITIVE`].
+    /// Whether the template uses one of [`SIGN_SENSITIVE`].
     sign_sensitive: bool,
     /// Characters of the source that could be marks.
     characters: BTreeSet<char>,
 }
 
-impl Words {
-    pub(super) fn of<'a>(sources: impl Iterator<Item = &'a str>) -> Words {
-        let (mut words, mut literals, mut characters) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+impl TemplateLiterals {
+    pub(super) fn of<'a>(sources: impl Iterator<Item = &'a str>) -> TemplateLiterals {
+        let (mut words, mut searched, mut characters) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let mut sign_sensitive = false;
         for source in sources {
             characters.extend(source.chars().filter(|&c| is_mark(c)));
@@ -73,23 +72,23 @@ impl Words {
                     }
                     Token::Sign(_) => {}
                     Token::Text(text) => {
-                        // `c == '<'` asks for the sign alone; `'<' + name` writes it.
-                        let asks =
-                            before.is_some_and(Token::asks) || tokens.get(at + 1).is_some_and(Token::asks_before);
-                        if asks && text.len() <= MAX_LITERAL_BYTES && text.contains(is_sign) {
-                            literals.insert(text.clone());
+                        // `c == '<'` searches for the sign; `'<' + name` writes it.
+                        let is_searched = before.is_some_and(Token::searches_next)
+                            || tokens.get(at + 1).is_some_and(Token::searches_previous);
+                        if is_searched && text.len() <= MAX_LITERAL_BYTES && text.contains(is_sign) {
+                            searched.insert(text.clone());
                         }
                         words.insert(text.clone());
                     }
                 }
             }
         }
-        let literals = finder(literals.iter().map(String::as_str).collect());
-        Words { literals, words, sign_sensitive, characters }
+        let searched = finder(searched.iter().map(String::as_str).collect());
+        TemplateLiterals { searched, words, sign_sensitive, characters }
     }
 }
 
-/// A part of what stands between a template's delimiters.
+/// A token between a template's delimiters.
 #[derive(Debug, PartialEq)]
 enum Token<'a> {
     Name(&'a str),
@@ -98,18 +97,18 @@ enum Token<'a> {
 }
 
 impl Token<'_> {
-    /// Whether what follows is looked for.
-    fn asks(&self) -> bool {
+    /// Whether the template may search for the text after this token.
+    fn searches_next(&self) -> bool {
         matches!(self, Token::Sign('(' | ',' | '=' | '[') | Token::Name("in"))
     }
 
-    /// Whether what stands before it is looked for.
-    fn asks_before(&self) -> bool {
+    /// Whether the template may search for the text before this token.
+    fn searches_previous(&self) -> bool {
         matches!(self, Token::Sign('=' | '!') | Token::Name("in" | "not"))
     }
 }
 
-/// What stands in `{{ }}` and `{% %}`, roughly: one pass, and wrong only where a template is.
+/// Tokens in `{{ }}` and `{% %}`, roughly: one pass, wrong only for an invalid template.
 fn tokens(source: &str) -> Vec<Token<'_>> {
     let (mut tokens, mut rest) = (Vec::new(), source);
     while let Some(at) = rest.find('{') {
@@ -147,7 +146,7 @@ fn tokens(source: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// A text up to its closing quote, with the escapes that templates use undone.
+/// A text up to its closing quote, unescaped, and the source after it.
 fn quoted(source: &str, quote: char) -> (String, &str) {
     let (mut text, mut chars) = (String::new(), source.chars());
     while let Some(c) = chars.next() {
@@ -173,23 +172,23 @@ fn is_mark(c: char) -> bool {
 /// The marks of one conversation.
 pub(super) struct Marks<'a> {
     specials: &'a SpecialTexts,
-    words: &'a Words,
-    /// Whether signs are swapped outside of whole special tokens too.
+    literals: &'a TemplateLiterals,
+    /// Whether signs outside of whole special tokens are swapped too.
     signs: bool,
     /// `(mark, original)`.
     pub(super) swapped: Vec<(char, char)>,
 }
 
 impl<'a> Marks<'a> {
-    /// `None` when nothing in the conversation needs one.
+    /// `None` if no text of the conversation needs a mark.
     pub(super) fn for_conversation(
         specials: &'a SpecialTexts,
-        words: &'a Words,
+        literals: &'a TemplateLiterals,
         messages: &[ChatMessage],
         options: &TemplateOptions,
     ) -> Result<Option<Marks<'a>>, TemplateError> {
-        let mut marks = Marks { specials, words, signs: !words.sign_sensitive, swapped: Vec::new() };
-        let (mut originals, mut taken) = (BTreeSet::new(), words.characters.clone());
+        let mut marks = Marks { specials, literals, signs: !literals.sign_sensitive, swapped: Vec::new() };
+        let (mut originals, mut taken) = (BTreeSet::new(), literals.characters.clone());
         each_text(messages, options, &mut |text, is_role| {
             marks.each_place(text, is_role, &mut |_, original| _ = originals.insert(original));
         });
@@ -199,18 +198,17 @@ impl<'a> Marks<'a> {
         each_text(messages, options, &mut |text, _| taken.extend(text.chars().filter(|&c| is_mark(c))));
         let unused = POOLS.into_iter().flatten().filter(|c| !taken.contains(c));
         marks.swapped = unused.zip(originals.iter().copied()).collect();
-        // Fail closed: without its mark, a character would be what it must not be.
+        // Fail closed: an unmarked character could become part of a special token.
         if marks.swapped.len() == originals.len() { Ok(Some(marks)) } else { Err(TemplateError::NoMarks) }
     }
 
-    /// Calls `see` with each place of `text` where a character is swapped, in order. Holds no more than the places of
-    /// whole special tokens.
+    /// Calls `see` with each swapped character of `text`, in order. Stores only the positions of whole special tokens.
     fn each_place(&self, text: &str, is_role: bool, see: &mut dyn FnMut(usize, char)) {
         let SpecialTexts { starts, signs, others, .. } = self.specials;
         let mut whole: Vec<usize> = starts.find_overlapping_iter(text).map(|found| found.start()).collect();
         whole.sort_unstable();
         let inside = !is_role && self.is_inside(text.trim());
-        // Letters that become others in the other case come so seldom that nobody minds.
+        // These letters become ASCII ones in another case; they are so rare that all signs of the text are swapped.
         let swaps_signs = self.signs || text.contains(['\u{17F}', '\u{130}', '\u{131}', '\u{212A}']);
         if whole.is_empty() && !inside && !text.contains(|c| signs.contains(&c)) {
             return;
@@ -218,9 +216,9 @@ impl<'a> Marks<'a> {
         let edges = text.len() - text.trim_start().len()..text.trim_end().len();
         let beginning = inside.then_some(edges.start);
         let mut whole = whole.into_iter().peekable();
-        // Where the template finds what it looks for, and tokens that are not special.
+        // Texts that the template searches for, and added tokens that are not special.
         let mut found =
-            [others, &self.words.literals].map(|finder| finder.as_ref().map(|f| f.find_iter(text).peekable()));
+            [others, &self.literals.searched].map(|finder| finder.as_ref().map(|f| f.find_iter(text).peekable()));
         for (at, c) in text.char_indices() {
             let mut begins = beginning == Some(at);
             while whole.next_if(|start| *start <= at).is_some() {
@@ -245,10 +243,10 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// Whether a text as a whole is a part of a special token, and no word of the template's.
+    /// Whether a text as a whole is a part of a special token, and no literal or name of the template.
     fn is_inside(&self, text: &str) -> bool {
-        let known = || self.words.words.contains(text);
-        // A number in a text must stay one to whoever counts with it.
+        let known = || self.literals.words.contains(text);
+        // A number must stay a number for a template that computes with it.
         let number = || text.bytes().all(|byte| byte.is_ascii_digit());
         !text.is_empty()
             && text.len() < self.specials.longest
@@ -279,7 +277,7 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// Texts and names of a map.
+    /// A map with marks in its texts and names.
     pub(super) fn map(&self, map: &Map<String, Json>) -> Map<String, Json> {
         map.iter().map(|(key, value)| (self.text(key, false), self.json(value))).collect()
     }
@@ -330,20 +328,20 @@ mod tests {
 
     #[test]
     fn a_templates_words_are_found() {
-        let words = |source| Words::of([source].into_iter()).words.into_iter().collect::<Vec<_>>();
+        let words = |source| TemplateLiterals::of([source].into_iter()).words.into_iter().collect::<Vec<_>>();
         assert_eq!(
             words("don't {{ a.b['c d'] }} {# 'no' #} {% if x == \"y\\n'\" %}it's"),
             ["a", "b", "c d", "if", "x", "y\n'"]
         );
         let looks_for = |source, text: &str| {
-            Words::of([source].into_iter()).literals.is_some_and(|found| found.find(text).is_some())
+            TemplateLiterals::of([source].into_iter()).searched.is_some_and(|found| found.find(text).is_some())
         };
         assert!(looks_for("{{ m.content.split('</think>') }}", "</think>"));
         assert!(looks_for("{% if c[0] == '<' %}{% endif %}", "<"));
         assert!(looks_for("{% if '<' in c %}{% endif %}", "<"));
         assert!(!looks_for("{{ '<' ~ name ~ '>' }}", "<>"));
         for unfinished in ["{{", "{{ 'a", "{{ \"\\", "{#", "{% if", "{"] {
-            Words::of([unfinished].into_iter());
+            TemplateLiterals::of([unfinished].into_iter());
         }
     }
 

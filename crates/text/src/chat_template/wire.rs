@@ -1,4 +1,4 @@
-//! What goes between the program and the child process that renders for it: frames of a length and that many bytes.
+//! Protocol between the program and a child process that renders: length-prefixed frames.
 //!
 //! ```text
 //! program ──Compile(sources)─────► child      hello, then one answer for each request, in order
@@ -6,9 +6,9 @@
 //!         ◄──Done(text) | Refused(text) | Failed(line, number) | ...
 //! ```
 //!
-//! Not JSON: floats keep their bits, and depth is bounded here and not by a parser. Neither side believes the other.
-//! Each length is checked against what is there before anything is allocated, and what a child says is a text of
-//! bounded length, or a number in a list that this side has.
+//! Not JSON: floats keep their bits, and depth is bounded here, not by a parser. Neither side trusts the other: each
+//! length is checked against the frame before allocating, and an answer is a text of bounded length or an index into a
+//! list that both sides have.
 
 use std::io::{self, Read, Write};
 
@@ -18,17 +18,17 @@ use super::conversation::{
     ChatMessage, Conversation, MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, MAX_VALUE_DEPTH, Sources, TemplateError,
     TemplateOptions,
 };
-use super::jinja::{NotATemplate, PROBLEMS, printable};
+use super::jinja::{InvalidTemplate, PROBLEMS, printable};
 use crate::specials::SpecialNames;
 
-/// What a child says first: both ends are of one build, or nothing works.
+/// The first frame of a child: both sides must have the same version.
 pub(super) const HELLO: &[u8] = concat!("twostroke ", env!("CARGO_PKG_VERSION"), " templates 1").as_bytes();
-/// Most bytes of a request: as much text as is taken, and what is around it.
+/// Maximum bytes of a request: the text and its framing.
 pub(super) const MAX_REQUEST_BYTES: usize = 2 * MAX_INPUT_BYTES;
-/// Most bytes of an answer: a prompt, and what is around it.
+/// Maximum bytes of an answer: the prompt and its framing.
 pub(super) const MAX_ANSWER_BYTES: usize = MAX_OUTPUT_BYTES + 1024;
 
-/// What a child is asked for.
+/// A request to a child.
 pub(super) enum Request {
     Compile(Sources),
     Render { messages: Vec<ChatMessage>, options: TemplateOptions, marks: Vec<(char, char)> },
@@ -36,15 +36,15 @@ pub(super) enum Request {
 
 /// Writes one frame.
 pub(super) fn write_frame(output: &mut impl Write, frame: &[u8]) -> io::Result<()> {
-    let length = u32::try_from(frame.len()).map_err(|_| io::Error::other("a frame of more than 4 GiB"))?;
+    let length = u32::try_from(frame.len()).map_err(|_| io::Error::other("frame of more than 4 GiB"))?;
     output.write_all(&length.to_le_bytes())?;
     output.write_all(frame)?;
     output.flush()
 }
 
-/// Reads one frame of at most `most` bytes; `None` at the end. Memory grows with what arrives, not with what is
-/// announced.
-pub(super) fn read_frame(input: &mut impl Read, most: usize) -> io::Result<Option<Vec<u8>>> {
+/// Reads one frame of at most `max_bytes`; `None` at the end of input. Memory grows with the bytes received, not with
+/// the announced length.
+pub(super) fn read_frame(input: &mut impl Read, max_bytes: usize) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
     match input.read_exact(&mut length) {
         Ok(()) => {}
@@ -52,8 +52,8 @@ pub(super) fn read_frame(input: &mut impl Read, most: usize) -> io::Result<Optio
         Err(error) => return Err(error),
     }
     let length = u32::from_le_bytes(length) as usize;
-    if length > most {
-        return Err(io::Error::other("a frame that is too long"));
+    if length > max_bytes {
+        return Err(io::Error::other("frame is too long"));
     }
     let mut frame = Vec::new();
     input.take(length as u64).read_to_end(&mut frame)?;
@@ -61,7 +61,7 @@ pub(super) fn read_frame(input: &mut impl Read, most: usize) -> io::Result<Optio
 }
 
 pub(super) fn compile_request(sources: &Sources) -> Vec<u8> {
-    let mut frame = Frame(vec![b'C']);
+    let mut frame = FrameWriter(vec![b'C']);
     frame.count(sources.templates.len());
     for (name, source) in &sources.templates {
         frame.text(name);
@@ -76,7 +76,7 @@ pub(super) fn compile_request(sources: &Sources) -> Vec<u8> {
 
 pub(super) fn render_request(conversation: Conversation<'_>) -> Vec<u8> {
     let Conversation { messages, options, marks } = conversation;
-    let mut frame = Frame(vec![b'R']);
+    let mut frame = FrameWriter(vec![b'R']);
     frame.count(messages.len());
     for message in messages {
         frame.text(&message.role);
@@ -96,7 +96,7 @@ pub(super) fn render_request(conversation: Conversation<'_>) -> Vec<u8> {
 }
 
 pub(super) fn request(frame: &[u8]) -> Option<Request> {
-    let mut rest = Rest(frame);
+    let mut rest = FrameReader(frame);
     let request = match rest.byte()? {
         b'C' => {
             let templates = rest.list(|rest| Some((rest.text()?, rest.text()?)))?;
@@ -112,7 +112,7 @@ pub(super) fn request(frame: &[u8]) -> Option<Request> {
             let has_now = rest.byte()? == 1;
             let now = i64::from_le_bytes(rest.array()?);
             let marks = rest.list(|rest| Some((rest.character()?, rest.character()?)))?;
-            // The prompt's end is cut where it is encoded.
+            // The parent cuts the end of the prompt.
             let continue_final_message = false;
             let now = has_now.then_some(now);
             let options = TemplateOptions { add_generation_prompt, continue_final_message, kwargs, now };
@@ -123,11 +123,11 @@ pub(super) fn request(frame: &[u8]) -> Option<Request> {
     rest.0.is_empty().then_some(request)
 }
 
-pub(super) fn compiled_answer(compiled: Result<(), &NotATemplate>) -> Vec<u8> {
+pub(super) fn compiled_answer(compiled: Result<(), &InvalidTemplate>) -> Vec<u8> {
     match compiled {
         Ok(()) => vec![b'+'],
         Err(error) => {
-            let mut frame = Frame(vec![b'-']);
+            let mut frame = FrameWriter(vec![b'-']);
             frame.count(error.line);
             frame.text(&error.problem);
             frame.0
@@ -135,12 +135,12 @@ pub(super) fn compiled_answer(compiled: Result<(), &NotATemplate>) -> Vec<u8> {
     }
 }
 
-/// `None`: the child does not speak this language.
-pub(super) fn compiled(frame: &[u8]) -> Option<Result<(), NotATemplate>> {
-    let mut rest = Rest(frame);
+/// `None`: an invalid answer.
+pub(super) fn compiled(frame: &[u8]) -> Option<Result<(), InvalidTemplate>> {
+    let mut rest = FrameReader(frame);
     match rest.byte()? {
         b'+' => Some(Ok(())),
-        b'-' => Some(Err(NotATemplate { line: rest.count()?, problem: printable(&rest.text()?) })),
+        b'-' => Some(Err(InvalidTemplate { line: rest.count()?, problem: printable(&rest.text()?) })),
         _ => None,
     }
 }
@@ -156,7 +156,7 @@ pub(super) fn rendered_answer(rendered: Result<String, TemplateError>) -> Vec<u8
         }
         Err(_) => (b'-', "", 0, 0),
     };
-    let mut frame = Frame(Vec::with_capacity(text.len() + 16));
+    let mut frame = FrameWriter(Vec::with_capacity(text.len() + 16));
     frame.0.push(tag);
     frame.text(text);
     frame.count(line);
@@ -164,9 +164,9 @@ pub(super) fn rendered_answer(rendered: Result<String, TemplateError>) -> Vec<u8
     frame.0
 }
 
-/// `None`: the child does not speak this language.
+/// `None`: an invalid answer.
 pub(super) fn rendered(frame: &[u8]) -> Option<Result<String, TemplateError>> {
-    let mut rest = Rest(frame);
+    let mut rest = FrameReader(frame);
     let (tag, text, line, number) = (rest.byte()?, rest.text()?, rest.count()?, rest.count()?);
     Some(match tag {
         b'+' => Ok(text),
@@ -179,11 +179,11 @@ pub(super) fn rendered(frame: &[u8]) -> Option<Result<String, TemplateError>> {
 }
 
 /// A frame being written.
-struct Frame(Vec<u8>);
+struct FrameWriter(Vec<u8>);
 
-impl Frame {
+impl FrameWriter {
     fn count(&mut self, count: usize) {
-        // What is counted here is bounded far below that.
+        // All counts are bounded far below that.
         self.0.extend(u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
     }
 
@@ -236,10 +236,10 @@ impl Frame {
     }
 }
 
-/// What is left of a frame being read. `None` from any of these: the frame is not what it should be.
-struct Rest<'a>(&'a [u8]);
+/// The unread rest of a frame. `None` from any method: the frame is invalid.
+struct FrameReader<'a>(&'a [u8]);
 
-impl Rest<'_> {
+impl FrameReader<'_> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (array, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -272,7 +272,7 @@ impl Rest<'_> {
 
     fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.count()?;
-        // Every item has a byte at least, so a count that is not true reserves nothing and ends early.
+        // Nothing is reserved for the count, and each item takes at least one byte: a false count ends early.
         let mut items = Vec::new();
         for _ in 0..count {
             items.push(item(self)?);
@@ -352,7 +352,7 @@ mod tests {
             }
         }
 
-        /// Whatever bytes arrive, reading them ends, and memory stays in proportion.
+        /// Reading any bytes ends, and memory stays proportional to them.
         #[test]
         fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..200), tag in prop::sample::select(&b"CR+-!"[..])) {
             let frame: Vec<u8> = std::iter::once(tag).chain(bytes).collect();
@@ -374,7 +374,7 @@ mod tests {
         let long = TemplateError::Refused(format!("\u{1b}[31m{}", "x".repeat(100_000)));
         let Some(Err(TemplateError::Refused(text))) = rendered(&rendered_answer(Err(long))) else { panic!("refused") };
         assert!(text.len() <= 300 && text.starts_with(" [31m"), "{text}");
-        let wrong = NotATemplate { line: 3, problem: "unexpected end".into() };
+        let wrong = InvalidTemplate { line: 3, problem: "unexpected end".into() };
         assert_eq!(compiled(&compiled_answer(Err(&wrong))), Some(Err(wrong)));
         assert_eq!(compiled(&compiled_answer(Ok(()))), Some(Ok(())));
     }

@@ -1,4 +1,4 @@
-//! Added tokens: texts that are found before anything else happens to a text.
+//! Added tokens: the first stage, which finds their texts before any other stage runs.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub(super) struct AddedTokens {
     normalized: Option<Finder>,
 }
 
-/// A part of a text. Parts come in order.
+/// A part of a text, in order.
 pub(super) enum Found {
     Token(u32),
     Text(Range<usize>),
@@ -24,7 +24,7 @@ pub(super) enum Found {
 #[derive(Debug)]
 struct Finder {
     patterns: AhoCorasick,
-    /// By pattern.
+    /// `[patterns]`.
     tokens: Vec<Added>,
     longest: usize,
 }
@@ -34,7 +34,7 @@ struct Added {
     id: u32,
     special: bool,
     single_word: bool,
-    /// Takes the spaces before it, or after it, along.
+    /// Whether the token includes the spaces before it, or after it.
     lstrip: bool,
     rstrip: bool,
 }
@@ -71,7 +71,7 @@ impl AddedTokens {
         Some(AddedTokens { raw: finder(false)?, normalized: finder(true)? })
     }
 
-    /// Hands the parts of a text to `each`, in order; parts without a byte are left out.
+    /// Passes the non-empty parts of a text to `each`, in order.
     pub(super) fn find(
         &self,
         text: &str,
@@ -81,7 +81,7 @@ impl AddedTokens {
         split(self.raw.as_ref(), text, specials, each)
     }
 
-    /// [`find`](Self::find) for tokens that are looked for in a normalized text.
+    /// [`find`](Self::find) for tokens that match the normalized text.
     pub(super) fn find_normalized(
         &self,
         text: &str,
@@ -91,12 +91,12 @@ impl AddedTokens {
         split(self.normalized.as_ref(), text, specials, each)
     }
 
-    /// Some token stands for any number of spaces around it.
+    /// Whether some token includes any number of spaces around it.
     pub(super) fn eat_spaces(&self) -> bool {
         self.finders().any(|finder| finder.tokens.iter().any(|token| token.lstrip || token.rstrip))
     }
 
-    /// Bytes of the longest of them.
+    /// Bytes of the longest added token.
     pub(super) fn longest(&self) -> usize {
         self.finders().map(|finder| finder.longest).max().unwrap_or(0)
     }
@@ -106,8 +106,8 @@ impl AddedTokens {
     }
 }
 
-/// By the crate's rules: a match that is passed over is text but still used up, and of the spaces between two tokens
-/// that both want them, the first gets them.
+/// By the crate's rules: a skipped match is text but still consumed, and spaces between two tokens that both include
+/// them belong to the first.
 fn split(
     finder: Option<&Finder>,
     text: &str,
@@ -140,7 +140,7 @@ fn split(
         match start.cmp(&end) {
             std::cmp::Ordering::Less => each(Found::Token(token.id))?,
             std::cmp::Ordering::Equal => {}
-            // The crate panics here: the spaces that this token is made of went to the one before.
+            // The crate panics here: the previous token took the spaces that this token consists of.
             std::cmp::Ordering::Greater => return Err(TextError::Encode),
         }
         rest = end;

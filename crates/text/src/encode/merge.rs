@@ -5,14 +5,13 @@
 //! merges   lo w er ──► low er     the pair of lowest rank first, the leftmost of equals
 //! ```
 //!
-//! The crate's own order of merges (Sennrich et al., 2016) on twelve bytes for a symbol. A short piece has its pairs on
-//! a heap; in a long one that would be a cache miss at every level, so its pairs lie in a queue for each rank, four
-//! bytes each, which are walked from front to back.
+//! The crate's order of merges (Sennrich et al., 2016) with 12 bytes per symbol. The pairs of a short piece are on a
+//! heap; in a long piece that would be a cache miss at every level, so its pairs are in one queue per rank, 4 bytes
+//! each, read from front to back.
 //!
-//! A long piece, which for a tokenizer without a split pattern is the whole text, is cut further: between two
-//! characters that no merge ever joins, nothing can happen, so that what lies before and after can be merged apart. A
-//! merge across `a|b` needs a left part whose text ends in `a` and a right part whose text begins with `b`; the pairs
-//! of which that is true are collected at load.
+//! A long piece, which without a split pattern is the whole text, is cut further, between two characters that no merge
+//! joins: the two sides merge independently. A merge across `a|b` needs a left part whose text ends in `a` and a right
+//! part whose text begins with `b`; these pairs of characters are collected at load.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
@@ -26,32 +25,32 @@ use crate::check::MergeList;
 use crate::error::TextError;
 use crate::pace;
 
-/// Pieces of fewer symbols are merged as they are: looking for cuts would take longer.
+/// Pieces of fewer bytes are not cut: searching for cuts would take longer.
 const CUT_FROM: usize = 64;
-/// Merges between two pauses.
+/// Merges between two yield points.
 const MERGES_PER_PAUSE: usize = 1 << 15;
-/// Pieces of more symbols are long: queues by rank, and memory that is not kept for the next piece.
+/// Pieces of more symbols are long: queues by rank, and the memory is freed afterwards.
 const LONG_SYMBOLS: usize = 1 << 12;
-/// No symbol: the end of a list, or one that has been merged away.
+/// No symbol: the end of a list, or a symbol that was merged into its left neighbour.
 const NONE: u32 = u32::MAX;
 
-/// Two ids to the rank of their merge and the id it makes.
+/// Two ids -> the rank of their merge and the merged id.
 type Merges = HashMap<u64, (u32, u32), PairHash>;
 
 /// A BPE model.
 #[derive(Debug)]
 pub(super) struct Bpe {
     merges: Merges,
-    /// Pairs of characters, as ids of their symbols, that some merge joins; `None`: not known, nothing is cut.
+    /// Pairs of characters, as ids of their symbols, that some merge joins; `None`: unknown, no piece is cut.
     joined: Option<HashSet<u64, PairHash>>,
     symbols: Symbols,
     unknown: Unknown,
-    /// Where whole pieces that are tokens come before merges.
+    /// With `ignore_merges`: pieces that are tokens are not merged.
     words: Option<Words>,
     longest_token: Option<usize>,
 }
 
-/// Whole pieces that are tokens.
+/// Tokens by their text.
 #[derive(Debug)]
 struct Words {
     ids: HashMap<Box<[u8]>, u32>,
@@ -59,33 +58,33 @@ struct Words {
     longest: usize,
 }
 
-/// What a piece is made of.
+/// The initial symbols of a piece.
 #[derive(Debug)]
 enum Symbols {
     /// By byte.
     Bytes(Box<[Option<u32>; 256]>),
-    /// By character; bytes to fall back on, if all of them are there for a character.
+    /// By character; byte fallback if all bytes of a character have symbols.
     Chars { ids: HashMap<char, u32>, bytes: Option<Box<[Option<u32>; 256]>> },
 }
 
-/// What is done with a character that has no symbol.
+/// Handling of a character without a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unknown {
-    /// It is left out.
+    /// It is omitted.
     Dropped,
-    /// It becomes this token; a run of them one token where `fused`.
+    /// It becomes this token; a run of them one token if `fused`.
     Token { id: u32, fused: bool },
-    /// It has a token that is not in the vocabulary.
+    /// The unknown token is not in the vocabulary.
     Missing,
 }
 
-/// Memory for one piece at a time.
+/// Reused memory for one piece at a time.
 #[derive(Default)]
 pub(super) struct Scratch {
     ids: Vec<u32>,
     previous: Vec<u32>,
     next: Vec<u32>,
-    /// Rank, place, and what it makes.
+    /// Rank, position, merged id.
     heap: BinaryHeap<Reverse<(u32, u32, u32)>>,
 }
 
@@ -94,7 +93,7 @@ fn pair(left: u32, right: u32) -> u64 {
 }
 
 impl Bpe {
-    /// `None` for a model with a prefix or suffix on parts of words, or one that drops merges at random.
+    /// `None` for a model with a subword prefix or suffix, or with dropout.
     pub(super) fn compile(model: &BPE, merges: &MergeList, byte_level: bool) -> Option<Bpe> {
         let settled = model.dropout.is_none_or(|dropout| dropout == 0.0);
         if !settled || model.continuing_subword_prefix.is_some() || model.end_of_word_suffix.is_some() {
@@ -158,7 +157,7 @@ impl Bpe {
         Some(Bpe { merges: ranks, joined, symbols, unknown, words, longest_token })
     }
 
-    /// Most bytes that one token stands for; `None` where a token may stand for a run of unknown characters.
+    /// Maximum bytes of text in one token; `None` if a token may cover a run of unknown characters.
     pub(super) fn longest_token(&self) -> Option<usize> {
         self.longest_token
     }
@@ -208,7 +207,7 @@ impl Bpe {
 }
 
 impl Symbols {
-    /// Every text has symbols.
+    /// Whether every text has symbols.
     fn complete(&self) -> bool {
         let all = |bytes: &[Option<u32>; 256]| bytes.iter().all(Option::is_some);
         match self {
@@ -218,13 +217,13 @@ impl Symbols {
     }
 }
 
-/// A piece being turned to symbols, merged whenever what comes next cannot touch what came before.
+/// Converts a piece to symbols and merges them at every cut.
 struct Feed<'f> {
     bpe: &'f Bpe,
     cuts: Option<&'f HashSet<u64, PairHash>>,
     scratch: &'f mut Scratch,
     ids: &'f mut Vec<u32>,
-    /// An unknown token that is not written yet: more may join it.
+    /// A pending unknown token: further unknown characters may be fused with it.
     unknown: Option<u32>,
     unpaid: usize,
 }
@@ -242,7 +241,7 @@ impl Feed<'_> {
         self.scratch.push(id);
         self.unpaid += bytes;
         if self.unpaid >= pace::WINDOW_BYTES {
-            // The bytes are charged by whoever handed the piece over.
+            // The caller has counted the bytes of this piece.
             self.unpaid = 0;
             pace::pause(0)?;
         }
@@ -267,14 +266,14 @@ impl Scratch {
         self.ids.push(id);
     }
 
-    /// Merges the symbols, appends what is left of them to `out`, and is empty again.
+    /// Merges the symbols, appends the result to `out`, and clears itself.
     fn merge(&mut self, merges: &Merges, out: &mut Vec<u32>) -> Result<(), TextError> {
         let len = self.ids.len();
         if len < 2 {
             out.append(&mut self.ids);
             return Ok(());
         }
-        // Positions and the end of a list fit 32 bits: a text has less than 4 GiB.
+        // Positions and `NONE` fit 32 bits: a text has less than 4 GiB.
         let places = 0..len as u32;
         self.previous.extend(places.clone().map(|at| at.wrapping_sub(1)));
         self.next.extend(places.map(|at| if at as usize + 1 == len { NONE } else { at + 1 }));
@@ -318,7 +317,7 @@ impl Scratch {
         while let Some(mut first) = queues.first_entry() {
             let rank = *first.key();
             let made = first.get().made;
-            // Until it is empty, or a merge has made a pair that comes before.
+            // Until the queue is empty, or a merge creates a pair of lower rank.
             let mut overtaken = false;
             while !overtaken {
                 let Some(at) = first.get_mut().pop() else {
@@ -346,7 +345,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// Makes one symbol of that at `at` and the next one, unless they are not any more what was queued.
+    /// Merges the symbols at `at` and after it, unless they have changed since the pair was queued.
     fn join(&mut self, merges: &Merges, at: u32, made: u32) -> bool {
         let (ids, left) = (&mut self.ids, at as usize);
         let right = self.next[left];
@@ -367,7 +366,7 @@ impl Scratch {
         true
     }
 
-    /// What the symbol at `at` can be merged with: rank, place, and what it makes.
+    /// Possible merges of the symbol at `at`: rank, position, merged id.
     fn new_pairs(&self, merges: &Merges, at: u32) -> [Option<(u32, u32, u32)>; 2] {
         let made = self.ids[at as usize];
         let (before, after) = (self.previous[at as usize], self.next[at as usize]);
@@ -378,7 +377,7 @@ impl Scratch {
     }
 }
 
-/// Neighbours that can be merged: rank, place, and what it makes.
+/// Neighbours that can be merged: rank, position, merged id.
 fn pairs<'s>(ids: &'s [u32], merges: &'s Merges) -> impl Iterator<Item = (u32, u32, u32)> + 's {
     ids.windows(2).zip(0..).filter_map(|(two, at)| {
         let &(rank, made) = merges.get(&pair(two[0], two[1]))?;
@@ -386,14 +385,14 @@ fn pairs<'s>(ids: &'s [u32], merges: &'s Merges) -> impl Iterator<Item = (u32, u
     })
 }
 
-/// Places of pairs of one rank, which come out from left to right.
+/// Positions of pairs of one rank, popped from left to right.
 struct Queue {
     made: u32,
-    /// In order from the first [`pop`](Queue::pop) on.
+    /// Sorted by the first [`pop`](Queue::pop).
     places: Vec<u32>,
     popped: usize,
     opened: bool,
-    /// What came after that.
+    /// Positions pushed after the first pop.
     late: BinaryHeap<Reverse<u32>>,
 }
 
@@ -413,7 +412,7 @@ impl Queue {
     fn pop(&mut self) -> Option<u32> {
         if !self.opened {
             self.opened = true;
-            // Mostly in order already, which this sort is quick to find.
+            // Mostly sorted already, which the stable sort detects.
             self.places.sort();
         }
         let next = self.places.get(self.popped).copied();
@@ -430,8 +429,8 @@ impl Queue {
     }
 }
 
-/// Pairs of symbols that some merge joins. `None` where the texts of merges do not tell the symbols: when one is a byte
-/// to fall back on or the unknown token.
+/// Pairs of symbols that some merge joins. `None` if a merge has a part whose text does not determine its symbols: a
+/// fallback byte or the unknown token.
 fn joined(
     model: &BPE,
     symbols: &Symbols,
@@ -452,7 +451,7 @@ fn joined(
                 return None;
             }
         }
-        // A character without a symbol of its own never comes about.
+        // A character without a symbol never occurs.
         if let (Some(left), Some(right)) = (symbol(left.chars().next_back()), symbol(right.chars().next())) {
             joined.insert(pair(left, right));
         }
@@ -460,7 +459,7 @@ fn joined(
     Some(joined)
 }
 
-/// Hashes pairs of ids by one multiplication, from a start that no file can know.
+/// Hashes pairs of ids by one multiplication, from a random seed that no file can predict.
 #[derive(Clone, Copy, Debug)]
 struct PairHash(u64);
 
@@ -492,7 +491,7 @@ impl Hasher for PairHasher {
     }
 
     fn write_u64(&mut self, value: u64) {
-        // The golden ratio in 64 bits; the upper half of the product is folded into the lower.
+        // The golden ratio in 64 bits; the halves of the product are folded.
         let product = u128::from(self.0 ^ value) * 0x9E37_79B9_7F4A_7C15;
         self.0 = (product >> 64) as u64 ^ product as u64;
     }

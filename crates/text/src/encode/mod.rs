@@ -1,4 +1,4 @@
-//! Text to ids in one pass, with memory for one piece and not for the text.
+//! Streaming encoder: text to ids in one pass, with memory for one piece instead of the whole text.
 //!
 //! ```text
 //! text ──added──► [text][<|user|>][text]            found by one automaton, left to right
@@ -8,15 +8,14 @@
 //!                             └─merge──► ids        BPE, on the piece or on runs of it that no merge can join
 //! ```
 //!
-//! The `tokenizers` crate runs each stage over the whole text before the next, and keeps for every byte of every stage
-//! where it came from: some 300 bytes for each byte of text. Nobody here asks where a token came from. So the stages of
-//! the tokenizers in use are written again as a stream: a piece is split, merged and forgotten before the next is
-//! looked at. What makes that exact is that no stage looks back. An added token is found by what follows its first
-//! character; a split pattern without look-around matches from where the last match ended, on what follows; a piece's
-//! ids depend on the piece alone.
+//! The `tokenizers` crate runs each stage over the whole text before the next, and tracks offsets of every byte of every
+//! stage: some 300 bytes for each byte of text. Offsets are not needed here, so the stages of common tokenizers are
+//! reimplemented as a stream: a piece is split, merged and dropped before the next begins. This is exact because no
+//! stage looks back. An added token is found by the text from its first character on; a split pattern without
+//! look-around matches from the end of the last match on; a piece's ids depend on the piece alone.
 //!
-//! The crate stays the definition. A tokenizer with a stage that is not in the list of [`Plan::compile`] is left to the
-//! crate, on texts of [`MAX_WHOLE_BYTES`] at most, and tests compare the two on every family of tokenizers.
+//! The crate stays the definition. It encodes for a tokenizer with a stage that [`StreamEncoder::compile`] does not
+//! know, in texts of at most [`MAX_WHOLE_BYTES`]; tests compare the two on every family of tokenizers.
 //!
 //! Long work calls [`pace::pause`] between pieces and within a long one.
 
@@ -35,47 +34,47 @@ use crate::check::MergeList;
 use crate::error::TextError;
 use crate::pace;
 
-/// Longest text for a tokenizer with a stage that only the crate has. It takes about 300 bytes of memory for each byte,
-/// and for some stages time that grows with the square.
+/// Maximum bytes of text for a tokenizer with a stage that only the crate has: about 300 bytes of memory for each byte,
+/// and quadratic time in some stages.
 pub(crate) const MAX_WHOLE_BYTES: usize = 256 << 10;
-/// The same where an added token looks at what is before it: the crate then reads the text from its beginning for every
-/// one that it finds.
+/// The same if an added token looks at the text before it: the crate then rereads the text from its beginning for
+/// every match.
 pub(crate) const MAX_LOOKED_BACK_BYTES: usize = 32 << 10;
 
 /// The stages of one tokenizer.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct StreamEncoder {
     added: AddedTokens,
     normalizer: Normalizer,
     stages: Stages,
     model: Bpe,
-    /// What the tokenizer puts around a text.
+    /// Special tokens added around a text.
     prefix: Vec<u32>,
     suffix: Vec<u32>,
 }
 
-/// What is taken for more than its characters.
+/// Whether special tokens are parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Specials {
     /// The text of special tokens becomes those tokens.
     Parsed,
-    /// It is text like any other.
+    /// It is encoded as plain text.
     Plain,
 }
 
-impl Plan {
-    /// `None`: a stage is not one of those that are known here. `merges`: of the file's `model`, in order.
-    pub(crate) fn compile(inner: &tokenizers::Tokenizer, merges: &MergeList) -> Option<Plan> {
+impl StreamEncoder {
+    /// `None` if a stage is unknown here. `merges`: those of the file's `model`, in order.
+    pub(crate) fn compile(inner: &tokenizers::Tokenizer, merges: &MergeList) -> Option<StreamEncoder> {
         let ModelWrapper::BPE(bpe) = inner.get_model() else { return None };
         let stages = Stages::compile(inner.get_pre_tokenizer())?;
         let model = Bpe::compile(bpe, merges, stages.byte_level())?;
         let normalizer = Normalizer::compile(inner.get_normalizer())?;
         let added = AddedTokens::compile(inner.get_added_vocabulary())?;
         let (prefix, suffix) = surroundings(inner)?;
-        Some(Plan { added, normalizer, stages, model, prefix, suffix })
+        Some(StreamEncoder { added, normalizer, stages, model, prefix, suffix })
     }
 
-    /// The ids of `text`; `whole`: with what the tokenizer puts around a text.
+    /// The ids of `text`; `whole`: with the special tokens added around a text.
     pub(crate) fn encode(&self, text: &str, specials: Specials, whole: bool) -> Result<Vec<u32>, TextError> {
         let mut run = Run { plan: self, ids: Vec::new(), scratch: Scratch::default(), unpaid: 0 };
         if whole {
@@ -104,11 +103,11 @@ impl Plan {
         Ok(run.ids)
     }
 
-    /// Special tokens of `text` parsed; in what is left `restore` is applied, and the result is plain text.
+    /// Parses the special tokens of `text`, applies `restore` to the rest, and encodes that as plain text.
     pub(crate) fn encode_restoring(&self, text: &str, restore: &[(char, char)]) -> Result<Vec<u32>, TextError> {
         let mut run = Run { plan: self, ids: Vec::new(), scratch: Scratch::default(), unpaid: 0 };
         let mut restored = String::new();
-        // Both kinds of added tokens are found before the normalizer sees anything: it must not see the marks.
+        // Both kinds of added tokens are found before the normalizer, which must not see the marks.
         self.added.find(text, Specials::Parsed, |found| match found {
             Found::Token(id) => {
                 run.ids.push(id);
@@ -136,7 +135,7 @@ impl Plan {
         Ok(run.ids)
     }
 
-    /// Most bytes of text that one token can stand for; `None` where a token may stand for any number of them.
+    /// Maximum bytes of text in one token; `None` if there is no maximum.
     pub(crate) fn max_bytes_per_token(&self) -> Option<usize> {
         if self.added.eat_spaces() || !self.stages.keeps_all() {
             return None;
@@ -145,17 +144,17 @@ impl Plan {
     }
 }
 
-/// One text on its way.
+/// The state of encoding one text.
 struct Run<'p> {
-    plan: &'p Plan,
+    plan: &'p StreamEncoder,
     ids: Vec<u32>,
     scratch: Scratch,
-    /// Bytes since the last pause.
+    /// Bytes since the last yield point.
     unpaid: usize,
 }
 
 impl Run<'_> {
-    /// A stretch of text without added tokens, normalized. `first`: it begins where the whole text does.
+    /// Encodes a normalized segment without added tokens. `first`: it begins where the whole text does.
     fn pieces(&mut self, segment: &str, first: bool) -> Result<(), TextError> {
         let Run { plan, ids, scratch, unpaid } = self;
         plan.stages.pieces(segment, first, &mut |piece| {
@@ -168,14 +167,14 @@ impl Run<'_> {
     }
 }
 
-impl Plan {
-    /// `ids` with what the tokenizer puts around a text.
+impl StreamEncoder {
+    /// `ids` with the special tokens added around a text.
     pub(crate) fn surrounded(&self, ids: &[u32]) -> Vec<u32> {
         [&self.prefix, ids, &self.suffix].concat()
     }
 }
 
-/// What the tokenizer puts before and after a text: its post-processor, run on one made-up token.
+/// Special tokens before and after a text: the post-processor's result for one placeholder token.
 fn surroundings(inner: &tokenizers::Tokenizer) -> Option<(Vec<u32>, Vec<u32>)> {
     const TEXT: u32 = u32::MAX;
     let Some(processor) = inner.get_post_processor() else { return Some(Default::default()) };
@@ -188,11 +187,11 @@ fn surroundings(inner: &tokenizers::Tokenizer) -> Option<(Vec<u32>, Vec<u32>)> {
             _ => None,
         }
     };
-    // Without special tokens a text is its own tokens and nothing else.
+    // Without special tokens, the post-processor must add nothing.
     (around(false)? == (Vec::new(), Vec::new())).then(|| around(true)).flatten()
 }
 
-/// Added tokens by id, with the text that is looked for in a normalized text.
+/// Added tokens by id, with the text to search for in a normalized text.
 fn added_tokens(vocabulary: &AddedVocabulary) -> impl Iterator<Item = (u32, &tokenizers::AddedToken, String)> {
     let tokens = vocabulary.get_added_tokens_decoder().iter();
     tokens.map(|(&id, token)| (id, token, vocabulary.simple_id_to_token(id).unwrap_or_default()))

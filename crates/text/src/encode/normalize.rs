@@ -1,4 +1,4 @@
-//! Normalizers: a text to the text that is split.
+//! Normalizers: the stage before pre-tokenization.
 
 use std::borrow::Cow;
 
@@ -8,12 +8,12 @@ use unicode_normalization_alignments::UnicodeNormalization;
 use crate::error::TextError;
 use crate::pace;
 
-/// A text may grow by this factor: NFKC makes 33 bytes of 3, and the rules of tokenizers in use make 3 of 1.
+/// Maximum growth of a text, as a factor: NFKC makes 33 bytes of 3, and the rules of common tokenizers 3 of 1.
 const MAX_GROWTH: usize = 16;
-/// A short text may grow to this many bytes, whatever the factor.
+/// A short text may grow to this size, whatever the factor.
 const MAX_SHORT_BYTES: usize = 4096;
 
-/// What happens to a text before it is split, in order.
+/// Steps in order.
 #[derive(Debug)]
 pub(super) struct Normalizer(Vec<Step>);
 
@@ -29,7 +29,7 @@ enum Step {
 }
 
 impl Normalizer {
-    /// `None` for a rule that is not in [`Step`].
+    /// `None` for an unsupported step.
     pub(super) fn compile(normalizer: Option<&NormalizerWrapper>) -> Option<Normalizer> {
         let mut steps = Vec::new();
         if let Some(normalizer) = normalizer {
@@ -38,12 +38,12 @@ impl Normalizer {
         Some(Normalizer(steps))
     }
 
-    /// Borrows where nothing changes. A text that grows beyond all measure is an error.
+    /// Borrows if nothing changes. A text that grows beyond the limit is an error.
     pub(super) fn normalize<'t>(&self, text: &'t str) -> Result<Cow<'t, str>, TextError> {
         let limit = (text.len() * MAX_GROWTH).max(MAX_SHORT_BYTES);
         let mut text = Cow::Borrowed(text);
         for step in &self.0 {
-            // Each of them is a pass over the text.
+            // Each step is a pass over the text.
             if text.len() >= pace::WINDOW_BYTES {
                 pace::pause(0)?;
             }
@@ -54,13 +54,12 @@ impl Normalizer {
         Ok(text)
     }
 
-    /// By how much a text can lose bytes here at most, as a factor; `None`: no bound is known.
+    /// Maximum factor by which a text can shrink; `None`: no bound is known.
     pub(super) fn shrinks_by(&self) -> Option<usize> {
         self.0.iter().try_fold(1, |factor, step| match step {
             Step::Prepend(_) | Step::Nfd => Some(factor),
             Step::Replace { from, to } => (to.len() >= from.len()).then_some(factor),
-            // Three Hangul letters of three bytes each make one character of three, four Greek signs of two one of
-            // three.
+            // NFC composes 3 Hangul letters of 3 bytes to one character of 3, and 4 Greek characters of 2 to one of 3.
             Step::Nfc | Step::Nfkc => Some(factor * 4),
             Step::Nfkd | Step::Lowercase => Some(factor * 4),
         })
@@ -89,7 +88,7 @@ fn flatten(normalizer: &NormalizerWrapper, steps: &mut Vec<Step>) -> Option<()> 
 }
 
 impl Step {
-    /// `None`: the text stays as it is.
+    /// `None`: the text does not change.
     fn apply(&self, text: &str, limit: usize) -> Result<Option<String>, TextError> {
         if text.is_empty() {
             return Ok(None);
@@ -113,7 +112,7 @@ impl Step {
             Step::Nfd => Some(text.nfd().map(|(c, _)| c).collect()),
             Step::Nfkc => Some(text.nfkc().map(|(c, _)| c).collect()),
             Step::Nfkd => Some(text.nfkd().map(|(c, _)| c).collect()),
-            // Character by character, as the crate does it: no rule about a sigma at the end of a word.
+            // Character by character like the crate, so without the rule for a final sigma.
             Step::Lowercase => Some(text.chars().flat_map(char::to_lowercase).collect()),
         })
     }

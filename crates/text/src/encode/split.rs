@@ -1,8 +1,7 @@
 //! Pre-tokenizers: a normalized text to pieces, one at a time.
 //!
-//! Stages stand one within the other: a piece of the first is cut by the second before the first goes on. No stage
-//! looks back over the beginning of what it was given, or beyond its end, so that is the same as one stage after the
-//! other.
+//! Stages are nested: the second stage cuts a piece of the first before the first continues. No stage looks outside its
+//! input, so the result equals one stage after the other.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,16 +15,16 @@ use crate::error::TextError;
 
 /// GPT-2's pattern (Radford et al., 2019), as `ByteLevel` uses it.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// How every pattern in use ends that has a look-ahead.
+/// The end of every common pattern with a look-ahead.
 const SPACES: &str = r"|\s+(?!\S)|\s+";
-/// Memory for one pattern's automaton before it is built, in bytes.
+/// Maximum bytes of one pattern's NFA.
 const MAX_PATTERN_BYTES: usize = 16 << 20;
 
 /// The stages of a pre-tokenizer, outermost first.
 #[derive(Debug)]
 pub(super) struct Stages {
     stages: Vec<Stage>,
-    /// What comes out is written in the byte alphabet before it is looked up.
+    /// Pieces are written in the byte alphabet before the lookup.
     byte_level: bool,
 }
 
@@ -39,7 +38,7 @@ enum Stage {
     Digits {
         behavior: Behavior,
     },
-    /// A space before a piece that has none.
+    /// Adds a space before a piece that does not begin with one.
     PrefixSpace,
     Metaspace {
         mark: char,
@@ -51,12 +50,12 @@ enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Prepend {
     Always,
-    /// Where the whole text begins.
+    /// At the beginning of the whole text.
     First,
     Never,
 }
 
-/// What becomes of the matches of a pattern and of what lies between them.
+/// How matches of a pattern and the text between them become pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behavior {
     Isolated,
@@ -69,7 +68,7 @@ enum Behavior {
 type Sink<'s> = &'s mut dyn FnMut(&str) -> Result<(), TextError>;
 
 impl Stages {
-    /// `None` for a pre-tokenizer, or a pattern, that is not one of these.
+    /// `None` for an unsupported pre-tokenizer or pattern.
     pub(super) fn compile(pre_tokenizer: Option<&PreTokenizerWrapper>) -> Option<Stages> {
         let mut stages = Stages { stages: Vec::new(), byte_level: false };
         match pre_tokenizer {
@@ -84,7 +83,7 @@ impl Stages {
 
     fn add(&mut self, part: &PreTokenizerWrapper) -> Option<()> {
         if self.byte_level {
-            // It would see the byte alphabet.
+            // A further stage would see the byte alphabet.
             return None;
         }
         match part {
@@ -134,12 +133,12 @@ impl Stages {
         self.byte_level
     }
 
-    /// No stage drops text.
+    /// Whether no stage drops text.
     pub(super) fn keeps_all(&self) -> bool {
         !self.stages.iter().any(|stage| matches!(stage, Stage::Pattern { behavior: Behavior::Removed, .. }))
     }
 
-    /// Hands every piece of `text` to `sink`, in order. `first`: the whole text begins here.
+    /// Passes every piece of `text` to `sink`, in order. `first`: the whole text begins here.
     pub(super) fn pieces(&self, text: &str, first: bool, sink: Sink<'_>) -> Result<(), TextError> {
         run(&self.stages, text, first, sink)
     }
@@ -190,8 +189,7 @@ impl Behavior {
         })
     }
 
-    /// Joins matches and what lies between them to pieces. `events` cover a text in order, each with whether it
-    /// matched.
+    /// Joins matches and the text between them to pieces. `events` cover a text in order, each with whether it matched.
     fn apply(
         self,
         events: impl Iterator<Item = (Range<usize>, bool)>,
@@ -216,7 +214,7 @@ impl Behavior {
         held.map_or(Ok(()), |(piece, _)| next(piece))
     }
 
-    /// Whether an event joins the piece before it, by whether either matched.
+    /// Whether an event joins the previous piece; `last`, `found`: whether either matched.
     fn joins(self, last: bool, found: bool) -> bool {
         match self {
             Behavior::Isolated | Behavior::Removed => false,
@@ -227,11 +225,11 @@ impl Behavior {
     }
 }
 
-/// Matches of `find` and what lies between them, in order, covering the text.
+/// Matches of `find` and the text between them, in order, covering the text.
 struct Events<'t, F> {
     text: &'t str,
     at: usize,
-    /// A match that was found behind a gap.
+    /// A match found after the current gap.
     held: Option<Range<usize>>,
     find: F,
 }
@@ -264,7 +262,7 @@ impl<F: FnMut(usize) -> Option<Range<usize>>> Iterator for Events<'_, F> {
     }
 }
 
-/// Single characters that match, and what lies between them.
+/// Single characters that match, and the text between them.
 fn each_char(text: &str, matches: impl Fn(char) -> bool) -> impl Iterator<Item = (Range<usize>, bool)> {
     let find = move |at: usize| {
         let (start, c) = text[at..].char_indices().find(|(_, c)| matches(*c))?;
@@ -273,20 +271,20 @@ fn each_char(text: &str, matches: impl Fn(char) -> bool) -> impl Iterator<Item =
     Events { text, at: 0, held: None, find }
 }
 
-/// A split pattern on an automaton: time in proportion to the text, whatever the pattern.
+/// A split pattern as an automaton: linear time for any pattern.
 ///
-/// The one look-ahead that patterns in use have is `\s+(?!\S)|\s+` at their end: of spaces before a word all but the
-/// last. The automaton takes them all, and the last is given back.
+/// The only look-ahead in common patterns is `\s+(?!\S)|\s+` at their end: all but the last of the spaces before a word.
+/// The automaton matches all of them, and the last is given back.
 #[derive(Debug)]
 struct Pattern {
     regex: Regex,
-    /// Of the two patterns in `regex`, the second is `\s+` and gives its last character back.
+    /// The second of two patterns in `regex` is `\s+`, which gives its last character back.
     looks_ahead: bool,
 }
 
 impl Pattern {
-    /// `None` for a pattern that looks around in another way, matches nothing at all, or has another meaning in the
-    /// language that the crate reads it in.
+    /// `None` for a pattern with another look-around, one that can match the empty text, or one with another meaning in
+    /// the crate's regex syntax.
     fn compile(pattern: &str) -> Option<Pattern> {
         if is_possessive(pattern) {
             return None;
@@ -313,7 +311,7 @@ impl Pattern {
     /// The first match that begins at `at` or later.
     fn find(&self, text: &str, at: usize) -> Option<Range<usize>> {
         let input = Input::new(text).range(at..);
-        // Nearly always one begins right here, which takes one pass and not two.
+        // Nearly always a match begins at `at`, which takes one pass instead of two.
         let here = self.regex.find(input.clone().anchored(Anchored::Yes));
         let found = here.or_else(|| self.regex.find(input))?;
         let mut range = found.range();
@@ -327,7 +325,7 @@ impl Pattern {
     }
 }
 
-/// Holds a quantifier with a `+` behind it: possessive in the crate's language, a repeated repetition in this one.
+/// Whether a `+` follows a quantifier: possessive in the crate's regex syntax, a nested repetition here.
 fn is_possessive(pattern: &str) -> bool {
     let mut chars = pattern.chars().peekable();
     let (mut depth, mut quantified) = (0, false);
@@ -336,7 +334,7 @@ fn is_possessive(pattern: &str) -> bool {
         match c {
             '\\' => {
                 let escape = chars.next();
-                // The name of a class is in braces too, which are no quantifier.
+                // The braces around the name of a class are no quantifier.
                 if matches!(escape, Some('p' | 'P' | 'x' | 'u' | 'U')) && chars.peek() == Some(&'{') {
                     chars.by_ref().find(|&c| c == '}');
                 }
