@@ -1,4 +1,4 @@
-//! The block types of GGUF: quantized numbers and their scales, as bytes, and the float that each stands for.
+//! The block types of GGUF: quantized numbers and their scales as bytes, and their values as floats.
 //!
 //! ```text
 //! Q8_0   [ d: f16 | 32 x i8 ]                                   w = d q
@@ -10,15 +10,14 @@
 //! Q6_K   [ 256 x 4 bits | 256 x 2 bits | 16 x i8 | d: f16 ]     w = (d s) (q - 32)      Q3_K alike
 //! ```
 //!
-//! Four-bit numbers of a block lie in two halves: the low nibbles are its first half, the high nibbles its second.
-//! The formats are ggml's (Gerganov et al., 2023). Products and sums are rounded in the order in which the `gguf`
-//! package of Python computes them, so every bit of a dequantized float is the same: `oracle/gguf_cases.py` and
-//! `tests/gguf.rs`.
+//! Four-bit numbers of a block are in two halves: the low nibbles are its first half, the high nibbles its second. The
+//! formats are ggml's (Gerganov et al., 2023). Products and sums are rounded in the order of Python's `gguf` package, so
+//! dequantized floats are equal bit for bit: `oracle/gguf_cases.py` and `tests/gguf.rs`.
 
 use half::f16;
 use kernels::quant::{BlockFormat, Codes, GroupScale, Scales};
 
-/// A quantized type that weights are read from.
+/// A supported quantized type.
 #[allow(non_camel_case_types, reason = "the format's own names")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockType {
@@ -47,7 +46,7 @@ pub enum BlockType {
 }
 
 impl BlockType {
-    /// All of them.
+    /// All types.
     pub const ALL: [BlockType; 11] = [
         BlockType::Q4_0,
         BlockType::Q4_1,
@@ -62,7 +61,7 @@ impl BlockType {
         BlockType::IQ4_NL,
     ];
 
-    /// As ggml writes it.
+    /// ggml's name.
     pub fn name(self) -> &'static str {
         match self {
             BlockType::Q4_0 => "Q4_0",
@@ -79,7 +78,7 @@ impl BlockType {
         }
     }
 
-    /// Numbers in a block, and its bytes.
+    /// Numbers and bytes of a block.
     pub fn size(self) -> (usize, usize) {
         match self {
             BlockType::Q4_0 | BlockType::IQ4_NL => (32, 18),
@@ -95,10 +94,10 @@ impl BlockType {
         }
     }
 
-    /// The packed layout that holds these weights as they are.
+    /// The packed layout that holds these weights unchanged.
     pub fn format(self) -> BlockFormat {
         use BlockType::*;
-        // Types of few bits share the table of a wider one, so that a matrix of several types keeps four bits.
+        // Types of fewer bits share the table of a wider one, so that a matrix of several types stays at 4 bits.
         let four = |first: i8| Codes::Four { levels: std::array::from_fn(|code| code as i8 + first) };
         let codes = match self {
             Q4_0 | Q3_K => four(-8),
@@ -112,9 +111,8 @@ impl BlockType {
         BlockFormat { codes, group, mins, scales }
     }
 
-    /// Whole blocks to levels and the scales of their groups: `bytes` are those of `levels`, and `scales` has as many
-    /// groups as [`format`](Self::format) says. `scale * level + min` is what [`decode`](Self::decode) gives, bit by
-    /// bit.
+    /// Whole blocks to levels and the scales of their groups: `bytes` are those of `levels`, and `scales` has the groups
+    /// of [`format`](Self::format). `scale * level + min` equals the result of [`decode`](Self::decode), bit for bit.
     pub fn groups(self, bytes: &[u8], levels: &mut [i8], scales: &mut [GroupScale]) {
         let (elements, block_bytes) = self.size();
         let per_block = elements / self.format().group;
@@ -127,7 +125,7 @@ impl BlockType {
     fn block_groups(self, block: &[u8], levels: &mut [i8], scales: &mut [GroupScale]) {
         let f16_at = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]);
         let mut set = |from: &mut dyn Iterator<Item = i8>| levels.iter_mut().zip(from).for_each(|(to, q)| *to = q);
-        // What is added here, K-quants subtract.
+        // K-quants subtract the minimum that is added here.
         let k = |(d, ratio): (f16, i8), (m, min_ratio): (f16, i8)| GroupScale { d, ratio, m: -m, min_ratio };
         let none = (f16::ZERO, 0);
         match self {
@@ -189,8 +187,8 @@ impl BlockType {
 }
 
 impl BlockType {
-    /// Floats to whole blocks, as ggml's reference quantizers do it and the `gguf` package byte by byte: the number of
-    /// largest magnitude gives the scale. For Q8_0 and Q4_0, which this program writes.
+    /// Floats to whole blocks, like ggml's reference quantizers and byte for byte like the `gguf` package: the number of
+    /// largest magnitude determines the scale. For Q8_0 and Q4_0, which this program writes.
     pub fn encode(self, values: &[f32], bytes: &mut [u8]) {
         match self {
             BlockType::Q8_0 => {
@@ -218,7 +216,7 @@ fn encode_q8_0(values: &[f32; 32], block: &mut [u8; 34]) {
 }
 
 fn encode_q4_0(values: &[f32; 32], block: &mut [u8; 18]) {
-    // Of equals the first.
+    // The first of equals.
     let largest = values.iter().fold(values[0], |largest, x| if x.abs() > largest.abs() { *x } else { largest });
     let d = largest / -8.0;
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
@@ -316,7 +314,7 @@ fn four_bits(bytes: &[u8], run: usize, i: usize) -> u8 {
     bytes[i / (2 * run) * run + i % run] >> (i / run % 2 * 4) & 15
 }
 
-/// Number `i` of 256 bits: 32 bytes, and a bit of them for each run of 32 numbers.
+/// Number `i` of 256 bits: 32 bytes, with one bit for each run of 32 numbers.
 fn one_bit(bytes: &[u8], i: usize) -> u8 {
     bytes[i % 32] >> (i / 32) & 1
 }
@@ -332,7 +330,7 @@ fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     }
 }
 
-/// Scale of group `group`, six bits in the twelve bytes that hold sixteen.
+/// Scale of group `group`, 6 bits of the 12 bytes with 16 scales.
 fn q3_k_scale(bytes: &[u8], group: usize) -> i8 {
     let scale = bytes[group % 8] >> (group / 8 * 4) & 15 | (bytes[8 + group % 4] >> (group / 4 * 2) & 3) << 4;
     scale as i8 - 32
@@ -346,14 +344,14 @@ fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
         let d = d * f32::from(q3_k_scale(scales, group));
         for (i, out) in out.iter_mut().enumerate() {
             let i = group * 16 + i;
-            // A set high bit means that nothing is taken away.
+            // A set high bit means that nothing is subtracted.
             let q = two_bits(low, i) as i8 - ((one_bit(high, i) ^ 1) << 2) as i8;
             *out = d * f32::from(q);
         }
     }
 }
 
-/// Scale and minimum of group `j`, six bits each, of the twelve bytes that hold eight of both.
+/// Scale and minimum of group `j`, 6 bits each, of the 12 bytes with 8 of both.
 fn scale_and_min(bytes: &[u8], j: usize) -> (u8, u8) {
     match j {
         0..4 => (bytes[j] & 63, bytes[4 + j] & 63),

@@ -1,11 +1,10 @@
-//! A model's files behind one door, whatever they are packed in: a Hugging Face directory, GGUF, or bytes in the
-//! binary.
+//! A model's files in any container: a Hugging Face directory, GGUF, or bytes in the binary.
 //!
 //! ```text
-//! Source ──> Files ──which container?──> safetensors::Directory   texts as they lie in the directory
-//!                                   └──> gguf::Gguf               config.json and tokenizer.json made from the settings
-//! Checkpoint ── read_text(name)   a text by the name that transformers gives it
-//!            ├─ open_file(name)   a file as it is
+//! Source ──> Files ──which container?──> safetensors::Directory   texts as in the directory
+//!                                   └──> gguf::Gguf               config.json, tokenizer.json generated from metadata
+//! Checkpoint ── read_text(name)   a text by its name in transformers
+//!            ├─ open_file(name)   an unchanged file
 //!            └─ Weights::open     the tensors
 //! ```
 
@@ -17,7 +16,7 @@ use crate::files::{Files, LoadError, ModelFile, Source};
 use crate::gguf::{Gguf, only_model};
 use crate::safetensors::{Directory, is_weights};
 
-/// A model's files. Opening one reads nothing but the directory, and the header of a GGUF file.
+/// A model's files. Opening reads only the directory, and the header of a GGUF file.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     files: Files,
@@ -26,10 +25,10 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Largest text file that [`read_text`](Self::read_text) returns: the biggest tokenizers in use are a third of it.
+    /// Maximum bytes of a text for [`read_text`](Self::read_text): the largest tokenizers in use have a third of it.
     pub const MAX_TEXT_BYTES: u64 = 128 << 20;
 
-    /// Fails when a directory is not there, and when a GGUF file is damaged.
+    /// Fails if a directory is missing or a GGUF file is damaged.
     pub fn open(source: Source) -> Result<Checkpoint, LoadError> {
         let files = Files::at(source)?;
         Ok(match gguf_file(&files)? {
@@ -41,7 +40,7 @@ impl Checkpoint {
         })
     }
 
-    /// Whether the model is in GGUF: its texts are made, and its tensors have other names in the file.
+    /// Whether the model is in GGUF: its texts are generated, and its tensors have other names in the file.
     pub fn is_gguf(&self) -> bool {
         self.is_gguf
     }
@@ -54,7 +53,7 @@ impl Checkpoint {
         &self.container
     }
 
-    /// An error about a text that this checkpoint gave, in the words of the file where it stands.
+    /// Translates an error about a text of this checkpoint to the file and key that the text was generated from.
     pub fn in_its_words(&self, error: LoadError) -> LoadError {
         self.container.in_its_words(error)
     }
@@ -69,35 +68,34 @@ impl Checkpoint {
         self.files.path()
     }
 
-    /// Where the files are, for messages.
+    /// Path or name of the model, for messages.
     pub fn location(&self) -> String {
         self.files.location()
     }
 
-    /// Whether a file of that name is there; of a GGUF model, whether its settings have something to say in its stead,
-    /// right or wrong.
+    /// Whether a file of that name exists, or GGUF metadata for it, even if invalid.
     pub fn has(&self, file: &str) -> bool {
-        self.container.stands_for(&self.files, file) || self.files.has(file)
+        self.container.replaces(&self.files, file) || self.files.has(file)
     }
 
-    /// A UTF-8 text file of at most [`MAX_TEXT_BYTES`](Self::MAX_TEXT_BYTES); `None` when there is no such file. Of a
-    /// GGUF model, what its settings say in that file's format.
+    /// A UTF-8 text file of at most [`MAX_TEXT_BYTES`](Self::MAX_TEXT_BYTES); `None` if it does not exist. For a GGUF
+    /// model, its metadata in that file's format.
     pub fn read_text(&self, file: &str) -> Result<Option<String>, LoadError> {
         self.read_text_capped(file, Self::MAX_TEXT_BYTES)
     }
 
-    /// A UTF-8 text file of at most `limit` bytes; `None` when there is no such file.
+    /// A UTF-8 text file of at most `limit` bytes; `None` if it does not exist.
     pub fn read_text_capped(&self, file: &str, limit: u64) -> Result<Option<String>, LoadError> {
         self.container.text(&self.files, file, limit)
     }
 
-    /// Opens a regular file for positioned reads; `None` when there is none of that name.
+    /// Opens a regular file for positioned reads; `None` if it does not exist.
     pub fn open_file(&self, file: &str) -> Result<Option<ModelFile>, LoadError> {
         self.files.open(file)
     }
 }
 
-/// The GGUF file that is this model; `None` for the layout of transformers, which wins where both are there.
+/// The model's GGUF file; `None` for the layout of transformers, which wins if both exist.
 fn gguf_file(files: &Files) -> Result<Option<String>, LoadError> {
     let names = files.names();
     if let Source::Gguf(_) = files.source() {

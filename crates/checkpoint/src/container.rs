@@ -1,13 +1,12 @@
-//! What a model's files are packed in: texts by the names of a Hugging Face directory, tensors by the names of the
-//! forward pass.
+//! The trait of model formats: texts by their names in a Hugging Face directory, tensors by their names in the forward
+//! pass.
 //!
 //! ```text
-//! Container ── text("config.json"), text("tokenizer.json") ...    as they lie there, or made from a file's settings
-//!           ├─ tensors(add)      each file with the TensorInfos in it: name, encoding, shape, place
-//!           └─ in its own words  messages name keys and tensors as the file does
+//! Container ── text("config.json"), text("tokenizer.json") ...    read, or generated from a file's metadata
+//!           ├─ tensors(add)      each file with its TensorInfos: name, encoding, shape, offset
+//!           └─ translate_error   messages name keys and tensors as in the file
 //! ```
-//! Whatever implements this can be loaded: there is one definition of what a model is (that of transformers), and a
-//! container translates to it.
+//! There is one definition of a model, that of transformers; a container translates to it.
 
 use std::fmt;
 
@@ -20,23 +19,23 @@ pub(crate) type AddFile<'a> = dyn FnMut(ModelFile, Vec<TensorInfo>) -> Result<()
 
 /// A format of models.
 pub(crate) trait Container: fmt::Debug + Send + Sync {
-    /// What a Hugging Face directory has under `name` (`config.json`, `tokenizer.json`, ...); `None` where this one has
-    /// nothing for it. A file that is read may have `limit` bytes.
+    /// The text of the file `name` of a Hugging Face directory (`config.json`, `tokenizer.json`, ...), if there is one.
+    /// A file that is read may have `limit` bytes.
     fn text(&self, files: &Files, name: &str, limit: u64) -> Result<Option<String>, LoadError>;
 
-    /// Opens every file, checks every header, and hands each file with its tensors to `add`, under the names that the
-    /// forward pass asks for. Reads no tensor. Returns the name of the file that lists them, for messages.
+    /// Opens every file, checks every header, and passes each file with its tensors to `add`, under their names in the
+    /// forward pass. Reads no tensor. Returns the name of the file that lists them, for messages.
     fn tensors(&self, files: &Files, add: &mut AddFile<'_>) -> Result<String, LoadError>;
 
-    /// The `config.json` that may say how modules are quantized; `None` where the tensors' own types say it.
+    /// The `config.json` with the quantization of modules, if any; `None` if the tensor types define it.
     fn quantization(&self, files: &Files, limit: u64) -> Result<Option<String>, LoadError>;
 
-    /// Whether something else than a file of that name gives its text, right or wrong.
-    fn stands_for(&self, _files: &Files, _name: &str) -> bool {
+    /// Whether metadata replaces the file of that name, even if invalid.
+    fn replaces(&self, _files: &Files, _name: &str) -> bool {
         false
     }
 
-    /// An error about a text that this gave, in the words of the file where it stands.
+    /// Translates an error about a text of [`text`](Self::text) to the file and key that the text was generated from.
     fn in_its_words(&self, error: LoadError) -> LoadError {
         error
     }
@@ -46,16 +45,16 @@ pub(crate) trait Container: fmt::Debug + Send + Sync {
         name.to_string()
     }
 
-    /// Where the number of layers stands, for messages.
+    /// The key of the number of layers, for messages.
     fn layers_key(&self) -> String {
         "num_hidden_layers of config.json".to_string()
     }
 }
 
-/// What a converter did to a tensor, to be undone.
+/// A converter's change of a tensor, to be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoredAs {
-    /// Nothing.
+    /// Unchanged.
     Itself,
     /// Rows `i` and `head_dim / 2 + i` of a head are neighbours `2 i` and `2 i + 1`.
     Interleaved {
@@ -67,7 +66,7 @@ pub(crate) enum StoredAs {
 }
 
 impl StoredAs {
-    /// Where the file has row `row`.
+    /// Index of row `row` in the file.
     pub(crate) fn row(self, row: usize) -> usize {
         match self {
             StoredAs::Itself | StoredAs::PlusOne => row,
@@ -79,7 +78,7 @@ impl StoredAs {
         }
     }
 
-    /// A vector as it was before: a bias or a norm, some thousand numbers, once.
+    /// Undoes the change in a vector: a bias or a norm, some thousand numbers, once at load.
     pub(crate) fn restore(self, vector: &mut [f32]) {
         match self {
             StoredAs::Itself => {}
@@ -94,7 +93,7 @@ impl StoredAs {
     }
 }
 
-/// A tensor as a reader of a format finds it.
+/// A tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorInfo {
     /// Full name.
@@ -103,16 +102,16 @@ pub(crate) struct TensorInfo {
     pub(crate) encoding: Encoding,
     /// Dimensions, outermost first.
     pub(crate) shape: Vec<usize>,
-    /// First byte, counted from the start of the file.
+    /// First byte, from the start of the file.
     pub(crate) offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) len: u64,
-    /// What the file has instead of the tensor itself.
+    /// The converter's change.
     pub(crate) stored: StoredAs,
 }
 
-/// Whether a tensor can be read as what was asked for. `shown`: its name in the file.
-pub(crate) fn readable(
+/// An error unless a tensor has the expected shape and a supported encoding. `shown`: its name in the file.
+pub(crate) fn check_readable(
     file: &str,
     shown: &str,
     (found, encoding): (&[usize], Option<Encoding>),
@@ -139,8 +138,8 @@ pub(crate) fn readable(
     }
 }
 
-/// The error of a block whose scale is no finite number: no format has a meaning for one, and no weight of the block is
-/// known. `number`: the first of its numbers that shows it, counted from the start of the tensor in its file.
+/// The error for a block with a scale that is not finite, which leaves its weights undefined. `number`: index of the
+/// first affected number, from the start of the tensor in its file.
 pub(crate) fn broken_block(file: &str, shown: &str, block: BlockType, number: usize) -> LoadError {
     let (at, name) = (number / block.size().0, block.name());
     let problem = format!("a scale of block {at} of {name} is not a finite number");

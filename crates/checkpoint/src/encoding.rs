@@ -1,4 +1,4 @@
-//! How numbers lie in a file: floats, blocks of quantized numbers, and (for types that are read past) just their size.
+//! Number formats in files: floats, blocks of quantized numbers, and the sizes of unsupported types.
 //!
 //! ```text
 //! a row of a tensor  =  blocks, one after the other     F32:   a block is one number in 4 bytes
@@ -13,7 +13,7 @@ use std::ops::Range;
 use crate::blocks::BlockType;
 use crate::files::{LoadError, ModelFile};
 
-/// Bytes of a row that are decoded at a time, on the stack of the thread that packs.
+/// Bytes of a row decoded at a time, on the stack of the packing thread.
 pub(crate) const CHUNK_BYTES: usize = 8192;
 
 /// The element type of a tensor in its file.
@@ -27,18 +27,18 @@ pub enum Encoding {
     Bf16,
     /// Blocks of quantized numbers (GGUF).
     Quantized(BlockType),
-    /// One that weights are not read from: kept for its name and size.
+    /// An unsupported type: only name and size are known.
     Other {
-        /// As in the file.
+        /// Name in the file.
         name: &'static str,
         /// See [`Encoding::block`].
         block: Block,
     },
 }
 
-/// The class that keeps a stored tensor best without more memory than it needs: floats as bf16, five bits and more as
-/// int8, four bits and fewer as int4. In a class of as many bits the weights
-/// are those of the file, none is quantized once more: `tests/gguf.rs`.
+/// The smallest class that keeps the precision of a stored tensor: bf16 for floats, int8 for 5 bits and more, int4 for
+/// 4 bits and fewer. A class of the same number of bits keeps the file's weights without quantizing again:
+/// `tests/gguf.rs`.
 pub fn class_for(encoding: Encoding) -> WeightClass {
     use BlockType::*;
     match encoding {
@@ -51,14 +51,14 @@ pub fn class_for(encoding: Encoding) -> WeightClass {
 /// The smallest piece of a tensor that fills whole bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Numbers in it.
+    /// Numbers per block.
     pub elements: usize,
-    /// Bytes that they take.
+    /// Bytes per block.
     pub bytes: usize,
 }
 
 impl Encoding {
-    /// As files write it.
+    /// Name in files.
     pub fn name(self) -> &'static str {
         match self {
             Encoding::F32 => "F32",
@@ -82,18 +82,18 @@ impl Encoding {
         }
     }
 
-    /// Whether [`decode`](Self::decode) knows it.
+    /// Whether [`decode`](Self::decode) supports it.
     pub fn is_decoded(self) -> bool {
         !matches!(self, Encoding::Other { .. })
     }
 
-    /// Bytes of a tensor; the problem in words where its size is no number of blocks or leaves 64 bits.
+    /// Bytes of a tensor; the error text if it does not fill whole blocks or exceeds 64 bits.
     pub(crate) fn num_bytes(self, shape: &[usize]) -> Result<u64, String> {
         let Block { elements: block_elements, bytes } = self.block();
         let overflow = || format!("shape {shape:?} of {} has more than 2^64 bits", self.name());
         let elements =
             shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64)).ok_or_else(overflow)?;
-        // Counted in bits, so that no reader of a smaller type can wrap where this one does not.
+        // Counted in bits, so that code with a smaller unit cannot overflow if this does not.
         let bits = (elements / block_elements as u64).checked_mul(8 * bytes as u64).ok_or_else(overflow)?;
         if elements % block_elements as u64 != 0 {
             return Err(format!("shape {shape:?} of {} does not fill whole bytes", self.name()));
@@ -130,8 +130,8 @@ impl Encoding {
     }
 }
 
-/// Reads `bytes` of a file some blocks at a time, at most [`CHUNK_BYTES`] on the stack.
-pub(crate) fn in_chunks(
+/// Reads `bytes` of a file in chunks of whole blocks, at most [`CHUNK_BYTES`] on the stack.
+pub(crate) fn for_each_chunk(
     file: &ModelFile,
     bytes: Range<u64>,
     block: Block,
@@ -140,8 +140,8 @@ pub(crate) fn in_chunks(
     let Range { start: mut at, end } = bytes;
     let mut bytes = [0; CHUNK_BYTES];
     while at < end {
-        let most = (CHUNK_BYTES / block.bytes * block.bytes) as u64;
-        let bytes = &mut bytes[..(end - at).min(most) as usize];
+        let max_bytes = (CHUNK_BYTES / block.bytes * block.bytes) as u64;
+        let bytes = &mut bytes[..(end - at).min(max_bytes) as usize];
         file.read_at(at, bytes)?;
         at += bytes.len() as u64;
         decode(bytes);

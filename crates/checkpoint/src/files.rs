@@ -1,7 +1,7 @@
-//! Where a model's files are, opened by name: a directory, a GGUF file and what lies beside it, or bytes in the binary.
+//! Finds and opens a model's files by name: in a directory, beside a GGUF file, or in the binary.
 //!
 //! ```text
-//! Source::Directory   config.json  model.safetensors  tokenizer.json ...   (symlinks are followed: the hub's cache is made of them)
+//! Source::Directory   config.json  model.safetensors  tokenizer.json ...   (symlinks are followed: the hub's cache consists of them)
 //! Source::Gguf        model.gguf, and its other parts beside it
 //! Source::Safetensors NAME.safetensors, and the texts beside it
 //! Source::Embedded    the same names, bytes in the binary
@@ -9,10 +9,10 @@
 //!       Files ── read_text(name)   small text files, size-capped
 //!             └─ open(name)        ModelFile: length fixed at open, positioned reads from any thread
 //! ```
-//! The ground floor of the crate: what the files mean is the business of the containers above.
+//! The lowest layer of the crate: the containers above interpret the files.
 //!
-//! Nothing is memory-mapped. A mapped file that somebody truncates ends the process with SIGBUS; a positioned read of
-//! the same file is an error that names it.
+//! Nothing is memory-mapped: if a mapped file is truncated, SIGBUS ends the process; a positioned read returns an error
+//! that names the file.
 
 use std::fmt;
 use std::fs::File;
@@ -20,18 +20,18 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Where a model's files are.
+/// Location of a model's files.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A directory in the layout of Hugging Face `transformers`, or with one GGUF model in it.
     Directory(PathBuf),
-    /// A GGUF file; of a model in parts, the first.
+    /// A GGUF file; the first of a model in parts.
     Gguf(PathBuf),
-    /// One safetensors file, and the texts beside it: heads that draft for a model are often published so.
+    /// One safetensors file, and the texts beside it: draft heads are often published so.
     Safetensors(PathBuf),
     /// Files built into the binary.
     Embedded {
-        /// What the model calls itself.
+        /// Name of the model.
         name: &'static str,
         /// `(file name, bytes)`.
         files: &'static [(&'static str, &'static [u8])],
@@ -39,7 +39,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// A path as a person names it: a GGUF file, or else a directory.
+    /// The source for a path from the command line: a GGUF file by its extension, otherwise a directory.
     pub fn at(path: PathBuf) -> Source {
         if path.is_dir() || path.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("gguf")) {
             Source::Directory(path)
@@ -49,29 +49,29 @@ impl Source {
     }
 }
 
-/// Why a model cannot be loaded. Every variant names the file; the field or tensor too where there is one.
+/// Errors of loading a model. Every variant names the file, and the field or tensor if there is one.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The model directory is not there, or is not a directory.
+    /// The model directory does not exist, or is not a directory.
     #[error("{}: no such model directory", .path.display())]
     NoDirectory {
-        /// As given.
+        /// The path.
         path: PathBuf,
     },
-    /// A file that every model of this kind has is absent.
+    /// A required file is absent.
     #[error("{file}: absent from {checkpoint}")]
     NoFile {
         /// File name.
         file: String,
-        /// Where it was looked for.
+        /// Location of the model.
         checkpoint: String,
     },
-    /// A file is there and cannot be what its name says: half of it, a link to nothing, a page in its place.
+    /// A file exists but is damaged or is another kind of file: truncated, a broken link, a web page.
     #[error("{file}: broken: {problem}")]
     Broken {
         /// File name.
         file: String,
-        /// What is there instead, and what to do.
+        /// The problem and its remedy.
         problem: String,
     },
     /// A file could not be opened or read.
@@ -79,17 +79,17 @@ pub enum LoadError {
     Io {
         /// File name.
         file: String,
-        /// What the operating system said.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// A file is larger than anything this program reads under that name.
+    /// A file exceeds the size limit for its name.
     #[error("{file}: {bytes} bytes; at most {limit} are read")]
     TooLarge {
         /// File name.
         file: String,
         /// Its size.
         bytes: u64,
-        /// The cap.
+        /// The limit in bytes.
         limit: u64,
     },
     /// A value inside a file is absent, malformed or out of range.
@@ -99,53 +99,53 @@ pub enum LoadError {
         file: String,
         /// Dotted path of the field, or the part of the format.
         field: String,
-        /// What is wrong and what was expected.
+        /// The problem and the expected value.
         problem: String,
     },
-    /// The weights lack a tensor that the configuration asks for.
+    /// The weights lack a tensor that the configuration requires.
     #[error("{file}: tensor `{tensor}` is missing: the configuration asks for shape {expected:?}")]
     NoTensor {
         /// The weights file, or the index of a sharded checkpoint.
         file: String,
-        /// Full name.
+        /// Full name of the tensor.
         tensor: String,
-        /// Shape by the configuration.
+        /// Shape from the configuration.
         expected: Vec<usize>,
     },
     /// A tensor's shape contradicts the configuration.
     #[error("{file}: tensor `{tensor}`: shape {found:?} where the configuration asks for {expected:?}")]
     Shape {
-        /// File that holds it.
+        /// The weights file.
         file: String,
-        /// Full name.
+        /// Full name of the tensor.
         tensor: String,
-        /// Shape by the configuration.
+        /// Shape from the configuration.
         expected: Vec<usize>,
         /// Shape in the file.
         found: Vec<usize>,
     },
-    /// The checkpoint holds no weights in a format that this program reads.
+    /// The checkpoint has no weights in a supported format.
     #[error("{checkpoint}: {problem}")]
     NoWeights {
-        /// The model.
+        /// Location of the model.
         checkpoint: String,
-        /// What is there, and what to do.
+        /// The weights that exist, and the remedy.
         problem: String,
     },
     /// A load option contradicts the model or the other options.
     #[error("{option}: {problem}")]
     Option {
-        /// Name in the options of a load, which is the flag's name with underscores.
+        /// The flag's name with underscores.
         option: &'static str,
-        /// What is wrong and what is possible.
+        /// The problem and the possible values.
         problem: String,
     },
-    /// The machine has not enough memory.
+    /// An allocation failed.
     #[error("out of memory: {bytes} bytes for {purpose}")]
     OutOfMemory {
-        /// Size of the allocation that failed.
+        /// Size of the allocation.
         bytes: usize,
-        /// What it was for.
+        /// Purpose of the allocation.
         purpose: String,
     },
 }
@@ -161,7 +161,7 @@ impl LoadError {
         LoadError::Broken { file: file.to_string(), problem: problem.to_string() }
     }
 
-    /// Of a text that was to be JSON: broken where it is none, a [`LoadError::Field`] where a value is wrong.
+    /// An error of parsing JSON: [`LoadError::Broken`] for wrong syntax, [`LoadError::Field`] for a wrong value.
     pub fn json(file: &str, field: &str, error: &serde_json::Error) -> LoadError {
         match error.classify() {
             serde_json::error::Category::Data => LoadError::field(file, field, error),
@@ -169,7 +169,7 @@ impl LoadError {
         }
     }
 
-    /// What the operating system said of a file. Where something else than a file is at its name, the file is broken.
+    /// An error of the operating system. Something other than a regular file at the path is [`LoadError::Broken`].
     fn io(file: &str, error: io::Error) -> LoadError {
         match error.kind() {
             io::ErrorKind::InvalidInput => LoadError::broken(file, error),
@@ -186,7 +186,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Fails when a directory is not there.
+    /// Fails if a directory does not exist.
     pub(crate) fn at(source: Source) -> Result<Files, LoadError> {
         let name = match &source {
             Source::Directory(path) => {
@@ -207,7 +207,6 @@ impl Files {
         Ok(Files { source, name })
     }
 
-    /// Where they are.
     pub(crate) fn source(&self) -> &Source {
         &self.source
     }
@@ -225,7 +224,7 @@ impl Files {
         }
     }
 
-    /// Where the files are, for messages.
+    /// Path or name of the model, for messages.
     pub(crate) fn location(&self) -> String {
         match &self.source {
             Source::Directory(path) | Source::Gguf(path) | Source::Safetensors(path) => path.display().to_string(),
@@ -233,7 +232,7 @@ impl Files {
         }
     }
 
-    /// The names in the directory, in no order; of a single file its own alone.
+    /// The names in the directory, unordered; only the file's own name for a single file.
     pub(crate) fn names(&self) -> Vec<String> {
         match &self.source {
             Source::Gguf(path) | Source::Safetensors(path) => {
@@ -247,20 +246,20 @@ impl Files {
         }
     }
 
-    /// Whether there is anything of that name. A link that leads to nothing is: opening it is the error.
+    /// Whether the name exists. A broken link counts: opening it gives the error.
     pub(crate) fn has(&self, file: &str) -> bool {
-        let there = |path: PathBuf| match path.symlink_metadata() {
+        let exists = |path: PathBuf| match path.symlink_metadata() {
             Ok(_) => true,
             Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
         };
         match &self.source {
-            Source::Directory(path) => there(path.join(file)),
-            Source::Gguf(path) | Source::Safetensors(path) => there(path.with_file_name(file)),
+            Source::Directory(path) => exists(path.join(file)),
+            Source::Gguf(path) | Source::Safetensors(path) => exists(path.with_file_name(file)),
             Source::Embedded { files, .. } => files.iter().any(|(name, _)| *name == file),
         }
     }
 
-    /// A UTF-8 text file of at most `limit` bytes; `None` when there is no such file.
+    /// A UTF-8 text file of at most `limit` bytes; `None` if it does not exist.
     pub(crate) fn read_text(&self, file: &str, limit: u64) -> Result<Option<String>, LoadError> {
         let Some(open) = self.open(file)? else { return Ok(None) };
         if open.len() > limit {
@@ -269,7 +268,7 @@ impl Files {
         let bytes = open.read_vec(0, open.len() as usize)?;
         match String::from_utf8(bytes) {
             Ok(text) if text.starts_with('\u{feff}') => {
-                Err(LoadError::broken(file, "it begins with a byte order mark: save it as UTF-8 without one"))
+                Err(LoadError::broken(file, "begins with a byte order mark: save it as UTF-8 without one"))
             }
             Ok(text) => Ok(Some(text)),
             Err(error) => {
@@ -279,8 +278,8 @@ impl Files {
         }
     }
 
-    /// Opens a regular file for positioned reads; `None` when there is nothing of that name. Every file of a model
-    /// comes through here, so what can be at a name in a file's place is known for all of them.
+    /// Opens a regular file for positioned reads; `None` if the name does not exist. Every model file is opened here, so
+    /// all of them are checked for being another kind of file.
     pub(crate) fn open(&self, file: &str) -> Result<Option<ModelFile>, LoadError> {
         let path = match &self.source {
             Source::Directory(directory) => directory.join(file),
@@ -296,46 +295,46 @@ impl Files {
         let handle = match files::open(&path) {
             Ok(handle) => handle,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(lost_by_the_hub(&path, LoadError::io(file, error))),
+            Err(error) => return Err(with_cache_advice(&path, LoadError::io(file, error))),
         };
         let len = handle.metadata().map_err(|error| LoadError::io(file, error))?.len();
         let open = ModelFile { name: file.to_string(), len, bytes: Bytes::Disk(handle) };
-        let mut head = [0; HEAD];
-        let head = &mut head[..len.min(HEAD as u64) as usize];
+        let mut head = [0; HEAD_BYTES];
+        let head = &mut head[..len.min(HEAD_BYTES as u64) as usize];
         open.read_at(0, head)?;
-        match stand_in(head) {
+        match not_a_model_file(head) {
             Some(problem) => Err(LoadError::broken(file, problem)),
             None => Ok(Some(open)),
         }
     }
 
-    /// A file that has to be there.
+    /// Opens a required file.
     pub(crate) fn require(&self, file: &str) -> Result<ModelFile, LoadError> {
         let missing = || LoadError::NoFile { file: file.to_string(), checkpoint: self.location() };
         self.open(file)?.ok_or_else(missing)
     }
 }
 
-/// A link of the hub's cache whose blob is not there.
-fn lost_by_the_hub(path: &Path, error: LoadError) -> LoadError {
+/// Adds a remedy to the error of a link in the hub's cache without its blob.
+fn with_cache_advice(path: &Path, error: LoadError) -> LoadError {
     let target = path.read_link().unwrap_or_default();
     let is_cache = target.components().any(|part| part.as_os_str() == "blobs") && !path.exists();
     match error {
         LoadError::Broken { file, problem } if is_cache => {
-            let advice = "the hub's cache never had this file whole, or lost it: name the model by its hub id, online";
+            let advice = "the hub's cache lacks this file's contents: name the model by its hub id, online";
             LoadError::Broken { file, problem: format!("{problem}; {advice}") }
         }
         other => other,
     }
 }
 
-/// Bytes that tell what a file is.
-const HEAD: usize = 512;
+/// Bytes read to detect the kind of a file.
+const HEAD_BYTES: usize = 512;
 
-/// What a file is that begins with `head` (the whole file, if it is short) and is no file of a model, whatever its
-/// name, and what to do. `None`: it may be one.
-fn stand_in(head: &[u8]) -> Option<&'static str> {
-    // What weights begin with is looked at first: their lengths may have any bytes.
+/// For a file that begins with `head` (the whole file, if it is short) and cannot be a model file: its kind and the
+/// remedy. `None`: it may be a model file.
+fn not_a_model_file(head: &[u8]) -> Option<&'static str> {
+    // Weights are detected first: the length that they begin with may have any bytes.
     let is_header = head.get(..8).is_some_and(|length| {
         u64::from_le_bytes(length.try_into().expect("8 bytes")) >> 32 == 0
             && head.get(8).is_none_or(|&next| next == b'{')
@@ -344,15 +343,15 @@ fn stand_in(head: &[u8]) -> Option<&'static str> {
         return None;
     }
     const PACKED: [(&[u8], &str); 6] = [
-        (b"\x1f\x8b", "packed by gzip: unpack it (gunzip)"),
-        (b"PK\x03\x04", "a zip archive: unpack it (unzip), or, of weights, convert what PyTorch saved to safetensors"),
-        (b"\x28\xb5\x2f\xfd", "packed by zstd: unpack it (unzstd)"),
-        (b"\xfd7zXZ\0", "packed by xz: unpack it (unxz)"),
-        (b"BZh", "packed by bzip2: unpack it (bunzip2)"),
+        (b"\x1f\x8b", "gzip-compressed: unpack it (gunzip)"),
+        (b"PK\x03\x04", "a zip archive: unpack it (unzip), or convert PyTorch weights to safetensors"),
+        (b"\x28\xb5\x2f\xfd", "zstd-compressed: unpack it (unzstd)"),
+        (b"\xfd7zXZ\0", "xz-compressed: unpack it (unxz)"),
+        (b"BZh", "bzip2-compressed: unpack it (bunzip2)"),
         (b"7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it"),
     ];
     if head.is_empty() {
-        return Some("empty, 0 bytes: fetch it again");
+        return Some("empty, 0 bytes: download it again");
     }
     if let Some((_, problem)) = PACKED.iter().find(|(magic, _)| head.starts_with(magic)) {
         return Some(problem);
@@ -364,21 +363,21 @@ fn stand_in(head: &[u8]) -> Option<&'static str> {
     let text = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
     if text.starts_with("version https://git-lfs.github.com/") || text.starts_with("version https://hawser.github.com/")
     {
-        return Some("a pointer of git-lfs and not the file that it stands for: git lfs pull fetches that");
+        return Some("a git-lfs pointer, not the file itself: run git lfs pull");
     }
     let is_page = ["<!doctype html", "<html", "<head", "<body"].iter().any(|tag| text.starts_with(tag))
         || text.starts_with("<?xml") && ["<html", "<error", "<!doctype html"].iter().any(|tag| text.contains(tag));
-    is_page.then_some("a web page (HTML), as a server sends it in place of a file: fetch it again")
+    is_page.then_some("a web page (HTML), as servers send instead of a file: download it again")
 }
 
-/// By its mark, or because every second byte of its beginning is zero and no other.
+/// Whether `head` has a UTF-16 byte order mark, or exactly every second byte is zero.
 fn is_utf16(head: &[u8]) -> bool {
     let pairs = &head.as_chunks::<2>().0[..(head.len() / 2).min(16)];
     let zeros = |at: usize| pairs.iter().all(|pair| pair[at] == 0 && pair[1 - at] != 0);
     head.starts_with(&[0xFF, 0xFE]) || head.starts_with(&[0xFE, 0xFF]) || pairs.len() >= 2 && (zeros(0) || zeros(1))
 }
 
-/// One open file. Its length is what it was at open; a file that shrinks later gives errors, never short data.
+/// One open file. Its length is fixed at open; a file that shrinks later gives errors, never short data.
 #[derive(Debug)]
 pub struct ModelFile {
     name: String,
@@ -398,7 +397,7 @@ impl ModelFile {
         &self.name
     }
 
-    /// Bytes at open.
+    /// Length in bytes at open.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -408,8 +407,7 @@ impl ModelFile {
         self.len == 0
     }
 
-    /// When the file was last changed, seconds and nanoseconds since 1970: as programs set it, and as the file system
-    /// noted it. `None` for what is built in.
+    /// Times of the last change, mtime and ctime, as seconds and nanoseconds since 1970. `None` for a built-in file.
     pub fn times(&self) -> Option<[(i64, i64); 2]> {
         match &self.bytes {
             Bytes::Disk(file) => {
@@ -420,8 +418,8 @@ impl ModelFile {
         }
     }
 
-    /// The first characters of a file that is text for as far as a line goes; `None` where it is none. Weights are
-    /// not: the lengths that they begin with have zeros.
+    /// The first 40 characters if the file begins with text, otherwise `None`. Weights do not: the length that they
+    /// begin with has zero bytes.
     pub(crate) fn beginning(&self) -> Result<Option<String>, LoadError> {
         let mut head = [0; 40];
         let head = &mut head[..self.len.min(40) as usize];
@@ -430,7 +428,7 @@ impl ModelFile {
         Ok((text && head.len() >= 8).then(|| String::from_utf8_lossy(head).trim().to_string()))
     }
 
-    /// The bytes of a file that is built in.
+    /// The bytes of a built-in file.
     pub(crate) fn in_binary(&self) -> Option<&'static [u8]> {
         match &self.bytes {
             Bytes::Disk(_) => None,
@@ -460,7 +458,7 @@ impl ModelFile {
         }
     }
 
-    /// `len` bytes from `offset`, which must lie in the file: nothing is allocated beyond its size.
+    /// `len` bytes from `offset`, which must be inside the file, so no allocation exceeds its size.
     pub fn read_vec(&self, offset: u64, len: usize) -> Result<Vec<u8>, LoadError> {
         assert!(offset.checked_add(len as u64).is_some_and(|end| end <= self.len), "a read outside {}", self.name);
         let mut bytes = Vec::new();

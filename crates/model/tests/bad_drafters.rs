@@ -447,7 +447,7 @@ fn places_where_no_heads_are() {
         (empty.join("README.md"), &["README.md", "neither a directory nor a .safetensors file"]),
         (two.to_path_buf(), &["2 safetensors files", "a.safetensors"]),
         (Path::new("/nowhere/heads").to_path_buf(), &["/nowhere/heads"]),
-        (cut.to_path_buf(), &["medusa_lm_head.safetensors", "leave the file"]),
+        (cut.to_path_buf(), &["medusa_lm_head.safetensors", "exceed the data"]),
     ];
     let runner = target("gemma2");
     for (path, expected) in cases {

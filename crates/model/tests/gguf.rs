@@ -131,7 +131,7 @@ fn a_scale_that_is_no_number_is_an_error_with_file_and_tensor() {
             .and_then(|checkpoint| Weights::open(&checkpoint).map(drop))
             .unwrap_err()
             .to_string();
-        assert!(error.contains("broken-scale.gguf: broken: tensor") && error.contains("leave the file"), "{error}");
+        assert!(error.contains("broken-scale.gguf: broken: tensor") && error.contains("exceed the file"), "{error}");
         assert!(cut > 1 || error.contains(last), "{error}: {last}");
     }
 }

@@ -1,4 +1,4 @@
-//! A file's settings as a `config.json`.
+//! GGUF metadata as a `config.json`.
 //!
 //! ```text
 //! general.architecture = "llama"           architectures: ["LlamaForCausalLM"]
@@ -6,17 +6,16 @@
 //! no tensor output.weight                  tie_word_embeddings: true
 //! ```
 //!
-//! Llama 3's stretched rotations have no setting: the converter writes the divisor of each frequency as the tensor
-//! `rope_freqs.weight`, computed in float32. The parameters that made it are found again and must give every divisor,
-//! so the rotations are those of the original model, to the last bit.
+//! Llama 3's RoPE scaling has no key: the converter writes the divisor of each frequency as the tensor
+//! `rope_freqs.weight`, computed in float32. Its parameters are recovered and must reproduce every divisor, so the
+//! rotations equal those of the original model, bit for bit.
 
 use super::Gguf;
 use super::header::{Metadata, quoted};
 use crate::files::{Files, LoadError};
 use serde_json::{Map, Value, json};
 
-/// An architecture: ggml's name, and that of transformers. Mistral is `llama` to ggml, and so is Mixtral: see
-/// [`class`].
+/// Architectures: ggml's name, and that of transformers. ggml calls Mistral and Mixtral `llama` too: see [`class`].
 const ARCHITECTURES: [(&str, &str); 10] = [
     ("llama", "LlamaForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
@@ -30,7 +29,7 @@ const ARCHITECTURES: [(&str, &str); 10] = [
     ("smollm3", "SmolLM3ForCausalLM"),
 ];
 
-/// Whole numbers: the field of `config.json`, and the key after the architecture's name.
+/// Integers: the field of `config.json`, and the key after the architecture's name.
 const INTEGERS: [(&str, &str); 8] = [
     ("max_position_embeddings", "context_length"),
     ("hidden_size", "embedding_length"),
@@ -42,7 +41,7 @@ const INTEGERS: [(&str, &str); 8] = [
     ("moe_intermediate_size", "expert_feed_forward_length"),
 ];
 const FEED_FORWARD: (&str, &str) = ("intermediate_size", "feed_forward_length");
-/// Numbers.
+/// Floats.
 const FLOATS: [(&str, &str); 9] = [
     ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
     ("rope_theta", "rope.freq_base"),
@@ -56,7 +55,7 @@ const FLOATS: [(&str, &str); 9] = [
 ];
 const WINDOW: (&str, &str) = ("sliding_window", "attention.sliding_window");
 const HEAD_DIM: (&str, &str) = ("head_dim", "attention.key_length");
-/// Of `rope_parameters`.
+/// Fields of `rope_parameters`.
 const ROPE: [(&str, &str); 5] = [
     ("factor", "rope.scaling.factor"),
     ("original_max_position_embeddings", "rope.scaling.original_context_length"),
@@ -69,7 +68,7 @@ const ROPE_FREQS: &str = "rope_freqs.weight";
 const SHORT_FACTORS: &str = "rope_factors_short.weight";
 const LONG_FACTORS: &str = "rope_factors_long.weight";
 
-/// Settings of one architecture: keys without its name in front.
+/// Metadata of one architecture: keys without its name as prefix.
 struct Settings<'m> {
     metadata: &'m Metadata,
     architecture: &'m str,
@@ -93,7 +92,7 @@ impl<'m> Settings<'m> {
         format!("{}.{name}", self.architecture)
     }
 
-    /// A whole number; a list of one number per layer counts when all are the same.
+    /// An integer; or a list of one number per layer, if all are equal.
     fn integer(&self, name: &str) -> Result<Option<u64>, LoadError> {
         let key = self.key(name);
         if !self.metadata.is_list(&key) {
@@ -102,7 +101,7 @@ impl<'m> Settings<'m> {
         let numbers = self.metadata.floats(&key)?.unwrap_or_default();
         match numbers.first() {
             Some(&first) if numbers.iter().all(|&number| number == first) && first >= 0.0 => Ok(Some(first as u64)),
-            _ => Err(self.metadata.error(&key, "a list of different numbers: layers that differ are not supported")),
+            _ => Err(self.metadata.error(&key, "a list of different numbers: layers that differ are unsupported")),
         }
     }
 
@@ -115,14 +114,15 @@ impl<'m> Settings<'m> {
     }
 }
 
-/// Width of a head: what the rows of queries and keys are ordered by.
+/// Width of a head, which determines the order of query and key rows.
 pub(super) fn head_dim(metadata: &Metadata) -> Result<usize, LoadError> {
     let settings = Settings::of(metadata)?;
-    let missing = || metadata.error(&settings.key(HEAD_DIM.1), "missing, and not to be had from the number of heads");
+    let missing =
+        || metadata.error(&settings.key(HEAD_DIM.1), "missing, and cannot be computed from the number of heads");
     Ok(settings.head_dim()?.filter(|dim| *dim > 0).ok_or_else(missing)? as usize)
 }
 
-/// The text of a `config.json` with the same meaning.
+/// The equivalent `config.json`.
 pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError> {
     let metadata = &gguf.metadata;
     let settings = Settings::of(metadata)?;
@@ -156,27 +156,28 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
     config.insert("tie_word_embeddings".into(), gguf.tensor("output.weight").is_none().into());
     config.insert("attention_bias".into(), gguf.tensor("blk.0.attn_q.bias").is_some().into());
     config.insert("mlp_bias".into(), gguf.tensor("blk.0.ffn_gate.bias").is_some().into());
-    own_fields(&settings, head_dim, &mut config)?;
+    add_architecture_fields(&settings, head_dim, &mut config)?;
     if let Some(scaling) = rope_scaling(gguf, files, &settings, head_dim)? {
         config.insert("rope_scaling".into(), scaling);
     }
-    let (bos, eos) = super::tokenizer::end_points(metadata)?;
+    let (bos, eos) = super::tokenizer::bos_and_eos(metadata)?;
     config.insert("bos_token_id".into(), json!(bos));
     config.insert("eos_token_id".into(), json!(eos));
     Ok(Value::Object(config))
 }
 
-/// The class of transformers that computes what the file holds.
+/// The class of transformers for the file's architecture.
 fn class(settings: &Settings<'_>) -> Result<&'static str, LoadError> {
     if settings.architecture == "llama" && settings.integer("expert_count")?.is_some_and(|experts| experts > 0) {
         return Ok("MixtralForCausalLM");
     }
-    let (_, class) = ARCHITECTURES.iter().find(|(ggml, _)| *ggml == settings.architecture).expect("it is known");
+    let (_, class) =
+        ARCHITECTURES.iter().find(|(ggml, _)| *ggml == settings.architecture).expect("checked by Settings::of");
     Ok(class)
 }
 
-/// Fields of single architectures, and those for which ggml has no key because it knows the models.
-fn own_fields(
+/// Adds fields of single architectures, and constants of models for which ggml has no key.
+fn add_architecture_fields(
     settings: &Settings<'_>,
     head_dim: Option<u64>,
     config: &mut Map<String, Value>,
@@ -184,7 +185,7 @@ fn own_fields(
     let window = settings.integer(WINDOW.1)?;
     match settings.architecture {
         "gemma2" | "gemma3" => {
-            // Scores are scaled by the width of a head, in the largest models by the embedding's share of one.
+            // Scores are scaled by the width of a head; in the largest models by hidden size / heads.
             let layers = settings.integer("block_count")?;
             let largest = if settings.architecture == "gemma2" { 46 } else { 62 };
             let scalar = match (settings.integer("embedding_length")?, settings.integer("attention.head_count")?) {
@@ -200,9 +201,9 @@ fn own_fields(
         "phi3" => {
             config.insert(WINDOW.0.into(), json!(window));
         }
-        // Of the two families that ggml calls so, the other has windows.
+        // ggml calls OLMo 3 so too; only that one has windows.
         "olmo2" if window.is_some() => {
-            let problem = "this is OLMo 3, which is not supported";
+            let problem = "this is OLMo 3, which is unsupported";
             return Err(settings.metadata.error(&settings.key(WINDOW.1), problem));
         }
         "llama" => {
@@ -213,7 +214,7 @@ fn own_fields(
     Ok(())
 }
 
-/// The key behind a field of the translated text, for messages.
+/// The metadata key of a field of the generated `config.json`, for messages.
 pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
     let architecture = metadata.text(ARCHITECTURE).ok().flatten().unwrap_or_default();
     let name = field.rsplit('.').next().unwrap_or(field);
@@ -270,7 +271,7 @@ fn rope_scaling(
     let theta = metadata.float(&settings.key("rope.freq_base"))?.unwrap_or(10_000.0);
     let context = settings.integer("context_length")?.unwrap_or_default();
     let found = Llama3::find(&divisors, theta, context).ok_or_else(|| {
-        let problem = "these divisors of the frequencies are not those of Llama 3; others are not supported";
+        let problem = "these frequency divisors are not those of Llama 3; others are unsupported";
         LoadError::field(file, format!("tensor {ROPE_FREQS:?}"), problem)
     })?;
     Ok(Some(json!({
@@ -279,7 +280,7 @@ fn rope_scaling(
     })))
 }
 
-/// Parameters of Llama 3's rotations (Grattafiori et al., 2024). All its models have the same two borders.
+/// Parameters of Llama 3's RoPE scaling (Grattafiori et al., 2024). All its models have the same frequency factors.
 struct Llama3 {
     factor: f64,
     original: u64,
@@ -289,8 +290,8 @@ impl Llama3 {
     const LOW: f64 = 1.0;
     const HIGH: f64 = 4.0;
 
-    /// Those that give these divisors, but for the rounding of float32. The factor is the largest; a divisor between
-    /// one and it tells the original length, and where there is none the power of two that fits is the length.
+    /// The parameters that give these divisors, up to float32 rounding. The factor is the largest divisor; a divisor
+    /// between 1 and the factor gives the original length; without one, it is the power of two that fits.
     fn find(divisors: &[f32], theta: f64, context: u64) -> Option<Llama3> {
         let factor = f64::from(divisors.iter().copied().fold(1.0, f32::max));
         let wavelength =

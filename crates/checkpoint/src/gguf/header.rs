@@ -1,15 +1,15 @@
-//! The front of a GGUF file: settings by key, and where each tensor lies.
+//! The header of a GGUF file: metadata by key, and the tensor table.
 //!
 //! ```text
-//! "GGUF" | version | tensors | keys | key, kind, value ... | name, dims, type, offset ... | padding | data
+//! "GGUF" | version | tensors | keys | key, type, value ... | name, dims, type, offset ... | padding | data
 //!  4       u32       u64       u64    bounded, kept as bytes   checked against the data       to the alignment
 //! ```
 //!
 //! Versions 2 and 3, little-endian. The format is that of ggml's `docs/gguf.md`.
 //!
-//! Files come from strangers. Every count and length is compared with what is left of the file before anything is
-//! taken for it; the settings stay the bytes that they are, so an array of a million strings costs its own size;
-//! tensors must follow each other in the data with nothing but padding between, as every writer lays them out.
+//! Files are untrusted. Every count and length is checked against the rest of the file before allocating; metadata
+//! stays in its raw bytes, so an array of a million strings costs its own size; tensors must follow each other with only
+//! padding between them, as every writer places them.
 
 use crate::blocks::BlockType;
 use crate::container::{StoredAs, TensorInfo};
@@ -18,37 +18,37 @@ use crate::files::{LoadError, ModelFile};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// Settings and tensor table together. The largest vocabularies in use take 20 MB.
+/// Maximum bytes of metadata and tensor table. The largest vocabularies in use take 20 MB.
 const MAX_HEADER_BYTES: u64 = 128 << 20;
-/// Settings in one file; real ones have about 50.
+/// Maximum keys in one file; real ones have about 50.
 const MAX_KEYS: u64 = 1 << 16;
-/// Tensors in one file; the largest models have about 2,000.
+/// Maximum tensors in one file; the largest models have about 2,000.
 const MAX_TENSORS: u64 = 100_000;
-/// ggml's own limit on a key.
+/// ggml's limit on a key.
 const MAX_KEY_BYTES: u64 = (1 << 16) - 1;
-/// ggml keeps a name in 64 bytes with a zero at the end.
+/// ggml stores a name in 64 bytes with a terminating zero.
 const MAX_NAME_BYTES: u64 = 63;
 /// ggml's `GGML_MAX_DIMS`.
 const MAX_RANK: u32 = 4;
-/// Arrays in arrays in arrays; nobody writes more than one.
+/// Maximum nesting of arrays; real files have one level.
 const MAX_DEPTH: usize = 4;
-/// Read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 256 << 10;
-/// Where tensors begin, unless `general.alignment` says otherwise.
+/// Alignment of tensors without `general.alignment`.
 const DEFAULT_ALIGNMENT: u64 = 32;
 
 const ALIGNMENT: &str = "general.alignment";
 
-/// The front of one file.
+/// The header of one file.
 #[derive(Debug)]
 pub(crate) struct Header {
-    /// The settings.
+    /// The metadata.
     pub(crate) metadata: Metadata,
-    /// The tensors, in the order of their bytes.
+    /// The tensors, by offset.
     pub(crate) tensors: Vec<TensorInfo>,
 }
 
-/// Settings by key, as the bytes of the file.
+/// Metadata by key, in the raw bytes of the file.
 #[derive(Debug)]
 pub(crate) struct Metadata {
     file: String,
@@ -56,16 +56,16 @@ pub(crate) struct Metadata {
     values: HashMap<String, Value>,
 }
 
-/// One value: its kind and its bytes.
+/// One value: its type and its range in [`Metadata::bytes`].
 #[derive(Clone, Debug)]
 struct Value {
-    kind: Kind,
+    kind: ValueType,
     bytes: Range<usize>,
 }
 
-/// The kinds of values, numbered as in the format.
+/// The types of values, numbered as in the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ValueType {
     U8,
     I8,
     U16,
@@ -81,47 +81,47 @@ enum Kind {
     F64,
 }
 
-impl Kind {
-    const ALL: [Kind; 13] = {
-        use Kind::*;
+impl ValueType {
+    const ALL: [ValueType; 13] = {
+        use ValueType::*;
         [U8, I8, U16, I16, U32, I32, F32, Bool, Text, List, U64, I64, F64]
     };
 
-    fn parse(number: u32) -> Option<Kind> {
+    fn parse(number: u32) -> Option<ValueType> {
         Self::ALL.get(number as usize).copied()
     }
 
-    /// Bytes of a value; `None` where they vary.
+    /// Bytes of a value; `None` if they vary.
     fn size(self) -> Option<usize> {
         match self {
-            Kind::U8 | Kind::I8 | Kind::Bool => Some(1),
-            Kind::U16 | Kind::I16 => Some(2),
-            Kind::U32 | Kind::I32 | Kind::F32 => Some(4),
-            Kind::U64 | Kind::I64 | Kind::F64 => Some(8),
-            Kind::Text | Kind::List => None,
+            ValueType::U8 | ValueType::I8 | ValueType::Bool => Some(1),
+            ValueType::U16 | ValueType::I16 => Some(2),
+            ValueType::U32 | ValueType::I32 | ValueType::F32 => Some(4),
+            ValueType::U64 | ValueType::I64 | ValueType::F64 => Some(8),
+            ValueType::Text | ValueType::List => None,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Kind::U8 => "an 8-bit number",
-            Kind::I8 => "a signed 8-bit number",
-            Kind::U16 => "a 16-bit number",
-            Kind::I16 => "a signed 16-bit number",
-            Kind::U32 => "a 32-bit number",
-            Kind::I32 => "a signed 32-bit number",
-            Kind::F32 => "a 32-bit float",
-            Kind::Bool => "true or false",
-            Kind::Text => "a text",
-            Kind::List => "a list",
-            Kind::U64 => "a 64-bit number",
-            Kind::I64 => "a signed 64-bit number",
-            Kind::F64 => "a 64-bit float",
+            ValueType::U8 => "an 8-bit number",
+            ValueType::I8 => "a signed 8-bit number",
+            ValueType::U16 => "a 16-bit number",
+            ValueType::I16 => "a signed 16-bit number",
+            ValueType::U32 => "a 32-bit number",
+            ValueType::I32 => "a signed 32-bit number",
+            ValueType::F32 => "a 32-bit float",
+            ValueType::Bool => "true or false",
+            ValueType::Text => "a text",
+            ValueType::List => "a list",
+            ValueType::U64 => "a 64-bit number",
+            ValueType::I64 => "a signed 64-bit number",
+            ValueType::F64 => "a 64-bit float",
         }
     }
 }
 
-/// Element types by their number in the format, those that weights are not read from too: their sizes are checked.
+/// Element types by their number in the format, including unsupported ones, whose sizes are checked.
 fn encoding(number: u32) -> Option<Encoding> {
     let other = |name, elements, bytes| Encoding::Other { name, block: Block { elements, bytes } };
     Some(match number {
@@ -163,13 +163,13 @@ fn encoding(number: u32) -> Option<Encoding> {
     })
 }
 
-/// Reads and checks the front of a file. Cost: its bytes, once.
+/// Reads and checks the header of a file, each byte once.
 pub(crate) fn read(file: &ModelFile) -> Result<Header, LoadError> {
     let mut cursor = Cursor { file, bytes: Vec::new(), at: 0 };
     let magic = cursor.take(4, "magic")?;
     if cursor.bytes[magic] != *b"GGUF" {
         let problem = match file.beginning()? {
-            Some(text) => format!("magic: the file does not begin with GGUF; it is text, which begins with {text:?}"),
+            Some(text) => format!("magic: the file does not begin with GGUF; it is text that begins with {text:?}"),
             None => "magic: the file does not begin with GGUF".to_string(),
         };
         return Err(LoadError::broken(file.name(), problem));
@@ -177,11 +177,11 @@ pub(crate) fn read(file: &ModelFile) -> Result<Header, LoadError> {
     let version = cursor.u32("version")?;
     match version {
         2 | 3 => {}
-        1 => return Err(cursor.error("version", "1 is not read; convert the model again, which writes version 3")),
+        1 => return Err(cursor.error("version", "1 is unsupported; convert the model again to get version 3")),
         _ if version & 0xFFFF == 0 => {
-            return Err(cursor.error("version", "the file is big-endian; little-endian files are read"));
+            return Err(cursor.error("version", "the file is big-endian; only little-endian files are supported"));
         }
-        _ => return Err(cursor.error("version", format!("{version} is unknown; 2 and 3 are read"))),
+        _ => return Err(cursor.error("version", format!("{version} is unknown; 2 and 3 are supported"))),
     }
     let num_tensors = cursor.count("number of tensors", MAX_TENSORS, 8 + 4 + 4 + 8)?;
     let num_keys = cursor.count("number of keys", MAX_KEYS, 8 + 1 + 4 + 1)?;
@@ -196,7 +196,7 @@ pub(crate) fn read(file: &ModelFile) -> Result<Header, LoadError> {
     bytes.shrink_to_fit();
     let metadata = metadata(bytes);
     let alignment = alignment(&metadata)?;
-    let tensors = lay_out(file, entries, header_len, alignment)?;
+    let tensors = place_tensors(file, entries, header_len, alignment)?;
     Ok(Header { metadata, tensors })
 }
 
@@ -208,7 +208,7 @@ fn read_values(cursor: &mut Cursor<'_>, num_keys: u64) -> Result<HashMap<String,
         let key = match std::str::from_utf8(&cursor.bytes[key]) {
             Ok("") => return Err(cursor.error(&field, "has no name")),
             Ok(key) => key.to_string(),
-            Err(_) => return Err(cursor.error(&field, "its name is not UTF-8")),
+            Err(_) => return Err(cursor.error(&field, "the name is not UTF-8")),
         };
         let field = format!("key {}", quoted(&key));
         let kind = cursor.kind(&field)?;
@@ -222,7 +222,7 @@ fn read_values(cursor: &mut Cursor<'_>, num_keys: u64) -> Result<HashMap<String,
     Ok(values)
 }
 
-/// A row of the tensor table before its place in the data is checked.
+/// A row of the tensor table before its offset is checked.
 struct TableEntry {
     name: String,
     encoding: Encoding,
@@ -238,12 +238,12 @@ fn read_tensors(cursor: &mut Cursor<'_>, num_tensors: u64) -> Result<Vec<TableEn
         let name = match std::str::from_utf8(&cursor.bytes[name]) {
             Ok("") => return Err(cursor.error(&field, "has no name")),
             Ok(name) => name.to_string(),
-            Err(_) => return Err(cursor.error(&field, "its name is not UTF-8")),
+            Err(_) => return Err(cursor.error(&field, "the name is not UTF-8")),
         };
         let field = format!("tensor {}", quoted(&name));
         let rank = cursor.u32(&field)?;
         if rank > MAX_RANK {
-            return Err(cursor.error(&field, format!("{rank} dimensions; at most {MAX_RANK} are possible")));
+            return Err(cursor.error(&field, format!("{rank} dimensions; at most {MAX_RANK}")));
         }
         let mut shape = Vec::new();
         for _ in 0..rank {
@@ -272,8 +272,10 @@ fn read_tensors(cursor: &mut Cursor<'_>, num_tensors: u64) -> Result<Vec<TableEn
 
 fn alignment(metadata: &Metadata) -> Result<u64, LoadError> {
     let Some(value) = metadata.values.get(ALIGNMENT) else { return Ok(DEFAULT_ALIGNMENT) };
-    if value.kind != Kind::U32 {
-        return Err(metadata.error(ALIGNMENT, format!("is {}; it must be {}", value.kind.name(), Kind::U32.name())));
+    if value.kind != ValueType::U32 {
+        return Err(
+            metadata.error(ALIGNMENT, format!("is {}; it must be {}", value.kind.name(), ValueType::U32.name()))
+        );
     }
     let alignment = metadata.integer(ALIGNMENT)?.unwrap_or_default();
     if !alignment.is_power_of_two() {
@@ -282,8 +284,8 @@ fn alignment(metadata: &Metadata) -> Result<u64, LoadError> {
     Ok(alignment)
 }
 
-/// Gives the tensors their bytes: one after the other, each at the next multiple of the alignment, all within the file.
-fn lay_out(
+/// Checks the offsets: tensors are one after the other, each at the next multiple of the alignment, all within the file.
+fn place_tensors(
     file: &ModelFile,
     entries: Vec<TableEntry>,
     header_len: u64,
@@ -296,11 +298,11 @@ fn lay_out(
         let error = |problem: String| LoadError::field(file.name(), format!("tensor {}", quoted(&name)), problem);
         let len = encoding.num_bytes(&shape).map_err(error)?;
         if offset != expected {
-            return Err(error(format!("offset {offset}; after the tensors before it, it must be {expected}")));
+            return Err(error(format!("offset {offset}; must be {expected}, after the previous tensors")));
         }
         let end = data.checked_add(offset).and_then(|start| start.checked_add(len));
         if end.is_none_or(|end| end > file.len()) {
-            let problem = format!("its {len} bytes at offset {offset} of the data leave the file of {}", file.len());
+            let problem = format!("{len} bytes at offset {offset} of the data exceed the file of {} bytes", file.len());
             return Err(LoadError::broken(file.name(), format!("tensor {}: {problem}", quoted(&name))));
         }
         expected = (offset + len).next_multiple_of(alignment);
@@ -309,7 +311,7 @@ fn lay_out(
     Ok(tensors)
 }
 
-/// Reads forward through the front of a file, and keeps what it read.
+/// Reads forward through the header of a file, and keeps the bytes read.
 struct Cursor<'f> {
     file: &'f ModelFile,
     bytes: Vec<u8>,
@@ -321,7 +323,7 @@ impl Cursor<'_> {
         LoadError::field(self.file.name(), field, problem)
     }
 
-    /// The next `len` bytes, which must be in the file.
+    /// The next `len` bytes; an error beyond the end of the file.
     fn take(&mut self, len: u64, field: &str) -> Result<Range<usize>, LoadError> {
         let left = self.file.len() - self.at as u64;
         if len > left {
@@ -355,7 +357,7 @@ impl Cursor<'_> {
         Ok(u64::from_le_bytes(self.bytes[at].try_into().expect("eight bytes")))
     }
 
-    /// How many of something follow, each at least `size` bytes.
+    /// The number of the items that follow, each at least `size` bytes.
     fn count(&mut self, field: &str, limit: u64, size: u64) -> Result<u64, LoadError> {
         let count = self.u64(field)?;
         let left = self.file.len() - self.at as u64;
@@ -369,24 +371,24 @@ impl Cursor<'_> {
         Ok(count)
     }
 
-    /// A length and that many bytes.
+    /// A length and the bytes of a name.
     fn text(&mut self, field: &str, limit: u64) -> Result<Range<usize>, LoadError> {
         let len = self.u64(field)?;
         if len > limit {
-            return Err(self.error(field, format!("a name of {len} bytes; at most {limit} are possible")));
+            return Err(self.error(field, format!("a name of {len} bytes; at most {limit}")));
         }
         self.take(len, field)
     }
 
-    fn kind(&mut self, field: &str) -> Result<Kind, LoadError> {
+    fn kind(&mut self, field: &str) -> Result<ValueType, LoadError> {
         let number = self.u32(field)?;
-        Kind::parse(number).ok_or_else(|| self.error(field, format!("kind of value {number} is unknown")))
+        ValueType::parse(number).ok_or_else(|| self.error(field, format!("value type {number} is unknown")))
     }
 
-    fn skip_value(&mut self, kind: Kind, field: &str, depth: usize) -> Result<(), LoadError> {
+    fn skip_value(&mut self, kind: ValueType, field: &str, depth: usize) -> Result<(), LoadError> {
         match (kind.size(), kind) {
             (Some(size), _) => self.take(size as u64, field).map(drop),
-            (None, Kind::Text) => {
+            (None, ValueType::Text) => {
                 let len = self.u64(field)?;
                 self.take(len, field).map(drop)
             }
@@ -395,8 +397,8 @@ impl Cursor<'_> {
                     return Err(self.error(field, format!("lists are nested deeper than {MAX_DEPTH}")));
                 }
                 let element = self.kind(field)?;
-                // A text takes its length at least, a list its kind and length.
-                let smallest = element.size().unwrap_or(if element == Kind::Text { 8 } else { 12 });
+                // A text takes at least its length, a list its type and length.
+                let smallest = element.size().unwrap_or(if element == ValueType::Text { 8 } else { 12 });
                 let len = self.count(field, u64::MAX, smallest as u64)?;
                 match element.size() {
                     Some(size) => self.take(len * size as u64, field).map(drop),
@@ -413,61 +415,61 @@ impl Metadata {
         LoadError::field(&self.file, key, problem)
     }
 
-    /// Whether the key is there.
+    /// Whether the key exists.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.values.contains_key(key)
     }
 
-    fn wrong(&self, key: &str, expected: &str, found: &Value) -> LoadError {
+    fn wrong_type(&self, key: &str, expected: &str, found: &Value) -> LoadError {
         self.error(key, format!("expected {expected}, found {}", found.kind.name()))
     }
 
-    /// A text; `None` when the key is absent.
+    /// A text; `None` if the key is absent.
     pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, LoadError> {
         let Some(value) = self.values.get(key) else { return Ok(None) };
-        if value.kind != Kind::Text {
-            return Err(self.wrong(key, "a text", value));
+        if value.kind != ValueType::Text {
+            return Err(self.wrong_type(key, "a text", value));
         }
         let text = &self.bytes[value.bytes.start + 8..value.bytes.end];
         std::str::from_utf8(text).map(Some).map_err(|_| self.error(key, "is not UTF-8"))
     }
 
-    /// A whole number that is not negative, of any width.
+    /// A non-negative integer of any width.
     pub(crate) fn integer(&self, key: &str) -> Result<Option<u64>, LoadError> {
         let Some(value) = self.values.get(key) else { return Ok(None) };
         let number = number(value.kind, &self.bytes[value.bytes.clone()]);
         match number {
             Some(Number::Integer(number)) => {
-                u64::try_from(number).map(Some).map_err(|_| self.error(key, format!("{number}; it cannot be negative")))
+                u64::try_from(number).map(Some).map_err(|_| self.error(key, format!("{number}; must not be negative")))
             }
-            _ => Err(self.wrong(key, "a whole number", value)),
+            _ => Err(self.wrong_type(key, "a whole number", value)),
         }
     }
 
-    /// A number of any kind.
+    /// A number of any type.
     pub(crate) fn float(&self, key: &str) -> Result<Option<f64>, LoadError> {
         let Some(value) = self.values.get(key) else { return Ok(None) };
         match number(value.kind, &self.bytes[value.bytes.clone()]) {
             Some(Number::Float(number)) if number.is_finite() => Ok(Some(number)),
             Some(Number::Float(number)) => Err(self.error(key, format!("{number} is not a finite number"))),
             Some(Number::Integer(number)) => Ok(Some(number as f64)),
-            None => Err(self.wrong(key, "a number", value)),
+            None => Err(self.wrong_type(key, "a number", value)),
         }
     }
 
-    /// True or false.
+    /// A boolean.
     pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>, LoadError> {
         match self.values.get(key) {
             None => Ok(None),
-            Some(value) if value.kind == Kind::Bool => Ok(Some(self.bytes[value.bytes.start] != 0)),
-            Some(value) => Err(self.wrong(key, "true or false", value)),
+            Some(value) if value.kind == ValueType::Bool => Ok(Some(self.bytes[value.bytes.start] != 0)),
+            Some(value) => Err(self.wrong_type(key, "true or false", value)),
         }
     }
 
     /// The texts of a list.
     pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, LoadError> {
         let Some((kind, bytes)) = self.list(key)? else { return Ok(None) };
-        if kind != Kind::Text {
+        if kind != ValueType::Text {
             return Err(self.error(key, format!("expected a list of texts; each is {}", kind.name())));
         }
         let (mut texts, mut rest) = (Vec::new(), bytes);
@@ -495,18 +497,18 @@ impl Metadata {
 
     /// Whether the value is a list.
     pub(crate) fn is_list(&self, key: &str) -> bool {
-        self.values.get(key).is_some_and(|value| value.kind == Kind::List)
+        self.values.get(key).is_some_and(|value| value.kind == ValueType::List)
     }
 
-    /// Kind and bytes of a list's elements.
-    fn list(&self, key: &str) -> Result<Option<(Kind, &[u8])>, LoadError> {
+    /// Type and bytes of a list's elements.
+    fn list(&self, key: &str) -> Result<Option<(ValueType, &[u8])>, LoadError> {
         let Some(value) = self.values.get(key) else { return Ok(None) };
-        if value.kind != Kind::List {
-            return Err(self.wrong(key, "a list", value));
+        if value.kind != ValueType::List {
+            return Err(self.wrong_type(key, "a list", value));
         }
         let bytes = &self.bytes[value.bytes.clone()];
-        let (kind, bytes) = bytes.split_first_chunk().expect("a list has a kind");
-        let kind = Kind::parse(u32::from_le_bytes(*kind)).expect("checked when it was read");
+        let (kind, bytes) = bytes.split_first_chunk().expect("a list has an element type");
+        let kind = ValueType::parse(u32::from_le_bytes(*kind)).expect("checked when it was read");
         Ok(Some((kind, &bytes[8..])))
     }
 }
@@ -516,28 +518,28 @@ enum Number {
     Float(f64),
 }
 
-fn number(kind: Kind, bytes: &[u8]) -> Option<Number> {
+fn number(kind: ValueType, bytes: &[u8]) -> Option<Number> {
     macro_rules! le {
         ($type:ty) => {
-            <$type>::from_le_bytes(bytes.try_into().expect("as many bytes as the kind has"))
+            <$type>::from_le_bytes(bytes.try_into().expect("the bytes of the type"))
         };
     }
     Some(match kind {
-        Kind::U8 => Number::Integer(le!(u8).into()),
-        Kind::I8 => Number::Integer(le!(i8).into()),
-        Kind::U16 => Number::Integer(le!(u16).into()),
-        Kind::I16 => Number::Integer(le!(i16).into()),
-        Kind::U32 => Number::Integer(le!(u32).into()),
-        Kind::I32 => Number::Integer(le!(i32).into()),
-        Kind::U64 => Number::Integer(le!(u64).into()),
-        Kind::I64 => Number::Integer(le!(i64).into()),
-        Kind::F32 => Number::Float(le!(f32).into()),
-        Kind::F64 => Number::Float(le!(f64)),
-        Kind::Bool | Kind::Text | Kind::List => return None,
+        ValueType::U8 => Number::Integer(le!(u8).into()),
+        ValueType::I8 => Number::Integer(le!(i8).into()),
+        ValueType::U16 => Number::Integer(le!(u16).into()),
+        ValueType::I16 => Number::Integer(le!(i16).into()),
+        ValueType::U32 => Number::Integer(le!(u32).into()),
+        ValueType::I32 => Number::Integer(le!(i32).into()),
+        ValueType::U64 => Number::Integer(le!(u64).into()),
+        ValueType::I64 => Number::Integer(le!(i64).into()),
+        ValueType::F32 => Number::Float(le!(f32).into()),
+        ValueType::F64 => Number::Float(le!(f64)),
+        ValueType::Bool | ValueType::Text | ValueType::List => return None,
     })
 }
 
-/// A name from a file, short enough for one line and without control characters.
+/// A name from a file, quoted, escaped, at most 60 characters.
 pub(crate) fn quoted(text: &str) -> String {
     let short: String = text.chars().take(60).collect();
     format!("{short:?}")

@@ -1,18 +1,18 @@
-//! GGUF files: a whole model, settings and tokenizer included, in one file or in numbered parts.
+//! GGUF files: a whole model with metadata and tokenizer, in one file or in numbered parts.
 //!
 //! ```text
-//! model.gguf ──header──┬── settings ──config.rs────► config.json            as if the model were a directory in the
+//! model.gguf ──header──┬── metadata ──config.rs────► config.json            as if the model were a directory in the
 //!                      │           └─tokenizer.rs──► tokenizer.json, ...    layout of transformers: the same readers,
 //!                      └── tensors ──names.rs──────► model.layers.0. ...    the same checks, the same forward pass
 //!                                └──../blocks.rs──────► rows of f32
 //! ```
 //!
-//! A file's settings are translated to the texts of a Hugging Face directory, and its tensors to the names in one. So
-//! there is one definition of what a model is and one place that checks it; an error about a translated text is told in
-//! the file's own words (`Gguf::in_its_words`).
+//! A file's metadata is translated to the texts of a Hugging Face directory, and its tensors to the names in one. So
+//! there is one definition of a model and one place that checks it; errors about a generated text are translated back to
+//! the file's keys (`Gguf::in_its_words`).
 //!
-//! What is not read: big-endian files, version 1, adapters, tokenizers other than `gpt2` and `llama`, and the types of
-//! [`BlockType`](crate::BlockType)'s neighbours (IQ1 to IQ3, IQ4_XS, TQ, MXFP4). Each is refused by name.
+//! Unsupported: big-endian files, version 1, adapters, tokenizers other than `gpt2` and `llama`, and the block types
+//! that [`BlockType`](crate::BlockType) lacks (IQ1 to IQ3, IQ4_XS, TQ, MXFP4). Each is refused by name.
 
 mod config;
 mod header;
@@ -22,12 +22,12 @@ mod tokenizer;
 pub use names::in_ggml;
 pub use tokenizer::pattern_name;
 
-use crate::container::{AddFile, Container, TensorInfo, broken_block, readable};
-use crate::encoding::{Encoding, in_chunks};
+use crate::container::{AddFile, Container, TensorInfo, broken_block, check_readable};
+use crate::encoding::{Encoding, for_each_chunk};
 use crate::files::{Files, LoadError};
 use header::{Metadata, quoted};
 
-/// Parts of one model; the format numbers them with 16 bits, and nobody has this many.
+/// Maximum parts of one model; the format numbers them with 16 bits.
 const MAX_PARTS: u64 = 512;
 
 /// A model in GGUF, its headers read and checked.
@@ -39,7 +39,7 @@ pub(crate) struct Gguf {
 }
 
 impl Gguf {
-    /// Reads the header of `file`, and of the other parts of the model beside it. Cost: the headers, once.
+    /// Reads the headers of `file` and of the model's other parts beside it.
     pub(crate) fn open(files: &Files, file: &str) -> Result<Gguf, LoadError> {
         let first = header::read(&files.require(file)?)?;
         let metadata = first.metadata;
@@ -51,7 +51,7 @@ impl Gguf {
                 let header = header::read(&files.require(&name)?)?;
                 let (number, count) = (header.metadata.integer("split.no")?, header.metadata.integer("split.count")?);
                 if (number, count) != (Some(index as u64), Some(num_parts)) {
-                    let problem = format!("this is not part {} of the {num_parts} that {file} begins", index + 1);
+                    let problem = format!("not part {} of the {num_parts} parts of {file}", index + 1);
                     return Err(header.metadata.error("split.no", problem));
                 }
                 parts.push((name, header.tensors));
@@ -66,7 +66,7 @@ impl Gguf {
         Ok(Gguf { metadata, parts })
     }
 
-    /// File names, and the tensors in each under the names that the forward pass asks for.
+    /// File names, and the tensors in each under their names in the forward pass.
     fn translated(&self) -> Result<Vec<(&str, Vec<TensorInfo>)>, LoadError> {
         let each = |tensors: &[TensorInfo]| -> Result<Vec<TensorInfo>, LoadError> {
             let translated = tensors.iter().map(|tensor| names::translated(&self.metadata, tensor));
@@ -75,7 +75,7 @@ impl Gguf {
         self.parts.iter().map(|(file, tensors)| Ok((file.as_str(), each(tensors)?))).collect()
     }
 
-    /// ggml's name of the architecture; empty for a file that is no language model.
+    /// ggml's name of the architecture; empty if missing.
     fn architecture(&self) -> Result<&str, LoadError> {
         Ok(self.metadata.text("general.architecture")?.unwrap_or_default())
     }
@@ -86,16 +86,16 @@ impl Gguf {
         all.find(|(_, tensor)| tensor.name == name)
     }
 
-    /// A tensor `[len]` in memory, under its name in the file: what the settings leave to a tensor.
+    /// A tensor `[len]` by its name in the file, read into memory: for parameters stored as a tensor.
     fn vector(&self, files: &Files, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
         let Some((file, tensor)) = self.tensor(name) else {
             let (file, tensor) = (self.parts[0].0.clone(), name.to_string());
             return Err(LoadError::NoTensor { file, tensor, expected: vec![len] });
         };
-        readable(file, name, (&tensor.shape, Some(tensor.encoding)), &[len])?;
+        check_readable(file, name, (&tensor.shape, Some(tensor.encoding)), &[len])?;
         let (block, mut done) = (tensor.encoding.block(), 0);
         let mut values = vec![0.0; len]; // no more than the file holds: the shape was checked
-        in_chunks(&files.require(file)?, tensor.offset..tensor.offset + tensor.len, block, |bytes| {
+        for_each_chunk(&files.require(file)?, tensor.offset..tensor.offset + tensor.len, block, |bytes| {
             let next = done + bytes.len() / block.bytes * block.elements;
             tensor.encoding.decode(bytes, &mut values[std::mem::replace(&mut done, next)..next]);
         })?;
@@ -111,7 +111,7 @@ impl Container for Gguf {
         Ok(match name {
             "config.json" => Some(config::config_json(self, files)?.to_string()),
             "tokenizer.json" => Some(tokenizer::tokenizer_json(&self.metadata)?),
-            "tokenizer_config.json" => Some(tokenizer::settings_json(&self.metadata)?.to_string()),
+            "tokenizer_config.json" => Some(tokenizer::tokenizer_config_json(&self.metadata)?.to_string()),
             _ => None,
         })
     }
@@ -129,7 +129,7 @@ impl Container for Gguf {
         Ok(None)
     }
 
-    fn stands_for(&self, files: &Files, name: &str) -> bool {
+    fn replaces(&self, files: &Files, name: &str) -> bool {
         !matches!(self.text(files, name, u64::MAX), Ok(None))
     }
 
@@ -155,21 +155,21 @@ impl Container for Gguf {
     }
 }
 
-/// The names of all parts, given that of the first.
+/// The names of all parts, from the name of the first.
 fn part_names(metadata: &Metadata, file: &str, num_parts: u64) -> Result<Vec<String>, LoadError> {
     if num_parts > MAX_PARTS {
-        return Err(metadata.error("split.count", format!("{num_parts} parts; at most {MAX_PARTS} are read")));
+        return Err(metadata.error("split.count", format!("{num_parts} parts; at most {MAX_PARTS}")));
     }
     let number = metadata.integer("split.no")?.unwrap_or(0);
     let Some((prefix, 1, count)) = split_name(file) else {
         let problem = match number {
             0 => format!("the first of {num_parts} parts must be called NAME-00001-of-{num_parts:05}.gguf"),
-            _ => format!("this is part {} of {num_parts}; name the first", number + 1),
+            _ => format!("this is part {} of {num_parts}; open the first", number + 1),
         };
         return Err(metadata.error("split.no", problem));
     };
     if number != 0 || count != num_parts {
-        let problem = format!("part {} of {num_parts} by its settings, which is not what its name says", number + 1);
+        let problem = format!("part {} of {num_parts} by its metadata, which contradicts its name", number + 1);
         return Err(metadata.error("split.no", problem));
     }
     Ok((1..=num_parts).map(|part| format!("{prefix}-{part:05}-of-{num_parts:05}.gguf")).collect())
@@ -187,14 +187,14 @@ pub fn split_name(file: &str) -> Option<(&str, u64, u64)> {
     Some((prefix, number(part)?, number(count)?))
 }
 
-/// Whether a GGUF file is a model by its name: vision projectors (`mmproj`) and importance matrices are not.
+/// Whether a name is that of a GGUF model: vision projectors (`mmproj`) and importance matrices are none.
 pub fn is_model(name: &str) -> bool {
     let plain = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
     plain.ends_with(".gguf") && !plain.contains("mmproj") && !plain.contains("imatrix")
 }
 
-/// The model among the names of a directory: the file to open, or why none can be chosen. `None` when there is no GGUF
-/// file that is a model.
+/// The GGUF model among the names of a directory: the file to open, or why none can be chosen. `None` if there is no
+/// GGUF model.
 pub(crate) fn only_model(names: &[String]) -> Option<Result<String, String>> {
     let is_first = |name: &&String| split_name(name).is_none_or(|(_, part, _)| part == 1);
     let mut models: Vec<&String> = names.iter().filter(|name| is_model(name)).collect();
@@ -205,7 +205,7 @@ pub(crate) fn only_model(names: &[String]) -> Option<Result<String, String>> {
     let firsts: Vec<&String> = models.iter().copied().filter(is_first).collect();
     Some(match firsts.as_slice() {
         [only] => Ok(only.to_string()),
-        [] => Err(format!("{} is there, and the first part of that model is not", quoted(models[0]))),
+        [] => Err(format!("found {} but not the first part of that model", quoted(models[0]))),
         [first, ..] => Err(format!("{} GGUF models; name one of them, such as {}", firsts.len(), quoted(first))),
     })
 }

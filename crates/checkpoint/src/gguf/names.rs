@@ -1,4 +1,4 @@
-//! Names of tensors: ggml's to those of transformers, and what its converter did to some of them.
+//! Translates ggml's tensor names to those of transformers, and undoes its converter's changes.
 //!
 //! ```text
 //! blk.3.attn_q.weight         ──►   model.layers.3.self_attn.q_proj.weight
@@ -7,10 +7,10 @@
 //!
 //! **Rows of queries and keys.** ggml rotates neighbours (0, 1), (2, 3), ... in some architectures; transformers
 //! rotates the halves of a head (0, d/2), (1, d/2 + 1), .... The converter therefore stores the rows of both
-//! projections in another order. Reading them back by the inverse order gives the original rows, exactly.
+//! projections in another order. Reading them in the inverse order gives the original rows, exactly.
 //!
-//! **Norms of Gemma** multiply by one plus their weight; the converter adds the one. Taking it away again gives, when
-//! the forward pass adds it, the number in the file.
+//! **Norms of Gemma** multiply by one plus their weight; the converter adds the one. It is subtracted here, and the
+//! forward pass adds it again, which gives the number in the file.
 
 use super::header::Metadata;
 use crate::container::{StoredAs, TensorInfo};
@@ -20,7 +20,7 @@ use crate::files::LoadError;
 const OUTER: [(&str, &str); 3] =
     [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
 
-/// Modules of a layer. What an architecture calls otherwise comes before them, see [`layer_modules`].
+/// Modules of a layer; [`layer_modules`] puts the exceptions of an architecture before them.
 const LAYER: [(&str, &str); 15] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -39,17 +39,17 @@ const LAYER: [(&str, &str); 15] = [
     ("ffn_down", "mlp.down_proj"),
 ];
 
-/// Stacks of all experts' matrices, and the module of one expert's.
+/// Stacks of the matrices of all experts, and the module of one expert's matrix.
 const EXPERTS: [(&str, &str); 3] =
     [("ffn_gate_exps", "gate_proj"), ("ffn_up_exps", "up_proj"), ("ffn_down_exps", "down_proj")];
 
-/// Most experts of a layer that are looked at.
+/// Maximum experts of a layer.
 const MAX_EXPERTS: usize = 1024;
 
 /// Architectures whose queries and keys are stored interleaved.
 const INTERLEAVED: [&str; 3] = ["llama", "granite", "smollm3"];
 
-/// Modules of a layer, the architecture's own before those of all.
+/// Modules of a layer, exceptions of the architecture first.
 fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     let own: &[(&str, &str)] = match architecture {
         "gemma2" | "gemma3" => {
@@ -62,8 +62,8 @@ fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static 
     own.iter().chain(&LAYER)
 }
 
-/// The name that transformers has for a tensor; `None` where it has none.
-fn in_transformers(architecture: &str, name: &str) -> Option<String> {
+/// The tensor's name in transformers; `None` if it has none.
+fn name_in_transformers(architecture: &str, name: &str) -> Option<String> {
     let (module, kind) = name.rsplit_once('.')?;
     let module = match module.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
         Some((index, module)) => {
@@ -75,7 +75,7 @@ fn in_transformers(architecture: &str, name: &str) -> Option<String> {
     Some(format!("{module}.{kind}"))
 }
 
-/// The name that ggml has for a tensor of transformers, for messages; the same name where it has none.
+/// ggml's name of a tensor of transformers, for messages; the same name if it has none.
 pub fn in_ggml(architecture: &str, name: &str) -> String {
     let translated = || {
         let (module, kind) = name.rsplit_once('.')?;
@@ -95,13 +95,13 @@ pub fn in_ggml(architecture: &str, name: &str) -> String {
     translated().unwrap_or_else(|| name.to_string())
 }
 
-/// A tensor under the name that the forward pass asks for, or one for each expert. Others keep their names.
+/// A tensor under its name in the forward pass, or one for each expert. Others keep their names.
 pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec<TensorInfo>, LoadError> {
     let architecture = metadata.text("general.architecture")?.unwrap_or_default();
-    if let Some(experts) = of_experts(tensor) {
+    if let Some(experts) = split_experts(tensor) {
         return Ok(experts);
     }
-    let Some(name) = in_transformers(architecture, &tensor.name) else { return Ok(vec![tensor.clone()]) };
+    let Some(name) = name_in_transformers(architecture, &tensor.name) else { return Ok(vec![tensor.clone()]) };
     let rotated = name.contains(".q_proj.") || name.contains(".k_proj.");
     let stored = if rotated && INTERLEAVED.contains(&architecture) {
         StoredAs::Interleaved { head_dim: super::config::head_dim(metadata)? }
@@ -114,7 +114,7 @@ pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec
 }
 
 /// The matrices in a stack `[experts, rows, in_features]`, each under its own name.
-fn of_experts(tensor: &TensorInfo) -> Option<Vec<TensorInfo>> {
+fn split_experts(tensor: &TensorInfo) -> Option<Vec<TensorInfo>> {
     let (index, module) = tensor.name.strip_prefix("blk.")?.strip_suffix(".weight")?.split_once('.')?;
     let (_, part) = EXPERTS.iter().find(|(ggml, _)| *ggml == module)?;
     let &[experts, rows, in_features] = tensor.shape.as_slice() else { return None };
@@ -155,11 +155,11 @@ mod tests {
             ("phi3", "blk.7.attn_qkv.weight", "model.layers.7.self_attn.qkv_proj.weight"),
             ("qwen3moe", "blk.7.ffn_gate_inp.weight", "model.layers.7.mlp.gate.weight"),
         ] {
-            assert_eq!(in_transformers(architecture, ggml).as_deref(), Some(theirs));
+            assert_eq!(name_in_transformers(architecture, ggml).as_deref(), Some(theirs));
             assert_eq!(in_ggml(architecture, theirs), ggml);
         }
         for other in ["rope_freqs.weight", "blk.0.attn_rot_embd.weight", "blk.0", "output", ""] {
-            assert_eq!(in_transformers("llama", other), None, "{other}");
+            assert_eq!(name_in_transformers("llama", other), None, "{other}");
             assert_eq!(in_ggml("llama", other), other);
         }
         assert_eq!(in_ggml("qwen3moe", "model.layers.1.mlp.experts.9.up_proj.weight"), "blk.1.ffn_up_exps.weight");

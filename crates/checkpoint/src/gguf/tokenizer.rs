@@ -1,16 +1,16 @@
-//! A file's vocabulary as a `tokenizer.json`, and its other settings as a `tokenizer_config.json`.
+//! A file's vocabulary as a `tokenizer.json`, and its other tokenizer keys as a `tokenizer_config.json`.
 //!
 //! ```text
 //! model "gpt2"    tokens, merges, and the name of a split pattern ──► BPE over bytes
-//! model "llama"   tokens, scores (SentencePiece)                  ──► BPE over characters, with bytes to fall back on
+//! model "llama"   tokens, scores (SentencePiece)                  ──► BPE over characters with byte fallback
 //! ```
 //!
-//! SentencePiece joins, of all neighbours, the pair whose union has the best score. As a list of merges that is: every
-//! way to cut every token in two tokens, best score first. `transformers` converts such models by the same rule, so the
-//! ids are those of its `tokenizer.json`.
+//! SentencePiece joins the neighbours whose union has the best score. As a list of merges that is: every way to split
+//! every token into two tokens, best score first. `transformers` converts such models by the same rule, so the ids equal
+//! those of its `tokenizer.json`.
 //!
 //! Patterns are those of the models' own `tokenizer.json`; a name that is not in [`SPLITS`] is refused, because a wrong
-//! pattern gives wrong tokens without a word. `add_eos_token` has no effect: a prompt is there to be continued.
+//! pattern silently gives wrong tokens. `add_eos_token` is ignored: a prompt is to be continued.
 
 use super::header::{Metadata, quoted};
 use crate::files::LoadError;
@@ -25,23 +25,23 @@ const MERGES: &str = "tokenizer.ggml.merges";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const TEMPLATE: &str = "tokenizer.chat_template";
 
-/// Longest token of a SentencePiece model that is cut in two in every way; the longest in use have about 100 bytes.
+/// Maximum bytes of a token of a SentencePiece model; the longest in use have about 100.
 const MAX_PIECE_BYTES: usize = 256;
-/// All tokens of a SentencePiece model together; the largest vocabularies in use have 3 MB.
+/// Maximum bytes of all tokens of a SentencePiece model; the largest vocabularies in use have 3 MB.
 const MAX_PIECES_BYTES: usize = 16 << 20;
 
-/// How text is cut before merges are applied.
+/// The pre-tokenizer.
 enum Split {
     /// GPT-2's pattern (Radford et al., 2019).
     Gpt2,
     /// Each digit alone, then GPT-2's pattern.
     DigitsGpt2,
-    /// Patterns of its own, one after the other: each cuts the pieces of those before it.
+    /// Other patterns, applied one after the other: each splits the pieces of the previous ones.
     Patterns(&'static [&'static str]),
 }
 
 impl Split {
-    /// As `tokenizer.json` has it.
+    /// Its definition in `tokenizer.json`.
     fn pre_tokenizer(&self) -> Value {
         match self {
             Split::Gpt2 => byte_level(true),
@@ -64,10 +64,10 @@ fn byte_level(use_regex: bool) -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
 }
 
-/// ggml's name for what cuts text in a `tokenizer.json`. Of names with the same pattern, the one with this normalizer
-/// and rule about merges if there is one: ggml itself has no normalizer.
+/// ggml's name for the pre-tokenizer of a `tokenizer.json`. Among names with the same pattern and rule about merges, one
+/// with this normalizer is preferred: ggml itself has no normalizer.
 pub fn pattern_name(pre_tokenizer: &Value, normalizer: &Value, ignores_merges: bool) -> Option<&'static str> {
-    // Offsets concern nobody here; without the field the pattern is used.
+    // Offsets are not needed; without the field `use_regex`, the pattern is used.
     let shape = |value: &Value| {
         let mut value = value.clone();
         let parts = match value.get("pretokenizers").is_some() {
@@ -94,26 +94,26 @@ pub fn pattern_name(pre_tokenizer: &Value, normalizer: &Value, ignores_merges: b
 
 /// GPT-4's pattern, digits in groups of three at most.
 const CL100K: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// The same with each digit alone.
+/// GPT-4's pattern with each digit alone.
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Llama 3's and its kin's, as a row of [`SPLITS`] has it.
+/// Llama 3's split.
 const LLAMA3: Split = Split::Patterns(&[CL100K]);
-/// Qwen's, likewise.
+/// Qwen's split.
 const QWEN: Split = Split::Patterns(&[QWEN2]);
-/// Qwen2's with the marks of letters beside the letters.
+/// Qwen2's pattern with combining marks beside the letters.
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Words end where a capital follows a small letter; each digit alone.
+/// Words end before a capital after a small letter; each digit alone.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// The same with `'s` and its like at the end of words, and digits in groups of three at most.
+/// Tekken's pattern with `'s` and similar endings as part of words, and digits in groups of three at most.
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const SEED_CODER: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const DEEPSEEK_CODER: [&str; 5] =
     [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u{4e00}-\u{9fa5}\u{800}-\u{4e00}\u{ac00}-\u{d7ff}]+", r"\p{N}"];
-/// Letters that have a case, as Unicode knew them when the model was made; a number is one piece.
+/// Cased letters of the Unicode version at the time of the model; a number is one piece.
 const DEEPSEEK_LLM: [&str; 6] = [
     r"[\r\n]",
     "\\s?[A-Za-z\u{b5}\u{c0}-\u{d6}\u{d8}-\u{f6}\u{f8}-\u{1ba}\u{1bc}-\u{1bf}\u{1c4}-\u{293}\u{295}-\u{2af}\
@@ -144,14 +144,14 @@ const MINICPM5: [&str; 2] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ];
 const FALCON: [&str; 3] = [r"[\p{P}$+<=>\^~|`]+", GPT2, "[0-9][0-9][0-9]"];
-/// What ggml does for a converter that knew no name.
+/// ggml's patterns for the name `default`.
 const DEFAULT: [&str; 4] = [r"[\p{P}$+<=>\^~|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"];
 
-/// So many names of [`SPLITS`], the first, are written into files; the others are only read.
+/// The first `WRITTEN` names of [`SPLITS`] are also written to files; the others are only read.
 const WRITTEN: usize = 11;
 /// `tokenizer.ggml.pre`: the pattern; whether text is normalized (NFC), which ggml itself never does; whether a word
-/// that is a token is taken whole, merges or not. Names whose patterns look around (`tiny_aya`, `superbpe`, `jais-2`),
-/// and those of architectures that are not read, are unknown.
+/// that is a token is not merged (`ignore_merges`). Names whose patterns look around (`tiny_aya`, `superbpe`, `jais-2`)
+/// and those of unsupported architectures are unknown.
 const SPLITS: &[(&str, Split, bool, bool)] = &[
     ("gpt-2", Split::Gpt2, false, false),
     ("llama-bpe", LLAMA3, false, true),
@@ -211,8 +211,8 @@ const SPLITS: &[(&str, Split, bool, bool)] = &[
     ("default", Split::Patterns(&DEFAULT), false, false),
 ];
 
-/// Names whose files begin texts with a token where they do not say so.
-const BEGIN: [&str; 10] = [
+/// Names of [`SPLITS`] for which `add_bos_token` defaults to true.
+const ADDS_BOS: [&str; 10] = [
     "llama-bpe",
     "llama3",
     "llama-v3",
@@ -225,14 +225,14 @@ const BEGIN: [&str; 10] = [
     "tekken",
 ];
 
-/// What a token is, as the format numbers it.
+/// Types of tokens, as numbered in the format.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TokenType {
     Normal,
     Unknown,
-    /// Structure: `<|im_end|>`.
+    /// A special token: `<|im_end|>`.
     Control,
-    /// Found in text before anything else, but text.
+    /// An added token that is not special.
     UserDefined,
     Unused,
     Byte,
@@ -269,7 +269,7 @@ impl<'m> Vocabulary<'m> {
         Ok(Vocabulary { tokens, types })
     }
 
-    /// Ids that have a token. A converter fills holes of the vocabulary with names like `[PAD7]`.
+    /// Ids with a token. A converter fills unassigned ids with names like `[PAD7]`.
     fn ids(&self) -> impl Iterator<Item = usize> {
         (0..self.tokens.len())
             .filter(|&id| self.types[id] != TokenType::Unused || self.tokens[id] != format!("[PAD{id}]"))
@@ -287,7 +287,7 @@ impl<'m> Vocabulary<'m> {
         Ok(map)
     }
 
-    /// `added_tokens`: those that are found in a text before anything else.
+    /// `added_tokens`.
     fn added(&self) -> Vec<Value> {
         let added = self.ids().filter_map(|id| match self.types[id] {
             TokenType::Control | TokenType::Unknown => Some((id, true)),
@@ -304,13 +304,13 @@ impl<'m> Vocabulary<'m> {
     }
 }
 
-/// The text of a `tokenizer.json` with the same meaning.
+/// The equivalent `tokenizer.json`.
 pub(super) fn tokenizer_json(metadata: &Metadata) -> Result<String, LoadError> {
     let parts = match metadata.text(MODEL)? {
         Some("gpt2") => bytes_bpe(metadata)?,
         Some("llama") => sentence_piece(metadata)?,
         Some(other) => {
-            let problem = format!("{} is not supported; gpt2 and llama are", quoted(other));
+            let problem = format!("{} is unsupported; gpt2 and llama are supported", quoted(other));
             return Err(metadata.error(MODEL, problem));
         }
         None => return Err(metadata.error(MODEL, "missing: the file has no tokenizer")),
@@ -322,13 +322,13 @@ fn bytes_bpe(metadata: &Metadata) -> Result<Value, LoadError> {
     let vocabulary = Vocabulary::read(metadata)?;
     let Some(name) = metadata.text(PRE)? else {
         let problem =
-            "missing, so it is not known how text is split; convert the model again with a converter of 2024 or later";
+            "missing, so the split pattern is unknown; convert the model again with a converter of 2024 or later";
         return Err(metadata.error(PRE, problem));
     };
     let Some((_, split, normalize, ignore_merges)) = SPLITS.iter().find(|(known, ..)| *known == name) else {
-        // A list of them all would hide the rest of the line.
+        // A list of all known names would hide the rest of the line.
         let problem = format!(
-            "{} is unknown, unlike {} others; the model's own files (tokenizer.json, safetensors) say how text is split",
+            "{} is not one of the {} known split patterns; load the model's safetensors files instead",
             quoted(name),
             SPLITS.len()
         );
@@ -338,7 +338,7 @@ fn bytes_bpe(metadata: &Metadata) -> Result<Value, LoadError> {
     let tokens: HashSet<&str> = vocabulary.tokens.iter().copied().collect();
     let mut pairs = Vec::with_capacity(merges.len());
     for (index, merge) in merges.iter().enumerate() {
-        // Neither half holds a space: the byte alphabet writes it as another character.
+        // Neither half contains a space: the byte alphabet writes it as another character.
         let pair = merge.split_once(' ').filter(|(a, b)| {
             let whole = [*a, *b].concat();
             tokens.contains(a) && tokens.contains(b) && tokens.contains(whole.as_str())
@@ -403,11 +403,11 @@ fn sentence_piece(metadata: &Metadata) -> Result<Value, LoadError> {
     }))
 }
 
-/// Every way to make a token of two tokens, in the order in which SentencePiece prefers the results.
+/// Every way to split a token into two tokens, in SentencePiece's order of preference for the whole.
 fn merges_of_scores(metadata: &Metadata, vocabulary: &Vocabulary<'_>, scores: &[f64]) -> Result<Vec<Value>, LoadError> {
     let total: usize = vocabulary.tokens.iter().map(|token| token.len()).sum();
     if total > MAX_PIECES_BYTES {
-        return Err(metadata.error(TOKENS, format!("{total} bytes of text; at most {MAX_PIECES_BYTES} are read")));
+        return Err(metadata.error(TOKENS, format!("{total} bytes of text; at most {MAX_PIECES_BYTES}")));
     }
     let is_piece = |id: &usize| matches!(vocabulary.types[*id], TokenType::Normal | TokenType::Unused);
     let ids: HashMap<&str, usize> = vocabulary.ids().filter(is_piece).map(|id| (vocabulary.tokens[id], id)).collect();
@@ -415,14 +415,14 @@ fn merges_of_scores(metadata: &Metadata, vocabulary: &Vocabulary<'_>, scores: &[
     for id in vocabulary.ids().filter(is_piece) {
         let token = vocabulary.tokens[id];
         if token.len() > MAX_PIECE_BYTES {
-            let problem = format!("token {id} has {} bytes; at most {MAX_PIECE_BYTES} are read", token.len());
+            let problem = format!("token {id} has {} bytes; at most {MAX_PIECE_BYTES}", token.len());
             return Err(metadata.error(TOKENS, problem));
         }
         let cuts = token.char_indices().skip(1).map(|(at, _)| token.split_at(at));
         merges.extend(cuts.filter_map(|(left, right)| Some((id, *ids.get(left)?, *ids.get(right)?))));
     }
     let length = |id: usize| vocabulary.tokens[id].chars().count();
-    // Ties as transformers breaks them: longer halves first, then by the ids of whole and halves.
+    // Ties as in transformers: longer halves first, then by the ids of whole and halves.
     merges.sort_by(|a, b| {
         let by_score = scores[b.0].total_cmp(&scores[a.0]);
         by_score.then_with(|| (length(b.1), length(b.2)).cmp(&(length(a.1), length(a.2)))).then_with(|| a.cmp(b))
@@ -431,9 +431,9 @@ fn merges_of_scores(metadata: &Metadata, vocabulary: &Vocabulary<'_>, scores: &[
     Ok(merges.into_iter().map(pair).collect())
 }
 
-/// Begin-of-text and end-of-text ids. A file names one of the latter, rarely two; chat models end their turns with
-/// others, which are known by their texts.
-pub(super) fn end_points(metadata: &Metadata) -> Result<(Vec<u64>, Vec<u64>), LoadError> {
+/// Ids of bos and eos. A file names one eos, rarely two; the end-of-turn tokens of chat models are recognized by their
+/// texts.
+pub(super) fn bos_and_eos(metadata: &Metadata) -> Result<(Vec<u64>, Vec<u64>), LoadError> {
     const ENDS: [&str; 9] = [
         "<|eot_id|>",
         "<|eom_id|>",
@@ -458,8 +458,8 @@ pub(super) fn end_points(metadata: &Metadata) -> Result<(Vec<u64>, Vec<u64>), Lo
     Ok((bos.into_iter().collect(), eos.into_iter().collect()))
 }
 
-/// The text of a `tokenizer_config.json` with the same meaning.
-pub(super) fn settings_json(metadata: &Metadata) -> Result<Value, LoadError> {
+/// The equivalent `tokenizer_config.json`.
+pub(super) fn tokenizer_config_json(metadata: &Metadata) -> Result<Value, LoadError> {
     let vocabulary = Vocabulary::read(metadata)?;
     let mut settings = Map::new();
     for (field, name) in
@@ -475,8 +475,10 @@ pub(super) fn settings_json(metadata: &Metadata) -> Result<Value, LoadError> {
     }
     let add_bos = match metadata.flag("tokenizer.ggml.add_bos_token")? {
         Some(stated) => stated,
-        // What ggml does for a file that does not say.
-        None => metadata.text(MODEL)? == Some("llama") || metadata.text(PRE)?.is_some_and(|name| BEGIN.contains(&name)),
+        // ggml's default.
+        None => {
+            metadata.text(MODEL)? == Some("llama") || metadata.text(PRE)?.is_some_and(|name| ADDS_BOS.contains(&name))
+        }
     };
     settings.insert("add_bos_token".into(), add_bos.into());
     let mut templates = Vec::new();
@@ -494,7 +496,7 @@ pub(super) fn settings_json(metadata: &Metadata) -> Result<Value, LoadError> {
     Ok(Value::Object(settings))
 }
 
-/// The key behind a field of the translated texts, for messages.
+/// The metadata key of a field of the generated texts, for messages.
 pub(super) fn key_of(field: &str) -> String {
     let key = match field.split(['.', '[', ' ']).next().unwrap_or(field) {
         "chat_template" => TEMPLATE,

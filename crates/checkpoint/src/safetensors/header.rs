@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! [ u64 header length ][ {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}, ...} ][ data ]
-//!        8 bytes          at most 100 MB, and inside the file                                 every byte owned by one tensor
+//!        8 bytes          at most 100 MB, and inside the file                                 each byte in exactly one tensor
 //! ```
 //!
-//! Files come from strangers, so the reader is strict: it takes what the format's specification allows and nothing
-//! else. Offsets must tile the data exactly, without overlap, gap or trailing bytes (two programs must not see two
-//! different models in one file), a name occurs once, and a shape's size must equal its byte range. Memory taken is
-//! bounded by the header's own bytes; nothing is allocated for what a number merely claims.
+//! Files are untrusted, so the reader accepts only what the format's specification allows. Offsets must tile the data
+//! exactly, without overlap, gap or trailing bytes (two programs must not see two different models in one file), a name
+//! occurs once, and a shape's size must equal its byte range. Memory is bounded by the header's bytes; no number in the
+//! file determines an allocation.
 
 use crate::container::{StoredAs, TensorInfo};
 use crate::encoding::{Block, Encoding};
@@ -17,13 +17,13 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use std::fmt;
 use std::marker::PhantomData;
 
-/// The specification's own cap on the header.
+/// The specification's limit on the header.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
-/// Tensors in one file. The largest dense models have about 1,500; a file with more is made to waste memory.
+/// Maximum tensors in one file. The largest dense models have about 1,500.
 const MAX_TENSORS: usize = 100_000;
-/// Bytes of a tensor's name; real ones have about 50.
+/// Maximum bytes of a tensor's name; real ones have about 50.
 const MAX_NAME_BYTES: usize = 512;
-/// Dimensions of a tensor.
+/// Maximum dimensions of a tensor.
 const MAX_RANK: usize = 8;
 
 /// Element types of the format.
@@ -60,12 +60,12 @@ fn parse_dtype(name: &str) -> Option<Encoding> {
     }
 }
 
-/// Reads and checks the header: the tensors in order of their bytes. Cost: the header's bytes, once.
+/// Reads and checks the header, each byte once. Returns the tensors by offset.
 pub(super) fn read_header(file: &ModelFile) -> Result<Vec<TensorInfo>, LoadError> {
     let error = |field: &str, problem: String| LoadError::broken(file.name(), format!("{field}: {problem}"));
     let text = file.beginning()?;
     if let Some(text) = text {
-        return Err(LoadError::broken(file.name(), format!("text and no weights; it begins with {text:?}")));
+        return Err(LoadError::broken(file.name(), format!("text instead of weights; begins with {text:?}")));
     }
     if file.len() < 8 {
         return Err(error("header length", format!("the file has {} bytes; the length alone takes 8", file.len())));
@@ -74,7 +74,7 @@ pub(super) fn read_header(file: &ModelFile) -> Result<Vec<TensorInfo>, LoadError
     file.read_at(0, &mut length)?;
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER_BYTES {
-        return Err(error("header length", format!("{length} bytes; at most {MAX_HEADER_BYTES} are allowed")));
+        return Err(error("header length", format!("{length} bytes; at most {MAX_HEADER_BYTES}")));
     }
     let data_len = match (file.len() - 8).checked_sub(length) {
         Some(data_len) => data_len,
@@ -97,7 +97,7 @@ pub(super) fn read_header(file: &ModelFile) -> Result<Vec<TensorInfo>, LoadError
     Ok(tensors)
 }
 
-/// Offsets tile `0..data_len`, and each range is as long as its shape says. Sorts by offset.
+/// Checks that the ranges tile `0..data_len` and match their shapes. Sorts by offset.
 fn check_ranges(tensors: &mut [TensorInfo], data_len: u64) -> Result<(), (String, String)> {
     for tensor in tensors.iter() {
         let wanted = tensor.encoding.num_bytes(&tensor.shape).map_err(|problem| (tensor.name.clone(), problem))?;
@@ -107,20 +107,23 @@ fn check_ranges(tensors: &mut [TensorInfo], data_len: u64) -> Result<(), (String
             return Err((tensor.name.clone(), problem));
         }
     }
-    // Of two at one place the empty one goes first, so that only a true overlap is one.
+    // An empty tensor sorts before another one at the same offset, so that the two do not count as overlapping.
     tensors.sort_by(|a, b| (a.offset, a.len, &a.name).cmp(&(b.offset, b.len, &b.name)));
     let mut covered = 0;
     for tensor in tensors.iter() {
         let (begin, end) = (tensor.offset, tensor.offset + tensor.len);
         if end > data_len {
-            let problem = format!("data_offsets [{begin}, {end}] leave the file: its data has {data_len} bytes");
+            let problem = format!("data_offsets [{begin}, {end}] exceed the data of {data_len} bytes");
             return Err((tensor.name.clone(), problem));
         }
         if begin < covered {
             return Err((tensor.name.clone(), format!("data_offsets [{begin}, {end}] overlap another tensor's")));
         }
         if begin > covered {
-            return Err((tensor.name.clone(), format!("data_offsets: bytes {covered}..{begin} before it are unowned")));
+            return Err((
+                tensor.name.clone(),
+                format!("data_offsets: bytes {covered}..{begin} before it belong to no tensor"),
+            ));
         }
         covered = end;
     }
@@ -179,7 +182,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
     }
 }
 
-/// `__metadata__`: strings by name, read past.
+/// `__metadata__`: strings by name, ignored.
 struct Strings;
 
 impl<'de> DeserializeSeed<'de> for Strings {
@@ -259,7 +262,7 @@ fn first_chars(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-/// A list of at most so many whole numbers: the list's length is known before it is stored.
+/// A list of at most `limit` integers.
 struct Numbers<T> {
     limit: usize,
     element: PhantomData<T>,
@@ -283,7 +286,7 @@ impl<'de, T: serde::Deserialize<'de>> Visitor<'de> for Numbers<T> {
     type Value = Vec<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a list of at most {} whole numbers", self.limit)
+        write!(f, "a list of at most {} integers", self.limit)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {

@@ -1,10 +1,9 @@
-//! The layout of Hugging Face transformers: texts as files, weights in one safetensors file or in those that an index
-//! names.
+//! The layout of Hugging Face transformers: texts as files, weights in one safetensors file or in the files of an index.
 //!
 //! ```text
-//! config.json  tokenizer.json ...        as they lie there
+//! config.json  tokenizer.json ...        read unchanged
 //! model.safetensors                      or   model.safetensors.index.json ──> model-00001-of-00002.safetensors ...
-//!                                        or   those parts alone, if all of them are there
+//!                                        or   those parts without an index, if complete
 //!        └──────────── headers read and checked (header.rs) ────────────┘
 //! ```
 
@@ -22,14 +21,14 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// The index of a 100,000-tensor checkpoint has about 10 MB.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
-/// Files held open at once; the largest dense checkpoints have about 190.
+/// Maximum files held open; the largest dense checkpoints have about 190.
 const MAX_SHARDS: usize = 512;
 
 /// A directory in the layout of transformers.
 #[derive(Debug)]
 pub(crate) struct Directory;
 
-/// Whether a file of that name says that a directory is one.
+/// Whether a file of that name marks a directory of this layout.
 pub(crate) fn is_weights(name: &str) -> bool {
     name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")
 }
@@ -64,7 +63,7 @@ impl Container for Directory {
         let map = parse_index(&index).map_err(|error| LoadError::json(INDEX, "weight_map", &error))?;
         let shards: BTreeSet<&str> = map.iter().map(|(_, file)| file.as_str()).collect();
         if shards.len() > MAX_SHARDS {
-            return Err(wrong(format!("{} files; at most {MAX_SHARDS} are read", shards.len())));
+            return Err(wrong(format!("{} files; at most {MAX_SHARDS}", shards.len())));
         }
         for &shard in &shards {
             check_shard_name(shard).map_err(wrong)?;
@@ -87,7 +86,7 @@ impl Container for Directory {
     }
 }
 
-/// A shard lies beside its index: a plain file name and nothing that could lead elsewhere.
+/// A shard is in the directory of its index: its name must be a plain file name, not a path.
 fn check_shard_name(name: &str) -> Result<(), String> {
     let plain = !name.starts_with('.') && !name.contains(['/', '\\', '\0']) && name.len() <= 255;
     if plain && name.ends_with(".safetensors") {
@@ -108,12 +107,12 @@ fn part_name(file: &str) -> Option<(&str, u64, u64)> {
     Some((stem, number(part)?, number(count)?))
 }
 
-/// The parts of a model that has no index, all of them, in order; none where no file is a part of one. An error says
-/// which part is absent, or that there are several models.
+/// All parts of a model without an index, in order; empty if no name is that of a part. An error if a part is absent,
+/// or if there are several models.
 pub fn parts_of(names: &[String]) -> Result<Vec<String>, String> {
     let mut models: BTreeSet<(&str, u64)> =
         names.iter().filter_map(|name| part_name(name)).map(|(stem, _, count)| (stem, count)).collect();
-    // Others beside it are another format of the same weights, such as `consolidated-`.
+    // Files such as `consolidated-` beside them are another format of the same weights.
     if models.iter().any(|(stem, _)| *stem == "model") {
         models.retain(|(stem, _)| *stem == "model");
     }
@@ -127,35 +126,35 @@ pub fn parts_of(names: &[String]) -> Result<Vec<String>, String> {
         }
     };
     if count == 0 || count > MAX_SHARDS as u64 {
-        return Err(format!("{stem} is in {count} parts by their names; 1 to {MAX_SHARDS} are possible"));
+        return Err(format!("{stem} has {count} parts by their names; 1 to {MAX_SHARDS} are supported"));
     }
     let parts = (1..=count).map(|part| format!("{stem}-{part:05}-of-{count:05}.safetensors"));
     parts
         .map(|part| match names.contains(&part) {
             true => Ok(part),
-            false => Err(format!("{part} is absent, and the other parts of {stem} are there without {INDEX}")),
+            false => Err(format!("{part} is absent; found other parts of {stem} without {INDEX}")),
         })
         .collect()
 }
 
-/// `problem`: what is wrong with the parts that are there.
+/// `problem`: the error about existing parts.
 fn no_weights(files: &Files, problem: Option<String>) -> LoadError {
     let mut names = files.names();
     names.sort();
     let ends = |ends: &[&str]| {
-        // A folder of programs is called `bin`, with nothing before it.
+        // A directory `bin` of programs has nothing before the extension.
         names.iter().find(|name| name.rsplit_once('.').is_some_and(|(_, end)| ends.contains(&end)))
     };
     let problem = match (problem, ends(&["safetensors"]), ends(&["bin", "pt", "pth", "ckpt"])) {
         (Some(problem), ..) => format!("no weights: {problem}"),
         (None, Some(name), _) => {
-            format!("no weights: neither {SINGLE} nor {INDEX} is there; {name} has another name")
+            format!("no weights: found neither {SINGLE} nor {INDEX}; {name} has another name")
         }
         (None, None, Some(name)) => format!(
             "only pickled weights ({name}), which can run code when loaded and are never read; convert them with \
              transformers: AutoModelForCausalLM.from_pretrained(directory).save_pretrained(new_directory)"
         ),
-        (None, None, None) => format!("no weights: neither {SINGLE} nor {INDEX} nor a GGUF file is there"),
+        (None, None, None) => format!("no weights: found neither {SINGLE} nor {INDEX} nor a GGUF file"),
     };
     LoadError::NoWeights { checkpoint: files.location(), problem }
 }

@@ -1,12 +1,12 @@
-//! One digest for all tensors of a checkpoint, as its files hold them: it names the weights, whatever is made of them.
+//! One digest of all tensors of a checkpoint as stored: it identifies the weights, independent of class and packing.
 //!
 //! ```text
 //! tensor   name, type, shape, bytes  ──BLAKE3──> digest ─┐
-//! tensor   ...                                  digest ─┼─ by rising name ──BLAKE3──> digest of the weights
+//! tensor   ...                                  digest ─┼─ sorted by name ──BLAKE3──> digest of the weights
 //! ```
-//! The digests of a packed image are of no use for that: they are of bytes as one version of this program lays them
-//! out, there are none for small models, and they find accidents alone. This one does not depend on which files the
-//! tensors are in, nor in which order; a checkpoint in another container has another one.
+//! The digests of a packed image cannot serve for this: they depend on one version's layout, small models have none, and
+//! they detect only accidental changes. This digest depends neither on the files that hold the tensors nor on their
+//! order; a checkpoint in another container has another digest.
 
 use std::collections::BTreeMap;
 
@@ -16,27 +16,25 @@ use crate::checkpoint::Checkpoint;
 use crate::container::TensorInfo;
 use crate::files::{LoadError, ModelFile};
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const PART: usize = 1 << 20;
 
-/// Reads every tensor once: as fast as the disk, or some GB/s from the page cache.
+/// Reads every tensor once: at the disk's speed, or some GB/s from the page cache.
 ///
-/// `not_after`: the moment, seconds and nanoseconds since 1970, after which no file may have been written to: what was
-/// loaded before is something else then.
+/// `not_after`: seconds and nanoseconds since 1970 of the load; an error if a file was written to later, because the
+/// loaded weights may differ.
 pub(super) fn digest(checkpoint: &Checkpoint, not_after: Option<(i64, i64)>) -> Result<[u8; 32], LoadError> {
     let mut digests: BTreeMap<String, [u8; 32]> = BTreeMap::new();
     let mut buffer = vec![0; PART];
     let mut add = |file: ModelFile, tensors: Vec<TensorInfo>| {
         for tensor in &tensors {
-            digests.insert(tensor.name.clone(), of_tensor(&file, tensor, &mut buffer)?);
+            digests.insert(tensor.name.clone(), tensor_digest(&file, tensor, &mut buffer)?);
         }
-        // Behind the reading: what was written meanwhile counts too.
+        // Checked after reading, to include writes during it.
         match (not_after, file.times()) {
-            (Some(not_after), Some([_, changed])) if changed > not_after => Err(LoadError::field(
-                file.name(),
-                "time of change",
-                "it was written to since the loading of the weights began",
-            )),
+            (Some(not_after), Some([_, changed])) if changed > not_after => {
+                Err(LoadError::field(file.name(), "time of change", "written to since the weights were loaded"))
+            }
             _ => Ok(()),
         }
     };
@@ -46,7 +44,7 @@ pub(super) fn digest(checkpoint: &Checkpoint, not_after: Option<(i64, i64)>) -> 
     Ok(*all.finalize().as_bytes())
 }
 
-fn of_tensor(file: &ModelFile, tensor: &TensorInfo, buffer: &mut [u8]) -> Result<[u8; 32], LoadError> {
+fn tensor_digest(file: &ModelFile, tensor: &TensorInfo, buffer: &mut [u8]) -> Result<[u8; 32], LoadError> {
     let mut digest = Hasher::new_derive_key("twostroke weights 1: tensor");
     let encoding = tensor.encoding.name();
     for text in [tensor.name.as_str(), encoding] {
@@ -82,7 +80,7 @@ mod tests {
     struct Model(testing::Scratch);
 
     impl Model {
-        /// Each of `shards` in a file of its own.
+        /// One file for each of `shards`.
         fn of(name: &str, shards: &[&[Stored<'_>]]) -> Model {
             let path = testing::Scratch::new(name);
             let mut map = Vec::new();

@@ -1,28 +1,26 @@
-//! The packed image: weights as they lie in memory, kept on disk, so that the next start copies instead of converting.
+//! The packed image: weights on disk in their memory layout, so that the next start copies instead of converting.
 //!
 //! ```text
-//! first start    pack every matrix ──> serve        a thread of its own: image ──> NAME.tmp, fsync, rename ──> NAME
-//! next start     NAME, its key is right ──> copy every matrix, its digest is right ──> serve
+//! first start    pack every matrix ──> serve        background thread: image ──> NAME.tmp, fsync, rename ──> NAME
+//! next start     NAME, key matches ──> copy every matrix, digests match ──> serve
 //! file           [matrix, 4 KiB aligned] ...  index (JSON)  [length u64][SHA-256 of the index][magic]
 //! ```
-//! The key is a digest of everything that the bytes follow from: the layout's version, what was asked for, config.json,
-//! and name, size, times of change and a sample of the bytes of every weight file. One image per checkpoint and class:
-//! a newer one takes the older one's place.
+//! The key is a digest of everything that determines the bytes: layout version, class or recipe, config.json, and name,
+//! size, mtime, ctime and a sample of the bytes of every weight file. There is one image per checkpoint and class: a
+//! newer one replaces the older.
 //!
-//! Nothing is believed unread. The index has a digest of each matrix, made of one for each of its pieces, which the
-//! threads that copy take of a piece while it is in their nearest cache: XXH3 (128 bits, at some 50 GB/s a twentieth of
-//! what copying takes). It finds what disks, memory and other programs do to bytes by accident. It is no seal: whoever
-//! may write this directory can write another digest too, and the weights' own files besides.
+//! All bytes read are verified. The index has a digest of each matrix, computed from one for each of its pieces, which
+//! the copying threads take while the piece is in their L1 or L2 cache: XXH3 (128 bits, about 50 GB/s, a twentieth of
+//! the copying time). It detects accidental damage by disks, memory and other programs, and does not authenticate: a
+//! program that may write this directory can change the digest and the weight files too.
 //!
-//! What a key can see: a file that was replaced or written to has another time of change (that of the inode, which no
-//! program can set), whatever its size and its time of modification say. Bytes that changed beneath the file system are
-//! seen if the sample has them: the beginning of each file with the names, types and places of its tensors, its end,
-//! and pages spread evenly over it. So another model is noticed, and one flipped bit is not; an image that was made
-//! before the flip still holds the weights as they were.
+//! A file that was replaced or written to has another ctime (of the inode, which no program can set), whatever its size
+//! and mtime. Bytes that changed beneath the file system are detected if they are in the sample: the beginning of each
+//! file with its tensor table, its end, and pages spread evenly over it. So another model is detected, and one flipped
+//! bit is not; an image from before the flip still holds the original weights.
 //!
-//! An image is only ever a saving of time. Whatever is wrong with it, the weights are packed from their files as if
-//! there were none, and if it cannot be written, nothing else happens. An image of ours that is damaged is worth a
-//! line.
+//! An image only saves time. If it is invalid, the weights are packed from their files; if it cannot be written, it is
+//! skipped. A damaged image of this version is logged.
 
 use crate::checkpoint::Checkpoint;
 use crate::files::{LoadError, ModelFile};
@@ -39,46 +37,46 @@ use std::sync::{Mutex, PoisonError};
 use twox_hash::XxHash3_128;
 
 const CONFIG: &str = "config.json";
-/// Ends every image; the last byte changes with the file's form.
+/// Ends every image; the last byte is the version of the format.
 const MAGIC: [u8; 8] = *b"2strokeB";
-/// Matrices begin at a multiple of it, so that reads are of whole pages.
+/// Matrices begin at a multiple of it, so that reads cover whole pages.
 const ALIGN: u64 = 4096;
 /// Length of the index, its digest, the magic.
 const TRAILER: u64 = 8 + 32 + 8;
 /// An index has about 200 bytes for each matrix.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
-/// Pieces are read together up to this, and their digests taken before they leave the nearest caches.
+/// Maximum bytes of pieces per read; their digests are taken while they are in cache.
 const READ_BYTES: usize = 256 << 10;
 
-/// What becomes of a load's matrices.
+/// Whether a load uses an image.
 #[derive(Debug, Default)]
-pub(super) enum Packed {
-    /// Nothing.
+pub(super) enum ImageUse {
+    /// No image.
     #[default]
-    Forgotten,
-    /// They come from an image as far as there is one, and are remembered for one that may have to be written.
-    Imaged(Imaged),
+    Off,
+    /// Matrices come from an image if there is one, and are collected for a new one.
+    On(ImageState),
 }
 
-/// The image of a load, there or in the making.
+/// The image of a load: on disk or to be written.
 #[derive(Debug)]
-pub(super) struct Imaged {
-    kept: Kept,
-    found: Option<Found>,
-    /// What is wrong with the image that is there.
+pub(super) struct ImageState {
+    pending: PendingImage,
+    on_disk: Option<ImageFile>,
+    /// Damage of the image on disk.
     damage: Option<String>,
 }
 
-/// An image that fits.
+/// An image on disk with the right key.
 #[derive(Debug)]
-struct Found {
+struct ImageFile {
     file: File,
     matrices: HashMap<String, Record>,
 }
 
-/// An image in the making.
+/// An image to be written.
 #[derive(Debug)]
-struct Kept {
+struct PendingImage {
     path: PathBuf,
     key: String,
     matrices: Vec<(Record, Image)>,
@@ -103,7 +101,7 @@ struct Record {
 }
 
 impl Record {
-    fn is(&self, shape: MatrixShape, class: WeightClass) -> bool {
+    fn matches(&self, shape: MatrixShape, class: WeightClass) -> bool {
         let bytes = PackedMatrix::image_bytes(shape, class).map(|bytes| bytes as u64);
         (self.out_features, self.in_features) == (shape.out_features, shape.in_features)
             && self.class == class.name()
@@ -111,7 +109,7 @@ impl Record {
     }
 }
 
-/// The digest of a matrix, by those of its pieces in their order.
+/// The digest of a matrix from the digests of its pieces, in order.
 fn digest_of_pieces(pieces: &[u128]) -> String {
     let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_le_bytes()).collect();
     format!("{:032x}", XxHash3_128::oneshot(&bytes))
@@ -122,23 +120,23 @@ fn digest(image: &Image) -> String {
     digest_of_pieces(&image.pieces().into_iter().map(XxHash3_128::oneshot).collect::<Vec<_>>())
 }
 
-impl Packed {
-    /// Looks for the image of these weights in `directory`. `purpose`: what else the bytes follow from, and tells
-    /// images of one checkpoint apart: class or recipe.
-    pub(super) fn look(directory: &Path, checkpoint: &Checkpoint, files: &[ModelFile], purpose: &str) -> Packed {
+impl ImageUse {
+    /// Opens the image of these weights in `directory`. `purpose`: class or recipe, which distinguishes images of one
+    /// checkpoint and is part of the key.
+    pub(super) fn open(directory: &Path, checkpoint: &Checkpoint, files: &[ModelFile], purpose: &str) -> ImageUse {
         if checkpoint.path().is_none() {
-            return Packed::Forgotten;
+            return ImageUse::Off;
         }
-        let Some(key) = key(checkpoint, files, purpose) else { return Packed::Forgotten };
-        let path = directory.join(format!("{}.packed", place(checkpoint, purpose)));
-        let (found, damage) = match Found::open(&path, &key) {
-            Ok(found) => (found, None),
+        let Some(key) = key(checkpoint, files, purpose) else { return ImageUse::Off };
+        let path = directory.join(format!("{}.packed", file_stem(checkpoint, purpose)));
+        let (on_disk, damage) = match ImageFile::open(&path, &key) {
+            Ok(on_disk) => (on_disk, None),
             Err(damage) => (None, Some(damage)),
         };
-        Packed::Imaged(Imaged { kept: Kept { path, key, matrices: Vec::new() }, found, damage })
+        ImageUse::On(ImageState { pending: PendingImage { path, key, matrices: Vec::new() }, on_disk, damage })
     }
 
-    /// The matrix from the image, if there is one and its bytes are those that were written.
+    /// The matrix from the image, if there is one and its digest matches.
     pub(super) fn restore<B: Backend>(
         &mut self,
         backend: &B,
@@ -146,49 +144,49 @@ impl Packed {
         shape: MatrixShape,
         class: WeightClass,
     ) -> Option<B::Matrix> {
-        let Packed::Imaged(imaged) = self else { return None };
-        let found = imaged.found.as_ref()?;
-        let record = found.matrices.get(name).filter(|record| record.is(shape, class))?;
-        match found.restore(backend, record, shape, class) {
+        let ImageUse::On(state) = self else { return None };
+        let image = state.on_disk.as_ref()?;
+        let record = image.matrices.get(name).filter(|record| record.matches(shape, class))?;
+        match image.restore(backend, record, shape, class) {
             Ok(matrix) => matrix,
             Err(damage) => {
-                imaged.damage.get_or_insert(damage);
+                state.damage.get_or_insert(damage);
                 None
             }
         }
     }
 
-    /// Remembers a matrix, wherever it came from.
-    pub(super) fn keep(&mut self, name: String, shape: MatrixShape, class: WeightClass, image: Image) {
-        let Packed::Imaged(Imaged { kept, .. }) = self else { return };
+    /// Adds a matrix to the image to be written.
+    pub(super) fn add(&mut self, name: String, shape: MatrixShape, class: WeightClass, image: Image) {
+        let ImageUse::On(ImageState { pending, .. }) = self else { return };
         let bytes = image.pieces().iter().map(|piece| piece.len() as u64).sum();
         let MatrixShape { out_features, in_features } = shape;
         let (class, digest) = (class.name().to_string(), String::new());
-        kept.matrices.push((Record { name, class, out_features, in_features, offset: 0, bytes, digest }, image));
+        pending.matrices.push((Record { name, class, out_features, in_features, offset: 0, bytes, digest }, image));
     }
 
-    /// The image of what was packed; `None` when there is nothing to write.
+    /// The image of the packed matrices; `None` if nothing has to be written.
     pub(super) fn into_writer(self) -> Option<ImageWriter> {
         match self {
-            Packed::Imaged(Imaged { kept, found, damage }) if found.is_none() || damage.is_some() => {
-                Some(ImageWriter(kept))
+            ImageUse::On(ImageState { pending, on_disk, damage }) if on_disk.is_none() || damage.is_some() => {
+                Some(ImageWriter(pending))
             }
             _ => None,
         }
     }
 
-    /// What a person should know of an image that could not be used, though it is one of ours.
+    /// A log line about a damaged image.
     pub(super) fn damage(&self) -> Option<String> {
-        let Packed::Imaged(Imaged { kept, damage, .. }) = self else { return None };
+        let ImageUse::On(ImageState { pending, damage, .. }) = self else { return None };
         let damage = damage.as_ref()?;
-        Some(format!("the packed weights in {} are damaged ({damage}): packing them again", kept.path.display()))
+        Some(format!("the packed weights in {} are damaged ({damage}): packing them again", pending.path.display()))
     }
 }
 
-impl Found {
-    /// The image with that key. `Ok(None)`: there is none, or one of something else. An error says what is wrong with
-    /// it.
-    fn open(path: &Path, key: &str) -> Result<Option<Found>, String> {
+impl ImageFile {
+    /// The image with that key. `Ok(None)`: there is none, or one with another key or version. An error describes the
+    /// damage.
+    fn open(path: &Path, key: &str) -> Result<Option<ImageFile>, String> {
         let unread = |error: io::Error| error.to_string();
         let file = match files::open(path) {
             Ok(file) => file,
@@ -197,36 +195,36 @@ impl Found {
         };
         let len = file.metadata().map_err(unread)?.len();
         let mut trailer = [0; TRAILER as usize];
-        let at = len.checked_sub(TRAILER).ok_or("its end is missing")?;
+        let at = len.checked_sub(TRAILER).ok_or("trailer is missing")?;
         file.read_exact_at(&mut trailer, at).map_err(unread)?;
         let (index_len, digest, magic) = (&trailer[..8], &trailer[8..40], &trailer[40..]);
-        let [of_ours @ .., form] = MAGIC;
-        if magic[..7] == of_ours && magic[7] != form {
-            return Ok(None); // of another version
+        let [prefix @ .., version] = MAGIC;
+        if magic[..7] == prefix && magic[7] != version {
+            return Ok(None);
         }
         let index_len = u64::from_le_bytes(index_len.try_into().expect("8 bytes"));
         if magic != MAGIC || index_len > MAX_INDEX_BYTES {
-            return Err("its end is not ours".into());
+            return Err("bad trailer".into());
         }
-        let data_len = (len - TRAILER).checked_sub(index_len).ok_or("its index is cut off")?;
+        let data_len = (len - TRAILER).checked_sub(index_len).ok_or("index is truncated")?;
         let mut index = vec![0; index_len as usize]; // at most the file's own size
         file.read_exact_at(&mut index, data_len).map_err(unread)?;
         if Sha256::digest(&index)[..] != *digest {
-            return Err("its index is not what was written".into());
+            return Err("index does not match its digest".into());
         }
-        let index: Index = serde_json::from_slice(&index).map_err(|error| format!("its index: {error}"))?;
+        let index: Index = serde_json::from_slice(&index).map_err(|error| format!("index: {error}"))?;
         if index.key != key {
             return Ok(None);
         }
         let within = |record: &Record| record.offset.checked_add(record.bytes).is_some_and(|end| end <= data_len);
         if !index.matrices.iter().all(within) {
-            return Err("its index leads outside".into());
+            return Err("index points outside the file".into());
         }
         let matrices = index.matrices.into_iter().map(|record| (record.name.clone(), record)).collect();
-        Ok(Some(Found { file, matrices }))
+        Ok(Some(ImageFile { file, matrices }))
     }
 
-    /// The matrix, if every byte of it is as it was written; an error says that it is not.
+    /// The matrix, or an error if its digest does not match.
     fn restore<B: Backend>(
         &self,
         backend: &B,
@@ -251,11 +249,11 @@ impl Found {
             digests.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect();
         match digests.is_some_and(|digests| digest_of_pieces(&digests) == record.digest) {
             true => Ok(Some(matrix)),
-            false => Err(format!("{} is not what was written", record.name)),
+            false => Err(format!("{} does not match its digest", record.name)),
         }
     }
 
-    /// Fills `out`, whole pieces of a matrix from its byte `at` on, and notes the digest of each.
+    /// Fills `out` with whole pieces of a matrix from its byte `at` on, and records the digest of each.
     fn read_pieces(
         &self,
         matrix: u64,
@@ -286,22 +284,22 @@ impl Found {
     }
 }
 
-/// An image that is still to be written. Holds the matrices' memory until then.
+/// An image to be written. Keeps the matrices' memory until then.
 #[derive(Debug)]
-pub struct ImageWriter(Kept);
+pub struct ImageWriter(PendingImage);
 
 impl ImageWriter {
-    /// Writes the image beside its place and then into it, at the disk's speed: for a thread that nobody waits for.
-    /// Complete or absent, also when the process ends or the power goes meanwhile. Returns where it is.
+    /// Writes the image to a temporary file and renames it, at the disk's speed: for a background thread. The image is
+    /// complete or absent, even after a crash or a power failure. Returns its path.
     pub fn write(self) -> io::Result<PathBuf> {
-        let ImageWriter(mut kept) = self;
-        let path = kept.path.clone();
+        let ImageWriter(mut image) = self;
+        let path = image.path.clone();
         remove_stale(path.parent().unwrap_or(Path::new(".")));
-        files::replace_private_by(&path, |file| kept.write_to(file)).map(|()| path)
+        files::replace_private_by(&path, |file| image.write_to(file)).map(|()| path)
     }
 }
 
-impl Kept {
+impl PendingImage {
     fn write_to(&mut self, file: &mut File) -> io::Result<()> {
         let mut out = BufWriter::with_capacity(1 << 20, file);
         let mut at = 0u64;
@@ -324,32 +322,32 @@ impl Kept {
     }
 }
 
-/// Removes what writers that are gone left half written: `NAME.PID.tmp` of a process that is not there. Where there is
-/// no `/proc` to ask, nothing is removed.
+/// Removes incomplete files of writers that have ended: `NAME.PID.tmp` without process PID. Without `/proc`, removes
+/// nothing.
 fn remove_stale(directory: &Path) {
     if !Path::new("/proc/self").exists() {
         return;
     }
     for path in directory.read_dir().into_iter().flatten().flatten().map(|entry| entry.path()) {
         if files::writer_of(&path).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            let _ = fs::remove_file(&path); // somebody else was faster
+            let _ = fs::remove_file(&path); // fails if another process removed it first
         }
     }
 }
 
-/// A name for what is kept about a checkpoint, one for each purpose: a newer result takes the older one's place.
-pub(super) fn place(checkpoint: &Checkpoint, purpose: &str) -> String {
+/// The stem of a file name for a checkpoint and a purpose, so that a newer result replaces the older one.
+pub(super) fn file_stem(checkpoint: &Checkpoint, purpose: &str) -> String {
     let path = checkpoint.path().map(|path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
-    let place = path.map_or_else(|| checkpoint.location(), |path| path.display().to_string());
-    hex(&Sha256::digest(format!("{place} {purpose}")))[..32].to_string()
+    let location = path.map_or_else(|| checkpoint.location(), |path| path.display().to_string());
+    hex(&Sha256::digest(format!("{location} {purpose}")))[..32].to_string()
 }
 
-/// The digest of everything that bytes made of these weights follow from; `None` where a file does not say when it was
-/// changed. Files in the binary count with their bytes.
+/// The digest of everything that determines results computed from these weights; `None` if a file has no times of
+/// change. Files in the binary are digested whole.
 pub(super) fn key(checkpoint: &Checkpoint, files: &[ModelFile], purpose: &str) -> Option<String> {
     let mut key = Sha256::new();
     key.update(format!("{LAYOUT_VERSION} {} {purpose}\n", env!("CARGO_PKG_VERSION")));
-    // It says how quantized tensors are to be read.
+    // It determines how quantized tensors are read.
     key.update(checkpoint.read_text(CONFIG).ok().flatten().unwrap_or_default());
     for file in files {
         match file.in_binary() {
@@ -357,7 +355,7 @@ pub(super) fn key(checkpoint: &Checkpoint, files: &[ModelFile], purpose: &str) -
             None => {
                 let [modified, changed] = file.times()?;
                 key.update(format!("{} {} {modified:?} {changed:?} ", file.name(), file.len()));
-                let pages = (SAMPLED_PAGES / files.len() as u64).max(LEAST_PAGES);
+                let pages = (SAMPLED_PAGES / files.len() as u64).max(MIN_PAGES);
                 key.update(format!("{:032x}\n", sample(file, pages).ok()?));
             }
         }
@@ -365,22 +363,22 @@ pub(super) fn key(checkpoint: &Checkpoint, files: &[ModelFile], purpose: &str) -
     Some(hex(&key.finalize()))
 }
 
-/// Pages of all files of a checkpoint that a sample has, and pages of each file at least.
+/// Sampled pages of all files of a checkpoint together, and at least of each file.
 const SAMPLED_PAGES: u64 = 128;
-const LEAST_PAGES: u64 = 4;
+const MIN_PAGES: u64 = 4;
 const PAGE: u64 = 4096;
-/// Of the beginning, where tensors are listed.
+/// Sampled bytes of the beginning, which has the tensor table.
 const SAMPLED_START: u64 = 256 << 10;
 
-/// A digest of the beginning of a file, of its end, and of `pages` pages in between. Some milliseconds for a file of
-/// any size, the slower the less of it is in memory.
+/// A digest of the beginning of a file, of its end, and of `pages` pages between them. Takes some milliseconds for a
+/// file of any size, longer if it is not in the page cache.
 fn sample(file: &ModelFile, pages: u64) -> Result<u128, LoadError> {
     let start = file.len().min(SAMPLED_START);
     let mut bytes = file.read_vec(0, start as usize)?;
     if let Some(rest) = (file.len() - start).checked_sub(PAGE) {
         let mut page = [0; PAGE as usize];
         for index in 0..=pages {
-            // Evenly, the last of them the file's end.
+            // Evenly spaced; the last one is the file's end.
             let at = start + (u128::from(rest) * u128::from(index) / u128::from(pages)) as u64;
             file.read_at(at, &mut page)?;
             bytes.extend_from_slice(&page);

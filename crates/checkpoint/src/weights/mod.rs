@@ -1,4 +1,4 @@
-//! A checkpoint's tensors by name, whichever files they lie in, read as `f32` rows.
+//! A checkpoint's tensors by name, in any of its files, read as `f32` rows.
 //!
 //! ```text
 //! Container ── each file, the tensors in it ──┐
@@ -7,8 +7,8 @@
 //!                                                                      one packed matrix <── Device::pack
 //! ```
 //!
-//! Rows go from the file straight into the backend's packed layout, through a few kilobytes of stack: loading takes
-//! the memory of the packed weights and nothing on top. Reads are positioned, so packing threads do not share a cursor.
+//! Rows go from the file directly into the backend's packed layout, through a few kilobytes of stack: loading takes no
+//! more memory than the packed weights. Reads are positioned, so packing threads do not share a cursor.
 
 mod digest;
 mod image;
@@ -17,11 +17,11 @@ mod rows;
 mod table;
 
 use crate::checkpoint::Checkpoint;
-use crate::container::{Container, readable};
+use crate::container::{Container, check_readable};
 use crate::encoding::{Encoding, class_for};
 use crate::files::{LoadError, ModelFile};
+use image::ImageUse;
 pub use image::ImageWriter;
-use image::Packed;
 use kernels::quant::GroupScale;
 use kernels::{Backend, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass, gate_up_row};
 pub use rows::{Tensor, TensorRows};
@@ -37,34 +37,34 @@ use table::{Entry, Table, Values};
 #[derive(Debug)]
 pub struct Weights {
     table: Table,
-    /// Messages name tensors as the files do.
+    /// For the names of tensors in messages.
     container: Arc<dyn Container>,
     non_finite: AtomicU64,
-    packed: Mutex<Packed>,
+    image: Mutex<ImageUse>,
 }
 
 /// Rows of a tensor that become rows of a packed matrix.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Full name.
+    /// Full name of the tensor.
     pub name: String,
-    /// The tensor's, outermost dimension first; the last is the matrix's `in_features`.
+    /// The tensor's shape, outermost dimension first; the last is the matrix's `in_features`.
     pub shape: Vec<usize>,
-    /// Which of its rows, all outer dimensions counted through.
+    /// Rows of the tensor, with all outer dimensions flattened.
     pub rows: Range<usize>,
 }
 
-/// Which row of the parts, one under the other, is which row of the packed matrix.
+/// Order of the concatenated rows of the parts in the packed matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowOrder {
-    /// The same.
+    /// Unchanged.
     AsStored,
-    /// Gate and up in the order of [`gate_up_row`].
+    /// Gate and up rows in the order of [`gate_up_row`].
     GateUp,
 }
 
 impl RowOrder {
-    /// Of `rows` in all, where packed row `row` comes from.
+    /// The concatenated row, of `rows`, that becomes packed row `row`.
     pub fn source(self, row: usize, rows: usize) -> usize {
         match self {
             RowOrder::AsStored => row,
@@ -73,7 +73,7 @@ impl RowOrder {
     }
 }
 
-/// The module's name, and which of its rows if not all.
+/// The module's name, and the range of rows if not all.
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name.strip_suffix(".weight").unwrap_or(&self.name))?;
@@ -90,7 +90,7 @@ impl Weights {
         let listing = container.tensors(checkpoint.files(), add)?;
         table.listing = listing;
         quantized::assemble(&mut table, checkpoint)?;
-        Ok(Weights { table, container, non_finite: AtomicU64::new(0), packed: Mutex::default() })
+        Ok(Weights { table, container, non_finite: AtomicU64::new(0), image: Mutex::default() })
     }
 
     /// A tensor's name in its file.
@@ -98,13 +98,13 @@ impl Weights {
         self.container.shown(name)
     }
 
-    /// NaN and infinite values among the weights read so far that are stored as floats. Not an error: some checkpoints
-    /// carry a few in rows that nobody uses. Worth a warning. (A scale that is not finite is an error.)
+    /// Number of NaN and infinite values among the float weights read so far. A warning, not an error: some checkpoints
+    /// have a few in unused rows. (A scale that is not finite is an error.)
     pub fn num_non_finite(&self) -> u64 {
         self.non_finite.load(Ordering::Relaxed)
     }
 
-    /// A tensor that must be there, with that shape, in a floating-point type.
+    /// A required tensor of that shape, in a supported type.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, LoadError> {
         let Some((name, entry)) = self.table.tensors.get_key_value(name) else {
             return Err(LoadError::NoTensor {
@@ -117,11 +117,11 @@ impl Weights {
             Values::Rows { encoding, .. } => Some(*encoding),
             Values::Quantized(_) => None,
         };
-        readable(self.table.files[entry.file].name(), &self.shown(name), (&entry.shape, encoding), shape)?;
+        check_readable(self.table.files[entry.file].name(), &self.shown(name), (&entry.shape, encoding), shape)?;
         Ok(Tensor { name, weights: self, entry })
     }
 
-    /// A tensor `[len]` in memory.
+    /// Reads a tensor `[len]`.
     pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
         let tensor = self.tensor(name, &[len])?;
         let mut values = vec![0.0; len]; // no more than the file holds: the shape was checked
@@ -129,19 +129,19 @@ impl Weights {
         Ok(values)
     }
 
-    /// A tensor `[len]` of whole numbers in memory: ids, and distances between ids.
+    /// Reads a tensor `[len]` of integers: ids, and distances between ids.
     pub fn integers(&self, name: &str, len: usize) -> Result<Vec<i64>, LoadError> {
         let missing =
             || LoadError::NoTensor { file: self.table.listing.clone(), tensor: self.shown(name), expected: vec![len] };
         let entry = self.table.tensors.get(name).ok_or_else(missing)?;
         let file = &self.table.files[entry.file];
-        readable(file.name(), &self.shown(name), (&entry.shape, None), &[len])?;
+        check_readable(file.name(), &self.shown(name), (&entry.shape, None), &[len])?;
         let wrong = |dtype: &str| {
-            let problem = format!("dtype {dtype}; whole numbers are read from I64 and I32");
+            let problem = format!("dtype {dtype}; expected I64 or I32");
             LoadError::field(file.name(), format!("tensor {:?}", self.shown(name)), problem)
         };
         let &Values::Rows { offset, encoding, .. } = &entry.values else { return Err(wrong("quantized")) };
-        let bytes = file.read_vec(offset, entry.num_bytes as usize)?; // the header was checked: they lie in the file
+        let bytes = file.read_vec(offset, entry.num_bytes as usize)?; // the header was checked: inside the file
         Ok(match encoding.name() {
             "I64" => bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect(),
             "I32" => bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect(),
@@ -149,12 +149,12 @@ impl Weights {
         })
     }
 
-    /// The dimensions of a tensor, outermost first; `None` where there is none of that name.
+    /// The dimensions of a tensor, outermost first; `None` if it does not exist.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.table.tensors.get(name).map(|entry| entry.shape.as_slice())
     }
 
-    /// Every tensor that lies in a file as rows, in the order of the files and of their bytes.
+    /// Every tensor that is not a quantized module, by file and offset.
     pub fn stored(&self) -> Vec<Stored<'_>> {
         let all = self.table.tensors.iter().filter_map(|(name, entry)| match &entry.values {
             &Values::Rows { offset, encoding, .. } => {
@@ -171,7 +171,7 @@ impl Weights {
         all.into_iter().map(|(_, stored)| stored).collect()
     }
 
-    /// The names of all tensors, in no order.
+    /// The names of all tensors, unordered.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.table.tensors.keys().map(String::as_str)
     }
@@ -181,13 +181,12 @@ impl Weights {
         &self.table.listing
     }
 
-    /// Where the number of layers stands, for messages.
+    /// The key of the number of layers, for messages.
     pub fn layers_key(&self) -> String {
         self.container.layers_key()
     }
 
-    /// Whether a tensor is a bias of zeros beside a module that is in `read`, as some quantizers write for every
-    /// module.
+    /// Whether a tensor is an all-zero bias of a module in `read`, as some quantizers write for every module.
     pub fn is_zero_bias(&self, name: &str, read: &HashSet<String>) -> Result<bool, LoadError> {
         let of_read = name.strip_suffix(".bias").is_some_and(|module| read.contains(&format!("{module}.weight")));
         match self.table.tensors.get(name) {
@@ -199,7 +198,7 @@ impl Weights {
         }
     }
 
-    /// Whether two matrices of one shape have the same numbers. Reads rows of both until two differ.
+    /// Whether two matrices of one shape are equal. Reads rows of both up to the first difference.
     pub fn are_equal(&self, one: &str, other: &str, shape: &[usize]) -> Result<bool, LoadError> {
         let stored = [one, other].map(|name| self.table.tensors.get(name).map(|entry| entry.shape.as_slice()));
         if stored[0] != stored[1] {
@@ -225,12 +224,12 @@ impl Weights {
         Ok(true)
     }
 
-    /// Whether there is a tensor of that name.
+    /// Whether the tensor exists.
     pub fn has(&self, name: &str) -> bool {
         self.table.tensors.contains_key(name)
     }
 
-    /// The class that most of the layers' weights are stored in: see [`class_for`].
+    /// The class of most of the layers' weights as stored: see [`class_for`].
     pub fn class(&self) -> WeightClass {
         let mut counts = [(WeightClass::Bf16, 0u64), (WeightClass::Int8, 0), (WeightClass::Int4, 0)];
         for (name, entry) in self.table.tensors.iter().filter(|(name, entry)| entry.shape.len() > 1 && !is_table(name))
@@ -239,12 +238,11 @@ impl Weights {
             let weights = entry.shape.iter().map(|&dim| dim as u64).product::<u64>();
             counts.iter_mut().filter(|(of, _)| *of == class).for_each(|(_, count)| *count += weights);
         }
-        // Of equals the first: the widest.
+        // The first of equals, which is the widest.
         counts.iter().fold(counts[0], |most, &next| if next.1 > most.1 { next } else { most }).0
     }
 
-    /// The type that most of the layers' weights are stored in, as files write it; `None` where they are quantized in a
-    /// way that has no name.
+    /// The stored type of most of the layers' weights, by its name in files; `None` for a quantization without a name.
     pub fn most_stored(&self) -> Option<&'static str> {
         let mut counts: Vec<(&'static str, u64)> = Vec::new();
         for (_, entry) in self.table.tensors.iter().filter(|(name, entry)| entry.shape.len() > 1 && !is_table(name)) {
@@ -257,7 +255,7 @@ impl Weights {
         counts.into_iter().max_by_key(|&(name, bytes)| (bytes, name)).map(|(name, _)| name)
     }
 
-    /// The class that keeps a stored tensor.
+    /// The class of a stored tensor: see [`class_for`].
     fn class_of(&self, name: &str) -> WeightClass {
         match self.table.tensors.get(name).map(|entry| &entry.values) {
             Some(Values::Rows { encoding, .. }) => class_for(*encoding),
@@ -266,7 +264,7 @@ impl Weights {
         }
     }
 
-    /// `class`, or a wider one that some part is stored in: what a mixed recipe left wide stays so.
+    /// The wider of `class` and the classes of the stored parts: modules that a mixed recipe left wide stay wide.
     pub fn at_least_as_stored(&self, class: WeightClass, parts: &[Part]) -> WeightClass {
         let width = |class: WeightClass| match class {
             WeightClass::Int4 => 4,
@@ -281,7 +279,7 @@ impl Weights {
             .unwrap_or(class)
     }
 
-    /// Packs rows of `in_features` from several tensors, one part under the other, as one matrix.
+    /// Packs the concatenated rows of several tensors as one matrix.
     pub fn pack<B: Backend>(
         &self,
         backend: &B,
@@ -292,7 +290,7 @@ impl Weights {
         self.pack_in_order(backend, class, in_features, parts, RowOrder::AsStored)
     }
 
-    /// As [`Weights::pack`], rows in another order.
+    /// [`Weights::pack`] with the rows in another order.
     pub fn pack_in_order<B: Backend>(
         &self,
         backend: &B,
@@ -305,10 +303,10 @@ impl Weights {
         let shape = MatrixShape { out_features, in_features };
         let name = parts.iter().map(|part| format!("{}{:?}", part.name, part.rows)).collect::<Vec<_>>().join("+");
         let name = if order == RowOrder::GateUp { format!("{name}, gated") } else { name };
-        let mut image = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut image = self.image.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(matrix) = image.restore(backend, &name, shape, class) {
             if let Some(bytes) = backend.image(&matrix) {
-                image.keep(name, shape, class, bytes);
+                image.add(name, shape, class, bytes);
             }
             return Ok(matrix);
         }
@@ -326,7 +324,7 @@ impl Weights {
             }
             unreachable!("row {row} beyond the last")
         };
-        // The packing loop knows no errors: that of the first row is kept here, and such rows are zeros.
+        // The packing loop cannot fail: rows with errors become zeros, and the error of the first one is kept here.
         let failed = Mutex::new(None::<(usize, LoadError)>);
         let fail = |row: usize, error: LoadError| {
             let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -376,55 +374,54 @@ impl Weights {
             purpose: format!("weights {}", parts[0].name),
         })?;
         if let Some(bytes) = backend.image(&packed) {
-            image.keep(name, shape, class, bytes);
+            image.add(name, shape, class, bytes);
         }
         Ok(packed)
     }
 }
 
 impl Weights {
-    /// The beginning of the name of a file in which a result of `purpose` about a checkpoint is kept. Another
-    /// checkpoint, or another purpose, has another one.
+    /// The stem of the name of a file with a saved result of `purpose` about a checkpoint, unique for both.
     pub fn place(checkpoint: &Checkpoint, purpose: &str) -> String {
-        image::place(checkpoint, purpose)
+        image::file_stem(checkpoint, purpose)
     }
 
-    /// What such a result follows from, as a digest: the layout of packed weights, the configuration, and name, size,
-    /// times of change and a sample of each file. A result with another key is out of date. `None` where nobody could
-    /// tell. Of a built-in model it reads the weights.
+    /// The cache key of such a result, a digest: the layout of packed weights, the configuration, and name, size, mtime,
+    /// ctime and a sample of each file. A result with another key is out of date. `None` if a file has no times. Reads
+    /// all weights of a built-in model.
     pub fn key(&self, checkpoint: &Checkpoint, purpose: &str) -> Option<String> {
         image::key(checkpoint, &self.table.files, purpose)
     }
 
-    /// The digest that names a checkpoint's weights: BLAKE3 over every tensor as it is stored, by name, whichever files
-    /// they are in and whatever is made of them in memory. Reads all of them. Fails, too, if a file was written to after
-    /// `not_after`, seconds and nanoseconds since 1970.
+    /// The digest that identifies a checkpoint's weights: BLAKE3 over every stored tensor, sorted by name, independent
+    /// of files and packing. Reads all of them. Fails if a file was written to after `not_after`, seconds and
+    /// nanoseconds since 1970.
     pub fn digest(checkpoint: &Checkpoint, not_after: Option<(i64, i64)>) -> Result<[u8; 32], LoadError> {
         digest::digest(checkpoint, not_after)
     }
 
-    /// From here on matrices come from their image in `directory` if a fitting one is there, and are remembered for one
-    /// otherwise. `purpose`: see `Packed::look`.
+    /// Takes matrices from now on from their image in `directory`, if a matching one exists, and collects them for a new
+    /// one otherwise. `purpose`: class or recipe, which distinguishes images of one checkpoint.
     pub fn use_image(&mut self, directory: &Path, checkpoint: &Checkpoint, purpose: &str) {
-        self.packed = Mutex::new(Packed::look(directory, checkpoint, &self.table.files, purpose));
+        self.image = Mutex::new(ImageUse::open(directory, checkpoint, &self.table.files, purpose));
     }
 
-    /// The image of what was packed, to be written when nobody waits for it; `None` when there is nothing to write.
+    /// The image of the packed matrices, to be written in the background; `None` if nothing has to be written.
     pub fn into_image_writer(self) -> Option<ImageWriter> {
-        // A checkpoint with NaN weights is packed anew each time, for the packing counts them.
+        // A checkpoint with NaN weights is packed again at each start, because packing counts them.
         if self.num_non_finite() > 0 {
             return None;
         }
-        self.packed.into_inner().unwrap_or_else(PoisonError::into_inner).into_writer()
+        self.image.into_inner().unwrap_or_else(PoisonError::into_inner).into_writer()
     }
 
-    /// What a person should know of an image that could not be used, though it is one of ours.
+    /// A log line about a damaged image.
     pub fn image_damage(&self) -> Option<String> {
-        self.packed.lock().unwrap_or_else(PoisonError::into_inner).damage()
+        self.image.lock().unwrap_or_else(PoisonError::into_inner).damage()
     }
 }
 
-/// A tensor as it lies in its file.
+/// A tensor as stored in its file.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored<'w> {
     /// Full name.
@@ -440,7 +437,7 @@ pub struct Stored<'w> {
 }
 
 impl Stored<'_> {
-    /// Whether two tensors are the same bytes.
+    /// Whether two tensors have equal bytes.
     fn are_equal(&self, other: &Stored<'_>) -> Result<bool, LoadError> {
         const CHUNK: u64 = 1 << 18;
         let mut bytes = [vec![0; CHUNK as usize], vec![0; CHUNK as usize]];
@@ -458,14 +455,14 @@ impl Stored<'_> {
         Ok(true)
     }
 
-    /// Its bytes from `at` on.
+    /// Reads its bytes from `at` on.
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<(), LoadError> {
         assert!(at + out.len() as u64 <= self.num_bytes, "a read outside {}", self.name);
         self.file.read_at(self.offset + at, out)
     }
 }
 
-/// The embedding and the head, which have rules of their own.
+/// Whether a tensor is the embedding or the head, which have separate rules.
 fn is_table(name: &str) -> bool {
     name.contains("embed_tokens") || name.contains("lm_head")
 }

@@ -1,4 +1,4 @@
-//! Quantized safetensors: a module's integer codes, scales and zero points, seen as one tensor `[out, in]`.
+//! Quantized safetensors: a module's integer codes, scales and zero points as one tensor `[out, in]`.
 //!
 //! ```text
 //!                        codes                        scales         zero points        w[n, k] =
@@ -10,20 +10,19 @@
 //!     of 8 bits                            [out, in/4]                                                 [out/4, g]
 //!   int-quantized        weight i8 [out, in]             weight_scale [out, 1] or [1]    weight_zero_point i8, the same
 //! ```
-//! Eight 4-bit codes share a word, or four of 8 bits. GPTQ packs eight neighbours along the input with the first in the
-//! low bits, and notes in `g_idx` which group each input belongs to when they were sorted by activation (desc_act); AWQ
-//! packs eight outputs in the order 0 2 4 6 1 3 5 7; compressed-tensors packs along the input, codes and zero points
-//! offset by 8, those of 8 bits by 128. Zero points of GPTQ's first format are stored less one. Layouts as AutoGPTQ,
-//! GPTQModel, AutoAWQ and compressed-tensors write them (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023).
+//! A word holds eight 4-bit codes or four 8-bit codes. GPTQ packs eight neighbours along the input with the first in
+//! the low bits; with desc_act (inputs sorted by activation), `g_idx` has the group of each input. AWQ packs eight
+//! outputs in the order 0 2 4 6 1 3 5 7; compressed-tensors packs along the input, codes and zero points offset by 8, or
+//! by 128 for 8 bits. Zero points of GPTQ's first format are stored minus one. Layouts are those of AutoGPTQ, GPTQModel,
+//! AutoAWQ and compressed-tensors (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023).
 //!
-//! Scales are widened to f32 first, and a weight is one f32 product. Where the codes are what the engine computes with
-//! (symmetric 4 bit in regular groups of a multiple of 32; symmetric 8 bit whose scale is one for each 128 neighbours,
-//! whatever the groups), they are packed as they are. A scale that is not finite is an error, and one of 0 where a
-//! group of compressed-tensors has codes that are not; a negative one turns the signs of its group around, as
-//! quantizers use it that have one level more below zero than above. Which modules are quantized is seen from the
-//! tensors, and how wide their codes are from their shapes; `config.json` says in which ways, and whatever it says
-//! beyond what is computed here is refused by the name of the field. Memory while a matrix is packed: its bytes in the
-//! file, once.
+//! Scales are widened to f32 first, and a weight is one f32 product. Codes that the engine can compute with (symmetric
+//! 4 bit in regular groups of a multiple of 32; symmetric 8 bit with one scale per 128 neighbours, whatever the groups)
+//! are packed unchanged. A scale that is not finite is an error, and in compressed-tensors a scale of 0 for nonzero
+//! codes; a negative scale flips the signs of its group, as written by quantizers with one more level below zero than
+//! above. The tensors determine which modules are quantized, and their shapes the width of codes; `config.json` names
+//! the method, and a field with an unsupported value is refused by name. Packing a matrix takes memory for its bytes in
+//! the file, once.
 
 use super::table::{Entry, Table, Values};
 use crate::checkpoint::Checkpoint;
@@ -44,20 +43,20 @@ enum Scheme {
         zero_offset: u8,
     },
     Awq,
-    /// Which packed codes there may be.
+    /// `packed`: the possible widths of packed codes.
     CompressedTensors {
-        packed: Packed,
+        packed: PackedWidths,
     },
 }
 
-/// Widths of packed codes that some group of `config.json` has.
+/// Widths of packed codes in the groups of `config.json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Packed {
+struct PackedWidths {
     four: bool,
     eight: bool,
 }
 
-/// How the codes of a module lie.
+/// The layout of a module's codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     Gptq { zero_offset: u8 },
@@ -67,25 +66,25 @@ enum Layout {
     Int8,
 }
 
-/// A quantized module in its files.
+/// A quantized module on disk.
 #[derive(Debug)]
 pub(super) struct Quantized {
     layout: Layout,
-    codes: Part,
-    scales: Part,
-    zeros: Option<Part>,
-    /// The group of each input, where groups are not neighbours.
-    group_of: Option<Part>,
+    codes: StoredPart,
+    scales: StoredPart,
+    zeros: Option<StoredPart>,
+    /// The group of each input, if groups are not neighbours.
+    group_of: Option<StoredPart>,
     /// `[out, in]`.
     shape: [usize; 2],
     groups: usize,
-    /// One scale for all outputs.
+    /// Whether one scale is for all outputs.
     per_tensor: bool,
 }
 
 /// One stored tensor of a module.
 #[derive(Debug)]
-struct Part {
+struct StoredPart {
     name: String,
     file: usize,
     offset: u64,
@@ -93,26 +92,26 @@ struct Part {
     encoding: Encoding,
 }
 
-/// A quantized module in memory: its rows can be read.
+/// A quantized module in memory.
 #[derive(Debug)]
 pub(super) struct Codes {
     layout: Layout,
     codes: Vec<u8>,
     /// `[out, groups]`.
     scales: Vec<f32>,
-    /// What is subtracted from a code, `[out, groups]`; packed codes count from 0 here.
+    /// Zero points, `[out, groups]`; packed codes count from 0 here.
     zeros: Vec<i16>,
     group_of: Option<Vec<u32>>,
     shape: [usize; 2],
     groups: usize,
 }
 
-/// A code less its zero point is no further from 0.
-const MOST_STEPS: f32 = 256.0;
-/// Most bytes of a `config.json`.
+/// Upper bound of `|code - zero point|`.
+const MAX_STEPS: f32 = 256.0;
+/// Maximum bytes of a `config.json`.
 const MAX_CONFIG_BYTES: u64 = 8 << 20;
 
-/// Joins the parts of every quantized module of `table` to one tensor `<module>.weight`.
+/// Joins the parts of every quantized module of `table` into one tensor `<module>.weight`.
 pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(), LoadError> {
     let scheme = match checkpoint.container().quantization(checkpoint.files(), MAX_CONFIG_BYTES)? {
         Some(text) => read_scheme(&text)?,
@@ -127,12 +126,12 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
         .collect();
     modules.sort_unstable();
     for module in &modules {
-        // AutoAWQ matches parts of names, compressed-tensors whole ones (and expressions, which are left to the
-        // tensors).
+        // AutoAWQ matches parts of names, compressed-tensors whole names (and expressions, which are ignored: the tensors
+        // show the same).
         let listed = |entry: &&String| if scheme == Scheme::Awq { module.contains(*entry) } else { *entry == module };
         if let Some(entry) = plain.iter().find(listed) {
             let name = if scheme == Scheme::Awq { "modules_to_not_convert" } else { "ignore" };
-            let problem = format!("{entry:?} is not quantized, it says, but {module:?} is, by its tensors");
+            let problem = format!("lists {entry:?} as not quantized, but {module:?} is quantized by its tensors");
             return Err(LoadError::field(CONFIG, format!("{FIELD}.{name}"), problem));
         }
         let quantized = match scheme {
@@ -150,9 +149,9 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
     Ok(())
 }
 
-/// What `quantization_config` says: the scheme, and the list of modules that are not quantized.
+/// Parses `quantization_config`: the scheme, and the list of modules that are not quantized.
 fn read_scheme(config: &str) -> Result<Option<(Scheme, Vec<String>)>, LoadError> {
-    // A config.json that is no JSON object is refused by `ModelConfig`, in its own words.
+    // `ModelConfig` reports a config.json that is not a JSON object.
     let Ok(Value::Object(config)) = serde_json::from_str(config) else { return Ok(None) };
     match config.get(FIELD) {
         None | Some(Value::Null) => Ok(None),
@@ -172,7 +171,7 @@ impl<'a> Fields<'a> {
         LoadError::field(CONFIG, format!("{}.{name}", self.path), problem)
     }
 
-    /// A field that is there and not null.
+    /// A field that exists and is not null.
     fn get(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
@@ -193,14 +192,14 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Refuses a field whose value is none of `allowed`; one that is absent counts as the first of them.
+    /// An error unless a field has one of the `allowed` values; an absent field counts as the first of them.
     fn only(&self, name: &str, allowed: &[Value]) -> Result<(), LoadError> {
         match self.get(name) {
             Some(value) if !allowed.contains(value) => {
                 let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();
                 let mut found = value.to_string();
                 found.truncate(found.floor_char_boundary(60));
-                Err(self.refuse(name, format!("{found} is not computed; {} is", allowed.join(" or "))))
+                Err(self.refuse(name, format!("{found} is unsupported; expected {}", allowed.join(" or "))))
             }
             _ => Ok(()),
         }
@@ -227,16 +226,16 @@ fn scheme_of(fields: &Fields<'_>) -> Result<(Scheme, Vec<String>), LoadError> {
             fields.only("pack_dtype", &["int32".into()])?;
             fields.only("is_marlin_format", &[false.into()])?;
             if let Some(dynamic) = fields.object("dynamic")? {
-                // "-:pattern" leaves a module alone, which its tensors show; "+:pattern" changes its bits.
+                // "-:pattern" excludes a module, which its tensors show; "+:pattern" changes its bits.
                 if let Some(pattern) = dynamic.map.keys().find(|pattern| !pattern.starts_with("-:")) {
-                    return Err(dynamic.refuse(pattern, "settings of single modules are not read"));
+                    return Err(dynamic.refuse(pattern, "settings of single modules are unsupported"));
                 }
             }
             let zero_offset = match fields.text("checkpoint_format")?.unwrap_or("gptq") {
                 "gptq" => 1,
                 "gptq_v2" => 0,
                 other => {
-                    let problem = format!("{other:?} is not read; \"gptq\" and \"gptq_v2\" are");
+                    let problem = format!("{other:?} is unsupported; expected \"gptq\" or \"gptq_v2\"");
                     return Err(fields.refuse("checkpoint_format", problem));
                 }
             };
@@ -256,17 +255,17 @@ fn scheme_of(fields: &Fields<'_>) -> Result<(Scheme, Vec<String>), LoadError> {
             let found = found
                 .map_or("nothing".to_string(), |method| format!("{:?}", method.chars().take(40).collect::<String>()));
             let problem = format!(
-                "{found} is not read; \"gptq\", \"awq\" and \"compressed-tensors\" are, and the original bf16 or f16 \
-                 checkpoint with --weights int8 or int4"
+                "{found} is unsupported; expected \"gptq\", \"awq\" or \"compressed-tensors\", or use the original bf16 \
+                 or f16 checkpoint with --weights int8 or int4"
             );
             Err(fields.refuse("quant_method", problem))
         }
     }
 }
 
-/// Returns the widths of packed codes that its groups have.
-fn check_compressed(fields: &Fields<'_>) -> Result<Packed, LoadError> {
-    // Formats of single groups count; "mixed-precision" only says that they differ.
+/// Checks the fields of compressed-tensors. Returns the widths of packed codes in its groups.
+fn check_compressed(fields: &Fields<'_>) -> Result<PackedWidths, LoadError> {
+    // The formats of single groups count; "mixed-precision" only means that they differ.
     let formats: [Value; 3] = ["int-quantized".into(), "pack-quantized".into(), "mixed-precision".into()];
     fields.only("format", &formats)?;
     fields.only("kv_cache_scheme", &[Value::Null])?;
@@ -277,12 +276,12 @@ fn check_compressed(fields: &Fields<'_>) -> Result<Packed, LoadError> {
     if let Some(transform) = fields.object("transform_config")?
         && !transform.map.is_empty()
     {
-        return Err(fields.refuse("transform_config", "transforms are not computed"));
+        return Err(fields.refuse("transform_config", "transforms are unsupported"));
     }
     let Some(groups) = fields.object("config_groups")? else {
         return Err(fields.refuse("config_groups", "missing"));
     };
-    let mut packed = Packed::default();
+    let mut packed = PackedWidths::default();
     for name in groups.map.keys() {
         let Some(group) = groups.object(name)? else { continue };
         group.only("format", &formats)?;
@@ -296,7 +295,7 @@ fn check_compressed(fields: &Fields<'_>) -> Result<Packed, LoadError> {
         weights.only("dynamic", &[false.into()])?;
         if group.text("format")?.or(fields.text("format")?) != Some("int-quantized") {
             let four = weights.get("num_bits") == Some(&4.into());
-            packed = Packed { four: packed.four || four, eight: packed.eight || !four };
+            packed = PackedWidths { four: packed.four || four, eight: packed.eight || !four };
         }
         if let Some(activations) = group.object("input_activations")? {
             activations.only("type", &["int".into()])?;
@@ -306,7 +305,7 @@ fn check_compressed(fields: &Fields<'_>) -> Result<Packed, LoadError> {
             // Absent means static scales.
             if activations.get("dynamic") != Some(&Value::Bool(true)) {
                 return Err(
-                    activations.refuse("dynamic", "static activation scales are not computed; dynamic ones are")
+                    activations.refuse("dynamic", "static activation scales are unsupported; expected dynamic ones")
                 );
             }
         }
@@ -314,26 +313,26 @@ fn check_compressed(fields: &Fields<'_>) -> Result<Packed, LoadError> {
     Ok(packed)
 }
 
-/// A stored tensor, taken out of the table.
-fn take(table: &mut Table, name: &str) -> Option<(Part, Vec<usize>)> {
+/// Removes a stored tensor from the table.
+fn take(table: &mut Table, name: &str) -> Option<(StoredPart, Vec<usize>)> {
     let Some(Entry { values: Values::Rows { .. }, .. }) = table.tensors.get(name) else { return None };
     let Entry { shape, num_bytes, file, values } = table.tensors.remove(name)?;
     let Values::Rows { offset, encoding, .. } = values else { unreachable!("seen above") };
-    Some((Part { name: name.to_string(), file, offset, len: num_bytes, encoding }, shape))
+    Some((StoredPart { name: name.to_string(), file, offset, len: num_bytes, encoding }, shape))
 }
 
-/// A stored tensor that must be there.
-fn need(table: &mut Table, name: &str) -> Result<(Part, Vec<usize>), LoadError> {
+/// [`take`] for a required tensor.
+fn require(table: &mut Table, name: &str) -> Result<(StoredPart, Vec<usize>), LoadError> {
     match take(table, name) {
         Some(found) => Ok(found),
         None => {
-            let problem = format!("missing, although {FIELD} of {CONFIG} and the module's other tensors ask for it");
+            let problem = format!("missing, but required by {FIELD} of {CONFIG} and the module's other tensors");
             Err(LoadError::field(&table.listing, format!("tensor {name:?}"), problem))
         }
     }
 }
 
-impl Part {
+impl StoredPart {
     fn wrong(&self, table: &Table, problem: impl std::fmt::Display) -> LoadError {
         self.wrong_in(&table.files, problem)
     }
@@ -354,7 +353,7 @@ impl Part {
     fn expect_shape(&self, table: &Table, found: &[usize], wanted: &[usize]) -> Result<(), LoadError> {
         match found == wanted {
             true => Ok(()),
-            false => Err(self.wrong(table, format!("shape {found:?}; the module's other tensors ask for {wanted:?}"))),
+            false => Err(self.wrong(table, format!("shape {found:?}; the module's other tensors require {wanted:?}"))),
         }
     }
 
@@ -378,8 +377,8 @@ const FLOATS: [&str; 3] = ["F16", "BF16", "F32"];
 
 /// A module of GPTQ or AWQ.
 fn gptq(table: &mut Table, module: &str, layout: Layout) -> Result<Quantized, LoadError> {
-    let (codes, code_shape) = need(table, &format!("{module}.qweight"))?;
-    let (scales, scale_shape) = need(table, &format!("{module}.scales"))?;
+    let (codes, code_shape) = require(table, &format!("{module}.qweight"))?;
+    let (scales, scale_shape) = require(table, &format!("{module}.scales"))?;
     let zeros = take(table, &format!("{module}.qzeros"));
     let group_of = take(table, &format!("{module}.g_idx")).filter(|_| layout != Layout::Awq);
     codes.expect(table, &["I32"])?;
@@ -412,8 +411,8 @@ fn gptq(table: &mut Table, module: &str, layout: Layout) -> Result<Quantized, Lo
     Ok(Quantized { layout, codes, scales, zeros, group_of, shape, groups, per_tensor: false })
 }
 
-/// Groups are of one size.
-fn check_groups(table: &Table, scales: &Part, groups: usize, in_features: usize) -> Result<(), LoadError> {
+/// Checks that all groups have the same size.
+fn check_groups(table: &Table, scales: &StoredPart, groups: usize, in_features: usize) -> Result<(), LoadError> {
     if groups == 0 || in_features == 0 || !in_features.is_multiple_of(groups) {
         let problem = format!("{groups} groups do not divide {in_features} inputs");
         return Err(scales.wrong(table, problem));
@@ -422,8 +421,8 @@ fn check_groups(table: &Table, scales: &Part, groups: usize, in_features: usize)
 }
 
 /// A module of compressed-tensors.
-fn compressed(table: &mut Table, module: &str, widths: Packed) -> Result<Quantized, LoadError> {
-    let (scales, scale_shape) = need(table, &format!("{module}.weight_scale"))?;
+fn compressed(table: &mut Table, module: &str, widths: PackedWidths) -> Result<Quantized, LoadError> {
+    let (scales, scale_shape) = require(table, &format!("{module}.weight_scale"))?;
     scales.expect(table, &FLOATS)?;
     let zeros = take(table, &format!("{module}.weight_zero_point"));
     let group_of = take(table, &format!("{module}.weight_g_idx"));
@@ -435,7 +434,7 @@ fn compressed(table: &mut Table, module: &str, widths: Packed) -> Result<Quantiz
             (layout, shape, codes)
         }
         None => {
-            let (codes, code_shape) = need(table, &format!("{module}.weight"))?;
+            let (codes, code_shape) = require(table, &format!("{module}.weight"))?;
             let &[out_features, in_features] = code_shape.as_slice() else {
                 return Err(codes.wrong(table, format!("shape {code_shape:?}; a matrix has two dimensions")));
             };
@@ -476,14 +475,14 @@ fn compressed(table: &mut Table, module: &str, widths: Packed) -> Result<Quantiz
     Ok(Quantized { layout, codes, scales, zeros, group_of, shape, groups, per_tensor })
 }
 
-/// `weight_shape`, which says how many of the packed codes count, and so how wide they are.
+/// The shape in `weight_shape`, without padding, and the width of codes that follows from it.
 fn packed_shape(
     table: &mut Table,
     module: &str,
-    (codes, code_shape): (&Part, &[usize]),
-    widths: Packed,
+    (codes, code_shape): (&StoredPart, &[usize]),
+    widths: PackedWidths,
 ) -> Result<(Layout, [usize; 2]), LoadError> {
-    let (part, _) = need(table, &format!("{module}.weight_shape"))?;
+    let (part, _) = require(table, &format!("{module}.weight_shape"))?;
     part.expect(table, &["I64", "I32"])?;
     let bytes = part.bytes(&table.files)?;
     let numbers = integers(&part, &bytes);
@@ -493,13 +492,13 @@ fn packed_shape(
     };
     let holds = |per_word: usize| code_shape == [out_features, in_features.div_ceil(per_word)];
     let layout = match widths {
-        Packed { four: true, .. } if holds(8) => Layout::Packed4,
-        Packed { eight: true, .. } if holds(4) => Layout::Packed8,
-        Packed { four: false, eight: false } => {
+        PackedWidths { four: true, .. } if holds(8) => Layout::Packed4,
+        PackedWidths { eight: true, .. } if holds(4) => Layout::Packed8,
+        PackedWidths { four: false, eight: false } => {
             let problem = format!("packed codes, but no group of {FIELD} in {CONFIG} is \"pack-quantized\"");
             return Err(codes.wrong(table, problem));
         }
-        Packed { four, eight } => {
+        PackedWidths { four, eight } => {
             let bits = if four && eight { "4-bit or 8-bit" } else { ["8-bit", "4-bit"][usize::from(four)] };
             let problem = format!("shape {code_shape:?} does not hold {bits} codes for {out_features} x {in_features}");
             return Err(codes.wrong(table, problem));
@@ -509,14 +508,14 @@ fn packed_shape(
 }
 
 /// The numbers of an I32 or I64 tensor.
-fn integers(part: &Part, bytes: &[u8]) -> Vec<i64> {
+fn integers(part: &StoredPart, bytes: &[u8]) -> Vec<i64> {
     match part.encoding.block().bytes {
         4 => bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect(),
         _ => bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect(),
     }
 }
 
-/// Place of output `j` of eight within an AWQ word.
+/// Position of output `j` of eight within an AWQ word.
 const AWQ_NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// Code `index` of a run of words with eight codes each, the first in the low bits.
@@ -525,7 +524,7 @@ fn nibble(words: &[u8], index: usize) -> u8 {
 }
 
 impl Layout {
-    /// The class of its width.
+    /// The class for the width of the codes.
     fn class(self) -> WeightClass {
         match self {
             Layout::Packed8 | Layout::Int8 => WeightClass::Int8,
@@ -533,7 +532,7 @@ impl Layout {
         }
     }
 
-    /// Codes that share a word; `None` where they are bytes of their own.
+    /// Codes in a word; `None` if each code is a byte.
     fn codes_per_word(self) -> Option<usize> {
         match self {
             Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => Some(8),
@@ -542,7 +541,7 @@ impl Layout {
         }
     }
 
-    /// What symmetric codes have as their zero point.
+    /// The zero point of symmetric codes.
     fn middle(self) -> i16 {
         match self {
             Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => 8,
@@ -553,19 +552,19 @@ impl Layout {
 }
 
 impl Quantized {
-    /// The class of its width.
+    /// The class for the width of the codes.
     pub(super) fn class(&self) -> WeightClass {
         self.layout.class()
     }
 
-    /// Reads the module into memory. An error where a scale, or a weight by it, is not finite.
+    /// Reads the module into memory. An error if a scale, or a weight from it, is not finite.
     pub(super) fn read(&self, files: &[ModelFile]) -> Result<Codes, LoadError> {
         let [out_features, in_features] = self.shape;
         let groups = self.groups;
         let stored = self.scales.floats(files)?;
-        if let Some(at) = stored.iter().position(|scale| !(scale * MOST_STEPS).is_finite()) {
+        if let Some(at) = stored.iter().position(|scale| !(scale * MAX_STEPS).is_finite()) {
             let problem = match stored[at].is_finite() {
-                true => "whose multiples are not finite numbers",
+                true => "and its product with a code is not a finite number",
                 false => "not a finite number",
             };
             return Err(self.scales.wrong_in(files, format!("scale {at} is {:e}, {problem}", stored[at])));
@@ -589,7 +588,7 @@ impl Quantized {
             (Layout::Awq, Some(bytes)) => {
                 each(&|row, group| nibble(&bytes[group * row_bytes..], row / 8 * 8 + AWQ_NIBBLE[row % 8]).into())
             }
-            // Words lie along the outputs here: [out / 8, groups], or [out / 4, groups].
+            // Words are along the outputs here: [out / 8, groups], or [out / 4, groups].
             (Layout::Packed4, Some(bytes)) => {
                 each(&|row, group| nibble(&bytes[(row / 8 * groups + group) * 4..], row % 8).into())
             }
@@ -613,14 +612,14 @@ impl Quantized {
         Ok(codes)
     }
 
-    /// The group of each input; `None` when they are neighbours after all.
-    fn read_groups(&self, part: &Part, files: &[ModelFile]) -> Result<Option<Vec<u32>>, LoadError> {
+    /// The group of each input; `None` if all groups are neighbours.
+    fn read_groups(&self, part: &StoredPart, files: &[ModelFile]) -> Result<Option<Vec<u32>>, LoadError> {
         let bytes = part.bytes(files)?;
         let mut group_of = Vec::with_capacity(self.shape[1]);
         for (input, group) in integers(part, &bytes).into_iter().enumerate() {
             match u32::try_from(group) {
                 Ok(group) if (group as usize) < self.groups => group_of.push(group),
-                // compressed-tensors' way to say that there is no order
+                // compressed-tensors writes -1 if inputs are not sorted
                 _ if group == -1 && matches!(self.layout, Layout::Packed4 | Layout::Packed8) => return Ok(None),
                 _ => {
                     let problem = format!("group {group} of input {input}; there are {}", self.groups);
@@ -635,8 +634,8 @@ impl Quantized {
 }
 
 impl Codes {
-    /// A group with the scale 0 in which some code is not its zero point, so that its weights are lost. Groups of
-    /// nothing but zeros have that scale too, in files of ours as of others.
+    /// The output and group of a scale of 0 with some code other than the zero point, which loses its weights. All-zero
+    /// groups have a scale of 0 too, in valid files.
     fn lost_group(&self) -> Option<(usize, usize)> {
         let is_lost = |&at: &usize| {
             let (row, group) = (at / self.groups, at % self.groups);
@@ -658,7 +657,7 @@ impl Codes {
         }
     }
 
-    /// The code at an output and an input, as it is stored.
+    /// The stored code at an output and an input.
     fn code(&self, row: usize, input: usize) -> i16 {
         let [out_features, in_features] = self.shape;
         match self.layout {
@@ -681,8 +680,8 @@ impl Codes {
         }
     }
 
-    /// Whether the codes are those of the int8 class: symmetric, with one scale for each 128 neighbours, however many
-    /// groups these are.
+    /// Whether the codes are those of the int8 class: symmetric, with one scale per 128 neighbours, whatever the
+    /// groups.
     pub(super) fn is_int8(&self) -> bool {
         let in_features = self.shape[1];
         let group_size = in_features / self.groups;
@@ -703,7 +702,7 @@ impl Codes {
         self.zeros.iter().all(|&zero| zero == self.layout.middle())
     }
 
-    /// A row of the int8 class: codes and a scale for each 128 of them.
+    /// A row of the int8 class: codes, and a scale per 128 of them.
     pub(super) fn int8_row(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
         let in_features = self.shape[1];
         let (row_bytes, offset) = match self.layout {
@@ -726,7 +725,7 @@ impl Codes {
         self.layout.class() == WeightClass::Int4 && regular && self.is_symmetric()
     }
 
-    /// A row of the int4 class: codes in -8..=7 and a scale for each 32 of them.
+    /// A row of the int4 class: codes in -8..=7, and a scale per 32 of them.
     pub(super) fn int4_row(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
         let group_size = self.shape[1] / self.groups;
         for (input, code) in codes.iter_mut().enumerate() {

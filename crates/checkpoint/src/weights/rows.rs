@@ -1,8 +1,8 @@
-//! The rows of a tensor, wherever its numbers come from: as `f32`, or as the codes and scales that the file has.
+//! The rows of a tensor: as `f32`, or as the codes and scales in the file.
 //!
 //! ```text
 //! Tensor ──rows()──> TensorRows ──read(i)────────> f32 row
-//!                         └─int8, int4, blocks──> codes and scales, where a class keeps them as they are
+//!                         └─int8, int4, blocks──> codes and scales, for a class that keeps them unchanged
 //! ```
 
 use std::sync::atomic::Ordering;
@@ -14,10 +14,10 @@ use super::table::{Entry, Values};
 use super::{Stored, Weights, quantized};
 use crate::blocks::BlockType;
 use crate::container::{StoredAs, broken_block};
-use crate::encoding::{Encoding, class_for, in_chunks};
+use crate::encoding::{Encoding, class_for, for_each_chunk};
 use crate::files::LoadError;
 
-/// A tensor, its rows ready to be read.
+/// A tensor of checked shape and type.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'w> {
     pub(super) name: &'w str,
@@ -25,11 +25,11 @@ pub struct Tensor<'w> {
     pub(super) entry: &'w Entry,
 }
 
-/// The rows of a tensor, whatever had to be read before the first one in memory.
+/// The rows of a tensor; those of a quantized module are in memory.
 #[derive(Debug)]
 pub struct TensorRows<'w> {
     tensor: Tensor<'w>,
-    /// Of a quantized module.
+    /// For a quantized module.
     codes: Option<quantized::Codes>,
 }
 
@@ -39,7 +39,7 @@ impl<'w> Tensor<'w> {
         self.entry.num_bytes
     }
 
-    /// What its rows are made of; `None` of a quantized module.
+    /// The number format of its rows; `None` for a quantized module.
     pub fn encoding(&self) -> Option<Encoding> {
         match self.entry.values {
             Values::Rows { encoding, .. } => Some(encoding),
@@ -47,7 +47,7 @@ impl<'w> Tensor<'w> {
         }
     }
 
-    /// Both as they lie in their files, if equal bytes are equal numbers and the other way round.
+    /// Both as stored, if equal numbers are equal bytes and vice versa.
     pub(super) fn same_bytes(&self, other: &Tensor<'w>) -> Option<[Stored<'w>; 2]> {
         let stored = |tensor: &Tensor<'w>| match &tensor.entry.values {
             &Values::Rows { offset, encoding, stored: StoredAs::Itself } => Some(Stored {
@@ -64,7 +64,7 @@ impl<'w> Tensor<'w> {
         (both[0].encoding == both[1].encoding).then_some(both)
     }
 
-    /// Reads what rows need. Of a quantized module these are its bytes in the files; of others nothing.
+    /// Prepares reading of rows. Reads all bytes of a quantized module, nothing otherwise.
     pub fn rows(self) -> Result<TensorRows<'w>, LoadError> {
         let codes = match &self.entry.values {
             Values::Rows { .. } => None,
@@ -73,7 +73,7 @@ impl<'w> Tensor<'w> {
         Ok(TensorRows { tensor: self, codes })
     }
 
-    /// Reads row `row` of `elements` numbers from a tensor at `offset`, some blocks at a time.
+    /// Reads row `row` of `elements` numbers from a tensor at `offset`, in chunks of whole blocks.
     fn read_blocks(
         &self,
         (row, elements): (usize, usize),
@@ -85,7 +85,7 @@ impl<'w> Tensor<'w> {
         let row_bytes = elements / block.elements * block.bytes;
         let start = row as u64 * row_bytes as u64;
         assert!(start + row_bytes as u64 <= self.entry.num_bytes, "row {row} is outside {}", self.name);
-        in_chunks(file, offset + start..offset + start + row_bytes as u64, block, decode)
+        for_each_chunk(file, offset + start..offset + start + row_bytes as u64, block, decode)
     }
 
     /// See [`broken_block`].
@@ -104,7 +104,7 @@ impl<'w> Tensor<'w> {
 }
 
 impl TensorRows<'_> {
-    /// Reads `out.len()` values from `row * out.len()` on, exactly. Rows of whole blocks only.
+    /// Reads `out.len()` values from index `row * out.len()`, exactly. A row must be whole blocks.
     pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
         match (&self.codes, &self.tensor.entry.values) {
             (Some(codes), _) => codes.row(row, out),
@@ -120,7 +120,7 @@ impl TensorRows<'_> {
         let non_finite = out.iter().filter(|value| !value.is_finite()).count();
         if non_finite > 0 {
             if let (Some(block), &Values::Rows { stored, .. }) = (self.block_type(), &self.tensor.entry.values) {
-                // With finite scales every number of a block is finite.
+                // A block with finite scales has only finite numbers.
                 let first = out.iter().position(|value| !value.is_finite()).unwrap_or_default();
                 return Err(self.tensor.broken_block(block, stored.row(row) * out.len() + first));
             }
@@ -141,18 +141,17 @@ impl TensorRows<'_> {
         self.codes.as_ref().is_some_and(quantized::Codes::is_int8)
     }
 
-    /// A row in the terms of [`Int8Source`](kernels::Int8Source).
+    /// A row for [`Int8Source`](kernels::Int8Source).
     pub(super) fn int8(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
         self.codes.as_ref().expect("is_int8").int8_row(row, codes, scales);
     }
 
-    /// A row in the terms of [`Int4Source`](kernels::Int4Source).
+    /// A row for [`Int4Source`](kernels::Int4Source).
     pub(super) fn int4(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
         self.codes.as_ref().expect("is_int4").int4_row(row, codes, scales);
     }
 
-    /// The groups that these rows lie in, if they are blocks of a GGUF file that have no more bits than `class`: such
-    /// weights are computed with as they are.
+    /// The format of these rows, if they are GGUF blocks of no more bits than `class`, which are packed unchanged.
     pub(super) fn block_format(&self, class: WeightClass) -> Option<BlockFormat> {
         let block = self.block_type()?;
         let fewer = class == WeightClass::Int4 && class_for(Encoding::Quantized(block)) == WeightClass::Int8;
@@ -166,8 +165,7 @@ impl TensorRows<'_> {
         }
     }
 
-    /// A row in the terms of [`BlockSource`](kernels::BlockSource), in groups of `group`, which divides those of the
-    /// blocks.
+    /// A row for [`BlockSource`](kernels::BlockSource), in groups of `group`, which divides those of the blocks.
     pub(super) fn blocks(
         &self,
         row: usize,

@@ -1,4 +1,4 @@
-//! The tensors of all files by name: where each lies, and what its numbers are made of.
+//! The tensors of all files by name: file, offset and number format.
 
 use std::collections::HashMap;
 
@@ -16,28 +16,28 @@ pub(super) struct Table {
     pub(super) listing: String,
 }
 
-/// A tensor of the checkpoint, wherever its numbers come from.
+/// A tensor of the checkpoint.
 #[derive(Debug)]
 pub(super) struct Entry {
     /// Dimensions, outermost first.
     pub(super) shape: Vec<usize>,
     /// Bytes in the files.
     pub(super) num_bytes: u64,
-    /// Index of its file, or of the one that messages about it name.
+    /// Index of its file; for a quantized module, of the file that messages name.
     pub(super) file: usize,
     pub(super) values: Values,
 }
 
-/// Where a tensor's numbers come from: one variant for each way in which files keep them.
+/// How a tensor is stored.
 #[derive(Debug)]
 pub(super) enum Values {
-    /// Rows one after the other.
+    /// Contiguous rows.
     Rows {
-        /// First byte, counted from the start of the file.
+        /// First byte, from the start of the file.
         offset: u64,
-        /// What the rows are made of.
+        /// Number format of the rows.
         encoding: Encoding,
-        /// What the file has instead of the tensor itself.
+        /// The converter's change.
         stored: StoredAs,
     },
     /// Codes, scales and zero points of a quantized module.
@@ -45,7 +45,7 @@ pub(super) enum Values {
 }
 
 impl Table {
-    /// Takes a file and the tensors in it.
+    /// Adds a file and its tensors.
     pub(super) fn add(
         &mut self,
         container: &dyn Container,
