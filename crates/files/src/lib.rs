@@ -1,35 +1,34 @@
-//! The one door to files, whoever named them: a flag, a directory of a model, a cache of our own.
+//! Opens, reads and writes all files of the program: from flags, model directories and its own caches.
 //!
 //! ```text
-//! name ── stat: a regular file? ── open, never waiting ── fstat: still one? ──> File
-//!                                                                                 └── at most so many bytes ──> Vec, String
+//! path ── stat: regular file? ── open, non-blocking ── fstat: still regular? ──> File
+//!                                                                                  └── at most `max_bytes` ──> Vec, String
 //! ```
-//! What is at a name is not known until it is open. A FIFO waits for a writer for ever, `/dev/zero` never ends, a
-//! directory is an error only when it is read, and a file may grow while it is. So nothing but a regular file is
-//! opened, its kind is asked again of what was opened, and whoever reads says how much there may be.
+//! A path may name anything: opening a FIFO waits for a writer forever, `/dev/zero` never ends, a directory fails only
+//! when it is read, and a file may grow during a read. So only regular files are opened, the kind is checked again
+//! after opening, and every read has a limit.
 //!
-//! What the program keeps (what was said and answered, caches, measurements) is its owner's alone, 0600 in 0700, whatever
-//! the umask: `private` in a name says so.
+//! Files that the program keeps (conversations, caches, measurements) are private to their owner, 0600 in 0700, whatever
+//! the umask: functions with `private` in their name.
 //!
-//! Errors are of the operating system's type and do not hold the name: callers have it, in the words of their user.
-//! Asking the kernel (`/proc`, `/sys`) is no reading of files and does not come through here; `tests/tidy.rs` has the
-//! list.
+//! Errors are `io::Error` without the path: the caller adds it as the user wrote it. Reads from the kernel (`/proc`,
+//! `/sys`) do not come through here; `tests/tidy.rs` has the list.
 
-mod own;
+mod result_file;
 
-pub use own::ResultPlace;
+pub use result_file::ResultPlace;
 
 use std::fs::{self, DirBuilder, File, FileType, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Opens a regular file to be read. Never waits: not for a writer, not for a device.
+/// Opens a regular file for reading. Never blocks on a writer or a device.
 ///
-/// Fails with [`io::ErrorKind::NotFound`] where there is nothing at all, and with [`io::ErrorKind::InvalidInput`] and
-/// what it is where there is something else. Links are followed; one that leads to no file is something else.
+/// Fails with [`io::ErrorKind::NotFound`] if the path does not exist, and with [`io::ErrorKind::InvalidInput`] and the
+/// kind if it is no regular file. Links are followed; a broken link is no regular file.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Asked before the open as well: opening a device can do something to it.
+    // Checked before opening as well: opening a device can have an effect.
     let metadata = fs::metadata(path).map_err(|error| match lost_link(path) {
         Some(problem) => io::Error::new(io::ErrorKind::InvalidInput, problem),
         None => error,
@@ -40,44 +39,44 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// What is wrong with a link that leads to nothing; `None` for everything else, and where there is nothing.
+/// The problem of a broken link; `None` for anything else, and if the path does not exist.
 pub fn lost_link(path: &Path) -> Option<String> {
-    const MOST_SHOWN: usize = 200;
+    const MAX_SHOWN: usize = 200;
     let error = fs::metadata(path).err()?;
     let target = fs::read_link(path).ok()?;
     if error.raw_os_error() == Some(libc::ELOOP) {
-        return Some("a link that leads in a circle".to_owned());
+        return Some("a link that points to itself, in a circle".to_owned());
     }
-    let target: String = target.to_string_lossy().chars().take(MOST_SHOWN).collect();
-    (error.kind() == io::ErrorKind::NotFound).then(|| format!("a link to {target}, where there is nothing"))
+    let target: String = target.to_string_lossy().chars().take(MAX_SHOWN).collect();
+    (error.kind() == io::ErrorKind::NotFound).then(|| format!("a link to {target}, which does not exist"))
 }
 
-/// All of a regular file, if it has at most `most` bytes. Allocates no more than the file has or `most` allows.
-pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+/// Reads a regular file of at most `max_bytes`. Allocates no more than the file has or `max_bytes` allows.
+pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let len = file.metadata()?.len();
-    if len > most {
-        return Err(too_large(most));
+    if len > max_bytes {
+        return Err(too_large(max_bytes));
     }
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len as usize).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-    // It may grow meanwhile.
-    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most { Err(too_large(most)) } else { Ok(bytes) }
+    // The file may grow meanwhile.
+    file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max_bytes { Err(too_large(max_bytes)) } else { Ok(bytes) }
 }
 
-/// As [`read`], of UTF-8 text.
-pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
-    String::from_utf8(read(path, most)?).map_err(|error| {
+/// [`read`] for UTF-8 text.
+pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
+    String::from_utf8(read(path, max_bytes)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         io::Error::new(io::ErrorKind::InvalidData, format!("not UTF-8 text at byte {at}"))
     })
 }
 
-/// A file that was not there before and is open to its owner alone, for writing and reading.
+/// Creates a new file with mode 0600, for writing and reading. An error if the path exists.
 pub fn create_private(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-    // The umask may have taken bits from the owner as well.
+    // The umask may have removed bits of the owner.
     file.set_permissions(Permissions::from_mode(0o600))?;
     Ok(file)
 }
@@ -87,8 +86,7 @@ pub fn is_shared(path: &Path) -> io::Result<bool> {
     Ok(fs::metadata(path)?.permissions().mode() & 0o044 != 0)
 }
 
-/// Makes a directory that its owner alone can look into, and those above it that are missing. One that is there
-/// already stays as it is: its mode was chosen when it was made.
+/// Creates a directory with mode 0700, and its missing parents. An existing directory keeps its mode.
 pub fn private_directory(path: &Path) -> io::Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
@@ -98,13 +96,13 @@ pub fn private_directory(path: &Path) -> io::Result<()> {
     }
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o700)),
-        // Another process was faster.
+        // Another process has created it meanwhile.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(no_directory(path).map_or(error, |is| io::Error::new(io::ErrorKind::NotADirectory, is))),
     }
 }
 
-/// What stands where a directory is wanted.
+/// The kind of a path that is not a directory, for messages.
 fn no_directory(path: &Path) -> Option<String> {
     let what = || {
         let metadata = fs::metadata(path).ok()?;
@@ -113,25 +111,25 @@ fn no_directory(path: &Path) -> Option<String> {
     lost_link(path).or_else(what).map(|what| format!("{what}, not a directory"))
 }
 
-/// As [`private_directory`], of a name that is this program's own: one that is there already becomes private too.
+/// [`private_directory`] for a path that belongs to this program: an existing directory becomes private too.
 pub fn own_directory(path: &Path) -> io::Result<()> {
     private_directory(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o700))
 }
 
-/// Puts `bytes` at `path` in a file that is its owner's alone, whole or not at all, also when the process ends or the
-/// power goes meanwhile. Whatever was at that name is gone then. The directory is made if need be, as private.
+/// Replaces `path` atomically by a file of mode 0600 with `bytes`, complete or not at all even after a crash or a power
+/// failure. Creates a missing directory as private.
 pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_private_by(path, |file| file.write_all(bytes))
 }
 
-/// As [`replace_private`], of what `write` writes.
+/// [`replace_private`] with the contents from `write`.
 pub fn replace_private_by(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     private_directory(directory_of(path))?;
     replace_in_place(path, create_private, write)
 }
 
-/// As [`replace_private`], of what is no secret: a file and directories as the umask has them.
+/// [`replace_private`] for public data: modes of file and directories follow the umask.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(directory_of(path))?;
     replace_in_place(path, |path| File::create_new(path), |file| file.write_all(bytes))
@@ -143,7 +141,7 @@ fn replace_in_place(
     write: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> io::Result<()> {
     let temporary = temporary(path);
-    // What an earlier process of this number left. Whatever it is, nothing is written through it.
+    // A leftover of an earlier process with this id. Removed unseen, so nothing is written through a link.
     let _ = fs::remove_file(&temporary);
     let written = create(&temporary).and_then(|mut file| {
         write(&mut file)?;
@@ -157,8 +155,8 @@ fn replace_in_place(
     written
 }
 
-/// Has the disk note the names in a directory: without it a file that is whole can be nameless after a power cut. Not
-/// every file system can, and there is nothing else to try.
+/// Syncs a directory, so that a renamed file keeps its name after a power failure. Best effort: not every file system
+/// supports it.
 fn sync_directory(directory: &Path) {
     let _ = File::open(directory).and_then(|directory| directory.sync_all());
 }
@@ -167,30 +165,30 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Ends the name of a file in the making, behind the writer's process id.
+/// Suffix of a temporary file, after the writer's process id.
 const TEMPORARY: &str = ".tmp";
 
-/// Where a file is written until all is there: `PATH.PID.tmp`.
+/// Path of the temporary file while `path` is written: `PATH.PID.tmp`.
 fn temporary(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}{TEMPORARY}", std::process::id()));
     PathBuf::from(name)
 }
 
-/// The process that writes a file of this name and has not come to its end, or did when it ended: `NAME.PID.tmp`. Who
-/// holds a directory's lock takes such files away.
+/// The process id of a temporary file's writer, which may have ended: `NAME.PID.tmp`. The holder of a directory's lock
+/// removes such files.
 pub fn writer_of(path: &Path) -> Option<u32> {
     let (name, pid) = path.file_name()?.to_str()?.strip_suffix(TEMPORARY)?.rsplit_once('.')?;
     let is_number = pid.bytes().all(|byte| byte.is_ascii_digit());
     if name.is_empty() || !is_number { None } else { pid.parse().ok() }
 }
 
-/// Opens a regular file for reading, and for writing at its end; makes it where there is none.
+/// Opens a regular file for reading and appending; creates it if missing.
 pub fn append(path: &Path) -> io::Result<File> {
     append_by(0o666, path)
 }
 
-/// As [`append`]; a file that it makes is its owner's alone.
+/// [`append`] that creates the file with mode 0600.
 pub fn append_private(path: &Path) -> io::Result<File> {
     match create_private(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -218,7 +216,7 @@ fn is_regular(metadata: &Metadata) -> io::Result<()> {
         return Ok(());
     }
     let what = kind(metadata.file_type());
-    let problem = format!("{what}, not a regular file; copy what it holds into one");
+    let problem = format!("{what}, not a regular file; copy its contents to one");
     Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
 }
 
@@ -228,15 +226,12 @@ fn kind(kind: FileType) -> &'static str {
         () if kind.is_fifo() => "a pipe",
         () if kind.is_char_device() || kind.is_block_device() => "a device",
         () if kind.is_socket() => "a socket",
-        () => "no file",
+        () => "an unknown kind of file",
     }
 }
 
-fn too_large(most: u64) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::FileTooLarge,
-        format!("larger than {most} bytes, the most that is read under this name"),
-    )
+fn too_large(max_bytes: u64) -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than the limit of {max_bytes} bytes for this file"))
 }
 
 #[cfg(test)]
@@ -252,11 +247,11 @@ mod tests {
         let place = testing::Scratch::new("files-none");
         fs::write(place.join("file"), "x").unwrap();
         std::os::unix::fs::symlink("nothing", place.join("link")).unwrap();
-        for (name, told) in [
+        for (name, expected) in [
             ("file", "a regular file, not a directory"),
-            ("link", "a link to nothing, where there is nothing, not a directory"),
+            ("link", "a link to nothing, which does not exist, not a directory"),
         ] {
-            assert_eq!(private_directory(&place.join(name)).unwrap_err().to_string(), told);
+            assert_eq!(private_directory(&place.join(name)).unwrap_err().to_string(), expected);
         }
     }
 

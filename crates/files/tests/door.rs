@@ -1,4 +1,4 @@
-//! Whatever is at a name: an answer at once, and never more than was asked for.
+//! Any kind of file at a path: no call blocks, and no read exceeds its limit.
 
 use std::fs;
 use std::io::{self, Write};
@@ -58,7 +58,7 @@ fn a_file_is_read_whole_or_not_at_all() {
     // A hole of 1 TiB takes no room on disk, and none in memory.
     fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
     assert_eq!(files::read(&path, 1 << 20).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
-    // Files of the kernel say that they are empty, and are not: the cap holds for what comes.
+    // Files of the kernel report length 0 and are not empty: the limit holds for the bytes read.
     assert!(files::read(Path::new("/proc/cpuinfo"), 1 << 24).unwrap().len() > 10);
     assert_eq!(files::read(Path::new("/proc/cpuinfo"), 10).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     fs::write(&path, b"ab\xff").unwrap();
@@ -71,7 +71,7 @@ fn a_file_is_replaced_whole_whatever_lay_there() {
     let path = directory.join("deep/file");
     files::replace(&path, b"one").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"one");
-    // A pipe at the name, and one at the name of the file in the making: nobody waits for a reader.
+    // A pipe at the path, and one at the path of the temporary file: no call waits for a reader.
     fs::remove_file(&path).unwrap();
     fifo(&path);
     fifo(&directory.join(format!("deep/file.{}.tmp", std::process::id())));

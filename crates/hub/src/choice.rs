@@ -1,4 +1,4 @@
-//! Which GGUF files of a hub repository are meant: `org/name:Q4_K_M`, as llama.cpp and Ollama write it.
+//! Selects the GGUF files of a hub repository for `org/name:Q4_K_M`, the syntax of llama.cpp and Ollama.
 //!
 //! ```text
 //! Llama-3.2-1B-Instruct-Q4_K_M.gguf              Q4_K_M
@@ -10,22 +10,22 @@ use std::collections::BTreeMap;
 
 use checkpoint::gguf::{is_model, split_name};
 
-/// The name after which llama.cpp looks when none is given: about 4.8 bits a weight.
-const USUAL: &str = "Q4_K_M";
+/// llama.cpp's default quantization: about 4.8 bits a weight.
+const DEFAULT_QUANT: &str = "Q4_K_M";
 
-/// Why no model can be chosen.
+/// Failure to select a model.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoChoice {
-    /// No file has that quantization, or there are several and none was named. These are there; maybe none at all.
+    /// No file has that quantization, or there are several and none was named. The available ones, possibly none.
     Quants(Vec<String>),
-    /// A part of the model is not in the list.
+    /// A part of the model is missing.
     Part(String),
 }
 
-/// The files of the model whose name ends with `quant`, the first part first. Without `quant` the usual one, or the
-/// only one. Upper and lower case are the same.
+/// The files of the model whose name ends with `quant`, the first part first. Without `quant`, the default
+/// quantization or the only model. Ignores case.
 pub(crate) fn choose(files: &[String], quant: Option<&str>) -> Result<Vec<String>, NoChoice> {
-    // By its name without the number of the part: the parts, and how many there should be.
+    // By name without part numbers: the parts found, and the number of parts by their names.
     let mut models: BTreeMap<&str, (Vec<&String>, u64)> = BTreeMap::new();
     for file in files.iter().filter(|file| is_model(file)) {
         let (stem, parts) = match split_name(file) {
@@ -40,19 +40,19 @@ pub(crate) fn choose(files: &[String], quant: Option<&str>) -> Result<Vec<String
             let rest = stem.to_ascii_lowercase();
             rest.strip_suffix(&quant).is_some_and(|rest| rest.ends_with(['-', '.', '_', '/']))
         };
-        // `UD-Q4_K_XL` ends like `Q4_K_XL`, too: the shorter name is meant.
+        // `UD-Q4_K_XL` ends with `Q4_K_XL` too: the shorter name wins.
         models.keys().copied().filter(ends).min_by_key(|stem| stem.len())
     };
     let only = || models.keys().copied().next().filter(|_| models.len() == 1);
     let stem = match quant {
         Some(quant) => ending(quant),
-        None => ending(USUAL).or_else(only),
+        None => ending(DEFAULT_QUANT).or_else(only),
     };
     let Some((stem, (found, parts))) = stem.and_then(|stem| Some((stem, models.get(stem)?))) else {
-        let mut there: Vec<String> = models.keys().map(|stem| label(stem).to_owned()).collect();
-        there.sort();
-        there.dedup();
-        return Err(NoChoice::Quants(there));
+        let mut available: Vec<String> = models.keys().map(|stem| label(stem).to_owned()).collect();
+        available.sort();
+        available.dedup();
+        return Err(NoChoice::Quants(available));
     };
     if found.len() == 1 && *parts == 1 {
         return Ok(vec![found[0].clone()]);
@@ -61,7 +61,7 @@ pub(crate) fn choose(files: &[String], quant: Option<&str>) -> Result<Vec<String
     names.map(|name| if files.contains(&name) { Ok(name) } else { Err(NoChoice::Part(name)) }).collect()
 }
 
-/// What a quantization goes by: the end of the name.
+/// The name of a quantization: the end of the file's stem.
 fn label(stem: &str) -> &str {
     stem.rsplit(['-', '.', '/']).next().unwrap_or(stem)
 }

@@ -1,26 +1,26 @@
-//! Models by name, through the Hugging Face cache and, for what is not in it, the hub's API.
+//! Resolves model names through the Hugging Face cache, and downloads missing files through the hub's API.
 //!
 //! ```text
 //! spec               a directory or .gguf file that exists, or org/name[@revision][:QUANT]
 //! $HF_HUB_CACHE/models--org--name/
-//!   refs/main                      the commit that a branch or tag meant
+//!   refs/main                      the commit of a branch or tag
 //!   snapshots/<commit>/config.json ──symlink──► ../../blobs/<etag>
 //!   blobs/<etag>                   a file's bytes; <etag>.incomplete while they arrive
 //! ```
 //!
-//! The layout and the locks are those of `huggingface_hub` in Python, so either uses what the other downloaded. Only
-//! what this program reads is fetched: settings, tokenizer, and the weights that the index names; or the GGUF file of
-//! one quantization, if one is named or the repository has nothing else.
+//! Layout and locks are those of Python's `huggingface_hub`, so each uses the other's downloads. Downloaded are only the
+//! configuration, the tokenizer and the weight files of the index; or the GGUF file of one quantization, if one is named
+//! or the repository has no other weights.
 //!
-//! A branch is asked for on the hub once per start, as Python does it; with `offline`, a commit as the revision, or a
-//! hub that cannot be reached, what is in the cache is taken without a request, if it is complete. An interrupted
-//! download resumes where it stopped. Large files are named by the SHA-256 of their content, and that is checked.
+//! A branch is resolved on the hub once per start, as in Python. With `offline`, a commit as the revision, or an
+//! unreachable hub, a complete model in the cache is used without a request. An interrupted download resumes. Large
+//! files are named by the SHA-256 of their content, which is verified.
 //!
-//! The token goes to the endpoint and to nobody else: redirects are followed by hand and carry it only to the same
-//! scheme, host and port. Names that come from the network become paths only after a check that they are plain.
+//! The token is sent only to the endpoint: redirects are followed here and carry it only to the same scheme, host and
+//! port. Names from the network are checked to be plain before they become paths.
 
+mod cached;
 mod choice;
-mod kept;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -33,14 +33,13 @@ use sha2::{Digest, Sha256};
 use ureq::http::{Response, Uri};
 use ureq::{Agent, Body, Proxy};
 
+pub use crate::cached::{Cached, cached, find_cached, remove_cached};
 use crate::choice::{NoChoice, choose};
-pub use crate::kept::{Cached, cached, find_cached, remove_cached};
 
-/// The variables that `huggingface_hub` obeys, as the command line read them. Empty values count as absent.
+/// The environment variables of `huggingface_hub`, as read by the command line. Empty values count as absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HubEnv {
-    /// `HF_HOME`, or `~/.cache/huggingface` where it is not set. Holds the cache (`hub`) and the token of `hf auth
-    /// login` (`token`).
+    /// `HF_HOME`; default `~/.cache/huggingface`. Holds the cache (`hub`) and the token of `hf auth login` (`token`).
     pub hf_home: Option<PathBuf>,
     /// `HF_HUB_CACHE`; default `hub` in `HF_HOME`.
     pub hub_cache: Option<PathBuf>,
@@ -53,7 +52,7 @@ pub struct HubEnv {
 }
 
 impl HubEnv {
-    /// Where the cache is.
+    /// The directory of the cache.
     fn cache(&self) -> Result<PathBuf, HubError> {
         let full = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         full(&self.hub_cache).or_else(|| Some(full(&self.hf_home)?.join("hub"))).ok_or_else(|| {
@@ -63,52 +62,52 @@ impl HubEnv {
     }
 }
 
-/// How far the download of one file is.
+/// Progress of the download of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DownloadProgress<'a> {
     /// File name.
     pub file: &'a str,
-    /// Which of `num_files`, from 0.
+    /// Index of the file, below `num_files`.
     pub index: usize,
-    /// Files of this model, those already in the cache included.
+    /// Files of this model, including those already in the cache.
     pub num_files: usize,
     /// Bytes on disk.
     pub bytes_done: u64,
-    /// Size of the file; `None` when the hub does not say.
+    /// Size of the file; `None` if the hub does not report it.
     pub bytes_total: Option<u64>,
 }
 
-/// Why a name did not become a directory with a model in it.
+/// Errors of resolving a model name.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// Neither a directory nor the form of a hub id.
+    /// Neither an existing directory nor a hub id by its syntax.
     #[error("{spec}: no such directory, and not a model id (org/name, org/name@revision or org/name:QUANT)")]
     NotFound {
-        /// As given.
+        /// The model name as given.
         spec: String,
     },
-    /// What is named, or a file of the model in the cache, is there and cannot be what it says.
+    /// The named path, or a file of the model in the cache, exists but is damaged.
     #[error("{spec}: broken: {problem}")]
     Broken {
-        /// As given.
+        /// The model name as given.
         spec: String,
-        /// The file, what is wrong with it, and what to do.
+        /// The file, the problem and the remedy.
         problem: String,
     },
-    /// A file was given that is not a model.
+    /// The path is a file, but not of a model.
     #[error(
-        "{spec}: is a file; a .gguf file, a directory in the layout of Hugging Face transformers, or a model id is needed"
+        "{spec}: is a file, not a model; expected a .gguf file, a directory in the layout of Hugging Face transformers, or a model id"
     )]
     NotAModelFile {
-        /// As given.
+        /// The model name as given.
         spec: String,
     },
-    /// No model of that name in the cache.
-    #[error("{spec}: no such model in the cache at {}; `twostroke list` says which there are", .cache.display())]
+    /// The model is not in the cache.
+    #[error("{spec}: no such model in the cache at {}; `twostroke list` lists the models", .cache.display())]
     NotCached {
-        /// As given.
+        /// The model name as given.
         spec: String,
-        /// Where it was looked for.
+        /// The directory of the cache.
         cache: PathBuf,
     },
     /// Offline and not in the cache.
@@ -118,15 +117,15 @@ pub enum HubError {
         id: String,
         /// The first file that is missing.
         file: String,
-        /// Where it was looked for.
+        /// The directory of the cache.
         cache: PathBuf,
     },
-    /// The hub knows no such model, or does not show it.
+    /// The model does not exist on the hub, or is private.
     #[error("{id}: no such model on {endpoint}, or it is private: set HF_TOKEN to a token that may read it")]
     NoModel {
         /// Model id.
         id: String,
-        /// The hub.
+        /// URL of the hub.
         endpoint: String,
     },
     /// The model exists, its revision does not.
@@ -134,77 +133,77 @@ pub enum HubError {
     NoRevision {
         /// Model id.
         id: String,
-        /// Branch, tag or commit asked for.
+        /// The requested branch, tag or commit.
         revision: String,
-        /// The hub.
+        /// URL of the hub.
         endpoint: String,
     },
-    /// The token is wrong or not enough.
+    /// The token is invalid or lacks permission.
     #[error(
         "{id}: access refused ({status}); accept the model's terms on {endpoint}/{id}, and set HF_TOKEN to a valid token"
     )]
     Refused {
         /// Model id.
         id: String,
-        /// The hub.
+        /// URL of the hub.
         endpoint: String,
         /// 401 or 403.
         status: u16,
     },
-    /// The repository holds no such model as this program reads.
+    /// The repository has no supported model.
     #[error("{id}: {problem}")]
     NotAModel {
         /// Model id.
         id: String,
-        /// What is missing.
+        /// The missing or unsupported files.
         problem: &'static str,
     },
-    /// Which of a repository's GGUF files is meant is not clear.
-    #[error("{id}: {}; it has {}", match .asked { Some(quant) => format!("no GGUF file of {quant}"), None => format!("several GGUF files, name one as {id}:QUANT") }, .there.join(", "))]
+    /// The quantization matches no GGUF file, or none was named and there are several.
+    #[error("{id}: {}; it has {}", match .requested { Some(quant) => format!("no GGUF file of {quant}"), None => format!("several GGUF files, name one as {id}:QUANT") }, .available.join(", "))]
     NoQuant {
         /// Model id.
         id: String,
-        /// The quantization that was named.
-        asked: Option<String>,
-        /// Those that the repository has.
-        there: Vec<String>,
+        /// The requested quantization.
+        requested: Option<String>,
+        /// The quantizations in the repository.
+        available: Vec<String>,
     },
-    /// The hub answered with what it should not.
-    #[error("{endpoint}: bad answer for {id}: {problem}")]
+    /// The hub's response is invalid.
+    #[error("{endpoint}: bad response for {id}: {problem}")]
     BadAnswer {
         /// Model id.
         id: String,
-        /// The hub.
+        /// URL of the hub.
         endpoint: String,
-        /// What was wrong.
+        /// The problem.
         problem: String,
     },
-    /// The hub could not be reached or stopped answering; what arrived is kept and the next attempt resumes.
-    #[error("{endpoint}: {problem} (while fetching {what} of {id}; run again to resume)")]
+    /// The hub is unreachable or the connection failed; the bytes received are kept and the next attempt resumes.
+    #[error("{endpoint}: {problem} (while downloading {what} of {id}; run again to resume)")]
     Network {
         /// Model id.
         id: String,
-        /// The hub.
+        /// URL of the hub.
         endpoint: String,
         /// File, or the list of files.
         what: String,
-        /// What the connection said.
+        /// The connection's error.
         problem: String,
     },
-    /// A file's content is not what its name promises. It is deleted.
-    #[error("{id}: {file} arrived damaged ({problem}); it was deleted, run again")]
+    /// A file's size or content does not match the hub's. It is deleted.
+    #[error("{id}: {file} was damaged in the download ({problem}) and deleted; run again")]
     Damaged {
         /// Model id.
         id: String,
         /// File name.
         file: String,
-        /// Which check failed.
+        /// The check that failed.
         problem: &'static str,
     },
     /// The disk is full.
     #[error("{}: no space left for {file} ({bytes} bytes)", .cache.display())]
     DiskFull {
-        /// The cache.
+        /// The directory of the cache.
         cache: PathBuf,
         /// File name.
         file: String,
@@ -214,14 +213,14 @@ pub enum HubError {
     /// The cache could not be read or written.
     #[error("{}: {error}", .path.display())]
     Io {
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         error: io::Error,
     },
 }
 
-/// Files that are fetched when the repository has them.
+/// Optional files, downloaded if the repository has them.
 const SETTINGS: [&str; 6] = [
     "config.json",
     "generation_config.json",
@@ -234,21 +233,21 @@ const CONFIG: &str = "config.json";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Largest list of files, and largest index, that is read.
+/// Maximum bytes of the list of files, and of the index.
 const MAX_JSON_BYTES: u64 = 64 << 20;
-/// Redirects of one request.
+/// Maximum redirects of one request.
 const MAX_REDIRECTS: usize = 5;
-/// Of the files with a token or a commit in them.
+/// Maximum bytes of a file with a token or a commit.
 const MAX_LINE_BYTES: u64 = 4096;
-/// Attempts in a row that bring no byte, before a download is given up.
+/// Maximum consecutive download attempts that receive no byte.
 const MAX_IDLE_ATTEMPTS: u32 = 4;
 
-/// The directory or GGUF file with the model that `spec` names, after downloading what is missing. `:Q4_K_M` behind the
-/// id means the GGUF file whose name ends so; a repository without safetensors gives its Q4_K_M, or the only one it
-/// has.
+/// Resolves `spec` to a model directory or GGUF file, after downloading missing files. `:Q4_K_M` after the id selects
+/// the GGUF file whose name ends with it; the default in a repository without safetensors is Q4_K_M, or the only GGUF
+/// file.
 ///
-/// A directory or file that exists wins over a model id of the same name. `progress` is called at the beginning and end
-/// of each file and about once per MiB.
+/// An existing directory or file wins over a model id of the same name. `progress` is called at the beginning and end of
+/// each file and about once per MiB.
 pub fn resolve(spec: &str, env: &HubEnv, progress: &mut dyn FnMut(DownloadProgress<'_>)) -> Result<PathBuf, HubError> {
     let path = Path::new(spec);
     let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
@@ -261,27 +260,27 @@ pub fn resolve(spec: &str, env: &HubEnv, progress: &mut dyn FnMut(DownloadProgre
     if path.exists() {
         return Err(HubError::NotAModelFile { spec: spec.to_string() });
     }
-    let Some(wanted) = Wanted::parse(spec) else { return Err(HubError::NotFound { spec: spec.to_string() }) };
-    Hub::new(wanted, env)?.resolve(progress)
+    let Some(hub_id) = HubId::parse(spec) else { return Err(HubError::NotFound { spec: spec.to_string() }) };
+    Hub::new(hub_id, env)?.resolve(progress)
 }
 
-/// What a hub id asks for.
-struct Wanted<'a> {
+/// A parsed hub id.
+struct HubId<'a> {
     id: &'a str,
     revision: &'a str,
     quant: Option<&'a str>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> HubId<'a> {
     /// `org/name[@revision][:QUANT]`, each part checked to be a plain name.
-    fn parse(spec: &'a str) -> Option<Wanted<'a>> {
+    fn parse(spec: &'a str) -> Option<HubId<'a>> {
         let (spec, quant) = spec.split_once(':').map_or((spec, None), |(spec, quant)| (spec, Some(quant)));
         let (id, revision) = spec.split_once('@').unwrap_or((spec, "main"));
         let (org, name) = id.split_once('/')?;
         let revision_is_plain = !revision.is_empty() && revision.len() <= 200 && revision.split('/').all(is_plain);
         let plain =
             id.len() <= 96 && is_plain(org) && is_plain(name) && revision_is_plain && quant.is_none_or(is_plain);
-        plain.then_some(Wanted { id, revision, quant })
+        plain.then_some(HubId { id, revision, quant })
     }
 }
 
@@ -310,7 +309,7 @@ struct Hub<'a> {
     agent: Agent,
 }
 
-/// The part of the API's answer that matters.
+/// The used fields of the API's response.
 #[derive(Deserialize)]
 struct Listing {
     sha: String,
@@ -334,16 +333,15 @@ struct ShardIndex {
     weight_map: std::collections::BTreeMap<String, String>,
 }
 
-/// What the hub says about a file before sending it.
+/// A file's headers on the hub.
 struct Metadata {
     etag: String,
     size: Option<u64>,
 }
 
 impl<'a> Hub<'a> {
-    fn new(Wanted { id, revision, quant }: Wanted<'a>, env: &HubEnv) -> Result<Hub<'a>, HubError> {
-        let full = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
-        let home = full(&env.hf_home);
+    fn new(HubId { id, revision, quant }: HubId<'a>, env: &HubEnv) -> Result<Hub<'a>, HubError> {
+        let home = env.hf_home.clone().filter(|path| !path.as_os_str().is_empty());
         let cache = env.cache()?;
         let given = env.token.as_deref().map(str::trim).filter(|token| !token.is_empty()).map(str::to_string);
         let saved =
@@ -363,10 +361,10 @@ impl<'a> Hub<'a> {
         let cached = self.cached_commit().ok_or_else(nothing).and_then(|commit| self.cached(&self.snapshot(&commit)));
         match cached {
             Ok(model) if self.offline || is_commit(self.revision) => Ok(model),
-            Err(file) if self.offline && self.is_lost(&file) => {
+            Err(file) if self.offline && self.is_broken_link(&file) => {
                 let problem = format!(
-                    "{file} is a link to a blob that is not in the cache at {}: this file was never downloaded, or is \
-                     gone, and HF_HUB_OFFLINE forbids downloading it",
+                    "{file} is a link to a blob that is missing in the cache at {}, and HF_HUB_OFFLINE forbids \
+                     downloading it",
                     self.directory.display()
                 );
                 Err(HubError::Broken { spec: self.id.to_string(), problem })
@@ -375,7 +373,7 @@ impl<'a> Hub<'a> {
                 Err(HubError::Offline { id: self.id.to_string(), file, cache: self.directory.clone() })
             }
             Ok(model) => match self.download(progress) {
-                // The hub is away, the model is here.
+                // The hub is unreachable, but the model is complete in the cache.
                 Err(HubError::Network { .. }) => Ok(model),
                 result => result,
             },
@@ -383,12 +381,12 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// Whether a file of the cached snapshot is a link to nothing.
-    fn is_lost(&self, file: &str) -> bool {
+    /// Whether a file of the cached snapshot is a broken link.
+    fn is_broken_link(&self, file: &str) -> bool {
         self.cached_commit().is_some_and(|commit| files::lost_link(&self.snapshot(&commit).join(file)).is_some())
     }
 
-    /// The model in a snapshot, or the first file that it lacks.
+    /// The model in a snapshot, or the first missing file.
     fn cached(&self, snapshot: &Path) -> Result<PathBuf, String> {
         let missing = missing_file(snapshot).filter(|_| self.quant.is_none());
         match (missing, self.quant) {
@@ -403,7 +401,7 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// The commit that the revision meant when it was last asked for.
+    /// The revision's commit at the last download.
     fn cached_commit(&self) -> Option<String> {
         if is_commit(self.revision) {
             return Some(self.revision.to_string());
@@ -423,7 +421,7 @@ impl<'a> Hub<'a> {
         let has = |name: &str| listing.siblings.iter().any(|sibling| sibling.rfilename == name);
         if self.quant.is_some() || !has(SINGLE) && !has(INDEX) && listing.has_gguf() {
             let files = self.choose(listing.siblings.iter().map(|sibling| sibling.rfilename.clone()).collect())?;
-            self.fetch_all(&listing.sha, &files, progress)?;
+            self.download_all(&listing.sha, &files, progress)?;
             return Ok(snapshot.join(&files[0]));
         }
         if !has(CONFIG) {
@@ -433,7 +431,7 @@ impl<'a> Hub<'a> {
         if has(SINGLE) {
             files.push(SINGLE.to_string());
         } else if has(INDEX) {
-            self.fetch(&listing.sha, INDEX, 0, files.len() + 1, progress)?;
+            self.download_file(&listing.sha, INDEX, 0, files.len() + 1, progress)?;
             let shards = shards(&snapshot.join(INDEX)).map_err(|problem| self.bad_answer(problem))?;
             files.push(INDEX.to_string());
             files.extend(shards);
@@ -442,21 +440,23 @@ impl<'a> Hub<'a> {
             match checkpoint::parts_of(&names) {
                 Ok(parts) if !parts.is_empty() && parts.iter().all(|part| is_plain(part)) => files.extend(parts),
                 Ok(_) => {
-                    return Err(self.not_a_model("no model.safetensors in the repository; other formats are not read"));
+                    return Err(
+                        self.not_a_model("no model.safetensors in the repository; other formats are unsupported")
+                    );
                 }
                 Err(problem) => return Err(self.bad_answer(problem)),
             }
         }
-        self.fetch_all(&listing.sha, &files, progress)?;
+        self.download_all(&listing.sha, &files, progress)?;
         Ok(snapshot)
     }
 
-    /// The GGUF files that are meant, of all files of the repository.
+    /// The selected GGUF files among all files of the repository.
     fn choose(&self, files: Vec<String>) -> Result<Vec<String>, HubError> {
         let chosen = choose(&files, self.quant).map_err(|none| match none {
-            NoChoice::Quants(there) if there.is_empty() => self.not_a_model("no GGUF model in the repository"),
-            NoChoice::Quants(there) => {
-                HubError::NoQuant { id: self.id.to_string(), asked: self.quant.map(str::to_string), there }
+            NoChoice::Quants(available) if available.is_empty() => self.not_a_model("no GGUF model in the repository"),
+            NoChoice::Quants(available) => {
+                HubError::NoQuant { id: self.id.to_string(), requested: self.quant.map(str::to_string), available }
             }
             NoChoice::Part(_) => self.not_a_model("a part of that GGUF model is not in the repository"),
         })?;
@@ -466,16 +466,16 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// Puts files into the snapshot, and then notes that the revision means it: it never points to one that is not
-    /// complete.
-    fn fetch_all(
+    /// Downloads files into the snapshot, then points the revision to it, so that a revision never points to an
+    /// incomplete snapshot.
+    fn download_all(
         &self,
         commit: &str,
         files: &[String],
         progress: &mut dyn FnMut(DownloadProgress<'_>),
     ) -> Result<(), HubError> {
         for (index, file) in files.iter().enumerate() {
-            self.fetch(commit, file, index, files.len(), progress)?;
+            self.download_file(commit, file, index, files.len(), progress)?;
         }
         if is_commit(self.revision) {
             return Ok(());
@@ -499,8 +499,8 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// Puts one file into the snapshot.
-    fn fetch(
+    /// Downloads one file into the snapshot.
+    fn download_file(
         &self,
         commit: &str,
         file: &str,
@@ -519,7 +519,7 @@ impl<'a> Hub<'a> {
         for directory in [&*blobs, pointer.parent().expect("a file in a snapshot"), &*self.locks] {
             fs::create_dir_all(directory).map_err(|error| self.io(directory, error))?;
         }
-        // Python takes the same lock: of two that download a model at once, one waits and finds it done.
+        // Python takes the same lock: of two concurrent downloads, the second waits and finds the file complete.
         let lock_path = self.locks.join(format!("{}.lock", metadata.etag));
         let lock = files::append(&lock_path).map_err(|error| self.io(&lock_path, error))?;
         lock.lock().map_err(|error| self.io(&lock_path, error))?;
@@ -535,8 +535,8 @@ impl<'a> Hub<'a> {
         link(&metadata.etag, above, &pointer).map_err(|error| self.io(&pointer, error))
     }
 
-    /// Asks for a file's content hash and size. The first answer that has a hash is the hub's; where it redirects to is
-    /// the storage behind it.
+    /// Requests a file's content hash and size. The first response with a hash is the hub's; it redirects to the storage
+    /// server.
     fn metadata(&self, url: &str, commit: &str, file: &str) -> Result<Metadata, HubError> {
         let mut url = url.to_string();
         for _ in 0..=MAX_REDIRECTS {
@@ -564,7 +564,7 @@ impl<'a> Hub<'a> {
         Err(self.bad_answer(format!("too many redirects for {file}")))
     }
 
-    /// Fills `partial` with the file's bytes, from where an earlier attempt stopped, and checks them.
+    /// Fills `partial` with the file's bytes, resuming an earlier attempt, and verifies them.
     fn download_blob(
         &self,
         url: &str,
@@ -598,7 +598,7 @@ impl<'a> Hub<'a> {
         self.verify(file, metadata, partial, done)
     }
 
-    /// One request for the bytes from `done` on. Ends well only with the last byte.
+    /// One request for the bytes from `done` on. `Ok` only if the last byte was received.
     #[expect(clippy::too_many_arguments, reason = "the state of the one loop that calls it")]
     fn attempt(
         &self,
@@ -614,7 +614,7 @@ impl<'a> Hub<'a> {
         let content_range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
         let resumes = content_range.is_some_and(|range| range.starts_with(&format!("bytes {done}-")));
         if *done > 0 && !(response.status().as_u16() == 206 && resumes) {
-            // The server sends the file from its beginning, or says that there is nothing after what we have.
+            // The server ignored the range and sends the whole file, or refused the range.
             *done = self.restart(output, partial)?;
             if response.status().as_u16() != 200 {
                 return Err(self.network(file, "the range was refused"));
@@ -637,7 +637,7 @@ impl<'a> Hub<'a> {
             output.write_all(&buffer[..len]).map_err(full)?;
             *done += len as u64;
             if metadata.size.is_some_and(|size| *done > size) {
-                return Ok(()); // `verify` sees that there is too much
+                return Ok(()); // `verify` reports the size
             }
             report(*done);
         }
@@ -652,7 +652,7 @@ impl<'a> Hub<'a> {
         Ok(0)
     }
 
-    /// Size, and SHA-256 where the name is one.
+    /// Checks the size, and the SHA-256 if the ETag is one.
     fn verify(&self, file: &str, metadata: &Metadata, partial: &Path, done: u64) -> Result<(), HubError> {
         let mut problem = metadata.size.is_some_and(|size| size != done).then_some("wrong size");
         if problem.is_none() && metadata.etag.len() == 64 && metadata.etag.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -664,7 +664,7 @@ impl<'a> Hub<'a> {
         Err(HubError::Damaged { id: self.id.to_string(), file: file.to_string(), problem })
     }
 
-    /// A request and its redirects; the answer is a success, or 416.
+    /// A request and its redirects; `Ok` for status 2xx and 416.
     fn request(&self, method: &str, url: &str, offset: u64, what: &str) -> Result<Response<Body>, HubError> {
         let mut url = url.to_string();
         for _ in 0..=MAX_REDIRECTS {
@@ -673,12 +673,15 @@ impl<'a> Hub<'a> {
                 return Ok(response);
             }
             let location = response.headers().get("location").and_then(|value| value.to_str().ok());
-            url = self.redirect(&url, location.ok_or_else(|| self.bad_answer("a redirect to nowhere".to_string()))?)?;
+            url = self.redirect(
+                &url,
+                location.ok_or_else(|| self.bad_answer("a redirect without a location".to_string()))?,
+            )?;
         }
         Err(self.bad_answer(format!("too many redirects for {what}")))
     }
 
-    /// One request. The answer is a success, a redirect, or 416.
+    /// One request; `Ok` for status 2xx, 3xx and 416.
     fn send(&self, method: &str, url: &str, offset: u64, what: &str) -> Result<Response<Body>, HubError> {
         let mut request = ureq::http::Request::builder().method(method).uri(url);
         if let Some(token) = self.token.as_deref().filter(|_| same_origin(url, &self.endpoint)) {
@@ -697,16 +700,16 @@ impl<'a> Hub<'a> {
                 Err(HubError::NoRevision { id, revision: self.revision.to_string(), endpoint })
             }
             (404, _) | (401, Some("RepoNotFound")) => Err(HubError::NoModel { id, endpoint }),
-            // Without a token the hub says 401 for what does not exist, too.
+            // Without a token, the hub answers 401 for a missing repository too.
             (401, code) if self.token.is_none() && code != Some("GatedRepo") => Err(HubError::NoModel { id, endpoint }),
             (status @ (401 | 403), _) => Err(HubError::Refused { id, endpoint, status }),
             (status, _) => Err(self.network(what, format!("HTTP status {status}"))),
         }
     }
 
-    /// The URL that `location` means, seen from `url`.
+    /// Resolves `location` against `url`.
     fn redirect(&self, url: &str, location: &str) -> Result<String, HubError> {
-        let bad = || self.bad_answer("a redirect to a strange place".to_string());
+        let bad = || self.bad_answer("a redirect to an invalid location".to_string());
         let target = if location.starts_with('/') && !location.starts_with("//") {
             let base: Uri = url.parse().map_err(|_| bad())?;
             format!("{}://{}{location}", base.scheme_str().ok_or_else(bad)?, base.authority().ok_or_else(bad)?)
@@ -735,7 +738,7 @@ impl<'a> Hub<'a> {
     }
 }
 
-/// An agent that follows no redirect and judges no status: both are done here.
+/// An agent that neither follows redirects nor checks the status: both are done here.
 fn agent(endpoint: &str) -> Agent {
     let host = endpoint.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_string)).unwrap_or_default();
     let loopback = host == "localhost" || host == "[::1]" || host.starts_with("127.");
@@ -764,7 +767,7 @@ fn same_origin(url: &str, endpoint: &str) -> bool {
     origin(url).is_some_and(|own| Some(own) == origin(endpoint))
 }
 
-/// The weights files that an index names.
+/// The weight files of an index.
 fn shards(index: &Path) -> Result<BTreeSet<String>, String> {
     let json = files::read(index, MAX_JSON_BYTES).map_err(|error| format!("{INDEX}: {error}"))?;
     let index: ShardIndex = serde_json::from_slice(&json).map_err(|error| format!("{INDEX}: {error}"))?;
@@ -775,16 +778,16 @@ fn shards(index: &Path) -> Result<BTreeSet<String>, String> {
     }
 }
 
-/// The first file that a snapshot lacks to be loaded. Optional files cannot be known without the hub, but for those
-/// that are links to blobs which are not there.
+/// The first missing file of a snapshot. A missing optional file cannot be detected without the hub, unless it is a link
+/// without its blob.
 fn missing_file(snapshot: &Path) -> Option<String> {
     let lacks = |name: &str| !snapshot.join(name).exists();
-    let is_lost = |name: &&str| files::lost_link(&snapshot.join(name)).is_some();
+    let is_broken_link = |name: &&str| files::lost_link(&snapshot.join(name)).is_some();
     if lacks(CONFIG) {
         return Some(CONFIG.to_string());
     }
-    if let Some(lost) = SETTINGS.iter().chain(&[SINGLE, INDEX]).find(|name| is_lost(name)) {
-        return Some(lost.to_string());
+    if let Some(name) = SETTINGS.iter().chain(&[SINGLE, INDEX]).find(|name| is_broken_link(name)) {
+        return Some(name.to_string());
     }
     if !lacks(SINGLE) {
         return None;
@@ -797,17 +800,17 @@ fn missing_file(snapshot: &Path) -> Option<String> {
             _ => Some(SINGLE.to_string()),
         };
     }
-    // What is wrong with an index that is there is said by who loads it.
+    // Loading the model reports an invalid index.
     shards(&snapshot.join(INDEX)).ok()?.into_iter().find(|name| lacks(name))
 }
 
-/// The GGUF files of a snapshot, those of its folders with them.
+/// The GGUF files of a snapshot and of its direct subdirectories.
 fn gguf_files(snapshot: &Path) -> Vec<String> {
     let names = |directory: &Path| -> Vec<String> {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     };
-    // A link whose blob is gone is no file.
+    // `is_file` is false for a link without its blob.
     let is_file = |name: &String| name.to_ascii_lowercase().ends_with(".gguf") && snapshot.join(name).is_file();
     let top = names(snapshot);
     let below = top.iter().filter(|name| snapshot.join(name).is_dir());
@@ -827,8 +830,7 @@ fn sha256(path: &Path) -> io::Result<String> {
     }
 }
 
-/// The symbolic link `pointer`, which lies `depth` folders deep in a snapshot, to the blob; made under another name
-/// first: it appears whole or not at all.
+/// Creates the symbolic link `pointer`, `depth` directories deep in a snapshot, to the blob; atomically, by renaming.
 fn link(etag: &str, depth: usize, pointer: &Path) -> io::Result<()> {
     let temporary = pointer.with_added_extension(format!("{}.link", std::process::id()));
     let _ = fs::remove_file(&temporary);

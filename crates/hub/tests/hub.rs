@@ -1,4 +1,4 @@
-//! Models by name, against a hub written here that listens on the loopback.
+//! Resolving model names, against a local fake hub.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,7 +16,7 @@ const OTHER_COMMIT: &str = "fedcba9876543210fedcba9876543210fedcba98";
 
 // ---------------------------------------------------------------------------------------------- the hub
 
-/// One request as the hub saw it.
+/// One request to the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     /// `GET /path`.
@@ -25,8 +25,8 @@ struct Seen {
     range: Option<String>,
 }
 
-/// What the hub answers to one request line; `cut_after` ends the connection within the body,
-/// `no_ranges` sends all of it whatever was asked for.
+/// The hub's response to one request line; `cut_after` ends the connection within the body,
+/// `no_ranges` ignores a range.
 #[derive(Clone, Debug, Default)]
 struct Answer {
     status: u16,
@@ -239,7 +239,7 @@ fn a_model_is_downloaded_into_the_layout_that_python_uses() {
         Some(&("model.safetensors".to_string(), 2, 3, 0, total))
     );
     assert_eq!(reports.last(), Some(&("model.safetensors".to_string(), 2, 3, weights().len() as u64, total)));
-    // The token went to the hub with every request, and to nobody else.
+    // The token went to the hub with every request, and to no other host.
     assert!(hub.seen().iter().all(|seen| seen.token.as_deref() == Some("Bearer secret")), "{:?}", hub.seen());
     assert_eq!(storage.seen(), [Seen { line: "GET /blob?sig=1".to_string(), token: None, range: None }]);
 }
@@ -257,7 +257,7 @@ fn what_is_cached_is_not_downloaded_again() {
     assert_eq!(get(&HubEnv { offline: true, ..env.clone() }).expect("cached"), first);
     assert_eq!(resolve(&format!("org/tiny@{COMMIT}"), &env, &mut |_| {}).expect("cached"), first);
     assert_eq!((hub.seen().len(), storage.seen().len()), (requests + 1, blobs));
-    // A hub that is away does not matter to what is here.
+    // An unreachable hub does not matter if the model is cached.
     let away = HubEnv { endpoint: Some("http://127.0.0.1:1".to_string()), ..env };
     assert_eq!(get(&away).expect("cached"), first);
 }
@@ -448,7 +448,7 @@ fn errors_say_what_to_do() {
             &["no revision \"main\""],
         ),
         ("server error", Answer::new(500, ""), None, &["HTTP status 500"]),
-        ("not JSON", Answer::new(200, "<html>"), None, &["bad answer", "the list of files"]),
+        ("not JSON", Answer::new(200, "<html>"), None, &["bad response", "the list of files"]),
     ];
     for (name, answer, token, expected) in table {
         let (scratch, hub) = (Scratch::new(&format!("refusal-{}", name.replace(' ', "-"))), FakeHub::start());
@@ -467,8 +467,8 @@ fn offline_and_not_cached_is_one_clear_error() {
     let error = message(get(&HubEnv { offline: true, ..hub.env(&scratch) }));
     assert!(error.contains("config.json is not in the cache") && error.contains("HF_HUB_OFFLINE"), "{error}");
     assert_eq!(hub.lines(), [""; 0]);
-    let nobody = HubEnv { endpoint: Some("http://127.0.0.1:1".to_string()), ..hub.env(&scratch) };
-    let error = message(get(&nobody));
+    let unreachable = HubEnv { endpoint: Some("http://127.0.0.1:1".to_string()), ..hub.env(&scratch) };
+    let error = message(get(&unreachable));
     assert!(error.contains("http://127.0.0.1:1") && error.contains("org/tiny"), "{error}");
 }
 

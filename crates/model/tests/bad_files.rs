@@ -983,7 +983,7 @@ fn what_stands_in_a_files_place() {
             refused(name, word);
         }
         for (target, word) in
-            [("../../blobs/0123", "a link to ../../blobs/0123, where there is nothing"), (name, "circle")]
+            [("../../blobs/0123", "a link to ../../blobs/0123, which does not exist"), (name, "circle")]
         {
             std::os::unix::fs::symlink(target, path.join(name)).unwrap();
             refused(name, word);

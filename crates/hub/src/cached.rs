@@ -1,7 +1,7 @@
-//! What is in the cache: listed, and removed on request.
+//! Lists and removes models in the cache.
 //!
 //! ```text
-//! models--org--name/   refs/  snapshots/  blobs/  (.no_exist/)     anything else in it is foreign: it stays
+//! models--org--name/   refs/  snapshots/  blobs/  (.no_exist/)     anything else is foreign and not removed
 //! ```
 
 use std::fs;
@@ -11,27 +11,27 @@ use std::time::UNIX_EPOCH;
 
 use crate::{HubEnv, HubError, is_plain};
 
-/// What the folder of a model has in it, in the order in which it goes: what is half removed is never taken for whole.
+/// Contents of a model's directory in the order of removal, so that a partly removed model never looks complete.
 const PARTS: [&str; 4] = ["refs", "snapshots", ".no_exist", "blobs"];
-/// Entries of one folder of the cache that are looked at.
-const MOST_ENTRIES: usize = 100_000;
+/// Maximum entries read from one directory of the cache.
+const MAX_ENTRIES: usize = 100_000;
 
 /// A model in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cached {
     /// `org/name`.
     pub id: String,
-    /// Its folder.
+    /// Its directory.
     pub path: PathBuf,
     /// Bytes of its files.
     pub bytes: u64,
-    /// Those files.
+    /// Number of its files.
     pub files: usize,
-    /// When the last of them was written, in seconds since 1970.
+    /// Time of the last write to one of them, in seconds since 1970.
     pub written: Option<u64>,
 }
 
-/// The models of the cache, by name. A cache that is not there is empty.
+/// The models of the cache, sorted by name. A missing cache is empty.
 pub fn cached(env: &HubEnv) -> Result<Vec<Cached>, HubError> {
     let cache = env.cache()?;
     let entries = match fs::read_dir(&cache) {
@@ -44,7 +44,7 @@ pub fn cached(env: &HubEnv) -> Result<Vec<Cached>, HubError> {
         .filter_map(|entry| {
             let entry = entry.ok().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))?;
             let id = id_of(entry.file_name().to_str()?)?;
-            Some(measured(id, entry.path()))
+            Some(measure(id, entry.path()))
         })
         .collect();
     models.sort_by(|a, b| a.id.cmp(&b.id));
@@ -57,24 +57,24 @@ pub fn find_cached(id: &str, env: &HubEnv) -> Result<Cached, HubError> {
     let folder = format!("models--{}", id.replace('/', "--"));
     let (path, is_one) = (cache.join(&folder), id_of(&folder).as_deref() == Some(id));
     match fs::symlink_metadata(&path) {
-        Ok(found) if is_one && found.is_dir() => Ok(measured(id.to_string(), path)),
+        Ok(found) if is_one && found.is_dir() => Ok(measure(id.to_string(), path)),
         _ => Err(HubError::NotCached { spec: id.to_string(), cache }),
     }
 }
 
-/// Removes it. Refused where its folder has anything that is not of a cache, and while a download of it is under way.
+/// Removes a model. An error if its directory has foreign contents, or while it is being downloaded.
 pub fn remove_cached(model: &Cached) -> Result<(), HubError> {
     let io = |path: &Path, error| HubError::Io { path: path.to_path_buf(), error };
     let broken = |problem: String| HubError::Broken { spec: model.id.clone(), problem };
     let locks = model.path.parent().map(|cache| cache.join(".locks")).unwrap_or_default();
     let locks = locks.join(model.path.file_name().unwrap_or_default());
-    // Held until the end: a download that begins now waits, and then finds nothing.
+    // Held until the end, so that a download that starts meanwhile waits.
     let mut held = Vec::new();
     for entry in fs::read_dir(&locks).into_iter().flatten().take(MOST_ENTRIES).flatten() {
         let path = entry.path();
         let lock = files::append(&path).map_err(|error| io(&path, error))?;
         if lock.try_lock().is_err() {
-            return Err(broken(format!("a download of it is under way ({})", path.display())));
+            return Err(broken(format!("it is being downloaded ({} is locked)", path.display())));
         }
         held.push(lock);
     }
@@ -82,7 +82,7 @@ pub fn remove_cached(model: &Cached) -> Result<(), HubError> {
         let entry = entry.map_err(|error| io(&model.path, error))?;
         let is_part = entry.file_name().to_str().is_some_and(|name| PARTS.contains(&name));
         if !is_part || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            let problem = format!("{} is no part of a cache: remove it yourself first", entry.path().display());
+            let problem = format!("{} does not belong to the cache: remove it first", entry.path().display());
             return Err(broken(problem));
         }
     }
@@ -102,8 +102,8 @@ fn id_of(folder: &str) -> Option<String> {
     (is_plain(org) && is_plain(name)).then(|| format!("{org}/{name}"))
 }
 
-/// Links of snapshots lead to blobs, which are counted; what is no link counts itself.
-fn measured(id: String, path: PathBuf) -> Cached {
+/// Counts regular files: blobs, and snapshot files that are not links.
+fn measure(id: String, path: PathBuf) -> Cached {
     let mut model = Cached { id, path: path.clone(), bytes: 0, files: 0, written: None };
     let mut folders = vec![path];
     let mut seen = 0;
@@ -113,7 +113,7 @@ fn measured(id: String, path: PathBuf) -> Cached {
             if seen > MOST_ENTRIES {
                 return model;
             }
-            // Of a link itself.
+            // Does not follow links.
             let Ok(found) = entry.metadata() else { continue };
             if found.is_dir() {
                 folders.push(entry.path());

@@ -1,14 +1,14 @@
-//! Results under a name that a flag gave: written where nothing is, or where an earlier result of the same kind is.
+//! Result files at a path from a flag, which overwrite only an earlier result of the same kind.
 //!
 //! ```text
-//! at the name                                    a result there
+//! at the path                                    a result
 //! nothing; an empty file                         is written
-//! a file that is ours by its first bytes         is replaced
-//! any other file, a read-only one, a directory,  is refused, by one error that says what is there; it stays
-//! a socket, a disk, a link that leads nowhere
-//! a terminal, /dev/null, a pipe that is read     goes through it: nothing there is lost
+//! an earlier result, by its first bytes          is replaced
+//! any other file, a read-only one, a directory,  is an error that names the kind; nothing changes
+//! a socket, a block device, a broken link
+//! a terminal, /dev/null, a pipe with a reader    is written through it: nothing is lost
 //! ```
-//! Links are followed. What is looked at and what is written is one open file.
+//! Links are followed. The check and the write use one open file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 
 use crate::kind;
 
-/// Bytes of a file that tell whose it is.
-const HEAD: u64 = 4096;
+/// Bytes read to recognize an earlier result.
+const HEAD_BYTES: u64 = 4096;
 
-/// A name for a result, at which nothing is lost.
+/// A path for a result that overwrites no other file.
 #[derive(Debug)]
 pub struct ResultPlace {
     path: PathBuf,
@@ -28,8 +28,8 @@ pub struct ResultPlace {
 }
 
 impl ResultPlace {
-    /// Looks at what is there, and changes nothing: so a command that computes long asks before it does. `is_ours`:
-    /// whether a file that begins so is an earlier result of that kind; 4 KiB are shown to it, or all there are.
+    /// Checks the path without changing anything, so that a long computation fails early. `is_ours`: whether a file with
+    /// this beginning (at most 4 KiB) is an earlier result of that kind.
     pub fn new(path: &Path, is_ours: fn(&[u8]) -> bool) -> io::Result<ResultPlace> {
         let place = ResultPlace { path: path.to_owned(), is_ours };
         match fs::symlink_metadata(path) {
@@ -40,12 +40,12 @@ impl ResultPlace {
         Ok(place)
     }
 
-    /// The name.
+    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens it to be written, empty. Looks again: something may have come since.
+    /// Opens the file for writing, truncated. Checks again: the path may have changed since [`new`](Self::new).
     pub fn create(&self) -> io::Result<File> {
         match File::create_new(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -59,29 +59,29 @@ impl ResultPlace {
         Ok(file)
     }
 
-    /// Writes all of it.
+    /// Writes the whole result.
     pub fn put(&self, bytes: &[u8]) -> io::Result<()> {
         self.create()?.write_all(bytes)
     }
 
-    /// Whether there can be something new at that name.
+    /// Whether a new file can be created at the path.
     fn check_new(&self) -> io::Result<()> {
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         match fs::metadata(parent) {
             Ok(found) if found.is_dir() && self.path.file_name().is_some() => Ok(()),
-            Ok(found) if found.is_dir() => Err(refused("no name for a file")),
+            Ok(found) if found.is_dir() => Err(refused("not a file name")),
             Ok(_) => Err(refused(format!("{} is not a directory", parent.display()))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(refused(format!("there is no directory {}; make it first", parent.display())))
+                Err(refused(format!("no directory {}; create it first", parent.display())))
             }
             Err(error) => Err(error),
         }
     }
 
-    /// What is there, open to be written, if nothing is lost by that.
+    /// Opens the existing file for writing, if nothing is lost by that.
     fn existing(&self) -> io::Result<File> {
         let found = fs::metadata(&self.path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => refused("a link that leads nowhere; remove it, or name another file"),
+            io::ErrorKind::NotFound => refused("a broken link; remove it, or name another file"),
             _ => error,
         })?;
         let kind_of = found.file_type();
@@ -91,7 +91,7 @@ impl ResultPlace {
         if !found.is_file() {
             return Err(refused(format!("{}, not a file; name another", kind(kind_of))));
         }
-        // Root may write it nevertheless, and should not.
+        // Root could write it anyway, and should not.
         if found.permissions().readonly() {
             return Err(refused("a read-only file; name another, or make it writable"));
         }
@@ -99,18 +99,18 @@ impl ResultPlace {
         let options = options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
         let file = options.open(&self.path)?;
         if !file.metadata()?.is_file() {
-            return Err(refused("another thing than it was a moment ago"));
+            return Err(refused("not a regular file any more; try again"));
         }
         let mut head = Vec::new();
-        (&file).take(HEAD).read_to_end(&mut head)?;
+        (&file).take(HEAD_BYTES).read_to_end(&mut head)?;
         match head.is_empty() || (self.is_ours)(&head) {
             true => Ok(file),
-            false => Err(refused("there is a file that twostroke did not write so; name another, or remove it")),
+            false => Err(refused("exists, and twostroke did not write this kind of file; name another, or remove it")),
         }
     }
 }
 
-/// A pipe or a device of characters. One without a reader is an error, and is not waited for.
+/// Opens a pipe or a character device for writing. A pipe without a reader is an error, not a wait.
 fn through(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let options = options.write(true);
@@ -119,7 +119,7 @@ fn through(path: &Path) -> io::Result<File> {
         Some(libc::ENXIO) => refused("a pipe without a reader"),
         _ => error,
     })?;
-    // Whole writes, now that nothing waits for a reader.
+    // Reopened as blocking, for complete writes.
     let file = options.custom_flags(libc::O_NOCTTY).open(path);
     drop(asked);
     file
@@ -190,7 +190,7 @@ mod tests {
             ("directory", Err("a directory")),
             ("link-directory", Err("a directory")),
             ("socket", Err("a socket")),
-            ("link-nowhere", Err("leads nowhere")),
+            ("link-nowhere", Err("a broken link")),
             ("link-itself", Err("")),
             ("no/directory", Err("no directory")),
             ("foreign/below", Err("")),
@@ -209,7 +209,7 @@ mod tests {
                 (found, _) => panic!("{name}: {found:?}"),
             }
         }
-        // Also what comes between the look and the result.
+        // Also a file that appears between the check and the write.
         let late = ResultPlace::new(&at("late"), is_ours).unwrap();
         fs::write(at("late"), "theirs").unwrap();
         assert!(late.put(b"ours").is_err());
