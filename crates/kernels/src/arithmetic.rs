@@ -1,4 +1,4 @@
-//! The two orders in which a product of 16-bit numbers is summed.
+//! The two accumulation orders for products of 16-bit numbers.
 //!
 //! ```text
 //! pairs   C = 0; for each pair p in the order of K:
@@ -7,45 +7,45 @@
 //!             e = fma(a[2p], b[2p], e); o = fma(a[2p+1], b[2p+1], o)
 //!         then C = C + (e + o)                                             TDPBF16PS of AMX
 //! ```
-//! K is padded with zeros to 32. Every path computes both, bit for bit; which one is fast depends on the machine. Each
-//! is a definition of its own: the same inputs give results that differ in their last bits, so machines that are to
-//! agree must be told the same one.
+//! K is padded with zeros to 32. Every path computes both orders bit for bit; which one is fast depends on the machine.
+//! The same inputs give results that differ in their last bits between the orders, so machines whose results must
+//! agree must be configured with the same one.
 //!
-//! **Padding changes nothing.** `C` begins as +0, and a sum rounded to nearest is -0 only if both parts are, so it
-//! never becomes -0; then `fma(0, 0, C)` is `C`. For the same reason a hidden token with the weight +0 changes nothing.
+//! **Padding changes nothing.** `C` begins as +0, and a sum rounded to nearest is -0 only if both terms are, so `C`
+//! never becomes -0; then `fma(0, 0, C)` is `C`. For the same reason a masked token with weight +0 changes nothing.
 //!
-//! **Neither order meets a denormal number.** Both instructions read denormal numbers as zero and write zero for them;
-//! a fused multiply-add does not. A number here is 0 or at least 2^-40, as a weight at least 2^-60, with 8 significant
-//! bits: a multiple of 2^-47, or of 2^-67. So each product is a multiple of 2^-114. If `C` is one, then so is the exact
-//! sum that a fused multiply-add rounds; rounding leaves it as it is, or takes it to a multiple of a larger power of
-//! two. By induction every number on the way, in either order, is a multiple of 2^-114, and the smallest of these that
-//! is not 0 is far above 2^-126, where denormal numbers begin.
+//! **Neither order produces a denormal.** Both instructions flush denormal inputs and outputs to zero; a fused
+//! multiply-add does not. An activation is 0 or at least 2^-40, a weight 0 or at least 2^-60, with 8 significant bits:
+//! multiples of 2^-47 and of 2^-67. So each product is a multiple of 2^-114. If `C` is one, then so is the exact sum
+//! that a fused multiply-add rounds; rounding keeps it, or moves it to a multiple of a larger power of two. By
+//! induction every intermediate, in either order, is a multiple of 2^-114, and the smallest nonzero one is far above
+//! 2^-126, below which numbers are denormal.
 
 use crate::isa::Amx;
 
-/// The order in which products of 16-bit numbers are summed: see the module.
+/// Accumulation order of products of 16-bit numbers: see the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Arithmetic {
-    /// That of `vdpbf16ps`: pair after pair in one chain.
+    /// The order of `vdpbf16ps`: pair after pair in one chain.
     Pairs,
-    /// That of `TDPBF16PS`: 32-deep steps of an even and an odd chain.
+    /// The order of `TDPBF16PS`: 32-deep steps of an even and an odd chain.
     Tiles,
 }
 
 impl Arithmetic {
-    /// Both.
+    /// Both orders.
     pub const ALL: [Arithmetic; 2] = [Arithmetic::Pairs, Arithmetic::Tiles];
 
-    /// Numbers of a step of tiles.
+    /// Depth of one tile step.
     pub(crate) const STEP: usize = 32;
 
-    /// The one that this machine computes fastest: tiles where there is AMX and leave to use it, else pairs. A lower
+    /// The fastest order on this machine: tiles if AMX exists and the OS permits it, else pairs. A lower
     /// [`Isa`](crate::Isa) does not change it.
     pub fn best() -> Arithmetic {
         if Amx::detect().is_some() { Arithmetic::Tiles } else { Arithmetic::Pairs }
     }
 
-    /// For people: `pairs`, `tiles`.
+    /// Display name: `pairs` or `tiles`.
     pub fn name(self) -> &'static str {
         match self {
             Arithmetic::Pairs => "pairs",
@@ -53,14 +53,14 @@ impl Arithmetic {
         }
     }
 
-    /// The one called `name`, as [`Arithmetic::name`] writes it.
+    /// Parses a name that [`Arithmetic::name`] returned.
     pub fn from_name(name: &str) -> Option<Arithmetic> {
         Arithmetic::ALL.into_iter().find(|arithmetic| arithmetic.name() == name)
     }
 
     /// The definition: the product of bf16 numbers `a(k)` and `b(k)`, `k` in `0..len`.
     pub(crate) fn dot(self, len: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
-        // What is odd at the end meets a zero.
+        // An odd last element is paired with a zero.
         let at = |k: usize| if k < len { (a(k), b(k)) } else { (0.0, 0.0) };
         let add = |k: usize, sum: f32| {
             let (a, b) = at(k);
@@ -104,12 +104,12 @@ mod tests {
             f32::from_bits(magnitude | (bits as u32 & 0x8000_0000))
         }
 
-        /// Two pairs of a kind, and a sum to which their products are added.
+        /// Two pairs and an initial sum.
         fn case(&mut self, kind: usize) -> (f32, [f32; 2], [f32; 2]) {
             let largest = f32::from_bits(0x7f7f_0000);
             let special = [0.0, -0.0, 1.0, -1.0, 3.0, f32::INFINITY, -f32::INFINITY, f32::NAN, largest, -largest];
             let (a, b) = match kind {
-                // The smallest there are, and others, and anything.
+                // The smallest magnitudes.
                 0 => (
                     [(); 2].map(|()| self.bf16(SMALLEST_ACTIVATION, 2)),
                     [(); 2].map(|()| self.bf16(SMALLEST_WEIGHT, 2)),
@@ -161,7 +161,7 @@ mod tests {
             dot(Arithmetic::Pairs, 5),
             pair(pair(pair(0.0, [1e8, 1.0], [1.0; 2]), [-1e8, 3.0], [1.0; 2]), [5.0, 0.0], [1.0, 0.0])
         );
-        // 1e8 takes up the 1 and the 3 that come to it; the chain of odd numbers keeps them.
+        // 1e8 absorbs the 1 and the 3 that are added to it; the odd chain keeps them.
         assert_eq!((dot(Arithmetic::Pairs, 4), dot(Arithmetic::Tiles, 4)), (0.0, 4.0));
         assert_eq!((dot(Arithmetic::Pairs, 5), dot(Arithmetic::Tiles, 5)), (5.0, 9.0));
     }
@@ -170,7 +170,7 @@ mod tests {
     fn no_sum_is_denormal_or_minus_zero() {
         let mut random = Random(Dice::new(1));
         for _ in 0..200_000 {
-            // Of the smallest numbers, a few, so that many sums cancel.
+            // A few of the smallest magnitudes, so that many sums cancel.
             let tiny = |random: &mut Random, smallest: f32| {
                 let sign = if random.0.bits() >> 63 == 0 { 1.0 } else { -1.0 };
                 [0.0, sign * smallest, sign * smallest * (1.0 + 1.0 / 128.0)][(random.0.bits() >> 33) as usize % 3]
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// What both vendors' manuals say in pseudo-code: fused multiply-adds of the odd and then the even product.
+    /// The pseudo-code of both vendors' manuals: fused multiply-adds of the odd and then the even product.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_instruction_computes_pairs() {

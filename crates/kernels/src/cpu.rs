@@ -1,5 +1,5 @@
-//! The backend that serves: every operation on the fastest instructions of this CPU, on all its cores, with the bits
-//! of [`Reference`](crate::Reference).
+//! The production backend: every operation on the fastest instructions and all cores of this CPU, with the bits of
+//! [`Reference`](crate::Reference).
 
 use crate::arithmetic::Arithmetic;
 use crate::device::{Device, DeviceInfo, DeviceLimits};
@@ -18,31 +18,31 @@ use crate::threads::{LostTime, NodeChoice, Pool, ThreadError, default_threads};
 use crate::{Activation, Attention, HostBackend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};
 
-/// How to use this machine.
+/// Settings of a [`Cpu`]. No field but `arithmetic` changes the bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
-    /// Threads, the caller's counted; `None`: one per physical core that this process may use.
+    /// Thread count including the caller; `None`: one per physical core that this process may use.
     pub threads: Option<usize>,
-    /// Instruction set; `None`: the best there is. A lower one gives the same bits, slower.
+    /// Instruction set; `None`: the best available.
     pub isa: Option<Isa>,
-    /// Order of sums of 16-bit products; `None`: the fastest here, [`Arithmetic::best`]. Another one gives other bits.
+    /// Accumulation order of 16-bit products; `None`: the fastest here, [`Arithmetic::best`]. It changes the bits.
     pub arithmetic: Option<Arithmetic>,
-    /// Memory nodes that weights, KV cache and threads are split over; any give the same bits.
+    /// Memory nodes that weights, KV cache and threads are split over.
     pub nodes: NodeChoice,
 }
 
-/// A [`Cpu`] could not be made.
+/// Why a [`Cpu`] could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum CpuError {
     /// See [`ThreadError`].
     #[error(transparent)]
     Threads(#[from] ThreadError),
-    /// An instruction set was asked for that this CPU or operating system does not allow.
-    #[error("{} was asked for, but this machine allows only: {}", asked.name(), names(available))]
+    /// The requested instruction set is not available on this CPU or operating system.
+    #[error("{} is not available; this machine allows only: {}", asked.name(), names(available))]
     NoSuchIsa {
-        /// What was asked for.
+        /// The requested instruction set.
         asked: Isa,
-        /// What there is.
+        /// The available ones.
         available: Vec<Isa>,
     },
 }
@@ -62,7 +62,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// Detects, checks the wishes against what is there, and starts the threads.
+    /// Detects the CPU, checks the options against it, and starts the threads.
     pub fn new(options: CpuOptions) -> Result<Cpu, CpuError> {
         let isa = options.isa.unwrap_or_else(Isa::best);
         if !isa.is_available() {
@@ -72,8 +72,8 @@ impl Cpu {
         Cpu::assemble(options.threads, options.nodes, isa, Proofs::of(isa, arithmetic))
     }
 
-    /// Takes the tile kernels for every product, without asking the CPU: for a test that emulates them. The arithmetic
-    /// is that of tiles.
+    /// Uses the tile kernels for every product without detecting AMX: for tests with emulated tiles. The accumulation
+    /// order is [`Arithmetic::Tiles`].
     #[doc(hidden)]
     pub fn with_tiles(threads: Option<usize>, tiles: Amx) -> Result<Cpu, CpuError> {
         Cpu::assemble(threads, NodeChoice::AsFound, Isa::Amx, Proofs::with_tiles(tiles))
@@ -85,22 +85,22 @@ impl Cpu {
         Ok(Cpu { isa, arithmetic: proofs.arithmetic(), proofs, pool, scratch, low_rank })
     }
 
-    /// The path taken.
+    /// Instruction set in use.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// The order of sums of 16-bit products.
+    /// Accumulation order of 16-bit products.
     pub fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
     }
 
-    /// Threads, the caller's counted.
+    /// Thread count including the caller.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }
 
-    /// The threads. A thread that does nothing but call this backend should call [`Pool::pin_caller`] once.
+    /// The thread pool. A thread that does nothing but call this backend should call [`Pool::pin_caller`] once.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }

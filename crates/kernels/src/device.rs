@@ -1,4 +1,4 @@
-//! What computes: its name, its limits, and what it keeps between steps, which is packed weights and the KV cache.
+//! A compute device: its name, its limits, and its storage between steps, which is packed weights and the KV cache.
 
 use crate::isa::Isa;
 use crate::kv_cache::KvShape;
@@ -11,16 +11,16 @@ use crate::quant::{
 };
 use crate::threads::LostTime;
 
-/// What computes, in words: for people, and for whoever keeps what was measured on it.
+/// Identity of the device: for display, and as the key of saved measurements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Of what kind: `CPU`.
+    /// Device type: `CPU`.
     pub kind: &'static str,
-    /// Which kernels: of a CPU the instruction set, e.g. `avx512`.
+    /// Kernel set: for a CPU the instruction set, e.g. `avx512`.
     pub kernels: String,
-    /// Threads of this process that compute.
+    /// Compute threads of this process.
     pub threads: usize,
-    /// Memory nodes that they are on.
+    /// Memory nodes that they run on.
     pub nodes: usize,
 }
 
@@ -31,85 +31,84 @@ impl DeviceInfo {
     }
 }
 
-/// What a device can do at most; of a CPU all its threads together. A multiply-add counts as two operations.
+/// Peak rates of a device; for a CPU, of all threads together. A multiply-add counts as two operations.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceLimits {
     /// Bytes per second read from memory, far out of cache.
     pub read_bandwidth: f64,
     /// Bytes per second read from the last level of cache.
     pub cache_bandwidth: f64,
-    /// Bytes that the last level of cache of the computing cores holds; 0: unknown, and everything comes from memory.
+    /// Bytes that the last-level caches of the compute cores hold; 0: unknown, and all reads are taken to come from memory.
     pub cache_bytes: usize,
     /// Operations per second of the int8 instruction that the kernels use.
     pub int8_ops: f64,
-    /// Operations per second of the instruction that the bf16 kernels use for the arithmetic in question.
+    /// Operations per second of the instruction that the bf16 kernels use for the selected accumulation order.
     pub bf16_flops: f64,
     /// Operations per second of f32 multiply-add.
     pub f32_flops: f64,
-    /// Which instruction gave `int8_ops`.
+    /// Instruction measured for `int8_ops`.
     pub int8_kind: &'static str,
-    /// Which instruction gave `bf16_flops`.
+    /// Instruction measured for `bf16_flops`.
     pub bf16_kind: &'static str,
-    /// Operations per second of the fastest int8 instruction that this CPU has, used or not.
+    /// Operations per second of the fastest int8 instruction of this CPU, whether the kernels use it or not.
     pub fastest_int8_ops: f64,
-    /// Which instruction that is.
+    /// Instruction measured for `fastest_int8_ops`.
     pub fastest_int8_kind: &'static str,
-    /// Operations per second of the fastest instruction that multiplies bf16, used or not: `vdpbf16ps` is not used for
-    /// [`Arithmetic::Tiles`](crate::Arithmetic::Tiles), nor `tdpbf16ps` for
-    /// [`Arithmetic::Pairs`](crate::Arithmetic::Pairs).
+    /// Operations per second of the fastest instruction that multiplies bf16, whether the kernels use it or not:
+    /// [`Arithmetic::Tiles`](crate::Arithmetic::Tiles) does not use `vdpbf16ps`, and
+    /// [`Arithmetic::Pairs`](crate::Arithmetic::Pairs) does not use `tdpbf16ps`.
     pub fastest_bf16_flops: f64,
-    /// Which instruction that is.
+    /// Instruction measured for `fastest_bf16_flops`.
     pub fastest_bf16_kind: &'static str,
-    /// How sure the first five rates are, in their order: memory, cache, int8, bf16, f32.
+    /// Certainty of the first five rates, in the order memory, cache, int8, bf16, f32.
     pub certainty: [Certainty; 5],
 }
 
 impl DeviceLimits {
-    /// Whether weights of so many bytes stay in the last level of cache from pass to pass.
+    /// Whether `weight_bytes` bytes of weights stay in the last-level cache between passes.
     pub fn holds(&self, weight_bytes: usize) -> bool {
         weight_bytes <= self.cache_bytes
     }
 
-    /// Bytes per second that passes over weights of so many bytes read at most.
+    /// Read bandwidth in bytes per second for passes over `weight_bytes` bytes of weights.
     pub fn bandwidth_for(&self, weight_bytes: usize) -> f64 {
         if self.holds(weight_bytes) { self.cache_bandwidth } else { self.read_bandwidth }
     }
 
-    /// Why they are not sure, by the least sure of them; `None`: they are.
+    /// Doubt about the least certain rate; `None`: all are certain.
     pub fn doubt(&self) -> Option<Doubt> {
         self.certainty.iter().filter_map(Certainty::doubt).max_by(|a, b| a.weight().total_cmp(&b.weight()))
     }
 }
 
-/// What keeps weights and a cache, and says of itself what it is. What it computes with them is its
-/// [`Backend`](crate::Backend).
+/// Storage of weights and KV cache, with its identity. The operations are those of its [`Backend`](crate::Backend).
 pub trait Device: Send + Sync + 'static {
     /// A weight matrix in the device's packed layout.
     type Matrix: Send + Sync + 'static;
     /// Two low-rank matrices in the device's packed layout.
     type LowRank: Send + Sync + 'static;
-    /// The KV cache's bytes.
+    /// The bytes of the KV cache.
     type KvCache: Send + 'static;
 
-    /// One line for people, e.g. `avx512 (vnni), 2 threads`.
+    /// One line for display, e.g. `avx512 (vnni), 2 threads`.
     fn describe(&self) -> String;
 
-    /// The same in parts.
+    /// The same as separate fields.
     fn info(&self) -> DeviceInfo;
 
-    /// What it can do at most, measured now, for about `seconds`. Nothing else should run meanwhile.
+    /// Measures the peak rates for about `seconds`. Nothing else should run meanwhile.
     fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError>;
 
-    /// Makes the calling thread the one that computes from now on; it may be pinned to a core.
+    /// Makes the calling thread the compute thread from now on; it may be pinned to a core.
     fn adopt_thread(&self) {}
 
-    /// Calls `work` once for each number below `count`, on the host's threads that compute, each on whichever is free.
+    /// Calls `work` once for each index below `count` on the host's compute threads, dynamically balanced.
     fn share_out(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
         (0..count).for_each(work);
     }
 
-    /// What the machine took of the threads that compute since this was asked last: see
-    /// [`Pool::lost`](crate::threads::Pool::lost). `None`: nobody knows.
+    /// CPU time that the compute threads lost to other processes since the last call: see
+    /// [`Pool::lost`](crate::threads::Pool::lost). `None`: unknown.
     fn lost(&self) -> Option<LostTime> {
         None
     }
@@ -117,13 +116,13 @@ pub trait Device: Send + Sync + 'static {
     /// Packs a matrix `[out_features, in_features]` once, at load. Rows come from `rows`, exact f32 values.
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory>;
 
-    /// Packs a matrix that is int8 already; see [`PackedMatrix::pack_int8`](crate::PackedMatrix::pack_int8).
+    /// Packs a matrix whose source is int8; see [`PackedMatrix::pack_int8`](crate::PackedMatrix::pack_int8).
     fn pack_int8(&self, shape: MatrixShape, rows: &Int8Source<'_>) -> Result<Self::Matrix, OutOfMemory>;
 
-    /// Packs a matrix that is int4 already; see [`PackedMatrix::pack_int4`](crate::PackedMatrix::pack_int4).
+    /// Packs a matrix whose source is int4; see [`PackedMatrix::pack_int4`](crate::PackedMatrix::pack_int4).
     fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Self::Matrix, OutOfMemory>;
 
-    /// Packs a matrix in the groups of a file; see [`PackedMatrix::pack_blocks`](crate::PackedMatrix::pack_blocks).
+    /// Packs a matrix in the quantization groups of a file; see [`PackedMatrix::pack_blocks`](crate::PackedMatrix::pack_blocks).
     fn pack_blocks(
         &self,
         shape: MatrixShape,
@@ -131,17 +130,17 @@ pub trait Device: Send + Sync + 'static {
         rows: &BlockSource<'_>,
     ) -> Result<Self::Matrix, OutOfMemory>;
 
-    /// Packs low-rank matrices, see [`LowRank::pack`](crate::LowRank::pack): on the calling thread, which need not be
-    /// the one that computes.
+    /// Packs low-rank matrices, see [`LowRank::pack`](crate::LowRank::pack), on the calling thread, which need not be the
+    /// compute thread.
     fn pack_low_rank(&self, shape: LowRankShape, source: LowRankSource<'_>) -> Result<Self::LowRank, OutOfMemory>;
 
-    /// The bytes of a packed matrix as they lie in memory; see [`PackedMatrix::image`](crate::PackedMatrix::image).
-    /// `None`: this device has no images.
+    /// The in-memory bytes of a packed matrix; see [`PackedMatrix::image`](crate::PackedMatrix::image). `None`: this device
+    /// has no images.
     fn image(&self, _matrix: &Self::Matrix) -> Option<Image> {
         None
     }
 
-    /// The matrix of an image; see [`PackedMatrix::restore`](crate::PackedMatrix::restore). `None`: no images, or no
+    /// The matrix of an image; see [`PackedMatrix::restore`](crate::PackedMatrix::restore). `None`: no images, or out of
     /// memory.
     fn restore(&self, _shape: MatrixShape, _class: WeightClass, _source: &ByteSource<'_>) -> Option<Self::Matrix> {
         None
@@ -150,22 +149,22 @@ pub trait Device: Send + Sync + 'static {
     /// Shape of a packed matrix.
     fn shape(&self, matrix: &Self::Matrix) -> MatrixShape;
 
-    /// Bytes that a packed matrix occupies, padding included: what one decode step reads of it.
+    /// Bytes that a packed matrix occupies including padding: what one decode step reads of it.
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;
 
-    /// A zeroed cache.
+    /// Allocates a zeroed cache.
     fn kv_cache(&self, shape: KvShape) -> Result<Self::KvCache, OutOfMemory>;
 
     /// Copies whole blocks `(src, dst)` in every layer (copy-on-write).
     fn copy_blocks(&self, kv: &mut Self::KvCache, copies: &[(u32, u32)]);
 
-    /// Bytes of one block of every layer, as this device stores them.
+    /// Bytes of one block over all layers, as this device stores it.
     fn block_bytes(&self, kv: &Self::KvCache) -> usize;
 
-    /// Copies one block's bytes of every layer out of the cache. `out`: [`Device::block_bytes`] long. Blocks until what
-    /// was asked for before it is done.
+    /// Copies one block's bytes of every layer out of the cache. `out`: [`Device::block_bytes`] long. Blocks until earlier
+    /// operations are done.
     fn read_block(&self, kv: &Self::KvCache, block: u32, out: &mut [u8]);
 
-    /// Copies one block's bytes of every layer into the cache: bytes that [`Device::read_block`] gave, of any block.
+    /// Copies one block's bytes of every layer into the cache: the output of [`Device::read_block`] for any block.
     fn write_block(&self, kv: &mut Self::KvCache, block: u32, bytes: &[u8]);
 }

@@ -1,21 +1,21 @@
-//! What a thread had of its core: how long a stretch of its work took, how long of that it ran, and how long it stood
-//! in line behind other processes. For whoever measures a machine that is not his alone.
+//! CPU time of a thread over an interval: elapsed time, time that it ran, and time that it waited for a core behind
+//! other processes. For measurements on shared machines.
 //!
 //! ```text
-//! wall    |----------------------------------------|     the clock on the wall
+//! wall    |----------------------------------------|     elapsed time
 //! cpu     |--------------|              |----------|     the thread ran
-//! lost                   |--------------|                it did not: somebody else had the core
+//! lost                   |--------------|                another process had the core
 //! ```
-//! [`Mark`] and [`Stretch`] are of the calling thread and cost two system calls, some 0.3 us each. [`QueueWait`] can be
-//! read by another thread, so that the one that computes pays nothing.
+//! [`Mark`] and [`Stretch`] concern the calling thread and cost two system calls, about 0.3 us each. [`QueueWait`] can
+//! be read by another thread, so that the compute thread pays nothing.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-/// A stretch that lost more than this share of its time was disturbed. Interrupts take some 0.1 %.
+/// An interval is disturbed if it lost more than this share of its time. Interrupts take about 0.1 %.
 const MOST_LOST: f64 = 0.02;
 
-/// Where a stretch begins: the clocks of the calling thread.
+/// Start of an interval: the clocks of the calling thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     at: Instant,
@@ -24,62 +24,60 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Now.
+    /// Reads the clocks.
     pub fn now() -> Mark {
         let (cpu, switches) = (thread_cpu(), involuntary_switches());
         Mark { at: Instant::now(), cpu, switches }
     }
 
-    /// From the mark until now. On the thread that made it.
+    /// The interval from the mark until now. Must be called on the thread that made the mark.
     pub fn stretch(&self) -> Stretch {
         let wall = self.at.elapsed();
         Stretch {
             wall,
-            // Where the system does not say, nothing was lost as far as anybody knows.
+            // Where the system reports no CPU time, count nothing as lost.
             cpu: thread_cpu().checked_sub(self.cpu).filter(|_| KNOWN).unwrap_or(wall),
             switches: involuntary_switches() - self.switches,
         }
     }
 }
 
-/// What a thread had of its core from a mark on.
+/// CPU time of a thread since a mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stretch {
-    /// What it took.
+    /// Elapsed time.
     pub wall: Duration,
-    /// How long of that the thread ran. A hypervisor that takes the core away may count as running.
+    /// Time that the thread ran. May include time that a hypervisor took from the core.
     pub cpu: Duration,
-    /// How often the thread was made to leave its core though it wanted to go on.
+    /// Involuntary context switches.
     pub switches: u64,
 }
 
 impl Stretch {
-    /// How long the thread did not run; of work that neither sleeps nor waits, what others took of it.
+    /// Time that the thread did not run; for work that neither sleeps nor waits, time lost to other processes.
     pub fn lost(&self) -> Duration {
         self.wall.saturating_sub(self.cpu)
     }
 
-    /// Whether so much was lost that `wall` says nothing about the work. For work that neither sleeps nor waits.
+    /// Whether so much was lost that `wall` does not measure the work. For work that neither sleeps nor waits.
     pub fn is_disturbed(&self) -> bool {
         self.lost() > self.wall.mul_f64(MOST_LOST)
     }
 }
 
-/// How long a thread has stood in line for a core in its life: it could have run, and somebody else did.
+/// Total time that a thread has been runnable but waiting for a core, from the kernel's scheduler statistics.
 #[derive(Debug)]
 pub struct QueueWait(File);
 
 impl QueueWait {
-    /// Of the calling thread; `None` where the system does not say. Any thread may read it, as long as the process
-    /// lives.
+    /// For the calling thread; `None` where the system does not report it. Any thread may read it while the process lives.
     pub fn of_this_thread() -> Option<QueueWait> {
         let thread = std::fs::read_link("/proc/thread-self").ok()?;
         let wait = QueueWait(File::open(std::path::Path::new("/proc").join(thread).join("schedstat")).ok()?);
         wait.read().is_some().then_some(wait)
     }
 
-    /// So far; a wait that is not over yet does not count. One system call, some 0.3 us. `None` once the thread
-    /// is gone.
+    /// Total so far; a wait in progress does not count. One system call, about 0.3 us. `None` once the thread has ended.
     pub fn read(&self) -> Option<Duration> {
         let mut text = [0; 96];
         let len = read_at_start(&self.0, &mut text)?;
@@ -87,15 +85,15 @@ impl QueueWait {
     }
 }
 
-/// `ran waited timeslices`, in nanoseconds: the second. No timeslice: the kernel counts nothing. (A thread that began a
-/// moment ago has one, and has not run yet.)
+/// Parses the second of `ran waited timeslices`, in nanoseconds. Zero timeslices: the kernel does not count. (A thread
+/// that has just begun has one timeslice, and has not run yet.)
 fn parse_schedstat(text: &str) -> Option<Duration> {
     let mut numbers = text.split_ascii_whitespace().map(|number| number.parse::<u64>().ok());
     let (_ran, waited, slices) = (numbers.next()??, numbers.next()??, numbers.next()??);
     (slices > 0).then_some(Duration::from_nanos(waited))
 }
 
-/// As much of a file of the kernel's as fits.
+/// Reads as much of a kernel file as fits.
 #[cfg(unix)]
 pub(crate) fn read_at_start(file: &File, into: &mut [u8]) -> Option<usize> {
     std::os::unix::fs::FileExt::read_at(file, into, 0).ok()

@@ -1,12 +1,12 @@
-//! Plain float32: weights, activations, keys and values, and every product and sum. Nothing is rounded to a narrower
-//! type anywhere, so this is what the error of a weight class or of a narrow KV cache is measured against.
+//! Plain float32 for weights, activations, keys, values, products and sums. Nothing is rounded to a narrower type, so
+//! this is the baseline for the error of a weight class or of a narrow KV cache.
 //!
 //! ```text
-//! dot(a, b)     element i in lane i % 16, one chain of fused multiply-adds per lane, lanes joined by halves
+//! dot(a, b)     element i in lane i % 16, one chain of fused multiply-adds per lane, lanes summed pairwise by halves
 //! attention     all scores of a row, their maximum, weights e^(s - max), one division at the end
 //! ```
-//! Four bytes per weight and per number of the cache. Vectors and threads make it usable, tiles are not tried: it is
-//! there to be right. Its bits do not depend on threads, batch or instruction set, but they are not those of
+//! Four bytes per weight and per cache element. It uses vectors and threads but no tiles: accuracy comes before speed.
+//! Its bits do not depend on threads, batch or instruction set, but differ from those of
 //! [`Reference`](crate::Reference), whose classes round on purpose.
 
 use crate::arithmetic::Arithmetic;
@@ -29,12 +29,12 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Columns of a product that one task computes for all rows.
+/// Columns of a product per task, for all rows.
 const PANEL: usize = 16;
-/// Rows and columns of a product that registers hold together, at most.
+/// Maximum rows and columns of a product held in registers.
 const BLOCK: (usize, usize) = (4, 2);
 
-/// The backend that rounds nothing. Weight classes are ignored.
+/// The backend without rounding. Weight classes are ignored.
 pub struct Float32 {
     isa: Isa,
     pool: Pool,
@@ -47,7 +47,7 @@ pub struct Float32Matrix {
 }
 
 impl Float32Matrix {
-    /// Shape.
+    /// `[out_features, in_features]`.
     pub fn shape(&self) -> MatrixShape {
         self.shape
     }
@@ -57,37 +57,37 @@ impl Float32Matrix {
     }
 }
 
-/// Keys and values as they are: `[layer][slot][key, value][kv head][head_dim]`.
+/// Keys and values: `[layer][slot][key, value][kv head][head_dim]`.
 pub struct Float32Cache {
     shape: KvShape,
     data: Buffer<f32>,
 }
 
 impl Float32Cache {
-    /// Numbers of one token in one layer.
+    /// Elements of one token in one layer.
     fn token_len(&self) -> usize {
         2 * self.shape.num_kv_heads * self.shape.head_dim
     }
 
-    /// Where the keys of a token begin; its values follow.
+    /// Index of the keys of a token; its values follow.
     fn token_at(&self, layer: usize, slot: usize) -> usize {
         (layer * self.shape.blocks * self.shape.block_size + slot) * self.token_len()
     }
 }
 
 impl Float32 {
-    /// `threads` counts the caller; `None`: one per physical core that this process may use.
+    /// `threads` includes the caller; `None`: one per physical core that this process may use.
     pub fn new(threads: Option<usize>) -> Result<Float32, CpuError> {
         Float32::with_isa(threads, Isa::best())
     }
 
-    /// At most the instructions of `isa`, for tests: the bits are the same.
+    /// With at most the instructions of `isa`, for tests: the bits are the same.
     #[doc(hidden)]
     pub fn with_isa(threads: Option<usize>, isa: Isa) -> Result<Float32, CpuError> {
         Ok(Float32 { isa, pool: Pool::new(threads.unwrap_or_else(default_threads))? })
     }
 
-    /// The threads that compute, and with which instructions: for work between products.
+    /// The thread pool and instruction set, for work between products.
     pub fn means(&self) -> (&Pool, Isa) {
         (&self.pool, self.isa)
     }
@@ -95,7 +95,7 @@ impl Float32 {
 
 impl Device for Float32 {
     type Matrix = Float32Matrix;
-    /// `A`, and `B` with its zeros.
+    /// `A`, and `B` with its padding.
     type LowRank = [Float32Matrix; 2];
     type KvCache = Float32Cache;
 
@@ -371,7 +371,7 @@ impl HostBackend for Float32 {
     }
 }
 
-/// Element `i` of the first half of what rotates and of the second turn by the same angle.
+/// Rotates element `i` of the first half and of the second half of the rotary part by the same angle.
 fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let (first, second) = head[..2 * cos.len()].split_at_mut(cos.len());
     for ((a, b), (cos, sin)) in first.iter_mut().zip(second).zip(cos.iter().zip(sin)) {
@@ -379,13 +379,13 @@ fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     }
 }
 
-/// The operations that make up products and attention.
+/// The primitives of products and attention.
 trait Ops: Copy {
     /// The products of up to [`BLOCK`] rows and columns, all of the same length.
     fn dots(self, x: &[&[f32]], w: &[&[f32]], out: &mut [[f32; BLOCK.1]; BLOCK.0]);
     /// `out += weight * values`, fused.
     fn add_scaled(self, weight: f32, values: &[f32], out: &mut [f32]);
-    /// Rows and columns that [`Ops::dots`] is best given.
+    /// Preferred rows and columns of an [`Ops::dots`] call.
     fn block(self) -> (usize, usize);
 }
 
@@ -422,8 +422,8 @@ impl Ops for Plain {
 struct Vectors<S>(S);
 
 impl<S: Simd> Vectors<S> {
-    /// Lanes of the products of the first `ROWS` rows and `COLUMNS` columns. No closures here: they would not be
-    /// compiled for the instruction set of their surroundings.
+    /// Lane sums of the products of the first `ROWS` rows and `COLUMNS` columns. No closures here: they would not be
+    /// compiled for the instruction set of the caller.
     #[inline(always)]
     fn block_sums<const ROWS: usize, const COLUMNS: usize>(
         self,
@@ -448,7 +448,7 @@ impl<S: Simd> Vectors<S> {
         sums
     }
 
-    /// The `n <= 16` numbers from `at` on, which are there, then zeros.
+    /// The `n <= 16` elements from `at` on, then zeros.
     #[inline(always)]
     fn load(self, from: &[f32], at: usize, n: usize) -> S::V {
         let from = &from[at..at + n];
@@ -464,7 +464,7 @@ impl<S: Simd> Ops for Vectors<S> {
         for values in x.iter().chain(w) {
             assert!(values.len() == len, "vectors of one length");
         }
-        // Rows and columns that are not there repeat the last one: the block is always whole.
+        // Missing rows and columns repeat the last one: the block is always full.
         let (mut xs, mut ws) = ([x[0]; BLOCK.0], [w[0]; BLOCK.1]);
         xs[..x.len()].copy_from_slice(x);
         ws[..w.len()].copy_from_slice(w);
@@ -510,7 +510,7 @@ struct Products<'a, F> {
     x: &'a [f32],
     w: &'a Float32Matrix,
     columns: Range<usize>,
-    /// Takes row, column, product.
+    /// Called with row, column, product.
     each: &'a mut F,
 }
 
@@ -557,7 +557,7 @@ impl<F: FnMut(usize, usize, f32)> Kernel for Products<'_, F> {
 struct AttendRow<'a, F> {
     query: &'a [f32],
     rule: AttentionRule,
-    /// Positions that the row sees.
+    /// Positions visible to the row.
     seen: Range<usize>,
     /// Key and value of this head at a position.
     token: F,
@@ -611,7 +611,7 @@ mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// Loads of 16 and of 3 numbers, where there are two.
+    /// Loads of 16 and of 3 elements from a slice of two.
     struct Beyond<'a>(&'a [f32]);
 
     impl Kernel for Beyond<'_> {

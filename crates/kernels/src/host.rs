@@ -1,5 +1,4 @@
-//! Backends whose rows are memory of this process: operations on slices, and one adapter from rows to slices for all of
-//! them.
+//! Backends with rows in host memory: operations on slices, and one adapter from rows to slices for all of them.
 
 use crate::backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};
 use crate::device::Device;
@@ -9,8 +8,8 @@ use crate::routing::{Routes, RoutingRule};
 use crate::{Activation, Attention, Out, RotateAndStore};
 use std::ops::Range;
 
-/// The operations of [`Backend`] on slices, whose lengths say how many rows there are. Each computes at once. A
-/// `Backend` by that alone.
+/// The operations of [`Backend`] on slices, whose lengths determine the number of rows. Each computes immediately.
+/// Implementing this trait implements `Backend`.
 ///
 /// Methods panic when shapes disagree.
 pub trait HostBackend: Device {
@@ -23,8 +22,8 @@ pub trait HostBackend: Device {
     /// `y = x w^T + bias` for each row of `x` `[rows, in_features]`; `y` `[rows, out_features]`, see [`Out`].
     fn linear(&self, x: &[f32], w: &Self::Matrix, bias: Option<&[f32]>, out: Out<'_>);
 
-    /// `out[row] += B (A x[row])` for the rows of each group, see [`low_rank`](crate::low_rank). Rows of `x` and `out`
-    /// lie one behind the other, as wide as the shapes say, which are of the same widths; no row is in two groups.
+    /// `out[row] += B (A x[row])` for the rows of each group, see [`low_rank`](crate::low_rank). Rows of `x` and `out` are
+    /// contiguous, with the widths of the groups' shapes, which all agree; no row is in two groups.
     fn add_low_rank<'a>(
         &self,
         x: &[f32],
@@ -49,16 +48,16 @@ pub trait HostBackend: Device {
     /// `x = cap * tanh(x / cap)`.
     fn softcap(&self, cap: f32, x: &mut [f32]);
 
-    /// What [`Out::Gated`] does, by itself. `gate_up`: `[rows, 2 * width]`, `out`: `[rows, width]`.
+    /// [`Out::Gated`] as a separate operation. `gate_up`: `[rows, 2 * width]`, `out`: `[rows, width]`.
     fn gate(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]);
 
     /// The experts of each row and their weights: see [`route`](crate::routing::route).
     fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]);
 
-    /// `out[i] = from[rows[i]]`, rows of `width` numbers.
+    /// `out[i] = from[rows[i]]`, rows of `width` elements.
     fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]);
 
-    /// `x[rows[i]] = weights[i] * y[i] + x[rows[i]]`, rounded once; rows of `width` numbers; `rows` rises.
+    /// `x[rows[i]] = weights[i] * y[i] + x[rows[i]]`, rounded once; rows of `width` elements; `rows` rises.
     fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]);
 }
 

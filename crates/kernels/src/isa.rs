@@ -1,15 +1,15 @@
-//! Instruction sets as values: which paths this CPU can take, found once at start.
+//! Instruction sets as values: the kernel paths that this CPU supports, detected once at start.
 //!
 //! ```text
 //! Isa      an order of preference, chosen by the user or by `best()`
-//! Avx2     proofs: holding one means that this CPU has these instructions, so a kernel that asks for one may be
-//! Avx512   called safely. `detect` is the only way to make one. Each holds the proof of what it builds on, and gives
-//! Avx512Bf16, Amx    it: who has tiles has AVX-512, who has that has AVX2.
+//! Avx2     proofs: a value exists only if this CPU has the instructions, so kernels that take one may be called safely.
+//! Avx512   `detect` is the only safe constructor. Each proof contains the proof of its base: AMX implies AVX-512,
+//! Avx512Bf16, Amx    AVX-512 implies AVX2.
 //! ```
-//! An [`Isa`] is a ceiling, never a promise: `isa.avx512()` gives the proof if the ceiling allows it *and* the CPU has
-//! it. Every path returns the same bits, so the choice is about speed only.
+//! An [`Isa`] is a ceiling, not a guarantee: `isa.avx512()` returns the proof if the ceiling allows it *and* the CPU has
+//! it. Every path returns the same bits, so the choice affects speed only.
 
-/// The paths of [`crate::Cpu`], slowest first. Each implies that the kernels of the ones before it may be used too.
+/// The paths of [`crate::Cpu`], slowest first. Each path may also use the kernels of the paths before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Isa {
     /// Plain Rust: any CPU.
@@ -18,14 +18,14 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
-    /// The same and BF16, whose `vdpbf16ps` computes [`Arithmetic::Pairs`](crate::Arithmetic::Pairs).
+    /// The same plus BF16, whose `vdpbf16ps` computes [`Arithmetic::Pairs`](crate::Arithmetic::Pairs).
     Avx512Bf16,
     /// AMX tiles with int8 and bf16 products (Sapphire Rapids and later); everything else as [`Isa::Avx512Bf16`].
     Amx,
 }
 
 impl Isa {
-    /// All, slowest first.
+    /// All paths, slowest first.
     pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
 
     /// The fastest path that this CPU and operating system allow.
@@ -33,7 +33,7 @@ impl Isa {
         Isa::ALL.into_iter().rev().find(|isa| isa.is_available()).unwrap_or(Isa::Scalar)
     }
 
-    /// Every path that this CPU can take, slowest first; [`Isa::Scalar`] is always there.
+    /// Every path that this CPU supports, slowest first; [`Isa::Scalar`] is always among them.
     pub fn available() -> Vec<Isa> {
         Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect()
     }
@@ -49,7 +49,7 @@ impl Isa {
         }
     }
 
-    /// For people: `scalar`, `avx2`, `avx512`, `avx512bf16`, `amx`.
+    /// Display name: `scalar`, `avx2`, `avx512`, `avx512bf16`, `amx`.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
@@ -60,28 +60,27 @@ impl Isa {
         }
     }
 
-    /// The path called `name`, as [`Isa::name`] writes it.
+    /// Parses a name that [`Isa::name`] returned.
     pub fn from_name(name: &str) -> Option<Isa> {
         Isa::ALL.into_iter().find(|isa| isa.name() == name)
     }
 
-    /// The right to call AVX2 kernels, if this ceiling and the CPU allow them. Cheap: a cached load.
+    /// Proof for AVX2 kernels, if this ceiling and the CPU allow them. Cheap: a cached load.
     pub fn avx2(self) -> Option<Avx2> {
         if self >= Isa::Avx2 { Avx2::detect() } else { None }
     }
 
-    /// The right to call AVX-512 kernels, if this ceiling and the CPU allow them. Cheap: a cached load.
+    /// Proof for AVX-512 kernels, if this ceiling and the CPU allow them. Cheap: a cached load.
     pub fn avx512(self) -> Option<Avx512> {
         if self >= Isa::Avx512 { Avx512::detect() } else { None }
     }
 
-    /// The right to call AVX-512 BF16 kernels, if this ceiling and the CPU allow them. Cheap: a cached load.
+    /// Proof for AVX-512 BF16 kernels, if this ceiling and the CPU allow them. Cheap: a cached load.
     pub fn avx512_bf16(self) -> Option<Avx512Bf16> {
         if self >= Isa::Avx512Bf16 { Avx512Bf16::detect() } else { None }
     }
 
-    /// The right to call AMX kernels, if this ceiling, the CPU and the operating system allow them. Cheap: a cached
-    /// load.
+    /// Proof for AMX kernels, if this ceiling, the CPU and the operating system allow them. Cheap: a cached load.
     pub fn amx(self) -> Option<Amx> {
         if self >= Isa::Amx { Amx::detect() } else { None }
     }
@@ -110,7 +109,7 @@ impl Avx2 {
 pub struct Avx512(Avx2);
 
 impl Avx512 {
-    /// What it builds on.
+    /// The proof of its base.
     pub fn avx2(self) -> Avx2 {
         self.0
     }
@@ -129,12 +128,12 @@ impl Avx512 {
     }
 }
 
-/// Proof that this CPU has AVX-512 BF16 beside what [`Avx512`] proves.
+/// Proof that this CPU has AVX-512 BF16 in addition to [`Avx512`].
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512Bf16(Avx512);
 
 impl Avx512Bf16 {
-    /// What it builds on.
+    /// The proof of its base.
     pub fn avx512(self) -> Avx512 {
         self.0
     }
@@ -149,18 +148,18 @@ impl Avx512Bf16 {
     }
 }
 
-/// Proof that tile instructions (TILE, INT8, BF16) may be executed beside what [`Avx512`] proves: by the CPU and by
-/// leave of the operating system, which this process asks for once.
+/// Proof that this process may execute tile instructions (TILE, INT8, BF16), in addition to [`Avx512`]. The CPU must
+/// have them and the operating system must permit them; the process requests the permission once.
 #[derive(Clone, Copy, Debug)]
 pub struct Amx(Avx512);
 
 impl Amx {
-    /// What it builds on: tile kernels unpack and rescale with vectors.
+    /// The proof of its base: tile kernels unpack and rescale with vectors.
     pub fn avx512(self) -> Avx512 {
         self.0
     }
 
-    /// Asks CPUID, XCR0 and the kernel, where there is AVX-512; the answer is kept for the life of the process.
+    /// Checks CPUID, XCR0 and the kernel's permission if the CPU has AVX-512; the result is cached for the process.
     pub fn detect() -> Option<Amx> {
         let vectors = Avx512::detect()?;
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -173,8 +172,8 @@ impl Amx {
         found.then_some(Amx(vectors))
     }
 
-    /// A proof of tiles without proof, so that a test may run the tile kernels where an emulator executes them. Of the
-    /// vectors that they use beside tiles there is a real one.
+    /// A proof of tiles without detection, for tests that run the tile kernels under an emulator. The vector
+    /// instructions that these kernels also use are real.
     ///
     /// # Safety
     /// Tile instructions must work in this process: natively, or through a SIGILL handler that executes them.
@@ -184,7 +183,7 @@ impl Amx {
     }
 }
 
-/// CPUID leaf 7 says TILE, INT8 and BF16, and XCR0 says that the operating system saves tile state.
+/// CPUID leaf 7 reports TILE, INT8 and BF16, and XCR0 that the operating system saves tile state.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn cpu_has_amx() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
@@ -210,7 +209,7 @@ fn cpu_has_amx() -> bool {
     [TILE, INT8, BF16].into_iter().all(|bit| edx & bit != 0)
 }
 
-/// Linux gives tile state to a process only on request (`arch_prctl`); threads inherit the permission.
+/// Linux permits tile state to a process only on request (`arch_prctl`); threads inherit the permission.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn kernel_grants_tiles() -> bool {
     const ARCH_GET_XCOMP_PERM: libc::c_long = 0x1022;

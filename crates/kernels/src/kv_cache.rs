@@ -1,23 +1,22 @@
 //! The bytes of the KV cache, in the order in which the tile products read them.
 //!
 //! ```text
-//! layer | block | kv head | K: [block_size/16][head_dim/p][16 tokens][p]             tokens in lanes, p numbers of d
+//! layer | block | kv head | K: [block_size/16][head_dim/p][16 tokens][p]             tokens in lanes, p elements of d
 //!                         | V: [block_size/32][head_dim/16][32/p][16 d][p tokens]    d in lanes, p tokens
 //!                         | int8 only: f32 [2][block_size], the scales of keys and of values
 //! ```
-//! A line is 64 bytes: 16 lanes of 4 bytes, each `p` numbers, 2 of bf16 or 4 of int8; it is one row of an AMX tile. One
+//! A line is 64 bytes: 16 lanes of 4 bytes, each `p` elements, 2 of bf16 or 4 of int8; it is one row of an AMX tile. One
 //! block of one head is contiguous, so a paged read is a few large pieces (PagedAttention: Kwon et al., SOSP 2023).
 //!
-//! | | a token and head in memory | a number is |
+//! | | bytes per token and head | element |
 //! |---|---|---|
-//! | bf16 | `4 * head_dim` bytes | rounded to bf16, below 2^-40 to 0 |
-//! | int8 | `2 * head_dim + 8` bytes | spread over its head, then `q * scale`: `scale = absmax / 127`, `q` to nearest
-//! even |
+//! | bf16 | `4 * head_dim` | rounded to bf16, magnitudes below 2^-40 to 0 |
+//! | int8 | `2 * head_dim + 8` | rotated over its head, then `q * scale`: `scale = absmax / 127`, `q` to nearest even |
 //!
-//! **Stale bytes are harmless.** A block keeps what its last owner wrote. Attention gives hidden tokens the weight 0,
-//! and 0 times a finite number is 0; so a value that is not finite is never stored. It becomes 0, and the token's key
-//! (of int8 the key's scale) becomes NaN instead: every row that sees the token becomes NaN (and is reported), no other
-//! row is touched.
+//! **Stale bytes are harmless.** A block keeps the data of its previous owner. Attention gives masked tokens the weight
+//! 0, and 0 times a finite number is 0; so a non-finite value is never stored. It becomes 0, and the token's key
+//! (for int8 the key's scale) becomes NaN instead: every row that sees the token becomes NaN (and is reported), and no
+//! other row is affected.
 
 use crate::lanes::{bf16_bits, bf16_value};
 use crate::mem::{Buffer, OutOfMemory};
@@ -28,7 +27,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
 
 /// Tokens whose keys share a line: the lanes of a score.
 pub(crate) const KEY_GROUP: usize = 16;
-/// Tokens in one step of the weighted sum of values; a block is a multiple of it.
+/// Tokens in one step of the weighted sum of values; the block size is a multiple of it.
 pub(crate) const VALUE_PAGE: usize = 32;
 /// Bytes of a line.
 pub(crate) const LINE: usize = 64;
@@ -36,18 +35,18 @@ pub(crate) const LINE: usize = 64;
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvDtype {
-    /// 16 bits a number.
+    /// 16 bits per element.
     #[default]
     Bf16,
-    /// 8 bits a number and one scale for each key and each value, which are spread over their head first.
+    /// 8 bits per element and one scale for each key and each value, which are rotated over their head first.
     Int8,
 }
 
 impl KvDtype {
-    /// Both, the more precise first.
+    /// Both types, the more precise first.
     pub const ALL: [KvDtype; 2] = [KvDtype::Bf16, KvDtype::Int8];
 
-    /// For people: `bf16`, `int8`.
+    /// Display name: `bf16`, `int8`.
     pub fn name(self) -> &'static str {
         match self {
             KvDtype::Bf16 => "bf16",
@@ -55,7 +54,7 @@ impl KvDtype {
         }
     }
 
-    /// Bytes of a number.
+    /// Bytes of an element.
     fn size(self) -> usize {
         match self {
             KvDtype::Bf16 => 2,
@@ -63,7 +62,7 @@ impl KvDtype {
         }
     }
 
-    /// Numbers of a lane, which is 4 bytes wide.
+    /// Elements per lane, which is 4 bytes wide.
     fn per_lane(self) -> usize {
         4 / self.size()
     }
@@ -77,10 +76,10 @@ impl KvDtype {
     }
 }
 
-/// Size of a cache.
+/// Dimensions of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
-    /// How numbers are stored.
+    /// Element type.
     pub dtype: KvDtype,
     /// Attention layers.
     pub layers: usize,
@@ -120,23 +119,22 @@ impl KvShape {
         VALUE_PAGE * self.head_dim * self.dtype.size()
     }
 
-    /// Where the keys of a head of a block begin; all places are in bytes.
+    /// Byte offset of the keys of a head of a block.
     pub(crate) fn keys_at(&self, layer: usize, block: usize, kv_head: usize) -> usize {
         (layer * self.blocks + block) * self.layer_block_bytes() + kv_head * self.block_size * self.token_bytes()
     }
 
-    /// Where the values of a head of a block begin.
+    /// Byte offset of the values of a head of a block.
     pub(crate) fn values_at(&self, layer: usize, block: usize, kv_head: usize) -> usize {
         self.keys_at(layer, block, kv_head) + self.block_size * self.head_dim * self.dtype.size()
     }
 
-    /// Where the scales of the keys of a head of a block begin; those of the values follow. There are some only of
-    /// int8.
+    /// Byte offset of the key scales of a head of a block; the value scales follow. Only int8 has them.
     pub(crate) fn scales_at(&self, layer: usize, block: usize, kv_head: usize) -> usize {
         self.values_at(layer, block, kv_head) + self.block_size * self.head_dim * self.dtype.size()
     }
 
-    /// Where the number `d` of a key is.
+    /// Byte offset of element `d` of a key.
     fn key_at(&self, place: KvPlace, d: usize) -> usize {
         let (block, token) = (place.slot / self.block_size, place.slot % self.block_size);
         let (size, p) = (self.dtype.size(), self.dtype.per_lane());
@@ -144,7 +142,7 @@ impl KvShape {
         self.keys_at(place.layer, block, place.kv_head) + group + d / p * LINE + token % KEY_GROUP * 4 + d % p * size
     }
 
-    /// Where the number `d` of a value is.
+    /// Byte offset of element `d` of a value.
     fn value_at(&self, place: KvPlace, d: usize) -> usize {
         let (block, token) = (place.slot / self.block_size, place.slot % self.block_size);
         let (size, p) = (self.dtype.size(), self.dtype.per_lane());
@@ -153,7 +151,7 @@ impl KvShape {
         page + line * LINE + d % 16 * 4 + token % p * size
     }
 
-    /// Where the scale of a key is; that of the value is `block_size` numbers further.
+    /// Byte offset of a key's scale; the value's is `block_size` f32 further.
     fn scale_at(&self, place: KvPlace) -> usize {
         let (block, token) = (place.slot / self.block_size, place.slot % self.block_size);
         self.scales_at(place.layer, block, place.kv_head) + token * size_of::<f32>()
@@ -167,50 +165,50 @@ impl KvShape {
     }
 }
 
-/// One head of one token.
+/// Address of one head of one token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvPlace {
-    /// Which layer.
+    /// Layer index.
     pub layer: usize,
     /// `block * block_size + offset`.
     pub slot: usize,
-    /// Which key/value head.
+    /// Key/value head index.
     pub kv_head: usize,
 }
 
 /// Keys and values of all layers by block. See the module for the layout.
 pub struct KvCache {
     shape: KvShape,
-    /// By memory node; those without a head are left out.
+    /// One per memory node that has heads.
     parts: Vec<KvPart>,
 }
 
-/// The heads of a memory node, in memory of its own.
+/// The heads of a memory node, in that node's memory.
 pub(crate) struct KvPart {
-    /// The first of them.
+    /// First head of this part.
     first_head: usize,
-    /// Of these heads alone.
+    /// The cache shape restricted to these heads.
     shape: KvShape,
     data: Buffer<u8>,
 }
 
 impl KvPart {
-    /// The shape of a cache of these heads, in which a head is [`KvPart::head`].
+    /// The cache shape restricted to these heads, indexed by [`KvPart::head`].
     pub(crate) fn shape(&self) -> &KvShape {
         &self.shape
     }
 
-    /// All bytes.
+    /// All bytes of this part.
     pub(crate) fn data(&self) -> &[u8] {
         &self.data
     }
 
-    /// The number among these heads of one that is here.
+    /// Index of a head within this part.
     pub(crate) fn head(&self, kv_head: usize) -> usize {
         kv_head - self.first_head
     }
 
-    /// Where a place is here.
+    /// The same place, indexed within this part.
     fn within(&self, place: KvPlace) -> KvPlace {
         KvPlace { kv_head: self.head(place.kv_head), ..place }
     }
@@ -230,7 +228,7 @@ impl KvCache {
         KvCache::on(&Nodes::one(1), shape)
     }
 
-    /// The same, each node's heads ([`Nodes::part`]) in memory of that node. Panics like it.
+    /// The same, with each node's heads ([`Nodes::part`]) in memory of that node. Panics for the same shapes.
     pub fn on(nodes: &Nodes, shape: KvShape) -> Result<KvCache, OutOfMemory> {
         assert!(shape.block_size > 0 && shape.block_size.is_multiple_of(VALUE_PAGE), "{shape:?}");
         assert!(shape.head_dim > 0 && shape.head_dim.is_multiple_of(16), "{shape:?}");
@@ -246,18 +244,18 @@ impl KvCache {
         Ok(KvCache { shape, parts: with_heads.map(part).collect::<Result<_, OutOfMemory>>()? })
     }
 
-    /// Its shape.
+    /// The shape of the whole cache.
     pub fn shape(&self) -> KvShape {
         self.shape
     }
 
-    /// Where a head is.
+    /// The part with a head.
     #[inline(always)]
     pub(crate) fn part(&self, kv_head: usize) -> &KvPart {
         part_of(&self.parts, kv_head)
     }
 
-    /// The number `d` of a key.
+    /// Element `d` of a key.
     pub fn key(&self, place: KvPlace, d: usize) -> f32 {
         match self.shape.dtype {
             KvDtype::Bf16 => self.bf16(place, d, KvShape::key_at),
@@ -265,7 +263,7 @@ impl KvCache {
         }
     }
 
-    /// The number `d` of a value.
+    /// Element `d` of a value.
     pub fn value(&self, place: KvPlace, d: usize) -> f32 {
         match self.shape.dtype {
             KvDtype::Bf16 => self.bf16(place, d, KvShape::value_at),
@@ -273,7 +271,7 @@ impl KvCache {
         }
     }
 
-    /// The number `d` of a head of which the integers are given as they are stored.
+    /// Element `d` of a head, rotated back, from its stored integers.
     fn gathered(&self, d: usize, int: impl Fn(usize) -> i8) -> i32 {
         let run = run_of(self.shape.head_dim);
         let first = d / run * run;
@@ -285,7 +283,7 @@ impl KvCache {
         bf16_value(u16::from_ne_bytes(self.bytes(place, |shape, place| at(shape, place, d))))
     }
 
-    /// Bytes of a token's head, by where they are in a cache with that shape.
+    /// Bytes at the offset that `at` computes from a part's shape.
     fn bytes<const N: usize>(&self, place: KvPlace, at: impl Fn(&KvShape, KvPlace) -> usize) -> [u8; N] {
         self.shape.check(place);
         let part = self.part(place.kv_head);
@@ -293,13 +291,13 @@ impl KvCache {
         std::array::from_fn(|i| part.data[at + i])
     }
 
-    /// The number `d` of an int8 key, spread and without its scale.
+    /// Element `d` of an int8 key, still rotated and without its scale.
     pub(crate) fn key_int(&self, place: KvPlace, d: usize) -> i8 {
         assert!(d < self.shape.head_dim && self.shape.dtype == KvDtype::Int8);
         i8::from_ne_bytes(self.bytes(place, |shape, place| shape.key_at(place, d)))
     }
 
-    /// The number `d` of an int8 value, spread and without its scale.
+    /// Element `d` of an int8 value, still rotated and without its scale.
     pub(crate) fn value_int(&self, place: KvPlace, d: usize) -> i8 {
         assert!(d < self.shape.head_dim && self.shape.dtype == KvDtype::Int8);
         i8::from_ne_bytes(self.bytes(place, |shape, place| shape.value_at(place, d)))
@@ -343,7 +341,7 @@ impl KvCache {
         }
     }
 
-    /// Copies whole blocks `(src, dst)` in every layer, pair after pair.
+    /// Copies whole blocks `(src, dst)` in every layer, one pair after the other.
     ///
     /// Panics if a block is out of range.
     pub fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
@@ -360,8 +358,7 @@ impl KvCache {
         }
     }
 
-    /// Copies one block's bytes, layer after layer and in each head after head, wherever they lie. Cost: that of reading
-    /// and writing `out.len()` bytes of memory.
+    /// Copies one block's bytes ordered by layer, then head. Cost: reading and writing `out.len()` bytes of memory.
     ///
     /// Panics if the block is out of range, or `out` is not `shape.block_bytes()` long.
     pub fn read_block(&self, block: u32, out: &mut [u8]) {
@@ -375,9 +372,9 @@ impl KvCache {
         }
     }
 
-    /// The reverse: `bytes` are what [`KvCache::read_block`] gave for some block, so they hold only what was stored.
+    /// The reverse: `bytes` are the output of [`KvCache::read_block`] for some block, so they hold only stored values.
     ///
-    /// Panics like it.
+    /// Panics for the same arguments.
     pub fn write_block(&mut self, block: u32, bytes: &[u8]) {
         self.check_block(block, bytes.len());
         let mut rest = bytes;
@@ -396,7 +393,7 @@ impl KvCache {
         assert!((block as usize) < self.shape.blocks, "block {block} of {}", self.shape.blocks);
     }
 
-    /// A handle with which several threads may store tokens.
+    /// A handle through which several threads may store tokens.
     pub(crate) fn writer(&mut self) -> Writer<'_> {
         Writer { shape: self.shape, parts: &self.parts }
     }
@@ -410,12 +407,12 @@ fn part_of(parts: &[KvPart], kv_head: usize) -> &KvPart {
     }
 }
 
-/// Widest head, for buffers of fixed size.
+/// Maximum head width, for buffers of fixed size.
 pub(crate) const MAX_HEAD_DIM: usize = 256;
 
-/// Stores tokens from several threads. Stores are relaxed atomics (plain moves on every CPU), so that two rows which
-/// name the same slot, against the caller's promise, are a wrong answer but not undefined behaviour. For the lifetime of
-/// a writer the cache is borrowed mutably, and all access to its bytes is through it.
+/// Stores tokens from several threads. Stores are relaxed atomics (plain moves on every CPU), so two rows with the same
+/// slot, which the caller must not pass, give a wrong answer but not undefined behaviour. For the lifetime of a writer
+/// the cache is borrowed mutably, and all access to its bytes is through it.
 #[derive(Clone, Copy)]
 pub(crate) struct Writer<'a> {
     shape: KvShape,
@@ -423,7 +420,7 @@ pub(crate) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// How numbers are stored.
+    /// Element type.
     pub(crate) fn dtype(&self) -> KvDtype {
         self.shape.dtype
     }
@@ -452,7 +449,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Stores one head of one token as int8. `key`, `value`: `[head_dim]`, spread.
+    /// Stores one head of one token as int8. `key`, `value`: `[head_dim]`, rotated.
     #[inline(always)]
     pub(crate) fn store_int8(&self, place: KvPlace, key: &[f32], value: &[f32]) {
         self.shape.check(place);
@@ -463,9 +460,9 @@ impl Writer<'_> {
         let (mut key_ints, mut value_ints) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
         let (key_scale, _) = quantize_row(key, &mut key_ints[..key.len()]);
         let (value_scale, _) = quantize_row(value, &mut value_ints[..value.len()]);
-        // A value that is not finite was quantized to zeros, and its scale is NaN.
+        // A non-finite value was quantized to zeros with scale NaN: the NaN moves to the key's scale.
         let (key_scale, value_scale) = if value_scale.is_nan() { (f32::NAN, 0.0) } else { (key_scale, value_scale) };
-        // A power of two. Spread numbers are gathered by the same steps, and come out so many times as large.
+        // A power of two: rotating back with the same steps multiplies by it.
         let run = run_of(shape.head_dim) as f32;
         let (keys, values) = (shape.key_at(place, 0), shape.value_at(place, 0));
         for (i, quad) in key_ints[..key.len()].as_chunks::<4>().0.iter().enumerate() {

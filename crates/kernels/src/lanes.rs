@@ -1,13 +1,13 @@
-//! Sixteen `f32` lanes: the width in which this crate's row sums, exponentials and attention are defined.
+//! Sixteen `f32` lanes: the width in which this crate defines row sums, exponentials and attention.
 //!
 //! ```text
-//! the definition     exp, round_bf16, sum: plain functions of numbers
-//! Simd               the same operations on 16 numbers at once; Avx2 has two registers for them, Avx512 one
+//! the definition     exp, round_bf16, sum: plain scalar functions
+//! Simd               the same operations on 16 numbers; two registers on AVX2, one on AVX-512
 //! Kernel, dispatch   a computation written once over Simd, compiled once per instruction set
 //! ```
-//! A value that implements [`Simd`] is the proof that the CPU has the instructions, so its methods are safe to call.
-//! They become single instructions only inside [`dispatch`], whose inner functions carry the `target_feature`s:
-//! everything written over `Simd` is therefore `#[inline(always)]`.
+//! A value that implements [`Simd`] proves that the CPU has the instructions, so its methods are safe to call. They
+//! become single instructions only inside [`dispatch`], whose inner functions carry the `target_feature`s: all code
+//! written over `Simd` is therefore `#[inline(always)]`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -40,9 +40,9 @@ pub(crate) fn bf16_value(bits: u16) -> f32 {
     f32::from_bits((bits as u32) << 16)
 }
 
-/// Below this, [`exp`] is 0: it keeps results normal numbers.
+/// Below this, [`exp`] is 0, so that results stay normal numbers.
 const EXP_MIN: f32 = -87.0;
-/// Above this, [`exp`] stays at its value here (1.65e38): it keeps results finite.
+/// Above this, [`exp`] keeps its value here (1.65e38), so that results stay finite.
 const EXP_MAX: f32 = 88.0;
 /// 1.5 * 2^23: adding it rounds to an integer and leaves that integer in the low bits.
 const ROUNDER: f32 = 12_582_912.0;
@@ -88,17 +88,17 @@ pub(crate) fn softcap(x: f32, cap: f32) -> f32 {
     cap - 2.0 * cap / (exp(x * (2.0 / cap)) + 1.0)
 }
 
-/// Below this, [`softmax_weight`] is 0: what is left out of a sum that is at least 1 is below 2^-39.
+/// Below this, [`softmax_weight`] is 0: the omitted part of a sum that is at least 1 is below 2^-39.
 const WEIGHT_MIN: f32 = -27.5;
 
-/// The weight of a score that is `x` above the largest (`x <= 0`): `e^x` rounded to bf16, 0 below -27.5.
-/// So it is never small enough to be flushed by [`round_bf16`].
+/// The weight of a score `x` relative to the maximum (`x <= 0`): `e^x` rounded to bf16, 0 below -27.5.
+/// So it is never small enough for [`round_bf16`] to flush it.
 #[inline(always)]
 pub(crate) fn softmax_weight(x: f32) -> f32 {
     if x < WEIGHT_MIN { 0.0 } else { round_bf16(exp(x)) }
 }
 
-/// `e^x` for a score that is `x` above the largest (`x <= 0`), 0 below -27.5: a weight that is not yet rounded.
+/// `e^x` for a score `x` relative to the maximum (`x <= 0`), 0 below -27.5: an unrounded weight.
 #[inline(always)]
 pub(crate) fn unrounded_weight(x: f32) -> f32 {
     if x < WEIGHT_MIN { 0.0 } else { exp(x) }
@@ -114,7 +114,7 @@ pub(crate) fn weight_digits(weight: f32) -> (u8, u8) {
     ((n >> 7 & 127) as u8, (n & 127) as u8)
 }
 
-/// The sum of 16 lanes: halves are added until one is left.
+/// The sum of 16 lanes: the upper half is added to the lower until one lane is left.
 #[inline(always)]
 pub(crate) fn sum(mut lanes: [f32; LANES]) -> f32 {
     for half in [8, 4, 2, 1] {
@@ -125,15 +125,15 @@ pub(crate) fn sum(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// Sixteen lanes on a CPU that has the instructions, as holding `Self` proves.
+/// Sixteen lanes; holding `Self` proves that the CPU has the instructions.
 pub(crate) trait Simd: Copy {
     /// Sixteen numbers.
     type V: Copy;
     /// Sixteen i32.
     type I: Copy;
-    /// A line of keys, made ready for [`Simd::dot_keys`].
+    /// A line of keys, prepared for [`Simd::dot_keys`].
     type Keys: Copy;
-    /// Rows of a product of which 16 columns fit the registers; at most 8.
+    /// Rows of a product whose sums over 16 columns fit the registers; at most 8.
     const ROWS: usize;
 
     fn splat(self, x: f32) -> Self::V;
@@ -147,7 +147,7 @@ pub(crate) trait Simd: Copy {
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
     /// `if a > b { a } else { b }`: `b` if either is NaN.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
-    /// Lanes below `n` of `a`, the others of `b`.
+    /// Lanes of `a` below `n`, then lanes of `b`.
     fn first(self, n: usize, a: Self::V, b: Self::V) -> Self::V;
     /// Per lane: 0 where `x < bound`, `x` where it is NaN, else `a`.
     fn zero_below(self, a: Self::V, x: Self::V, bound: f32) -> Self::V;
@@ -162,12 +162,12 @@ pub(crate) trait Simd: Copy {
     /// Per lane: 0 where `x < bound`, else `a` rounded to bf16, where `a` is 0, at least 2^-40, or a NaN whose low half
     /// is zero.
     fn round_weight(self, a: Self::V, x: Self::V, bound: f32) -> Self::V;
-    /// Of lanes at the distance `D`, which is 1, 2, 4 or 8: the first becomes the sum of both, the second first minus
+    /// For each pair of lanes at distance `D` (1, 2, 4 or 8): the first becomes the sum of both, the second first minus
     /// second.
     fn butterfly<const D: usize>(self, a: Self::V) -> Self::V;
     /// [`sum`].
     fn sum(self, a: Self::V) -> f32;
-    /// The largest lane; NaN lanes may or may not be seen.
+    /// The largest lane; NaN lanes may be ignored or not.
     fn max_lane(self, a: Self::V) -> f32;
 
     /// # Safety
@@ -191,22 +191,21 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// 16 writable bf16.
     unsafe fn store_bf16(self, a: Self::V, to: *mut u16);
-    /// Asks for a cache line in the nearest cache but one (of the nearest, misses are few at a time); any address is
-    /// fine.
+    /// Prefetches a cache line into L2 (L1 has few outstanding misses); any address is allowed.
     fn prefetch(self, address: *const u8);
 
     /// Zeros.
     fn zeros(self) -> Self::I;
-    /// What [`Simd::dot_keys`] begins with, where all the numbers of the other factor sum to `sum`.
+    /// Initial value for [`Simd::dot_keys`], where the elements of the other factor sum to `sum`.
     fn keys_start(self, sum: i32) -> Self::I;
     /// # Safety
     /// 64 readable bytes.
     unsafe fn load_keys(self, from: *const u8) -> Self::Keys;
-    /// Per lane: the sum of `sums` and of four products of signed bytes, those of `q` and the lane's keys. Keys are not
-    /// -128. Right only if all bytes of `q` since [`Simd::keys_start`] sum to what was said there.
+    /// Per lane: `sums` plus four products of signed bytes, those of `q` and the lane's keys. Keys are not -128. Correct
+    /// only if all bytes of `q` since [`Simd::keys_start`] sum to the value given there.
     fn dot_keys(self, sums: Self::I, q: u32, keys: Self::Keys) -> Self::I;
-    /// Per lane: the sum of `sums` and of four products, of the bytes of `weights`, each at most 127, and the lane's
-    /// signed bytes at `values`.
+    /// Per lane: `sums` plus four products, of the bytes of `weights`, each at most 127, and the lane's signed bytes at
+    /// `values`.
     /// # Safety
     /// 64 readable bytes.
     unsafe fn dot_values(self, sums: Self::I, weights: u32, values: *const u8) -> Self::I;
@@ -220,7 +219,7 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// 16 writable i32.
     unsafe fn store_ints(self, a: Self::I, to: *mut i32);
-    /// [`weight_digits`] of 16 weights; some digits of weights that are NaN.
+    /// [`weight_digits`] of 16 weights; unspecified digits for NaN weights.
     /// # Safety
     /// 16 writable bytes each.
     unsafe fn store_digits(self, weights: Self::V, high: *mut u8, low: *mut u8);
@@ -240,7 +239,7 @@ pub(crate) fn softcap_lanes<S: Simd>(s: S, x: S::V, cap: f32) -> S::V {
     s.sub(s.splat(cap), s.div(s.splat(2.0 * cap), bottom))
 }
 
-/// [`softmax_weight`] of 16 numbers. They may be NaN if they came from bf16 numbers, whose NaNs end in zeros.
+/// [`softmax_weight`] of 16 numbers. NaN inputs must come from bf16 numbers, whose NaNs have a zero low half.
 #[inline(always)]
 pub(crate) fn softmax_weights<S: Simd>(s: S, x: S::V) -> S::V {
     s.round_weight(exp_in_range(s, x), x, WEIGHT_MIN)
@@ -252,7 +251,7 @@ pub(crate) fn unrounded_weights<S: Simd>(s: S, x: S::V) -> S::V {
     s.zero_below(exp_in_range(s, x), x, WEIGHT_MIN)
 }
 
-/// `e^x` where that is neither too small nor too large; anything elsewhere.
+/// `e^x` where that is in range; unspecified elsewhere.
 #[inline(always)]
 fn exp_in_range<S: Simd>(s: S, x: S::V) -> S::V {
     let rounded = s.fma(x, s.splat(std::f32::consts::LOG2_E), s.splat(ROUNDER));
@@ -302,7 +301,7 @@ pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     kernel.define()
 }
 
-/// Evaluates something for a number of rows, 1 to 8, as a constant.
+/// Evaluates an expression with a row count of 1 to 8 as a constant.
 macro_rules! with_rows {
     ($R:ident = $rows:expr => $do:expr) => {
         match $rows {
@@ -344,7 +343,7 @@ macro_rules! with_rows {
 pub(crate) use with_rows;
 
 #[cfg(target_arch = "x86_64")]
-/// Methods that are one expression of intrinsics on registers.
+/// Methods that are a single expression of intrinsics on registers.
 macro_rules! registers {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => { $(
         #[inline(always)]
@@ -361,7 +360,7 @@ use registers;
 mod tests {
     use super::*;
 
-    /// Every operation of `Simd` that is not a plain instruction, on 16 numbers.
+    /// Every operation of `Simd` that is not a single instruction, on 16 numbers.
     struct Probe<'a>(&'a [f32; LANES], usize);
 
     struct Answers {

@@ -1,25 +1,25 @@
-//! Every line of CPU `unsafe`: packed weights, matrix products, attention, the bytes of the KV cache, pinned threads.
-//! This crate knows shapes, not models and not requests.
+//! All `unsafe` code for the CPU: packed weights, matrix products, attention, KV cache bytes, pinned threads.
+//! This crate knows shapes; it has no notion of models or requests.
 //!
 //! ```text
-//! trait Device           what keeps weights and cache, and what it is called
-//! trait Backend          the operations a transformer needs, over rows that lie wherever the device computes
-//! trait HostBackend      the same over slices, for those whose rows are memory of this process; each is a Backend by that
-//!   Reference            their definition, in plain loops; serves any CPU, judges every other implementation
-//!   Float32              no rounding anywhere: what the error of the others is measured against
-//!   Cpu                  AVX2, AVX-512 and AMX paths chosen at start; the same bits as Reference, always
+//! trait Device           storage of weights and KV cache, device name and limits
+//! trait Backend          the operations of a transformer, over rows in the device's memory
+//! trait HostBackend      the same over slices of host memory; implies Backend
+//!   Reference            the definition, in plain loops; runs on any CPU, and all other implementations are compared with it
+//!   Float32              no rounding to narrower types: the baseline for the error of the other backends
+//!   Cpu                  AVX2, AVX-512 and AMX paths chosen at start; always the same bits as Reference
 //! ```
 //!
-//! # The contract: one token, one answer
+//! # The contract: batch-invariant, bit-exact results
 //!
-//! The output bits of a row are a function of the weights, that row's token history and the definitions in this crate,
-//! and of nothing else: not of the other rows, not of how the rows were cut into chunks, not of the thread count, not
-//! of the instruction set. Each definition below therefore fixes the order of every floating-point operation, and each
-//! fast kernel repeats that order or works in exact integers.
+//! The output bits of a row depend only on the weights, that row's token history and the definitions in this crate:
+//! not on the other rows, the chunking of the rows, the thread count or the instruction set. Each definition below
+//! therefore fixes the order of every floating-point operation, and each fast kernel repeats that order or works in
+//! exact integers.
 //!
 //! Activations are `f32`, row-major `[rows, width]`. No function here allocates in a steady state.
 
-// What serves vectors and tiles has no caller on a CPU that is served by plain loops.
+// Vector and tile support code has no caller on other architectures.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_mut, unused_variables))]
 
 pub mod arithmetic;
@@ -71,7 +71,7 @@ pub use reference::Reference;
 pub use rope::{RopeScaling, RopeTable};
 pub use routing::{Routes, RoutingRule};
 
-/// How the heads of one attention layer lie in a row of the fused q/k/v product:
+/// Layout of the heads of one attention layer in a row of the fused q/k/v product:
 /// `[q head 0 .. q head num_heads | k heads | v heads]`, each `head_dim` wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLayout {
@@ -95,37 +95,36 @@ impl HeadLayout {
     }
 }
 
-/// Where [`Backend::linear`] puts its result. `R`: rows of a backend, or those of a slice.
+/// Destination and epilogue of [`Backend::linear`]. `R`: rows of a backend, or a slice.
 pub enum Out<'a, R: ?Sized = [f32]> {
     /// `out = y`.
     Store(&'a mut R),
     /// `out = out + y` (one rounding): the residual stream.
     Add(&'a mut R),
     /// `out = activation(gate) * up`, half as wide as `y`: the middle of a gated MLP. The rows of the matrix and its
-    /// bias are in the order of [`gate_up_row`], so that a number meets its factor while both are in registers' reach.
+    /// bias are in the order of [`gate_up_row`], so that gate and up are combined while both are in registers.
     Gated(Activation, &'a mut R),
 }
 
-/// A root-mean-square norm of queries and keys before rotation; values are never normed. `V`: a vector of
-/// a backend, or a slice.
+/// RMS norm of queries and keys before rotation; values are not normalized. `V`: a vector of a backend, or a slice.
 #[derive(Debug)]
 pub enum HeadNorms<'a, V: ?Sized = [f32]> {
-    /// None.
+    /// No norm.
     None,
-    /// Each head by itself (Qwen3, Gemma 3): weights `[head_dim]`, the same for all heads.
+    /// Each head separately (Qwen3, Gemma 3): weights `[head_dim]`, the same for all heads.
     PerHead {
-        /// Of queries.
+        /// Weights for queries.
         q: &'a V,
-        /// Of keys.
+        /// Weights for keys.
         k: &'a V,
         /// Added under the root.
         eps: f32,
     },
     /// All heads of a row together (OLMo 2): weights `[num_heads * head_dim]` and `[num_kv_heads * head_dim]`.
     WholeWidth {
-        /// Of queries.
+        /// Weights for queries.
         q: &'a V,
-        /// Of keys.
+        /// Weights for keys.
         k: &'a V,
         /// Added under the root.
         eps: f32,
@@ -141,7 +140,7 @@ impl<V: ?Sized> Clone for HeadNorms<'_, V> {
 impl<V: ?Sized> Copy for HeadNorms<'_, V> {}
 
 impl<'a, V: ?Sized> HeadNorms<'a, V> {
-    /// The same norms with their weights seen as something else.
+    /// The same norms with each weight mapped by `weight`.
     pub fn map<W: ?Sized>(self, weight: impl Fn(&'a V) -> &'a W) -> HeadNorms<'a, W> {
         match self {
             HeadNorms::None => HeadNorms::None,
@@ -151,23 +150,22 @@ impl<'a, V: ?Sized> HeadNorms<'a, V> {
     }
 }
 
-/// What happens to a fused q/k/v row before attention: norms of q and k, rotation, and the write of k and v to the
-/// cache.
+/// Processing of a fused q/k/v row before attention: norms of q and k, rotation, and the write of k and v to the cache.
 pub struct RotateAndStore<'a> {
-    /// f32 `[rows, layout.qkv_width()]`. Queries are normed and rotated in place; keys and values are left undefined.
+    /// f32 `[rows, layout.qkv_width()]`. Queries are normalized and rotated in place; keys and values become undefined.
     pub qkv: &'a mut [f32],
     /// Shape of a row.
     pub layout: HeadLayout,
     /// Norms of queries and keys.
     pub head_norms: HeadNorms<'a>,
-    /// Rotation by position of the first `rope.rotary_dim()` numbers of each head; the others pass. `None`: all pass,
-    /// as in layers without a position (NoPE: Kazemnejad et al., 2023; SmolLM3).
+    /// Rotation by position of the first `rope.rotary_dim()` elements of each head; the others are unchanged. `None`: no
+    /// rotation, as in layers without a position (NoPE: Kazemnejad et al., 2023; SmolLM3).
     pub rope: Option<&'a RopeTable>,
     /// `[rows]`, the token's position in its sequence.
     pub positions: &'a [u32],
-    /// `[rows]`, `block * block_size + offset` of the token's place in the cache. All distinct.
+    /// `[rows]`, `block * block_size + offset` of the token's cache slot. All distinct.
     pub slots: &'a [u32],
-    /// Which layer of the cache.
+    /// Layer index in the cache.
     pub layer: usize,
 }
 
@@ -184,24 +182,24 @@ pub struct AttentionSpan<'a> {
     pub blocks: &'a [u32],
 }
 
-/// How the scores of a layer become weights.
+/// How the scores of a layer become attention weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionRule {
     /// Multiplies the products of queries and keys; above 0.
     pub scale: f32,
-    /// `cap * tanh(score / cap)` of the scaled scores, so that none leaves `-cap..cap` (Gemma 2: Gemma Team, 2024).
+    /// `cap * tanh(score / cap)` of the scaled scores, which bounds them to `-cap..cap` (Gemma 2: Gemma Team, 2024).
     pub softcap: Option<f32>,
-    /// A row sees the last `window` positions, its own counted; at least 1. `None`: all up to its own.
+    /// Sliding window: a row sees the last `window` positions including its own; at least 1. `None`: all up to its own.
     pub window: Option<usize>,
 }
 
 impl AttentionRule {
-    /// Every earlier position, scores divided by the root of the head's width (Vaswani et al., 2017).
+    /// Full causal attention with scores divided by `sqrt(head_dim)` (Vaswani et al., 2017).
     pub fn of_width(head_dim: usize) -> AttentionRule {
         AttentionRule { scale: 1.0 / (head_dim as f32).sqrt(), softcap: None, window: None }
     }
 
-    /// The first position that the row at `position` sees.
+    /// First position visible to the row at `position`.
     pub fn first_seen(&self, position: usize) -> usize {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))
     }
@@ -210,14 +208,14 @@ impl AttentionRule {
 /// Causal attention of the rows of a step over the cache.
 #[derive(Clone, Copy)]
 pub struct Attention<'a> {
-    /// f32 `[rows, layout.qkv_width()]`, the queries in front; the rest is not read.
+    /// f32 `[rows, layout.qkv_width()]`, the queries first; the rest is not read.
     pub qkv: &'a [f32],
     /// Shape of a row.
     pub layout: HeadLayout,
-    /// What a row sees, and how.
+    /// Mask and score function.
     pub rule: AttentionRule,
-    /// The rows by sequence, in the order of their rows.
+    /// Rows grouped by sequence, in row order.
     pub spans: &'a [AttentionSpan<'a>],
-    /// Which layer of the cache.
+    /// Layer index in the cache.
     pub layer: usize,
 }

@@ -1,12 +1,12 @@
-//! What this machine can do at most, measured on the spot: the yardstick for every figure of speed.
+//! Peak rates of this machine, measured: the reference for every utilization figure.
 //!
 //! ```text
-//! loops.rs     rounds over registers: what multiply instructions do ──┐
-//! reading.rs   passes over memory, and over the last cache ───────────┴─ samples ──> series.rs ──> rate, Certainty
+//! loops.rs     register-only loops: peak of the multiply instructions ──────┐
+//! reading.rs   passes over memory and over the last-level cache ────────────┴─ samples ──> series.rs ──> rate, Certainty
 //! ```
-//! Read bandwidth is what bounds decode (each step reads all weights once; from the cache, where they fit into it), the
-//! rate of the multiply instruction what bounds prefill. All are taken on all threads of the pool at once. Samples that
-//! lost their core are thrown away (`series.rs`), and what remains says how sure it is.
+//! Read bandwidth bounds decode (each step reads all weights once, from the cache if they fit), the rate of the multiply
+//! instruction bounds prefill. All are measured on all threads of the pool at once. Samples whose threads lost their
+//! core are discarded (`series.rs`), and the remaining ones determine the certainty.
 
 mod loops;
 mod reading;
@@ -26,16 +26,16 @@ use std::hint::black_box;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Rounds of the first sample of a loop.
+/// Rounds of a loop's first sample.
 const FIRST_ROUNDS: usize = 1 << 10;
 
-/// Measures for about `seconds`, half of it reading; up to four times as long where others use the machine.
+/// Measures for about `seconds`, half of it reading; up to four times as long if other processes use the machine.
 pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> Result<Limits, OutOfMemory> {
     let loops = Loop::available();
     let usable = |class: Class| loops.iter().enumerate().filter(move |(_, l)| l.class == class);
     let share = Duration::from_secs_f64(seconds / 2.0 / loops.len() as f64);
     let figures: Vec<Figure> = loops.iter().map(|l| operations(pool, l, share)).collect();
-    // The kernels use the last loop of a class that the ceiling allows; the CPU's best may be another.
+    // The kernels use the last loop of a class that the ceiling allows; the CPU's fastest may be another.
     let used = |class| usable(class).filter(|(_, l)| l.serves(isa, arithmetic)).map(|(index, _)| index).next_back();
     let fastest = |classes: &[Class]| {
         let of_classes = classes.iter().flat_map(|&class| usable(class)).map(|(index, _)| index);
@@ -49,7 +49,7 @@ pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> R
     let cache = readable.of_last_cache(pool, Duration::from_secs_f64(seconds * 0.125));
     Ok(Limits {
         read_bandwidth: memory.rate,
-        // A cache that seems slower than memory is one of a core that somebody else had.
+        // A cache measured slower than memory means that another process had the core.
         cache_bandwidth: cache.map_or(memory.rate, |cache| cache.rate.max(memory.rate)),
         cache_bytes: if cache.is_some() { readable.cache_bytes } else { 0 },
         int8_ops: figures[int8].rate,
@@ -66,17 +66,17 @@ pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> R
     })
 }
 
-/// The instructions of this name, if this CPU has them: for limits that were kept.
+/// The static name of a loop, if this CPU has its instructions: for saved limits.
 pub fn kind(name: &str) -> Option<&'static str> {
     Loop::available().iter().map(|l| l.name).find(|kind| *kind == name)
 }
 
-/// What memory nodes deliver. Bytes per second.
+/// Read bandwidth of memory nodes. Bytes per second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeLimits {
-    /// To the threads of each node from their own memory, while the others rest.
+    /// For the threads of each node from local memory, while the others are idle.
     pub alone: Vec<f64>,
-    /// To the threads of the first from the memory of the second.
+    /// For the threads of the first node from the memory of the second.
     pub neighbour: f64,
 }
 
@@ -92,13 +92,13 @@ pub fn measure_nodes(pool: &Pool, seconds: f64) -> Result<Option<NodeLimits>, Ou
     Ok(Some(NodeLimits { alone: (0..nodes).map(|node| rate(node, node)).collect(), neighbour: rate(0, 1) }))
 }
 
-/// Why nothing was measured.
+/// Why the measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
     /// See [`ThreadError`].
     #[error(transparent)]
     Threads(#[from] ThreadError),
-    /// There is no memory to read.
+    /// No memory for the read buffer.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
 }
@@ -106,7 +106,7 @@ pub enum MeasureError {
 /// Operations per second of a loop, on all threads.
 fn operations(pool: &Pool, l: &Loop, budget: Duration) -> Figure {
     let each = l.operations(1);
-    // Two threads of one core share its units.
+    // Two hyperthreads of one core share its execution units.
     let threads = if pool.threads() <= default_threads() { Threads::Own } else { Threads::Share };
     rate(pool, budget, Series::new(threads, FIRST_ROUNDS, usize::MAX), |rounds| {
         let run = move |_: usize| {
@@ -116,7 +116,7 @@ fn operations(pool: &Pool, l: &Loop, budget: Duration) -> Figure {
     })
 }
 
-/// Takes samples as the series asks for them. `region`: of a size, the work of all threads and what each of them does.
+/// Takes samples until the series is complete. `region`: from a size, the total work and the closure of each thread.
 fn rate<'a>(
     pool: &Pool,
     budget: Duration,
@@ -135,7 +135,7 @@ fn rate<'a>(
             *of(thread) = mark.stretch();
         });
         let wall = begin.elapsed();
-        series.hear(&Sample { work, wall, threads: (0..pool.threads()).map(|thread| *of(thread)).collect() });
+        series.add(&Sample { work, wall, threads: (0..pool.threads()).map(|thread| *of(thread)).collect() });
     }
     series.figure()
 }

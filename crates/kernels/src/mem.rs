@@ -1,27 +1,26 @@
-//! Memory for tensors: zeroed, aligned to a cache line, on 2 MiB pages when large, and an error instead of an abort
-//! when there is none left.
+//! Memory for tensors: zeroed, aligned to a cache line, on 2 MiB pages when large; exhaustion is an error, not an abort.
 //!
 //! ```text
-//! below 64 KiB      the ordinary allocator
-//! below 8 MiB       a piece of a chunk of 32 MiB: the matrices of a small model share huge pages
-//! from 8 MiB on     a mapping of its own
+//! below 64 KiB      the global allocator
+//! below 8 MiB       a piece of a 32 MiB chunk: the matrices of a small model share huge pages
+//! from 8 MiB on     a separate mapping
 //! ```
-//! Where a machine has several memory nodes, a buffer may be asked for on one of them: chunks and mappings are then that
-//! node's, as far as it has room.
+//! On a machine with several memory nodes, a buffer may be requested on one of them: chunks and mappings then prefer
+//! that node's memory.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The operating system gave no more memory.
+/// The operating system has no more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("out of memory: {bytes} bytes were asked for")]
+#[error("out of memory: {bytes} bytes requested")]
 pub struct OutOfMemory {
-    /// Size of the request that failed.
+    /// Size of the failed request.
     pub bytes: usize,
 }
 
-/// Plain numbers: every bit pattern, all zeros included, is a value.
+/// Plain numbers: every bit pattern, including all zeros, is a value.
 ///
 /// # Safety
 /// The type must be valid for any bytes, have no padding and no destructor, and need at most 64-byte alignment.
@@ -40,22 +39,22 @@ pub const ALIGN: usize = 64;
 
 /// Size of a huge page.
 pub const HUGE_PAGE: usize = 2 << 20;
-/// Size from which a buffer asks for huge pages.
+/// Minimum size of a buffer with huge pages.
 const PIECE_FROM: usize = 64 << 10;
-/// Size from which it has a mapping of its own.
+/// Minimum size of a buffer with a separate mapping.
 const OWN_FROM: usize = 8 << 20;
 /// Size of the mappings that smaller buffers share.
 const CHUNK: usize = 32 << 20;
-/// Alignment of a piece of a chunk.
+/// Alignment of a chunk's pieces.
 const PIECE_ALIGN: usize = 4096;
 
-/// A fixed number of zeroed `T`. From 64 KiB on it asks for huge pages: fewer TLB misses, and the hardware prefetcher
+/// A fixed number of zeroed `T`. From 64 KiB on it requests huge pages: fewer TLB misses, and the hardware prefetcher
 /// does not stop at 4 KiB (a matrix of 1 MB is read at 60 % of bandwidth on small pages). Large buffers are not
 /// touched here: the thread that first writes a page decides its NUMA node.
 pub struct Buffer<T: Pod> {
     ptr: NonNull<T>,
     len: usize,
-    /// Keeps the memory mapped; without one it is of the ordinary allocator.
+    /// Keeps the memory mapped; `None`: memory of the global allocator.
     mapping: Option<Arc<Mapping>>,
 }
 
@@ -70,7 +69,7 @@ impl<T: Pod> Buffer<T> {
         Buffer::zeroed_on(None, len)
     }
 
-    /// `len` zeros on a memory node, by the system's number for it. A wish: where the node has no room, they lie elsewhere.
+    /// `len` zeros, preferably on a memory node given by its system id.
     pub(crate) fn zeroed_on(node: Option<u32>, len: usize) -> Result<Self, OutOfMemory> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or(OutOfMemory { bytes: usize::MAX })?;
         assert!(align_of::<T>() <= ALIGN);
@@ -86,7 +85,7 @@ impl<T: Pod> Buffer<T> {
         Ok(Buffer { ptr: ptr.cast(), len, mapping })
     }
 
-    /// Makes room for at least `len` values; what was here is forgotten when it must grow. For scratch memory.
+    /// Grows to at least `len` values; growing discards the contents. For scratch memory.
     pub fn reserve(&mut self, len: usize) -> Result<(), OutOfMemory> {
         if self.len < len {
             *self = Buffer::default();
@@ -101,18 +100,18 @@ impl<T: Pod> Buffer<T> {
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().cast(), self.bytes()) }
     }
 
-    /// The same memory as bytes, to be written.
+    /// The same memory as mutable bytes.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; any bytes are values of a Pod, and `self` is borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr().cast(), self.bytes()) }
     }
 
-    /// Where it begins, for whoever keeps others from touching what is written through it.
+    /// Pointer to the first value; the caller must synchronize access through it.
     pub(crate) fn start(&self) -> *mut T {
         self.ptr.as_ptr()
     }
 
-    /// Bytes in use.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
@@ -164,25 +163,25 @@ fn layout(bytes: usize) -> std::alloc::Layout {
     std::alloc::Layout::from_size_align(bytes, ALIGN).expect("size was checked against isize::MAX")
 }
 
-/// `bytes` > 0 zeroed bytes of the ordinary allocator.
+/// `bytes` > 0 zeroed bytes from the global allocator.
 fn allocate(bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
     // SAFETY: the size is not zero.
     NonNull::new(unsafe { std::alloc::alloc_zeroed(layout(bytes)) }).ok_or(OutOfMemory { bytes })
 }
 
-/// A chunk that is being cut up.
+/// The chunk that new pieces are taken from.
 struct Current {
     node: Option<u32>,
     chunk: Arc<Mapping>,
-    /// How much of it is gone.
+    /// Bytes already handed out.
     used: usize,
 }
 
-/// One for each node.
+/// One per node.
 static CURRENT: Mutex<Vec<Current>> = Mutex::new(Vec::new());
 
-/// The next piece of the node's current chunk, or the first of a new one. A piece is never cut twice, so it is zero; a
-/// chunk is unmapped when its last piece goes and another chunk has become the current one.
+/// The next piece of the node's current chunk, or the first of a new one. A piece is handed out only once, so it is
+/// zero; a chunk is unmapped when its last piece is dropped and another chunk is the current one.
 fn piece(node: Option<u32>, bytes: usize) -> Result<(NonNull<u8>, Arc<Mapping>), OutOfMemory> {
     let mut all = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
     let at = all.iter().position(|current| current.node == node).unwrap_or(all.len());
@@ -201,7 +200,7 @@ fn piece(node: Option<u32>, bytes: usize) -> Result<(NonNull<u8>, Arc<Mapping>),
     Ok((ptr, chunk.clone()))
 }
 
-/// Anonymous zero pages, aligned to 2 MiB, with the wish for huge ones.
+/// Anonymous zero pages, aligned to 2 MiB, advised to be huge.
 struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
@@ -234,7 +233,7 @@ impl Mapping {
             if tail > 0 {
                 libc::munmap(aligned.add(keep).cast(), tail);
             }
-            libc::madvise(aligned.cast(), keep, libc::MADV_HUGEPAGE); // a wish: 4 KiB pages give the same bits
+            libc::madvise(aligned.cast(), keep, libc::MADV_HUGEPAGE); // only advice: 4 KiB pages give the same bits
             if let Some(node) = node {
                 prefer(node, aligned.cast(), keep);
             }
@@ -248,7 +247,7 @@ impl Mapping {
     }
 }
 
-/// Asks the system to take pages that are not there yet from a node, as long as that has some. A refusal costs speed only.
+/// Asks the system to place untouched pages on a node while it has free memory. A refusal costs speed only.
 ///
 /// # Safety
 /// `start` is the page where a mapping of `bytes` begins.
@@ -296,7 +295,7 @@ mod tests {
 
     #[test]
     fn pieces_of_a_chunk_do_not_overlap_and_outlive_each_other() {
-        // Three chunks' worth of pieces, every second one dropped at once.
+        // Three chunks' worth of pieces, every second one dropped immediately.
         let mut kept = Vec::new();
         for id in 0..3 * CHUNK / (1 << 20) {
             let mut buffer = Buffer::<u32>::zeroed((1 << 18) + id).unwrap();

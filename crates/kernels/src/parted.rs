@@ -1,23 +1,23 @@
-//! Bytes in equal pieces, those of a memory node in memory of its own.
+//! Bytes in equal pieces, each node's pieces in its memory.
 //!
 //! ```text
-//! pieces    0 1 2 3 | 4 5 6 7         as Nodes::part cuts them
+//! pieces    0 1 2 3 | 4 5 6 7         split by Nodes::part
 //! memory    [ node 0 ]  [ node 1 ]
 //! ```
-//! On a machine with one node this is a buffer. What is read or written from end to end sees the order of the pieces
-//! alone, so files know nothing of nodes.
+//! On a machine with one node this is one buffer. Sequential access follows the order of the pieces, so file formats do
+//! not depend on the nodes.
 
 use crate::mem::{Buffer, OutOfMemory};
 use crate::threads::Nodes;
 
-/// See the module.
+/// Pieces split over memory nodes: see the module.
 pub(crate) struct Parted {
     parts: Vec<Part>,
     piece_bytes: usize,
 }
 
 struct Part {
-    /// Pieces before it.
+    /// Index of its first piece.
     first: usize,
     bytes: Buffer<u8>,
 }
@@ -39,12 +39,12 @@ impl Parted {
         Ok(Parted { parts, piece_bytes })
     }
 
-    /// Bytes in use.
+    /// Size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.parts.iter().map(|part| part.bytes.bytes()).sum()
     }
 
-    /// Piece `index`; a few nanoseconds where there are several nodes.
+    /// Piece `index`; a few nanoseconds if there are several nodes.
     #[inline(always)]
     pub(crate) fn piece(&self, index: usize) -> &[u8] {
         let part = match &self.parts[..] {
@@ -56,7 +56,7 @@ impl Parted {
         &part.bytes[(index - part.first) * self.piece_bytes..][..self.piece_bytes]
     }
 
-    /// All pieces in order, to be written.
+    /// All pieces in order, mutable.
     pub(crate) fn pieces_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.parts.iter_mut().flat_map(|part| part.bytes.chunks_mut(self.piece_bytes))
     }
@@ -66,7 +66,7 @@ impl Parted {
         self.parts.iter().flat_map(|part| part.bytes.chunks(self.piece_bytes))
     }
 
-    /// Runs of pieces, as they lie in memory, to be written.
+    /// The contiguous runs of pieces, mutable.
     pub(crate) fn runs_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.parts.iter_mut().map(|part| &mut part.bytes[..])
     }

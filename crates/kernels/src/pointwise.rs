@@ -1,7 +1,7 @@
-//! Everything between the matrix products that treats rows alone: norms, gated activations, sums, rotation.
+//! Row-wise operations between the matrix products: norms, gated activations, sums, rotation.
 //!
-//! Each function takes `pool: Option<&Pool>` (rows are shared out when there are many) and `isa`, and returns the same
-//! bits for every choice of both. [`Plain`] holds the definitions, [`Vectors`] the same operations 16 at a time.
+//! Each function takes `pool: Option<&Pool>` (many rows are split over its threads) and `isa`, and returns the same bits
+//! for every choice of both. [`Plain`] holds the definitions, [`Vectors`] the same operations 16 at a time.
 
 use crate::isa::Isa;
 use crate::kv_cache::{KvCache, KvDtype, KvPlace, MAX_HEAD_DIM, Writer};
@@ -12,7 +12,7 @@ use crate::{HeadLayout, HeadNorms, RopeTable, RotateAndStore};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Numbers per task: some microseconds of work, several times the cost of handing it over.
+/// Elements per task: a few microseconds of work, several times the dispatch cost.
 const TASK: usize = 16 << 10;
 
 /// Calls `f` for ranges that cover `0..rows`, on several threads when that pays.
@@ -26,7 +26,7 @@ pub(crate) fn share_rows(pool: Option<&Pool>, rows: usize, width: usize, f: &(dy
     }
 }
 
-/// A slice that several tasks write, each its own part.
+/// A slice that several tasks write, each a separate part.
 pub(crate) struct Shared<'a, T> {
     ptr: *mut T,
     len: usize,
@@ -46,7 +46,7 @@ impl<'a, T> Shared<'a, T> {
         self.len
     }
 
-    /// Where a part of the slice begins, for whoever writes some of it. Panics if it is out of range.
+    /// Pointer to a part of the slice, for callers that write some of it. Panics if it is out of range.
     #[inline(always)]
     pub(crate) fn pointer(&self, range: Range<usize>) -> *mut T {
         assert!(range.start <= range.end && range.end <= self.len);
@@ -76,9 +76,9 @@ trait RowOps: Copy {
     fn gated(self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]);
     /// `x = scale * y + x`, rounded once.
     fn add_scaled(self, y: &[f32], scale: f32, x: &mut [f32]);
-    /// [`lanes::softcap`] of each number.
+    /// [`lanes::softcap`] of each element.
     fn softcap(self, cap: f32, x: &mut [f32]);
-    /// Element `i` of the first half and of the second turn by the same angle: `a' = a c - b s`, `b' = b c + a s`.
+    /// Rotates element `i` of the first half and of the second by the same angle: `a' = a c - b s`, `b' = b c + a s`.
     fn rotate(self, x: &mut [f32], cos: &[f32], sin: &[f32]);
     /// Rounds to bf16.
     fn to_bf16(self, x: &[f32], out: &mut [u16]);
@@ -143,7 +143,7 @@ impl RowOps for Plain {
     }
 }
 
-/// The factor of a row whose squares sum to `squares`.
+/// The factor of a row with the sum of squares `squares`.
 #[inline(always)]
 fn inverse_rms(squares: f32, width: usize, eps: f32) -> f32 {
     1.0 / (squares / width as f32 + eps).sqrt()
@@ -154,7 +154,7 @@ fn inverse_rms(squares: f32, width: usize, eps: f32) -> f32 {
 struct Vectors<S>(S);
 
 impl<S: Simd> Vectors<S> {
-    /// Up to 16 numbers from `at`, then zeros.
+    /// Up to 16 elements from `at`, then zeros.
     #[inline(always)]
     fn load(self, x: &[f32], at: usize) -> S::V {
         let (n, from) = (x.len() - at, x[at..].as_ptr());
@@ -162,7 +162,7 @@ impl<S: Simd> Vectors<S> {
         unsafe { if n >= LANES { self.0.load(from) } else { self.0.load_first(n, from) } }
     }
 
-    /// Up to 16 numbers to `at`.
+    /// Up to 16 elements to `at`.
     #[inline(always)]
     fn store(self, v: S::V, out: &mut [f32], at: usize) {
         let n = out.len() - at;
@@ -262,7 +262,7 @@ impl<S: Simd> RowOps for Vectors<S> {
     }
 }
 
-/// Root-mean-square norm of each row (Zhang & Sennrich, 2019): `x / sqrt(mean(x^2) + eps) * weight`.
+/// RMS norm of each row (Zhang & Sennrich, 2019): `x / sqrt(mean(x^2) + eps) * weight`.
 /// `x`, `out`: f32 `[rows, weight.len()]`.
 pub fn rms_norm(pool: Option<&Pool>, isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     struct Rows<'a>(&'a [f32], &'a [f32], f32, &'a mut [f32]);
@@ -303,7 +303,7 @@ pub fn rms_norm(pool: Option<&Pool>, isa: Isa, x: &[f32], weight: &[f32], eps: f
     });
 }
 
-/// What multiplies `up` in a gated MLP (Shazeer, 2020): `gate * sigmoid(z)`.
+/// Activation of a gated MLP (Shazeer, 2020): multiplies `up` by `gate * sigmoid(z)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `z = gate`, also called swish (Llama and most others).
@@ -318,7 +318,7 @@ const GELU_LINEAR: f32 = 1.595_769;
 const GELU_CUBIC: f32 = 0.044_715;
 
 impl Activation {
-    /// `z` of a gate.
+    /// `z` for a gate.
     #[inline(always)]
     fn argument(self, gate: f32) -> f32 {
         match self {
@@ -328,9 +328,9 @@ impl Activation {
     }
 }
 
-/// Of an MLP of `width`, which row of `[gate | up]`, one above the other, is row `index` of the matrix that
-/// [`Out::Gated`](crate::Out::Gated) wants: 16 of the gate, then the 16 that they multiply, and so on; of a last part
-/// of fewer than 16 likewise.
+/// Row order of the matrix for [`Out::Gated`](crate::Out::Gated) in an MLP of `width`: row `index` of it is the returned
+/// row of the stacked `[gate | up]`. Gate rows and their up rows alternate in groups of 16, the last group may be
+/// smaller.
 pub fn gate_up_row(index: usize, width: usize) -> usize {
     let first = index / (2 * LANES) * LANES;
     let (within, count) = (index % (2 * LANES), LANES.min(width - first));
@@ -378,8 +378,8 @@ pub fn gated(pool: Option<&Pool>, isa: Isa, activation: Activation, gate_up: &[f
     });
 }
 
-/// [`gated`] of a block: `rows` (the first, and how many) of 32 columns, of which the first `columns`, an even number,
-/// count; to `out`, rows `width` apart.
+/// [`gated`] for a block: `rows` (the first, and their number) of 32 columns, of which the first `columns`, an even
+/// number, are valid; to `out`, whose rows are `width` apart.
 ///
 /// # Safety
 /// The first `columns` of each row are there; `out` covers `columns / 2` numbers of each, and nobody else uses them.
@@ -396,7 +396,7 @@ pub(crate) unsafe fn gated_block(
     impl Block {
         #[inline(always)]
         fn each(self, ops: impl RowOps) {
-            // Whole vectors are a case of their own, for the compiler.
+            // Full vectors are a separate case so that the compiler sees a constant count.
             let count = self.2;
             if count == LANES { self.rows(ops, LANES) } else { self.rows(ops, count) }
         }
@@ -429,7 +429,7 @@ pub(crate) unsafe fn gated_block(
         }
     }
 
-    assert!(columns <= 2 * LANES && columns.is_multiple_of(2), "{columns} columns are no gates and their factors");
+    assert!(columns <= 2 * LANES && columns.is_multiple_of(2), "{columns} columns are not pairs of gate and up");
     dispatch(isa, Block(activation, rows, columns / 2, out, width));
 }
 
@@ -465,7 +465,7 @@ impl Kernel for AddScaled<'_> {
     }
 }
 
-/// `x = cap * tanh(x / cap)` (Bello et al., 2016): large logits flatten out below `cap`.
+/// `x = cap * tanh(x / cap)` (Bello et al., 2016): bounds logits smoothly by `cap`.
 pub fn softcap(pool: Option<&Pool>, isa: Isa, cap: f32, x: &mut [f32]) {
     struct Numbers<'a>(f32, &'a mut [f32]);
 
@@ -490,7 +490,7 @@ pub fn softcap(pool: Option<&Pool>, isa: Isa, cap: f32, x: &mut [f32]) {
     });
 }
 
-/// See [`RotateAndStore`]. Rows of one call may be stored by different threads.
+/// See [`RotateAndStore`]. Several threads may store rows of one call.
 ///
 /// Panics when shapes disagree, and when a slot or a position is out of range.
 pub fn rotate_and_store(pool: Option<&Pool>, isa: Isa, args: RotateAndStore<'_>, kv: &mut KvCache) {
@@ -499,10 +499,10 @@ pub fn rotate_and_store(pool: Option<&Pool>, isa: Isa, args: RotateAndStore<'_>,
     assert_eq!(
         (layout.num_kv_heads, layout.head_dim),
         (shape.num_kv_heads, shape.head_dim),
-        "the cache is of another model"
+        "cache shape does not match the model"
     );
     let rotary_dim = rope.map_or(0, RopeTable::rotary_dim);
-    assert!(rotary_dim <= layout.head_dim, "the rotation is of another model");
+    assert!(rotary_dim <= layout.head_dim, "rotation width does not match the model");
     assert!(layout.head_dim <= MAX_HEAD_DIM, "heads of {}", layout.head_dim);
     assert_eq!(qkv.len(), rows * width);
     assert_eq!(slots.len(), rows);
@@ -530,7 +530,7 @@ struct RotateRow<'a> {
     qkv: &'a mut [f32],
     layout: HeadLayout,
     head_norms: HeadNorms<'a>,
-    /// cos and sin; as many as pairs rotate.
+    /// cos and sin, one each per rotated pair.
     angles: (&'a [f32], &'a [f32]),
     cache: Writer<'a>,
     layer: usize,
@@ -586,9 +586,9 @@ impl RotateRow<'_> {
 /// The norm of the queries or the keys of one row.
 enum Norm<'a> {
     None,
-    /// Of each head: weight, eps.
+    /// Per head: weight, eps.
     Head(&'a [f32], f32),
-    /// Of all heads: weight, the row's factor.
+    /// Over all heads: weight, the row's factor.
     Row(&'a [f32], f32),
 }
 
@@ -621,7 +621,7 @@ mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// A load from beyond the end.
+    /// A load past the end.
     struct Beyond<'a>(&'a [f32]);
 
     impl Kernel for Beyond<'_> {

@@ -1,4 +1,4 @@
-//! The definition: every operation on one thread in plain loops. Slow, for any CPU, and the judge of every kernel.
+//! The definition: every operation on one thread in plain loops. Slow, portable, and the reference for every kernel.
 
 use crate::arithmetic::Arithmetic;
 use crate::device::{Device, DeviceInfo, DeviceLimits};
@@ -17,19 +17,19 @@ use crate::{
     Activation, Attention, HostBackend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing,
 };
 
-/// The backend of definitions.
+/// The backend of the definitions.
 #[derive(Clone, Copy, Debug)]
 pub struct Reference {
     arithmetic: Arithmetic,
 }
 
 impl Reference {
-    /// In the arithmetic that is fastest here: what a [`Cpu`](crate::Cpu) computes that was told nothing.
+    /// With the fastest accumulation order here, the default of a [`Cpu`](crate::Cpu).
     pub fn new() -> Reference {
         Reference::of(Arithmetic::best())
     }
 
-    /// In this arithmetic.
+    /// With a given accumulation order.
     pub fn of(arithmetic: Arithmetic) -> Reference {
         Reference { arithmetic }
     }
@@ -205,7 +205,7 @@ fn bf16_row(arithmetic: Arithmetic, x: &[f32], w: &PackedMatrix) -> Vec<f32> {
     (0..w.shape().out_features).map(|column| arithmetic.dot(padded, |k| x[k], |k| w.bf16_at(column, k))).collect()
 }
 
-/// The digits of a row, dense, its scale, and of the middle and high ones which quads are listed.
+/// The low digits of a row (dense), its scale, and the listed quads of the middle and high digits.
 fn digits_of(x: &[f32]) -> (f32, Vec<i8>, [Vec<Outlier>; PLANES]) {
     let mut low = vec![0; x.len()];
     let mut lists = [(); PLANES].map(|()| vec![Outlier::NONE; max_outliers(x.len())]);
@@ -222,8 +222,8 @@ fn joined([low, middle, high]: [f32; 1 + PLANES]) -> f32 {
     65_025f32.mul_add(high, 255f32.mul_add(middle, low))
 }
 
-/// One row of an int8 or int4 product: an exact sum of integers for each digit of the activations, the digits joined,
-/// then the row's scale, then the column's.
+/// One row of an int8 or int4 product: an exact integer sum for each digit of the activations; the digit sums are
+/// joined, then multiplied by the row's scale and the column's.
 fn integer_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
     let (scale, low, lists) = digits_of(x);
     let [middle, high] = lists.map(|list| {
@@ -248,11 +248,11 @@ fn integer_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
     (0..w.shape().out_features).map(column).collect()
 }
 
-/// One row of a product with weights in the groups of a file: for the low digits an exact sum of each group, joined
-/// from the first to the last; for the others of each quad that is listed; the digits joined, then the row's scale.
+/// One row of a product with weights in the quantization groups of a file: for the low digits an exact sum per group,
+/// joined in order; for the other digits one per listed quad; the digits joined, then the row's scale.
 fn block_row(x: &[f32], w: &PackedMatrix, format: &BlockFormat) -> Vec<f32> {
     let (scale, low, lists) = digits_of(x);
-    // Adds the products of some neighbours, all of one group.
+    // Adds the products of some adjacent elements of one group.
     let add = |total: f32, column: usize, first: usize, digits: &[i8]| {
         let weights = (first..x.len()).map(|k| w.block_at(format, column, k));
         let dot: i32 = weights.zip(digits).map(|((level, ..), &digit)| i32::from(level) * i32::from(digit)).sum();

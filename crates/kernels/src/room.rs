@@ -1,49 +1,48 @@
-//! How much memory this process may still take, and what says so: the machine, a control group, or a limit of its own.
+//! Memory that this process may still take, and the limit that says so: the machine, a control group, or an rlimit.
 //!
 //! ```text
 //! /proc/meminfo           MemAvailable                                            the machine
-//! /proc/self/cgroup       which group this process is in       }
-//! /proc/self/mountinfo    where the groups are to be seen      } --> the group's files, and those of all above it:
-//!   version 2: memory.max, memory.high    minus memory.current without the cache of files in memory.stat
-//!   version 1: memory.limit_in_bytes, hierarchical_memory_limit    minus memory.usage_in_bytes likewise
+//! /proc/self/cgroup       the control group of this process    }
+//! /proc/self/mountinfo    where control groups are mounted     } --> the files of the group and of all its ancestors:
+//!   version 2: memory.max, memory.high    minus memory.current without the file cache in memory.stat
+//!   version 1: memory.limit_in_bytes, hierarchical_memory_limit    minus memory.usage_in_bytes without the file cache
 //! /proc/self/limits       address space (ulimit -v), data (ulimit -d)    minus VmSize, VmData of /proc/self/status
 //! ```
 //!
-//! The smallest counts. Swap does not: a model that swaps answers no one. A group's cache of files is given back when
-//! memory is short, so it is not taken for used.
+//! The smallest counts. Swap does not: a swapping model is unusably slow. The kernel reclaims a group's file cache when
+//! memory is short, so it does not count as used.
 //!
-//! A decision about texts: [`rooms_of`] takes whatever reads files, so that tests can be machines that they do not run
-//! on.
+//! A pure function of file contents: [`rooms_of`] takes a file reader, so that tests can describe other machines.
 
 use std::fmt;
 
-/// What one limit leaves.
+/// Memory left below one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Bytes that this process may still take.
     pub bytes: u64,
-    /// Which limit.
+    /// The limit.
     pub limit: Limit,
 }
 
-/// What bounds the memory of a process.
+/// A limit on the memory of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// What is free without swapping.
+    /// Free memory of the machine without swapping.
     Machine,
-    /// A control group, which the system kills from within when it grows beyond.
+    /// A control group's limit; the kernel kills processes of a group that exceeds it.
     Group {
         /// The limit.
         bytes: u64,
         /// The file that holds it.
         file: String,
     },
-    /// `RLIMIT_AS`: mapped memory, whether it is touched or not.
+    /// `RLIMIT_AS`: mapped memory, touched or not.
     AddressSpace {
         /// The limit.
         bytes: u64,
     },
-    /// `RLIMIT_DATA`: private memory that can be written, likewise.
+    /// `RLIMIT_DATA`: private writable memory, touched or not.
     Data {
         /// The limit.
         bytes: u64,
@@ -51,7 +50,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// The limit itself in bytes; `None` for the machine, whose free memory is no limit that somebody set.
+    /// The limit in bytes; `None` for the machine, whose free memory is not a configured limit.
     pub fn bytes(&self) -> Option<u64> {
         match *self {
             Limit::Machine => None,
@@ -60,20 +59,20 @@ impl Limit {
     }
 }
 
-/// `memory limit of the control group: 320 MiB`, where to find it left out.
+/// `memory limit of the control group: 320 MiB`, without its source.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Limit::Machine => f.write_str("free memory of the machine"),
             Limit::Group { bytes, .. } => write!(f, "memory limit of the control group: {} MiB", bytes >> 20),
             Limit::AddressSpace { bytes } => write!(f, "address-space limit: {} MiB", bytes >> 20),
-            Limit::Data { bytes } => write!(f, "limit of data: {} MiB", bytes >> 20),
+            Limit::Data { bytes } => write!(f, "data-segment limit: {} MiB", bytes >> 20),
         }
     }
 }
 
 impl Limit {
-    /// Where it was read, so that whoever set it finds it.
+    /// Where the limit was read, so that the user can find and change it.
     pub fn source(&self) -> &str {
         match self {
             Limit::Machine => "MemAvailable in /proc/meminfo",
@@ -84,18 +83,18 @@ impl Limit {
     }
 }
 
-/// The least that any limit of this process leaves; `None` where the system says nothing.
+/// The tightest limit of this process; `None` where the system reports none.
 pub fn room() -> Option<Room> {
     rooms().into_iter().min_by_key(|room| room.bytes)
 }
 
-/// What each limit of this process leaves.
+/// All limits of this process.
 pub fn rooms() -> Vec<Room> {
     rooms_of(&|path| std::fs::read_to_string(path).ok())
 }
 
-/// Keeps the C library from reserving 64 MiB of address space for each thread, if there is a limit on that: it would
-/// take what the KV cache could have. Call it before there is a second thread; without such a limit it does nothing.
+/// Keeps the C library from reserving 64 MiB of address space per thread if that is limited: the KV cache needs it. Call
+/// it before a second thread starts; without such a limit it does nothing.
 pub fn spare_address_space() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if rooms().iter().any(|room| matches!(room.limit, Limit::AddressSpace { .. } | Limit::Data { .. })) {
@@ -104,8 +103,8 @@ pub fn spare_address_space() {
     }
 }
 
-/// Makes a write beyond the limit of file sizes (`ulimit -f`) fail as one to a full disk does. Without this the kernel ends
-/// the process.
+/// Makes a write beyond the file-size limit (`ulimit -f`) fail like one to a full disk. By default the kernel ends the
+/// process.
 pub fn survive_file_size_limit() {
     #[cfg(unix)]
     // SAFETY: ignores a signal, for this process and those that it starts; no handler runs.
@@ -114,25 +113,25 @@ pub fn survive_file_size_limit() {
     };
 }
 
-/// As [`rooms`], for a process whose files are what `read` says.
+/// As [`rooms`], for a process with the files that `read` returns.
 pub fn rooms_of(read: &dyn Fn(&str) -> Option<String>) -> Vec<Room> {
     let machine = read("/proc/meminfo").and_then(|text| kib(&text, "MemAvailable:"));
     let machine = machine.map(|bytes| Room { bytes, limit: Limit::Machine });
     machine.into_iter().chain(groups(read)).chain(own_limits(read)).collect()
 }
 
-/// `Name:   12 kB` in bytes.
+/// Parses `Name:   12 kB` to bytes.
 fn kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Limits that were set for the process.
+/// The process's resource limits.
 fn own_limits(read: &dyn Fn(&str) -> Option<String>) -> Vec<Room> {
     let (Some(limits), Some(status)) = (read("/proc/self/limits"), read("/proc/self/status")) else {
         return Vec::new();
     };
-    // The first number is the one that holds now; "unlimited" is none.
+    // The first number is the soft limit; "unlimited" does not parse.
     let soft = |name: &str| {
         let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse::<u64>().ok()
@@ -144,16 +143,16 @@ fn own_limits(read: &dyn Fn(&str) -> Option<String>) -> Vec<Room> {
     space.into_iter().chain(data).collect()
 }
 
-/// One of the two versions of control groups.
+/// File names of a control-group version.
 struct Version {
-    /// Of the file system.
+    /// Type of the file system.
     mounted_as: &'static str,
     /// Files with a limit in bytes.
     limits: &'static [&'static str],
     used: &'static str,
-    /// Lines of `memory.stat` that count the cache of files.
+    /// Lines of `memory.stat` that count the file cache.
     file_cache: [&'static str; 2],
-    /// A line of `memory.stat` with the smallest limit of all groups above, also of those that cannot be seen.
+    /// Line of `memory.stat` with the smallest limit of all ancestors, including invisible ones.
     above: Option<&'static str>,
 }
 
@@ -174,7 +173,7 @@ const VERSIONS: [Version; 2] = [
     },
 ];
 
-/// From here on a number means that there is no limit: version 1 writes the largest multiple of a page.
+/// Numbers from here on mean no limit: version 1 writes the largest multiple of a page.
 const NO_LIMIT: u64 = 1 << 62;
 
 fn groups(read: &dyn Fn(&str) -> Option<String>) -> Vec<Room> {
@@ -186,7 +185,7 @@ fn groups(read: &dyn Fn(&str) -> Option<String>) -> Vec<Room> {
         let Some(group) = own_group(&own, version) else { continue };
         for mount in mounts.lines().filter_map(Mount::parse).filter(|mount| mount.shows(version)) {
             let Some(below) = below(group, &mount.root) else { continue };
-            // From the process's own group up to the highest that can be seen.
+            // From the process's group up to the highest visible one.
             for depth in (0..=below.len()).rev() {
                 let parts = below[..depth].iter().flat_map(|part| ["/", part]);
                 let directory: String = std::iter::once(mount.point.trim_end_matches('/')).chain(parts).collect();
@@ -212,9 +211,9 @@ fn own_group<'a>(own: &'a str, version: &Version) -> Option<&'a str> {
 
 /// A line of mountinfo.
 struct Mount<'a> {
-    /// Which part of the file system is mounted.
+    /// The mounted directory of the file system.
     root: String,
-    /// Where.
+    /// The mount point.
     point: String,
     kind: &'a str,
     options: &'a str,
@@ -236,7 +235,7 @@ impl Mount<'_> {
     }
 }
 
-/// Blanks and the like are octal in mountinfo: `\040`.
+/// Decodes the octal escapes of blanks and the like in mountinfo: `\040`.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -250,10 +249,10 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The way from the group `root`, which is mounted, down to `group`; `None` if it is not below.
+/// The path from the mounted group `root` down to `group`; `None` if it is not below.
 ///
 /// Both are relative to the root of the process's namespace, so a mount from outside of it begins with `..`: then the
-/// names on the way are unknown, and the mounted group is the only one of them that can be read.
+/// names in between are unknown, and the mounted group is the only one of them that can be read.
 fn below<'a>(group: &'a str, root: &str) -> Option<Vec<&'a str>> {
     let root: Vec<&str> = root.split('/').filter(|part| !part.is_empty()).collect();
     let mut group: Vec<&str> = group.split('/').filter(|part| !part.is_empty()).collect();
@@ -266,7 +265,7 @@ fn below<'a>(group: &'a str, root: &str) -> Option<Vec<&'a str>> {
     (is_above && outside < root.len()).then(Vec::new)
 }
 
-/// What the limits in one directory leave.
+/// Memory left below the limits in one directory.
 fn level(directory: &str, version: &Version, read: &dyn Fn(&str) -> Option<String>) -> Vec<Room> {
     let file = |name: &str| format!("{directory}/{name}");
     let number = |name: &str| read(&file(name))?.trim().parse::<u64>().ok();
@@ -350,7 +349,7 @@ mod tests {
             ("/sys/fs/cgroup/system.slice/twostroke.service/memory.current", "104857600\n"),
         ];
         assert_eq!(tightest(&files), (1024 - 640 + 100, group(1024, "/sys/fs/cgroup/system.slice/memory.high")));
-        // The own group binds where its neighbours are small.
+        // The process's group binds where its ancestors leave more.
         files.retain(|(name, _)| *name != "/sys/fs/cgroup/system.slice/memory.high");
         assert_eq!(
             tightest(&files),
@@ -397,10 +396,10 @@ mod tests {
             "/sys/fs/cgroup/system.slice/docker-0a1b.scope",
             2,
         );
-        // A mount from outside of the namespace: the names in between are unknown, its top binds all the same.
+        // A mount from outside of the namespace: the names in between are unknown, but its top still binds.
         limit("0::/\n", "1 2 0:26 /../.. /host/cgroup ro - cgroup2 cgroup rw\n", "/host/cgroup", 2);
         limit("0::/../b\n", "1 2 0:26 /.. /host/cgroup ro - cgroup2 cgroup rw\n", "/host/cgroup/b", 2);
-        // Hybrid: memory is with version 1, version 2 is there without it.
+        // Hybrid: the memory controller is in version 1; version 2 is mounted without it.
         limit(
             "4:memory:/a/b\n0::/a/b\n",
             "1 2 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
@@ -409,7 +408,7 @@ mod tests {
             "/sys/fs/cgroup/memory/a/b",
             1,
         );
-        // A place with a blank.
+        // A mount point with a blank.
         limit("0::/a\n", "1 2 0:26 / /mnt/my\\040groups rw - cgroup2 none rw\n", "/mnt/my groups/a", 2);
     }
 

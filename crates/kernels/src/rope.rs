@@ -4,22 +4,22 @@
 //! inv_freq[i]   = theta^(-2i / rotary_dim), then scaled for long contexts
 //! cos[p][i]     = cos(p * inv_freq[i]) * attention_factor       f64, rounded to f32 at the end
 //! ```
-//! `rotary_dim` is the head's width, or less where only the first numbers of a head rotate (Phi-4-mini).
-//! Everything runs in f64 with the `libm` crate, never the platform's, so that the bits are the same on every machine.
+//! `rotary_dim` is the head's width, or less where only the first elements of a head rotate (Phi-4-mini).
+//! Everything runs in f64 with the `libm` crate, not the platform's, so that the bits are the same on every machine.
 //! Frequencies are rounded to f32 once, because models were trained with f32 frequencies.
 
 use crate::mem::{Buffer, OutOfMemory};
 use std::f64::consts::PI;
 
-/// How frequencies are stretched for contexts longer than those of the first training. Fields as in the
-/// `rope_scaling` of a Hugging Face configuration.
+/// Scaling of frequencies for contexts longer than the original one. Fields as in the `rope_scaling` of a Hugging Face
+/// configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     None,
     /// All frequencies divided by `factor` (position interpolation: Chen et al., 2023).
     Linear {
-        /// How much longer the context becomes.
+        /// Context extension factor.
         factor: f64,
     },
     /// Low frequencies divided by `factor`, high ones kept, a ramp between (Llama 3.1: Dubey et al., 2024).
@@ -48,17 +48,16 @@ pub enum RopeScaling {
         /// Whether the ends of the ramp are whole dimensions; true by default.
         truncate: bool,
     },
-    /// A divisor of its own for each frequency, found by search (LongRoPE: Ding et al., 2024; Phi-3). There are two
-    /// lists, one for contexts up to the original and one for longer ones. Which of them counts is settled once, by the
-    /// longest sequence that the table is for, and never by the length of a sequence: its first tokens would be rotated
-    /// by one list and the rest by the other, and an answer would depend on when a sequence grew. (vLLM decides in the
-    /// same way; transformers switches during generation.)
+    /// A searched divisor per frequency (LongRoPE: Ding et al., 2024; Phi-3), in two lists: for contexts up to the
+    /// original and for longer ones. The longest sequence of the table selects the list once; the length of a running
+    /// sequence does not, or its first tokens would be rotated by one list and the rest by the other, and an answer would
+    /// depend on when a sequence grew. (vLLM does the same; transformers switches during generation.)
     LongRope {
         /// `[rotary_dim / 2]`, for tables of at most `original_max_position` positions.
         short_factor: Vec<f64>,
         /// `[rotary_dim / 2]`, for longer tables.
         long_factor: Vec<f64>,
-        /// How much longer the context becomes.
+        /// Context extension factor.
         factor: f64,
         /// The original context.
         original_max_position: usize,
@@ -75,9 +74,9 @@ pub fn yarn_attention_factor(factor: f64, mscale: f64, mscale_all_dim: f64) -> f
 }
 
 impl RopeScaling {
-    /// The `rotary_dim / 2` angles per position, in radians, of a table of `max_positions`.
+    /// The `rotary_dim / 2` angles per position, in radians, for a table of `max_positions`.
     ///
-    /// Panics if lists of factors have another length.
+    /// Panics if a factor list has another length.
     pub fn inv_freq(&self, rotary_dim: usize, theta: f64, max_positions: usize) -> Vec<f32> {
         let half = rotary_dim / 2;
         let plain = (0..half).map(|i| libm::pow(theta, -((2 * i) as f64) / rotary_dim as f64));
@@ -128,7 +127,7 @@ impl RopeScaling {
         scaled.into_iter().map(|freq| freq as f32).collect()
     }
 
-    /// What multiplies cos and sin.
+    /// Factor of cos and sin.
     pub fn attention_factor(&self) -> f64 {
         match *self {
             RopeScaling::Yarn { attention_factor: Some(attention_factor), .. } => attention_factor,
@@ -142,7 +141,7 @@ impl RopeScaling {
     }
 }
 
-/// cos and sin of every position: f32 `[max_positions, 2, rotary_dim / 2]`. `V`: where they lie, a vector of a backend.
+/// cos and sin of every position: f32 `[max_positions, 2, rotary_dim / 2]`. `V`: a buffer, or a vector of a backend.
 pub struct RopeTable<V = Buffer<f32>> {
     rotary_dim: usize,
     max_positions: usize,
@@ -159,7 +158,7 @@ impl RopeTable {
         scaling: &RopeScaling,
         max_positions: usize,
     ) -> Result<RopeTable, OutOfMemory> {
-        assert!(rotary_dim.is_multiple_of(2), "{rotary_dim} numbers are no pairs");
+        assert!(rotary_dim.is_multiple_of(2), "rotary_dim {rotary_dim} is odd");
         let len = rotary_dim.checked_mul(max_positions).ok_or(OutOfMemory { bytes: usize::MAX })?;
         let mut table = Buffer::zeroed(len)?;
         let inv_freq = scaling.inv_freq(rotary_dim, theta, max_positions);
@@ -184,17 +183,17 @@ impl RopeTable {
 }
 
 impl<V> RopeTable<V> {
-    /// How many numbers of a head rotate: the first `rotary_dim`, number `i` with number `i + rotary_dim / 2`.
+    /// Rotated elements of a head: the first `rotary_dim`, element `i` paired with `i + rotary_dim / 2`.
     pub fn rotary_dim(&self) -> usize {
         self.rotary_dim
     }
 
-    /// Positions below this are in the table.
+    /// Number of positions in the table.
     pub fn max_positions(&self) -> usize {
         self.max_positions
     }
 
-    /// The same table with its numbers elsewhere, or whatever stands for them there.
+    /// The same table with its data mapped, e.g. uploaded to a device.
     pub fn try_map<W, E>(&self, elsewhere: impl FnOnce(&V) -> Result<W, E>) -> Result<RopeTable<W>, E> {
         let table = elsewhere(&self.table)?;
         Ok(RopeTable { rotary_dim: self.rotary_dim, max_positions: self.max_positions, table })
@@ -205,7 +204,7 @@ impl<V> RopeTable<V> {
 mod tests {
     use super::*;
 
-    /// What Transformers 5.19 computes in f32 (`LlamaRotaryEmbedding`).
+    /// Values that Transformers 5.19 computes in f32 (`LlamaRotaryEmbedding`).
     struct Golden {
         head_dim: usize,
         theta: f64,
@@ -303,7 +302,7 @@ mod tests {
             let inv_freq = scaling.inv_freq(*head_dim, *theta, 1001);
             assert_eq!(inv_freq.len(), golden.inv_freq.len());
             for (i, (&got, &want)) in inv_freq.iter().zip(golden.inv_freq).enumerate() {
-                // Theirs is rounded after every step, ours once.
+                // Transformers rounds after every step, this crate once.
                 assert!((got as f64 - want).abs() <= 4e-7 * want, "{scaling:?}: frequency {i} is {got}, not {want}");
             }
             let factor = scaling.attention_factor();
@@ -333,7 +332,7 @@ mod tests {
                 assert!((freq * divisor / plain - 1.0).abs() < 1e-6, "{max_positions}: {freqs:?}");
             }
         }
-        // sqrt(1 + ln 32 / ln 4096) = sqrt(1 + 5 / 12), whichever list counts.
+        // sqrt(1 + ln 32 / ln 4096) = sqrt(1 + 5 / 12) for either list.
         assert!((scaling(None).attention_factor() - (17.0f64 / 12.0).sqrt()).abs() < 1e-12);
         assert_eq!(scaling(Some(1.19)).attention_factor(), 1.19);
         let table = RopeTable::new(8, 1e4, &scaling(Some(1.25)), 10).unwrap();

@@ -1,13 +1,13 @@
-//! Mixtures of experts (Shazeer et al., 2017): which rows go to which expert, there and back.
+//! Mixtures of experts (Shazeer et al., 2017): routing of rows to experts, gather and scatter.
 //!
 //! ```text
 //! router logits of a row   [ 0.3 | 2.1 | -1.0 | 2.1 | 0.9 ]     top_k = 2
-//! chosen                   [ 1, 3 ]     by falling logit, of equal ones the lower index
+//! chosen                   [ 1, 3 ]     by falling logit, ties by the lower index
 //! weights                  softmax over all logits, or over the chosen ones
 //! expert 3                 gather its rows -> products -> scatter_add(weight * result) to their places
 //! ```
-//! A row's choice looks at that row alone, and a row takes its experts' results in the order in which the caller walks
-//! through the experts: nothing here depends on the other rows.
+//! A row's routing depends on that row alone, and the caller's order of the experts is the order in which a row adds
+//! their results: nothing here depends on the other rows.
 
 use crate::isa::Isa;
 use crate::lanes::{Kernel, Simd, dispatch, exp};
@@ -15,20 +15,19 @@ use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::{AddScaled, Shared, share_rows};
 use crate::threads::Pool;
 
-/// How many experts a row goes to, and what their results are multiplied by.
+/// Number of experts per row, and the normalization of their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoutingRule {
-    /// Experts per row; at least 1, at most all.
+    /// Experts per row; from 1 to all.
     pub top_k: usize,
-    /// Whether the weights are a softmax over the chosen experts, so that they sum to 1. Otherwise over all experts.
+    /// Softmax over the chosen experts, so that their weights sum to 1; otherwise over all experts.
     pub over_chosen: bool,
 }
 
 /// Chooses `rule.top_k` experts for each row of `logits` `[rows, num_experts]`.
 ///
-/// `chosen`, `weights`: `[rows, top_k]`, by falling logit in the order of [`f32::total_cmp`], of equal logits the lower
-/// index first. A weight is `exp(logit - largest) / sum`, the sum in the order of `chosen`, or over all experts by
-/// index.
+/// `chosen`, `weights`: `[rows, top_k]`, by falling logit in the order of [`f32::total_cmp`], ties by the lower index. A
+/// weight is `exp(logit - largest) / sum`, the sum in the order of `chosen`, or over all experts by index.
 pub fn route(
     pool: Option<&Pool>,
     isa: Isa,
@@ -105,7 +104,7 @@ fn route_row(logits: &[f32], rule: RoutingRule, chosen: &mut [u32], weights: &mu
     }
 }
 
-/// Higher for larger logits, of equal ones for lower indices; no two experts have the same.
+/// Sort key: higher for larger logits, ties for lower indices; no two experts share one.
 #[inline(always)]
 fn rank(logit: f32, expert: u32) -> u64 {
     let bits = logit.to_bits() as i32;
@@ -113,7 +112,7 @@ fn rank(logit: f32, expert: u32) -> u64 {
     u64::from(ordered) << 32 | u64::from(!expert)
 }
 
-/// `out[i] = from[rows[i]]`, rows of `width` numbers.
+/// `out[i] = from[rows[i]]`, rows of `width` elements.
 ///
 /// Panics if a row is out of range or `out` is not `[rows.len(), width]`.
 pub fn gather(pool: Option<&Pool>, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]) {
@@ -128,7 +127,7 @@ pub fn gather(pool: Option<&Pool>, from: &[f32], width: usize, rows: &[u32], out
     });
 }
 
-/// `x[rows[i]] = weights[i] * y[i] + x[rows[i]]`, rounded once; rows of `width` numbers.
+/// `x[rows[i]] = weights[i] * y[i] + x[rows[i]]`, rounded once; rows of `width` elements.
 ///
 /// Panics if `rows` does not rise, a row is out of range, or `y` is not `[rows.len(), width]`.
 pub fn scatter_add(
@@ -157,7 +156,7 @@ pub fn scatter_add(
     });
 }
 
-/// The rows of a step by expert, in memory of this process.
+/// The rows of a step grouped by expert, in host memory.
 ///
 /// ```text
 /// chosen        row 0 [3,1]   row 1 [0,3]   row 2 [3,2]
@@ -169,16 +168,16 @@ pub struct Routes {
     chosen: Buffer<u32>,
     /// `[max_rows, top_k]`.
     weights: Buffer<f32>,
-    /// `[num_experts]`: where each expert's rows end; they start where those of the expert before end.
+    /// `[num_experts]`: the end of each expert's rows; they start at the end of the previous expert's.
     ends: Buffer<u32>,
     /// `[max_rows * top_k]`, sorted by expert, the rows of each rising.
     rows: Buffer<u32>,
-    /// Of `rows`.
+    /// Weights of `rows`.
     row_weights: Buffer<f32>,
 }
 
 impl Routes {
-    /// Memory for at most `max_rows` rows, none of which goes anywhere yet.
+    /// Memory for at most `max_rows` rows, initially without any.
     pub fn new(max_rows: usize, num_experts: usize, rule: RoutingRule) -> Result<Routes, OutOfMemory> {
         let len = max_rows.checked_mul(rule.top_k).ok_or(OutOfMemory { bytes: usize::MAX })?;
         Ok(Routes {
@@ -191,19 +190,19 @@ impl Routes {
         })
     }
 
-    /// Sends `rows` rows to experts: `choose` has the number of experts, the rule, and fills the chosen ones and their
-    /// weights, `[rows, top_k]` each.
+    /// Routes `rows` rows: `choose` gets the number of experts and the rule, and fills the chosen experts and their weights,
+    /// `[rows, top_k]` each.
     pub fn fill(&mut self, rows: usize, choose: impl FnOnce(usize, RoutingRule, &mut [u32], &mut [f32])) {
         let len = rows * self.rule.top_k;
         choose(self.ends.len(), self.rule, &mut self.chosen[..len], &mut self.weights[..len]);
-        // Sorts by counting.
+        // Counting sort.
         self.ends.fill(0);
         for &expert in &self.chosen[..len] {
             self.ends[expert as usize] += 1;
         }
         let mut start = 0;
         for end in self.ends.iter_mut() {
-            start += std::mem::replace(end, start); // where the expert's next row goes
+            start += std::mem::replace(end, start); // position of the expert's next row
         }
         for (index, (&expert, &weight)) in self.chosen[..len].iter().zip(&self.weights[..len]).enumerate() {
             let at = &mut self.ends[expert as usize];

@@ -1,8 +1,8 @@
-//! What a draw from a whole vocabulary computes: an unnormalised probability for every token, as an integer, and a race
-//! between them.
+//! Sampling from a whole vocabulary: an unnormalized probability per token, as an integer, and an exponential race
+//! (Gumbel-max) between them.
 //!
 //! ```text
-//! logit --(x - max) * scale--> exp_neg --mass--> u64 --race--> id      150,000 of them for one token of one answer
+//! logit --(x - max) * scale--> exp_neg --mass--> u64 --race--> id      for 150,000 ids per sampled token
 //! ```
 //! Only single IEEE operations, no fused ones, so every instruction set gives the same bits.
 
@@ -39,8 +39,8 @@ pub fn exp_neg(x: f32) -> f32 {
     if x > -87.0 { p * power } else { 0.0 }
 }
 
-/// Probabilities are integers, in units of 2^-40 of the best token's: sums of them are exact, so they do not depend on
-/// the order.
+/// An unnormalized probability as an integer, in units of 2^-40 of the best token's: sums are exact, so they do not
+/// depend on the order.
 #[inline(always)]
 pub fn mass(weight: f32, min_p: f32) -> u64 {
     const ROUND: f64 = (1u64 << 52) as f64; // adding it puts the rounded integer into the low bits
@@ -50,7 +50,7 @@ pub fn mass(weight: f32, min_p: f32) -> u64 {
 }
 
 /// The mass of every logit of a row, `exp_neg((x - max) * scale)`, into `out` of the same length. Cost: one exponential
-/// a logit.
+/// per logit.
 pub fn masses(logits: &[f32], max: f32, scale: f32, min_p: f32, out: &mut [u64]) {
     assert_eq!(logits.len(), out.len(), "a mass for each logit");
     dispatch(Isa::best(), Masses { logits, max, scale, min_p, out });
@@ -78,7 +78,7 @@ impl Kernel for Masses<'_> {
 }
 
 impl Masses<'_> {
-    /// Free of branches: a compiler makes lanes of it, in the width of the instruction set that it is inlined into.
+    /// Branch-free: compilers vectorize it in the width of the instruction set that it is inlined into.
     #[inline(always)]
     fn weigh(self) {
         for (out, &x) in self.out.iter_mut().zip(self.logits) {

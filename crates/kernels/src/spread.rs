@@ -1,14 +1,14 @@
-//! A rotation that spreads what is large in a head over many of its numbers, before int8 rounds them with one scale
-//! (QuaRot: Ashkboos et al., 2024). The products of two heads that are both rotated are those of the heads.
+//! A rotation that spreads the outliers of a head over many elements before int8 quantization with one scale (QuaRot:
+//! Ashkboos et al., 2024). The dot product of two rotated heads is that of the original heads.
 //!
 //! ```text
-//! run          as many neighbours as the largest power of two that divides the head's width: 16 to 256
-//! spread       each number times +1 or -1, then at the distances 1, 2, 4 .. of a run   (a, b) -> (a + b, a - b)
-//! gathered     the same steps, then the signs: a spread head times the length of a run, so what is stored is divided by it
+//! run          elements rotated together: the largest power of two that divides the head's width, 16 to 256
+//! spread       each element times +1 or -1, then butterflies at distances 1, 2, 4 .. of a run   (a, b) -> (a + b, a - b)
+//! gathered     the same steps, then the signs: returns the head times the run length, so stored scales are divided by it
 //! ```
-//! Number `i` of a run has the sign of the Rudin-Shapiro sequence, minus where the ones of `i` have an odd number of
-//! ones as neighbours. Without signs the steps would heap up in one number what all of a run have in common; with them
-//! numbers that are all equal are spread as evenly as a single one.
+//! The signs are the Rudin-Shapiro sequence: element `i` of a run has minus if `i` has an odd number of adjacent pairs
+//! of one bits. Without signs the butterflies would concentrate the mean of a run in one element; with them a constant
+//! run is spread as evenly as a single outlier.
 
 use crate::kv_cache::MAX_HEAD_DIM;
 use crate::lanes::{LANES, Simd};
@@ -28,13 +28,13 @@ const fn signs() -> [f32; MAX_HEAD_DIM] {
     signs
 }
 
-/// The length of a run in a head of this width.
+/// The run length in a head of this width.
 #[inline(always)]
 pub(crate) fn run_of(head_dim: usize) -> usize {
     1 << head_dim.trailing_zeros()
 }
 
-/// The number `d` of a head whose run it is in is `run`, spread: exact integers, `run.len()` times what it was.
+/// Element `d` of a head, rotated back from its run `run`: exact integers, `run.len()` times the original.
 pub(crate) fn gathered_int(run: impl ExactSizeIterator<Item = i8>, d: usize) -> i32 {
     let d = d % run.len();
     let turned = |(j, x): (usize, i8)| if (j & d).count_ones() % 2 == 1 { -i32::from(x) } else { i32::from(x) };
@@ -42,13 +42,13 @@ pub(crate) fn gathered_int(run: impl ExactSizeIterator<Item = i8>, d: usize) -> 
     if SIGNS[d] < 0.0 { -sum } else { sum }
 }
 
-/// Spreads a head.
+/// Rotates a head.
 pub(crate) fn spread(head: &mut [f32]) {
     turn_signs(head);
     butterflies(head);
 }
 
-/// The head that was spread, times the length of a run.
+/// Rotates back: the original head times the run length.
 pub(crate) fn gather(head: &mut [f32]) {
     butterflies(head);
     turn_signs(head);

@@ -1,22 +1,22 @@
 //! A pool of pinned threads for fork-join regions of a few microseconds.
 //!
 //! ```text
-//! caller    tasks(f): publish f, tasks ....... wait for who is in, return
-//! worker 1            see it,    tasks, done | spin a little, yield a while, then sleep until the next region
-//! worker 2            (has no core)          | comes too late: the region is over without it
+//! caller    tasks(f): publish f, tasks ....... wait for entered workers, return
+//! worker 1            see it,    tasks, done | spin briefly, yield for a while, then sleep until the next region
+//! worker 2            (has no core)          | arrives late: the region is over without it
 //! ```
 //! A layer of a transformer is five such regions, so waking through the operating system each time (~50 us) would
 //! cost more than the work. An idle server must not burn a core either: after about a millisecond a worker sleeps.
 //!
-//! On a machine with other work a thread loses its core at any time. So work is claimed in pieces by whoever is there
-//! ([`Pool::tasks`], [`Pool::shares`]): nobody waits for a worker that is not in the region, and a worker that keeps
-//! losing its core inside is left out for a while (`threads/grant.rs`). Who waits where others want the core sleeps
-//! instead of spinning. No bit depends on who computed what.
+//! On a shared machine a thread may lose its core at any time. So free threads claim the work in pieces
+//! ([`Pool::tasks`], [`Pool::shares`]): no thread waits for a worker that has not entered the region, and a worker that
+//! repeatedly loses its core inside is barred for a while (`threads/grant.rs`). A thread that waits on a contended core
+//! sleeps instead of spinning. No bit depends on which thread computed what.
 //!
 //! The caller is thread 0. A panic inside a region is carried to the caller once every thread has left the region.
 //!
-//! There is one region at a time: whoever wants to run one must hold the pool's [`Claim`], and what a region shares is
-//! touched through the claim alone. `loom` goes through the interleavings of all this in `threads/model.rs`.
+//! There is one region at a time: running one requires the pool's [`Claim`], and all region state is accessed through
+//! it. `loom` explores the interleavings of all this in `threads/model.rs`.
 
 mod cpus;
 mod crew;
@@ -42,19 +42,19 @@ use crew::{Crew, Job, Padded, Patience, SPINS};
 use grant::Grant;
 use sync::{AtomicBool, AtomicUsize, JoinHandle, Mutex};
 
-/// Which part of a share is handed out in pieces at the end, and in how many: see [`Pool::shares`]. What is before goes
-/// in as many, if its owner is not there.
+/// The last `1 / TAIL_SHARE` of a share is claimed in `TAIL_PIECES`: see [`Pool::shares`]. The part before it is claimed
+/// in `HEAD_PIECES` if its owner is absent.
 const TAIL_SHARE: usize = 8;
 const HEAD_PIECES: usize = if cfg!(loom) { 1 } else { 8 };
 const TAIL_PIECES: usize = if cfg!(loom) { 1 } else { 8 };
 
-/// A pool could not be made.
+/// Why a pool could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadError {
     /// A thread that shares its core with another is worse than no thread: the others wait for it in every region.
-    #[error("{asked} threads were asked for, but this process may use {allowed} cores (CPU affinity and cgroup quota)")]
+    #[error("{asked} threads requested, but this process may use {allowed} cores (CPU affinity and cgroup quota)")]
     TooMany {
-        /// Threads asked for.
+        /// Requested threads.
         asked: usize,
         /// Cores that the affinity mask and the cgroup quota allow.
         allowed: usize,
@@ -73,19 +73,19 @@ pub struct Pool {
     crew: Arc<Crew>,
     workers: Vec<JoinHandle<()>>,
     busy: AtomicBool,
-    /// By thread: pieces of its share that are taken; see [`Pool::shares`].
+    /// By thread: claimed pieces of its share; see [`Pool::shares`].
     taken: Vec<Padded<AtomicUsize>>,
-    /// By node: the next of its tasks; see [`Pool::tasks_by_node`].
+    /// By node: next unclaimed task; see [`Pool::tasks_by_node`].
     next: Vec<Padded<AtomicUsize>>,
     nodes: Nodes,
     cpus: Vec<usize>,
-    /// Who is barred, and until when. Touched where threads wait long, and while somebody is barred.
+    /// Barred workers, and until when. Locked after long waits, and while a worker is barred.
     grants: Mutex<Grants>,
-    /// Somebody is barred.
+    /// Whether any worker is barred.
     bars: AtomicBool,
 }
 
-/// By worker.
+/// Admission state, indexed by worker.
 #[derive(Default)]
 struct Grants {
     of: Vec<Grant>,
@@ -93,12 +93,12 @@ struct Grants {
 }
 
 impl Pool {
-    /// A pool of `threads`, the caller of [`Pool::run`] counted as one of them, on the machine's memory nodes.
+    /// A pool of `threads`, including the caller of [`Pool::run`], on the machine's memory nodes.
     pub fn new(threads: usize) -> Result<Pool, ThreadError> {
         Pool::on(threads, NodeChoice::AsFound)
     }
 
-    /// The same on the memory nodes that are chosen.
+    /// The same on the given memory nodes.
     pub fn on(threads: usize, choice: NodeChoice) -> Result<Pool, ThreadError> {
         let allowed = max_threads();
         if threads == 0 {
@@ -111,8 +111,8 @@ impl Pool {
         Ok(Pool::start(threads, nodes, cpus)?)
     }
 
-    /// Starts the workers, each on one of `cpus`, the first of which is for the caller; further ones go where they
-    /// like.
+    /// Starts the workers, each pinned to one of `cpus`, the first of which is for the caller; workers beyond `cpus` are
+    /// not pinned.
     fn start(threads: usize, nodes: Nodes, cpus: Vec<usize>) -> std::io::Result<Pool> {
         let crew = Arc::new(Crew::new(threads - 1));
         let taken = (0..threads).map(|_| Padded(AtomicUsize::new(0))).collect();
@@ -144,7 +144,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Number of threads, the caller included.
+    /// Number of threads, including the caller.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
@@ -154,14 +154,13 @@ impl Pool {
         &self.nodes
     }
 
-    /// The cores that its threads run on, as far as the system says.
+    /// The cores that its threads are pinned to, as far as the system reports them.
     pub(crate) fn cpus(&self) -> &[usize] {
         &self.cpus[..self.threads().min(self.cpus.len())]
     }
 
-    /// Pins the calling thread to the core left free for thread 0, and counts what the machine takes of it. For a
-    /// thread whose life is to call [`Pool::run`]; not automatic, because threads that it starts later would inherit
-    /// the mask.
+    /// Pins the calling thread to the core reserved for thread 0, and starts counting its lost time. For a thread that
+    /// only calls [`Pool::run`]; not automatic, because threads that it starts later would inherit the mask.
     pub fn pin_caller(&self) {
         if let Some(&cpu) = self.cpus.first() {
             pin_this_thread(cpu);
@@ -170,15 +169,15 @@ impl Pool {
         self.crew.watch.begin(0);
     }
 
-    /// What the machine took of the threads since this was asked last; a worker that is left out counts for all of that
-    /// time. `None` where the system does not say, and before [`Pool::pin_caller`]. Costs a system call for each thread.
+    /// Time that the threads lost to other processes since the last call; a barred worker counts as lost all of that time.
+    /// `None` where the system does not report it, and before [`Pool::pin_caller`]. Costs one system call per thread.
     pub fn lost(&self) -> Option<LostTime> {
         let (barred, absent) = self.crew.num_missing();
         self.crew.watch.lost(self.threads(), barred, absent)
     }
 
-    /// Calls `f(thread)` once on every thread, `f(0)` on the caller, and returns when all are done. For what every
-    /// thread must do itself: it waits for those that have no core. [`Pool::tasks`] does not.
+    /// Calls `f(thread)` once on every thread, `f(0)` on the caller, and returns when all are done. For work bound to each
+    /// thread: it waits for threads without a core. [`Pool::tasks`] does not.
     pub fn run(&self, f: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() {
             return f(0);
@@ -186,14 +185,14 @@ impl Pool {
         self.claim().run(f);
     }
 
-    /// The right to run a region. Panics where there is one.
+    /// Claims the exclusive right to run a region. Panics if it is taken.
     fn claim(&self) -> Claim<'_> {
         assert!(!self.busy.swap(true, Acquire), "a Pool runs one region at a time");
         Claim(self)
     }
 
-    /// Calls `f(task)` once for every task in `0..count`, each on whichever thread is free: for uneven work.
-    /// Results must not depend on who ran what.
+    /// Calls `f(task)` once for every task in `0..count`, each on the next free thread: for uneven work. Results must not
+    /// depend on the assignment.
     pub fn tasks(&self, count: usize, f: &(dyn Fn(usize) + Sync)) {
         if count <= 1 || self.workers.is_empty() {
             return (0..count).for_each(f);
@@ -214,8 +213,8 @@ impl Pool {
         });
     }
 
-    /// [`Pool::tasks`] that lie on nodes: those of node `n` begin with `first(n)`, and `first` of the number of nodes is
-    /// `count`. Each thread takes those of its node, and when they are gone, others'.
+    /// [`Pool::tasks`] bound to nodes: the tasks of node `n` begin at `first(n)`, and `first(num_nodes)` is `count`. Each
+    /// thread takes its node's tasks, then those of other nodes.
     pub fn tasks_by_node(&self, count: usize, first: &(dyn Fn(usize) -> usize + Sync), f: &(dyn Fn(usize) + Sync)) {
         let nodes = self.nodes.len();
         if nodes == 1 {
@@ -244,16 +243,16 @@ impl Pool {
         });
     }
 
-    /// Calls `f` for ranges that cover `0..count`: for even work that reads memory, which cores are not given evenly.
-    /// Each thread takes [`share`], in every call the same (so it may lie near it); the last eighth of each goes in
-    /// pieces, the last of them to whoever is free, and so does the share of a thread that does not come. Results must
-    /// not depend on who ran what.
+    /// Calls `f` for ranges that cover `0..count`: for even work bound by memory, on cores that may be slowed unevenly. Each
+    /// thread takes its [`share`], the same in every call (so the data may be on its node); the last eighth of each share
+    /// is claimed in pieces, the last of them by any free thread, and so is the whole share of an absent thread. Results
+    /// must not depend on the assignment.
     pub fn shares(&self, count: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
         let threads = self.threads();
         if threads == 1 {
             return f(0..count);
         }
-        let claim = self.claim(); // before anything that a region reads is touched: it may be somebody else's
+        let claim = self.claim(); // before touching region state, which another region may be using
         if claim.is_alone() {
             return f(0..count);
         }
@@ -279,14 +278,14 @@ impl Pool {
 }
 
 impl Pool {
-    /// All threads, beginning with `thread`, and those of its node before others.
+    /// All threads, beginning with `thread`, same-node threads first.
     fn neighbours(&self, thread: usize) -> impl Iterator<Item = usize> {
         let node = self.nodes.threads_of(self.nodes.of_thread(thread));
         (thread..node.end).chain(node.start..thread).chain(node.end..self.threads()).chain(0..node.start)
     }
 }
 
-/// A thread's share, in pieces: a head that its owner takes whole, and a tail.
+/// A thread's share: a head that its owner takes whole, and a tail, both divided into pieces.
 struct Share {
     head: Range<usize>,
     tail: Range<usize>,
@@ -309,11 +308,11 @@ impl Share {
     }
 }
 
-/// A region's time, while nobody else can have one. Ends when it is dropped.
+/// The exclusive right to run a region; released on drop.
 struct Claim<'a>(&'a Pool);
 
 impl Claim<'_> {
-    /// [`Pool::run`], where there are workers.
+    /// [`Pool::run`] for a pool with workers.
     fn run(self, f: &(dyn Fn(usize) + Sync)) {
         let pool = self.0;
         if pool.bars.load(Relaxed) {
@@ -326,8 +325,8 @@ impl Claim<'_> {
         });
     }
 
-    /// Whether nobody would come to the region, for all are left out; lets those in whose time is over. Then there is
-    /// nothing to hand out in pieces, which costs as much as a small region itself.
+    /// Whether all workers are barred, after admitting those whose time is over. Then claiming in pieces is skipped, which
+    /// costs as much as a small region.
     fn is_alone(&self) -> bool {
         let pool = self.0;
         if !pool.bars.load(Relaxed) {
@@ -337,8 +336,8 @@ impl Claim<'_> {
         (0..pool.workers.len()).all(|worker| pool.crew.is_barred(worker))
     }
 
-    /// A region that is over as soon as the caller and those who are in have left it: who comes later is shut out. `f`
-    /// returns when there is nothing left to claim. After [`Claim::is_alone`].
+    /// Runs a region that ends when the caller and all entered workers have left; later workers are shut out. `f` returns
+    /// when nothing is left to claim. After [`Claim::is_alone`].
     fn open(self, f: &(dyn Fn(usize) + Sync)) {
         let pool = self.0;
         self.region(f, |worker, region, patience| {
@@ -362,7 +361,7 @@ impl Claim<'_> {
         });
     }
 
-    /// Publishes `f`, runs it here, and lets `leave` see to each worker: it returns when that one is out.
+    /// Publishes `f`, runs it here, and calls `leave` for each worker, which returns when that worker is out.
     fn region(self, f: &(dyn Fn(usize) + Sync), leave: impl Fn(usize, u64, &mut Patience)) {
         let Pool { crew, workers, .. } = self.0;
         // SAFETY: the lifetime is erased only until the end of this function: no worker is in after the loop below.
@@ -374,7 +373,7 @@ impl Claim<'_> {
             leave(worker, region, &mut patience);
         }
         let theirs = crew.take_panic();
-        drop(self); // whoever catches the panic may run the next region
+        drop(self); // a caller that catches the panic may run the next region
         if let Some(panic) = mine.err().or(theirs) {
             resume_unwind(panic);
         }
@@ -382,7 +381,7 @@ impl Claim<'_> {
 }
 
 impl Pool {
-    /// The others waited long for a worker that was in.
+    /// Records a long wait for a worker that had entered.
     #[cold]
     fn was_waited_for(&self, worker: usize, since: u64) {
         let now = sync::now();
@@ -394,7 +393,7 @@ impl Pool {
         }
     }
 
-    /// Lets those in whose time is over; without a time all.
+    /// Admits barred workers whose time is over; all if `now` is `None`.
     #[cold]
     fn let_in(&self, now: Option<u64>) {
         let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
@@ -442,7 +441,7 @@ mod tests {
         (1..=max_threads().min(4)).map(|threads| Pool::new(threads).unwrap())
     }
 
-    /// More threads than cores, on nodes that there are not.
+    /// More threads than cores, on imagined nodes.
     fn on_nodes() -> impl Iterator<Item = Pool> {
         [(2, 2), (4, 2), (5, 3), (4, 4)].into_iter().map(|(threads, nodes)| {
             let pool = Pool::on(threads, NodeChoice::Imagined(nodes)).unwrap();

@@ -1,4 +1,4 @@
-//! The tile registers of AMX: eight of up to 16 rows of 64 bytes, which a thread configures before it multiplies.
+//! The AMX tile registers: eight of up to 16 rows of 64 bytes, which a thread configures before it multiplies.
 
 use crate::isa::Amx;
 use std::arch::asm;
@@ -16,8 +16,8 @@ struct TileConfig {
     rows: [u8; 16],
 }
 
-/// This thread's tiles while it multiplies. Given back at the end, so that the operating system need not save them at
-/// every switch.
+/// Active tile state of the calling thread. Released on drop, so that the operating system need not save it at every
+/// context switch.
 pub(crate) struct Tiles {
     _proof: Amx,
     /// Rows of each register; zeros before the first configuration.
@@ -25,12 +25,12 @@ pub(crate) struct Tiles {
 }
 
 impl Tiles {
-    /// Not yet configured.
+    /// Tiles without a configuration.
     pub(crate) fn new(proof: Amx) -> Tiles {
         Tiles { _proof: proof, rows: [0; COUNT] }
     }
 
-    /// Gives each register its rows, 1 to 16; what they held is lost, unless they have so many already.
+    /// Sets the rows of each register, 1 to 16; discards their contents if the configuration changes.
     #[inline]
     pub(crate) fn configure(&mut self, rows: [u8; COUNT]) {
         if self.rows == rows {

@@ -1,10 +1,10 @@
-//! Two registers for sixteen lanes.
+//! Sixteen lanes as two registers.
 
 use super::{SMALLEST_ACTIVATION, Simd, registers};
 use crate::isa::Avx2;
 use std::arch::x86_64::*;
 
-/// The last three levels of the tree.
+/// The last three levels of the summation tree.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn sum_of_8(a: __m256) -> f32 {
@@ -44,7 +44,7 @@ pub(crate) struct Halves(__m256, __m256);
 impl Simd for Avx2 {
     type V = Halves;
     type I = IntHalves;
-    /// Magnitudes, and the keys with their signs.
+    /// Magnitudes, and the signed keys.
     type Keys = [IntHalves; 2];
     const ROWS: usize = 2;
 
@@ -216,8 +216,8 @@ impl Simd for Avx2 {
 #[derive(Clone, Copy)]
 pub(crate) struct IntHalves(__m256i, __m256i);
 
-/// Per lane: the sum of `sums` and of four products of bytes. No pair of products leaves 16 bits: no factor is above
-/// 127 in magnitude.
+/// Per lane: `sums` plus four products of bytes. No pair of products overflows 16 bits, since factors are at most 127
+/// in magnitude.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn dot_8(sums: __m256i, magnitudes: __m256i, signed: __m256i) -> __m256i {

@@ -1,4 +1,4 @@
-//! One register for sixteen lanes.
+//! Sixteen lanes as one register.
 
 use super::avx2::{max_of_8, sum_of_8};
 use super::{SMALLEST_ACTIVATION, Simd, registers};
@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 impl Simd for Avx512 {
     type V = __m512;
     type I = __m512i;
-    /// Plus 128, as unsigned numbers: what the instruction multiplies by signed ones.
+    /// Biased by 128: the instruction multiplies unsigned by signed bytes.
     type Keys = __m512i;
     const ROWS: usize = 8;
 

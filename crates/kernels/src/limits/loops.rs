@@ -1,4 +1,4 @@
-//! Loops over registers that do nothing but multiply and add: what the multiply instructions can do at most.
+//! Register-only multiply-add loops: the peak rate of the multiply instructions.
 
 use crate::arithmetic::Arithmetic;
 use crate::isa::Isa;
@@ -6,41 +6,41 @@ use crate::isa::Isa;
 use crate::isa::{Amx, Avx2, Avx512, Avx512Bf16};
 use std::hint::black_box;
 
-/// What a loop multiplies.
+/// Operand type of a loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     Int8,
-    /// f32 multiply-add, which serves bf16 too.
+    /// f32 multiply-add, also used for bf16 operands.
     Float,
-    /// Instructions that take bf16 itself.
+    /// Instructions with bf16 operands.
     Bf16,
 }
 
-/// A loop over registers that does nothing but multiply and add.
+/// A register-only multiply-add loop.
 pub(super) struct Loop {
     pub(super) name: &'static str,
     pub(super) class: Class,
     /// The lowest ISA whose kernels use this instruction.
     used_from: Isa,
-    /// The arithmetic that it computes; `None`: it is exact, or serves both.
+    /// Its accumulation order; `None`: exact, or used for both.
     arithmetic: Option<Arithmetic>,
     /// Runs some rounds and returns the multiply-adds done.
     run: Box<dyn Fn(usize) -> f64 + Sync>,
 }
 
 impl Loop {
-    /// One that serves both arithmetics.
+    /// A loop for both accumulation orders.
     fn new(name: &'static str, class: Class, used_from: Isa, run: impl Fn(usize) -> f64 + Sync + 'static) -> Loop {
         Loop { name, class, used_from, arithmetic: None, run: Box::new(run) }
     }
 
-    /// One that computes a single arithmetic.
+    /// Restricts the loop to one accumulation order.
     #[cfg(target_arch = "x86_64")]
     fn of(self, arithmetic: Arithmetic) -> Loop {
         Loop { arithmetic: Some(arithmetic), ..self }
     }
 
-    /// Every loop that this CPU can run, slower instruction sets first. Each holds the proof of its instructions.
+    /// Every loop that this CPU can run, slower instruction sets first. Each closure holds the proof of its instructions.
     pub(super) fn available() -> Vec<Loop> {
         let mut loops = vec![
             Loop::new("scalar int8", Class::Int8, Isa::Scalar, scalar_int8),
@@ -76,18 +76,18 @@ impl Loop {
         loops
     }
 
-    /// Does some rounds on the calling thread, and says how many operations that were.
+    /// Runs some rounds on the calling thread; returns the number of operations.
     pub(super) fn operations(&self, rounds: usize) -> f64 {
         2.0 * (self.run)(rounds)
     }
 
-    /// Whether kernels below this ceiling use it for this arithmetic.
+    /// Whether the kernels use this loop's instruction under the ceiling `isa` with this accumulation order.
     pub(super) fn serves(&self, isa: Isa, arithmetic: Arithmetic) -> bool {
         isa >= self.used_from && self.arithmetic.is_none_or(|its| its == arithmetic)
     }
 }
 
-/// 16 lanes of widening int8 multiply-add, as the compiler likes it.
+/// 16 lanes of widening int8 multiply-add, in a form that compilers vectorize.
 fn scalar_int8(rounds: usize) -> f64 {
     let (x, w) = (black_box([3i8; 16]), black_box([-7i8; 16]));
     let mut sums = [[0i32; 16]; 4];
@@ -122,7 +122,7 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
-    /// A loop over independent accumulators, enough to hide the latency of two pipes.
+    /// A loop over independent accumulators, enough to hide the latency on two ports.
     macro_rules! register_loop {
         (
             $name:ident, $proof:ty, $features:literal,
@@ -155,7 +155,7 @@ mod x86 {
         _mm256_set1_epi8(-7),
         _mm256_set1_epi8(3),
         _mm256_set1_epi16(1),
-        // The sum itself is multiplied: the product of constants would be taken out of the loop.
+        // The accumulator is an operand: a product of constants would be hoisted out of the loop.
         |sum, x, ones| _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(x, sum), ones)),
         32
     );

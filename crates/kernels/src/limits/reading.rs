@@ -1,4 +1,4 @@
-//! Reading on all threads: from memory, and from the last cache.
+//! Read bandwidth on all threads: from memory, and from the last-level cache.
 
 use super::rate;
 use super::series::{Figure, Series, Threads};
@@ -11,34 +11,34 @@ use std::hint::black_box;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Ways to read: streams that a thread reads side by side (more pages in flight than one stream's prefetcher opens),
-/// and whether it asks for lines ahead. No way is the best on every CPU.
+/// Access patterns: streams that a thread reads in parallel (more open pages than one stream's prefetcher uses), and
+/// whether it prefetches. No pattern is the best on every CPU.
 const WAYS: [(usize, bool); 3] = [(2, false), (4, false), (4, true)];
 
 /// Words of a cache line, and its bytes.
 const WORDS: usize = 8;
 const LINE: usize = WORDS * size_of::<u64>();
 
-/// Taken where the size of the caches is not known.
+/// Assumed where the cache size is unknown.
 const UNKNOWN_CACHE: usize = 64 << 20;
-/// No measurement takes less memory.
+/// Minimum memory of a measurement.
 const SMALLEST: usize = 1 << 20;
-/// Size of the first pass over memory, and of the longest over a cache.
+/// Lines of the first pass over memory, and of the longest over a cache.
 const FIRST_LINES: usize = 1 << 14;
 const MOST_ROUNDS: usize = 1 << 20;
 
-/// Memory for one measurement of reading.
+/// Buffer for bandwidth measurements.
 pub(super) struct Readable {
-    /// By memory node.
+    /// One per memory node.
     parts: Vec<Buffer<u64>>,
-    /// 64 bytes each, of all parts.
+    /// Lines of 64 bytes over all parts.
     num_lines: usize,
-    /// Bytes that the caches of the pool's cores hold; 0: unknown.
+    /// Last-level cache bytes of the pool's cores; 0: unknown.
     pub(super) cache_bytes: usize,
 }
 
 impl Readable {
-    /// Far more than the caches of the pool's cores hold; what there is, where there is less.
+    /// A buffer much larger than the caches of the pool's cores, or as large as memory allows.
     pub(super) fn of(pool: &Pool) -> Result<Readable, OutOfMemory> {
         let cache_bytes = last_level_cache(pool.cpus());
         let caches = if cache_bytes > 0 { cache_bytes } else { UNKNOWN_CACHE };
@@ -57,7 +57,7 @@ impl Readable {
             }
             bytes = (bytes / 2).max(SMALLEST);
         };
-        // Pages that were never written would all be the same page of zeros.
+        // Unwritten pages would all map to the same zero page.
         let mut shares = Vec::new();
         for (node, part) in parts.iter_mut().enumerate() {
             let threads = nodes.threads_of(node).len();
@@ -76,7 +76,7 @@ impl Readable {
         Ok(Readable { parts, num_lines, cache_bytes })
     }
 
-    /// What a thread reads of `size` lines from the line `at` on: its share of what lies on its node.
+    /// The thread's share of `size` lines from line `at` on: its part of the local node's lines.
     fn own(&self, pool: &Pool, thread: usize, at: usize, size: usize) -> &[[u64; WORDS]] {
         let nodes = pool.nodes();
         let node = nodes.of_thread(thread);
@@ -84,7 +84,7 @@ impl Readable {
         self.of_node(nodes, node, at, size, thread - threads.start, threads.len())
     }
 
-    /// Share `index` of `of` of what lies on a node.
+    /// Share `index` of `of` of a node's lines.
     fn of_node(&self, nodes: &Nodes, node: usize, at: usize, size: usize, index: usize, of: usize) -> &[[u64; WORDS]] {
         let lines = self.parts[node].as_chunks::<WORDS>().0;
         let first = nodes.part(at, node).len().min(lines.len());
@@ -92,13 +92,12 @@ impl Readable {
         &lines[share(lines.len(), of, index)]
     }
 
-    /// Bytes per second from memory: many short passes, each over the next part, so that what is read was read long
-    /// ago.
+    /// Memory bandwidth in bytes per second: many short passes, each over the next window, so that no line is still cached.
     pub(super) fn of_memory(&self, pool: &Pool, budget: Duration) -> Figure {
         self.in_passes(pool, budget, self.num_lines, |thread, at, size| self.own(pool, thread, at, size))
     }
 
-    /// The same of the threads of one node that read what lies on another, or on their own.
+    /// The same for the threads of node `readers` reading the memory of node `memory`, which may be the same.
     pub(super) fn of_neighbour(&self, pool: &Pool, readers: usize, memory: usize, budget: Duration) -> Figure {
         let nodes = pool.nodes();
         let (threads, lines) = (nodes.threads_of(readers), self.parts[memory].len() / WORDS);
@@ -111,7 +110,7 @@ impl Readable {
         })
     }
 
-    /// Passes over a window that moves through `num_lines`; `part`: what a thread reads of a window.
+    /// Passes over a window that moves through `num_lines`; `part`: a thread's lines of a window.
     fn in_passes<'a>(
         &'a self,
         pool: &Pool,
@@ -133,8 +132,8 @@ impl Readable {
         })
     }
 
-    /// Bytes per second from the last cache: half of what it holds, again and again. `None` where its size is not
-    /// known, or as large as the memory for it.
+    /// Cache bandwidth in bytes per second: repeated passes over half of the cache. `None` if its size is unknown, or not
+    /// below the buffer's.
     pub(super) fn of_last_cache(&self, pool: &Pool, budget: Duration) -> Option<Figure> {
         let half = self.cache_bytes / 2 / LINE;
         if half == 0 || half > self.num_lines {
@@ -153,7 +152,7 @@ impl Readable {
     }
 }
 
-/// Reads everything once in one of the [`WAYS`], with this CPU's widest loads.
+/// Reads all lines once with one of the [`WAYS`], with this CPU's widest loads.
 fn read(lines: &[[u64; 8]], way: (usize, bool)) -> u64 {
     #[inline(always)]
     fn streams<const STREAMS: usize, const AHEAD: bool>(lines: &[[u64; 8]]) -> u64 {
@@ -202,7 +201,7 @@ fn read(lines: &[[u64; 8]], way: (usize, bool)) -> u64 {
     choose(lines, way)
 }
 
-/// A hint that `line` will be read; any address will do.
+/// Prefetches `line`; any address is allowed.
 #[inline(always)]
 fn prefetch(_line: *const [u64; 8]) {
     #[cfg(target_arch = "x86_64")]
@@ -212,8 +211,8 @@ fn prefetch(_line: *const [u64; 8]) {
     }
 }
 
-/// Bytes of the last level of cache that these cores have together: of each instance that one of them uses, once. 0:
-/// the system does not say.
+/// Total bytes of the last-level caches of these cores, each shared cache counted once. 0: the system does not report
+/// it.
 fn last_level_cache(cpus: &[usize]) -> usize {
     let read = |cpu: usize, index: usize, file: &str| {
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{index}/{file}");
@@ -229,7 +228,7 @@ fn last_level_cache(cpus: &[usize]) -> usize {
     instances.into_iter().map(|(_, bytes)| bytes).sum()
 }
 
-/// Memory that this process may take, or a guess.
+/// Memory that this process may take, or an estimate.
 fn available_memory() -> u64 {
     crate::room::room().map_or(1 << 30, |room| room.bytes)
 }

@@ -1,45 +1,45 @@
-//! Which samples of a rate count, how many are taken, and how sure the best of them is. Decisions alone: who measures
-//! tells what came of it, and no clock is here.
+//! Which samples of a rate count, how many are taken, and the certainty of the best. Pure decisions: the caller measures
+//! and reports samples; no clock is read here.
 //!
 //! ```text
-//! Sample: work, time of the region, what each thread had of its core
-//!    |  too short ------> the next one has twice the work; it is no sample of the rate
-//!    |  disturbed ------> thrown away; if there is no other, the threads' own time tells the rate, and nobody is sure
+//! Sample: work, time of the region, CPU time of each thread
+//!    |  too short ------> the next one has twice the work; not counted as a sample
+//!    |  disturbed ------> discarded; without undisturbed ones the threads' CPU time gives an uncertain rate
 //!    v
-//! the best five that nothing disturbed --> Figure: the highest, and how far the five are apart
+//! the best five undisturbed --> Figure: the highest, and the spread of the five
 //! ```
-//! Whatever disturbs a measurement lowers it, so the best is the nearest to the truth. That five came as far says that
-//! it is no accident.
+//! Disturbances only lower a measurement, so the best sample is nearest to the truth. That five agree shows that it is
+//! no accident.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::disturbed::Stretch;
 
-/// A sample is taken over at least this much of a thread's own time: the start of a region is then 1 % of it. Shorter
-/// than what a scheduler gives a process at a time, so that some pass undisturbed beside any load.
+/// Minimum CPU time of a thread in a sample: the start of a region is then 1 % of it. Shorter than an OS scheduler's
+/// time slice, so that some samples are undisturbed beside any load.
 const GROWN: Duration = Duration::from_millis(1);
-/// Where threads' own time stands still, a region of so long has grown too.
+/// Minimum elapsed time where the CPU clock does not advance.
 const GROWN_BY_WALL: Duration = Duration::from_millis(40);
-/// At least so many grown samples are taken, and the best so many tell how sure the figure is.
+/// Minimum number of full samples; the spread is taken over the best of this number.
 const LEAST_SAMPLES: usize = 5;
-/// Of a series' time, how often it may be taken where samples are disturbed.
+/// A series may take this multiple of its time budget if samples are disturbed.
 const PATIENCE: u32 = 4;
-/// A region that took this much longer than its longest thread began late on one of them: they did not run together.
+/// A region longer than its longest thread by more than this share started late on one: the threads did not overlap.
 const MOST_LATE: f64 = 0.05;
-/// Spread, as a share, below which measurements are called steady.
+/// Measurements with a spread (as a share) below this are called steady.
 pub const STEADY: f64 = 0.10;
-/// Fewer say little about chance.
+/// Fewer samples than this are no evidence of chance.
 pub const FEW: usize = 3;
 
 /// Work that all threads of a pool did at the same time.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
-    /// Operations or bytes, of all threads together. Each has an equal part.
+    /// Operations or bytes of all threads together; each thread has an equal part.
     pub(crate) work: f64,
     /// From the start of the first to the end of the last.
     pub(crate) wall: Duration,
-    /// What each thread had of its core.
+    /// CPU time of each thread.
     pub(crate) threads: Vec<Stretch>,
 }
 
@@ -53,22 +53,22 @@ impl Sample {
         ran >= GROWN || ran.is_zero() && self.wall >= GROWN_BY_WALL
     }
 
-    /// Part of the work that each thread did.
+    /// Work of each thread.
     fn part(&self) -> f64 {
         self.work / self.threads.len() as f64
     }
 
-    /// What was reached, whatever happened meanwhile.
+    /// Rate by elapsed time, disturbed or not.
     fn rate(&self) -> f64 {
         self.work / self.wall.as_secs_f64().max(1e-9)
     }
 
-    /// As one sample of all threads, which counts if all of them ran, and together.
+    /// As one sample of all threads, which counts only if all of them ran undisturbed and together.
     fn together(&self) -> LaneSample {
         let late = self.wall.saturating_sub(self.longest(|thread| thread.wall));
         LaneSample {
             rate: self.rate(),
-            guess: self.threads.iter().map(|thread| self.part() / ran(thread)).sum(),
+            estimate: self.threads.iter().map(|thread| self.part() / ran(thread)).sum(),
             is_disturbed: self.threads.iter().any(Stretch::is_disturbed) || late > self.wall.mul_f64(MOST_LATE),
         }
     }
@@ -77,13 +77,13 @@ impl Sample {
     fn of_thread(&self, thread: &Stretch) -> LaneSample {
         LaneSample {
             rate: self.part() / thread.wall.as_secs_f64().max(1e-9),
-            guess: self.part() / ran(thread),
+            estimate: self.part() / ran(thread),
             is_disturbed: thread.is_disturbed(),
         }
     }
 }
 
-/// Seconds that a thread ran.
+/// CPU seconds of a thread.
 fn ran(thread: &Stretch) -> f64 {
     let ran = match thread.cpu.min(thread.wall) {
         Duration::ZERO => thread.wall, // a clock that stands still
@@ -92,30 +92,29 @@ fn ran(thread: &Stretch) -> f64 {
     ran.as_secs_f64().max(1e-9)
 }
 
-/// What is judged by itself: one thread, or all of them.
+/// One sample of a lane: one thread, or all of them.
 #[derive(Clone, Copy, Debug)]
 struct LaneSample {
     rate: f64,
-    /// What it would have been by the time that threads ran. A guess: who runs while others do not has more of what
-    /// they share.
-    guess: f64,
+    /// Estimated rate by CPU time. Biased: a thread that runs while others do not has more of the shared resources.
+    estimate: f64,
     is_disturbed: bool,
 }
 
-/// The samples of a lane that count.
+/// The samples of one lane.
 #[derive(Clone, Debug, Default)]
 struct Lane {
     undisturbed: usize,
-    /// The best of those, falling.
+    /// The best undisturbed rates, descending.
     best: Vec<f64>,
-    /// Guesses of those that were disturbed.
-    guesses: Vec<f64>,
+    /// Estimates from disturbed samples.
+    estimates: Vec<f64>,
 }
 
 impl Lane {
-    fn hear(&mut self, sample: LaneSample) {
+    fn add(&mut self, sample: LaneSample) {
         if sample.is_disturbed {
-            self.guesses.push(sample.guess);
+            self.estimates.push(sample.estimate);
             return;
         }
         self.undisturbed += 1;
@@ -132,46 +131,45 @@ impl Lane {
     }
 
     fn rate(&self) -> f64 {
-        let guess = || {
-            let mut guesses = self.guesses.clone();
-            guesses.sort_unstable_by(f64::total_cmp);
-            guesses.get(guesses.len() / 2).copied().unwrap_or(0.0)
+        let estimate = || {
+            let mut estimates = self.estimates.clone();
+            estimates.sort_unstable_by(f64::total_cmp);
+            estimates.get(estimates.len() / 2).copied().unwrap_or(0.0)
         };
-        self.best.first().copied().unwrap_or_else(guess)
+        self.best.first().copied().unwrap_or_else(estimate)
     }
 }
 
-/// Whether threads share what is measured.
+/// Whether the threads share the measured resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Threads {
-    /// They do, as the bandwidth of memory: only what all of them reach at the same time counts.
+    /// Shared, as memory bandwidth: only what all threads reach at the same time counts.
     Share,
-    /// Each has its own, as the arithmetic of its core: a thread that ran undisturbed counts whatever became of the
-    /// others.
+    /// Per thread, as the arithmetic of its core: an undisturbed thread counts even if others were disturbed.
     Own,
 }
 
-/// Samples of one rate as they come.
+/// The samples of one rate.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     threads: Threads,
-    /// Size of the next sample: rounds, bytes, whatever makes it longer.
+    /// Size of the next sample: rounds, bytes, or any unit that makes it longer.
     size: usize,
     most: usize,
     has_grown: bool,
     samples: usize,
     lanes: Vec<Lane>,
-    /// The most that any sample has reached.
+    /// The highest rate of any sample.
     reached: f64,
 }
 
 impl Series {
-    /// Samples of at least `size`, and at most `most`.
+    /// A series with samples of size `size` to `most`.
     pub(crate) fn new(threads: Threads, size: usize, most: usize) -> Series {
         Series { threads, size, most, has_grown: false, samples: 0, lanes: Vec::new(), reached: 0.0 }
     }
 
-    /// The size of the next sample, `spent` into a series that should take `budget`; `None`: that is enough.
+    /// The size of the next sample, after `spent` of `budget`; `None`: the series is complete.
     pub(crate) fn next(&self, spent: Duration, budget: Duration) -> Option<usize> {
         let certainty = self.certainty();
         let is_good = certainty.doubt().is_none() && certainty.undisturbed >= LEAST_SAMPLES;
@@ -179,8 +177,8 @@ impl Series {
         (self.samples < LEAST_SAMPLES || spent < budget * patience).then_some(self.size)
     }
 
-    /// Takes in what came of the size that was asked for.
-    pub(crate) fn hear(&mut self, sample: &Sample) {
+    /// Adds the sample of the size that `next` returned.
+    pub(crate) fn add(&mut self, sample: &Sample) {
         self.has_grown |= sample.has_grown() || self.size >= self.most;
         if !self.has_grown {
             self.size = self.size.saturating_mul(2).min(self.most);
@@ -191,17 +189,17 @@ impl Series {
         let lanes = if self.threads == Threads::Share { 1 } else { sample.threads.len() };
         self.lanes.resize_with(lanes, Lane::default);
         match self.threads {
-            Threads::Share => self.lanes[0].hear(sample.together()),
+            Threads::Share => self.lanes[0].add(sample.together()),
             Threads::Own => {
                 self.lanes
                     .iter_mut()
                     .zip(&sample.threads)
-                    .for_each(|(lane, thread)| lane.hear(sample.of_thread(thread)));
+                    .for_each(|(lane, thread)| lane.add(sample.of_thread(thread)));
             }
         }
     }
 
-    /// That of the lane that is known least.
+    /// The certainty of the least known lane.
     fn certainty(&self) -> Certainty {
         Certainty {
             samples: self.samples,
@@ -210,7 +208,7 @@ impl Series {
         }
     }
 
-    /// The rate, once a sample has grown.
+    /// The measured rate; requires a full sample.
     pub(crate) fn figure(&self) -> Figure {
         let rate: f64 = self.lanes.iter().map(Lane::rate).sum();
         Figure { rate: rate.max(self.reached), certainty: self.certainty() }
@@ -224,20 +222,19 @@ pub(crate) struct Figure {
     pub(crate) certainty: Certainty,
 }
 
-/// How sure a measured figure is.
+/// Certainty of a measured figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Certainty {
-    /// Times that it was measured.
+    /// Number of measurements.
     pub samples: usize,
-    /// Those that nothing else disturbed, as far as the system tells.
+    /// Measurements that no other process disturbed, as far as the system reports it.
     pub undisturbed: usize,
-    /// How far those that count are apart, as a share.
+    /// Spread of the measurements that count, as a share.
     pub spread: f64,
 }
 
 impl Certainty {
-    /// Of repetitions of which nobody knows what disturbed them. All of them count; the spread is a share of the
-    /// median.
+    /// For repetitions without information about disturbances. All of them count; the spread is a share of the median.
     pub fn of_repetitions(seconds: &[f64]) -> Certainty {
         let mut sorted = seconds.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -249,12 +246,13 @@ impl Certainty {
         Certainty { samples: sorted.len(), undisturbed: sorted.len(), spread }
     }
 
-    /// Of what was measured well at an earlier time.
+    /// For a saved figure that was certain when measured.
     pub const fn kept() -> Certainty {
         Certainty { samples: LEAST_SAMPLES, undisturbed: LEAST_SAMPLES, spread: 0.0 }
     }
 
-    /// Why it is not sure; `None`: it is. The one meaning of "not sure", for limits, curves and costs of steps.
+    /// Why the figure is uncertain; `None`: it is certain. The only definition of "not sure", for limits, curves and step
+    /// costs.
     pub fn doubt(&self) -> Option<Doubt> {
         match self {
             _ if self.undisturbed < FEW => Some(Doubt::Few { samples: self.samples, undisturbed: self.undisturbed }),
@@ -264,24 +262,24 @@ impl Certainty {
     }
 }
 
-/// Why a figure is not sure. Printed, it ends a sentence that begins with "not sure: ".
+/// Why a figure is uncertain. Its text ends a sentence that begins with "not sure: ".
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Doubt {
-    /// Something else used the machine in nearly all measurements, or there were few.
+    /// Other processes disturbed nearly all measurements, or there were few.
     Few {
-        /// Times that it was measured.
+        /// Number of measurements.
         samples: usize,
-        /// Those that nothing disturbed.
+        /// Undisturbed measurements.
         undisturbed: usize,
     },
-    /// They are far apart, as a share.
+    /// The measurements differ by this share.
     Spread(f64),
-    /// It was kept by an earlier start as one that is not sure.
+    /// Saved by an earlier start as uncertain.
     Earlier,
 }
 
 impl Doubt {
-    /// How much it weighs beside another one.
+    /// Severity, to compare doubts.
     pub(crate) fn weight(&self) -> f64 {
         match self {
             Doubt::Few { undisturbed, .. } => 1.0 + 1.0 / (1 + undisturbed) as f64,
@@ -300,7 +298,7 @@ impl fmt::Display for Doubt {
             Doubt::Spread(spread) => {
                 write!(f, "measurements were {:.0} % apart, so something else used the machine", spread * 100.0)
             }
-            Doubt::Earlier => f.write_str("other programs used the machine when it was measured, at an earlier start"),
+            Doubt::Earlier => f.write_str("other programs used the machine when it was measured at an earlier start"),
         }
     }
 }
@@ -311,23 +309,23 @@ mod tests {
 
     use super::*;
 
-    /// A made machine: what it can do, and how others use it.
+    /// A simulated machine: its rate, and the load on it.
     #[derive(Clone, Copy, Debug)]
     struct Made {
         /// Work per second of all threads.
         rate: f64,
         threads: usize,
-        /// Of each core's time, what others take.
+        /// Share of each core's time that other processes take.
         busy: f64,
-        /// Seconds that a core is given to one process at a time.
+        /// Time slice in seconds.
         slice: f64,
-        /// Seconds of a region's start.
+        /// Seconds to start a region.
         start: f64,
         kind: Threads,
     }
 
     impl Made {
-        /// A region of so much work. Each thread meets the load of its own core.
+        /// A region of `size` work. Each thread meets the load of its own core.
         fn sample(&self, size: usize, chance: &mut Dice) -> Sample {
             let work = size as f64;
             let needs = work / self.rate;
@@ -360,7 +358,7 @@ mod tests {
                 let sample = self.sample(size, chance);
                 spent += sample.wall;
                 sizes.push(size);
-                series.hear(&sample);
+                series.add(&sample);
             }
             (series.figure(), sizes)
         }
@@ -378,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_thousand_busy_starts_are_right_or_not_sure() {
-        // Seeds are starts; every one of them has its own machine and its own load.
+        // One seed per start, each with its own machine and load.
         let mut unsure = [0; 2];
         for seed in 0..1000 {
             let chance = &mut Dice::new(seed);
@@ -395,28 +393,28 @@ mod tests {
             assert!(figure.rate > 0.0 && off <= 1.0 + 1e-6, "seed {seed}: {made:?} {figure:?}");
             match figure.certainty.doubt() {
                 None => assert!(off > 0.85, "seed {seed}: sure and wrong: {made:?} {figure:?}"),
-                // What is not sure is not wild either: it goes by the time that the threads had.
+                // An uncertain figure is still near: it comes from the threads' CPU time.
                 Some(_) => assert!(off > 0.85, "seed {seed}: {made:?} {figure:?}"),
             }
             unsure[seed as usize % 2] += usize::from(figure.certainty.doubt().is_some());
-            // The figure never comes of the first, short rounds, wherever the time went.
+            // The figure never comes from the first, short rounds, whatever the time was lost to.
             let grown = sizes.iter().filter(|&&size| size == sizes[sizes.len() - 1]).count();
             assert!(grown >= LEAST_SAMPLES && sizes[sizes.len() - 1] as f64 >= made.rate * 0.9e-3, "seed {seed}");
         }
-        // Of 500 each: what cores have for themselves is known beside most loads; that all run together is rare.
+        // Of 500 each: per-core rates are measured beside most loads; all threads undisturbed together is rare.
         assert!(unsure[0] < 150 && unsure[1] < 450, "{unsure:?} were not sure");
     }
 
     #[test]
     fn a_first_region_that_lost_its_core_is_no_figure() {
-        // What was seen: 1,024 rounds in 29 ms, all the time that the loop had.
+        // Observed: 1,024 rounds in 29 ms, all the time that the loop had.
         let lost = Sample {
             work: 1024.0,
             wall: Duration::from_millis(29),
             threads: vec![Stretch { wall: Duration::from_millis(29), cpu: Duration::from_micros(1), switches: 1 }; 2],
         };
         let mut series = Series::new(Threads::Own, 1 << 10, usize::MAX);
-        series.hear(&lost);
+        series.add(&lost);
         assert_eq!(series.next(Duration::from_millis(29), BUDGET), Some(1 << 11), "it goes on, with more");
         assert_eq!(series.samples, 0);
     }

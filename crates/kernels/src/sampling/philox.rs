@@ -1,4 +1,4 @@
-//! The random numbers: a function of a counter and a key, so nobody has a state that somebody else could advance.
+//! The random numbers: a function of a counter and a key, without shared state.
 
 /// Philox-4x32-10 (Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): four random
 /// words as a pure function of a counter and a key.
@@ -23,8 +23,8 @@ fn key_of(key: [u32; 2], round: u32) -> [u32; 2] {
     [key[0].wrapping_add(0x9E37_79B9u32.wrapping_mul(round)), key[1].wrapping_add(0xBB67_AE85u32.wrapping_mul(round))]
 }
 
-/// The words of the `CALLS` counters `[position, stream, first..]`, one call after the other; `WORDS` is four times as
-/// many. Written so that a compiler makes lanes of it: call it where the instruction set is known.
+/// The words of the `CALLS` counters `[position, stream, first..]`, one call after the other; `WORDS` is `4 * CALLS`.
+/// Written for auto-vectorization: call it where the instruction set is known.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "one index into four arrays")]
 pub(super) fn philox_many<const CALLS: usize, const WORDS: usize>(

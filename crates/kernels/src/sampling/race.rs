@@ -1,31 +1,32 @@
-//! Which of many weighed tokens is drawn: a race, not a walk along a sum.
+//! Sampling by an exponential race between weighted tokens, instead of a walk along a cumulative sum.
 //!
 //! ```text
 //! masses   | 16 ids | 16 ids | 16 ids | ..      block b arrives at E_b / (its mass), the first one wins;
 //!              |        |        |              inside it, id i arrives at E_i / (its mass)
 //! ```
-//! `E = -ln(u)` of a uniform `u` of one's own, so a competitor of mass `m` is first with probability `m / sum` (the
-//! exponential race; "Gumbel-max" in logarithms). The noise belongs to the id, not to the place in a sum: two
-//! distributions that are near each other, a model's and its drafter's, mostly have the same winner, nearly as often as
-//! is possible without telling each other anything (Daliri, Musco & Suresh, "Coupling without communication and drafter-
-//! invariant speculative decoding", 2024). A draw by the inverse of the distribution function shifts all that lies behind
-//! a difference. Two stages, because noise for every one of 150,000 ids costs more than weighing them.
+//! `E = -ln(u)` of an independent uniform `u`, so a competitor of mass `m` is first with probability `m / sum` (the
+//! exponential race; "Gumbel-max" in logarithms). The noise belongs to the id, not to a position in a sum: two similar
+//! distributions, a model's and its drafter's, mostly have the same winner, nearly as often as is possible without
+//! communication (Daliri, Musco & Suresh, "Coupling without communication and drafter-invariant speculative decoding",
+//! 2024). A draw by the inverse of the distribution function shifts everything behind a difference. There are two
+//! stages because noise for every one of 150,000 ids costs more than weighing them.
 //!
-//! `E` lies between 2^-33 and 23, whatever the word is: `u` is never 1, for of `-ln(1) = 0` anything would win, even
-//! what has no mass; with a `u` rounded to 24 bits that happens once in 220 races of 152,000. So a mass below 2^-38 of
-//! the best never wins, and no other is favoured. All in doubles without fused operations: the same winner everywhere.
+//! `E` is between 2^-33 and 23 for every word: `u` is never 1, because with `-ln(1) = 0` any competitor would win, even
+//! one without mass; with a `u` rounded to 24 bits that happens once in 220 races of 152,000. So a mass below 2^-38 of
+//! the best never wins, and no other is favoured. All in doubles without fused operations: the same winner on every
+//! machine.
 
 use super::philox::{philox, philox_many};
 use crate::isa::Isa;
 use crate::lanes::{Kernel, Simd, dispatch};
 
-/// Ids that run as one in the first stage.
+/// Ids per competitor of the first stage.
 pub(super) const BLOCK: usize = 16;
-/// Competitors that are looked at together, and calls of the generator for them.
+/// Competitors compared together, and generator calls for them.
 const TOGETHER: usize = 64;
 const CALLS: usize = TOGETHER / 4;
 
-/// The random numbers of one draw: a function of seed, answer and position, and of nothing else.
+/// The random numbers of one draw: a function of seed, answer and position only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noise {
     key: [u32; 2],
@@ -34,19 +35,19 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// Of the token at `position` of answer `stream`.
+    /// Noise for the token at `position` of answer `stream`.
     pub fn new(seed: u64, stream: u32, position: u64) -> Noise {
         let halves = |x: u64| [x as u32, (x >> 32) as u32];
         Noise { key: halves(seed), position: halves(position), stream }
     }
 
-    /// Four words; which ones is up to `index`.
+    /// Four words for `index`.
     fn words(&self, index: u32) -> [u32; 4] {
         philox([self.position[0], self.position[1], self.stream, index], self.key)
     }
 
-    /// Draws an id from `masses`, by id; `sums` is scratch. `None` if nothing has mass. Every sum of [`BLOCK`] masses
-    /// must be below 2^52. Cost: two reads of the masses, a random word and a logarithm for each block.
+    /// Draws an id from `masses`, indexed by id; `sums` is scratch. `None` if the total mass is 0. Every sum of [`BLOCK`]
+    /// masses must be below 2^52. Cost: two reads of the masses, a random word and a logarithm per block.
     pub fn draw(&self, masses: &[u64], sums: &mut Vec<u64>) -> Option<u32> {
         let (blocks, rest) = masses.as_chunks::<BLOCK>();
         sums.clear();
@@ -60,8 +61,7 @@ impl Noise {
         Some(block as u32 * BLOCK as u32 + first)
     }
 
-    /// The same from a few ids and their masses, which are sorted by id: what [`Noise::draw`] gives if all others have
-    /// no mass.
+    /// The same from a few ids and their masses, sorted by id: equal to [`Noise::draw`] with mass 0 for all other ids.
     pub fn draw_of(&self, few: &[(u32, u64)]) -> Option<u32> {
         let block_of = |id: u32| id / BLOCK as u32;
         let runs = few.chunk_by(|a, b| block_of(a.0) == block_of(b.0));
@@ -80,7 +80,7 @@ impl Noise {
         Some(block * BLOCK as u32 + inside)
     }
 
-    /// Who of the ids of a block, given by their place in it.
+    /// The winner among the ids of a block, given by their index in it.
     fn first_inside(&self, block: u32, inside: impl Iterator<Item = (u32, u64)>) -> Option<u32> {
         let mut words = [0; BLOCK];
         for (quarter, words) in words.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -90,7 +90,7 @@ impl Noise {
     }
 }
 
-/// Which words are whose. Blocks go up to 2^28, so the two stages share none.
+// Word indices. Blocks go up to 2^28, so the two stages share none.
 #[inline(always)]
 fn word_of_block(block: u32) -> u32 {
     1 + block / 4
@@ -100,19 +100,19 @@ fn word_inside(block: u32) -> u32 {
     (1 << 31) + 4 * block
 }
 
-/// The earliest; of those that come together the first told. Who never comes does not win.
+/// The earliest arrival; of equal ones the first in order. A competitor that never arrives does not win.
 fn first_of<T>(all: impl Iterator<Item = (T, f64)>) -> Option<(T, f64)> {
     let best_of = |found: &Option<(T, f64)>| found.as_ref().map_or(f64::INFINITY, |(_, best)| *best);
     all.fold(None, |found, (who, arrival)| if arrival < best_of(&found) { Some((who, arrival)) } else { found })
 }
 
-/// When a competitor of `mass` arrives, whose word is this; never if it has no mass.
+/// Arrival time of a competitor of `mass` with this random word; infinite without mass.
 #[inline(always)]
 fn arrival(word: u32, mass: u64) -> f64 {
     exponential(word) / whole(mass)
 }
 
-/// A number below 2^52, exactly.
+/// An integer below 2^52 as f64, exactly.
 #[inline(always)]
 fn whole(x: u64) -> f64 {
     const TWO_52: f64 = (1u64 << 52) as f64; // its lowest bit is worth 1
@@ -142,7 +142,7 @@ fn exponential(word: u32) -> f64 {
     (BIAS as f64 - whole(exponent)) * std::f64::consts::LN_2 - 2.0 * s * series
 }
 
-/// Which of the blocks is first: the first stage of [`Noise::draw`].
+/// The first block to arrive: the first stage of [`Noise::draw`].
 struct Race<'a> {
     noise: &'a Noise,
     sums: &'a [u64],
@@ -158,7 +158,7 @@ impl Kernel for Race<'_> {
             .map(|(block, _)| block)
     }
 
-    /// Each lane keeps the first of its own, free of branches; the first of all is found at the end.
+    /// Each lane keeps its first, branch-free; the overall first is found at the end.
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> Option<usize> {
         let Race { noise, sums } = self;
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(noise.draw_of(&[(7, 0), (9, 1)]), Some(9));
     }
 
-    /// The logarithm of the standard library is as good as any, but another one on another machine.
+    /// The standard library's logarithm is as accurate, but differs between machines.
     #[test]
     fn the_exponential_is_minus_the_logarithm_and_neither_zero_nor_endless() {
         let near_ends = (0..5000).flat_map(|i| [i, u32::MAX - i]);
@@ -237,13 +237,13 @@ mod tests {
         assert!(exponential(0) >= 2f64.powi(-33) && exponential(u32::MAX) < 22.9);
     }
 
-    /// What PyTorch's race over 24 bits did once in 220 draws (its issue 192577): the last of the words gives no zero.
+    /// PyTorch's race over 24 bits did this once in 220 draws (its issue 192577): the last of the words gives no zero.
     #[test]
     fn what_weighs_nothing_beside_the_best_never_wins() {
-        // The earliest possible arrival of the small one is behind the latest possible of the best.
+        // The earliest possible arrival of the small one is after the latest possible of the best.
         let best = 1u64 << 40;
         assert!(arrival(0, 1 << 2) > arrival(u32::MAX, best));
-        // And one that may win wins as often as it weighs: 2^-20 of the best in a million races.
+        // A mass that may win does so in proportion: 2^-20 of the best in a million races.
         let masses = [1u64 << 40, 1 << 20];
         let mut sums = Vec::new();
         let wins = (0..1 << 20).filter(|&i| Noise::new(9, 0, i).draw(&masses, &mut sums) == Some(1)).count();

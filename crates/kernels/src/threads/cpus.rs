@@ -1,12 +1,12 @@
-//! The cores that this process may use, and putting a thread on one.
+//! The cores that this process may use, and thread pinning.
 
-/// Most threads that a pool may have: cores in the affinity mask, or fewer by cgroup quota.
+/// Maximum threads of a pool: cores in the affinity mask, or fewer by cgroup quota.
 pub fn max_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Threads that a pool should have: one for each physical core it may use, since two hyperthreads of one core share
-/// its vector units and its bandwidth.
+/// Default threads of a pool: one per allowed physical core, since two hyperthreads of one core share its vector units
+/// and its bandwidth.
 pub fn default_threads() -> usize {
     let cpus = allowed_cpus();
     let cores = cpus.iter().filter(|&&cpu| first_sibling(cpu, &cpus)).count();
@@ -23,7 +23,7 @@ pub(super) fn first_sibling(cpu: usize, allowed: &[usize]) -> bool {
     parse_cpu_list(&siblings).into_iter().find(|sibling| allowed.contains(sibling)).is_none_or(|lowest| lowest == cpu)
 }
 
-/// `0-2,8` -> 0 1 2 8. What is not a number is left out.
+/// Parses `0-2,8` to 0 1 2 8; skips parts that are not numbers.
 pub(super) fn parse_cpu_list(list: &str) -> Vec<usize> {
     let parse = |text: &str| text.trim().parse::<usize>().ok();
     list.split(',')

@@ -1,14 +1,14 @@
-//! The workers of a pool and what the caller shares with them: regions, doors, waiting.
+//! The workers of a pool and the state that they share with the caller: regions, admission, waiting.
 //!
 //! ```text
-//! caller   publish region 7 ---- its work ---- done? -- closes the door of who is not in -- waits for who is -- over
-//! worker 1     sees 7, enters: at = 7, the door is open: works, done = 7
-//! worker 2                                       (has no core)   sees 7, at = 7, the door is closed: done = 7, next
+//! caller   publish region 7 ---- its work ---- done? -- shuts out absent workers -- waits for entered ones -- over
+//! worker 1     sees 7, enters: at = 7, it is open: works, done = 7
+//! worker 2                                       (has no core)   sees 7, at = 7, it is closed: done = 7, next
 //! ```
-//! Each worker has a line of memory that it writes (`at`, `done`) and one that the caller writes (`closed`). The worker
-//! says that it is in and then looks at the door; the caller closes the door and then looks who is in. With a fence
-//! between the two on both sides, one of them sees the other (Dekker's rule): a worker that the caller does not wait for
-//! touches nothing of the region.
+//! Each worker has a cache line that it writes (`at`, `done`) and one that the caller writes (`closed`). The worker
+//! stores `at` and then loads `closed`; the caller stores `closed` and then loads `at`. With a fence between the two on
+//! both sides, at least one sees the other's store (Dekker's algorithm): a worker that the caller does not wait for
+//! accesses nothing of the region.
 
 use super::lost::Watch;
 use super::sync::{self, AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, UnsafeCell, fence};
@@ -17,18 +17,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// Pauses before a waiting thread begins to yield: about 100 us, longer than the gaps within a step. (Four times as
-/// many halve the yields of a quiet machine, but threads that share a core with others then spin away what they could
-/// leave.)
+/// Pauses before a waiting thread begins to yield: about 100 us, longer than the gaps within a step. (Four times the
+/// number halves the yields of a quiet machine, but then threads on shared cores spin away time that others could use.)
 pub(super) const SPINS: u32 = if cfg!(any(loom, miri)) { 0 } else { 4096 };
 /// Yields before an idle worker sleeps: about a millisecond on an otherwise idle core.
 const YIELDS: u32 = if cfg!(any(loom, miri)) { 1 } else { 2048 };
-/// Nanoseconds for which a core that somebody else wanted is believed to be wanted still.
+/// Nanoseconds for which a core counts as contended after a yield to another process.
 const CONTENDED: u64 = 50_000_000;
-/// Pauses for a worker that is not in yet before its door is closed: a microsecond.
+/// Pauses before a worker that has not entered is shut out: about a microsecond.
 const GRACE: u32 = if cfg!(any(loom, miri)) { 0 } else { 32 };
 
-/// A door that is closed for every region.
+/// Value of `closed` that shuts a worker out of every region.
 const BARRED: u64 = u64::MAX;
 
 /// Two cache lines, since the hardware prefetches lines in pairs.
@@ -37,49 +36,49 @@ pub(super) struct Padded<T>(pub(super) T);
 
 pub(super) type Job = *const (dyn Fn(usize) + Sync);
 
-/// What one worker says.
+/// State written by one worker.
 struct Desk {
-    /// The region that it entered, or tried to.
+    /// The last region that it entered or tried to enter.
     at: AtomicU64,
-    /// The region that it has left, or was refused.
+    /// The last region that it left or was shut out of.
     done: AtomicU64,
 }
 
-/// Where a worker sleeps.
+/// Sleep state of the workers.
 #[derive(Default)]
 struct Beds {
-    /// By worker: it sleeps, and nobody has woken it.
+    /// By worker: asleep, and not yet woken.
     asleep: Vec<bool>,
 }
 
 pub(super) struct Crew {
-    /// Counts regions; a change tells the workers to come.
+    /// Number of regions so far; a change tells the workers to enter.
     generation: Padded<AtomicU64>,
     desks: Vec<Padded<Desk>>,
-    /// By worker: regions up to this one it may not enter.
+    /// By worker: the last region that it may not enter.
     closed: Vec<Padded<AtomicU64>>,
-    /// Workers asleep, or about to be, that a region wakes.
+    /// Workers asleep or about to sleep that a region must wake.
     sleeping: AtomicUsize,
-    /// Written by the caller while no worker is in, read by the workers that are.
+    /// Written by the caller while no worker is in a region, read by the workers in it.
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     beds: Mutex<Beds>,
     wake: Condvar,
-    /// When somebody else last had a core that a thread of the pool yielded, by [`sync::now`]; 0: never.
+    /// Time of the last yield of a pool thread to another process, by [`sync::now`]; 0: never.
     contended: AtomicU64,
     pub(super) watch: Watch,
 }
 
-// SAFETY: `job` is the only field that is not Sync. Who holds the pool's claim writes it while every worker has left the
-// last region or is shut out of it, and before the release store of `generation`; a worker reads it when it is in, which
-// the caller waits for.
+// SAFETY: `job` is the only field that is not Sync. The holder of the pool's claim writes it while every worker has left
+// the last region or is shut out of it, and before the release store of `generation`; a worker reads it only after it
+// has entered, and the caller waits for it then.
 unsafe impl Sync for Crew {}
 // SAFETY: the pointer in `job` is only followed during the region whose caller keeps the closure alive.
 unsafe impl Send for Crew {}
 
 impl Crew {
-    /// Of so many workers, who all have still to come.
+    /// For a number of workers that have not started yet.
     pub(super) fn new(workers: usize) -> Crew {
         let each = 0..workers;
         Crew {
@@ -97,20 +96,20 @@ impl Crew {
         }
     }
 
-    /// Begins a region and says its number. The caller keeps what `job` points to alive until each worker is out, as
-    /// [`Crew::is_out`] or [`Crew::shut`] says.
+    /// Begins a region and returns its number. The caller keeps what `job` points to alive until each worker is out, by
+    /// [`Crew::is_out`] or [`Crew::shut`].
     pub(super) fn begin(&self, job: Job) -> u64 {
         // SAFETY: the caller has the claim, and waited for every worker of the last region: none reads `job`.
         self.job.with_mut(|to| unsafe { *to = Some(job) });
         self.publish()
     }
 
-    /// Whether the worker has left the region, or may not enter it. After this it touches nothing of the region.
+    /// Whether the worker has left the region, or may not enter it. After this it accesses nothing of the region.
     pub(super) fn is_out(&self, worker: usize, region: u64) -> bool {
         self.desks[worker].0.done.load(Acquire) >= region || self.is_barred(worker)
     }
 
-    /// Closes the region for a worker that is not in. False: it is in, and has to be waited for.
+    /// Shuts a worker that has not entered out of the region. False: it has entered, and the caller must wait for it.
     pub(super) fn shut(&self, worker: usize, region: u64) -> bool {
         if self.desks[worker].0.at.load(Relaxed) >= region {
             return false;
@@ -120,13 +119,13 @@ impl Crew {
         self.desks[worker].0.at.load(Relaxed) < region
     }
 
-    /// Bars a worker from all regions to come, or lets it in again. Between two regions.
+    /// Bars a worker from all future regions, or admits it again. Only between two regions.
     pub(super) fn bar(&self, worker: usize, barred: bool) {
-        // Before it, all regions are over.
+        // All regions up to this one are over.
         let until = if barred { BARRED } else { self.generation.0.load(Relaxed) };
         self.closed[worker].0.store(until, Relaxed);
         if !barred {
-            // It may sleep, and the next region must wake it.
+            // The worker may sleep, and the next region must wake it.
             self.rouse();
         }
     }
@@ -135,7 +134,7 @@ impl Crew {
         self.closed[worker].0.load(Relaxed) == BARRED
     }
 
-    /// How many workers are barred, and how many others were shut out of the last region.
+    /// Number of barred workers, and of other workers that were shut out of the last region.
     pub(super) fn num_missing(&self) -> (usize, usize) {
         let region = self.generation.0.load(Relaxed);
         let count = |closed: u64| self.closed.iter().filter(|door| door.0.load(Relaxed) == closed).count();
@@ -147,7 +146,7 @@ impl Crew {
         self.panic.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Every worker ends.
+    /// Ends every worker.
     pub(super) fn stop(&self) {
         self.stop.store(true, Relaxed);
         self.publish();
@@ -159,7 +158,7 @@ impl Crew {
         self.sleeping.load(Relaxed)
     }
 
-    /// Lets the workers see what was written before.
+    /// Publishes the next region, with release semantics.
     fn publish(&self) -> u64 {
         let region = self.generation.0.fetch_add(1, Release) + 1;
         // Either this load sees the sleeper, or the sleeper's check of `generation` (made after it was counted) sees
@@ -171,7 +170,7 @@ impl Crew {
         region
     }
 
-    /// Wakes who sleeps. Who was woken counts no longer, so that regions do not wake it again before it has a core.
+    /// Wakes all sleepers. They no longer count as sleeping, so regions do not wake them again before they run.
     fn rouse(&self) {
         let mut beds = self.beds.lock().unwrap_or_else(PoisonError::into_inner);
         beds.asleep.fill(false);
@@ -180,7 +179,7 @@ impl Crew {
         self.wake.notify_all();
     }
 
-    /// A worker's life.
+    /// A worker's main loop.
     pub(super) fn work(&self, worker: usize) {
         let mut seen = 0;
         loop {
@@ -192,12 +191,12 @@ impl Crew {
         }
     }
 
-    /// Does its part of a region, unless it comes too late.
+    /// Runs this worker's part of a region, unless it is shut out.
     fn visit(&self, worker: usize, region: u64) {
         let Desk { at, done } = &self.desks[worker].0;
         at.store(region, Relaxed);
         fence(SeqCst);
-        // A region is over only when this worker left it or was shut out, of this one or of a later one.
+        // A region ends only after this worker has left it or was shut out of it or of a later one.
         if self.closed[worker].0.load(Relaxed) < region {
             // SAFETY: the caller wrote `job` before the region that this worker saw, and writes no other until it is
             // out.
@@ -211,7 +210,7 @@ impl Crew {
         done.store(region, Release);
     }
 
-    /// Waits until there is a region that is not `seen`: spins, then yields, then sleeps.
+    /// Waits for a region other than `seen`: spins, then yields, then sleeps.
     fn wait_for_news(&self, worker: usize, seen: u64) -> u64 {
         let mut wait = Patience::default();
         while wait.count < SPINS + YIELDS && !self.is_barred(worker) {
@@ -219,7 +218,7 @@ impl Crew {
             if generation != seen {
                 return generation;
             }
-            // Where another process has work for this core, idling on it helps nobody.
+            // Another process needs this core: sleep instead of idling on it.
             if !wait.pause(self) {
                 break;
             }
@@ -245,23 +244,23 @@ impl Crew {
     }
 }
 
-/// How long a thread has waited, in pauses.
+/// Backoff of a waiting thread, counted in pauses.
 #[derive(Default)]
 pub(super) struct Patience {
     pub(super) count: u32,
-    /// Others want this core.
+    /// Another process wants this core.
     contended: bool,
 }
 
 impl Patience {
-    /// Whether a worker that is not in yet has had its moment.
+    /// Whether a worker that has not entered has had its grace period.
     pub(super) fn is_out_of_grace(&self) -> bool {
         self.count >= GRACE
     }
 
-    /// A pause at first, then a yield. False once others want the core: whoever yields there gives up a turn each time,
-    /// while a sleeper keeps what it did not use and comes back at once. They show themselves in a yield; for a while
-    /// after that nobody yields again to find out, and nobody spins for long.
+    /// Spins at first, then yields. False once the core is contended: each yield there gives up a turn, while a sleeper
+    /// keeps its unused time slice and is scheduled immediately. A yield detects contention; for a while after that no
+    /// thread yields to detect it again, and none spins for long.
     fn pause(&mut self, crew: &Crew) -> bool {
         self.count = self.count.saturating_add(1);
         if self.count < SPINS {
@@ -277,7 +276,7 @@ impl Patience {
         !self.contended
     }
 
-    /// The same for who has to wait, however long it takes: where others want the core it naps.
+    /// The same for an unbounded wait: on a contended core it naps.
     pub(super) fn wait(&mut self, crew: &Crew) {
         if self.contended {
             self.count = self.count.max(SPINS);

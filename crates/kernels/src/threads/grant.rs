@@ -1,44 +1,43 @@
-//! Whether a region does better without a thread: the number of threads follows what the machine grants.
+//! Admission of workers: the number of threads follows the CPU time that the machine grants.
 //!
 //! ```text
 //! caller  |==|....waits....|==|....waits....|  barred: |====|====|====|  a trial: |==|...  barred again, longer
 //! worker  |==|  no core    |==|  no core    |                                     |==|
 //! ```
-//! A region ends when all who entered it have left, and who loses its core inside keeps the others waiting. With `n`
-//! threads, one less takes at most `n / (n - 1)` times as long and does not wait for it; so a worker that keeps the
-//! others waiting for more than a little less than `1 / n` of the time ([`BRINGS`]) is barred, for a while. Then it gets
-//! another trial, after longer and longer times if that ends the same way. Which threads compute cannot be seen in any
-//! bit.
+//! A region ends when all entered threads have left, so one that loses its core inside keeps the others waiting. With
+//! `n` threads, one less takes at most `n / (n - 1)` times as long and does not wait for it; so a worker that keeps the
+//! others waiting for more than a little less than `1 / n` of the time ([`BRINGS`]) is barred for a while. Then it gets
+//! another trial, after longer and longer times if that ends the same way. The set of threads changes no bits.
 //!
-//! Only waits that outlast the gaps of a quiet machine are told, so a quiet machine asks nothing of this.
+//! Only waits that outlast the gaps of a quiet machine are reported, so a quiet machine has no overhead from this.
 
-/// Nanoseconds in which a wait is forgotten by two thirds.
+/// Time constant in nanoseconds: a wait decays by two thirds.
 const MEMORY: f64 = 32e6;
-/// A worker brings less than its share, in regions of microseconds half of it: one that shares its core with one other
-/// program, and so is away half of the time, costs two threads of a small model as much as it brings twice over, and a
+/// A worker contributes less than its share, in regions of microseconds half of it: one that shares its core with
+/// another program, and so is away half of the time, costs two threads of a small model twice its contribution, and a
 /// large model nothing. Between the two, barring it at this part of `1 / n` is wrong by a tenth at most.
 const BRINGS: f64 = 1.0 / 1.2;
-/// How long a worker is barred first, at least and as a multiple of the wait that it caused: where cores are shared by
-/// many, turns are long. And at most.
+/// First time for which a worker is barred in nanoseconds: the minimum, its multiple of the caused wait (cores shared
+/// by many have long turns), and the maximum of any.
 const FIRST: u64 = 32_000_000;
 const FIRST_WAITS: u64 = 4;
 const LONGEST: u64 = 2_048_000_000;
 
-/// What is known of one worker. Times are nanoseconds of any clock.
+/// Admission state of one worker. Times are nanoseconds of any clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Grant {
-    /// Waiting for it, of about the last [`MEMORY`].
+    /// Time that others waited for it, decayed over [`MEMORY`].
     waited: f64,
-    /// When that was true.
+    /// Time of the last decay.
     at: u64,
-    /// How long it is barred next.
+    /// Duration of the next bar.
     next: u64,
-    /// When its last trial began.
+    /// Start of its last trial.
     since: u64,
 }
 
 impl Grant {
-    /// The others waited until `now` for it, for so long. `Some`: until then it is barred. `threads`: of the region.
+    /// Records that the others waited `nanos` for it until `now`. `Some`: it is barred until then. `threads`: of the region.
     pub(super) fn waited(&mut self, now: u64, nanos: u64, threads: usize) -> Option<u64> {
         self.forget(now);
         self.waited += nanos as f64;
@@ -52,7 +51,7 @@ impl Grant {
         Some(self.since)
     }
 
-    /// It may come again: what it did is half forgotten, so that another trial is short.
+    /// Starts another trial: the recorded wait is halved, so that a failing trial is short.
     pub(super) fn tries_again(&mut self, now: u64, threads: usize) {
         (self.waited, self.at, self.since) = (MEMORY / threads as f64 / 2.0, now, now);
     }
@@ -69,8 +68,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Two threads, one of which has its core for `on` of every `on + off` milliseconds, for `seconds`. The share of the
-    /// time in which one thread alone would have been as fast or faster that it was barred in.
+    /// Two threads, one of which has its core for `on` of every `on + off` milliseconds, for `seconds`. Returns the share
+    /// of time that it was barred, of the time in which one thread alone would have been at least as fast.
     fn barred(on: u64, off: u64, seconds: u64) -> f64 {
         let (mut grant, mut now, mut without) = (Grant::default(), 0, 0);
         let end = seconds * 1000 * MS;
@@ -107,7 +106,7 @@ mod tests {
         assert_eq!(grant.waited(400 * MS, 10 * MS, 2), None, "another, long after");
         assert_eq!(grant.waited(420 * MS, 20 * MS, 2), Some((420 + 80) * MS));
         grant.tries_again(500 * MS, 2);
-        // It did well for a second: the next time begins as the first.
+        // It did well for a second: the next bar is as long as the first.
         assert_eq!(grant.waited(1500 * MS, 20 * MS, 2), Some((1500 + 80) * MS));
         grant.tries_again(1580 * MS, 2);
         assert_eq!(grant.waited(1600 * MS, 16 * MS, 2), Some((1600 + 160) * MS), "twice as long");

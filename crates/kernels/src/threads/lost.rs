@@ -1,11 +1,11 @@
-//! What the machine took of a pool's threads: the time in which they could have run, and others did.
+//! CPU time that a pool's threads lost: time in which they were runnable and other processes ran.
 //!
 //! ```text
-//! thread 0  |=====|........|======|     = runs   . ready, and another process has the core: counted by the kernel
+//! thread 0  |=====|........|======|     = running   . runnable, another process has the core: counted by the kernel
 //! thread 1  |==============|......|
 //! ```
-//! Each thread opens its counter once; whoever asks reads them all, some 0.3 us each, and the threads pay nothing. A
-//! wait that is not over yet does not count. Where the system counts nothing, nobody is asked and nothing is known.
+//! Each thread opens its counter once; the reader reads them all, about 0.3 us each, at no cost to the threads. A wait
+//! in progress does not count. Where the system keeps no counters, the result is unknown.
 
 use super::steal::Steal;
 use super::sync::now;
@@ -13,17 +13,17 @@ use crate::disturbed::QueueWait;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// What the machine took of threads since somebody asked last.
+/// CPU time lost by threads since the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostTime {
-    /// Of the thread that asks work of the others.
+    /// Of the thread that starts the regions.
     pub caller: Duration,
     /// Of the thread that lost most.
     pub most: Duration,
-    /// Of all together.
+    /// Of all threads together.
     pub all: Duration,
-    /// What no counter of a thread shows, at most: of threads that were not in the last region and may wait for their
-    /// cores still, and of cores that a hypervisor took.
+    /// Upper bound of the time that no thread's counter shows: of threads absent from the last region, which may still
+    /// wait for their cores, and time that a hypervisor took from the cores.
     pub unseen: Duration,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Watch(Mutex<Watching>);
 struct Watching {
     threads: Vec<Watched>,
     steal: Option<Steal>,
-    /// When somebody asked last, by [`now`].
+    /// Time of the last reading, by [`now`].
     asked: u64,
 }
 
@@ -43,17 +43,17 @@ struct Watching {
 struct Watched {
     thread: usize,
     wait: QueueWait,
-    /// When somebody asked last.
+    /// Counter at the last reading.
     seen: Duration,
 }
 
 impl Watch {
-    /// The threads are on these cores.
+    /// Sets the cores of the threads.
     pub(super) fn cores(&self, cpus: &[usize]) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).steal = Steal::of(cpus);
     }
 
-    /// From now on the calling thread is thread `thread` of the pool.
+    /// Registers the calling thread as thread `thread` of the pool.
     pub(super) fn begin(&self, thread: usize) {
         let watched = QueueWait::of_this_thread().and_then(|wait| {
             let seen = wait.read()?;
@@ -64,8 +64,8 @@ impl Watch {
         watching.threads.extend(watched);
     }
 
-    /// What was lost since the last call; `None` unless all `threads` are known. `barred`: threads that the machine's
-    /// load keeps out of the work, and who therefore wait for no core. `absent`: those that just were not there.
+    /// Time lost since the last call; `None` unless all `threads` are registered. `barred`: threads excluded because of
+    /// load, which wait for no core. `absent`: threads that missed the last region.
     pub(super) fn lost(&self, threads: usize, barred: usize, absent: usize) -> Option<LostTime> {
         let mut watching = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if watching.threads.len() < threads {
@@ -78,7 +78,7 @@ impl Watch {
         sum.all = elapsed * barred as u32;
         for Watched { thread, wait, seen } in &mut watching.threads {
             let now = wait.read()?;
-            // A wait that began long ago is counted when it ends.
+            // A wait that began long ago counts in full only when it ends.
             let lost = now.saturating_sub(*seen).min(elapsed);
             *seen = now;
             sum.most = sum.most.max(lost);

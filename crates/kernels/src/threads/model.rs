@@ -1,13 +1,13 @@
-//! A model of the pool: the real code over `loom`, which runs it in every order that the memory model allows (with a
-//! bound on how often a thread is interrupted), and reports data races, deadlocks and lost wake-ups.
+//! A model of the pool: the real code under `loom`, which runs it in every order that the memory model allows (with a
+//! bound on preemptions), and reports data races, deadlocks and lost wake-ups.
 //!
 //! ```text
-//! publication    what the caller wrote before a region, workers see; what they wrote, it sees after
-//! doors          a worker that comes too late is shut out and touches nothing; one that is in is waited for
-//! bars           a worker that is barred is in no region, and comes again when it is let in
+//! publication    workers see what the caller wrote before a region; the caller sees what they wrote after it
+//! doors          a late worker is shut out and accesses nothing; an entered one is waited for
+//! bars           a barred worker enters no region until it is admitted again
 //! parking        a worker that goes to sleep while a region is published wakes up
 //! panic          of any thread: it reaches the caller, and the next region runs
-//! claim          who comes second is refused, from within or from outside, and repeats nothing
+//! claim          a second caller is refused, from inside or outside a region, and repeats no work
 //! ```
 //! `cargo xtask loom` runs it; `RUSTFLAGS` has to say `--cfg loom`.
 
@@ -16,7 +16,7 @@ use super::*;
 use loom::model::Builder;
 use loom::thread;
 
-/// Runs `f` in every order in which no more than `interruptions` threads are interrupted where they need not be.
+/// Runs `f` in every order with at most `interruptions` preemptions.
 fn explore(interruptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(interruptions);
@@ -24,12 +24,12 @@ fn explore(interruptions: usize, f: impl Fn() + Sync + Send + 'static) {
     builder.check(f);
 }
 
-/// Of threads that are no CPUs: the model has no use for them.
+/// Threads without CPUs: the model does not pin.
 fn pool(threads: usize) -> Pool {
     Pool::start(threads, Nodes::one(threads), Vec::new()).expect("loom has threads")
 }
 
-/// Plain memory, one number for each thread. Loom sees who touches it at the same time.
+/// Plain memory, one number per thread. Loom detects simultaneous access.
 struct Slots(Vec<UnsafeCell<usize>>);
 
 // SAFETY: none is needed, for that is what the model is about: loom reports whoever breaks the rules.
@@ -51,8 +51,7 @@ impl Slots {
     }
 }
 
-/// What the pool says to who comes second. Loom shows panics that nobody catches; those that are caught here are not
-/// shown.
+/// Whether the pool refuses a second caller. Loom prints uncaught panics; the ones caught here are not printed.
 fn refused(f: impl FnOnce()) -> bool {
     const REFUSAL: &str = "a Pool runs one region at a time";
     static QUIET: std::sync::Once = std::sync::Once::new();
@@ -90,8 +89,8 @@ fn so_they_are_with_two_workers() {
     explore(1, || regions_in_turn(3));
 }
 
-/// Two regions whose tasks whoever is there takes, in memory that is gone when the second begins: a worker that came
-/// too late for the first and touched it all the same would be seen.
+/// Two regions with claimed tasks, in memory that is freed when the second begins: a late worker that still accessed the
+/// first would be detected.
 fn claimed_regions_in_turn(threads: usize, tasks: usize) {
     let pool = pool(threads);
     for _ in 0..2 {
@@ -127,7 +126,7 @@ fn a_barred_worker_is_in_no_region_until_it_is_let_in() {
         let (pool, slots) = (pool(2), Slots::new(2));
         pool.crew.bar(0, true);
         pool.bars.store(true, Relaxed);
-        // Slot 1 is touched by the caller alone: loom would see the worker.
+        // Only the caller accesses slot 1: loom would detect the worker.
         let claim = pool.claim();
         claim.region(
             &|thread| {

@@ -1,29 +1,29 @@
-//! Memory nodes: cores with memory of their own, and what of a model each of them has.
+//! Memory (NUMA) nodes: cores with local memory, and the part of a model on each.
 //!
 //! ```text
 //! node    0                      1
 //! cores   0 .. 15                16 .. 31
-//! threads 0 .. 7                 8 .. 15          in the order of their nodes
-//! columns 0 .. N/2               N/2 .. N         of every matrix (Nodes::part), likewise kv heads
+//! threads 0 .. 7                 8 .. 15          in node order
+//! columns 0 .. N/2               N/2 .. N         of every matrix (Nodes::part); kv heads are split the same way
 //! ```
-//! A machine with two sockets has twice the bandwidth for whoever reads at home. So matrices are split by output columns
-//! and the KV cache by heads, each part lies on the node whose threads compute it, and what is split that way has no
-//! partial sums: which node computed what cannot be seen in a bit. (Splitting along K, as tensor parallelism between
-//! machines does after every second product, would add numbers in an order that depends on the number of nodes.)
+//! A machine with two sockets has twice the bandwidth for local reads. So matrices are split by output columns and the
+//! KV cache by heads, each part is on the node whose threads compute it, and such a split has no partial sums: the
+//! placement changes no bits. (Splitting along K, as tensor parallelism between machines does after every second
+//! product, would add numbers in an order that depends on the number of nodes.)
 
 use super::cpus::{allowed_cpus, first_sibling, parse_cpu_list};
 use std::ops::Range;
 
-/// Which memory nodes a pool takes.
+/// Selection of memory nodes for a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NodeChoice {
-    /// Those of the machine: the fewest that have a core for each thread.
+    /// The machine's nodes: the fewest that have a core for each thread.
     #[default]
     AsFound,
-    /// One, whatever there is: memory lies where the system puts it.
+    /// One node on any machine: the system places the memory.
     One,
-    /// So many, which share the machine's only memory: for tests on machines with one. There may be more threads than
-    /// cores.
+    /// This number of nodes sharing the machine's only memory: for tests on machines with one. There may be more threads
+    /// than cores.
     #[doc(hidden)]
     Imagined(usize),
 }
@@ -31,22 +31,22 @@ pub enum NodeChoice {
 /// The cores of a memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeCores {
-    /// The system's number for it; `None`: there is only one, or it is imagined.
+    /// The system's id; `None`: there is only one node, or it is imagined.
     pub id: Option<u32>,
     /// Its cores that this process may use: one thread of each physical core, then the second ones.
     cpus: Vec<usize>,
-    /// How many are the first of their physical core.
+    /// Number of physical cores, which come first in `cpus`.
     cores: usize,
 }
 
 impl NodeCores {
-    /// Physical cores.
+    /// Number of physical cores.
     pub fn cores(&self) -> usize {
         self.cores
     }
 }
 
-/// The memory nodes of this machine that have a core which this process may use. At least one.
+/// The memory nodes with a core that this process may use. At least one.
 pub fn memory_nodes() -> Vec<NodeCores> {
     let allowed = allowed_cpus();
     let node = |id: Option<u32>, cpus: &[usize]| {
@@ -56,7 +56,7 @@ pub fn memory_nodes() -> Vec<NodeCores> {
         NodeCores { id, cpus: first, cores }
     };
     let found: Vec<_> = nodes_of_system().into_iter().map(|(id, cpus)| (id, intersection(&cpus, &allowed))).collect();
-    // A core that no node claims would be lost: then the system's word is not worth much.
+    // An inconsistent report would lose a core that no node lists: treat the machine as one node.
     if found.iter().map(|(_, cpus)| cpus.len()).sum::<usize>() != allowed.len() || found.len() < 2 {
         return vec![node(None, &allowed)];
     }
@@ -68,12 +68,12 @@ pub fn memory_nodes() -> Vec<NodeCores> {
     nodes
 }
 
-/// On how many memory nodes a pool of so many threads would be.
+/// Number of memory nodes of a pool with `threads` threads.
 pub fn num_nodes(choice: NodeChoice, threads: usize) -> usize {
     Nodes::place(choice, &memory_nodes(), threads).0.len()
 }
 
-/// Number and cores of each node, by number.
+/// Id and cores of each node, by id.
 fn nodes_of_system() -> Vec<(u32, Vec<usize>)> {
     let Ok(entries) = std::fs::read_dir("/sys/devices/system/node") else { return Vec::new() };
     let mut nodes: Vec<_> = entries
@@ -92,12 +92,12 @@ fn intersection(cpus: &[usize], allowed: &[usize]) -> Vec<usize> {
     cpus.iter().copied().filter(|cpu| allowed.contains(cpu)).collect()
 }
 
-/// How the threads of a pool lie on memory nodes.
+/// Distribution of a pool's threads over memory nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nodes {
     /// First thread of each node, then the number of threads.
     first_threads: Vec<usize>,
-    /// The system's numbers.
+    /// The system's ids.
     ids: Vec<Option<u32>>,
 }
 
@@ -107,15 +107,15 @@ impl Nodes {
         Nodes { first_threads: vec![0, threads], ids: vec![None] }
     }
 
-    /// So many that there are only here, each with a thread at least.
+    /// Imagined nodes, each with at least one thread.
     fn imagined(nodes: usize, threads: usize) -> Nodes {
         let nodes = nodes.clamp(1, threads);
         let first_threads = (0..=nodes).map(|node| threads * node / nodes).collect();
         Nodes { first_threads, ids: vec![None; nodes] }
     }
 
-    /// Threads on the fewest nodes that have a physical core for each, in proportion to their cores; and the core of
-    /// each thread, as far as there are so many.
+    /// Assigns threads to the fewest nodes with a physical core for each, in proportion to their cores; also returns the
+    /// core of each thread, as far as there are enough.
     pub(super) fn place(choice: NodeChoice, machine: &[NodeCores], threads: usize) -> (Nodes, Vec<usize>) {
         let all_in_turn = || {
             let parts = |of: fn(&NodeCores) -> &[usize]| machine.iter().flat_map(of).copied();
@@ -144,13 +144,13 @@ impl Nodes {
         (Nodes { first_threads, ids: used.iter().map(|node| node.id).collect() }, cpus)
     }
 
-    /// How many there are; at least one.
-    #[allow(clippy::len_without_is_empty)] // it never is
+    /// Number of nodes; at least one.
+    #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// The system's number of a node, for whoever asks it for memory.
+    /// The system's id of a node, to request memory on it.
     pub(crate) fn id(&self, node: usize) -> Option<u32> {
         self.ids[node]
     }
@@ -165,14 +165,14 @@ impl Nodes {
         (0..self.len()).find(|&node| thread < self.first_threads[node + 1]).unwrap_or(0)
     }
 
-    /// Which of `0..count` are a node's: the [`share`](super::share)s of its threads.
+    /// The part of `0..count` of a node: the [`share`](super::share)s of its threads.
     pub fn part(&self, count: usize, node: usize) -> Range<usize> {
         let threads = self.first_threads[self.len()];
         let Range { start, end } = self.threads_of(node);
         count * start / threads..count * end / threads
     }
 
-    /// The node that has `index` of `0..count`.
+    /// The node whose part contains `index` of `0..count`.
     pub(crate) fn of(&self, count: usize, index: usize) -> usize {
         (0..self.len()).find(|&node| index < self.part(count, node).end).expect("parts cover all")
     }
@@ -185,7 +185,7 @@ mod tests {
     fn machine(cores: &[usize]) -> Vec<NodeCores> {
         let mut next = 0;
         let node = |(id, &cores): (usize, &usize)| {
-            // Each physical core is two for the system, and all of the first come before all of the second.
+            // Each physical core has two hyperthreads; all first ones are numbered before all second ones.
             let cpus = (next..next + 2 * cores).collect();
             next += 2 * cores;
             NodeCores { id: Some(id as u32), cpus, cores }

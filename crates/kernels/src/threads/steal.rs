@@ -1,33 +1,33 @@
-//! What a hypervisor took of cores: time in which a core of this machine wanted to run and was not there. No thread of
-//! it waits in a queue then, so no thread's counter shows it; `/proc/stat` does, in hundredths of a second.
+//! Steal time: time in which a core wanted to run and the hypervisor ran something else. The guest's threads wait in no
+//! run queue then, so no thread's counter shows it; `/proc/stat` does, in hundredths of a second.
 
 use super::sync::now;
 use crate::disturbed::read_at_start;
 use std::fs::File;
 use std::time::Duration;
 
-/// The unit of `/proc/stat` for programs, whatever the kernel's own clock is.
+/// The unit of `/proc/stat` in user space, independent of the kernel's tick.
 const TICK: Duration = Duration::from_millis(10);
-/// The file tells of every core and interrupt, so on large machines it costs time to read: no more than one part in so
-/// many.
+/// The file lists every core and interrupt, so reading it is slow on large machines: at most `1 / SHARE` of the time is
+/// spent on it.
 const SHARE: u64 = 500;
-/// Of its beginning, which has the cores.
+/// Bytes read from its start, which lists the cores.
 const MOST_BYTES: usize = 64 << 10;
 
-/// The stolen time of some cores.
+/// Steal time of some cores.
 #[derive(Debug)]
 pub(super) struct Steal {
     file: File,
     cpus: Vec<usize>,
     text: Vec<u8>,
     seen: u64,
-    /// When it was read last, and how long it takes.
+    /// Time and duration of the last reading.
     read_at: u64,
     takes: u64,
 }
 
 impl Steal {
-    /// Of these cores; `None` where the system does not say.
+    /// A counter for these cores; `None` where the system does not report it.
     pub(super) fn of(cpus: &[usize]) -> Option<Steal> {
         let file = File::open("/proc/stat").ok()?;
         let text = vec![0; MOST_BYTES];
@@ -36,7 +36,7 @@ impl Steal {
         Some(steal)
     }
 
-    /// Since it was read last, if that is long enough ago to be told from nothing.
+    /// Steal time since the last reading; zero if that was too recent.
     pub(super) fn since_last(&mut self) -> Duration {
         let long_enough = (TICK.as_nanos() as u64).max(self.takes * SHARE);
         if now() - self.read_at < long_enough {

@@ -1,5 +1,5 @@
-//! What the pool is made of: the standard library's, or in its model those of `loom`, which tries every order in which
-//! threads can meet.
+//! Synchronization primitives of the pool: the standard library's, or in its model those of `loom`, which tries every
+//! interleaving.
 
 #[cfg(all(test, loom))]
 pub(super) use loom::{
@@ -15,7 +15,7 @@ pub(super) use std::{
     thread::{Builder, JoinHandle},
 };
 
-/// As in `loom`, which has to see where an access begins and ends.
+/// The API of `loom`'s cell, which tracks where an access begins and ends.
 #[cfg(not(all(test, loom)))]
 pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
@@ -34,7 +34,7 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// A moment on the core.
+/// One spin-loop pause.
 #[cfg(not(all(test, loom)))]
 pub(super) fn spin() {
     std::hint::spin_loop();
@@ -45,7 +45,7 @@ pub(super) fn spin() {
     loom::thread::yield_now();
 }
 
-/// Lets another thread have the core. True if one had it: a yield to nobody takes less than a microsecond.
+/// Yields the core. True if another thread ran: a yield without one takes less than a microsecond.
 #[cfg(not(all(test, loom)))]
 pub(super) fn yield_now() -> bool {
     const SOMEBODY: std::time::Duration = std::time::Duration::from_micros(20);
@@ -60,7 +60,7 @@ pub(super) fn yield_now() -> bool {
     false
 }
 
-/// Sleeps for as short as the system can.
+/// Sleeps for the shortest time that the system supports.
 #[cfg(not(all(test, loom)))]
 pub(super) fn nap() {
     std::thread::sleep(std::time::Duration::from_micros(20));
@@ -71,7 +71,7 @@ pub(super) fn nap() {
     loom::thread::yield_now();
 }
 
-/// Nanoseconds of a clock that goes on.
+/// Nanoseconds of a monotonic clock.
 #[cfg(not(all(test, loom)))]
 pub(super) fn now() -> u64 {
     use std::sync::LazyLock;
