@@ -1,11 +1,11 @@
-//! The two products of a tile with AMX: `TDPBF16PS` is what the definition's `dot` spells out.
+//! The two products of an attention tile with AMX: `TDPBF16PS` computes the definition's `dot`.
 //!
 //! ```text
 //! scores   tmm0 = 16 rows x 32 d of q        tmm2, tmm3 = two groups of keys        tmm4, tmm5 += one page of scores
 //! values   tmm0 = 16 rows x 32 weights       tmm2       = 16 d of a page of values  tmm4..7    += 64 d
 //! ```
-//! Keys and values lie in the cache as tiles, so nothing is rearranged. Rows that a tile of the batch lacks are left
-//! out of the configuration.
+//! The cache stores keys and values as tiles, so nothing is rearranged. The tile configuration omits missing rows of a
+//! partial tile.
 
 use super::tile::{Page, STRIDE};
 use crate::isa::Amx;
@@ -20,13 +20,13 @@ const F32_STRIDE: usize = STRIDE * size_of::<f32>();
 /// Bytes from row to row of queries and weights.
 const BF16_STRIDE: usize = STRIDE * size_of::<u16>();
 
-/// This thread's tiles, configured for some rows.
+/// The AMX tiles of the calling thread, configured for a number of rows.
 pub(super) struct Tiles {
     _configured: tiles::Tiles,
 }
 
 impl Tiles {
-    /// For products of `rows` rows, 1 to 16.
+    /// Configures for products of `rows` rows, 1 to 16.
     pub(super) fn configure(proof: Amx, rows: usize) -> Tiles {
         let rows = rows as u8;
         let mut tiles = tiles::Tiles::new(proof);
@@ -72,12 +72,12 @@ impl Tiles {
         }
     }
 
-    /// `values = p v` of all `pages`, for 64 numbers of the heads if `wide`, else for 32.
+    /// `values = p v` over all `pages`, for 64 columns of the head if `wide`, else for 32.
     ///
     /// # Safety
-    /// `weights`: bf16 `[rows, 32 * pages.len()]`, rows STRIDE apart; `inside`: the bytes from the start of a page to
-    /// its first column that is wanted; `to`: f32 `[rows, 64]` or `[rows, 32]`, rows STRIDE apart; for the rows of the
-    /// configuration. There is a page.
+    /// `weights`: bf16 `[rows, 32 * pages.len()]`, rows STRIDE apart; `inside`: bytes from the start of a page to
+    /// its first requested column; `to`: f32 `[rows, 64]` or `[rows, 32]`, rows STRIDE apart; for the rows of the
+    /// configuration. `pages` is not empty.
     pub(super) unsafe fn values(&self, weights: *const u16, pages: &[Page], inside: usize, wide: bool, to: *mut f32) {
         const { assert!(VALUE_PAGE == 32) };
         // SAFETY: the caller's promise; every tile register used is declared.

@@ -1,4 +1,4 @@
-//! Attention in plain loops: what every other path is judged against, and what runs where there are no vectors.
+//! Attention in plain loops: the reference for every other path, and the path of CPUs without vectors.
 
 use super::tile::Tile;
 use super::{Call, SPLIT};
@@ -62,7 +62,7 @@ fn split(call: &Call<'_>, blocks: &[u32], kv_head: usize, query: &[f32], start: 
     }
 }
 
-/// The scores of the positions that are seen, capped, and their maximum.
+/// The capped scores of the visible positions, and their maximum.
 fn scores(call: &Call<'_>, seen: &Range<usize>, score: impl Fn(usize) -> f32) -> ([f32; SPLIT], f32) {
     let mut scores = [0.0; SPLIT];
     for j in seen.clone() {
@@ -90,7 +90,7 @@ fn bf16_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn
 
     let mut values = [0.0; MAX_HEAD_DIM];
     for (d, value) in values[..head_dim].iter_mut().enumerate() {
-        // A hidden value is never read; whatever it is, the product with the weight 0 would be 0.
+        // A masked value is never read; the product with weight 0 would be 0 for any finite value.
         let seen_value = |j| if seen.contains(&j) { kv.value(place(j), d) } else { 0.0 };
         *value = call.arithmetic.dot(seen.end, |j| weights[j], seen_value);
     }
@@ -132,7 +132,7 @@ fn int8_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn
     Partial { max, sum: sum(lanes), values }
 }
 
-/// Joins the split that follows.
+/// Joins the next split.
 fn fold(total: &mut Partial, next: &Partial, head_dim: usize) {
     let max = if total.max > next.max { total.max } else { next.max };
     let (keep, join) = (exp(total.max - max), exp(next.max - max));

@@ -5,8 +5,8 @@
 //! weights  p = e^(s - max) times the scale of the token's value, as integers of 14 bits: two digits of 7
 //! values   i32 [rows, 16 d]      += n [rows, 4 tokens]  x V [4 tokens of 16 d]      once for each digit
 //! ```
-//! Queries are spread like the keys that the cache holds, and what has become of the values is gathered at the end of
-//! the fold. No sum can leave 32 bits: 256 numbers of `127 * 127`, and `(128 + 1)` times that for both digits together.
+//! Queries are rotated like the cached keys (`spread`), and the weighted sum of values is rotated back after the fold.
+//! No sum can overflow 32 bits: 256 terms of `127 * 127`, and `(128 + 1)` times that for both digits together.
 
 use super::SPLIT;
 use super::tile::{Page, ROWS, STRIDE, Scratch, Work, hide, inside, touched};
@@ -16,20 +16,20 @@ use crate::quant::quantize_row;
 use crate::spread::spread_lanes;
 use std::ops::Range;
 
-/// Lines of 16 numbers of the values of a page.
+/// Lines per 16 columns of a page of values.
 const VALUE_LINES: usize = VALUE_PAGE / 4;
 
-/// A tile's integers.
+/// Scratch of a tile for int8.
 #[repr(C, align(64))]
 pub(super) struct Ints {
     queries: [[i8; STRIDE]; ROWS],
     /// The weights' high and low 7 bits.
     digits: [[[u8; STRIDE]; ROWS]; 2],
-    /// The scale of a row's query times that of the rule.
+    /// Per row: the query's scale times the rule's.
     scales: [f32; ROWS],
-    /// The sum of a row's query.
+    /// Per row: the sum of the query.
     sums: [i32; ROWS],
-    /// What the sums of a row's integer weights are multiplied by.
+    /// Per row: the factor of its sums over integer weights.
     weight_scales: [f32; ROWS],
 }
 
@@ -59,7 +59,7 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// [`Work::split`] where keys and values are int8.
+    /// [`Work::split`] for an int8 cache.
     #[inline(always)]
     pub(super) fn int8_split(&self, scratch: &mut Scratch, start: usize, pages: &Range<usize>, at: &[Page]) {
         for page in pages.clone() {
@@ -88,7 +88,7 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Sums of a page of keys, as i32 in the place of scores. Asks for the lines at `ahead`, and for the page's scales,
+    /// Sums over a page of keys, as i32 in place of the scores. Prefetches the lines at `ahead`, and the page's scales,
     /// which are read after the keys.
     #[inline(always)]
     fn int8_scores(&self, scratch: &mut Scratch, page: usize, at: Page, ahead: *const u8) {
@@ -137,8 +137,8 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Turns the sums of a row into digits of weights, which outside of `seen` are zero; notes the maximum of the
-    /// scores, the sum of the weights and the scale of the digits.
+    /// Turns the sums of a row into digits of weights, zero outside of `seen`; stores the maximum of the scores, the sum of
+    /// the weights and the scale of the digits.
     #[inline(always)]
     fn int8_softmax(&self, scratch: &mut Scratch, row: usize, seen: Range<usize>, pages: &Range<usize>, at: &[Page]) {
         const PER_PAGE: usize = VALUE_PAGE / LANES;
@@ -194,7 +194,7 @@ impl<S: Simd> Work<'_, S> {
         ints.weight_scales[row] = most * (1.0 / MAX_WEIGHT);
     }
 
-    /// Adds `n v` of a page, as i32, to what is in the place of values. Asks for the lines at `ahead`.
+    /// Adds `n v` of a page, as i32, to the value sums. Prefetches the lines at `ahead`.
     #[inline(always)]
     fn int8_values(&self, scratch: &mut Scratch, page: usize, at: Page, ahead: *const u8) {
         for first in (0..self.rows()).step_by(S::ROWS) {

@@ -1,37 +1,35 @@
-//! Causal attention over the paged cache, and over nothing but the cache.
+//! Causal attention over the paged KV cache; keys and values come from the cache only.
 //!
 //! ```text
-//! row        one query head of one token; it sees its own position and those before it, or the last `window` of them
+//! row        one query head of one token; it sees its position and earlier ones, or the last `window` of them
 //! split      256 positions, counted from 0: scores, softmax and weighted sum are complete within a split
-//! fold       splits are joined from left to right
+//! fold       splits are joined in order
 //!
 //! tile       up to 16 rows that share a kv head (tokens x heads of its group): each key and value is read once for all
-//! whole      a tile walks through its splits and folds as it goes
-//! shared     splits of one tile on several threads; their results are folded in the same order afterwards
+//! whole      one thread computes all splits of a tile and folds them as it goes
+//! shared     several threads compute the splits of a tile; the results are folded in the same order afterwards
 //! ```
-//! Which of the two is a matter of cost alone: whether one tile would keep all threads waiting. A decode row and a row
-//! of a prompt may go either way.
+//! The choice between `whole` and `shared` depends on cost only: whether one tile would keep all threads waiting. Decode
+//! and prefill rows may take either.
 //!
 //! # The definition
 //!
-//! [`define`] holds it in plain loops; [`tile`] repeats it with vectors. Within a split (blockwise softmax as in
+//! [`define`] has it in plain loops; [`tile`] repeats it with vectors. Within a split (blockwise softmax as in
 //! FlashAttention: Dao et al., 2022; splits as in Flash-Decoding: Dao et al., 2023):
-//! scores `s_j = dot(q, k_j) * scale` (capped by `cap tanh(s_j / cap)` where the rule says so), their maximum `m`,
+//! scores `s_j = dot(q, k_j) * scale` (then `cap tanh(s_j / cap)` if the rule has a softcap), their maximum `m`,
 //! weights `p_j = bf16(exp(s_j - m))` (0 below e^-27.5), `l = sum p_j` in 16 lanes (`j mod 16`),
-//! `o[d] = dot(p, v[.., d])`. `dot` is that of the [`Arithmetic`]: what `vdpbf16ps` or AMX's `TDPBF16PS` computes, bit
-//! for bit.
+//! `o[d] = dot(p, v[.., d])`. `dot` follows the [`Arithmetic`]: `vdpbf16ps` or AMX's `TDPBF16PS`, bit for bit.
 //!
-//! Where the cache is int8, both products are exact sums of integers. Queries, keys and values are spread over their
-//! heads first (see `spread`) and the weighted sum of the values is gathered last, after the fold and the division. The
+//! With an int8 cache, both products are exact integer sums. Queries, keys and values are first rotated over their heads
+//! (see `spread`) and the weighted sum of the values is rotated back last, after the fold and the division. The
 //! query is int8 too, with one scale: `s_j = (sum q_d k_jd * (q scale * scale)) * k_j scale`. Weights
 //! `p_j = exp(s_j - m)` (0 below e^-27.5) are not rounded, `l = sum p_j` as above. With `w_j = p_j * v_j scale` and `W`
 //! their largest, `n_j = w_j * (16383 / W)` to nearest even, and `o[d] = (sum n_j v_jd) * (W / 16383)`.
 //!
-//! Nothing here depends on the other rows, on the chunk a row came in, on where blocks lie, or on who computed what:
-//! hidden positions have the weight +0, and adding `0 * v` changes no bit while `v` is finite (see
-//! [`crate::kv_cache`]). For the same reason 32 positions that are all hidden, behind a window as after the row, may be
-//! left out of a split. A split of which a row sees nothing is left out of its fold: the first split that it sees
-//! begins it.
+//! Nothing depends on the other rows, on a row's chunk, on the location of blocks, or on the thread: masked positions
+//! have the weight +0, and adding `0 * v` changes no bit while `v` is finite (see [`crate::kv_cache`]). For the same
+//! reason 32 positions that are all masked, before a window or after the row, may be omitted from a split. A split of
+//! which a row sees nothing is omitted from its fold: the first visible split begins it.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -64,12 +62,12 @@ use tile::{ROWS, Tile};
 /// Positions per split.
 const SPLIT: usize = 256;
 
-/// What every task of a call reads, and the rows it writes.
+/// Inputs of a call, shared by its tasks, and the output rows.
 struct Call<'a> {
     isa: Isa,
     arithmetic: Arithmetic,
     amx: Option<Amx>,
-    /// Tiles of fewer rows leave the matrix unit empty, and vectors keep up with memory.
+    /// Minimum rows of a tile for AMX: smaller tiles leave the matrix unit idle, and vectors keep up with memory.
     amx_from_rows: usize,
     args: Attention<'a>,
     kv: &'a KvCache,
@@ -82,7 +80,7 @@ impl Call<'_> {
         self.args.layout.num_heads / self.args.layout.num_kv_heads
     }
 
-    /// What does the products of a tile of some rows.
+    /// The unit for the products of a tile of `rows` rows.
     fn unit(&self, rows: usize) -> Unit {
         if self.kv.shape().dtype != KvDtype::Bf16 {
             return Unit::Vectors;
@@ -110,9 +108,9 @@ impl Call<'_> {
     }
 }
 
-/// What computes the products of bf16 numbers.
+/// The unit that multiplies bf16.
 enum Unit {
-    /// Fused multiply-adds, on numbers made wide.
+    /// Fused multiply-adds, on operands widened to f32.
     Vectors,
     /// `vdpbf16ps`.
     Pairs(Pairs),
@@ -121,30 +119,30 @@ enum Unit {
 }
 
 impl Unit {
-    /// Whether queries and weights are wanted as bf16.
+    /// Whether queries and weights must be bf16.
     fn is_narrow(&self) -> bool {
         !matches!(self, Unit::Vectors)
     }
 }
 
-/// A tile, or some of its splits: what one thread does at a time.
+/// A tile, or some of its splits: the unit of work of a thread.
 struct Task {
     tile: u32,
-    /// Of the tile's splits, the first that it sees being 0.
+    /// Range of the tile's splits, counted from its first visible one.
     splits: Range<u32>,
     cost: u64,
-    /// Where its keys and values lie.
+    /// Memory node of its keys and values.
     node: u32,
 }
 
-/// A tile whose splits are shared out.
+/// A tile whose splits are computed by several tasks.
 struct Shard {
     tile: u32,
-    /// Where its partial results begin.
+    /// Start of its partial results.
     partials: usize,
 }
 
-/// Memory of the calling thread, kept from call to call.
+/// Scratch of the calling thread, reused between calls.
 #[derive(Default)]
 struct Plan {
     tiles: Vec<Tile>,
@@ -157,13 +155,13 @@ thread_local! {
     static PLAN: RefCell<Plan> = RefCell::default();
 }
 
-/// Below this many scores (rows x positions) in a call, threads are not worth waking.
+/// Calls with fewer scores (rows x positions) run on one thread: waking others costs more.
 const SHARE_FROM: u64 = 1 << 12;
 
 /// Attention of every row of the spans. Shapes: see [`crate::Backend::attend`].
 ///
-/// Panics when shapes disagree, when spans are not in order of their rows, or when a block table is too short or names
-/// a block that does not exist.
+/// Panics when shapes disagree, when spans are not in row order, or when a block table is too short or contains an
+/// invalid block.
 pub fn attend(
     pool: Option<&Pool>,
     isa: Isa,
@@ -177,14 +175,14 @@ pub fn attend(
     run(pool, Call { isa, arithmetic, amx, amx_from_rows: AMX_FROM_ROWS, args, kv, out: Shared::new(out) });
 }
 
-/// As [`attend`], with AMX for every tile and without asking the CPU: for a test that emulates it.
+/// As [`attend`], with AMX for every tile and without detecting it: for tests with emulated tiles.
 #[doc(hidden)]
 pub fn attend_with_tiles(pool: Option<&Pool>, amx: Amx, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
     let (isa, arithmetic, out) = (Isa::Amx, Arithmetic::Tiles, Shared::new(out));
     run(pool, Call { isa, arithmetic, amx: Some(amx), amx_from_rows: 1, args, kv, out });
 }
 
-/// Tiles of at least this many rows are computed with AMX.
+/// Minimum rows of a tile for AMX.
 const AMX_FROM_ROWS: usize = 5;
 
 fn run(pool: Option<&Pool>, call: Call<'_>) {
@@ -196,7 +194,7 @@ fn run(pool: Option<&Pool>, call: Call<'_>) {
 }
 
 impl Plan {
-    /// Cuts the spans into tiles, and tiles that alone would keep the others waiting into runs of splits.
+    /// Cuts the spans into tiles, and expensive tiles, which would keep the other threads waiting, into runs of splits.
     fn make(&mut self, call: &Call<'_>, pool: Option<&Pool>) {
         let threads = pool.map_or(1, Pool::threads);
         let node_of = |kv_head: usize| match pool.map(Pool::nodes) {
@@ -239,7 +237,7 @@ impl Plan {
         if self.partials.len() < partials {
             self.partials.resize(partials.next_power_of_two(), 0.0);
         }
-        // Longest first on each node: the last task to end is then a short one.
+        // Longest first on each node, so that the last task to end is short.
         self.tasks.sort_unstable_by_key(|task| (task.node, std::cmp::Reverse(task.cost)));
     }
 
@@ -285,7 +283,7 @@ fn check(call: &Call<'_>) {
     let shape = kv.shape();
     let rows = qkv.len() / layout.qkv_width();
     let heads = (layout.num_kv_heads, layout.head_dim);
-    assert_eq!(heads, (shape.num_kv_heads, shape.head_dim), "the cache is of another model");
+    assert_eq!(heads, (shape.num_kv_heads, shape.head_dim), "cache shape does not match the model");
     assert!(layout.num_heads.is_multiple_of(layout.num_kv_heads), "{layout:?}");
     assert!(layout.head_dim <= MAX_HEAD_DIM, "{layout:?}");
     assert_eq!((qkv.len(), out.len()), (rows * layout.qkv_width(), rows * layout.q_width()));
@@ -293,9 +291,9 @@ fn check(call: &Call<'_>) {
     assert!(*layer < shape.layers, "layer {layer} of {}", shape.layers);
     let mut next_row = 0;
     for span in *spans {
-        assert!(span.first_row >= next_row, "spans must come in the order of their rows");
-        // Checked, since a row that wraps would be another span's: two tasks would write it.
-        let end = |start: usize| start.checked_add(span.num_rows).expect("a span ends within numbers");
+        assert!(span.first_row >= next_row, "spans are not in row order");
+        // Checked: rows that wrap around would overlap another span's, and two tasks would write them.
+        let end = |start: usize| start.checked_add(span.num_rows).expect("span end overflows");
         next_row = end(span.first_row);
         let blocks = end(span.start).div_ceil(shape.block_size);
         assert!(blocks <= span.blocks.len(), "a table of {} blocks for {blocks}", span.blocks.len());

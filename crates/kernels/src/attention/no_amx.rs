@@ -1,4 +1,4 @@
-//! In place of `amx` where there is none: a `Tiles` cannot be made.
+//! Replaces `amx` on other architectures: a `Tiles` cannot be constructed.
 
 use super::tile::Page;
 use crate::isa::Amx;

@@ -1,4 +1,4 @@
-//! In place of `pairs` where there is no such instruction: a `Pairs` cannot be made.
+//! Replaces `pairs` on other architectures: a `Pairs` cannot be constructed.
 
 use crate::isa::Avx512Bf16;
 use std::convert::Infallible;

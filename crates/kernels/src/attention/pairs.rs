@@ -1,7 +1,7 @@
-//! The two products of a tile with `vdpbf16ps`: a pair of the definition's `dot` in one instruction.
+//! The two products of an attention tile with `vdpbf16ps`: a pair of the definition's `dot` per instruction.
 //!
-//! Two columns of 16 go side by side, so that a pair of weights that is broadcast is used twice: two loads a cycle are
-//! all that there are.
+//! Two columns of 16 are computed together, so that a broadcast pair of weights is used twice: the limit is two loads
+//! per cycle.
 
 use super::tile::STRIDE;
 use crate::isa::Avx512Bf16;
@@ -9,23 +9,23 @@ use crate::kv_cache::LINE;
 use crate::lanes::{LANES, with_rows};
 use std::arch::x86_64::*;
 
-/// Rows of which two columns fit the registers.
+/// Rows for which the sums of two columns fit the registers.
 const ROWS: usize = 8;
 
-/// The right to multiply so.
+/// The unit, with the proof of its instructions.
 pub(super) struct Pairs {
     _proof: Avx512Bf16,
 }
 
 /// A product of broadcast weights with lines of pairs.
 pub(super) struct Product {
-    /// Numbers along the depth; `depth / 2` lines.
+    /// Depth in elements; `depth / 2` lines.
     pub(super) depth: usize,
     /// bf16 `[rows, depth]`, rows STRIDE apart.
     pub(super) weights: *const u16,
     /// bf16 `[columns][depth / 2][16][2]`.
     pub(super) lines: *const u8,
-    /// Lines that will be read later, as many.
+    /// Lines to prefetch, of the same number.
     pub(super) ahead: *const u8,
     /// `Some`: the product times this is stored. `None`: the product is added.
     pub(super) scale: Option<f32>,

@@ -1,4 +1,4 @@
-//! The splits of a tile on several threads, when few sequences with long contexts leave threads idle otherwise
+//! Splits of one tile on several threads, for few sequences with long contexts, which otherwise leave threads idle
 //! (Flash-Decoding: Dao et al., 2023). The fold makes the same steps in the same order as [`whole`](super::whole),
 //! hence the same bits.
 //!
@@ -11,7 +11,8 @@ use super::{Call, SPLIT, Unit};
 use crate::lanes::{Kernel, Simd, dispatch};
 use std::ops::Range;
 
-/// Computes some splits of a tile, the first that it sees being 0, into `partials` `[splits.len(), rows, partial_len]`.
+/// Computes some splits of a tile, counted from its first visible one, into `partials`
+/// `[splits.len(), rows, partial_len]`.
 pub(super) fn partials(call: &Call<'_>, tile: &Tile, splits: Range<usize>, partials: &mut [f32]) {
     with_scratch(|scratch| dispatch(call.isa, Piece { call, tile, splits, partials, scratch }));
 }

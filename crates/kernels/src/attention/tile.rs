@@ -18,20 +18,20 @@ use crate::spread::gather_lanes;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Most rows of a tile: one AMX tile, or two packs of 8.
+/// Maximum rows of a tile: one AMX tile, or two packs of 8.
 pub(super) const ROWS: usize = 16;
 
-/// Numbers between rows of scratch memory: not a power of two, so that a column of rows spreads over the cache's sets.
+/// Row stride of scratch memory in elements: not a power of two, so that a column of rows spreads over the cache's sets.
 pub(super) const STRIDE: usize = SPLIT + LANES;
 const _: () = assert!(MAX_HEAD_DIM <= SPLIT);
 
 /// Pages of values, and pairs of key groups, in a split.
 const PAGES: usize = SPLIT / VALUE_PAGE;
 
-/// Most pages that are asked for ahead.
+/// Maximum prefetch distance in pages.
 const MAX_AHEAD: usize = 4;
 
-/// Numbers of a row's partial result of one split.
+/// Elements of a row's partial result of one split.
 pub(super) fn partial_len(head_dim: usize) -> usize {
     head_dim + LANES
 }
@@ -40,13 +40,13 @@ pub(super) fn partial_len(head_dim: usize) -> usize {
 pub(super) struct Tile {
     /// Index of the span.
     pub(super) span: usize,
-    /// Which kv head.
+    /// Index of the kv head.
     pub(super) kv_head: usize,
     /// Row `i` is head `i % group` of the kv head's group, of token `i / group` of the span.
     pub(super) rows: Range<usize>,
-    /// Positions that some row sees: from the first of the first row to the last of the last.
+    /// Positions visible to any row: from the first of the first row to the last of the last.
     pub(super) seen: Range<usize>,
-    /// Where its partial results are, if its splits are shared out.
+    /// Start of its partial results, if several tasks compute its splits.
     pub(super) partials: Option<usize>,
 }
 
@@ -61,32 +61,32 @@ impl Tile {
         &call.args.spans[self.span]
     }
 
-    /// Splits that some row sees.
+    /// Splits with positions visible to any row.
     pub(super) fn splits(&self) -> Range<usize> {
         self.seen.start / SPLIT..self.seen.end.div_ceil(SPLIT)
     }
 
-    /// Numbers of the partial results of one split.
+    /// Elements of the partial results of one split.
     pub(super) fn partials_len(&self, call: &Call<'_>) -> usize {
         self.rows.len() * partial_len(call.args.layout.head_dim)
     }
 
-    /// In scores; a tile of one row still reads all keys, which costs as much as computing with several.
+    /// Cost in scores; a tile of one row still reads all keys, which costs as much as computing with several.
     pub(super) fn cost(&self) -> u64 {
         (self.seen.len() * self.rows.len().max(4)) as u64
     }
 }
 
-/// One thread's working memory: about 120 KiB, of which a tile with heads of 128 touches 40.
+/// Scratch of one thread: about 120 KiB, of which a tile with heads of 128 touches 40.
 #[repr(C, align(64))]
 pub(super) struct Scratch {
     /// Queries, rounded to bf16.
     queries: [[f32; STRIDE]; ROWS],
     /// Scores of a split, then weights.
     pub(super) scores: [[f32; STRIDE]; ROWS],
-    /// For AMX and `vdpbf16ps`, as bf16: queries, then weights.
+    /// For AMX and `vdpbf16ps`: queries as bf16, then weights as bf16.
     bf16: [[[u16; STRIDE]; ROWS]; 2],
-    /// In place of queries, scores and weights, where keys and values are int8.
+    /// Replaces queries, scores and weights for an int8 cache.
     pub(super) ints: Ints,
     /// Results of a split.
     pub(super) split: Sums,
@@ -94,7 +94,7 @@ pub(super) struct Scratch {
     pub(super) total: Sums,
 }
 
-/// For each row a softmax, not yet divided.
+/// Per row, a softmax before its division.
 #[repr(C, align(64))]
 pub(super) struct Sums {
     pub(super) values: [[f32; STRIDE]; ROWS],
@@ -119,15 +119,15 @@ thread_local! {
     }));
 }
 
-/// Lends this thread's working memory.
+/// Runs `f` with this thread's scratch.
 pub(super) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| f(scratch))
 }
 
-/// A tile at work.
+/// State of a tile in progress.
 pub(super) struct Work<'a, S> {
     pub(super) simd: S,
-    /// What does the products of bf16.
+    /// The unit that multiplies bf16.
     pub(super) unit: &'a Unit,
     pub(super) call: &'a Call<'a>,
     pub(super) tile: &'a Tile,
@@ -138,14 +138,14 @@ impl<S: Simd> Work<'_, S> {
         self.tile.rows.len()
     }
 
-    /// Row of the batch and query head of a row of the tile.
+    /// Batch row and query head of a row of the tile.
     #[inline(always)]
     pub(super) fn row(&self, row: usize) -> (usize, usize) {
         let (group, row) = (self.call.group(), self.tile.rows.start + row);
         (self.tile.span(self.call).first_row + row / group, self.tile.kv_head * group + row % group)
     }
 
-    /// The positions that a row sees.
+    /// Positions visible to a row.
     #[inline(always)]
     pub(super) fn seen(&self, row: usize) -> Range<usize> {
         let position = self.tile.span(self.call).start + (self.tile.rows.start + row) / self.call.group();
@@ -159,7 +159,7 @@ impl<S: Simd> Work<'_, S> {
         &self.call.args.qkv[batch_row * layout.qkv_width() + head * layout.head_dim..][..layout.head_dim]
     }
 
-    /// Rounds the queries to what the keys are.
+    /// Loads the queries, rounded to the cache's type.
     #[inline(always)]
     pub(super) fn load_queries(&self, scratch: &mut Scratch) {
         let head_dim = self.call.args.layout.head_dim;
@@ -178,7 +178,7 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Numbers that are rounded already, as bf16.
+    /// Narrows already rounded elements to bf16.
     #[inline(always)]
     fn narrow(&self, from: &[f32], to: &mut [u16]) {
         for (from, to) in from.as_chunks::<LANES>().0.iter().zip(to.as_chunks_mut::<LANES>().0) {
@@ -187,7 +187,7 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Computes `scratch.split` for the split at `start`, of which at least one row sees something.
+    /// Computes `scratch.split` for the split at `start`, which has positions visible to at least one row.
     #[inline(always)]
     pub(super) fn split(&self, scratch: &mut Scratch, start: usize) {
         let seen = inside(&self.tile.seen, start);
@@ -213,32 +213,31 @@ impl<S: Simd> Work<'_, S> {
         self.values(scratch, &at, &pages);
     }
 
-    /// What is read some pages after the keys of `page`: first come all keys of a split, then all its values.
+    /// The prefetch address after the keys of `page`: all keys of a split are read before all its values.
     #[inline(always)]
     pub(super) fn after_keys(&self, at: &[Page], pages: &Range<usize>, page: usize) -> *const u8 {
         let later = page + self.pages_ahead();
         if later < pages.end { at[later].keys } else { at[later - pages.len()].values }
     }
 
-    /// What is read some pages after the values of `page`: the keys of the next split in the end.
+    /// The prefetch address after the values of `page`: at the end, the keys of the next split.
     #[inline(always)]
     pub(super) fn after_values(&self, at: &[Page], pages: &Range<usize>, page: usize) -> *const u8 {
         let later = page + self.pages_ahead();
         if later < pages.end { at[later].values } else { at[later].keys }
     }
 
-    /// Pages that are asked for before they are read: 8 KiB of either keys or values, and 4 pages at most. (Zen 4 reads
-    /// pages of 4 KiB in no order, while it computes, at 25 GB/s with 2 KiB, 32 with 4, 33 with 8 or more.)
+    /// Prefetch distance in pages: 8 KiB of keys or values, at most 4 pages. (Zen 4 reads 4 KiB pages in random order, while
+    /// it computes, at 25 GB/s with 2 KiB, 32 with 4, 33 with 8 or more.)
     #[inline(always)]
     fn pages_ahead(&self) -> usize {
         (8192 / self.call.kv.shape().page_bytes()).clamp(1, MAX_AHEAD)
     }
 
-    /// Where keys and values of some pages of a split are, and of those that follow them (again the last, where there
-    /// is none).
+    /// Addresses of the pages of a split and of the pages that follow them (the last one repeated at the end).
     #[inline(always)]
     fn pages(&self, start: usize, pages: &Range<usize>) -> [Page; PAGES + MAX_AHEAD] {
-        // The part of the cache that has this head: on a machine with several memory nodes, that of one of them.
+        // The part of the cache with this head: on a machine with several memory nodes, that of one of them.
         let part = self.call.kv.part(self.tile.kv_head);
         let (shape, kv_head, data) = (part.shape(), part.head(self.tile.kv_head), part.data());
         let page_bytes = shape.page_bytes();
@@ -304,7 +303,7 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// A product of numbers made wide.
+    /// A product of operands widened to f32.
     #[inline(always)]
     fn product(
         &self,
@@ -327,8 +326,8 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Replaces the scores of a row in `columns` by weights, which outside of `seen` are zero; returns the maximum of
-    /// the scores and the sum of the weights. `columns` begin and end at pages.
+    /// Replaces the scores of a row in `columns` by weights, zero outside of `seen`; returns the maximum of the scores and
+    /// the sum of the weights. `columns` begin and end at page boundaries.
     #[inline(always)]
     fn softmax(&self, scores: &mut [f32; STRIDE], seen: Range<usize>, columns: Range<usize>) -> (f32, f32) {
         let s = self.simd;
@@ -405,7 +404,7 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Adds the split at `start` to a row's total, if the row sees anything of it.
+    /// Adds the split at `start` to a row's total, if any of it is visible to the row.
     #[inline(always)]
     pub(super) fn fold_row(&self, total: &mut Sums, row: usize, start: usize, next: Folded<'_>) {
         let seen = self.seen(row);
@@ -414,7 +413,7 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Divides `total` and writes it out, gathered where values were spread.
+    /// Divides `total` and writes it out, rotated back for an int8 cache.
     #[inline(always)]
     pub(super) fn finish(&self, total: &Sums) {
         let s = self.simd;
@@ -435,19 +434,19 @@ impl<S: Simd> Work<'_, S> {
     }
 }
 
-/// The part of `seen` that lies in the split at `start`, counted from there.
+/// The part of `seen` within the split at `start`, relative to it.
 #[inline(always)]
 pub(super) fn inside(seen: &Range<usize>, start: usize) -> Range<usize> {
     seen.start.saturating_sub(start).min(SPLIT)..seen.end.saturating_sub(start).min(SPLIT)
 }
 
-/// The chunks of 16 positions of which some are seen.
+/// The chunks of 16 positions that overlap `seen`.
 #[inline(always)]
 pub(super) fn touched(seen: &Range<usize>) -> Range<usize> {
     seen.start / LANES..seen.end.div_ceil(LANES)
 }
 
-/// Lanes of chunk `c` that are hidden become `x`. Some of the chunk is seen.
+/// Replaces masked lanes of chunk `c` by `x`. The chunk overlaps `seen`.
 #[inline(always)]
 pub(super) fn hide<S: Simd>(s: S, seen: &Range<usize>, c: usize, a: S::V, x: f32) -> S::V {
     let (first, end) = (seen.start.saturating_sub(c * LANES), (seen.end - c * LANES).min(LANES));
@@ -462,7 +461,7 @@ pub(super) struct Folded<'a> {
 }
 
 impl Sums {
-    /// Joins the split that follows to a row; the `first` replaces it.
+    /// Joins the next split to a row; if it is the `first`, it replaces the row.
     #[inline(always)]
     fn fold_row<S: Simd>(&mut self, s: S, row: usize, first: bool, next: Folded<'_>) {
         let values = self.values[row].as_chunks_mut::<LANES>().0;
@@ -489,13 +488,13 @@ impl Sums {
     }
 }
 
-/// Where the 32 positions of a page are.
+/// Addresses of the 32 positions of a page.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Page {
     pub(super) keys: *const u8,
     pub(super) values: *const u8,
-    /// `[32]` each; of int8 only.
+    /// `[32]` each; for int8 only.
     pub(super) key_scales: *const f32,
     pub(super) value_scales: *const f32,
 }
@@ -513,20 +512,20 @@ impl Page {
 struct Product<S> {
     simd: S,
     arithmetic: Arithmetic,
-    /// Numbers along the depth; `depth / 2` lines.
+    /// Depth in elements; `depth / 2` lines.
     depth: usize,
     /// f32 `[rows, depth]`, rows STRIDE apart.
     weights: *const f32,
     /// bf16 `[columns][depth / 2][16][2]`.
     lines: *const u8,
-    /// Lines that will be read later, as many.
+    /// Lines to prefetch, of the same number.
     ahead: *const u8,
     /// `Some`: the product times this is stored. `None`: the product is added.
     scale: Option<f32>,
 }
 
 impl<S: Simd> Product<S> {
-    /// Rows of [`Product::pairs`]: there is one chain for each, where tiles have two and a sum.
+    /// Rows of [`Product::pairs`]: one chain per row, where the order of tiles has two and a sum.
     const PAIR_ROWS: usize = if S::ROWS < 4 { 2 * S::ROWS } else { 8 };
 
     /// For `rows` rows and `columns` columns of 16; `to`: f32 `[rows, 16 * columns]`, rows STRIDE apart.
@@ -551,7 +550,7 @@ impl<S: Simd> Product<S> {
         }
     }
 
-    /// Where a column's lines are, and those to ask for.
+    /// The lines of a column, and those to prefetch.
     ///
     /// # Safety
     /// There is such a column.
@@ -562,7 +561,7 @@ impl<S: Simd> Product<S> {
         unsafe { (self.lines.add(at), self.ahead.wrapping_add(at)) }
     }
 
-    /// What a sum begins with.
+    /// Initial value of a sum.
     ///
     /// # Safety
     /// `to` is one of the results.
@@ -583,8 +582,7 @@ impl<S: Simd> Product<S> {
         unsafe { self.simd.store(scaled.unwrap_or(total), to) };
     }
 
-    /// For `R` rows from `first`. Lines are read in the order of memory, which is what the hardware's prefetcher
-    /// follows.
+    /// For `R` rows from `first`. Lines are read in memory order, which the hardware prefetcher follows.
     ///
     /// # Safety
     /// As for [`Product::rows`].
@@ -625,7 +623,7 @@ impl<S: Simd> Product<S> {
         }
     }
 
-    /// For `R` rows from `first`. Few rows take two columns at a time, or one chain would wait for itself.
+    /// For `R` rows from `first`. Few rows take two columns at a time, to hide the latency of one chain.
     ///
     /// # Safety
     /// As for [`Product::rows`].

@@ -1,4 +1,4 @@
-//! A tile from its first split to its last, on one thread.
+//! All splits of a tile in order, on one thread.
 
 use super::tile::{Scratch, Tile, Work, with_scratch};
 use super::{Call, SPLIT};

@@ -1,4 +1,4 @@
-//! Activations in the form that a kernel reads, kept in memory that only grows.
+//! Activations converted to a kernel's format, in memory that only grows.
 
 use super::{Format, Path};
 use crate::mem::Buffer;
@@ -9,7 +9,7 @@ use crate::quant::{
 use crate::threads::{Pool, share};
 use std::ops::Range;
 
-/// Rows times width from which conversion is worth a fork-join of its own.
+/// Rows times width from which conversion is worth a separate fork-join.
 const PARALLEL_FROM: usize = 16_384;
 
 /// Memory for converted activations: as large as the largest call so far.
@@ -19,7 +19,7 @@ pub(crate) struct Scratch {
     scales: Buffer<f32>,
     /// `[rows][PLANES][max_outliers]`.
     outliers: Buffer<Outlier>,
-    /// How many of them there are, `[rows][PLANES]`.
+    /// Lengths of the lists, `[rows][PLANES]`.
     counts: Buffer<u32>,
     /// By thread: the largest magnitude of each quad of a row.
     peaks: Buffer<u16>,
@@ -30,12 +30,12 @@ pub(crate) struct Scratch {
 pub(crate) struct Activations<'a> {
     bytes: &'a [u8],
     stride: usize,
-    /// Whether rows have scales and lists.
+    /// Whether rows have scales and outlier lists.
     scaled: bool,
     scales: &'a [f32],
     outliers: &'a [Outlier],
     counts: &'a [u32],
-    /// Of each list.
+    /// Capacity of each list.
     capacity: usize,
 }
 
@@ -45,17 +45,17 @@ impl Activations<'_> {
         self.bytes[row * self.stride..].as_ptr()
     }
 
-    /// Bytes between rows: a multiple of 8, so that corrections behind the numbers are aligned.
+    /// Row stride in bytes: a multiple of 8, so that the corrections behind the elements are aligned.
     pub(super) fn stride(&self) -> usize {
         self.stride
     }
 
-    /// Row scales; none where activations are not int8.
+    /// Row scales; empty unless activations are int8.
     pub(super) fn scales(&self, first: usize, count: usize) -> &[f32] {
         if self.scaled { &self.scales[first..first + count] } else { &[] }
     }
 
-    /// The middle and high digits of some rows; of none where activations are not int8.
+    /// The middle and high digits of some rows; empty unless activations are int8.
     pub(super) fn lists(&self, first: usize, count: usize) -> Lists<'_> {
         let (outliers, counts) = match self.scaled {
             true => (
@@ -90,14 +90,14 @@ impl<'a> Lists<'a> {
         &self.outliers[list * self.capacity..][..self.counts[list] as usize]
     }
 
-    /// How many lists of a row are not empty.
+    /// Number of non-empty lists of a row.
     #[inline(always)]
     pub(super) fn planes(&self, row: usize) -> usize {
         self.counts[row * PLANES..][..PLANES].iter().take_while(|count| **count > 0).count()
     }
 }
 
-/// Some rows and where their conversions go.
+/// Input rows and the destinations of their conversion.
 pub(super) struct PrepareRows<'a> {
     format: Format,
     /// f32 `[rows, width]`.
@@ -106,23 +106,23 @@ pub(super) struct PrepareRows<'a> {
     /// `[rows][stride]`.
     bytes: *mut u8,
     stride: usize,
-    /// `[rows]`, where activations are int8.
+    /// `[rows]`, if activations are int8.
     scales: *mut f32,
-    /// `[rows][PLANES][max_outliers]`, where activations are int8.
+    /// `[rows][PLANES][max_outliers]`, if activations are int8.
     outliers: *mut Outlier,
-    /// `[rows][PLANES]`, where activations are int8.
+    /// `[rows][PLANES]`, if activations are int8.
     counts: *mut u32,
-    /// Scratch of this thread, one for each quad of a row.
+    /// Scratch of this thread, one element per quad of a row.
     peaks: *mut u16,
 }
 
-/// The same, shared by the threads, each of which takes other rows.
+/// The same destinations, shared by threads that convert different rows.
 struct Pointers(*mut u8, *mut f32, *mut Outlier, *mut u32, *mut u16);
 // SAFETY: `Scratch::prepare` hands every row to exactly one thread.
 unsafe impl Sync for Pointers {}
 
 impl Scratch {
-    /// Converts rows of `width` numbers. Panics when there is no memory for it (only ever on the largest call yet).
+    /// Converts rows of `width` elements. Panics when memory is exhausted (possible only on the largest call yet).
     pub(super) fn prepare(
         &mut self,
         pool: &Pool,
@@ -163,7 +163,7 @@ impl Scratch {
         if rows == 1 || x.len() < PARALLEL_FROM {
             convert(0, 0..rows);
         } else {
-            // A part for each thread, whoever takes it.
+            // One part per thread, claimed by any.
             let parts = pool.threads();
             pool.tasks(parts, &|part| convert(part, share(rows, parts, part)));
         }
@@ -196,7 +196,7 @@ fn stride(format: Format, width: usize) -> usize {
 /// The conversion, inlined into a function of each instruction set; for `reached` see [`quantize_by`].
 ///
 /// # Safety
-/// The pointers cover the rows of `x`, and nobody else uses them.
+/// The pointers cover the rows of `x`, and no other thread accesses them.
 #[inline(always)]
 pub(super) unsafe fn prepare(rows: PrepareRows<'_>, reached: impl Reached) {
     for (row, x) in rows.x.chunks_exact(rows.width).enumerate() {

@@ -5,18 +5,18 @@
 //! tmm0 = rows 0..16      tmm4 +=                 tmm5 +=
 //! tmm1 = rows 16..32     tmm6 +=                 tmm7 +=
 //! ```
-//! Fewer rows change nothing but the tile configuration. The whole K loop is one `asm!`, since no register that the
-//! compiler does not know may carry a value from one `asm!` to the next.
+//! Fewer rows change only the tile configuration. The whole K loop is one `asm!`, since tile registers, which the
+//! compiler does not track, must not carry a value from one `asm!` to the next.
 //!
-//! Both operands from L2 would halve the rate, so K is cut into blocks whose part of a pair of strips stays in L1
-//! while the rows pass by; sums wait in memory between blocks, exactly (f32 and i32 tiles are stored as they are).
+//! Reading both operands from L2 would halve the rate, so K is cut into blocks whose part of a pair of strips stays in
+//! L1 for all rows; between blocks the sums are in memory, exactly (f32 and i32 tiles are stored unchanged).
 //!
-//! Int4 weights with even levels are unpacked to int8 tiles of `ratio * q`, a K block at a time, and then pass by like
-//! int8 (uneven ones, whose products do not fit int8, are left to vectors). Where a
-//! ratio is larger than 15 it is cut into two digits, `ratio = 16 h + l`, and the rows pass by twice: the sums of
-//! `h * q` are multiplied by 16 before those of `l * q` go on top. That is the same integer, so the bits are the same.
-//! Int8 groups with ratios other than 1 are stored and added to the sums by vectors, two steps at a time.
-//! Unpacking a tile costs as many cycles as multiplying it with 30 rows, so int4 panels are taller than others.
+//! Int4 weights with even levels are unpacked to int8 tiles of `ratio * q`, a K block at a time, and then multiplied
+//! like int8 (uneven ones, whose products do not fit int8, use vectors). A ratio larger than 15 is cut into two digits,
+//! `ratio = 16 h + l`, and the rows are multiplied twice: the sums of `h * q` are multiplied by 16 before those of
+//! `l * q` are added. That is the same integer, so the bits are the same. Int8 groups with ratios other than 1 are stored
+//! and added to the sums by vectors, two steps at a time. Unpacking a tile costs as many cycles as multiplying it with
+//! 30 rows, so int4 panels are taller than others.
 
 use super::{Product, Sums};
 use crate::isa::{Amx, Avx512};
@@ -30,17 +30,17 @@ use std::ops::Range;
 
 /// Steps of a K block: 32 KiB of a pair of strips.
 const BLOCK_STEPS: usize = 16;
-/// Steps of an int8 group; two of int4 or bf16 do as well.
+/// Steps of an int8 group; int4 and bf16 use the same number.
 const GROUP_STEPS: usize = INT8_GROUP / 64;
 /// Rows of the two row tiles.
 const BLOCK_ROWS: usize = 32;
 /// Bytes of a row of sums.
 const SUMS_STRIDE: usize = PAIR * 4;
 
-/// Rows of the registers for `rows` in `1..=32`, as in the module's picture.
+/// Rows of each register for `rows` in `1..=32`, as in the module's diagram.
 fn rows_of_tiles(rows: usize) -> [u8; 8] {
     let low = rows.min(16) as u8;
-    let high = rows.saturating_sub(16).max(1) as u8; // a tile that is configured must have a row
+    let high = rows.saturating_sub(16).max(1) as u8; // a configured tile needs at least one row
     [low, high, 16, 16, low, low, high, high]
 }
 
@@ -57,9 +57,9 @@ struct TileBlock {
     resume: bool,
 }
 
-/// Rows of the tallest panel.
+/// Maximum rows of a panel.
 const MAX_PANEL_ROWS: usize = 512;
-/// Activations of an int4 panel: these pass by once for each pair of strips, so they should stay in L2.
+/// Activation bytes of an int4 panel: they are read once per pair of strips, so they should stay in L2.
 const INT4_PANEL_BYTES: usize = 1 << 20;
 
 /// Rows of a panel over `in_features`.
@@ -76,7 +76,7 @@ pub(super) fn panel_rows(class: WeightClass, in_features: usize) -> usize {
 #[repr(C, align(64))]
 struct UnpackedBlock([u8; BLOCK_STEPS * 2 * TILE]);
 
-/// What an int4 tile holds.
+/// Contents of an int4 tile.
 #[derive(Clone, Copy, PartialEq)]
 enum Digit {
     /// `ratio * q`, for ratios up to 15.
@@ -87,11 +87,11 @@ enum Digit {
     Low,
 }
 
-/// Int4 steps to int8 tiles, `[steps][2]`.
+/// Unpacks int4 steps to int8 tiles, `[steps][2]`.
 ///
 /// Two weights at a time: with `a = |ratio|` and nibbles `x`, `y`, `(x + 256 y) * a` leaves `x * a` and `y * a` in
-/// their bytes, since neither passes 15 * 15. A nibble is `q + 8`, so `8 a` comes off; where the ratio is negative, the
-/// nibble is inverted first, which makes it `7 - q`, and `7 a` comes off.
+/// their bytes, since neither exceeds 15 * 15. A nibble is `q + 8`, so `8 a` is subtracted; for a negative ratio the
+/// nibble is inverted first, which makes it `7 - q`, and `7 a` is subtracted.
 ///
 /// # Safety
 /// `to` has room for the steps, aligned to 64.
@@ -147,7 +147,7 @@ pub(super) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
     let first_sums = sums.as_mut_ptr().cast::<u32>();
     let mut tiles = Tiles::new(proof);
     let (w, x) = (product.w, &product.activations);
-    // Whole groups in each, so that a group's ratios meet the whole of its sum.
+    // Whole groups per block, so that a group's ratios apply to its complete sum.
     let groups = w.steps().div_ceil(GROUP_STEPS);
     let k_blocks = groups.div_ceil(BLOCK_STEPS / GROUP_STEPS);
     let step_bytes = w.class().step_bytes();
@@ -216,7 +216,7 @@ pub(super) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
     }
 }
 
-/// Adds the groups of an int8 block, each by its ratios, to its sums.
+/// Adds the groups of an int8 block, each multiplied by its ratios, to its sums.
 ///
 /// # Safety
 /// As for the kernels; `ratios` are those of the block's groups, from its first.
@@ -267,8 +267,8 @@ unsafe fn add_by_ratio(sums: *const u32, ratios: *const u8, rows: usize, to: *mu
     }
 }
 
-/// The two kernels of a class: 17..=32 rows, and 1..=16. The latter is bound by memory, so it asks for its weights
-/// early: 4 KiB ahead, every second line (the hardware fetches lines in pairs).
+/// The two kernels of a class: 17..=32 rows, and 1..=16. The latter is bound by memory, so it prefetches its weights:
+/// 4 KiB ahead, every second line (the hardware fetches lines in pairs).
 macro_rules! kernels {
     ($two:ident, $one:ident, $multiply:literal) => {
         /// # Safety
@@ -377,8 +377,8 @@ macro_rules! kernels {
 kernels!(int8_two, int8_one, "tdpbssd");
 kernels!(bf16_two, bf16_one, "tdpbf16ps");
 
-/// Multiplies register tiles `rounds` times, eight products a round, and returns the multiply-adds done: for
-/// measuring the peak of the tile unit.
+/// Multiplies register tiles `rounds` times, eight products a round, and returns the number of multiply-adds: the peak
+/// of the tile unit.
 pub(crate) fn peak(proof: Amx, class: WeightClass, rounds: usize) -> f64 {
     let mut tiles = Tiles::new(proof);
     tiles.configure(rows_of_tiles(BLOCK_ROWS));

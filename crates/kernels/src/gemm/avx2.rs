@@ -7,7 +7,7 @@ use crate::quant::{
 };
 use std::arch::x86_64::*;
 
-/// The table for a class's own numbers.
+/// The kernels of a class's native format.
 pub(super) fn table(class: WeightClass, levels: Levels) -> &'static Table<Avx2> {
     match (class, levels) {
         (WeightClass::Int8, _) => &INT8,
@@ -23,7 +23,7 @@ static INT4: Table<Avx2> = of(Format::Int8Grouped, &INT4_KERNELS, outliers_int4)
 static UNEVEN: Table<Avx2> = of(Format::Int8By32, &UNEVEN_KERNELS, outliers_uneven);
 static BF16: Table<Avx2> = of(Format::Wide, &BF16_KERNELS, super::no_outliers);
 
-/// For weights in the groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
+/// For weights in the quantization groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
 pub(super) static BLOCKS: [[Table<Avx2>; 2]; 2] = [
     [
         of(Format::Int8By32, &block_kernels::<false, 32>(), block_outliers::<false, 32>),
@@ -80,7 +80,7 @@ pub(super) unsafe fn finish(results: epilogue::Results<'_>) {
 /// 16 columns of `ROWS` rows.
 type Strip<const ROWS: usize> = [[__m256i; 2]; ROWS];
 
-/// Sums of strips to `[ROWS][2][16]`.
+/// Stores the sums of both strips to `[ROWS][2][16]`.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn store<const ROWS: usize>(sums: &[Strip<ROWS>; 2], to: *mut u32) {
@@ -94,8 +94,8 @@ unsafe fn store<const ROWS: usize>(sums: &[Strip<ROWS>; 2], to: *mut u32) {
     }
 }
 
-/// `|w|` is unsigned and `x` takes the sign of `w`: within 128 (imported codes reach -128) and 127, so the 16-bit sum
-/// of two products cannot saturate (2 * 128 * 127 = 32 512).
+/// `|w|` is unsigned and `x` takes the sign of `w`: magnitudes up to 128 (imported codes reach -128) and 127, so the
+/// 16-bit sum of two products cannot saturate (2 * 128 * 127 = 32 512).
 #[target_feature(enable = "avx2")]
 unsafe fn int8<const ROWS: usize>(block: Block) {
     /// One tile.
@@ -159,7 +159,7 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
     }
 }
 
-/// The sums of digits that few quads have: 4 weights of each column, by the ratio of their group.
+/// Sums of the outlier digits: 4 weights of each column, by the ratio of their group.
 #[target_feature(enable = "avx2")]
 unsafe fn outliers_int8(block: OutlierBlock<'_>) {
     let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {
@@ -226,9 +226,9 @@ unsafe fn add_by_ratio(sums: &mut [u32; 8], products: __m256i, ratios: *const u8
 }
 
 /// Sums of a group stay in 16 bits: eight products of pairs, each at most 2 * 15 * 127, in either half of a column's
-/// lane, and the correction (see [`Format::Int8Grouped`]) in the low half. There the sum is that of `(q + 8) * x` over
-/// 16 weights and `-8 * x` over all 32: at most 32 512 at the end, whatever wrapped on the way. `vpmaddwd` with the
-/// ratio in both halves then adds the two.
+/// lane, and the correction (see [`Format::Int8Grouped`]) in the low half. The low half holds the sum of `(q + 8) * x`
+/// over 16 weights and `-8 * x` over all 32: at most 32 512 at the end, even if it wrapped on the way. `vpmaddwd` with
+/// the ratio in both halves then adds the two.
 #[target_feature(enable = "avx2")]
 unsafe fn int4<const ROWS: usize>(block: Block) {
     /// One tile, with its 32 ratios.
@@ -312,7 +312,7 @@ fn uneven_levels() -> __m256i {
 }
 
 /// Sums of a group begin with half the correction, which is -64 times the sum of its digits: levels plus 64 are below
-/// 128, so that two products (2 * 127 * 127) fit 16 bits. Four are joined in 32 bits, sums multiplied by the ratio.
+/// 128, so that two products (2 * 127 * 127) fit 16 bits. Four are added in 32 bits, and sums multiplied by the ratio.
 #[target_feature(enable = "avx2")]
 unsafe fn uneven<const ROWS: usize>(block: Block) {
     /// One group of one strip.
@@ -470,7 +470,7 @@ fn signed_levels(groups: &Groups) -> __m256i {
     _mm256_broadcastsi128_si256(_mm_xor_si128(levels, _mm_set1_epi8(-128)))
 }
 
-/// Weights in the groups of a file: the exact sums of a group, 8 columns at a time, joined to the totals in f32.
+/// Weights in the quantization groups of a file: exact sums of a group, 8 columns at a time, joined to the totals in f32.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn blocks<const ROWS: usize, const FOUR: bool, const GROUP: usize>(block: Block) {
     // SAFETY: they live while the kernel runs.
@@ -523,7 +523,7 @@ unsafe fn blocks<const ROWS: usize, const FOUR: bool, const GROUP: usize>(block:
     }
 }
 
-/// As [`outliers_int8`], for weights in the groups of a file.
+/// As [`outliers_int8`], for weights in the quantization groups of a file.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn block_outliers<const FOUR: bool, const GROUP: usize>(block: OutlierBlock<'_>) {
     let groups = block.groups.expect("a path of groups");

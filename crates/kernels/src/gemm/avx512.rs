@@ -1,10 +1,10 @@
 //! AVX-512 kernels: `vpdpbusd` for int8, fused multiply-add for bf16.
 //!
-//! A kernel takes 1..=12 rows x 32 columns and walks down K once, tile by tile in the order of memory: with lines of
-//! two tiles in turn, the hardware does not see a stream and fetches little ahead (a third of the bandwidth on Zen 4).
-//! Only int8 of more than eight rows, which is bound by its loads, takes both tiles in turn. Weights are loaded and
-//! made ready once for all rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two nibbles; bf16: even and odd
-//! halves widened to f32), activations are broadcast from memory, four bytes at a time.
+//! A kernel computes 1..=12 rows x 32 columns in one pass over K, tile by tile in memory order: alternating between the
+//! lines of two tiles defeats the hardware prefetcher (a third of the bandwidth on Zen 4). Only int8 with more than
+//! eight rows, which is bound by its loads, alternates between both tiles. Weights are loaded and expanded once for all
+//! rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two nibbles; bf16: even and odd halves widened to f32),
+//! activations are broadcast from memory, four bytes at a time.
 
 use super::{Block, Format, Functions, Groups, Kernel, OutlierBlock, Table, activations, epilogue, in_order, opaque};
 use crate::isa::Avx512;
@@ -13,7 +13,7 @@ use crate::quant::{
 };
 use std::arch::x86_64::*;
 
-/// The table for a class's own numbers.
+/// The kernels of a class's native format.
 pub(super) fn table(class: WeightClass, levels: Levels) -> &'static Table<Avx512> {
     match (class, levels) {
         (WeightClass::Int8, _) => &INT8,
@@ -29,7 +29,7 @@ static INT4: Table<Avx512> = of(Format::Int8Grouped, &int4_kernels::<false>(), o
 static UNEVEN: Table<Avx512> = of(Format::Int8By32, &int4_kernels::<true>(), outliers_int4::<true>);
 static BF16: Table<Avx512> = of(Format::Wide, &BF16_KERNELS, super::no_outliers);
 
-/// For weights in the groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
+/// For weights in the quantization groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
 pub(super) static BLOCKS: [[Table<Avx512>; 2]; 2] = [
     [
         of(Format::Int8By32, &block_kernels::<false, 32>(), block_outliers::<false, 32>),
@@ -188,7 +188,7 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
         // SAFETY: the caller's promise.
         return unsafe { int8_many::<ROWS>(block) };
     }
-    // Tile after tile, one linear stream; sums of both strips are in registers, totals in memory.
+    // Tile after tile, one linear stream; the sums of both strips are in registers, totals in memory.
     let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
     let (mut ratios, mut left) = (block.ratios, block.steps);
     // SAFETY: step by step the addresses stay within the ratios, `steps` tiles and the activations, behind which lies a
@@ -209,7 +209,7 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
                 (tiles, x) = (tiles.add(2 * TILE), x.add(64));
                 ahead = ahead.wrapping_add(block.ahead_stride);
             }
-            let totals = opaque(block.sums); // else it keeps them in registers, for which there are too few
+            let totals = opaque(block.sums); // otherwise the compiler keeps them in registers, of which there are too few
             for (strip, sums) in sums.into_iter().enumerate() {
                 let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.add(strip * 16).cast()));
                 for (row, sum) in sums.into_iter().enumerate() {
@@ -223,8 +223,8 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
     }
 }
 
-/// Many rows: two strips at once, so that an activation is broadcast once for both. Sums of a group are in registers,
-/// totals in memory.
+/// Many rows: two strips at once, so that an activation is broadcast once for both. Group sums are in registers, totals
+/// in memory.
 ///
 /// # Safety
 /// As for a [`Kernel`].
@@ -244,7 +244,7 @@ unsafe fn int8_many<const ROWS: usize>(block: Block) {
         // SAFETY: within the tiles, the ratios, each row of the activations and its corrections, and the totals;
         // prefetching past the end is harmless.
         unsafe {
-            let totals = opaque(totals); // else it keeps them in registers, which all are taken
+            let totals = opaque(totals); // otherwise the compiler keeps them in registers, which are all in use
             let start = |row: usize| _mm512_set1_epi32(corrections.add(row * x_stride).cast::<i32>().read_unaligned());
             let mut sums: [[__m512i; 2]; ROWS] = std::array::from_fn(|row| [start(row); 2]);
             for step in 0..steps {
@@ -291,14 +291,14 @@ unsafe fn int8_many<const ROWS: usize>(block: Block) {
     }
 }
 
-/// Where every third of twelve rows begins: with addresses of that kind two rows more are one addition each, which is
-/// part of a load.
+/// Address of every third of twelve rows: from these, the two rows after each need only one addition, which is part of
+/// a load.
 #[inline(always)]
 fn rows_by_three(x: *const u8, stride: usize) -> [*const u8; 4] {
     std::array::from_fn(|third| opaque(x.wrapping_add(third * 3 * stride).cast_mut()).cast_const())
 }
 
-/// The sums of digits that few quads have: 4 weights of each column, by the ratio of their group.
+/// Sums of the outlier digits: 4 weights of each column, by the ratio of their group.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn outliers_int8(block: OutlierBlock<'_>) {
     let flip = _mm512_set1_epi8(-128);
@@ -327,7 +327,7 @@ unsafe fn outliers_int8(block: OutlierBlock<'_>) {
     unsafe { block.each(product) };
 }
 
-/// Sums of two strips.
+/// Stores the sums of two strips.
 ///
 /// # Safety
 /// `to` has room for 32 numbers.
@@ -384,9 +384,9 @@ fn uneven_levels() -> __m512i {
     _mm512_xor_si512(_mm512_broadcast_i32x4(levels), _mm512_set1_epi8(-128))
 }
 
-/// A group's sum starts at its correction and takes eight `vpdpbusd`. Of even levels (see [`Format::Int8Grouped`]) only
+/// A group's sum starts at its correction and takes eight `vpdpbusd`. For even levels (see [`Format::Int8Grouped`]) only
 /// its low 16 bits count: `vpdpwssd` multiplies those by the ratio, the high ones by zero, and adds to the total. A sum
-/// of uneven ones is multiplied as it is. Sums of a group are in registers, totals in memory.
+/// of uneven levels is multiplied directly. Group sums are in registers, totals in memory.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn int4<const ROWS: usize, const UNEVEN: bool>(block: Block) {
     /// Half a tile: one group.
@@ -479,8 +479,8 @@ unsafe fn scales(groups: &Groups, from: *const u8, group: usize, strip: usize) -
     }
 }
 
-/// Weights in the groups of a file. A group's sum starts at its correction and takes a `vpdpbusd` for each quad; then
-/// it is joined to the total in f32. Sums of a group are in registers, totals in memory.
+/// Weights in the quantization groups of a file. A group's sum starts at its correction and takes a `vpdpbusd` per quad;
+/// then it is joined to the total in f32. Group sums are in registers, totals in memory.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn blocks<const ROWS: usize, const FOUR: bool, const GROUP: usize>(block: Block) {
     /// One group of one strip: `lines` are its quads, or pairs of them.
@@ -574,7 +574,7 @@ unsafe fn blocks<const ROWS: usize, const FOUR: bool, const GROUP: usize>(block:
     }
 }
 
-/// As [`outliers_int8`], for weights in the groups of a file.
+/// As [`outliers_int8`], for weights in the quantization groups of a file.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn block_outliers<const FOUR: bool, const GROUP: usize>(block: OutlierBlock<'_>) {
     let groups = block.groups.expect("a path of groups");

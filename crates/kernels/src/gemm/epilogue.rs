@@ -1,46 +1,46 @@
-//! From sums to results: the scales of int8 and int4, bias, and the residual stream.
+//! From sums to results: scales of int8 and int4, bias, and the residual stream.
 
 use super::Lists;
 use crate::quant::{BASE, PAIR, PLANES, WeightClass};
 
-/// A block's sums and where its results go.
+/// A block's sums and the destination of its results.
 pub(super) struct Results<'a> {
     /// `[rows][32]`: i32 or f32 bits.
     pub(super) sums: &'a [[u32; 32]],
     pub(super) class: WeightClass,
-    /// Sums are f32 that hold the scales of their groups.
+    /// Sums are f32 with the group scales already applied.
     pub(super) in_groups: bool,
     /// Int8 and int4: `[rows]`.
     pub(super) row_scales: &'a [f32],
-    /// Int8 and int4: which rows have middle and high digits.
+    /// Int8 and int4: the rows with middle and high digits.
     pub(super) lists: Lists<'a>,
-    /// Their sums, `[rows]`; written where there are such digits.
+    /// Sums of these digits, `[rows]`; written only where there are such digits.
     pub(super) high: *const [[u32; PAIR]; PLANES],
     /// Int8 and int4: `[columns]`.
     pub(super) column_scales: &'a [f32],
     /// `[columns]`.
     pub(super) bias: Option<&'a [f32]>,
-    /// Whether results are added to what is there.
+    /// Whether results are added to the destination.
     pub(super) add: bool,
     /// First result.
     pub(super) out: *mut f32,
-    /// Distance of output rows.
+    /// Row stride of the output.
     pub(super) width: usize,
     /// Columns to write: 32, fewer at the edge.
     pub(super) columns: usize,
 }
 
-/// What a middle and a high digit count.
+/// Units of a middle and a high digit.
 pub(crate) const UNITS: [f32; PLANES] = [BASE as f32, (BASE * BASE) as f32];
 
 /// The definition of what follows the sum, inlined into a function of each instruction set.
 ///
 /// # Safety
-/// `out` covers the rows and columns, and nobody else uses them.
+/// `out` covers the rows and columns, and no other thread accesses them.
 #[inline(always)]
 pub(super) unsafe fn finish(results: Results<'_>) {
     let columns = results.columns;
-    // The edge is padded so that every row below is 32 wide; only the last store knows better.
+    // The edge is padded so that every row below is 32 wide; only the final store uses the true width.
     let padded = |from: &[f32]| {
         let mut to = [0f32; PAIR];
         to[..columns].copy_from_slice(&from[..columns]);

@@ -8,18 +8,18 @@
 //!               finish   outliers, scales, bias, residual         epilogue.rs
 //!               gate     32 columns of gate and up become 16
 //! ```
-//! What a result is, row by row and column by column (the cutting above cannot change it):
+//! Definition of a result, per row and column (the cutting above cannot change it):
 //!
 //! * int8, int4: weights are `ratio * q` (int4 with uneven levels: `ratio * level`), activations digits
 //!   `low + 255 * middle + 65,025 * high` ([`quantize_activations`](crate::quant::quantize_activations)). For each
-//!   digit `T` = the exact sum over K; packing has made sure that it fits i32. `s = T_low as f32`, then
+//!   digit `T` = the exact sum over K; packing ensures that it fits i32. `s = T_low as f32`, then
 //!   `s = fma(255, T_middle as f32, s)` and `s = fma(65025, T_high as f32, s)`; `y = (s * row_scale) * column_scale`.
-//! * int8, int4 in the groups of a file: for the low digits `C = 0`, and for each group from the first to the last
+//! * int8, int4 in the quantization groups of a file: for the low digits `C = 0`, and for each group in order
 //!   `C = fma(T_group as f32, scale, C)` with the exact sum over the group, then `C = fma(X_group as f32, min, C)` with
 //!   the sum of its digits, if there are minima; for the middle and high digits the same, quad by quad of their lists.
 //!   The digits are joined as above; `y = s * row_scale`.
-//! * bf16: the sum of one of the two [`arithmetic`](crate::arithmetic)s: what `vdpbf16ps` or what the tile instruction
-//!   `TDPBF16PS` computes (Intel SDM volume 2). The other instruction sets follow the one that was chosen.
+//! * bf16: the sum in one of the two [`arithmetic`](crate::arithmetic)s, `vdpbf16ps` or the tile instruction `TDPBF16PS`
+//!   (Intel SDM volume 2). The other instruction sets reproduce the selected one.
 //! * then `y + bias`, then `out + y` for [`Out::Add`], or [`pointwise::gated`] for [`Out::Gated`].
 
 mod activations;
@@ -47,51 +47,51 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Rows up to which threads take contiguous shares of the columns, which but for their ends are fixed: the same thread
-/// reads the same weights in every step. More rows are cut into panels of this size, which go to whoever is free.
+/// Up to this number of rows, threads take contiguous shares of the columns, fixed except at their ends: a thread reads
+/// the same weights in every step. More rows are cut into panels of this size, claimed by free threads.
 const PANEL_ROWS: usize = 96;
-/// Bytes of the pairs of strips that all blocks of a panel pass over before the next ones: two such groups, the one in
-/// use and the one on its way, stay in an L2 cache of 1 MiB.
+/// Bytes of the pairs of strips that all blocks of a panel read before the next ones: two such groups, the current one
+/// and the prefetched one, fit an L2 cache of 1 MiB.
 const GROUP_BYTES: usize = 320 << 10;
-/// How far ahead a single block of rows asks for its weights. One or two rows pass so fast that the hardware's own
-/// prefetcher does most of the work and a long lead only disturbs it (Zen 4: int8 38 GB/s at 2 KiB, 31 at 8; with six
-/// rows 30 and 33, with eight 17 and 28).
+/// Prefetch distance of a single block of rows. One or two rows are so fast that the hardware prefetcher does most of
+/// the work and a long distance only disturbs it (Zen 4: int8 38 GB/s at 2 KiB, 31 at 8; with six rows 30 and 33, with
+/// eight 17 and 28).
 const fn prefetch_bytes(rows: usize) -> usize {
     if rows <= 2 { 2 << 10 } else { 8 << 10 }
 }
 
-/// A block of rows against one pair of strips over all of K: what a kernel is called with.
+/// Arguments of a kernel: a block of rows and one pair of strips over all of K.
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
     /// First activation row.
     x: *const u8,
-    /// Bytes from one activation row to the next.
+    /// Row stride of the activations in bytes.
     x_stride: usize,
     /// Int8: `[groups][32]`.
     ratios: *const u8,
     /// `[steps]` of the weight class.
     tiles: *const u8,
     steps: usize,
-    /// What will be needed later: the kernel prefetches a step's bytes from here, then from `ahead_stride` further on.
+    /// Prefetch address: a step's bytes from here, then from `ahead_stride` further on.
     ahead: *const u8,
     ahead_stride: usize,
-    /// Of weights in the groups of a file, how these lie: alive while the kernel runs.
+    /// Layout of a file's quantization groups, if the weights have them; alive while the kernel runs.
     groups: *const Groups,
     /// Result, `[rows][32]` f32 or i32.
     sums: *mut u32,
 }
 
-/// Computes `block.sums` for a number of rows that is the kernel's own.
+/// Computes `block.sums` for the kernel's number of rows.
 ///
 /// # Safety
-/// The pointers of the block cover the kernel's rows, the strides and steps say the truth, the activations are in the
-/// kernel's [`Format`], and the CPU has the kernel's instructions, which is what a [`Path`] stands for.
+/// The pointers of the block cover the kernel's rows, the strides and steps are correct, the activations are in the
+/// kernel's [`Format`], and the CPU has the kernel's instructions, which a [`Path`] proves.
 type Kernel = unsafe fn(Block);
 
-/// How the groups of a file lie in a step: [`BlockFormat`] as a kernel takes it.
+/// Layout of a file's quantization groups in a step: [`BlockFormat`] in a form for kernels.
 #[derive(Clone, Copy)]
 pub(crate) struct Groups {
-    /// Of 4-bit codes: what each stands for, plus 128.
+    /// For 4-bit codes: the level of each, plus 128.
     levels: [u8; 16],
     scales: Scales,
     mins: bool,
@@ -109,13 +109,13 @@ impl Groups {
         Groups { levels, scales: format.scales, mins: format.mins, scale_bytes, step_bytes: format.step_bytes() }
     }
 
-    /// Where the tiles of a step begin.
+    /// Offset of the tiles in a step.
     fn tiles(&self) -> usize {
         if self.mins { 2 * self.scale_bytes } else { self.scale_bytes }
     }
 }
 
-/// The digits that only few quads of a block's rows have, against one pair of strips.
+/// The outlier digits of a block's rows, against one pair of strips.
 pub(crate) struct OutlierBlock<'a> {
     /// Int8: `[groups][32]`.
     ratios: *const u8,
@@ -125,12 +125,12 @@ pub(crate) struct OutlierBlock<'a> {
     groups: Option<&'a Groups>,
     /// The block's rows.
     lists: Lists<'a>,
-    /// Result, `[rows][PLANES][32]` f32 for the groups of a file, else i32. Where a list is empty nothing is written.
+    /// Result, `[rows][PLANES][32]`, f32 for the groups of a file, else i32. Not written where a list is empty.
     sums: *mut [[u32; PAIR]; PLANES],
 }
 
 impl OutlierBlock<'_> {
-    /// Calls `product(list, sums)` for each list that is not empty.
+    /// Calls `product(list, sums)` for each non-empty list.
     ///
     /// # Safety
     /// The caller's `sums` have room for the rows.
@@ -160,18 +160,18 @@ impl OutlierBlock<'_> {
 /// The pointers cover the pair of strips, the quads lie within it, and the CPU has the kernel's instructions.
 type Outliers = unsafe fn(OutlierBlock<'_>);
 
-/// Bf16 has none.
+/// Bf16 has no outlier digits.
 unsafe fn no_outliers(_: OutlierBlock<'_>) {}
 
-/// What a kernel wants its activations to look like.
+/// A kernel's activation format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
-    /// i8, K padded to 64, followed by -128 times the sum of each group of 128, i32: what kernels start a group with
-    /// that take weights as unsigned, `w + 128`. Scales and outliers apart.
+    /// i8, K padded to 64, followed by -128 times the sum of each group of 128, i32: the initial value of a group's sum in
+    /// kernels that take weights as unsigned, `w + 128`. Scales and outliers are stored separately.
     Int8,
-    /// As `Int8`, but followed by what int4 kernels start each group of 32 with, u32: the low 16 bits of -8 times the
-    /// group's sum. With it, nibbles that stand for `q + 8` give the sum of `q * x`: at most 32 * 8 * 127 = 32 512 in
-    /// magnitude, so 16 bits hold it.
+    /// As `Int8`, but followed by the initial value of each group of 32 in int4 kernels, u32: the low 16 bits of -8 times
+    /// the group's sum. With it, nibbles `q + 8` give the sum of `q * x`: at most 32 * 8 * 127 = 32 512 in magnitude, so
+    /// 16 bits hold it.
     Int8Grouped,
     /// As `Int8`, but followed by -128 times the sum of each group of 32, i32.
     Int8By32,
@@ -179,7 +179,7 @@ pub(crate) enum Format {
     Int8By16,
     /// bf16 pairs, K padded to 32.
     Bf16,
-    /// f32 that are bf16 values, K padded to 32: what fused multiply-add takes.
+    /// bf16 values as f32, K padded to 32: the operands of fused multiply-add.
     Wide,
 }
 
@@ -190,7 +190,7 @@ impl Format {
     }
 }
 
-/// Turns rows of f32 into a kernel's format: `(x, format, smallest k stride in bytes, first row.. of scratch)`.
+/// Converts rows of f32 to a kernel's format.
 type Prepare = unsafe fn(activations::PrepareRows<'_>);
 /// Turns sums into results: see [`epilogue`].
 type Finish = unsafe fn(epilogue::Results<'_>);
@@ -198,17 +198,17 @@ type Finish = unsafe fn(epilogue::Results<'_>);
 /// The functions of one instruction set for one kind of matrix.
 struct Functions {
     format: Format,
-    /// By number of rows, from 1. That many rows need the weights once.
+    /// By number of rows, from 1. Up to this many rows read the weights once.
     kernels: &'static [Kernel],
-    /// Rows of a block when there are more: the most efficient kernel.
+    /// Rows per block of a larger number: the most efficient kernel.
     block_rows: usize,
     prepare: Prepare,
     finish: Finish,
-    /// Products of digits that few quads have.
+    /// Products of the outlier digits.
     outliers: Outliers,
 }
 
-/// Functions that whoever holds a `Proof` may call.
+/// Functions that may be called with a `Proof`.
 struct Table<Proof> {
     functions: Functions,
     proof: PhantomData<Proof>,
@@ -216,34 +216,34 @@ struct Table<Proof> {
 
 impl<Proof> Table<Proof> {
     /// # Safety
-    /// A CPU of which there is a `Proof` has the instructions of every function.
+    /// A CPU for which a `Proof` exists has the instructions of every function.
     const unsafe fn new(functions: Functions) -> Table<Proof> {
         Table { functions, proof: PhantomData }
     }
 
-    /// Here is the proof.
+    /// The path, by proof of its instructions.
     fn by(&'static self, _proof: Proof) -> Path {
         Path(&self.functions)
     }
 }
 
-/// How a product is computed, on a CPU that can: made of a table and the proof that it asks for, and of nothing else.
-/// So what a caller of its functions promises is about memory alone.
+/// The functions for a product, obtained only from a table with its proof. So the callers' safety conditions concern
+/// memory alone.
 #[derive(Clone, Copy)]
 pub(crate) struct Path(&'static Functions);
 
 impl Path {
-    /// What its kernels read.
+    /// Activation format of its kernels.
     fn format(self) -> Format {
         self.0.format
     }
 
-    /// Most rows that need the weights once.
+    /// Maximum rows that read the weights once.
     fn most_rows(self) -> usize {
         self.0.kernels.len()
     }
 
-    /// Rows of a block when there are more than that.
+    /// Rows per block of a larger number.
     fn block_rows(self) -> usize {
         self.0.block_rows
     }
@@ -251,16 +251,16 @@ impl Path {
     /// Converts activations.
     ///
     /// # Safety
-    /// The pointers cover the rows, and nobody else uses them.
+    /// The pointers cover the rows, and no other thread accesses them.
     unsafe fn prepare(self, rows: activations::PrepareRows<'_>) {
         // SAFETY: a path is made by proof of its instructions; the rest is the caller's promise.
         unsafe { (self.0.prepare)(rows) }
     }
 
-    /// Computes the sums of a block of so many rows, 1 to [`Path::most_rows`].
+    /// Computes the sums of a block of `rows` rows, 1 to [`Path::most_rows`].
     ///
     /// # Safety
-    /// The block's pointers cover the rows, the strides and steps say the truth, and the activations are in the path's
+    /// The block's pointers cover the rows, the strides and steps are correct, and the activations are in the path's
     /// format.
     unsafe fn multiply(self, rows: usize, block: Block) {
         // SAFETY: as above.
@@ -279,14 +279,14 @@ impl Path {
     /// Turns sums into results.
     ///
     /// # Safety
-    /// `out` covers the rows and columns, and nobody else uses them.
+    /// `out` covers the rows and columns, and no other thread accesses them.
     unsafe fn finish(self, results: epilogue::Results<'_>) {
         // SAFETY: as above.
         unsafe { (self.0.finish)(results) }
     }
 }
 
-/// The instruction sets that products may use, each with its proof, and the arithmetic of bf16.
+/// The instruction sets that products may use, each with its proof, and the accumulation order of bf16.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Proofs {
     arithmetic: Arithmetic,
@@ -294,35 +294,35 @@ pub(crate) struct Proofs {
     avx512: Option<Avx512>,
     avx512_bf16: Option<Avx512Bf16>,
     amx: Option<Amx>,
-    /// For what is no product.
+    /// For operations other than products.
     isa: Isa,
-    /// Take tiles for any number of rows, also where vectors would be faster.
+    /// Use tiles for any number of rows, even where vectors would be faster.
     only_tiles: bool,
 }
 
 impl Proofs {
-    /// What the ceiling and the CPU allow.
+    /// Everything that the ceiling and the CPU allow.
     pub(crate) fn of(isa: Isa, arithmetic: Arithmetic) -> Proofs {
         let (avx2, avx512, avx512_bf16, amx) = (isa.avx2(), isa.avx512(), isa.avx512_bf16(), isa.amx());
         Proofs { arithmetic, avx2, avx512, avx512_bf16, amx, isa, only_tiles: false }
     }
 
-    /// The arithmetic of bf16.
+    /// The accumulation order of bf16.
     pub(crate) fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
     }
 
-    /// Tiles, where bf16 is summed in their order.
+    /// AMX, if bf16 is summed in its order.
     pub(crate) fn tiles(&self) -> Option<Amx> {
         self.amx.filter(|_| self.arithmetic == Arithmetic::Tiles)
     }
 
-    /// As [`Proofs::of`] [`Isa::Amx`], on the word of the test that holds the proof, and for every product.
+    /// As [`Proofs::of`] [`Isa::Amx`] with a proof from a test, for every product.
     pub(crate) fn with_tiles(amx: Amx) -> Proofs {
         Proofs { amx: Some(amx), only_tiles: true, ..Proofs::of(Isa::Avx512, Arithmetic::Tiles) }
     }
 
-    /// The vector path for weights in the groups of a file.
+    /// The vector path for weights in the quantization groups of a file.
     fn block_path(&self, format: &BlockFormat) -> Path {
         let four = matches!(format.codes, Codes::Four { .. });
         let (codes, group) = (usize::from(four), usize::from(format.group == 16));
@@ -335,7 +335,7 @@ impl Proofs {
         scalar::BLOCKS[codes][group].by(())
     }
 
-    /// The vector path for a matrix of a class's own numbers.
+    /// The vector path for a matrix in a class's native format.
     fn path(&self, class: WeightClass, levels: Levels) -> Path {
         if (class, self.arithmetic) == (WeightClass::Bf16, Arithmetic::Pairs) {
             return self.pairs_path();
@@ -349,7 +349,7 @@ impl Proofs {
         scalar::table(class, levels).by(())
     }
 
-    /// The path for bf16 by [`Arithmetic::Pairs`].
+    /// The path for bf16 with [`Arithmetic::Pairs`].
     fn pairs_path(&self) -> Path {
         #[cfg(target_arch = "x86_64")]
         match (self.avx512_bf16, self.avx512, self.avx2) {
@@ -362,7 +362,7 @@ impl Proofs {
     }
 }
 
-/// `y = x w^T`, see the module. `x`: rows, K wide. Two fork-joins at most; allocates only when `scratch` must grow.
+/// `y = x w^T`, see the module. `x`: rows, K wide. At most two fork-joins; allocates only when `scratch` must grow.
 pub(crate) fn linear(
     pool: &Pool,
     proofs: Proofs,
@@ -388,7 +388,7 @@ pub(crate) fn linear(
     let (path, tiles) = match w.blocks() {
         // Tiles sum over 64 inputs at once, which is more than a group: vectors serve all.
         Some(format) => (proofs.block_path(format), None),
-        // Here too: `ratio * level` does not fit the tiles' 8 bits.
+        // Also vectors: `ratio * level` does not fit the tiles' 8 bits.
         None if w.levels() == Levels::Uneven => (proofs.path(w.class(), Levels::Uneven), None),
         None => (proofs.path(w.class(), Levels::Even), tiles_for(proofs, w.class(), rows)),
     };
@@ -421,7 +421,7 @@ pub(crate) fn linear(
         pool.shares(pairs, &|pairs| panel(0..rows, pairs));
         return;
     }
-    // Panels are of whole blocks: a block with fewer rows than its kernel could take passes over the weights for less.
+    // Panels consist of whole blocks: a partial block reads the weights for fewer rows.
     let blocks = match tiles {
         Some(_) => row_panels,
         None => rows.div_ceil(path.block_rows()).max(row_panels),
@@ -430,9 +430,9 @@ pub(crate) fn linear(
         let blocks_of = share(blocks, row_panels, panel);
         share(rows, blocks, blocks_of.start).start..share(rows, blocks, blocks_of.end - 1).end
     };
-    // Enough tasks to even out, but no more: a task passes over its pairs with the rows in the nearest cache.
+    // Enough tasks to balance the load, but no more: a task passes over its pairs with the rows in the nearest cache.
     let pair_groups = (16 * threads).div_ceil(row_panels).max(pairs.div_ceil(product.pairs_in_group())).min(pairs);
-    // Groups of pairs begin on the node of their first.
+    // A group of pairs runs on the node of its first pair.
     let first = |node: usize| match pool.nodes() {
         nodes if node == nodes.len() => row_panels * pair_groups,
         nodes => row_panels * (nodes.part(pairs, node).start * pair_groups).div_ceil(pairs),
@@ -442,12 +442,12 @@ pub(crate) fn linear(
     });
 }
 
-/// Whether this product goes to the tiles. Below that many rows the vector units keep up with memory.
-/// (The numbers for int8 and bf16 were measured on Sapphire Rapids, that for int4 is counted.)
+/// AMX, if this product should use it. With fewer rows the vector units keep up with memory. (The thresholds for int8
+/// and bf16 were measured on Sapphire Rapids, that for int4 is computed.)
 fn tiles_for(proofs: Proofs, class: WeightClass, rows: usize) -> Option<Amx> {
     let from = match class {
         WeightClass::Int8 => 5,
-        WeightClass::Int4 => 9, // these have to be unpacked first, which costs as much as multiplying so many rows
+        WeightClass::Int4 => 9, // unpacking costs as much as multiplying this many rows
         WeightClass::Bf16 => 3,
     };
     if (class, proofs.arithmetic) == (WeightClass::Bf16, Arithmetic::Pairs) {
@@ -456,27 +456,27 @@ fn tiles_for(proofs: Proofs, class: WeightClass, rows: usize) -> Option<Amx> {
     proofs.amx.filter(|_| rows >= from || proofs.only_tiles)
 }
 
-/// Where results go. Panels write disjoint parts.
+/// Output pointer. Panels write disjoint parts.
 #[derive(Clone, Copy)]
 struct OutPointer(*mut f32);
 // SAFETY: `linear` borrows the output alone and each element belongs to exactly one panel.
 unsafe impl Sync for OutPointer {}
 
-/// One call of [`linear`], activations ready.
+/// One call of [`linear`] with its activations converted.
 pub(crate) struct Product<'a> {
     w: &'a PackedMatrix,
-    /// How its groups lie, if they are those of a file.
+    /// Layout of its groups, if they are those of a file.
     groups: Option<Groups>,
     path: Path,
     activations: Activations<'a>,
     bias: Option<&'a [f32]>,
     out: OutPointer,
-    /// Numbers in a row of it.
+    /// Output row width.
     width: usize,
     then: Then,
 }
 
-/// What becomes of results: [`Out`].
+/// Epilogue of results: [`Out`].
 #[derive(Clone, Copy)]
 enum Then {
     Store,
@@ -485,7 +485,7 @@ enum Then {
 }
 
 impl Product<'_> {
-    /// Whether columns have scales of their own, apart from those of their groups.
+    /// Whether columns have scales besides those of their groups.
     fn has_column_scales(&self) -> bool {
         self.w.class() != WeightClass::Bf16 && self.groups.is_none()
     }
@@ -509,7 +509,7 @@ impl Product<'_> {
                 for pair in group.clone() {
                     let (ratios, tiles) = self.w.pair(pair);
                     let (ratios, tiles) = (ratios.as_ptr(), tiles.as_ptr());
-                    // One block asks for what it needs next; of many, each brings in its part of the next group.
+                    // A single block prefetches what it needs next; with several, each prefetches its part of the next group.
                     let ahead = match blocks {
                         1 => prefetch_bytes(count),
                         _ => {
@@ -539,8 +539,8 @@ impl Product<'_> {
         }
     }
 
-    /// Asks for the cache lines of a block of results before its sums are computed. A store that misses holds up all
-    /// stores behind it, of which kernels make many.
+    /// Prefetches the cache lines of a block of results before its sums are computed. A store that misses stalls all stores
+    /// behind it, of which kernels make many.
     fn ask_for_results(&self, first: usize, count: usize, pair: usize) {
         let lines = if let Then::Gate(..) = self.then { 1 } else { 2 };
         for row in first..first + count {
@@ -596,7 +596,7 @@ impl Product<'_> {
     }
 }
 
-/// Asks for a line in the nearest cache; any address is fine.
+/// Prefetches a line into the nearest cache; any address is allowed.
 #[inline(always)]
 fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -608,27 +608,27 @@ fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// The same addresses, and the compiler does not know it. Called before each tile, it keeps the loads of a tile behind
-/// those of the one before: the compiler would otherwise broadcast an activation once for two tiles and read these line
-/// by line in turn, which is no stream to the hardware prefetcher.
+/// Returns the same addresses, opaque to the compiler. Called before each tile, it keeps the loads of a tile after those
+/// of the previous one: the compiler would otherwise broadcast an activation once for two tiles and alternate between
+/// their lines, which the hardware prefetcher does not follow.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn in_order(tile: *const u8, x: *const u8) -> (*const u8, *const u8) {
     (opaque(tile.cast_mut()), opaque(x.cast_mut()))
 }
 
-/// The same address, but the compiler does not know it: it derives no other from it, and keeps nothing that lies there
-/// in registers.
+/// Returns the same address, opaque to the compiler: it derives no other address from it, and keeps nothing stored
+/// there in registers.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-#[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read or written there
+#[allow(clippy::pointers_in_nomem_asm_block)] // no memory access
 fn opaque<T>(mut address: *mut T) -> *mut T {
     // SAFETY: no instruction at all.
     unsafe { std::arch::asm!("/* {0} */", inout(reg) address, options(nomem, nostack, preserves_flags)) };
     address
 }
 
-/// Most rows of a vector kernel.
+/// Maximum rows of a vector kernel.
 const MAX_ROWS: usize = 16;
 
 /// Sums of a block, aligned for vectors and tiles.

@@ -1,13 +1,12 @@
-//! Bf16 kernels for [`Arithmetic::Pairs`](crate::Arithmetic::Pairs): one chain for each row and column, pair after
-//! pair.
+//! Bf16 kernels for [`Arithmetic::Pairs`](crate::Arithmetic::Pairs): one chain per row and column, pair after pair.
 //!
 //! ```text
 //! avx512 bf16   vdpbf16ps, a pair in one instruction; activations are packed bf16, broadcast 4 bytes at a time
 //! avx512, avx2  two fused multiply-adds, the odd product first; activations are f32
 //! ```
-//! There is one register of sums where tiles need three, so many rows of AVX-512 take both strips of a pair at once,
-//! and an activation that is broadcast is used twice: two loads a cycle are all that there are. Few rows are bound by
-//! memory and take tile after tile, in its order (see [`in_order`]).
+//! One register of sums per row suffices where the order of tiles needs three, so many rows of AVX-512 take both strips
+//! of a pair at once and use a broadcast activation twice: the limit is two loads per cycle. Few rows are bound by
+//! memory and take tile after tile, in memory order (see [`in_order`]).
 
 use super::{Block, Format, Functions, Kernel, Table, avx2, avx512, in_order};
 use crate::isa::{Avx2, Avx512, Avx512Bf16};
@@ -70,25 +69,25 @@ static FMA_512: [Kernel; 12] = [
     fma_512::<12>,
 ];
 
-/// Pairs of a tile. Where rows are few the compiler must not know it: it would unroll the loop, broadcast the
-/// activations of all pairs before it multiplies, and has no registers for them.
+/// Pairs of a tile. With few rows the compiler must not know it: it would unroll the loop and broadcast the activations
+/// of all pairs before it multiplies, and run out of registers.
 const LINES: usize = 16;
 
-/// Up to so many rows AVX-512 takes tile after tile: these are bound by memory. (Zen 5, one core, 8 rows: 102 % of the
+/// Up to this many rows AVX-512 takes tile after tile: they are bound by memory. (Zen 5, one core, 8 rows: 102 % of the
 /// read bandwidth, with both strips at once 80 %.)
 const STREAMED_ROWS: usize = 8;
-/// Rows of which both strips fit the registers. A few more are one block all the same: so their weights pass once.
+/// Rows whose sums of both strips fit the registers. A few more are still one block, so that they read the weights once.
 const BLOCK_ROWS: usize = 12;
-/// As [`STREAMED_ROWS`] for fused multiply-adds, which are bound by their own rate sooner.
+/// As [`STREAMED_ROWS`] for fused multiply-adds, which reach their compute bound sooner.
 const STREAMED_FMA_ROWS: usize = 4;
 
 /// The sums of both strips.
 type Totals<const ROWS: usize> = [[__m512; ROWS]; 2];
 
-/// Writes sums to `[ROWS][32]`.
+/// Stores sums to `[ROWS][32]`.
 ///
 /// # Safety
-/// There is room for them.
+/// `to` has room for them.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn store<const ROWS: usize>(totals: &Totals<ROWS>, to: *mut u32) {

@@ -1,11 +1,11 @@
-//! Kernels in plain Rust, one row at a time: any CPU. The compiler's vectors of 16 columns are welcome; the order of
+//! Kernels in plain Rust, one row at a time, for any CPU. Compilers may vectorize over 16 columns; the order of
 //! operations within a column is the definition's.
 
 use super::{Block, Format, Functions, Groups, Kernel, OutlierBlock, Table, activations, epilogue};
 use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, QUAD, Scales, TILE, WeightClass};
 use half::f16;
 
-/// The table for a class's own numbers.
+/// The kernels of a class's native format.
 pub(super) fn table(class: WeightClass, levels: Levels) -> &'static Table<()> {
     match (class, levels) {
         (WeightClass::Int8, _) => &INT8,
@@ -23,7 +23,7 @@ static BF16: Table<()> = of(Format::Wide, &[bf16], super::no_outliers);
 /// Bf16 by [`Arithmetic::Pairs`](crate::Arithmetic::Pairs).
 pub(super) static PAIRS: Table<()> = of(Format::Wide, &[pairs], super::no_outliers);
 
-/// For weights in the groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
+/// For weights in the quantization groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
 pub(super) static BLOCKS: [[Table<()>; 2]; 2] = [
     [
         of(Format::Int8By32, &[blocks::<false, 32>], block_outliers::<false, 32>),
@@ -44,7 +44,7 @@ const fn of(format: Format, kernels: &'static [Kernel], outliers: super::Outlier
 
 /// The tiles of a step, strip 0 and 1.
 type StepTiles = [[u8; TILE]; 2];
-/// The same for int4, the ratios `[strip][group][column]` before them.
+/// The same for int4, preceded by the ratios `[strip][group][column]`.
 type Int4Step = ([[[i8; 16]; 2]; 2], [[u8; INT4_TILE]; 2]);
 
 unsafe fn prepare(rows: activations::PrepareRows<'_>) {
@@ -52,7 +52,7 @@ unsafe fn prepare(rows: activations::PrepareRows<'_>) {
     unsafe { activations::prepare(rows, crate::quant::reached) }
 }
 
-/// What a kernel reads and writes: the weights of `[steps]`, the `[steps]` activations of one row, the sums of strip 0
+/// Inputs and outputs of a kernel: the weights of `[steps]`, the `[steps]` activations of one row, the sums of strip 0
 /// and 1.
 ///
 /// # Safety
@@ -93,7 +93,7 @@ unsafe fn int8(block: Block) {
     }
 }
 
-/// The sums of digits that few quads have: 4 weights of each column, by the ratio of their group.
+/// Sums of the outlier digits: 4 weights of each column, by the ratio of their group.
 unsafe fn outliers_int8(block: OutlierBlock<'_>) {
     let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {
         for outlier in outliers {
@@ -114,7 +114,7 @@ unsafe fn outliers_int8(block: OutlierBlock<'_>) {
     unsafe { block.each(product) };
 }
 
-/// What a code of int4 stands for.
+/// The level of an int4 code.
 #[inline(always)]
 fn int4_level<const UNEVEN: bool>(code: u8) -> i32 {
     if UNEVEN { i32::from(Levels::Uneven.table()[usize::from(code)]) } else { i32::from(code) - 8 }
@@ -239,7 +239,7 @@ unsafe fn blocks<const FOUR: bool, const GROUP: usize>(block: Block) {
     unsafe { block.sums.cast::<[f32; PAIR]>().write(totals) };
 }
 
-/// As [`outliers_int8`], for weights in the groups of a file.
+/// As [`outliers_int8`], for weights in the quantization groups of a file.
 unsafe fn block_outliers<const FOUR: bool, const GROUP: usize>(block: OutlierBlock<'_>) {
     let groups = block.groups.expect("a path of groups");
     let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {

@@ -1,8 +1,8 @@
-//! Blocks of up to 16 rows with `TDPBF16PS`: 16 lines of a strip are a tile as they lie.
+//! Blocks of up to 16 rows with `TDPBF16PS`: 16 lines of a strip are a tile without rearrangement.
 //!
 //! ```text
 //! strip   [ .... | 16 lines | 16 lines | .. ]      steps are counted from the first of all inputs: where a strip reads
-//!           copy     as they lie        copy       some pairs of a step only, they are copied, zeros behind them
+//!           copy    in place     in place    copy       only some pairs of a step, these are copied and padded with zeros
 //! ```
 
 use super::product::{Block, PAIRS, To};
@@ -26,7 +26,7 @@ pub(super) fn run<T: To>(proof: Amx, block: &Block<'_, T>) {
     fn run<T: To>(s: Avx512, tiles: &mut Tiles, block: &Block<'_, T>) {
         let mut work = Work { block, sums: Tile([[0.0; LANES]; ROWS]), x: Tile([[0; LANES]; ROWS]), of: 0..0 };
         let rows = block.rows.len() as u8;
-        // What is multiplied: rows and lines; the sums of rows. The others are not used, and must have a row.
+        // Operands: rows and lines; then the sums of rows. The other tiles are unused but need at least one row.
         tiles.configure([rows, ROWS as u8, rows, 1, 1, 1, 1, 1]);
         for &span in &block.matrix.spans[block.spans.clone()] {
             work.strip(span);
@@ -41,11 +41,11 @@ pub(super) fn run<T: To>(proof: Amx, block: &Block<'_, T>) {
     unsafe { run(proof.avx512(), &mut Tiles::new(proof), block) }
 }
 
-/// A block at work; the tiles are configured for it.
+/// State of a block in progress, with configured tiles.
 struct Work<'a, T> {
     block: &'a Block<'a, T>,
     sums: Tile<f32>,
-    /// The rows' pairs `of`, at most 16, and zeros: of many strips the same.
+    /// The rows' pairs `of`, at most 16, zero-padded; reused by strips that read the same ones.
     x: Tile<u32>,
     of: Range<usize>,
 }

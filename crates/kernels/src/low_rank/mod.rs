@@ -1,22 +1,23 @@
-//! Low-rank matrices beside those of a model (LoRA: Hu et al., 2021), through which some rows go: `y + B (A x)`.
+//! Low-rank adapters beside a model's matrices (LoRA: Hu et al., 2021), applied to some rows: `y + B (A x)`.
 //!
 //! ```text
 //! A  [rank, in]     strips of 16 rows         one line for each pair of inputs, [16][2] bf16: 64 bytes
-//! B  [out, rank]    strips of 16 rows, each with the lines of the inputs that its rows read, and no others:
+//! B  [out, rank]    strips of 16 rows, each with the lines of the inputs that its rows read only:
 //!                   q q q q k v               [ . . ]
-//!                   of q, k and v in one      [ . . ]     the rest would be zeros, and a strip
-//!                   row, say                      [ . . ]     of zeros alone is not there
+//!                   for q, k and v in one     [ . . ]     the rest is implicitly zero, and a strip
+//!                   row, say                      [ . . ]     of zeros is omitted
 //!                                                     [ . . ]
-//! step    the listed rows of x ─> A: every strip of every group ─> h, rounded ─> B: the same ─> added to out
+//! step    listed rows of x ─> A: every strip of every group ─> h, rounded ─> B: the same ─> added to out
 //! ```
-//! All rows of a step that go through some low-rank matrices are computed together, in two fork-joins. Threads share
-//! lines, which are what they read and multiply, and not strips: of `q` and `v` alone the strips of `k` are no work.
+//! All rows of a step with low-rank adapters are computed together, in two fork-joins. The work is divided between
+//! threads by lines, which determine bytes and multiplications, not by strips: with `q` and `v` only, the strips of `k`
+//! are no work.
 //!
-//! What a result is: `h` is the bf16 product of `A` and `x`, `d` that of `B` and `h`, each in the order of an
-//! [`Arithmetic`], over all of K; then `y + d`, rounded once. Where `B` has zeros nothing is computed, which is the
-//! same: the sum begins as +0 and is never -0, so a product with zero leaves it as it is, and where a step of tiles has
-//! nothing but zeros it adds +0. Steps are counted from the first of all inputs, not from the first that a strip reads.
-//! To the outputs of a strip that reads nothing, nothing is added.
+//! Definition of a result: `h` is the bf16 product of `A` and `x`, `d` that of `B` and `h`, each in the order of an
+//! [`Arithmetic`], over all of K; then `y + d`, rounded once. Zeros of `B` are skipped, which gives the same bits: the
+//! sum begins as +0 and is never -0, so adding a product with zero does not change it, and a step of tiles with only
+//! zeros adds +0. Steps are counted from the first of all inputs, not from the first that a strip reads. Nothing is added
+//! to the outputs of a strip that reads nothing.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -32,9 +33,9 @@ use crate::threads::{Pool, share};
 use product::{Added, Inner, Panel, Rows};
 use std::ops::Range;
 
-/// Rows that pass over some strips together, at most: so the strips come from a near cache but once.
+/// Maximum rows that pass over some strips together, so that the strips are read from a far cache only once.
 const PANEL_ROWS: usize = 48;
-/// A line of 16 pairs, one for each row of a strip, in units of a pair.
+/// Length of a line in pairs, one for each row of a strip.
 const LINE: usize = 16;
 
 /// Shape of a low-rank product `B (A x)`.
@@ -48,18 +49,18 @@ pub struct LowRankShape {
     pub out_features: usize,
 }
 
-/// Where packing reads from: exact f32 numbers, each asked for once.
+/// Source of a packing: exact f32 values, each requested once.
 #[derive(Clone, Copy)]
 pub struct LowRankSource<'a> {
     /// `a(inner, to)`: row `0..rank` of `A`, `[in_features]`.
     pub a: &'a dyn Fn(usize, &mut [f32]),
-    /// `reads(output)`: which of the `rank` numbers of `A x` an output is a sum over. The others count as times zero.
+    /// `reads(output)`: the range of the `rank` elements of `A x` that an output depends on. Other weights are zero.
     pub reads: &'a dyn Fn(usize) -> Range<usize>,
-    /// `b(output, to)`: its weights of these, `[reads(output).len()]`.
+    /// `b(output, to)`: the output's weights in this range, `[reads(output).len()]`.
     pub b: &'a dyn Fn(usize, &mut [f32]),
 }
 
-/// Two low-rank matrices in the layout of this module, in bf16.
+/// Two low-rank matrices in bf16, in the layout of this module.
 pub struct LowRank {
     shape: LowRankShape,
     a: Strips,
@@ -70,25 +71,25 @@ pub struct LowRank {
 struct Strips {
     /// `[line][16]` pairs of bf16.
     pairs: Buffer<u32>,
-    /// The strips that read anything, in order.
+    /// The strips with inputs, in order.
     spans: Vec<Span>,
 }
 
-/// A strip and what it reads, which is something.
+/// A strip and its range of inputs, which is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
-    /// Which 16 rows of the matrix.
+    /// Index of the strip's 16 rows.
     strip: usize,
-    /// Its first pair of inputs.
+    /// First input pair.
     first: usize,
-    /// How many pairs.
+    /// Number of input pairs.
     pairs: usize,
-    /// Where its lines begin.
+    /// First line.
     line: usize,
 }
 
 impl Span {
-    /// Of strip after strip.
+    /// The spans of all strips with inputs.
     fn of_strips(rows: usize, reads: &dyn Fn(usize) -> Range<usize>) -> impl Iterator<Item = Span> {
         let mut line = 0;
         (0..rows.div_ceil(LANES)).filter_map(move |strip| {
@@ -106,12 +107,12 @@ impl Span {
         })
     }
 
-    /// The matrix's rows that it holds, with those that only pad it.
+    /// Its rows of the matrix, including padding.
     fn rows(self) -> Range<usize> {
         self.strip * LANES..(self.strip + 1) * LANES
     }
 
-    /// Behind its last pair of inputs.
+    /// End of its input pairs.
     fn end(self) -> usize {
         self.first + self.pairs
     }
@@ -141,13 +142,13 @@ impl Strips {
         Ok(Strips { pairs, spans })
     }
 
-    /// One weight: of a strip's row and one of its inputs.
+    /// One weight: a strip's row and one of its inputs.
     fn at(&self, span: Span, lane: usize, k: usize) -> f32 {
         let pair = self.pairs[(span.line + k / 2 - span.first) * LINE + lane];
         f32::from_bits(if k.is_multiple_of(2) { pair << 16 } else { pair & 0xffff_0000 })
     }
 
-    /// The definition: `put(row, sum)` for each row of some strips, its sum that with `x`, which is rounded already.
+    /// The definition: `put(row, sum)` for each row of some strips, the sum over `x`, which is already rounded.
     #[inline(always)]
     fn dots(
         &self,
@@ -169,26 +170,26 @@ impl Strips {
         }
     }
 
-    /// The strips whose first line is one of these. So those of ranges that cover all lines are all, each once, and
-    /// their lines are as many as a range has, give or take a strip.
+    /// The strips whose first line is in this range. Ranges that cover all lines select each strip exactly once, with
+    /// about as many lines as the range.
     fn that_begin(&self, lines: Range<usize>) -> Range<usize> {
         let before = |line: usize| self.spans.partition_point(|span| span.line < line);
         before(lines.start)..before(lines.end)
     }
 
-    /// How many pairs of inputs a row must have for some strips.
+    /// Input pairs that a row must have for some strips.
     fn width(&self, spans: Range<usize>) -> usize {
         self.spans[spans].iter().map(|span| span.end()).max().unwrap_or(0)
     }
 }
 
-/// How many lines strips have.
+/// Number of lines of strips.
 fn lines(spans: &[Span]) -> usize {
     spans.last().map_or(0, |last| last.line + last.pairs)
 }
 
 impl LowRank {
-    /// Rounds to bf16 and puts in order, on this thread. Fails where memory ends.
+    /// Rounds to bf16 and packs, on the calling thread.
     pub fn pack(shape: LowRankShape, source: LowRankSource<'_>) -> Result<LowRank, OutOfMemory> {
         let LowRankShape { in_features, rank, out_features } = shape;
         assert!(in_features > 0 && rank > 0 && out_features > 0, "an empty matrix");
@@ -201,17 +202,17 @@ impl LowRank {
         Ok(LowRank { shape, a, b: Strips::pack(out_features, &reads, source.b)? })
     }
 
-    /// Shape.
+    /// Dimensions of the two matrices.
     pub fn shape(&self) -> LowRankShape {
         self.shape
     }
 
-    /// Bytes in memory, which a step reads that has rows for it.
+    /// Size in bytes, which a step reads if any row uses it.
     pub fn bytes(&self) -> usize {
         self.a.pairs.bytes() + self.b.pairs.bytes()
     }
 
-    /// [`LowRank::bytes`] of matrices of a shape; `None` where that is absurd.
+    /// [`LowRank::bytes`] for matrices of a shape; `None` on overflow.
     pub fn bytes_of(shape: LowRankShape, reads: &dyn Fn(usize) -> Range<usize>) -> Option<usize> {
         let LowRankShape { in_features, rank, out_features } = shape;
         let a = rank.div_ceil(LANES).checked_mul(in_features.div_ceil(2))?;
@@ -219,7 +220,7 @@ impl LowRank {
         a.checked_add(b)?.checked_mul(LINE * size_of::<u32>())
     }
 
-    /// The definition, of one row.
+    /// The definition for one row.
     fn define_row(&self, arithmetic: Arithmetic, x: &[f32], row: usize, out: &mut [f32]) {
         let LowRankShape { in_features, rank, out_features } = self.shape;
         let x = &x[row * in_features..][..in_features];
@@ -241,11 +242,11 @@ impl LowRank {
     }
 }
 
-/// Rows that go through the same low-rank matrices: these, and the rows' numbers. No row is in two groups, nor twice.
+/// Low-rank matrices and the indices of the rows that use them. No row is in two groups, or twice in one.
 pub type Group<'a, L> = (&'a L, &'a [u32]);
 
-/// The definition: `out[row] += B (A x[row])` for the rows of each group. Rows of `x` and `out` lie one behind the
-/// other, as wide as the shapes say.
+/// The definition: `out[row] += B (A x[row])` for the rows of each group. Rows of `x` and `out` are contiguous, with the
+/// widths of the shapes.
 pub(crate) fn define<'a>(
     arithmetic: Arithmetic,
     x: &[f32],
@@ -257,22 +258,22 @@ pub(crate) fn define<'a>(
     }
 }
 
-/// Memory for the rows of a step, which grows to the largest so far.
+/// Scratch for the rows of a step; it only grows.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// What `A` makes of the listed rows, group after group, in a [`Format`].
+    /// `A x` of the listed rows, group after group, in a [`Format`].
     h: Buffer<u32>,
-    /// A bit for each row that is in a group.
+    /// One bit per row: whether a group lists it.
     seen: Buffer<u64>,
 }
 
-/// What computes, and in which order it sums.
+/// Threads, instructions and accumulation order of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct Means<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) isa: Isa,
     pub(crate) arithmetic: Arithmetic,
-    /// What sums in the order of tiles, if there is such an instruction.
+    /// AMX, if it is available for the order of tiles.
     pub(crate) tiles: Option<Amx>,
 }
 
@@ -311,7 +312,7 @@ pub(crate) fn add<'a>(
         let from = Rows::Listed { x, width: in_features, first, listed };
         Panel { matrix, from, rows, spans, to: Inner { h: &h, stride, format } }.compute(means);
     });
-    // SAFETY: nobody writes it any more.
+    // SAFETY: the fork-join that wrote it has ended, and nothing writes it any more.
     let from = Rows::Ready { rows: unsafe { h.part(0..h.len()) }, stride };
     each_part(means.pool, &groups, |low_rank| &low_rank.b, &|Part { matrix, first, listed, rows, spans }| {
         let to = Added { out: &out, width: out_features, first, listed };
@@ -322,16 +323,16 @@ pub(crate) fn add<'a>(
 /// Some rows of a group and some strips of one of its matrices.
 struct Part<'a> {
     matrix: &'a Strips,
-    /// The group's rows, and where the first is in scratch.
+    /// The group's rows; `first` is the scratch index of the first.
     listed: &'a [u32],
     first: usize,
-    /// By their place in scratch.
+    /// Scratch indices of the rows.
     rows: Range<usize>,
-    /// At least one.
+    /// Not empty.
     spans: Range<usize>,
 }
 
-/// Calls `f` for every row and strip of every group, on all threads, each with as many lines as another.
+/// Calls `f` for every row and strip of every group, on all threads, with about the same number of lines each.
 fn each_part<'a>(
     pool: &Pool,
     groups: &(impl Iterator<Item = Group<'a, LowRank>> + Clone + Sync),
@@ -359,12 +360,12 @@ fn each_part<'a>(
     });
 }
 
-/// How rows lie that a product reads.
+/// Format of a product's input rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Format {
-    /// Pairs of bf16: what `vdpbf16ps` and tiles take.
+    /// Pairs of bf16: for `vdpbf16ps` and tiles.
     Pairs,
-    /// f32 that are bf16 values: what fused multiply-add takes.
+    /// bf16 values as f32: for fused multiply-add.
     Wide,
 }
 
@@ -377,20 +378,20 @@ impl Format {
         }
     }
 
-    /// Units of four bytes of a pair.
+    /// 4-byte units per pair.
     fn unit(self) -> usize {
         if self == Format::Pairs { 1 } else { 2 }
     }
 
-    /// Units from a row of so many numbers to the next. Not a multiple of 2 KiB, since rows at such a distance share a
-    /// few cache sets; so this says nothing about the width of a row, and that of a narrower one may be larger.
+    /// Row stride in units for a width. Not a multiple of 2 KiB, since rows at such a distance share a few cache sets; so
+    /// it is not monotonic in the width.
     fn stride(self, width: usize) -> usize {
         let units = width.div_ceil(2) * self.unit();
         if units.is_multiple_of(512) { units + 16 } else { units }
     }
 }
 
-/// A row in a format.
+/// Conversion of a row to a format.
 struct Convert<'a> {
     x: &'a [f32],
     to: &'a mut [u32],
@@ -398,7 +399,7 @@ struct Convert<'a> {
 }
 
 impl Convert<'_> {
-    /// From number `from` on, which is even.
+    /// Converts from element `from` on, which is even.
     #[inline(always)]
     fn each(self, from: usize) {
         let number = |k: usize| self.x.get(k).map_or(0, |&x| round_bf16(x).to_bits());
@@ -442,8 +443,8 @@ impl Kernel for Convert<'_> {
 mod tests {
     use super::*;
 
-    /// Ranks of the three parts of fused projections, none of which has 0: any subset of them, at small and large
-    /// ranks, and with ranks of which the widths of rows are multiples of 1,024 and a little more.
+    /// Ranks of the three parts of fused projections, not all 0: any subset of them, at small and large ranks, and with
+    /// ranks for which the widths of rows are multiples of 1,024 and a little more.
     fn ranks() -> Vec<[usize; 3]> {
         let mut all = Vec::new();
         for ranks in [[1; 3], [2; 3], [4; 3], [5, 3, 1], [8; 3], [16; 3], [24; 3], [64; 3], [512; 3], [512, 512, 16]] {
@@ -454,7 +455,7 @@ mod tests {
         all
     }
 
-    /// `B` of parts of 256, 128 and 130 outputs, where a part begins within a strip, or of two in turns.
+    /// `B` for parts of 256, 128 and 130 outputs, where a part begins within a strip, or for two parts alternately.
     fn matrices([q, k, v]: [usize; 3]) -> [LowRank; 2] {
         let apart = move |output: usize| match output {
             0..256 => 0..q,
@@ -470,8 +471,8 @@ mod tests {
         [pack(&apart), pack(&turns)]
     }
 
-    /// What no instruction set changes: a row between the matrices, in either format, is as wide as what strips of `B`
-    /// read of it, whichever of them fall to a thread.
+    /// Holds on every instruction set: a row between the matrices, in either format, is as wide as any subset of the strips
+    /// of `B` reads.
     #[test]
     fn any_part_of_the_strips_reads_what_a_row_has() {
         for ranks in ranks() {
@@ -492,7 +493,7 @@ mod tests {
         }
     }
 
-    /// Every strip that reads anything is one thread's, and threads have as many lines as others, give or take a strip.
+    /// Every strip with inputs belongs to one thread, and threads have the same number of lines, give or take a strip.
     #[test]
     fn threads_share_lines() {
         for ranks in ranks() {

@@ -1,7 +1,7 @@
-//! Some rows times some strips, and where the sums go.
+//! Products of some rows and some strips, and the destinations of the sums.
 //!
 //! ```text
-//! for each block of up to 8 rows, rounded where they are not, for each strip or two of them
+//! for each block of up to 8 rows, rounded if necessary, for each strip or two of them
 //!     sums of 16 columns     vdpbf16ps, or fused multiply-adds in the order of pairs or of tiles
 //!     Inner: rounded, to h   Added: to the row of the result
 //! ```
@@ -16,37 +16,37 @@ use crate::pointwise::Shared;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Rows of a block: of vectors what registers hold, and of tiles.
+/// Rows of a block: limited by registers for vectors, and by a tile.
 const BLOCK: usize = 8;
 const TILE_BLOCK: usize = 16;
 
 thread_local! {
-    /// A block of converted rows: as large as the largest so far.
+    /// Scratch for a block of converted rows; it only grows.
     static CONVERTED: RefCell<Buffer<u32>> = RefCell::default();
 }
 
-/// Rows and strips of a matrix that are multiplied.
+/// Some rows and strips of a matrix to multiply.
 pub(super) struct Panel<'a, T> {
     pub(super) matrix: &'a Strips,
     pub(super) from: Rows<'a>,
-    /// By their place in scratch.
+    /// Scratch indices of the rows.
     pub(super) rows: Range<usize>,
-    /// Which of the strips that read anything.
+    /// Indices into the strips with inputs.
     pub(super) spans: Range<usize>,
     pub(super) to: T,
 }
 
-/// What is multiplied.
+/// Input rows.
 #[derive(Clone, Copy)]
 pub(super) enum Rows<'a> {
-    /// Rows of the step's `x`, of which those are listed that are in scratch from `first` on; rounded on the way.
+    /// The step's `x`, of which `listed` gives the rows with scratch indices from `first` on; rounded on use.
     Listed { x: &'a [f32], width: usize, first: usize, listed: &'a [u32] },
-    /// Rows in scratch, in the format that [`Format::of`] says.
+    /// Rows in scratch, in the format of [`Format::of`].
     Ready { rows: &'a [u32], stride: usize },
 }
 
 impl Rows<'_> {
-    /// Some rows in the format, one `stride` behind the other.
+    /// A block of rows in the format, and its row stride.
     fn block<'b>(&'b self, means: Means<'_>, rows: Range<usize>, room: &'b mut Buffer<u32>) -> (&'b [u32], usize) {
         match *self {
             Rows::Ready { rows: all, stride } => (&all[rows.start * stride..rows.end * stride], stride),
@@ -64,28 +64,28 @@ impl Rows<'_> {
     }
 }
 
-/// Where sums go. Whoever calls computes a row and strip once.
+/// Destination of sums. Callers compute each row and strip once.
 pub(super) trait To: Copy {
-    /// Where a row begins.
+    /// Pointer to a row.
     type Row: Copy;
 
-    /// A row by its place in scratch.
+    /// A row by its scratch index.
     fn row(self, row: usize) -> Self::Row;
 
-    /// Sixteen columns of it.
+    /// Writes sixteen columns of it.
     ///
     /// # Safety
-    /// The strip is one of the matrix, and nobody else has it in that row.
+    /// The strip belongs to the matrix, and no other thread writes it in that row.
     unsafe fn put<S: Simd>(self, s: S, row: Self::Row, strip: usize, sums: S::V);
 
-    /// One of them.
+    /// Writes one column of it.
     ///
     /// # Safety
     /// As above.
     unsafe fn put_one(self, row: Self::Row, column: usize, sum: f32);
 }
 
-/// Rounded, to the rows that `B` reads.
+/// Rounded and stored to the input rows of `B`.
 #[derive(Clone, Copy)]
 pub(super) struct Inner<'a> {
     pub(super) h: &'a Shared<'a, u32>,
@@ -122,12 +122,12 @@ impl To for Inner<'_> {
     }
 }
 
-/// Added to the rows that are listed.
+/// Added to the listed rows.
 #[derive(Clone, Copy)]
 pub(super) struct Added<'a> {
     pub(super) out: &'a Shared<'a, f32>,
     pub(super) width: usize,
-    /// The first of them in scratch.
+    /// Scratch index of the first listed row.
     pub(super) first: usize,
     pub(super) listed: &'a [u32],
 }
@@ -163,22 +163,22 @@ impl To for Added<'_> {
     }
 }
 
-// Of each type by itself: so they are compiled here once, and not wherever `add` is, which is generic.
+// One function per type, so that they are compiled once here and not wherever the generic `add` is instantiated.
 impl Panel<'_, Inner<'_>> {
-    /// Computes it.
+    /// Computes the panel.
     pub(super) fn compute(self, means: Means<'_>) {
         run(means, self);
     }
 }
 
 impl Panel<'_, Added<'_>> {
-    /// Computes it.
+    /// Computes the panel.
     pub(super) fn compute(self, means: Means<'_>) {
         run(means, self);
     }
 }
 
-/// Computes it, a block of rows at a time.
+/// Computes a panel, a block of rows at a time.
 fn run<T: To>(means: Means<'_>, panel: Panel<'_, T>) {
     let Panel { matrix, from, rows, spans, to } = panel;
     let block_rows = if means.tiles.is_some() { TILE_BLOCK } else { BLOCK };
@@ -204,7 +204,7 @@ fn run<T: To>(means: Means<'_>, panel: Panel<'_, T>) {
 /// A few rows in the format.
 pub(super) struct Block<'a, T> {
     pub(super) matrix: &'a Strips,
-    /// `rows` of them, `stride` apart, and each at least as wide as what any of the strips reads.
+    /// `rows` rows, `stride` apart, each at least as wide as the inputs of any of the strips.
     pub(super) x: &'a [u32],
     pub(super) stride: usize,
     pub(super) rows: Range<usize>,
@@ -212,17 +212,17 @@ pub(super) struct Block<'a, T> {
     pub(super) to: T,
 }
 
-/// How sums of 16 columns are computed.
+/// An accumulation order, for sums of 16 columns.
 trait Order<S: Simd>: Copy {
     /// Rows that fit the registers, at most 8.
     const ROWS: usize;
-    /// From how many rows on two strips are computed together.
+    /// Minimum rows to compute two strips together.
     const TWO_FROM: usize;
 
     /// Sums of `R` rows of `C` strips that read the same inputs.
     ///
     /// # Safety
-    /// `lines[c]`: `pairs` lines. `x`: rows of as many pairs, `x_stride` apart.
+    /// `lines[c]`: `pairs` lines. `x`: rows of that many pairs, `x_stride` apart.
     unsafe fn sums<const R: usize, const C: usize>(
         self,
         s: S,
@@ -234,7 +234,7 @@ trait Order<S: Simd>: Copy {
 }
 
 impl<T: To> Block<'_, T> {
-    /// Units of `unit` for a pair of inputs.
+    /// `unit`: units per input pair.
     #[inline(always)]
     fn run<S: Simd, O: Order<S>>(&self, s: S, order: O, unit: usize) {
         let mut at = 0;
@@ -326,12 +326,12 @@ impl<T: To> Kernel for ByFma<'_, T> {
     }
 }
 
-/// Pairs of a strip up to which two are taken together whatever the number of rows: they lie side by side.
+/// Maximum pairs of strips that are computed in twos for any number of rows: they are adjacent.
 const SHORT: usize = 64;
-/// How far ahead lines are asked for, in their own unit.
+/// Prefetch distance in 4-byte units.
 const AHEAD: usize = 2048 / size_of::<u32>();
 
-/// One pair: weights `[line][16][2]`, of each row two numbers at `x`.
+/// One pair: weights `[line][16][2]`, and two elements of each row at `x`.
 ///
 /// # Safety
 /// As for [`Order::sums`].
@@ -342,7 +342,7 @@ unsafe fn load_line<S: Simd>(s: S, line: *const u32) -> (S::V, S::V) {
     unsafe { s.load_pairs(line.cast()) }
 }
 
-/// [`Arithmetic::Pairs`] with two fused multiply-adds for a pair, the odd product first.
+/// [`Arithmetic::Pairs`] with two fused multiply-adds per pair, the odd product first.
 #[derive(Clone, Copy)]
 struct FmaPairs;
 
@@ -446,8 +446,8 @@ mod dot {
 
     impl Order<Avx512> for Dot {
         const ROWS: usize = 8;
-        /// Two loads a cycle are all that there are, so many rows use a pair that is broadcast twice; few are bound by
-        /// memory, and take it in order.
+        /// The limit is two loads per cycle, so many rows use a broadcast pair twice; few rows are bound by memory, and take
+        /// it in order.
         const TWO_FROM: usize = 6;
 
         #[inline(always)]

@@ -1,53 +1,53 @@
-//! Weights as a GGUF file holds them: small groups, each with a scale and perhaps a minimum that no integers relate.
+//! Weights as in a GGUF file: small groups, each with its scale and maybe a minimum, which are not multiples of a common one.
 //!
 //! ```text
-//! w[k] = scale * level + min       scale, min of the group that k lies in: 16 or 32 neighbours; level an integer of 8 bits
+//! w[k] = scale * level + min       scale, min of the group of k: 16 or 32 adjacent weights; level: an 8-bit integer
 //!                                  scale = d * ratio, min = m * min_ratio: d, m f16, the ratios 8 bits, products exact in f32
 //!
 //! step, 64 deep, 32 columns   [ scales | minima | tile 0 | tile 1 ]      tiles of 8-bit levels, or of 4-bit codes, 16 levels
 //!   Scales::Half    [group][32] f16,     then the same for minima        Q8_0, Q5_0, Q4_0, Q4_1, IQ4_NL: d itself
-//!   Scales::Super   [32] f16 d, [group][32] i8 ratios, then the same     K-quants: 64 weights lie in one block of 256
-//!   Scales::Full    [group][32] f32,     then the same                   matrices whose parts differ in these
+//!   Scales::Super   [32] f16 d, [group][32] i8 ratios, then the same     K-quants: 64 weights are in one block of 256
+//!   Scales::Full    [group][32] f32,     then the same                   matrices with parts in different formats
 //! ```
-//! Nothing is quantized again: every weight is the one in the file. Products within a group are exact integers; groups
-//! are joined in f32, from the first to the last, with one rounding each.
+//! Nothing is requantized: every weight is the one in the file. Products within a group are exact integers; groups are
+//! joined in f32, in order, with one rounding each.
 
 use super::{INT4_TILE, PAIR, TILE};
 use half::f16;
 
-/// Bits of a code.
+/// Width of a code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Codes {
-    /// 4: one of 16 levels.
+    /// 4 bits: one of 16 levels.
     Four {
-        /// What each code stands for.
+        /// Level of each code.
         levels: [i8; 16],
     },
-    /// 8: the level itself.
+    /// 8 bits: the level itself.
     Eight,
 }
 
-/// How scales and minima are kept.
+/// Storage of scales and minima.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scales {
-    /// f16 for each group; all ratios are 1.
+    /// f16 per group; all ratios are 1.
     Half,
-    /// f16 for 64 weights, and a ratio of 8 bits for each group.
+    /// f16 per 64 weights, and an 8-bit ratio per group.
     Super,
-    /// f32 for each group.
+    /// f32 per group.
     Full,
 }
 
-/// A layout that holds the weights of a block type, or of several.
+/// A layout for the weights of one or several block types.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockFormat {
-    /// Bits of a code.
+    /// Width of a code.
     pub codes: Codes,
     /// Weights that share a scale: 16 or 32.
     pub group: usize,
     /// Whether groups have a minimum.
     pub mins: bool,
-    /// How scales and minima are kept.
+    /// Storage of scales and minima.
     pub scales: Scales,
 }
 
@@ -65,24 +65,24 @@ pub struct GroupScale {
 }
 
 impl GroupScale {
-    /// Of a group of zeros.
+    /// The scale of a group of zeros.
     pub const ZERO: GroupScale = GroupScale { d: f16::ZERO, ratio: 0, m: f16::ZERO, min_ratio: 0 };
 
-    /// What a level counts: exact.
+    /// Value of one level step: exact.
     pub fn scale(&self) -> f32 {
         self.d.to_f32() * f32::from(self.ratio)
     }
 
-    /// What a weight of level 0 is: exact.
+    /// Value of level 0: exact.
     pub fn min(&self) -> f32 {
         self.m.to_f32() * f32::from(self.min_ratio)
     }
 }
 
-/// Where packing reads weights in groups: `source.0(row, levels, scales)` writes row `0..out_features` as levels,
-/// `[in_features]`, and the scales of its groups, `[in_features / group]` rounded up. Of 4-bit codes the levels are
-/// among the 16; of [`Scales::Super`] the groups of 64 weights have equal `d` and `m`; of [`Scales::Half`] all ratios
-/// are 1. Called from several threads, each row once.
+/// Source of weights in groups: `source.0(row, levels, scales)` writes row `0..out_features` as levels,
+/// `[in_features]`, and the scales of its groups, `[in_features / group]` rounded up. For 4-bit codes the levels are
+/// among the 16; for [`Scales::Super`] the groups of 64 weights have equal `d` and `m`; for [`Scales::Half`] all ratios
+/// are 1. Called from several threads, once per row.
 pub struct BlockSource<'a>(pub &'a BlockRows<'a>);
 
 /// `(row, levels, scales)`, see [`BlockSource`].
@@ -132,7 +132,7 @@ impl BlockFormat {
         scales + mins + 2 * self.tile_bytes()
     }
 
-    /// Writes the scales, or the minima, of one column of a step: `of` gives d and ratio of each of its groups.
+    /// Writes the scales, or the minima, of one column of a step: `of` returns d and ratio of each of its groups.
     pub(super) fn write_scales(&self, to: &mut [u8], column: usize, of: impl Fn(usize) -> (f16, i8)) {
         for group in 0..self.groups() {
             let (d, ratio) = of(group);
@@ -181,7 +181,7 @@ impl BlockFormat {
     }
 }
 
-/// `scale * level + min`, rounded as files are dequantized everywhere: the product, then the sum.
+/// `scale * level + min` with the usual rounding of dequantization: the product, then the sum.
 pub(crate) fn value((level, scale, min): (i8, f32, f32), mins: bool) -> f32 {
     let product = scale * f32::from(level);
     if mins { product + min } else { product }

@@ -1,19 +1,18 @@
-//! Int4 by the inputs that a matrix sees: what rounding one weight loses is made good by the weights that are rounded
-//! after it (GPTQ: Frantar et al., 2022; in the form of LDLQ: Chee et al., 2023, which is the same numbers without an
-//! inverse).
+//! Int4 quantization calibrated on a matrix's inputs: weights that are rounded later compensate the rounding error of
+//! earlier ones (GPTQ: Frantar et al., 2022; in the form of LDLQ: Chee et al., 2023, which gives the same numbers without
+//! an inverse).
 //!
 //! ```text
 //! H = sum of x x^T over the inputs          Gram: the upper triangle, in panels of 32 columns
 //! H + damping = M^T D M                     Factor: M has ones on its diagonal and zeros below, D > 0
 //! error = sum over k of D[k] (v[k] - w'[k])^2     where  v[k] = w[k] + sum over j > k of M[k][j] (w[j] - w'[j])
 //! ```
-//! The last line is the squared error of the products, regrouped: going through the columns from the last to the first,
-//! each `w'[k]` is the level nearest to a `v[k]` that is known by then. The scale of a group of 32 is chosen when the
-//! group is reached: of several candidates the one with the least error in that sum, in each of which the group is
-//! rounded to its end.
+//! The last line is the squared error of the products, regrouped: from the last column to the first, each `w'[k]` is the
+//! level nearest to a `v[k]` that depends only on later columns. The scale of a group of 32 is chosen when the group is
+//! reached: of several candidates the one with the least error in that sum, after rounding the whole group with each.
 //!
-//! A panel is `[row][32]`, one below the other: rows of the panels before, then its own. The same tile, `to += a^T b`,
-//! sums inputs and factorizes. Every sum has one order, so bits depend neither on threads nor on the instruction set.
+//! A panel is `[row][32]`: the rows of the panels before, then its own. The same tile, `to += a^T b`, accumulates inputs
+//! and factorizes. Every sum has one order, so bits depend neither on threads nor on the instruction set.
 
 use super::{GROUP, SMALLEST_ABSMAX};
 use crate::isa::Isa;
@@ -22,31 +21,31 @@ use crate::pointwise::Shared;
 use crate::threads::Pool;
 use half::f16;
 
-/// Terms of a sum that are added up before they join the others.
+/// Terms summed separately before they join the total.
 const CHUNK: usize = 256;
-/// Numbers of a block of a panel.
+/// Elements of a block of a panel.
 const BLOCK: usize = GROUP * GROUP;
 /// Rows of weights that are rounded together.
 pub const ROUNDED_ROWS: usize = LANES;
-/// Scales that are tried for a group, as parts of the one that clips nothing: from this one on, so many, so far apart.
+/// Candidate scales of a group, relative to the one that clips nothing: the first, their number, and the distance.
 const CANDIDATES: (f32, usize, f32) = (1.05, 18, 0.025);
-/// How much larger than by its own weights the largest scale of a row may become.
+/// Limit of the largest scale of a row, relative to the one of its original weights.
 const HEADROOM: f32 = 1.2;
 /// 1.5 * 2^23: adding it rounds a small number to an integer.
 const MAGIC: f32 = 12_582_912.0;
 
-/// The sum of the products of each input with each other one.
+/// The Gram matrix of inputs: sums of the products of each two of them.
 pub struct Gram {
     width: usize,
     panels: Vec<f32>,
 }
 
-/// Where panel `panel` begins.
+/// Offset of panel `panel`.
 fn panel_at(panel: usize) -> usize {
     panel * (panel + 1) / 2 * BLOCK
 }
 
-/// Where block `row` of panel `panel` begins.
+/// Offset of block `row` of panel `panel`.
 fn block_at(row: usize, panel: usize) -> usize {
     panel_at(panel) + row * BLOCK
 }
@@ -57,13 +56,13 @@ impl Gram {
         panel_at(width / GROUP) * size_of::<f32>()
     }
 
-    /// Zeros, for inputs of this width: a multiple of 32.
+    /// Zeros, for inputs of width `width`, a multiple of 32.
     pub fn new(width: usize) -> Gram {
-        assert!(width.is_multiple_of(GROUP), "{width} inputs are no whole groups");
+        assert!(width.is_multiple_of(GROUP), "{width} inputs are not a multiple of the group size");
         Gram { width, panels: vec![0.0; panel_at(width / GROUP)] }
     }
 
-    /// Adds rows of inputs, each times a factor of its own: `x` is `[rows, width]`.
+    /// Adds rows of inputs, each multiplied by its factor: `x` is `[rows, width]`.
     pub fn add(&mut self, pool: &Pool, isa: Isa, x: &[f32], factors: &[f32]) {
         let (count, rows) = (self.width / GROUP, x.len() / self.width);
         let mut packed = vec![0.0; x.len()];
@@ -85,13 +84,13 @@ impl Gram {
         });
     }
 
-    /// The sums of squares of each input.
+    /// The sum of squares of each input.
     pub fn diagonal(&self) -> Vec<f32> {
         (0..self.width).map(|k| self.panels[block_at(k / GROUP, k / GROUP) + k % GROUP * (GROUP + 1)]).collect()
     }
 
-    /// Factorizes, with `damping` times the mean of the diagonal added to it; `None` where that is not positive enough.
-    /// The groups of 32 that matter most are rounded first.
+    /// Factorizes, with `damping` times the mean of the diagonal added to it; `None` if that is not positive definite. The
+    /// groups of 32 with the largest inputs are rounded first.
     pub fn factor(&self, pool: &Pool, isa: Isa, damping: f32) -> Option<Factor> {
         let (count, diagonal) = (self.width / GROUP, self.diagonal());
         let sum: f64 = diagonal.iter().map(|&square| f64::from(square)).sum();
@@ -132,7 +131,7 @@ impl Gram {
     }
 }
 
-/// The groups by what their inputs weigh, the least first; equal ones as they are.
+/// The groups by ascending sum of squares of their inputs; ties keep their order.
 fn order(diagonal: &[f32]) -> Vec<usize> {
     let weigh = |group: usize| diagonal[group * GROUP..][..GROUP].iter().map(|&square| f64::from(square)).sum::<f64>();
     let mut order: Vec<usize> = (0..diagonal.len() / GROUP).collect();
@@ -184,7 +183,7 @@ struct AddProducts<'a> {
     sign: f32,
 }
 
-/// Rows of `to` whose sums registers hold together.
+/// Rows of `to` whose sums are held in registers together.
 const TILE_ROWS: usize = 4;
 
 impl Kernel for AddProducts<'_> {
@@ -270,9 +269,9 @@ impl Kernel for Solve<'_> {
     }
 }
 
-/// How errors spread, and what is left of them.
+/// Propagation of rounding errors (M), and their weights (D).
 pub struct Factor {
-    /// The group that lies at each place.
+    /// The group at each place.
     order: Vec<usize>,
     /// M.
     panels: Vec<f32>,
@@ -280,17 +279,17 @@ pub struct Factor {
     pivots: Vec<f32>,
 }
 
-/// What the scale of a group may be.
+/// Allowed scales of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleGrid {
-    /// A scale for the row times an integer of at most this magnitude, as this engine computes; f32 without rounding.
+    /// A scale for the row times an integer of at most this magnitude: this engine's format; f32 without rounding.
     Ratios(i8),
     /// An f16 (Q4_0 of GGUF).
     Half,
 }
 
 impl Factor {
-    /// No spreading: errors are weighted by the inputs' squares, and not at all where there are none.
+    /// Without propagation: errors are weighted by the inputs' squares, zero for inputs that are always zero.
     pub fn of_diagonal(diagonal: &[f32]) -> Factor {
         let usable = diagonal.iter().all(|square| square.is_finite()) && diagonal.iter().any(|&square| square > 0.0);
         let mean = diagonal.iter().map(|&square| f64::from(square)).sum::<f64>() / diagonal.len() as f64;
@@ -302,7 +301,7 @@ impl Factor {
     }
 
     /// Rounds at most [`ROUNDED_ROWS`] rows. `rows`: `[n, width]`, finite. `q`: the same shape, in -8..=7. `scales`:
-    /// `[n, width / 32]`, of any sign. Returns the sum that the module's documentation begins with, of all rows.
+    /// `[n, width / 32]`, of any sign. Returns the error sum of the module's documentation, over all rows.
     pub fn round(&self, isa: Isa, grid: ScaleGrid, rows: &[f32], q: &mut [i8], scales: &mut [f32]) -> f64 {
         let (width, count) = (self.pivots.len(), self.order.len());
         let num_rows = rows.len() / width;
@@ -327,7 +326,7 @@ impl Factor {
             let mut bases = [0.0; LANES];
             for (base, row) in bases.iter_mut().zip(rows.chunks_exact(width)) {
                 let widest = row.as_chunks::<GROUP>().0.iter().map(unclipped).fold(0.0, f32::max);
-                // Errors of others make some weights larger than they were. 17 bits: times 7 bits that is exact.
+                // Propagated errors enlarge some weights. 17 bits: the product with 7 bits is exact.
                 *base = f32::from_bits(((widest * HEADROOM / f32::from(most)).to_bits() + 64) & !127);
             }
             tile.bases = Some((bases, f32::from(most)));
@@ -350,7 +349,7 @@ fn unclipped(group: &[f32; GROUP]) -> f32 {
     (high / 7.0).max(low / -8.0).min((high / 8.0).max(low / -7.0))
 }
 
-/// Sixteen rows, a lane each, columns in the order of their places.
+/// Sixteen rows, one per lane; columns in the order of their places.
 struct Tile<'f> {
     factor: &'f Factor,
     /// `[width]`.
@@ -360,7 +359,7 @@ struct Tile<'f> {
     q: Vec<[f32; LANES]>,
     /// Scales, by group.
     steps: Vec<[f32; LANES]>,
-    /// Of scales that are multiples: of what, and of how much at most.
+    /// If scales are multiples: of which base, and the largest multiple.
     bases: Option<([f32; LANES], f32)>,
     loss: [f64; LANES],
 }
@@ -381,7 +380,7 @@ trait Ops: Copy {
 #[derive(Clone, Copy)]
 struct Plain;
 
-/// Of each lane.
+/// Applies `f` per lane.
 fn each(f: impl FnMut(usize) -> f32) -> [f32; LANES] {
     std::array::from_fn(f)
 }
@@ -489,7 +488,7 @@ impl Kernel for RoundTile<'_, '_> {
     }
 }
 
-/// Columns whose sums registers hold together.
+/// Columns whose sums are held in registers together.
 const COLUMNS: usize = 8;
 
 impl Tile<'_> {
@@ -508,7 +507,7 @@ impl Tile<'_> {
         }
     }
 
-    /// The weights of a group, with the errors of all groups after it.
+    /// The weights of a group plus the propagated errors of all groups after it.
     #[inline(always)]
     fn wanted(&self, by: impl Ops, place: usize) -> [[f32; LANES]; GROUP] {
         let mut wanted = [[0.0; LANES]; GROUP];
@@ -569,7 +568,7 @@ impl Tile<'_> {
         best
     }
 
-    /// The nearest scale that can be written.
+    /// The nearest scale on the grid.
     #[inline(always)]
     fn on_grid(&self, step: f32, lane: usize) -> f32 {
         match &self.bases {
@@ -582,7 +581,7 @@ impl Tile<'_> {
         }
     }
 
-    /// Rounds a group from its last column to its first, in steps of this size; returns its error.
+    /// Rounds a group from its last column to its first with these steps; returns its error.
     #[inline(always)]
     fn try_step(
         &self,

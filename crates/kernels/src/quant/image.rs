@@ -1,7 +1,7 @@
 //! A packed matrix as bytes, and back: for an image of a model's weights on disk.
 //!
-//! The layout is the same on every instruction set, so an image made by one serves all. Whoever changes the layout, a
-//! quantizer or a rounding raises [`LAYOUT_VERSION`]; a test here holds a digest that changes with them.
+//! The layout is the same on every instruction set, so an image made by one serves all. A change of the layout, of a
+//! quantizer or of a rounding must raise [`LAYOUT_VERSION`]; a test here checks a digest that changes with them.
 
 use super::{INT4_RATIOS, INT8_GROUP, Levels, MatrixShape, PAIR, PackedMatrix, Ratios, WeightClass};
 use crate::mem::{Buffer, OutOfMemory};
@@ -9,27 +9,26 @@ use crate::parted::Parted;
 use crate::threads::{Pool, share};
 use std::sync::{Arc, Mutex};
 
-/// Changes whenever packing the same rows gives other bytes.
+/// Raised whenever packing the same rows gives other bytes.
 pub const LAYOUT_VERSION: u32 = 7;
 
-/// Where bytes of an image come from: `source.0(offset, out)` fills `out` from `offset`, counted from the matrix's
-/// first byte. Called from several threads, each byte once, and each time for whole pieces
-/// ([`PackedMatrix::image_pieces`]).
+/// Source of an image's bytes: `source.0(offset, out)` fills `out` from `offset`, relative to the matrix's first byte.
+/// Called from several threads, once per byte, and always for whole pieces ([`PackedMatrix::image_pieces`]).
 pub struct ByteSource<'a>(pub &'a (dyn Fn(u64, &mut [u8]) + Sync));
 
-/// A packed matrix as it lies in memory, kept alive by this handle: a thread of its own may write it to disk while the
-/// matrix is in use.
+/// The bytes of a packed matrix, kept alive by this handle: a separate thread may write them to disk while the matrix is
+/// in use.
 #[derive(Clone, Debug)]
 pub struct Image {
     tiles: Arc<Parted>,
     scales: Arc<Buffer<f32>>,
-    /// Of int4: what the codes stand for.
+    /// For int4: the level table.
     levels: Option<Levels>,
 }
 
 impl Image {
     /// The bytes in the pieces of [`PackedMatrix::image_pieces`], one after the other: [`PackedMatrix::image_bytes`] in
-    /// all. The last is the 16 levels of int4.
+    /// total. The last is the 16 levels of int4.
     pub fn pieces(&self) -> Vec<&[u8]> {
         let levels: &[u8] = self.levels.as_ref().map_or(&[], |levels| levels.bytes());
         let behind = [self.scales.as_bytes(), levels].into_iter().filter(|piece| !piece.is_empty());
@@ -38,22 +37,22 @@ impl Image {
 }
 
 impl PackedMatrix {
-    /// A second handle to the matrix's bytes; copies nothing. `None` of weights in the groups of a file, which are
-    /// packed from it as fast as from an image.
+    /// A second handle to the matrix's bytes; copies nothing. `None` for weights in the quantization groups of a file,
+    /// which load from it as fast as from an image.
     pub fn image(&self) -> Option<Image> {
         let levels = (self.class == WeightClass::Int4).then_some(self.levels);
         let image = || Image { tiles: self.tiles.clone(), scales: self.scales.clone(), levels };
         self.blocks.is_none().then(image)
     }
 
-    /// Bytes of the image of a matrix; `None` when the shape is empty or absurd.
+    /// Bytes of the image of a matrix; `None` when the shape is empty or too large.
     pub fn image_bytes(shape: MatrixShape, class: WeightClass) -> Option<usize> {
         PackedMatrix::bytes_of(shape, class)?.checked_add(level_bytes(class))
     }
 
-    /// Where the pieces of an image end, in their order: some outputs of the matrix each, then what they have in
-    /// common. A reader is asked for whole pieces, on however many threads, so each can have a digest of its own.
-    /// `None` as [`image_bytes`](Self::image_bytes).
+    /// The ends of an image's pieces, in order: each holds some outputs of the matrix, the last ones what all share.
+    /// Readers receive whole pieces, on any number of threads, so each can have a separate digest. `None` as for
+    /// [`image_bytes`](Self::image_bytes).
     pub fn image_pieces(shape: MatrixShape, class: WeightClass) -> Option<impl Iterator<Item = u64> + Clone> {
         let (tiles, scales) = sizes(shape, class)?;
         let pair = tiles / shape.out_features.div_ceil(PAIR);
@@ -64,14 +63,14 @@ impl PackedMatrix {
         Some((pair..=tiles).step_by(pair).chain(behind).map(|end| end as u64))
     }
 
-    /// Bytes in memory of a matrix that is packed from numbers; `None` when the shape is empty or absurd.
+    /// Bytes in memory of a matrix packed from f32 rows; `None` when the shape is empty or too large.
     pub fn bytes_of(shape: MatrixShape, class: WeightClass) -> Option<usize> {
         let (tiles, scales) = sizes(shape, class)?;
         tiles.checked_add(scales * size_of::<f32>())
     }
 
-    /// What [`image`](Self::image) was, copied by all threads at the speed of memory, each into its own share.
-    /// Any bytes give a matrix; only the right ones give the right one.
+    /// The inverse of [`image`](Self::image): all threads copy at the speed of memory, each into its share. Bytes are not
+    /// verified: wrong ones give a wrong matrix.
     pub fn restore(
         pool: Option<&Pool>,
         shape: MatrixShape,
@@ -84,7 +83,7 @@ impl PackedMatrix {
         let pair_bytes = tile_bytes / pairs;
         let mut tiles = Parted::zeroed(pool.map(Pool::nodes), pairs, pair_bytes)?;
         let threads = pool.map_or(1, Pool::threads);
-        // The shares of decode: who reads a strip later writes it first. A thread's lies on one node.
+        // The shares of decode: the thread that later reads a strip writes it first. Each thread's share is on one node.
         let mut runs = tiles.runs_mut();
         let mut rest: &mut [u8] = &mut [];
         let mut at = 0;
@@ -125,7 +124,7 @@ impl PackedMatrix {
     }
 }
 
-/// What the largest ratio in a matrix's bytes is.
+/// The class of the largest ratio in a matrix's bytes.
 fn ratios_in(class: WeightClass, tiles: &Parted, in_features: usize, pairs: usize) -> Ratios {
     let of = |bytes: &[u8]| bytes.iter().map(|&byte| Ratios::of(&[byte as i8])).max().unwrap_or(Ratios::One);
     let pairs = (0..pairs).map(|pair| tiles.piece(pair));
@@ -146,7 +145,7 @@ fn level_bytes(class: WeightClass) -> usize {
     if class == WeightClass::Int4 { Levels::Even.bytes().len() } else { 0 }
 }
 
-/// Bytes of tiles, number of scales.
+/// Bytes of tiles, and number of scales.
 fn sizes(shape: MatrixShape, class: WeightClass) -> Option<(usize, usize)> {
     if shape.out_features == 0 || shape.in_features == 0 {
         return None;
@@ -207,7 +206,7 @@ mod tests {
     #[test]
     fn an_image_knows_whether_ratios_are_wide() {
         let shape = MatrixShape { out_features: 33, in_features: 100 };
-        // Scales of `1` and `1 / steps`: as many steps are needed, for 0.03 more than 15.
+        // Scales of `1` and `1 / steps`: that many steps are needed, for 0.03 more than 15.
         for (other, wanted) in [(1.0f32, Ratios::One), (1.0 / 15.0, Ratios::Narrow), (0.03, Ratios::Wide)] {
             let rows = |row: usize, q: &mut [i8], scales: &mut [f32]| {
                 q.fill(-8);

@@ -1,18 +1,18 @@
-//! Int4 rows with even levels: the quantizer of files that we write, and the ratios of rows that come quantized.
-//! (What `--weights int4` makes of numbers has uneven levels: [`super::uneven`].)
+//! Int4 rows with even levels: the quantizer of files that we write, and the ratios of prequantized rows.
+//! (`--weights int4` uses uneven levels: [`super::uneven`].)
 //!
 //! ```text
 //! w[k] = scale * ratio[k / 32] * q[k]       scale f32 per row, ratio -127..=127 per group of 32, q in -8..=7
 //! ```
-//! Ratios have a sign so that a group's largest weight may be -8 steps whatever its own sign is, as in GGUF's Q4_0.
+//! Ratios are signed so that a group's largest weight may be -8 steps regardless of its sign, as in GGUF's Q4_0.
 //!
-//! The product of a row is `scale` times the exact integer `T = sum of ratio * q * x`, so it must fit i32 whatever the
-//! activations are (`|x| <= 127`): ratios that we choose are at most 15, and 133 000 * 15 * 8 * 127 < 2^31; imported
-//! ones are made smaller where a row's own `127 * sum of |ratio * q|` would not fit.
+//! The product of a row is `scale` times the exact integer `T = sum of ratio * q * x`, so it must fit i32 for any
+//! activations (`|x| <= 127`): our ratios are at most 15, and 133 000 * 15 * 8 * 127 < 2^31; imported ones are reduced
+//! where the row's `127 * sum of |ratio * q|` would not fit.
 //!
 //! Rows that we quantize survive a file: their ratios have no common divisor and their scale has 20 significant bits
-//! (17 where [`super::feedback`] made them, with ratios of up to 127), so every
-//! `scale * ratio` is an f32 without rounding, and importing those products finds the same scale and ratios again.
+//! (17 from [`super::feedback`], with ratios of up to 127), so every `scale * ratio` is an f32 without rounding, and
+//! importing those products gives the same scale and ratios again.
 
 use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor, ratios_that_fit};
 use crate::isa::Isa;
@@ -21,28 +21,28 @@ use crate::lanes::{Kernel, LANES, Simd, dispatch, sum};
 /// Weights that share a ratio.
 pub const GROUP: usize = 32;
 
-/// Largest ratio of this quantizer. `ratio * q` then fits int8, so that tiles take a group as it is.
+/// Largest ratio of this quantizer. `ratio * q` then fits int8, so that tiles take a group directly.
 pub(crate) const MAX_OWN_RATIO: i8 = 15;
 
-/// Scales that are tried for a row, as parts of the one that clips nothing: a large scale clips no weight, a smaller
-/// one rounds all the others better.
+/// Candidate scales of a row, relative to the one that clips nothing: a large scale clips no weight, a smaller one rounds
+/// all the others better.
 const SHRINK: [f32; 5] = [1.0, 0.94, 0.88, 0.82, 0.76];
-/// Ratios that are tried for a group: from this part of the one that clips nothing up to that one.
+/// Candidate ratios of a group: from this part of the one that clips nothing up to that one.
 const SMALLEST_PART: f32 = 0.7;
 
 /// Quantizes a row to int4: `x[k]` becomes `scale * ratios[k / 32] * q[k]`, and the scale is returned. `q` is as long
-/// as `x`, `ratios` has one entry for each 32 of them, in `-15..=15`.
+/// as `x`, `ratios` has one entry per 32 elements, in `-15..=15`.
 ///
-/// Least squared error over a small search: five scales for the row; for each group every ratio from 0.7 of what clips
-/// nothing upwards; at the end the scale that fits the chosen integers best, `sum(w r q) / sum((r q)^2)`. (Searching
-/// the scale instead of taking the largest weight's is what GPTQ's `mse` option and llama.cpp's `make_qx_quants` do.)
-/// A row with NaN or infinity has `q = 0` and scale NaN, so that its products are NaN and not some number.
+/// Least squared error over a small search: five scales for the row; for each group every ratio from 0.7 of the one that
+/// clips nothing; finally the best scale for the chosen integers, `sum(w r q) / sum((r q)^2)`. (GPTQ's `mse` option and
+/// llama.cpp's `make_qx_quants` also search the scale instead of taking the largest weight's.) A row with NaN or
+/// infinity gets `q = 0` and scale NaN, so that its products are NaN.
 pub fn quantize_int4_row(x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32 {
     assert!(q.len() == x.len() && ratios.len() == x.len().div_ceil(GROUP), "q or ratios do not fit the row");
     dispatch(Isa::best(), Quantize { x, q, ratios })
 }
 
-/// [`quantize`] as a function of its own.
+/// [`quantize`] as a kernel.
 struct Quantize<'a> {
     x: &'a [f32],
     q: &'a mut [i8],
@@ -62,7 +62,7 @@ impl Kernel for Quantize<'_> {
     }
 }
 
-/// What the search asks of a group; nearly all of its time.
+/// The inner loops of the search, which take nearly all of its time.
 pub(super) trait Measure: Copy {
     /// The smallest and the largest weight, 0 if none is below or above.
     fn ends(self, group: &[f32; GROUP]) -> (f32, f32);
@@ -74,7 +74,7 @@ pub(super) trait Measure: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct Plain;
 
-/// The same bits in lanes. (Compilers make little of the loops: a first start of the 0.5B shape took 8.2 s and takes
+/// The same bits in lanes. (Compilers do not vectorize the loops: a first start of the 0.5B shape took 8.2 s and takes
 /// 5.2.)
 #[derive(Clone, Copy)]
 pub(super) struct InLanes<S>(pub(super) S);
@@ -141,7 +141,7 @@ fn quantize(by: impl Measure, x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32
         ratios.fill(0);
         return if absmax.is_finite() { 0.0 } else { f32::NAN };
     }
-    // Loops and not adapters: the body of a `fold` is a function of its own, which does not get the instruction set.
+    // Loops instead of adapters: the closure of a `fold` is a separate function, compiled without the instruction set.
     let mut widest = 0f32;
     for group in groups(x) {
         widest = widest.max(unclipped(by, &group).abs());
@@ -175,12 +175,12 @@ fn quantize(by: impl Measure, x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32
     shortened(if square > 0.0 { (product / square * f64::from(divisor)) as f32 } else { scale })
 }
 
-/// Rounded to 20 significant bits: a product with a ratio of 4 bits is exact then.
+/// Rounded to 20 significant bits, so that a product with a 4-bit ratio is exact.
 fn shortened(scale: f32) -> f32 {
     f32::from_bits((scale.to_bits() + 8) & !15)
 }
 
-/// The groups of a row, the last one filled up with zeros.
+/// The groups of a row, the last one zero-padded.
 #[inline(always)]
 pub(super) fn groups(x: &[f32]) -> impl Iterator<Item = [f32; GROUP]> {
     x.chunks(GROUP).map(|part| {
@@ -190,8 +190,7 @@ pub(super) fn groups(x: &[f32]) -> impl Iterator<Item = [f32; GROUP]> {
     })
 }
 
-/// The scale of smallest magnitude that clips nothing of a group: its sign is that which makes the largest weight
-/// negative.
+/// The scale of smallest magnitude that clips nothing of a group; its sign makes the largest weight negative.
 #[inline(always)]
 fn unclipped(by: impl Measure, group: &[f32; GROUP]) -> f32 {
     let (low, high) = by.ends(group);
@@ -232,8 +231,8 @@ fn round(x: f32, inverse: f32) -> f32 {
     if rounded > 7.0 { 7.0 } else { rounded }
 }
 
-/// Ratios of a row that is quantized already, and its scale. `q` is kept, unless the row is broken (a scale is not a
-/// number): then `q` is 0 and the scale NaN.
+/// Ratios and scale of a prequantized row. `q` is kept, unless the row is broken (a scale is not finite): then `q` is 0
+/// and the scale NaN.
 pub(super) fn import(q: &mut [i8], scales: &[f32], ratios: &mut [i8]) -> f32 {
     debug_assert!(q.iter().all(|q| (-8..=7).contains(q)), "an int4 weight outside -8..=7");
     let largest = f32::from_bits(absmax_bits(scales));
@@ -242,13 +241,13 @@ pub(super) fn import(q: &mut [i8], scales: &[f32], ratios: &mut [i8]) -> f32 {
         ratios.fill(0);
         return if largest.is_finite() { 0.0 } else { f32::NAN };
     }
-    // As fine as 127 steps are, with as few steps as that takes: scales that are all the same need one.
+    // As fine as with 127 steps, with the fewest steps that reach it: equal scales need one.
     let tolerance = largest / 254.0;
     let fine = |&steps: &i8| {
         let scale = largest / f32::from(steps);
         scales.iter().all(|s| (s - (s / scale).round_ties_even() * scale).abs() <= tolerance)
     };
-    // Multiples of one scale stay what they are, if these are more than that.
+    // Multiples of one scale are kept exactly, even if that takes more steps.
     let exact = |&steps: &i8| {
         let scale = largest / f32::from(steps);
         scales.iter().all(|s| (s - (s / scale).round_ties_even() * scale).abs() <= largest * f32::EPSILON)

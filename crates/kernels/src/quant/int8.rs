@@ -1,16 +1,15 @@
-//! Int8 rows: our own quantizer, and the ratios of rows that come quantized.
+//! Int8 rows: our quantizer, and the ratios of prequantized rows.
 //!
 //! ```text
 //! w[k] = scale * ratio[k / 128] * q[k]      scale f32 per row, ratio 1..=127 per group of 128, q in -128..=127
 //! ```
 //! As in int4 the ratios are integers, so that the product of a row is `scale` times the exact integer
-//! `T = sum of ratio * q * x`. It must fit i32 whatever the digits of the activations are (`|x| <= 127`): the largest
-//! ratio of a row is made smaller until `127 * sum of |ratio * q|` fits.
+//! `T = sum of ratio * q * x`. It must fit i32 for any activation digits (`|x| <= 127`): the largest ratio of a row is
+//! reduced until `127 * sum of |ratio * q|` fits.
 //!
-//! Our own rows survive a file: their scale has 17 significant bits before the ratios' common divisor joins it, so
-//! every `scale * ratio` is an f32 without rounding, and importing those products finds the same scale and ratios
-//! again. (The same weights would not do: `T` is rounded to f32, and three times it may be rounded elsewhere than it
-//! is.)
+//! Our rows survive a file: their scale has 17 significant bits before it is multiplied by the ratios' common divisor,
+//! so every `scale * ratio` is an f32 without rounding, and importing those products gives the same scale and ratios
+//! again. (Equal weights would not suffice: `T` is rounded to f32, and `3 T` may round differently.)
 
 use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor, nearest, ratios_that_fit};
 
@@ -18,10 +17,10 @@ use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor, nearest, rati
 pub const INT8_GROUP: usize = 128;
 
 /// Quantizes a row to int8: `x[k]` becomes `scale * ratios[k / 128] * q[k]`, and the scale is returned. `q` is as long
-/// as `x`, `ratios` has one entry for each 128 of them, without a common divisor. No weight is clipped by more than the
+/// as `x`, `ratios` has one entry per 128 elements, without a common divisor. No weight is clipped by more than the
 /// rounding of its scale.
 ///
-/// A row with NaN or infinity has `q = 0` and scale NaN, so that its products are NaN and not some number.
+/// A row with NaN or infinity gets `q = 0` and scale NaN, so that its products are NaN.
 #[inline(always)]
 pub fn quantize_int8_row(x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32 {
     let absmax = f32::from_bits(absmax_bits(x));
@@ -64,24 +63,23 @@ fn quantize_group(x: &[f32], step: f32, q: &mut [i8]) -> u64 {
 /// The next number of steps to try when the sums of a row could reach `127 * bound`.
 fn smaller(steps: i8, bound: u64) -> i8 {
     let fitting = f64::from(steps) * f64::from(i32::MAX) / (127.0 * bound as f64);
-    assert!(steps > 1, "a row of int8 whose sum does not fit i32: it is too long");
+    assert!(steps > 1, "int8 row is too long: its sum does not fit i32");
     (fitting as i8).clamp(1, steps - 1)
 }
 
-/// Rounded up to 17 significant bits: a product with a ratio of 7 bits is exact then.
+/// Rounded up to 17 significant bits, so that a product with a 7-bit ratio is exact.
 fn shortened(scale: f32) -> f32 {
     f32::from_bits((scale.to_bits() + 127) & !127)
 }
 
-/// Ratios of a row that is quantized already, by the scales of its groups, and its scale. `q` is kept, unless the row
-/// is broken (a scale is not a number): then `q` is 0 and the scale NaN.
+/// Ratios and scale of a prequantized row, from the scales of its groups. `q` is kept, unless the row is broken (a scale
+/// is not finite): then `q` is 0 and the scale NaN.
 ///
-/// Exact where all scales are multiples, up to 127, of one, as those of one scale per channel and our own are, and the
-/// sum fits; elsewhere a scale is off by at most 1/254 of the largest. A negative scale turns the signs of its group
-/// around.
+/// Exact if all scales are multiples, up to 127, of one, as with one scale per channel and in our own rows, and the sum
+/// fits; otherwise a scale is off by at most 1/254 of the largest. A negative scale inverts the signs of its group.
 pub(super) fn import(q: &mut [i8], scales: &[f32], ratios: &mut [i8]) -> f32 {
     let largest = f32::from_bits(absmax_bits(scales));
-    // 128 times the scale is at least the largest weight, which is what our own rows are measured by.
+    // 128 times the scale is at least the largest weight, by which our own rows are judged.
     if !largest.is_finite() || largest * 128.0 < SMALLEST_ABSMAX {
         q.fill(0);
         ratios.fill(0);
@@ -109,7 +107,7 @@ mod tests {
         (scale, q, ratios)
     }
 
-    /// The largest sum that digits of activations can make.
+    /// The largest possible sum over activation digits.
     fn worst(q: &[i8], ratios: &[i8]) -> i64 {
         let magnitude = |(k, q): (usize, &i8)| (i64::from(*q) * i64::from(ratios[k / INT8_GROUP])).abs();
         127 * q.iter().enumerate().map(magnitude).sum::<i64>()
@@ -157,7 +155,7 @@ mod tests {
             let found = import(&mut found_q, &scales, &mut imported);
             assert_eq!((found, imported, found_q), (scale, ratios, q), "seed={seed} len={len}");
         }
-        // The smallest rows that count, and rows that do not.
+        // The smallest rows that are not zero, and rows below.
         for size in [SMALLEST_ABSMAX, SMALLEST_ABSMAX / 2.0] {
             let (scale, mut q, ratios) = quantized(&[size; 200]);
             let scales: Vec<f32> = ratios.iter().map(|ratio| f32::from(*ratio) * scale).collect();

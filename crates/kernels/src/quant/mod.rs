@@ -1,4 +1,4 @@
-//! Weight classes, their roundings, and the packed layout that every matrix product reads.
+//! Weight classes, their rounding, and the packed layout that every matrix product reads.
 //!
 //! ```text
 //! columns (output features)   0..16   16..32 | 32..48  48..64 | ...      strips of 16, in pairs
@@ -8,7 +8,7 @@
 //! ```
 //! That is the order in which AMX loads tiles and VNNI loads vectors, and one linear stream for a matrix-vector
 //! product. In both classes a tile is a 16 x 16 transpose of 4-byte groups. N is padded to 32 and K to one step, with
-//! zeros. Before the steps of an int8 pair lie its ratios, `[group of 128 k][32 columns]` i8, padded to 64 bytes.
+//! zeros. The steps of an int8 pair follow its ratios, `[group of 128 k][32 columns]` i8, padded to 64 bytes.
 //!
 //! Int4 is the same stream with half-size tiles and the group scales of a step before them:
 //!
@@ -46,24 +46,24 @@ use crate::threads::Pool;
 use pack::Source;
 use std::sync::Arc;
 
-/// How weights are kept, and with it how their products are defined.
+/// How weights are stored, which also determines the definition of their products.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum WeightClass {
     /// Two bytes per weight; activations are rounded to bf16, products summed in f32 in the order of `TDPBF16PS`.
     Bf16,
-    /// One byte per weight, an integer scale of 7 bits per 128 of them (8.06 bits in all) and an f32 scale per output
-    /// channel: `w = scale * ratio * q`. Activations int8 with a scale per row and further digits for outliers
+    /// One byte per weight, a 7-bit integer scale per 128 of them (8.06 bits in total) and an f32 scale per output
+    /// channel: `w = scale * ratio * q`. Activations are int8 with a scale per row and further digits for outliers
     /// ([`quantize_activations`]); sums over all of K are exact integers.
     Int8,
-    /// Half a byte per weight, a signed integer scale of 8 bits per 32 of them (4.25 bits in all) and an f32 scale per
-    /// output channel: `w = scale * ratio * level`, the level one of 16 integers: -8 to 7 where somebody else quantized
-    /// the weights, else uneven ones that lie closer near zero, which rounds a quarter better. Activations and sums as
+    /// Half a byte per weight, a signed 8-bit integer scale per 32 of them (4.25 bits in total) and an f32 scale per
+    /// output channel: `w = scale * ratio * level`, the level one of 16 integers: -8 to 7 for prequantized weights,
+    /// otherwise uneven ones, closer near zero, which reduces the error by a quarter. Activations and sums as
     /// for int8: the group scales and levels are integers so that the sum over all of K stays one exact integer.
     Int4,
 }
 
 impl WeightClass {
-    /// For people and flags: `bf16`, `int8`, `int4`.
+    /// Name for display and flags: `bf16`, `int8`, `int4`.
     pub const fn name(self) -> &'static str {
         match self {
             WeightClass::Bf16 => "bf16",
@@ -106,22 +106,22 @@ pub struct MatrixShape {
     pub in_features: usize,
 }
 
-/// Where packing reads from: `source.0(row, out)` writes the row `0..out_features`, `in_features` exact f32 values.
-/// Called from several threads, each row once.
+/// Source of weights: `source.0(row, out)` writes the row `0..out_features`, `in_features` exact f32 values. Called from
+/// several threads, once per row.
 pub struct RowSource<'a>(pub &'a (dyn Fn(usize, &mut [f32]) + Sync));
 
-/// Where packing reads int4 weights that somebody else quantized: `source.0(row, q, scales)` writes row
-/// `0..out_features` as `q`, `[in_features]` in `-8..=7`, and the scales of its groups of 32, `[in_features / 32]`
-/// rounded up, f32 of any sign. The weight is `scales[k / 32] * q[k]`. Called from several threads, each row once.
+/// Source of prequantized int4 weights: `source.0(row, q, scales)` writes row `0..out_features` as `q`, `[in_features]`
+/// in `-8..=7`, and the scales of its groups of 32, `[in_features / 32]` rounded up, f32 of any sign. The weight is
+/// `scales[k / 32] * q[k]`. Called from several threads, once per row.
 ///
-/// A wider group is several groups of 32 with the same scale.
+/// Sources with wider groups repeat a scale for each group of 32.
 pub struct Int4Source<'a>(pub &'a Int4Rows<'a>);
 
-/// Where packing reads int8 weights that somebody else quantized: `source.0(row, q, scales)` writes row
-/// `0..out_features`, `[in_features]`, and the scales of its groups of 128, `[in_features / 128]` rounded up. Any `i8`
-/// counts, -128 too; at most 132 000 of them in a row. Called from several threads, each row once.
+/// Source of prequantized int8 weights: `source.0(row, q, scales)` writes row `0..out_features`, `[in_features]`, and the
+/// scales of its groups of 128, `[in_features / 128]` rounded up. Any `i8` is valid, including -128; at most 132 000 per
+/// row. Called from several threads, once per row.
 ///
-/// One scale per channel is as many equal ones.
+/// Sources with one scale per channel repeat it for each group.
 pub struct Int8Source<'a>(pub &'a Int8Rows<'a>);
 
 /// `(row, q, scales)`, see [`Int8Source`].
@@ -134,32 +134,32 @@ pub type Int4Rows<'a> = dyn Fn(usize, &mut [i8], &mut [f32]) + Sync + 'a;
 pub struct PackedMatrix {
     shape: MatrixShape,
     class: WeightClass,
-    /// Int8 and int4: the groups of a file, instead of the class's own.
+    /// Int8 and int4: the quantization groups of a file, instead of the class's native format.
     blocks: Option<BlockFormat>,
-    /// By pair of strips.
+    /// One piece per pair of strips.
     tiles: Arc<Parted>,
-    /// Int8 and int4: scale of each output channel, `[padded N]`. Empty for bf16 and for groups of a file.
+    /// Int8 and int4: scale of each output channel, `[padded N]`. Empty for bf16 and for the groups of a file.
     scales: Arc<Buffer<f32>>,
     ratios: Ratios,
-    /// What codes of int4 stand for; even in other classes.
+    /// Level table of int4 codes; even in other classes.
     levels: Levels,
 }
 
-/// What the ratios of a matrix allow tiles to do.
+/// Magnitude of a matrix's ratios, which determines how tiles compute it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Ratios {
-    /// All are 1: the sum over all of K is one chain. What int8 with one scale per channel has.
+    /// All are 1: the sum over all of K is one chain. True for int8 with one scale per channel.
     One,
-    /// All are at most 15: `ratio * q` of int4 fits int8. What int4 files have that we wrote without a text.
+    /// All are at most 15: `ratio * q` of int4 fits int8. True for int4 files written by us without calibration.
     Narrow,
-    /// Any.
+    /// Others.
     Wide,
 }
 
 impl Ratios {
     fn of<'a>(ratios: impl IntoIterator<Item = &'a i8>) -> Ratios {
         let of_one = |&ratio: &i8| match ratio {
-            // Padding and rows of zeros have ratio 0, and nothing to multiply.
+            // Padding and rows of zeros have ratio 0, and contribute nothing.
             0 | 1 => Ratios::One,
             _ if ratio.unsigned_abs() <= int4::MAX_OWN_RATIO.unsigned_abs() => Ratios::Narrow,
             _ => Ratios::Wide,
@@ -177,12 +177,12 @@ pub(crate) const INT4_TILE: usize = TILE / 2;
 /// Bytes of the ratios of an int4 step: two strips, two groups, 16 columns.
 pub(crate) const INT4_RATIOS: usize = 64;
 
-/// Smaller activations (queries, keys, values and attention weights too) count as zero, so that no product and no sum
-/// can be denormal: tiles flush denormals, fused multiply-add does not.
+/// Smaller activations (also queries, keys, values and attention weights) are flushed to zero, so that no product and no
+/// sum is denormal: tiles flush denormals, fused multiply-add does not.
 pub const SMALLEST_ACTIVATION: f32 = f32::from_bits((127 - 40) << 23); // 2^-40
 /// As [`SMALLEST_ACTIVATION`], for weights.
 pub const SMALLEST_WEIGHT: f32 = f32::from_bits((127 - 60) << 23); // 2^-60
-/// A row or channel whose largest magnitude is smaller counts as zero in int8: 127 divided by it stays finite.
+/// A row or channel with a smaller maximum is zero in int8: 127 divided by the maximum stays finite.
 pub const SMALLEST_ABSMAX: f32 = f32::from_bits((127 - 100) << 23); // 2^-100
 
 /// `x` rounded to bf16 (to nearest, ties to even), as the f32 with the same value; magnitudes below `smallest` become
@@ -202,7 +202,7 @@ fn absmax_bits(x: &[f32]) -> u32 {
     x.iter().fold(0u32, |max, v| max.max(v.to_bits() & 0x7fff_ffff))
 }
 
-/// Of ratios in -127..=127, at least 1.
+/// GCD of ratios in -127..=127, at least 1.
 fn greatest_common_divisor(ratios: &[i8]) -> i8 {
     fn of_two(a: u8, b: u8) -> u8 {
         if b == 0 { a } else { of_two(b, a % b) }
@@ -210,16 +210,16 @@ fn greatest_common_divisor(ratios: &[i8]) -> i8 {
     ratios.iter().fold(0, |divisor, ratio| of_two(divisor, ratio.unsigned_abs())).max(1) as i8
 }
 
-/// The integer nearest to a number of magnitude below 2^22, ties to even: 1.5 * 2^23 added, it is in the low bits of
-/// the sum.
+/// The integer nearest to a number of magnitude below 2^22, ties to even: after adding 1.5 * 2^23 it is in the low bits
+/// of the sum.
 #[inline(always)]
 fn nearest(x: f32) -> i32 {
     const MAGIC: f32 = 12_582_912.0;
     (x + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32
 }
 
-/// Ratios for rows that are quantized already: of at most `steps`, or fewer, as many as leave
-/// `127 * sum of |ratio * q|` within i32. Returns the row's scale. `fewer` is asked for the next number of steps.
+/// Ratios and scale of a prequantized row: ratios of at most `steps`, reduced until `127 * sum of |ratio * q|` fits i32.
+/// `fewer` returns the next number of steps.
 fn ratios_that_fit(
     q: &[i8],
     scales: &[f32],
@@ -246,7 +246,7 @@ fn ratios_that_fit(
 /// Symmetric int8 with one scale: `q = round(x * (127 / absmax))` to nearest even, `scale = absmax / 127`.
 /// `q` may be longer than `x`; the rest is zero. Returns the scale and the sum of `q`.
 ///
-/// A row with NaN or infinity has `q = 0` and scale NaN, so that its products are NaN and not some number.
+/// A row with NaN or infinity gets `q = 0` and scale NaN, so that its products are NaN.
 #[inline(always)]
 pub fn quantize_row(x: &[f32], q: &mut [i8]) -> (f32, i32) {
     let absmax = f32::from_bits(absmax_bits(x));
@@ -267,7 +267,7 @@ pub fn quantize_row(x: &[f32], q: &mut [i8]) -> (f32, i32) {
 }
 
 impl PackedMatrix {
-    /// Packs in parallel, a pair of strips per task, each row read once. Memory beyond the result: 32 rows per thread.
+    /// Packs in parallel, a pair of strips per task, reading each row once. Memory beyond the result: 32 rows per thread.
     pub fn pack(
         pool: Option<&Pool>,
         isa: Isa,
@@ -278,9 +278,8 @@ impl PackedMatrix {
         pack::pack(pool, isa, shape, class, Source::Floats(rows))
     }
 
-    /// As [`PackedMatrix::pack`], of weights that are int8 already: every `q` is kept as it is, and the scales of a
-    /// channel become `scale * ratio`: exact where all are multiples, up to 127, of one, which one scale per channel
-    /// is.
+    /// As [`PackedMatrix::pack`], for weights that are already int8: every `q` is kept, and the scales of a channel become
+    /// `scale * ratio`: exact if all are multiples, up to 127, of one, as with one scale per channel.
     pub fn pack_int8(
         pool: Option<&Pool>,
         isa: Isa,
@@ -292,9 +291,9 @@ impl PackedMatrix {
         pack::pack(pool, isa, shape, WeightClass::Int8, Source::Int8(rows))
     }
 
-    /// As [`PackedMatrix::pack`], of weights that are int4 already: every `q` is kept as it is. The scales of a channel
-    /// become `scale * ratio`, where the ratios are as fine as the format allows (off by at most 1/254 of the channel's
-    /// largest scale, and exact where all scales are multiples, up to 127, of one).
+    /// As [`PackedMatrix::pack`], for weights that are already int4: every `q` is kept. The scales of a channel become
+    /// `scale * ratio` with ratios as fine as the format allows (off by at most 1/254 of the channel's largest scale, and
+    /// exact if all scales are multiples, up to 127, of one).
     pub fn pack_int4(
         pool: Option<&Pool>,
         isa: Isa,
@@ -304,8 +303,8 @@ impl PackedMatrix {
         pack::pack(pool, isa, shape, WeightClass::Int4, Source::Int4(rows))
     }
 
-    /// As [`PackedMatrix::pack`], of weights in the groups of a file: every weight is kept as it is. The matrix counts
-    /// as int8 or int4 by the bits of its codes.
+    /// As [`PackedMatrix::pack`], for weights in the quantization groups of a file: every weight is kept. The class is
+    /// int8 or int4 by the width of its codes.
     pub fn pack_blocks(
         pool: Option<&Pool>,
         isa: Isa,
@@ -331,17 +330,17 @@ impl PackedMatrix {
         self.tiles.bytes() + self.scales.bytes()
     }
 
-    /// What the largest ratio is.
+    /// The class of the largest ratio.
     pub(crate) fn ratios(&self) -> Ratios {
         self.ratios
     }
 
-    /// What codes of int4 stand for.
+    /// Level table of int4 codes.
     pub(crate) fn levels(&self) -> Levels {
         self.levels
     }
 
-    /// The groups of a file, if the weights are kept in these.
+    /// The file's quantization groups, if the weights keep them.
     pub(crate) fn blocks(&self) -> Option<&BlockFormat> {
         self.blocks.as_ref()
     }
@@ -371,7 +370,7 @@ impl PackedMatrix {
         self.ratio_bytes() + self.steps() * self.step_bytes()
     }
 
-    /// The ratios before a pair of strips and its steps; the next pair of its node follows in memory.
+    /// The ratios of a pair of strips, and its steps.
     pub(crate) fn pair(&self, pair: usize) -> (&[u8], &[u8]) {
         self.tiles.piece(pair).split_at(self.ratio_bytes())
     }
@@ -428,7 +427,7 @@ impl PackedMatrix {
         }
     }
 
-    /// The level of the int4 weight at `(row, k)` and the ratio of its group, anything and 0 in the padding of K: the
+    /// The level of the int4 weight at `(row, k)` and the ratio of its group, unspecified and 0 in the padding of K: the
     /// layout as a formula, for the definition.
     pub(crate) fn int4_at(&self, row: usize, k: usize) -> (i8, i8) {
         let (strip, column) = (row % PAIR / 16, row % 16);

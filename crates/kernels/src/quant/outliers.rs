@@ -1,89 +1,89 @@
-//! Activations as integers: one scale per row that fits the many, and further digits for the few that it does not fit.
+//! Activations as integers: one scale per row that fits most of them, and further digits for the outliers.
 //!
 //! ```text
 //! row of x       | 4 | 4 | 4 | ...   in quads, as the integer instructions take them
-//! limit          the bf16 number that all but one in 32 quads stay below, but at most 4 times the one that three quarters
-//!                stay below; where the largest magnitude is no more than 1.5 times the first and 4 times the second,
-//!                that; scale = limit / 127
+//! limit          the bf16 number that only one in 32 quads exceeds, but at most 4 times the one that a quarter exceeds; if
+//!                the largest magnitude is at most 1.5 times the first and 4 times the second, it is the limit;
+//!                scale = limit / 127
 //! x / scale      low + 255 * middle + 65,025 * high, each digit in -127..=127
-//! low            [K] i8, dense: what the matrix kernels multiply
-//! middle, high   only of quads that pass the limit: a list of (quad, four digits) each
+//! low            [K] i8, dense: the operand of the matrix kernels
+//! middle, high   only for quads that exceed the limit: a list of (quad, four digits) each
 //! ```
-//! Language models keep a few input channels that are ten to a thousand times as large as the others (LLM.int8():
-//! Dettmers et al., 2022; massive activations: Sun et al., 2024). A scale that reaches them leaves the others a handful
-//! of steps; here they get digits of their own and the scale is the others'. Every digit's sum is an exact integer, so
-//! it does not matter in which order or by which instruction it is computed.
+//! Language models have a few input channels that are ten to a thousand times as large as the others (LLM.int8():
+//! Dettmers et al., 2022; massive activations: Sun et al., 2024). A scale that covers them leaves the others a handful
+//! of steps; here they get additional digits and the scale fits the others. Every digit's sum is an exact integer, so
+//! its order and instruction do not matter.
 
 use super::{SMALLEST_ABSMAX, absmax_bits, nearest};
 
-/// Activations that share an entry of the lists.
+/// Activations per list entry.
 pub const QUAD: usize = 4;
 /// Peaks that are compared at once.
 pub(crate) const LANES: usize = 32;
-/// One quad in so many passes the limit, where the others are of one kind.
+/// One in `FEW` quads exceeds the limit in a row without distinct outliers.
 const FEW: usize = 32;
-/// One quad in so many may pass it where there are more outliers than these few: their lists are the price of a scale
-/// that fits the rest.
+/// At most one in `MANY` quads may exceed it in a row with more outliers: their lists are the price of a scale that fits
+/// the rest.
 const MANY: usize = 4;
-/// How far above the many the limit may lie. (Of normal numbers one quad in 32 passes 1.5 times what one in 4 passes.)
+/// Maximum of the limit relative to the peak that one in `MANY` exceeds. (Of normal numbers one quad in 32 exceeds 1.5
+/// times what one in 4 exceeds.)
 const LIMIT_ABOVE_MANY: f32 = 4.0;
-/// Where the largest number is at most so many times what few pass, the row counts as one without outliers. (A scale
-/// that much coarser costs less than lists do. KL by factors 1, 2 and 3 on 9 kB of text: SmolLM2 0.0016, 0.0027,
-/// 0.0071.)
+/// A row whose largest number is at most this multiple of what one in `FEW` exceeds has no outliers. (The coarser scale
+/// costs less than lists do. KL by factors 1, 2 and 3 on 9 kB of text: SmolLM2 0.0016, 0.0027, 0.0071.)
 const MILD: f32 = 1.5;
-/// What a digit counts in units of the one below it.
+/// Unit of a digit relative to the one below it.
 pub(crate) const BASE: i32 = 255;
 /// Lists of digits beyond the dense one.
 pub const PLANES: usize = 2;
 /// The limit is at least this part of the largest magnitude: integers then stay below 2^22.
 const SMALLEST_LIMIT: f32 = 1.0 / 32_768.0;
 
-/// Digits of a quad that passes the limit.
+/// Digits of a quad that exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Outlier {
-    /// Which four inputs: `4 * quad ..`.
+    /// Index of the quad: inputs `4 * quad ..`.
     pub quad: u32,
     /// In -127..=127.
     pub digits: [i8; QUAD],
-    /// -128 times their sum: what a sum of products begins with whose weights are stored as `w + 128`.
+    /// -128 times their sum: the initial value of a sum whose weights are stored as `w + 128`.
     pub start: i32,
 }
 
 impl Outlier {
-    /// Fills lists before they are written.
+    /// Fills lists initially.
     pub const NONE: Outlier = Outlier { quad: 0, digits: [0; QUAD], start: 0 };
 }
 
 // SAFETY: twelve bytes of integers, no padding.
 unsafe impl crate::mem::Pod for Outlier {}
 
-/// Most entries of each list of a row of `width` numbers.
+/// Maximum entries of each list of a row of `width` elements.
 pub const fn max_outliers(width: usize) -> usize {
     width.div_ceil(QUAD) / MANY
 }
 
-/// Where the digits of a row go.
+/// Destination of a row's digits.
 pub struct Digits<'a> {
-    /// The low ones, at least as many as the row has numbers; what lies beyond these becomes zero.
+    /// The low digits, at least as many as the row has elements; the rest becomes zero.
     pub low: &'a mut [i8],
     /// The middle and the high ones, [`max_outliers`] long each.
     pub outliers: [&'a mut [Outlier]; PLANES],
-    /// Scratch, one for each quad and as many more as make a multiple of 32.
+    /// Scratch: one per quad, rounded up to a multiple of 32.
     pub peaks: &'a mut [u16],
 }
 
-/// A row's scale and how many entries each list has: `x = scale * (low + 255 * middle + 65,025 * high)`, rounded to
+/// Returns a row's scale and the length of each list: `x = scale * (low + 255 * middle + 65,025 * high)`, rounded to
 /// nearest even. The high list has an entry only where the middle one has.
 ///
-/// A row with NaN or infinity has no digits and scale NaN, so that its products are NaN and not some number; one whose
-/// largest magnitude is below [`SMALLEST_ABSMAX`] has no digits and scale 0.
+/// A row with NaN or infinity has no digits and scale NaN, so that its products are NaN; one whose largest magnitude is
+/// below [`SMALLEST_ABSMAX`] has no digits and scale 0.
 pub fn quantize_activations(x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES]) {
     quantize_by(reached, x, to)
 }
 
 /// [`quantize_activations`], inlined into a function of each instruction set; `reached` is that of the same name, or
-/// the same in its instructions. (What compilers make of a loop that counts differs by a factor of ten.)
+/// the same in its instructions. (The speed of compiled counting loops differs by a factor of ten.)
 #[inline(always)]
 pub(crate) fn quantize_by(reached: impl Reached, x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES]) {
     let Digits { low, outliers: [middle_list, high_list], peaks } = to;
@@ -97,7 +97,7 @@ pub(crate) fn quantize_by(reached: impl Reached, x: &[f32], to: Digits<'_>) -> (
     let quads = x.len().div_ceil(QUAD);
     let (all, _) = peaks[..quads.next_multiple_of(LANES)].as_chunks_mut::<LANES>();
     let whole = x.as_chunks::<QUAD>();
-    // Largest magnitude of each quad, rounded up to bf16: 16 bits that compare as the numbers do.
+    // Largest magnitude of each quad, rounded up to bf16: 16 bits that compare like the numbers.
     all[all.len() - 1] = [0; LANES];
     let peaks = &mut all.as_flattened_mut()[..quads];
     for (peak, quad) in peaks.iter_mut().zip(whole.0) {
@@ -139,8 +139,8 @@ pub(crate) fn quantize_by(reached: impl Reached, x: &[f32], to: Digits<'_>) -> (
                 None => low[first..].iter_mut().zip(digits).for_each(|(to, digit)| *to = digit),
             }
             let (high, middle) = digit(rest);
-            // A number that passes the limit by less than half a step has one digit like any other; where there is a
-            // high digit the middle ones are listed too, even if they are zero.
+            // A number that exceeds the limit by less than half a step has only a low digit; quads with a high digit list
+            // their middle digits too, even if they are zero.
             let planes = if high != [0; QUAD] { 2 } else { usize::from(middle != [0; QUAD]) };
             let lists = [(&mut *middle_list, middle), (&mut *high_list, high)];
             for ((list, digits), count) in lists.into_iter().zip(&mut counts).take(planes) {
@@ -156,12 +156,12 @@ pub(crate) fn quantize_by(reached: impl Reached, x: &[f32], to: Digits<'_>) -> (
 /// `x = BASE * first + second`, the second in -127..=127, for magnitudes below 2^22.
 #[inline(always)]
 fn digit(x: [i32; QUAD]) -> ([i32; QUAD], [i32; QUAD]) {
-    // The quotient is off by less than 2^-9, and 255 is odd: it is never so near to the middle of two integers.
+    // The quotient is off by less than 2^-9, and 255 is odd: it is never that near to the middle of two integers.
     let above = x.map(|x| nearest(x as f32 * (1.0 / BASE as f32)));
     (above, std::array::from_fn(|i| x[i] - BASE * above[i]))
 }
 
-/// The largest magnitude rounded up to bf16, as its bits; the largest finite one at most.
+/// The largest magnitude rounded up to bf16, as its bits; at most the largest finite one.
 #[inline(always)]
 fn up_to_bf16(x: &[f32]) -> u16 {
     let mut largest = 0u32;
@@ -171,8 +171,8 @@ fn up_to_bf16(x: &[f32]) -> u16 {
     ((largest + 0xffff) >> 16).min(0x7f7f) as u16
 }
 
-/// The limit that the peaks of a row ask for, as bf16 bits. Two passes over the peaks tell a row without outliers; to
-/// find where they begin takes at most 33.
+/// The limit for the peaks of a row, as bf16 bits. Two passes over the peaks detect a row without outliers; finding
+/// where they begin takes at most 33.
 #[inline(always)]
 fn limit_of(reached: impl Reached, peaks: &[[u16; LANES]], quads: usize, largest: u16) -> u16 {
     let is_within = |factor: f32, bits: u16, quads: usize| {
@@ -187,18 +187,18 @@ fn limit_of(reached: impl Reached, peaks: &[[u16; LANES]], quads: usize, largest
     if is_within(LIMIT_ABOVE_MANY, limit, many) {
         return limit;
     }
-    // Four times a bf16 number is one, and this one is less than what few pass.
+    // Four times a bf16 number is a bf16 number, and this one is less than what one in `FEW` exceeds.
     ((LIMIT_ABOVE_MANY * number(nth_largest(reached, peaks, many, limit))).to_bits() >> 16) as u16
 }
 
-/// A number by its bf16 bits.
+/// A number from its bf16 bits.
 #[inline(always)]
 fn number(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// The number that `n` of them are larger than, or equal to: the largest for `n = 0`. Found bit by bit; none is above
-/// `largest`.
+/// The number with `n` larger or equal ones besides it: the largest for `n = 0`. A binary search over the bits; none is
+/// above `largest`.
 #[inline(always)]
 fn nth_largest(reached: impl Reached, values: &[[u16; LANES]], n: usize, largest: u16) -> u16 {
     let mut found = 0u16;
@@ -216,7 +216,7 @@ pub(crate) trait Reached: Fn(&[[u16; LANES]], u16) -> usize + Copy {}
 
 impl<F: Fn(&[[u16; LANES]], u16) -> usize + Copy> Reached for F {}
 
-/// How many are at least `bound`.
+/// Number of values that are at least `bound`.
 pub(crate) fn reached(values: &[[u16; LANES]], bound: u16) -> usize {
     values.as_flattened().iter().filter(|value| **value >= bound).count()
 }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     impl Quantized {
-        /// The integers that the digits stand for.
+        /// The integers that the digits represent.
         fn integers(&self, len: usize) -> Vec<i64> {
             let mut integers: Vec<i64> = self.low[..len].iter().map(|&q| q.into()).collect();
             for (list, unit) in self.lists.iter().zip([255, 65_025]) {
@@ -267,7 +267,7 @@ mod tests {
             let len = [1, 3, 64, 65, 127, 256, 1000, 2048][seed as usize % 8];
             let plain = noise(seed, len);
             let mut x = plain.clone();
-            // Spikes of every size, in as many places as the seed says.
+            // Spikes of every size, in a number of places that depends on the seed.
             for i in 0..seed as usize % 40 {
                 let at = (i * 37 + seed as usize) % len;
                 x[at] = plain[at] * 10f32.powi(i as i32 % 6);
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn the_lists_never_overflow() {
         for len in [63, 64, 128, 1000] {
-            // All alike, steps, and powers of two: whatever is drawn, at most one quad in 4 passes the limit.
+            // Equal values, steps, and powers of two: always at most one quad in 4 exceeds the limit.
             for shape in [|_| 1.0, |k| k as f32, |k| 2f32.powi(k as i32 % 100)] {
                 let x: Vec<f32> = (0..len).map(shape).collect();
                 let quantized = quantize(&x);

@@ -19,7 +19,7 @@ use crate::parted::Parted;
 use crate::threads::Pool;
 use std::sync::{Arc, Mutex};
 
-/// What is packed.
+/// Source of the weights.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
     Floats(&'a RowSource<'a>),
@@ -45,7 +45,7 @@ pub(super) fn pack(
     let mut tiles = Parted::zeroed(pool.map(Pool::nodes), pairs, pair_bytes)?;
     let mut scales = Buffer::<f32>::zeroed(if class == WeightClass::Bf16 { 0 } else { pairs * PAIR })?;
 
-    // One lock per pair, never contended: the safe way to hand each task its own part of the result.
+    // One lock per pair, never contended: safe access for each task to its part of the result.
     let mut scale_parts = scales.chunks_mut(PAIR);
     let parts: Vec<_> =
         tiles.pieces_mut().map(|tiles| Mutex::new((tiles, scale_parts.next().unwrap_or(&mut [])))).collect();
@@ -60,7 +60,7 @@ pub(super) fn pack(
         *ratios = of_pair.max(*ratios);
         scratch.lock().unwrap().push(own);
     };
-    // Contiguous shares rather than whoever is free: the thread that will read a strip writes it first.
+    // Contiguous shares instead of dynamic tasks: the thread that will read a strip writes it first.
     match pool {
         Some(pool) => pool.run(&|thread| crate::threads::share(pairs, pool.threads(), thread).for_each(&task)),
         None => (0..pairs).for_each(task),
@@ -105,7 +105,7 @@ pub(super) fn pack_blocks(
     Ok(PackedMatrix { shape, class, blocks: Some(format), tiles, scales, ratios: Ratios::Wide, levels: Levels::Even })
 }
 
-/// Packs columns `32 * pair..` of the groups of a file.
+/// Packs columns `32 * pair..` for the quantization groups of a file.
 struct PackBlocks<'a, 'b> {
     shape: MatrixShape,
     format: BlockFormat,
@@ -137,7 +137,7 @@ impl PackBlocks<'_, '_> {
         let mut scales = vec![GroupScale::ZERO; steps * format.groups()];
         let mut converted = vec![0u8; PAIR * row_bytes];
         let (scale_bytes, min_bytes) = format.scale_bytes();
-        // Of 4 bits: the code of each level. Padding has any code, and scale 0.
+        // For 4 bits: the code of each level. Padding has any code, and scale 0.
         let mut code_of = [0u8; 256];
         if let Codes::Four { levels } = &format.codes {
             for (code, level) in levels.iter().enumerate().rev() {
@@ -178,22 +178,22 @@ impl PackBlocks<'_, '_> {
     }
 }
 
-/// A task's memory while packing.
+/// Scratch of a packing task.
 #[derive(Default)]
 struct Scratch {
-    /// One row as it came.
+    /// One source row.
     row: Vec<f32>,
     /// 32 converted rows of padded K.
     converted: Vec<u8>,
     /// Int4: one row of integers, padded to a step.
     q: Vec<i8>,
-    /// Integers from elsewhere: the scales of one row. Of uneven levels: steps.
+    /// Prequantized: the scales of one row. Uneven levels: steps.
     group_scales: Vec<f32>,
     /// Integers: the ratios of 32 rows, those of int4 padded to a step.
     ratios: Vec<i8>,
 }
 
-/// Packs columns `32 * pair..` of the result; returns what its ratios are.
+/// Packs columns `32 * pair..` of the result; returns the class of its ratios.
 struct PackPair<'a> {
     shape: MatrixShape,
     class: WeightClass,
@@ -266,7 +266,7 @@ impl PackPair<'_> {
         Ratios::of(&self.scratch.ratios)
     }
 
-    /// Brings one row, the pair's `index`th, into the class's numbers.
+    /// Converts one row, the pair's `index`th, to the class's format.
     #[inline(always)]
     fn convert(&mut self, by: impl Fit, row: usize, index: usize, (row_bytes, groups): (usize, usize)) {
         let Scratch { row: values, converted, q, group_scales, ratios } = &mut *self.scratch;
@@ -293,7 +293,7 @@ impl PackPair<'_> {
             }
             WeightClass::Int4 => {
                 let own = &mut q[..values.len()];
-                // Uneven levels have codes of 0..=15 already.
+                // Uneven levels are already codes of 0..=15.
                 let first = match self.source {
                     Source::Floats(_) | Source::Int8(_) => {
                         self.scales[index] = uneven::quantize(by, values, own, ratios, group_scales);

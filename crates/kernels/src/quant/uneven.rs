@@ -3,30 +3,29 @@
 //! ```text
 //! w[k] = scale * ratio[k / 32] * LEVELS[code[k]]      scale f32 per row, ratio -127..=127 per group of 32, 16 levels
 //! ```
-//! Weights are many near zero and few far from it, so levels lie closer there. They are the 16 small integers of least
-//! expected squared error where groups are mostly normal and in part of heavier tails, each group with its best ratio;
-//! the error is a quarter less than with even steps. (Uneven tables: NF4, Dettmers et al., 2023; IQ4_NL of llama.cpp.)
-//! Ratios have a sign, so the longer arm of the table may serve either side.
+//! Most weights are near zero, so levels are closer there. They are the 16 small integers of least expected squared
+//! error for mostly normal groups, some with heavier tails, each with its best ratio; the error is a quarter less than
+//! with even steps. (Uneven tables: NF4, Dettmers et al., 2023; IQ4_NL of llama.cpp.) Ratios are signed, so the longer
+//! arm of the table may serve either side.
 //!
-//! The product of a row is `scale` times the exact integer `T = sum of ratio * level * x`. It must fit i32 whatever the
-//! digits of the activations are (`|x| <= 127`): a row's ratios are made smaller until `127 * sum of |ratio * level|`
-//! fits.
+//! The product of a row is `scale` times the exact integer `T = sum of ratio * level * x`. It must fit i32 for any
+//! activation digits (`|x| <= 127`): a row's ratios are reduced until `127 * sum of |ratio * level|` fits.
 
 use super::int4::{GROUP, InLanes, Measure, Plain, groups, inverse};
 use super::{SMALLEST_ABSMAX, absmax_bits};
 use crate::lanes::{LANES, Simd, sum};
 
-/// What the codes of an int4 matrix stand for.
+/// Level table of an int4 matrix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Levels {
-    /// `-8..=7`: weights that somebody else quantized.
+    /// `-8..=7`: prequantized weights.
     Even,
-    /// [`UNEVEN`]: weights that were numbers.
+    /// [`UNEVEN`]: weights quantized here.
     Uneven,
 }
 
 impl Levels {
-    /// By code.
+    /// Levels by code.
     pub(crate) const fn table(self) -> &'static [i8; 16] {
         match self {
             Levels::Even => &[-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7],
@@ -54,10 +53,10 @@ impl Levels {
     }
 }
 
-/// The uneven levels; magnitudes are at most 64, which the AVX2 kernel counts on.
+/// The uneven levels; the AVX2 kernel relies on magnitudes of at most 64.
 const UNEVEN: [i8; 16] = [-58, -45, -35, -27, -21, -15, -9, -4, 1, 6, 11, 16, 22, 29, 37, 47];
 
-/// Where a code ends and the next one begins: half way.
+/// Boundaries between adjacent codes: their midpoints.
 const BOUNDS: [f32; 15] = {
     let mut bounds = [0.0; 15];
     let mut code = 0;
@@ -68,14 +67,14 @@ const BOUNDS: [f32; 15] = {
     bounds
 };
 
-/// Cells of four levels' width. At most one bound lies in each, so the nearest level is one comparison away.
+/// Cells as wide as four levels. Each contains at most one bound, so one comparison finds the nearest level.
 struct Cells {
     bound: [f32; 32],
     below: [f32; 32],
     above: [f32; 32],
 }
 
-/// A cell's index is `x / 4` plus this, rounded: no bound, being a multiple of a half, is where two cells meet.
+/// A cell's index is `x / 4` plus this, rounded: bounds, multiples of a half, are never on a cell boundary.
 const CELL_OFFSET: f32 = 16.0625;
 
 static CELLS: Cells = {
@@ -110,14 +109,14 @@ static CODES: [u8; 128] = {
     codes
 };
 
-/// Steps that are tried for a group and each sign, as parts of the one that clips nothing.
+/// Candidate steps of a group for each sign, relative to the one that clips nothing.
 const PARTS: [f32; 8] = [0.9, 0.94, 0.98, 1.02, 1.06, 1.1, 1.14, 1.18];
 /// A group whose largest magnitude is a smaller part of the row's has ratio 0.
 const SMALLEST_GROUP: f32 = 1.0 / 65_536.0;
 
-/// What the search asks of a group; nearly all of its time.
+/// The inner loops of the search, which take nearly all of its time.
 pub(super) trait Fit: Measure {
-    /// With the levels nearest to `x / step`: the sums of `level * x` and of `level * level`. 16 sums each, then
+    /// With the levels nearest to `x / step`: the sums of `level * x` and of `level * level`, in 16 lanes each, then
     /// [`sum`].
     fn fit(self, group: &[f32; GROUP], step: f32) -> (f32, f32);
     /// The squared error of a group in steps of this size.
@@ -126,7 +125,7 @@ pub(super) trait Fit: Measure {
     fn levels(self, group: &[f32; GROUP], step: f32) -> [f32; GROUP];
 }
 
-/// The level nearest to `x * inverse`, the larger of two as near.
+/// The level nearest to `x * inverse`; ties go to the larger.
 #[inline(always)]
 fn nearest_level(x: f32, inverse: f32) -> f32 {
     let x = x * inverse;
@@ -214,11 +213,11 @@ impl<S: Simd> Fit for InLanes<S> {
 }
 
 /// Quantizes a row: `x[k]` becomes `scale * ratios[k / 32] * UNEVEN[codes[k]]`, and the scale is returned. `codes` is
-/// as long as `x`, `ratios` has one entry for each 32 of them. `steps`: scratch.
+/// as long as `x`, `ratios` has one entry per 32 elements. `steps`: scratch.
 ///
-/// Least squared error over a small search: for each group of both signs the step that fits best, ratios that are next
-/// to it, at the end the scale that fits the chosen integers best.
-/// A row with NaN or infinity has scale NaN, so that its products are NaN and not some number.
+/// Least squared error over a small search: for each group the best step of either sign, then the ratios next to it,
+/// finally the best scale for the chosen integers. A row with NaN or infinity gets scale NaN, so that its products are
+/// NaN.
 #[inline(always)]
 pub(super) fn quantize(by: impl Fit, x: &[f32], codes: &mut [i8], ratios: &mut [i8], steps: &mut Vec<f32>) -> f32 {
     let absmax = f32::from_bits(absmax_bits(x));
@@ -228,7 +227,7 @@ pub(super) fn quantize(by: impl Fit, x: &[f32], codes: &mut [i8], ratios: &mut [
         return if absmax.is_finite() { 0.0 } else { f32::NAN };
     }
     steps.clear();
-    // Loops and not adapters: the body of a `fold` is a function of its own, which does not get the instruction set.
+    // Loops instead of adapters: the closure of a `fold` is a separate function, compiled without the instruction set.
     let (mut widest, mut all) = (0f32, 0f64);
     for group in groups(x) {
         let step = best_step(by, &group, absmax * SMALLEST_GROUP);
@@ -238,7 +237,7 @@ pub(super) fn quantize(by: impl Fit, x: &[f32], codes: &mut [i8], ratios: &mut [
             all += f64::from(x.abs());
         }
     }
-    // As many ratios as the sum allows: what the weights themselves say, less a little, then what their integers do.
+    // The largest ratio that the sum allows: first a slightly reduced estimate from the weights, then from their integers.
     let most = LARGEST_SUM as f64 * f64::from(widest) / all;
     let mut most = (most * 0.99).clamp(1.0, 127.0) as i8;
     loop {
@@ -262,7 +261,7 @@ pub(super) fn quantize(by: impl Fit, x: &[f32], codes: &mut [i8], ratios: &mut [
         if bound <= LARGEST_SUM {
             return if square > 0.0 { (product / square) as f32 } else { scale };
         }
-        assert!(most > 1, "a row of int4 whose sum does not fit i32: it is too long");
+        assert!(most > 1, "int4 row is too long: its sum does not fit i32");
         most -= 1;
     }
 }
@@ -270,7 +269,7 @@ pub(super) fn quantize(by: impl Fit, x: &[f32], codes: &mut [i8], ratios: &mut [
 /// The largest sum of magnitudes that times 127 fits i32.
 const LARGEST_SUM: u64 = i32::MAX as u64 / 127;
 
-/// The step, of either sign, that fits a group best; 0 for a group of small numbers.
+/// The best step for a group, of either sign; 0 for a group of small numbers.
 #[inline(always)]
 fn best_step(by: impl Fit, group: &[f32; GROUP], smallest: f32) -> f32 {
     let (low, high) = by.ends(group);
@@ -284,7 +283,7 @@ fn best_step(by: impl Fit, group: &[f32; GROUP], smallest: f32) -> f32 {
         for part in PARTS {
             let (product, square) = by.fit(group, unclipped * part);
             let (product, square) = (f64::from(product), f64::from(square));
-            // What a step of `product / square` takes off the squared error.
+            // Reduction of the squared error by a step of `product / square`.
             let gain = product * product / square;
             if gain > best.0 {
                 best = (gain, (product / square) as f32);
@@ -294,8 +293,8 @@ fn best_step(by: impl Fit, group: &[f32; GROUP], smallest: f32) -> f32 {
     best.1
 }
 
-/// The better of the two ratios next to a step. Next to 127 there is -128, which eight bits have at their other end:
-/// for a negative step that is one further, for a positive one its errors tell that every sign is turned.
+/// The better of the two ratios next to a step. Beyond 127 comes -128, the other end of eight bits: for a negative step
+/// that is a valid ratio, for a positive one it inverts every sign, and its error rejects it.
 #[inline(always)]
 fn best_ratio(by: impl Fit, group: &[f32; GROUP], scale: f32, step: f32, most: i8) -> i8 {
     let sign = if step < 0.0 { -1 } else { 1 };
@@ -313,7 +312,7 @@ mod tests {
     use crate::lanes::{Kernel, dispatch};
     use crate::quant::quantize_int4_row;
 
-    /// [`quantize`] as a function of its own: scale, codes, ratios.
+    /// [`quantize`] as a kernel: scale, codes, ratios.
     struct Quantize<'a>(&'a [f32]);
 
     impl Quantize<'_> {
@@ -383,7 +382,7 @@ mod tests {
         }
     }
 
-    /// Each level, half way between two, and next to that: in steps of one, so that nothing is rounded on the way.
+    /// Each level, the midpoint to the next, and adjacent values: in steps of one, so that nothing is rounded.
     struct Nearest([f32; GROUP]);
 
     impl Kernel for Nearest {
