@@ -229,9 +229,9 @@ impl HostBackend for Cpu {
         out: &mut [f32],
     ) {
         let (isa, arithmetic, tiles) = (self.isa, self.arithmetic, self.proofs.tiles());
-        let means = low_rank::Means { pool: &self.pool, isa, arithmetic, tiles };
+        let context = low_rank::ComputeContext { pool: &self.pool, isa, arithmetic, tiles };
         let mut scratch = self.low_rank.lock().unwrap_or_else(PoisonError::into_inner);
-        low_rank::add(means, &mut scratch, x, groups, out);
+        low_rank::add(context, &mut scratch, x, groups, out);
     }
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut KvCache) {

@@ -14,7 +14,6 @@ use crate::cpu::CpuError;
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::isa::Isa;
 use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
-use crate::lanes::{self, Kernel, LANES, Simd, dispatch};
 use crate::limits;
 use crate::limits::MeasureError;
 use crate::low_rank::{Group, LowRankShape, LowRankSource};
@@ -23,6 +22,7 @@ use crate::pointwise::{self, Shared};
 use crate::quant::{
     self, BlockFormat, BlockSource, GroupScale, INT8_GROUP, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass,
 };
+use crate::simd::{self, Kernel, LANES, Simd, dispatch};
 use crate::threads::{Pool, default_threads};
 use crate::{
     Activation, Attention, AttentionRule, HeadLayout, HeadNorms, HostBackend, Out, RotateAndStore, RoutingRule, routing,
@@ -401,7 +401,7 @@ impl Ops for Plain {
                 for (i, (&x, &w)) in x.iter().zip(*w).enumerate() {
                     lanes[i % LANES] = x.mul_add(w, lanes[i % LANES]);
                 }
-                *out = lanes::sum(lanes);
+                *out = simd::sum(lanes);
             }
         }
     }
@@ -574,21 +574,21 @@ impl<'k, F: Fn(usize) -> (&'k [f32], &'k [f32])> AttendRow<'_, F> {
             ops.dots(&[query], &[token(position).0], &mut product);
             let score = product[0][0] * rule.scale;
             scores.push(match rule.softcap {
-                Some(cap) => lanes::softcap(score, cap),
+                Some(cap) => simd::softcap(score, cap),
                 None => score,
             });
         }
         let max = scores.iter().fold(f32::NEG_INFINITY, |max, &score| if max > score { max } else { score });
         let mut lanes = [0.0; LANES];
         for (j, score) in scores.iter_mut().enumerate() {
-            *score = lanes::exp(*score - max);
+            *score = simd::exp(*score - max);
             lanes[j % LANES] += *score;
         }
         out.fill(0.0);
         for (position, &weight) in seen.zip(&scores) {
             ops.add_scaled(weight, token(position).1, out);
         }
-        let sum = lanes::sum(lanes);
+        let sum = simd::sum(lanes);
         out.iter_mut().for_each(|out| *out /= sum);
     }
 }

@@ -18,9 +18,9 @@
 //! (for int8 the key's scale) becomes NaN instead: every row that sees the token becomes NaN (and is reported), and no
 //! other row is affected.
 
-use crate::lanes::{bf16_bits, bf16_value};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::quant::quantize_row;
+use crate::simd::{bf16_bits, bf16_value};
 use crate::spread::{gathered_int, run_of, spread};
 use crate::threads::Nodes;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};

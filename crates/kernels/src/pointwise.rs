@@ -5,7 +5,7 @@
 
 use crate::isa::Isa;
 use crate::kv_cache::{KvCache, KvDtype, KvPlace, MAX_HEAD_DIM, Writer};
-use crate::lanes::{self, Kernel, LANES, Simd, bf16_bits, dispatch, exp, exp_lanes};
+use crate::simd::{self, Kernel, LANES, Simd, bf16_bits, dispatch, exp, exp_lanes};
 use crate::spread;
 use crate::threads::Pool;
 use crate::{HeadLayout, HeadNorms, RopeTable, RotateAndStore};
@@ -76,7 +76,7 @@ trait RowOps: Copy {
     fn gated(self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]);
     /// `x = scale * y + x`, rounded once.
     fn add_scaled(self, y: &[f32], scale: f32, x: &mut [f32]);
-    /// [`lanes::softcap`] of each element.
+    /// [`simd::softcap`] of each element.
     fn softcap(self, cap: f32, x: &mut [f32]);
     /// Rotates element `i` of the first half and of the second by the same angle: `a' = a c - b s`, `b' = b c + a s`.
     fn rotate(self, x: &mut [f32], cos: &[f32], sin: &[f32]);
@@ -96,7 +96,7 @@ impl RowOps for Plain {
         for (i, &x) in x.iter().enumerate() {
             lanes[i % LANES] = x.mul_add(x, lanes[i % LANES]);
         }
-        inverse_rms(lanes::sum(lanes), x.len(), eps)
+        inverse_rms(simd::sum(lanes), x.len(), eps)
     }
 
     fn scale(self, x: &[f32], factor: f32, weight: &[f32], out: &mut [f32]) {
@@ -119,7 +119,7 @@ impl RowOps for Plain {
 
     fn softcap(self, cap: f32, x: &mut [f32]) {
         for x in x {
-            *x = lanes::softcap(*x, cap);
+            *x = simd::softcap(*x, cap);
         }
     }
 
@@ -226,7 +226,7 @@ impl<S: Simd> RowOps for Vectors<S> {
     fn softcap(self, cap: f32, x: &mut [f32]) {
         let s = self.0;
         for at in (0..x.len()).step_by(LANES) {
-            self.store(lanes::softcap_lanes(s, self.load(x, at), cap), x, at);
+            self.store(simd::softcap_lanes(s, self.load(x, at), cap), x, at);
         }
     }
 
@@ -382,7 +382,8 @@ pub fn gated(pool: Option<&Pool>, isa: Isa, activation: Activation, gate_up: &[f
 /// number, are valid; to `out`, whose rows are `width` apart.
 ///
 /// # Safety
-/// The first `columns` of each row are there; `out` covers `columns / 2` numbers of each, and nobody else uses them.
+/// The first `columns` of each row are readable; `out` covers `columns / 2` elements of each row, and no other thread
+/// accesses them.
 pub(crate) unsafe fn gated_block(
     isa: Isa,
     activation: Activation,

@@ -10,9 +10,9 @@
 //! their results: nothing here depends on the other rows.
 
 use crate::isa::Isa;
-use crate::lanes::{Kernel, Simd, dispatch, exp};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::{AddScaled, Shared, share_rows};
+use crate::simd::{Kernel, Simd, dispatch, exp};
 use crate::threads::Pool;
 
 /// Number of experts per row, and the normalization of their weights.

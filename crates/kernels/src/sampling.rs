@@ -6,14 +6,14 @@
 //! ```
 //! Only single IEEE operations, no fused ones, so every instruction set gives the same bits.
 
+mod gumbel_max;
 mod philox;
-mod race;
 
+pub use gumbel_max::Noise;
 pub use philox::philox;
-pub use race::Noise;
 
 use crate::isa::Isa;
-use crate::lanes::{Kernel, Simd, dispatch};
+use crate::simd::{Kernel, Simd, dispatch};
 
 /// `exp(x)` for `x <= 0`, relative error below 2e-7; 0 from -87 down and for -infinity.
 ///

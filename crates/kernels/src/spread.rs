@@ -11,7 +11,7 @@
 //! run is spread as evenly as a single outlier.
 
 use crate::kv_cache::MAX_HEAD_DIM;
-use crate::lanes::{LANES, Simd};
+use crate::simd::{LANES, Simd};
 
 /// The signs of a run.
 static SIGNS: [f32; MAX_HEAD_DIM] = signs();

@@ -19,7 +19,6 @@
 //! it. `loom` explores the interleavings of all this in `threads/model.rs`.
 
 mod cpus;
-mod crew;
 mod grant;
 mod lost;
 #[cfg(all(test, loom))]
@@ -27,6 +26,7 @@ mod model;
 mod nodes;
 mod steal;
 mod sync;
+mod worker_set;
 
 pub use cpus::{default_threads, max_threads};
 pub use lost::LostTime;
@@ -38,9 +38,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, PoisonError};
 
 use cpus::pin_this_thread;
-use crew::{Crew, Job, Padded, Patience, SPINS};
 use grant::Grant;
 use sync::{AtomicBool, AtomicUsize, JoinHandle, Mutex};
+use worker_set::{Backoff, Job, Padded, SPINS, WorkerSet};
 
 /// The last `1 / TAIL_SHARE` of a share is claimed in `TAIL_PIECES`: see [`Pool::shares`]. The part before it is claimed
 /// in `HEAD_PIECES` if its owner is absent.
@@ -70,7 +70,7 @@ pub enum ThreadError {
 /// Fork-join over pinned threads. One region at a time: a second caller, or a region inside a region, is a bug and
 /// panics.
 pub struct Pool {
-    crew: Arc<Crew>,
+    set: Arc<WorkerSet>,
     workers: Vec<JoinHandle<()>>,
     busy: AtomicBool,
     /// By thread: claimed pieces of its share; see [`Pool::shares`].
@@ -80,14 +80,14 @@ pub struct Pool {
     nodes: Nodes,
     cpus: Vec<usize>,
     /// Barred workers, and until when. Locked after long waits, and while a worker is barred.
-    grants: Mutex<Grants>,
+    grants: Mutex<WorkerAdmission>,
     /// Whether any worker is barred.
     bars: AtomicBool,
 }
 
 /// Admission state, indexed by worker.
 #[derive(Default)]
-struct Grants {
+struct WorkerAdmission {
     of: Vec<Grant>,
     barred_until: Vec<u64>,
 }
@@ -114,12 +114,12 @@ impl Pool {
     /// Starts the workers, each pinned to one of `cpus`, the first of which is for the caller; workers beyond `cpus` are
     /// not pinned.
     fn start(threads: usize, nodes: Nodes, cpus: Vec<usize>) -> std::io::Result<Pool> {
-        let crew = Arc::new(Crew::new(threads - 1));
+        let set = Arc::new(WorkerSet::new(threads - 1));
         let taken = (0..threads).map(|_| Padded(AtomicUsize::new(0))).collect();
         let each = threads - 1;
-        let grants = Grants { of: vec![Grant::default(); each], barred_until: vec![0; each] };
+        let grants = WorkerAdmission { of: vec![Grant::default(); each], barred_until: vec![0; each] };
         let mut pool = Pool {
-            crew,
+            set,
             workers: Vec::new(),
             busy: AtomicBool::new(false),
             taken,
@@ -130,14 +130,14 @@ impl Pool {
             bars: AtomicBool::new(false),
         };
         for thread in 1..threads {
-            let crew = pool.crew.clone();
+            let set = pool.set.clone();
             let cpu = pool.cpus.get(thread).copied();
             let worker = sync::Builder::new().name(format!("kernels-{thread}")).spawn(move || {
                 if let Some(cpu) = cpu {
                     pin_this_thread(cpu);
-                    crew.watch.begin(thread);
+                    set.meter.begin(thread);
                 }
-                crew.work(thread - 1);
+                set.work(thread - 1);
             })?;
             pool.workers.push(worker);
         }
@@ -165,15 +165,15 @@ impl Pool {
         if let Some(&cpu) = self.cpus.first() {
             pin_this_thread(cpu);
         }
-        self.crew.watch.cores(&self.cpus[..self.threads().min(self.cpus.len())]);
-        self.crew.watch.begin(0);
+        self.set.meter.cores(&self.cpus[..self.threads().min(self.cpus.len())]);
+        self.set.meter.begin(0);
     }
 
     /// Time that the threads lost to other processes since the last call; a barred worker counts as lost all of that time.
     /// `None` where the system does not report it, and before [`Pool::pin_caller`]. Costs one system call per thread.
     pub fn lost(&self) -> Option<LostTime> {
-        let (barred, absent) = self.crew.num_missing();
-        self.crew.watch.lost(self.threads(), barred, absent)
+        let (barred, absent) = self.set.num_missing();
+        self.set.meter.lost(self.threads(), barred, absent)
     }
 
     /// Calls `f(thread)` once on every thread, `f(0)` on the caller, and returns when all are done. For work bound to each
@@ -318,9 +318,9 @@ impl Claim<'_> {
         if pool.bars.load(Relaxed) {
             pool.let_in(None);
         }
-        self.region(f, |worker, region, patience| {
-            while !pool.crew.is_out(worker, region) {
-                patience.wait(&pool.crew);
+        self.region(f, |worker, region, backoff| {
+            while !pool.set.is_out(worker, region) {
+                backoff.wait(&pool.set);
             }
         });
     }
@@ -333,27 +333,27 @@ impl Claim<'_> {
             return false;
         }
         pool.let_in(Some(sync::now()));
-        (0..pool.workers.len()).all(|worker| pool.crew.is_barred(worker))
+        (0..pool.workers.len()).all(|worker| pool.set.is_barred(worker))
     }
 
     /// Runs a region that ends when the caller and all entered workers have left; later workers are shut out. `f` returns
     /// when nothing is left to claim. After [`Claim::is_alone`].
     fn open(self, f: &(dyn Fn(usize) + Sync)) {
         let pool = self.0;
-        self.region(f, |worker, region, patience| {
-            let crew = &*pool.crew;
+        self.region(f, |worker, region, backoff| {
+            let set = &*pool.set;
             let (mut is_in, mut long) = (false, None);
-            while !crew.is_out(worker, region) {
-                if !is_in && patience.is_out_of_grace() {
-                    if crew.shut(worker, region) {
+            while !set.is_out(worker, region) {
+                if !is_in && backoff.is_past_grace_period() {
+                    if set.shut(worker, region) {
                         return;
                     }
                     is_in = true;
                 }
-                if patience.count >= SPINS && long.is_none() {
+                if backoff.count >= SPINS && long.is_none() {
                     long = Some(sync::now());
                 }
-                patience.wait(crew);
+                backoff.wait(set);
             }
             if let Some(since) = long {
                 pool.was_waited_for(worker, since);
@@ -362,17 +362,17 @@ impl Claim<'_> {
     }
 
     /// Publishes `f`, runs it here, and calls `leave` for each worker, which returns when that worker is out.
-    fn region(self, f: &(dyn Fn(usize) + Sync), leave: impl Fn(usize, u64, &mut Patience)) {
-        let Pool { crew, workers, .. } = self.0;
+    fn region(self, f: &(dyn Fn(usize) + Sync), leave: impl Fn(usize, u64, &mut Backoff)) {
+        let Pool { set, workers, .. } = self.0;
         // SAFETY: the lifetime is erased only until the end of this function: no worker is in after the loop below.
         let job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(f) };
-        let region = crew.begin(job);
+        let region = set.begin(job);
         let mine = catch_unwind(AssertUnwindSafe(|| f(0)));
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         for worker in 0..workers.len() {
-            leave(worker, region, &mut patience);
+            leave(worker, region, &mut backoff);
         }
-        let theirs = crew.take_panic();
+        let theirs = set.take_panic();
         drop(self); // a caller that catches the panic may run the next region
         if let Some(panic) = mine.err().or(theirs) {
             resume_unwind(panic);
@@ -388,7 +388,7 @@ impl Pool {
         let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(until) = grants.of[worker].waited(now, now - since, self.threads()) {
             grants.barred_until[worker] = until;
-            self.crew.bar(worker, true);
+            self.set.bar(worker, true);
             self.bars.store(true, Relaxed);
         }
     }
@@ -399,14 +399,14 @@ impl Pool {
         let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bars = false;
         for worker in 0..self.workers.len() {
-            if !self.crew.is_barred(worker) {
+            if !self.set.is_barred(worker) {
                 continue;
             }
             if now.is_some_and(|now| now < grants.barred_until[worker]) {
                 bars = true;
                 continue;
             }
-            self.crew.bar(worker, false);
+            self.set.bar(worker, false);
             grants.of[worker].tries_again(now.unwrap_or_else(sync::now), self.threads());
         }
         self.bars.store(bars, Relaxed);
@@ -421,7 +421,7 @@ impl Drop for Claim<'_> {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.crew.stop();
+        self.set.stop();
         for worker in self.workers.drain(..) {
             let _ = worker.join(); // a worker catches panics of jobs, so there is none to report
         }
@@ -514,7 +514,7 @@ mod tests {
     fn sleeping_workers_wake_for_the_next_region() {
         for pool in pools() {
             for _ in 0..3 {
-                while pool.crew.num_sleeping() < pool.workers.len() {
+                while pool.set.num_sleeping() < pool.workers.len() {
                     std::thread::yield_now();
                 }
                 let count = AtomicUsize::new(0);

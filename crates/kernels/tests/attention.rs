@@ -121,7 +121,7 @@ struct Rows<'a> {
     rows: usize,
 }
 
-/// A step: where each sequence's blocks are is drawn from a seed, and what nobody stored is garbage.
+/// A step: the block tables are drawn from a seed, and slots without a stored token hold garbage.
 struct Step {
     layout: HeadLayout,
     arithmetic: Arithmetic,
@@ -211,7 +211,7 @@ impl Under<'_> {
     }
 }
 
-/// Nobody's pool and pools of one and two threads.
+/// No pool, and pools of one and two threads.
 fn pools() -> Vec<Option<Pool>> {
     let mut pools = vec![None, Some(Pool::new(1).unwrap())];
     if max_threads() >= 2 {
@@ -253,8 +253,8 @@ fn rules(head_dim: usize) -> Vec<AttentionRule> {
     rules
 }
 
-/// Steps of every shape, each made when it is tried: decodes and chunks at once, and the longest decode alone, whose
-/// splits are then shared out among threads.
+/// Steps of every shape, each made when it is tried: decodes and chunks together, and the longest decode alone, whose
+/// splits then run on several threads.
 fn steps() -> impl Iterator<Item = (Shape, impl Fn() -> Step)> {
     let step_of = |seed: usize, shape: Shape, which: Range<usize>| {
         let all = DECODES.into_iter().chain(CHUNKS).enumerate().skip(which.start).take(which.len());
@@ -324,7 +324,7 @@ fn amx_returns_the_bits_of_the_definition() {
     }
 }
 
-/// Two tiles would write row 0, each on a thread of its own.
+/// Two tiles would write row 0, on different threads.
 #[test]
 fn spans_that_wrap_around_are_refused_before_a_row_is_written() {
     let shape = Shape { dtype: KvDtype::Bf16, ..shape(16, 1, 32, 32) };
@@ -583,7 +583,7 @@ fn a_row_does_not_depend_on_its_neighbours() {
 }
 
 #[test]
-fn poison_stays_with_those_who_see_it() {
+fn poison_stays_with_rows_that_see_it() {
     for shape in SHAPES[4].each() {
         let sequence = Sequence::new(shape, 19, 100);
         let rows = |sequence: &Sequence| Step::new(shape, &[Rows { sequence, start: 90, rows: 5 }], 1);

@@ -1,5 +1,5 @@
-//! Int4 by inputs: the same bits from every implementation, the error that is told is the error of the products, and it
-//! is less than that of rounding each weight for itself.
+//! Int4 by inputs: the same bits from every implementation, the reported error is the error of the products, and it is
+//! less than with independent rounding of each weight.
 
 use kernels::Isa;
 use kernels::quant::{Factor, Gram, ROUNDED_ROWS, ScaleGrid, quantize_int4_row};
@@ -8,8 +8,8 @@ use testing::Dice;
 
 const GRIDS: [ScaleGrid; 3] = [ScaleGrid::Ratios(15), ScaleGrid::Ratios(127), ScaleGrid::Half];
 
-/// Inputs of this width, `[rows, width]`: each is mixed from a few, so that they correlate; every seventh is always
-/// zero if asked for.
+/// Inputs of this width, `[rows, width]`: each is mixed from a few, so that they correlate; if `with_dead`, every
+/// seventh is always zero.
 fn inputs(seed: u64, rows: usize, width: usize, with_dead: bool) -> Vec<f32> {
     let mut random = Dice::new(seed);
     let (few, mixing) = (width / 4, random.normals(width / 4 * width));
@@ -31,7 +31,7 @@ fn gram(pool: &Pool, isa: Isa, x: &[f32], width: usize) -> Gram {
     gram
 }
 
-/// Codes, scales, and the error that is told.
+/// Codes, scales, and the reported error.
 fn round(factor: &Factor, isa: Isa, grid: ScaleGrid, rows: &[f32]) -> (Vec<i8>, Vec<f32>, f64) {
     let (mut q, mut scales) = (vec![0; rows.len()], vec![0.0; rows.len() / 32]);
     let error = factor.round(isa, grid, rows, &mut q, &mut scales);
@@ -86,11 +86,11 @@ fn errors_are_made_good_where_inputs_correlate() {
     let sums = gram(&pool, isa, &x, width);
     let factor = sums.factor(&pool, isa, 0.01).unwrap();
     for grid in GRIDS {
-        let (q, scales, told) = round(&factor, isa, grid, &weights);
+        let (q, scales, reported) = round(&factor, isa, grid, &weights);
         let found = restored(&q, &scales);
         let error = products_error(&x, &weights, &found, width);
-        // What is told has the damping in it.
-        assert!((error * 0.999..error * 1.3).contains(&told), "{grid:?}: {told} is told, {error} is there");
+        // The reported error includes the damping.
+        assert!((error * 0.999..error * 1.3).contains(&reported), "{grid:?}: {reported} reported, {error} measured");
         for x in [&x, &held_out] {
             let (error, before) =
                 (products_error(x, &weights, &found, width), products_error(x, &weights, &plain, width));

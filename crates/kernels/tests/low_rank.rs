@@ -211,7 +211,7 @@ fn memory_is_that_of_the_weights_in_strips_of_16() {
     assert_eq!(LowRank::bytes_of(absurd, &|_| 0..usize::MAX / 4), None);
 }
 
-/// What a call is told about rows is checked before anything is written.
+/// A call checks its row lists before it writes anything.
 fn refused(rows: &[&[u32]]) {
     let random = &mut Dice::new(10);
     let cpu = Cpu::new(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();

@@ -200,7 +200,7 @@ impl Batch {
         }
     }
 
-    /// The rotated queries, and what the cache then holds (`None`: nobody stored there).
+    /// The rotated queries, and the cache afterwards.
     fn rotate_and_store(&self, pool: Option<&Pool>, isa: Isa) -> (Vec<f32>, KvCache) {
         let (mut qkv, mut kv) = (self.qkv.clone(), KvCache::new(self.shape).unwrap());
         let (q, k, eps) = (&self.q_norm[..], &self.k_norm[..], EPS);
@@ -254,8 +254,8 @@ impl Batch {
         normed.chunks(head_dim).flat_map(turn).collect()
     }
 
-    /// How far a stored number may be from the exact one, in a head whose largest magnitude is `absmax`. Of int8, the
-    /// roundings of all that it was spread over meet again in a number, some up and some down.
+    /// How far a stored number may be from the exact one, in a head whose largest magnitude is `absmax`. For int8, the
+    /// rounding errors of all elements that it was spread over add up in it, with different signs.
     fn rounding(&self, x: f64, absmax: f64) -> f64 {
         match self.shape.dtype {
             KvDtype::Bf16 => x.abs() / 256.0,

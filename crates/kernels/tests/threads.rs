@@ -1,4 +1,4 @@
-//! One region of a pool at a time: who comes second is refused, and the first one's results are those of the first.
+//! One region of a pool at a time: a second caller is refused, and the first one's results are unaffected.
 
 use kernels::threads::{Pool, max_threads};
 use kernels::{Cpu, CpuOptions, Device, HostBackend, MatrixShape, Out, PackedMatrix, RowSource, WeightClass};
@@ -8,7 +8,7 @@ use std::sync::Once;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// Threads that this machine allows, or `None` with a line that says so: alone, a pool shares nothing out.
+/// Threads that this machine allows, or `None` with a message: a pool of one thread shares no work.
 fn threads() -> Option<usize> {
     let threads = max_threads().min(4);
     if threads < 2 {
@@ -17,12 +17,12 @@ fn threads() -> Option<usize> {
     (threads > 1).then_some(threads)
 }
 
-/// What the pool says to who comes second.
+/// Whether a panic is the refusal of a second caller.
 fn is_refusal(panic: &(dyn Any + Send)) -> bool {
     panic.downcast_ref() == Some(&"a Pool runs one region at a time")
 }
 
-/// Whether the pool refused `f`, which is not shown: there are thousands. Any other panic goes on.
+/// Whether the pool refused `f`, without printing the panic: there are thousands. Any other panic is resumed.
 fn refused(f: impl FnOnce()) -> bool {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -58,9 +58,9 @@ fn shares_inside_shares_are_refused_and_repeat_nothing() {
     }
 }
 
-/// A product that adds to its output, while somebody else tries again and again to run a region on the same pool.
+/// A product that adds to its output, while another thread repeatedly tries to run a region on the same pool.
 #[test]
-fn a_stranger_changes_no_sum() {
+fn a_second_caller_changes_no_sum() {
     let Some(threads) = threads() else { return };
     let cpu = Cpu::new(CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap();
     let shape = MatrixShape { out_features: 4096, in_features: 256 };
@@ -79,7 +79,7 @@ fn a_stranger_changes_no_sum() {
                 refused(|| cpu.pool().shares(1000, &|_| ()));
             }
         });
-        // On a busy machine the stranger may hold the pool for as long as it likes: on, until some came through.
+        // On a busy machine the other thread may hold the pool for long: continue until some products ran.
         for round in 0.. {
             if round >= 2000 && products.load(Relaxed) > 0 {
                 break;
@@ -89,7 +89,7 @@ fn a_stranger_changes_no_sum() {
             let wrong =
                 out.iter().zip(if untouched { &before } else { &want }).filter(|(got, want)| got != want).count();
             if wrong > 0 {
-                over.store(true, Relaxed); // else the scope would wait for ever
+                over.store(true, Relaxed); // otherwise the scope would wait forever
             }
             assert_eq!(wrong, 0, "of {} numbers in round {round}", out.len());
             products.fetch_add(usize::from(!untouched), Relaxed);
@@ -98,9 +98,9 @@ fn a_stranger_changes_no_sum() {
     });
 }
 
-/// Regions begin while the workers are still being started, and some are over before those come.
+/// Regions begin while the workers are still starting, and some end before the workers arrive.
 #[test]
-fn who_comes_late_changes_nothing() {
+fn late_workers_change_nothing() {
     let Some(threads) = threads() else { return };
     for _ in 0..100 {
         let pool = Pool::new(threads).unwrap();
@@ -120,9 +120,9 @@ fn who_comes_late_changes_nothing() {
 fn what_threads_lost_is_known_where_the_kernel_counts_it() {
     let Some(threads) = threads() else { return };
     let pool = Pool::new(threads).unwrap();
-    assert_eq!(pool.lost(), None, "nobody has said who calls");
+    assert_eq!(pool.lost(), None, "the calling thread is not registered yet");
     pool.pin_caller();
-    // Every worker has begun, and has said where it is counted.
+    // Every worker has started, and has registered its counter.
     pool.run(&|_| ());
     assert_eq!(pool.lost().is_some(), kernels::disturbed::QueueWait::of_this_thread().is_some());
     let lost = pool.lost().unwrap_or_default();

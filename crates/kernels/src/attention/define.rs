@@ -3,8 +3,8 @@
 use super::tile::Tile;
 use super::{Call, SPLIT};
 use crate::kv_cache::{KvDtype, KvPlace, MAX_HEAD_DIM};
-use crate::lanes::{LANES, MAX_WEIGHT, exp, round_bf16, softcap, softmax_weight, sum, unrounded_weight, weight_digits};
 use crate::quant::quantize_row;
+use crate::simd::{LANES, MAX_WEIGHT, exp, round_bf16, softcap, softmax_weight, sum, unrounded_weight, weight_digits};
 use crate::spread::{gather, spread};
 use std::ops::Range;
 

@@ -11,8 +11,8 @@
 use super::SPLIT;
 use super::tile::{Page, ROWS, STRIDE, Scratch, Work, hide, inside, touched};
 use crate::kv_cache::{KEY_GROUP, LINE, MAX_HEAD_DIM, VALUE_PAGE};
-use crate::lanes::{LANES, MAX_WEIGHT, Simd, softcap_lanes, unrounded_weights, with_rows};
 use crate::quant::quantize_row;
+use crate::simd::{LANES, MAX_WEIGHT, Simd, softcap_lanes, unrounded_weights, with_rows};
 use crate::spread::spread_lanes;
 use std::ops::Range;
 

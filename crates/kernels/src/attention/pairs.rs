@@ -6,7 +6,7 @@
 use super::tile::STRIDE;
 use crate::isa::Avx512Bf16;
 use crate::kv_cache::LINE;
-use crate::lanes::{LANES, with_rows};
+use crate::simd::{LANES, with_rows};
 use std::arch::x86_64::*;
 
 /// Rows for which the sums of two columns fit the registers.

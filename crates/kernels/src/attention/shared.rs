@@ -8,7 +8,7 @@
 
 use super::tile::{Folded, Scratch, Tile, Work, partial_len, with_scratch};
 use super::{Call, SPLIT, Unit};
-use crate::lanes::{Kernel, Simd, dispatch};
+use crate::simd::{Kernel, Simd, dispatch};
 use std::ops::Range;
 
 /// Computes some splits of a tile, counted from its first visible one, into `partials`

@@ -13,7 +13,7 @@ use super::{Call, SPLIT, Unit, pairs};
 use crate::AttentionSpan;
 use crate::arithmetic::Arithmetic;
 use crate::kv_cache::{KEY_GROUP, KvDtype, LINE, MAX_HEAD_DIM, VALUE_PAGE};
-use crate::lanes::{LANES, Simd, exp_lanes, softcap_lanes, softmax_weights, with_rows};
+use crate::simd::{LANES, Simd, exp_lanes, softcap_lanes, softmax_weights, with_rows};
 use crate::spread::gather_lanes;
 use std::cell::RefCell;
 use std::ops::Range;

@@ -2,7 +2,7 @@
 
 use super::tile::{Scratch, Tile, Work, with_scratch};
 use super::{Call, SPLIT};
-use crate::lanes::{Kernel, Simd, dispatch};
+use crate::simd::{Kernel, Simd, dispatch};
 
 /// Computes all rows of a tile.
 pub(super) fn tile(call: &Call<'_>, tile: &Tile) {

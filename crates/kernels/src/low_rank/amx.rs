@@ -5,10 +5,10 @@
 //!           copy    in place     in place    copy       only some pairs of a step, these are copied and padded with zeros
 //! ```
 
-use super::product::{Block, PAIRS, To};
+use super::product::{Block, PAIRS, RowTarget};
 use super::{LINE, Span};
 use crate::isa::{Amx, Avx512};
-use crate::lanes::{LANES, Simd};
+use crate::simd::{LANES, Simd};
 use crate::tiles::Tiles;
 use std::arch::asm;
 use std::ops::Range;
@@ -21,9 +21,9 @@ const ROWS: usize = 16;
 struct Tile<T>([[T; LANES]; ROWS]);
 
 /// Computes a block.
-pub(super) fn run<T: To>(proof: Amx, block: &Block<'_, T>) {
+pub(super) fn run<T: RowTarget>(proof: Amx, block: &Block<'_, T>) {
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    fn run<T: To>(s: Avx512, tiles: &mut Tiles, block: &Block<'_, T>) {
+    fn run<T: RowTarget>(s: Avx512, tiles: &mut Tiles, block: &Block<'_, T>) {
         let mut work = Work { block, sums: Tile([[0.0; LANES]; ROWS]), x: Tile([[0; LANES]; ROWS]), of: 0..0 };
         let rows = block.rows.len() as u8;
         // Operands: rows and lines; then the sums of rows. The other tiles are unused but need at least one row.
@@ -37,7 +37,7 @@ pub(super) fn run<T: To>(proof: Amx, block: &Block<'_, T>) {
         }
     }
     assert!((1..=ROWS).contains(&block.rows.len()), "{} rows", block.rows.len());
-    // SAFETY: who has tiles has the vectors.
+    // SAFETY: the proof of tiles contains that of the vectors.
     unsafe { run(proof.avx512(), &mut Tiles::new(proof), block) }
 }
 
@@ -50,7 +50,7 @@ struct Work<'a, T> {
     of: Range<usize>,
 }
 
-impl<T: To> Work<'_, T> {
+impl<T: RowTarget> Work<'_, T> {
     /// The sums of a strip.
     fn strip(&mut self, span: Span) {
         let Block { matrix, x, stride, .. } = *self.block;

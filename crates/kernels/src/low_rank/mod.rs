@@ -25,10 +25,10 @@ mod product;
 
 use crate::arithmetic::Arithmetic;
 use crate::isa::{Amx, Isa};
-use crate::lanes::{Kernel, LANES, Simd, round_bf16};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::Shared;
 use crate::quant::{SMALLEST_WEIGHT, round_to_bf16};
+use crate::simd::{Kernel, LANES, Simd, round_bf16};
 use crate::threads::{Pool, share};
 use product::{Added, Inner, Panel, Rows};
 use std::ops::Range;
@@ -269,7 +269,7 @@ pub(crate) struct Scratch {
 
 /// Threads, instructions and accumulation order of a call.
 #[derive(Clone, Copy)]
-pub(crate) struct Means<'a> {
+pub(crate) struct ComputeContext<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) isa: Isa,
     pub(crate) arithmetic: Arithmetic,
@@ -279,7 +279,7 @@ pub(crate) struct Means<'a> {
 
 /// As [`define`]. Allocates only where `scratch` must grow.
 pub(crate) fn add<'a>(
-    means: Means<'_>,
+    context: ComputeContext<'_>,
     scratch: &mut Scratch,
     x: &[f32],
     groups: impl Iterator<Item = Group<'a, LowRank>> + Clone + Sync,
@@ -289,7 +289,7 @@ pub(crate) fn add<'a>(
     else {
         return;
     };
-    let format = Format::of(means);
+    let format = Format::of(context);
     let (mut stride, mut rows) = (0, 0);
     let most_rows = (x.len() / in_features).min(out.len() / out_features);
     let Scratch { h, seen } = scratch;
@@ -308,15 +308,15 @@ pub(crate) fn add<'a>(
     }
     h.reserve(rows * stride).expect("memory for the rows between two low-rank matrices");
     let (h, out) = (Shared::new(h), Shared::new(out));
-    each_part(means.pool, &groups, |low_rank| &low_rank.a, &|Part { matrix, first, listed, rows, spans }| {
+    each_part(context.pool, &groups, |low_rank| &low_rank.a, &|Part { matrix, first, listed, rows, spans }| {
         let from = Rows::Listed { x, width: in_features, first, listed };
-        Panel { matrix, from, rows, spans, to: Inner { h: &h, stride, format } }.compute(means);
+        Panel { matrix, from, rows, spans, to: Inner { h: &h, stride, format } }.compute(context);
     });
     // SAFETY: the fork-join that wrote it has ended, and nothing writes it any more.
     let from = Rows::Ready { rows: unsafe { h.part(0..h.len()) }, stride };
-    each_part(means.pool, &groups, |low_rank| &low_rank.b, &|Part { matrix, first, listed, rows, spans }| {
+    each_part(context.pool, &groups, |low_rank| &low_rank.b, &|Part { matrix, first, listed, rows, spans }| {
         let to = Added { out: &out, width: out_features, first, listed };
-        Panel { matrix, from, rows, spans, to }.compute(means);
+        Panel { matrix, from, rows, spans, to }.compute(context);
     });
 }
 
@@ -370,10 +370,10 @@ enum Format {
 }
 
 impl Format {
-    fn of(means: Means<'_>) -> Format {
-        match means.arithmetic {
-            Arithmetic::Pairs if means.isa.avx512_bf16().is_some() => Format::Pairs,
-            Arithmetic::Tiles if means.tiles.is_some() => Format::Pairs,
+    fn of(context: ComputeContext<'_>) -> Format {
+        match context.arithmetic {
+            Arithmetic::Pairs if context.isa.avx512_bf16().is_some() => Format::Pairs,
+            Arithmetic::Tiles if context.tiles.is_some() => Format::Pairs,
             _ => Format::Wide,
         }
     }

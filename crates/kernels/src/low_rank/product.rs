@@ -8,11 +8,11 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::amx;
-use super::{Convert, Format, LINE, Means, Span, Strips};
+use super::{ComputeContext, Convert, Format, LINE, Span, Strips};
 use crate::arithmetic::Arithmetic;
-use crate::lanes::{Kernel, LANES, Simd, dispatch, round_bf16, with_rows};
 use crate::mem::Buffer;
 use crate::pointwise::Shared;
+use crate::simd::{Kernel, LANES, Simd, dispatch, round_bf16, with_rows};
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -47,16 +47,21 @@ pub(super) enum Rows<'a> {
 
 impl Rows<'_> {
     /// A block of rows in the format, and its row stride.
-    fn block<'b>(&'b self, means: Means<'_>, rows: Range<usize>, room: &'b mut Buffer<u32>) -> (&'b [u32], usize) {
+    fn block<'b>(
+        &'b self,
+        context: ComputeContext<'_>,
+        rows: Range<usize>,
+        room: &'b mut Buffer<u32>,
+    ) -> (&'b [u32], usize) {
         match *self {
             Rows::Ready { rows: all, stride } => (&all[rows.start * stride..rows.end * stride], stride),
             Rows::Listed { x, width, first, listed } => {
-                let format = Format::of(means);
+                let format = Format::of(context);
                 let stride = format.stride(width);
                 room.reserve(TILE_BLOCK * stride).expect("memory for a block of inputs");
                 for (to, row) in room.chunks_exact_mut(stride).zip(rows.clone()) {
                     let x = &x[listed[row - first] as usize * width..][..width];
-                    dispatch(means.isa, Convert { x, to, format });
+                    dispatch(context.isa, Convert { x, to, format });
                 }
                 (&room[..rows.len() * stride], stride)
             }
@@ -65,7 +70,7 @@ impl Rows<'_> {
 }
 
 /// Destination of sums. Callers compute each row and strip once.
-pub(super) trait To: Copy {
+pub(super) trait RowTarget: Copy {
     /// Pointer to a row.
     type Row: Copy;
 
@@ -93,7 +98,7 @@ pub(super) struct Inner<'a> {
     pub(super) format: Format,
 }
 
-impl To for Inner<'_> {
+impl RowTarget for Inner<'_> {
     type Row = *mut u32;
 
     #[inline(always)]
@@ -132,7 +137,7 @@ pub(super) struct Added<'a> {
     pub(super) listed: &'a [u32],
 }
 
-impl To for Added<'_> {
+impl RowTarget for Added<'_> {
     type Row = *mut f32;
 
     #[inline(always)]
@@ -166,37 +171,37 @@ impl To for Added<'_> {
 // One function per type, so that they are compiled once here and not wherever the generic `add` is instantiated.
 impl Panel<'_, Inner<'_>> {
     /// Computes the panel.
-    pub(super) fn compute(self, means: Means<'_>) {
-        run(means, self);
+    pub(super) fn compute(self, context: ComputeContext<'_>) {
+        run(context, self);
     }
 }
 
 impl Panel<'_, Added<'_>> {
     /// Computes the panel.
-    pub(super) fn compute(self, means: Means<'_>) {
-        run(means, self);
+    pub(super) fn compute(self, context: ComputeContext<'_>) {
+        run(context, self);
     }
 }
 
 /// Computes a panel, a block of rows at a time.
-fn run<T: To>(means: Means<'_>, panel: Panel<'_, T>) {
+fn run<T: RowTarget>(context: ComputeContext<'_>, panel: Panel<'_, T>) {
     let Panel { matrix, from, rows, spans, to } = panel;
-    let block_rows = if means.tiles.is_some() { TILE_BLOCK } else { BLOCK };
+    let block_rows = if context.tiles.is_some() { TILE_BLOCK } else { BLOCK };
     CONVERTED.with_borrow_mut(|room| {
         for first in rows.clone().step_by(block_rows) {
             let rows = first..rows.end.min(first + block_rows);
-            let (x, stride) = from.block(means, rows.clone(), room);
-            let width = matrix.width(spans.clone()) * Format::of(means).unit();
+            let (x, stride) = from.block(context, rows.clone(), room);
+            let width = matrix.width(spans.clone()) * Format::of(context).unit();
             assert!(width <= stride, "rows of {stride} units are narrower than the matrix, which reads {width}");
             let block = Block { matrix, x, stride, rows, spans: spans.clone(), to };
             #[cfg(target_arch = "x86_64")]
-            match (means.arithmetic, means.tiles, means.isa.avx512_bf16()) {
+            match (context.arithmetic, context.tiles, context.isa.avx512_bf16()) {
                 (Arithmetic::Tiles, Some(proof), _) => amx::run(proof, &block),
                 (Arithmetic::Pairs, _, Some(proof)) => dot::run(proof, &block),
-                (arithmetic, ..) => dispatch(means.isa, ByFma { block, arithmetic }),
+                (arithmetic, ..) => dispatch(context.isa, ByFma { block, arithmetic }),
             }
             #[cfg(not(target_arch = "x86_64"))]
-            dispatch(means.isa, ByFma { block, arithmetic: means.arithmetic });
+            dispatch(context.isa, ByFma { block, arithmetic: context.arithmetic });
         }
     });
 }
@@ -233,7 +238,7 @@ trait Order<S: Simd>: Copy {
     ) -> [[S::V; R]; C];
 }
 
-impl<T: To> Block<'_, T> {
+impl<T: RowTarget> Block<'_, T> {
     /// `unit`: units per input pair.
     #[inline(always)]
     fn run<S: Simd, O: Order<S>>(&self, s: S, order: O, unit: usize) {
@@ -302,7 +307,7 @@ struct ByFma<'a, T> {
     arithmetic: Arithmetic,
 }
 
-impl<T: To> Kernel for ByFma<'_, T> {
+impl<T: RowTarget> Kernel for ByFma<'_, T> {
     type Output = ();
 
     fn define(self) {
@@ -426,7 +431,7 @@ pub(super) const PAIRS: usize = Arithmetic::STEP / 2;
 /// [`Arithmetic::Pairs`] with `vdpbf16ps`, from packed rows.
 #[cfg(target_arch = "x86_64")]
 mod dot {
-    use super::{AHEAD, Block, LINE, Order, Span, To};
+    use super::{AHEAD, Block, LINE, Order, RowTarget, Span};
     use crate::isa::{Avx512, Avx512Bf16};
     use std::arch::x86_64::*;
 
@@ -435,9 +440,9 @@ mod dot {
         _proof: Avx512Bf16,
     }
 
-    pub(super) fn run<T: To>(proof: Avx512Bf16, block: &Block<'_, T>) {
+    pub(super) fn run<T: RowTarget>(proof: Avx512Bf16, block: &Block<'_, T>) {
         #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")]
-        fn run<T: To>(proof: Avx512Bf16, block: &Block<'_, T>) {
+        fn run<T: RowTarget>(proof: Avx512Bf16, block: &Block<'_, T>) {
             block.run(proof.avx512(), Dot { _proof: proof }, 1);
         }
         // SAFETY: `proof` says that the CPU has these features.

@@ -16,8 +16,8 @@
 
 use super::{GROUP, SMALLEST_ABSMAX};
 use crate::isa::Isa;
-use crate::lanes::{Kernel, LANES, Simd, dispatch};
 use crate::pointwise::Shared;
+use crate::simd::{Kernel, LANES, Simd, dispatch};
 use crate::threads::Pool;
 use half::f16;
 

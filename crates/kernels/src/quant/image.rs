@@ -5,7 +5,7 @@
 
 use super::{INT4_RATIOS, INT8_GROUP, Levels, MatrixShape, PAIR, PackedMatrix, Ratios, WeightClass};
 use crate::mem::{Buffer, OutOfMemory};
-use crate::parted::Parted;
+use crate::node_parts::NodeParts;
 use crate::threads::{Pool, share};
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +20,7 @@ pub struct ByteSource<'a>(pub &'a (dyn Fn(u64, &mut [u8]) + Sync));
 /// in use.
 #[derive(Clone, Debug)]
 pub struct Image {
-    tiles: Arc<Parted>,
+    tiles: Arc<NodeParts>,
     scales: Arc<Buffer<f32>>,
     /// For int4: the level table.
     levels: Option<Levels>,
@@ -81,7 +81,7 @@ impl PackedMatrix {
         let mut scales = Buffer::<f32>::zeroed(num_scales)?;
         let pairs = shape.out_features.div_ceil(PAIR);
         let pair_bytes = tile_bytes / pairs;
-        let mut tiles = Parted::zeroed(pool.map(Pool::nodes), pairs, pair_bytes)?;
+        let mut tiles = NodeParts::zeroed(pool.map(Pool::nodes), pairs, pair_bytes)?;
         let threads = pool.map_or(1, Pool::threads);
         // The shares of decode: the thread that later reads a strip writes it first. Each thread's share is on one node.
         let mut runs = tiles.runs_mut();
@@ -125,7 +125,7 @@ impl PackedMatrix {
 }
 
 /// The class of the largest ratio in a matrix's bytes.
-fn ratios_in(class: WeightClass, tiles: &Parted, in_features: usize, pairs: usize) -> Ratios {
+fn ratios_in(class: WeightClass, tiles: &NodeParts, in_features: usize, pairs: usize) -> Ratios {
     let of = |bytes: &[u8]| bytes.iter().map(|&byte| Ratios::of(&[byte as i8])).max().unwrap_or(Ratios::One);
     let pairs = (0..pairs).map(|pair| tiles.piece(pair));
     match class {

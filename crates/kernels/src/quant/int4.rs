@@ -16,7 +16,7 @@
 
 use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor, ratios_that_fit};
 use crate::isa::Isa;
-use crate::lanes::{Kernel, LANES, Simd, dispatch, sum};
+use crate::simd::{Kernel, LANES, Simd, dispatch, sum};
 
 /// Weights that share a ratio.
 pub const GROUP: usize = 32;

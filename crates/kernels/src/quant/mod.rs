@@ -41,7 +41,7 @@ pub(crate) use uneven::Levels;
 
 use crate::isa::Isa;
 use crate::mem::{Buffer, OutOfMemory};
-use crate::parted::Parted;
+use crate::node_parts::NodeParts;
 use crate::threads::Pool;
 use pack::Source;
 use std::sync::Arc;
@@ -137,7 +137,7 @@ pub struct PackedMatrix {
     /// Int8 and int4: the quantization groups of a file, instead of the class's native format.
     blocks: Option<BlockFormat>,
     /// One piece per pair of strips.
-    tiles: Arc<Parted>,
+    tiles: Arc<NodeParts>,
     /// Int8 and int4: scale of each output channel, `[padded N]`. Empty for bf16 and for the groups of a file.
     scales: Arc<Buffer<f32>>,
     ratios: Ratios,

@@ -13,9 +13,9 @@ use super::{
     Ratios, RowSource, SMALLEST_WEIGHT, WeightClass, round_to_bf16,
 };
 use crate::isa::Isa;
-use crate::lanes::{Kernel, Simd, dispatch};
 use crate::mem::{Buffer, OutOfMemory};
-use crate::parted::Parted;
+use crate::node_parts::NodeParts;
+use crate::simd::{Kernel, Simd, dispatch};
 use crate::threads::Pool;
 use std::sync::{Arc, Mutex};
 
@@ -42,7 +42,7 @@ pub(super) fn pack(
     assert!(in_features <= 133_000, "an int8 sum over {in_features} products could leave i32");
     let pair_bytes = class.ratio_bytes(in_features) + in_features.div_ceil(class.step()) * class.step_bytes();
     let pairs = out_features.div_ceil(PAIR);
-    let mut tiles = Parted::zeroed(pool.map(Pool::nodes), pairs, pair_bytes)?;
+    let mut tiles = NodeParts::zeroed(pool.map(Pool::nodes), pairs, pair_bytes)?;
     let mut scales = Buffer::<f32>::zeroed(if class == WeightClass::Bf16 { 0 } else { pairs * PAIR })?;
 
     // One lock per pair, never contended: safe access for each task to its part of the result.
@@ -86,7 +86,7 @@ pub(super) fn pack_blocks(
     assert!(out_features > 0 && in_features > 0, "an empty matrix");
     let steps = in_features.div_ceil(64);
     let (pair_bytes, pairs) = (steps * format.step_bytes(), out_features.div_ceil(PAIR));
-    let mut tiles = Parted::zeroed(pool.map(Pool::nodes), pairs, pair_bytes)?;
+    let mut tiles = NodeParts::zeroed(pool.map(Pool::nodes), pairs, pair_bytes)?;
     let parts: Vec<_> = tiles.pieces_mut().map(Mutex::new).collect();
     let task = |pair: usize| {
         let mut tiles = parts[pair].lock().unwrap();

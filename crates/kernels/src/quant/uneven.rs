@@ -13,7 +13,7 @@
 
 use super::int4::{GROUP, InLanes, Measure, Plain, groups, inverse};
 use super::{SMALLEST_ABSMAX, absmax_bits};
-use crate::lanes::{LANES, Simd, sum};
+use crate::simd::{LANES, Simd, sum};
 
 /// Level table of an int4 matrix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -309,8 +309,8 @@ fn best_ratio(by: impl Fit, group: &[f32; GROUP], scale: f32, step: f32, most: i
 mod tests {
     use super::*;
     use crate::isa::Isa;
-    use crate::lanes::{Kernel, dispatch};
     use crate::quant::quantize_int4_row;
+    use crate::simd::{Kernel, dispatch};
 
     /// [`quantize`] as a kernel: scale, codes, ratios.
     struct Quantize<'a>(&'a [f32]);

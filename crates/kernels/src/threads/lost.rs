@@ -7,7 +7,7 @@
 //! Each thread opens its counter once; the reader reads them all, about 0.3 us each, at no cost to the threads. A wait
 //! in progress does not count. Where the system keeps no counters, the result is unknown.
 
-use super::steal::Steal;
+use super::steal::StealCounter;
 use super::sync::now;
 use crate::disturbed::QueueWait;
 use std::sync::{Mutex, PoisonError};
@@ -29,54 +29,54 @@ pub struct LostTime {
 
 /// The counters of a pool's threads.
 #[derive(Debug, Default)]
-pub(super) struct Watch(Mutex<Watching>);
+pub(super) struct CpuTimeMeter(Mutex<Counters>);
 
 #[derive(Debug, Default)]
-struct Watching {
-    threads: Vec<Watched>,
-    steal: Option<Steal>,
+struct Counters {
+    threads: Vec<ThreadCounter>,
+    steal: Option<StealCounter>,
     /// Time of the last reading, by [`now`].
     asked: u64,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct ThreadCounter {
     thread: usize,
     wait: QueueWait,
     /// Counter at the last reading.
     seen: Duration,
 }
 
-impl Watch {
+impl CpuTimeMeter {
     /// Sets the cores of the threads.
     pub(super) fn cores(&self, cpus: &[usize]) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).steal = Steal::of(cpus);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).steal = StealCounter::of(cpus);
     }
 
     /// Registers the calling thread as thread `thread` of the pool.
     pub(super) fn begin(&self, thread: usize) {
-        let watched = QueueWait::of_this_thread().and_then(|wait| {
+        let counter = QueueWait::of_this_thread().and_then(|wait| {
             let seen = wait.read()?;
-            Some(Watched { thread, wait, seen })
+            Some(ThreadCounter { thread, wait, seen })
         });
-        let mut watching = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        watching.threads.retain(|other| other.thread != thread);
-        watching.threads.extend(watched);
+        let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.threads.retain(|other| other.thread != thread);
+        counters.threads.extend(counter);
     }
 
     /// Time lost since the last call; `None` unless all `threads` are registered. `barred`: threads excluded because of
     /// load, which wait for no core. `absent`: threads that missed the last region.
     pub(super) fn lost(&self, threads: usize, barred: usize, absent: usize) -> Option<LostTime> {
-        let mut watching = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if watching.threads.len() < threads {
+        let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counters.threads.len() < threads {
             return None;
         }
         let now = now();
-        let elapsed = Duration::from_nanos(now - std::mem::replace(&mut watching.asked, now));
-        let taken = watching.steal.as_mut().map_or(Duration::ZERO, Steal::since_last);
+        let elapsed = Duration::from_nanos(now - std::mem::replace(&mut counters.asked, now));
+        let taken = counters.steal.as_mut().map_or(Duration::ZERO, StealCounter::since_last);
         let mut sum = LostTime { unseen: elapsed * absent as u32 + taken, ..LostTime::default() };
         sum.all = elapsed * barred as u32;
-        for Watched { thread, wait, seen } in &mut watching.threads {
+        for ThreadCounter { thread, wait, seen } in &mut counters.threads {
             let now = wait.read()?;
             // A wait that began long ago counts in full only when it ends.
             let lost = now.saturating_sub(*seen).min(elapsed);

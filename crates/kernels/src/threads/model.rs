@@ -111,7 +111,7 @@ fn so_are_two() {
 }
 
 #[test]
-fn a_region_for_all_follows_one_that_shut_somebody_out() {
+fn a_region_for_all_follows_one_that_shut_a_worker_out() {
     explore(2, || {
         let (pool, slots) = (pool(2), Slots::new(2));
         pool.tasks(2, &|task| slots.add(task, 1));
@@ -124,7 +124,7 @@ fn a_region_for_all_follows_one_that_shut_somebody_out() {
 fn a_barred_worker_is_in_no_region_until_it_is_let_in() {
     explore(2, || {
         let (pool, slots) = (pool(2), Slots::new(2));
-        pool.crew.bar(0, true);
+        pool.set.bar(0, true);
         pool.bars.store(true, Relaxed);
         // Only the caller accesses slot 1: loom would detect the worker.
         let claim = pool.claim();
@@ -133,7 +133,7 @@ fn a_barred_worker_is_in_no_region_until_it_is_let_in() {
                 assert_eq!(thread, 0, "it is barred");
                 slots.add(1, 1);
             },
-            |worker, region, _| assert!(pool.crew.is_out(worker, region)),
+            |worker, region, _| assert!(pool.set.is_out(worker, region)),
         );
         pool.run(&|thread| slots.add(thread, 1));
         assert_eq!(slots.values(), [1, 2]);
@@ -179,7 +179,7 @@ fn a_region_within_a_region_is_refused_and_repeats_nothing() {
 }
 
 #[test]
-fn a_stranger_is_refused_and_repeats_nothing() {
+fn a_second_caller_is_refused_and_repeats_nothing() {
     explore(2, || {
         let pool = Arc::new(pool(2));
         let shares = |pool: &Pool| {
@@ -187,11 +187,11 @@ fn a_stranger_is_refused_and_repeats_nothing() {
             let refused = refused(|| pool.shares(COUNT, &|range| range.for_each(|index| slots.add(index, 1))));
             assert_eq!(slots.values(), [usize::from(!refused); COUNT]);
         };
-        let stranger = {
+        let second = {
             let pool = pool.clone();
             thread::spawn(move || shares(&pool))
         };
         shares(&pool);
-        stranger.join().expect("a stranger without panics");
+        second.join().expect("the second caller does not panic");
     });
 }

@@ -1,4 +1,4 @@
-//! Steal time: time in which a core wanted to run and the hypervisor ran something else. The guest's threads wait in no
+//! StealCounter time: time in which a core wanted to run and the hypervisor ran something else. The guest's threads wait in no
 //! run queue then, so no thread's counter shows it; `/proc/stat` does, in hundredths of a second.
 
 use super::sync::now;
@@ -14,9 +14,9 @@ const SHARE: u64 = 500;
 /// Bytes read from its start, which lists the cores.
 const MOST_BYTES: usize = 64 << 10;
 
-/// Steal time of some cores.
+/// StealCounter time of some cores.
 #[derive(Debug)]
-pub(super) struct Steal {
+pub(super) struct StealCounter {
     file: File,
     cpus: Vec<usize>,
     text: Vec<u8>,
@@ -26,17 +26,17 @@ pub(super) struct Steal {
     takes: u64,
 }
 
-impl Steal {
+impl StealCounter {
     /// A counter for these cores; `None` where the system does not report it.
-    pub(super) fn of(cpus: &[usize]) -> Option<Steal> {
+    pub(super) fn of(cpus: &[usize]) -> Option<StealCounter> {
         let file = File::open("/proc/stat").ok()?;
         let text = vec![0; MOST_BYTES];
-        let mut steal = Steal { file, cpus: cpus.to_vec(), text, seen: 0, read_at: 0, takes: 0 };
+        let mut steal = StealCounter { file, cpus: cpus.to_vec(), text, seen: 0, read_at: 0, takes: 0 };
         steal.read()?;
         Some(steal)
     }
 
-    /// Steal time since the last reading; zero if that was too recent.
+    /// StealCounter time since the last reading; zero if that was too recent.
     pub(super) fn since_last(&mut self) -> Duration {
         let long_enough = (TICK.as_nanos() as u64).max(self.takes * SHARE);
         if now() - self.read_at < long_enough {

@@ -48,10 +48,10 @@ pub(super) fn spin() {
 /// Yields the core. True if another thread ran: a yield without one takes less than a microsecond.
 #[cfg(not(all(test, loom)))]
 pub(super) fn yield_now() -> bool {
-    const SOMEBODY: std::time::Duration = std::time::Duration::from_micros(20);
+    const SWITCH: std::time::Duration = std::time::Duration::from_micros(20);
     let before = std::time::Instant::now();
     std::thread::yield_now();
-    before.elapsed() > SOMEBODY
+    before.elapsed() > SWITCH
 }
 
 #[cfg(all(test, loom))]

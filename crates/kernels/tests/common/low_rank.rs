@@ -14,7 +14,7 @@ pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
 
 pub(crate) const RANKS: [usize; 8] = [1, 2, 8, 15, 16, 33, 64, 512];
 
-/// Low-rank matrices of parts whose outputs lie in one row, each with its rank.
+/// Low-rank matrices of fused projections: the outputs of several parts in one row, each part with its rank.
 pub(crate) struct Matrices {
     pub(crate) shape: LowRankShape,
     /// `[rank, in_features]`, `[out_features, rank]` with zeros where an output does not read.

@@ -20,11 +20,11 @@ pub(crate) enum Kind {
     ImportedInt4 { narrow: bool },
     /// Int8, -128 too, with one scale per channel or with group scales of any size.
     ImportedInt8 { groups: bool },
-    /// Groups of a file, of the format with this number in [`formats`].
+    /// Groups of a file, in the format with this index in [`formats`].
     Blocks(usize),
 }
 
-/// Every way in which groups can lie.
+/// Every group layout.
 pub(crate) fn formats() -> Vec<BlockFormat> {
     let levels = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
     let mut formats = Vec::new();

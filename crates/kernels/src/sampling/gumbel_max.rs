@@ -18,7 +18,7 @@
 
 use super::philox::{philox, philox_many};
 use crate::isa::Isa;
-use crate::lanes::{Kernel, Simd, dispatch};
+use crate::simd::{Kernel, Simd, dispatch};
 
 /// Ids per competitor of the first stage.
 pub(super) const BLOCK: usize = 16;
@@ -55,7 +55,7 @@ impl Noise {
         if !rest.is_empty() {
             sums.push(rest.iter().sum());
         }
-        let block = dispatch(Isa::best(), Race { noise: self, sums })?;
+        let block = dispatch(Isa::best(), GumbelMax { noise: self, sums })?;
         let inside = masses[block * BLOCK..].iter().take(BLOCK).enumerate().map(|(i, &mass)| (i as u32, mass));
         let first = self.first_inside(block as u32, inside)?;
         Some(block as u32 * BLOCK as u32 + first)
@@ -103,7 +103,10 @@ fn word_inside(block: u32) -> u32 {
 /// The earliest arrival; of equal ones the first in order. A competitor that never arrives does not win.
 fn first_of<T>(all: impl Iterator<Item = (T, f64)>) -> Option<(T, f64)> {
     let best_of = |found: &Option<(T, f64)>| found.as_ref().map_or(f64::INFINITY, |(_, best)| *best);
-    all.fold(None, |found, (who, arrival)| if arrival < best_of(&found) { Some((who, arrival)) } else { found })
+    all.fold(
+        None,
+        |found, (competitor, arrival)| if arrival < best_of(&found) { Some((competitor, arrival)) } else { found },
+    )
 }
 
 /// Arrival time of a competitor of `mass` with this random word; infinite without mass.
@@ -143,16 +146,16 @@ fn exponential(word: u32) -> f64 {
 }
 
 /// The first block to arrive: the first stage of [`Noise::draw`].
-struct Race<'a> {
+struct GumbelMax<'a> {
     noise: &'a Noise,
     sums: &'a [u64],
 }
 
-impl Kernel for Race<'_> {
+impl Kernel for GumbelMax<'_> {
     type Output = Option<usize>;
 
     fn define(self) -> Option<usize> {
-        let Race { noise, sums } = self;
+        let GumbelMax { noise, sums } = self;
         let word = |block: usize| noise.words(word_of_block(block as u32))[block % 4];
         first_of(sums.iter().enumerate().map(|(block, &sum)| (block, arrival(word(block), sum))))
             .map(|(block, _)| block)
@@ -161,7 +164,7 @@ impl Kernel for Race<'_> {
     /// Each lane keeps its first, branch-free; the overall first is found at the end.
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> Option<usize> {
-        let Race { noise, sums } = self;
+        let GumbelMax { noise, sums } = self;
         let (mut best, mut at) = ([f64::INFINITY; TOGETHER], [0u64; TOGETHER]);
         for (turn, together) in sums.chunks(TOGETHER).enumerate() {
             let mut own = [0; TOGETHER];
@@ -194,9 +197,9 @@ mod tests {
                 let mass = |i: u64| ((i * 7919 + round * 104_729) % 1009).pow(4).saturating_sub(1 << 37);
                 let mut sums: Vec<u64> = (0..len).map(mass).collect();
                 sums[(round % len) as usize] = 1;
-                let defined = Race { noise: &noise, sums: &sums }.define();
+                let defined = GumbelMax { noise: &noise, sums: &sums }.define();
                 for isa in Isa::available() {
-                    let found = dispatch(isa, Race { noise: &noise, sums: &sums });
+                    let found = dispatch(isa, GumbelMax { noise: &noise, sums: &sums });
                     assert_eq!(found, defined, "{isa:?} {len} blocks, round {round}");
                 }
             }

@@ -10,7 +10,7 @@
 //! both sides, at least one sees the other's store (Dekker's algorithm): a worker that the caller does not wait for
 //! accesses nothing of the region.
 
-use super::lost::Watch;
+use super::lost::CpuTimeMeter;
 use super::sync::{self, AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, UnsafeCell, fence};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +37,7 @@ pub(super) struct Padded<T>(pub(super) T);
 pub(super) type Job = *const (dyn Fn(usize) + Sync);
 
 /// State written by one worker.
-struct Desk {
+struct WorkerState {
     /// The last region that it entered or tried to enter.
     at: AtomicU64,
     /// The last region that it left or was shut out of.
@@ -46,15 +46,15 @@ struct Desk {
 
 /// Sleep state of the workers.
 #[derive(Default)]
-struct Beds {
+struct Sleepers {
     /// By worker: asleep, and not yet woken.
     asleep: Vec<bool>,
 }
 
-pub(super) struct Crew {
+pub(super) struct WorkerSet {
     /// Number of regions so far; a change tells the workers to enter.
     generation: Padded<AtomicU64>,
-    desks: Vec<Padded<Desk>>,
+    states: Vec<Padded<WorkerState>>,
     /// By worker: the last region that it may not enter.
     closed: Vec<Padded<AtomicU64>>,
     /// Workers asleep or about to sleep that a region must wake.
@@ -63,41 +63,44 @@ pub(super) struct Crew {
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    beds: Mutex<Beds>,
+    sleepers: Mutex<Sleepers>,
     wake: Condvar,
     /// Time of the last yield of a pool thread to another process, by [`sync::now`]; 0: never.
     contended: AtomicU64,
-    pub(super) watch: Watch,
+    pub(super) meter: CpuTimeMeter,
 }
 
 // SAFETY: `job` is the only field that is not Sync. The holder of the pool's claim writes it while every worker has left
 // the last region or is shut out of it, and before the release store of `generation`; a worker reads it only after it
 // has entered, and the caller waits for it then.
-unsafe impl Sync for Crew {}
+unsafe impl Sync for WorkerSet {}
 // SAFETY: the pointer in `job` is only followed during the region whose caller keeps the closure alive.
-unsafe impl Send for Crew {}
+unsafe impl Send for WorkerSet {}
 
-impl Crew {
+impl WorkerSet {
     /// For a number of workers that have not started yet.
-    pub(super) fn new(workers: usize) -> Crew {
+    pub(super) fn new(workers: usize) -> WorkerSet {
         let each = 0..workers;
-        Crew {
+        WorkerSet {
             generation: Padded(AtomicU64::new(0)),
-            desks: each.clone().map(|_| Padded(Desk { at: AtomicU64::new(0), done: AtomicU64::new(0) })).collect(),
+            states: each
+                .clone()
+                .map(|_| Padded(WorkerState { at: AtomicU64::new(0), done: AtomicU64::new(0) }))
+                .collect(),
             closed: each.clone().map(|_| Padded(AtomicU64::new(0))).collect(),
             sleeping: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
-            beds: Mutex::new(Beds { asleep: vec![false; workers] }),
+            sleepers: Mutex::new(Sleepers { asleep: vec![false; workers] }),
             wake: Condvar::new(),
             contended: AtomicU64::new(0),
-            watch: Watch::default(),
+            meter: CpuTimeMeter::default(),
         }
     }
 
     /// Begins a region and returns its number. The caller keeps what `job` points to alive until each worker is out, by
-    /// [`Crew::is_out`] or [`Crew::shut`].
+    /// [`WorkerSet::is_out`] or [`WorkerSet::shut`].
     pub(super) fn begin(&self, job: Job) -> u64 {
         // SAFETY: the caller has the claim, and waited for every worker of the last region: none reads `job`.
         self.job.with_mut(|to| unsafe { *to = Some(job) });
@@ -106,17 +109,17 @@ impl Crew {
 
     /// Whether the worker has left the region, or may not enter it. After this it accesses nothing of the region.
     pub(super) fn is_out(&self, worker: usize, region: u64) -> bool {
-        self.desks[worker].0.done.load(Acquire) >= region || self.is_barred(worker)
+        self.states[worker].0.done.load(Acquire) >= region || self.is_barred(worker)
     }
 
     /// Shuts a worker that has not entered out of the region. False: it has entered, and the caller must wait for it.
     pub(super) fn shut(&self, worker: usize, region: u64) -> bool {
-        if self.desks[worker].0.at.load(Relaxed) >= region {
+        if self.states[worker].0.at.load(Relaxed) >= region {
             return false;
         }
         self.closed[worker].0.store(region, Relaxed);
         fence(SeqCst);
-        self.desks[worker].0.at.load(Relaxed) < region
+        self.states[worker].0.at.load(Relaxed) < region
     }
 
     /// Bars a worker from all future regions, or admits it again. Only between two regions.
@@ -172,10 +175,10 @@ impl Crew {
 
     /// Wakes all sleepers. They no longer count as sleeping, so regions do not wake them again before they run.
     fn rouse(&self) {
-        let mut beds = self.beds.lock().unwrap_or_else(PoisonError::into_inner);
-        beds.asleep.fill(false);
+        let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        sleepers.asleep.fill(false);
         self.sleeping.store(0, Relaxed);
-        drop(beds);
+        drop(sleepers);
         self.wake.notify_all();
     }
 
@@ -193,7 +196,7 @@ impl Crew {
 
     /// Runs this worker's part of a region, unless it is shut out.
     fn visit(&self, worker: usize, region: u64) {
-        let Desk { at, done } = &self.desks[worker].0;
+        let WorkerState { at, done } = &self.states[worker].0;
         at.store(region, Relaxed);
         fence(SeqCst);
         // A region ends only after this worker has left it or was shut out of it or of a later one.
@@ -212,7 +215,7 @@ impl Crew {
 
     /// Waits for a region other than `seen`: spins, then yields, then sleeps.
     fn wait_for_news(&self, worker: usize, seen: u64) -> u64 {
-        let mut wait = Patience::default();
+        let mut wait = Backoff::default();
         while wait.count < SPINS + YIELDS && !self.is_barred(worker) {
             let generation = self.generation.0.load(Acquire);
             if generation != seen {
@@ -223,66 +226,66 @@ impl Crew {
                 break;
             }
         }
-        let mut beds = self.beds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let barred = self.is_barred(worker);
-            if !barred && !beds.asleep[worker] {
-                beds.asleep[worker] = true;
+            if !barred && !sleepers.asleep[worker] {
+                sleepers.asleep[worker] = true;
                 self.sleeping.fetch_add(1, Relaxed);
             }
             fence(SeqCst);
             let generation = self.generation.0.load(Acquire);
             let has_news = generation != seen && !barred;
             if has_news || self.stop.load(Relaxed) {
-                if std::mem::take(&mut beds.asleep[worker]) {
+                if std::mem::take(&mut sleepers.asleep[worker]) {
                     self.sleeping.fetch_sub(1, Relaxed);
                 }
                 return generation;
             }
-            beds = self.wake.wait(beds).unwrap_or_else(PoisonError::into_inner);
+            sleepers = self.wake.wait(sleepers).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
 /// Backoff of a waiting thread, counted in pauses.
 #[derive(Default)]
-pub(super) struct Patience {
+pub(super) struct Backoff {
     pub(super) count: u32,
     /// Another process wants this core.
     contended: bool,
 }
 
-impl Patience {
+impl Backoff {
     /// Whether a worker that has not entered has had its grace period.
-    pub(super) fn is_out_of_grace(&self) -> bool {
+    pub(super) fn is_past_grace_period(&self) -> bool {
         self.count >= GRACE
     }
 
     /// Spins at first, then yields. False once the core is contended: each yield there gives up a turn, while a sleeper
     /// keeps its unused time slice and is scheduled immediately. A yield detects contention; for a while after that no
     /// thread yields to detect it again, and none spins for long.
-    fn pause(&mut self, crew: &Crew) -> bool {
+    fn pause(&mut self, set: &WorkerSet) -> bool {
         self.count = self.count.saturating_add(1);
         if self.count < SPINS {
             if self.count == SPINS / 4 {
-                let last = crew.contended.load(Relaxed);
+                let last = set.contended.load(Relaxed);
                 self.contended = last > 0 && sync::now().saturating_sub(last) < CONTENDED;
             }
             sync::spin();
         } else if sync::yield_now() {
             self.contended = true;
-            crew.contended.store(sync::now().max(1), Relaxed);
+            set.contended.store(sync::now().max(1), Relaxed);
         }
         !self.contended
     }
 
     /// The same for an unbounded wait: on a contended core it naps.
-    pub(super) fn wait(&mut self, crew: &Crew) {
+    pub(super) fn wait(&mut self, set: &WorkerSet) {
         if self.contended {
             self.count = self.count.max(SPINS);
             sync::nap();
         } else {
-            self.pause(crew);
+            self.pause(set);
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::mem::{Buffer, OutOfMemory};
 use crate::threads::Nodes;
 
 /// Pieces split over memory nodes: see the module.
-pub(crate) struct Parted {
+pub(crate) struct NodeParts {
     parts: Vec<Part>,
     piece_bytes: usize,
 }
@@ -22,9 +22,9 @@ struct Part {
     bytes: Buffer<u8>,
 }
 
-impl Parted {
+impl NodeParts {
     /// `pieces` of `piece_bytes` zeros each; without nodes in one buffer.
-    pub(crate) fn zeroed(nodes: Option<&Nodes>, pieces: usize, piece_bytes: usize) -> Result<Parted, OutOfMemory> {
+    pub(crate) fn zeroed(nodes: Option<&Nodes>, pieces: usize, piece_bytes: usize) -> Result<NodeParts, OutOfMemory> {
         let part = |node: Option<u32>, range: std::ops::Range<usize>| {
             let bytes = range.len().checked_mul(piece_bytes).ok_or(OutOfMemory { bytes: usize::MAX })?;
             Ok(Part { first: range.start, bytes: Buffer::zeroed_on(node, bytes)? })
@@ -36,7 +36,7 @@ impl Parted {
                 parts.collect::<Result<_, OutOfMemory>>()?
             }
         };
-        Ok(Parted { parts, piece_bytes })
+        Ok(NodeParts { parts, piece_bytes })
     }
 
     /// Size in bytes.
@@ -72,9 +72,9 @@ impl Parted {
     }
 }
 
-impl std::fmt::Debug for Parted {
+impl std::fmt::Debug for NodeParts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Parted({} x {} bytes)", self.bytes() / self.piece_bytes.max(1), self.piece_bytes)
+        write!(f, "NodeParts({} x {} bytes)", self.bytes() / self.piece_bytes.max(1), self.piece_bytes)
     }
 }
 
@@ -88,13 +88,13 @@ mod tests {
         for (threads, nodes) in [(1, 1), (2, 2), (3, 2), (4, 3), (4, 4)] {
             let pool = Pool::on(threads, NodeChoice::Imagined(nodes)).unwrap();
             for count in [1, 2, 3, 5, 64] {
-                let mut parted = Parted::zeroed(Some(pool.nodes()), count, 128).unwrap();
-                parted.pieces_mut().enumerate().for_each(|(index, piece)| piece.fill(index as u8));
-                assert_eq!(parted.bytes(), count * 128);
+                let mut node_parts = NodeParts::zeroed(Some(pool.nodes()), count, 128).unwrap();
+                node_parts.pieces_mut().enumerate().for_each(|(index, piece)| piece.fill(index as u8));
+                assert_eq!(node_parts.bytes(), count * 128);
                 for index in 0..count {
-                    assert_eq!(parted.piece(index), [index as u8; 128], "{index} of {count} on {nodes} nodes");
+                    assert_eq!(node_parts.piece(index), [index as u8; 128], "{index} of {count} on {nodes} nodes");
                 }
-                let all: Vec<u8> = parted.pieces().flatten().copied().collect();
+                let all: Vec<u8> = node_parts.pieces().flatten().copied().collect();
                 assert!(all.chunks(128).enumerate().all(|(index, piece)| piece[0] == index as u8));
             }
         }
