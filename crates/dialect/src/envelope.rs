@@ -1,43 +1,43 @@
-//! Calls as JSON objects that have the name inside: `{"name": "f", "arguments": {...}}`, alone or in a list.
+//! Calls as JSON objects that contain the name: `{"name": "f", "arguments": {...}}`, alone or in a list.
 
 use crate::Tool;
 use crate::json;
 use crate::tape::{Read, Sink, Stop, Tape};
 use crate::tool_names::{longest, prefixed};
 
-/// Most brackets that close nothing.
+/// Maximum unmatched closing brackets that are skipped.
 const MAX_SURPLUS: usize = 8;
-/// Longest key that is understood; a longer one is some other object's.
+/// Maximum length of a call's keys; an object with a longer one is not a call.
 const MAX_KEY_BYTES: usize = 64;
 
-/// What stands around the objects.
+/// The syntax around the objects.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
-    /// What opens, wherever it stands.
+    /// Opening marks, valid anywhere.
     pub(crate) opens: &'static [&'static str],
-    /// Whether an object or a list without a mark is one too, where nothing stands before it.
+    /// Whether an unmarked object or list at the start of an answer is a call too.
     pub(crate) bare: bool,
-    /// What closes, if it comes.
+    /// Optional closing marks.
     pub(crate) closes: &'static [&'static str],
-    /// What may stand between objects that are in no list.
+    /// Separators allowed between objects outside a list.
     pub(crate) between: &'static [&'static str],
-    /// Whether the family writes a list; both are read.
+    /// Whether the family writes a list; both forms are accepted.
     pub(crate) is_list: bool,
-    /// How it calls the arguments; both names are read.
+    /// The family's key for arguments; both keys are accepted.
     pub(crate) arguments: &'static str,
 }
 
 impl Envelope {
-    /// What cannot stand inside a call, but for texts.
+    /// Marks that cannot be inside a call, except in strings.
     fn ends(&self) -> Vec<&'static str> {
         [self.closes, self.opens].concat()
     }
 }
 
-/// Marks of envelopes without a mark.
+/// Opening characters of unmarked envelopes.
 pub(crate) const BARE: [&str; 2] = ["{", "["];
 
-/// Reads what follows the mark.
+/// Parses the text after the mark.
 pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Envelope, mark: &str) -> Read<()> {
     let is_bare = BARE.contains(&mark);
     let mut is_fenced = false;
@@ -72,7 +72,7 @@ pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Envelope, mark: &st
     Ok(())
 }
 
-/// The fence of a block of code that stands around what a mark opens already, and the white space behind it.
+/// Takes an opening code fence after a mark, with the white space behind it.
 pub(crate) async fn fence(tape: &Tape) -> Read<bool> {
     let is_fenced = tape.mark_at(0, &["```"]).await.is_some();
     if is_fenced {
@@ -83,7 +83,7 @@ pub(crate) async fn fence(tape: &Tape) -> Read<bool> {
     Ok(is_fenced)
 }
 
-/// Its end, if it comes.
+/// Takes the closing fence, if it comes.
 pub(crate) async fn fence_ends(tape: &Tape, is_fenced: bool) {
     if is_fenced && let Some((_, end)) = tape.mark_at(tape.behind_space(0).await, &["```"]).await {
         tape.take_many(end);
@@ -91,7 +91,7 @@ pub(crate) async fn fence_ends(tape: &Tape, is_fenced: bool) {
     }
 }
 
-/// Brackets that close nothing, where a closing mark says that the call is over.
+/// Skips unmatched closing brackets before a closing mark.
 pub(crate) async fn surplus(tape: &Tape, closes: &[&'static str]) {
     let mut at = tape.behind_space(0).await;
     let mut count = 0;
@@ -105,7 +105,7 @@ pub(crate) async fn surplus(tape: &Tape, closes: &[&'static str]) {
     }
 }
 
-/// Takes one of the marks behind a call with the white space before it, or neither.
+/// Takes one of the marks after a call with the white space before it, or neither.
 pub(crate) async fn between(tape: &Tape, marks: &[&'static str]) -> Read<Option<&'static str>> {
     if marks.is_empty() {
         return Ok(None);
@@ -115,7 +115,7 @@ pub(crate) async fn between(tape: &Tape, marks: &[&'static str]) -> Read<Option<
         Err(stop) => Err(stop),
     };
     match found {
-        // A mark that was cut is no text.
+        // A truncated mark is not text.
         Ok(Some(_)) | Err(Stop::Ended) => tape.settle(),
         _ => tape.say_held(),
     }
@@ -139,7 +139,7 @@ async fn list(tape: &Tape, tools: &[Tool], form: &Envelope, is_bare: bool) -> Re
                 return Ok(());
             }
             '{' => {}
-            // The list has no end.
+            // The list is not closed.
             _ if tape.mark_at(0, &form.ends()).await.is_some() => {
                 tape.settle();
                 return Ok(());
@@ -149,13 +149,13 @@ async fn list(tape: &Tape, tools: &[Tool], form: &Envelope, is_bare: bool) -> Re
     }
 }
 
-/// An object whose brace is taken.
+/// An object after its opening brace.
 async fn object(tape: &Tape, tools: &[Tool], form: &Envelope, is_bare: bool) -> Read<()> {
     let ends = form.ends();
     let (mut name, mut id, mut kept, mut index) = (None::<&str>, None, None::<String>, None);
     loop {
         tape.space().await?;
-        // A comma with nothing behind it.
+        // A trailing comma.
         if index.is_some() && tape.peek().await? == '}' {
             break;
         }
@@ -185,7 +185,7 @@ async fn object(tape: &Tape, tools: &[Tool], form: &Envelope, is_bare: bool) -> 
                 let value = json::value(tape).await?;
                 id = serde_json::from_str::<String>(&value).ok();
             }
-            // Data that nobody marked as a call is one only if it has nothing else.
+            // Unmarked JSON is a call only without other keys.
             "type" => drop(json::value(tape).await?),
             _ if is_bare => return Err(Stop::Malformed),
             _ => drop(json::value(tape).await?),
@@ -201,7 +201,7 @@ async fn object(tape: &Tape, tools: &[Tool], form: &Envelope, is_bare: bool) -> 
                 tape.finish_call(index);
                 return Ok(());
             }
-            // Its brace is missing. The arguments are whole.
+            // The closing brace is missing, but the arguments are complete.
             (Ok(_), Some(index)) if tape.mark_at(0, &ends).await.is_some() => {
                 tape.finish_call(index);
                 return Ok(());
@@ -216,7 +216,7 @@ async fn object(tape: &Tape, tools: &[Tool], form: &Envelope, is_bare: bool) -> 
     }
     let index = match (index, name) {
         (Some(index), _) => index,
-        // A tool without parameters.
+        // A call without arguments.
         (None, Some(name)) if !is_bare => {
             let index = tape.begin(name, id);
             tape.put(index, "{}");
@@ -229,7 +229,7 @@ async fn object(tape: &Tape, tools: &[Tool], form: &Envelope, is_bare: bool) -> 
     Ok(())
 }
 
-/// The object of arguments, a text that has it inside, as OpenAI's API writes it, or nothing at all.
+/// The arguments: an object, a string that contains one, as in OpenAI's API, or nothing.
 async fn arguments(tape: &Tape, name: &str, id: &mut Option<String>, ends: &[&'static str]) -> Read<usize> {
     match tape.peek().await? {
         '{' => {

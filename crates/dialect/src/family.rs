@@ -1,4 +1,4 @@
-//! Which families there are, what they are called, and how a chat template shows which one it speaks.
+//! The model families, their names, and their detection from a chat template.
 
 use crate::Tool;
 use crate::envelope::{self, Envelope};
@@ -9,15 +9,15 @@ use crate::python::{self, Python};
 use crate::tags::{self, Tags};
 use crate::tape::{Read, Tape};
 
-/// How a family writes calls of tools.
+/// Tool-call format of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls(pub(crate) Syntax);
 
-/// What is read with the same words.
+/// Formats, grouped by the code that parses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Syntax {
     Envelope(&'static Envelope),
-    /// With the list of its older versions.
+    /// With the list of older versions.
     Mistral(&'static Envelope),
     Named(&'static Named),
     Tags(&'static Tags),
@@ -141,10 +141,10 @@ const FUNCTION_GEMMA: Gemma =
     Gemma { opens: &["<start_function_call>"], quote: "<escape>", closes: &["<end_function_call>"] };
 const GEMMA_4: Gemma = Gemma { opens: &["<|tool_call>"], quote: "<|\"|>", closes: &["<tool_call|>"] };
 
-/// Names and what they mean. Where vLLM has the name it means the same calls there.
+/// Names and formats. Where vLLM has the name it means the same format.
 ///
-/// Behind the first 31 stand other names of the same: those of SGLang, and of vLLM for models that write what another
-/// one does. What vLLM and SGLang know beside these has a form of its own, which is not here.
+/// After the first 31 come aliases: names of SGLang, and of vLLM for models that share another one's format. Other
+/// parsers of vLLM and SGLang have formats that are not supported here.
 const CALLS: [(&str, Syntax); 48] = [
     ("hermes", Syntax::Envelope(&HERMES)),
     ("granite4", Syntax::Envelope(&HERMES)),
@@ -208,12 +208,12 @@ const fn names<const N: usize, T: Copy>(table: &[(&'static str, T); N]) -> [&'st
 }
 
 impl Calls {
-    /// What [`Calls::named`] knows: the names of vLLM and SGLang for `--tool-call-parser` where the meaning is the
-    /// same, and `json` (an answer that is one call or a list of them), `gemma` (Gemma 3's blocks of `tool_code`) and
+    /// Names that [`Calls::named`] accepts: those of vLLM and SGLang for `--tool-call-parser` where the format is the
+    /// same, and `json` (an answer that is one call or a list of them), `gemma` (Gemma 3's `tool_code` blocks) and
     /// `harmony` (`openai`).
     pub const NAMES: &[&str] = &names(&CALLS);
 
-    /// By a name of [`Calls::NAMES`].
+    /// The format with a name of [`Calls::NAMES`].
     pub fn named(name: &str) -> Option<Calls> {
         CALLS.iter().find(|(known, _)| *known == name).map(|&(_, syntax)| Calls(syntax))
     }
@@ -227,7 +227,7 @@ impl Calls {
         self.0 == Syntax::Harmony
     }
 
-    /// What opens a call wherever it stands.
+    /// Marks that open a call anywhere.
     pub(crate) fn opens(self) -> &'static [&'static str] {
         match self.0 {
             Syntax::Envelope(form) | Syntax::Mistral(form) => form.opens,
@@ -239,7 +239,7 @@ impl Calls {
         }
     }
 
-    /// What opens a call where nothing stands before it.
+    /// Marks that open a call only at the start of an answer.
     pub(crate) fn bare(self) -> &'static [&'static str] {
         match self.0 {
             Syntax::Envelope(form) if form.bare => &envelope::BARE,
@@ -267,7 +267,7 @@ impl Calls {
         }
     }
 
-    /// Reads what follows a mark of `opens` or `bare`.
+    /// Parses the text after a mark of `opens` or `bare`.
     pub(crate) async fn read(self, tape: &Tape, tools: &[Tool], mark: &'static str) -> Read<()> {
         match self.0 {
             Syntax::Envelope(form) => envelope::read(tape, tools, form, mark).await,
@@ -276,7 +276,7 @@ impl Calls {
             Syntax::Tags(form) => tags::read(tape, tools, form, mark).await,
             Syntax::Python(form) => python::read(tape, tools, form, mark).await,
             Syntax::Gemma(form) => gemma::read(tape, tools, form).await,
-            // It has no marks of calls: `harmony::hear` reads its messages.
+            // No marks of calls: `harmony::read` parses its messages.
             Syntax::Harmony => Ok(()),
         }
     }
@@ -301,7 +301,7 @@ impl Calls {
             () if shows("```tool_code") => "gemma",
             () if shows("functools[") => "phi4_mini_json",
             () if shows("<function_call>") => "granite-20b-fc",
-            // The words of Llama's authors for lists of calls.
+            // The wording of Llama's authors for lists of calls.
             () if shows("[func_name1(") && shows("<|header_start|>") => "llama4_pythonic",
             () if shows("[func_name1(") => "pythonic",
             () if shows("<|python_start|>") => "llama4_pythonic",
@@ -311,7 +311,7 @@ impl Calls {
             () if shows("<TOOLCALL>") => "nemotron_json",
             () if shows("<tool_calls>") => "jamba",
             () if shows("<tool_call>") => "hermes",
-            // Llama's, as a template without the mark writes a call.
+            // Llama's format, as a template without the mark writes a call.
             () if shows("{\"name\": \"") && shows("\"parameters\": ") => "llama3_json",
             () if has("[TOOL_CALLS]") => "mistral",
             () if has("<|python_tag|>") => "llama3_json",
@@ -322,14 +322,14 @@ impl Calls {
     }
 }
 
-/// How a family writes what it thinks before it answers.
+/// Reasoning format of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thoughts {
     opens: &'static [&'static str],
     closes: &'static [&'static str],
-    /// What ends a thought from outside: no line break before the mark, which would be thought too.
+    /// Closes a thought from outside: no line break before the mark, which would belong to the thought.
     closing: &'static str,
-    /// Whether an answer is a thought until that ends, whatever the template opened.
+    /// Whether an answer begins as a thought even if the template does not open one.
     is_assumed: bool,
 }
 
@@ -348,7 +348,7 @@ const COHERE: Thoughts = Thoughts {
 };
 const GEMMA_THINK: Thoughts =
     Thoughts { opens: &["<|channel>thought\n"], closes: &["<channel|>"], closing: "<channel|>", is_assumed: false };
-/// Words and no marks, of Granite 3.2.
+/// Phrases instead of marks, of Granite 3.2.
 const GRANITE_THINK: Thoughts = Thoughts {
     opens: &["Here is my thought process:", "Here's my thought process:"],
     closes: &["Here is my response:", "Here's my response:"],
@@ -362,7 +362,7 @@ const HARMONY: Thoughts = Thoughts {
     is_assumed: false,
 };
 
-/// Behind the first 18 stand other names of the same: see [`CALLS`].
+/// After the first 18 come aliases: see [`CALLS`].
 const THOUGHTS: [(&str, Thoughts); 32] = [
     ("qwen3", THINK),
     ("deepseek_v3", THINK),
@@ -399,10 +399,10 @@ const THOUGHTS: [(&str, Thoughts); 32] = [
 ];
 
 impl Thoughts {
-    /// What [`Thoughts::named`] knows: the names of vLLM and SGLang for `--reasoning-parser`.
+    /// Names that [`Thoughts::named`] accepts: those of vLLM and SGLang for `--reasoning-parser`.
     pub const NAMES: &[&str] = &names(&THOUGHTS);
 
-    /// By a name of [`Thoughts::NAMES`].
+    /// The format with a name of [`Thoughts::NAMES`].
     pub fn named(name: &str) -> Option<Thoughts> {
         THOUGHTS.iter().find(|(known, _)| *known == name).map(|&(_, thoughts)| thoughts)
     }
@@ -443,13 +443,13 @@ impl Thoughts {
         match self {
             HARMONY => harmony::MARKS.to_vec(),
             GRANITE_THINK => Vec::new(),
-            // The word behind the mark is text.
+            // The word after the mark is text.
             GEMMA_THINK => vec!["<|channel>", "<channel|>"],
             _ => [self.opens, self.closes].concat(),
         }
     }
 
-    /// What is no text behind a thought that was closed from outside.
+    /// Marks to filter from text after a thought that was closed from outside.
     pub(crate) fn unseen(self) -> Vec<&'static str> {
         match self {
             HARMONY => harmony::UNSEEN.to_vec(),

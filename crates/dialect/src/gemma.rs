@@ -1,4 +1,4 @@
-//! Gemma's calls: `call:weather{city:<escape>Ulm<escape>,days:3}`, texts between two quotes that are tokens.
+//! Gemma's calls: `call:weather{city:<escape>Ulm<escape>,days:3}`, with strings between two quote tokens.
 
 use std::collections::HashSet;
 
@@ -11,21 +11,21 @@ use crate::schema::{Kinds, follow};
 use crate::tape::{Read, Stop, Tape};
 use crate::tool_names::name;
 
-/// Longest name of a parameter.
+/// Maximum length of a parameter's name.
 const MAX_KEY_BYTES: usize = 256;
-/// Deepest nesting of lists and objects.
+/// Maximum nesting of lists and objects.
 const MAX_DEPTH: usize = 100;
 
-/// The marks of a generation of Gemma.
+/// Marks of a Gemma generation.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Gemma {
     pub(crate) opens: &'static [&'static str],
-    /// On both sides of a text.
+    /// The quote on both sides of a string.
     pub(crate) quote: &'static str,
     pub(crate) closes: &'static [&'static str],
 }
 
-/// Reads what follows the mark.
+/// Parses the text after the mark.
 pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Gemma) -> Read<()> {
     tape.space().await?;
     tape.one_of(&["call:"]).await?.ok_or(Stop::Malformed)?;
@@ -46,7 +46,7 @@ pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Gemma) -> Read<()> 
             tape.settle();
             return Ok(());
         }
-        // The call's own brace is missing.
+        // The call's closing brace is missing.
         if !keys.is_empty() && tape.mark_at(0, form.closes).await.is_some() {
             tape.put(index, "}");
             tape.finish_call(index);
@@ -87,10 +87,10 @@ async fn key(tape: &Tape, quote: &'static str) -> Read<String> {
     }
 }
 
-/// A value up to the comma or brace behind it, which stays. A text may hold its own quote: it ends at the one that is
-/// followed by what follows a text, or with the call.
+/// Reads a value up to the comma or brace after it, which is not taken. A string may contain its quote: it ends at the
+/// quote before a valid continuation, or with the call.
 ///
-/// `keys`: parameters that may follow. Where one seems to stand inside a text that never ends, the text ended before.
+/// `keys`: parameters that may follow. If one seems to be inside a string that never ends, the string ended before it.
 async fn extent(tape: &Tape, form: &Gemma, keys: &[String]) -> Read<String> {
     let quote = form.quote;
     let (mut written, mut is_text, mut depth) = (String::new(), false, 0);
@@ -116,7 +116,7 @@ async fn extent(tape: &Tape, form: &Gemma, keys: &[String]) -> Read<String> {
         }
         let c = tape.peek().await?;
         match c {
-            // Its quote is missing.
+            // The closing quote is missing.
             '}' if is_text && depth == 0 && tape.mark_at(1, form.closes).await.is_some() => {
                 return Ok(before_key(tape, &written, false).unwrap_or_else(|| written + quote));
             }
@@ -125,7 +125,7 @@ async fn extent(tape: &Tape, form: &Gemma, keys: &[String]) -> Read<String> {
             ',' | '}' if depth == 0 => return Ok(written),
             '}' | ']' if depth > 0 => depth -= 1,
             ']' => return Err(Stop::Malformed),
-            // The call's brace is missing.
+            // The call's closing brace is missing.
             '<' if depth == 0 && tape.mark_at(0, form.closes).await.is_some() => return Ok(written),
             _ => {}
         }
@@ -140,14 +140,14 @@ fn known(parameters: &Value) -> impl Iterator<Item = &String> {
     properties.into_iter().flat_map(|all| all.keys())
 }
 
-/// Where the comma before the first of the keys stands, or before the one that `written` ends with.
+/// Position of the comma before the first of the keys, or before the key that `written` ends with.
 fn next_key(written: &str, keys: &[String], is_last: bool) -> Option<usize> {
     let is_key = |rest: &str| {
         let Some((key, value)) = rest.trim_start().split_once(':') else { return false };
         (!is_last || value.trim().is_empty()) && keys.iter().any(|known| known == key)
     };
     if is_last {
-        // It is near, or it is none: this is asked at every quote.
+        // A key is near the end: this runs at every quote.
         let end = written.floor_char_boundary(written.len().saturating_sub(2 * MAX_KEY_BYTES));
         let at = end + written[end..].rfind(',')?;
         return is_key(&written[at + 1..]).then_some(at);
@@ -155,14 +155,14 @@ fn next_key(written: &str, keys: &[String], is_last: bool) -> Option<usize> {
     written.match_indices(',').map(|(at, _)| at).find(|at| is_key(&written[at + 1..]))
 }
 
-/// What may stand behind a text, or behind a key.
+/// Characters that may follow a string or a key.
 const FOLLOWS: &str = ",}]:";
 
-/// A value as JSON; `None` if it is none.
+/// A value as JSON; `None` if it is invalid.
 fn parameter(parameters: &Value, key: &str, written: &str, quote: &str) -> Read<Option<String>> {
     let kinds = Kinds::of(parameters, key);
     if let Some((text, "")) = text(written.trim(), quote) {
-        // Numbers come in quotes from models that were shown them so.
+        // Models that saw quoted numbers write them.
         return Ok(if kinds.is_text() || kinds.is_any() { Some(quoted(text)) } else { kinds.json(text) });
     }
     if written.contains(quote) || written.contains(['{', '[']) {
@@ -172,7 +172,7 @@ fn parameter(parameters: &Value, key: &str, written: &str, quote: &str) -> Read<
     Ok(kinds.json(written.trim()))
 }
 
-/// A text between its quotes, and what follows.
+/// A quoted string, and the rest.
 fn text<'a>(written: &'a str, quote: &str) -> Option<(&'a str, &'a str)> {
     let inside = written.strip_prefix(quote)?;
     inside.match_indices(quote).find_map(|(at, _)| {
@@ -182,7 +182,7 @@ fn text<'a>(written: &'a str, quote: &str) -> Option<(&'a str, &'a str)> {
     })
 }
 
-/// The first value of `written` as JSON, and what follows.
+/// The first value of `written` as JSON, and the rest.
 fn value<'a>(written: &'a str, quote: &str, depth: usize) -> Option<(String, &'a str)> {
     let rest = written.trim_start();
     if depth > MAX_DEPTH {
@@ -207,7 +207,7 @@ fn value<'a>(written: &'a str, quote: &str, depth: usize) -> Option<(String, &'a
     while !rest.starts_with(close) {
         if json.len() > 1 {
             rest = rest.strip_prefix(',')?.trim_start();
-            // Nothing follows.
+            // A trailing comma, or an empty list.
             if rest.starts_with(close) {
                 break;
             }

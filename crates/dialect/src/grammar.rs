@@ -1,4 +1,4 @@
-//! What an answer must look like if calls are asked for, as a grammar for llguidance.
+//! The grammar of an answer with requested calls, for llguidance.
 //!
 //! ```text
 //! Required, Named    start: (thought)? calls              one call after the other, nothing else
@@ -6,10 +6,9 @@
 //! Auto               start: (thought)? text (call text)*  text is free up to a mark, behind which a call must follow
 //! Auto, one call     start: (thought)? text call?         which ends the answer
 //! ```
-//!
-//! Marks are written as text. Where the vocabulary has a special token for one, that token has to take part with its
-//! text, as it is shown to the listener. Parameters come in the order of the schema. Where a family writes values
-//! without quotes, what a schema says of a text beyond a list of choices (length, pattern) is not asked for.
+//! Marks are written as text. If the vocabulary has a special token for a mark, the token must take part with its text,
+//! as the parser sees it. Parameters come in schema order. In families without quotes around values, a schema's
+//! constraints on strings other than enumerations (length, pattern) are not enforced.
 
 use std::fmt::Write as _;
 
@@ -26,51 +25,51 @@ use crate::schema::{Kinds, follow};
 use crate::tags::Tags;
 use crate::{Dialect, Tool};
 
-/// Between the parts of JSON: what models write, and no endless row of spaces.
+/// White space between parts of JSON: as models write it, but bounded.
 const JSON_SPACES: &str = r" |\n{1,2}[ \t]{0,40}";
 /// Between marks, and around the parts of an envelope.
 const SPACES: &str = r"[ \n]{1,4}";
-/// Before a thought, and between it and an answer: what chat templates write there themselves. Without an end to them a
-/// model that has begun to write line breaks goes on until it has no tokens left.
+/// Before a thought, and between it and an answer: as in chat templates. Bounded, because a model that has begun to
+/// write line breaks may continue until its token budget is used up.
 const LINES: &str = r"\n{1,2}";
-/// Inside the beginning of a call that has no mark: what is written, and what is read.
+/// Inside the beginning of an unmarked call: as written, and as read.
 const GAP: &str = r"[ \n]{0,4}";
 const ANY_GAP: &str = r"[ \n\t\r]*";
-/// Deepest value that is described; below it is anything.
+/// Maximum described nesting of a value; deeper values are unconstrained.
 const MAX_DEPTH: usize = 6;
-/// A parameter's name where a tool's schema has none.
+/// A parameter's name if a tool's schema lists none.
 const KEY: &str = "[A-Za-z_][A-Za-z0-9_]{0,63}";
 const ANY_TEXT: &str = "(?s:.*)";
 
-/// Which calls an answer must have.
+/// Required calls of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice<'a> {
-    /// None: but if it has some, those of strict tools follow their schema.
+    /// None: but calls of strict tools must follow their schema.
     Auto,
     /// At least one.
     Required,
-    /// One of this tool.
+    /// A call of this tool.
     Named(&'a str),
-    /// At least one, or in its place an answer of this form.
+    /// At least one, or else an answer of this form.
     Or(Form<'a>),
 }
 
-/// What an answer that calls nothing must look like.
+/// Form of an answer without calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form<'a> {
-    /// An expression of Lark.
+    /// A Lark expression.
     pub rule: &'a str,
-    /// Whether white space at its head may be part of it. Then nothing stands between a thought and it.
+    /// Whether leading white space may be part of it. Then nothing separates it from a thought.
     pub is_exact: bool,
 }
 
 impl Dialect {
-    /// What an answer to a prompt with this end must look like, in the Lark of llguidance
+    /// The grammar of an answer after this prompt end, in llguidance's Lark
     /// (<https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md>). `parallel`: whether more than one call
-    /// is wanted; if not, the first one ends the answer.
+    /// is allowed; if not, the first one ends the answer.
     ///
-    /// `None` if there is nothing to ask for: no dialect of calls, no such tool, or `Auto` without strict tools where
-    /// there may be several calls.
+    /// `None` if there is nothing to constrain: no tool-call format, no such tool, or `Auto` without strict tools where
+    /// several calls are allowed.
     pub fn grammar(&self, tools: &[Tool], choice: Choice<'_>, parallel: bool, prompt_end: &str) -> Option<String> {
         let calls = self.calls?;
         let tools: Vec<&Tool> = match choice {
@@ -113,7 +112,7 @@ impl Dialect {
         let answer = if is_auto { lark.auto(&shape, self.thoughts.map(Thoughts::opens)) } else { shape.calls };
         let mut start = starts(&heads, Some(&answer), form);
         if is_auto && !heads.iter().any(String::is_empty) {
-            // Who is free may also end in a thought.
+            // An unconstrained answer may also end in a thought.
             start.push_str(" | TEXT");
         }
         lark.line("start", &start);
@@ -122,11 +121,11 @@ impl Dialect {
         Some(lark.text)
     }
 
-    /// The same for an answer of this form, behind whatever is thought. `None` where nothing can stand before it.
+    /// The grammar of an answer of this form after any thought. `None` if nothing can precede it.
     pub fn behind_thought(&self, prompt_end: &str, form: Form<'_>) -> Option<String> {
         let mut lark = Lark { text: String::new(), rules: 0, parallel: false, value_ends: None };
         let start = if self.thoughts?.is_harmony() {
-            // Its text has a mark of its own.
+            // Its text has its own mark.
             format!("{} {FINAL} {}", self.harmony_thought(&mut lark, prompt_end), form.rule)
         } else {
             starts(&self.heads(&mut lark, prompt_end), None, Some(form))
@@ -136,7 +135,7 @@ impl Dialect {
         Some(lark.text)
     }
 
-    /// Thoughts with which an answer may begin, as expressions; an empty one where it may begin without.
+    /// Expressions of the thoughts that may begin an answer; an empty one if it may begin without.
     fn heads(&self, lark: &mut Lark, prompt_end: &str) -> Vec<String> {
         let Some(thoughts) = self.thoughts else { return vec![String::new()] };
         match (self.opens_thought(prompt_end), self.is_thoughtless) {
@@ -149,7 +148,7 @@ impl Dialect {
         }
     }
 
-    /// The same of harmony, as one expression.
+    /// The same for harmony, as one expression.
     fn harmony_thought(&self, lark: &mut Lark, prompt_end: &str) -> String {
         // Any other mark ends it too.
         let others =
@@ -164,10 +163,10 @@ impl Dialect {
     }
 }
 
-/// What is before harmony's text.
+/// The header of harmony's text.
 const FINAL: &str = "\"<|channel|>final<|message|>\"";
 
-/// All ways to begin, each with all ways to go on.
+/// All beginnings, each with all continuations.
 fn starts(heads: &[String], answer: Option<&str>, form: Option<Form<'_>>) -> String {
     let mut all = Vec::new();
     for head in heads {
@@ -178,15 +177,15 @@ fn starts(heads: &[String], answer: Option<&str>, form: Option<Form<'_>>) -> Str
     all.join(" | ")
 }
 
-/// What the calls of a family are made of: expressions of the grammar.
+/// Grammar expressions of a family's calls.
 struct Shape {
-    /// All of an answer.
+    /// A whole answer of calls.
     calls: String,
-    /// Marks that no call is without where text is free.
+    /// Marks that every call begins with if text is unconstrained.
     opens: Vec<&'static str>,
-    /// What follows such a mark.
+    /// The continuation after such a mark.
     behind: String,
-    /// Of calls that have no mark the beginning, as a regular expression up to the first one's arguments, and the rest.
+    /// For unmarked calls: the beginning, as a regular expression up to the first one's arguments, and the rest.
     bare: Vec<(String, String)>,
 }
 
@@ -194,11 +193,11 @@ struct Lark {
     text: String,
     rules: usize,
     parallel: bool,
-    /// What ends a value in tags beside its closing mark, as a regular expression.
+    /// Ends of a value in tags besides its closing mark, as a regular expression.
     value_ends: Option<String>,
 }
 
-/// What a listener takes for the end of a value that has no closing mark: see `tags::Bounds`.
+/// What the parser accepts as the end of a value without a closing mark: see `tags::Bounds`.
 fn value_ends(form: &Tags, tools: &[&Tool]) -> String {
     let known: Option<Vec<_>> = tools.iter().map(|tool| properties(tool)).collect();
     let [before, behind] = form.key.map(escaped);
@@ -220,7 +219,7 @@ fn either(all: impl IntoIterator<Item = String>) -> String {
     if let [one] = all.as_slice() { one.clone() } else { format!("({})", all.join(" | ")) }
 }
 
-/// A text in a regular expression between slashes.
+/// A text escaped for a regular expression between slashes.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
@@ -257,13 +256,13 @@ impl Lark {
         name
     }
 
-    /// Free text, and the first of the marks.
+    /// Unconstrained text up to and including the first of the marks.
     fn until(&mut self, marks: &[&str]) -> String {
         let body = format!("/{ANY_TEXT}{}/", any_of(marks.iter().copied()));
         self.named_rule("[lazy]", &body)
     }
 
-    /// A terminal that is written once.
+    /// A terminal, defined once.
     fn terminal(&mut self, name: &str, body: &str) -> String {
         if !self.text.lines().any(|line| line.starts_with(&format!("{name}: "))) {
             self.line(name, body);
@@ -271,12 +270,12 @@ impl Lark {
         self.named_rule("[lazy]", name)
     }
 
-    /// `one`, or several of it, with `between`.
+    /// `one`, or several separated by `between`.
     fn several(&self, one: &str, between: &str) -> String {
         if self.parallel { format!("{one} ({between} {one})*") } else { one.to_owned() }
     }
 
-    /// JSON after a schema, which may refer to the document it stands in.
+    /// JSON of a schema, which may refer to the document that contains it.
     fn json(&mut self, document: &Value, schema: &Value) -> String {
         let mut schema = match schema {
             Value::Object(schema) => schema.clone(),
@@ -291,7 +290,7 @@ impl Lark {
         self.rule(&format!("%json {}", Value::Object(schema)))
     }
 
-    /// The arguments of a tool as JSON: an object in any case.
+    /// The arguments of a tool as JSON: always an object.
     fn arguments(&mut self, tool: &Tool, is_free: bool) -> String {
         let object = json!({"type": "object"});
         let mut schema = if is_free || !tool.parameters.is_object() { object } else { tool.parameters.clone() };
@@ -304,9 +303,9 @@ impl Lark {
         self.json(&Value::Null, &schema)
     }
 
-    /// Text that is free up to a mark, a call, and so on.
+    /// Unconstrained text up to a mark, a call, and so on.
     fn auto(&mut self, shape: &Shape, thoughts: Option<&[&str]>) -> String {
-        // At the beginning these are no text.
+        // At the beginning these are not text.
         let mut others: Vec<String> =
             shape.bare.iter().map(|(begin, _)| format!("({})", begin.replace(GAP, ANY_GAP))).collect();
         others.extend(thoughts.map(|opens| any_of(opens.iter().copied())));
@@ -330,7 +329,7 @@ impl Lark {
             all.push(format!("{first} {behind} {more}"));
         }
         for (begin, rest) in &shape.bare {
-            // Lazy: it wins over text, which goes on.
+            // Lazy: it takes precedence over text, which continues.
             let begin = self.named_rule("[lazy]", &format!("/\\n{{0,2}}{begin}/"));
             all.push(format!("{begin} {rest}"));
         }
@@ -366,9 +365,9 @@ impl Lark {
         let close = match (form.closes, form.opens) {
             ([], _) => String::new(),
             ([close, ..], [_]) => format!("SP? {}", quoted(close)),
-            // It goes with one of the two.
+            // Either may be closed.
             ([close, ..], _) if self.parallel => format!("(SP? {})?", quoted(close)),
-            // A single call is over without it.
+            // A single call ends without it.
             _ => String::new(),
         };
         let body = if form.is_list { list.clone() } else { object.clone() };
@@ -398,7 +397,7 @@ impl Lark {
 
     fn named(&mut self, form: &Named, tools: &[&Tool], is_free: impl Fn(&Tool) -> bool) -> Shape {
         let [group, open] = form.opens;
-        // With a fence there is a line for each part.
+        // With a code fence each part is on a separate line.
         let line = if form.behind.len() > 1 { "\n" } else { "" };
         let calls: Vec<String> = tools
             .iter()
@@ -457,21 +456,21 @@ impl Lark {
         Shape { calls, opens: vec![form.opens[0]], behind, bare: Vec::new() }
     }
 
-    /// A text and what closes it; nothing in it may look like another end of it to a listener.
+    /// A string and its closing mark; it must not contain anything that the parser accepts as another end.
     fn value(&mut self, form: &Tags) -> String {
         let ends = self.value_ends.clone().unwrap_or_default();
         let body = format!("/{ANY_TEXT}{}/ & ~/{ANY_TEXT}({ends}){ANY_TEXT}/", escaped(form.value[1]));
         self.terminal("VALUE", &body)
     }
 
-    /// A value and what closes it.
+    /// A value and its closing mark.
     fn tag_value(&mut self, form: &Tags, tool: &Tool, parameter: &Parameter<'_>) -> String {
         let open = match form.value[0] {
             "" => String::new(),
             open => format!("SP? {}", quoted(open)),
         };
         let close = quoted(form.value[1]);
-        // A line break that the listener leaves out again.
+        // A line break that the parser strips.
         let line = if form.value_on_lines { "\"\\n\"?" } else { "" };
         let texts = choices(parameter.schema);
         if let Some(texts) = texts.filter(|texts| texts.iter().all(|text| text.is_string())) {
@@ -555,7 +554,7 @@ impl Lark {
         call
     }
 
-    /// Parameters in the order of the schema, those that may be missing too, with commas.
+    /// Parameters in schema order, including optional ones, separated by commas.
     fn entries(&mut self, tool: &Tool, notation: &Notation, is_free: bool) -> String {
         let Some(parameters) = properties(tool).filter(|_| !is_free) else {
             let one = format!("/{KEY}/ {} {}", quoted(notation.equals), self.any(notation));
@@ -570,9 +569,9 @@ impl Lark {
         self.separated(&entries)
     }
 
-    /// Each entry once, in order, if it is required; with commas between those that are there.
+    /// Each entry at most once, in order, required ones always; with commas between the present ones.
     fn separated(&mut self, entries: &[(String, bool)]) -> String {
-        // From the end: what may follow if nothing was written yet, and if something was.
+        // From the end: the continuation if nothing was written yet, and if something was.
         let (mut first, mut later) = (String::new(), String::new());
         for (entry, is_required) in entries.iter().rev() {
             let begun = self.rule(&format!("{entry} {later}"));
@@ -588,7 +587,7 @@ impl Lark {
         first
     }
 
-    /// A value after a schema, as the family writes literals.
+    /// A value of a schema, as the family writes literals.
     fn literal(&mut self, document: &Value, schema: &Value, notation: &Notation, depth: usize) -> String {
         let schema = follow(document, schema);
         if let Some(values) = choices(schema) {
@@ -644,7 +643,7 @@ impl Lark {
     fn text(&mut self, notation: &Notation) -> String {
         match notation.quote {
             Some((quote, end)) => {
-                // A listener takes it for the end of the call.
+                // The parser takes it for the end of the call.
                 let end = format!("\\}}{}", escaped(end));
                 let body = format!("/{ANY_TEXT}{}/ & ~/{ANY_TEXT}{end}{ANY_TEXT}/", escaped(quote));
                 format!("{} {}", quoted(quote), self.terminal("QUOTED", &body))
@@ -682,11 +681,11 @@ impl Lark {
 const NUMBER: &str = r"/-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?([eE][+-]?[0-9]{1,2})?/";
 const PYTHON_TEXT: &str = r#"/"([^"\\\n]|\\["'\\nrt])*"|'([^'\\\n]|\\["'\\nrt])*'/"#;
 
-/// How a family writes literals.
+/// Literal syntax of a family.
 struct Notation {
-    /// On both sides of a text, and what closes a call; as in Python if it is none.
+    /// The string quote, and the closing mark of a call; `None`: Python strings.
     quote: Option<(&'static str, &'static str)>,
-    /// True, false and nothing.
+    /// True, false and null.
     words: [&'static str; 3],
     /// Between a parameter's name and its value.
     equals: &'static str,
@@ -695,7 +694,7 @@ struct Notation {
 const PYTHON: Notation = Notation { quote: None, words: ["True", "False", "None"], equals: "=" };
 
 impl Notation {
-    /// A key of an object and what is behind it, as an expression.
+    /// A key of an object and its separator, as an expression.
     fn key(&self, key: &str) -> String {
         match self.quote {
             Some(_) => quoted(&format!("{key}:")),
@@ -703,7 +702,7 @@ impl Notation {
         }
     }
 
-    /// A value as it is written.
+    /// A value as a literal.
     fn written(&self, value: &Value) -> String {
         match value {
             Value::String(text) => match self.quote {
@@ -723,7 +722,7 @@ struct Parameter<'a> {
     is_required: bool,
 }
 
-/// The parameters of a tool, if its schema says which there are.
+/// The parameters of a tool, if its schema lists them.
 fn properties(tool: &Tool) -> Option<Vec<Parameter<'_>>> {
     let schema = follow(&tool.parameters, &tool.parameters);
     Some(parameters(schema.get("properties")?.as_object()?, schema))
@@ -735,7 +734,7 @@ fn parameters<'a>(properties: &'a Map<String, Value>, schema: &'a Value) -> Vec<
     properties.iter().map(|(key, schema)| Parameter { key, schema, is_required: is_required(key) }).collect()
 }
 
-/// The values that a schema lists.
+/// The values that a schema enumerates.
 fn choices(schema: &Value) -> Option<&[Value]> {
     match (schema.get("enum"), schema.get("const")) {
         (Some(Value::Array(all)), _) if !all.is_empty() => Some(all),

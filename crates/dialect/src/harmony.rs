@@ -1,4 +1,4 @@
-//! gpt-oss: an answer is a row of messages, each with a channel, and calls are messages to a tool.
+//! gpt-oss: an answer is a sequence of messages, each with a channel, and calls are messages to a tool.
 //!
 //! ```text
 //! <|channel|>analysis<|message|>hm<|end|>                                                       a thought: hm
@@ -16,11 +16,11 @@ const START: &str = "<|start|>";
 const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
 pub(crate) const CONSTRAIN: &str = "<|constrain|>";
-/// What ends a message.
+/// Marks that end a message.
 pub(crate) const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
-/// Everything that is no text.
+/// All marks.
 pub(crate) const MARKS: [&str; 7] = [START, CHANNEL, MESSAGE, CONSTRAIN, ENDS[0], ENDS[1], ENDS[2]];
-/// The same with the words that are no text beside them.
+/// The same with the words that belong to them.
 pub(crate) const UNSEEN: [&str; 11] = [
     START,
     "<|start|>assistant",
@@ -34,24 +34,24 @@ pub(crate) const UNSEEN: [&str; 11] = [
     ENDS[1],
     ENDS[2],
 ];
-/// What a thought begins with, in a prompt.
+/// Beginning of a thought, in a prompt.
 pub(crate) const THOUGHT: &str = "<|channel|>analysis<|message|>";
-/// What is behind a thought, in a prompt.
+/// Marks after a thought, in a prompt.
 pub(crate) const THOUGHT_ENDS: [&str; 4] = ["<|end|>", "<|return|>", "<|call|>", "<|start|>"];
-/// From a thought to the answer.
+/// Closes a thought and begins the answer.
 pub(crate) const CLOSING: &str = "<|end|><|start|>assistant<|channel|>final<|message|>";
-/// From a thought to whatever comes next.
+/// Closes a thought and leaves the next message open.
 pub(crate) const YIELDING: &str = "<|end|><|start|>assistant";
 
-/// Longest head of a message.
+/// Maximum length of a message header.
 const MAX_HEAD_BYTES: usize = 512;
 const TO: &str = "to=";
 
-/// Hears an answer. Its first head goes on from `<|start|>assistant` in the prompt.
+/// Parses an answer. Its first header continues `<|start|>assistant` of the prompt.
 pub(crate) async fn hear(tape: &Tape, tools: &[Tool]) -> Read<Never> {
     let marks = [&[START, CHANNEL][..], &ENDS].concat();
     loop {
-        // The mark of the next message says that this one is over, too.
+        // The next message's mark also ends this one.
         let fresh: &[_] = if tape.is_thinking() { &[] } else { &[" to=", "to="] };
         let mark = tape.scan(&marks, fresh, Reel::say).await?;
         if ENDS.contains(&mark) {
@@ -66,7 +66,7 @@ pub(crate) async fn hear(tape: &Tape, tools: &[Tool]) -> Read<Never> {
     }
 }
 
-/// A message from its head on; of text and thoughts, the head alone.
+/// A message from its header on; for text and thoughts, the header alone.
 async fn message(tape: &Tape, tools: &[Tool], mark: &str) -> Read<()> {
     let mut head = mark.to_owned();
     while tape.one_of(&[MESSAGE]).await?.is_none() {

@@ -1,18 +1,18 @@
-//! JSON, a character at a time: what has been taken is a prefix of a valid text at every moment.
+//! Incremental JSON, one character at a time: the accepted characters are always a prefix of valid JSON.
 
 use crate::tape::{Read, Sink, Stop, Tape};
 
-/// Deepest nesting that is read: `serde_json` refuses 128, and so would who reads the arguments.
+/// Maximum nesting: `serde_json`, and so a client, refuses 128.
 const MAX_DEPTH: usize = 100;
 
-/// What a character was.
+/// Classification of a character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A part of the value.
     More,
     /// Its last character.
     Last,
-    /// Not of the value any more, which is complete: a number says no end.
+    /// After the complete value: a number has no end marker.
     Behind,
     /// Not JSON.
     Malformed,
@@ -21,22 +21,22 @@ pub(crate) enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Value,
-    /// A value, or the end of the list that has just begun.
+    /// A value, or the end of an empty list.
     FirstValue,
     Key,
-    /// A key, or the end of the object that has just begun.
+    /// A key, or the end of an empty object.
     FirstKey,
     Colon,
-    /// A comma, or the end of what is open.
+    /// A comma, or the closing bracket.
     Comma,
     Text,
     Escape,
-    /// Digits of `\u` that are missing, and those that came.
+    /// Number of missing digits of `\u`, and the value so far.
     Hex(u8, u16),
     /// The second half of a surrogate pair: a backslash, then its `u`.
     LowSlash,
     LowU,
-    /// The rest of a word.
+    /// The rest of a literal word.
     Word(&'static str),
     Minus,
     Zero,
@@ -48,15 +48,15 @@ enum State {
     ExponentDigits,
 }
 
-/// A value as it is read.
+/// State of a value that is being read.
 #[derive(Clone, Debug)]
 pub(crate) struct Json {
     state: State,
-    /// Whether each thing that is open is an object.
+    /// Open brackets: whether each is an object.
     open: Vec<bool>,
-    /// Whether the text that is read is a key.
+    /// Whether the current string is a key.
     is_key: bool,
-    /// Whether the digits are those of a second half.
+    /// Whether the digits are a low surrogate's.
     is_low: bool,
 }
 
@@ -65,12 +65,12 @@ impl Json {
         Json { state: State::Value, open: Vec::new(), is_key: false, is_low: false }
     }
 
-    /// Whether what came is not the first part of an escape.
+    /// Whether the input is not within an escape.
     pub(crate) fn is_between_characters(&self) -> bool {
         self.state == State::Text
     }
 
-    /// The next character. After anything but [`Step::More`] it is not asked again.
+    /// The next character. Must not be called after anything but [`Step::More`].
     pub(crate) fn step(&mut self, c: char) -> Step {
         use State::*;
         let is_space = matches!(c, ' ' | '\t' | '\n' | '\r');
@@ -127,7 +127,7 @@ impl Json {
             (Hex(left, code), _) => {
                 let Some(digit) = c.to_digit(16) else { return Step::Malformed };
                 let code = code << 4 | digit as u16;
-                // A half of a pair alone is no character, and `serde_json` refuses it.
+                // A lone surrogate is not a character, and `serde_json` refuses it.
                 match (left, self.is_low, code) {
                     (1, false, 0xD800..=0xDBFF) => LowSlash,
                     (1, false, 0xDC00..=0xDFFF) => return Step::Malformed,
@@ -171,46 +171,45 @@ impl Json {
         self.complete(Step::Last)
     }
 
-    /// A value is complete; `step` if it is the whole.
+    /// A value is complete; `step` if it is the outermost.
     fn complete(&mut self, step: Step) -> Step {
         self.state = State::Comma;
         if self.open.is_empty() { step } else { Step::More }
     }
 }
 
-/// What a [`Mender`] is in the middle of.
+/// Pending input of a [`Mender`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Mending {
-    /// Nothing that needs more than the next character.
+    /// None beyond the next character.
     Plain,
-    /// A comma and the white space behind it: dropped if nothing follows in what it stands in.
+    /// A comma and the white space after it: dropped if it is a trailing comma.
     Comma(String),
-    /// A key without quotes.
+    /// An unquoted key.
     Name,
-    /// The beginning of one of Python's words.
+    /// The beginning of a Python keyword.
     Word(String),
     Text,
     /// A backslash.
     Escape,
-    /// A backslash, its `u` and these digits; behind the first half of a pair, if it is one.
+    /// A backslash, its `u` and these digits; after the high surrogate, if any.
     Hex(String, Option<String>),
-    /// The first half of a pair, written out; then the backslash that follows.
+    /// A high surrogate's escape; then the backslash that follows.
     High(String),
     HighSlash(String),
-    /// A quotation mark and white space behind it: the end of the text, or a part of it.
+    /// A quotation mark and the white space after it: the end of the string, or a part of it.
     Quote(String),
 }
 
-/// JSON as models write it, made JSON: what can mean one thing only is put right as it comes. Correct JSON stays as it
-/// is, letter by letter.
+/// Repairs JSON as models write it, where only one meaning is possible. Correct JSON passes unchanged, byte for byte.
 ///
-/// - A backslash that begins no escape is one; half of a pair is U+FFFD. Control characters are escaped.
-/// - A quotation mark inside a text is one, if what follows cannot follow a text.
-/// - Texts in single quotes, keys without any, Python's words.
-/// - A comma with nothing behind it goes.
+/// - A backslash that begins no escape is escaped; a lone surrogate becomes U+FFFD. Control characters are escaped.
+/// - A quotation mark inside a string is escaped if the next character cannot follow a string.
+/// - Single-quoted strings, unquoted keys and Python keywords are converted.
+/// - Trailing commas are dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Mender {
-    /// Whatever is given out went through it.
+    /// State of the output.
     json: Json,
     mending: Mending,
     quote: char,
@@ -221,7 +220,7 @@ impl Mender {
         Mender { json: Json::value(), mending: Mending::Plain, quote: '"' }
     }
 
-    /// The next character, and what is given out for it and those before.
+    /// The next character; appends the output for it and for pending input.
     pub(crate) fn step(&mut self, c: char, out: &mut String) -> Step {
         let mending = std::mem::replace(&mut self.mending, Mending::Plain);
         match mending {
@@ -349,7 +348,7 @@ impl Mender {
         step
     }
 
-    /// More of a text.
+    /// More of a string.
     fn go_on(&mut self, text: &[char], out: &mut String) -> Step {
         self.go_on_all(&text.iter().collect::<String>(), out)
     }
@@ -377,12 +376,11 @@ impl Mender {
         }
     }
 
-    /// A character inside a text.
+    /// A character inside a string.
     fn text(&mut self, c: char, out: &mut String) -> Step {
         self.mending = Mending::Text;
         match c {
-            // A text alone does not tell what follows.
-            // Nor does a key go on behind its quote.
+            // The next character of a lone string is unknown, and a key ends at its quote.
             _ if c == self.quote && (self.json.open.is_empty() || self.json.is_key) => {
                 self.mending = Mending::Plain;
                 self.feed('"', out)
@@ -402,13 +400,13 @@ impl Mender {
         c == ',' || Some(c) == self.json.open.last().map(|&is_object| if is_object { '}' } else { ']' })
     }
 
-    /// Whether a value inside another one is complete.
+    /// Whether a nested value is complete.
     fn is_value_over(&self) -> bool {
         use State::{Comma, Digits, ExponentDigits, Fraction, Zero};
         !self.json.open.is_empty() && matches!(self.json.state, Comma | Zero | Digits | Fraction | ExponentDigits)
     }
 
-    /// Whether everything that is open may be closed here.
+    /// Whether all open brackets may be closed here.
     pub(crate) fn may_close(&self) -> bool {
         match self.mending {
             Mending::Plain => self.is_value_over() || self.json.state == State::FirstKey,
@@ -418,7 +416,7 @@ impl Mender {
         }
     }
 
-    /// Closes it.
+    /// Closes them.
     pub(crate) fn close(&mut self, out: &mut String) {
         if matches!(std::mem::replace(&mut self.mending, Mending::Plain), Mending::Quote(_)) {
             self.feed('"', out);
@@ -428,27 +426,27 @@ impl Mender {
         }
     }
 
-    /// Whether a text inside of something else has begun and not ended.
+    /// Whether the input ended inside a nested string.
     pub(crate) fn is_in_text(&self) -> bool {
         !self.json.open.is_empty()
             && !matches!(self.mending, Mending::Plain | Mending::Comma(_) | Mending::Word(_) | Mending::Quote(_))
     }
 
-    /// Whether what came is not the first part of an escape.
+    /// Whether the input is not within an escape.
     fn is_between_characters(&self) -> bool {
         self.mending == Mending::Text && self.json.is_between_characters()
     }
 }
 
-/// A text as JSON.
+/// A text as a JSON string.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// What stands for half of a surrogate pair, which is no character and which `serde_json` refuses.
+/// Replaces a lone surrogate, which is not a character and which `serde_json` refuses.
 const HALF: &str = "\\ufffd";
 
-/// A whole text as JSON, if it can be mended.
+/// A complete text as JSON, if it can be repaired.
 pub(crate) fn mended(written: &str) -> Option<String> {
     let (mut mender, mut out) = (Mender::new(), String::new());
     let mut chars = written.chars();
@@ -461,7 +459,7 @@ pub(crate) fn mended(written: &str) -> Option<String> {
     }
 }
 
-/// Reads a value of any kind.
+/// Reads a value of any type.
 pub(crate) async fn value(tape: &Tape) -> Read<String> {
     let (mut mender, mut text) = (Mender::new(), String::new());
     loop {
@@ -477,7 +475,7 @@ pub(crate) async fn value(tape: &Tape) -> Read<String> {
     }
 }
 
-/// Reads a text in quotes, of at most so many bytes.
+/// Reads a quoted string of at most `most` bytes.
 pub(crate) async fn text(tape: &Tape, most: usize) -> Read<String> {
     if !matches!(tape.peek().await?, '"' | '\'') {
         return Err(Stop::Malformed);
@@ -500,7 +498,7 @@ pub(crate) async fn text(tape: &Tape, most: usize) -> Read<String> {
     }
 }
 
-/// Reads an object piece by piece: the arguments of a call. One of the marks of `ends` closes what is open, and stays.
+/// Reads an object incrementally: the arguments of a call. A mark of `ends` closes open brackets, and is not taken.
 pub(crate) async fn object(tape: &Tape, sink: &mut Sink<'_>, ends: &[&'static str]) -> Read<()> {
     if tape.peek().await? != '{' {
         return Err(Stop::Malformed);
@@ -526,7 +524,7 @@ pub(crate) async fn object(tape: &Tape, sink: &mut Sink<'_>, ends: &[&'static st
     }
 }
 
-/// Reads a text in quotes that holds an object or nothing, and gives out the object. The call begins with its brace.
+/// Reads a quoted string that contains an object or nothing, and emits the object. The call begins with its brace.
 pub(crate) async fn object_in_text(tape: &Tape, begin: impl FnOnce() -> usize) -> Read<usize> {
     let (mut outer, mut inner, mut begin, mut index) = (Mender::new(), Mender::new(), Some(begin), None);
     let (mut piece, mut is_whole) = (String::new(), false);
@@ -587,7 +585,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether the machine takes the whole of a text that is no number alone.
+    /// Whether the state machine accepts all of a text, which is not a number alone.
     fn takes(text: &str) -> bool {
         let mut json = Json::value();
         for (at, c) in text.char_indices() {
@@ -609,7 +607,7 @@ mod tests {
         ];
         for text in good {
             assert!(takes(text) && serde_json::from_str::<Value>(text).is_ok(), "{text}");
-            // Each character left out, doubled, or another one.
+            // Each character removed, doubled, or replaced.
             let chars: Vec<char> = text.chars().collect();
             for at in 0..chars.len() {
                 for put in [

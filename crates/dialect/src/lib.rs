@@ -1,36 +1,34 @@
-//! How families of models write thoughts and calls of tools: text in, parts out.
+//! Parsing of thoughts (reasoning) and tool calls of model families: answer text in, parts out.
 //!
 //! ```text
 //! "<think>hm</think>Let me look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_call>"
 //!         ^^ Thought Text          mark           CallBegins                     Arguments      CallEnds   mark
 //! ```
 //!
-//! A [`Dialect`] says what the marks are: seen in a chat template, or named as `--tool-call-parser` and
-//! `--reasoning-parser` of vLLM name them. A [`Listener`] hears one answer, in pieces of any length, and tells its
-//! parts.
+//! A [`Dialect`] is the pair of formats: detected from a chat template, or named as in vLLM's `--tool-call-parser` and
+//! `--reasoning-parser`. A [`Listener`] parses one answer, in pieces of any length, into parts.
 //!
-//! **No text is lost.** Every character of an answer is in a part, or in a mark, or is white space that stands alone
-//! between marks (after a thought, between two calls, behind the last one). White space beside a mark with text on its
-//! other side is kept as it was written, as vLLM does. What looked like a call and is none is [`AnswerPart::Text`],
-//! letter by letter: from its opening mark up to what does not fit, and what follows is heard anew. A call of a tool
-//! that was not offered is text too, other than in vLLM: who asked cannot run it, and is told no name that he does not
-//! know. A thought begins where no text stands before it: a mark in the middle of a text is spoken of. Behind a
-//! thought that was closed from outside ([`Listener::cut`]) none is: a model that is not told of that writes marks where
-//! it likes, and no one of them is text.
+//! **No text is lost.** Every character of an answer is in a part, or in a mark, or is white space alone between marks
+//! (after a thought, between two calls, after the last one). White space beside a mark with text on its other side is
+//! kept, as in vLLM. What looked like a call but is not is [`AnswerPart::Text`], unchanged: from its opening mark up to
+//! the error, and the rest is parsed again. Unlike in vLLM, a call of a tool that was not offered is text too: the client
+//! cannot run it, and gets no unknown name. A thought begins only before any text: a mark in the middle of text is quoted
+//! text. After a thought that was closed from outside ([`Listener::cut`]) no thought begins: the model does not know
+//! about that and may write marks anywhere, and none of them is text.
 //!
-//! **There is no half of a call.** A call begins when its name is complete and is one of the tools', and the arguments
-//! have begun as the family writes them; the pieces of its arguments are a prefix of valid JSON at every moment. Where
-//! it goes wrong later, or the answer is cut, it does not end ([`Listener::calls_complete`]); [`whole`] leaves such a
-//! call out and gives its text instead.
+//! **There are no partial calls.** A call begins when its name is complete and is one of the tools', and its arguments
+//! have begun in the family's format; the pieces of its arguments are always a prefix of valid JSON. If it fails
+//! later, or the answer is cut, the call does not end ([`Listener::calls_complete`]); [`whole`] omits such a call and
+//! returns its text instead.
 //!
-//! **What can mean one thing only is put right**, by the form that it is written in and not by the family. Values in
-//! tags: a closing mark that is missing, one inside the value, a value of the wrong kind. JSON: backslashes, control
-//! characters and quotes inside texts, single quotes, keys without any, Python's words, commas with nothing behind
-//! them, a brace that is missing where a mark says the call is over. Python: every text that Python reads. In all of
-//! them: marks twice, no end of a group, a prefix of the name (`functions.`), a fence inside the marks. A call in a
-//! thought is one if the thought never closes. What an answer that was cut may look like too is no call.
+//! **Unambiguous mistakes are repaired**, by syntax and not by family. Values in tags: a missing closing mark, one inside
+//! the value, a value of the wrong type. JSON: backslashes, control characters and quotes inside strings, single quotes,
+//! unquoted keys, Python keywords, trailing commas, a missing brace before a mark that ends the call. Python: every
+//! string literal of Python. In all of them: repeated marks, a missing group end, a prefix of the name (`functions.`), a
+//! code fence inside the marks. A call in a thought counts if the thought never closes. Text that could
+//! also be a truncated call is not repaired to one.
 //!
-//! There is no file, clock or network here, and no token: what counts tokens asks [`Listener::is_thinking`].
+//! There is no file, clock or network here, and no tokens: token counters ask [`Listener::is_thinking`].
 
 mod envelope;
 mod family;
@@ -59,29 +57,29 @@ pub use listener::{Listener, whole, whole_cut};
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerPart {
-    /// What the model thinks before it answers, without its marks.
+    /// Reasoning before the answer, without its marks.
     Thought(String),
-    /// What it says.
+    /// Answer text.
     Text(String),
-    /// A call of a tool.
+    /// A tool call begins.
     CallBegins {
-        /// Which call of the answer, from 0.
+        /// Index of the call in the answer, from 0.
         index: usize,
-        /// The tool: one of those that were offered.
+        /// Name of an offered tool.
         name: String,
-        /// What the model itself calls the call, where its family does so.
+        /// The model's id of the call, if its format has one.
         id: Option<String>,
     },
-    /// The next piece of the arguments. All pieces of a call that ends are one JSON object.
+    /// The next piece of the arguments. All pieces of a complete call are one JSON object.
     Arguments {
-        /// Which call.
+        /// Index of the call.
         index: usize,
         /// A piece of JSON.
         json: String,
     },
     /// The call is complete.
     CallEnds {
-        /// Which call.
+        /// Index of the call.
         index: usize,
     },
 }
@@ -91,66 +89,66 @@ pub enum AnswerPart {
 pub struct Tool {
     /// Its name.
     pub name: String,
-    /// The JSON schema of its arguments, `{}` if nothing is known of them.
+    /// The JSON schema of its arguments, `{}` if unknown.
     pub parameters: Value,
-    /// Whether arguments must follow the schema even if nobody asks for a call.
+    /// Whether arguments must follow the schema even if no call is required.
     pub strict: bool,
 }
 
-/// How a thought is written.
+/// Marks of a thought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThoughtMarks {
     /// Whether the answer begins inside it.
     pub is_open: bool,
-    /// What opens one, at the beginning of an answer.
+    /// Opening marks, at the beginning of an answer.
     pub opens: &'static [&'static str],
-    /// Whether one may also begin behind text, as a message of its own.
+    /// Whether a thought may also begin after text, as a separate message.
     pub opens_anywhere: bool,
-    /// What closes it.
+    /// Closing marks.
     pub closes: &'static [&'static str],
-    /// The text that closes it from outside and goes on to the answer, as the family writes it: for a budget of tokens
-    /// that is used up.
+    /// The family's text that closes a thought from outside and continues with the answer: for an exhausted reasoning
+    /// budget.
     pub closing: &'static str,
     /// The same where a call may follow.
     pub yielding: &'static str,
 }
 
-/// How a model writes what is not text. Nothing, by default: all that it writes is text.
+/// Formats of a model's thoughts and calls. By default neither: all output is text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dialect {
-    /// How it thinks, if it does.
+    /// Reasoning format, if any.
     pub thoughts: Option<Thoughts>,
-    /// How it calls tools, if it can.
+    /// Tool-call format, if any.
     pub calls: Option<Calls>,
-    /// Special tokens of the vocabulary. But for marks, they stand between messages.
+    /// Special tokens of the vocabulary. Apart from marks, they separate messages.
     specials: Arc<[String]>,
-    /// Whether no answer may begin a thought.
+    /// Whether an answer must not begin a thought.
     is_thoughtless: bool,
-    /// Whether text that has begun has no calls in it.
+    /// Whether text that has begun contains no calls.
     is_formed: bool,
 }
 
 impl Dialect {
-    /// One whose parts are named.
+    /// A dialect of these formats.
     pub fn new(thoughts: Option<Thoughts>, calls: Option<Calls>) -> Dialect {
         Dialect { thoughts, calls, ..Dialect::default() }
     }
 
-    /// The same, but its grammars have no thought in them that the prompt has not begun.
+    /// The same with grammars that contain a thought only if the prompt has begun it.
     #[must_use]
     pub fn thoughtless(self) -> Dialect {
         Dialect { is_thoughtless: true, ..self }
     }
 
-    /// The same, of an answer that has a form or calls: what stands in the text of the form is no call.
+    /// The same for an answer that is either of a form or calls: text of the form contains no calls.
     #[must_use]
     pub fn formed(self) -> Dialect {
         Dialect { is_formed: true, ..self }
     }
 
-    /// What a chat template itself shows. `sources`: all its texts, one after the other. `special_tokens`: the texts of
-    /// the vocabulary's special tokens; they decide where the template has no example of a call, and tell a thought
-    /// that the template opens from one in somebody's message.
+    /// Detects the formats from a chat template. `sources`: all its texts, concatenated. `special_tokens`: the texts of the
+    /// vocabulary's special tokens; they decide if the template has no example of a call, and distinguish a thought
+    /// that the template opens from one in a message.
     pub fn of_template(sources: &str, special_tokens: &[impl AsRef<str>]) -> Dialect {
         let tokens: Vec<&str> = special_tokens.iter().map(AsRef::as_ref).filter(|token| !token.is_empty()).collect();
         Dialect {
@@ -161,8 +159,8 @@ impl Dialect {
         }
     }
 
-    /// Texts that may be special tokens of the vocabulary, and must be shown to the listener (and be plain text to a
-    /// grammar) all the same.
+    /// Texts that may be special tokens of the vocabulary, but must be visible to the parser (and be plain text to a
+    /// grammar).
     pub fn marks(&self) -> Vec<&'static str> {
         let mut marks = self.thoughts.map(Thoughts::marks).unwrap_or_default();
         marks.extend(self.calls.map(Calls::marks).unwrap_or_default());
@@ -172,7 +170,7 @@ impl Dialect {
         marks
     }
 
-    /// How a thought in an answer to this prompt begins and ends, if the model thinks.
+    /// The marks of a thought in an answer to this prompt, if the model has a reasoning format.
     pub fn thought(&self, prompt_end: &str) -> Option<ThoughtMarks> {
         let thoughts = self.thoughts?;
         Some(ThoughtMarks {
@@ -188,7 +186,7 @@ impl Dialect {
     /// Whether an answer to this prompt begins inside a thought.
     pub(crate) fn opens_thought(&self, prompt_end: &str) -> bool {
         let Some(thoughts) = self.thoughts else { return false };
-        // A message of the user's may hold a mark too; behind it comes the end of its turn.
+        // A user message may contain a mark too; then the end of its turn comes after it.
         let marks = self.marks();
         let turns = self.specials.iter().filter(|special| !marks.contains(&special.as_str()));
         let turn = turns.filter_map(|turn| Some(prompt_end.rfind(turn.as_str())? + turn.len())).max();

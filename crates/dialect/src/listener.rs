@@ -1,4 +1,4 @@
-//! Hears one answer.
+//! The parser of one answer.
 
 use std::fmt;
 use std::future::Future;
@@ -13,11 +13,11 @@ use crate::tape::{Never, Read, Reel, Stop, Tape};
 use crate::undecided::{self, Thought};
 use crate::{AnswerPart, Dialect, Tool};
 
-/// Tells the parts of one answer while it is written. However it is cut into pieces, the parts are the same, where
-/// neighbours of a kind are put together. Time and memory are linear in the answer.
+/// Parses one answer while it is generated. The parts do not depend on how it is cut into pieces, once adjacent parts of
+/// a kind are joined. Time and memory are linear in the answer.
 pub struct Listener {
     tape: Tape,
-    /// Reads what the tape has; `None` when the answer is over.
+    /// The parsing coroutine; `None` when the answer is over.
     reading: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
@@ -36,41 +36,41 @@ impl Listener {
         Listener { tape, reading: Some(Box::pin(reading)) }
     }
 
-    /// The next piece of the answer; what it makes known is added to `parts`.
+    /// The next piece of the answer; appends the completed parts to `parts`.
     pub fn push(&mut self, text: &str, parts: &mut Vec<AnswerPart>) {
         self.tape.push(text);
         self.read(parts);
     }
 
-    /// The answer is over: what was held back is added to `parts`. After a call that did not end nothing is.
+    /// Ends the answer; appends the parts held back to `parts`. After an incomplete call there are none.
     pub fn finish(&mut self, parts: &mut Vec<AnswerPart>) {
         self.tape.end();
         self.read(parts);
     }
 
-    /// Whether what comes next belongs to a thought.
+    /// Whether the next character belongs to a thought.
     pub fn is_thinking(&self) -> bool {
         self.tape.is_thinking()
     }
 
-    /// Which characters of the answer were read as thoughts, since this was asked last.
+    /// Character ranges of the answer parsed as thoughts since the last call.
     pub fn thought(&mut self) -> Vec<Range<usize>> {
         self.tape.thought()
     }
 
-    /// How many characters of the answer are known to be thought, text, marks or calls.
+    /// Number of characters of the answer that are already classified.
     pub fn heard(&self) -> usize {
         self.tape.heard()
     }
 
-    /// Behind so many characters the thought was closed from outside; behind none where there is to be no thought. A
-    /// model does not know of that and may close it once more, or think on: wherever it writes a mark of thoughts
-    /// behind this place, the mark is no text, and nothing there is a thought.
+    /// The thought was closed from outside after `at` characters; 0 if no thought is allowed. The model does not know and
+    /// may close it again, or continue it: marks of thoughts after this position are removed from the text, and nothing
+    /// after it is a thought.
     pub fn cut(&mut self, at: usize) {
         self.tape.cut(at);
     }
 
-    /// How many calls have begun.
+    /// Number of calls that have begun.
     pub fn num_calls(&self) -> usize {
         self.tape.calls().0
     }
@@ -96,12 +96,12 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// The parts of an answer that is not streamed. Calls that did not end are text.
+/// The parts of an answer that is not streamed. Incomplete calls are text.
 pub fn whole(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str, text: &str) -> Vec<AnswerPart> {
     whole_cut(dialect, tools, prompt_end, text, None)
 }
 
-/// The same of one whose thought was closed from outside ([`Listener::cut`]).
+/// The same for an answer whose thought was closed from outside ([`Listener::cut`]).
 pub fn whole_cut(
     dialect: &Dialect,
     tools: Arc<[Tool]>,
@@ -121,7 +121,7 @@ pub fn whole_cut(
 
 async fn answer(tape: Tape, thoughts: Option<Thoughts>, calls: Option<Calls>, tools: Arc<[Tool]>, is_formed: bool) {
     let is_harmony = calls.is_some_and(Calls::is_harmony) || thoughts.is_some_and(Thoughts::is_harmony);
-    // They return when the answer is over, and not before.
+    // Readers return only when the answer is over.
     let Err(stop) = match is_harmony {
         true => harmony::hear(&tape, if calls.is_some() { &tools } else { &[] }).await,
         false => hear(&tape, thoughts, calls, &tools, is_formed).await,
@@ -139,19 +139,19 @@ async fn hear(
 ) -> Read<Never> {
     let opens = calls.map_or(&[][..], Calls::opens);
     let (thought_opens, thought_closes) = thoughts.map_or((&[][..], &[][..]), |t| (t.opens(), t.closes()));
-    // A thought that is closed and was never opened is an empty one, if it comes first.
+    // A leading closing mark without an opening one is an empty thought.
     let mut fresh = [calls.map_or(&[][..], Calls::bare), thought_opens, thought_closes].concat();
-    // What a form has in its texts is no call.
+    // Strings of a form contain no calls.
     let anywhere = if is_formed { &[][..] } else { opens };
     if is_formed {
         fresh.extend(opens);
     }
     let thought_marks = [thought_opens, thought_closes].concat();
-    // A thought that is not closed ends before its first call, and there is one such thought.
+    // An unclosed thought ends before its first call; there is at most one such thought.
     let (mut is_unclosed, calls_in_thought) = (false, calls.filter(|calls| !calls.opens().is_empty()));
     loop {
         if tape.is_thinking() {
-            // Where a thought has begun, the model may open it all the same.
+            // The model may open a thought that has already begun.
             tape.again(thought_opens, &[]).await;
             tape.settle();
             let calls = calls_in_thought.filter(|_| !is_unclosed);
@@ -165,7 +165,7 @@ async fn hear(
             tape.think(thought_opens.contains(&mark));
         } else if let Some(calls) = calls {
             if opens.contains(&mark) {
-                // A stutter.
+                // A repeated mark.
                 tape.again(&[mark], &[]).await;
             }
             match calls.read(tape, tools, mark).await {
@@ -183,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// Looks at characters for so many times `flood`, a letter at a time.
+    /// Character inspections for `times` repetitions of `flood`, pushed one letter at a time.
     fn steps(dialect: &Dialect, flood: &str, times: usize) -> usize {
         let tools = [Tool { name: "get".into(), parameters: json!({}), strict: false }];
         let (mut listener, mut parts) = (Listener::new(dialect, tools.into(), ""), Vec::new());
@@ -218,7 +218,7 @@ mod tests {
         for (at, name) in Calls::NAMES.iter().enumerate() {
             let thoughts = Thoughts::NAMES[at % Thoughts::NAMES.len()];
             let dialect = Dialect::new(Thoughts::named(thoughts), Calls::named(name));
-            // Each in its turn.
+            // Each in turn.
             floods.rotate_left(1);
             for flood in testing::part_of(floods, 3) {
                 let (few, many) = (steps(&dialect, flood, 100), steps(&dialect, flood, 1000));

@@ -1,4 +1,4 @@
-//! Calls as a name and, behind a mark, the object of its arguments.
+//! Calls as a name, a mark, and the object of arguments.
 
 use crate::Tool;
 use crate::envelope::{self, Envelope, between, fence, fence_ends, surplus};
@@ -6,31 +6,31 @@ use crate::json;
 use crate::tape::{Read, Sink, Stop, Tape};
 use crate::tool_names::name;
 
-/// Longest id of a call.
+/// Maximum length of a call's id.
 const MAX_ID_BYTES: usize = 64;
 
-/// What stands around name and arguments.
+/// The syntax around name and arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// The mark of a group of calls, and that of a call, which may stand without a group.
+    /// The mark of a group of calls, and that of a call, which may be outside a group.
     pub(crate) opens: [&'static str; 2],
-    /// What comes before the name.
+    /// Prefix of the name.
     pub(crate) prefix: &'static [&'static str],
-    /// Whether the prefix may be missing.
+    /// Whether the prefix is optional.
     pub(crate) is_prefix_free: bool,
-    /// Whether name and a number, with the prefix, are the call's id.
+    /// Whether prefix, name and a number are the call's id.
     pub(crate) is_numbered: bool,
-    /// What comes between name and arguments, with white space.
+    /// Between name and arguments, with white space.
     pub(crate) middle: &'static [&'static str],
-    /// What comes behind the arguments, each if it comes.
+    /// After the arguments, each optional.
     pub(crate) behind: &'static [&'static [&'static str]],
-    /// What closes the group.
+    /// Closes the group.
     pub(crate) close: &'static str,
-    /// All that may be tokens.
+    /// All texts that may be tokens.
     pub(crate) marks: &'static [&'static str],
 }
 
-/// Reads what follows the mark.
+/// Parses the text after the mark.
 pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Named, mark: &'static str) -> Read<()> {
     let [group, open] = form.opens;
     if mark == group {
@@ -91,7 +91,7 @@ async fn call(tape: &Tape, tools: &[Tool], form: &Named) -> Read<()> {
     Ok(())
 }
 
-/// The object of arguments, a text that has it inside, or nothing where a mark says that the call is over.
+/// The object of arguments, a string that contains one, or nothing if a mark ends the call.
 pub(crate) async fn arguments(tape: &Tape, name: &str, id: Option<String>, ends: &[&'static str]) -> Read<()> {
     let index = match tape.peek().await? {
         '{' => {
@@ -111,8 +111,8 @@ pub(crate) async fn arguments(tape: &Tape, name: &str, id: Option<String>, ends:
     Ok(())
 }
 
-/// Mistral's: a list of objects (to version 7 of its tokenizer), or name and object; between these an id, a mark, both
-/// or nothing.
+/// Mistral's format: a list of objects (up to tokenizer version 7), or name and object with an optional id and mark
+/// between them.
 pub(crate) async fn mistral(tape: &Tape, tools: &[Tool], list: &Envelope, mark: &'static str) -> Read<()> {
     const ID: &str = "[CALL_ID]";
     const ARGUMENTS: &str = "[ARGS]";

@@ -1,4 +1,4 @@
-//! Calls as Python writes them: `[weather(city="Ulm", days=3), now()]`.
+//! Calls in Python syntax: `[weather(city="Ulm", days=3), now()]`.
 
 use crate::Tool;
 use crate::envelope::{between, fence_ends};
@@ -6,28 +6,28 @@ use crate::json::quoted;
 use crate::tape::{Read, Stop, Tape};
 use crate::tool_names::name;
 
-/// Longest name of a parameter.
+/// Maximum length of a parameter's name.
 const MAX_KEY_BYTES: usize = 256;
-/// Deepest nesting of lists and dictionaries.
+/// Maximum nesting of lists and dictionaries.
 const MAX_DEPTH: usize = 100;
 
-/// What stands around the calls.
+/// The syntax around the calls.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Python {
-    /// What opens, wherever it stands.
+    /// Opening marks, valid anywhere.
     pub(crate) opens: &'static [&'static str],
-    /// Whether a list without a mark is one, where nothing stands before it.
+    /// Whether an unmarked list at the start of an answer is a list of calls.
     pub(crate) bare: bool,
-    /// Whether calls may stand on lines, without a list.
+    /// Whether calls may be on separate lines, without a list.
     pub(crate) lines: bool,
-    /// What closes, if it comes.
+    /// Optional closing marks.
     pub(crate) closes: &'static [&'static str],
 }
 
-/// The mark of a list without a mark.
+/// Opening character of an unmarked list.
 pub(crate) const BARE: [&str; 1] = ["["];
 
-/// Reads what follows the mark.
+/// Parses the text after the mark.
 pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Python, mark: &str) -> Read<()> {
     let (mut is_list, mut is_fenced) = (BARE.contains(&mark), false);
     if !is_list {
@@ -51,7 +51,7 @@ pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Python, mark: &str)
             if tape.peek().await? == ',' {
                 tape.take();
                 tape.space().await?;
-                // Nothing follows.
+                // A trailing comma, or an empty list.
                 if tape.peek().await? != ']' {
                     continue;
                 }
@@ -60,7 +60,7 @@ pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Python, mark: &str)
                 tape.take();
                 break;
             }
-            // The list has no end.
+            // The list is not closed.
             if tape.mark_at(0, form.closes).await.is_some() {
                 break;
             }
@@ -105,7 +105,7 @@ async fn call(tape: &Tape, tools: &[Tool], is_list: bool) -> Read<()> {
             tape.finish_call(index);
             return Ok(());
         }
-        // The list ends, and the call has not.
+        // The list ends, but the call does not.
         if let (Some(index), true, ']') = (index, is_list, tape.peek().await?) {
             tape.put(index, "}");
             tape.finish_call(index);
@@ -124,7 +124,7 @@ async fn call(tape: &Tape, tools: &[Tool], is_list: bool) -> Read<()> {
     }
 }
 
-/// A parameter's name and the sign behind it.
+/// A parameter's name and the equals sign.
 async fn key(tape: &Tape) -> Read<String> {
     let mut key = String::new();
     loop {
@@ -144,10 +144,10 @@ async fn key(tape: &Tape) -> Read<String> {
     Ok(key)
 }
 
-/// What is around a text. Three hold what one would end.
+/// String delimiters, triple quotes first, because they begin with single ones.
 const QUOTES: [&str; 4] = ["\"\"\"", "'''", "\"", "'"];
 
-/// A value up to the comma or bracket behind it, which stays.
+/// Reads a value up to the comma or bracket after it, which is not taken.
 async fn extent(tape: &Tape, is_list: bool) -> Read<String> {
     let (mut written, mut quote, mut depth) = (String::new(), None, 0);
     loop {
@@ -163,7 +163,7 @@ async fn extent(tape: &Tape, is_list: bool) -> Read<String> {
             (Some(_), '\\') => {
                 written.push(c);
                 tape.take();
-                // Whatever it is, it ends nothing.
+                // An escaped character ends nothing.
                 written.push(tape.peek().await?);
                 tape.take();
                 continue;
@@ -181,7 +181,7 @@ async fn extent(tape: &Tape, is_list: bool) -> Read<String> {
     }
 }
 
-/// A Python literal as JSON. JSON's own words are understood too.
+/// A Python literal as JSON. JSON's keywords are accepted too.
 pub(crate) fn to_json(written: &str) -> Option<String> {
     let mut literal = Literal { rest: written, json: String::new() };
     literal.value(0)?;
@@ -235,7 +235,7 @@ impl Literal<'_> {
         Some(())
     }
 
-    /// A list, or a tuple, which is one to JSON.
+    /// A list or a tuple, as a JSON list.
     fn items(&mut self, end: char, depth: usize) -> Option<()> {
         self.rest = &self.rest[1..];
         self.json.push('[');
@@ -248,7 +248,7 @@ impl Literal<'_> {
         self.rest = &self.rest[1..];
         self.json.push('{');
         self.separated('}', |literal| {
-            // A key that is no text becomes one.
+            // A key that is not a string becomes one.
             let start = literal.json.len();
             literal.value(depth + 1)?;
             let key = literal.json.split_off(start);
@@ -285,7 +285,7 @@ impl Literal<'_> {
         }
     }
 
-    /// A text, or several with nothing but white space between them, which are one.
+    /// A string, or adjacent strings, which are concatenated.
     fn texts(&mut self) -> Option<()> {
         let mut all = String::new();
         loop {
@@ -312,7 +312,7 @@ impl Literal<'_> {
                 break;
             }
             match chars.next()? {
-                // It ends nothing, and stays.
+                // It ends nothing, and the backslash is kept.
                 '\\' if is_raw => text.extend(['\\', chars.next()?]),
                 '\\' => match chars.next()? {
                     '\n' => {}
@@ -326,7 +326,7 @@ impl Literal<'_> {
                         let before = chars.clone();
                         match code(&mut chars, 4) {
                             Some(c) => text.push(c),
-                            // Half of a pair: JSON writes it so, and Python does not mind.
+                            // A lone surrogate: valid in Python, and kept as a JSON escape.
                             None => {
                                 chars = before;
                                 text.push(pair(&mut chars)?);
@@ -335,7 +335,7 @@ impl Literal<'_> {
                     }
                     'U' => text.push(code(&mut chars, 8)?),
                     c @ ('\\' | '\'' | '"' | '/') => text.push(c),
-                    // As Python does.
+                    // As in Python.
                     c => text.extend(['\\', c]),
                 },
                 c => text.push(c),
@@ -345,7 +345,7 @@ impl Literal<'_> {
         Some(text)
     }
 
-    /// As JSON has it: a digit on both sides of the point, no plus, no zeros before it.
+    /// Converts to JSON's syntax: a digit on both sides of the point, no plus, no leading zeros.
     fn number(&mut self) -> Option<()> {
         let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric() && !"+-._".contains(c));
         let (written, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
@@ -385,7 +385,7 @@ fn hex(chars: &mut std::str::Chars<'_>, digits: usize) -> Option<u32> {
     (0..digits).try_fold(0u32, |code, _| Some(code << 4 | chars.next()?.to_digit(16)?))
 }
 
-/// The rest of `\ud83e\udd8a` behind its first `u`.
+/// The rest of `\ud83e\udd8a` after its first `u`.
 fn pair(chars: &mut std::str::Chars<'_>) -> Option<char> {
     let high = hex(chars, 4)?;
     if (chars.next()?, chars.next()?) != ('\\', 'u') {

@@ -1,14 +1,14 @@
-//! What a tool's schema says of a parameter, where a family writes values without quotes.
+//! Parameter types from a tool's schema, for families that write values without quotes.
 
 use serde_json::Value;
 
 use crate::json::{mended, quoted};
 use crate::python::to_json;
 
-/// References that are followed: a schema that refers to itself has no end.
+/// Maximum references followed: a recursive schema has no end.
 const MAX_REFERENCES: usize = 8;
 
-/// Which kinds of JSON a parameter may be. All, if nobody says.
+/// JSON types that a parameter may have. All, if unspecified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kinds(u8);
 
@@ -18,28 +18,28 @@ const NAMES: [(&str, u8); 7] =
 const ALL: u8 = 127;
 
 impl Kinds {
-    /// What `parameters`, the schema of a tool, says of its parameter `key`.
+    /// The types of parameter `key` in `parameters`, the schema of a tool.
     pub(crate) fn of(parameters: &Value, key: &str) -> Kinds {
         let property = follow(parameters, parameters).get("properties").and_then(|all| all.get(key));
         Kinds(property.map_or(ALL, |property| kinds(parameters, property, MAX_REFERENCES)))
     }
 
-    /// Whether it is a text whatever is written.
+    /// Whether it is always a string.
     pub(crate) fn is_text(self) -> bool {
         self.0 == TEXT
     }
 
-    /// Whether it may be a text beside others.
+    /// Whether it may be a string, among others.
     pub(crate) fn may_be_text(self) -> bool {
         self.0 & TEXT != 0
     }
 
-    /// Whether the schema says nothing of it.
+    /// Whether the schema does not restrict it.
     pub(crate) fn is_any(self) -> bool {
         self.0 == ALL
     }
 
-    /// `written`: the value's own JSON, which tells large integers from others.
+    /// `written`: the value's JSON text, which distinguishes integers of any size.
     fn has(self, value: &Value, written: &str) -> bool {
         let kind = match value {
             Value::String(_) => TEXT,
@@ -53,14 +53,14 @@ impl Kinds {
         self.0 & kind != 0
     }
 
-    /// What was written without quotes, as JSON: what the schema allows, if it can be read so, and else the text
-    /// itself. Not said by the schema, it is JSON if it can be. `None`: nothing was written, and that is no value.
+    /// An unquoted value as JSON: a type that the schema allows, if it parses as one, or else a string. Without a schema it
+    /// is JSON if it parses. `None`: an empty value, which the types do not allow.
     pub(crate) fn json(self, written: &str) -> Option<String> {
         let trimmed = written.trim();
         if trimmed.is_empty() && !self.may_be_text() {
             return None;
         }
-        // A number stays as it is written, whatever its length.
+        // A number keeps its text, whatever its length.
         let read = match serde_json::from_str::<Value>(trimmed) {
             Ok(value) => Some((value, trimmed.to_owned())),
             Err(_) => {
@@ -76,7 +76,7 @@ impl Kinds {
             {
                 whole
             }
-            // What is no text was put in quotes.
+            // A value that must not be a string, in quotes.
             Some((Value::String(inner), _)) if !self.may_be_text() && inner != written => return self.json(&inner),
             None if self.0 & 8 != 0 && ["true", "false"].contains(&trimmed.to_lowercase().as_str()) => {
                 trimmed.to_lowercase()

@@ -1,4 +1,4 @@
-//! Calls whose parameters stand in tags, each value as it is: `<parameter=city>Ulm</parameter>`.
+//! Calls with parameters in tags, each value verbatim: `<parameter=city>Ulm</parameter>`.
 
 use std::collections::HashSet;
 
@@ -11,46 +11,46 @@ use crate::schema::{Kinds, follow};
 use crate::tape::{Read, Sink, Stop, Tape};
 use crate::tool_names::name;
 
-/// Longest name of a parameter.
+/// Maximum length of a parameter's name.
 const MAX_KEY_BYTES: usize = 256;
 
-/// Most closing marks in a row that are looked at.
+/// Maximum closing marks in a row that are inspected.
 const MAX_ENDS: usize = 4;
 
-/// The tags.
+/// Tags of a family.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Tags {
-    /// What opens a group of calls, or a call if `name` is none; then what opens a call that is in no group.
+    /// Opens a group of calls, or a call if `name` is `None`; then the mark of a call outside a group.
     pub(crate) opens: &'static [&'static str],
-    /// What stands before and behind the name. Nothing: it ends where a tag or a line does.
+    /// Before and after the name. `None`: the name ends at a tag or a line end.
     pub(crate) name: Option<[&'static str; 2]>,
     /// Around the name of a parameter.
     pub(crate) key: [&'static str; 2],
     /// Around its value.
     pub(crate) value: [&'static str; 2],
-    /// Whether a value may stand on lines of its own: a line break on either side is not of it.
+    /// Whether a value may be on separate lines: a line break on either side does not belong to it.
     pub(crate) value_on_lines: bool,
-    /// What closes a call.
+    /// Closes a call.
     pub(crate) end: &'static [&'static str],
-    /// Whether more than one call stands in a group.
+    /// Whether a group may contain more than one call.
     pub(crate) is_group: bool,
-    /// What closes the group.
+    /// Closes the group.
     pub(crate) close: &'static str,
 }
 
 impl Tags {
-    /// What opens a call or a group of them.
+    /// Marks that open a call or a group.
     pub(crate) fn starts(&self) -> Vec<&'static str> {
         [self.opens, &self.name.map_or([""], |[before, _]| [before])].concat()
     }
 
-    /// What closes a call, or a group of them.
+    /// Marks that close a call or a group.
     fn ends(&self) -> Vec<&'static str> {
         [self.end, &[self.close]].concat()
     }
 }
 
-/// Reads what follows the mark: `open`, or what stands before a name.
+/// Parses the text after the mark: `open`, or the text before a name.
 pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Tags, mark: &'static str) -> Read<()> {
     let Some([before, _]) = form.name else {
         call(tape, tools, form).await?;
@@ -64,7 +64,7 @@ pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Tags, mark: &'stati
     }
     loop {
         call(tape, tools, form).await?;
-        // The same end twice.
+        // A repeated end.
         tape.again(form.end, &[]).await;
         tape.settle();
         match between(tape, &[before, form.close]).await? {
@@ -109,7 +109,7 @@ async fn call(tape: &Tape, tools: &[Tool], form: &Tags) -> Read<()> {
             let given = Given { key, is_first, keys: &mut keys };
             is_first &= !value(tape, form, index, tool, given).await?;
         } else if mark.is_some() || tape.mark_at(0, &form.starts()).await.is_some() {
-            // The next call ends this one, too.
+            // The next call also ends this one.
             tape.put(index, "}");
             tape.finish_call(index);
             return Ok(());
@@ -137,14 +137,14 @@ async fn key(tape: &Tape, form: &Tags) -> Read<String> {
     Ok(key.trim().to_owned())
 }
 
-/// A parameter whose value comes, and those that were given, this one soon included.
+/// The parameter whose value follows, and the set of parameters so far, which will include it.
 struct Given<'a> {
     key: String,
     is_first: bool,
     keys: &'a mut HashSet<String>,
 }
 
-/// A value, and what closes it. A text is given out as it comes. Whether it was one.
+/// A value and its closing mark. A string is emitted incrementally. Returns whether it was a value.
 async fn value(tape: &Tape, form: &Tags, index: usize, tool: &Tool, given: Given<'_>) -> Read<bool> {
     let Given { key, is_first, keys } = given;
     let kinds = Kinds::of(&tool.parameters, &key);
@@ -159,7 +159,7 @@ async fn value(tape: &Tape, form: &Tags, index: usize, tool: &Tool, given: Given
         true => tape.put(index, &format!("{begin}\"")),
         false => tape.settle(),
     }
-    // Inside a text of a list or an object nothing ends it.
+    // Nothing ends a value inside a string of a list or an object.
     let mut json = Some(Mender::new()).filter(|_| !kinds.may_be_text());
     let close = loop {
         let is_inside = json.as_ref().is_some_and(Mender::is_in_text);
@@ -189,19 +189,19 @@ async fn value(tape: &Tape, form: &Tags, index: usize, tool: &Tool, given: Given
     Ok(true)
 }
 
-/// What may end a value. A value may hold every mark, as long as what follows that is not what follows a value.
+/// Possible ends of a value. A value may contain any mark that is not followed by a valid continuation after a value.
 struct Bounds<'a> {
     form: &'a Tags,
     tool: &'a Tool,
-    /// Parameters that were given, this one's included.
+    /// Parameters so far, including this one.
     keys: &'a HashSet<String>,
     starts: Vec<&'static str>,
     ends: Vec<&'static str>,
 }
 
 impl Bounds<'_> {
-    /// Whether the value is over here: how many characters are its closing mark and the line break before it. Where the
-    /// next parameter or the end of the call stands in place of that mark, they stay.
+    /// Length of the closing mark and the line break before it if the value ends here. A next parameter or an end of the
+    /// call in place of that mark is not counted.
     async fn over(&self, tape: &Tape) -> Option<usize> {
         let close = self.form.value[1];
         let next = tape.ahead(0).await?;
@@ -223,10 +223,10 @@ impl Bounds<'_> {
         self.is_unclosed(tape, 0).await.then_some(0)
     }
 
-    /// Whether what stands there follows a closed value: the next parameter, the end of the call, or the next call.
+    /// Whether a valid continuation after a closed value follows: the next parameter, the end of the call, or the next call.
     async fn is_behind_value(&self, tape: &Tape, by: usize) -> bool {
         let mut at = tape.behind_space(by).await;
-        // The mark twice.
+        // The mark is repeated.
         if let Some((_, end)) = tape.mark_at(at, &[self.form.value[1]]).await {
             at = tape.behind_space(end).await;
         }
@@ -234,12 +234,12 @@ impl Bounds<'_> {
         tape.ahead(at).await.is_none() || tape.mark_at(at, &marks).await.is_some()
     }
 
-    /// Whether what stands there ends a value that has no closing mark.
+    /// Whether the text here ends a value without a closing mark.
     async fn is_unclosed(&self, tape: &Tape, by: usize) -> bool {
         if let Some((_, end)) = tape.mark_at(by, &[self.form.key[0]]).await {
             return self.is_next_key(tape, end).await;
         }
-        // The ends of the call and of its group, and then nothing, or the next call: others are a part of the value.
+        // The ends of the call and its group, and then nothing, or the next call: any other text is part of the value.
         let mut at = by;
         for _ in 0..MAX_ENDS {
             let Some((_, end)) = tape.mark_at(at, &self.ends).await else { break };
@@ -248,7 +248,7 @@ impl Bounds<'_> {
         at > by && (tape.ahead(at).await.is_none() || tape.mark_at(at, &self.starts).await.is_some())
     }
 
-    /// Whether a parameter's name stands there that may follow.
+    /// Whether the name of another parameter follows.
     async fn is_next_key(&self, tape: &Tape, by: usize) -> bool {
         let [_, behind] = self.form.key;
         let (mut key, mut at) = (String::new(), by);
@@ -271,7 +271,7 @@ impl Bounds<'_> {
     }
 }
 
-/// Whether the tool has this parameter, or does not say which it has.
+/// Whether the tool has this parameter, or does not list its parameters.
 fn may_be_key(tool: &Tool, key: &str) -> bool {
     let known = follow(&tool.parameters, &tool.parameters).get("properties").and_then(Value::as_object);
     known.is_none_or(|known| known.contains_key(key))

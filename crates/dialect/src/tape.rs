@@ -1,14 +1,14 @@
-//! One answer as it runs past: what was read and not yet given out, and what became of the rest.
+//! The character stream of one answer: unread input, held characters, and emitted parts.
 //!
 //! ```text
-//!   input ──take──► held ──text──► Text or Thought          every character of an answer is in exactly one place
-//!     │              ├──begin, settle──► a mark: gone        (or, if only whole calls count, in `raw` until the call
-//!     └──argue───────┴─────────────────► Arguments            ends)
+//!   input ──take──► held ──say_held───► Text or Thought      every character of an answer is in exactly one place
+//!     │              ├──begin, settle──► a mark: dropped     (or, if only complete calls count, in `raw` until the call
+//!     └──argue───────┴─────────────────► Arguments           ends)
 //! ```
 //!
-//! A family's syntax is read by an `async fn` that takes character after character and waits where there is none yet:
-//! a coroutine. So it reads like its grammar, and how an answer is cut into pieces cannot matter: nothing but the next
-//! character can be asked for. It is polled when something was pushed; there is no runtime and no waker.
+//! A family's syntax is an `async fn` that takes one character after another and waits if there is none yet: a
+//! coroutine. So it reads like its grammar, and the pieces of an answer cannot matter, because only the next
+//! character is accessible. It is polled after each push; there is no runtime and no waker.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -19,10 +19,10 @@ use std::task::Poll;
 use crate::AnswerPart;
 use crate::unseen::Unseen;
 
-/// Why reading stopped.
+/// Why parsing stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// The next character does not fit. It is still there to be read as text.
+    /// The next character does not fit. It is not taken, and may be parsed as text.
     Malformed,
     /// The answer is over.
     Ended,
@@ -30,10 +30,10 @@ pub(crate) enum Stop {
 
 pub(crate) type Read<T> = Result<T, Stop>;
 
-/// What a reader of a whole answer returns: it ends by [`Stop`] alone.
+/// Return type of a parser of a whole answer, which ends only by [`Stop`].
 pub(crate) enum Never {}
 
-/// What white space would stand behind.
+/// What precedes white space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behind {
     /// The beginning of the answer, or a thought.
@@ -42,7 +42,7 @@ enum Behind {
     Text,
 }
 
-/// See the module's picture.
+/// State of the stream: see the module.
 pub(crate) struct Reel {
     input: VecDeque<char>,
     ended: bool,
@@ -50,40 +50,40 @@ pub(crate) struct Reel {
     parts: Vec<AnswerPart>,
     thinking: bool,
     behind: Behind,
-    /// White space behind a mark: text, if text follows.
+    /// White space after a mark: text, if text follows.
     layout: String,
-    /// Calls that began.
+    /// Number of calls that began.
     calls: usize,
-    /// The call that has begun and not ended.
+    /// The open call.
     open: Option<usize>,
-    /// Calls that began and never will end.
+    /// Calls that began and cannot end.
     broken: usize,
-    /// Only calls that end are given out.
+    /// Emit only complete calls.
     patient: bool,
     /// If patient: the text of the open call, and its parts.
     raw: String,
     tentative: Vec<AnswerPart>,
-    /// Characters that were pushed, and those of them that were picked up and not put back.
+    /// Characters pushed, and those taken and not put back.
     pushed: usize,
     away: usize,
-    /// Which of them were read as thoughts, since this was asked last.
+    /// Ranges of them parsed as thoughts since the last query.
     thought: Vec<Range<usize>>,
-    /// Behind so many characters a thought was closed from outside.
+    /// Position at which a thought was closed from outside.
     cut: Option<usize>,
-    /// What all text behind it passes.
+    /// Filter for all text after it.
     unseen: Unseen,
-    /// What tests count: looks at a character, however often at the same.
+    /// For tests: number of character inspections, including repeated ones.
     #[cfg(test)]
     steps: usize,
 }
 
 impl Reel {
-    /// How many characters are known to be what they are: those before what is held.
+    /// Number of classified characters: those before the held ones.
     fn heard(&self) -> usize {
         self.pushed.saturating_sub(self.input.len() + self.held.chars().count() + self.away)
     }
 
-    /// Whether a thought was closed from outside before what is held.
+    /// Whether a thought was closed from outside before the held characters.
     fn is_cut(&self) -> bool {
         self.cut.is_some_and(|cut| self.heard() >= cut)
     }
@@ -102,7 +102,7 @@ impl Reel {
         push(to, part);
     }
 
-    /// A character is looked at, which tests count.
+    /// Counts an inspection, for tests.
     fn count(&mut self) {
         #[cfg(test)]
         {
@@ -110,7 +110,7 @@ impl Reel {
         }
     }
 
-    /// What is no mark: text, or a thought inside one.
+    /// Emits text, or a thought inside one.
     pub(crate) fn say(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -126,7 +126,7 @@ impl Reel {
         self.tell(text);
     }
 
-    /// Text that is shown.
+    /// Emits visible text.
     fn tell(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -142,7 +142,7 @@ impl Reel {
         self.give(AnswerPart::Text(text.to_owned()));
     }
 
-    /// What was read is given out as a piece of arguments.
+    /// Emits a piece of arguments for the text `read`.
     pub(crate) fn argue(&mut self, index: usize, read: &str, json: &str) {
         if self.patient {
             self.raw.push_str(read);
@@ -166,7 +166,7 @@ impl Reel {
         self.behind != Behind::Text && !self.unseen.is_holding()
     }
 
-    /// The open call is none after all. Its text, as far as nobody has it, is text.
+    /// The open call is not a call. Text of it that was not emitted becomes text.
     fn give_up(&mut self, is_over: bool) {
         if self.open.take().is_some() {
             self.behind = Behind::Text;
@@ -184,7 +184,7 @@ impl Reel {
     }
 }
 
-/// Adds a part, to the last one if both are of one kind.
+/// Adds a part, joined to the last one if both are of one kind.
 pub(crate) fn push(parts: &mut Vec<AnswerPart>, part: AnswerPart) {
     match (parts.last_mut(), &part) {
         (Some(AnswerPart::Text(last)), AnswerPart::Text(more))
@@ -198,20 +198,20 @@ pub(crate) fn push(parts: &mut Vec<AnswerPart>, part: AnswerPart) {
     }
 }
 
-/// Where the pieces of arguments go.
+/// Destination of pieces of arguments.
 pub(crate) enum Sink<'a> {
-    /// To who listens.
+    /// Emitted as parts of this call.
     Call(usize),
-    /// Nowhere yet: the name is not known. They are held.
+    /// Held, because the name is not known yet.
     Kept(&'a mut String),
 }
 
-/// The handle that listener and coroutine share.
+/// The handle that the parser and its coroutine share.
 #[derive(Clone)]
 pub(crate) struct Tape(Arc<Mutex<Reel>>);
 
 impl Tape {
-    /// `unseen`: what is no text behind a thought that was closed from outside.
+    /// `unseen`: marks to filter after a thought that was closed from outside.
     pub(crate) fn new(thinking: bool, patient: bool, unseen: Vec<&'static str>) -> Tape {
         Tape(Arc::new(Mutex::new(Reel {
             input: VecDeque::new(),
@@ -241,7 +241,7 @@ impl Tape {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // What the listener does.
+    // Calls of the parser.
 
     pub(crate) fn push(&self, text: &str) {
         let mut reel = self.reel();
@@ -281,7 +281,7 @@ impl Tape {
         self.reel().thinking
     }
 
-    /// Calls that began, and whether all of them ended.
+    /// Number of calls that began, and whether all of them ended.
     pub(crate) fn calls(&self) -> (usize, bool) {
         let reel = self.reel();
         (reel.calls, reel.open.is_none() && reel.broken == 0)
@@ -292,7 +292,7 @@ impl Tape {
         self.reel().steps
     }
 
-    // What a syntax reads.
+    // Calls of a syntax.
 
     /// The next character, `None` at the end of the answer.
     async fn look(&self) -> Option<char> {
@@ -308,12 +308,12 @@ impl Tape {
         .await
     }
 
-    /// The next character, which stays.
+    /// The next character, without taking it.
     pub(crate) async fn peek(&self) -> Read<char> {
         self.look().await.ok_or(Stop::Ended)
     }
 
-    /// The character behind so many others, all of which stay. `None` behind the end of the answer.
+    /// The character at offset `by`, without taking any. `None` after the end of the answer.
     pub(crate) async fn ahead(&self, by: usize) -> Option<char> {
         poll_fn(|_| {
             let mut reel = self.reel();
@@ -327,7 +327,7 @@ impl Tape {
         .await
     }
 
-    /// Which of the marks stands behind so many characters, and how many characters its end is away. All stays.
+    /// The mark at offset `by`, if any, and the offset of its end. Takes nothing.
     pub(crate) async fn mark_at<'m>(&self, by: usize, marks: &[&'m str]) -> Option<(&'m str, usize)> {
         for &mark in marks {
             let mut at = by;
@@ -344,7 +344,7 @@ impl Tape {
         None
     }
 
-    /// The first character at or behind `by` that is no white space. All stays.
+    /// Offset of the first character at or after `by` that is not white space. Takes nothing.
     pub(crate) async fn behind_space(&self, mut by: usize) -> usize {
         while self.ahead(by).await.is_some_and(char::is_whitespace) {
             by += 1;
@@ -352,19 +352,19 @@ impl Tape {
         by
     }
 
-    /// Takes the character that was looked at.
+    /// Takes the inspected character.
     pub(crate) fn take(&self) {
         self.reel().next();
     }
 
-    /// Takes so many characters that were looked at.
+    /// Takes `count` inspected characters.
     pub(crate) fn take_many(&self, count: usize) {
         let mut reel = self.reel();
         (0..count).for_each(|_| reel.next());
     }
 
-    /// Takes the marks as often as they come, with the white space before each, and neither if none does, or `others`
-    /// that begin like them do.
+    /// Takes repetitions of the marks, with the white space before each; none if a mark does not come, or if one of `others`
+    /// with the same beginning does.
     pub(crate) async fn again(&self, marks: &[&'static str], others: &[&'static str]) {
         loop {
             let at = self.behind_space(0).await;
@@ -376,7 +376,7 @@ impl Tape {
         }
     }
 
-    /// Gives back the last characters that were taken: they come next.
+    /// Puts back the last taken characters.
     pub(crate) fn untake(&self, count: usize) {
         let mut reel = self.reel();
         for _ in 0..count {
@@ -386,7 +386,7 @@ impl Tape {
         }
     }
 
-    /// Takes away what is held: another part says it.
+    /// Removes and returns the held text, for another part to emit.
     pub(crate) fn pick_up(&self) -> String {
         let mut reel = self.reel();
         let held = std::mem::take(&mut reel.held);
@@ -394,7 +394,7 @@ impl Tape {
         held
     }
 
-    /// Takes away the character that was looked at.
+    /// Removes and returns the inspected character.
     pub(crate) fn pick(&self) -> Option<char> {
         let mut reel = self.reel();
         let picked = reel.input.pop_front();
@@ -402,7 +402,7 @@ impl Tape {
         picked
     }
 
-    /// Puts back what was picked up: it comes next.
+    /// Puts back removed text.
     pub(crate) fn unread(&self, text: &str) {
         let mut reel = self.reel();
         for c in text.chars().rev() {
@@ -411,7 +411,7 @@ impl Tape {
         }
     }
 
-    /// What was pushed and not read.
+    /// Input that was pushed and not taken.
     pub(crate) fn unheard(&self) -> String {
         self.reel().input.iter().collect()
     }
@@ -439,7 +439,7 @@ impl Tape {
         Ok(())
     }
 
-    /// Takes one of the marks if it comes now, else nothing. None may be the beginning of another.
+    /// Takes one of the marks if it comes next, else nothing. No mark may be the beginning of another.
     pub(crate) async fn one_of(&self, marks: &[&'static str]) -> Read<Option<&'static str>> {
         let mut taken = String::new();
         loop {
@@ -471,8 +471,8 @@ impl Tape {
         }
     }
 
-    /// Gives out what comes before the next mark as `say` likes, and takes the mark. Those of `fresh` are marks only
-    /// where nothing but white space stands since the last one.
+    /// Emits the text before the next mark, and takes the mark. Those of `fresh` are marks only if nothing but white space
+    /// came since the last one.
     pub(crate) async fn scan(
         &self,
         marks: &[&'static str],
@@ -505,9 +505,9 @@ impl Tape {
         }
     }
 
-    // What it makes of that.
+    // Results of parsing.
 
-    /// What is held is a mark.
+    /// The held characters are a mark: drops them.
     pub(crate) fn settle(&self) {
         let mut reel = self.reel();
         let held = std::mem::take(&mut reel.held);
@@ -516,12 +516,12 @@ impl Tape {
         }
     }
 
-    /// What is held is what it looks like.
+    /// Emits the held characters as text.
     pub(crate) fn say_held(&self) {
         self.reel().say_held();
     }
 
-    /// A thought begins or ends with the mark that is held.
+    /// The held mark begins or ends a thought.
     pub(crate) fn think(&self, thinking: bool) {
         let mut reel = self.reel();
         reel.held.clear();
@@ -530,7 +530,7 @@ impl Tape {
         reel.behind = Behind::Mark;
     }
 
-    /// A call begins; what is held is its mark.
+    /// Begins a call; the held characters are its mark.
     pub(crate) fn begin(&self, name: &str, id: Option<String>) -> usize {
         let mut reel = self.reel();
         let text = reel.unseen.interrupt();
@@ -547,7 +547,7 @@ impl Tape {
         index
     }
 
-    /// Takes the character that was looked at: it makes this piece of arguments.
+    /// Takes the inspected character as this piece of arguments.
     pub(crate) fn argue(&self, sink: &mut Sink<'_>, json: &str) {
         match sink {
             Sink::Kept(kept) => {
@@ -563,7 +563,7 @@ impl Tape {
         }
     }
 
-    /// The end of arguments that nothing stands for.
+    /// The end of arguments without a closing text.
     pub(crate) fn close_arguments(&self, sink: &mut Sink<'_>, json: &str) {
         match sink {
             Sink::Kept(kept) => kept.push_str(json),
@@ -571,27 +571,27 @@ impl Tape {
         }
     }
 
-    /// What was picked up is a thought's.
+    /// Emits removed text as a thought.
     pub(crate) fn say(&self, text: &str) {
         let mut reel = self.reel();
         reel.away = reel.away.saturating_sub(text.chars().count());
         reel.say(text);
     }
 
-    /// The thought is over, and no mark says so.
+    /// Ends the thought without a mark.
     pub(crate) fn stop_thinking(&self) {
         let mut reel = self.reel();
         reel.thinking = false;
         reel.behind = Behind::Mark;
     }
 
-    /// A piece of arguments that was written otherwise; its text is held, a mark.
+    /// A piece of arguments in another notation; drops the held text.
     pub(crate) fn put(&self, index: usize, json: &str) {
         self.settle();
         self.reel().argue(index, "", json);
     }
 
-    /// The call ends; what is held is its mark.
+    /// Ends the call; the held characters are its mark.
     pub(crate) fn finish_call(&self, index: usize) {
         let mut reel = self.reel();
         reel.held.clear();
@@ -605,12 +605,12 @@ impl Tape {
         reel.behind = Behind::Call;
     }
 
-    /// What was read since the last mark does not fit, or the answer ended in it.
+    /// The text since the last mark does not fit, or the answer ended in it.
     pub(crate) fn give_up(&self, stop: Stop) {
         self.reel().give_up(stop == Stop::Ended);
     }
 
-    /// The answer is over and all is read. White space behind the last call says nothing.
+    /// Ends the answer when all is parsed. White space after the last call is dropped.
     pub(crate) fn close(&self) {
         let mut reel = self.reel();
         let text = reel.unseen.end();

@@ -1,4 +1,4 @@
-//! Which tool a name is, as models write names.
+//! Tool names as models write them.
 
 use crate::Tool;
 use crate::tape::{Read, Stop, Tape};
@@ -8,16 +8,16 @@ pub(crate) fn find<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Tool> {
     tools.iter().find(|tool| tool.name == name)
 }
 
-/// What models put before names, from how they were told of tools.
+/// Prefixes that models put before names, depending on how tools were presented to them.
 const PREFIXES: [&str; 5] = ["functions.", "function.", "tools.", "tool.", "default_api."];
 
-/// The tool of that name, or of that name behind a prefix.
+/// The tool of that name, with or without a prefix.
 pub(crate) fn prefixed<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Tool> {
     let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
     find(tools, name).or_else(|| find(tools, bare?))
 }
 
-/// Reads a tool's name: as much as is the beginning of one. What models put before it is no part of it.
+/// Reads a tool's name, as long as the input is the beginning of one. A prefix is skipped.
 pub(crate) async fn name<'a>(tape: &Tape, tools: &'a [Tool]) -> Read<&'a Tool> {
     let mut said = String::new();
     if let Some((prefix, end)) = tape.mark_at(0, &PREFIXES).await
@@ -35,7 +35,7 @@ pub(crate) async fn name<'a>(tape: &Tape, tools: &'a [Tool]) -> Read<&'a Tool> {
     }
 }
 
-/// Bytes of the longest name.
+/// Length of the longest name in bytes.
 pub(crate) fn longest(tools: &[Tool]) -> usize {
     let longest = tools.iter().map(|tool| tool.name.len()).max().unwrap_or(0);
     longest + PREFIXES.iter().map(|prefix| prefix.len()).max().unwrap_or(0)

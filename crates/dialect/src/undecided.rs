@@ -1,9 +1,9 @@
-//! Calls inside thoughts. A model that means one never closes its thought; one in a thought that goes on and closes is
-//! an example. So what is called is known when the thought closes, or the answer is over.
+//! Calls inside thoughts. A model that means a call does not close its thought; a call in a thought that closes later is
+//! an example. So the decision is made when the thought closes, or when the answer is over.
 //!
 //! ```text
 //!   thought ──a call──► undecided ──closing mark──► all of it was thought
-//!                           └───end of the answer──► the thought ended before the call: from there on it is heard anew
+//!                           └───end of the answer──► the thought ended before the call: the rest is parsed again
 //! ```
 
 use std::future::Future;
@@ -14,15 +14,15 @@ use crate::Tool;
 use crate::family::Calls;
 use crate::tape::{Read, Reel, Tape};
 
-/// How a thought went.
+/// Result of a thought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thought {
     Closed,
-    /// Its first call comes next.
+    /// Not closed; its first call comes next.
     Unclosed,
 }
 
-/// Hears the rest of a thought. `calls`: what is looked for in it.
+/// Parses the rest of a thought. `calls`: the format to look for in it.
 pub(crate) async fn think(tape: &Tape, closes: &[&'static str], calls: Option<Calls>, tools: &[Tool]) -> Read<Thought> {
     let marks = [closes, calls.map_or(&[][..], Calls::opens)].concat();
     loop {
@@ -37,7 +37,7 @@ pub(crate) async fn think(tape: &Tape, closes: &[&'static str], calls: Option<Ca
     }
 }
 
-/// What the mark that is held begins; `None`: more of the thought. What is looked at twice at most.
+/// Decides what the held mark begins; `None`: more of the thought. Characters are inspected at most twice.
 async fn decide(
     tape: &Tape,
     closes: &[&'static str],
@@ -46,7 +46,7 @@ async fn decide(
     mark: &'static str,
 ) -> Option<Thought> {
     let mut said = tape.pick_up();
-    // A listener of its own to this call. When it has one, it has nothing more to say.
+    // A separate parser for this call, which stops after it.
     let call = Tape::new(false, true, Vec::new());
     let mut reading = pin!(async {
         call.again(&[mark], &[]).await;
@@ -84,7 +84,7 @@ async fn decide(
         let heard = hear();
         is_call = call.has_whole_call();
         if !is_call && heard.is_ready() {
-            // It is none. What it did not take is heard anew.
+            // It is not a call. Input that it did not take is parsed again.
             let rest: String = call.unheard();
             said.truncate(said.len() - rest.len());
             tape.say(&said);

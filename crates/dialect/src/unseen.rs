@@ -1,28 +1,27 @@
-//! Marks that are never text: those of thoughts, behind a thought that was closed from outside, and in an answer that
-//! may have none. A model is not told of that, so it closes its thought once more, opens another, or speaks of one.
+//! Marks that are never text: those of thoughts, after a thought that was closed from outside or in an answer without
+//! one. The model does not know about that, so it closes its thought again, opens another, or quotes a mark.
 //!
 //! ```text
-//!   text ──character──► held ──no mark begins with it──► shown
-//!                        └──a whole mark──► gone
+//!   text ──character──► held ──no mark begins with it──► emitted
+//!                        └──a complete mark──► dropped
 //! ```
 //!
-//! Here goes all text of such an answer, whatever it was read as before: what looked like a call and is none, the head
-//! of a message that never came, the two ends of a mark with another one inside it.
+//! All text of such an answer passes through this filter, however it was parsed before: an invalid call, the header of an
+//! incomplete message, the two ends of a mark with another one inside it.
 
 use std::collections::VecDeque;
 
-/// Takes marks out of a text that comes in pieces.
+/// Removes marks from a text in pieces.
 #[derive(Debug, Default)]
 pub(crate) struct Unseen {
     marks: Vec<&'static str>,
-    /// Bytes of the longest.
+    /// Length of the longest mark in bytes.
     longest: usize,
-    /// What may become a mark.
+    /// Possible beginning of a mark.
     held: String,
-    /// The end of what was shown.
+    /// The end of the emitted text.
     tail: String,
-    /// Bytes of it behind the last place where something was taken out: as long as they are few, what comes may make a
-    /// mark of what was shown.
+    /// Bytes of it after the last removal: while they are few, the next characters may complete a mark with emitted text.
     since: usize,
 }
 
@@ -32,12 +31,12 @@ impl Unseen {
         Unseen { marks, longest, since: longest, ..Unseen::default() }
     }
 
-    /// Whether there is something that may become a mark.
+    /// Whether it holds a possible beginning of a mark.
     pub(crate) fn is_holding(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// What is shown of the text so far.
+    /// Returns the text that can be emitted so far.
     pub(crate) fn hear(&mut self, text: &str) -> String {
         let (mut shown, mut input) = (String::new(), text.chars().collect::<VecDeque<char>>());
         while let Some(c) = input.pop_front() {
@@ -59,7 +58,7 @@ impl Unseen {
         shown
     }
 
-    /// Something other than text comes next: what is held is no mark.
+    /// Something other than text follows: the held text is not a mark.
     pub(crate) fn interrupt(&mut self) -> String {
         let held = std::mem::take(&mut self.held);
         let mark = self.rests().filter(|rest| held.starts_with(rest)).map(str::len).max().unwrap_or(0);
@@ -69,8 +68,7 @@ impl Unseen {
         shown
     }
 
-    /// The text is over. A mark that has begun is not shown; a single character, or a word, may be
-    /// the text's own.
+    /// The text is over. An incomplete mark is dropped; a single character, or a word, may belong to the text.
     pub(crate) fn end(&mut self) -> String {
         let mut characters = self.held.chars();
         let is_word = characters.next().is_some_and(char::is_alphanumeric);
@@ -89,7 +87,7 @@ impl Unseen {
         }
     }
 
-    /// What is left of each mark that may have begun in what was shown, and each mark itself.
+    /// The rest of each mark that may have begun in emitted text, and each complete mark.
     fn rests(&self) -> impl Iterator<Item = &'static str> {
         let seam = if self.since < self.longest { self.tail.as_str() } else { "" };
         let begun = seam.char_indices().map(move |(at, _)| &seam[at..]).chain([""]);
