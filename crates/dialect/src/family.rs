@@ -1,13 +1,13 @@
 //! The model families, their names, and their detection from a chat template.
 
 use crate::Tool;
+use crate::char_stream::{CharStream, Read};
 use crate::envelope::{self, Envelope};
 use crate::gemma::{self, Gemma};
 use crate::harmony;
 use crate::named::{self, Named};
 use crate::python::{self, Python};
 use crate::tags::{self, Tags};
-use crate::tape::{Read, Tape};
 
 /// Tool-call format of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -268,14 +268,14 @@ impl Calls {
     }
 
     /// Parses the text after a mark of `opens` or `bare`.
-    pub(crate) async fn read(self, tape: &Tape, tools: &[Tool], mark: &'static str) -> Read<()> {
+    pub(crate) async fn read(self, stream: &CharStream, tools: &[Tool], mark: &'static str) -> Read<()> {
         match self.0 {
-            Syntax::Envelope(form) => envelope::read(tape, tools, form, mark).await,
-            Syntax::Mistral(form) => named::mistral(tape, tools, form, mark).await,
-            Syntax::Named(form) => named::read(tape, tools, form, mark).await,
-            Syntax::Tags(form) => tags::read(tape, tools, form, mark).await,
-            Syntax::Python(form) => python::read(tape, tools, form, mark).await,
-            Syntax::Gemma(form) => gemma::read(tape, tools, form).await,
+            Syntax::Envelope(form) => envelope::read(stream, tools, form, mark).await,
+            Syntax::Mistral(form) => named::mistral(stream, tools, form, mark).await,
+            Syntax::Named(form) => named::read(stream, tools, form, mark).await,
+            Syntax::Tags(form) => tags::read(stream, tools, form, mark).await,
+            Syntax::Python(form) => python::read(stream, tools, form, mark).await,
+            Syntax::Gemma(form) => gemma::read(stream, tools, form).await,
             // No marks of calls: `harmony::read` parses its messages.
             Syntax::Harmony => Ok(()),
         }
@@ -450,9 +450,9 @@ impl Thoughts {
     }
 
     /// Marks to filter from text after a thought that was closed from outside.
-    pub(crate) fn unseen(self) -> Vec<&'static str> {
+    pub(crate) fn filtered_marks(self) -> Vec<&'static str> {
         match self {
-            HARMONY => harmony::UNSEEN.to_vec(),
+            HARMONY => harmony::FILTERED.to_vec(),
             _ => [self.opens.to_vec(), self.closes.to_vec(), self.marks()].concat(),
         }
     }

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use crate::Tool;
+use crate::char_stream::{CharStream, Read, Stop};
 use crate::envelope::{between, surplus};
 use crate::json::quoted;
 use crate::schema::{Kinds, follow};
-use crate::tape::{Read, Stop, Tape};
 use crate::tool_names::name;
 
 /// Maximum length of a parameter's name.
@@ -26,64 +26,64 @@ pub(crate) struct Gemma {
 }
 
 /// Parses the text after the mark.
-pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Gemma) -> Read<()> {
-    tape.space().await?;
-    tape.one_of(&["call:"]).await?.ok_or(Stop::Malformed)?;
-    let tool = name(tape, tools).await?;
-    tape.expect('{').await?;
-    let index = tape.begin(&tool.name, None);
-    tape.put(index, "{");
+pub(crate) async fn read(stream: &CharStream, tools: &[Tool], form: &Gemma) -> Read<()> {
+    stream.space().await?;
+    stream.one_of(&["call:"]).await?.ok_or(Stop::Malformed)?;
+    let tool = name(stream, tools).await?;
+    stream.expect('{').await?;
+    let index = stream.begin(&tool.name, None);
+    stream.emit_json(index, "{");
     let mut keys = HashSet::new();
     loop {
-        tape.space().await?;
-        if tape.peek().await? == '}' {
-            tape.take();
-            tape.put(index, "}");
-            tape.finish_call(index);
-            surplus(tape, form.closes).await;
-            between(tape, form.closes).await?;
-            tape.again(form.closes, &[]).await;
-            tape.settle();
+        stream.space().await?;
+        if stream.peek().await? == '}' {
+            stream.take();
+            stream.emit_json(index, "}");
+            stream.finish_call(index);
+            surplus(stream, form.closes).await;
+            between(stream, form.closes).await?;
+            stream.skip_repeats(form.closes, &[]).await;
+            stream.drop_mark();
             return Ok(());
         }
         // The call's closing brace is missing.
-        if !keys.is_empty() && tape.mark_at(0, form.closes).await.is_some() {
-            tape.put(index, "}");
-            tape.finish_call(index);
-            between(tape, form.closes).await?;
-            tape.again(form.closes, &[]).await;
-            tape.settle();
+        if !keys.is_empty() && stream.mark_at(0, form.closes).await.is_some() {
+            stream.emit_json(index, "}");
+            stream.finish_call(index);
+            between(stream, form.closes).await?;
+            stream.skip_repeats(form.closes, &[]).await;
+            stream.drop_mark();
             return Ok(());
         }
-        let key = key(tape, form.quote).await?;
+        let key = key(stream, form.quote).await?;
         let next: Vec<String> =
             known(&tool.parameters).filter(|other| **other != key && !keys.contains(other.as_str())).cloned().collect();
-        let written = extent(tape, form, &next).await?;
+        let written = extent(stream, form, &next).await?;
         if let Some(json) = parameter(&tool.parameters, &key, &written, form.quote)? {
-            tape.put(index, &format!("{}{}: {json}", if keys.is_empty() { "" } else { ", " }, quoted(&key)));
+            stream.emit_json(index, &format!("{}{}: {json}", if keys.is_empty() { "" } else { ", " }, quoted(&key)));
             keys.insert(key);
         }
-        if tape.peek().await? == ',' {
-            tape.take();
+        if stream.peek().await? == ',' {
+            stream.take();
         }
     }
 }
 
-async fn key(tape: &Tape, quote: &'static str) -> Read<String> {
+async fn key(stream: &CharStream, quote: &'static str) -> Read<String> {
     let mut key = String::new();
-    tape.one_of(&[quote]).await?;
+    stream.one_of(&[quote]).await?;
     loop {
-        tape.one_of(&[quote]).await?;
-        let c = tape.peek().await?;
+        stream.one_of(&[quote]).await?;
+        let c = stream.peek().await?;
         if c == ':' {
-            tape.take();
+            stream.take();
             return Ok(key);
         }
         if key.len() > MAX_KEY_BYTES || matches!(c, '{' | '}' | ',' | '\n') {
             return Err(Stop::Malformed);
         }
         key.push(c);
-        tape.take();
+        stream.take();
     }
 }
 
@@ -91,34 +91,34 @@ async fn key(tape: &Tape, quote: &'static str) -> Read<String> {
 /// quote before a valid continuation, or with the call.
 ///
 /// `keys`: parameters that may follow. If one seems to be inside a string that never ends, the string ended before it.
-async fn extent(tape: &Tape, form: &Gemma, keys: &[String]) -> Read<String> {
+async fn extent(stream: &CharStream, form: &Gemma, keys: &[String]) -> Read<String> {
     let quote = form.quote;
     let (mut written, mut is_text, mut depth) = (String::new(), false, 0);
-    let before_key = |tape: &Tape, written: &str, is_last: bool| {
+    let before_key = |stream: &CharStream, written: &str, is_last: bool| {
         let at = next_key(written, keys, is_last)?;
-        tape.untake(written[at..].chars().count());
+        stream.untake(written[at..].chars().count());
         Some(format!("{}{quote}", &written[..at]))
     };
     loop {
-        if let Some((_, end)) = tape.mark_at(0, &[quote]).await {
-            let next = tape.ahead(tape.behind_space(end).await).await;
+        if let Some((_, end)) = stream.mark_at(0, &[quote]).await {
+            let next = stream.ahead(stream.behind_space(end).await).await;
             let is_inside = is_text && !next.is_none_or(|c| FOLLOWS.contains(c));
             if is_inside
                 && depth == 0
-                && let Some(written) = before_key(tape, &written, true)
+                && let Some(written) = before_key(stream, &written, true)
             {
                 return Ok(written);
             }
             is_text = is_inside || !is_text;
             written.push_str(quote);
-            tape.take_many(end);
+            stream.take_many(end);
             continue;
         }
-        let c = tape.peek().await?;
+        let c = stream.peek().await?;
         match c {
             // The closing quote is missing.
-            '}' if is_text && depth == 0 && tape.mark_at(1, form.closes).await.is_some() => {
-                return Ok(before_key(tape, &written, false).unwrap_or_else(|| written + quote));
+            '}' if is_text && depth == 0 && stream.mark_at(1, form.closes).await.is_some() => {
+                return Ok(before_key(stream, &written, false).unwrap_or_else(|| written + quote));
             }
             _ if is_text => {}
             '{' | '[' => depth += 1,
@@ -126,11 +126,11 @@ async fn extent(tape: &Tape, form: &Gemma, keys: &[String]) -> Read<String> {
             '}' | ']' if depth > 0 => depth -= 1,
             ']' => return Err(Stop::Malformed),
             // The call's closing brace is missing.
-            '<' if depth == 0 && tape.mark_at(0, form.closes).await.is_some() => return Ok(written),
+            '<' if depth == 0 && stream.mark_at(0, form.closes).await.is_some() => return Ok(written),
             _ => {}
         }
         written.push(c);
-        tape.take();
+        stream.take();
     }
 }
 

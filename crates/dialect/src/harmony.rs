@@ -7,9 +7,9 @@
 //! ```
 
 use crate::Tool;
+use crate::char_stream::{CharStream, Never, Read, Stop, StreamState};
 use crate::envelope::{between, fence, fence_ends, surplus};
 use crate::named;
-use crate::tape::{Never, Read, Reel, Stop, Tape};
 use crate::tool_names::prefixed;
 
 const START: &str = "<|start|>";
@@ -21,7 +21,7 @@ pub(crate) const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
 /// All marks.
 pub(crate) const MARKS: [&str; 7] = [START, CHANNEL, MESSAGE, CONSTRAIN, ENDS[0], ENDS[1], ENDS[2]];
 /// The same with the words that belong to them.
-pub(crate) const UNSEEN: [&str; 11] = [
+pub(crate) const FILTERED: [&str; 11] = [
     START,
     "<|start|>assistant",
     CHANNEL,
@@ -48,34 +48,34 @@ const MAX_HEAD_BYTES: usize = 512;
 const TO: &str = "to=";
 
 /// Parses an answer. Its first header continues `<|start|>assistant` of the prompt.
-pub(crate) async fn hear(tape: &Tape, tools: &[Tool]) -> Read<Never> {
+pub(crate) async fn read(stream: &CharStream, tools: &[Tool]) -> Read<Never> {
     let marks = [&[START, CHANNEL][..], &ENDS].concat();
     loop {
         // The next message's mark also ends this one.
-        let fresh: &[_] = if tape.is_thinking() { &[] } else { &[" to=", "to="] };
-        let mark = tape.scan(&marks, fresh, Reel::say).await?;
+        let fresh: &[_] = if stream.is_thinking() { &[] } else { &[" to=", "to="] };
+        let mark = stream.scan(&marks, fresh, StreamState::emit_text).await?;
         if ENDS.contains(&mark) {
-            tape.think(false);
+            stream.set_thinking(false);
             continue;
         }
-        match message(tape, tools, mark).await {
+        match message(stream, tools, mark).await {
             Ok(()) => {}
-            Err(Stop::Malformed) => tape.give_up(Stop::Malformed),
+            Err(Stop::Malformed) => stream.abandon(Stop::Malformed),
             Err(Stop::Ended) => return Err(Stop::Ended),
         }
     }
 }
 
 /// A message from its header on; for text and thoughts, the header alone.
-async fn message(tape: &Tape, tools: &[Tool], mark: &str) -> Read<()> {
+async fn message(stream: &CharStream, tools: &[Tool], mark: &str) -> Read<()> {
     let mut head = mark.to_owned();
-    while tape.one_of(&[MESSAGE]).await?.is_none() {
-        let c = tape.peek().await?;
+    while stream.one_of(&[MESSAGE]).await?.is_none() {
+        let c = stream.peek().await?;
         if head.len() > MAX_HEAD_BYTES || c == '\n' {
             return Err(Stop::Malformed);
         }
         head.push(c);
-        tape.take();
+        stream.take();
     }
     let word = |text: &str| text.split([' ', '<']).next().unwrap_or_default().to_owned();
     let recipient = head.split_once(TO).map(|(_, rest)| word(rest));
@@ -83,15 +83,15 @@ async fn message(tape: &Tape, tools: &[Tool], mark: &str) -> Read<()> {
     match recipient {
         Some(recipient) => {
             let tool = prefixed(tools, &recipient).ok_or(Stop::Malformed)?;
-            tape.space().await?;
-            let is_fenced = fence(tape).await?;
+            stream.space().await?;
+            let is_fenced = fence(stream).await?;
             let ends = [&ENDS[..], &[START]].concat();
-            named::arguments(tape, &tool.name, None, &ends).await?;
-            surplus(tape, &ENDS).await;
-            fence_ends(tape, is_fenced).await;
-            between(tape, &ENDS).await?;
+            named::arguments(stream, &tool.name, None, &ends).await?;
+            surplus(stream, &ENDS).await;
+            fence_ends(stream, is_fenced).await;
+            between(stream, &ENDS).await?;
         }
-        None => tape.think(channel.as_deref() == Some("analysis") && !tape.is_cut()),
+        None => stream.set_thinking(channel.as_deref() == Some("analysis") && !stream.is_cut()),
     }
     Ok(())
 }

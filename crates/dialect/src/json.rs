@@ -1,6 +1,6 @@
 //! Incremental JSON, one character at a time: the accepted characters are always a prefix of valid JSON.
 
-use crate::tape::{Read, Sink, Stop, Tape};
+use crate::char_stream::{CharStream, Read, Sink, Stop};
 
 /// Maximum nesting: `serde_json`, and so a client, refuses 128.
 const MAX_DEPTH: usize = 100;
@@ -460,13 +460,13 @@ pub(crate) fn mended(written: &str) -> Option<String> {
 }
 
 /// Reads a value of any type.
-pub(crate) async fn value(tape: &Tape) -> Read<String> {
+pub(crate) async fn value(stream: &CharStream) -> Read<String> {
     let (mut mender, mut text) = (Mender::new(), String::new());
     loop {
-        match mender.step(tape.peek().await?, &mut text) {
-            Step::More => tape.take(),
+        match mender.step(stream.peek().await?, &mut text) {
+            Step::More => stream.take(),
             Step::Last => {
-                tape.take();
+                stream.take();
                 return Ok(text);
             }
             Step::Behind => return Ok(text),
@@ -476,13 +476,13 @@ pub(crate) async fn value(tape: &Tape) -> Read<String> {
 }
 
 /// Reads a quoted string of at most `most` bytes.
-pub(crate) async fn text(tape: &Tape, most: usize) -> Read<String> {
-    if !matches!(tape.peek().await?, '"' | '\'') {
+pub(crate) async fn text(stream: &CharStream, most: usize) -> Read<String> {
+    if !matches!(stream.peek().await?, '"' | '\'') {
         return Err(Stop::Malformed);
     }
     let (mut mender, mut text) = (Mender::new(), String::new());
     loop {
-        let c = tape.peek().await?;
+        let c = stream.peek().await?;
         // Each character takes at most six as an escape.
         if text.len() > 6 * most + 2 {
             return Err(Stop::Malformed);
@@ -491,7 +491,7 @@ pub(crate) async fn text(tape: &Tape, most: usize) -> Read<String> {
         if step == Step::Malformed {
             return Err(Stop::Malformed);
         }
-        tape.take();
+        stream.take();
         if step == Step::Last {
             return serde_json::from_str(&text).map_err(|_| Stop::Malformed);
         }
@@ -499,25 +499,25 @@ pub(crate) async fn text(tape: &Tape, most: usize) -> Read<String> {
 }
 
 /// Reads an object incrementally: the arguments of a call. A mark of `ends` closes open brackets, and is not taken.
-pub(crate) async fn object(tape: &Tape, sink: &mut Sink<'_>, ends: &[&'static str]) -> Read<()> {
-    if tape.peek().await? != '{' {
+pub(crate) async fn object(stream: &CharStream, sink: &mut Sink<'_>, ends: &[&'static str]) -> Read<()> {
+    if stream.peek().await? != '{' {
         return Err(Stop::Malformed);
     }
     let mut mender = Mender::new();
     loop {
-        let c = tape.peek().await?;
+        let c = stream.peek().await?;
         let mut out = String::new();
-        if mender.may_close() && tape.mark_at(0, ends).await.is_some() {
+        if mender.may_close() && stream.mark_at(0, ends).await.is_some() {
             mender.close(&mut out);
-            tape.close_arguments(sink, &out);
+            stream.close_arguments(sink, &out);
             return Ok(());
         }
         let step = mender.step(c, &mut out);
         if matches!(step, Step::Malformed | Step::Behind) {
-            tape.close_arguments(sink, &out);
+            stream.close_arguments(sink, &out);
             return Err(Stop::Malformed);
         }
-        tape.argue(sink, &out);
+        stream.emit_arguments(sink, &out);
         if step == Step::Last {
             return Ok(());
         }
@@ -525,35 +525,35 @@ pub(crate) async fn object(tape: &Tape, sink: &mut Sink<'_>, ends: &[&'static st
 }
 
 /// Reads a quoted string that contains an object or nothing, and emits the object. The call begins with its brace.
-pub(crate) async fn object_in_text(tape: &Tape, begin: impl FnOnce() -> usize) -> Read<usize> {
+pub(crate) async fn object_in_text(stream: &CharStream, begin: impl FnOnce() -> usize) -> Read<usize> {
     let (mut outer, mut inner, mut begin, mut index) = (Mender::new(), Mender::new(), Some(begin), None);
     let (mut piece, mut is_whole) = (String::new(), false);
-    outer.step(tape.peek().await?, &mut String::new());
-    tape.take();
+    outer.step(stream.peek().await?, &mut String::new());
+    stream.take();
     loop {
-        let c = tape.peek().await?;
+        let c = stream.peek().await?;
         match outer.step(c, &mut piece) {
             Step::More => {}
             Step::Last if is_whole => {
-                tape.take();
+                stream.take();
                 return index.ok_or(Stop::Malformed);
             }
             Step::Last if index.is_none() => {
-                tape.take();
+                stream.take();
                 let index = begin.take().ok_or(Stop::Malformed)?();
-                tape.put(index, "{}");
+                stream.emit_json(index, "{}");
                 return Ok(index);
             }
             _ => return Err(Stop::Malformed),
         }
         if !outer.is_between_characters() {
-            tape.take();
+            stream.take();
             continue;
         }
-        let said: String = serde_json::from_str(&format!("\"{piece}\"")).map_err(|_| Stop::Malformed)?;
+        let unescaped: String = serde_json::from_str(&format!("\"{piece}\"")).map_err(|_| Stop::Malformed)?;
         piece.clear();
         let (mut out, has_begun) = (String::new(), index.is_some());
-        for c in said.chars() {
+        for c in unescaped.chars() {
             let is_space = matches!(c, ' ' | '\t' | '\n' | '\r');
             let is_inside = !is_whole && (has_begun || !out.is_empty() || c == '{');
             if is_inside {
@@ -567,14 +567,14 @@ pub(crate) async fn object_in_text(tape: &Tape, begin: impl FnOnce() -> usize) -
                 out.push(c);
             }
         }
-        tape.take();
+        stream.take();
         if !out.is_empty()
             && let Some(begin) = begin.take()
         {
             index = Some(begin());
         }
         if let Some(index) = index {
-            tape.put(index, &out);
+            stream.emit_json(index, &out);
         }
     }
 }

@@ -30,6 +30,7 @@
 //!
 //! There is no file, clock or network here, and no tokens: token counters ask [`Listener::is_thinking`].
 
+mod char_stream;
 mod envelope;
 mod family;
 mod gemma;
@@ -37,14 +38,13 @@ mod grammar;
 mod harmony;
 mod json;
 mod listener;
+mod mark_filter;
 mod named;
 mod python;
 mod schema;
 mod tags;
-mod tape;
+mod thought_calls;
 mod tool_names;
-mod undecided;
-mod unseen;
 
 use std::sync::Arc;
 

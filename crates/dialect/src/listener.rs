@@ -7,16 +7,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use crate::char_stream::{CharStream, Never, Read, Stop, StreamState};
 use crate::family::{Calls, Thoughts};
 use crate::harmony;
-use crate::tape::{Never, Read, Reel, Stop, Tape};
-use crate::undecided::{self, Thought};
+use crate::thought_calls::{self, ThoughtEnd};
 use crate::{AnswerPart, Dialect, Tool};
 
 /// Parses one answer while it is generated. The parts do not depend on how it is cut into pieces, once adjacent parts of
 /// a kind are joined. Time and memory are linear in the answer.
 pub struct Listener {
-    tape: Tape,
+    stream: CharStream,
     /// The parsing coroutine; `None` when the answer is over.
     reading: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
@@ -29,55 +29,55 @@ impl Listener {
     }
 
     fn begin(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str, patient: bool) -> Listener {
-        let unseen = dialect.thoughts.map(Thoughts::unseen).unwrap_or_default();
-        let tape = Tape::new(dialect.opens_thought(prompt_end), patient, unseen);
+        let filtered = dialect.thoughts.map(Thoughts::filtered_marks).unwrap_or_default();
+        let stream = CharStream::new(dialect.opens_thought(prompt_end), patient, filtered);
         let (thoughts, calls) = (dialect.thoughts, dialect.calls.filter(|_| !tools.is_empty()));
-        let reading = answer(tape.clone(), thoughts, calls, tools, dialect.is_formed);
-        Listener { tape, reading: Some(Box::pin(reading)) }
+        let reading = answer(stream.clone(), thoughts, calls, tools, dialect.is_formed);
+        Listener { stream, reading: Some(Box::pin(reading)) }
     }
 
     /// The next piece of the answer; appends the completed parts to `parts`.
     pub fn push(&mut self, text: &str, parts: &mut Vec<AnswerPart>) {
-        self.tape.push(text);
+        self.stream.push(text);
         self.read(parts);
     }
 
     /// Ends the answer; appends the parts held back to `parts`. After an incomplete call there are none.
     pub fn finish(&mut self, parts: &mut Vec<AnswerPart>) {
-        self.tape.end();
+        self.stream.end();
         self.read(parts);
     }
 
     /// Whether the next character belongs to a thought.
     pub fn is_thinking(&self) -> bool {
-        self.tape.is_thinking()
+        self.stream.is_thinking()
     }
 
     /// Character ranges of the answer parsed as thoughts since the last call.
     pub fn thought(&mut self) -> Vec<Range<usize>> {
-        self.tape.thought()
+        self.stream.thought()
     }
 
     /// Number of characters of the answer that are already classified.
     pub fn heard(&self) -> usize {
-        self.tape.heard()
+        self.stream.num_classified()
     }
 
     /// The thought was closed from outside after `at` characters; 0 if no thought is allowed. The model does not know and
     /// may close it again, or continue it: marks of thoughts after this position are removed from the text, and nothing
     /// after it is a thought.
     pub fn cut(&mut self, at: usize) {
-        self.tape.cut(at);
+        self.stream.cut(at);
     }
 
     /// Number of calls that have begun.
     pub fn num_calls(&self) -> usize {
-        self.tape.calls().0
+        self.stream.calls().0
     }
 
     /// Whether every call that began has ended.
     pub fn calls_complete(&self) -> bool {
-        self.tape.calls().1
+        self.stream.calls().1
     }
 
     fn read(&mut self, parts: &mut Vec<AnswerPart>) {
@@ -86,7 +86,7 @@ impl Listener {
         {
             self.reading = None;
         }
-        self.tape.give(parts);
+        self.stream.take_parts(parts);
     }
 }
 
@@ -119,19 +119,25 @@ pub fn whole_cut(
     parts
 }
 
-async fn answer(tape: Tape, thoughts: Option<Thoughts>, calls: Option<Calls>, tools: Arc<[Tool]>, is_formed: bool) {
+async fn answer(
+    stream: CharStream,
+    thoughts: Option<Thoughts>,
+    calls: Option<Calls>,
+    tools: Arc<[Tool]>,
+    is_formed: bool,
+) {
     let is_harmony = calls.is_some_and(Calls::is_harmony) || thoughts.is_some_and(Thoughts::is_harmony);
     // Readers return only when the answer is over.
     let Err(stop) = match is_harmony {
-        true => harmony::hear(&tape, if calls.is_some() { &tools } else { &[] }).await,
-        false => hear(&tape, thoughts, calls, &tools, is_formed).await,
+        true => harmony::read(&stream, if calls.is_some() { &tools } else { &[] }).await,
+        false => read(&stream, thoughts, calls, &tools, is_formed).await,
     };
-    tape.give_up(stop);
-    tape.close();
+    stream.abandon(stop);
+    stream.close();
 }
 
-async fn hear(
-    tape: &Tape,
+async fn read(
+    stream: &CharStream,
     thoughts: Option<Thoughts>,
     calls: Option<Calls>,
     tools: &[Tool],
@@ -150,27 +156,28 @@ async fn hear(
     // An unclosed thought ends before its first call; there is at most one such thought.
     let (mut is_unclosed, calls_in_thought) = (false, calls.filter(|calls| !calls.opens().is_empty()));
     loop {
-        if tape.is_thinking() {
+        if stream.is_thinking() {
             // The model may open a thought that has already begun.
-            tape.again(thought_opens, &[]).await;
-            tape.settle();
+            stream.skip_repeats(thought_opens, &[]).await;
+            stream.drop_mark();
             let calls = calls_in_thought.filter(|_| !is_unclosed);
-            is_unclosed |= undecided::think(tape, thought_closes, calls, tools).await? == Thought::Unclosed;
+            is_unclosed |=
+                thought_calls::read_thought(stream, thought_closes, calls, tools).await? == ThoughtEnd::Unclosed;
             continue;
         }
-        let mark = tape.scan(anywhere, &fresh, Reel::say).await?;
-        if thought_marks.contains(&mark) && tape.is_cut() {
-            tape.settle();
+        let mark = stream.scan(anywhere, &fresh, StreamState::emit_text).await?;
+        if thought_marks.contains(&mark) && stream.is_cut() {
+            stream.drop_mark();
         } else if thought_marks.contains(&mark) {
-            tape.think(thought_opens.contains(&mark));
+            stream.set_thinking(thought_opens.contains(&mark));
         } else if let Some(calls) = calls {
             if opens.contains(&mark) {
                 // A repeated mark.
-                tape.again(&[mark], &[]).await;
+                stream.skip_repeats(&[mark], &[]).await;
             }
-            match calls.read(tape, tools, mark).await {
+            match calls.read(stream, tools, mark).await {
                 Ok(()) => {}
-                Err(Stop::Malformed) => tape.give_up(Stop::Malformed),
+                Err(Stop::Malformed) => stream.abandon(Stop::Malformed),
                 Err(Stop::Ended) => return Err(Stop::Ended),
             }
         }
@@ -191,7 +198,7 @@ mod tests {
             listener.push(c.encode_utf8(&mut [0; 4]), &mut parts);
         }
         listener.finish(&mut parts);
-        listener.tape.steps()
+        listener.stream.steps()
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Calls as a name, a mark, and the object of arguments.
 
 use crate::Tool;
+use crate::char_stream::{CharStream, Read, Sink, Stop};
 use crate::envelope::{self, Envelope, between, fence, fence_ends, surplus};
 use crate::json;
-use crate::tape::{Read, Sink, Stop, Tape};
 use crate::tool_names::name;
 
 /// Maximum length of a call's id.
@@ -31,27 +31,27 @@ pub(crate) struct Named {
 }
 
 /// Parses the text after the mark.
-pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Named, mark: &'static str) -> Read<()> {
+pub(crate) async fn read(stream: &CharStream, tools: &[Tool], form: &Named, mark: &'static str) -> Read<()> {
     let [group, open] = form.opens;
     if mark == group {
-        tape.again(&[group], &[]).await;
-        tape.space().await?;
-        tape.one_of(&[open]).await?.ok_or(Stop::Malformed)?;
+        stream.skip_repeats(&[group], &[]).await;
+        stream.space().await?;
+        stream.one_of(&[open]).await?.ok_or(Stop::Malformed)?;
     }
     loop {
-        tape.again(&[open], &[]).await;
-        call(tape, tools, form).await?;
+        stream.skip_repeats(&[open], &[]).await;
+        call(stream, tools, form).await?;
         for marks in form.behind {
-            surplus(tape, marks).await;
-            between(tape, marks).await?;
-            tape.again(marks, &[]).await;
-            tape.settle();
+            surplus(stream, marks).await;
+            between(stream, marks).await?;
+            stream.skip_repeats(marks, &[]).await;
+            stream.drop_mark();
         }
-        match between(tape, &[open, form.close]).await? {
+        match between(stream, &[open, form.close]).await? {
             Some(mark) if mark == open => {}
             Some(_) => {
-                tape.again(&[form.close], &[]).await;
-                tape.settle();
+                stream.skip_repeats(&[form.close], &[]).await;
+                stream.drop_mark();
                 return Ok(());
             }
             None => return Ok(()),
@@ -59,82 +59,82 @@ pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Named, mark: &'stat
     }
 }
 
-async fn call(tape: &Tape, tools: &[Tool], form: &Named) -> Read<()> {
-    tape.space().await?;
+async fn call(stream: &CharStream, tools: &[Tool], form: &Named) -> Read<()> {
+    stream.space().await?;
     let prefix = match form.prefix {
         [] => "",
-        prefix => match tape.one_of(prefix).await? {
+        prefix => match stream.one_of(prefix).await? {
             Some(prefix) => prefix,
             None if form.is_prefix_free => "",
             None => return Err(Stop::Malformed),
         },
     };
-    let tool = name(tape, tools).await?;
+    let tool = name(stream, tools).await?;
     let mut id = None;
-    if form.is_numbered && tape.peek().await? == ':' {
+    if form.is_numbered && stream.peek().await? == ':' {
         let mut number = String::new();
-        tape.take();
-        while tape.peek().await?.is_ascii_digit() && number.len() < MAX_ID_BYTES {
-            number.push(tape.peek().await?);
-            tape.take();
+        stream.take();
+        while stream.peek().await?.is_ascii_digit() && number.len() < MAX_ID_BYTES {
+            number.push(stream.peek().await?);
+            stream.take();
         }
         id = Some(format!("{prefix}{}:{number}", tool.name));
     }
-    tape.space().await?;
-    tape.one_of(form.middle).await?.ok_or(Stop::Malformed)?;
-    tape.space().await?;
+    stream.space().await?;
+    stream.one_of(form.middle).await?.ok_or(Stop::Malformed)?;
+    stream.space().await?;
     let behind = form.behind.concat();
     let ends = [behind.as_slice(), &form.opens, &[form.close]].concat();
-    let is_fenced = !behind.contains(&"```") && fence(tape).await?;
-    arguments(tape, &tool.name, id, &ends).await?;
-    fence_ends(tape, is_fenced).await;
+    let is_fenced = !behind.contains(&"```") && fence(stream).await?;
+    arguments(stream, &tool.name, id, &ends).await?;
+    fence_ends(stream, is_fenced).await;
     Ok(())
 }
 
 /// The object of arguments, a string that contains one, or nothing if a mark ends the call.
-pub(crate) async fn arguments(tape: &Tape, name: &str, id: Option<String>, ends: &[&'static str]) -> Read<()> {
-    let index = match tape.peek().await? {
+pub(crate) async fn arguments(stream: &CharStream, name: &str, id: Option<String>, ends: &[&'static str]) -> Read<()> {
+    let index = match stream.peek().await? {
         '{' => {
-            let index = tape.begin(name, id);
-            json::object(tape, &mut Sink::Call(index), ends).await?;
+            let index = stream.begin(name, id);
+            json::object(stream, &mut Sink::Call(index), ends).await?;
             index
         }
-        '"' | '\'' => json::object_in_text(tape, || tape.begin(name, id)).await?,
+        '"' | '\'' => json::object_in_text(stream, || stream.begin(name, id)).await?,
         _ => {
-            tape.mark_at(0, ends).await.ok_or(Stop::Malformed)?;
-            let index = tape.begin(name, id);
-            tape.put(index, "{}");
+            stream.mark_at(0, ends).await.ok_or(Stop::Malformed)?;
+            let index = stream.begin(name, id);
+            stream.emit_json(index, "{}");
             index
         }
     };
-    tape.finish_call(index);
+    stream.finish_call(index);
     Ok(())
 }
 
 /// Mistral's format: a list of objects (up to tokenizer version 7), or name and object with an optional id and mark
 /// between them.
-pub(crate) async fn mistral(tape: &Tape, tools: &[Tool], list: &Envelope, mark: &'static str) -> Read<()> {
+pub(crate) async fn mistral(stream: &CharStream, tools: &[Tool], list: &Envelope, mark: &'static str) -> Read<()> {
     const ID: &str = "[CALL_ID]";
     const ARGUMENTS: &str = "[ARGS]";
-    tape.space().await?;
-    if matches!(tape.peek().await?, '[' | '{') {
-        return envelope::read(tape, tools, list, mark).await;
+    stream.space().await?;
+    if matches!(stream.peek().await?, '[' | '{') {
+        return envelope::read(stream, tools, list, mark).await;
     }
-    let tool = name(tape, tools).await?;
-    tape.space().await?;
+    let tool = name(stream, tools).await?;
+    stream.space().await?;
     let mut id = None;
-    if tape.one_of(&[ID, ARGUMENTS]).await? == Some(ID) {
-        let mut said = String::new();
-        while tape.peek().await?.is_ascii_alphanumeric() && said.len() < MAX_ID_BYTES {
-            said.push(tape.peek().await?);
-            tape.take();
+    if stream.one_of(&[ID, ARGUMENTS]).await? == Some(ID) {
+        let mut written = String::new();
+        while stream.peek().await?.is_ascii_alphanumeric() && written.len() < MAX_ID_BYTES {
+            written.push(stream.peek().await?);
+            stream.take();
         }
-        id = Some(said);
-        tape.one_of(&[ARGUMENTS]).await?;
+        id = Some(written);
+        stream.one_of(&[ARGUMENTS]).await?;
     }
-    tape.space().await?;
-    let is_fenced = fence(tape).await?;
-    arguments(tape, &tool.name, id, list.opens).await?;
-    fence_ends(tape, is_fenced).await;
+    stream.space().await?;
+    let is_fenced = fence(stream).await?;
+    arguments(stream, &tool.name, id, list.opens).await?;
+    fence_ends(stream, is_fenced).await;
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Calls in Python syntax: `[weather(city="Ulm", days=3), now()]`.
 
 use crate::Tool;
+use crate::char_stream::{CharStream, Read, Stop};
 use crate::envelope::{between, fence_ends};
 use crate::json::quoted;
-use crate::tape::{Read, Stop, Tape};
 use crate::tool_names::name;
 
 /// Maximum length of a parameter's name.
@@ -28,119 +28,119 @@ pub(crate) struct Python {
 pub(crate) const BARE: [&str; 1] = ["["];
 
 /// Parses the text after the mark.
-pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Python, mark: &str) -> Read<()> {
+pub(crate) async fn read(stream: &CharStream, tools: &[Tool], form: &Python, mark: &str) -> Read<()> {
     let (mut is_list, mut is_fenced) = (BARE.contains(&mark), false);
     if !is_list {
-        tape.space().await?;
-        if !form.closes.contains(&"```") && tape.mark_at(0, &["```"]).await.is_some() {
+        stream.space().await?;
+        if !form.closes.contains(&"```") && stream.mark_at(0, &["```"]).await.is_some() {
             is_fenced = true;
-            let at = tape.mark_at(3, &["python", "tool_code", "json"]).await.map_or(3, |(_, end)| end);
-            tape.take_many(at);
-            tape.space().await?;
+            let at = stream.mark_at(3, &["python", "tool_code", "json"]).await.map_or(3, |(_, end)| end);
+            stream.take_many(at);
+            stream.space().await?;
         }
-        if tape.peek().await? == '[' {
-            tape.take();
+        if stream.peek().await? == '[' {
+            stream.take();
             is_list = true;
         }
     }
     if is_list {
         loop {
-            tape.space().await?;
-            call(tape, tools, true).await?;
-            tape.space().await?;
-            if tape.peek().await? == ',' {
-                tape.take();
-                tape.space().await?;
+            stream.space().await?;
+            call(stream, tools, true).await?;
+            stream.space().await?;
+            if stream.peek().await? == ',' {
+                stream.take();
+                stream.space().await?;
                 // A trailing comma, or an empty list.
-                if tape.peek().await? != ']' {
+                if stream.peek().await? != ']' {
                     continue;
                 }
             }
-            if tape.peek().await? == ']' {
-                tape.take();
+            if stream.peek().await? == ']' {
+                stream.take();
                 break;
             }
             // The list is not closed.
-            if tape.mark_at(0, form.closes).await.is_some() {
+            if stream.mark_at(0, form.closes).await.is_some() {
                 break;
             }
             return Err(Stop::Malformed);
         }
-        tape.settle();
-        fence_ends(tape, is_fenced).await;
-        between(tape, form.closes).await?;
-        tape.again(form.closes, form.opens).await;
-        tape.settle();
+        stream.drop_mark();
+        fence_ends(stream, is_fenced).await;
+        between(stream, form.closes).await?;
+        stream.skip_repeats(form.closes, form.opens).await;
+        stream.drop_mark();
         return Ok(());
     }
     if !form.lines {
         return Err(Stop::Malformed);
     }
     loop {
-        call(tape, tools, false).await?;
-        tape.space().await?;
+        call(stream, tools, false).await?;
+        stream.space().await?;
         // Commas, as in a list.
-        if tape.peek().await? == ',' {
-            tape.take();
-            tape.space().await?;
+        if stream.peek().await? == ',' {
+            stream.take();
+            stream.space().await?;
         }
-        if tape.one_of(form.closes).await?.is_some() {
-            tape.again(form.closes, form.opens).await;
-            tape.settle();
+        if stream.one_of(form.closes).await?.is_some() {
+            stream.skip_repeats(form.closes, form.opens).await;
+            stream.drop_mark();
             return Ok(());
         }
     }
 }
 
-async fn call(tape: &Tape, tools: &[Tool], is_list: bool) -> Read<()> {
-    let tool = name(tape, tools).await?;
-    tape.expect('(').await?;
-    tape.space().await?;
+async fn call(stream: &CharStream, tools: &[Tool], is_list: bool) -> Read<()> {
+    let tool = name(stream, tools).await?;
+    stream.expect('(').await?;
+    stream.space().await?;
     let (mut index, mut is_first) = (None, true);
     loop {
-        if tape.peek().await? == ')' {
-            let index = index.unwrap_or_else(|| tape.begin(&tool.name, None));
-            tape.take();
-            tape.put(index, if is_first { "{}" } else { "}" });
-            tape.finish_call(index);
+        if stream.peek().await? == ')' {
+            let index = index.unwrap_or_else(|| stream.begin(&tool.name, None));
+            stream.take();
+            stream.emit_json(index, if is_first { "{}" } else { "}" });
+            stream.finish_call(index);
             return Ok(());
         }
         // The list ends, but the call does not.
-        if let (Some(index), true, ']') = (index, is_list, tape.peek().await?) {
-            tape.put(index, "}");
-            tape.finish_call(index);
+        if let (Some(index), true, ']') = (index, is_list, stream.peek().await?) {
+            stream.emit_json(index, "}");
+            stream.finish_call(index);
             return Ok(());
         }
-        let key = key(tape).await?;
-        let index = *index.get_or_insert_with(|| tape.begin(&tool.name, None));
-        tape.put(index, &format!("{}{}: ", if is_first { "{" } else { ", " }, quoted(&key)));
+        let key = key(stream).await?;
+        let index = *index.get_or_insert_with(|| stream.begin(&tool.name, None));
+        stream.emit_json(index, &format!("{}{}: ", if is_first { "{" } else { ", " }, quoted(&key)));
         is_first = false;
-        let written = extent(tape, is_list).await?;
-        tape.put(index, &to_json(written.trim()).ok_or(Stop::Malformed)?);
-        if tape.peek().await? == ',' {
-            tape.take();
-            tape.space().await?;
+        let written = extent(stream, is_list).await?;
+        stream.emit_json(index, &to_json(written.trim()).ok_or(Stop::Malformed)?);
+        if stream.peek().await? == ',' {
+            stream.take();
+            stream.space().await?;
         }
     }
 }
 
 /// A parameter's name and the equals sign.
-async fn key(tape: &Tape) -> Read<String> {
+async fn key(stream: &CharStream) -> Read<String> {
     let mut key = String::new();
     loop {
-        let c = tape.peek().await?;
+        let c = stream.peek().await?;
         if !c.is_alphanumeric() && c != '_' || key.len() > MAX_KEY_BYTES {
             break;
         }
         key.push(c);
-        tape.take();
+        stream.take();
     }
-    tape.space().await?;
+    stream.space().await?;
     if key.is_empty() {
         return Err(Stop::Malformed);
     }
-    tape.expect('=').await?;
-    tape.space().await?;
+    stream.expect('=').await?;
+    stream.space().await?;
     Ok(key)
 }
 
@@ -148,24 +148,24 @@ async fn key(tape: &Tape) -> Read<String> {
 const QUOTES: [&str; 4] = ["\"\"\"", "'''", "\"", "'"];
 
 /// Reads a value up to the comma or bracket after it, which is not taken.
-async fn extent(tape: &Tape, is_list: bool) -> Read<String> {
+async fn extent(stream: &CharStream, is_list: bool) -> Read<String> {
     let (mut written, mut quote, mut depth) = (String::new(), None, 0);
     loop {
-        let c = tape.peek().await?;
+        let c = stream.peek().await?;
         let marks = quote.map_or(QUOTES.to_vec(), |quote| vec![quote]);
-        if let Some((mark, end)) = tape.mark_at(0, &marks).await {
+        if let Some((mark, end)) = stream.mark_at(0, &marks).await {
             quote = quote.is_none().then_some(mark);
             written.push_str(mark);
-            tape.take_many(end);
+            stream.take_many(end);
             continue;
         }
         match (quote, c) {
             (Some(_), '\\') => {
                 written.push(c);
-                tape.take();
+                stream.take();
                 // An escaped character ends nothing.
-                written.push(tape.peek().await?);
-                tape.take();
+                written.push(stream.peek().await?);
+                stream.take();
                 continue;
             }
             (Some(_), _) => {}
@@ -177,7 +177,7 @@ async fn extent(tape: &Tape, is_list: bool) -> Read<String> {
             _ => {}
         }
         written.push(c);
-        tape.take();
+        stream.take();
     }
 }
 

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use crate::Tool;
+use crate::char_stream::{CharStream, Read, Sink, Stop};
 use crate::envelope::between;
 use crate::json::{Mender, Step, quoted};
 use crate::schema::{Kinds, follow};
-use crate::tape::{Read, Sink, Stop, Tape};
 use crate::tool_names::name;
 
 /// Maximum length of a parameter's name.
@@ -51,27 +51,27 @@ impl Tags {
 }
 
 /// Parses the text after the mark: `open`, or the text before a name.
-pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Tags, mark: &'static str) -> Read<()> {
+pub(crate) async fn read(stream: &CharStream, tools: &[Tool], form: &Tags, mark: &'static str) -> Read<()> {
     let Some([before, _]) = form.name else {
-        call(tape, tools, form).await?;
-        tape.again(&[form.close], &[]).await;
-        tape.settle();
+        call(stream, tools, form).await?;
+        stream.skip_repeats(&[form.close], &[]).await;
+        stream.drop_mark();
         return Ok(());
     };
     if mark == form.opens[0] {
-        tape.space().await?;
-        tape.one_of(&[before]).await?.ok_or(Stop::Malformed)?;
+        stream.space().await?;
+        stream.one_of(&[before]).await?.ok_or(Stop::Malformed)?;
     }
     loop {
-        call(tape, tools, form).await?;
+        call(stream, tools, form).await?;
         // A repeated end.
-        tape.again(form.end, &[]).await;
-        tape.settle();
-        match between(tape, &[before, form.close]).await? {
+        stream.skip_repeats(form.end, &[]).await;
+        stream.drop_mark();
+        match between(stream, &[before, form.close]).await? {
             Some(mark) if mark == before => {}
             Some(_) => {
-                tape.again(&[form.close], &[]).await;
-                tape.settle();
+                stream.skip_repeats(&[form.close], &[]).await;
+                stream.drop_mark();
                 return Ok(());
             }
             None => return Ok(()),
@@ -80,38 +80,38 @@ pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Tags, mark: &'stati
 }
 
 /// A call from its name on.
-async fn call(tape: &Tape, tools: &[Tool], form: &Tags) -> Read<()> {
+async fn call(stream: &CharStream, tools: &[Tool], form: &Tags) -> Read<()> {
     if form.name.is_none() {
-        tape.space().await?;
+        stream.space().await?;
     }
-    let tool = name(tape, tools).await?;
+    let tool = name(stream, tools).await?;
     let marks = [&[form.key[0]], form.ends().as_slice()].concat();
     let mut next = None;
     if let Some([_, behind]) = form.name {
-        tape.one_of(&[behind]).await?.ok_or(Stop::Malformed)?;
+        stream.one_of(&[behind]).await?.ok_or(Stop::Malformed)?;
     } else {
-        tape.space().await?;
-        next = Some(tape.one_of(&marks).await?.ok_or(Stop::Malformed)?);
+        stream.space().await?;
+        next = Some(stream.one_of(&marks).await?.ok_or(Stop::Malformed)?);
     }
-    let index = tape.begin(&tool.name, None);
-    tape.put(index, "{");
+    let index = stream.begin(&tool.name, None);
+    stream.emit_json(index, "{");
     let (mut keys, mut is_first) = (HashSet::new(), true);
     loop {
         let mark = match next.take() {
             Some(mark) => Some(mark),
             None => {
-                tape.space().await?;
-                tape.one_of(&marks).await?
+                stream.space().await?;
+                stream.one_of(&marks).await?
             }
         };
         if mark == Some(form.key[0]) {
-            let key = key(tape, form).await?;
+            let key = key(stream, form).await?;
             let given = Given { key, is_first, keys: &mut keys };
-            is_first &= !value(tape, form, index, tool, given).await?;
-        } else if mark.is_some() || tape.mark_at(0, &form.starts()).await.is_some() {
+            is_first &= !value(stream, form, index, tool, given).await?;
+        } else if mark.is_some() || stream.mark_at(0, &form.starts()).await.is_some() {
             // The next call also ends this one.
-            tape.put(index, "}");
-            tape.finish_call(index);
+            stream.emit_json(index, "}");
+            stream.finish_call(index);
             return Ok(());
         } else {
             return Err(Stop::Malformed);
@@ -120,19 +120,19 @@ async fn call(tape: &Tape, tools: &[Tool], form: &Tags) -> Read<()> {
 }
 
 /// Everything up to the value.
-async fn key(tape: &Tape, form: &Tags) -> Read<String> {
+async fn key(stream: &CharStream, form: &Tags) -> Read<String> {
     let mut key = String::new();
-    while tape.one_of(&[form.key[1]]).await?.is_none() {
-        let c = tape.peek().await?;
+    while stream.one_of(&[form.key[1]]).await?.is_none() {
+        let c = stream.peek().await?;
         if c == '\n' || key.len() > MAX_KEY_BYTES {
             return Err(Stop::Malformed);
         }
         key.push(c);
-        tape.take();
+        stream.take();
     }
     if !form.value[0].is_empty() {
-        tape.space().await?;
-        tape.one_of(&[form.value[0]]).await?.ok_or(Stop::Malformed)?;
+        stream.space().await?;
+        stream.one_of(&[form.value[0]]).await?.ok_or(Stop::Malformed)?;
     }
     Ok(key.trim().to_owned())
 }
@@ -145,44 +145,44 @@ struct Given<'a> {
 }
 
 /// A value and its closing mark. A string is emitted incrementally. Returns whether it was a value.
-async fn value(tape: &Tape, form: &Tags, index: usize, tool: &Tool, given: Given<'_>) -> Read<bool> {
+async fn value(stream: &CharStream, form: &Tags, index: usize, tool: &Tool, given: Given<'_>) -> Read<bool> {
     let Given { key, is_first, keys } = given;
     let kinds = Kinds::of(&tool.parameters, &key);
     let begin = format!("{}{}: ", if is_first { "" } else { ", " }, quoted(&key));
     keys.insert(key);
     let bounds = Bounds { form, tool, keys, starts: form.starts(), ends: form.ends() };
-    if form.value_on_lines && tape.peek().await? == '\n' {
-        tape.take();
+    if form.value_on_lines && stream.peek().await? == '\n' {
+        stream.take();
     }
     let mut written = String::new();
     match kinds.is_text() {
-        true => tape.put(index, &format!("{begin}\"")),
-        false => tape.settle(),
+        true => stream.emit_json(index, &format!("{begin}\"")),
+        false => stream.drop_mark(),
     }
     // Nothing ends a value inside a string of a list or an object.
     let mut json = Some(Mender::new()).filter(|_| !kinds.may_be_text());
     let close = loop {
         let is_inside = json.as_ref().is_some_and(Mender::is_in_text);
-        if !is_inside && let Some(close) = bounds.over(tape).await {
+        if !is_inside && let Some(close) = bounds.over(stream).await {
             break close;
         }
-        let c = tape.peek().await?;
+        let c = stream.peek().await?;
         if json.as_mut().is_some_and(|json| json.step(c, &mut String::new()) != Step::More) {
             json = None;
         }
         if kinds.is_text() {
             let json = quoted(c.encode_utf8(&mut [0; 4]));
-            tape.argue(&mut Sink::Call(index), &json[1..json.len() - 1]);
+            stream.emit_arguments(&mut Sink::Call(index), &json[1..json.len() - 1]);
         } else {
             written.push(c);
-            tape.argue(&mut Sink::Call(index), "");
+            stream.emit_arguments(&mut Sink::Call(index), "");
         }
     };
-    tape.take_many(close);
+    stream.take_many(close);
     if kinds.is_text() {
-        tape.put(index, "\"");
+        stream.emit_json(index, "\"");
     } else if let Some(json) = kinds.json(&written) {
-        tape.put(index, &format!("{begin}{json}"));
+        stream.emit_json(index, &format!("{begin}{json}"));
     } else {
         return Ok(false);
     }
@@ -202,61 +202,61 @@ struct Bounds<'a> {
 impl Bounds<'_> {
     /// Length of the closing mark and the line break before it if the value ends here. A next parameter or an end of the
     /// call in place of that mark is not counted.
-    async fn over(&self, tape: &Tape) -> Option<usize> {
+    async fn over(&self, stream: &CharStream) -> Option<usize> {
         let close = self.form.value[1];
-        let next = tape.ahead(0).await?;
+        let next = stream.ahead(0).await?;
         if next == '\n' {
             if self.form.value_on_lines
-                && let Some((_, end)) = tape.mark_at(1, &[close]).await
+                && let Some((_, end)) = stream.mark_at(1, &[close]).await
             {
-                return self.is_behind_value(tape, end).await.then_some(end);
+                return self.is_behind_value(stream, end).await.then_some(end);
             }
             let mut at = 1;
-            while matches!(tape.ahead(at).await, Some(' ' | '\t')) {
+            while matches!(stream.ahead(at).await, Some(' ' | '\t')) {
                 at += 1;
             }
-            return self.is_unclosed(tape, at).await.then_some(at);
+            return self.is_unclosed(stream, at).await.then_some(at);
         }
-        if let Some((_, end)) = tape.mark_at(0, &[close]).await {
-            return self.is_behind_value(tape, end).await.then_some(end);
+        if let Some((_, end)) = stream.mark_at(0, &[close]).await {
+            return self.is_behind_value(stream, end).await.then_some(end);
         }
-        self.is_unclosed(tape, 0).await.then_some(0)
+        self.is_unclosed(stream, 0).await.then_some(0)
     }
 
     /// Whether a valid continuation after a closed value follows: the next parameter, the end of the call, or the next call.
-    async fn is_behind_value(&self, tape: &Tape, by: usize) -> bool {
-        let mut at = tape.behind_space(by).await;
+    async fn is_behind_value(&self, stream: &CharStream, by: usize) -> bool {
+        let mut at = stream.behind_space(by).await;
         // The mark is repeated.
-        if let Some((_, end)) = tape.mark_at(at, &[self.form.value[1]]).await {
-            at = tape.behind_space(end).await;
+        if let Some((_, end)) = stream.mark_at(at, &[self.form.value[1]]).await {
+            at = stream.behind_space(end).await;
         }
         let marks = [&[self.form.key[0]], self.ends.as_slice(), &self.starts].concat();
-        tape.ahead(at).await.is_none() || tape.mark_at(at, &marks).await.is_some()
+        stream.ahead(at).await.is_none() || stream.mark_at(at, &marks).await.is_some()
     }
 
     /// Whether the text here ends a value without a closing mark.
-    async fn is_unclosed(&self, tape: &Tape, by: usize) -> bool {
-        if let Some((_, end)) = tape.mark_at(by, &[self.form.key[0]]).await {
-            return self.is_next_key(tape, end).await;
+    async fn is_unclosed(&self, stream: &CharStream, by: usize) -> bool {
+        if let Some((_, end)) = stream.mark_at(by, &[self.form.key[0]]).await {
+            return self.is_next_key(stream, end).await;
         }
         // The ends of the call and its group, and then nothing, or the next call: any other text is part of the value.
         let mut at = by;
         for _ in 0..MAX_ENDS {
-            let Some((_, end)) = tape.mark_at(at, &self.ends).await else { break };
-            at = tape.behind_space(end).await;
+            let Some((_, end)) = stream.mark_at(at, &self.ends).await else { break };
+            at = stream.behind_space(end).await;
         }
-        at > by && (tape.ahead(at).await.is_none() || tape.mark_at(at, &self.starts).await.is_some())
+        at > by && (stream.ahead(at).await.is_none() || stream.mark_at(at, &self.starts).await.is_some())
     }
 
     /// Whether the name of another parameter follows.
-    async fn is_next_key(&self, tape: &Tape, by: usize) -> bool {
+    async fn is_next_key(&self, stream: &CharStream, by: usize) -> bool {
         let [_, behind] = self.form.key;
         let (mut key, mut at) = (String::new(), by);
         let end = loop {
-            if let Some((_, end)) = tape.mark_at(at, &[behind]).await {
+            if let Some((_, end)) = stream.mark_at(at, &[behind]).await {
                 break end;
             }
-            match tape.ahead(at).await {
+            match stream.ahead(at).await {
                 Some(c) if key.len() < MAX_KEY_BYTES && (c.is_alphanumeric() || "_-. $".contains(c)) => key.push(c),
                 _ => return false,
             }
@@ -266,7 +266,7 @@ impl Bounds<'_> {
         let fits = is_new && !key.trim().is_empty() && may_be_key(self.tool, key.trim());
         match self.form.value[0] {
             "" => fits,
-            open => fits && tape.mark_at(tape.behind_space(end).await, &[open]).await.is_some(),
+            open => fits && stream.mark_at(stream.behind_space(end).await, &[open]).await.is_some(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Tool names as models write them.
 
 use crate::Tool;
-use crate::tape::{Read, Stop, Tape};
+use crate::char_stream::{CharStream, Read, Stop};
 
 /// The tool of that name.
 pub(crate) fn find<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Tool> {
@@ -18,20 +18,20 @@ pub(crate) fn prefixed<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Tool> {
 }
 
 /// Reads a tool's name, as long as the input is the beginning of one. A prefix is skipped.
-pub(crate) async fn name<'a>(tape: &Tape, tools: &'a [Tool]) -> Read<&'a Tool> {
-    let mut said = String::new();
-    if let Some((prefix, end)) = tape.mark_at(0, &PREFIXES).await
+pub(crate) async fn name<'a>(stream: &CharStream, tools: &'a [Tool]) -> Read<&'a Tool> {
+    let mut written = String::new();
+    if let Some((prefix, end)) = stream.mark_at(0, &PREFIXES).await
         && !tools.iter().any(|tool| tool.name.starts_with(prefix))
     {
-        tape.take_many(end);
+        stream.take_many(end);
     }
     loop {
-        said.push(tape.peek().await?);
-        if !tools.iter().any(|tool| tool.name.starts_with(&said)) {
-            said.pop();
-            return find(tools, &said).ok_or(Stop::Malformed);
+        written.push(stream.peek().await?);
+        if !tools.iter().any(|tool| tool.name.starts_with(&written)) {
+            written.pop();
+            return find(tools, &written).ok_or(Stop::Malformed);
         }
-        tape.take();
+        stream.take();
     }
 }
 

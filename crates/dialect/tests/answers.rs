@@ -1,4 +1,4 @@
-//! What each family writes and which parts it is, however it is cut.
+//! What each family writes and its parts, for any pieces.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ mod templates;
 mod thoughts;
 mod wrong;
 
-/// A part as a table writes it. A call is its name and the arguments as they were written.
+/// A part as a table writes it. A call is its name and the arguments as text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum P {
     /// A thought.
     Th(&'static str),
     /// Text.
     Tx(&'static str),
-    /// A call that ends.
+    /// A complete call.
     Call(&'static str, &'static str),
-    /// A call that ends and says its id.
+    /// A complete call with an id.
     CallId(&'static str, &'static str, &'static str),
-    /// One that does not end.
+    /// An incomplete call.
     Cut(&'static str, &'static str),
 }
 use P::{Call, CallId, Cut, Th, Tx};
@@ -72,7 +72,7 @@ fn heard(dialect: &Dialect, prompt_end: &str, pieces: &[&str]) -> (Vec<AnswerPar
     (parts, listener.calls_complete())
 }
 
-/// Arguments of calls that ended are an object, and those of others a beginning of one.
+/// Arguments of complete calls are an object, and those of others the beginning of one.
 fn check_arguments(parts: &[AnswerPart], all_end: bool) {
     let mut open: Option<(usize, String)> = None;
     for part in parts {
@@ -103,26 +103,26 @@ fn begins_object(text: &str) -> bool {
     }
 }
 
-/// The parts as a table has them.
-fn told(parts: &[AnswerPart]) -> Vec<String> {
-    let mut told: Vec<String> = Vec::new();
+/// The parts in the notation of the tables.
+fn described(parts: &[AnswerPart]) -> Vec<String> {
+    let mut described: Vec<String> = Vec::new();
     let mut call = (String::new(), String::new());
     for part in parts {
         match part {
-            AnswerPart::Thought(text) => told.push(format!("thought {text}")),
-            AnswerPart::Text(text) => told.push(format!("text {text}")),
+            AnswerPart::Thought(text) => described.push(format!("thought {text}")),
+            AnswerPart::Text(text) => described.push(format!("text {text}")),
             AnswerPart::CallBegins { name, id, .. } => {
                 call = (id.clone().unwrap_or_default(), name.clone());
-                told.push(format!("cut {name} "));
+                described.push(format!("cut {name} "));
             }
-            AnswerPart::Arguments { json, .. } => told.last_mut().expect("a call").push_str(json),
+            AnswerPart::Arguments { json, .. } => described.last_mut().expect("a call").push_str(json),
             AnswerPart::CallEnds { .. } => {
-                let last = told.last_mut().expect("a call");
+                let last = described.last_mut().expect("a call");
                 *last = last.replacen("cut", &format!("call {}", call.0), 1);
             }
         }
     }
-    told
+    described
 }
 
 fn wanted(parts: &[P]) -> Vec<String> {
@@ -136,12 +136,12 @@ fn wanted(parts: &[P]) -> Vec<String> {
     parts.iter().map(one).collect()
 }
 
-/// One row: the parts of an answer, cut everywhere, and of each of its beginnings.
+/// One row: the parts of an answer, cut everywhere, and of each of its prefixes.
 fn row(dialect: &Dialect, prompt_end: &str, answer: &str, parts: &[P]) {
     let (all, complete) = heard(dialect, prompt_end, &[answer]);
-    assert_eq!(told(&all), wanted(parts), "{answer:?}");
+    assert_eq!(described(&all), wanted(parts), "{answer:?}");
     assert_eq!(complete, !parts.iter().any(|part| matches!(part, Cut(..))), "{answer:?}");
-    // Nothing is other in an answer that is not streamed, if all its calls end.
+    // An answer that is not streamed has the same parts, if all its calls are complete.
     let at_once = whole(dialect, tools(), prompt_end, answer);
     assert!(!complete || at_once == all, "{answer:?}: {at_once:?}");
     let cuts: Vec<usize> = (0..=answer.len()).filter(|&at| answer.is_char_boundary(at)).collect();
@@ -160,8 +160,7 @@ fn row(dialect: &Dialect, prompt_end: &str, answer: &str, parts: &[P]) {
     }
 }
 
-/// Every character of what is said is in the answer, in this order; what is not said stands in a mark, between marks,
-/// or in a call.
+/// Every character of the parts is in the answer, in order; the rest is in a mark, between marks, or in a call.
 fn accounts(answer: &str, parts: &[AnswerPart]) {
     let said: String = parts
         .iter()
@@ -175,7 +174,7 @@ fn accounts(answer: &str, parts: &[AnswerPart]) {
 }
 
 /// Whether `answer` is `said` with marks of thoughts in between, and white space beside them; with calls: with
-/// anything.
+/// anything in between.
 fn explains(answer: &str, said: &str, is_called: bool) -> bool {
     const MARKS: [&str; 20] = [
         "<think>",
@@ -199,7 +198,7 @@ fn explains(answer: &str, said: &str, is_called: bool) -> bool {
         "Here is my response:",
         "Here's my response:",
     ];
-    // Ends of what is said so far, for each end of the answer so far.
+    // Possible prefix lengths of `said`, for each prefix of the answer.
     let mut ends: Vec<std::collections::BTreeSet<usize>> = vec![Default::default(); answer.len() + 1];
     ends[0].insert(0);
     for (at, c) in answer.char_indices() {

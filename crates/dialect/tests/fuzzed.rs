@@ -1,5 +1,5 @@
-//! What fuzzing of answers starts from and what it found, on stable: the corpus in `fuzz/corpus/answer`, and changes to
-//! it from fixed seeds. `cargo xtask fuzz` goes on from there.
+//! The fuzzing corpus of answers and its findings, on stable: the corpus in `fuzz/corpus/answer`, and changes to it from
+//! fixed seeds. `cargo xtask fuzz` continues from there.
 
 #[allow(unreachable_pub, reason = "public to the fuzzer")]
 #[path = "../../../fuzz/src/answers.rs"]

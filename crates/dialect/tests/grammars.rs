@@ -1,4 +1,4 @@
-//! What grammars let through: exactly answers that a listener hears as calls that follow their schemas.
+//! Grammars accept exactly the answers that are parsed as calls that follow their schemas.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn factory() -> ParserFactory {
     let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, &words)));
     let mut factory = ParserFactory::new_simple(&env).expect("its own expressions compile");
     factory.quiet();
-    // As the server has them.
+    // The server's limits.
     let limits = factory.limits_mut();
     limits.initial_lexer_fuel = 1_000_000;
     limits.step_lexer_fuel = 50_000;
@@ -40,7 +40,7 @@ impl Rule {
         Rule { lark, fresh }
     }
 
-    /// How many bytes fit, and whether the answer may end there.
+    /// How many bytes are accepted, and whether the answer may end there.
     fn walk(&self, answer: &str) -> (usize, bool) {
         let mut matcher = self.fresh.deep_clone();
         for (at, byte) in answer.bytes().enumerate() {
@@ -60,7 +60,7 @@ impl Rule {
         assert!(end, "{answer:?} may not end\n{}", self.lark);
     }
 
-    /// Nothing can follow, as the server sees it: the end does not have to be chosen.
+    /// Whether nothing can follow, as the server sees it: no end token has to be sampled.
     fn is_over_behind(&self, answer: &str) -> bool {
         let mut matcher = self.fresh.deep_clone();
         for byte in answer.bytes() {
@@ -106,24 +106,24 @@ fn tools(strict: bool) -> Arc<[Tool]> {
     .into()
 }
 
-/// A family: how it writes one call of `weather` with days and perhaps the rest, one of `now`, one of `note`, and two.
+/// A family: its syntax of one call of `weather` with days and maybe the rest, one of `now`, one of `note`, and two.
 struct Family {
     calls: &'static str,
     thoughts: &'static str,
     prompt_end: &'static str,
-    /// Good arguments, as the family writes them, and as JSON.
+    /// Valid arguments in the family's syntax, and as JSON.
     good: &'static [(&'static str, &'static str)],
-    /// What is around a call of `weather`.
+    /// The syntax around a call of `weather`.
     weather: [&'static str; 2],
-    /// Arguments that the schema does not allow.
+    /// Arguments that the schema forbids.
     bad: &'static [&'static str],
     now: &'static str,
     note: (&'static str, &'static str),
-    /// Two calls in one answer, of `now` and `now`; empty if the family has one at most.
+    /// Two calls of `now` in one answer; empty if the family allows one at most.
     two: &'static str,
-    /// What may come before, heard as a thought.
+    /// Optional text before, parsed as a thought.
     thought: &'static str,
-    /// Whether text can be told from calls before them.
+    /// Whether text can be distinguished from calls before them.
     bare: bool,
 }
 
@@ -459,7 +459,7 @@ fn forced_calls_follow_their_schemas_and_are_heard() {
             Rule::new(&factory, lark.expect("calls are asked for"))
         };
         let required = rule(Choice::Required, true);
-        // A thought that the template has opened has to end.
+        // A thought that the template has opened must end.
         let open = if family.prompt_end.ends_with("<think>\n") { family.thought } else { "" };
         let weather = |arguments: &str| format!("{open}{}{arguments}{}", family.weather[0], family.weather[1]);
         for (written, json) in family.good {
@@ -550,7 +550,7 @@ fn the_first_of_one_call_ends_an_answer_that_is_free() {
     let factory = factory();
     for family in families() {
         let dialect = dialect(&family);
-        // Nothing is strict: that there is one call is all that is asked for.
+        // Without strict tools: the only constraint is a single call.
         let lark = dialect.grammar(&tools(false), Choice::Auto, false, family.prompt_end);
         let rule = Rule::new(&factory, lark.expect("one call is less than several"));
         let open = if family.prompt_end.ends_with("<think>\n") { family.thought } else { "" };
@@ -573,7 +573,7 @@ fn the_first_of_one_call_ends_an_answer_that_is_free() {
     }
 }
 
-/// As many as an agent has, with as much as its tools ask for.
+/// An agent's number of tools, with typical schemas.
 #[test]
 fn the_tools_of_an_agent_fit_into_the_limits() {
     let factory = factory();
@@ -614,8 +614,8 @@ fn the_tools_of_an_agent_fit_into_the_limits() {
     }
 }
 
-/// What a grammar lets through is heard as calls that follow their schemas, whatever is written where it is free: here
-/// the marks of the family itself, and what a listener forgives.
+/// Every answer that a grammar accepts is parsed as calls that follow their schemas, whatever its unconstrained text: here
+/// the marks of the family, and mistakes that the parser repairs.
 #[test]
 fn nothing_that_a_grammar_allows_is_misheard() {
     let factory = factory();
@@ -686,7 +686,7 @@ const HOSTILE: [&str; 18] = [
     " ",
     "x",
 ];
-/// What brings an answer to its end.
+/// Pieces that bring an answer to its end.
 const ENDS: [&str; 16] = [
     "\"",
     "}",
@@ -706,7 +706,7 @@ const ENDS: [&str; 16] = [
     "F",
 ];
 
-/// An answer that the grammar allows; `None` if it comes to no end.
+/// An answer that the grammar accepts; `None` if it does not end.
 fn generate(rule: &Rule, dice: &mut Dice, pieces: &[String], ends: &[String]) -> Option<String> {
     let mut matcher = rule.fresh.deep_clone();
     let mut answer: Vec<u8> = Vec::new();
@@ -731,7 +731,7 @@ fn generate(rule: &Rule, dice: &mut Dice, pieces: &[String], ends: &[String]) ->
             answer.extend(piece);
             continue;
         }
-        // One of the printable bytes that are allowed, where hardly any is.
+        // One of the allowed printable bytes, where few are allowed.
         let allowed: Vec<u8> = (32..127).filter(|&byte| mask.is_allowed(u32::from(byte))).collect();
         if !allowed.is_empty() && allowed.len() < 12 {
             let byte = allowed[dice.roll(allowed.len())];
@@ -749,7 +749,7 @@ fn dialect(family: &Family) -> Dialect {
     dialect
 }
 
-/// Behind the same thoughts, with at most two line breaks.
+/// After the same thoughts, with at most two line breaks.
 #[test]
 fn an_answer_is_calls_or_its_form() {
     let factory = factory();

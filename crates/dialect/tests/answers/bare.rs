@@ -1,4 +1,4 @@
-//! Families whose calls have no mark.
+//! Families with unmarked calls.
 
 use crate::answers::{Call, Th, Tx, rows};
 
@@ -18,7 +18,7 @@ fn llama() {
                 "{\"name\": \"now\", \"parameters\": {}}\n{\"name\": \"now\", \"parameters\": {}}",
                 &[Call("now", "{}"), Call("now", "{}")],
             ),
-            // Data is no call.
+            // Data is not a call.
             ("{\"name\": \"Ada\", \"age\": 36}", &[Tx("{\"name\": \"Ada\", \"age\": 36}")]),
             ("{\"name\": \"now\"}", &[Tx("{\"name\": \"now\"}")]),
             ("Like {\"name\": \"now\", \"parameters\": {}}", &[Tx("Like {\"name\": \"now\", \"parameters\": {}}")]),

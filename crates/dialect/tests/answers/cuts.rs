@@ -1,17 +1,17 @@
-//! Behind a thought that was closed from outside, and in an answer that is to have none: whatever a model writes there,
-//! however it comes in pieces, none of it is a mark, none a thought, and no word of it is lost.
+//! After a thought that was closed from outside, and in an answer without thoughts: none of the text is a mark or a
+//! thought, and no word of it is lost, in any pieces.
 
 use dialect::{AnswerPart, Dialect, Listener, Thoughts, whole_cut};
 
 use crate::answers::{dialect, tools};
 use testing::Dice;
 
-/// An answer whose thought was cut.
+/// An answer with a cut thought.
 struct Cut {
-    /// What the prompt ends with.
+    /// The end of the prompt.
     prompt_end: &'static str,
     thought: String,
-    /// The answer up to the cut, what closes the thought, and what the model writes behind it.
+    /// The answer up to the cut, the closing text, and the model's text after it.
     begun: String,
     closing: &'static str,
     rest: String,
@@ -52,7 +52,7 @@ impl Cut {
         said(&whole_cut(dialect, tools(), self.prompt_end, &self.answer(), Some(self.at())))
     }
 
-    /// The same in pieces of up to so many characters; the cut is known when the thought is over, as it is to a server.
+    /// The same in pieces of up to `most` characters; the cut becomes known when the thought is over, as in a server.
     fn streamed(&self, dialect: &Dialect, dice: &mut Dice, most: usize) -> Said {
         let (mut listener, mut parts) = (Listener::new(dialect, tools(), self.prompt_end), Vec::new());
         if self.begun.is_empty() {
@@ -77,7 +77,7 @@ impl Cut {
     }
 }
 
-/// All that is a mark of the family: what it opens and closes thoughts with, and its special tokens.
+/// All marks of the family: those of thoughts, and its special tokens.
 fn marks(thoughts: Thoughts) -> Vec<&'static str> {
     let dialect = Dialect::new(Some(thoughts), None);
     let own = dialect.thought("").expect("it thinks");
@@ -88,7 +88,7 @@ fn is_harmony(thoughts: Thoughts) -> bool {
     thoughts.name() == "openai_gptoss"
 }
 
-/// A text of marks, halves of marks and words. Each `1` in it is a word that must be seen.
+/// A text of marks, parts of marks and words. Each `1` in it is a word that must not be lost.
 fn rest(thoughts: Thoughts, dice: &mut Dice) -> String {
     let marks = marks(thoughts);
     let mut rest = String::new();
@@ -117,7 +117,7 @@ fn rest(thoughts: Thoughts, dice: &mut Dice) -> String {
     rest
 }
 
-/// The first names: the others mean the same.
+/// The first name of each format: the others are aliases.
 fn families() -> impl Iterator<Item = Thoughts> {
     let all = Thoughts::NAMES.iter().map(|name| Thoughts::named(name).expect("it is named"));
     let mut seen = Vec::new();
@@ -129,7 +129,7 @@ fn families() -> impl Iterator<Item = Thoughts> {
     })
 }
 
-/// Ways in which an answer comes to a cut: the prompt began the thought, the model did, or there is to be none.
+/// Ways to a cut: the prompt began the thought, the model did, or thoughts are not allowed.
 fn begins(thoughts: Thoughts, budget: usize, way: usize) -> (&'static str, String, String) {
     let marks = Dialect::new(Some(thoughts), None).thought("").expect("it thinks");
     let thought: String = " hm".chars().cycle().take(budget).collect();
@@ -137,7 +137,7 @@ fn begins(thoughts: Thoughts, budget: usize, way: usize) -> (&'static str, Strin
     match way {
         _ if budget == 0 && way.is_multiple_of(2) => ("", String::new(), String::new()),
         0 | 1 => (open, thought.clone(), thought),
-        // It is opened as the family does.
+        // Opened as the family does.
         _ if is_harmony(thoughts) => ("", format!("{open}{thought}"), thought),
         2 => ("", format!("{open}{thought}"), thought),
         3 => ("", format!("\n{open}{thought}"), thought),
@@ -166,7 +166,7 @@ fn no_mark_behind_a_cut_is_seen_and_no_word_is_lost() {
             for mark in &marks {
                 assert!(!whole.text.contains(mark.trim_end()), "{mark:?} is seen: {told}");
             }
-            // Between two marks of harmony's is the head of a message.
+            // Between two marks of harmony is a message header.
             if !is_harmony(thoughts) {
                 let ones = |text: &str| text.matches('1').count();
                 assert_eq!(ones(&whole.text), ones(&cut.rest), "a word is lost: {told}");
@@ -178,7 +178,7 @@ fn no_mark_behind_a_cut_is_seen_and_no_word_is_lost() {
     }
 }
 
-/// An answer that goes on behind its marks is not empty, in any family.
+/// An answer that continues after its marks is not empty, in any family.
 #[test]
 fn what_is_said_behind_a_cut_is_the_answer() {
     for thoughts in families() {
@@ -210,7 +210,7 @@ fn what_is_said_behind_a_cut_is_the_answer() {
     }
 }
 
-/// Tools are called behind a cut as anywhere.
+/// Calls work after a cut as anywhere.
 #[test]
 fn calls_behind_a_cut_are_calls() {
     for thoughts in families().filter(|thoughts| !is_harmony(*thoughts)) {
@@ -227,7 +227,7 @@ fn calls_behind_a_cut_are_calls() {
         ] {
             let dialect = dialect(calls, thoughts.name());
             for before in ["", "\n", close, open, &format!("\n{open}\n{close}"), &format!("{close}{close}\n")] {
-                // What is inside a call is no text.
+                // The inside of a call is not text.
                 for value in ["x", close.trim(), &format!("{open}x")] {
                     let value = value.replace('\n', " ");
                     for behind in ["", "\n", close] {
@@ -244,7 +244,7 @@ fn calls_behind_a_cut_are_calls() {
                     }
                 }
             }
-            // A call that is none is text, but for the marks in it.
+            // An invalid call is text, except for the marks in it.
             let rest = format!("{half}<tool_call>{{\"name\": \"no{close}pe\"{half}<tool_call>x{close}{open}y");
             let (prompt_end, begun, thought) = begins(thoughts, 3, 0);
             let cut = Cut { prompt_end, thought, begun, closing: thoughts.closing(), rest };

@@ -1,6 +1,6 @@
-//! Families that mark their calls.
+//! Families with marked calls.
 
-use crate::answers::{Call, CallId, Cut, P, Th, Tx, dialect, rows, told, tools, wanted};
+use crate::answers::{Call, CallId, Cut, P, Th, Tx, dialect, rows, described, tools, wanted};
 
 #[test]
 fn hermes() {
@@ -40,12 +40,12 @@ fn hermes() {
                 "<tool_call>[{\"name\": \"now\"}, {\"name\": \"get\", \"arguments\": {}}]</tool_call>",
                 &[Call("now", "{}"), Call("get", "{}")],
             ),
-            // A stutter, and a call that was not closed before the next.
+            // A repeated mark, and a call that was not closed before the next.
             (
                 "<tool_call>\n<tool_call>\n{\"name\": \"now\"}<tool_call>{\"name\": \"now\"}",
                 &[Call("now", "{}"), Call("now", "{}")],
             ),
-            // What is none: another tool, a name that goes on, no name, no object, what is not JSON.
+            // Not calls: another tool, a name that continues, no name, no object, invalid JSON.
             ("<tool_call>{\"name\": \"nope\"}</tool_call>", &[Tx("<tool_call>{\"name\": \"nope\"}</tool_call>")]),
             ("<tool_call>{\"name\": \"nowhere\"}", &[Tx("<tool_call>{\"name\": \"nowhere\"}")]),
             ("<tool_call>{\"arguments\": {}}", &[Tx("<tool_call>{\"arguments\": {}}")]),
@@ -56,7 +56,7 @@ fn hermes() {
             ("<tool_call>now()", &[Tx("<tool_call>now()")]),
             ("a <tool_ call> b", &[Tx("a <tool_ call> b")]),
             ("<tool_call>{\"name\": now}", &[Tx("<tool_call>{\"name\": now}")]),
-            // Wrong in the middle: what was given out stays, and what does not fit is text.
+            // An error in the middle: emitted parts stay, and the rest is text.
             (
                 "<tool_call>{\"name\": \"get\", \"arguments\": {\"a\": 01}}</tool_call> so",
                 &[Cut("get", "{\"a\": 0"), Tx("1}}</tool_call> so")],
@@ -80,7 +80,7 @@ fn hermes() {
     );
 }
 
-/// An answer that is not streamed has a call that did not end as text, and what stood before it as it was.
+/// An answer that is not streamed has an incomplete call as text, and the text before it unchanged.
 #[test]
 fn what_is_whole_shows_no_half_of_a_call() {
     let table: &[(&str, &str, &[P])] = &[
@@ -129,7 +129,7 @@ fn what_is_whole_shows_no_half_of_a_call() {
     for (calls, answer, parts) in table {
         let dialect = dialect(calls, "qwen3");
         let heard = dialect::whole(&dialect, tools(), "", answer);
-        assert_eq!(told(&heard), wanted(parts), "{answer:?}");
+        assert_eq!(described(&heard), wanted(parts), "{answer:?}");
     }
 }
 
@@ -291,7 +291,7 @@ fn qwen_coder() {
                     Call("now", "{}"),
                 ],
             ),
-            // Without the outer mark, without the inner one's end; values that are not what the schema says.
+            // Without the outer mark, without the inner one's end; values that do not match the schema.
             (
                 "<function=weather><parameter=city>12</parameter><parameter=days>soon</parameter>\
                  <parameter=unit>5</parameter></tool_call>",

@@ -1,11 +1,11 @@
-//! Answers that no model writes: pieces of every family's marks in any order, and floods of them.
+//! Answers that no model writes: pieces of every family's marks in any order, and repetitions of them.
 
 use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, whole};
 use testing::Dice;
 
 use crate::answers::{accounts, check_arguments, heard, tools};
 
-/// What answers are made of, beside a dialect's marks.
+/// Pieces of answers, besides a dialect's marks.
 const PIECES: [&str; 44] = [
     "weather",
     "now",
@@ -54,7 +54,7 @@ const PIECES: [&str; 44] = [
 ];
 
 #[test]
-fn any_row_of_pieces_is_heard_alike_and_in_full() {
+fn any_pieces_have_the_same_complete_parts() {
     for (number, calls) in Calls::NAMES.iter().enumerate() {
         let thoughts = Thoughts::NAMES[number % Thoughts::NAMES.len()];
         let dialect = Dialect::new(Thoughts::named(thoughts), Calls::named(calls));
@@ -67,7 +67,7 @@ fn any_row_of_pieces_is_heard_alike_and_in_full() {
                     0 if !marks.is_empty() => marks[dice.roll(marks.len())],
                     _ => PIECES[dice.roll(PIECES.len())],
                 };
-                // A part of a mark, sometimes.
+                // Sometimes a part of a mark.
                 let mut end = if dice.roll(12) == 0 { dice.roll(piece.len()) } else { piece.len() };
                 while !piece.is_char_boundary(end) {
                     end -= 1;
@@ -92,8 +92,8 @@ fn any_row_of_pieces_is_heard_alike_and_in_full() {
     }
 }
 
-/// A million bytes (in a quick run a quarter of that) of `<`, and of marks that nobody closes, a letter at a time. That
-/// it comes to an end within the time limit of a test says it is linear: a square of this would take hours.
+/// A million bytes (in a quick run a quarter of that) of `<`, and of unclosed marks, a letter at a time. Ending within
+/// a test's time limit shows that parsing is linear: quadratic time would take hours.
 #[test]
 fn a_flood_of_marks_is_passed_on() {
     let bytes = if testing::is_long() { 1 << 20 } else { 1 << 18 };
@@ -129,7 +129,7 @@ fn a_flood_of_marks_is_passed_on() {
             })
             .sum();
         assert!(said <= answer.len() && listener.calls_complete() && listener.num_calls() == 0, "{flood:?}");
-        // All but marks of thoughts and heads of messages.
+        // All but marks of thoughts and message headers.
         let is_plain = !flood.contains("think") && calls != "openai";
         assert!(!is_plain || said == answer.len(), "{flood:?}: {said} of {}", answer.len());
     }

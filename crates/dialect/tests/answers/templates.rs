@@ -1,11 +1,11 @@
-//! What chat templates show of the dialect they are for.
+//! Detection of dialects from chat templates.
 
 use dialect::{Calls, Dialect, Thoughts};
 
 #[test]
 fn a_template_shows_its_dialect() {
     let none: &[&str] = &[];
-    // Sources that have the marks of a family where its own templates have them, and nothing else of theirs.
+    // Sources with the marks of a family as its templates have them, and nothing else of it.
     let table: &[(&str, &[&str], &str, &str)] = &[
         ("{{ messages }}", none, "", ""),
         ("{{ '<tool_call>' + call + '</tool_call>' }}", none, "hermes", ""),
@@ -53,7 +53,7 @@ fn templates_of_the_tree_show_theirs() {
         ("gemma3", "", ""),
         ("granite", "granite", ""),
         ("llama3", "llama3_json", ""),
-        // It has marks of its own.
+        // It has its own marks.
         ("mistral", "", ""),
         ("phi", "phi4_mini_json", ""),
         ("qwen3", "hermes", "qwen3"),
@@ -90,7 +90,7 @@ fn every_name_means_something() {
     assert_eq!(Thoughts::named(""), None);
 }
 
-/// Every name that vLLM or SGLang takes: the form that it is here, or none, because that form is not here.
+/// Every name that vLLM or SGLang accepts: the format here, or none, if it is not supported.
 #[test]
 fn names_of_other_engines_are_taken_or_refused() {
     let calls: &[(&str, &str)] = &[

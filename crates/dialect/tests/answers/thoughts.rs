@@ -1,4 +1,4 @@
-//! Thoughts: opened by the model, by the template, by nobody.
+//! Thoughts: opened by the model, by the template, or not at all.
 
 use dialect::{Dialect, Listener, Thoughts};
 
@@ -36,7 +36,7 @@ fn other_marks() {
     for (thoughts, prompt_end, answer, parts) in table {
         let dialect = dialect("", thoughts);
         let (heard, _) = crate::answers::heard(&dialect, prompt_end, &[answer]);
-        assert_eq!(crate::answers::told(&heard), crate::answers::wanted(parts), "{answer:?}");
+        assert_eq!(crate::answers::described(&heard), crate::answers::wanted(parts), "{answer:?}");
     }
 }
 
@@ -59,13 +59,13 @@ fn a_thought_is_open_if_the_template_opened_it() {
 }
 
 #[test]
-fn a_listener_may_go_from_thread_to_thread() {
+fn a_parser_is_send() {
     fn is_send<T: Send>(_: &T) {}
     is_send(&Listener::new(&dialect("hermes", "qwen3"), tools(), ""));
 }
 
 #[test]
-fn who_counts_knows_where_a_thought_is() {
+fn a_token_counter_knows_where_a_thought_is() {
     let (mut listener, mut parts) = (Listener::new(&dialect("hermes", "qwen3"), tools(), ""), Vec::new());
     let pieces = [("<th", false), ("ink>", true), ("hm </", true), ("think", true), (">", false), ("Yes", false)];
     for (piece, is_thinking) in pieces {
@@ -96,12 +96,12 @@ fn what_closes_a_thought_does() {
         assert!(!listener.is_thinking(), "{name}");
         listener.push("Yes.", &mut parts);
         listener.finish(&mut parts);
-        let said = crate::answers::told(&parts);
+        let said = crate::answers::described(&parts);
         assert!(said[0].starts_with("thought hm") && said[1].trim_end().ends_with("Yes."), "{name}: {said:?}");
     }
 }
 
-/// A model that is not told that its thought was closed closes it once more, or thinks on.
+/// A model does not know that its thought was closed: it closes it again, or continues it.
 #[test]
 fn behind_a_thought_that_was_cut_no_mark_is_text() {
     for name in Thoughts::NAMES {
@@ -155,7 +155,7 @@ fn behind_a_thought_that_was_cut_no_mark_is_text() {
 }
 
 #[test]
-fn a_thought_that_the_prompt_has_begun_may_be_opened_all_the_same() {
+fn a_thought_that_the_prompt_has_begun_may_be_opened_again() {
     for (answer, parts) in [
         ("<think>hm</think>Yes.", &[Th("hm"), Tx("Yes.")][..]),
         ("<thi</think>Yes.", &[Th("<thi"), Tx("Yes.")]),

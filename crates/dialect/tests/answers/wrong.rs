@@ -1,6 +1,5 @@
-//! Ways to write a call wrong, and what each family makes of them. What is put right belongs to a form of writing
-//! (values in tags, JSON, Python, Gemma's quotes, a mark in a thought), so each way has one row and each family one
-//! cell in it.
+//! Mistakes in calls, and each family's result. Repairs belong to a syntax (values in tags, JSON, Python, Gemma's quotes,
+//! a mark in a thought), so each mistake has one row and each family one cell in it.
 
 use std::sync::Arc;
 
@@ -12,17 +11,17 @@ use testing::Dice;
 
 mod attack;
 
-/// What is around a call, and what its arguments are written in.
+/// The syntax around a call, and the syntax of its arguments.
 #[derive(Clone, Copy, Debug)]
 struct Family {
     name: &'static str,
     form: Form,
-    /// Before a call: `@` stands for the tool's name.
+    /// Before a call: `@` is the tool's name.
     open: &'static str,
     close: &'static str,
-    /// What closes the group, a part of `close`: the rest of it alone ends a call too.
+    /// What closes the group, a part of `close`: the rest of it alone also ends a call.
     group: &'static str,
-    /// What opens a thought.
+    /// Opens a thought.
     thought: &'static str,
 }
 
@@ -30,7 +29,7 @@ struct Family {
 enum Form {
     Json,
     Python,
-    /// Before and behind a key, before and behind a value.
+    /// Before and after a key, before and after a value.
     Tags([&'static str; 4]),
     Gemma(&'static str),
 }
@@ -112,12 +111,12 @@ impl Family {
         matches!(self.name, "openai" | "harmony")
     }
 
-    /// Whether a call needs no mark where nothing stands before it; such a call is none in a thought, or behind text.
+    /// Whether a call needs no mark at the start of an answer; it is not a call in a thought, or after text.
     fn is_bare(self) -> bool {
         self.open.starts_with(['{', '[']) && self.name != "mistral"
     }
 
-    /// Whether the name stands in an object beside the arguments.
+    /// Whether the name is in an object with the arguments.
     fn is_envelope(self) -> bool {
         self.open.contains("\"@\"")
     }
@@ -130,7 +129,7 @@ impl Family {
         format!("{}{arguments}{}", self.open(name), self.close)
     }
 
-    /// The mark that a call begins with; empty if it has none.
+    /// The mark that begins a call; empty if there is none.
     fn mark(self) -> &'static str {
         let ends = [
             "<tool_call>",
@@ -154,7 +153,7 @@ impl Family {
         ends.into_iter().find(|mark| self.open.starts_with(mark)).unwrap_or_default()
     }
 
-    /// A parameter whose value is a text, written as the family does; its closing mark is left out, if it has one.
+    /// A string parameter in the family's syntax; with or without its closing mark, if it has one.
     fn text(self, key: &str, value: &str, is_closed: bool) -> String {
         match self.form {
             Form::Json => format!("\"{key}\": \"{value}{}", if is_closed { "\"" } else { "" }),
@@ -164,7 +163,7 @@ impl Family {
         }
     }
 
-    /// A parameter with a value without quotes.
+    /// A parameter with an unquoted value.
     fn bare_value(self, key: &str, value: &str) -> String {
         match self.form {
             Form::Json => format!("\"{key}\": {value}"),
@@ -187,21 +186,21 @@ impl Family {
         self.call("look", &self.all(&[parameter]))
     }
 
-    /// The answer that the tables begin with.
+    /// The correct answer, which the tables modify.
     fn right(self) -> String {
         self.one(self.text("file", "a.rs", true))
     }
 }
 
-/// What a family makes of an answer.
+/// A family's result for an answer.
 enum Cell {
     /// One call of `look` with these arguments, and this text.
     Heard(String, Value, &'static str),
-    /// So many calls, and this text.
+    /// This number of calls, and this text.
     Calls(String, usize, &'static str),
-    /// The answer is no whole call. Why.
+    /// The answer is not a complete call. Reason.
     Refused(String, &'static str),
-    /// The family cannot write this.
+    /// The family's syntax cannot express this.
     Impossible,
 }
 use Cell::{Heard, Impossible, Refused};
@@ -308,7 +307,7 @@ const ROWS: &[Row] = &[
         let name = if f.open.contains("functions.@") { "look" } else { "functions.look" };
         Heard(f.right().replacen("look", name, 1), json!({"file": "a.rs"}), "")
     }),
-    ("no tool of that name", |f| Refused(f.right().replace("look", "looks"), "who asked cannot run it")),
+    ("no tool of that name", |f| Refused(f.right().replace("look", "looks"), "the client cannot run it")),
     ("a comma with nothing behind it", |f| match f.form {
         Form::Tags(_) => Impossible,
         Form::Json => Heard(f.right().replacen("\"}", "\",\n}", 1), json!({"file": "a.rs"}), ""),
@@ -382,7 +381,7 @@ const ROWS: &[Row] = &[
     }),
     ("a number with a point for an integer", |f| match f.form {
         Form::Tags(_) | Form::Gemma(_) => Heard(f.one(f.bare_value("rows", "5.0")), json!({"rows": 5}), ""),
-        // JSON and Python name the kinds of their values: what they say is passed on.
+        // JSON and Python have typed values: they are passed on.
         _ => Heard(f.one(f.bare_value("rows", "5.0")), json!({"rows": 5.0}), ""),
     }),
     ("a flag in quotes", |f| match f.form {
@@ -446,8 +445,8 @@ fn tools() -> Arc<[Tool]> {
     [Tool { name: "look".into(), parameters, strict: false }].into()
 }
 
-/// Calls that ended, with their arguments, and all text. Panics at arguments that are no beginning of an object.
-fn told(parts: &[AnswerPart]) -> (Vec<String>, String) {
+/// Complete calls with their arguments, and all text. Panics at arguments that are not the beginning of an object.
+fn calls_and_text(parts: &[AnswerPart]) -> (Vec<String>, String) {
     check_arguments(parts, false);
     let (mut calls, mut ended, mut text) = (Vec::new(), Vec::new(), String::new());
     for part in parts {
@@ -462,7 +461,7 @@ fn told(parts: &[AnswerPart]) -> (Vec<String>, String) {
     (ended, text)
 }
 
-/// Cuts that follow from a seed.
+/// Seeded cuts.
 fn cut(text: &str, seed: u64) -> Vec<&str> {
     let mut dice = Dice::new(seed);
     let (mut pieces, mut rest) = (Vec::new(), text);
@@ -518,7 +517,7 @@ fn walk(family: Family, cell: Cell) -> Result<(), String> {
     if is_complete && at_once != all {
         return Err(format!("whole: {at_once:?}, streamed: {all:?}"));
     }
-    let (calls, text) = told(&at_once);
+    let (calls, text) = calls_and_text(&at_once);
     let values: Vec<Value> = calls.iter().map(|call| serde_json::from_str(call).expect("it ended")).collect();
     let is_right = match &cell {
         Heard(_, wanted, "refused") => values.is_empty() || values == [wanted.clone()],

@@ -1,4 +1,4 @@
-//! Values and texts around calls that are made to confuse, for every family.
+//! Confusing values and texts around calls, for every family.
 
 use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, whole};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::{FAMILIES, Family, Form, cut, tools};
 use crate::answers::check_arguments;
 use testing::part_of;
 
-/// What stands in a text of the arguments.
+/// Strings in the arguments.
 const VALUES: [&str; 46] = [
     "",
     " ",
@@ -57,7 +57,7 @@ const VALUES: [&str; 46] = [
     "<function=look><parameter=file>x</parameter></function>",
 ];
 
-/// A value as the family writes it, and whether it can be told from what is around it, whatever it holds.
+/// A value in the family's syntax, and whether it is unambiguous with any contents.
 fn written(family: Family, value: &str) -> (String, bool) {
     match family.form {
         Form::Json => (format!("\"file\": {}", Value::from(value)), true),
@@ -66,7 +66,7 @@ fn written(family: Family, value: &str) -> (String, bool) {
             (format!("file=\"{escaped}\""), true)
         }
         Form::Gemma(quote) => (family.text("file", value, true), !value.contains(quote)),
-        // Without quotes white space at an edge belongs to no value, and tags may be the call's own.
+        // Without quotes, white space at an edge belongs to no value, and tags may be the call's.
         Form::Tags(_) => (
             family.text("file", value, true),
             !value.contains(['<', '\r']) && value.trim() == value && !value.is_empty(),
@@ -83,7 +83,7 @@ fn heard(dialect: &Dialect, pieces: &[&str]) -> (Vec<AnswerPart>, bool) {
     (parts, listener.calls_complete())
 }
 
-/// The arguments of calls of an answer, which is heard alike in any pieces.
+/// The arguments of an answer's calls, after checking that its pieces do not matter.
 fn calls(family: Family, answer: &str) -> Result<Vec<Value>, String> {
     let thoughts = if family.is_harmony() { "openai_gptoss" } else { "qwen3" };
     let dialect = Dialect::new(Thoughts::named(thoughts), Calls::named(family.name));
@@ -134,9 +134,9 @@ fn any_value_comes_through() {
     assert!(faults.is_empty(), "{} wrong:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// Broken calls, whose parts are the same each way and whose arguments are an object or no call's.
+/// Broken calls: their parts do not depend on the pieces, and their arguments are an object or belong to no call.
 #[test]
-fn any_broken_call_is_heard_alike() {
+fn any_broken_call_has_the_same_parts() {
     type Breaks = fn(Family, &str) -> String;
     let ways: [(&str, Breaks); 14] = [
         ("no end", |f, call| call.strip_suffix(f.close).unwrap_or(call).to_owned()),

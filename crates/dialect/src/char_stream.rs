@@ -1,9 +1,9 @@
 //! The character stream of one answer: unread input, held characters, and emitted parts.
 //!
 //! ```text
-//!   input ──take──► held ──say_held───► Text or Thought      every character of an answer is in exactly one place
-//!     │              ├──begin, settle──► a mark: dropped     (or, if only complete calls count, in `raw` until the call
-//!     └──argue───────┴─────────────────► Arguments           ends)
+//!   input ──take──► held ──emit_held──► Text or Thought      every character of an answer is in exactly one place
+//!     │              ├─begin, drop_mark► a mark: dropped     (or, if only complete calls count, in `raw` until the call
+//!     └─emit_arguments┴────────────────► Arguments           ends)
 //! ```
 //!
 //! A family's syntax is an `async fn` that takes one character after another and waits if there is none yet: a
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use crate::AnswerPart;
-use crate::unseen::Unseen;
+use crate::mark_filter::MarkFilter;
 
 /// Why parsing stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ enum Behind {
 }
 
 /// State of the stream: see the module.
-pub(crate) struct Reel {
+pub(crate) struct StreamState {
     input: VecDeque<char>,
     ended: bool,
     held: String,
@@ -71,25 +71,25 @@ pub(crate) struct Reel {
     /// Position at which a thought was closed from outside.
     cut: Option<usize>,
     /// Filter for all text after it.
-    unseen: Unseen,
+    filter: MarkFilter,
     /// For tests: number of character inspections, including repeated ones.
     #[cfg(test)]
     steps: usize,
 }
 
-impl Reel {
+impl StreamState {
     /// Number of classified characters: those before the held ones.
-    fn heard(&self) -> usize {
+    fn num_classified(&self) -> usize {
         self.pushed.saturating_sub(self.input.len() + self.held.chars().count() + self.away)
     }
 
     /// Whether a thought was closed from outside before the held characters.
     fn is_cut(&self) -> bool {
-        self.cut.is_some_and(|cut| self.heard() >= cut)
+        self.cut.is_some_and(|cut| self.num_classified() >= cut)
     }
 
     fn note_thought(&mut self, text: &str) {
-        let end = self.heard();
+        let end = self.num_classified();
         let start = end.saturating_sub(text.chars().count());
         match self.thought.last_mut() {
             Some(last) if last.end == start => last.end = end,
@@ -97,7 +97,7 @@ impl Reel {
         }
     }
 
-    fn give(&mut self, part: AnswerPart) {
+    fn emit(&mut self, part: AnswerPart) {
         let to = if self.patient && self.open.is_some() { &mut self.tentative } else { &mut self.parts };
         push(to, part);
     }
@@ -111,23 +111,23 @@ impl Reel {
     }
 
     /// Emits text, or a thought inside one.
-    pub(crate) fn say(&mut self, text: &str) {
+    pub(crate) fn emit_text(&mut self, text: &str) {
         if text.is_empty() {
             return;
         }
         if self.thinking {
             self.note_thought(text);
-            return self.give(AnswerPart::Thought(text.to_owned()));
+            return self.emit(AnswerPart::Thought(text.to_owned()));
         }
         if self.is_cut() {
-            let text = self.unseen.hear(text);
-            return self.tell(&text);
+            let text = self.filter.filter(text);
+            return self.emit_visible(&text);
         }
-        self.tell(text);
+        self.emit_visible(text);
     }
 
     /// Emits visible text.
-    fn tell(&mut self, text: &str) {
+    fn emit_visible(&mut self, text: &str) {
         if text.is_empty() {
             return;
         }
@@ -137,24 +137,24 @@ impl Reel {
             }
             self.behind = Behind::Text;
             let layout = std::mem::take(&mut self.layout);
-            self.tell(&layout);
+            self.emit_visible(&layout);
         }
-        self.give(AnswerPart::Text(text.to_owned()));
+        self.emit(AnswerPart::Text(text.to_owned()));
     }
 
     /// Emits a piece of arguments for the text `read`.
-    pub(crate) fn argue(&mut self, index: usize, read: &str, json: &str) {
+    pub(crate) fn emit_arguments(&mut self, index: usize, read: &str, json: &str) {
         if self.patient {
             self.raw.push_str(read);
         }
         if !json.is_empty() {
-            self.give(AnswerPart::Arguments { index, json: json.to_owned() });
+            self.emit(AnswerPart::Arguments { index, json: json.to_owned() });
         }
     }
 
-    fn say_held(&mut self) {
+    fn emit_held(&mut self) {
         let held = std::mem::take(&mut self.held);
-        self.say(&held);
+        self.emit_text(&held);
     }
 
     fn next(&mut self) {
@@ -163,11 +163,11 @@ impl Reel {
     }
 
     fn is_fresh(&self) -> bool {
-        self.behind != Behind::Text && !self.unseen.is_holding()
+        self.behind != Behind::Text && !self.filter.is_holding()
     }
 
     /// The open call is not a call. Text of it that was not emitted becomes text.
-    fn give_up(&mut self, is_over: bool) {
+    fn abandon(&mut self, is_over: bool) {
         if self.open.take().is_some() {
             self.behind = Behind::Text;
             self.broken += 1;
@@ -175,12 +175,12 @@ impl Reel {
                 self.calls -= 1;
                 self.tentative.clear();
                 let raw = std::mem::take(&mut self.raw);
-                self.say(&raw);
+                self.emit_text(&raw);
             } else if is_over {
                 self.held.clear();
             }
         }
-        self.say_held();
+        self.emit_held();
     }
 }
 
@@ -208,12 +208,12 @@ pub(crate) enum Sink<'a> {
 
 /// The handle that the parser and its coroutine share.
 #[derive(Clone)]
-pub(crate) struct Tape(Arc<Mutex<Reel>>);
+pub(crate) struct CharStream(Arc<Mutex<StreamState>>);
 
-impl Tape {
-    /// `unseen`: marks to filter after a thought that was closed from outside.
-    pub(crate) fn new(thinking: bool, patient: bool, unseen: Vec<&'static str>) -> Tape {
-        Tape(Arc::new(Mutex::new(Reel {
+impl CharStream {
+    /// `filtered`: marks to filter after a thought that was closed from outside.
+    pub(crate) fn new(thinking: bool, patient: bool, filtered: Vec<&'static str>) -> CharStream {
+        CharStream(Arc::new(Mutex::new(StreamState {
             input: VecDeque::new(),
             ended: false,
             held: String::new(),
@@ -231,65 +231,65 @@ impl Tape {
             away: 0,
             thought: Vec::new(),
             cut: None,
-            unseen: Unseen::new(unseen),
+            filter: MarkFilter::new(filtered),
             #[cfg(test)]
             steps: 0,
         })))
     }
 
-    fn reel(&self) -> MutexGuard<'_, Reel> {
+    fn state(&self) -> MutexGuard<'_, StreamState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // Calls of the parser.
 
     pub(crate) fn push(&self, text: &str) {
-        let mut reel = self.reel();
-        let before = reel.input.len();
-        reel.input.extend(text.chars());
-        reel.pushed += reel.input.len() - before;
+        let mut state = self.state();
+        let before = state.input.len();
+        state.input.extend(text.chars());
+        state.pushed += state.input.len() - before;
     }
 
     pub(crate) fn cut(&self, at: usize) {
-        self.reel().cut = Some(at);
+        self.state().cut = Some(at);
     }
 
-    /// See [`Reel::is_cut`].
+    /// See [`StreamState::is_cut`].
     pub(crate) fn is_cut(&self) -> bool {
-        self.reel().is_cut()
+        self.state().is_cut()
     }
 
-    pub(crate) fn heard(&self) -> usize {
-        self.reel().heard()
+    pub(crate) fn num_classified(&self) -> usize {
+        self.state().num_classified()
     }
 
     pub(crate) fn thought(&self) -> Vec<Range<usize>> {
-        std::mem::take(&mut self.reel().thought)
+        std::mem::take(&mut self.state().thought)
     }
 
     pub(crate) fn end(&self) {
-        self.reel().ended = true;
+        self.state().ended = true;
     }
 
-    pub(crate) fn give(&self, parts: &mut Vec<AnswerPart>) {
-        for part in self.reel().parts.drain(..) {
+    pub(crate) fn take_parts(&self, parts: &mut Vec<AnswerPart>) {
+        for part in self.state().parts.drain(..) {
             push(parts, part);
         }
     }
 
     pub(crate) fn is_thinking(&self) -> bool {
-        self.reel().thinking
+        self.state().thinking
     }
 
     /// Number of calls that began, and whether all of them ended.
     pub(crate) fn calls(&self) -> (usize, bool) {
-        let reel = self.reel();
-        (reel.calls, reel.open.is_none() && reel.broken == 0)
+        let state = self.state();
+        (state.calls, state.open.is_none() && state.broken == 0)
     }
 
     #[cfg(test)]
     pub(crate) fn steps(&self) -> usize {
-        self.reel().steps
+        self.state().steps
     }
 
     // Calls of a syntax.
@@ -297,11 +297,11 @@ impl Tape {
     /// The next character, `None` at the end of the answer.
     async fn look(&self) -> Option<char> {
         poll_fn(|_| {
-            let mut reel = self.reel();
-            reel.count();
-            match reel.input.front() {
+            let mut state = self.state();
+            state.count();
+            match state.input.front() {
                 Some(&c) => Poll::Ready(Some(c)),
-                None if reel.ended => Poll::Ready(None),
+                None if state.ended => Poll::Ready(None),
                 None => Poll::Pending,
             }
         })
@@ -316,11 +316,11 @@ impl Tape {
     /// The character at offset `by`, without taking any. `None` after the end of the answer.
     pub(crate) async fn ahead(&self, by: usize) -> Option<char> {
         poll_fn(|_| {
-            let mut reel = self.reel();
-            reel.count();
-            match reel.input.get(by) {
+            let mut state = self.state();
+            state.count();
+            match state.input.get(by) {
                 Some(&c) => Poll::Ready(Some(c)),
-                None if reel.ended => Poll::Ready(None),
+                None if state.ended => Poll::Ready(None),
                 None => Poll::Pending,
             }
         })
@@ -354,18 +354,18 @@ impl Tape {
 
     /// Takes the inspected character.
     pub(crate) fn take(&self) {
-        self.reel().next();
+        self.state().next();
     }
 
     /// Takes `count` inspected characters.
     pub(crate) fn take_many(&self, count: usize) {
-        let mut reel = self.reel();
-        (0..count).for_each(|_| reel.next());
+        let mut state = self.state();
+        (0..count).for_each(|_| state.next());
     }
 
     /// Takes repetitions of the marks, with the white space before each; none if a mark does not come, or if one of `others`
     /// with the same beginning does.
-    pub(crate) async fn again(&self, marks: &[&'static str], others: &[&'static str]) {
+    pub(crate) async fn skip_repeats(&self, marks: &[&'static str], others: &[&'static str]) {
         loop {
             let at = self.behind_space(0).await;
             if self.mark_at(at, others).await.is_some() {
@@ -378,48 +378,48 @@ impl Tape {
 
     /// Puts back the last taken characters.
     pub(crate) fn untake(&self, count: usize) {
-        let mut reel = self.reel();
+        let mut state = self.state();
         for _ in 0..count {
-            if let Some(c) = reel.held.pop() {
-                reel.input.push_front(c);
+            if let Some(c) = state.held.pop() {
+                state.input.push_front(c);
             }
         }
     }
 
     /// Removes and returns the held text, for another part to emit.
     pub(crate) fn pick_up(&self) -> String {
-        let mut reel = self.reel();
-        let held = std::mem::take(&mut reel.held);
-        reel.away += held.chars().count();
+        let mut state = self.state();
+        let held = std::mem::take(&mut state.held);
+        state.away += held.chars().count();
         held
     }
 
     /// Removes and returns the inspected character.
     pub(crate) fn pick(&self) -> Option<char> {
-        let mut reel = self.reel();
-        let picked = reel.input.pop_front();
-        reel.away += usize::from(picked.is_some());
+        let mut state = self.state();
+        let picked = state.input.pop_front();
+        state.away += usize::from(picked.is_some());
         picked
     }
 
     /// Puts back removed text.
     pub(crate) fn unread(&self, text: &str) {
-        let mut reel = self.reel();
+        let mut state = self.state();
         for c in text.chars().rev() {
-            reel.input.push_front(c);
-            reel.away = reel.away.saturating_sub(1);
+            state.input.push_front(c);
+            state.away = state.away.saturating_sub(1);
         }
     }
 
     /// Input that was pushed and not taken.
-    pub(crate) fn unheard(&self) -> String {
-        self.reel().input.iter().collect()
+    pub(crate) fn remaining(&self) -> String {
+        self.state().input.iter().collect()
     }
 
     /// Whether a call has ended, and none is open.
     pub(crate) fn has_whole_call(&self) -> bool {
-        let reel = self.reel();
-        reel.calls > 0 && reel.open.is_none() && reel.broken == 0
+        let state = self.state();
+        state.calls > 0 && state.open.is_none() && state.broken == 0
     }
 
     /// Takes white space.
@@ -460,11 +460,11 @@ impl Tape {
             } else if next.is_none() && !taken.is_empty() {
                 return Err(Stop::Ended);
             } else {
-                let mut reel = self.reel();
-                let kept = reel.held.len() - taken.len();
-                reel.held.truncate(kept);
+                let mut state = self.state();
+                let kept = state.held.len() - taken.len();
+                state.held.truncate(kept);
                 for c in taken.chars().rev() {
-                    reel.input.push_front(c);
+                    state.input.push_front(c);
                 }
                 return Ok(None);
             }
@@ -477,30 +477,30 @@ impl Tape {
         &self,
         marks: &[&'static str],
         fresh: &[&'static str],
-        mut say: impl FnMut(&mut Reel, &str),
+        mut emit: impl FnMut(&mut StreamState, &str),
     ) -> Read<&'static str> {
         loop {
             let next = self.look().await;
-            let mut reel = self.reel();
+            let mut state = self.state();
             if next.is_none() {
-                let held = std::mem::take(&mut reel.held);
-                say(&mut reel, &held);
+                let held = std::mem::take(&mut state.held);
+                emit(&mut state, &held);
                 return Err(Stop::Ended);
             }
-            reel.next();
-            while !reel.held.is_empty() {
-                reel.count();
-                let fresh = if reel.is_fresh() { fresh } else { &[] };
-                let mut live = marks.iter().chain(fresh).filter(|mark| mark.starts_with(&reel.held));
-                let nearest = live.clone().find(|mark| **mark == reel.held);
+            state.next();
+            while !state.held.is_empty() {
+                state.count();
+                let fresh = if state.is_fresh() { fresh } else { &[] };
+                let mut live = marks.iter().chain(fresh).filter(|mark| mark.starts_with(&state.held));
+                let nearest = live.clone().find(|mark| **mark == state.held);
                 if let Some(mark) = nearest {
                     return Ok(mark);
                 }
                 if live.next().is_some() {
                     break;
                 }
-                let first = reel.held.remove(0);
-                say(&mut reel, first.encode_utf8(&mut [0; 4]));
+                let first = state.held.remove(0);
+                emit(&mut state, first.encode_utf8(&mut [0; 4]));
             }
         }
     }
@@ -508,57 +508,57 @@ impl Tape {
     // Results of parsing.
 
     /// The held characters are a mark: drops them.
-    pub(crate) fn settle(&self) {
-        let mut reel = self.reel();
-        let held = std::mem::take(&mut reel.held);
-        if reel.patient && reel.open.is_some() {
-            reel.raw.push_str(&held);
+    pub(crate) fn drop_mark(&self) {
+        let mut state = self.state();
+        let held = std::mem::take(&mut state.held);
+        if state.patient && state.open.is_some() {
+            state.raw.push_str(&held);
         }
     }
 
     /// Emits the held characters as text.
-    pub(crate) fn say_held(&self) {
-        self.reel().say_held();
+    pub(crate) fn emit_held(&self) {
+        self.state().emit_held();
     }
 
     /// The held mark begins or ends a thought.
-    pub(crate) fn think(&self, thinking: bool) {
-        let mut reel = self.reel();
-        reel.held.clear();
-        reel.layout.clear();
-        reel.thinking = thinking;
-        reel.behind = Behind::Mark;
+    pub(crate) fn set_thinking(&self, thinking: bool) {
+        let mut state = self.state();
+        state.held.clear();
+        state.layout.clear();
+        state.thinking = thinking;
+        state.behind = Behind::Mark;
     }
 
     /// Begins a call; the held characters are its mark.
     pub(crate) fn begin(&self, name: &str, id: Option<String>) -> usize {
-        let mut reel = self.reel();
-        let text = reel.unseen.interrupt();
-        reel.tell(&text);
-        let (layout, held) = (std::mem::take(&mut reel.layout), std::mem::take(&mut reel.held));
-        if reel.patient {
-            reel.raw = layout + &held;
+        let mut state = self.state();
+        let text = state.filter.interrupt();
+        state.emit_visible(&text);
+        let (layout, held) = (std::mem::take(&mut state.layout), std::mem::take(&mut state.held));
+        if state.patient {
+            state.raw = layout + &held;
         }
-        let index = reel.calls;
-        reel.calls += 1;
-        reel.open = Some(index);
-        reel.thinking = false;
-        reel.give(AnswerPart::CallBegins { index, name: name.to_owned(), id });
+        let index = state.calls;
+        state.calls += 1;
+        state.open = Some(index);
+        state.thinking = false;
+        state.emit(AnswerPart::CallBegins { index, name: name.to_owned(), id });
         index
     }
 
     /// Takes the inspected character as this piece of arguments.
-    pub(crate) fn argue(&self, sink: &mut Sink<'_>, json: &str) {
+    pub(crate) fn emit_arguments(&self, sink: &mut Sink<'_>, json: &str) {
         match sink {
             Sink::Kept(kept) => {
                 kept.push_str(json);
                 self.take();
             }
             Sink::Call(index) => {
-                let mut reel = self.reel();
-                let taken = reel.input.pop_front();
+                let mut state = self.state();
+                let taken = state.input.pop_front();
                 let mut buffer = [0; 4];
-                reel.argue(*index, taken.map_or("", |c| c.encode_utf8(&mut buffer)), json);
+                state.emit_arguments(*index, taken.map_or("", |c| c.encode_utf8(&mut buffer)), json);
             }
         }
     }
@@ -567,59 +567,59 @@ impl Tape {
     pub(crate) fn close_arguments(&self, sink: &mut Sink<'_>, json: &str) {
         match sink {
             Sink::Kept(kept) => kept.push_str(json),
-            Sink::Call(index) => self.reel().argue(*index, "", json),
+            Sink::Call(index) => self.state().emit_arguments(*index, "", json),
         }
     }
 
     /// Emits removed text as a thought.
-    pub(crate) fn say(&self, text: &str) {
-        let mut reel = self.reel();
-        reel.away = reel.away.saturating_sub(text.chars().count());
-        reel.say(text);
+    pub(crate) fn emit_text(&self, text: &str) {
+        let mut state = self.state();
+        state.away = state.away.saturating_sub(text.chars().count());
+        state.emit_text(text);
     }
 
     /// Ends the thought without a mark.
     pub(crate) fn stop_thinking(&self) {
-        let mut reel = self.reel();
-        reel.thinking = false;
-        reel.behind = Behind::Mark;
+        let mut state = self.state();
+        state.thinking = false;
+        state.behind = Behind::Mark;
     }
 
     /// A piece of arguments in another notation; drops the held text.
-    pub(crate) fn put(&self, index: usize, json: &str) {
-        self.settle();
-        self.reel().argue(index, "", json);
+    pub(crate) fn emit_json(&self, index: usize, json: &str) {
+        self.drop_mark();
+        self.state().emit_arguments(index, "", json);
     }
 
     /// Ends the call; the held characters are its mark.
     pub(crate) fn finish_call(&self, index: usize) {
-        let mut reel = self.reel();
-        reel.held.clear();
-        reel.raw.clear();
-        reel.open = None;
-        let tentative = std::mem::take(&mut reel.tentative);
+        let mut state = self.state();
+        state.held.clear();
+        state.raw.clear();
+        state.open = None;
+        let tentative = std::mem::take(&mut state.tentative);
         for part in tentative {
-            push(&mut reel.parts, part);
+            push(&mut state.parts, part);
         }
-        reel.give(AnswerPart::CallEnds { index });
-        reel.behind = Behind::Call;
+        state.emit(AnswerPart::CallEnds { index });
+        state.behind = Behind::Call;
     }
 
     /// The text since the last mark does not fit, or the answer ended in it.
-    pub(crate) fn give_up(&self, stop: Stop) {
-        self.reel().give_up(stop == Stop::Ended);
+    pub(crate) fn abandon(&self, stop: Stop) {
+        self.state().abandon(stop == Stop::Ended);
     }
 
     /// Ends the answer when all is parsed. White space after the last call is dropped.
     pub(crate) fn close(&self) {
-        let mut reel = self.reel();
-        let text = reel.unseen.end();
-        reel.tell(&text);
-        if reel.behind == Behind::Mark {
-            let layout = std::mem::take(&mut reel.layout);
+        let mut state = self.state();
+        let text = state.filter.end();
+        state.emit_visible(&text);
+        if state.behind == Behind::Mark {
+            let layout = std::mem::take(&mut state.layout);
             if !layout.is_empty() {
-                reel.behind = Behind::Text;
-                reel.tell(&layout);
+                state.behind = Behind::Text;
+                state.emit_visible(&layout);
             }
         }
     }

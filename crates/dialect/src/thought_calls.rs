@@ -11,27 +11,32 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use crate::Tool;
+use crate::char_stream::{CharStream, Read, StreamState};
 use crate::family::Calls;
-use crate::tape::{Read, Reel, Tape};
 
 /// Result of a thought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Thought {
+pub(crate) enum ThoughtEnd {
     Closed,
     /// Not closed; its first call comes next.
     Unclosed,
 }
 
 /// Parses the rest of a thought. `calls`: the format to look for in it.
-pub(crate) async fn think(tape: &Tape, closes: &[&'static str], calls: Option<Calls>, tools: &[Tool]) -> Read<Thought> {
+pub(crate) async fn read_thought(
+    stream: &CharStream,
+    closes: &[&'static str],
+    calls: Option<Calls>,
+    tools: &[Tool],
+) -> Read<ThoughtEnd> {
     let marks = [closes, calls.map_or(&[][..], Calls::opens)].concat();
     loop {
-        let mark = tape.scan(&marks, &[], Reel::say).await?;
+        let mark = stream.scan(&marks, &[], StreamState::emit_text).await?;
         let Some(calls) = calls.filter(|_| !closes.contains(&mark)) else {
-            tape.think(false);
-            return Ok(Thought::Closed);
+            stream.set_thinking(false);
+            return Ok(ThoughtEnd::Closed);
         };
-        if let Some(thought) = decide(tape, closes, calls, tools, mark).await {
+        if let Some(thought) = decide(stream, closes, calls, tools, mark).await {
             return Ok(thought);
         }
     }
@@ -39,56 +44,56 @@ pub(crate) async fn think(tape: &Tape, closes: &[&'static str], calls: Option<Ca
 
 /// Decides what the held mark begins; `None`: more of the thought. Characters are inspected at most twice.
 async fn decide(
-    tape: &Tape,
+    stream: &CharStream,
     closes: &[&'static str],
     calls: Calls,
     tools: &[Tool],
     mark: &'static str,
-) -> Option<Thought> {
-    let mut said = tape.pick_up();
+) -> Option<ThoughtEnd> {
+    let mut text = stream.pick_up();
     // A separate parser for this call, which stops after it.
-    let call = Tape::new(false, true, Vec::new());
+    let call = CharStream::new(false, true, Vec::new());
     let mut reading = pin!(async {
-        call.again(&[mark], &[]).await;
+        call.skip_repeats(&[mark], &[]).await;
         calls.read(&call, tools, mark).await
     });
-    let mut hear = || reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let mut poll = || reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     let mut is_call = false;
     loop {
-        if let Some((_, end)) = tape.mark_at(0, closes).await {
-            tape.say(&said);
-            tape.take_many(end);
-            tape.think(false);
-            return Some(Thought::Closed);
+        if let Some((_, end)) = stream.mark_at(0, closes).await {
+            stream.emit_text(&text);
+            stream.take_many(end);
+            stream.set_thinking(false);
+            return Some(ThoughtEnd::Closed);
         }
-        let Some(c) = tape.ahead(0).await else {
+        let Some(c) = stream.ahead(0).await else {
             if !is_call {
                 call.end();
-                let _ = hear();
+                let _ = poll();
                 is_call = call.has_whole_call();
             }
             if !is_call {
-                tape.say(&said);
+                stream.emit_text(&text);
                 return None;
             }
-            tape.unread(&said);
-            tape.stop_thinking();
-            return Some(Thought::Unclosed);
+            stream.unread(&text);
+            stream.stop_thinking();
+            return Some(ThoughtEnd::Unclosed);
         };
-        tape.pick();
-        said.push(c);
+        stream.pick();
+        text.push(c);
         if is_call {
             continue;
         }
         call.push(c.encode_utf8(&mut [0; 4]));
-        let heard = hear();
+        let polled = poll();
         is_call = call.has_whole_call();
-        if !is_call && heard.is_ready() {
+        if !is_call && polled.is_ready() {
             // It is not a call. Input that it did not take is parsed again.
-            let rest: String = call.unheard();
-            said.truncate(said.len() - rest.len());
-            tape.say(&said);
-            tape.unread(&rest);
+            let rest: String = call.remaining();
+            text.truncate(text.len() - rest.len());
+            stream.emit_text(&text);
+            stream.unread(&rest);
             return None;
         }
     }

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 /// Removes marks from a text in pieces.
 #[derive(Debug, Default)]
-pub(crate) struct Unseen {
+pub(crate) struct MarkFilter {
     marks: Vec<&'static str>,
     /// Length of the longest mark in bytes.
     longest: usize,
@@ -25,10 +25,10 @@ pub(crate) struct Unseen {
     since: usize,
 }
 
-impl Unseen {
-    pub(crate) fn new(marks: Vec<&'static str>) -> Unseen {
+impl MarkFilter {
+    pub(crate) fn new(marks: Vec<&'static str>) -> MarkFilter {
         let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
-        Unseen { marks, longest, since: longest, ..Unseen::default() }
+        MarkFilter { marks, longest, since: longest, ..MarkFilter::default() }
     }
 
     /// Whether it holds a possible beginning of a mark.
@@ -37,7 +37,7 @@ impl Unseen {
     }
 
     /// Returns the text that can be emitted so far.
-    pub(crate) fn hear(&mut self, text: &str) -> String {
+    pub(crate) fn filter(&mut self, text: &str) -> String {
         let (mut shown, mut input) = (String::new(), text.chars().collect::<VecDeque<char>>());
         while let Some(c) = input.pop_front() {
             self.held.push(c);
@@ -117,14 +117,14 @@ mod tests {
             ("a <", "a <"),
         ] {
             for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {
-                let mut unseen = Unseen::new(marks.clone());
+                let mut filter = MarkFilter::new(marks.clone());
                 let (before, behind) = text.split_at(at);
-                let heard = unseen.hear(before) + &unseen.hear(behind) + &unseen.end();
-                assert_eq!(heard, shown, "{text:?}, cut at {at}");
+                let visible = filter.filter(before) + &filter.filter(behind) + &filter.end();
+                assert_eq!(visible, shown, "{text:?}, cut at {at}");
             }
         }
-        let mut unseen = Unseen::new(marks);
-        let heard = unseen.hear("a</th") + &unseen.interrupt() + &unseen.hear("ink>b") + &unseen.end();
-        assert_eq!(heard, "a</thb", "a call in the middle of it");
+        let mut filter = MarkFilter::new(marks);
+        let visible = filter.filter("a</th") + &filter.interrupt() + &filter.filter("ink>b") + &filter.end();
+        assert_eq!(visible, "a</thb", "a call in the middle of it");
     }
 }
