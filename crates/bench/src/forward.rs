@@ -101,7 +101,6 @@ pub struct LoadedModel {
     pub(crate) arithmetic: Arithmetic,
     /// What its passes ask of the machine.
     pub(crate) demands: Demands,
-    pub(crate) kv_dtype: KvDtype,
 }
 
 impl LoadedModel {
@@ -145,7 +144,7 @@ impl LoadedModel {
             kv_bytes_per_token: forward.kv_bytes_per_token(),
             kv_dtype: options.kv_dtype,
         };
-        Ok(LoadedModel { device: forward.device(), forward, arithmetic, demands, kv_dtype: options.kv_dtype })
+        Ok(LoadedModel { device: forward.device(), forward, arithmetic, demands })
     }
 
     /// What the machine can do at most, measured now.
@@ -194,7 +193,8 @@ impl LoadedModel {
 
     /// `qwen2 494 M bf16`, and `kv int8` if keys and values are not bf16.
     pub(crate) fn model_type(&self) -> String {
-        let kv = if self.kv_dtype == KvDtype::Bf16 { String::new() } else { format!(" kv {}", self.kv_dtype.name()) };
+        let kv_dtype = self.demands.kv_dtype;
+        let kv = if kv_dtype == KvDtype::Bf16 { String::new() } else { format!(" kv {}", kv_dtype.name()) };
         format!("{} {} {}{kv}", self.forward.config().family, self.params(), self.demands.weights.name())
     }
 

@@ -121,7 +121,7 @@ impl Row<'_> {
             "model_filename": setup.checkpoint.location(),
             "model_type": model.model_type(),
             "model_size": model.demands.weight_bytes,
-            "type_kv": model.kv_dtype.name(),
+            "type_kv": model.demands.kv_dtype.name(),
             "model_n_params": model.demands.shape.parameters(),
             "n_batch": test.n_batch,
             "n_threads": model.device.threads,

@@ -13,8 +13,8 @@ use crate::rows::{Against, Rows};
 use crate::setup::{BenchError, BenchSetup};
 use crate::timing::Timing;
 
-/// Of one call: long enough for the clock.
-const REGIONS: u32 = 1000;
+/// Of one call: many beside the one region in which numbers go there and back.
+const REGIONS: u32 = 100;
 
 pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(), BenchError> {
     let cpu = setup.cpu()?;
@@ -35,7 +35,7 @@ pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(),
     Ok(rows.timed("there and back".into(), &echo, Against::Nothing)?)
 }
 
-/// A number each way, a thousand times.
+/// A number each way, as many times.
 fn there_and_back(pool: &Pool, there: &Line, back: &Line) {
     pool.run(&|thread| match thread {
         0 => (1..=REGIONS).for_each(|round| {
