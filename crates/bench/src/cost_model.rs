@@ -17,7 +17,7 @@ use figures::percentile;
 use launch::{Calibrate, Settings};
 use scheduler::{CostModel, StepRecord};
 use serde_json::{Value, json};
-use sim::random::Random;
+use figures::random::Random;
 
 use crate::setup::{BenchError, BenchProgress, BenchReport, OnProgress};
 

@@ -2,8 +2,6 @@
 //! drawn from. One line per precision, order of sums and kind of request; every way of serving must give that line.
 
 use crate::common;
-use crate::golden::Golden;
-use crate::long;
 
 use std::net::SocketAddr;
 
@@ -13,6 +11,7 @@ use engine::{
     Output, Prompt, RawRequest, Role, Rule, Speculation, Stream, WeightClass,
 };
 use serde_json::json;
+use testing::Golden;
 
 /// A name, and what is special about the request.
 type Kind = (&'static str, fn(&mut RawRequest));
@@ -132,7 +131,7 @@ fn split(options: &EngineOptions) -> (Engine, Engine) {
 
 #[test]
 fn the_shipped_model_gives_the_bits_that_are_committed() {
-    let mut golden = Golden::open("tests/data/bits.tsv");
+    let mut golden = Golden::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/bits.tsv"));
     let mut table = Vec::new();
     for weights in [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4] {
         for arithmetic in Arithmetic::ALL {
@@ -143,13 +142,13 @@ fn the_shipped_model_gives_the_bits_that_are_committed() {
     }
     for (at, (weights, arithmetic, kv_dtype)) in table.into_iter().enumerate() {
         // A quick run has one precision, in one order of sums.
-        if !long::is_long() && at != 0 {
+        if !testing::is_long() && at != 0 {
             continue;
         }
         let what = format!("{weights:?} {arithmetic:?} {kv_dtype:?}");
         let options = EngineOptions { weights, arithmetic: Some(arithmetic), kv_dtype, ..options() };
         take(&mut golden, &what, "plain", &start(&options));
-        for (way, options) in long::part_of(ways(&options).into_iter().filter(|_| at % 5 == 0), 3) {
+        for (way, options) in testing::part_of(ways(&options).into_iter().filter(|_| at % 5 == 0), 3) {
             take(&mut golden, &what, way, &start(&options));
         }
         if at == 0 {
@@ -158,5 +157,5 @@ fn the_shipped_model_gives_the_bits_that_are_committed() {
             drop(reader);
         }
     }
-    golden.close(long::is_long());
+    golden.close(testing::is_long());
 }

@@ -5,8 +5,6 @@ mod answers;
 mod bits;
 mod calibration;
 mod common;
-#[path = "../../../tests/golden.rs"]
-mod golden;
 mod handoff;
 mod ledger;
 mod pair;

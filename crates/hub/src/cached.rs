@@ -40,7 +40,7 @@ pub fn cached(env: &HubEnv) -> Result<Vec<Cached>, HubError> {
         Err(error) => return Err(HubError::Io { path: cache, error }),
     };
     let mut models: Vec<Cached> = entries
-        .take(MOST_ENTRIES)
+        .take(MAX_ENTRIES)
         .filter_map(|entry| {
             let entry = entry.ok().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))?;
             let id = id_of(entry.file_name().to_str()?)?;
@@ -70,7 +70,7 @@ pub fn remove_cached(model: &Cached) -> Result<(), HubError> {
     let locks = locks.join(model.path.file_name().unwrap_or_default());
     // Held until the end, so that a download that starts meanwhile waits.
     let mut held = Vec::new();
-    for entry in fs::read_dir(&locks).into_iter().flatten().take(MOST_ENTRIES).flatten() {
+    for entry in fs::read_dir(&locks).into_iter().flatten().take(MAX_ENTRIES).flatten() {
         let path = entry.path();
         let lock = files::append(&path).map_err(|error| io(&path, error))?;
         if lock.try_lock().is_err() {
@@ -110,7 +110,7 @@ fn measure(id: String, path: PathBuf) -> Cached {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             seen += 1;
-            if seen > MOST_ENTRIES {
+            if seen > MAX_ENTRIES {
                 return model;
             }
             // Does not follow links.

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use ledger::{Account, Cost, Ledger, Owner, Shares, late_above, row_shares};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, TokenEvent, Limits, Nanos, DraftProposal, Priority, Request, RequestId, RowOutput, Scheduler, DraftSource, Step,
-    StepOutput, StepRecord, StealTime, TokenId,
+    CostModel, DraftProposal, DraftSource, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler,
+    StealTime, Step, StepOutput, StepRecord, TokenEvent, TokenId,
 };
 use testing::{Dice, plans};
 

@@ -2,22 +2,21 @@
 //! its weights and order of sums.
 
 use crate::common;
-use crate::golden::Golden;
-use crate::long;
 
 use checkpoint::{Checkpoint, Source};
 use common::{committed_checkpoints, cpu_of, options, run_alone};
 use kernels::{Arithmetic, Isa, WeightClass};
 use model::Forward;
 use sha2::{Digest, Sha256};
+use testing::Golden;
 
 #[test]
 fn every_committed_checkpoint_gives_the_bits_that_are_committed() {
-    let mut golden = Golden::open("tests/data/bits.tsv");
+    let mut golden = Golden::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/bits.tsv"));
     for (at, (name, directory)) in committed_checkpoints().into_iter().enumerate() {
         let checkpoint = Checkpoint::open(Source::Directory(directory)).unwrap();
-        for weights in long::one_of([WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4], at) {
-            for arithmetic in long::one_of(Arithmetic::ALL, at) {
+        for weights in testing::one_of([WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4], at) {
+            for arithmetic in testing::one_of(Arithmetic::ALL, at) {
                 let what = format!("{name} {weights:?} {arithmetic:?}");
                 // Each instruction set in turn: the bits are those of all.
                 let isas = Isa::available();
@@ -27,7 +26,7 @@ fn every_committed_checkpoint_gives_the_bits_that_are_committed() {
             }
         }
     }
-    golden.close(long::is_long());
+    golden.close(testing::is_long());
 }
 
 /// Of the logits of 70 tokens, more than two blocks.

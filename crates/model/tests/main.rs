@@ -13,8 +13,6 @@ mod export;
 mod fuzzed;
 mod gguf;
 mod gguf_bad_files;
-#[path = "../../../tests/golden.rs"]
-mod golden;
 mod identity;
 mod images;
 mod loading;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use engine::past::{Past, PastAnswer, PastDrafts, PastLog};
 use ledger::Ledger;
-use scheduler::{Nanos, RequestId, DraftSource};
+use scheduler::{DraftSource, Nanos, RequestId};
 use sim::Arrival;
 use sim::drafts::{DraftedStep, RememberedDrafts};
 use sim::report::Outcome;

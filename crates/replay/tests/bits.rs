@@ -82,7 +82,7 @@ fn runs_that_an_earlier_build_recorded_give_the_same_steps_and_tokens() {
         let replayed = replay(open(), &mut |_| {}).expect("it can be replayed");
         assert_eq!(replayed.difference, None, "{name}: the scheduler decides otherwise");
         assert!(replayed.steps > 20 && replayed.tokens > 100, "{name}: there is something to compare: {replayed:?}");
-        if name == "preempted" || name == "plain" || crate::long::is_long() {
+        if name == "preempted" || name == "plain" || testing::is_long() {
             let options = EngineOptions { threads: Some(1), ..options() };
             let computed = replay_with_model(open(), &checkpoint, &options, &mut |_| {}).expect("it can be computed");
             assert_eq!(computed, replayed, "{name}: other tokens");

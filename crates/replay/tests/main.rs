@@ -3,8 +3,6 @@
 mod bits;
 #[path = "../../engine/tests/common/mod.rs"]
 mod common;
-#[path = "../../../tests/long.rs"]
-mod long;
 mod perfetto;
 mod recording;
 mod trace;

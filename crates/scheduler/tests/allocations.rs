@@ -3,8 +3,8 @@
 use allocation_counter::measure;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, TokenEvent, Limits, Nanos, DraftProposal, Request, RowOutput, Scheduler, DraftSource, Step, StepOutput, StepRecord,
-    StopRules,
+    CostModel, DraftProposal, DraftSource, Limits, Nanos, Request, RowOutput, Scheduler, Step, StepOutput, StepRecord,
+    StopRules, TokenEvent,
 };
 use testing::plans;
 

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use scheduler::{
-    Blocked, CostModel, TokenEvent, Limits, Nanos, Priority, Request, RequestId, Scheduler, StepRecord, Targets, TokenId,
+    Blocked, CostModel, Limits, Nanos, Priority, Request, RequestId, Scheduler, StepRecord, Targets, TokenEvent,
+    TokenId,
 };
 use testing::{Dice, plans};
 

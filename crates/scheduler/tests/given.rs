@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use scheduler::{
-    BlockId, TokenEvent, Limits, Nanos, ReceiveError, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, TierSizes,
-    TierSlot, TokenId,
+    BlockId, Limits, Nanos, ReceiveError, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, TierSizes,
+    TierSlot, TokenEvent, TokenId,
 };
 use testing::{Dice, plans};
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use scheduler::{TokenEvent, Limits, Nanos, Priority, Request, Scheduler, Targets};
+use scheduler::{Limits, Nanos, Priority, Request, Scheduler, Targets, TokenEvent};
 use testing::plans;
 
 const MS: u64 = 1_000_000;

@@ -26,9 +26,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use scheduler::{
-    BlockLoad, BlockRead, TokenEvent, FinishReason, UnpinReason, Limits, LimitsError, Nanos, DraftProposal, Priority, Request,
-    RequestId, RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, DraftSource, Step, StepOutput, StopRules, Tier,
-    TierSizes, TierSlot, TokenId,
+    BlockLoad, BlockRead, DraftProposal, DraftSource, FinishReason, Limits, LimitsError, Nanos, Priority, Request,
+    RequestId, RowOutput, Rows, Scheduler, SeqId, Sequence, SlotSpill, Step, StepOutput, StopRules, Tier, TierSizes,
+    TierSlot, TokenEvent, TokenId, UnpinReason,
 };
 use testing::plans;
 

@@ -3,7 +3,8 @@
 
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Limits, Nanos, NoDraftReason, DraftProposal, Request, RowOutput, Scheduler, SeqId, DraftSource, StepOutput, Targets,
+    CostModel, DraftProposal, DraftSource, Limits, Nanos, NoDraftReason, Request, RowOutput, Scheduler, SeqId,
+    StepOutput, Targets,
 };
 use testing::plans;
 

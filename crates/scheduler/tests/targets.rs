@@ -3,7 +3,7 @@
 
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Limits, Nanos, Priority, Request, RequestId, Rows, Scheduler, Step, StepOutput, StealTime, StopRules,
+    CostModel, Limits, Nanos, Priority, Request, RequestId, Rows, Scheduler, StealTime, Step, StepOutput, StopRules,
     Targets, TokenId, Work,
 };
 use testing::{Dice, plans};

@@ -4,6 +4,7 @@
 //! dice.rs      chance from a seed                          plans.rs    limits, requests and a machine for a scheduler
 //! scratch.rs   a directory that goes with its test         mutate.rs   one change to a file, by its format
 //! long.rs      how much of a long table is tried           corpus.rs   fuzz/corpus and changes to it, through a door
+//! golden.rs    digests that are committed
 //! ```
 //!
 //! It depends on `scheduler` and below, so that no test waits for more of the tree to be built. A crate's unit tests are
@@ -12,6 +13,7 @@
 #[cfg(feature = "mutate")]
 pub mod corpus;
 mod dice;
+mod golden;
 mod long;
 #[cfg(feature = "mutate")]
 pub mod mutate;
@@ -19,6 +21,7 @@ pub mod plans;
 mod scratch;
 
 pub use dice::Dice;
+pub use golden::Golden;
 pub use long::{is_long, one_of, part_of};
 pub use scratch::{Scratch, lantern, root};
 

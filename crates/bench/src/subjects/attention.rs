@@ -7,7 +7,7 @@ use kernels::attention::attend;
 use kernels::kv_cache::KvPlace;
 use kernels::{Attention, AttentionRule, AttentionSpan, Cpu, Device, HeadLayout, KvCache, KvDtype, KvShape};
 use roofline::{PassWork, Peaks};
-use sim::random::Random;
+use figures::random::Random;
 
 use crate::forward::{BLOCK_SIZE, blocks};
 use crate::limits::LIMITS_SECONDS;

@@ -12,7 +12,6 @@ use scheduler::{Limits, Nanos, Priority, Targets};
 use serde_json::json;
 use sim::workload::{Lengths, Shape};
 use sim::{Fleet, Instance, Workload, simulate};
-use testing::plans;
 
 use crate::rows::Rows;
 use crate::setup::{BenchError, BenchSetup};
@@ -130,10 +129,14 @@ fn instance(setting: &Setting, chunk: Option<usize>) -> Instance {
         block_size: 32,
         num_blocks: size.kv_blocks(machine.memory.expect("it is known"), 32).min(20_000),
         max_model_len: 16_384,
+        max_num_seqs: 64,
         max_num_batched_tokens: rows,
         max_prefill_chunk: chunk.unwrap_or(rows),
+        max_prefill_seqs: 4,
+        max_queued_requests: usize::MAX,
+        max_queued_tokens: usize::MAX / 2,
         enable_prefix_caching: false,
-        ..plans::limits()
+        hash_key: [0; 32],
     };
     Instance { limits, belief: chunk.is_none().then(|| cost.clone()), machine: cost.into() }
 }

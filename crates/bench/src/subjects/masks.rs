@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use grammar::{Grammar, Rule, Vocabulary};
 use serde_json::{Value, json};
-use sim::random::Random;
+use figures::random::Random;
 use text::tokenizer::Tokenizer;
 
 use crate::rows::{Against, Rows};

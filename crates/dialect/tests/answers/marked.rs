@@ -1,6 +1,6 @@
 //! Families with marked calls.
 
-use crate::answers::{Call, CallId, Cut, P, Th, Tx, dialect, rows, described, tools, wanted};
+use crate::answers::{Call, CallId, Cut, P, Th, Tx, described, dialect, rows, tools, wanted};
 
 #[test]
 fn hermes() {

@@ -16,7 +16,7 @@ use engine::{
 };
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::latency_bound::TimeBound;
-use scheduler::{Nanos, LatencyBound, Targets, TierSizes};
+use scheduler::{LatencyBound, Nanos, Targets, TierSizes};
 use serde_json::json;
 use server::{Server, Stop};
 use testing::plans;

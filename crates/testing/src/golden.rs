@@ -1,32 +1,30 @@
 //! Digests that are committed: a change that alters one bit of what is computed shows in the file's diff.
 //!
 //! `cargo xtask bits` compares all of them, a quick run of the tests a part; `cargo xtask bits --write` writes the files.
-#![allow(dead_code, reason = "each binary uses what it needs")]
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A committed file of lines `name<TAB>digest`, and what was computed now.
-pub(crate) struct Golden {
+pub struct Golden {
     path: PathBuf,
     computed: BTreeMap<String, String>,
 }
 
 impl Golden {
-    /// The file `path` below the crate's own directory.
-    pub(crate) fn open(path: &str) -> Golden {
-        // The crate whose binary this module is compiled into.
-        Golden { path: Path::new(env!("CARGO_MANIFEST_DIR")).join(path), computed: BTreeMap::new() }
+    /// Reads nothing yet: the file is read or written at [`Golden::close`].
+    pub fn open(path: &str) -> Golden {
+        Golden { path: path.into(), computed: BTreeMap::new() }
     }
 
     /// What came for `name`. A name that comes again, computed in another way, must have the same digest.
-    pub(crate) fn computed(&mut self, name: &str, way: &str, digest: String) {
+    pub fn computed(&mut self, name: &str, way: &str, digest: String) {
         let first = self.computed.entry(name.to_owned()).or_insert_with(|| digest.clone());
         assert_eq!(*first, digest, "{name}: {way} gives other bits");
     }
 
     /// Holds what came against the file, or writes it; a whole run must have computed every line.
-    pub(crate) fn close(self, is_whole: bool) {
+    pub fn close(self, is_whole: bool) {
         if std::env::var_os("TWOSTROKE_WRITE_BITS").is_some() {
             let lines: String = self.computed.iter().map(|(name, digest)| format!("{name}\t{digest}\n")).collect();
             std::fs::write(&self.path, lines).expect("the file can be written");
