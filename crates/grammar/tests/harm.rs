@@ -122,6 +122,11 @@ fn bombs_are_refused_or_cheap() {
         (
             "twice alternatives",
             gbnf(format!("root ::= a a\na ::= {}", words(2000, "|", |i| format!("\"w{i}\"")))),
+            None,
+        ),
+        (
+            "many that begin alike",
+            gbnf(format!("root ::= a (\",\" a)*\na ::= {}", words(1000, "|", |i| format!("\"w{i}\" [a-z]* [0-9]")))),
             Some("too large"),
         ),
         ("a long name", gbnf("a".repeat(500 << 10)), Some("::= is expected behind")),

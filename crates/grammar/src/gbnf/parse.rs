@@ -1,6 +1,9 @@
 //! From text to parts. No recursion: what is nested deeply costs memory, not stack.
 
 use std::collections::HashMap;
+use std::fmt::Write;
+
+use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 
 use crate::rule::RuleError;
 
@@ -22,8 +25,6 @@ pub(super) type Id = usize;
 pub(super) enum Part {
     /// One character.
     Char(Chars),
-    /// Two characters and more.
-    Text(Vec<char>),
     /// One after the other. A rule is a sequence of one, so that it can be spoken of before it is known.
     Sequence(Vec<Id>),
     /// One of them.
@@ -32,9 +33,9 @@ pub(super) enum Part {
     Repeat { part: Id, least: u32, most: Option<u32> },
 }
 
-/// A set of characters: ranges of code points in their order, which neither touch nor hold a surrogate.
+/// A set of characters: ranges in their order, which do not touch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Chars(pub(super) Vec<(u32, u32)>);
+pub(super) struct Chars(pub(super) Vec<(char, char)>);
 
 /// A grammar whose every rule is known and can come to an end.
 #[derive(Debug)]
@@ -115,7 +116,7 @@ impl<'a> Reader<'a> {
                 '[' => inner.sequence.push(self.class()?),
                 '.' => {
                     self.bump();
-                    inner.sequence.push(self.part(Part::Char(Chars::any()))?);
+                    inner.sequence.push(self.part(Part::Char(Chars::of(&[], true)))?);
                 }
                 '(' => {
                     self.bump();
@@ -175,7 +176,7 @@ impl<'a> Reader<'a> {
         let mut others = Vec::new();
         for id in all {
             match &self.parts[id] {
-                Part::Char(set) => chars.extend(&set.0),
+                Part::Char(set) => chars.extend(set.0.iter().map(|&(first, last)| (first.into(), last.into()))),
                 _ => others.push(id),
             }
         }
@@ -183,7 +184,7 @@ impl<'a> Reader<'a> {
         others.dedup();
         let mut others = self.in_groups(others)?;
         if !chars.is_empty() {
-            others.insert(0, self.part(Part::Char(Chars::of(chars)))?);
+            others.insert(0, self.part(Part::Char(Chars::of(&chars, false)))?);
         }
         match others[..] {
             [only] => Ok(only),
@@ -193,7 +194,10 @@ impl<'a> Reader<'a> {
 
     /// Many texts, in groups of neighbours, each of which is small enough to be read at once.
     fn in_groups(&mut self, alternatives: Vec<Id>) -> Result<Vec<Id>, RuleError> {
-        let text = |id: Id| if let Part::Text(text) = &self.parts[id] { Some(text.clone()) } else { None };
+        let text = |id: Id| match &self.parts[id] {
+            Part::Sequence(parts) if parts.len() > 1 => parts.iter().map(|&part| self.single(part)).collect(),
+            _ => None,
+        };
         let (texts, mut others): (Vec<Id>, Vec<Id>) = alternatives.iter().partition(|id| text(**id).is_some());
         if texts.len() <= GROUP_CHARS {
             return Ok(alternatives);
@@ -212,6 +216,15 @@ impl<'a> Reader<'a> {
         }
         others.push(self.part(Part::Either(group))?);
         Ok(others)
+    }
+
+    /// The only character that a part may be.
+    fn single(&self, id: Id) -> Option<char> {
+        match &self.parts[id] {
+            Part::Char(Chars(ranges)) => ranges[..].first().filter(|(first, last)| ranges.len() == 1 && first == last),
+            _ => None,
+        }
+        .map(|&(only, _)| only)
     }
 
     fn sequence(&mut self, parts: Vec<Id>) -> Result<Id, RuleError> {
@@ -268,16 +281,12 @@ impl<'a> Reader<'a> {
                     let Some(c) = char::from_u32(code) else {
                         return Err(self.error(format!("U+{code:04X} is no character")));
                     };
-                    text.push(c);
+                    text.push(self.part(Part::Char(Chars(vec![(c, c)])))?);
                 }
             }
         }
         self.bump();
-        match text[..] {
-            [] => self.part(Part::Sequence(Vec::new())),
-            [only] => self.part(Part::Char(Chars::of(vec![(only.into(), only.into())]))),
-            _ => self.part(Part::Text(text)),
-        }
+        self.sequence(text)
     }
 
     fn class(&mut self) -> Result<Id, RuleError> {
@@ -307,8 +316,7 @@ impl<'a> Reader<'a> {
         }
         self.bump();
         let is_empty = ranges.is_empty();
-        let chars = Chars::of(ranges);
-        let chars = if is_negated { chars.negated() } else { chars };
+        let chars = Chars::of(&ranges, is_negated);
         if is_empty || chars.0.is_empty() {
             return Err(at(line, "a class has no character".to_owned()));
         }
@@ -444,7 +452,7 @@ impl<'a> Reader<'a> {
         };
         let parts = Parts { all: self.parts, root };
         let ends = parts.settled(|part| match part {
-            Part::Char(_) | Part::Text(_) => 0,
+            Part::Char(_) => 0,
             Part::Sequence(parts) => parts.len(),
             Part::Either(_) => 1,
             Part::Repeat { least, .. } => usize::from(*least > 0),
@@ -453,13 +461,7 @@ impl<'a> Reader<'a> {
         let endless = self.rules.iter().filter(|(_, rule)| !ends.is[rule.id]).min_by_key(|(_, rule)| rule.line);
         match endless {
             Some((name, rule)) => Err(at(rule.line, format!("the rule {} can never come to an end", shown(name)))),
-            None => {
-                // An alternative can end as soon as one of its parts can; whether it is one set is known behind all of them.
-                let whole = parts.settled(|part| part.children().len());
-                let others = ends.order.into_iter().filter(|&id| !whole.is[id]);
-                let order: Vec<Id> = whole.order.iter().copied().chain(others).collect();
-                Ok(parts.without_names(&order))
-            }
+            None => Ok(parts.without_names(&ends.order)),
         }
     }
 }
@@ -472,16 +474,10 @@ pub(super) struct Settled {
 }
 
 impl Parts {
-    /// Whoever spoke of a sequence of one speaks of that one, and what became alternatives of single characters by that
-    /// is one set. `order`: all parts, each behind its own where they do not go in a circle.
+    /// Whoever spoke of a sequence of one speaks of that one. `order`: all parts, such a sequence behind its own.
     fn without_names(mut self, order: &[Id]) -> Parts {
         let mut meant: Vec<Id> = (0..self.all.len()).collect();
         for &id in order {
-            if let Part::Either(parts) = &self.all[id]
-                && let Some(set) = self.one_set(parts, &meant)
-            {
-                self.all[id] = Part::Char(set);
-            }
             if let Part::Sequence(parts) = &self.all[id]
                 && let [only] = parts[..]
             {
@@ -490,7 +486,7 @@ impl Parts {
         }
         for part in &mut self.all {
             match part {
-                Part::Char(_) | Part::Text(_) => {}
+                Part::Char(_) => {}
                 Part::Sequence(parts) | Part::Either(parts) => parts.iter_mut().for_each(|id| *id = meant[*id]),
                 Part::Repeat { part, .. } => *part = meant[*part],
             }
@@ -499,11 +495,22 @@ impl Parts {
         self
     }
 
-    /// The characters of alternatives that are nothing else.
-    fn one_set(&self, alternatives: &[Id], meant: &[Id]) -> Option<Chars> {
-        let ranges = |&id: &Id| if let Part::Char(set) = &self.all[meant[id]] { Some(&set.0[..]) } else { None };
-        let sets: Option<Vec<&[(u32, u32)]>> = alternatives.iter().map(ranges).collect();
-        Some(Chars::of(sets?.concat()))
+    /// A regular part as an expression, in ASCII and without `/`. `is_loose`: counts above 1 are any number. By recursion:
+    /// as deep as lexemes are.
+    pub(super) fn expression(&self, id: Id, is_loose: bool) -> String {
+        let each = |parts: &[Id]| parts.iter().map(|&part| self.expression(part, is_loose)).collect::<Vec<_>>();
+        match &self.all[id] {
+            Part::Char(chars) => chars.class(),
+            Part::Sequence(parts) => each(parts).concat(),
+            Part::Either(parts) => format!("(?:{})", each(parts).join("|")),
+            Part::Repeat { part, least, most } => {
+                let (least, most) = match most {
+                    Some(most) if *most > 1 && is_loose => ((*least).min(1), None),
+                    most => (if is_loose { (*least).min(1) } else { *least }, *most),
+                };
+                format!("(?:{}){}", self.expression(*part, is_loose), times(least, most))
+            }
+        }
     }
 
     /// The smallest set with every part of which so many of its own parts (counted as often as they stand in it) are in
@@ -538,7 +545,7 @@ impl Parts {
 impl Part {
     pub(super) fn children(&self) -> &[Id] {
         match self {
-            Part::Char(_) | Part::Text(_) => &[],
+            Part::Char(_) => &[],
             Part::Sequence(parts) | Part::Either(parts) => parts,
             Part::Repeat { part, .. } => std::slice::from_ref(part),
         }
@@ -546,68 +553,39 @@ impl Part {
 }
 
 impl Chars {
-    const SURROGATES: (u32, u32) = (0xD800, 0xDFFF);
-
-    fn any() -> Chars {
-        Chars::of(vec![(0, char::MAX.into())])
-    }
-
-    pub(super) fn of(mut ranges: Vec<(u32, u32)>) -> Chars {
-        ranges.sort_unstable();
-        let mut set: Vec<(u32, u32)> = Vec::with_capacity(ranges.len() + 1);
-        let (low, high) = Chars::SURROGATES;
-        let whole = ranges.into_iter().flat_map(|(first, last)| {
-            let last = last.min(char::MAX.into());
-            [(first, last.min(low - 1)), (first.max(high + 1), last)]
+    /// Those of these code points that are characters, or all others.
+    fn of(ranges: &[(u32, u32)], is_negated: bool) -> Chars {
+        let chars = ranges.iter().filter_map(|&(first, last)| {
+            let mut codes = first..=last.min(char::MAX.into());
+            let first = codes.find_map(char::from_u32)?;
+            let last = codes.rev().find_map(char::from_u32).unwrap_or(first);
+            Some(ClassUnicodeRange::new(first, last))
         });
-        // Both halves keep the order of their beginnings only among themselves.
-        let mut whole: Vec<(u32, u32)> = whole.filter(|(first, last)| first <= last).collect();
-        whole.sort_unstable();
-        for (first, last) in whole {
-            match set.last_mut() {
-                Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
-                _ => set.push((first, last)),
-            }
+        let mut class = ClassUnicode::new(chars);
+        if is_negated {
+            class.negate();
         }
-        Chars(set)
+        Chars(class.iter().map(|range| (range.start(), range.end())).collect())
     }
 
-    fn negated(&self) -> Chars {
-        let mut others = Vec::with_capacity(self.0.len() + 1);
-        let mut next = 0;
-        for &(first, last) in &self.0 {
-            if first > next {
-                others.push((next, first - 1));
-            }
-            next = last + 1;
+    /// As an expression.
+    fn class(&self) -> String {
+        let mut class = "[".to_owned();
+        for (first, last) in &self.0 {
+            let _ = write!(class, "\\x{{{:x}}}-\\x{{{:x}}}", *first as u32, *last as u32); // a string takes all
         }
-        if next <= char::MAX.into() {
-            others.push((next, char::MAX.into()));
-        }
-        Chars::of(others)
+        class + "]"
     }
+}
 
-    /// The only one, where it is one.
-    pub(super) fn single(&self) -> Option<char> {
-        match self.0[..] {
-            [(first, last)] if first == last => char::from_u32(first),
-            _ => None,
-        }
-    }
-
-    pub(super) fn meets(&self, other: &Chars) -> bool {
-        let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
-        while let (Some(x), Some(y)) = (a.peek(), b.peek()) {
-            if x.0 <= y.1 && y.0 <= x.1 {
-                return true;
-            }
-            if x.1 < y.1 {
-                a.next()
-            } else {
-                b.next()
-            };
-        }
-        false
+/// How often, as expressions and Lark write it.
+pub(super) fn times(least: u32, most: Option<u32>) -> String {
+    match (least, most) {
+        (0, None) => "*".to_owned(),
+        (1, None) => "+".to_owned(),
+        (0, Some(1)) => "?".to_owned(),
+        (least, None) => format!("{{{least},}}"),
+        (least, Some(most)) => format!("{{{least},{most}}}"),
     }
 }
 

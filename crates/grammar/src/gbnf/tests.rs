@@ -91,11 +91,16 @@ impl Recogniser {
 /// As they are read, for the recogniser.
 fn rules_of(parts: &Parts) -> Rules {
     let rules = |ids: &[usize]| ids.iter().map(|&id| Node::Rule(id + 1)).collect();
-    let char = |code: u32| char::from_u32(code).expect("a set holds no surrogates");
+    let single = |&id: &usize| match &parts.all[id] {
+        Part::Char(chars) => chars.0[..].first().filter(|(a, b)| chars.0.len() == 1 && a == b).map(|&(a, _)| a),
+        _ => None,
+    };
     let node = |part: &Part| match part {
-        Part::Char(chars) => Node::Class(chars.0.iter().map(|&(a, b)| (char(a), char(b))).collect(), false),
-        Part::Text(text) => Node::Text(text.iter().collect()),
-        Part::Sequence(parts) => Node::Sequence(rules(parts)),
+        Part::Char(chars) => Node::Class(chars.0.clone(), false),
+        Part::Sequence(parts) => match parts.iter().map(single).collect::<Option<String>>() {
+            Some(text) if parts.len() > 1 => Node::Text(text),
+            _ => Node::Sequence(rules(parts)),
+        },
         Part::Either(parts) => Node::Either(rules(parts)),
         Part::Repeat { part, least, most } => Node::Repeat(Box::new(Node::Rule(*part + 1)), *least, *most),
     };
@@ -390,10 +395,9 @@ fn lines_end_rules_and_do_not() {
 
 /// What parts of a grammar the lexer reads, each as the tests would write it.
 fn lexemes(text: &str) -> Vec<String> {
-    let mut parts = parse::parse(text).unwrap();
-    let before = rules_of(&parts);
-    let plan = super::lexemes::plan(&mut parts).unwrap();
-    let rules = if parts.all.len() + 1 == before.len() { before } else { rules_of(&parts) };
+    let parts = parse::parse(text).unwrap();
+    let plan = super::lexemes::plan(&parts).unwrap();
+    let rules = rules_of(&parts);
     fn inlined(rules: &Rules, node: &Node) -> Node {
         match node {
             Node::Rule(rule) => inlined(rules, &rules[*rule]),
