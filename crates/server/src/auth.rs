@@ -12,6 +12,20 @@ use crate::error::ApiError;
 /// The digest of an API key: the tenant whose prefix-cache blocks a request may share.
 pub(crate) type Tenant = [u8; 32];
 
+/// A tenant in hexadecimal digits, as files have it.
+pub(crate) fn hex(tenant: &Tenant) -> String {
+    tenant.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The tenant of these digits; `None`: they are none.
+pub(crate) fn of_hex(digits: &str) -> Option<Tenant> {
+    let mut tenant = [0; 32];
+    for (at, byte) in tenant.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(tenant)
+}
+
 /// A key and what it may beyond the usual. The only key has every right: there is no other to press ahead of,
 /// and none whose answers an adapter could change.
 #[derive(Clone)]

@@ -1,6 +1,6 @@
 //! How an answer is to be delivered, and what of its request was settled otherwise than asked.
 
-use engine::{SealedAddress, ServiceClass, ValidatedRequest, fit_schema};
+use engine::{RawRequest, SealedAddress, ServiceClass, ValidatedRequest, fit_schema};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -41,22 +41,14 @@ pub(crate) struct Delivery {
 impl Delivery {
     /// Of an API that has none of the extra fields.
     pub(crate) fn plain(model: String, stream: bool, hints: Hints) -> Delivery {
-        Delivery {
-            model,
-            stream,
-            include_usage: false,
-            continuous_usage: false,
-            token_ids: false,
-            tokens_as_ids: false,
-            timings_detail: false,
-            receipt: false,
-            speculate: true,
-            progress: false,
-            user: None,
-            tier: None,
-            gives: None,
-            settled: Settled { hints, max_tokens: None },
-        }
+        let settled = Settled { hints, max_tokens: None };
+        Delivery { model, stream, speculate: true, settled, ..Delivery::default() }
+    }
+
+    /// A request with what of its delivery concerns the engine.
+    pub(crate) fn request(&self, raw: RawRequest) -> RawRequest {
+        let &Delivery { tier, receipt, speculate, progress, .. } = self;
+        RawRequest { class: tier, receipt, speculate, progress, ..raw }
     }
 }
 

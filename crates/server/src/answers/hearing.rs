@@ -149,6 +149,8 @@ pub(crate) struct Heard {
     pub(crate) text: String,
     pub(crate) logprob: Option<TokenLogprob>,
     pub(crate) is_thought: bool,
+    /// At the end: it has called something, as it should.
+    pub(crate) has_called: bool,
 }
 
 impl Heard {
@@ -169,7 +171,7 @@ impl Heard {
     pub(crate) fn end(ear: Option<&mut Ear>, text: String) -> Heard {
         let mut heard = Heard { text, ..Heard::default() };
         match ear {
-            Some(ear) => _ = ear.end(&heard.text, &mut heard.parts),
+            Some(ear) => heard.has_called = ear.end(&heard.text, &mut heard.parts),
             None => heard.all_is_text(),
         }
         heard
@@ -219,7 +221,7 @@ impl Ear {
         self.shown.keep(parts);
     }
 
-    /// The answer has ended, with this text that was held back. True: it has called something, as it should.
+    /// The answer has ended, with this text that was held back. True: [`Heard::has_called`].
     pub(crate) fn end(&mut self, text: &str, parts: &mut Vec<AnswerPart>) -> bool {
         self.listener.push(text, parts);
         self.listener.finish(parts);

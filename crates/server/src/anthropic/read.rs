@@ -96,8 +96,7 @@ fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenan
     let template_kwargs = template_kwargs(&mut fields, definitions, kwargs)?;
     let goes_on = messages.is_begun();
     let chat = Chat { template_kwargs, ..Chat::new(messages.list) }.going_on(goes_on);
-    let mut raw = app.request(Prompt::Chat(chat), tenant);
-    raw.speculate = delivery.speculate;
+    let mut raw = delivery.request(app.request(Prompt::Chat(chat), tenant));
     raw.rule = rule;
     sampling(&mut fields, &mut raw)?;
     settle_the_rest(&mut fields, &mut delivery.settled)?;
@@ -133,11 +132,7 @@ fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), ApiError> {
     raw.max_tokens = fields.integer("max_tokens")?;
     raw.min_p = fields.number("min_p")?;
     raw.seed = fields.integer("seed")?;
-    raw.priority = fields.integer("priority")?;
-    raw.cache_salt = fields.string("cache_salt")?;
-    raw.ttft_slo_ms = fields.number("ttft_slo_ms")?;
-    raw.tpot_slo_ms = fields.number("tpot_slo_ms")?;
-    Ok(())
+    params::scheduling(fields, raw)
 }
 
 fn offer(fields: &mut Fields, settled: &mut Settled) -> Result<Offer, ApiError> {

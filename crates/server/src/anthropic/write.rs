@@ -14,7 +14,7 @@ use engine::Output;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
-use crate::answers::{self, Api, Ear, End, Finish, Gathered, Outputs, Plan, Totals, Wire};
+use crate::answers::{self, Api, Ear, End, Finish, Gathered, Heard, Outputs, Plan, Totals, Wire};
 use crate::app::App;
 use crate::error::{ApiError, Words};
 use crate::json::json_body;
@@ -288,24 +288,15 @@ impl Wire for Stream {
         }
         match output {
             Output::Token { text, .. } => {
-                let mut parts = Vec::new();
-                match &mut self.ear {
-                    Some(ear) => ear.token(&text, &mut parts),
-                    None if text.is_empty() => {}
-                    None => parts.push(AnswerPart::Text(text)),
-                }
-                self.hear(parts, false, events);
+                let heard = Heard::token(self.ear.as_mut(), text, None);
+                self.hear(heard.parts, false, events);
             }
             Output::Finished { reason, stop_string, text, .. } => {
                 self.end = End::of(&self.plan, &self.app, reason, stop_string);
-                let mut parts = Vec::new();
-                match &mut self.ear {
-                    Some(ear) => self.end.called(ear.end(&text, &mut parts)),
-                    None if text.is_empty() => {}
-                    None => parts.push(AnswerPart::Text(text)),
-                }
+                let heard = Heard::end(self.ear.as_mut(), text);
+                self.end.called(heard.has_called);
                 self.totals.heard(self.ear.as_ref());
-                self.hear(parts, true, events);
+                self.hear(heard.parts, true, events);
             }
             Output::Done { usage: of_prompt, timings } => {
                 self.totals.add(&self.app, &self.plan, &of_prompt, &timings);

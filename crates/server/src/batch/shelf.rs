@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use crate::auth::Tenant;
+use crate::auth::{Tenant, hex, of_hex};
 use crate::error::ApiError;
 use crate::fields::wrong_type;
 
@@ -420,7 +420,7 @@ impl Shelf {
                 *first = batch;
             }
         }
-        oldest.values().map(|&batch| (batch.clone(), batch.owner.as_deref().and_then(tenant))).collect()
+        oldest.values().map(|&batch| (batch.clone(), batch.owner.as_deref().and_then(of_hex))).collect()
     }
 
     /// Whether somebody wants its end.
@@ -612,15 +612,7 @@ fn gone(path: &Path) -> io::Result<()> {
 }
 
 fn owner(tenant: Option<Tenant>) -> Option<String> {
-    tenant.map(|digest| digest.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-fn tenant(owner: &str) -> Option<Tenant> {
-    let mut digest = [0; 32];
-    for (at, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(owner.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    Some(digest)
+    tenant.as_ref().map(hex)
 }
 
 /// The disk's fault: the log has it, the client does not.

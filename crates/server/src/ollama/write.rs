@@ -9,7 +9,7 @@ use engine::Output;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
-use crate::answers::{self, Api, Ear, End, Finish, Gathered, Outputs, Plan, Totals, Wire};
+use crate::answers::{self, Api, Ear, End, Finish, Gathered, Heard, Outputs, Plan, Totals, Wire};
 use crate::app::App;
 use crate::error::{ApiError, Words};
 use crate::json::json_body;
@@ -276,22 +276,14 @@ impl Wire for Lines {
                 // By way of a text, which has a number in its shortest form.
                 let told = logprob.map(|logprob| serde_json::to_string(&texts.chat(&logprob)).unwrap_or_default());
                 self.logprobs.extend(told.and_then(|told| serde_json::from_str(&told).ok()));
-                let mut parts = Vec::new();
-                match &mut self.ear {
-                    Some(ear) => ear.token(&text, &mut parts),
-                    None => parts.push(AnswerPart::Text(text)),
-                }
-                self.hear(parts, false, lines);
+                let heard = Heard::token(self.ear.as_mut(), text, None);
+                self.hear(heard.parts, false, lines);
             }
             Output::Finished { reason, stop_string, text, .. } => {
                 self.end = End::of(&self.plan, &self.app, reason, stop_string);
-                let mut parts = Vec::new();
-                match &mut self.ear {
-                    Some(ear) => _ = ear.end(&text, &mut parts),
-                    None => parts.push(AnswerPart::Text(text)),
-                }
+                let heard = Heard::end(self.ear.as_mut(), text);
                 self.totals.heard(self.ear.as_ref());
-                self.hear(parts, true, lines);
+                self.hear(heard.parts, true, lines);
             }
             Output::Done { usage, timings } => {
                 self.totals.add(&self.app, &self.plan, &usage, &timings);

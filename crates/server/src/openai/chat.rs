@@ -28,11 +28,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let thinking = thoughts::read(&mut fields, app, &mut kwargs, &mut delivery.settled)?;
     let chat = prompt(&mut fields, definitions, kwargs, app)?;
     let echo = fields.boolean("echo")?.unwrap_or(false).then(|| echo(&chat));
-    let mut raw = app.request(Prompt::Chat(chat), tenant);
-    raw.class = delivery.tier;
-    raw.receipt = delivery.receipt;
-    raw.speculate = delivery.speculate;
-    raw.progress = delivery.progress;
+    let mut raw = delivery.request(app.request(Prompt::Chat(chat), tenant));
     raw.prediction = params::prediction(&mut fields)?;
     params::sampling(&mut fields, &mut raw)?;
     let max_tokens_name = params::max_tokens(&mut fields, &mut raw)?;

@@ -25,11 +25,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let hints = hints::take(&mut body, &shapes::COMPLETION)?;
     let mut fields = Fields::of(body, &shapes::COMPLETION)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
-    let mut raw = app.request(Prompt::Tokens(Vec::new()), tenant);
-    raw.class = delivery.tier;
-    raw.receipt = delivery.receipt;
-    raw.speculate = delivery.speculate;
-    raw.progress = delivery.progress;
+    let mut raw = delivery.request(app.request(Prompt::Tokens(Vec::new()), tenant));
     raw.prediction = params::prediction(&mut fields)?;
     params::sampling(&mut fields, &mut raw)?;
     let max_tokens_name = params::max_tokens(&mut fields, &mut raw)?;

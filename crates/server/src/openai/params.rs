@@ -69,8 +69,6 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App, hints: Hints) -> Result<D
     let mut delivery = Delivery {
         model,
         stream,
-        include_usage: false,
-        continuous_usage: false,
         token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
         tokens_as_ids: fields.boolean("return_tokens_as_token_ids")?.unwrap_or(false),
         timings_detail: fields.boolean("timings_detail")?.unwrap_or(false),
@@ -79,8 +77,8 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App, hints: Hints) -> Result<D
         progress: fields.boolean("return_progress")?.unwrap_or(false),
         user: user(fields)?,
         tier: service_tier(fields)?,
-        gives: None,
         settled: Settled { hints, max_tokens: None },
+        ..Delivery::default()
     };
     if delivery.progress && !stream {
         let message = "'return_progress' has a meaning only when 'stream' is true.";
@@ -147,6 +145,11 @@ pub(crate) fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), 
     raw.include_stop_str_in_output = fields.boolean("include_stop_str_in_output")?.unwrap_or(false);
     raw.skip_special_tokens = fields.boolean("skip_special_tokens")?.unwrap_or(true);
     raw.prompt_logprobs = fields.integer("prompt_logprobs")?;
+    scheduling(fields, raw)
+}
+
+/// When the request's turn comes, and whose blocks it may share.
+pub(crate) fn scheduling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), ApiError> {
     raw.priority = fields.integer("priority")?;
     raw.cache_salt = fields.string("cache_salt")?;
     raw.ttft_slo_ms = fields.number("ttft_slo_ms")?;

@@ -6,7 +6,7 @@ use serde::ser::{Error as _, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
 use text::chat_template::TemplateOptions;
 use text::pace;
-use text::tokenizer::{TextError, Tokenizer};
+use text::tokenizer::TextError;
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -19,66 +19,27 @@ use crate::openai::{chat, params, shapes, tools};
 struct Tokenized<'t, T> {
     count: usize,
     max_model_len: usize,
-    tokens: T,
-    token_strs: Option<TokenNames<'t>>,
+    tokens: Each<'t, T>,
+    /// As the vocabulary names them, as vLLM has it: a part of a character has no text, and every token has a name.
+    token_strs: Option<Each<'t, Option<String>>>,
     /// Fields of the conversation that change nothing.
     #[serde(skip_serializing_if = "Hints::is_empty")]
     hints: Hints,
 }
 
-/// Ids, millions of them: written with pauses.
-struct TokenIds<'t>(&'t [u32]);
-
-impl Serialize for TokenIds<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut list = serializer.serialize_seq(Some(self.0.len()))?;
-        for tokens in self.0.chunks(1 << 16) {
-            pace::pause(0).map_err(S::Error::custom)?;
-            for token in tokens {
-                list.serialize_element(token)?;
-            }
-        }
-        list.end()
-    }
-}
-
-/// Tokens as the vocabulary names them, as vLLM has it: a part of a character has no text, and every token has a name.
-struct TokenNames<'t> {
+/// An entry for each of millions of tokens: written with pauses.
+struct Each<'t, T> {
     tokens: &'t [u32],
-    tokenizer: &'t Tokenizer,
+    entry: &'t dyn Fn(u32) -> T,
 }
 
-impl Serialize for TokenNames<'_> {
+impl<T: Serialize> Serialize for Each<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.tokens.len()))?;
         for tokens in self.tokens.chunks(4096) {
             pace::pause(0).map_err(S::Error::custom)?;
             for &token in tokens {
-                list.serialize_element(&self.tokenizer.token_name(token))?;
-            }
-        }
-        list.end()
-    }
-}
-
-/// Tokens beside their texts, in llama-server's words: a part of a character is its bytes.
-struct Pieces<'t> {
-    tokens: &'t [u32],
-    tokenizer: &'t Tokenizer,
-}
-
-impl Serialize for Pieces<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut list = serializer.serialize_seq(Some(self.tokens.len()))?;
-        for tokens in self.tokens.chunks(4096) {
-            pace::pause(0).map_err(S::Error::custom)?;
-            for &token in tokens {
-                let piece = match self.tokenizer.token_bytes(token).map(String::from_utf8) {
-                    Some(Ok(text)) => Value::String(text),
-                    Some(Err(part)) => part.into_bytes().into(),
-                    None => self.tokenizer.token_text(token).into(),
-                };
-                list.serialize_element(&json!({"id": token, "piece": piece}))?;
+                list.serialize_element(&(self.entry)(token))?;
             }
         }
         list.end()
@@ -129,11 +90,9 @@ pub(crate) fn tokenize(mut body: Value, app: &App) -> Result<String, ApiError> {
         }
     };
     let tokens = tokens.as_slice();
-    let token_strs = strings.then_some(TokenNames { tokens, tokenizer });
-    let (count, max_model_len) = (tokens.len(), model.max_model_len);
-    let answer = Tokenized { count, max_model_len, tokens: TokenIds(tokens), token_strs, hints };
-    // Numbers and strings serialize; what can end this is that nobody waits for it any more.
-    serde_json::to_string(&answer).map_err(|_| ApiError::internal())
+    let name = |id| tokenizer.token_name(id);
+    let token_strs = strings.then_some(Each { tokens, entry: &name });
+    written(tokens, &|id| id, token_strs, model.max_model_len, hints)
 }
 
 /// In llama-server's words: nothing is added unless a request says so.
@@ -150,21 +109,31 @@ fn tokenize_content(mut body: Value, app: &App) -> Result<String, ApiError> {
     params::check_text("content", text.len())?;
     let tokens = tokenizer.encode(&text, add_special);
     let tokens = tokens.map_err(|error| text_refused(&error).rename_param("prompt", "content"))?;
-    let (count, max_model_len) = (tokens.len(), model.max_model_len);
-    let told = match pieces {
-        true => serde_json::to_string(&Tokenized {
-            count,
-            max_model_len,
-            tokens: Pieces { tokens: &tokens, tokenizer },
-            token_strs: None,
-            hints,
-        }),
-        false => {
-            let tokens = TokenIds(&tokens);
-            serde_json::to_string(&Tokenized { count, max_model_len, tokens, token_strs: None, hints })
-        }
+    if !pieces {
+        return written(&tokens, &|id| id, None, model.max_model_len, hints);
+    }
+    // A part of a character is its bytes.
+    let piece = |id| {
+        let piece = match tokenizer.token_bytes(id).map(String::from_utf8) {
+            Some(Ok(text)) => Value::String(text),
+            Some(Err(part)) => part.into_bytes().into(),
+            None => tokenizer.token_text(id).into(),
+        };
+        json!({"id": id, "piece": piece})
     };
-    told.map_err(|_| ApiError::internal())
+    written(&tokens, &piece, None, model.max_model_len, hints)
+}
+
+fn written<T: Serialize>(
+    tokens: &[u32],
+    entry: &dyn Fn(u32) -> T,
+    token_strs: Option<Each<'_, Option<String>>>,
+    max_model_len: usize,
+    hints: Hints,
+) -> Result<String, ApiError> {
+    let answer = Tokenized { count: tokens.len(), max_model_len, tokens: Each { tokens, entry }, token_strs, hints };
+    // Numbers and strings serialize; what can end this is that nobody waits for it any more.
+    serde_json::to_string(&answer).map_err(|_| ApiError::internal())
 }
 
 fn text_refused(error: &TextError) -> ApiError {

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::growing::Delta;
-use crate::auth::Tenant;
+use crate::auth::{Tenant, hex, of_hex};
 use crate::moment::unix_seconds;
 
 /// Longest first line: one with the names of some thousand items.
@@ -120,7 +120,7 @@ impl Disk {
             extra: message.extra.clone(),
         };
         let Head { tenant, created_at, items } = head.clone();
-        let head = HeadLine { owner: tenant.map(|tenant| written(&tenant)), created_at, items };
+        let head = HeadLine { owner: tenant.as_ref().map(hex), created_at, items };
         let content = ContentLine {
             response: content.response.clone(),
             input: content.input.clone(),
@@ -179,22 +179,9 @@ fn head(path: &Path) -> io::Result<(Head, usize)> {
     BufReader::new(file.take(MOST_HEAD)).read_line(&mut line)?;
     let HeadLine { owner, created_at, items } = serde_json::from_str(&line)?;
     let tenant = match owner {
-        Some(owner) => Some(read(&owner).ok_or(io::ErrorKind::InvalidData)?),
+        Some(owner) => Some(of_hex(&owner).ok_or(io::ErrorKind::InvalidData)?),
         None => None,
     };
     // A time that is yet to come would keep all behind it for ever.
     Ok((Head { tenant, created_at: created_at.min(unix_seconds()), items }, bytes))
-}
-
-/// A digest in hexadecimal digits.
-fn written(digest: &Tenant) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn read(digits: &str) -> Option<Tenant> {
-    let mut digest = [0; 32];
-    for (at, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    Some(digest)
 }

@@ -144,9 +144,8 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     }
     let (format, rule) = text_format(&mut fields, &mut delivery.settled)?;
 
-    let mut raw = app.request(Prompt::Chat(Chat { template_kwargs: kwargs, ..Chat::new(told) }), tenant);
-    raw.class = delivery.tier;
-    raw.speculate = delivery.speculate;
+    let chat = Chat { template_kwargs: kwargs, ..Chat::new(told) };
+    let mut raw = delivery.request(app.request(Prompt::Chat(chat), tenant));
     raw.max_tokens = fields.integer("max_output_tokens")?;
     raw.rule = rule;
     // Of the sampling fields one answer can have; the API itself has the first two.
@@ -158,10 +157,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     raw.presence_penalty = fields.number("presence_penalty")?;
     raw.frequency_penalty = fields.number("frequency_penalty")?;
     raw.repetition_penalty = fields.number("repetition_penalty")?;
-    raw.priority = fields.integer("priority")?;
-    raw.cache_salt = fields.string("cache_salt")?;
-    raw.ttft_slo_ms = fields.number("ttft_slo_ms")?;
-    raw.tpot_slo_ms = fields.number("tpot_slo_ms")?;
+    params::scheduling(&mut fields, &mut raw)?;
     let stores = fields.boolean("store")?.unwrap_or(true);
     let background = fields.boolean("background")?.unwrap_or(false);
     if background && !stores {
