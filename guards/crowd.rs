@@ -92,7 +92,7 @@ impl Crowd {
     /// Looks for guesses, if the scheduler wants any.
     pub fn look(&mut self) {
         self.offers.clear();
-        if self.guesses != Guesses::Off && self.scheduler.wants_offers() {
+        if self.guesses != Guesses::Off && self.scheduler.wants_proposals() {
             match self.guesses {
                 Guesses::LookedUp => self.offers.extend(self.lookup.offers(&self.scheduler)),
                 _ => {
@@ -105,7 +105,7 @@ impl Crowd {
 
     /// Tells the scheduler what there is.
     pub fn offer(&mut self) {
-        self.offers.iter().for_each(|&offer| self.scheduler.offer(offer));
+        self.offers.iter().for_each(|&offer| self.scheduler.propose(offer));
     }
 
     /// Plans.

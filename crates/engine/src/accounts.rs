@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ledger::{Account, Ledger, News, Totals};
+use ledger::{Account, Ledger, LedgerEvent, Totals};
 use scheduler::{CostModel, FinishReason, Nanos, Request, RequestId, StepRecord};
 
 use crate::away::{Away, Aways};
@@ -113,20 +113,25 @@ impl Accounts {
         self.open.insert(request.id, Open { class, max_tokens, held });
     }
 
-    pub(crate) fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(News<'_>)) {
+    pub(crate) fn step(
+        &mut self,
+        record: &StepRecord,
+        cost: Option<&CostModel>,
+        news: &mut dyn FnMut(LedgerEvent<'_>),
+    ) {
         self.ledger.step(record, cost, news);
         self.take_late_costs();
     }
 
     /// A request's prompt is read elsewhere from now on.
     pub(crate) fn leaves(&mut self, id: RequestId, now: Nanos) {
-        self.ledger.leaves(id, now);
+        self.ledger.begin_remote_prefill(id, now);
         self.aways.leaves(id, now);
     }
 
     /// It is back.
     pub(crate) fn comes(&mut self, id: RequestId, over: &Over, now: Nanos) {
-        self.ledger.comes(id, &over.bill, now);
+        self.ledger.end_remote_prefill(id, &over.bill, now);
         self.aways.comes(id, over.way, over.pulled, &over.steps, now);
     }
 

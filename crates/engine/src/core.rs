@@ -210,7 +210,7 @@ impl EngineCore {
         let generated: Vec<_> = validated.generated.iter().map(Option::as_deref).collect();
         let may_leave = self.handoffs.may_take(&validated);
         let admitted = match generated.is_empty() {
-            true if may_leave => self.scheduler.expect(request.clone()),
+            true if may_leave => self.scheduler.admit_remote(request.clone()),
             true => self.scheduler.admit(request.clone()),
             false => self.scheduler.resume(request.clone(), &generated, now),
         };
@@ -355,7 +355,7 @@ impl EngineCore {
     /// From now on these hear what the prefix cache finds and finds no more. Before the first request.
     pub(crate) fn set_listeners(&mut self, listener: Option<CacheListener>, found: Option<Arc<FoundBlocks>>) {
         if listener.is_some() || found.is_some() {
-            self.scheduler.note_cache_events();
+            self.scheduler.record_cache_events();
         }
         (self.listener, self.found) = (listener, found);
     }
@@ -525,14 +525,14 @@ impl EngineCore {
         self.scheduler.set_cost_model(cost.clone());
         self.scheduler.set_drafting_cost(drafting);
         if self.handoffs.are_prompts_given() {
-            self.scheduler.set_prompts_given();
+            self.scheduler.set_remote_only_prefill();
         }
         if let Some(tiers) = &mut self.tiers {
             tiers.start_over();
             self.scheduler.set_tiers(tiers.sizes());
         }
         if self.listener.is_some() || self.found.is_some() {
-            self.scheduler.note_cache_events();
+            self.scheduler.record_cache_events();
             self.tell_listeners(vec![CacheEvent::Cleared]);
         }
         self.drafting.start_over();

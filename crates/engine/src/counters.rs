@@ -1,7 +1,7 @@
 //! Counters, gauges and histograms: a view of step records and closed accounts. Nothing here is measured, and nothing
 //! is counted anywhere else.
 
-use ledger::{Account, News, Totals};
+use ledger::{Account, LedgerEvent, Totals};
 use scheduler::latency_bound::BoundCoverage;
 use scheduler::{FinishReason, Nanos, PrefixStats, RequestId, StepRecord, SwapStats};
 
@@ -313,13 +313,13 @@ impl Default for Stats {
 
 impl Stats {
     /// What a step brought.
-    pub(crate) fn news(&mut self, news: News<'_>) {
+    pub(crate) fn news(&mut self, news: LedgerEvent<'_>) {
         match news {
-            News::Entered(account) => {
+            LedgerEvent::Entered(account) => {
                 self.prompt_tokens += account.prompt_tokens as u64;
                 self.cached_tokens += account.cached_tokens as u64;
             }
-            News::Token { gap } => {
+            LedgerEvent::Token { gap } => {
                 self.generated_tokens += 1;
                 if let Some(gap) = gap {
                     self.inter_token_latency.observe(gap.as_secs_f64());

@@ -160,7 +160,7 @@ impl Drafting {
         let planned = |seq| of(seq).expect("a planned sequence lives until its step completes");
         let with_drafts =
             || step.decode.iter().filter(|rows| rows.drafts > 0).map(|rows| (planned(rows.seq), rows.drafts));
-        let source = |sequence: &Sequence| sequence.offer().expect("who has drafts had an offer").source;
+        let source = |sequence: &Sequence| sequence.proposal().expect("who has drafts had an offer").source;
         self.with_network(|network| {
             let asked: Vec<_> = with_drafts().filter(|(sequence, _)| source(sequence) == SOURCE).collect();
             network.guess(step, &asked, reads, &of, draw);

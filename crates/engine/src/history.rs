@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use ledger::{Account, News};
+use ledger::{Account, LedgerEvent};
 use scheduler::{Nanos, StepRecord};
 
 use crate::counters::Gauges;
@@ -132,15 +132,15 @@ impl History {
     }
 
     /// What the step brought that was told last.
-    pub(crate) fn news(&mut self, news: &News<'_>) {
+    pub(crate) fn news(&mut self, news: &LedgerEvent<'_>) {
         let Some(Entry { second, gaps, .. }) = self.0.back_mut() else { return };
         match news {
-            News::Entered(account) => {
+            LedgerEvent::Entered(account) => {
                 second.queried_tokens += account.prompt_tokens;
                 second.hit_tokens += account.cached_tokens;
             }
-            News::Token { gap: Some(gap) } => gaps.observe(*gap),
-            News::Token { gap: None } => {}
+            LedgerEvent::Token { gap: Some(gap) } => gaps.observe(*gap),
+            LedgerEvent::Token { gap: None } => {}
         }
     }
 

@@ -18,7 +18,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ledger::News;
+use ledger::LedgerEvent;
 use scheduler::{CostModel, FinishReason, LatencyBounds, Nanos, Request, RequestId, StepRecord};
 
 use crate::accounts::{Accounts, Closed, Ending};
@@ -234,7 +234,7 @@ impl Log {
                 minutes.step(&record, gauges);
                 let mut tokens = 0;
                 accounts.step(&record, cost, &mut |news| {
-                    tokens += usize::from(matches!(news, News::Token { .. }));
+                    tokens += usize::from(matches!(news, LedgerEvent::Token { .. }));
                     minutes.news(&news);
                     counters.news(news);
                     recent.news(news);

@@ -281,9 +281,9 @@ pub enum SubmitError {
 /// Why a request with this promise is refused.
 fn late(promise: &LatencyBound, target: Nanos) -> SubmitError {
     let duration = |time: Nanos| Duration::from_nanos(time.0);
-    let promised = promise.first_token.within;
+    let promised = promise.first_token.p95;
     SubmitError::Late {
-        likely: duration(promise.first_token.likely),
+        likely: duration(promise.first_token.p50),
         promised: duration(promised),
         target: duration(target),
         // The line becomes shorter by a second each second.
@@ -448,9 +448,9 @@ impl Engine {
         let new = IncomingRequest { prompt_tokens, cached_tokens: 0, priority, ttft };
         let mut log = self.log();
         let mut forecast = self.0.shared.forecast();
-        let outlook = forecast.outlook(&new, now, log.turnover.interval());
+        let outlook = forecast.queue_forecast(&new, now, log.turnover.interval());
         let limits = AnswerLimits { least: request.stop.min_tokens, most: request.stop.max_tokens };
-        let promise = log.promises.promise(&outlook, limits);
+        let promise = log.promises.bound_for(&outlook, limits);
         let mut probe = None;
         if let Some(target) = ttft.filter(|_| self.0.refuse_late) {
             match log.promises.judge(&promise, target) {
@@ -471,8 +471,8 @@ impl Engine {
         self.0.model.calibrated.as_ref()?;
         let now = self.0.clock.now();
         let log = self.log();
-        let outlook = self.0.shared.forecast().outlook(new, now, log.turnover.interval());
-        Some(log.promises.promise(&outlook, AnswerLimits { least: 1, most: 1 }).first_token.likely)
+        let outlook = self.0.shared.forecast().queue_forecast(new, now, log.turnover.interval());
+        Some(log.promises.bound_for(&outlook, AnswerLimits { least: 1, most: 1 }).first_token.p50)
     }
 
     /// Prompts that were read for others and by others.
@@ -522,8 +522,8 @@ impl Engine {
         let mut stats = log.counters.clone();
         stats.held_seconds = held.as_secs_f64();
         stats.owners = *log.accounts.totals();
-        stats.promises = BoundKind::ALL.map(|kind| log.promises.kept(kind));
-        (stats.refused_late, stats.probes) = log.promises.refused_and_probes();
+        stats.promises = BoundKind::ALL.map(|kind| log.promises.coverage(kind));
+        (stats.refused_late, stats.probes) = log.promises.rejected_and_probes();
         stats.work = log.worked.phases;
         let oldest = log.accounts.oldest_waiting();
         stats.oldest_waiting_seconds = oldest.map_or(0.0, |arrived| now.since(arrived).as_secs_f64());

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ledger::News;
+use ledger::LedgerEvent;
 use scheduler::{FinishReason, Nanos, RequestId, StepRecord};
 
 use crate::accounts::{Closed, Ending};
@@ -83,8 +83,8 @@ impl Recent {
     }
 
     /// What a step brought.
-    pub(crate) fn news(&mut self, news: News<'_>) {
-        if let News::Token { gap: Some(gap) } = news {
+    pub(crate) fn news(&mut self, news: LedgerEvent<'_>) {
+        if let LedgerEvent::Token { gap: Some(gap) } = news {
             self.gaps.push(gap.as_secs_f64());
         }
     }

@@ -157,7 +157,7 @@ impl Tiers {
             forward.read_block(save.block.0, Arc::get_mut(slot).expect("it is new, or was found unshared"));
         }
         let saved = self.clock.now();
-        scheduler.transfers_took(Transfer::Save, step.saves.len(), saved.since(begun));
+        scheduler.add_transfer_time(Transfer::Save, step.saves.len(), saved.since(begun));
         for &spill in &step.spills {
             let bytes = self.host[spill.host.index as usize].clone();
             let job = Job::Write { life: self.life, spill, bytes };
@@ -172,7 +172,7 @@ impl Tiers {
             forward.write_block(load.block.0, &self.host[load.slot.index as usize]);
             scheduler.load_ended(load, true, Nanos(0));
         }
-        scheduler.transfers_took(Transfer::Load(Tier::Host), from_host.len(), self.clock.now().since(begun));
+        scheduler.add_transfer_time(Transfer::Load(Tier::Host), from_host.len(), self.clock.now().since(begun));
         for load in from_disk {
             let sum = self.disk.as_ref().and_then(|disk| disk.sums[load.slot.index as usize]);
             let job = sum.map(|sum| Job::Read { life: self.life, load, sum });

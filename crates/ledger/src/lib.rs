@@ -71,7 +71,7 @@ pub struct Totals {
 
 /// An event of a step in the ledger.
 #[derive(Clone, Copy, Debug)]
-pub enum News<'a> {
+pub enum LedgerEvent<'a> {
     /// The first rows of a request were computed.
     Entered(&'a Account),
     /// A token.
@@ -259,7 +259,7 @@ impl Ledger {
     }
 
     /// The prompt of a waiting request is prefilled on another worker from now on: no request here delays it.
-    pub fn leaves(&mut self, request: RequestId, now: Nanos) {
+    pub fn begin_remote_prefill(&mut self, request: RequestId, now: Nanos) {
         self.advance(now);
         if let Some(account) = self.accounts.get_mut(&request).filter(|account| account.first_scheduled.is_none()) {
             let lead = account.lead;
@@ -270,7 +270,7 @@ impl Ledger {
 
     /// It is back in the queue. Durations are used because clocks of two machines are not comparable: `bill` is the
     /// other worker's account of the time, capped at the time that passed, and [`Owner::Transfer`] is the rest.
-    pub fn comes(&mut self, request: RequestId, bill: &Shares, now: Nanos) {
+    pub fn end_remote_prefill(&mut self, request: RequestId, bill: &Shares, now: Nanos) {
         self.advance(now);
         let Some(account) = self.accounts.get_mut(&request).filter(|account| account.is_away) else { return };
         let lead = account.lead;
@@ -288,7 +288,7 @@ impl Ledger {
     }
 
     /// Takes a completed step. `cost`: the model that predicted it. `news` receives its events, in no order.
-    pub fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(News<'_>)) {
+    pub fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(LedgerEvent<'_>)) {
         self.late.clear();
         let between = record.began_at.since(self.now).0;
         self.advance(record.began_at);
@@ -475,7 +475,7 @@ impl Ledger {
         Span { from, took, stolen }: Span,
         before: &Clocks,
         prices: &Prices<'_>,
-        news: &mut dyn FnMut(News<'_>),
+        news: &mut dyn FnMut(LedgerEvent<'_>),
     ) {
         let to = Nanos(from.0 + took);
         let took = took - stolen;
@@ -623,7 +623,7 @@ fn enter(
     now: Nanos,
     max_visits: usize,
     cost: Option<&CostModel>,
-    news: &mut dyn FnMut(News<'_>),
+    news: &mut dyn FnMut(LedgerEvent<'_>),
 ) {
     if account.first_scheduled.is_none() {
         account.first_scheduled = Some(now);
@@ -636,7 +636,7 @@ fn enter(
             }
             if work.rows() > 0 { cost.step_time(&work) } else { Nanos(0) }
         });
-        news(News::Entered(account));
+        news(LedgerEvent::Entered(account));
     }
     if item.prefill {
         account.prefill_rows += item.rows;
@@ -658,7 +658,7 @@ fn take_tokens(
     clocks: &Clocks,
     totals: &mut Totals,
     keeps_gaps: bool,
-    news: &mut dyn FnMut(News<'_>),
+    news: &mut dyn FnMut(LedgerEvent<'_>),
 ) {
     account.last_token = Some(now);
     let meter = &mut account.answers[item.answer];
@@ -682,9 +682,9 @@ fn take_tokens(
         };
         for meter in &mut account.answers[item.answer..item.answer + item.begins()] {
             *meter = first.clone();
-            news(News::Token { gap: None });
+            news(LedgerEvent::Token { gap: None });
         }
-        (item.begins()..item.samples).for_each(|_| news(News::Token { gap: Some(Nanos(0)) }));
+        (item.begins()..item.samples).for_each(|_| news(LedgerEvent::Token { gap: Some(Nanos(0)) }));
         return;
     }
     let (token, gap) = (meter.tokens, now.since(meter.last_token));
@@ -700,6 +700,6 @@ fn take_tokens(
     if keeps_gaps {
         account.keep_gap(Gap { answer: item.answer as u16, token, at: now, shares, others });
     }
-    news(News::Token { gap: Some(gap) });
-    (1..item.samples).for_each(|_| news(News::Token { gap: Some(Nanos(0)) }));
+    news(LedgerEvent::Token { gap: Some(gap) });
+    (1..item.samples).for_each(|_| news(LedgerEvent::Token { gap: Some(Nanos(0)) }));
 }

@@ -91,10 +91,10 @@ impl World {
     fn send_away(&mut self, request: Request) {
         let seen = Seen { arrived: request.arrived, num_answers: request.num_answers, ..Seen::default() };
         let id = request.id;
-        if self.scheduler.expect(request.clone()).is_ok() {
+        if self.scheduler.admit_remote(request.clone()).is_ok() {
             self.ledger.admit(&request);
             self.late.extend(self.ledger.late_costs().map(|(_, cost)| cost));
-            self.ledger.leaves(id, self.now);
+            self.ledger.begin_remote_prefill(id, self.now);
             self.seen.insert(id, seen);
             self.away.push((id, request.num_answers));
         }
@@ -105,14 +105,14 @@ impl World {
         for (id, num_answers) in std::mem::take(&mut self.away) {
             if rng.below(one_in) > 0 {
                 self.away.push((id, num_answers));
-            } else if self.scheduler.expected(id).is_some() {
+            } else if self.scheduler.in_remote_prefill(id).is_some() {
                 let mut bill = Shares::default();
                 for owner in [Owner::RemoteQueue, Owner::RemotePrefill, Owner::RemoteOthers] {
                     bill.add(owner, rng.below(40 * MS));
                 }
-                self.ledger.comes(id, &bill, self.now);
+                self.ledger.end_remote_prefill(id, &bill, self.now);
                 let nothing = vec![Some(&[][..]); num_answers];
-                self.scheduler.expected_ended(id, &nothing, self.now).expect("nothing has ended");
+                self.scheduler.remote_prefill_ended(id, &nothing, self.now).expect("nothing has ended");
             }
         }
     }
@@ -125,7 +125,7 @@ impl World {
             holds.insert(seq.id(), held);
             Some(DraftProposal { seq: seq.id(), source: DraftSource(0), len, strength: 0 })
         });
-        proposed.collect::<Vec<DraftProposal>>().into_iter().for_each(|offer| self.scheduler.offer(offer));
+        proposed.collect::<Vec<DraftProposal>>().into_iter().for_each(|offer| self.scheduler.propose(offer));
         let step = self.scheduler.schedule(self.now);
         self.now.0 += took;
         if !step.is_empty() {

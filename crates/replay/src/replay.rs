@@ -252,7 +252,7 @@ impl Replaying {
             let what = vec![("plan".into(), "rows".into(), "no rows".into())];
             return Ok(Some(Difference { line: 0, step: Some(recorded.n), what }));
         }
-        self.scheduler.drafting_took(recorded.drafting_took());
+        self.scheduler.set_drafting_time(recorded.drafting_took());
         let failed: Vec<RequestId> = recorded.failed.iter().copied().map(RequestId).collect();
         let request = |seq| self.scheduler.sequence(seq).map(Sequence::request_id);
         let stands = |rows: &Rows| rows.samples > 0 && request(rows.seq).is_none_or(|id| !failed.contains(&id));
@@ -299,7 +299,7 @@ impl Replaying {
         for entry in offers {
             let seq = self.scheduler.sequences().find(|sequence| entry.is_for(sequence)).map(Sequence::id);
             if let Some(seq) = seq {
-                self.scheduler.offer(entry.offer(seq));
+                self.scheduler.propose(entry.offer(seq));
             }
         }
     }

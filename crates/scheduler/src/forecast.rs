@@ -63,7 +63,7 @@ pub struct LatePrompts {
 /// Forecast of a new request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueueForecast {
-    crowd: QueueAhead,
+    ahead: QueueAhead,
     first_token: Nanos,
     /// Seconds of the prompts that are queued behind it, and of a step that computes them.
     behind: f64,
@@ -74,8 +74,8 @@ pub struct QueueForecast {
 
 impl QueueForecast {
     /// What is ahead of it.
-    pub fn crowd(&self) -> QueueAhead {
-        self.crowd
+    pub fn ahead(&self) -> QueueAhead {
+        self.ahead
     }
 
     /// From arrival to its first token.
@@ -94,7 +94,7 @@ impl QueueForecast {
 
     #[cfg(test)]
     pub(crate) fn alone(first_token: Nanos) -> QueueForecast {
-        QueueForecast { crowd: QueueAhead::Empty, first_token, behind: 0.0, full_step: 0.0, token: 0.0 }
+        QueueForecast { ahead: QueueAhead::Empty, first_token, behind: 0.0, full_step: 0.0, token: 0.0 }
     }
 }
 
@@ -171,20 +171,20 @@ impl AdmissionForecast {
     }
 
     /// The TTFT as [`AdmissionForecast::ttft`] has it, with the terms that predict the answer's end.
-    pub fn outlook(&self, new: &IncomingRequest, now: Nanos, turnover: Nanos) -> QueueForecast {
+    pub fn queue_forecast(&self, new: &IncomingRequest, now: Nanos, turnover: Nanos) -> QueueForecast {
         let first_token = self.ttft(new, now, turnover);
         let due = due(now, new.ttft);
         let behind = |prompt: &&QueuedPrompt| (prompt.priority, prompt.due) > (new.priority, due);
         let behind: f64 = self.queue.iter().filter(behind).map(|prompt| prompt.seconds).sum();
         let before = self.queue.iter().any(|prompt| (prompt.priority, prompt.due) <= (new.priority, due));
-        let crowd = match before {
+        let ahead = match before {
             _ if self.ends > 0 => QueueAhead::Full,
             _ if new.ttft.is_some_and(|ttft| first_token > ttft) => QueueAhead::Late,
             true => QueueAhead::Prompts,
             false => QueueAhead::Empty,
         };
         QueueForecast {
-            crowd,
+            ahead,
             first_token,
             behind,
             full_step: self.pace.row * self.pace.rows as f64,

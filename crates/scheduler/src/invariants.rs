@@ -25,8 +25,8 @@ impl Scheduler {
         for seq in self.state.seqs.iter() {
             seq.block_table().iter().for_each(|block| uses[block.index()].tables += 1);
         }
-        for kept in &self.state.kept {
-            kept.blocks.iter().for_each(|block| uses[block.index()].pins += 1);
+        for pinned in &self.state.pinned {
+            pinned.blocks.iter().for_each(|block| uses[block.index()].pins += 1);
         }
         self.state.reads.iter().for_each(|read| uses[read.block.index()].readers += 1);
         let loads: Vec<_> = self.state.loads.iter().map(|load| load.slot).collect();
@@ -74,14 +74,14 @@ impl Scheduler {
             let expected = match seq.status {
                 Status::Waiting => (true, false),
                 Status::Running => (false, true),
-                Status::Leaving | Status::Expecting => (false, false),
+                Status::Leaving | Status::RemotePrefill => (false, false),
             };
             assert_eq!((waits, runs), expected, "I12: {id:?} is {:?}", seq.status);
             let active = self.state.requests.get(&seq.request.id);
             let has_client = active.is_some_and(|active| active.answers[seq.answer()] == Some(id));
             assert_eq!(has_client, seq.status != Status::Leaving, "I12: whether {id:?} has a client");
             assert!(held == 0 || active.is_none_or(|active| active.has_run), "I33: {id:?} has run");
-            if matches!(seq.status, Status::Waiting | Status::Expecting) {
+            if matches!(seq.status, Status::Waiting | Status::RemotePrefill) {
                 assert_eq!((held, seq.num_computed()), (0, 0), "I19: {id:?} waits and holds blocks");
             } else {
                 let tokens = seq.num_tokens();

@@ -1,11 +1,11 @@
 //! Receives KV blocks that another worker computed into the host tier, where prefix lookup finds them.
 //!
 //! ```text
-//! expect(request)        tokens are known, so block hashes are computed here: none is accepted from the peer
-//! adopt(request, i)      -> slot, pinned and without a name; only if block i - 1 is present
+//! admit_remote(request)      tokens are known, so block hashes are computed here: none is accepted from the peer
+//! begin_receive(request, i)  -> slot, pinned and without a name; only if block i - 1 is present
 //! the engine writes the bytes into the slot and compares their checksum
-//! adopted(slot, good)    good: ordinary tier content, which find_prefix may use
-//!                        bad:  the slot is freed, and lookup misses from this block on
+//! end_receive(slot, good)    good: ordinary tier content, which find_prefix may use
+//!                            bad:  the slot is freed, and lookup misses from this block on
 //! ```
 //!
 //! A transfer only fills a cache: missing, late or corrupt blocks are computed here. Eviction order: a received block
@@ -35,12 +35,12 @@ pub enum ReceiveError {
 }
 
 impl Scheduler {
-    /// Blocks of an expected or waiting request that [`Scheduler::adopt`] has slots for: those that neither the cache
+    /// Blocks of an expected or waiting request that [`Scheduler::begin_receive`] has slots for: those that neither the cache
     /// nor the tiers have and that another worker may compute. Empty if the request bypasses the cache. Marks the
     /// present ones as recently used, because the caller is about to fetch what follows them. Cost: one lookup per
     /// present block.
     pub fn missing_blocks(&mut self, request: RequestId) -> Range<usize> {
-        let Ok(id) = self.adoptive(request) else { return 0..0 };
+        let Ok(id) = self.receiver(request) else { return 0..0 };
         let most = self.state.seqs[id].num_blocks_to_look_up();
         self.state.seqs[id].set_registered(0, None);
         let known = self.known_blocks(id, most).0;
@@ -53,16 +53,16 @@ impl Scheduler {
     /// Truncated hashes of the prompt's full blocks of an expected or waiting request, for lookup on another worker
     /// with the same key. Empty if the request bypasses the cache. Cost: a hash per block, once.
     pub fn prompt_chain(&mut self, request: RequestId) -> Vec<u64> {
-        let Ok(id) = self.adoptive(request) else { return Vec::new() };
+        let Ok(id) = self.receiver(request) else { return Vec::new() };
         let seq = &mut self.state.seqs[id];
         (0..seq.num_blocks_to_look_up()).map(|block| seq.content(block, &self.state.hasher).0.short()).collect()
     }
 
     /// A host-tier slot for block `index` of an expected or waiting request. Lookup does not find it before
-    /// [`Scheduler::adopted`], and it is not reused. The bytes may be written once the transfers of every step planned
+    /// [`Scheduler::end_receive`], and it is not reused. The bytes may be written once the transfers of every step planned
     /// so far are done. Cost: a few lookups if blocks arrive in order, else one per preceding block.
-    pub fn adopt(&mut self, request: RequestId, index: usize) -> Result<TierSlot, ReceiveError> {
-        let id = self.adoptive(request)?;
+    pub fn begin_receive(&mut self, request: RequestId, index: usize) -> Result<TierSlot, ReceiveError> {
+        let id = self.receiver(request)?;
         if index >= self.state.seqs[id].num_blocks_to_look_up() {
             return Err(ReceiveError::NotCached);
         }
@@ -81,11 +81,11 @@ impl Scheduler {
     }
 
     /// The sequence that received blocks of this request are for.
-    fn adoptive(&self, request: RequestId) -> Result<SeqId, ReceiveError> {
+    fn receiver(&self, request: RequestId) -> Result<SeqId, ReceiveError> {
         let active = self.state.requests.get(&request).ok_or(ReceiveError::NotWaiting)?;
         let id = active.answers.iter().flatten().next().copied().ok_or(ReceiveError::NotWaiting)?;
         let seq = &self.state.seqs[id];
-        if !matches!(seq.status, Status::Expecting | Status::Waiting) {
+        if !matches!(seq.status, Status::RemotePrefill | Status::Waiting) {
             return Err(ReceiveError::NotWaiting);
         }
         let is_cached = self.state.limits.enable_prefix_caching && seq.request.use_prefix_cache;
@@ -112,8 +112,8 @@ impl Scheduler {
 
     /// Ends a transfer into `slot`; `good` if the bytes arrived intact. Returns false if the block is not cached: it is
     /// bad, an equal one was cached meanwhile, or its parent was evicted. Panics if the slot is not from
-    /// [`Scheduler::adopt`].
-    pub fn adopted(&mut self, slot: TierSlot, good: bool) -> bool {
+    /// [`Scheduler::begin_receive`].
+    pub fn end_receive(&mut self, slot: TierSlot, good: bool) -> bool {
         self.state.pool.end_receive(slot, good)
     }
 }

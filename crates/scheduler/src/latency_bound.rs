@@ -3,7 +3,7 @@
 //! ```text
 //! actual / forecast of the last 100 in the same class               | ..:.::|:.:...  .  :|  .
 //!                                                                           median       96th of 100, times trim
-//! likely = forecast x median            within = forecast x 96th x trim
+//! p50 = forecast x median            p95 = forecast x 96th x trim
 //! ```
 //! A forecast ([`crate::forecast`]) errs with its cost model, with later arrivals and with other processes, so recent
 //! errors bound the next one. The quantile of the ratios is that of split conformal prediction, exact for exchangeable
@@ -27,7 +27,7 @@ use crate::forecast::QueueForecast;
 use crate::{Nanos, RequestId};
 
 /// Target coverage.
-pub const PROMISED_SHARE: f64 = 0.95;
+pub const COVERAGE: f64 = 0.95;
 
 /// Ratios per window.
 const WINDOW: usize = 100;
@@ -93,16 +93,16 @@ pub struct TimeBound {
     /// Prediction of the cost model.
     pub forecast: Nanos,
     /// The median.
-    pub likely: Nanos,
+    pub p50: Nanos,
     /// The 95th percentile.
-    pub within: Nanos,
+    pub p95: Nanos,
 }
 
 /// Latency bounds of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyBound {
     /// What was ahead of it.
-    pub crowd: QueueAhead,
+    pub ahead: QueueAhead,
     /// Of its first token.
     pub first_token: TimeBound,
     /// Of its last token.
@@ -114,11 +114,11 @@ impl LatencyBound {
     pub fn latest(&self, other: &LatencyBound) -> LatencyBound {
         let later = |a: TimeBound, b: TimeBound| TimeBound {
             forecast: a.forecast.max(b.forecast),
-            likely: a.likely.max(b.likely),
-            within: a.within.max(b.within),
+            p50: a.p50.max(b.p50),
+            p95: a.p95.max(b.p95),
         };
         LatencyBound {
-            crowd: self.crowd.max(other.crowd),
+            ahead: self.ahead.max(other.ahead),
             first_token: later(self.first_token, other.first_token),
             answer: later(self.answer, other.answer),
         }
@@ -201,7 +201,7 @@ struct Window {
     /// The newest; initially [`PRIOR`].
     ratios: Newest<f64, WINDOW>,
     trim: f64,
-    /// Median and [`PROMISED_SHARE`] quantile of the ratios.
+    /// Median and [`COVERAGE`] quantile of the ratios.
     median: f64,
     high: f64,
 }
@@ -264,7 +264,7 @@ impl AnswerLengths {
             if ended {
                 survival *= 1.0 - 1.0 / (sorted.len() - index) as f64;
             }
-            if survival <= 1.0 - PROMISED_SHARE + 1e-9 {
+            if survival <= 1.0 - COVERAGE + 1e-9 {
                 tokens = length;
                 break;
             }
@@ -290,7 +290,7 @@ enum BoundState {
 #[derive(Clone, Copy, Debug)]
 struct OpenRequest {
     arrived: Nanos,
-    promise: LatencyBound,
+    bound: LatencyBound,
     states: [BoundState; 2],
     /// TTFT deadline, if it was admitted as a probe.
     probe: Option<Nanos>,
@@ -376,27 +376,23 @@ impl Default for LatencyBounds {
 
 impl LatencyBounds {
     /// Bounds for a request with this forecast. Cost: a sort of the last 128 lengths.
-    pub fn promise(&self, outlook: &QueueForecast, limits: AnswerLimits) -> LatencyBound {
-        let forecasts = [outlook.first_token(), outlook.answer(self.lengths.long(limits))];
+    pub fn bound_for(&self, forecast: &QueueForecast, limits: AnswerLimits) -> LatencyBound {
+        let forecasts = [forecast.first_token(), forecast.answer(self.lengths.long(limits))];
         let [first_token, answer] = BoundKind::ALL.map(|kind| {
-            let forecast = forecasts[kind as usize];
-            let window = &self.windows[kind as usize][outlook.crowd() as usize];
-            let times = |factor| Nanos((forecast.0 as f64 * factor) as u64);
-            TimeBound { forecast, likely: times(window.median), within: times(window.bound()) }
+            let predicted = forecasts[kind as usize];
+            let window = &self.windows[kind as usize][forecast.ahead() as usize];
+            let times = |factor| Nanos((predicted.0 as f64 * factor) as u64);
+            TimeBound { forecast: predicted, p50: times(window.median), p95: times(window.bound()) }
         });
         // The last token is not before the first.
-        let answer = TimeBound {
-            likely: answer.likely.max(first_token.likely),
-            within: answer.within.max(first_token.within),
-            ..answer
-        };
-        LatencyBound { crowd: outlook.crowd(), first_token, answer }
+        let answer = TimeBound { p50: answer.p50.max(first_token.p50), p95: answer.p95.max(first_token.p95), ..answer };
+        LatencyBound { ahead: forecast.ahead(), first_token, answer }
     }
 
     /// Decides on a request with this bound and target where late requests are rejected. At most 31 consecutive
     /// rejections.
-    pub fn judge(&mut self, promise: &LatencyBound, target: Nanos) -> Admission {
-        match promise.first_token.within <= target {
+    pub fn judge(&mut self, bound: &LatencyBound, target: Nanos) -> Admission {
+        match bound.first_token.p95 <= target {
             true => Admission::InTime,
             false if self.probes.admits() => Admission::Probe,
             false => Admission::TooLate,
@@ -404,9 +400,9 @@ impl LatencyBounds {
     }
 
     /// Tracks a request that arrived at `now`. `probe`: its target, if it is one. Panics if it is tracked already.
-    pub fn open(&mut self, id: RequestId, promise: LatencyBound, probe: Option<Nanos>, now: Nanos) {
+    pub fn open(&mut self, id: RequestId, bound: LatencyBound, probe: Option<Nanos>, now: Nanos) {
         let probe = probe.map(|target| Nanos(now.0.saturating_add(target.0)));
-        let open = OpenRequest { arrived: now, promise, states: Default::default(), probe };
+        let open = OpenRequest { arrived: now, bound, states: Default::default(), probe };
         assert!(self.open.insert(id, open).is_none(), "{id:?} is tracked already");
         for kind in BoundKind::ALL {
             self.due.insert((due(&open, kind), id, kind));
@@ -419,8 +415,8 @@ impl LatencyBounds {
             self.due.pop_first();
             let open = self.open.get_mut(&id).expect("a due bound belongs to an open request");
             self.outcomes[kind as usize].note(false);
-            let window = &mut self.windows[kind as usize][open.promise.crowd as usize];
-            let is_beyond = ratio(at.since(open.arrived), open.promise.of(kind)) >= window.bound();
+            let window = &mut self.windows[kind as usize][open.bound.ahead as usize];
+            let is_beyond = ratio(at.since(open.arrived), open.bound.of(kind)) >= window.bound();
             if is_beyond {
                 window.adjust(true);
             }
@@ -469,11 +465,11 @@ impl LatencyBounds {
 
     /// Bounds of an open request.
     pub fn of(&self, id: RequestId) -> Option<&LatencyBound> {
-        self.open.get(&id).map(|open| &open.promise)
+        self.open.get(&id).map(|open| &open.bound)
     }
 
     /// Coverage of bounds of a kind.
-    pub fn kept(&self, kind: BoundKind) -> BoundCoverage {
+    pub fn coverage(&self, kind: BoundKind) -> BoundCoverage {
         let Outcomes { kept, broken, newest, .. } = &self.outcomes[kind as usize];
         let share = |newest: &Vec<bool>| newest.iter().filter(|&&kept| kept).count() as f64 / newest.len() as f64;
         let rolling = Some(&newest.values).filter(|newest| !newest.is_empty()).map(share);
@@ -481,7 +477,7 @@ impl LatencyBounds {
     }
 
     /// Requests rejected because they would be late, and probes.
-    pub fn refused_and_probes(&self) -> (u64, u64) {
+    pub fn rejected_and_probes(&self) -> (u64, u64) {
         (self.probes.total_refused, self.probes.total)
     }
 
@@ -501,8 +497,8 @@ impl LatencyBounds {
         if was == BoundState::Undecided {
             self.outcomes[kind as usize].note(true);
         }
-        let window = &mut self.windows[kind as usize][open.promise.crowd as usize];
-        let ratio = ratio(now.since(open.arrived), open.promise.of(kind));
+        let window = &mut self.windows[kind as usize][open.bound.ahead as usize];
+        let ratio = ratio(now.since(open.arrived), open.bound.of(kind));
         if was != BoundState::ViolatedAndLearned {
             window.adjust(ratio > window.bound());
         }
@@ -511,11 +507,11 @@ impl LatencyBounds {
 }
 
 fn due(open: &OpenRequest, kind: BoundKind) -> Nanos {
-    Nanos(open.arrived.0.saturating_add(open.promise.of(kind).within.0))
+    Nanos(open.arrived.0.saturating_add(open.bound.of(kind).p95.0))
 }
 
-fn ratio(took: Nanos, promised: &TimeBound) -> f64 {
-    (took.0 as f64 / promised.forecast.0.max(1) as f64).clamp(1.0 / MOST_RATIO, MOST_RATIO)
+fn ratio(took: Nanos, bound: &TimeBound) -> f64 {
+    (took.0 as f64 / bound.forecast.0.max(1) as f64).clamp(1.0 / MOST_RATIO, MOST_RATIO)
 }
 
 #[cfg(test)]
@@ -524,22 +520,22 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn outlook(ms: u64) -> QueueForecast {
+    fn forecast(ms: u64) -> QueueForecast {
         QueueForecast::alone(Nanos(ms * MS))
     }
 
     /// Tracks requests with actual times `truths` in ms, forecast at 100 ms. Returns how many bounds held.
     fn run(book: &mut LatencyBounds, first: u64, truths: impl Iterator<Item = u64>) -> usize {
         let limits = AnswerLimits { least: 0, most: 1 };
-        let before = book.kept(BoundKind::FirstToken).kept;
+        let before = book.coverage(BoundKind::FirstToken).kept;
         for (id, truth) in (first..).zip(truths) {
             let (id, from) = (RequestId(id), Nanos(id * 1_000_000 * MS));
-            let promise = book.promise(&outlook(100), limits);
-            book.open(id, promise, None, from);
+            let bound = book.bound_for(&forecast(100), limits);
+            book.open(id, bound, None, from);
             book.first_token(id, Nanos(from.0 + truth * MS));
             book.finished(id, core::iter::once((1, false)), Nanos(from.0 + truth * MS));
         }
-        (book.kept(BoundKind::FirstToken).kept - before) as usize
+        (book.coverage(BoundKind::FirstToken).kept - before) as usize
     }
 
     #[test]
@@ -553,46 +549,46 @@ mod tests {
         let kept = run(&mut book, 2000, (0..400).map(|id| 8 * (80 + noise(id))));
         assert!((368..=392).contains(&kept), "{kept} of 400");
         run(&mut book, 3000, (0..150).map(|id| 80 + noise(id)));
-        let within = book.promise(&outlook(100), AnswerLimits { least: 0, most: 1 }).first_token.within;
-        assert!(within < Nanos(160 * MS), "the window has forgotten: {within:?}");
+        let p95 = book.bound_for(&forecast(100), AnswerLimits { least: 0, most: 1 }).first_token.p95;
+        assert!(p95 < Nanos(160 * MS), "the window has forgotten: {p95:?}");
     }
 
     #[test]
     fn what_runs_out_is_broken_at_that_moment_and_learned_once() {
         let mut book = LatencyBounds::default();
         let limits = AnswerLimits { least: 0, most: 1 };
-        let promise = book.promise(&outlook(100), limits);
-        (0..10).for_each(|id| book.open(RequestId(id), promise, None, Nanos(0)));
-        book.pass(promise.first_token.within);
-        assert_eq!(book.kept(BoundKind::FirstToken).broken, 0);
-        book.pass(Nanos(promise.first_token.within.0 + 1));
-        assert_eq!(book.kept(BoundKind::FirstToken).broken, 10);
-        let after = book.promise(&outlook(100), limits).first_token.within.0 as f64;
-        assert!((after / promise.first_token.within.0 as f64 - UP).abs() < 1e-6, "ten that were one surprise");
+        let bound = book.bound_for(&forecast(100), limits);
+        (0..10).for_each(|id| book.open(RequestId(id), bound, None, Nanos(0)));
+        book.pass(bound.first_token.p95);
+        assert_eq!(book.coverage(BoundKind::FirstToken).broken, 0);
+        book.pass(Nanos(bound.first_token.p95.0 + 1));
+        assert_eq!(book.coverage(BoundKind::FirstToken).broken, 10);
+        let after = book.bound_for(&forecast(100), limits).first_token.p95.0 as f64;
+        assert!((after / bound.first_token.p95.0 as f64 - UP).abs() < 1e-6, "ten that were one surprise");
         (0..5).for_each(|id| book.first_token(RequestId(id), Nanos(500 * MS)));
         (0..10).for_each(|id| book.gone(RequestId(id), Nanos(600 * MS)));
-        let BoundCoverage { kept, broken, rolling } = book.kept(BoundKind::FirstToken);
+        let BoundCoverage { kept, broken, rolling } = book.coverage(BoundKind::FirstToken);
         assert_eq!((kept, broken, rolling, book.num_open(), book.due.len()), (0, 10, Some(0.0), 0, 0));
         // A client that leaves in time does not count.
-        book.open(RequestId(11), promise, None, Nanos(0));
+        book.open(RequestId(11), bound, None, Nanos(0));
         book.gone(RequestId(11), Nanos(1));
-        assert_eq!(book.kept(BoundKind::FirstToken), BoundCoverage { kept, broken, rolling });
+        assert_eq!(book.coverage(BoundKind::FirstToken), BoundCoverage { kept, broken, rolling });
     }
 
     #[test]
     fn refusals_leave_probes() {
         let mut book = LatencyBounds::default();
-        let promise = book.promise(&outlook(800), AnswerLimits { least: 0, most: 1 });
+        let bound = book.bound_for(&forecast(800), AnswerLimits { least: 0, most: 1 });
         let target = Nanos(200 * MS);
         let mut pauses = Vec::new();
         let mut refused = 0;
         for id in 0..300 {
-            match book.judge(&promise, target) {
+            match book.judge(&bound, target) {
                 Admission::InTime => panic!("800 ms are not in time"),
                 Admission::TooLate => refused += 1,
                 Admission::Probe => {
                     pauses.push(core::mem::take(&mut refused));
-                    book.open(RequestId(id), promise, Some(target), Nanos(0));
+                    book.open(RequestId(id), bound, Some(target), Nanos(0));
                     book.first_token(RequestId(id), Nanos(900 * MS));
                     book.gone(RequestId(id), Nanos(900 * MS));
                 }
@@ -602,9 +598,9 @@ mod tests {
         // After a probe on time the next ones come soon.
         let mut seen = 0;
         for id in 300..400 {
-            if book.judge(&promise, target) == Admission::Probe {
+            if book.judge(&bound, target) == Admission::Probe {
                 seen += 1;
-                book.open(RequestId(id), promise, Some(target), Nanos(0));
+                book.open(RequestId(id), bound, Some(target), Nanos(0));
                 book.first_token(RequestId(id), Nanos(100 * MS));
                 book.gone(RequestId(id), Nanos(100 * MS));
             }

@@ -1,8 +1,8 @@
 //! Pins the blocks of finished answers that another worker will fetch, and tracks blocks that are being read.
 //!
 //! ```text
-//!                  keep(request, lease)      the answer ends
-//! a prompt runs ------------------------> .. ---------------> pinned [ 7 | 4 | 9 ]   until release, the lease's end,
+//!                  pin(request, lease)       the answer ends
+//! a prompt runs ------------------------> .. ---------------> pinned [ 7 | 4 | 9 ]   until unpin, the lease's end,
 //!    |                                                          |                    or until blocks run out
 //!    +-- begin_read(request, answer, index) <-------------------+
 //!          block being read -- read_ended
@@ -27,62 +27,62 @@ use crate::{BlockId, BlockRead, CacheEvent, Nanos, PinnedAnswer, RequestId, Sche
 impl Scheduler {
     /// Pins the full blocks of `request`'s answers for `lease` from when they finish; not when it is aborted or
     /// stopped. False if there is no such unfinished request.
-    pub fn keep(&mut self, request: RequestId, lease: Nanos) -> bool {
+    pub fn pin(&mut self, request: RequestId, lease: Nanos) -> bool {
         let active = self.state.requests.get_mut(&request);
-        active.map(|active| active.keep = Some(lease)).is_some()
+        active.map(|active| active.pin_lease = Some(lease)).is_some()
     }
 
     /// Moves the lease end of the pinned blocks of `request`: later while its peer is connected, earlier when it is
     /// gone. False if none is pinned.
-    pub fn keep_until(&mut self, request: RequestId, until: Nanos) -> bool {
-        let kept = self.state.kept.iter_mut().filter(|kept| kept.request == request);
-        kept.map(|kept| kept.until = until).count() > 0
+    pub fn pin_until(&mut self, request: RequestId, until: Nanos) -> bool {
+        let pinned = self.state.pinned.iter_mut().filter(|pinned| pinned.request == request);
+        pinned.map(|pinned| pinned.until = until).count() > 0
     }
 
     /// Unpins the blocks of `request`: they stay as cached prefixes. False if none is pinned. Blocks that are being
     /// read stay until the read ends.
-    pub fn release(&mut self, request: RequestId) -> bool {
-        let before = self.state.kept.len();
+    pub fn unpin(&mut self, request: RequestId) -> bool {
+        let before = self.state.pinned.len();
         let pool = &mut self.state.pool;
-        self.state.kept.retain(|kept| {
-            let stays = kept.request != request;
-            kept.blocks.iter().rev().filter(|_| !stays).for_each(|&block| pool.unpin(block));
+        self.state.pinned.retain(|pinned| {
+            let stays = pinned.request != request;
+            pinned.blocks.iter().rev().filter(|_| !stays).for_each(|&block| pool.unpin(block));
             stays
         });
-        self.state.kept.len() < before
+        self.state.pinned.len() < before
     }
 
     /// Pinned answers, the longest pinned first.
-    pub fn kept(&self) -> impl Iterator<Item = &PinnedAnswer> {
-        self.state.kept.iter()
+    pub fn pinned_answers(&self) -> impl Iterator<Item = &PinnedAnswer> {
+        self.state.pinned.iter()
     }
 
     /// Starts to record changes of the prefix cache, for routers that send a prompt to the worker with its prefix.
-    pub fn note_cache_events(&mut self) {
+    pub fn record_cache_events(&mut self) {
         self.state.pool.record_events();
     }
 
-    /// The changes since the last call, in order. Empty unless [`Scheduler::note_cache_events`] was called.
+    /// The changes since the last call, in order. Empty unless [`Scheduler::record_cache_events`] was called.
     pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
         self.state.pool.take_events()
     }
 
     /// Pinned blocks that no sequence or reader holds: free, and allocated last.
-    pub fn kept_blocks(&self) -> usize {
+    pub fn pinned_blocks(&self) -> usize {
         self.state.pool.num_pinned()
     }
 
     /// When the next lease ends; the next plan after that reports it.
     pub fn next_lease_end(&self) -> Option<Nanos> {
-        self.state.kept.iter().map(|kept| kept.until).min()
+        self.state.pinned.iter().map(|pinned| pinned.until).min()
     }
 
     /// The full, computed blocks of a running or pinned answer: block `i` starts at token `i * block_size`. Empty while
     /// it waits or loads blocks. Of several answers the first has the prompt's.
     pub fn full_blocks(&self, request: RequestId, answer: usize) -> &[BlockId] {
-        let kept = self.state.kept.iter().find(|kept| (kept.request, kept.answer) == (request, answer));
-        if let Some(kept) = kept {
-            return &kept.blocks;
+        let pinned = self.state.pinned.iter().find(|pinned| (pinned.request, pinned.answer) == (request, answer));
+        if let Some(pinned) = pinned {
+            return &pinned.blocks;
         }
         let active = self.state.requests.get(&request);
         let seq = active.and_then(|active| *active.answers.get(answer)?).map(|seq| &self.state.seqs[seq]);
@@ -130,25 +130,25 @@ impl State {
     /// An answer finished: its blocks are pinned if that was requested.
     pub(crate) fn pin_finished(&mut self, id: SeqId, now: Nanos) {
         let seq = &self.seqs[id];
-        let Some(lease) = self.requests.get(&seq.request.id).and_then(|active| active.keep) else { return };
+        let Some(lease) = self.requests.get(&seq.request.id).and_then(|active| active.pin_lease) else { return };
         let blocks = full_blocks(seq).to_vec();
         if !blocks.is_empty() {
             blocks.iter().for_each(|&block| self.pool.pin(block));
             let until = Nanos(now.0.saturating_add(lease.0));
-            self.kept.push(PinnedAnswer { request: seq.request.id, answer: seq.answer(), until, blocks });
+            self.pinned.push(PinnedAnswer { request: seq.request.id, answer: seq.answer(), until, blocks });
         }
     }
 
     /// Unpins answers whose lease has ended by `now`.
     pub(crate) fn end_leases(&mut self, now: Nanos, step: &mut Step) {
         let pool = &mut self.pool;
-        self.kept.retain(|kept| {
-            let stays = kept.until > now;
+        self.pinned.retain(|pinned| {
+            let stays = pinned.until > now;
             if !stays {
-                kept.blocks.iter().rev().for_each(|&block| pool.unpin(block));
+                pinned.blocks.iter().rev().for_each(|&block| pool.unpin(block));
                 step.lost.push(PinLost {
-                    request: kept.request,
-                    answer: kept.answer,
+                    request: pinned.request,
+                    answer: pinned.answer,
                     left: 0,
                     why: UnpinReason::Lease,
                 });
@@ -160,14 +160,14 @@ impl State {
     /// Unpins the blocks behind those that were just taken: without their prefix they are useless.
     pub(crate) fn truncate_pinned(&mut self, step: &mut Step) {
         let pool = &mut self.pool;
-        self.kept.retain_mut(|kept| {
-            let Some(left) = kept.blocks.iter().position(|&block| pool.pins(block) == 0) else { return true };
-            for block in kept.blocks.drain(left..).rev() {
+        self.pinned.retain_mut(|pinned| {
+            let Some(left) = pinned.blocks.iter().position(|&block| pool.pins(block) == 0) else { return true };
+            for block in pinned.blocks.drain(left..).rev() {
                 if pool.pins(block) > 0 {
                     pool.unpin(block);
                 }
             }
-            step.lost.push(PinLost { request: kept.request, answer: kept.answer, left, why: UnpinReason::Blocks });
+            step.lost.push(PinLost { request: pinned.request, answer: pinned.answer, left, why: UnpinReason::Blocks });
             left > 0
         });
     }

@@ -199,7 +199,7 @@ impl Scheduler {
                 self.plan.record.blocked = Some(blocked);
                 return;
             }
-        } else if seq.rows_in_flight > 0 || seq.is_expecting() {
+        } else if seq.rows_in_flight > 0 || seq.is_in_remote_prefill() {
             return; // the starvation guard put it first
         }
         if self.state.seqs[id].is_loading() {

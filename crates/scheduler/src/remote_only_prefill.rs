@@ -11,7 +11,7 @@
 //! prompt's last token, the second computes the rest of the prompt and every generated token. So the answer does not
 //! depend on cache contents, preemption or which workers are up.
 //!
-//! Hence a sequence enters only when all remote blocks are found, else it expects them again ([`Step::lacking`]) and
+//! Hence a sequence enters only when all remote blocks are found, else it expects them again ([`Step::needs_prefill`]) and
 //! the engine must fetch them; and blocks computed here are not registered in the prefix cache, where they would be
 //! mistaken for a prompt's.
 
@@ -20,14 +20,14 @@ use crate::{RequestId, Scheduler, SeqId, Step};
 
 impl Scheduler {
     /// Enables remote-only prefill; requests then have one answer each. Call before the first request.
-    pub fn set_prompts_given(&mut self) {
+    pub fn set_remote_only_prefill(&mut self) {
         assert!(self.state.requests.is_empty(), "before the first request");
         assert!(self.state.limits.enable_prefix_caching, "remote blocks are found through the prefix cache");
         self.state.remote_only_prefill = true;
     }
 
     /// Whether blocks that this request needs are missing and never computed here.
-    pub fn is_lacking(&mut self, request: RequestId) -> bool {
+    pub fn needs_remote_prefill(&mut self, request: RequestId) -> bool {
         self.state.remote_only_prefill && !self.missing_blocks(request).is_empty()
     }
 
@@ -44,8 +44,8 @@ impl Scheduler {
         }
         let seq = &mut self.state.seqs[id];
         self.state.queue.remove(seq);
-        seq.status = Status::Expecting;
-        step.lacking.push(seq.request_id());
+        seq.status = Status::RemotePrefill;
+        step.needs_prefill.push(seq.request_id());
         true
     }
 }

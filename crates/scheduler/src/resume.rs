@@ -2,7 +2,7 @@
 //! failure.
 //!
 //! ```text
-//!  expect(request)  ->  expected: counted, holds nothing, in no queue    expected_ended(id, generated)
+//!  admit_remote(request) ->  expected: counted, holds nothing, in no queue    remote_prefill_ended(id, generated)
 //!  resume(request, generated)  ------------------------------------------------->  queue, as a victim comes back
 //!
 //!  prompt   [ p p p p p p p p ]
@@ -29,17 +29,17 @@ impl Scheduler {
         self.check_admission(&request)?;
         self.check_generated(&request, generated)?;
         let id = request.id;
-        self.state.add(request, Status::Expecting);
+        self.state.add(request, Status::RemotePrefill);
         self.state.queue_expected(id, generated, now);
         Ok(())
     }
 
     /// Admits a request whose prompt is being computed elsewhere, or says why not; then no state was changed. It counts
     /// in the queue limits and keeps its place in line, but holds nothing and is not scheduled until
-    /// [`Scheduler::expected_ended`].
-    pub fn expect(&mut self, request: Request) -> Result<(), AdmitError> {
+    /// [`Scheduler::remote_prefill_ended`].
+    pub fn admit_remote(&mut self, request: Request) -> Result<(), AdmitError> {
         self.check_admission(&request)?;
-        self.state.add(request, Status::Expecting);
+        self.state.add(request, Status::RemotePrefill);
         Ok(())
     }
 
@@ -47,23 +47,23 @@ impl Scheduler {
     /// [`Scheduler::resume`]. Without `generated` tokens the whole prompt is computed here, except for cached blocks.
     /// On an error, which names an answer that `generated` ends, it is still expected. Panics if it is not expected, or
     /// as [`Scheduler::resume`] does.
-    pub fn expected_ended(
+    pub fn remote_prefill_ended(
         &mut self,
         id: RequestId,
         generated: &[Option<&[TokenId]>],
         now: Nanos,
     ) -> Result<(), AdmitError> {
-        let request = self.expected(id).unwrap_or_else(|| panic!("{id:?} is not expected"));
+        let request = self.in_remote_prefill(id).unwrap_or_else(|| panic!("{id:?} is not in remote prefill"));
         self.check_generated(request, generated)?;
         self.state.queue_expected(id, generated, now);
         Ok(())
     }
 
     /// A request in remote prefill.
-    pub fn expected(&self, id: RequestId) -> Option<&Request> {
+    pub fn in_remote_prefill(&self, id: RequestId) -> Option<&Request> {
         let first = self.state.requests.get(&id)?.answers[0]?;
         let seq = &self.state.seqs[first];
-        seq.is_expecting().then_some(&*seq.request)
+        seq.is_in_remote_prefill().then_some(&*seq.request)
     }
 
     fn check_generated(&self, request: &Request, generated: &[Option<&[TokenId]>]) -> Result<(), AdmitError> {

@@ -165,7 +165,7 @@ impl Scheduler {
     }
 
     /// Reports the measured drafting time of the newest step in flight.
-    pub fn drafting_took(&mut self, took: Nanos) {
+    pub fn set_drafting_time(&mut self, took: Nanos) {
         if self.plan.has_rows {
             self.plan.last_record().drafting_took = took;
         }
@@ -376,7 +376,7 @@ impl Scheduler {
             let id = planned.seq;
             let seq = &mut self.state.seqs[id];
             (seq.rows_in_flight, seq.drafts_in_flight) = (0, 0);
-            (seq.output_row, seq.offer) = (None, None);
+            (seq.output_row, seq.proposal) = (None, None);
             if seq.status == Status::Leaving {
                 self.release_blocks(id);
                 self.state.seqs.remove(id);
@@ -445,7 +445,7 @@ impl Scheduler {
     /// Cancels a request: no further events, and nothing of it is pinned. Its blocks are free at once, or when the step
     /// in flight that writes them completes. False if there is no such unfinished request.
     pub fn abort(&mut self, id: RequestId) -> bool {
-        self.release(id);
+        self.unpin(id);
         let Some(active) = self.state.remove_request(id) else { return false };
         active.answers.into_iter().flatten().for_each(|seq| self.retire(seq));
         true
@@ -468,7 +468,7 @@ impl Scheduler {
     fn retire(&mut self, id: SeqId) {
         let seq = &mut self.state.seqs[id];
         match seq.status {
-            Status::Expecting => {}
+            Status::RemotePrefill => {}
             Status::Waiting => self.state.queue.remove(seq),
             Status::Running if seq.rows_in_flight + seq.loads_in_flight > 0 => {
                 seq.status = Status::Leaving;
@@ -505,7 +505,7 @@ fn tokens_of(seq: SeqId, rows: &[RowOutput]) -> &[RowOutput] {
 impl Scheduler {
     /// The saves, or the host-memory loads, of the newest plan took `took` together, as part of its time. These times
     /// decide between swap and recompute.
-    pub fn transfers_took(&mut self, way: Transfer, blocks: usize, took: Nanos) {
+    pub fn add_transfer_time(&mut self, way: Transfer, blocks: usize, took: Nanos) {
         if blocks > 0 {
             self.policy.transfer_times.observe(way, blocks, took);
             self.plan.last_record().transfers_took.0 += took.0;

@@ -47,11 +47,11 @@ impl Rank {
     pub(crate) const FIRST: Rank = Rank { priority: Priority(i32::MIN), arrival: 0, answer: 0 };
 }
 
-/// The state of a sequence. Transitions: `Expecting -> Waiting <-> Running -> Leaving`, and removal from any.
+/// The state of a sequence. Transitions: `RemotePrefill -> Waiting <-> Running -> Leaving`, and removal from any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// Its prompt is being computed elsewhere ([`crate::Scheduler::expect`]). In no queue, and holds no block.
-    Expecting,
+    /// Its prompt is being computed elsewhere ([`crate::Scheduler::admit_remote`]). In no queue, and holds no block.
+    RemotePrefill,
     /// In the queue. Holds no block.
     Waiting,
     /// Holds a block for each of its known tokens.
@@ -96,7 +96,7 @@ pub struct Sequence {
     pub(crate) rows_in_flight: usize,
     /// Drafts among these, and the proposal that they are from.
     pub(crate) drafts_in_flight: usize,
-    pub(crate) offer: Option<DraftProposal>,
+    pub(crate) proposal: Option<DraftProposal>,
     /// Acceptance counts of this sequence.
     pub(crate) acceptance: AcceptanceCounts,
     /// Pending loads into its blocks. Until they end it computes nothing, though `num_computed` counts them.
@@ -139,7 +139,7 @@ impl Sequence {
             last_token_at: Nanos::default(),
             rows_in_flight: 0,
             drafts_in_flight: 0,
-            offer: None,
+            proposal: None,
             acceptance: AcceptanceCounts::default(),
             loads_in_flight: 0,
             first_lost: None,
@@ -208,8 +208,8 @@ impl Sequence {
     }
 
     /// The draft proposal for the next plan, or the one being verified.
-    pub fn offer(&self) -> Option<DraftProposal> {
-        self.offer
+    pub fn proposal(&self) -> Option<DraftProposal> {
+        self.proposal
     }
 
     /// Tokens generated so far.
@@ -267,9 +267,9 @@ impl Sequence {
         self.is_in_flight() || self.is_loading()
     }
 
-    /// Whether its prompt is being computed on another worker: see [`crate::Scheduler::expect`].
-    pub fn is_expecting(&self) -> bool {
-        self.status == Status::Expecting
+    /// Whether its prompt is being computed on another worker: see [`crate::Scheduler::admit_remote`].
+    pub fn is_in_remote_prefill(&self) -> bool {
+        self.status == Status::RemotePrefill
     }
 
     /// Seats that it occupies while running: its own, and one per answer still to be forked.

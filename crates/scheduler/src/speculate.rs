@@ -55,8 +55,8 @@ pub(crate) struct AcceptanceModel {
 
 impl AcceptanceModel {
     /// The probability that the draft at `place` is accepted if all before it are.
-    fn of(&self, offer: &DraftProposal, place: usize, own: &AcceptanceCounts) -> u64 {
-        let of_strength = &self.counts[offer.source.0 as usize][offer.strength as usize];
+    fn of(&self, proposal: &DraftProposal, place: usize, own: &AcceptanceCounts) -> u64 {
+        let of_strength = &self.counts[proposal.source.0 as usize][proposal.strength as usize];
         let general = of_strength[place.min(POSITIONS - 1)].chance(SURE / 2, PRIOR);
         own.chance(general, GENERAL)
     }
@@ -76,8 +76,8 @@ impl AcceptanceModel {
     }
 
     /// Records that the first `held` of `drafts` were accepted.
-    fn learn(&mut self, offer: &DraftProposal, drafts: usize, held: usize, own: &mut AcceptanceCounts) {
-        let of_strength = &mut self.counts[offer.source.0 as usize][offer.strength as usize];
+    fn learn(&mut self, proposal: &DraftProposal, drafts: usize, held: usize, own: &mut AcceptanceCounts) {
+        let of_strength = &mut self.counts[proposal.source.0 as usize][proposal.strength as usize];
         // Drafts behind the first rejected one were not verified.
         for place in 0..drafts.min(held + 1) {
             of_strength[place.min(POSITIONS - 1)].note(place < held, MEMORY);
@@ -88,7 +88,7 @@ impl AcceptanceModel {
 
 /// A sequence with a proposal, while a step is planned.
 struct DraftCandidate {
-    offer: DraftProposal,
+    proposal: DraftProposal,
     own: AcceptanceCounts,
     /// Index of its rows among the step's decode rows, and among all rows.
     decode: usize,
@@ -102,7 +102,7 @@ struct DraftCandidate {
 /// Proposals, statistics and reused buffers.
 #[derive(Default)]
 pub(crate) struct Speculation {
-    /// Sequences with a [`Sequence::offer`] for the next plan.
+    /// Sequences with a [`Sequence::proposal`] for the next plan.
     proposed: Vec<SeqId>,
     acceptance: AcceptanceModel,
     candidates: Vec<DraftCandidate>,
@@ -118,31 +118,31 @@ impl Scheduler {
     /// decodes. Of several proposals for one sequence the one with the highest token rate for a lone stream wins, of
     /// equals the first; proposals for sequences that are gone or in flight are ignored. Panics if source or strength
     /// is out of range.
-    pub fn offer(&mut self, offer: DraftProposal) {
-        let is_known = usize::from(offer.source.0) < DraftProposal::SOURCES
-            && usize::from(offer.strength) < DraftProposal::STRENGTHS;
-        assert!(is_known, "{offer:?} is out of range");
-        let Some(seq) = self.state.seqs.get(offer.seq).filter(|seq| !seq.is_busy()) else { return };
-        match seq.offer {
-            Some(other) if self.rate(&offer, seq) <= self.rate(&other, seq) => return,
+    pub fn propose(&mut self, proposal: DraftProposal) {
+        let is_known = usize::from(proposal.source.0) < DraftProposal::SOURCES
+            && usize::from(proposal.strength) < DraftProposal::STRENGTHS;
+        assert!(is_known, "{proposal:?} is out of range");
+        let Some(seq) = self.state.seqs.get(proposal.seq).filter(|seq| !seq.is_busy()) else { return };
+        match seq.proposal {
+            Some(other) if self.rate(&proposal, seq) <= self.rate(&other, seq) => return,
             Some(_) => {}
-            None => self.speculation.proposed.push(offer.seq),
+            None => self.speculation.proposed.push(proposal.seq),
         }
-        self.state.seqs.get_mut(offer.seq).expect("it was just seen").offer = Some(offer);
+        self.state.seqs.get_mut(proposal.seq).expect("it was just seen").proposal = Some(proposal);
     }
 
     /// Tokens per second of a lone stream with the best number of these drafts.
-    fn rate(&self, offer: &DraftProposal, seq: &Sequence) -> f64 {
+    fn rate(&self, proposal: &DraftProposal, seq: &Sequence) -> f64 {
         let context = seq.num_tokens();
         let (mut work, mut passes, mut drafting) = (Work::default(), Work::default(), 0.0);
         work.add_decode(context);
         passes.add_decode(context);
         let (mut chance, mut tokens, mut best) = (SURE, SURE, 0.0);
-        for place in 0..usize::from(offer.len).min(MOST_DRAFTS) {
-            chance = chance * self.speculation.acceptance.of(offer, place, &seq.acceptance) / SURE;
+        for place in 0..usize::from(proposal.len).min(MOST_DRAFTS) {
+            chance = chance * self.speculation.acceptance.of(proposal, place, &seq.acceptance) / SURE;
             tokens += chance;
             work.add_draft(context);
-            drafting += self.policy.drafting_seconds(offer.source, &passes);
+            drafting += self.policy.drafting_seconds(proposal.source, &passes);
             let rate = tokens as f64 / (self.policy.seconds(&work) + drafting);
             if rate <= best {
                 break;
@@ -164,7 +164,7 @@ impl Scheduler {
     /// Whether the next step may take drafts at all, if the current decoding set stays: the best known drafter would
     /// pay, or a retry is due. Lets drafters skip work in compute-bound steps. Cost: five predictions, and a division
     /// each.
-    pub fn wants_offers(&self) -> bool {
+    pub fn wants_proposals(&self) -> bool {
         let acceptance = &self.speculation.acceptance;
         if self.policy.cost.is_none() || acceptance.is_time_to_try() {
             return true;
@@ -208,7 +208,7 @@ impl Scheduler {
             if let Some(seq) = self.state.seqs.get_mut(id)
                 && seq.drafts_in_flight == 0
             {
-                seq.offer = None;
+                seq.proposal = None;
             }
         }
         self.speculation = speculation;
@@ -224,13 +224,14 @@ impl Scheduler {
         for (decode, planned) in step.decode.iter().enumerate() {
             let (row, _) = rows.find(|(_, rows)| rows.seq == planned.seq).expect("what is planned is in the plan");
             let seq = &self.state.seqs[planned.seq];
-            let Some(offer) = seq.offer else { continue };
+            let Some(proposal) = seq.proposal else { continue };
             let in_block = seq.table.capacity() - (planned.start + planned.len);
             // At most one more block; whether one is free is checked when it is taken.
             let room = in_block + seq.table.block_size();
-            let most = usize::from(offer.len).min(seq.tokens_to_go(&self.state.limits) - 1).min(room).min(MOST_DRAFTS);
+            let most =
+                usize::from(proposal.len).min(seq.tokens_to_go(&self.state.limits) - 1).min(room).min(MOST_DRAFTS);
             if most > 0 {
-                candidates.push(DraftCandidate { offer, own: seq.acceptance, decode, row, most, taken: 0 });
+                candidates.push(DraftCandidate { proposal, own: seq.acceptance, decode, row, most, taken: 0 });
             }
         }
     }
@@ -255,7 +256,7 @@ impl Scheduler {
         let mut firsts = core::mem::take(next).into_vec();
         firsts.clear();
         let first = |(index, candidate): (usize, &DraftCandidate)| {
-            (acceptance.of(&candidate.offer, 0, &candidate.own), Reverse(index))
+            (acceptance.of(&candidate.proposal, 0, &candidate.own), Reverse(index))
         };
         firsts.extend(candidates.iter().enumerate().map(first));
         *next = BinaryHeap::from(firsts);
@@ -268,7 +269,7 @@ impl Scheduler {
             let candidate = &mut candidates[index];
             let context = step.decode[candidate.decode].start + 1 + candidate.taken + 1;
             work.add_draft(context);
-            drafting += self.policy.add_pass_row(candidate.offer.source, &mut passes[candidate.taken], context);
+            drafting += self.policy.add_pass_row(candidate.proposal.source, &mut passes[candidate.taken], context);
             let took = self.policy.seconds(&work) + drafting;
             if order.len() == rows_left || took > most_seconds {
                 break;
@@ -279,7 +280,7 @@ impl Scheduler {
                 break;
             }
             if candidate.taken < candidate.most {
-                let further = acceptance.of(&candidate.offer, candidate.taken, &candidate.own);
+                let further = acceptance.of(&candidate.proposal, candidate.taken, &candidate.own);
                 surest.0 = chance * further / SURE;
             } else {
                 PeekMut::pop(surest);
@@ -306,12 +307,12 @@ impl Scheduler {
     /// Predicted drafting time: one forward pass per draft position.
     fn drafting_of(&self, speculation: &Speculation) -> Nanos {
         let Some((source, _)) = self.policy.drafting else { return Nanos(0) };
-        let of_source = speculation.candidates.iter().filter(|candidate| candidate.offer.source == source);
+        let of_source = speculation.candidates.iter().filter(|candidate| candidate.proposal.source == source);
         let passes = of_source.clone().map(|candidate| candidate.taken).max().unwrap_or(0);
         let seconds = (0..passes).map(|place| {
             let mut pass = Work::default();
             let rows = of_source.clone().filter(|candidate| candidate.taken > place);
-            rows.for_each(|candidate| pass.add_decode(self.state.seqs[candidate.offer.seq].num_tokens() + place));
+            rows.for_each(|candidate| pass.add_decode(self.state.seqs[candidate.proposal.seq].num_tokens() + place));
             self.policy.drafting_seconds(source, &pass)
         });
         Nanos((seconds.sum::<f64>() * 1e9) as u64)
@@ -350,8 +351,8 @@ impl Scheduler {
     /// Records the acceptance of a sequence's drafts.
     pub(crate) fn record_acceptance(&mut self, id: SeqId, drafts: usize, held: usize) {
         let seq = &mut self.state.seqs[id];
-        if let Some(offer) = seq.offer.take() {
-            self.speculation.acceptance.learn(&offer, drafts, held, &mut seq.acceptance);
+        if let Some(proposal) = seq.proposal.take() {
+            self.speculation.acceptance.learn(&proposal, drafts, held, &mut seq.acceptance);
         }
     }
 }
@@ -380,22 +381,23 @@ mod tests {
     #[test]
     fn chances_follow_what_holds_and_forget() {
         let (mut acceptance, mut own) = (AcceptanceModel::default(), AcceptanceCounts::default());
-        let offer = DraftProposal { seq: Sequences::default().next_id(), source: DraftSource(1), len: 8, strength: 3 };
+        let proposal =
+            DraftProposal { seq: Sequences::default().next_id(), source: DraftSource(1), len: 8, strength: 3 };
         let percent = |acceptance: &AcceptanceModel, own: &AcceptanceCounts, place| {
-            acceptance.of(&offer, place, own) * 100 / SURE
+            acceptance.of(&proposal, place, own) * 100 / SURE
         };
         assert_eq!(percent(&acceptance, &own, 0), 50, "nothing is known");
         // The first draft is always accepted, the second never.
-        (0..300).for_each(|_| acceptance.learn(&offer, 2, 1, &mut AcceptanceCounts::default()));
+        (0..300).for_each(|_| acceptance.learn(&proposal, 2, 1, &mut AcceptanceCounts::default()));
         assert!(percent(&acceptance, &own, 0) > 95 && percent(&acceptance, &own, 1) < 5);
         // A sequence's own outcomes gain weight.
-        (0..100).for_each(|_| acceptance.learn(&offer, 1, 0, &mut own));
+        (0..100).for_each(|_| acceptance.learn(&proposal, 1, 0, &mut own));
         assert!(percent(&acceptance, &own, 0) < 20);
         assert!(percent(&acceptance, &AcceptanceCounts::default(), 0) > 30, "others are not judged by it alone");
         // Statistics are separate by strength and source.
-        let other = DraftProposal { strength: 2, ..offer };
+        let other = DraftProposal { strength: 2, ..proposal };
         assert_eq!(acceptance.of(&other, 0, &AcceptanceCounts::default()), SURE / 2);
-        let other = DraftProposal { source: DraftSource(0), ..offer };
+        let other = DraftProposal { source: DraftSource(0), ..proposal };
         assert_eq!(acceptance.of(&other, 0, &AcceptanceCounts::default()), SURE / 2);
     }
 }

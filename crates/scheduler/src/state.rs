@@ -36,7 +36,7 @@ pub(crate) struct Active {
     /// Whether it ever held blocks here: until then it counts in the queue limits.
     pub(crate) has_run: bool,
     /// How long blocks stay pinned after an answer ends.
-    pub(crate) keep: Option<Nanos>,
+    pub(crate) pin_lease: Option<Nanos>,
 }
 
 /// All state that decisions read. See the module's picture.
@@ -55,7 +55,7 @@ pub(crate) struct State {
     /// Loads that have not ended.
     pub(crate) loads: Vec<BlockLoad>,
     /// Pinned finished answers, in the order of their ends.
-    pub(crate) kept: Vec<PinnedAnswer>,
+    pub(crate) pinned: Vec<PinnedAnswer>,
     /// Blocks that are being read from outside.
     pub(crate) reads: Vec<BlockRead>,
     pub(crate) prefix_stats: PrefixStats,
@@ -80,7 +80,7 @@ impl State {
             running: Vec::with_capacity(limits.max_num_seqs),
             tenants: TenantCounters::default(),
             loads: Vec::new(),
-            kept: Vec::new(),
+            pinned: Vec::new(),
             reads: Vec::new(),
             prefix_stats: PrefixStats::default(),
             sharings_seen: None,
@@ -117,7 +117,7 @@ impl State {
             self.queue.insert(&seq);
         }
         answers[0] = Some(self.seqs.insert(seq));
-        let active = Active { tenant, answers, num_unfinished, prompt_tokens, has_run: false, keep: None };
+        let active = Active { tenant, answers, num_unfinished, prompt_tokens, has_run: false, pin_lease: None };
         self.requests.insert(id, active);
     }
 

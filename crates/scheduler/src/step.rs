@@ -97,11 +97,11 @@ pub struct Step {
     pub prefill: Vec<Rows>,
     /// Sequences that were preempted; they wait to be loaded or recomputed.
     pub preempted: Vec<SeqId>,
-    /// Pinned blocks lost ([`crate::Scheduler::keep`]).
+    /// Pinned blocks lost ([`crate::Scheduler::pin`]).
     pub lost: Vec<PinLost>,
     /// Requests that are expected again, because prompt blocks are missing that are never computed here
-    /// ([`crate::Scheduler::set_prompts_given`]).
-    pub lacking: Vec<RequestId>,
+    /// ([`crate::Scheduler::set_remote_only_prefill`]).
+    pub needs_prefill: Vec<RequestId>,
 }
 
 impl Step {
@@ -120,7 +120,7 @@ impl Step {
         self.prefill.clear();
         self.preempted.clear();
         self.lost.clear();
-        self.lacking.clear();
+        self.needs_prefill.clear();
     }
 
     /// All rows in plan order: each sequence at most once.

@@ -39,13 +39,13 @@ fn a_steady_step_with_drafts_allocates_nothing() {
     let mut steps = Steps::default();
     let mut seqs = Vec::with_capacity(SEQS);
     let mut one = || {
-        assert!(scheduler.wants_offers());
+        assert!(scheduler.wants_proposals());
         seqs.clear();
         seqs.extend(scheduler.decoding().map(|sequence| sequence.id()));
         for (index, &seq) in seqs.iter().enumerate() {
             // Of the second offer for one the scheduler asks what it is worth.
-            scheduler.offer(DraftProposal { seq, source: DraftSource(0), len: 8, strength: index as u8 % 8 });
-            scheduler.offer(DraftProposal { seq, source: DraftSource(1), len: 4, strength: 7 });
+            scheduler.propose(DraftProposal { seq, source: DraftSource(0), len: 8, strength: index as u8 % 8 });
+            scheduler.propose(DraftProposal { seq, source: DraftSource(1), len: 4, strength: 7 });
         }
         steps.one(&mut scheduler);
         let drafts: usize = steps.record.decode.iter().map(|row| row.drafts).sum();

@@ -85,7 +85,7 @@ impl World {
         };
         let mut scheduler = Scheduler::new(limits).expect("good limits");
         scheduler.set_tiers(TierSizes { host_slots: 24 + dice.roll(40), disk_slots: 0 });
-        scheduler.set_prompts_given();
+        scheduler.set_remote_only_prefill();
         World {
             dice,
             scheduler,
@@ -122,7 +122,7 @@ impl World {
         let request = Request { stop: plans::at_most(max_tokens), ..plans::request(id.0, prompt.clone()) };
         // A request that is not expected at first becomes so once it lacks a block.
         if self.dice.percent(70) {
-            self.scheduler.expect(request).expect("room");
+            self.scheduler.admit_remote(request).expect("room");
             self.expected.insert(id);
         } else {
             self.scheduler.admit(request).expect("room");
@@ -139,18 +139,18 @@ impl World {
             assert!(missing.end <= given(&prompt) / BLOCK);
             if missing.is_empty() || self.dice.percent(5) {
                 self.expected.remove(&id);
-                self.scheduler.expected_ended(id, &[Some(&[])], Nanos(0)).expect("it goes on");
+                self.scheduler.remote_prefill_ended(id, &[Some(&[])], Nanos(0)).expect("it goes on");
                 continue;
             }
             if self.dice.percent(30) {
                 continue;
             }
-            match self.scheduler.adopt(id, missing.start) {
+            match self.scheduler.begin_receive(id, missing.start) {
                 Ok(slot) => {
                     let holds = chain(&prompt, given(&prompt));
                     self.slots.insert(slot, holds[missing.start * BLOCK..][..BLOCK].to_vec());
                     let good = !self.dice.percent(10);
-                    self.scheduler.adopted(slot, good);
+                    self.scheduler.end_receive(slot, good);
                     self.saw("a block came");
                 }
                 Err(ReceiveError::NoRoom) => self.saw("no room for a block"),
@@ -165,7 +165,7 @@ impl World {
         for _ in &step.preempted {
             self.saw("a preemption");
         }
-        for &id in &step.lacking {
+        for &id in &step.needs_prefill {
             self.expected.insert(id);
             self.saw("a prompt that lacks blocks");
             if !self.answers[&id].is_empty() {

@@ -242,7 +242,7 @@ impl World {
             }
         }
         let used = self.scheduler.used_blocks().to_string();
-        let waits = |seq: &&Sequence| seq.block_table().is_empty() && !seq.is_expecting();
+        let waits = |seq: &&Sequence| seq.block_table().is_empty() && !seq.is_in_remote_prefill();
         let waiting = self.scheduler.sequences().filter(waits).count().to_string();
         Outcome { plan, ends: ends.join(", "), used, waiting, lost }
     }
@@ -278,7 +278,7 @@ impl World {
             let id = self.asked[name].0.id;
             let seq = self.scheduler.sequences().find(|seq| seq.request_id() == id).expect("it is there").id();
             let len = len.parse().expect("how many drafts");
-            self.scheduler.offer(DraftProposal { seq, source: DraftSource(0), len, strength: 0 });
+            self.scheduler.propose(DraftProposal { seq, source: DraftSource(0), len, strength: 0 });
             self.right.insert(seq, right.parse().expect("how many hold"));
         } else if let Some(answer) = act.strip_prefix("stop ") {
             let (name, answer) = answer.split_once('.').unwrap_or((answer, "0"));
@@ -288,16 +288,16 @@ impl World {
         } else if let Some(block) = act.strip_prefix("land ") {
             let (block, outcome) = block.split_once(' ').expect("land A:1 good");
             let (name, index) = block.split_once(':').expect("A:1");
-            match self.scheduler.adopt(self.asked[name].0.id, index.parse().expect("which block")) {
+            match self.scheduler.begin_receive(self.asked[name].0.id, index.parse().expect("which block")) {
                 Ok(slot) => {
                     self.scheduler.check_invariants();
-                    let landed = self.scheduler.adopted(slot, outcome == "good");
+                    let landed = self.scheduler.end_receive(slot, outcome == "good");
                     assert_eq!(if landed { "good" } else { "spoiled" }, outcome, "{act}");
                 }
                 Err(error) => assert_eq!(format!("{error:?}"), outcome, "{act}"),
             }
         } else if let Some(name) = act.strip_prefix("release ") {
-            assert!(self.scheduler.release(self.asked[name].0.id), "{name} was kept");
+            assert!(self.scheduler.unpin(self.asked[name].0.id), "{name} was kept");
         } else if let Some(of) = act.strip_prefix("read ") {
             assert!(self.begin_read(of).is_some(), "{act}");
         } else if let Some(of) = act.strip_prefix("cannot read ") {
@@ -309,7 +309,7 @@ impl World {
             let (request, eos) = self.asked[name].clone();
             let generated = generated(&request, eos, knows);
             let generated: Vec<_> = generated.iter().map(Option::as_deref).collect();
-            self.scheduler.expected_ended(request.id, &generated, Nanos(0)).expect("it goes on");
+            self.scheduler.remote_prefill_ended(request.id, &generated, Nanos(0)).expect("it goes on");
         } else {
             let (request, refusal) = act.split_once(": ").unwrap_or((act, ""));
             let outcome = self.admit(request);
@@ -371,10 +371,10 @@ impl World {
                 let generated: Vec<_> = generated.iter().map(Option::as_deref).collect();
                 self.scheduler.resume(request, &generated, Nanos(0))
             }
-            "expect" => self.scheduler.expect(request),
+            "expect" => self.scheduler.admit_remote(request),
             _ => self.scheduler.admit(request),
         }?;
-        assert!(keep.is_none_or(|lease| self.scheduler.keep(id, lease)));
+        assert!(keep.is_none_or(|lease| self.scheduler.pin(id, lease)));
         Ok(())
     }
 

@@ -53,7 +53,7 @@ impl Engine {
     fn step(&mut self, len: u16, strength: u8, held: impl Fn(SeqId) -> usize) -> usize {
         let seqs: Vec<SeqId> = self.scheduler.decoding().map(|sequence| sequence.id()).collect();
         for seq in seqs {
-            self.scheduler.offer(DraftProposal { seq, source: DraftSource(0), len, strength });
+            self.scheduler.propose(DraftProposal { seq, source: DraftSource(0), len, strength });
         }
         let step = self.scheduler.schedule(self.now);
         let run = |rows: scheduler::Rows| {
@@ -138,7 +138,7 @@ fn where_rows_cost_what_they_bring_no_proposals_are_wanted() {
         let mut engine = Engine::of(streams, None);
         let mut asked = 0;
         for step in 0..1_000 {
-            let wants = engine.scheduler.wants_offers();
+            let wants = engine.scheduler.wants_proposals();
             asked += usize::from(wants && step >= 500);
             engine.step(if wants { 8 } else { 0 }, 0, |_| held);
         }
@@ -179,7 +179,7 @@ fn the_prediction_of_a_step_has_its_drafts() {
     }
     let seqs: Vec<SeqId> = engine.scheduler.decoding().map(|sequence| sequence.id()).collect();
     for (seq, len) in seqs.into_iter().zip([3, 1]) {
-        engine.scheduler.offer(DraftProposal { seq, source: DraftSource(0), len, strength: 0 });
+        engine.scheduler.propose(DraftProposal { seq, source: DraftSource(0), len, strength: 0 });
     }
     engine.scheduler.schedule(engine.now);
     let record = engine.scheduler.planned();
@@ -195,23 +195,26 @@ fn of_two_offers_the_one_that_is_worth_more_counts() {
     // Source 1 has been right, source 0 never.
     for step in 0..100 {
         let source = DraftSource(step % 2);
-        engine.scheduler.offer(DraftProposal { seq, source, len: 4, strength: 0 });
+        engine.scheduler.propose(DraftProposal { seq, source, len: 4, strength: 0 });
         engine.step(0, 0, |_| 4 * usize::from(source.0));
     }
     for order in [[0, 1], [1, 0]] {
         for source in order {
-            engine.scheduler.offer(DraftProposal { seq, source: DraftSource(source), len: 4, strength: 0 });
+            engine.scheduler.propose(DraftProposal { seq, source: DraftSource(source), len: 4, strength: 0 });
         }
-        let offer = engine.scheduler.sequence(seq).expect("it lives").offer().expect("it has one");
+        let offer = engine.scheduler.sequence(seq).expect("it lives").proposal().expect("it has one");
         assert_eq!(offer.source, DraftSource(1), "offered in the order {order:?}");
         engine.step(0, 0, |_| 4);
     }
     // Where its passes take longer than they bring, the free one counts.
     engine.scheduler.set_drafting_cost(Some((DraftSource(1), drafter(30.0).expect("one").1)));
     for source in [0, 1] {
-        engine.scheduler.offer(DraftProposal { seq, source: DraftSource(source), len: 4, strength: 0 });
+        engine.scheduler.propose(DraftProposal { seq, source: DraftSource(source), len: 4, strength: 0 });
     }
-    assert_eq!(engine.scheduler.sequence(seq).expect("it lives").offer().expect("it has one").source, DraftSource(0));
+    assert_eq!(
+        engine.scheduler.sequence(seq).expect("it lives").proposal().expect("it has one").source,
+        DraftSource(0)
+    );
 }
 
 #[test]

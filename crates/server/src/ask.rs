@@ -161,12 +161,12 @@ pub(crate) async fn answer(app: Arc<App>, caller: &Caller, job: Job) -> Caught<R
     note_settled(headers, &settled);
     if let Some(LatencyBound { first_token, answer, .. }) = &promise {
         // Of what is likely to come within a millisecond too, 0 is not the time.
-        headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.likely.0.div_ceil(1_000_000)));
+        headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.p50.0.div_ceil(1_000_000)));
         // Rounded up: nobody is to find a promise broken that was not.
-        headers.insert(PROMISED_TTFT, HeaderValue::from(first_token.within.0.div_ceil(1_000_000)));
-        headers.insert(PROMISED_TOTAL, HeaderValue::from(answer.within.0.div_ceil(1_000_000)));
+        headers.insert(PROMISED_TTFT, HeaderValue::from(first_token.p95.0.div_ceil(1_000_000)));
+        headers.insert(PROMISED_TOTAL, HeaderValue::from(answer.p95.0.div_ceil(1_000_000)));
     }
-    let likely = promise.map(|promise| Duration::from_nanos(promise.first_token.likely.0));
+    let likely = promise.map(|promise| Duration::from_nanos(promise.first_token.p50.0));
     let timing = server_timing(text, likely, timings.as_ref());
     headers.insert(SERVER_TIMING, timing.try_into().expect("digits and letters are a header value"));
     Ok(response)

@@ -34,7 +34,7 @@ use axum::response::{IntoResponse, Response};
 use engine::Stats;
 use engine::ledger::{LATE_FLOOR, LATE_MEDIANS};
 use scheduler::BoundKind;
-use scheduler::latency_bound::PROMISED_SHARE;
+use scheduler::latency_bound::COVERAGE;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
@@ -96,7 +96,7 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
 /// How promises were kept: the share of the last 200, and all of them.
 fn promises(stats: &Stats) -> Value {
     let mut kinds: Map<String, Value> = Map::new();
-    kinds.insert("share".into(), PROMISED_SHARE.into());
+    kinds.insert("share".into(), COVERAGE.into());
     for (kind, kept) in BoundKind::ALL.iter().zip(&stats.promises) {
         let of = json!({"kept": kept.kept, "broken": kept.broken, "rolling": kept.rolling});
         kinds.insert(kind.name().into(), of);

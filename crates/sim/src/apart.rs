@@ -331,7 +331,7 @@ impl Travel {
     /// A prompt has been read: all of it is sent, and nobody keeps it any more.
     pub(crate) fn has_read(&mut self, request: RequestId, scheduler: &mut Scheduler, now: Nanos) {
         self.give(request, scheduler, now);
-        scheduler.release(request);
+        scheduler.unpin(request);
         let told = Nanos(now.0 + self.apart.link.delay.0);
         let at = self.handoffs[&request].landed.max(told);
         self.send(at, request, None);
@@ -353,9 +353,9 @@ impl Travel {
 
     fn land_blocks(&mut self, request: RequestId, blocks: Range<usize>, scheduler: &mut Scheduler) {
         for index in blocks {
-            match scheduler.adopt(request, index) {
+            match scheduler.begin_receive(request, index) {
                 Ok(slot) => {
-                    let is_found = scheduler.adopted(slot, true);
+                    let is_found = scheduler.end_receive(slot, true);
                     self.report.landed_blocks += u64::from(is_found);
                 }
                 Err(ReceiveError::Known) => {}
@@ -367,7 +367,7 @@ impl Travel {
     /// No more comes of a prompt; whether there is no room for its answer.
     fn has_come(&mut self, id: RequestId, engine: &mut Engine, now: Nanos) -> bool {
         let Handoff { answerer, rows, .. } = self.handoffs.remove(&id).expect("it was on its way");
-        let request = engine.scheduler.expected(id).expect("it is waited for");
+        let request = engine.scheduler.in_remote_prefill(id).expect("it is waited for");
         let short = self.apart.rejection.and_then(|_| self.short_of(answerer, engine, request, View::Now, now));
         if let Some(what) = short {
             engine.scheduler.abort(id);
@@ -442,7 +442,7 @@ impl Travel {
     ) -> Placed {
         let id = request.id;
         let scheduler = &mut engines[answerer].scheduler;
-        if scheduler.expect(request.clone()).is_err() {
+        if scheduler.admit_remote(request.clone()).is_err() {
             return Placed::Refused;
         }
         let blocks = scheduler.missing_blocks(id);
@@ -454,7 +454,7 @@ impl Travel {
             go_on(&mut engines[answerer].scheduler, id, now);
             return Placed::At(answerer);
         };
-        engines[reader].scheduler.keep(id, Nanos(u64::MAX));
+        engines[reader].scheduler.pin(id, Nanos(u64::MAX));
         let ready = Nanos(now.0.saturating_add(remote.0));
         self.handoffs.insert(id, Handoff { reader, answerer, blocks, ready, landed: now, rows: 0 });
         Placed::Apart { reader, answerer }
@@ -475,7 +475,7 @@ impl Travel {
         let answers = |all: bool| {
             let own = engine.scheduler.sequences().filter(move |sequence| {
                 let is_its = !self.is_read_for_another(sequence.request_id(), at);
-                is_its && (all || !sequence.is_expecting())
+                is_its && (all || !sequence.is_in_remote_prefill())
             });
             own.map(|sequence| {
                 let ready = self.handoffs.get(&sequence.request_id()).map_or(now, |handoff| handoff.ready);
@@ -536,7 +536,7 @@ const REST: Nanos = Nanos(250_000_000);
 
 /// What was expected waits where it is answered, for what is missing of it.
 fn go_on(scheduler: &mut Scheduler, request: RequestId, now: Nanos) {
-    scheduler.expected_ended(request, &[Some(&[])], now).expect("what has no token has not ended");
+    scheduler.remote_prefill_ended(request, &[Some(&[])], now).expect("what has no token has not ended");
 }
 
 /// Pearson's; 0 where one of the two never changes.

@@ -514,6 +514,6 @@ impl Engine {
             let drafting = workload.drafting(sequence.request_id().0 as usize)?;
             drafting.offer(sequence.id(), sequence.num_generated())
         }));
-        offers.drain(..).for_each(|offer| scheduler.offer(offer));
+        offers.drain(..).for_each(|offer| scheduler.propose(offer));
     }
 }

@@ -73,7 +73,7 @@ impl Observer for Watch {
             scheduler.check_invariants();
         }
         self.last_used.resize(self.last_used.len().max(instance + 1), 0);
-        self.last_used[instance] = scheduler.used_blocks() + scheduler.kept_blocks() + scheduler.sequences().count();
+        self.last_used[instance] = scheduler.used_blocks() + scheduler.pinned_blocks() + scheduler.sequences().count();
     }
 
     fn finished(&mut self, _: usize, request: RequestId, _: Nanos) {

@@ -45,7 +45,7 @@ impl Told {
     }
 
     fn within(&self, kind: BoundKind) -> f64 {
-        self.promise.of(kind).within.0 as f64 / MS
+        self.promise.of(kind).p95.0 as f64 / MS
     }
 }
 
@@ -117,8 +117,8 @@ fn serve(asks: &[Ask], machine: &StepTimes, belief: CostModel, refuses: bool) ->
             next += 1;
             let new =
                 IncomingRequest { prompt_tokens: ask.prompt, cached_tokens: 0, priority: Priority(0), ttft: ask.ttft };
-            let outlook = forecast.outlook(&new, now, Nanos(0));
-            let promise = book.promise(&outlook, AnswerLimits { least: 0, most: ask.most });
+            let outlook = forecast.queue_forecast(&new, now, Nanos(0));
+            let promise = book.bound_for(&outlook, AnswerLimits { least: 0, most: ask.most });
             let admission = ask.ttft.filter(|_| refuses).map(|target| book.judge(&promise, target));
             if admission == Some(Admission::TooLate) {
                 continue;
@@ -189,7 +189,7 @@ fn percentile(values: &[f64], percent: f64) -> f64 {
 fn figures(told: &[Told], kind: BoundKind) -> Figures {
     let took: Vec<f64> = told.iter().map(|told| told.took(kind)).collect();
     let widths: Vec<f64> =
-        told.iter().map(|told| told.within(kind) - told.promise.of(kind).likely.0 as f64 / MS).collect();
+        told.iter().map(|told| told.within(kind) - told.promise.of(kind).p50.0 as f64 / MS).collect();
     let high = percentile(&took, 95.0);
     // What is between truth and bound, by the share of truths that are on that side (Koenker & Bassett, 1978).
     let score = |took: f64, within: f64| if took > within { 0.95 * (took - within) } else { 0.05 * (within - took) };

@@ -44,11 +44,11 @@ impl EngineCore {
         }
         let mut flight = self.spare.pop().unwrap_or_default();
         let recorded = self.offer();
-        let reads = self.drafting.computes() && self.scheduler.wants_offers();
+        let reads = self.drafting.computes() && self.scheduler.wants_proposals();
         self.scheduler.schedule_into(now, &mut flight.step);
         self.drafting.follow(&flight.step, &self.scheduler);
         self.transfer(&flight.step);
-        for id in std::mem::take(&mut flight.step.lacking) {
+        for id in std::mem::take(&mut flight.step.needs_prefill) {
             self.ask_elsewhere(id, now);
         }
         if flight.step.is_empty() {
@@ -59,12 +59,12 @@ impl EngineCore {
         match recorded {
             Some(recorded) => {
                 draft::recorded(&flight.step, &recorded.guesses, self.logit_row.len(), &mut flight.guesses);
-                self.scheduler.drafting_took(recorded.took);
+                self.scheduler.set_drafting_time(recorded.took);
             }
             None if self.drafting.computes() => {
                 let begun = clock();
                 self.propose(&flight.step, reads, &mut flight.guesses);
-                self.scheduler.drafting_took(clock().since(begun));
+                self.scheduler.set_drafting_time(clock().since(begun));
             }
             None => self.propose(&flight.step, reads, &mut flight.guesses),
         }
@@ -96,7 +96,7 @@ impl EngineCore {
             }
         } else if !self.drafting.is_empty() {
             self.drafting.begin(&|seq| self.scheduler.sequence(seq));
-            let are_wanted = self.scheduler.wants_offers();
+            let are_wanted = self.scheduler.wants_proposals();
             for sequence in self.scheduler.decoding().filter(|_| are_wanted) {
                 let active = self.active.get(&sequence.request_id()).filter(|active| active.request.speculate);
                 let prediction = active.and_then(|active| active.request.prediction.as_deref());
@@ -107,7 +107,7 @@ impl EngineCore {
                 }
             }
         }
-        self.offers.iter().for_each(|&offer| self.scheduler.offer(offer));
+        self.offers.iter().for_each(|&offer| self.scheduler.propose(offer));
         recorded
     }
 

@@ -148,7 +148,7 @@ impl EngineCore {
 
     /// Full blocks of prompts are computed elsewhere and never here from now on. Before the first request.
     pub(crate) fn set_prompts_given(&mut self) {
-        self.scheduler.set_prompts_given();
+        self.scheduler.set_remote_only_prefill();
         self.handoffs.given = Some(self.scheduler.limits().block_size);
     }
 
@@ -170,7 +170,7 @@ impl EngineCore {
                 return self.end_with(id, RequestError::NoPrefill, now);
             }
         }
-        let likely = || self.journal.log().promises.of(id).map(|promise| promise.first_token.likely);
+        let likely = || self.journal.log().promises.of(id).map(|promise| promise.first_token.p50);
         let local = if is_given { None } else { likely() };
         let active = &self.active[&id];
         let at = match &active.request.partner {
@@ -189,7 +189,7 @@ impl EngineCore {
     /// A request whose prompt is read for somebody was admitted.
     pub(crate) fn give_to(&mut self, id: RequestId, giver: Giver) {
         let Some(active) = self.active.get(&id) else { return };
-        self.scheduler.keep(id, UNTIL_HE_LEAVES);
+        self.scheduler.pin(id, UNTIL_HE_LEAVES);
         let blocks = (active.request.prompt.len() - 1) / self.scheduler.limits().block_size;
         let next = giver.first_block;
         self.handoffs.giving.insert(id, Giving { giver, blocks, next, first: None });
@@ -205,7 +205,7 @@ impl EngineCore {
             Moved::Left(id) => {
                 self.handoffs.giving.remove(&id);
                 self.cancel(id, now);
-                self.scheduler.release(id);
+                self.scheduler.unpin(id);
                 self.note_kept();
             }
         }
@@ -223,9 +223,9 @@ impl EngineCore {
     fn land_block(&mut self, id: RequestId, index: usize, bytes: Weighed, now: Nanos) {
         let is_awaited = self.handoffs.taking.contains(&id);
         let Some(tiers) = self.tiers.as_mut().filter(|_| is_awaited) else { return };
-        if let Ok(slot) = self.scheduler.adopt(id, index) {
+        if let Ok(slot) = self.scheduler.begin_receive(id, index) {
             tiers.land(slot, bytes.into_bytes());
-            let is_found = self.scheduler.adopted(slot, true);
+            let is_found = self.scheduler.end_receive(slot, true);
             self.handoffs.counts.blocks_taken.fetch_add(u64::from(is_found), Ordering::Relaxed);
             if is_found {
                 self.journal.take(Fact::Landed(id, now));
@@ -246,7 +246,7 @@ impl EngineCore {
             None => self.handoffs.elsewhere.iter_mut().for_each(|elsewhere| elsewhere.forget(id)),
         }
         self.journal.take(Fact::Came(id, Box::new(over), now));
-        match self.scheduler.is_lacking(id) {
+        match self.scheduler.needs_remote_prefill(id) {
             false => self.wait_here(id, now),
             // Whoever reads prompts is not there, or has said no.
             true if way == Way::Refused => self.end_with(id, RequestError::NoPrefill, now),
@@ -257,7 +257,7 @@ impl EngineCore {
 
     fn wait_here(&mut self, id: RequestId, now: Nanos) {
         let nothing = vec![Some(&[][..]); self.active[&id].answers.len()];
-        self.scheduler.expected_ended(id, &nothing, now).expect("what has no token has not ended");
+        self.scheduler.remote_prefill_ended(id, &nothing, now).expect("what has no token has not ended");
     }
 
     /// Gives away what has become full, as far as there is room under way.
@@ -285,12 +285,12 @@ impl EngineCore {
         for id in over {
             let Giving { giver, next, first, .. } = self.handoffs.giving.remove(&id).expect("it was just there");
             let _ = giver.given.send(Given::End { blocks: next, first });
-            self.scheduler.release(id);
+            self.scheduler.unpin(id);
         }
         self.note_kept();
     }
 
     fn note_kept(&self) {
-        self.handoffs.counts.kept_blocks.store(self.scheduler.kept_blocks() as u64, Ordering::Relaxed);
+        self.handoffs.counts.kept_blocks.store(self.scheduler.pinned_blocks() as u64, Ordering::Relaxed);
     }
 }

@@ -565,7 +565,7 @@ impl Chaos {
 
 /// The sequences that wait or run here.
 fn here(scheduler: &Scheduler) -> impl Iterator<Item = &Sequence> {
-    scheduler.sequences().filter(|seq| !seq.is_expecting())
+    scheduler.sequences().filter(|seq| !seq.is_in_remote_prefill())
 }
 
 /// Whether a sequence has a decode row in this step.

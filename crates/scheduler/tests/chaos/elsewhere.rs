@@ -169,7 +169,7 @@ impl Chaos {
             } else {
                 generate(&mut self.far, &self.clients[&id].answers)
             };
-            let outcome = self.scheduler.expected_ended(id, &as_slices(&generated), Nanos(self.now));
+            let outcome = self.scheduler.remote_prefill_ended(id, &as_slices(&generated), Nanos(self.now));
             self.note(&outcome);
             match outcome {
                 Ok(()) => {
@@ -210,7 +210,7 @@ impl Chaos {
             let blocks = request.prompt.len() / block_size;
             let next = self.next_landing.get(&id).copied().unwrap_or(0);
             let index = if self.far.percent(self.elsewhere.out_of_order) { self.far.within(0..=blocks) } else { next };
-            let outcome = self.scheduler.adopt(id, index);
+            let outcome = self.scheduler.begin_receive(id, index);
             self.note(&outcome);
             match outcome {
                 Ok(slot) => {
@@ -262,7 +262,7 @@ impl Chaos {
             if good {
                 self.cache.land(slot, Some(&bytes), 0);
             }
-            let has_landed = self.scheduler.adopted(slot, good);
+            let has_landed = self.scheduler.end_receive(slot, good);
             assert!(good || !has_landed, "I37: spoiled bytes are believed");
             self.swapped.landed += u64::from(has_landed);
             if has_landed {
@@ -282,7 +282,7 @@ impl Chaos {
         if self.far.percent(self.elsewhere.keeps) {
             let longest = self.elsewhere.longest_lease;
             let lease = Nanos(if longest == u64::MAX { longest } else { self.far.bits() % (longest + 1) });
-            assert!(self.scheduler.keep(id, lease), "{id:?} is open");
+            assert!(self.scheduler.pin(id, lease), "{id:?} is open");
             self.leases.insert(id, lease);
         }
     }
@@ -333,12 +333,12 @@ impl Chaos {
         let requests: BTreeSet<RequestId> = self.kept.iter().map(|kept| kept.request).collect();
         for id in requests {
             if self.far.percent(self.elsewhere.releases) {
-                assert!(self.scheduler.release(id) && !self.scheduler.release(id), "{id:?} is kept once");
+                assert!(self.scheduler.unpin(id) && !self.scheduler.unpin(id), "{id:?} is kept once");
                 self.kept.retain(|kept| kept.request != id);
                 self.seen.saw("kept answer released");
             } else if self.far.percent(self.elsewhere.releases) {
                 let until = Nanos(self.now.saturating_add(self.far.bits() % 1_000_000_000));
-                assert!(self.scheduler.keep_until(id, until), "{id:?} is kept");
+                assert!(self.scheduler.pin_until(id, until), "{id:?} is kept");
                 self.kept.iter_mut().filter(|kept| kept.request == id).for_each(|kept| kept.until = until);
             } else {
                 continue;
@@ -398,15 +398,18 @@ impl Chaos {
 
     /// I12, I19: what is expected is that and nothing else. I36: what is kept is what was asked for.
     pub(crate) fn check_elsewhere(&self) {
-        let seen = self.scheduler.kept().map(|kept| {
+        let seen = self.scheduler.pinned_answers().map(|kept| {
             let PinnedAnswer { request, answer, until, .. } = *kept;
             KeptSeen { request, answer, until, blocks: kept.blocks.len() }
         });
         assert_eq!(seen.collect::<Vec<_>>(), self.kept, "I36: what is kept");
-        let expecting = self.scheduler.sequences().filter(|seq| seq.is_expecting());
+        let expecting = self.scheduler.sequences().filter(|seq| seq.is_in_remote_prefill());
         assert_eq!(expecting.count(), self.expected.len(), "I12: expected ones");
         for &id in &self.expected {
-            assert!(self.scheduler.expected(id).is_some_and(|request| request.id == id), "I12: {id:?} is expected");
+            assert!(
+                self.scheduler.in_remote_prefill(id).is_some_and(|request| request.id == id),
+                "I12: {id:?} is expected"
+            );
         }
     }
 }

@@ -288,7 +288,7 @@ impl Chaos {
             }
             let len = self.rng.within(0..=12) as u16;
             let (source, strength) = (DraftSource(self.rng.within(0..=2) as u8), self.rng.within(0..=7) as u8);
-            self.scheduler.offer(DraftProposal { seq, source, len, strength });
+            self.scheduler.propose(DraftProposal { seq, source, len, strength });
             self.offered.insert(seq, usize::from(len));
             if self.scheduler.decoding().all(|decoding| decoding.id() != seq) {
                 // It counts nevertheless if the sequence resumes with a decode row.
@@ -497,7 +497,7 @@ impl Chaos {
         self.loads.extend(&step.loads);
         let took = self.rng.bits() % 1_000_000;
         if self.weather.clock != Clock::Still && !step.is_empty() && !step.saves.is_empty() {
-            self.scheduler.transfers_took(Transfer::Save, step.saves.len(), Nanos(took));
+            self.scheduler.add_transfer_time(Transfer::Save, step.saves.len(), Nanos(took));
             self.now += took;
         }
     }
@@ -610,7 +610,7 @@ impl Chaos {
         let before = self.before_it_came(&mut answers);
         let outcome = match &before {
             Before::Nothing => self.scheduler.admit(request.clone()),
-            Before::Expected => self.scheduler.expect(request.clone()),
+            Before::Expected => self.scheduler.admit_remote(request.clone()),
             Before::Generated(generated) => {
                 self.scheduler.resume(request.clone(), &as_slices(generated), Nanos(self.now))
             }
@@ -848,7 +848,7 @@ fn slots_of(seq: &Sequence, block_size: usize) -> Vec<usize> {
 
 /// The sequences in the queue: they hold nothing.
 fn waiting(scheduler: &Scheduler) -> impl Iterator<Item = &Sequence> {
-    scheduler.sequences().filter(|seq| seq.block_table().is_empty() && !seq.is_expecting())
+    scheduler.sequences().filter(|seq| seq.block_table().is_empty() && !seq.is_in_remote_prefill())
 }
 
 /// Blocks that are held or read.

@@ -369,11 +369,11 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "The drafts of one sequence are planned for another.",
         &[edit(
             "speculate.rs",
-            "candidates.push(DraftCandidate { offer, own: seq.acceptance, decode, row, most, taken: 0 });",
-            "let of = |id: &SeqId| self.state.seqs.get(*id).and_then(|seq| seq.offer);
-             let offer = proposed.first().and_then(of).unwrap_or(offer);
-             let most = usize::from(offer.len).min(seq.tokens_to_go(&self.state.limits) - 1).min(room);
-             candidates.push(DraftCandidate { offer, own: seq.acceptance, decode, row, most, taken: 0 });",
+            "candidates.push(DraftCandidate { proposal, own: seq.acceptance, decode, row, most, taken: 0 });",
+            "let of = |id: &SeqId| self.state.seqs.get(*id).and_then(|seq| seq.proposal);
+             let proposal = proposed.first().and_then(of).unwrap_or(proposal);
+             let most = usize::from(proposal.len).min(seq.tokens_to_go(&self.state.limits) - 1).min(room);
+             candidates.push(DraftCandidate { proposal, own: seq.acceptance, decode, row, most, taken: 0 });",
         )],
     ),
     bug(
@@ -424,7 +424,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
             "scheduler.rs",
             "active.answers.into_iter().flatten().for_each(|seq| self.retire(seq));",
             "for seq in active.answers.into_iter().flatten() {
-                if !self.state.seqs[seq].is_expecting() { self.retire(seq); }
+                if !self.state.seqs[seq].is_in_remote_prefill() { self.retire(seq); }
             }",
         )],
     ),
@@ -435,7 +435,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
             "scheduler.rs",
             "(self.state.num_new, self.state.num_new_tokens)",
             "{
-                let seqs = self.state.seqs.iter().filter(|seq| seq.is_expecting());
+                let seqs = self.state.seqs.iter().filter(|seq| seq.is_in_remote_prefill());
                 let (num, tokens) = seqs.fold((0, 0), |(num, tokens), seq| (num + 1, tokens + seq.num_tokens()));
                 (self.state.num_new - num, self.state.num_new_tokens - tokens)
             }",
@@ -455,7 +455,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "LeaseWithoutEnd",
         "Blocks stay pinned forever for a dead worker (vLLM #35764).",
-        &[edit("pin.rs", "kept.until > now", "true")],
+        &[edit("pin.rs", "pinned.until > now", "true")],
     ),
     bug(
         "KeptHoldsOut",
@@ -470,7 +470,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "KeptAfterCancel",
         "Blocks of a cancelled request stay pinned.",
-        &[edit("scheduler.rs", "self.release(id);", "")],
+        &[edit("scheduler.rs", "self.unpin(id);", "")],
     ),
     bug(
         "AdoptedWithoutParent",
@@ -505,7 +505,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug_of_pair(
         "LackingUnreported",
         "Missing blocks are not reported, so none are fetched.",
-        &[edit("remote_only_prefill.rs", "step.lacking.push(seq.request_id());", "")],
+        &[edit("remote_only_prefill.rs", "step.needs_prefill.push(seq.request_id());", "")],
     ),
     bug_of_pair(
         "OwnTakenForGiven",

@@ -49,8 +49,8 @@ impl LateWatch {
         loop {
             let elapsed = app.engine.now().since(self.arrived);
             let open = BoundKind::ALL.into_iter().filter(|&kind| self.is_open[kind as usize]);
-            let kind = open.min_by_key(|&kind| self.promise.of(kind).within)?;
-            let left = self.promise.of(kind).within.since(elapsed);
+            let kind = open.min_by_key(|&kind| self.promise.of(kind).p95)?;
+            let left = self.promise.of(kind).p95.since(elapsed);
             if left == Nanos(0) {
                 self.is_open[kind as usize] = false;
                 return Some(self.comment(kind, elapsed, app, served));
@@ -69,7 +69,7 @@ impl LateWatch {
         let waits = self.has_token.iter().position(|&has| !has).unwrap_or(0);
         let mut comment = json!({
             "promise": kind.name(),
-            "promised_ms": ms(self.promise.of(kind).within),
+            "promised_ms": ms(self.promise.of(kind).p95),
             "elapsed_ms": ms(elapsed),
         });
         if let Some((owners, delayed_by)) = app.reader(served.tenant).so_far(served.requests[waits]) {

@@ -239,7 +239,7 @@ fn serve(script: &Script, talk: impl FnOnce(SocketAddr)) {
 
 #[test]
 fn a_stream_says_when_it_breaks_a_promise() {
-    let time = |ms: u64| TimeBound { within: Nanos(ms * 1_000_000), ..TimeBound::default() };
+    let time = |ms: u64| TimeBound { p95: Nanos(ms * 1_000_000), ..TimeBound::default() };
     let promise = LatencyBound { first_token: time(1_500), answer: time(2_500), ..LatencyBound::default() };
     let script = Script::saying(&["Once", " upon", " a", " time"], Some(promise));
     serve(&script, |address| {
