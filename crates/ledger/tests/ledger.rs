@@ -575,7 +575,7 @@ fn who_waits_for_a_disturbed_step_waits_for_the_machine_too() {
     let began = world.now;
     world.stolen = StealTime { before: Nanos(0), during: Nanos(5 * MS) };
     world.step(10 * MS, 2 * MS);
-    // It came 4 ms before the end of that step: half of that was the machine's, as far as anybody can know.
+    // It came 4 ms before the end of that step: half of that counts as steal time, taken as uniform.
     world.admit(request(2, 10, 1, Nanos(began.0 + 6 * MS)));
     world.stolen = StealTime { before: Nanos(MS), during: Nanos(7 * MS) };
     world.step(10 * MS, 3 * MS);

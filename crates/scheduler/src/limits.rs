@@ -80,7 +80,9 @@ impl fmt::Display for LimitsError {
                 "max_num_batched_tokens ({max_num_batched_tokens}) must be at least max_num_seqs ({max_num_seqs}): \
                  every running sequence needs a row in each step"
             ),
-            LimitsError::TooManyBlocks { num_blocks } => write!(f, "{num_blocks} KV blocks are too many to count"),
+            LimitsError::TooManyBlocks { num_blocks } => {
+                write!(f, "{num_blocks} KV blocks are too many: slots are counted in 32 bits")
+            }
         }
     }
 }

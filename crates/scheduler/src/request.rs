@@ -149,21 +149,21 @@ pub enum AdmitError {
 impl fmt::Display for AdmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AdmitError::EmptyPrompt => write!(f, "the prompt has no tokens"),
+            AdmitError::EmptyPrompt => write!(f, "prompt is empty"),
             AdmitError::TooLong { prompt_tokens, max_model_len } => {
-                write!(f, "prompt has {prompt_tokens} tokens; prompt and answer may have {max_model_len} together")
+                write!(f, "prompt has {prompt_tokens} tokens; prompt and answer are limited to {max_model_len}")
             }
             AdmitError::NeverFits { needed_blocks, total_blocks } => {
-                write!(f, "prompt and answers may need {needed_blocks} KV blocks; there are {total_blocks}")
+                write!(f, "the request may need {needed_blocks} KV blocks; the pool has {total_blocks}")
             }
             AdmitError::TooManyAnswers { num_answers, max_num_seqs } => {
-                write!(f, "{num_answers} answers were asked for; {max_num_seqs} sequences run together at most")
+                write!(f, "{num_answers} answers requested; at most {max_num_seqs} sequences can run")
             }
             AdmitError::HasEnded { answer } => {
-                write!(f, "answer {answer} ends with what was generated of it before")
+                write!(f, "answer {answer} is already complete")
             }
             AdmitError::QueueFull { waiting_requests, waiting_tokens } => {
-                write!(f, "the queue is full: {waiting_requests} requests with {waiting_tokens} tokens wait")
+                write!(f, "queue is full: {waiting_requests} requests with {waiting_tokens} tokens")
             }
         }
     }
