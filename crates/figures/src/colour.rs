@@ -1,4 +1,4 @@
-//! What is drawn in which colour, the same in every picture: prefill orange, decode blue.
+//! The colour of each meaning, the same in every chart: prefill orange, decode blue.
 //!
 //! ```text
 //! meaning      SVG        the page's light theme (web/src/style.css)   terminal
@@ -7,15 +7,15 @@
 //! late         #d1242f    --late
 //! cached       #1a9a5c    --cached
 //! ```
-//! The Grafana board has the same two. A test reads all of them. Colour is never alone: in SVG the dots of prefill are
-//! squares and those of decode discs, and lines that are no phase are dashed.
+//! The Grafana board uses the same two colours. A test compares all of them. Colour is never the only distinction: in
+//! SVG the dots of prefill are squares and those of decode discs, and lines of no phase are dashed.
 
-/// What a line stands for.
+/// The meaning of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Colour {
-    /// Prompts that are read, and what they wait for.
+    /// Prefill, and waiting for it.
     Prefill,
-    /// Answers that are written.
+    /// Decode.
     Decode,
     /// Too late, or waiting.
     Late,
@@ -23,12 +23,12 @@ pub enum Colour {
     Cached,
     /// Both phases together, or neither.
     Ink,
-    /// A limit, a goal: what the others are held against.
+    /// A limit or a target.
     Limit,
 }
 
 impl Colour {
-    /// `#rrggbb`, to be seen on white.
+    /// `#rrggbb`, for a white background.
     pub const fn hex(self) -> &'static str {
         match self {
             Colour::Prefill => "#d9730d",
@@ -40,8 +40,8 @@ impl Colour {
         }
     }
 
-    /// Of a terminal with 256 colours: an orange and a blue that are seen on black and on white; empty for what is
-    /// written in the terminal's own.
+    /// Escape sequence for a terminal with 256 colours: an orange and a blue that are visible on black and on white;
+    /// empty for the terminal's default.
     pub const fn ansi(self) -> &'static str {
         match self {
             Colour::Prefill => "\x1b[38;5;166m",

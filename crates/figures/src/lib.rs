@@ -1,14 +1,14 @@
-//! How measured numbers are summed up and drawn: one definition of a percentile, and lines as SVG. And the one generator
-//! of random numbers.
+//! Statistics and charts of measured numbers: one definition of a percentile, and line charts as SVG. And the random
+//! generator.
 //!
 //! ```text
 //! values --> spread.rs   percentile, median, Spread, Distribution     --> tables and JSON of sim, what-if, bench-serve,
-//!        \-> plot.rs     Chart: lines, dots and words over two axes       lab, calibration, and the Live page
-//!            colour.rs   what is drawn in which colour, everywhere
+//!        \-> plot.rs     Chart: lines, dots and labels over two axes      lab, calibration, and the Live page
+//!            colour.rs   the colour of each meaning, in every chart
 //! seed   --> random.rs   Random: even bits, and the distributions of loads
 //! ```
 //!
-//! Pure functions of numbers. What the numbers are of, and in which unit, is the caller's to say.
+//! Pure functions of numbers; the caller names quantities and units.
 
 mod colour;
 pub mod plot;

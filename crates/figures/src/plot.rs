@@ -7,24 +7,24 @@ use crate::Colour;
 /// A line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// In the legend.
+    /// Name in the legend.
     pub name: String,
-    /// What it stands for.
+    /// Meaning.
     pub colour: Colour,
-    /// By rising x.
+    /// Sorted by x.
     pub points: Vec<(f64, f64)>,
 }
 
 /// Lines over one pair of axes, both from 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// Above it.
+    /// Title above the chart.
     pub title: String,
-    /// What x is, with its unit.
+    /// Label of the x axis, with unit.
     pub x: String,
-    /// What y is, with its unit.
+    /// Label of the y axis, with unit.
     pub y: String,
-    /// At most as many as the legend has room for: 4.
+    /// At most 4: the legend has no room for more.
     pub lines: Vec<Line>,
 }
 
@@ -36,8 +36,7 @@ const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
 
 impl Line {
-    /// What strikes it through: a phase is a whole line, every other its own dashes, so that no colour is needed to tell
-    /// them apart.
+    /// The dash pattern: solid for a phase, distinct for every other meaning, so that lines differ without colour.
     fn dashes(&self) -> &'static str {
         match self.colour {
             Colour::Prefill | Colour::Decode => "",
@@ -54,19 +53,19 @@ impl Chart {
         self.svg_with(&[], &[])
     }
 
-    /// The same with dots, of the colour of the line at the same place, and words at points.
+    /// The document with dots, in the colour of the line of the same index, and labels at points.
     pub fn svg_with(&self, dots: &[Dots], words: &[Word]) -> String {
-        document(1, |svg| self.drawn(svg, 0.0, dots, words, Scale::Linear))
+        document(1, |svg| self.draw(svg, 0.0, dots, words, Scale::Linear))
     }
 
-    /// The same with both axes in equal factors, between powers of ten. All numbers are above 0.
+    /// The document with both axes logarithmic, between powers of ten. All numbers must be above 0.
     pub fn svg_logarithmic(&self, dots: &[Dots]) -> String {
-        document(1, |svg| self.drawn(svg, 0.0, dots, &[], Scale::Logarithmic))
+        document(1, |svg| self.draw(svg, 0.0, dots, &[], Scale::Logarithmic))
     }
 
-    /// What is drawn, at the given distance from the top, without the document around it. `dots[i]` are points in the
-    /// colour of `lines[i]`: what was measured, where the line is what was fitted to it.
-    fn drawn(&self, svg: &mut String, down: f64, dots: &[Dots], words: &[Word], scale: Scale) {
+    /// Draws the chart at distance `down` from the top of the document. `dots[i]` are points in the colour of
+    /// `lines[i]`: measurements, if the line was fitted to them.
+    fn draw(&self, svg: &mut String, down: f64, dots: &[Dots], words: &[Word], scale: Scale) {
         let points = || self.lines.iter().flat_map(|line| &line.points).chain(dots.iter().flatten());
         let x_axis = Axis::of(points().map(|point| point.0), scale);
         let y_axis = Axis::of(points().map(|point| point.1), scale);
@@ -113,7 +112,7 @@ impl Chart {
     }
 }
 
-/// Where the legend tells of a line.
+/// x position of a line's legend.
 fn legend_at(index: usize) -> f64 {
     LEFT + 8.0 + 155.0 * index as f64
 }
@@ -131,38 +130,38 @@ fn dot(svg: &mut String, x: f64, y: f64, colour: Colour) {
     };
 }
 
-/// Points of their own, not joined by a line.
+/// Single points, not joined by a line.
 pub type Dots = Vec<(f64, f64)>;
 
-/// A word above and to the right of a point.
+/// A label above and to the right of a point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Word {
-    /// Where.
+    /// x of the point.
     pub x: f64,
-    /// Where.
+    /// y of the point.
     pub y: f64,
-    /// What is written there.
+    /// Text of the label.
     pub text: String,
 }
 
-/// Charts below each other, as one SVG document. With each come dots, the first in the colour of its first line.
+/// Charts below each other, as one SVG document, each with dots as in [`Chart::svg_with`].
 pub fn stacked(charts: &[(&Chart, &[Dots])]) -> String {
     document(charts.len(), |svg| {
         for (index, (chart, dots)) in charts.iter().enumerate() {
-            chart.drawn(svg, HEIGHT * index as f64, dots, &[], Scale::Linear);
+            chart.draw(svg, HEIGHT * index as f64, dots, &[], Scale::Linear);
         }
     })
 }
 
-/// The attribute of our documents that says whose they are.
+/// The attribute that marks documents of this program.
 const MARK: &str = "data-program=\"twostroke\"";
 
-/// Whether a file that begins so is one of ours: it may be replaced by another.
+/// Whether a file that begins with `head` is a document of this program, which may be replaced.
 pub fn is_ours(head: &[u8]) -> bool {
     head.strip_prefix(b"<svg ").is_some_and(|rest| rest.starts_with(MARK.as_bytes()))
 }
 
-/// An SVG document with room for so many charts.
+/// An SVG document of the height of `charts` charts.
 fn document(charts: usize, draw: impl FnOnce(&mut String)) -> String {
     let height = HEIGHT * charts as f64;
     let mut svg = format!(
@@ -174,16 +173,15 @@ fn document(charts: usize, draw: impl FnOnce(&mut String)) -> String {
     svg
 }
 
-/// How numbers become places on both axes.
+/// The scale of both axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scale {
-    /// From 0, in equal steps.
+    /// From 0.
     Linear,
-    /// In equal factors.
     Logarithmic,
 }
 
-/// An axis: its ticks, rising, from its first to its last.
+/// An axis from its first to its last tick.
 struct Axis {
     ticks: Vec<f64>,
     scale: Scale,
@@ -203,7 +201,7 @@ impl Axis {
         Axis { ticks, scale }
     }
 
-    /// Where on the axis, from 0 to 1.
+    /// Position on the axis, from 0 to 1.
     fn share(&self, value: f64) -> f64 {
         let (first, last) = (self.ticks[0], self.ticks[self.ticks.len() - 1]);
         match self.scale {
@@ -213,7 +211,7 @@ impl Axis {
     }
 }
 
-/// Round numbers from 0 to at least `max`, and the last of them.
+/// Round numbers from 0 up to at least `max`, and the last one.
 fn ticks(max: f64) -> (Vec<f64>, f64) {
     let max = if max > 0.0 { max } else { 1.0 };
     let rough = max / 5.0;

@@ -1,58 +1,56 @@
 //! Percentiles, by one definition: linear interpolation between the two nearest ranks.
 //!
 //! ```text
-//! sorted     x0       x1       x2       x3       x4           n values, place = p / 100 * (n - 1)
+//! sorted     x0       x1       x2       x3       x4           n values, position = p / 100 * (n - 1)
 //! percent     0       25       50       75      100
-//!                              ^ p = 50      ^ p = 90: place 3.6, x3 + 0.6 (x4 - x3)
+//!                              ^ p = 50      ^ p = 90: position 3.6, x3 + 0.6 (x4 - x3)
 //! ```
 //!
-//! It is numpy's default, and so that of `vllm bench serve` and aiperf: whoever compares figures with theirs compares
-//! the same thing (Hyndman & Fan, 1996, call it type 7). It has two properties that a rank without interpolation lacks:
-//! the median of two values is their middle, and a figure moves a little when a value does. With few values a high
-//! percentile lies below the largest one: p99 says something of a hundred values and more. guidellm's percentiles are
-//! values that occurred, so its p99 may be one gap away.
+//! This is the default of numpy, and so of `vllm bench serve` and aiperf: figures are comparable with theirs (type 7 of
+//! Hyndman & Fan, 1996). Unlike a rank without interpolation, it gives the middle of two values as their median, and is
+//! continuous in the values. With few values a high percentile is below the largest one: p99 needs a hundred values and
+//! more. guidellm's percentiles are values that occurred, so its p99 may differ by one gap.
 
-/// The value `percent` of the way through `sorted`, which rises; `None` of nothing. `percent` is from 0 to 100.
+/// The percentile of `sorted` (ascending); `None` if it is empty. `percent` is from 0 to 100.
 pub fn percentile(sorted: &[f64], percent: f64) -> Option<f64> {
     percentile_of(sorted.len() as u64, percent, |rank| sorted[rank as usize])
 }
 
-/// The same of `num` values that are not in a slice: `at(rank)` is the value with so many below it, or as good as it is
-/// known.
+/// [`percentile`] of `num` values that are not in a slice: `at(rank)` is the value of that rank, possibly approximate.
 pub fn percentile_of(num: u64, percent: f64, mut at: impl FnMut(u64) -> f64) -> Option<f64> {
     let last = num.checked_sub(1)?;
-    let place = last as f64 * (percent / 100.0).clamp(0.0, 1.0);
-    let rank = (place as u64).min(last);
+    let position = last as f64 * (percent / 100.0).clamp(0.0, 1.0);
+    let rank = (position as u64).min(last);
     let below = at(rank);
-    Some(match place - rank as f64 {
-        0.0 => below, // there may be no rank above, and what is infinite must not become nothing
+    Some(match position - rank as f64 {
+        0.0 => below, // there may be no rank above, and infinity minus infinity would be NaN
         share => below + (at(rank + 1) - below) * share,
     })
 }
 
-/// The median; sorts `values`. `None` of nothing.
+/// The median; sorts `values`. `None` if they are empty.
 pub fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     percentile(values, 50.0)
 }
 
-/// A distribution in five numbers, in the unit of its values; all are 0 of nothing.
+/// Mean and percentiles of a distribution, in the unit of its values; 0 without values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
     /// Arithmetic mean.
     pub mean: f64,
     /// The median.
     pub p50: f64,
-    /// 90 % of the way from the least to the largest, by rank.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 99 % of the way.
+    /// The 99th percentile.
     pub p99: f64,
-    /// The largest.
+    /// The largest value.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of any values, exactly; sorts them.
+    /// The exact figures of `values`; sorts them.
     pub fn of(values: &mut [f64]) -> Spread {
         values.sort_by(f64::total_cmp);
         let at = |percent| percentile(values, percent).unwrap_or_default();
@@ -66,7 +64,7 @@ impl Spread {
 pub struct Distribution(Vec<f64>);
 
 impl Distribution {
-    /// Of any values.
+    /// Sorts the samples.
     pub fn of(mut values: Vec<f64>) -> Distribution {
         values.sort_by(f64::total_cmp);
         Distribution(values)
@@ -77,7 +75,7 @@ impl Distribution {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -94,7 +92,7 @@ impl Distribution {
         squares.mean().sqrt()
     }
 
-    /// [`percentile`] of the samples; 0 without any.
+    /// [`percentile`] of the samples; 0 without samples.
     pub fn percentile(&self, percent: f64) -> f64 {
         percentile(&self.0, percent).unwrap_or_default()
     }

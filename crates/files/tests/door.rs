@@ -43,7 +43,7 @@ fn what_is_no_file_is_refused_at_once_and_by_its_name() {
             assert!(error.to_string().contains(what), "{}: {error}", path.display());
         }
     }
-    assert!(begun.elapsed() < Duration::from_secs(120), "somebody waited");
+    assert!(begun.elapsed() < Duration::from_secs(120), "a call blocked");
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Events as vLLM's msgspec writes them.
+//! Events in msgpack, as vLLM's msgspec writes them.
 
 use scheduler::{CacheEvent, TokenId};
 use serde::Serialize;
 
-/// `["BlockStored", hashes, parent, tokens, tokens per block, lora_id, medium, lora_name]`: blocks, each behind the other.
+/// `["BlockStored", hashes, parent, tokens, tokens per block, lora_id, medium, lora_name]`: consecutive blocks.
 #[derive(Serialize)]
 struct Stored {
     name: &'static str,
@@ -26,30 +26,30 @@ struct Removed {
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Told {
+enum Event {
     Stored(Stored),
     Removed(Removed),
     Cleared([&'static str; 1]),
 }
 
-/// `[seconds, events, rank]`, with as few events as their order allows.
+/// `[seconds, events, rank]`, with consecutive events merged.
 pub(crate) fn encode(events: &[CacheEvent], seconds: f64) -> Vec<u8> {
-    rmp_serde::to_vec(&(seconds, together(events), 0)).expect("numbers and lists are written")
+    rmp_serde::to_vec(&(seconds, merge(events), 0)).expect("numbers and lists are encodable")
 }
 
-fn together(events: &[CacheEvent]) -> Vec<Told> {
-    let mut all: Vec<Told> = Vec::new();
+fn merge(events: &[CacheEvent]) -> Vec<Event> {
+    let mut all: Vec<Event> = Vec::new();
     for event in events {
         match (event, all.last_mut()) {
-            (CacheEvent::Found { hash, parent, tokens, .. }, Some(Told::Stored(stored)))
+            (CacheEvent::Found { hash, parent, tokens, .. }, Some(Event::Stored(stored)))
                 if parent.is_some_and(|parent| stored.hashes.last() == Some(&parent.short()))
                     && stored.block_size == tokens.len() =>
             {
                 stored.hashes.push(hash.short());
                 stored.tokens.extend(tokens);
             }
-            (CacheEvent::Lost { hash }, Some(Told::Removed(removed))) => removed.hashes.push(hash.short()),
-            (CacheEvent::Found { hash, parent, tokens, .. }, _) => all.push(Told::Stored(Stored {
+            (CacheEvent::Lost { hash }, Some(Event::Removed(removed))) => removed.hashes.push(hash.short()),
+            (CacheEvent::Found { hash, parent, tokens, .. }, _) => all.push(Event::Stored(Stored {
                 name: "BlockStored",
                 hashes: vec![hash.short()],
                 parent: parent.map(|parent| parent.short()),
@@ -60,9 +60,9 @@ fn together(events: &[CacheEvent]) -> Vec<Told> {
                 lora_name: None,
             })),
             (CacheEvent::Lost { hash }, _) => {
-                all.push(Told::Removed(Removed { name: "BlockRemoved", hashes: vec![hash.short()], medium: None }));
+                all.push(Event::Removed(Removed { name: "BlockRemoved", hashes: vec![hash.short()], medium: None }));
             }
-            (CacheEvent::Cleared, _) => all.push(Told::Cleared(["AllBlocksCleared"])),
+            (CacheEvent::Cleared, _) => all.push(Event::Cleared(["AllBlocksCleared"])),
         }
     }
     all

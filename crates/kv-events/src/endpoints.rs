@@ -1,34 +1,34 @@
-//! vLLM's `--kv-events-config`: whether, where, and under which topic.
+//! The JSON of vLLM's `--kv-events-config`: endpoints and topic.
 
 use serde::Deserialize;
 
-/// Where events go.
+/// Endpoints of a publisher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoints {
-    /// Of the PUB socket: `tcp://HOST:PORT`.
+    /// Address of the PUB socket: `tcp://HOST:PORT`.
     pub endpoint: String,
-    /// Of the ROUTER socket, where earlier batches can be had.
+    /// Address of the ROUTER socket, which replays earlier batches.
     pub replay_endpoint: Option<String>,
     /// The first frame of every message.
     pub topic: String,
-    /// Batches that are kept for replays.
+    /// Number of batches kept for replays.
     pub buffer_steps: usize,
 }
 
-/// What is wrong with the JSON.
+/// Errors in the JSON.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointsError {
-    /// It is none, or has what is not known here.
+    /// Invalid JSON, or an unknown field.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// Another way of publishing.
-    #[error("publisher: zmq (or null: nothing is told), not {0:?}")]
+    /// An unsupported publisher.
+    #[error("publisher: expected zmq, or null for no events, not {0:?}")]
     Publisher(String),
-    /// An endpoint of another kind.
-    #[error("{0}: an endpoint is tcp://HOST:PORT, or tcp://*:PORT")]
+    /// An unsupported endpoint.
+    #[error("{0}: an endpoint must be tcp://HOST:PORT or tcp://*:PORT")]
     Endpoint(String),
-    /// No batch would be kept.
-    #[error("buffer_steps: 1 or more")]
+    /// No batches to keep.
+    #[error("buffer_steps: must be at least 1")]
     BufferSteps,
 }
 
@@ -45,7 +45,8 @@ struct Json {
     topic: String,
     #[serde(default = "buffer_steps")]
     buffer_steps: usize,
-    /// Of vLLM's queues, which are not these: whoever falls behind by 100,000 batches misses some, and asks for them.
+    /// Accepted and ignored, like `max_queue_size`: these limit vLLM's queues, which do not exist here. A subscriber
+    /// that falls behind by 100,000 batches misses some, and can request a replay.
     #[serde(rename = "hwm")]
     _hwm: Option<u64>,
     #[serde(rename = "max_queue_size")]
@@ -61,7 +62,7 @@ fn buffer_steps() -> usize {
 }
 
 impl Endpoints {
-    /// Of the text of a flag; `None` where events are not wanted.
+    /// Parses the value of the flag; `None` if events are disabled.
     pub fn parse(text: &str) -> Result<Option<Endpoints>, EndpointsError> {
         let json: Json = serde_json::from_str(text)?;
         match json.publisher.as_deref() {
@@ -73,8 +74,8 @@ impl Endpoints {
             return Err(EndpointsError::BufferSteps);
         }
         for endpoint in [Some(&json.endpoint), json.replay_endpoint.as_ref()].into_iter().flatten() {
-            let place = endpoint.strip_prefix("tcp://").and_then(|place| place.rsplit_once(':'));
-            if !place.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
+            let address = endpoint.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':'));
+            if !address.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
                 return Err(EndpointsError::Endpoint(endpoint.clone()));
             }
         }

@@ -1,15 +1,15 @@
-//! KV events: what the prefix cache finds and finds no more, told to routers as vLLM tells it, so that they send a prompt
-//! where its prefix is.
+//! Publishes KV-cache events over ZeroMQ in vLLM's format, so that routers send a prompt to a worker that has its prefix
+//! in the cache.
 //!
 //! ```text
-//! engine --after each step--> Vec<CacheEvent> --> [topic | number | msgpack]  --> PUB     whoever subscribes
-//!                                                   the last 10,000 batches    --> ROUTER  whoever has missed some
+//! engine --after each step--> Vec<CacheEvent> --> [topic | number | msgpack]  --> PUB     to subscribers
+//!                                                   the last 10,000 batches    --> ROUTER  replays missed batches
 //! ```
 //!
 //! A batch is `[seconds since 1970, [event, ...], rank]`, an event a list that begins with its name (`BlockStored`,
-//! `BlockRemoved`, `AllBlocksCleared`), as msgspec writes vLLM's structs. Blocks are named by the first 64 bits of their
-//! hash, which is the same in every worker with the same cluster key. Events hold the tokens of every prompt: they are for
-//! a network that is trusted.
+//! `BlockRemoved`, `AllBlocksCleared`), as msgspec writes vLLM's structs. A block is identified by the first 64 bits of
+//! its hash, which is equal in all workers with the same cluster key. Events contain the tokens of every prompt: use
+//! them only in a trusted network.
 
 mod batch;
 mod endpoints;
@@ -25,22 +25,22 @@ use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage
 
 pub use endpoints::{Endpoints, EndpointsError};
 
-/// What a worker tells is kept for those who come later, as far as this goes.
-const MOST_REPLAY_BYTES: usize = 64 << 20;
-/// Behind the last batch of a replay, in place of its number.
+/// Maximum bytes of batches kept for replays.
+const MAX_REPLAY_BYTES: usize = 64 << 20;
+/// Ends a replay, in place of a batch number.
 const END: [u8; 8] = (-1_i64).to_be_bytes();
 
-/// Sockets that are bound, and tell nothing yet.
+/// Bound sockets, before events are published.
 pub struct Publisher {
     runtime: Runtime,
     publish: PubSocket,
     replay: Option<RouterSocket>,
     endpoints: Endpoints,
-    /// Where they are, with the ports that were free.
+    /// Addresses with the actual ports.
     bound: Vec<String>,
 }
 
-/// Why nothing can be told.
+/// Failure to bind a socket.
 #[derive(Debug, thiserror::Error)]
 #[error("{endpoint}: {problem}")]
 pub struct BindError {
@@ -58,7 +58,7 @@ impl Publisher {
         let mut builder = Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).thread_name("kv-events").enable_all().build();
         let runtime = runtime.map_err(|error| failed(&endpoints.endpoint, &error))?;
-        // A socket begins its own tasks when it is made.
+        // A new socket starts its own tasks.
         let inside = runtime.enter();
         let mut bound = Vec::new();
         let (mut publish, mut replay) = (PubSocket::new(), None);
@@ -75,17 +75,17 @@ impl Publisher {
         Ok(Publisher { runtime, publish, replay, endpoints, bound })
     }
 
-    /// Where they are: of events, then of replays.
+    /// The bound addresses: of events, then of replays.
     pub fn bound(&self) -> &[String] {
         &self.bound
     }
 
-    /// Tells what comes, on a thread of its own, until whoever sends it is gone.
-    pub fn tell(self, events: Receiver<Vec<CacheEvent>>) -> std::io::Result<()> {
+    /// Publishes events on a background thread until the sender is dropped.
+    pub fn spawn(self, events: Receiver<Vec<CacheEvent>>) -> std::io::Result<()> {
         let Publisher { runtime, mut publish, replay, endpoints, .. } = self;
-        let told = Arc::new(Told { most: endpoints.buffer_steps, batches: Mutex::default() });
+        let buffer = Arc::new(ReplayBuffer { max_batches: endpoints.buffer_steps, batches: Mutex::default() });
         if let Some(socket) = replay {
-            runtime.spawn(serve_replays(socket, told.clone()));
+            runtime.spawn(serve_replays(socket, buffer.clone()));
         }
         let thread = move || {
             for (number, events) in (0_u64..).zip(events) {
@@ -94,26 +94,26 @@ impl Publisher {
                 let mut message = ZmqMessage::from(endpoints.topic.clone());
                 message.push_back(number.to_be_bytes().to_vec().into());
                 message.push_back(payload.clone().into());
-                told.keep(number, payload);
+                buffer.push(number, payload);
                 if let Err(error) = runtime.block_on(publish.send(message)) {
-                    tracing::debug!(%error, "nobody hears of the prefix cache");
+                    tracing::debug!(%error, "cannot publish KV-cache events");
                 }
             }
-            // What was sent is on its way: tasks of the runtime write it.
+            // Tasks of the runtime write the messages already sent.
             drop(publish);
         };
         std::thread::Builder::new().name("kv-events".into()).spawn(thread).map(drop)
     }
 }
 
-/// vLLM writes `*` for every address.
+/// Replaces vLLM's `*` for all addresses.
 fn everywhere(endpoint: &str) -> String {
     endpoint.replacen("://*:", "://0.0.0.0:", 1)
 }
 
-/// The last batches, by their numbers.
-struct Told {
-    most: usize,
+/// The last batches, by number.
+struct ReplayBuffer {
+    max_batches: usize,
     batches: Mutex<Batches>,
 }
 
@@ -123,50 +123,51 @@ struct Batches {
     last: VecDeque<(u64, Vec<u8>)>,
 }
 
-impl Told {
-    fn keep(&self, number: u64, payload: Vec<u8>) {
+impl ReplayBuffer {
+    fn push(&self, number: u64, payload: Vec<u8>) {
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         batches.bytes += payload.len();
         batches.last.push_back((number, payload));
-        while batches.last.len() > self.most || batches.bytes > MOST_REPLAY_BYTES {
-            let Some((_, gone)) = batches.last.pop_front() else { break };
-            batches.bytes -= gone.len();
+        while batches.last.len() > self.max_batches || batches.bytes > MAX_REPLAY_BYTES {
+            let Some((_, removed)) = batches.last.pop_front() else { break };
+            batches.bytes -= removed.len();
         }
     }
 
-    /// The batch of this number, or the next one that there is.
-    fn from(&self, number: u64) -> Option<(u64, Vec<u8>)> {
+    /// The first kept batch from this number on.
+    fn first_from(&self, number: u64) -> Option<(u64, Vec<u8>)> {
         let batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         let at = batches.last.partition_point(|(kept, _)| *kept < number);
         batches.last.get(at).cloned()
     }
 }
 
-/// A question is `[who, "", number]`; an answer is every batch from there on as `[who, "", number, batch]`, and an end.
-async fn serve_replays(mut socket: RouterSocket, told: Arc<Told>) {
-    // Whoever asks wrongly hears nothing, and others go on.
-    while let Ok(question) = socket.recv().await {
-        let frames = question.into_vec();
-        let Some((who, number)) = asked(&frames) else { continue };
-        let answer = |frames: [Vec<u8>; 2]| {
-            let mut message = ZmqMessage::from(who.to_vec());
+/// A request is `[client, "", number]`; the reply is every batch from there on as `[client, "", number, batch]`, and an
+/// end marker.
+async fn serve_replays(mut socket: RouterSocket, buffer: Arc<ReplayBuffer>) {
+    // An invalid request gets no reply.
+    while let Ok(request) = socket.recv().await {
+        let frames = request.into_vec();
+        let Some((client, number)) = parse_request(&frames) else { continue };
+        let reply = |frames: [Vec<u8>; 2]| {
+            let mut message = ZmqMessage::from(client.to_vec());
             message.push_back(Vec::new().into());
             frames.into_iter().for_each(|frame| message.push_back(frame.into()));
             message
         };
         let mut next = number;
-        let mut is_there = true;
-        while let Some((number, payload)) = told.from(next).filter(|_| is_there) {
-            is_there = socket.send(answer([number.to_be_bytes().to_vec(), payload])).await.is_ok();
+        let mut is_connected = true;
+        while let Some((number, payload)) = buffer.first_from(next).filter(|_| is_connected) {
+            is_connected = socket.send(reply([number.to_be_bytes().to_vec(), payload])).await.is_ok();
             next = number + 1;
         }
-        // Whoever has left does not need the end.
-        let _ = socket.send(answer([END.to_vec(), Vec::new()])).await;
+        // Fails if the client has disconnected.
+        let _ = socket.send(reply([END.to_vec(), Vec::new()])).await;
     }
 }
 
-fn asked<T: AsRef<[u8]>>(frames: &[T]) -> Option<(&[u8], u64)> {
-    let [who, empty, number] = frames else { return None };
+fn parse_request<T: AsRef<[u8]>>(frames: &[T]) -> Option<(&[u8], u64)> {
+    let [client, empty, number] = frames else { return None };
     let number = number.as_ref().try_into().ok().map(u64::from_be_bytes)?;
-    empty.as_ref().is_empty().then_some((who.as_ref(), number))
+    empty.as_ref().is_empty().then_some((client.as_ref(), number))
 }

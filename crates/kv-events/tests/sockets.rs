@@ -1,4 +1,4 @@
-//! Through the sockets, as a router has them: what is told, and what is told again. And the words that name them.
+//! Events and replays through the sockets, as a router receives them; and the flag that names these.
 
 use std::sync::mpsc::channel;
 
@@ -24,7 +24,7 @@ fn lost(number: u8) -> CacheEvent {
     CacheEvent::Lost { hash: hash(number) }
 }
 
-/// `BlockStored` as vLLM's clients read it.
+/// `BlockStored` as vLLM's clients parse it.
 type Stored = (String, Vec<u64>, Option<u64>, Vec<u32>, usize, Option<u32>, Option<String>, Option<String>);
 type Removed = (String, Vec<u64>, Option<String>);
 
@@ -71,7 +71,7 @@ async fn replayed(endpoint: &str, from: u64) -> Vec<(u64, Vec<u8>)> {
     }
 }
 
-/// The same, as soon as there are so many.
+/// A replay, repeated until it has that number of batches.
 async fn replayed_of(endpoint: &str, from: u64, count: usize) -> Vec<(u64, Vec<u8>)> {
     loop {
         let all = replayed(endpoint, from).await;
@@ -85,11 +85,11 @@ async fn replayed_of(endpoint: &str, from: u64, count: usize) -> Vec<(u64, Vec<u
 fn events_are_told_as_vllm_tells_them_and_told_again() {
     let (publisher, [events, replays]) = published(10);
     let (sender, receiver) = channel();
-    publisher.tell(receiver).expect("a thread");
+    publisher.spawn(receiver).expect("a thread");
     Runtime::new().expect("a runtime").block_on(async {
         let first = vec![found(1, None), found(2, Some(1)), lost(7), lost(8), found(3, Some(1)), found(4, Some(3))];
-        sender.send(first).expect("somebody tells it");
-        sender.send(vec![CacheEvent::Cleared]).expect("somebody tells it");
+        sender.send(first).expect("the publisher runs");
+        sender.send(vec![CacheEvent::Cleared]).expect("the publisher runs");
         let told = replayed_of(&replays, 0, 2).await;
         assert_eq!([told[0].0, told[1].0], [0, 1]);
         let (seconds, (one, two, three), rank): (f64, (Stored, Removed, Stored), u32) =
@@ -100,12 +100,12 @@ fn events_are_told_as_vllm_tells_them_and_told_again() {
         assert_eq!(cleared, "AllBlocksCleared");
         assert_eq!(replayed(&replays, 1).await.len(), 1);
 
-        // Whoever subscribes hears the next; the number says what was missed.
+        // A subscriber receives the next batch; its number shows what was missed.
         let mut subscriber = SubSocket::new();
         subscriber.connect(&events).await.expect("it is there");
         subscriber.subscribe("kv@").await.expect("it is sent");
         let frames = loop {
-            sender.send(vec![lost(9)]).expect("somebody tells it");
+            sender.send(vec![lost(9)]).expect("the publisher runs");
             let next = tokio::time::timeout(std::time::Duration::from_millis(50), subscriber.recv()).await;
             if let Ok(message) = next {
                 break message.expect("a message").into_vec();
@@ -124,10 +124,10 @@ fn events_are_told_as_vllm_tells_them_and_told_again() {
 fn as_many_batches_are_kept_as_was_said() {
     let (publisher, [_, replays]) = published(3);
     let (sender, receiver) = channel();
-    publisher.tell(receiver).expect("a thread");
+    publisher.spawn(receiver).expect("a thread");
     Runtime::new().expect("a runtime").block_on(async {
         for number in 0..20 {
-            sender.send(vec![lost(number)]).expect("somebody tells it");
+            sender.send(vec![lost(number)]).expect("the publisher runs");
         }
         loop {
             let kept: Vec<u64> = replayed(&replays, 0).await.into_iter().map(|(number, _)| number).collect();

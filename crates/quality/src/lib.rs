@@ -1,35 +1,35 @@
-//! What narrow weights and a narrow KV cache cost: next-token distributions compared, and each matrix's own error.
+//! Quality loss of quantized weights and KV cache: next-token distributions compared, and the error of each matrix.
 //!
 //! ```text
-//! Comparison    two rows of logits and the token that came  ──>  perplexity of both, KL divergence, same best token
-//! Watched<B>    a backend: the float32 pass of `kernels::Float32`, and beside every product the same one in class B
-//!                 x ──> float32 product ──> the pass goes on with it
-//!                  └──> product in class B ──> relative L2 error, kept per matrix
+//! Comparison    two rows of logits and the next token  ──>  perplexity of both, KL divergence, same top token
+//! Watched<B>    a backend: the float32 pass of `kernels::Float32`, and every product also in the class of B
+//!                 x ──> float32 product ──> result of the pass
+//!                  └──> product in class B ──> relative L2 error per matrix
 //! ```
-//! The second looks at each matrix alone: its input is exact, so an error belongs to that matrix and is not inherited
-//! from the layers below. That is how a `down_proj` whose inputs spike on few tokens (GLU activation spikes: Yang et
-//! al., 2024) shows up, and what a recipe of wider classes is decided by.
+//! `Watched` measures each matrix alone: its input is exact, so the error is not inherited from earlier layers. This
+//! finds a `down_proj` whose inputs spike on few tokens (GLU activation spikes: Yang et al., 2024), and decides which
+//! matrices of a recipe get a wider class.
 
 use kernels::recording::{MatrixSource, Product, Recorder, Recording};
 use kernels::{Float32, HostBackend, MatrixShape, Out, OutOfMemory};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How far one model's next-token distributions are from a reference's, over many tokens.
+/// Comparison of a model's next-token distributions with a reference's, over many tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Comparison {
     /// Tokens scored.
     pub tokens: u64,
-    /// Sums of `-ln p(token)`, in nats.
+    /// Sum of `-ln p(token)` of the reference, in nats.
     pub reference_nll: f64,
-    /// As `reference_nll`, of the model that is judged.
+    /// Sum of `-ln p(token)` of the judged model, in nats.
     pub nll: f64,
     /// Sum of the KL divergence of the judged from the reference distribution, in nats.
     pub kl: f64,
     /// The largest divergence of one token, in nats.
     pub worst_kl: f64,
-    /// Tokens whose likeliest token is the same in both.
+    /// Positions with the same most likely token in both.
     pub same_best: u64,
-    /// Tokens at which one of the models gave a logit that is no number; they are not scored.
+    /// Positions with a logit that is not finite in one of the models; they are not scored.
     pub not_finite: u64,
 }
 
@@ -67,7 +67,7 @@ impl Comparison {
         (self.nll / self.tokens as f64).exp()
     }
 
-    /// How much larger the judged model's perplexity is: 0.005 is half a percent.
+    /// Relative increase of the judged model's perplexity: 0.005 is half a percent.
     pub fn perplexity_increase(&self) -> f64 {
         ((self.nll - self.reference_nll) / self.tokens as f64).exp_m1()
     }
@@ -77,7 +77,7 @@ impl Comparison {
         self.kl / self.tokens as f64
     }
 
-    /// Share of tokens whose likeliest token is the same.
+    /// Share of positions with the same most likely token.
     pub fn agreement(&self) -> f64 {
         self.same_best as f64 / self.tokens as f64
     }
@@ -102,7 +102,7 @@ pub struct MatrixError {
     pub squared_error: f64,
     /// Sum of squared float32 outputs.
     pub squared_norm: f64,
-    /// Largest relative L2 error of one row: far above the whole when few tokens carry spikes.
+    /// Largest relative L2 error of one row: far above that of all rows if few tokens have spikes.
     pub worst_row: f64,
 }
 
@@ -130,11 +130,12 @@ fn relative(squared_error: f64, squared_norm: f64) -> f64 {
     if squared_error == 0.0 { 0.0 } else { (squared_error / squared_norm).sqrt() }
 }
 
-/// A backend whose results are those of [`Float32`], and which computes every product in a class of `B` as well. Takes
+/// A backend with the results of [`Float32`], which also computes every product with `B` and records its error. Takes
 /// the memory of both.
 pub type Watched<B> = Recording<Judge<B>>;
 
-/// Judges the products of a backend by those in float32.
+/// Compares the products of `B` with those in float32. Errors are in the order of packing: `model::Runner::matrix_names`
+/// has their names.
 pub struct Judge<B> {
     judged: B,
     errors: Mutex<Vec<MatrixError>>,

@@ -1,41 +1,41 @@
-//! What passes over a model ask of a machine: operations and bytes.
+//! Operations and bytes of a model's passes.
 //!
 //! ```text
-//! operations = rows * 2 * weights that a row passes through + rows * keys that they see * operations of a pair
-//! bytes      = weights * passes + keys and values that are fetched
+//! operations = rows * 2 * active weights + rows * attended keys * operations of a pair
+//! bytes      = weights * passes + keys and values read
 //! ```
 
 use kernels::{KvDtype, WeightClass};
 
 use crate::shape::{ModelShape, seen};
 
-/// What a model's passes ask of the machine.
+/// A model with given precisions: everything that determines the cost of its passes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demands {
-    /// Its shape.
+    /// Shape of the model.
     pub shape: ModelShape,
     /// Precision of its matrices.
     pub weights: WeightClass,
-    /// Bytes of weights, every expert counted.
+    /// Bytes of weights, with all experts.
     pub weight_bytes: usize,
-    /// Those of experts.
+    /// Bytes of experts.
     pub expert_bytes: usize,
     /// Bytes of keys and values of one token.
     pub kv_bytes_per_token: usize,
-    /// How they are kept: int8 keys and values are multiplied as int8.
+    /// Precision of the KV cache: int8 keys and values are multiplied as int8.
     pub kv_dtype: KvDtype,
 }
 
-/// Operations and bytes of some passes.
+/// Operations and bytes of one or more passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PassWork {
-    /// In the matrices of layers and head.
+    /// Operations in the matrices of layers and head.
     pub matrix_flops: f64,
-    /// Of rows against keys.
+    /// Operations of attention.
     pub attention_flops: f64,
-    /// How the keys are kept.
+    /// Precision of the KV cache.
     pub kv_dtype: KvDtype,
-    /// Read: weights, keys and values.
+    /// Bytes read: weights, keys and values.
     pub bytes: f64,
 }
 
@@ -44,8 +44,8 @@ impl Demands {
     pub fn prefill(&self, start: usize, rows: usize, chunk: usize) -> PassWork {
         let chunk = chunk.max(1);
         let chunks = rows.div_ceil(chunk);
-        // All chunks but the last have as many rows. Of them the first ones fetch more and more, and those after them
-        // what the window holds.
+        // All chunks but the last have `chunk` rows. Up to the window, each reads more keys than the one before; the
+        // later ones read the window.
         let fetched = self.shape.mean_over_layers(|window| {
             let most = (chunk - 1).saturating_add(window);
             let whole = chunks.saturating_sub(1);
@@ -65,11 +65,11 @@ impl Demands {
         }
     }
 
-    /// `steps` decode steps that carry `rows` rows in all, which have `context` cache positions before them in all.
+    /// `steps` decode steps with `rows` rows in total, and `context` cache positions before these rows in total.
     pub fn decode(&self, steps: usize, rows: usize, context: f64) -> PassWork {
         let per_row = self.shape.flops_per_token() + self.shape.flops_per_logit_row();
         let rows_per_step = rows as f64 / steps.max(1) as f64;
-        // As if all rows had the mean context.
+        // Assumes the mean context for all rows.
         let seen = self.shape.mean_over_layers(|window| context.min(rows as f64 * window as f64));
         PassWork {
             matrix_flops: rows as f64 * per_row,
@@ -79,9 +79,9 @@ impl Demands {
         }
     }
 
-    /// One pass that carries decode rows and chunks of prompts, and computes the logits of `logit_rows` of its rows.
-    /// `decode`: the position of each sequence's first row, and its rows: one, and drafts behind it, for which the same
-    /// keys are fetched once. `prefill`: the same of each chunk.
+    /// One pass with decode rows and chunks of prompts, and logits for `logit_rows` of its rows. `decode`: the position
+    /// of each sequence's first row, and its number of rows: one, plus drafts, which share one read of the keys.
+    /// `prefill`: start and rows of each chunk.
     pub fn step(
         &self,
         decode: impl Iterator<Item = (usize, usize)> + Clone,
@@ -106,8 +106,8 @@ impl Demands {
         }
     }
 
-    /// The same pass by phase, prefill and then decode, with the rows of logits of each. Both read the weights together:
-    /// each has its rows' part of them.
+    /// [`step`](Self::step) by phase: prefill, then decode, with the logit rows of each. The bytes of the weights, read
+    /// once for both, are divided by rows.
     pub fn step_by_phase(
         &self,
         decode: impl Iterator<Item = (usize, usize)> + Clone,
@@ -128,14 +128,14 @@ impl Demands {
         })
     }
 
-    /// Bytes of weights that a pass over `rows` rows reads: of experts, those that rows go to on average.
+    /// Bytes of weights read by a pass over `rows` rows, with the experts that the rows select on average.
     pub fn bytes_of_pass(&self, rows: f64) -> f64 {
         let share = self.shape.experts.map_or(1.0, |experts| experts.share_read(rows));
         (self.weight_bytes - self.expert_bytes) as f64 + share * self.expert_bytes as f64
     }
 }
 
-/// Positions that a chunk fetches: once, what any of its rows sees.
+/// Cache positions read by a chunk: each position that any of its rows attends to, once.
 fn fetched(start: usize, rows: usize, window: usize) -> f64 {
     (start + rows).min((rows - 1).saturating_add(window)) as f64
 }
@@ -146,7 +146,7 @@ impl PassWork {
         self.matrix_flops + self.attention_flops
     }
 
-    /// Adds other passes with keys of the same type.
+    /// Adds other passes with the same precision of the KV cache.
     pub fn add(&mut self, other: &PassWork) {
         self.matrix_flops += other.matrix_flops;
         self.attention_flops += other.attention_flops;
@@ -154,7 +154,7 @@ impl PassWork {
         self.kv_dtype = other.kv_dtype;
     }
 
-    /// So many times as much.
+    /// Multiplies the work by `factor`.
     pub fn scale(&mut self, factor: f64) {
         self.matrix_flops *= factor;
         self.attention_flops *= factor;

@@ -1,11 +1,11 @@
-//! What models ask and machines allow, before anything runs: shapes, operations, bytes, peaks. Pure numbers.
+//! Cost of a model's passes and peaks of a machine, without running anything: shapes, operations, bytes, rates.
 //!
 //! ```text
 //! shape.rs, models.rs   ModelShape ──precision──> Demands (demands.rs) ──rows, keys──> PassWork: operations, bytes
-//! machine.rs            Machine ──────────────────> Peaks (limits.rs) ─────────────────> seconds, shares, what binds
+//! machine.rs            Machine ──────────────────> Peaks (limits.rs) ─────────────────> seconds, shares, bound
 //! ```
-//! One description of a decoder's shape for planning, the simulator and the figures beside every answer, and one of a
-//! machine. Knows no file: a configuration turns itself into a shape (`model::ModelConfig::shape`).
+//! One description of a decoder's shape, and one of a machine, for planning, the simulator and the figures with every
+//! answer. Reads no files: a configuration converts itself to a shape (`model::ModelConfig::shape`).
 
 pub mod demands;
 pub mod limits;

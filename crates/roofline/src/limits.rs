@@ -1,12 +1,12 @@
-//! What a machine allows, and what a pass had of it: the one place where a rate becomes a share of a limit.
+//! A machine's peaks, and the share of them that a pass reached: the only place where a rate becomes a share of a limit.
 //!
 //! ```text
 //! compute time = matrix operations / peak of the weight class + attention operations / peak of the KV type
 //! memory time  = (weights * passes + keys and values read) / read bandwidth
-//! % of limit   = the longer of the two / measured time          bound by = which one that is
+//! % of limit   = the longer of the two / measured time          bound by = the longer one
 //! ```
-//! This is the roofline (Williams et al., 2009) of the work itself: a long prompt is judged against the matrix peak, a
-//! decode step against the bandwidth.
+//! This is the roofline (Williams et al., 2009) of the work: a long prompt is compared with the matrix peak, a decode
+//! step with the bandwidth.
 
 use std::fmt;
 
@@ -15,20 +15,20 @@ use kernels::{KvDtype, WeightClass};
 
 use crate::demands::{Demands, PassWork};
 
-/// What a machine can do at most with weights and keys of some class.
+/// Peak rates of a machine for one weight class and precision of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peaks {
     /// Operations per second in matrices.
     pub matrix: f64,
-    /// Operations per second of rows against keys.
+    /// Operations per second in attention.
     pub attention: f64,
-    /// Bytes per second read from where the weights are.
+    /// Bytes per second read from the memory or cache that holds the weights.
     pub bandwidth: f64,
 }
 
 impl Peaks {
-    /// Of measured limits, those that hold for this model: for its classes, and for reading from memory or, where its
-    /// weights stay there, from the last cache.
+    /// The measured limits for this model: for its precisions, and for reading from memory, or from the last-level cache
+    /// if its weights fit there.
     pub fn of(limits: &Limits, demands: &Demands) -> Peaks {
         let attention = match demands.kv_dtype {
             KvDtype::Bf16 => limits.bf16_flops,
@@ -38,43 +38,43 @@ impl Peaks {
         Peaks { matrix: peak(limits, demands.weights), attention, bandwidth }
     }
 
-    /// The same, once a step has shown that they are higher: `work` took `seconds`, and what was reached is possible.
-    /// Where arithmetic of two kinds was faster than both limits together, nobody knows which was; both rise.
+    /// Peaks raised to the rates of a measured step, if these are higher: `work` took `seconds`. If arithmetic exceeded
+    /// its limit, matrix and attention peaks rise together, because their times are not known apart.
     pub fn raised_by(&self, work: &PassWork, seconds: f64) -> Peaks {
         let LimitShares { compute, memory } = LimitShares::within(work, seconds, self);
         let (compute, memory) = (compute.max(1.0), memory.max(1.0));
         Peaks { matrix: self.matrix * compute, attention: self.attention * compute, bandwidth: self.bandwidth * memory }
     }
 
-    /// Seconds that the arithmetic takes at the peaks.
+    /// Seconds of the arithmetic at the peaks.
     pub fn compute_seconds(&self, work: &PassWork) -> f64 {
         work.matrix_flops / self.matrix + work.attention_flops / self.attention
     }
 
-    /// Seconds that reading takes at the full bandwidth.
+    /// Seconds of reading at full bandwidth.
     pub fn memory_seconds(&self, work: &PassWork) -> f64 {
         work.bytes / self.bandwidth
     }
 
-    /// The least time that the work takes: the longer of the two, as if each ran while the other did.
+    /// Lower bound of the work's time: the longer of the two, as if they overlapped completely.
     pub fn floor_seconds(&self, work: &PassWork) -> f64 {
         self.compute_seconds(work).max(self.memory_seconds(work))
     }
 }
 
-/// What held a phase back most.
+/// What limits the speed of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// Reading weights, keys and values.
     Memory,
     /// Arithmetic.
     Compute,
-    /// Far from both: time between the passes and within them that is neither arithmetic nor reading.
+    /// Neither: time between the passes and within them that is neither arithmetic nor reading.
     Overhead,
 }
 
 impl Bound {
-    /// In a word.
+    /// Name in output.
     pub fn name(self) -> &'static str {
         match self {
             Bound::Memory => "memory",
@@ -90,25 +90,25 @@ impl fmt::Display for Bound {
     }
 }
 
-/// PassWork set against limits and a measured time.
+/// Shares of the limits reached by work in a measured time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LimitShares {
-    /// Of the matrix peak of the weight class.
+    /// Share of the compute peaks.
     pub compute: f64,
-    /// Of the read bandwidth.
+    /// Share of the read bandwidth.
     pub memory: f64,
 }
 
 impl LimitShares {
-    /// Below this share of both limits a phase is bound by neither.
+    /// Below this share of both limits, a phase is bound by overhead.
     const OVERHEAD: f64 = 0.1;
 
-    /// What `work` that took `seconds` had of both limits; zeros for no time.
+    /// Shares of both limits that `work` reached in `seconds`; zeros for no time.
     pub fn of(work: &PassWork, seconds: f64, limits: &Limits, demands: &Demands) -> LimitShares {
         LimitShares::within(work, seconds, &Peaks::of(limits, demands))
     }
 
-    /// The same, of peaks that are known otherwise.
+    /// [`of`](Self::of) with given peaks.
     pub fn within(work: &PassWork, seconds: f64, peaks: &Peaks) -> LimitShares {
         LimitShares {
             compute: share(peaks.compute_seconds(work), seconds),
@@ -116,14 +116,14 @@ impl LimitShares {
         }
     }
 
-    /// The same of steps that were measured: a step that is above a limit has shown that the limit was measured too low,
-    /// so it is at the limit and not above it.
+    /// Scaled down to at most 1: a measured step above a limit shows that the limit was measured too low, so the step
+    /// counts as at the limit.
     pub fn capped(self) -> LimitShares {
-        let most = self.of_limit().max(1.0);
-        LimitShares { compute: self.compute / most, memory: self.memory / most }
+        let largest = self.of_limit().max(1.0);
+        LimitShares { compute: self.compute / largest, memory: self.memory / largest }
     }
 
-    /// Share of the limit that binds this work.
+    /// The larger share: that of the binding limit.
     pub fn of_limit(&self) -> f64 {
         self.compute.max(self.memory)
     }
@@ -133,7 +133,7 @@ impl LimitShares {
         if self.compute > self.memory { Bound::Compute } else { Bound::Memory }
     }
 
-    /// What held this work back.
+    /// What limits this work.
     pub fn bound(&self) -> Bound {
         if self.of_limit() < LimitShares::OVERHEAD { Bound::Overhead } else { self.roofline() }
     }
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// A model whose weights take so much.
+    /// A model with `weight_bytes` of weights.
     fn model(weights: WeightClass, weight_bytes: usize) -> Demands {
         let (_, shape) = ModelShape::known().next().expect("there are known models");
         Demands { weight_bytes, ..shape.demands(weights, KvDtype::Bf16) }

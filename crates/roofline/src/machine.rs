@@ -1,28 +1,27 @@
-//! What a machine can do: a known one, one of given figures, or the one at hand as it was measured.
+//! Rates of a machine: a preset, one with given figures, or this machine as measured.
 //!
 //! Peaks are the vendors' published dense figures (no sparsity) for bf16 with sums in 32 bits and for int8, and their
-//! memory bandwidth. The shares say how much of them a serving engine gets, and stand on measurements where there are
-//! any:
+//! memory bandwidth. The shares are the fraction that a serving engine reaches, from measurements where available:
 //!
 //! | machine | peaks | shares |
 //! | --- | --- | --- |
-//! | a100, h100 | NVIDIA's data sheets, SXM, 80 GB | Llama-2-70B on two GPUs, prompts of 1k to 8k tokens and decode at batch 1, in the data of Splitwise (Patel et al., ISCA 2024): of an engine of 2023, so newer ones get more |
+//! | a100, h100 | NVIDIA's data sheets, SXM, 80 GB | Llama-2-70B on two GPUs, prompts of 1k to 8k tokens and decode at batch 1, in the data of Splitwise (Patel et al., ISCA 2024): an engine of 2023, newer ones reach more |
 //! | h200 | NVIDIA's data sheet | the H100's: the same chip with faster memory |
-//! | b200 | NVIDIA's data sheet of HGX B200, an eighth, at 1,000 W; 180 of 192 GB are enabled there | not measured: the H100's |
+//! | b200 | NVIDIA's data sheet of HGX B200, an eighth, at 1,000 W; 180 of 192 GB enabled | not measured: the H100's |
 //! | l40s | NVIDIA's data sheet | those of an RTX PRO 6000 with vLLM 0.19, by the layer profiles of LLMServingSim (Cho et al., IISWC 2024): also one card with GDDR |
 //! | l4, t4 | NVIDIA's data sheets; a T4 has fp16 and no bf16 | not measured: the L40S's |
-//! | rtx-3090, rtx-4090, rtx-5090 | the appendices of NVIDIA's white papers on GA102, Ada and RTX Blackwell: tensor cores with sums in 32 bits, half of what they do with sums in 16 | not measured: the L40S's |
+//! | rtx-3090, rtx-4090, rtx-5090 | the appendices of NVIDIA's white papers on GA102, Ada and RTX Blackwell: tensor cores with sums in 32 bits, half of their rate with sums in 16 | not measured: the L40S's |
 //! | mi300x | AMD's data sheet | not measured: the H100's |
-//! | m2-ultra | Apple's page of the Mac Pro: 76 GPU cores, 27.2 TFLOP/s; they multiply nothing faster in fewer bits. Of M3 and later Apple says the bandwidth and no operations, so they are not in the list | not measured: the L40S's |
-//! | xeon-8480 | Intel: 56 cores at 2.0 GHz with 1,024 bf16 operations per cycle (AMX), twice as many of int8, 8 channels of DDR5-4800 | this engine's on another CPU (docs/performance.md) |
+//! | m2-ultra | Apple's page of the Mac Pro: 76 GPU cores, 27.2 TFLOP/s; not faster in fewer bits. For M3 and later Apple publishes no operations, so they are not in the list | not measured: the L40S's |
+//! | xeon-8480 | Intel: 56 cores at 2.0 GHz with 1,024 bf16 operations per cycle (AMX), twice that for int8, 8 channels of DDR5-4800 | this engine's on another CPU (docs/performance.md) |
 //! | epyc-9654 | AMD: 96 cores of Zen 4 at 2.4 GHz, AVX-512 on 256-bit units: 64 bf16 and 128 int8 operations per cycle (VDPBF16PS, VPDPBUSD); 12 channels of DDR5-4800 | this engine's on another CPU |
 //! | ryzen-9950x | AMD: 16 cores of Zen 5 at 4.3 GHz with units of 512 bits: 128 bf16 and 256 int8 operations per cycle; 2 channels of DDR5-5600 | this engine's on another CPU |
 //! | epyc-2core | measured by `lab`: 2 cores of a virtual machine without instructions for bf16 | measured: docs/performance.md |
 //!
-//! int8 means int8 weights and activations, which is what this engine computes with int8 and int4 weights alike. Who
-//! unpacks 4-bit weights to 16 bits on the way (as most engines on GPUs do) has the bf16 peak.
+//! int8 means int8 weights and activations, as this engine computes with int8 and int4 weights. An engine that unpacks
+//! 4-bit weights to 16 bits (as most GPU engines do) has the bf16 peak.
 //!
-//! A step's overhead on a GPU is what the measured steps of vLLM 0.19 take beyond their layers: about a millisecond
+//! A step's overhead on a GPU is the time of vLLM 0.19's measured steps beyond their layers: about 1 ms
 //! (docs/performance.md, section Simulator).
 
 use kernels::limits::{Doubt, Limits};
@@ -31,70 +30,70 @@ use kernels::{KvDtype, WeightClass};
 use crate::demands::{Demands, PassWork};
 use crate::limits::Peaks;
 
-/// Rows of a pass over a prompt on a machine whose engine is not known: what the simulator takes.
+/// Maximum rows of a prefill pass for an unknown engine: the simulator's default.
 const ROWS: usize = 2048;
-/// Share of a machine's memory that weights and cache may take: the rest is for activations and the system.
+/// Share of a machine's memory for weights and cache; the rest is for activations and the system.
 pub const MEMORY_SHARE: f64 = 0.88;
-/// What `serve` takes here.
+/// Maximum rows of a prefill pass of `serve` on this machine.
 pub const ROWS_HERE: usize = 512;
-/// Seconds of a step of an engine on a GPU beyond its passes.
-const OVERHEAD_OF_ENGINES: f64 = 1e-3;
-/// Seconds of a step here beyond its passes.
+/// Seconds per step beyond its passes, for GPU engines.
+const GPU_STEP_OVERHEAD: f64 = 1e-3;
+/// Seconds per step beyond its passes, for this engine.
 const OVERHEAD_HERE: f64 = 1e-4;
 
 /// A machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// For people.
+    /// Name for display.
     pub name: String,
-    /// Operations per second at the precision of bf16 weights.
+    /// Operations per second with bf16 weights.
     pub bf16_flops: f64,
-    /// Of 8-bit and 4-bit weights.
+    /// Operations per second with 8-bit and 4-bit weights.
     pub int8_ops: f64,
     /// Bytes per second from memory.
     pub bandwidth: f64,
-    /// What its last level of cache holds and how fast it is; `None`: weights come from memory.
+    /// Last-level cache; `None`: weights are read from memory.
     pub cache: Option<LastLevel>,
-    /// Share of the peak that a long prompt reaches.
+    /// Share of the peak reached by a long prompt.
     pub flops_share: f64,
-    /// Share of the bandwidth that decode reaches.
+    /// Share of the bandwidth reached by decode.
     pub bandwidth_share: f64,
-    /// Seconds that every step takes besides.
+    /// Seconds per step beyond its passes.
     pub step_overhead: f64,
-    /// Bytes that hold weights and cache; `None` if that was not said.
+    /// Bytes for weights and cache; `None` if unknown.
     pub memory: Option<f64>,
-    /// Rows of a pass over a prompt.
+    /// Maximum rows of a prefill pass.
     pub rows: usize,
-    /// Where the figures come from.
+    /// Source of the figures.
     pub basis: Basis,
-    /// Why they are not sure, if they were measured and are not.
+    /// Why measured figures are uncertain, if they are.
     pub doubt: Option<Doubt>,
 }
 
-/// The last level of a machine's cache.
+/// The last-level cache of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LastLevel {
-    /// Bytes that it holds.
+    /// Size in bytes.
     pub bytes: usize,
     /// Bytes per second.
     pub bandwidth: f64,
 }
 
-/// Where a machine's figures come from.
+/// Source of a machine's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
-    /// The vendor's peaks and measured shares of them: the table at the head.
+    /// The vendor's peaks and shares of them: the table in the module's documentation.
     Preset,
-    /// Given, and taken as reached.
+    /// Given by the user, and assumed to be reached.
     Given,
-    /// Limits measured on the machine at hand, and the shares that this engine reaches of them.
+    /// Limits measured on this machine, and this engine's shares of them.
     Limits,
-    /// Steps of this very model, measured on the machine at hand.
+    /// Steps of this model measured on this machine.
     Steps,
 }
 
 impl Basis {
-    /// In words.
+    /// Description for output.
     pub fn words(self) -> &'static str {
         match self {
             Basis::Preset => "the vendor's peaks and the efficiency that engines reach",
@@ -106,17 +105,17 @@ impl Basis {
 }
 
 impl Machine {
-    /// The machines that are known by name.
+    /// The preset machines.
     pub fn known() -> impl Iterator<Item = Machine> {
         KNOWN.iter().map(Known::machine)
     }
 
-    /// A known machine; upper and lower case are the same.
+    /// A preset machine by name, ignoring case.
     pub fn named(name: &str) -> Option<Machine> {
         KNOWN.iter().find(|known| known.name.eq_ignore_ascii_case(name)).map(Known::machine)
     }
 
-    /// One of given figures: operations and bytes per second that are reached, and bytes of memory.
+    /// A machine with given figures: operations and bytes per second that are reached, and bytes of memory.
     pub fn given(flops: f64, bandwidth: f64, memory: Option<f64>) -> Machine {
         Machine {
             name: "given".to_string(),
@@ -134,9 +133,9 @@ impl Machine {
         }
     }
 
-    /// This machine, of which only the limits are known. The shares are those of docs/performance.md, of prompts of 512
-    /// tokens and of decode alone on the 0.5B shape: 90 % and 92 % with bf16 weights, 75 % and 92 % with int8, 70 % and
-    /// 84 % with int4.
+    /// This machine, from its measured limits. The shares are those of docs/performance.md, for prompts of 512 tokens
+    /// and for decode alone on the 0.5B shape: 90 % and 92 % with bf16 weights, 75 % and 92 % with int8, 70 % and 84 %
+    /// with int4.
     pub fn here(limits: &Limits, weights: WeightClass, memory: Option<f64>) -> Machine {
         let (flops_share, bandwidth_share) = match weights {
             WeightClass::Bf16 => (0.90, 0.92),
@@ -159,7 +158,7 @@ impl Machine {
         }
     }
 
-    /// `count` of them as one, as if nothing were lost between them: a bound, not a prediction.
+    /// `count` machines as one, without any loss between them: a bound, not a prediction.
     pub fn times(self, count: usize) -> Machine {
         let n = count as f64;
         Machine {
@@ -173,12 +172,12 @@ impl Machine {
         }
     }
 
-    /// What it can do at most with this model: for its classes, and for reading from where its weights are.
+    /// The peaks for this model: for its precisions, and for reading from the memory or cache that holds its weights.
     pub fn peaks(&self, demands: &Demands) -> Peaks {
         self.peaks_of(demands.weights, demands.kv_dtype, demands.weight_bytes)
     }
 
-    /// The same for weights of this class that take so many bytes, and keys of this type.
+    /// [`peaks`](Self::peaks) for `weight_bytes` of weights of a class, and a precision of the KV cache.
     pub fn peaks_of(&self, weights: WeightClass, kv_dtype: KvDtype, weight_bytes: usize) -> Peaks {
         let cache = self.cache.filter(|cache| weight_bytes <= cache.bytes);
         Peaks {
@@ -188,7 +187,7 @@ impl Machine {
         }
     }
 
-    /// The same machine, once a step of this model has shown that it can do more: see [`Peaks::raised_by`].
+    /// The machine with rates raised to those of a measured step of this model: see [`Peaks::raised_by`].
     pub fn raised_by(self, demands: &Demands, work: &PassWork, seconds: f64) -> Machine {
         let known = self.peaks(demands);
         let raised = known.raised_by(work, seconds);
@@ -202,7 +201,7 @@ impl Machine {
         }
     }
 
-    /// Of the peaks, what is reached.
+    /// The rates that an engine reaches: peaks times shares.
     pub fn reached(&self, demands: &Demands) -> Peaks {
         let Peaks { matrix, attention, bandwidth } = self.peaks(demands);
         Peaks {
@@ -223,8 +222,8 @@ struct Known {
     memory: f64,
 }
 
-/// Every known machine: bf16 and int8 operations and bytes per second, the shares that are reached of the first two and
-/// of the last, bytes of memory.
+/// The presets: bf16 and int8 operations and bytes per second, the reached shares of operations and of bandwidth, bytes
+/// of memory.
 const KNOWN: &[Known] = &[
     machine("a100", [312e12, 624e12, 2039e9], [0.62, 0.62], 80e9),
     machine("h100", [989.4e12, 1978.9e12, 3350e9], [0.45, 0.55], 80e9),
@@ -259,7 +258,7 @@ impl Known {
             bandwidth: self.bandwidth,
             flops_share,
             bandwidth_share,
-            step_overhead: OVERHEAD_OF_ENGINES,
+            step_overhead: GPU_STEP_OVERHEAD,
             memory: Some(self.memory),
             rows: ROWS,
             basis: Basis::Preset,

@@ -1,25 +1,22 @@
-//! Known models, from their published `config.json`: for planning, before anything is on the disk.
+//! Known models, from their published `config.json`, for planning without their files.
 //!
 //! ```text
 //! dense        layers x (attention + MLP)                                     qwen3-8b
-//! windows      all layers but every n-th see the last tokens only             gemma-3-4b, gpt-oss-20b
+//! windows      all layers but every n-th have a sliding window                gemma-3-4b, gpt-oss-20b
 //! experts      some dense layers, then a router, experts, a shared expert     qwen3-30b-a3b, glm-4.5-air
-//! latent       MLA: the cache keeps one latent for all heads of a layer       deepseek-v3, kimi-k2
+//! latent       MLA: the cache has one latent for all heads of a layer         deepseek-v3, kimi-k2
 //! ```
-//! Each row was checked against the `config.json` in the model's repository on Hugging Face, or where that asks for an
-//! account against two training frameworks that state it (MaxText's and slime's `configs/models`), and its number of
-//! parameters against the model card: a test says by how much they differ. Vision towers and heads that predict several
-//! tokens are left out, for a pass over text does not use them. So are models whose layers keep a state instead of keys
-//! and values (Qwen3.5 and later, LFM2, Nemotron): this shape cannot say what they cost.
+//! Each row was checked against the `config.json` in the model's repository on Hugging Face, or, for gated models,
+//! against two training frameworks (MaxText's and slime's `configs/models`), and its number of parameters against the
+//! model card, in a test. Vision towers and multi-token prediction heads are left out: a pass over text does not use
+//! them. So are models with recurrent layers (Qwen3.5 and later, LFM2, Nemotron), whose cost this shape cannot describe.
 
 use crate::shape::{Mixture, ModelShape};
 
-/// What a `config.json` says.
+/// The fields of a `config.json` that determine the shape.
 #[derive(Clone, Copy)]
 struct Published {
-    /// For people.
     name: &'static str,
-    /// Layers.
     layers: usize,
     /// Width of the residual stream.
     hidden: usize,
@@ -33,37 +30,37 @@ struct Published {
     head_dim: usize,
     /// Tokens in the vocabulary.
     vocab: usize,
-    /// The head is the embedding.
+    /// Whether the head is the embedding.
     tied: bool,
-    /// Tokens that a sequence may have.
+    /// Maximum tokens of a sequence.
     max_model_len: usize,
-    /// What a layer with a window sees, and that every n-th layer has none.
+    /// Tokens of the window, and n, if every n-th layer has none.
     window: Option<(usize, usize)>,
     experts: Option<Experts>,
     latent: Option<Latent>,
 }
 
-/// A mixture.
+/// A mixture of experts.
 #[derive(Clone, Copy)]
 struct Experts {
-    /// In each layer that has them.
+    /// Experts per layer, except in dense layers.
     count: usize,
-    /// How many of them a token goes to.
+    /// Experts per token.
     top_k: usize,
-    /// Width of one.
+    /// Width of one expert.
     width: usize,
-    /// Width of what every token goes through besides.
+    /// Width of the shared expert.
     shared: usize,
-    /// Layers at the bottom that have an MLP instead.
+    /// First layers, which have an MLP instead.
     dense_layers: usize,
 }
 
 /// Multi-head latent attention (DeepSeek-AI, 2024): the cache keeps one latent and one rotated key for all heads.
 #[derive(Clone, Copy)]
 struct Latent {
-    /// Rank of the queries' projection; 0: they have one matrix.
+    /// Rank of the query projection; 0: a single matrix.
     q_rank: usize,
-    /// Numbers of the latent.
+    /// Width of the latent.
     kv_rank: usize,
     /// Widths of a head: of the key without position, of the rotated part, of the value.
     nope: usize,
@@ -141,7 +138,7 @@ const fn shape(
 }
 
 impl ModelShape {
-    /// The models that are known by name.
+    /// The known models and their names.
     pub fn known() -> impl Iterator<Item = (&'static str, ModelShape)> {
         MODELS.iter().map(|model| (model.name, model.shape()))
     }
@@ -169,8 +166,8 @@ impl Published {
         Published { latent: Some(Latent { q_rank, kv_rank, nope, rope, value }), ..self }
     }
 
-    /// Weights of a layer's attention; operations of a row against a key of all heads, of a prompt and of a row that
-    /// decodes; numbers and heads that a token adds to a layer's cache.
+    /// For one layer: attention weights; operations of a row and a key over all heads, in prefill and in decode; numbers
+    /// and heads that a token adds to the cache.
     fn attention(&self) -> (usize, [usize; 2], usize, usize) {
         let Published { hidden, heads, kv_heads, head_dim, .. } = *self;
         match self.latent {
@@ -185,8 +182,8 @@ impl Published {
                 let queries = if q_rank == 0 { hidden * heads * query } else { q_rank * (hidden + heads * query) };
                 let keys = hidden * (kv_rank + rope) + kv_rank * heads * (nope + value);
                 let weights = queries + keys + heads * value * hidden;
-                // A prompt unpacks the latent into keys and values of all heads; a row that decodes takes itself to the
-                // latent instead, which is all that it then reads.
+                // Prefill unpacks the latent into keys and values of all heads; a decode row projects its queries into
+                // the latent space instead, and reads only the latent.
                 let pair = [2 * heads * (query + value), 2 * heads * (kv_rank + rope + kv_rank)];
                 (weights, pair, kv_rank + rope, 1)
             }
@@ -211,7 +208,7 @@ impl Published {
             None => vec![(None, layers)],
             Some((tokens, every)) => vec![(Some(tokens), layers - layers / every), (None, layers / every)],
         };
-        // As of a configuration.
+        // As in `model::ModelConfig::shape`.
         let widths = 3 * hidden + (2 * heads + 2 * kv_heads) * head_dim + 3 * widest;
         ModelShape {
             layer_parameters: (layers * attention + all) as u64,
@@ -236,7 +233,7 @@ impl Published {
 mod tests {
     use super::*;
 
-    /// Name, billions of parameters as the model card or the technical report prints them, and those that a token uses.
+    /// Name, billions of parameters as in the model card or the technical report, and active billions per token.
     const CARDS: &[(&str, &str, &str)] = &[
         ("llama-2-7b", "6.74", ""),
         ("llama-2-70b", "69.0", ""),
@@ -274,7 +271,7 @@ mod tests {
         ("glm-4.7-flash", "29.9", "?"),
     ];
 
-    /// Within a hundredth, or as close as the printed digits say.
+    /// Within 1 %, or equal in the printed digits.
     fn agrees(count: u64, printed: &str) -> bool {
         let published: f64 = printed.parse().expect("a number");
         let decimals = printed.split_once('.').map_or(0, |(_, decimals)| decimals.len());
@@ -289,7 +286,7 @@ mod tests {
                 panic!("{name}: what does its card say?");
             };
             let rounded = |count: u64| count as f64 / 1e9;
-            // The one whose card says no more than "1T".
+            // Its card says only "1T".
             let close = agrees(shape.parameters(), all)
                 || name == "kimi-k2" && shape.parameters().abs_diff(1_000_000_000_000) < 40_000_000_000;
             assert!(close, "{name}: {} B parameters, {all} published", rounded(shape.parameters()));

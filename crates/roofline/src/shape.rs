@@ -1,4 +1,4 @@
-//! The shape of a decoder: what its memory and the cost of its passes follow from, wherever it is known from.
+//! The shape of a decoder, from any source, which determines its memory and the cost of its passes.
 //!
 //! ```text
 //! config.json (model::ModelConfig::shape) --+
@@ -10,47 +10,47 @@ use kernels::{KvDtype, WeightClass};
 
 use crate::demands::Demands;
 
-/// The shape of a decoder, as far as the cost of its passes follows from it.
+/// The shape of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelShape {
-    /// Weights in the matrices of all layers, every expert counted.
+    /// Weights in the matrices of all layers, with all experts.
     pub layer_parameters: u64,
-    /// Those that a token passes through.
+    /// Active weights per token in these.
     pub active_parameters: u64,
-    /// Those of experts.
+    /// Weights of experts in these.
     pub expert_parameters: u64,
-    /// Weights of the head; the embedding has as many.
+    /// Weights of the head, equal to those of the embedding.
     pub head_parameters: u64,
-    /// Tables in memory: 1 where the head is the embedding, 0 where they are not known apart from the layers.
+    /// Vocabulary tables in memory: 1 if the head is the embedding, 0 if they are unknown apart from the layers.
     pub tables: u64,
-    /// Operations of one row of a prompt against one key, all layers.
+    /// Attention operations of one prefill row and one key, over all layers.
     pub pair_flops: u64,
-    /// The same of a row that decodes: another number where keys and values are kept as a latent (MLA), which such a
-    /// row reads as it is and a prompt unpacks.
+    /// Attention operations of one decode row and one key, over all layers. Differs from prefill for a latent cache
+    /// (MLA), which decode reads directly and prefill unpacks.
     pub decode_pair_flops: u64,
-    /// Numbers that a token adds to the cache, all layers.
+    /// Numbers that a token adds to the cache, over all layers.
     pub kv_values: u64,
-    /// Heads of keys and values, all layers: int8 keeps two scales for each.
+    /// KV heads over all layers; int8 stores two scales for each.
     pub kv_heads: u64,
-    /// Numbers that a pass holds for each row beside its logits.
+    /// Activations per row of a pass, without logits.
     pub activations: u64,
     /// Tokens in the vocabulary.
     pub vocab: usize,
-    /// Layers by what their attention sees: a number of last tokens, or all.
+    /// Sliding window in tokens (`None`: full attention), and the number of layers with it.
     pub windows: Vec<(Option<usize>, usize)>,
-    /// Experts, if there are any.
+    /// The mixture of experts, if any.
     pub experts: Option<Mixture>,
-    /// Tokens that a sequence may have.
+    /// Maximum tokens of a sequence.
     pub context_limit: usize,
 }
 
 impl ModelShape {
-    /// All weights in memory.
+    /// Number of weights in memory.
     pub fn parameters(&self) -> u64 {
         self.layer_parameters + self.tables * self.head_parameters
     }
 
-    /// Operations of one row in the layers' matrices; attention and logits come on top.
+    /// Operations of one row in the layers' matrices, without attention and logits.
     pub fn flops_per_token(&self) -> f64 {
         2.0 * self.active_parameters as f64
     }
@@ -60,27 +60,27 @@ impl ModelShape {
         2.0 * self.head_parameters as f64
     }
 
-    /// Keys that `rows` rows from position `start` see, summed over the rows: each sees itself and everything before
-    /// it, or as much of that as its layer's window holds. The mean over the layers.
+    /// Sum over `rows` rows from position `start` of the keys that a row attends to: its own and all before, within the
+    /// layer's window. The mean over the layers.
     pub fn seen(&self, start: usize, rows: usize) -> f64 {
         self.mean_over_layers(|window| seen(start, rows, window))
     }
 
-    /// The mean of a number of tokens over the layers, by their window.
+    /// The mean over the layers of a function of their window.
     pub fn mean_over_layers(&self, of: impl Fn(usize) -> f64) -> f64 {
         let layers: usize = self.windows.iter().map(|(_, count)| count).sum();
         let sum = self.windows.iter().map(|&(window, count)| of(window.unwrap_or(usize::MAX)) * count as f64);
         sum.sum::<f64>() / layers as f64
     }
 
-    /// What its passes ask with weights and cache of these classes, before anything is loaded. Norms, biases and the
-    /// scales of int8 channels are not counted: about a hundredth.
+    /// [`Demands`] with these precisions, computed from the shape. Norms, biases and the scales of int8 channels are not
+    /// counted: about 1 %.
     pub fn demands(&self, weights: WeightClass, kv_dtype: KvDtype) -> Demands {
         let bytes = |parameters: u64, class| (parameters as f64 * weight_bytes(class)) as usize;
         let head = bytes(self.head_parameters, embedding_class(weights));
         let kv_bytes_per_token = match kv_dtype {
             KvDtype::Bf16 => 2 * self.kv_values,
-            // Of each head a scale for the key and one for the value.
+            // One scale per head for the key and one for the value.
             KvDtype::Int8 => self.kv_values + 2 * 4 * self.kv_heads,
         };
         Demands {
@@ -93,32 +93,32 @@ impl ModelShape {
         }
     }
 
-    /// Bytes of weights in memory that no pass reads: the embedding, where it is not the head.
+    /// Bytes of weights in memory that no pass reads: the embedding, if it is not the head.
     pub fn unread_bytes(&self, weights: WeightClass) -> u64 {
         let tables = self.tables.saturating_sub(1) * self.head_parameters;
         (tables as f64 * weight_bytes(embedding_class(weights))) as u64
     }
 }
 
-/// The experts of a mixture, as far as what a pass reads follows from them.
+/// A mixture of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mixture {
-    /// In each layer that has experts.
+    /// Experts per layer with experts.
     pub num_experts: usize,
-    /// How many of them a token goes to.
+    /// Experts per token.
     pub top_k: usize,
 }
 
 impl Mixture {
-    /// The share of a layer's experts that a step of `rows` rows reads on average, if a row is as likely to go to one
-    /// as to another. Exact for one row.
+    /// The expected share of a layer's experts that a step of `rows` rows reads, if all experts are equally likely.
+    /// Exact for one row.
     pub fn share_read(&self, rows: f64) -> f64 {
         1.0 - (1.0 - self.top_k as f64 / self.num_experts as f64).powf(rows)
     }
 }
 
-/// The class of the embedding and the head in a model of this class: int8 instead of int4, since an error in the head
-/// goes straight into every logit, and the tables are read far less than they weigh.
+/// The class of the embedding and the head in a model of this class: int8 instead of int4, because an error in the head
+/// directly changes every logit, and the tables are a small part of the bytes read.
 pub fn embedding_class(weights: WeightClass) -> WeightClass {
     match weights {
         WeightClass::Int4 => WeightClass::Int8,
@@ -126,7 +126,7 @@ pub fn embedding_class(weights: WeightClass) -> WeightClass {
     }
 }
 
-/// Bytes of one weight: of int4, 4 bits and a ratio of 8 bits for each 32 of them.
+/// Bytes of one weight; int4 has 4 bits, and a ratio of 8 bits per 32 weights.
 fn weight_bytes(class: WeightClass) -> f64 {
     match class {
         WeightClass::Bf16 => 2.0,
@@ -135,8 +135,8 @@ fn weight_bytes(class: WeightClass) -> f64 {
     }
 }
 
-/// Positions that `rows` rows from position `start` see, summed: each sees itself and everything before it, or as much
-/// of that as its layer's window holds.
+/// Sum over `rows` rows from position `start` of the positions that a row attends to: its own and all before, within
+/// the window.
 pub(crate) fn seen(start: usize, rows: usize, window: usize) -> f64 {
     let growing = rows.min(window.saturating_sub(start)) as f64;
     let grown = rows as f64 - growing;

@@ -85,7 +85,7 @@ pub(crate) fn start(flags: &ServeFlags, is_shared: bool) -> Result<Started, Fail
     let settings = Settings { limits: Some(limits), cache_listener, ..settings(flags, is_shared)? };
     let engine = models::start(&checkpoint, &settings, chosen)?;
     if let Some(publisher) = publisher {
-        publisher.tell(events).map_err(|error| Failure::failed(format!("--kv-events-config: {error}")))?;
+        publisher.spawn(events).map_err(|error| Failure::failed(format!("--kv-events-config: {error}")))?;
     }
     Ok(Started { engine, settings, limits, lines, kv_events })
 }
