@@ -102,9 +102,9 @@ fn a_fleet_and_a_picture() {
     }
 }
 
-/// What guesses bring, on a machine that reads its weights in 20 ms and could multiply them for many rows meanwhile.
+/// Speculation on a machine that reads its weights in 20 ms and could multiply them for many rows meanwhile.
 #[test]
-fn guesses_are_planned() {
+fn speculation_is_planned() {
     let machine = ["-m", "7b", "--flops", "312T", "--bandwidth", "700G", "-p", "100", "-n", "10"];
     let told = |more: &[&str]| plan(&[&machine[..], more].concat())["speculation"].clone();
     assert!(told(&[]).is_null());
@@ -117,7 +117,7 @@ fn guesses_are_planned() {
     assert!(drafted["gain"].as_f64() < free["gain"].as_f64() && drafted["gain"].as_f64() > Some(1.0), "{drafted}");
     let directory = root().join("models/lantern-draft").display().to_string();
     let ran = run(&mut twostroke(&["plan", "-m", "lantern", "--acceptance", &format!("0.9,draft={directory}")]));
-    assert!(ran.code == Some(0) && ran.stdout.contains("with guesses?      if 90 % hold"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.stdout.contains("with speculation?  if 90 % are accepted"), "{ran:?}");
 }
 
 #[test]

@@ -1,15 +1,15 @@
-//! What steps of a model cost on a machine: the curve that the scheduler and the simulator go by, from figures alone.
+//! Step costs of a model on a machine from their figures: the cost model of the scheduler and the simulator.
 
 use kernels::{KvDtype, WeightClass};
 use roofline::{Demands, MEMORY_SHARE, Machine, ModelShape, Peaks};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Hardware, ModelCost};
 
-/// Largest pass of the curve of the weights, as a power of two.
+/// Log2 of the largest pass on the weight curve.
 const LARGEST_PASS: u32 = 17;
 
-/// What steps of a model cost on a machine: the larger of reading and computing, for the weights; what rows see comes
-/// on top. As [`CostModel::roofline`], but a mixture's passes read the experts that their rows go to.
+/// Step costs of a model on a machine: for the weights the larger of reading and computing, plus attention. As
+/// [`CostModel::roofline`], but passes of a mixture read only the experts of their rows.
 pub(crate) fn cost(machine: &Machine, demands: &Demands) -> CostModel {
     let reached = machine.reached(demands);
     let row = demands.shape.flops_per_token() / reached.matrix;
@@ -17,7 +17,7 @@ pub(crate) fn cost(machine: &Machine, demands: &Demands) -> CostModel {
         let read = demands.bytes_of_pass(rows as f64) / reached.bandwidth;
         Knot { rows, seconds: machine.step_overhead + read.max(rows as f64 * row) }
     };
-    // Where a dense model's curve bends; the points beside it make the interpolation exact.
+    // The bend of a dense model's curve; the points beside it make the interpolation exact.
     let bend = (demands.weight_bytes as f64 / reached.bandwidth / row) as usize;
     let mut rows: Vec<usize> = (0..=LARGEST_PASS).map(|power| 1 << power).collect();
     rows.extend([bend.max(1), bend.max(1) + 1]);
@@ -25,7 +25,7 @@ pub(crate) fn cost(machine: &Machine, demands: &Demands) -> CostModel {
     rows.dedup();
     let terms = Terms {
         pair: demands.shape.pair_flops as f64 / reached.attention,
-        // A latent cache is small and asks for arithmetic.
+        // A latent cache is small but compute-intensive.
         key: (demands.kv_bytes_per_token as f64 / reached.bandwidth)
             .max(demands.shape.decode_pair_flops as f64 / reached.attention),
         logits: demands.shape.flops_per_logit_row() / reached.matrix,
@@ -34,20 +34,20 @@ pub(crate) fn cost(machine: &Machine, demands: &Demands) -> CostModel {
     CostModel::new(rows.into_iter().map(at).collect(), terms)
 }
 
-/// A model in the simulator: bytes of each weight, and of each key and value, are numbers of the caller's choice.
+/// A model in the simulator, with any bytes per weight and per key and value element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Simulated {
-    /// What its steps cost.
+    /// Its step costs.
     pub cost: ModelCost,
     /// Bytes of all weights in memory.
     pub resident_bytes: f64,
-    /// Tokens that a sequence may have.
+    /// Maximum tokens of a sequence.
     pub max_model_len: usize,
 }
 
 impl Simulated {
-    /// With weights of `weight_bytes` each and keys and values of `kv_bytes` each. Of a mixture, a batch soon reads
-    /// every expert.
+    /// With `weight_bytes` per weight and `kv_bytes` per key and value element. Passes of a mixture are taken to read every
+    /// expert, as a batch soon does.
     pub fn of(shape: &ModelShape, weight_bytes: f64, kv_bytes: f64) -> Simulated {
         let (layers, head) = (shape.layer_parameters as f64, shape.head_parameters as f64);
         Simulated {
@@ -63,26 +63,26 @@ impl Simulated {
         }
     }
 
-    /// What its steps cost on a machine with weights and keys of these classes: attention at its own peak.
+    /// Its step costs on a machine with weights and keys of these classes; attention at its own peak.
     pub fn on(&self, machine: &Machine, weights: WeightClass, kv_dtype: KvDtype) -> CostModel {
         let peaks = machine.peaks_of(weights, kv_dtype, self.resident_bytes as usize);
         let pair_flops = self.cost.pair_flops * peaks.matrix / peaks.attention;
         CostModel::roofline(&ModelCost { pair_flops, ..self.cost }, &hardware(machine, &peaks))
     }
 
-    /// Blocks of `block_size` tokens that fit into `memory` bytes beside the weights; 0 if not even those do.
+    /// Blocks of `block_size` tokens that fit into `memory` bytes beside the weights; 0 if the weights do not fit.
     pub fn kv_blocks(&self, memory: f64, block_size: usize) -> usize {
         let left = memory * MEMORY_SHARE - self.resident_bytes;
         let blocks = (left / (self.cost.kv_bytes * block_size as f64)).max(0.0) as usize;
-        // Slots are counted in 32 bits.
+        // Slot numbers have 32 bits.
         blocks.min((u32::MAX as usize - 1) / block_size)
     }
 }
 
-/// A machine in the simulator's terms: one peak for all precisions, that of the matrices.
+/// A machine for the simulator: one peak for all precisions, that of matrix products.
 fn hardware(machine: &Machine, peaks: &Peaks) -> Hardware {
     Hardware {
-        name: "", // the machine has it
+        name: "", // in the machine
         flops: peaks.matrix,
         bandwidth: peaks.bandwidth,
         flops_share: machine.flops_share,

@@ -1,28 +1,27 @@
-//! Decode: one token of every running request per pass, and all weights are read for it.
+//! Decode: one token of every running request per pass, which reads all weights.
 
 use roofline::PassWork;
 
 use crate::Deployment;
 
-/// No batch is larger.
+/// Maximum batch.
 pub(crate) const MOST: usize = 1 << 20;
 
 impl Deployment {
-    /// Seconds of a step that carries `batch` requests, each of which sees `context` keys.
+    /// Seconds of a step with `batch` requests that each attend to `context` keys.
     pub fn step(&self, batch: usize, context: f64) -> f64 {
         self.checking(batch, 0, context)
     }
 
-    /// What such a step asks of the machine.
+    /// Work of such a step.
     pub fn step_work(&self, batch: usize, context: f64) -> PassWork {
         self.demands.decode(1, batch, batch as f64 * context)
     }
 
-    /// The smallest batch whose rows take longer to multiply with the weights than the weights take to read, by what is
-    /// reached of both limits: from there on a larger batch makes no more tokens per second. `None` where there is
-    /// none.
+    /// The smallest batch whose rows take longer to multiply with the weights than the weights take to read, at the reached
+    /// shares of both limits: a larger batch gives no more tokens per second. `None` if there is none.
     ///
-    /// Keys and values do not move it: attention is a pass of its own, whose time each request adds.
+    /// Keys and values do not move it: attention is a separate pass, whose time each request adds to.
     pub fn knee(&self) -> Option<usize> {
         let reached = self.machine.reached(&self.demands);
         let row = (self.demands.shape.flops_per_token() + self.demands.shape.flops_per_logit_row()) / reached.matrix;
@@ -36,14 +35,14 @@ impl Deployment {
         Some(above)
     }
 
-    /// The floor that nothing can beat of a step of `batch` requests with so many keys each: weights, keys and values
-    /// once over the full bandwidth, or its operations at the peaks, whichever takes longer.
+    /// Lower bound for a step of `batch` requests with `context` keys each: weights, keys and values once at full bandwidth,
+    /// or its operations at the peaks, whichever takes longer.
     pub fn decode_floor(&self, batch: usize, context: f64) -> f64 {
         self.floor(&self.step_work(batch, context), || self.step(batch, context))
     }
 
-    /// What is worked out on paper: every weight that a token of one request needs, once over the full bandwidth, and
-    /// no keys and values.
+    /// The back-of-the-envelope figure: every weight that a token of one request needs, once at full bandwidth, without
+    /// keys and values.
     pub fn decode_weights(&self) -> f64 {
         self.demands.bytes_of_pass(1.0) / self.peaks().bandwidth
     }

@@ -1,65 +1,65 @@
-//! Whether prefill and decode on machines of their own serve the same users with fewer.
+//! Whether prefill and decode on separate machines (disaggregation) serve the same users with fewer machines.
 //!
 //! ```text
-//! together   TPOT = step + batch x prefill / answer <= target       others' prompts come between: smaller batches
-//! apart      TPOT = step                            <= target       larger ones, and a pool each to be rounded up
+//! together   TPOT = step + batch x prefill / answer <= target       other prompts come between steps: smaller batches
+//! apart      TPOT = step                            <= target       larger batches, but two pools to round up
 //! ```
-//! The work is the same, so what can be won is the batch: where the target keeps it small, and nowhere else. What that
-//! costs is a link for keys and values (DistServe: Zhong et al., OSDI 2024, who choose by goodput as well).
+//! The work is the same, so only the batch can be improved, where the target keeps it small. The cost is a link for keys
+//! and values (DistServe: Zhong et al., OSDI 2024, who choose by goodput as well).
 
 use crate::fleet::{Cap, FleetSize, USE};
 
-/// The phases on machines of their own.
+/// Prefill and decode on separate machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Division {
-    /// Requests that decode together on a machine that reads no prompts.
+    /// Requests that decode together on a decode-only machine.
     pub batch: usize,
-    /// Machines always in prefill, and in decode.
+    /// Fully busy machines in prefill, and in decode.
     pub busy: [f64; 2],
-    /// Machines with room for queues to stay short, of both.
+    /// Machines of both pools at the utilization [`USE`].
     pub machines: u64,
-    /// Bytes of keys and values that travel for a prompt.
+    /// KV cache bytes transferred per prompt.
     pub bytes_per_prompt: f64,
-    /// Bytes per second that a machine sends which always reads.
+    /// Bytes per second sent by a fully busy prefill machine.
     pub link: f64,
-    /// Whether it pays, and why or why not.
+    /// Whether it pays, and the reason.
     pub verdict: DivisionVerdict,
 }
 
-/// Whether dividing pays.
+/// Whether disaggregation pays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DivisionVerdict {
-    /// The target is met, and is out of reach together.
+    /// It meets the target, which is out of reach together.
     MeetsTarget,
-    /// Fewer machines do.
+    /// It needs fewer machines.
     Fewer,
-    /// One machine does all: its memory is one.
+    /// One machine is enough, and its memory is shared.
     OneMachine,
-    /// Others' prompts keep no batch small.
+    /// Other prompts do not limit the batch.
     #[default]
     NothingToWin,
-    /// Batches are larger, and two pools take as many machines.
+    /// Batches are larger, but two pools need no fewer machines.
     TooLittle,
-    /// Not even alone does a request meet the target.
+    /// Even a single request misses the target.
     OutOfReach,
 }
 
 impl DivisionVerdict {
-    /// Whether it does.
+    /// Whether the verdict is positive.
     pub fn pays(self) -> bool {
         matches!(self, DivisionVerdict::MeetsTarget | DivisionVerdict::Fewer)
     }
 }
 
-/// What a division is of.
+/// The combined deployment to compare with.
 pub(crate) struct Together<'a> {
     pub(crate) fleet: &'a FleetSize,
-    /// Requests of all users per second.
+    /// Requests per second of all users.
     pub(crate) rate: f64,
-    /// Seconds of a request: of its prompt, and of its answer in a batch of so many.
+    /// Seconds per request: of prefill, and of decode per batch size.
     pub(crate) prefill: f64,
     pub(crate) decode: &'a dyn Fn(usize) -> f64,
-    /// The largest batch whose steps keep the target, with nothing between them; `None`: not even one does.
+    /// The largest batch whose steps meet the target without prompts between them; `None`: not even one request does.
     pub(crate) batch: Option<usize>,
     pub(crate) bytes_per_prompt: f64,
 }

@@ -1,79 +1,79 @@
-//! Many users on many machines: how many, and which phase limits.
+//! Fleet size: the number of machines for many users, and the limiting phase.
 //!
 //! ```text
-//! a machine that always works       requests/s x (prefill + answer x step / batch) = 1
-//! one answer on it                  TPOT = step + batch x prefill / answer           (others' prompts come between)
+//! a fully busy machine              requests/s x (prefill + answer x step / batch) = 1
+//! one answer on it                  TPOT = step + batch x prefill / answer           (other prompts come between steps)
 //! machines                          requests/s of all users / requests/s of a machine
 //! ```
-//! The batch is the largest that fits in memory, keeps the target for TPOT, and is no larger than the knee: beyond it
-//! nothing is gained. This is the mean of a steady state; what queues do is the simulator's to tell (`twostroke sim`).
+//! The batch is the largest that fits in memory, meets the TPOT target, and does not exceed the knee, beyond which
+//! nothing is gained. This is the mean of a steady state; queueing needs the simulator (`twostroke sim`).
 
 use crate::division::{Division, Together};
 use crate::{Ask, Deployment};
 
-/// Seats of an engine.
+/// Maximum concurrent sequences of an engine.
 const SEATS: usize = 256;
-/// Share of the time that a machine should work, so that queues stay short.
+/// Target utilization of a machine, which keeps queues short.
 pub const USE: f64 = 0.7;
 
-/// Who asks.
+/// The load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Users {
-    /// How many.
+    /// Number of users.
     pub users: f64,
-    /// Requests of each per second.
+    /// Requests per second of each.
     pub rate: f64,
-    /// Seconds per output token that an answer may take, prompts of others included.
+    /// TPOT target in seconds, including the time of other prompts.
     pub tpot: Option<f64>,
 }
 
-/// What keeps a batch from being larger.
+/// What limits the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cap {
-    /// No further request fits into memory.
+    /// Memory.
     Memory,
-    /// A larger one makes no more tokens per second.
+    /// A larger batch gives no more tokens per second.
     Knee,
-    /// The target.
+    /// The TPOT target.
     Target,
-    /// Seats of an engine.
+    /// Concurrent sequences of an engine.
     Seats,
 }
 
 impl Cap {
-    /// In words.
+    /// The limit as a phrase.
     pub fn words(self) -> &'static str {
         match self {
             Cap::Memory => "no more fit into memory",
-            Cap::Knee => "a larger one makes no more tokens per second",
+            Cap::Knee => "a larger one gives no more tokens per second",
             Cap::Target => "more would miss the target",
-            Cap::Seats => "an engine has no more seats",
+            Cap::Seats => "the most concurrent sequences of an engine",
         }
     }
 }
 
-/// What they need.
+/// Required machines.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FleetSize {
-    /// As asked.
+    /// The load.
     pub users: Users,
     /// Requests that decode together on a machine.
     pub batch: usize,
-    /// Why not more.
+    /// What limits the batch.
     pub cap: Cap,
-    /// The target cannot be met even by one request at a time.
+    /// Even a single request at a time misses the target.
     pub misses_target: bool,
-    /// Requests per second that a machine takes when it always works.
+    /// Requests per second of a fully busy machine.
     pub per_machine: f64,
-    /// Seconds per output token then.
+    /// Resulting seconds per output token.
     pub tpot: f64,
-    /// Shares of a machine's time.
+    /// Prefill's share of a machine's time.
     pub prefill_share: f64,
-    /// Machines that are always busy.
+    /// Fully busy machines.
     pub busy: f64,
-    /// Machines with room for queues to stay short.
+    /// Machines at the utilization [`USE`].
     pub machines: u64,
-    /// Were the phases on machines of their own.
+    /// The same load with prefill and decode on separate machines.
     pub division: Division,
 }
 

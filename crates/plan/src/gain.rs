@@ -1,22 +1,22 @@
-//! What other weights would bring: both phases of one request, before and after.
+//! Speedup of both phases of one request by other weights.
 
 use crate::{Ask, Deployment};
 
-/// How many times as fast: 2 is half the time.
+/// Speedups: 2 is half the time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gain {
-    /// Time to the first token on an idle machine.
+    /// Of the time to first token on an idle machine.
     pub prefill: f64,
-    /// Time from a token to the next.
+    /// Of the time per output token.
     pub decode: f64,
 }
 
-/// Tokens of the request that is compared, where nobody asks for another one: those of `plan`.
+/// Default lengths of the compared request: those of `plan`.
 const PROMPT: usize = 1024;
 const RESPONSE: usize = 256;
 
 impl Ask {
-    /// One request of usual lengths, or of what `context_limit` leaves of them.
+    /// One request of default lengths, limited by `context_limit`.
     pub fn usual(context_limit: usize) -> Ask {
         let response = RESPONSE.min(context_limit / 5).max(1);
         let prompt = PROMPT.min(context_limit.saturating_sub(response)).max(1);
@@ -25,7 +25,7 @@ impl Ask {
 }
 
 impl Deployment {
-    /// What `other`, the same model with other weights, brings for `ask`.
+    /// The speedup for `ask` by `other`, the same model with other weights.
     pub fn gain(&self, other: &Deployment, ask: &Ask) -> Gain {
         let (here, there) = (self.times(ask), other.times(ask));
         Gain { prefill: here.ttft_alone / there.ttft_alone, decode: here.tpot / there.tpot }

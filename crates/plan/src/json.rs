@@ -1,5 +1,5 @@
-//! A plan as JSON: what `twostroke plan --json` prints and the server's `/plan` answers. Times in milliseconds, rates
-//! per second, sizes in bytes.
+//! A plan as JSON: the output of `twostroke plan --json` and of the server's `/plan`. Times in milliseconds, rates per
+//! second, sizes in bytes.
 
 use serde_json::{Value, json};
 
@@ -7,12 +7,12 @@ use crate::units::rounded;
 use crate::{FleetSize, Plan, Profile, SpeculationPlan};
 
 fn ms(seconds: f64) -> f64 {
-    // A floor is compared to the digit.
+    // Floors are compared exactly.
     (seconds * 1e9).round() / 1e6
 }
 
 impl Plan {
-    /// All of it.
+    /// The whole plan.
     pub fn json(&self) -> Value {
         let Plan { deployment, ask, memory, times, .. } = self;
         let (shape, machine) = (&deployment.demands.shape, &deployment.machine);
@@ -52,7 +52,7 @@ impl Plan {
                 "total_without_ms": ms(thinking.total_without),
                 "requests_without": thinking.requests_without,
             })),
-            "speculation": self.speculation.as_ref().map(|speculation| self.guesses(speculation)),
+            "speculation": self.speculation.as_ref().map(|speculation| self.speculation_json(speculation)),
             "floors": {
                 "ttft_ms": ms(self.prefill.floor),
                 "tpot_ms": ms(deployment.decode_floor(ask.batch, ask.mean_context())),
@@ -95,7 +95,7 @@ impl Plan {
         })
     }
 
-    fn guesses(&self, speculation: &SpeculationPlan) -> Value {
+    fn speculation_json(&self, speculation: &SpeculationPlan) -> Value {
         json!({
             "acceptance": speculation.acceptance,
             "drafter": self.drafter().map(|drafter| json!({

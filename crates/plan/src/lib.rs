@@ -1,4 +1,4 @@
-//! Before a weight is read: will it fit, how fast, how many at once, and which phase limits.
+//! Planning without loading weights: memory, speed, concurrency, and the limiting phase.
 //!
 //! ```text
 //! NamedModel (a config.json, a known model, 7b) --precision--> Demands: FLOPs and bytes of any pass
@@ -8,13 +8,13 @@
 //!                                v
 //!          Plan: memory | TTFT, TPOT, total | floors | what binds | profile of a request | fleet --> table, JSON, SVG
 //! ```
-//! Pure functions of a few microseconds: the server answers a slider with them. What they compute is written once more,
-//! in numbers to check by hand, in `tests/examples.rs`.
+//! Pure functions of a few microseconds: the server recomputes them for a slider. `tests/examples.rs` repeats the
+//! calculations in numbers that can be checked by hand.
 //!
-//! Two kinds of time stand beside each other. A *floor* is what nothing can beat: all operations of a phase at the
-//! machine's peaks, or all its bytes at its bandwidth, whichever takes longer. A *prediction* is what the cost model of
-//! the simulator and the scheduler says, with the share of the peaks that engines reach and the time between passes. The
-//! share of the limit is one over the other, so it is never above 1.
+//! There are two kinds of time. A *floor* is a lower bound: all operations of a phase at the machine's peaks, or all its
+//! bytes at its bandwidth, whichever takes longer. A *prediction* comes from the cost model of the simulator and the
+//! scheduler, with the share of the peaks that engines reach and the time between passes. The share of the limit is
+//! floor over prediction, so it is never above 1.
 
 mod cost;
 mod decode;
@@ -40,34 +40,34 @@ pub use named::NamedModel;
 pub use question::{
     HERE, Here, Loaded, PARAMETERS, Parameter, ParameterKind, Problem, Question, WhichMachine, is_here, presets,
 };
-pub use speculation::{Guessing, SpeculationPlan};
+pub use speculation::{Speculation, SpeculationPlan};
 
 use kernels::{KvDtype, WeightClass};
 use roofline::{Basis, Bound, Demands, LimitShares, Machine, PassWork, Peaks};
 use scheduler::CostModel;
 
-/// What is asked of a deployment.
+/// A request and its load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ask {
     /// Tokens of a prompt; at least 1.
     pub prompt: usize,
     /// Tokens of an answer; at least 1.
     pub response: usize,
-    /// Tokens that are thought before it.
+    /// Reasoning tokens before the answer.
     pub thinking: usize,
-    /// Requests that decode together, this one included; at least 1.
+    /// Requests that decode together, including this one; at least 1.
     pub batch: usize,
-    /// Users of a fleet.
+    /// Users, to size a fleet.
     pub users: Option<Users>,
 }
 
 impl Ask {
-    /// Keys that a decode row sees, in the mean of an answer.
+    /// Mean number of keys that a decode row attends to, over an answer.
     fn mean_context(&self) -> f64 {
         self.prompt as f64 + self.written() as f64 / 2.0
     }
 
-    /// Tokens that decode writes: thought and answer.
+    /// Tokens that decode generates: reasoning and answer.
     pub fn written(&self) -> usize {
         self.thinking + self.response
     }
@@ -76,40 +76,40 @@ impl Ask {
 /// A model on a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deployment {
-    /// The model's name, for people.
+    /// The model's display name.
     pub name: String,
-    /// The known model whose heads and layers it is taken to have, where only its size is known.
+    /// If only the model's size is known: the known model whose heads and layers are assumed.
     pub assumed: Option<&'static str>,
-    /// The model, in its precision.
+    /// Costs of the model in its precision.
     pub demands: Demands,
     /// Bytes of weights that no pass reads.
     pub unread_bytes: u64,
     /// The machine.
     pub machine: Machine,
-    /// What steps cost on it.
+    /// Step costs.
     pub cost: CostModel,
-    /// Tokens that the cache of a running engine holds; `None`: as many as fit beside the weights.
+    /// Tokens that the cache of a running engine holds; `None`: the cache fills the memory beside the weights.
     pub kv_tokens: Option<u64>,
-    /// Who guesses at next tokens, and how well; `None`: nobody.
-    pub guessing: Option<Guessing>,
+    /// Speculative decoding; `None`: off.
+    pub speculation: Option<Speculation>,
 }
 
 impl Deployment {
-    /// A model that is not loaded.
+    /// For a model that is not loaded.
     pub fn new(model: &NamedModel, weights: WeightClass, kv_dtype: KvDtype, machine: Machine) -> Deployment {
         let demands = model.shape.demands(weights, kv_dtype);
         let cost = cost::cost(&machine, &demands);
         let unread_bytes = model.shape.unread_bytes(weights);
         let (name, assumed) = (model.name.clone(), model.assumed);
-        Deployment { name, assumed, unread_bytes, demands, machine, cost, kv_tokens: None, guessing: None }
+        Deployment { name, assumed, unread_bytes, demands, machine, cost, kv_tokens: None, speculation: None }
     }
 
     fn peaks(&self) -> Peaks {
         self.machine.peaks(&self.demands)
     }
 
-    /// A prediction from figures, which cannot be below the floor. (Interpolated between few points it might be.)
-    /// Measured steps are what they are.
+    /// A prediction from figures is raised to the floor. (Interpolation between few points may fall below it.) Measured
+    /// steps are kept.
     fn at_least(&self, predicted: f64, work: &PassWork) -> f64 {
         match self.machine.basis {
             Basis::Steps => predicted,
@@ -117,24 +117,24 @@ impl Deployment {
         }
     }
 
-    /// The floor of some passes. Steps that were measured and took less have shown that the limits are higher.
+    /// The floor of some passes. Faster measured steps show that the limits are higher.
     fn floor(&self, work: &PassWork, predicted: impl FnOnce() -> f64) -> f64 {
         let floor = self.peaks().floor_seconds(work);
         if self.machine.basis == Basis::Steps { floor.min(predicted()) } else { floor }
     }
 
-    /// Shares of both limits that passes have which take so long.
+    /// Shares of both limits that passes with this time reach.
     fn shares(&self, work: &PassWork, seconds: f64) -> LimitShares {
         LimitShares::within(work, seconds, &self.peaks()).capped()
     }
 
-    /// Answers `ask`. Cost: some microseconds.
+    /// Computes the plan for `ask`. Cost: a few microseconds.
     pub fn plan(&self, ask: &Ask) -> Plan {
         self.raised_for(ask).answer(ask)
     }
 
-    /// The same, on limits that are at least what steps of this model have reached: a limit that its own prediction
-    /// beats was measured while others used the machine.
+    /// The same deployment with limits raised to what steps of this model have reached: a limit below its own prediction was
+    /// measured while other programs used the machine.
     fn raised_for(&self, ask: &Ask) -> Deployment {
         if self.machine.basis != Basis::Steps {
             return self.clone();
@@ -163,7 +163,7 @@ impl Deployment {
             memory: self.memory(ask),
             times: self.times(ask),
             thinking: self.thinking(ask),
-            speculation: self.speculation(ask),
+            speculation: self.plan_speculation(ask),
             prefill: self.prefill_profile(ask),
             decode: self.decode_profile(ask),
             knee: self.knee(),
@@ -174,7 +174,7 @@ impl Deployment {
         }
     }
 
-    /// How long an answer takes.
+    /// Latencies of a request.
     pub fn times(&self, ask: &Ask) -> Times {
         let context = ask.mean_context();
         let (ttft, tpot) = (self.ttft(ask.prompt, ask.batch - 1, context), self.step(ask.batch, context));
@@ -182,7 +182,7 @@ impl Deployment {
         Times { ttft, ttft_alone: self.ttft(ask.prompt, 0, 0.0), tpot, total: ttft + steps * tpot }
     }
 
-    /// What the thought of an answer costs.
+    /// The cost of reasoning.
     fn thinking(&self, ask: &Ask) -> Option<Thinking> {
         let silent = Ask { thinking: 0, ..*ask };
         let (times, without) = (self.times(ask), self.times(&silent));
@@ -263,138 +263,138 @@ impl Deployment {
     }
 }
 
-/// Prompt lengths of the table at most, and the power of two of its largest batch.
+/// Maximum prompt lengths of the table, and log2 of its largest batch.
 const LENGTHS: usize = 6;
 const BATCHES: usize = 8;
 
-/// The answer.
+/// A plan: see the module.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Of which model on which machine.
+    /// The model and machine.
     pub deployment: Deployment,
-    /// To which question.
+    /// The request and load.
     pub ask: Ask,
-    /// Will it fit, and how often.
+    /// Memory use and concurrency.
     pub memory: Memory,
-    /// How fast.
+    /// Latencies.
     pub times: Times,
-    /// What a thought before the answer costs; `None` without one.
+    /// The cost of reasoning; `None` without it.
     pub thinking: Option<Thinking>,
-    /// What guesses bring to decode; `None` where nobody guesses.
+    /// The effect of speculative decoding; `None` if it is off.
     pub speculation: Option<SpeculationPlan>,
-    /// The prompt's part of a request.
+    /// Cost profile of prefill.
     pub prefill: Profile,
-    /// The answer's part of a request.
+    /// Cost profile of decode.
     pub decode: Profile,
-    /// The batch from which on a larger one makes no more tokens per second.
+    /// The batch beyond which throughput does not grow.
     pub knee: Option<usize>,
-    /// As the prompt grows.
+    /// Latencies by prompt length.
     pub by_prompt: Vec<Length>,
-    /// As the batch grows.
+    /// Throughput by batch size.
     pub by_batch: Vec<Seats>,
-    /// For users; `None` if none were named, or nothing fits.
+    /// Fleet size; `None` without users, or if nothing fits.
     pub fleet: Option<FleetSize>,
 }
 
 impl Plan {
-    /// The phase that an answer spends more time in.
+    /// The phase that takes more of an answer's time.
     pub fn dominant(&self) -> &'static str {
         if self.prefill.seconds > self.decode.seconds { "prefill" } else { "decode" }
     }
 
-    /// The phase that takes more of a machine's time, so that more machines are needed for it.
+    /// The phase that takes more of a machine's time, and so needs more machines.
     pub fn limiting(&self) -> &'static str {
         if self.prefill.machine_seconds > self.decode.machine_seconds { "prefill" } else { "decode" }
     }
 }
 
-/// Seconds.
+/// Latencies in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Times {
     /// To the first token, while the rest of the batch decodes.
     pub ttft: f64,
     /// To the first token on an idle machine.
     pub ttft_alone: f64,
-    /// From a token to the next, while the rest of the batch decodes and nobody is in prefill.
+    /// Per output token, while the rest of the batch decodes and no prompt is in prefill.
     pub tpot: f64,
     /// To the last token.
     pub total: f64,
 }
 
-/// What is thought before an answer, in seconds.
+/// The cost of reasoning before an answer, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thinking {
-    /// Of the thought alone.
+    /// Duration of the reasoning.
     pub seconds: f64,
-    /// To the first token behind it, which is the first that a person sees.
+    /// To the first visible token.
     pub visible: f64,
-    /// To the last token, did nobody think.
+    /// To the last token, without reasoning.
     pub total_without: f64,
-    /// Requests that fit into the cache, did nobody think.
+    /// Requests that fit into the cache without reasoning.
     pub requests_without: Option<u64>,
 }
 
-/// What a phase of one request costs.
+/// Cost profile of a phase of one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
     /// Passes over the weights.
     pub passes: usize,
-    /// Tokens that they compute.
+    /// Tokens computed.
     pub tokens: usize,
     /// Operations.
     pub flops: f64,
-    /// Those of attention.
+    /// Operations of attention.
     pub attention_flops: f64,
-    /// Bytes read; of decode in a batch, this request's part of each pass.
+    /// Bytes read; for decode in a batch, this request's part of each pass.
     pub bytes: f64,
     /// Operations per byte.
     pub intensity: f64,
-    /// Seconds as the user sees them.
+    /// Seconds for the user.
     pub seconds: f64,
-    /// Their share of the whole answer.
+    /// Share of the whole answer's seconds.
     pub share: f64,
-    /// Seconds of the machine: a decode step is shared with the batch.
+    /// Seconds of machine time: a decode step is shared with the batch.
     pub machine_seconds: f64,
-    /// Seconds that nothing can beat, attention, keys and values included.
+    /// Lower bound in seconds, including attention, keys and values.
     pub floor: f64,
     /// Shares of the limits; the larger is the floor over the time on an idle machine.
     pub shares: LimitShares,
-    /// Which binds.
+    /// The limit that binds.
     pub bound: Bound,
 }
 
-/// One length of prompt.
+/// One prompt length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Length {
     /// Its tokens.
     pub prompt: usize,
-    /// Seconds.
+    /// TTFT in seconds.
     pub ttft: f64,
-    /// Seconds.
+    /// TPOT in seconds.
     pub tpot: f64,
-    /// Of the answer's time.
+    /// Prefill's share of the answer's time.
     pub prefill_share: f64,
-    /// Of prefill's operations.
+    /// Attention's share of prefill's operations.
     pub attention_share: f64,
-    /// What binds.
+    /// The limit of prefill.
     pub prefill_bound: Bound,
-    /// What binds.
+    /// The limit of decode.
     pub decode_bound: Bound,
 }
 
-/// One batch.
+/// One batch size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seats {
     /// Requests that decode together.
     pub batch: usize,
-    /// Seconds.
+    /// TPOT in seconds.
     pub tpot: f64,
-    /// Of all together.
+    /// Throughput of the batch.
     pub tokens_per_second: f64,
     /// Operations per byte.
     pub intensity: f64,
-    /// What binds.
+    /// The limit of decode.
     pub bound: Bound,
-    /// Into memory.
+    /// Whether the batch fits into memory; `None`: unknown.
     pub fits: Option<bool>,
 }

@@ -1,45 +1,45 @@
-//! What has to fit into memory, and how many requests do.
+//! Memory use, and the number of concurrent requests that fit.
 
 use roofline::MEMORY_SHARE;
 
 use crate::{Ask, Deployment};
 
-/// Tokens of a block: a request holds whole ones.
+/// Tokens per block: a request holds whole blocks.
 const BLOCK: usize = 32;
-/// Rows whose logits are computed together at most.
+/// Maximum rows whose logits are computed together.
 const LOGIT_ROWS: usize = 64;
 
-/// Bytes, and what they hold.
+/// Bytes by use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
-    /// All there is for weights and cache; `None` if nobody said.
+    /// Memory for weights and cache; `None`: unknown.
     pub total: Option<f64>,
-    /// All weights.
+    /// Weights.
     pub weights: f64,
     /// Keys and values of one token.
     pub kv_per_token: f64,
     /// Keys and values of one request at its full length, in whole blocks.
     pub kv_per_request: f64,
-    /// What a pass holds besides: activations and logits, in f32.
+    /// Activations and logits of a pass, in f32.
     pub activations: f64,
-    /// Kept free for the system and for activations.
+    /// Reserved for the system and for activations.
     pub reserved: f64,
-    /// What is left for keys and values.
+    /// Remaining for keys and values.
     pub left: Option<f64>,
-    /// Requests of this length that fit at once.
+    /// Concurrent requests of this length that fit.
     pub requests: Option<u64>,
 }
 
 impl Memory {
-    /// Whether the weights and as many requests fit; `None` if the memory is unknown.
+    /// Whether the weights and `batch` requests fit; `None` if the memory is unknown.
     pub fn fits(&self, batch: usize) -> Option<bool> {
         self.requests.map(|requests| requests >= batch as u64)
     }
 }
 
 impl Deployment {
-    /// What `ask` takes. A running engine has set its cache aside already; elsewhere the cache gets what an engine
-    /// leaves beside the weights.
+    /// Memory for `ask`. The cache of a running engine is already allocated; otherwise the cache gets the memory that an
+    /// engine leaves beside the weights.
     pub fn memory(&self, ask: &Ask) -> Memory {
         let shape = &self.demands.shape;
         let weights = self.demands.weight_bytes as f64 + self.unread_bytes as f64;

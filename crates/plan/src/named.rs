@@ -1,4 +1,4 @@
-//! Models that planning knows by name, and those of which only the number of parameters is known.
+//! Models known by name, and models of which only the number of parameters is known.
 //!
 //! ```text
 //! config.json -> ModelConfig --+
@@ -8,24 +8,24 @@
 
 use roofline::ModelShape;
 
-/// A shape with a name.
+/// A named model shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedModel {
-    /// For people.
+    /// Display name.
     pub name: String,
-    /// What passes cost.
+    /// The shape.
     pub shape: ModelShape,
-    /// The model whose heads and layers were taken where only the number of parameters is known.
+    /// If only the number of parameters is known: the model whose heads and layers are assumed.
     pub assumed: Option<&'static str>,
 }
 
 impl NamedModel {
-    /// A shape that is known in full.
+    /// With a fully known shape.
     pub fn new(name: &str, shape: ModelShape) -> NamedModel {
         NamedModel { name: name.to_string(), shape, assumed: None }
     }
 
-    /// A known model by its name, or a number of parameters such as `7b`, `0.5b`, `135m`.
+    /// A known model by name, or a number of parameters such as `7b`, `0.5b`, `135m`.
     pub fn find(name: &str) -> Option<NamedModel> {
         let known = ModelShape::known().find(|(known, _)| known.eq_ignore_ascii_case(name));
         known
@@ -33,9 +33,9 @@ impl NamedModel {
             .or_else(|| Some(NamedModel::of_count(name, count(name)?)))
     }
 
-    /// Of a model of which nothing but its parameters is known: each is multiplied once per token. Heads and layers,
-    /// for attention and cache, are those of the known model that is nearest in size, of those without experts, windows
-    /// and latents: a number says nothing of such.
+    /// From the number of parameters alone: each is multiplied once per token. Heads and layers, for attention and cache,
+    /// are those of the known model of nearest size among those without experts, windows and latents, which a number does
+    /// not determine.
     fn of_count(name: &str, parameters: u64) -> NamedModel {
         let distance = |shape: &ModelShape| (shape.parameters() as f64 / parameters as f64).ln().abs();
         let is_plain = |shape: &ModelShape| {
@@ -57,7 +57,7 @@ impl NamedModel {
     }
 }
 
-/// `7b` is 7e9, `0.5B` 5e8, `135m` 1.35e8.
+/// Parses `7b` to 7e9, `0.5B` to 5e8, `135m` to 1.35e8.
 fn count(text: &str) -> Option<u64> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let factor = match unit {

@@ -1,4 +1,4 @@
-//! A plan as two charts in one SVG: an answer's time as its prompt grows, and what a larger batch gains and costs.
+//! A plan as two charts in one SVG: the time of an answer by prompt length, and the effects of a larger batch.
 
 use figures::Colour;
 use figures::plot::{Chart, Line, stacked};
@@ -69,7 +69,7 @@ impl Plan {
         }
     }
 
-    /// Tokens per second of all together.
+    /// Throughput of the whole batch.
     fn gain(&self) -> Chart {
         let context = self.ask.mean_context();
         let most = (2 * self.knee.unwrap_or(256)).clamp(64, 1024).max(self.ask.batch);

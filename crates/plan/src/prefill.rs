@@ -1,4 +1,4 @@
-//! Prefill: the whole prompt in as few passes as rows allow. It is over when the first token is there.
+//! Prefill: the whole prompt in as few passes as the row limit allows. It ends with the first token.
 
 use roofline::PassWork;
 use scheduler::Work;
@@ -7,10 +7,10 @@ use crate::Deployment;
 
 impl Deployment {
     /// Seconds from the start of a prompt of `prompt` tokens to its first token, on a machine where `others` requests
-    /// decode meanwhile, each of which sees `context` keys. Nobody else is in prefill.
+    /// decode meanwhile, each attending to `context` keys. No other prompt is in prefill.
     ///
-    /// Constant cost: all passes but the last have as many rows, and what they cost is linear in the keys that they
-    /// see.
+    /// Constant cost: all passes but the last have the same number of rows, and their cost is linear in the keys that they
+    /// attend to.
     pub fn ttft(&self, prompt: usize, others: usize, context: f64) -> f64 {
         let chunk = self.chunk(others);
         let full = prompt.saturating_sub(1) / chunk;
@@ -31,23 +31,23 @@ impl Deployment {
         self.at_least(predicted, &self.prefill_work(prompt))
     }
 
-    /// What the passes over a prompt ask of the machine, logits of the last row included.
+    /// Work of the passes over a prompt, including the logits of the last row.
     pub fn prefill_work(&self, prompt: usize) -> PassWork {
         self.demands.prefill(0, prompt, self.chunk(0))
     }
 
-    /// Rows that a pass has for a prompt when `others` requests decode: they come first.
+    /// Rows of a pass available to a prompt while `others` requests decode, which come first.
     pub fn chunk(&self, others: usize) -> usize {
         self.machine.rows.saturating_sub(others).max(1)
     }
 
-    /// The floor that nothing can beat: the operations of these passes, attention among them, at the machine's peaks,
-    /// or their bytes, keys and values among them, at its bandwidth, whichever takes longer.
+    /// Lower bound: the operations of these passes including attention at the machine's peaks, or their bytes including
+    /// keys and values at its bandwidth, whichever takes longer.
     pub fn prefill_floor(&self, prompt: usize) -> f64 {
         self.floor(&self.prefill_work(prompt), || self.ttft(prompt, 0, 0.0))
     }
 
-    /// What is worked out on paper: every token through every weight once, at the machine's peak, and no attention.
+    /// The back-of-the-envelope figure: every token through every weight once at the machine's peak, without attention.
     pub fn prefill_weights(&self, prompt: usize) -> f64 {
         let flops = prompt as f64 * self.demands.shape.flops_per_token() + self.demands.shape.flops_per_logit_row();
         flops / self.peaks().matrix

@@ -1,4 +1,4 @@
-//! What may be asked, by flags or in a URL, and what it means: every name and number is checked here once.
+//! Parameters of a plan, from flags or a URL, and their validation, in one place.
 //!
 //! ```text
 //! model=7b & machine=h100 | flops=312T & bandwidth=2T & memory=80G & machines=1 & weights=bf16 & kv=bf16
@@ -14,45 +14,45 @@ use serde_json::{Value, json};
 use self::ParameterKind::{Chance, Text, Whole, Word};
 use crate::cost::cost;
 use crate::units::{quantity, requests_per_second};
-use crate::{Ask, Deployment, Guessing, NamedModel, Users};
+use crate::{Ask, Deployment, NamedModel, Speculation, Users};
 
-/// The name of what runs here: a loaded model, and this machine.
+/// Name of the loaded model, and of this machine.
 pub const HERE: &str = "here";
-/// The same in the simulator's older words.
+/// The simulator's older name for it.
 const THIS: &str = "this";
 
-/// Whether a machine's name is that of the one at hand.
+/// Whether a machine's name means this machine.
 pub fn is_here(machine: &str) -> bool {
     [HERE, THIS].contains(&machine)
 }
 
-/// Largest prompt, answer, batch, number of machines and of users that is not a slip of the hand.
+/// Maximum prompt, answer, batch, number of machines and of users; more is a typing error.
 const MOST: usize = 10_000_000;
 
-/// A question, in its words.
+/// A plan's parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
     /// A known model, a number of parameters, or `here`.
     pub model: String,
-    /// Where it should run.
+    /// The machine.
     pub machine: WhichMachine,
-    /// Machines taken as one.
+    /// Number of machines combined into one.
     pub machines: usize,
-    /// Precision of the weights; `None`: that of a loaded model, bf16 of another.
+    /// Precision of the weights; `None`: that of the loaded model, or bf16.
     pub weights: Option<WeightClass>,
-    /// Precision of keys and values, likewise.
+    /// Precision of keys and values; `None`: that of the loaded model, or bf16.
     pub kv_dtype: Option<KvDtype>,
-    /// Rows of a pass over a prompt; `None`: the machine's.
+    /// Rows per prefill pass; `None`: the machine's.
     pub rows: Option<usize>,
     /// Lengths, batch, users.
     pub ask: Ask,
-    /// The chance that a guess at a next token holds; `None`: nobody guesses.
+    /// Acceptance probability of a draft; `None`: no speculation.
     pub acceptance: Option<f64>,
-    /// The model that guesses, in the precisions of the other; `None`: guesses cost nothing.
+    /// The draft model, in the same precisions; `None`: drafts cost nothing.
     pub drafter: Option<NamedModel>,
 }
 
-/// A machine, in words or figures.
+/// A machine by name or by figures.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WhichMachine {
     /// A known one, or `here`.
@@ -68,10 +68,10 @@ pub enum WhichMachine {
     },
 }
 
-/// What is known of this machine and of a model on it.
+/// The state of this machine and the model on it.
 #[derive(Clone, Debug, Default)]
 pub struct Here {
-    /// Its limits, if they were measured.
+    /// Its limits, if measured.
     pub limits: Option<Limits>,
     /// Bytes of its memory.
     pub memory: Option<f64>,
@@ -79,27 +79,27 @@ pub struct Here {
     pub model: Option<Loaded>,
 }
 
-/// A model that is loaded here, or lies here on disk.
+/// A model that is loaded, or stored on this machine.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// Its name, for people.
+    /// Display name.
     pub name: String,
-    /// What it asks, as it is held in memory.
+    /// Its costs, in its format in memory.
     pub demands: Demands,
     /// Bytes of its weights that no pass reads.
     pub unread_bytes: u64,
-    /// What its steps cost here, if they were measured.
+    /// Its step costs here, if measured.
     pub cost: Option<CostModel>,
-    /// Why that is not sure.
+    /// Why they are uncertain.
     pub doubt: Option<Doubt>,
-    /// Tokens that its cache holds, if it runs.
+    /// Tokens that its cache holds, if it is running.
     pub kv_tokens: Option<u64>,
-    /// Rows of a pass over a prompt.
+    /// Rows per prefill pass.
     pub rows: usize,
 }
 
 impl Here {
-    /// The same machine, with a model of which there is nothing but its shape, held as the question asks.
+    /// The same machine with a model known only by its shape, in the precisions of the question.
     pub fn with_model(&self, name: &str, shape: ModelShape, question: &Question) -> Here {
         let weights = question.weights.unwrap_or(WeightClass::Bf16);
         let demands = shape.demands(weights, question.kv_dtype.unwrap_or_default());
@@ -110,13 +110,13 @@ impl Here {
     }
 }
 
-/// What is wrong with a question.
+/// An invalid parameter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct Problem {
     /// The parameter at fault.
     pub field: &'static str,
-    /// What is wrong with it and what is known instead.
+    /// What is wrong with it and what is valid.
     pub problem: String,
 }
 
@@ -124,18 +124,18 @@ fn wrong<T>(field: &'static str, problem: impl Into<String>) -> Result<T, Proble
     Err(Problem { field, problem: problem.into() })
 }
 
-/// A parameter of a URL.
+/// A URL parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
     /// Its name.
     pub name: &'static str,
-    /// What it says, in a line.
+    /// Description in one line.
     pub about: &'static str,
-    /// What its value is.
+    /// Type of its value.
     pub kind: ParameterKind,
 }
 
-/// What a parameter's value is.
+/// Type of a parameter's value.
 #[derive(Clone, Copy, Debug)]
 pub enum ParameterKind {
     /// A whole number from 1.
@@ -152,41 +152,41 @@ const fn parameter(name: &'static str, kind: ParameterKind, about: &'static str)
     Parameter { name, about, kind }
 }
 
-/// Parameters of a URL. The last says how the answer is written, which is the caller's to read.
+/// The URL parameters. The last is the response format, which the caller reads.
 pub const PARAMETERS: [Parameter; 19] = [
-    parameter("model", Text, "a model by name, a number of parameters such as 7b, or here: the one that is served"),
+    parameter("model", Text, "a model by name, a number of parameters such as 7b, or here: the loaded one"),
     parameter("machine", Text, "a machine by name, or here"),
-    parameter("machines", Whole, "so many of it, taken as one"),
-    parameter("flops", Text, "operations per second in place of a machine's name, such as 312T"),
-    parameter("bandwidth", Text, "bytes per second beside them, such as 2T"),
-    parameter("memory", Text, "bytes beside them, such as 80G"),
+    parameter("machines", Whole, "number of these machines, combined into one"),
+    parameter("flops", Text, "operations per second instead of a machine's name, such as 312T"),
+    parameter("bandwidth", Text, "bytes per second, with flops, such as 2T"),
+    parameter("memory", Text, "bytes of memory, with flops and bandwidth, such as 80G"),
     parameter("weights", Word(&WEIGHTS), "precision of the weights"),
     parameter("kv", Word(&KV_DTYPES), "precision of keys and values"),
-    parameter("rows", Whole, "rows of a pass over a prompt"),
+    parameter("rows", Whole, "rows per prefill pass"),
     parameter("prompt", Whole, "tokens of a prompt"),
-    parameter("thinking", Whole, "tokens that are thought before the response"),
+    parameter("thinking", Whole, "reasoning tokens before the response"),
     parameter("response", Whole, "tokens of a response"),
-    parameter("batch", Whole, "answers that are written side by side"),
-    parameter("users", Whole, "people who share machines"),
-    parameter("rate", Text, "requests of each of them in a time, such as 2/min"),
-    parameter("tpot", Text, "most milliseconds from token to token that they take"),
-    parameter("acceptance", Chance, "the chance that a guess at a next token holds"),
-    parameter("draft", Text, "the model that guesses, by name or number of parameters"),
-    parameter("format", Word(&["json", "svg"]), "numbers, or a picture"),
+    parameter("batch", Whole, "number of concurrent requests"),
+    parameter("users", Whole, "number of users who share the machines"),
+    parameter("rate", Text, "requests of each user per time, such as 2/min"),
+    parameter("tpot", Text, "TPOT target in milliseconds"),
+    parameter("acceptance", Chance, "acceptance probability of a draft token"),
+    parameter("draft", Text, "draft model, by name or number of parameters"),
+    parameter("format", Word(&["json", "svg"]), "JSON, or charts"),
 ];
 
-/// Precisions of weights; the first two are the same.
+/// Precisions of weights; the first two are aliases.
 const WEIGHTS: [&str; 4] = ["bf16", "fp16", "int8", "int4"];
-/// Precisions of keys and values; the first two are the same.
+/// Precisions of keys and values; the first two are aliases.
 const KV_DTYPES: [&str; 3] = ["bf16", "fp16", "int8"];
 
 impl Question {
-    /// From the parameters of a URL, decoded. `format` is the caller's and skipped. Each may come once.
+    /// Parses decoded URL parameters. `format` is skipped: the caller reads it. Each may occur once.
     pub fn from_parameters<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Question, Problem> {
         let mut given: Vec<(&'static str, &str)> = Vec::new();
         for (name, value) in parameters {
             let Some(known) = PARAMETERS.iter().map(|parameter| parameter.name).find(|&known| known == name) else {
-                // A stranger's name may be a megabyte long.
+                // An untrusted name may be a megabyte long.
                 let name: String = name.chars().take(40).collect();
                 let known = PARAMETERS.map(|parameter| parameter.name).join(", ");
                 return wrong("query", format!("no parameter {name:?}; there are {known}"));
@@ -208,28 +208,28 @@ impl Question {
         let machine = match (amount("flops", "312T")?, amount("bandwidth", "2T")?, amount("memory", "80G")?) {
             (Some(flops), Some(bandwidth), memory) => match get("machine") {
                 None => WhichMachine::Given { flops, bandwidth, memory },
-                Some(_) => return wrong("machine", "a machine has a name, or flops and bandwidth, not both"),
+                Some(_) => return wrong("machine", "give either a machine's name, or flops and bandwidth, not both"),
             },
             (None, None, None) => WhichMachine::Named(get("machine").unwrap_or(HERE).to_string()),
-            (None, None, Some(_)) => return wrong("memory", "goes with flops and bandwidth"),
-            (None, ..) => return wrong("flops", "missing beside bandwidth"),
-            (_, None, _) => return wrong("bandwidth", "missing beside flops"),
+            (None, None, Some(_)) => return wrong("memory", "goes with flops and bandwidth: give these too"),
+            (None, ..) => return wrong("flops", "missing: bandwidth requires it"),
+            (_, None, _) => return wrong("bandwidth", "missing: flops requires it"),
         };
         let users = match (get("users"), get("rate")) {
             (None, None) => None,
-            (None, Some(_)) => return wrong("rate", "goes with users"),
-            (Some(_), None) => return wrong("rate", "missing beside users; requests of each, such as 2/min"),
+            (None, Some(_)) => return wrong("rate", "goes with users: give these too"),
+            (Some(_), None) => return wrong("rate", "missing: users requires it, as requests of each such as 2/min"),
             (Some(users), Some(rate)) => Some(Users {
                 users: whole("users", users)? as f64,
                 rate: match requests_per_second(rate) {
                     Some(rate) => rate,
-                    None => return wrong("rate", "not requests of each user in a time, such as 2/min, 0.1/s, 30/h"),
+                    None => return wrong("rate", "not requests of each user per time, such as 2/min, 0.1/s, 30/h"),
                 },
                 tpot: amount("tpot", "50, in milliseconds")?.map(|ms| ms / 1e3),
             }),
         };
         if users.is_none() && get("tpot").is_some() {
-            return wrong("tpot", "goes with users");
+            return wrong("tpot", "goes with users: give these too");
         }
         let drafter = get("draft").map(|name| match NamedModel::find(name) {
             Some(model) => Ok(model),
@@ -254,7 +254,7 @@ impl Question {
         })
     }
 
-    /// The model on the machine, both found.
+    /// The deployment of the model on the machine, after looking up both.
     pub fn deploy(&self, here: &Here) -> Result<Deployment, Problem> {
         for (field, value) in [
             ("prompt", self.ask.prompt),
@@ -269,26 +269,26 @@ impl Question {
             }
         }
         if self.acceptance.is_none() && self.drafter.is_some() {
-            return wrong("draft", "goes with acceptance");
+            return wrong("draft", "goes with acceptance: give that too");
         }
         let mut deployment = self.on_machine(here)?;
         if let Some(rows) = self.rows {
             deployment.machine.rows = rows;
         }
-        deployment.guessing = self.acceptance.map(|acceptance| {
+        deployment.speculation = self.acceptance.map(|acceptance| {
             let Deployment { demands, machine, .. } = &deployment;
-            // Of a drafter no steps were measured.
+            // The drafter's steps were not measured.
             let basis = if machine.basis == Basis::Steps { Basis::Limits } else { machine.basis };
             let on = |model| {
                 let machine = Machine { basis, ..machine.clone() };
                 Box::new(Deployment::new(model, demands.weights, demands.kv_dtype, machine))
             };
-            Guessing { acceptance, drafter: self.drafter.as_ref().map(on) }
+            Speculation { acceptance, drafter: self.drafter.as_ref().map(on) }
         });
         let limit = deployment.demands.shape.context_limit;
         let needed = self.ask.prompt + self.ask.written();
         if needed > limit && deployment.assumed.is_none() {
-            let problem = format!("with the response {needed} tokens; {} reads at most {limit}", deployment.name);
+            let problem = format!("{needed} tokens with the response; {} reads at most {limit}", deployment.name);
             return wrong("prompt", problem);
         }
         Ok(deployment)
@@ -305,7 +305,7 @@ impl Question {
         };
         let weights = self.weights.or(loaded.map(|loaded| loaded.demands.weights)).unwrap_or(WeightClass::Bf16);
         let kv_dtype = self.kv_dtype.or(loaded.map(|loaded| loaded.demands.kv_dtype)).unwrap_or_default();
-        // As it is held in memory, and not as it might be.
+        // In its actual format, not a hypothetical one.
         let as_loaded =
             loaded.filter(|loaded| (weights, kv_dtype) == (loaded.demands.weights, loaded.demands.kv_dtype));
         let machine = self.found_machine(here, weights)?.times(self.machines);
@@ -326,7 +326,7 @@ impl Question {
             kv_tokens: loaded.kv_tokens.filter(|_| runs_here),
             machine,
             cost,
-            guessing: None,
+            speculation: None,
         })
     }
 
@@ -335,7 +335,10 @@ impl Question {
             WhichMachine::Given { flops, bandwidth, memory } => Ok(Machine::given(*flops, *bandwidth, *memory)),
             WhichMachine::Named(name) if is_here(name) => match &here.limits {
                 Some(limits) => Ok(Machine::here(limits, weights, here.memory)),
-                None => wrong("machine", "the limits of this machine were not measured"),
+                None => wrong(
+                    "machine",
+                    "limits of this machine were not measured; name a known machine, or give flops and bandwidth",
+                ),
             },
             WhichMachine::Named(name) => match Machine::named(name) {
                 Some(machine) => Ok(machine),
@@ -355,7 +358,7 @@ impl Question {
     }
 }
 
-/// What a stranger wrote, at a length that fits into a message.
+/// An untrusted name, shortened for a message.
 fn shown(name: &str) -> String {
     let short: String = name.chars().filter(|c| !c.is_control()).take(60).collect();
     format!("{short:?}")
@@ -377,7 +380,7 @@ fn whole(field: &'static str, text: &str) -> Result<usize, Problem> {
 fn chance(text: &str) -> Result<f64, Problem> {
     match text.parse() {
         Ok(chance) if chance > 0.0 && chance < 1.0 => Ok(chance),
-        _ => wrong("acceptance", "not a chance above 0 and below 1, such as 0.8"),
+        _ => wrong("acceptance", "not a probability above 0 and below 1, such as 0.8"),
     }
 }
 
@@ -398,7 +401,7 @@ fn kv_dtype(text: &str) -> Result<KvDtype, Problem> {
     }
 }
 
-/// Everything that has a name, for those who offer a choice. Rates in operations and bytes per second, memory in bytes.
+/// All names, for a selection in a UI. Rates in operations and bytes per second, memory in bytes.
 pub fn presets(here: &Here) -> Value {
     let models = ModelShape::known().map(
         |(name, shape)| json!({ "name": name, "parameters": shape.parameters(), "context_limit": shape.context_limit }),

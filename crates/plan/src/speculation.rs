@@ -1,12 +1,12 @@
-//! Speculation: how many guesses at next tokens pay, and what they bring.
+//! Speculative decoding: how many drafts pay, and the speedup.
 //!
 //! ```text
-//! a step of B requests with d drafts     B + d rows: weights, keys and values are read once all the same
-//! a chain of drafts                      the first holds with A, the first two with A^2, ...: tokens = B + sum of these
-//! how many                               as long as tokens per second do not fall: the scheduler's own rule
+//! a step of B requests with d drafts     B + d rows: weights, keys and values are still read once
+//! a chain of drafts                      the first is accepted with A, the first two with A^2, ...: tokens = B + their sum
+//! how many                               as long as tokens per second do not fall: the scheduler's rule
 //! ```
-//! The scheduler learns its chances and takes what streams allow; this is the mean of a steady state in which every
-//! request decodes, always has something to guess, and guesses as well as the others.
+//! The scheduler learns its acceptance rates and respects latency targets; this is the mean of a steady state in which
+//! every request decodes, always has drafts, and has the same acceptance rate.
 
 use roofline::PassWork;
 use scheduler::{BestDrafts, Work};
@@ -14,43 +14,43 @@ use scheduler::{BestDrafts, Work};
 use crate::decode::MOST;
 use crate::{Ask, Deployment};
 
-/// Drafts of one request in a step at most, as many as are offered here.
+/// Maximum drafts per request and step.
 const MOST_DRAFTS: usize = 16;
-/// Numbers of drafts for one of each request that are looked at: of a large batch not every one.
+/// Number of candidate draft counts per request that are evaluated: a subset for a large batch.
 const STRIDES: usize = 64;
 
-/// Who guesses, and how well.
+/// Speculative decoding of a deployment.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Guessing {
-    /// The chance that a draft holds, if all before it do; above 0 and below 1.
+pub struct Speculation {
+    /// Acceptance probability of a draft if all before it are accepted; above 0 and below 1.
     pub acceptance: f64,
-    /// The model that makes drafts, one in a pass; `None`: they cost nothing, as those that are looked up.
+    /// The draft model, which makes one draft per pass; `None`: drafts cost nothing, as n-gram lookup.
     pub drafter: Option<Box<Deployment>>,
 }
 
-/// What guesses come to in a batch.
+/// The effect of speculative decoding on a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpeculationPlan {
-    /// As asked.
+    /// The acceptance probability.
     pub acceptance: f64,
-    /// Drafts that pay, of one request in a step: in a batch a mean.
+    /// Best number of drafts per request and step, as a mean over the batch.
     pub drafts: f64,
-    /// Tokens of one request and step.
+    /// Tokens per request and step.
     pub tokens: f64,
-    /// Seconds of a step, drafting included.
+    /// Seconds per step, including drafting.
     pub step: f64,
-    /// Of these, seconds of the drafter's passes.
+    /// Seconds of the drafter's passes in it.
     pub drafting: f64,
-    /// Seconds from a token to the next, in the mean.
+    /// Mean seconds per output token.
     pub tpot: f64,
-    /// How many times as fast as without.
+    /// Speedup over decoding without speculation.
     pub gain: f64,
-    /// From this batch on no draft pays; `None` where some always do.
+    /// The smallest batch from which no draft pays; `None` if some always do.
     pub stops_at: Option<usize>,
 }
 
-impl Guessing {
-    /// Drafts that hold, of so many in a step of `batch` requests: each has its first before anybody has a second.
+impl Speculation {
+    /// Expected accepted drafts of `drafts` in a step of `batch` requests: each request gets a first before any a second.
     fn held(&self, batch: usize, drafts: usize) -> f64 {
         let (all, more) = (drafts / batch, drafts % batch);
         let a = self.acceptance;
@@ -58,7 +58,7 @@ impl Guessing {
         batch as f64 * each + more as f64 * a.powi(all as i32 + 1)
     }
 
-    /// Seconds of the drafter's passes for so many drafts, one after the other for each request.
+    /// Seconds of the drafter's passes for `drafts` drafts, sequential per request.
     fn seconds(&self, batch: usize, drafts: usize, context: f64) -> f64 {
         let Some(drafter) = &self.drafter else { return 0.0 };
         let (all, more) = (drafts / batch, drafts % batch);
@@ -69,8 +69,8 @@ impl Guessing {
 }
 
 impl Deployment {
-    /// Seconds of a step that carries `batch` requests, each of which sees `context` keys, and `drafts` rows of drafts
-    /// of theirs.
+    /// Seconds of a verification step with `batch` requests that each attend to `context` keys, and `drafts` draft rows in
+    /// total.
     pub(crate) fn checking(&self, batch: usize, drafts: usize, context: f64) -> f64 {
         let seen = self.demands.shape.mean_over_layers(|window| context.min(window as f64));
         let step = Work {
@@ -83,7 +83,7 @@ impl Deployment {
         self.at_least(self.cost.seconds(&step), &self.checking_work(batch, drafts, context))
     }
 
-    /// What such a step asks of the machine: keys and values are fetched once for a request, and seen by each row.
+    /// Work of such a step: keys and values are fetched once per request, and used by each row.
     fn checking_work(&self, batch: usize, drafts: usize, context: f64) -> PassWork {
         let (without, rows) = (self.step_work(batch, context), batch + drafts);
         let more = rows as f64 / batch as f64;
@@ -95,16 +95,16 @@ impl Deployment {
         }
     }
 
-    /// So many drafts, in all, make tokens come fastest.
-    fn best_drafts(&self, guessing: &Guessing, batch: usize, context: f64) -> usize {
+    /// The total number of drafts with the most tokens per second.
+    fn best_drafts(&self, speculation: &Speculation, batch: usize, context: f64) -> usize {
         let stride = batch.div_ceil(STRIDES);
-        let seconds = |drafts| self.checking(batch, drafts, context) + guessing.seconds(batch, drafts, context);
+        let seconds = |drafts| self.checking(batch, drafts, context) + speculation.seconds(batch, drafts, context);
         let mut best = BestDrafts::new(batch as f64, seconds(0));
         for drafts in (1..=MOST_DRAFTS * batch / stride).map(|strides| strides * stride) {
-            let chance = guessing.held(batch, drafts) - guessing.held(batch, drafts - stride);
+            let chance = speculation.held(batch, drafts) - speculation.held(batch, drafts - stride);
             let goes_on = best.add(chance, seconds(drafts));
-            // A drafter's pass costs as much for one as for all: the others that share it may pay for it.
-            let shared = if guessing.drafter.is_some() { batch } else { 0 };
+            // A drafter's pass costs the same for one request as for all: only together may they pay for it.
+            let shared = if speculation.drafter.is_some() { batch } else { 0 };
             if !goes_on && drafts > best.count() * stride + shared {
                 break;
             }
@@ -112,31 +112,31 @@ impl Deployment {
         best.count() * stride
     }
 
-    /// What guesses bring for `ask`; `None` where nobody guesses. Cost: a millisecond or so.
-    pub(crate) fn speculation(&self, ask: &Ask) -> Option<SpeculationPlan> {
-        let guessing = self.guessing.as_ref()?;
+    /// The effect of speculative decoding for `ask`; `None` if it is off. Cost: about a millisecond.
+    pub(crate) fn plan_speculation(&self, ask: &Ask) -> Option<SpeculationPlan> {
+        let speculation = self.speculation.as_ref()?;
         let (batch, context) = (ask.batch, ask.mean_context());
-        let drafts = self.best_drafts(guessing, batch, context);
-        let drafting = guessing.seconds(batch, drafts, context);
+        let drafts = self.best_drafts(speculation, batch, context);
+        let drafting = speculation.seconds(batch, drafts, context);
         let step = self.checking(batch, drafts, context) + drafting;
-        let tokens = 1.0 + guessing.held(batch, drafts) / batch as f64;
+        let tokens = 1.0 + speculation.held(batch, drafts) / batch as f64;
         let tpot = step / tokens;
         Some(SpeculationPlan {
-            acceptance: guessing.acceptance,
+            acceptance: speculation.acceptance,
             drafts: drafts as f64 / batch as f64,
             tokens,
             step,
             drafting,
             tpot,
             gain: self.step(batch, context) / tpot,
-            stops_at: self.stops_at(guessing, ask),
+            stops_at: self.stops_at(speculation, ask),
         })
     }
 
-    /// From this batch on no draft pays. Looked for from above: one request of a mixture reads few experts, and a draft
-    /// more of them, so some may pay in a batch and none for one alone.
-    fn stops_at(&self, guessing: &Guessing, ask: &Ask) -> Option<usize> {
-        let pays = |batch: usize| self.best_drafts(guessing, batch, ask.mean_context()) > 0;
+    /// The smallest batch from which no draft pays. The search goes downwards: one request of a mixture reads few experts
+    /// and a draft more of them, so some drafts may pay in a batch and none for a single request.
+    fn stops_at(&self, speculation: &Speculation, ask: &Ask) -> Option<usize> {
+        let pays = |batch: usize| self.best_drafts(speculation, batch, ask.mean_context()) > 0;
         let mut batches: Vec<usize> =
             std::iter::successors(Some(1), |batch| Some(batch * 2)).take_while(|&batch| batch <= MOST).collect();
         batches.push(ask.batch);

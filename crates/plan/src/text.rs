@@ -1,4 +1,4 @@
-//! A plan as people read it: the answers first, the figures below.
+//! A plan as text: the answers first, the figures below.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use roofline::Basis;
 use crate::units::{duration, percent, prefixed, rate, thousands};
 use crate::{Deployment, Division, DivisionVerdict, FleetSize, HERE, Plan, Profile, SpeculationPlan, Thinking, USE};
 
-/// Bytes with a decimal prefix, as memories and models are sold.
+/// Bytes with a decimal prefix, as in product specifications.
 fn size(bytes: f64) -> String {
     match prefixed(bytes) {
         text if text.contains(' ') => text + "B",
@@ -48,16 +48,16 @@ impl fmt::Display for Plan {
             writeln!(f, "  {question:<18} {answer}")?;
         }
         if let Some(thinking) = &self.thinking {
-            writeln!(f, "  {:<18} {}", "with thinking?", self.thought(thinking))?;
+            writeln!(f, "  {:<18} {}", "with reasoning?", self.thought(thinking))?;
         }
         if let Some(speculation) = &self.speculation {
-            writeln!(f, "  {:<18} {}", "with guesses?", self.guessed(speculation))?;
+            writeln!(f, "  {:<18} {}", "with speculation?", self.speculated(speculation))?;
         }
         if let Some(fleet) = self.fleet_lines() {
             writeln!(f, "  {:<18} {fleet}", "how many machines?")?;
         }
         if let Some(fleet) = &self.fleet {
-            writeln!(f, "  {:<18} {}", "apart?", wrapped(&self.divided(fleet)))?;
+            writeln!(f, "  {:<18} {}", "disaggregated?", wrapped(&self.divided(fleet)))?;
         }
         writeln!(f)?;
         self.profile_table(f)?;
@@ -71,7 +71,7 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
-    /// The machine as a sentence has it: its name, or the figures that were given.
+    /// The machine in a sentence: its name, or its figures.
     fn machine(&self) -> String {
         let machine = &self.deployment.machine;
         match (machine.basis, machine.name.as_str()) {
@@ -87,7 +87,7 @@ impl Plan {
         let memory = &self.memory;
         let weights = size(memory.weights);
         match (memory.total, memory.requests) {
-            (_, None) => format!("unknown: the memory was not given; the weights take {weights}"),
+            (_, None) => format!("unknown: no memory size was given; the weights take {weights}"),
             (Some(total), Some(0)) if memory.weights + memory.reserved >= total => {
                 format!("no: the weights take {weights}, and {} has {}", self.machine(), size(total))
             }
@@ -95,12 +95,12 @@ impl Plan {
                 format!("no: beside {weights} of weights a request of {} does not fit", size(memory.kv_per_request))
             }
             (_, Some(requests)) if requests < self.ask.batch as u64 => {
-                format!("no: {} of them do, {} were asked for", thousands(requests), thousands(self.ask.batch as u64))
+                format!("no: {} of {} requests do", thousands(requests), thousands(self.ask.batch as u64))
             }
             (Some(total), _) if self.deployment.kv_tokens.is_none() => {
                 format!("yes: {weights} of weights in {}", size(total))
             }
-            _ => format!("yes: {weights} of weights, and the cache is there"),
+            _ => format!("yes: {weights} of weights, and the cache is already allocated"),
         }
     }
 
@@ -129,7 +129,7 @@ impl Plan {
                 format!("{fit}memory ends before a larger batch stops paying, at {}", thousands(knee as u64))
             }
             Some(knee) => {
-                format!("{fit}beyond a batch of {} no more tokens come per second", thousands(knee as u64))
+                format!("{fit}beyond a batch of {} throughput does not grow", thousands(knee as u64))
             }
         }
     }
@@ -137,48 +137,48 @@ impl Plan {
     fn thought(&self, thinking: &Thinking) -> String {
         let fit = match (thinking.requests_without, self.memory.requests) {
             (Some(without), Some(with)) if with < without => {
-                format!("; without it {} fit at once and not {}", thousands(without), thousands(with))
+                format!("; {} fit at once instead of {}", thousands(with), thousands(without))
             }
             _ => String::new(),
         };
         format!(
-            "the {} tokens of thought take {}: something to see after {}; without them it were {} in all and not {}{fit}",
+            "{} reasoning tokens take {}: first visible token after {}; {} in all instead of {}{fit}",
             thousands(self.ask.thinking as u64),
             duration(thinking.seconds),
             duration(thinking.visible),
+            duration(self.times.total),
             duration(thinking.total_without),
-            duration(self.times.total)
         )
     }
 
-    fn guessed(&self, speculation: &SpeculationPlan) -> String {
+    fn speculated(&self, speculation: &SpeculationPlan) -> String {
         let SpeculationPlan { acceptance, drafts, tokens, step, drafting, tpot, gain, stops_at } = *speculation;
         let held = percent(acceptance);
         let by = self.drafter().map_or(String::new(), |drafter| format!(" by {}", drafter.name));
         if drafts == 0.0 {
             let instead = match stops_at {
                 Some(1) => "each costs more time than it brings".to_string(),
-                Some(batch) => format!("below a batch of {} some would", thousands(batch as u64)),
-                None => "at others some would".to_string(),
+                Some(batch) => format!("below a batch of {} some do", thousands(batch as u64)),
+                None => "at others some do".to_string(),
             };
-            return format!("if {held} hold, none{by} pays at this batch; {instead}");
+            return format!("if {held} are accepted, no draft{by} pays at this batch; {instead}");
         }
-        let passes = if drafting > 0.0 { format!(", {} of it guessing", duration(drafting)) } else { String::new() };
+        let passes = if drafting > 0.0 { format!(", {} of it drafting", duration(drafting)) } else { String::new() };
         let stops = match stops_at {
             Some(batch) => format!("none pays from a batch of {} on", thousands(batch as u64)),
             None => "some pay at any batch".to_string(),
         };
         format!(
-            "if {held} hold, {} a step{by}: {tokens:.2} tokens in {}{passes}, one each {}, {gain:.2} times as fast; {stops}",
+            "if {held} are accepted, {} drafts a step{by}: {tokens:.2} tokens in {}{passes}, TPOT {}, {gain:.2} times as fast; {stops}",
             few(drafts),
             duration(step),
             duration(tpot),
         )
     }
 
-    /// The model that guesses, if one does.
+    /// The draft model, if any.
     pub(crate) fn drafter(&self) -> Option<&Deployment> {
-        self.deployment.guessing.as_ref()?.drafter.as_deref()
+        self.deployment.speculation.as_ref()?.drafter.as_deref()
     }
 
     fn limits(&self) -> String {
@@ -212,7 +212,7 @@ impl Plan {
         ))
     }
 
-    /// Whether prefill and decode on machines of their own pay, and why.
+    /// Whether disaggregated prefill and decode pay, and why.
     pub(crate) fn divided(&self, fleet: &FleetSize) -> String {
         let Division { batch, busy: [prefill, decode], bytes_per_prompt, link, verdict, .. } = fleet.division;
         let machines = |count: u64| format!("{} machine{}", thousands(count), if count == 1 { "" } else { "s" });
@@ -221,7 +221,7 @@ impl Plan {
             machines(fleet.division.machines)
         );
         let travels =
-            format!("{} travel for a prompt, {}/s from one that always reads", size(bytes_per_prompt), size(link));
+            format!("{} transferred per prompt, {}/s from a busy prefill machine", size(bytes_per_prompt), size(link));
         let larger = format!("without others' prompts {batch} decode at once within the target, not {}", fleet.batch);
         match verdict {
             DivisionVerdict::MeetsTarget => {
@@ -242,9 +242,7 @@ impl Plan {
             DivisionVerdict::TooLittle => {
                 format!("does not pay: {larger}, but {apart}, are not fewer than {}", machines(fleet.machines))
             }
-            DivisionVerdict::OutOfReach => {
-                "does not pay: no machine meets the target, whatever it leaves to others".to_string()
-            }
+            DivisionVerdict::OutOfReach => "does not pay: even a single request misses the target".to_string(),
         }
     }
 
@@ -339,7 +337,7 @@ impl Plan {
     }
 }
 
-/// `1.03`, `40.5`, `1,024`.
+/// Formats as `1.03`, `40.5`, `1,024`.
 fn intensity(operations_per_byte: f64) -> String {
     if operations_per_byte < 999.5 {
         prefixed(operations_per_byte)
@@ -348,19 +346,19 @@ fn intensity(operations_per_byte: f64) -> String {
     }
 }
 
-/// `3`, `1.5`: a whole number, or a mean.
+/// Formats as `3`, `1.5`: an integer, or a mean.
 fn few(number: f64) -> String {
     let text = format!("{number:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_string)
 }
 
-/// `14 G`: the prefix stands before a unit.
+/// Formats as `14 G`: with a space before the unit.
 fn joined(value: f64) -> String {
     let text = prefixed(value);
     if text.contains(' ') { text } else { text + " " }
 }
 
-/// A long answer: lines of about a hundred characters under each other, beside the question.
+/// Wraps a long answer into lines of about a hundred characters beside the question.
 fn wrapped(text: &str) -> String {
     const MOST: usize = 100;
     let (mut out, mut len) = (String::new(), 0);
@@ -378,7 +376,7 @@ fn wrapped(text: &str) -> String {
     out
 }
 
-/// Columns to the right of each other, the first of them to the left.
+/// Right-aligned columns, the first left-aligned.
 fn table<const N: usize>(f: &mut fmt::Formatter<'_>, header: &[&str; N], rows: &[[String; N]]) -> fmt::Result {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

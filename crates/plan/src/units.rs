@@ -1,7 +1,7 @@
-//! Numbers as people write and read them.
+//! Parsing and formatting of quantities.
 
-/// A quantity with a decimal suffix: `312T`, `2t`, `1.5k`, `80G`, `80GB`, `16GiB`, `8e9`. `None` for what is no
-/// positive number.
+/// A quantity with a decimal suffix: `312T`, `2t`, `1.5k`, `80G`, `80GB`, `16GiB`, `8e9`. `None` unless it is a positive
+/// number.
 pub fn quantity(text: &str) -> Option<f64> {
     let split = text.find(|c: char| !c.is_ascii_digit() && !".eE+-".contains(c)).unwrap_or(text.len());
     let (number, suffix) = text.split_at(split);
@@ -26,17 +26,17 @@ pub fn requests_per_second(text: &str) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
 }
 
-/// To three decimals: what is behind them is noise.
+/// Rounded to three decimals: the rest is noise.
 pub fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
-/// `61 %`.
+/// Formats as `61 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// `41.3 tok/s`, `8.4k tok/s`.
+/// Formats as `41.3 tok/s`, `8.4k tok/s`.
 pub fn rate(tokens_per_second: f64) -> String {
     match tokens_per_second {
         rate if rate < 99.95 => format!("{rate:.1} tok/s"),
@@ -46,7 +46,7 @@ pub fn rate(tokens_per_second: f64) -> String {
     }
 }
 
-/// `0.8 ms`, `96 ms`, `1.24 s`, `3.1 min`.
+/// Formats as `0.8 ms`, `96 ms`, `1.24 s`, `3.1 min`.
 pub fn duration(seconds: f64) -> String {
     match seconds * 1e3 {
         ms if ms < 9.95 => format!("{ms:.1} ms"),
@@ -56,7 +56,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// `8.0 MiB`, `3.31 GiB`.
+/// Formats as `8.0 MiB`, `3.31 GiB`.
 pub fn bytes(bytes: u64) -> String {
     let bytes = bytes as f64;
     match bytes {
@@ -67,12 +67,12 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// `26.1 GB/s`.
+/// Formats as `26.1 GB/s`.
 pub fn bandwidth(bytes_per_second: f64) -> String {
     format!("{:.1} GB/s", bytes_per_second / 1e9)
 }
 
-/// `3.75 TOP/s`, `412 GFLOP/s`: operations per second with their name.
+/// Formats as `3.75 TOP/s`, `412 GFLOP/s`: operations per second with their name.
 pub fn operations(per_second: f64, name: &str) -> String {
     if per_second >= 1e12 {
         format!("{:.2} T{name}/s", per_second / 1e12)
@@ -94,7 +94,7 @@ pub fn prefixed(value: f64) -> String {
     format!("{scaled:.digits$}{}", PREFIXES[power])
 }
 
-/// `1,024`.
+/// Formats as `1,024`.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -2,7 +2,7 @@
 
 use kernels::{KvDtype, WeightClass};
 use model::ModelConfig;
-use plan::{Ask, Cap, Deployment, DivisionVerdict, Guessing, NamedModel, SpeculationPlan, Users};
+use plan::{Ask, Cap, Deployment, DivisionVerdict, NamedModel, Speculation, SpeculationPlan, Users};
 use roofline::{Basis, Bound, Machine, ModelShape};
 use scheduler::CostModel;
 use scheduler::cost::{Knot, Terms};
@@ -346,14 +346,14 @@ fn with_a_knee_at_eight(acceptance: f64, drafter: Option<f64>) -> Deployment {
         Box::new(Deployment { cost, ..measured.clone() })
     });
     let cost = CostModel::new(knots.to_vec(), Terms::default());
-    Deployment { cost, guessing: Some(Guessing { acceptance, drafter }), ..measured }
+    Deployment { cost, speculation: Some(Speculation { acceptance, drafter }), ..measured }
 }
 
 #[test]
-fn guesses_pay_up_to_where_rows_cost_time() {
+fn drafts_pay_up_to_where_rows_cost_time() {
     let planned = |acceptance, drafter, batch| {
         let plan = with_a_knee_at_eight(acceptance, drafter).plan(&ask(100, 100, batch));
-        plan.speculation.expect("somebody guesses")
+        plan.speculation.expect("speculation is on")
     };
     // Chance, milliseconds of a drafter's pass, batch; drafts a request, tokens a step, ms of it, the batch where it ends.
     type Case = (&'static str, f64, Option<f64>, usize, f64, f64, f64, usize);
@@ -372,30 +372,30 @@ fn guesses_pay_up_to_where_rows_cost_time() {
         ("a drafter as slow as the model", 0.8, Some(10.0), 1, 0.0, 1.0, 10.0, 1),
     ];
     for (what, acceptance, drafter, batch, drafts, tokens, ms, stops_at) in cases {
-        let told = planned(acceptance, drafter.map(|ms| ms / 1e3), batch);
-        close(told.drafts, drafts);
-        close(told.tokens, tokens);
-        close(told.step * 1e3, ms);
-        close(told.drafting * 1e3, drafts * drafter.unwrap_or(0.0));
-        close(told.tpot, told.step / told.tokens);
-        close(told.gain, 0.010 / told.tpot);
-        assert_eq!(told.stops_at, Some(stops_at), "{what}: {told:?}");
+        let planned = planned(acceptance, drafter.map(|ms| ms / 1e3), batch);
+        close(planned.drafts, drafts);
+        close(planned.tokens, tokens);
+        close(planned.step * 1e3, ms);
+        close(planned.drafting * 1e3, drafts * drafter.unwrap_or(0.0));
+        close(planned.tpot, planned.step / planned.tokens);
+        close(planned.gain, 0.010 / planned.tpot);
+        assert_eq!(planned.stops_at, Some(stops_at), "{what}: {planned:?}");
     }
 }
 
-/// The rule is the scheduler's, and this is what it comes to by the definition: no other number of drafts is faster.
+/// The scheduler's rule agrees with the definition: no other number of drafts is faster.
 #[test]
-fn no_other_number_of_guesses_is_faster() {
+fn no_other_number_of_drafts_is_faster() {
     for (model, machine) in [("7b", "h100"), ("0.5b", "epyc-2core"), ("mixtral-8x7b", "a100")] {
         let plain = deployment(model, Machine::named(machine).expect("known"));
         for (acceptance, batch) in [(0.3, 1), (0.8, 1), (0.95, 1), (0.6, 3), (0.8, 16), (0.8, 200)] {
-            let guessing = Some(Guessing { acceptance, drafter: None });
-            let told = Deployment { guessing, ..plain.clone() }.plan(&ask(500, 200, batch)).speculation;
-            let SpeculationPlan { drafts, tokens, tpot, gain, stops_at, .. } = told.expect("somebody guesses");
+            let speculation = Some(Speculation { acceptance, drafter: None });
+            let planned = Deployment { speculation, ..plain.clone() }.plan(&ask(500, 200, batch)).speculation;
+            let SpeculationPlan { drafts, tokens, tpot, gain, stops_at, .. } = planned.expect("speculation is on");
             let what = format!("{model} on {machine}, {acceptance}, {batch}: {drafts} drafts, {gain}");
             assert!(gain >= 1.0 && tokens <= 1.0 / (1.0 - acceptance), "{what}");
             assert!(drafts == 0.0 || stops_at.is_none_or(|stops| batch < stops), "{what}, {stops_at:?}");
-            // As many as now in the steps of a batch that is larger by them, which also read the keys of so many more.
+            // The same rows as in a larger batch, which also reads the keys of the additional requests.
             let rows = batch + (drafts * batch as f64).round() as usize;
             assert!(plain.step(rows, 600.0) >= tpot * tokens * (1.0 - 1e-9), "{what}");
         }
@@ -403,30 +403,31 @@ fn no_other_number_of_guesses_is_faster() {
 }
 
 #[test]
-fn guesses_are_told_in_words() {
+fn speculation_is_described() {
     let text =
         |acceptance, drafter, batch| with_a_knee_at_eight(acceptance, drafter).plan(&ask(100, 100, batch)).to_string();
-    for (told, line) in [
+    for (planned, line) in [
         (
             text(0.5, None, 1),
-            "with guesses?      if 50 % hold, 7 a step: 1.99 tokens in 10 ms, one each 5.0 ms, 1.99 times as fast; none pays \
-             from a batch of 8 on",
+            "with speculation?  if 50 % are accepted, 7 drafts a step: 1.99 tokens in 10 ms, TPOT 5.0 ms, 1.99 times as fast; \
+             none pays from a batch of 8 on",
         ),
-        (text(0.5, None, 5), "if 50 % hold, 0.6 a step: 1.30 tokens in 10 ms"),
+        (text(0.5, None, 5), "if 50 % are accepted, 0.6 drafts a step: 1.30 tokens in 10 ms"),
         (
             text(0.8, Some(0.004), 1),
-            "if 80 % hold, 2 a step by 7b: 2.44 tokens in 18 ms, 8.0 ms of it guessing, one each 7.4 ms, 1.36 times as fast",
+            "if 80 % are accepted, 2 drafts a step by 7b: 2.44 tokens in 18 ms, 8.0 ms of it drafting, TPOT 7.4 ms, 1.36 times as \
+             fast",
         ),
-        (text(0.5, None, 9), "if 50 % hold, none pays at this batch; below a batch of 8 some would"),
-        (text(0.8, Some(0.010), 1), "none by 7b pays at this batch; each costs more time than it brings"),
+        (text(0.5, None, 9), "if 50 % are accepted, no draft pays at this batch; below a batch of 8 some do"),
+        (text(0.8, Some(0.010), 1), "no draft by 7b pays at this batch; each costs more time than it brings"),
     ] {
-        assert!(told.contains(line), "{line:?} is not in\n{told}");
+        assert!(planned.contains(line), "{line:?} is not in\n{planned}");
     }
     let none = deployment("7b", Machine::given(312e12, 2e12, None)).plan(&ask(100, 100, 1));
-    assert!(!none.to_string().contains("guesses") && none.json()["speculation"].is_null());
+    assert!(!none.to_string().contains("speculation") && none.json()["speculation"].is_null());
 }
 
-/// 2,000 tokens of thought before an answer of 100.
+/// 2,000 reasoning tokens before an answer of 100.
 #[test]
 fn a_thought_costs_what_its_tokens_cost() {
     let deployment = deployment("7b", Machine::given(312e12, 2e12, Some(80e9)));
@@ -439,10 +440,10 @@ fn a_thought_costs_what_its_tokens_cost() {
     close(with.times.total, with.times.ttft + 2099.0 * with.times.tpot);
     close(thinking.total_without, without.times.total);
     assert_eq!(thinking.requests_without, without.memory.requests);
-    // To the user and to the cache a thought is a longer answer.
+    // For latency and cache, reasoning is a longer answer.
     let longer = deployment.plan(&ask(1000, 2100, 4));
     assert_eq!((with.times, with.memory), (longer.times, longer.memory));
     let text = with.to_string();
-    assert!(text.contains("with thinking?     the 2,000 tokens of thought take"), "{text}");
+    assert!(text.contains("with reasoning?    2,000 reasoning tokens take"), "{text}");
     assert_eq!(with.json()["ask"]["thinking"], 2000);
 }

@@ -1,4 +1,4 @@
-//! What may be asked in a URL, and what is answered to what may not.
+//! Plan parameters in a URL: valid ones, and the errors of invalid ones.
 
 use plan::{Here, Question};
 use serde_json::Value;
@@ -51,7 +51,7 @@ fn wrong_questions_name_the_parameter() {
         ("model=7b&machine=h100&rate=5", "rate", "goes with users"),
         ("model=7b&machine=h100&users=5&rate=soon", "rate", "2/min"),
         ("model=7b&machine=h100&tpot=50", "tpot", "goes with users"),
-        ("model=7b&machine=h100&acceptance=1", "acceptance", "not a chance above 0 and below 1"),
+        ("model=7b&machine=h100&acceptance=1", "acceptance", "not a probability above 0 and below 1"),
         ("model=7b&machine=h100&acceptance=0", "acceptance", "such as 0.8"),
         ("model=7b&machine=h100&acceptance=nan", "acceptance", "such as 0.8"),
         ("model=7b&machine=h100&acceptance=0.8&draft=llama-9", "draft", "\"llama-9\" is not known"),
@@ -65,20 +65,27 @@ fn wrong_questions_name_the_parameter() {
 }
 
 #[test]
-fn guesses_are_answered_where_they_are_asked_about() {
+fn speculation_is_planned_where_it_is_asked_for() {
     let plan = asked("model=7b&machine=h100&acceptance=0.8&draft=0.5b").expect("a good question");
-    let told = &plan["speculation"];
-    let number = |key: &str| told[key].as_f64().unwrap_or_else(|| panic!("{key}: {told}"));
-    assert!((1.0..5.0).contains(&number("tokens_per_step")) && number("gain") > 1.5, "{told}");
-    assert!((number("step_ms") / number("tokens_per_step") / number("tpot_ms") - 1.0).abs() < 1e-3, "{told}");
-    assert!(number("drafting_ms") > 0.0 && told["stops_at_batch"].is_null(), "keys bind a large batch: {told}");
-    assert_eq!((&told["drafter"]["name"], &told["drafter"]["weight_bytes"]), (&"0.5b".into(), &1e9.into()), "{told}");
-    assert_eq!(told["acceptance"], 0.8);
+    let speculation = &plan["speculation"];
+    let number = |key: &str| speculation[key].as_f64().unwrap_or_else(|| panic!("{key}: {speculation}"));
+    assert!((1.0..5.0).contains(&number("tokens_per_step")) && number("gain") > 1.5, "{speculation}");
+    assert!((number("step_ms") / number("tokens_per_step") / number("tpot_ms") - 1.0).abs() < 1e-3, "{speculation}");
+    assert!(
+        number("drafting_ms") > 0.0 && speculation["stops_at_batch"].is_null(),
+        "keys bind a large batch: {speculation}"
+    );
+    assert_eq!(
+        (&speculation["drafter"]["name"], &speculation["drafter"]["weight_bytes"]),
+        (&"0.5b".into(), &1e9.into()),
+        "{speculation}"
+    );
+    assert_eq!(speculation["acceptance"], 0.8);
     assert!(asked("model=7b&machine=h100").expect("a good question")["speculation"].is_null());
 }
 
 #[test]
-fn a_message_does_not_grow_with_what_a_stranger_wrote() {
+fn a_message_does_not_grow_with_an_untrusted_name() {
     for query in [format!("{}=1", "x".repeat(1 << 20)), format!("model={}&machine=h100", "x".repeat(1 << 20))] {
         assert!(asked(&query).expect_err("nonsense").to_string().len() < 900);
     }
