@@ -1,6 +1,6 @@
-//! Randomness from a seed: SplitMix (Steele, Lea & Flood, 2014), and the distributions that loads are drawn from.
+//! Seeded randomness: SplitMix (Steele, Lea & Flood, 2014), and the distributions of loads.
 
-/// A stream of numbers that its seed determines.
+/// A random stream, determined by its seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -10,28 +10,28 @@ impl Random {
         Random(seed)
     }
 
-    /// 64 even bits.
+    /// 64 uniform bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// In `(0, 1]`.
+    /// Uniform in `(0, 1]`.
     pub fn uniform(&mut self) -> f64 {
         ((self.bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// In `0..below`.
+    /// Uniform in `0..below`.
     pub fn below(&mut self, below: u64) -> u64 {
         ((self.bits() as u128 * below as u128) >> 64) as u64
     }
 
-    /// Mean 1, coefficient of variation 1.
+    /// Exponential with mean 1.
     pub fn exponential(&mut self) -> f64 {
         -self.uniform().ln()
     }
 
-    /// Mean 0, deviation 1 (Box & Muller, 1958).
+    /// Normal with mean 0 and deviation 1 (Box & Muller, 1958).
     fn normal(&mut self) -> f64 {
         let (radius, angle) = ((2.0 * self.exponential()).sqrt(), std::f64::consts::TAU * self.uniform());
         radius * angle.cos()
@@ -43,7 +43,7 @@ impl Random {
             return 1.0;
         }
         let shape = 1.0 / (cv * cv);
-        // Below shape 1 one draws at shape + 1 and shrinks.
+        // Below shape 1: draw at shape + 1 and scale down.
         let (at, shrink) = if shape < 1.0 { (shape + 1.0, self.uniform().powf(1.0 / shape)) } else { (shape, 1.0) };
         let d = at - 1.0 / 3.0;
         loop {
@@ -56,7 +56,7 @@ impl Random {
     }
 }
 
-/// One number from another, without likeness.
+/// A hash of a number.
 pub fn mix(number: u64) -> u64 {
     let a = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let b = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,18 +1,18 @@
-//! Fleets whose workers have roles: a prompt is read by one, and another answers.
+//! Disaggregated fleets: a prefill worker computes a prompt, and a decode worker generates the answer.
 //!
 //! ```text
-//! arrival --> who answers (D), who reads (P) --> D expects it, P admits it as one token long and keeps it
-//!                 |                                    |  after each of P's steps: blocks that became full
-//!                 +--> refused: too late, no room      v
-//!                                              link: a rate, a delay; one transfer after the other at either end
+//! arrival --> decode worker (D), prefill worker (P) --> D expects it, P admits it with one output token and pins it
+//!                 |                                    |  after each of P's steps: newly full blocks
+//!                 +--> refused: too late, no capacity  v
+//!                                              link: a rate, a delay; one transfer at a time at either end
 //!                                                      |
-//!                                                      v  D adopts them, and behind the last goes on by itself
+//!                                                      v  D receives them, and continues after the last
 //! ```
 //!
-//! It is what the engine does over TCP, by the same calls of the production scheduler
+//! This models the engine's transfer over TCP, with the same calls of the production scheduler
 //! ([`scheduler::Scheduler::expect`], [`scheduler::Scheduler::keep`], [`scheduler::Scheduler::adopt`]); the decisions are
-//! those of [`scheduler::router`]. Blocks of a step land together. What lands lies in host memory, which holds as much as
-//! the KV cache, and is loaded beside the steps at the rate of the link.
+//! those of [`scheduler::router`]. Blocks of a step arrive together. Received blocks are in host memory, which is as large
+//! as the KV cache, and are loaded beside the steps at the rate of the link.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -25,62 +25,62 @@ use serde_json::{Value, json};
 use crate::gather::Series;
 use crate::world::Engine;
 
-/// What a fleet has besides whose workers have roles.
+/// Configuration of a disaggregated fleet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Apart {
-    /// Of each instance: at least one reads prompts, and one answers.
+    /// Role of each instance: at least one prefills, and one decodes.
     pub roles: Vec<Role>,
-    /// What blocks travel over.
+    /// The link for blocks.
     pub link: Link,
-    /// When requests are refused; `None`: never.
+    /// Rejection policy; `None`: no requests are refused.
     pub rejection: Option<RefuseWhen>,
-    /// Whether workers change their roles when the load's mix does.
+    /// Whether workers change their roles with the load's mix.
     pub switches: bool,
 }
 
 impl Apart {
-    /// The first `prefill` of `instances` read prompts, the others answer; nobody is refused, and nobody changes.
+    /// The first `prefill` of `instances` prefill, the others decode; nothing is refused, and roles are fixed.
     pub fn split(prefill: usize, instances: usize, link: Link) -> Apart {
         let role = |at| if at < prefill { Role::Prefill } else { Role::Decode };
         Apart { roles: (0..instances).map(role).collect(), link, rejection: None, switches: false }
     }
 }
 
-/// Between any two workers.
+/// Network link between any two workers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// Of each worker, either way.
+    /// Bandwidth of each worker, per direction.
     pub bytes_per_second: f64,
-    /// Until what was sent is there, beside its bytes.
+    /// Latency in addition to the transfer time.
     pub delay: Nanos,
-    /// Bytes of the keys and values of a token.
+    /// KV cache bytes of a token.
     pub token_bytes: f64,
 }
 
 impl Link {
-    /// How long so many tokens take to pass.
+    /// Transfer time of `tokens` tokens.
     pub(crate) fn passes(&self, tokens: usize) -> Nanos {
         Nanos((tokens as f64 * self.token_bytes / self.bytes_per_second * 1e9) as u64)
     }
 }
 
-/// When requests are refused: in any case where no reader is in time, and where there is no room for the answer when the
-/// prompt has been read.
+/// Rejection policy. Every policy refuses requests that no prefill worker can compute in time, and those without decode
+/// capacity after prefill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefuseWhen {
-    /// Then only.
+    /// Only then.
     Late,
-    /// Also before the prompt is read, if there is no room now.
+    /// Also before prefill, if there is no decode capacity now.
     Early,
-    /// Also before the prompt is read, if there will be no room when it has been read.
+    /// Also before prefill, if there is predicted to be no decode capacity when prefill ends.
     Predicted,
 }
 
 impl RefuseWhen {
-    /// All of them.
+    /// All policies.
     pub const ALL: [RefuseWhen; 3] = [RefuseWhen::Late, RefuseWhen::Early, RefuseWhen::Predicted];
 
-    /// Its name.
+    /// Name of the policy.
     pub fn name(self) -> &'static str {
         match self {
             RefuseWhen::Late => "late",
@@ -90,41 +90,41 @@ impl RefuseWhen {
     }
 }
 
-/// What came of it.
+/// Results of disaggregation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ApartReport {
-    /// Workers that read prompts in the beginning; who does both counts twice.
+    /// Prefill workers at the start; a worker with both roles counts in both.
     pub prefill: usize,
-    /// Workers that answer in the beginning.
+    /// Decode workers at the start.
     pub decode: usize,
-    /// Prompts that were read by one worker and answered by another.
+    /// Prompts prefilled by one worker and decoded by another.
     pub handed_over: usize,
-    /// Requests that were refused because nobody would have read their prompt in time.
+    /// Requests refused because no prefill worker could compute them in time.
     pub refused_late: usize,
-    /// Those refused before their prompt was read because the answer had, or would have, no room.
+    /// Requests refused before prefill because of actual or predicted lack of decode capacity.
     pub refused_before: usize,
-    /// Those refused for the same reason when it had been read.
+    /// Requests refused for lack of decode capacity after prefill.
     pub refused_after: usize,
-    /// Both of these, by what was too little: seats, blocks, time.
+    /// Both of these by the missing capacity: sequences, blocks, time.
     pub refused_for: [usize; 3],
-    /// Prompt rows that were computed for those refused after.
+    /// Prompt rows computed for requests refused after prefill.
     pub wasted_rows: u64,
-    /// Blocks that landed.
+    /// Blocks received.
     pub landed_blocks: u64,
-    /// Blocks that came and found no place: they were computed again.
+    /// Blocks that found no free slot on arrival: they were recomputed.
     pub lost_blocks: u64,
-    /// Bytes that passed the link.
+    /// Bytes transferred.
     pub bytes: f64,
-    /// Changes of a worker's role.
+    /// Role changes.
     pub switches: usize,
-    /// How the loads of the pools go together over the run (Pearson): below 0, one idles while the other has much to do.
+    /// Correlation of the pools' loads over the run (Pearson): below 0, one idles while the other is busy.
     pub correlation: f64,
-    /// The course of both.
+    /// Loads of both pools over time.
     pub course: Vec<PoolMoment>,
 }
 
 impl ApartReport {
-    /// Requests that were refused, whatever for.
+    /// All refused requests.
     pub fn refused(&self) -> usize {
         self.refused_late + self.refused_before + self.refused_after
     }
@@ -156,94 +156,94 @@ impl ApartReport {
         let gigabytes = self.bytes / 1e9;
         let lost = match self.lost_blocks {
             0 => String::new(),
-            lost => format!(", {lost} blocks came and had no place"),
+            lost => format!(", {lost} blocks found no free slot"),
         };
-        let handed = format!("{handed_over} prompts handed over, {gigabytes:.1} GB over the link{lost}");
-        let mut lines = vec![("apart", format!("{prefill} read, {decode} answer: {handed}"))];
+        let handed = format!("{handed_over} prompts transferred, {gigabytes:.1} GB over the link{lost}");
+        let mut lines = vec![("disaggregated", format!("{prefill} prefill, {decode} decode: {handed}"))];
         if self.refused() > 0 {
-            let causes = format!("{refused_late} late, {refused_before} before their prompt was read");
+            let causes = format!("{refused_late} late, {refused_before} before prefill");
             let rows = self.wasted_rows;
-            lines.push(("refused", format!("{causes}, {refused_after} after ({rows} rows for nothing)")));
+            lines.push(("refused", format!("{causes}, {refused_after} after ({rows} rows wasted)")));
             let [seats, blocks, time] = self.refused_for;
-            lines.push(("", format!("for want of seats {seats}, of blocks {blocks}, of time {time}")));
+            lines.push(("", format!("for lack of sequences {seats}, blocks {blocks}, time {time}")));
         }
         if self.switches > 0 {
             lines.push(("roles", format!("{} changes", self.switches)));
         }
-        lines.push(("pools", format!("correlation of their loads {:.2}", self.correlation)));
+        lines.push(("pools", format!("load correlation {:.2}", self.correlation)));
         lines
     }
 }
 
-/// The means of a moment, over the workers of a pool.
+/// Means of an interval over the workers of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PoolMoment {
     /// Seconds since the start.
     pub seconds: f64,
-    /// Share of the time in which those that read did so.
+    /// Share of time that prefill workers were busy with prefill.
     pub reading: f64,
-    /// Answers in decode at each of those that answer.
+    /// Sequences in decode per decode worker.
     pub answers: f64,
 }
 
-/// A prompt that is read for another worker.
+/// A prompt being prefilled for another worker.
 struct Handoff {
     reader: usize,
     answerer: usize,
-    /// Blocks that are still to be given.
+    /// Blocks not yet sent.
     blocks: Range<usize>,
-    /// When its answer begins, as predicted when it came.
+    /// Predicted start of its answer, as of its arrival.
     ready: Nanos,
-    /// When the last of those given lands.
+    /// Arrival time of the last sent block.
     landed: Nanos,
-    /// Prompt rows computed.
+    /// Computed prompt rows.
     rows: u64,
 }
 
-/// What comes over the link: blocks of a request, or word that all have come.
+/// An arrival over the link: blocks of a request, or the end of its transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Landing {
     at: Nanos,
-    /// Of equals the one sent first.
+    /// Ties go to the one sent first.
     sent: u64,
     request: RequestId,
-    /// From, until; `None`: no more comes.
+    /// Block range; `None`: end of the transfer.
     blocks: Option<(usize, usize)>,
 }
 
-/// Where a request goes.
+/// Placement of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placed {
-    /// Read and answered by one.
+    /// Prefill and decode on one worker.
     At(usize),
-    /// Read by one and answered by another.
+    /// Prefill and decode on two workers.
     Apart {
-        /// Who reads.
+        /// Prefill worker.
         reader: usize,
-        /// Who answers, and expects it by now.
+        /// Decode worker, which already expects it.
         answerer: usize,
     },
-    /// Nowhere.
+    /// None.
     Refused,
 }
 
-/// Which answers of a worker are looked at.
+/// Which sequences of a worker count.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum View {
-    /// Those that are there.
+    /// The current ones.
     Now,
-    /// Those that will be after that time, as far as they are known.
+    /// Those after that time, as far as known.
     After(Nanos),
 }
 
-/// All that is on its way, and what is known of workers.
+/// Transfers in progress, and the state of workers.
 pub(crate) struct Travel {
     apart: Apart,
     home: Vec<Role>,
     handoffs: BTreeMap<RequestId, Handoff>,
     landings: BinaryHeap<Reverse<Landing>>,
     sent: u64,
-    /// When each worker's link is free again, outwards and inwards.
+    /// When each worker's link is free again, outgoing and incoming.
     free: Vec<[Nanos; 2]>,
     lengths: Vec<AnswerLengths>,
     memory: RoleMemory,
@@ -252,11 +252,11 @@ pub(crate) struct Travel {
 }
 
 impl Travel {
-    /// Panics if nobody reads, or nobody answers.
+    /// Panics without a prefill or a decode worker.
     pub(crate) fn new(apart: &Apart) -> Travel {
         let count = |takes: fn(Role) -> bool| apart.roles.iter().filter(|&&role| takes(role)).count();
         let (prefill, decode) = (count(Role::reads), count(Role::answers));
-        assert!(prefill > 0 && decode > 0, "somebody reads, and somebody answers");
+        assert!(prefill > 0 && decode > 0, "at least one worker prefills, and one decodes");
         let instances = apart.roles.len();
         Travel {
             apart: apart.clone(),
@@ -272,12 +272,12 @@ impl Travel {
         }
     }
 
-    /// When something lands next.
+    /// Time of the next arrival over the link.
     pub(crate) fn next(&self) -> Option<Nanos> {
         self.landings.peek().map(|Reverse(landing)| landing.at)
     }
 
-    /// Whether an instance has this request for another one.
+    /// Whether an instance prefills this request for another one.
     pub(crate) fn is_read_for_another(&self, request: RequestId, instance: usize) -> bool {
         self.handoffs.get(&request).is_some_and(|handoff| handoff.reader == instance)
     }
@@ -287,7 +287,7 @@ impl Travel {
         self.lengths[instance].note(tokens);
     }
 
-    /// A step of an instance has ended: what became full is sent.
+    /// A step of an instance has ended: sends newly full blocks.
     pub(crate) fn step(&mut self, instance: usize, record: &StepRecord, scheduler: &mut Scheduler) {
         let reads = self.apart.roles[instance].reads() && record.work.prefill_rows > 0;
         let values = [f64::from(u8::from(reads)), record.work.decode_rows as f64];
@@ -301,7 +301,7 @@ impl Travel {
         }
     }
 
-    /// Sends what is full of a prompt and was not sent yet.
+    /// Sends the full blocks of a prompt that were not sent yet.
     fn give(&mut self, request: RequestId, scheduler: &Scheduler, now: Nanos) {
         let Travel { apart, handoffs, free, .. } = self;
         let handoff = handoffs.get_mut(&request).expect("somebody waits for it");
@@ -328,7 +328,7 @@ impl Travel {
         self.landings.push(Reverse(Landing { at, sent: self.sent, request, blocks }));
     }
 
-    /// A prompt has been read: all of it is sent, and nobody keeps it any more.
+    /// Prefill of a prompt has ended: sends the rest, and unpins it.
     pub(crate) fn has_read(&mut self, request: RequestId, scheduler: &mut Scheduler, now: Nanos) {
         self.give(request, scheduler, now);
         scheduler.unpin(request);
@@ -337,7 +337,7 @@ impl Travel {
         self.send(at, request, None);
     }
 
-    /// What comes over the link by now. Returns a request that has no room now that its prompt has been read.
+    /// Handles arrivals over the link up to `now`. Returns a request without decode capacity after its prefill.
     pub(crate) fn land(&mut self, engines: &mut [Engine], now: Nanos) -> Option<RequestId> {
         while self.next().is_some_and(|at| at <= now) {
             let Reverse(Landing { request, blocks, .. }) = self.landings.pop().expect("it was just seen");
@@ -364,7 +364,7 @@ impl Travel {
         }
     }
 
-    /// No more comes of a prompt; whether there is no room for its answer.
+    /// The transfer of a prompt has ended; returns whether its answer lacks capacity.
     fn has_come(&mut self, id: RequestId, engine: &mut Engine, now: Nanos) -> bool {
         let Handoff { answerer, rows, .. } = self.handoffs.remove(&id).expect("it was on its way");
         let request = engine.scheduler.in_remote_prefill(id).expect("it is waited for");
@@ -381,8 +381,8 @@ impl Travel {
         false
     }
 
-    /// Decides who reads and who answers, or that nobody does; those who do know of it afterwards. `first_tokens`: of
-    /// each instance, when the first token would come if the prompt was read there.
+    /// Chooses the workers of a request, or none; informs them. `first_tokens`: predicted time of the first token with
+    /// prefill on each instance.
     pub(crate) fn place(
         &mut self,
         request: &Request,
@@ -395,7 +395,7 @@ impl Travel {
             readers.min_by_key(|&at| first_tokens[at])
         };
         let reader = earliest(&self.apart.roles).expect("somebody reads");
-        // Its last blocks travel when it has been read.
+        // The last blocks are sent after prefill.
         let last = request.prompt.len().min(engines[reader].scheduler.limits().max_prefill_chunk);
         let travels = self.apart.link.passes(last).0 + self.apart.link.delay.0;
         let remote = |reader: usize| Nanos(first_tokens[reader].0.saturating_add(travels));
@@ -460,7 +460,7 @@ impl Travel {
         Placed::Apart { reader, answerer }
     }
 
-    /// Of those that answer, the one whose steps will be the shortest then; where all are alike, that has fewest tokens.
+    /// The decode worker with the shortest predicted steps; ties go to the one with the fewest tokens.
     fn answerer(&self, engines: &[Engine], after: Nanos, now: Nanos) -> usize {
         let step = |&at: &usize| {
             let load = self.load(at, &engines[at], View::After(after), now);
@@ -470,7 +470,7 @@ impl Travel {
         answerers.min_by_key(step).expect("somebody answers")
     }
 
-    /// What the answers of a worker come to.
+    /// Decode load of a worker.
     fn load(&self, at: usize, engine: &Engine, view: View, now: Nanos) -> DecodeLoad {
         let answers = |all: bool| {
             let own = engine.scheduler.sequences().filter(move |sequence| {
@@ -516,7 +516,7 @@ impl Travel {
         }
     }
 
-    /// What came of it all.
+    /// The final results.
     pub(crate) fn report(self) -> ApartReport {
         assert!(self.handoffs.is_empty(), "what is on its way comes");
         let points = self.pools.points();
@@ -531,15 +531,15 @@ impl Travel {
     }
 }
 
-/// How long roles stay after a change, at least.
+/// Minimum time between role changes.
 const REST: Nanos = Nanos(250_000_000);
 
-/// What was expected waits where it is answered, for what is missing of it.
+/// The request waits in the decode worker's queue, to compute what is missing.
 fn go_on(scheduler: &mut Scheduler, request: RequestId, now: Nanos) {
     scheduler.remote_prefill_ended(request, &[Some(&[])], now).expect("what has no token has not ended");
 }
 
-/// Pearson's; 0 where one of the two never changes.
+/// Pearson correlation; 0 if one of the two is constant.
 fn correlation(course: &[PoolMoment]) -> f64 {
     let count = course.len().max(1) as f64;
     let mean = |of: fn(&PoolMoment) -> f64| course.iter().map(of).sum::<f64>() / count;

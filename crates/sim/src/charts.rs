@@ -1,4 +1,4 @@
-//! The charts of a report: latencies as shares of requests, and the course of the run.
+//! The charts of a report: latency distributions, and the course of the run.
 
 use figures::Colour;
 use figures::plot::{Chart, Line};
@@ -6,10 +6,10 @@ use figures::plot::{Chart, Line};
 use crate::apart::PoolMoment;
 use crate::report::{Moment, Report};
 
-/// The names that [`charts`] gives.
+/// File names of [`charts`].
 pub const NAMES: [&str; 5] = ["ttft.svg", "tpot.svg", "kv.svg", "load.svg", "pools.svg"];
 
-/// The charts of a report, with the names of their files: latencies as shares of requests, and the course of the run.
+/// The charts of a report with their file names: latency distributions, and the course of the run.
 pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
     let served = || report.outcomes.iter().filter(|outcome| outcome.tokens > 0);
     let chart = |title: &str, x: &str, y: &str, lines: Vec<Line>| Chart {
@@ -76,10 +76,10 @@ pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
         let pool =
             |of: fn(&PoolMoment) -> f64| apart.course.iter().map(|moment| (moment.seconds, of(moment))).collect();
         let lines = vec![
-            line("time in prefill, of those that read", Colour::Prefill, pool(|moment| moment.reading * 100.0)),
-            line("answers at each of the others", Colour::Decode, pool(|moment| moment.answers)),
+            line("prefill workers busy", Colour::Prefill, pool(|moment| moment.reading * 100.0)),
+            line("sequences per decode worker", Colour::Decode, pool(|moment| moment.answers)),
         ];
-        charts.push(("pools.svg", chart("Those that read, those that answer", time, "%, number", lines)));
+        charts.push(("pools.svg", chart("Prefill and decode workers", time, "%, number", lines)));
     }
     charts
 }

@@ -1,4 +1,4 @@
-//! The same load on every division of a fleet: how many should read, and how many answer.
+//! The same load on every prefill/decode split of a fleet.
 
 use std::fmt;
 
@@ -12,18 +12,18 @@ use crate::report::{Report, time};
 use crate::workload::Workload;
 use crate::world::{Fleet, Instance, Observer, simulate};
 
-/// A report for each division.
+/// A report for each split.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// Instances in all.
+    /// Number of instances.
     pub instances: usize,
-    /// Workers that read, and what came of it; the first is that in which every one does both.
+    /// Number of prefill workers, and the report; the first has all workers in both roles.
     pub reports: Vec<(usize, Report)>,
 }
 
 impl Curve {
-    /// Simulates `workload` on `instances` equal instances: all doing both, then divided in each way as `apart` says for
-    /// so many that read. Takes the time of as many simulations.
+    /// Simulates `workload` on `instances` equal instances: with all in both roles, then with each split, configured by
+    /// `apart` from the number of prefill workers. Cost: one simulation per split.
     pub fn of(
         workload: &Workload,
         instances: usize,
@@ -40,7 +40,7 @@ impl Curve {
         Ok(Curve { instances, reports })
     }
 
-    /// The division with the most goodput, or without targets with the most requests per second; of equals the first.
+    /// The split with the most goodput, or without targets with the most requests per second; ties go to the first.
     pub fn best(&self) -> usize {
         let better = |best: usize, at: usize| {
             if good(&self.reports[at].1) > good(&self.reports[best].1) { at } else { best }
@@ -48,7 +48,7 @@ impl Curve {
         self.reports[(0..self.reports.len()).reduce(better).expect("there is one at least")].0
     }
 
-    /// As JSON: the reports in their order.
+    /// As JSON: the reports in order.
     pub fn json(&self) -> Value {
         let report = |(prefill, report): &(usize, Report)| {
             let mut json = report.json();
@@ -58,7 +58,7 @@ impl Curve {
         json!({ "splits": self.reports.iter().map(report).collect::<Vec<_>>(), "best_prefill": self.best() })
     }
 
-    /// Goodput over the number of those that read; without targets, requests per second.
+    /// Goodput by number of prefill workers; without targets, requests per second.
     pub fn chart(&self) -> Chart {
         let points = self.reports[1..].iter().map(|(prefill, report)| (*prefill as f64, good(report))).collect();
         let joint = good(&self.reports[0].1);
@@ -66,9 +66,12 @@ impl Curve {
         let line = |name: &str, colour, points| Line { name: name.to_string(), colour, points };
         Chart {
             title: format!("{} instances: {}", self.instances, self.reports[0].1.workload),
-            x: "workers that read prompts".to_string(),
-            y: "good requests/s".to_string(),
-            lines: vec![line("divided", Colour::Prefill, points), line("all do both", Colour::Decode, across)],
+            x: "prefill workers".to_string(),
+            y: "goodput, requests/s".to_string(),
+            lines: vec![
+                line("disaggregated", Colour::Prefill, points),
+                line("all in both roles", Colour::Decode, across),
+            ],
         }
     }
 
@@ -80,7 +83,7 @@ impl Curve {
     }
 }
 
-/// Good requests per second; without targets, all.
+/// Goodput; without targets, all requests per second.
 fn good(report: &Report) -> f64 {
     report.goodput.unwrap_or_else(|| report.requests_per_second())
 }

@@ -1,28 +1,27 @@
-//! Guesses at an answer's next tokens, in the simulator: how many could be had, and which of them hold.
+//! Draft tokens in the simulator: how many are proposed, and which are accepted.
 //!
 //! ```text
-//! imagined     as many as anybody offers, at every token; each holds by a number drawn from its answer and position
-//! remembered   offers where there were some; a guess that was checked holds or fails again, others by the answer's rate
+//! imagined     a fixed number of drafts at every token; acceptance is drawn from the answer's name and the position
+//! remembered   the recorded proposals; a recorded result of a draft is repeated, others follow the answer's rate
 //! ```
-//! Whether a guess holds is a matter of the answer's text. So it is the same in every schedule, whatever batch it is
-//! checked in and how often that is simulated.
+//! Acceptance is a property of the answer's text. So it is the same in every schedule, batch and repetition.
 
 use scheduler::{DraftProposal, DraftSource, SeqId};
 
 use figures::random::mix;
 
-/// Guesses on offer at each token of an imagined answer: as many as the lookup of the engine finds.
+/// Drafts proposed at each token of an imagined answer: the maximum of the engine's lookup.
 const OFFERED: u16 = 16;
-/// Keeps these draws apart from those of tokens.
+/// Separates these random draws from those of tokens.
 const DRAFTS: u64 = 0x6b79_9b5c_1c3e_d4a5;
 
-/// How often imagined guesses hold.
+/// Acceptance probabilities of imagined drafts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Acceptance(Vec<f64>);
 
 impl Acceptance {
-    /// By the place in a run of guesses: the chance that one holds if all before it do. The last is that of all further
-    /// places. Panics if there is none, or one is not from 0 to 1.
+    /// By position in a run of drafts: the probability of acceptance if all before are accepted. The last applies to all
+    /// further positions. Panics if there is none, or one is not from 0 to 1.
     pub fn new(chances: Vec<f64>) -> Acceptance {
         assert!(
             !chances.is_empty() && chances.iter().all(|chance| (0.0..=1.0).contains(chance)),
@@ -36,42 +35,42 @@ impl Acceptance {
     }
 }
 
-/// One step of an answer in which guesses were on offer.
+/// A recorded step of an answer with proposed drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DraftedStep {
-    /// Which token of the answer was next, and so the first that was guessed at.
+    /// Index of the next token of the answer, which is the first drafted one.
     pub position: usize,
-    /// Who guessed.
+    /// The drafter.
     pub source: DraftSource,
-    /// How sure it was.
+    /// Its confidence.
     pub strength: u8,
-    /// Guesses that could be had.
+    /// Proposed drafts.
     pub offered: u16,
-    /// Guesses that were checked.
+    /// Verified drafts.
     pub drafted: usize,
-    /// Of these, the first so many held.
+    /// Accepted drafts, from the first.
     pub held: usize,
 }
 
 impl DraftedStep {
-    /// Guesses that held or failed: behind the first that failed nothing was judged.
+    /// Drafts with a known result: those after the first rejected one have none.
     pub fn judged(&self) -> usize {
         self.drafted.min(self.held + 1)
     }
 }
 
-/// What is known of the guesses at an answer that was given.
+/// The recorded drafts of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RememberedDrafts {
     /// By rising position.
     steps: Vec<DraftedStep>,
-    /// The chance of a guess of which nothing is known.
+    /// Acceptance probability of drafts without a recorded result.
     rate: f64,
 }
 
 impl RememberedDrafts {
-    /// From the answer's steps, in their order; a token that was next twice is as it was the last time. `rate`: the
-    /// chance of guesses that were not checked.
+    /// From the answer's steps in order; if a position occurs twice, the last counts. `rate`: the acceptance probability of
+    /// drafts that were not verified.
     pub fn new(steps: impl IntoIterator<Item = DraftedStep>, rate: f64) -> RememberedDrafts {
         let mut kept: Vec<DraftedStep> = Vec::new();
         for step in steps {
@@ -88,13 +87,13 @@ impl RememberedDrafts {
         self.steps[..self.steps.partition_point(|step| step.position <= position)].last()
     }
 
-    /// What was on offer when the token at `position` was next. Where it never was, because the guesses before it held,
-    /// the text that they were found in is taken to go on.
+    /// The proposal for the token at `position`. If the position was skipped because drafts before it were accepted, the
+    /// proposal of the earlier step is assumed to continue.
     fn offer(&self, position: usize) -> Option<&DraftedStep> {
         self.step(position).filter(|step| position <= step.position + step.held)
     }
 
-    /// Whether a guess at this token held, if one was checked.
+    /// Whether a verified draft of this token was accepted.
     fn is_known(&self, position: usize) -> Option<bool> {
         let step = self.step(position)?;
         let place = position - step.position;
@@ -102,14 +101,14 @@ impl RememberedDrafts {
     }
 }
 
-/// What the simulator goes by for one answer.
+/// Source of an answer's drafts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Drafting<'a> {
     Imagined(&'a Acceptance),
     Remembered(&'a RememberedDrafts),
 }
 
-/// Of the guesses of one step: so many held, and of so many that were judged nothing is known.
+/// Results of a step's drafts: how many were accepted, and how many results were drawn instead of recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Judged {
     pub(crate) held: usize,
@@ -117,7 +116,7 @@ pub(crate) struct Judged {
 }
 
 impl Drafting<'_> {
-    /// What could be had when the token at `position` is next.
+    /// The proposal for the token at `position`.
     pub(crate) fn offer(&self, seq: SeqId, position: usize) -> Option<DraftProposal> {
         match self {
             Drafting::Imagined(_) => Some(DraftProposal { seq, source: DraftSource(0), len: OFFERED, strength: 0 }),
@@ -130,7 +129,7 @@ impl Drafting<'_> {
         }
     }
 
-    /// Judges `drafts` guesses at the tokens from `position` on of the answer with this name.
+    /// Verifies `drafts` drafts of the tokens from `position` on of the answer `answer`.
     pub(crate) fn judge(&self, answer: u64, position: usize, drafts: usize) -> Judged {
         let mut judged = Judged::default();
         for place in 0..drafts {
@@ -151,7 +150,7 @@ impl Drafting<'_> {
     }
 }
 
-/// A number in `[0, 1)` of a token of an answer.
+/// A random number in `[0, 1)` for a token of an answer.
 fn draw(answer: u64, position: usize) -> f64 {
     let bits = mix(mix(answer ^ DRAFTS).wrapping_add((position as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
     (bits >> 11) as f64 / (1_u64 << 53) as f64
@@ -170,14 +169,14 @@ mod tests {
         let acceptance = Acceptance::new(vec![0.9, 0.5]);
         let drafting = Drafting::Imagined(&acceptance);
         let runs = 40_000;
-        // A run of three: the first holds with .9, the first two with .45, all with .225.
+        // A run of three: the first is accepted with .9, the first two with .45, all with .225.
         let mut held = [0; 4];
         (0..runs).for_each(|run| held[drafting.judge(run, 7, 3).held] += 1);
         let share = |least: usize| held[least..].iter().sum::<u64>() as f64 / runs as f64;
         for (least, expected) in [(1, 0.9), (2, 0.45), (3, 0.225)] {
             assert!((share(least) - expected).abs() < 0.01, "{least}: {} of {expected}", share(least));
         }
-        // The same guess in another run holds or fails as it did, in a place of the same chance.
+        // The same draft in another run has the same result, at a position of the same probability.
         for answer in 0..1000 {
             let (long, short) = (drafting.judge(answer, 3, 8).held, drafting.judge(answer, 5, 8).held);
             assert!(long < 3 || short == 0 || short + 2 >= long, "{answer}: {long} and {short}");
@@ -190,16 +189,16 @@ mod tests {
 
     #[test]
     fn what_was_checked_holds_or_fails_again() {
-        // Token 4: 3 of 3 held. 8: 2 of 4. 11: offered and not checked. 14: said twice, the second counts.
+        // Token 4: 3 of 3 accepted. 8: 2 of 4. 11: proposed but not verified. 14: twice, the second counts.
         let steps = [step(4, 5, 3, 3), step(8, 6, 4, 2), step(11, 2, 0, 0), step(14, 9, 2, 2), step(14, 7, 1, 0)];
-        // Offers at each token, and what is known of a guess at it.
+        // Proposals at each token, and the recorded result of a draft of it.
         let (yes, no) = (Some(true), Some(false));
         let table: [(usize, Option<u16>, Option<bool>); 13] = [
             (3, None, None),
             (4, Some(5), yes),
             (5, Some(5), yes),
             (6, Some(5), yes),
-            // It was drawn behind the three, so there was no guess at it; and it was never next.
+            // It was sampled after the three drafts, so there was no draft of it; and it was never next.
             (7, Some(5), None),
             (8, Some(6), yes),
             (9, Some(6), yes),
@@ -220,7 +219,7 @@ mod tests {
                 assert_eq!(judged, Judged { held: holds.into(), assumed: known.is_none().into() }, "{position}");
             }
         }
-        // A run stops at the first that fails, and so does what is assumed.
+        // A run stops at the first rejected draft, and so do drawn results.
         let drafts = RememberedDrafts::new(steps, 1.0);
         let judged = |position, count| Drafting::Remembered(&drafts).judge(1, position, count);
         assert_eq!(judged(4, 16), Judged { held: 6, assumed: 1 });

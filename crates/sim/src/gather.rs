@@ -1,4 +1,4 @@
-//! Numbers on their way into a report: distributions of many values, and series over a time whose length is not known.
+//! Aggregation for a report: distributions of many values, and time series of unknown length.
 
 use figures::Spread;
 use scheduler::Nanos;
@@ -6,7 +6,7 @@ use scheduler::Nanos;
 /// Bits of a bucket's mantissa: a bucket is at most 1/128 wide, relative.
 const MANTISSA: u32 = 7;
 
-/// Counts lengths of time in buckets that grow with them: any number of values in constant memory, to within 0.8 %.
+/// A histogram of durations with logarithmic buckets: any number of values in constant memory, to within 0.8 %.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Histogram {
     counts: Vec<u64>,
@@ -39,7 +39,7 @@ impl Histogram {
         }
     }
 
-    /// The value with `rank` values below it, in nanoseconds; there is one.
+    /// The value of rank `rank` in nanoseconds; it must exist.
     fn value(&self, rank: u64) -> f64 {
         let mut seen = 0;
         let bucket = self.counts.iter().position(|&count| {
@@ -62,7 +62,7 @@ fn middle_of(bucket: usize) -> f64 {
     (low * width) as f64 + (width - 1) as f64 / 2.0
 }
 
-/// A quantity over time in at most [`Series::BUCKETS`] buckets: whenever they do not reach, each becomes twice as wide.
+/// A time series in at most [`Series::BUCKETS`] buckets: when they are full, each doubles its width.
 #[derive(Clone, Debug)]
 pub(crate) struct Series<const N: usize> {
     width: u64,

@@ -1,19 +1,19 @@
-//! The production scheduler and router under an imagined clock.
+//! The production scheduler and router under a simulated clock.
 //!
 //! ```text
-//! workload.rs  who asks for what, and when: drawn from a seed, or      trace.rs   read from a file
+//! workload.rs  requests and their arrival times: drawn from a seed, or   trace.rs   read from a file
 //!     |
 //!     v arrivals
-//! world.rs     route -> admit -> offer -> schedule -> (the cost model says how long it takes) -> complete -> events
-//!     |             apart.rs: one reads the prompt, another answers
-//!     |                                      the clock jumps from moment to moment; nothing is computed
+//! world.rs     route -> admit -> propose drafts -> schedule -> (step time by the cost model) -> complete -> events
+//!     |             apart.rs: prefill and decode on different workers
+//!     |                                      the clock jumps from event to event; nothing is computed
 //!     v step records, tokens
 //! report.rs    percentiles, goodput, occupancy, as a table and as JSON    charts.rs   as SVG
 //! ```
 //!
-//! There is no second scheduler: [`world`] drives [`scheduler::Scheduler`], the type that the engine drives. What is
-//! imagined is the machine (cost models) and the tokens (numbers derived from the request). One seed
-//! gives one report, byte for byte.
+//! There is no second scheduler: [`world`] drives [`scheduler::Scheduler`], the type that the engine drives. Only the
+//! machine (cost models) and the tokens (numbers derived from the request) are simulated. One seed gives one report, byte
+//! for byte.
 
 pub mod apart;
 pub mod charts;

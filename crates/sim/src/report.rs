@@ -1,8 +1,8 @@
-//! What a simulation comes to: percentiles, goodput, occupancy; as a table and as JSON.
+//! Results of a simulation: percentiles, goodput, occupancy; as a table and as JSON.
 //!
-//! Times are seconds of the imagined clock. TTFT: arrival to first token. TPOT: mean gap between the tokens of one
+//! Times are seconds of the simulated clock. TTFT: arrival to first token. TPOT: mean gap between the tokens of one
 //! request. ITL: every single gap. E2E: arrival to last token. Goodput: requests per second that met all of their
-//! targets (DistServe, Zhong et al., OSDI 2024). Where nobody set a target there is none to meet, and no goodput.
+//! targets (DistServe, Zhong et al., OSDI 2024). Without targets there is no goodput.
 
 use std::fmt;
 
@@ -20,28 +20,28 @@ fn json_of(spread: &Spread) -> Value {
     json!({ "mean": mean, "p50": p50, "p90": p90, "p99": p99, "max": max })
 }
 
-/// One request's story.
+/// Results of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// When it arrived.
+    /// Arrival time.
     pub arrived: Nanos,
-    /// When its first token came.
+    /// Time of the first token.
     pub first_token: Nanos,
-    /// When its last token came.
+    /// Time of the last token.
     pub last_token: Nanos,
     /// Its longest gap between two tokens.
     pub longest_gap: Nanos,
-    /// Tokens of its answer; 0: it was refused.
+    /// Tokens of its answer; 0: refused.
     pub tokens: usize,
-    /// Tokens of its prompt that were in the prefix cache when it first entered.
+    /// Prompt tokens found in the prefix cache when it was first scheduled.
     pub cached_tokens: usize,
-    /// Guesses at its tokens that were checked.
+    /// Verified drafts.
     pub drafted: usize,
-    /// Of these, those that held: each was a token without a step of its own.
+    /// Accepted drafts.
     pub held: usize,
-    /// Who served it.
+    /// The instance that generated its answer.
     pub instance: usize,
-    /// Who read its prompt, if that was another.
+    /// The instance that prefilled it, if another.
     pub reader: Option<usize>,
 }
 
@@ -63,7 +63,7 @@ impl Outcome {
     }
 }
 
-/// The means of a moment of the simulation.
+/// Means over an interval of the simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Moment {
     /// Seconds since the start.
@@ -74,28 +74,28 @@ pub struct Moment {
     pub decode_rows: f64,
     /// Prompt rows in flight, all instances.
     pub prefill_rows: f64,
-    /// Requests that wait, all instances.
+    /// Waiting requests, all instances.
     pub waiting: f64,
 }
 
-/// Everything that is told of a simulation.
+/// Results of a simulation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// The load's name.
+    /// Name of the load.
     pub workload: String,
-    /// Engines.
+    /// Number of engines.
     pub instances: usize,
-    /// Each request's story, in the load's order.
+    /// Results of each request, in the load's order.
     pub outcomes: Vec<Outcome>,
-    /// Requests served to the end.
+    /// Completed requests.
     pub completed: usize,
-    /// Requests that no queue took, those that would have followed them included.
+    /// Refused requests, including those that would have followed them.
     pub refused: usize,
     /// First arrival to last token.
     pub seconds: f64,
-    /// Tokens of the prompts of served requests.
+    /// Prompt tokens of completed requests.
     pub input_tokens: u64,
-    /// Tokens of their answers.
+    /// Output tokens of completed requests.
     pub output_tokens: u64,
     /// See the module.
     pub ttft: Spread,
@@ -105,72 +105,72 @@ pub struct Report {
     pub itl: Spread,
     /// See the module.
     pub e2e: Spread,
-    /// Of the requests with a target for TTFT, refused ones included, the share that met it; `None` if none has one.
+    /// Share of requests with a TTFT target that met it, refused ones included; `None` if none has one.
     pub met_ttft: Option<f64>,
     /// The same for TPOT.
     pub met_tpot: Option<f64>,
-    /// Of the requests with any target the share that met all of theirs.
+    /// Share of requests with any target that met all of theirs.
     pub met_both: Option<f64>,
-    /// Requests per second that met all of their targets; `None` if no request has one.
+    /// Requests per second that met all of their targets; `None` without targets.
     pub goodput: Option<f64>,
-    /// Served requests that missed their TTFT target: the others went before them.
+    /// Completed requests that missed their TTFT target.
     pub late: usize,
     /// Their time to first token; `None` without any.
     pub late_ttft: Option<Spread>,
     /// Steps of all instances.
     pub steps: u64,
-    /// Rows of their prompt chunks, recompute included.
+    /// Prompt rows, including recomputed ones.
     pub prefill_rows: u64,
-    /// Rows of decode, those of guesses too.
+    /// Decode rows, including drafts.
     pub decode_rows: u64,
-    /// What guesses came to; `None` if nobody guessed.
+    /// Results of speculation; `None` if it was off.
     pub drafts: Option<DraftReport>,
-    /// Share of the fleet's time in steps.
+    /// Share of the fleet's time spent in steps.
     pub busy: f64,
-    /// Share of it that decode would have taken alone.
+    /// Share that decode alone would have taken.
     pub busy_decode: f64,
-    /// The rest of it: what prompts added.
+    /// The rest: time added by prefill.
     pub busy_prefill: f64,
     /// Mean share of KV blocks in use, over the fleet's time in steps.
     pub kv_mean: f64,
     /// The highest share on any instance.
     pub kv_max: f64,
-    /// Sequences that lost their blocks.
+    /// Preempted sequences.
     pub preemptions: u64,
-    /// Computed tokens that this threw away.
+    /// Computed tokens lost by preemption.
     pub lost_tokens: u64,
-    /// Prompt tokens found in the prefix cache when a request first entered.
+    /// Prompt tokens found in the prefix cache when a request was first scheduled.
     pub cached_tokens: u64,
-    /// Cached blocks that were overwritten.
+    /// Evicted cached blocks.
     pub evicted_blocks: u64,
-    /// |predicted / taken - 1| of steps, if the scheduler had a model.
+    /// |predicted / actual - 1| of steps, if the scheduler had a model.
     pub prediction_error: Option<Spread>,
-    /// The course of it all.
+    /// The course of the run.
     pub course: Vec<Moment>,
-    /// What came of roles; `None`: there were none.
+    /// Results of disaggregation; `None` without roles.
     pub apart: Option<ApartReport>,
 }
 
-/// What guesses at next tokens came to.
+/// Results of speculation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DraftReport {
-    /// Guesses that were checked.
+    /// Verified drafts.
     pub drafted: u64,
-    /// Of these, those that held.
+    /// Accepted drafts.
     pub held: u64,
-    /// Guesses that held or failed by a rate, because nothing is remembered of them.
+    /// Drafts accepted or rejected at random, because no result is recorded.
     pub assumed: u64,
-    /// Tokens of an answer in a step that carries it.
+    /// Tokens per decoding sequence and step.
     pub tokens_per_step: f64,
 }
 
 impl Report {
-    /// Requests served per second.
+    /// Completed requests per second.
     pub fn requests_per_second(&self) -> f64 {
         self.completed as f64 / self.seconds.max(1e-9)
     }
 
-    /// As JSON, without the single requests.
+    /// As JSON, without individual requests.
     pub fn json(&self) -> Value {
         json!({
             "workload": self.workload,
@@ -216,7 +216,7 @@ impl Report {
 }
 
 impl fmt::Display for Report {
-    /// The table.
+    /// The report as a table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         let mut line = |name: &str, value: String| writeln!(f, "{name:<16}{value}");
@@ -261,8 +261,8 @@ impl fmt::Display for Report {
         line("steps", format!("{}, {rows:.1} rows each", self.steps))?;
         if let Some(DraftReport { drafted, held, tokens_per_step, .. }) = self.drafts {
             let share = percent(held as f64 / drafted.max(1) as f64);
-            let came = format!("{tokens_per_step:.2} tokens of an answer in a step");
-            line("guesses", format!("{drafted} checked, {held} held ({share}): {came}"))?;
+            let came = format!("{tokens_per_step:.2} tokens per sequence and step");
+            line("drafts", format!("{drafted} verified, {held} accepted ({share}): {came}"))?;
         }
         line("KV blocks in use", format!(" {} on average, {} at most", percent(self.kv_mean), percent(self.kv_max)))?;
         line("preemptions", format!("{}, {} computed tokens lost", self.preemptions, self.lost_tokens))?;
@@ -279,7 +279,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// `1.24 s`, `96.1 ms`, `3.1 min`.
+/// Formats as `1.24 s`, `96.1 ms`, `3.1 min`.
 pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         s if s < 10e-3 => format!("{:.2} ms", s * 1e3),
@@ -289,21 +289,21 @@ pub(crate) fn time(seconds: f64) -> String {
     }
 }
 
-/// Takes notes while the world turns.
+/// Collects results during the simulation.
 pub(crate) struct Collector {
     outcomes: Vec<Outcome>,
     total_blocks: Vec<usize>,
     num_ended: usize,
     refused: usize,
     itl: Histogram,
-    /// Relative errors: 1 counts as a second.
+    /// Relative errors, with 1 stored as one second.
     errors: Histogram,
-    /// Seconds in steps, and those that decode would have taken alone.
+    /// Seconds in steps, and those that decode alone would have taken.
     busy: f64,
     busy_decode: f64,
     /// Shares of blocks times seconds.
     kv: f64,
-    /// Rows of decoding sequences without drafts, and the tokens that came of these sequences.
+    /// Rows of decoding sequences without drafts, and the tokens of these sequences.
     decode_seqs: u64,
     decode_tokens: u64,
     assumed: u64,
@@ -358,12 +358,12 @@ impl Collector {
         outcome.last_token = now;
     }
 
-    /// Guesses were judged by a rate.
+    /// Counts drafts with drawn results.
     pub(crate) fn assumed(&mut self, guesses: usize) {
         self.assumed += guesses as u64;
     }
 
-    /// Returns the tokens of its answer.
+    /// Returns the number of tokens of its answer.
     pub(crate) fn ended(&mut self, request: usize) -> usize {
         self.num_ended += 1;
         self.outcomes[request].tokens
@@ -381,7 +381,7 @@ impl Collector {
         report.evicted_blocks += record.evicted_blocks as u64;
         for row in record.prefill.iter().chain(&record.decode).filter(|row| row.cached_tokens > 0) {
             let outcome = &mut self.outcomes[row.request.0 as usize];
-            // What another worker has read is no hit.
+            // Blocks prefilled by another worker are not a prefix hit.
             let reads = outcome.reader.is_none_or(|reader| reader == instance);
             if reads && outcome.tokens == 0 && outcome.cached_tokens == 0 {
                 outcome.cached_tokens = row.cached_tokens;
@@ -491,7 +491,7 @@ impl Collector {
     }
 }
 
-/// Requests that had a target, and those that met it.
+/// Requests with a target, and those that met it.
 #[derive(Clone, Copy, Default)]
 struct Met {
     asked: usize,
@@ -504,7 +504,7 @@ impl Met {
     }
 }
 
-/// What the step would have had to do without its prompts.
+/// The step's work without its prompts.
 fn decode_alone(work: &Work) -> Work {
     Work {
         decode_rows: work.decode_rows,

@@ -5,8 +5,8 @@
 //! | Mooncake, JSONL | `{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [..]}` | Mooncake (Qin et al., FAST 2025) |
 //! | Azure, CSV | `TIMESTAMP,ContextTokens,GeneratedTokens` | Splitwise (Patel et al., ISCA 2024) |
 //!
-//! A hash id names [`HASHED_TOKENS`] tokens, the last of a prompt perhaps fewer: prompts that begin with the same ids
-//! begin with the same tokens, so prefix hits come out as they were. Without `hash_ids` nothing is shared. Times count
+//! A hash id stands for [`HASHED_TOKENS`] tokens, the last of a prompt maybe for fewer: prompts that begin with the same
+//! ids begin with the same tokens, so prefix hits are reproduced. Without `hash_ids` nothing is shared. Times count
 //! from the first line. Files may be compressed with gzip.
 
 use std::io::{self, BufRead, BufReader, Read};
@@ -19,10 +19,10 @@ use serde::Deserialize;
 use crate::workload::{Arrival, MAX_REQUESTS, MOST_TIME, Piece, Workload};
 use figures::random::mix;
 
-/// Tokens that one of Mooncake's hash ids stands for.
+/// Tokens per hash id in Mooncake's format.
 pub const HASHED_TOKENS: usize = 512;
 
-/// Why a trace cannot be used.
+/// Why a trace is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be read.
@@ -30,20 +30,20 @@ pub enum TraceError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// A line is not what the format says.
+    /// A line does not follow the format.
     #[error("{}, line {line}: {problem}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// There is no request in it.
+    /// The file contains no request.
     #[error("{}: no requests; expected JSON lines with timestamp, input_length and output_length, or CSV with the header {HEADER}", path.display())]
     Empty {
         /// The file.
@@ -53,20 +53,20 @@ pub enum TraceError {
 
 const HEADER: &str = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
-/// Latest time of a line, in milliseconds since whenever: far from the end of 64 bits of nanoseconds.
+/// Latest time of a line in milliseconds, far below 64 bits of nanoseconds.
 const MOST_MS: f64 = 1.6e13;
 
-/// Longest line that is read: a prompt of the largest size has a third of it in hash ids.
+/// Maximum line length: the hash ids of the largest prompt take a third of it.
 const MAX_LINE_BYTES: u64 = 1 << 20;
-/// A compressed file may unpack to this, whatever its size,
+/// Minimum limit of a compressed file's unpacked size,
 const ANY_UNPACKED_BYTES: u64 = 16 << 20;
-/// and beyond that to so many times its size. Traces come to 3 to 20 times.
+/// and the limit as a multiple of its compressed size. Traces reach 3 to 20 times.
 const MAX_RATIO: u64 = 30;
 
-/// Reads a trace file; the first line tells its format. `index` makes the names of its requests differ from those of
-/// other files of the same load.
+/// Reads a trace file; the first line determines its format. `index` distinguishes the names of its requests from those
+/// of other files of the same load.
 ///
-/// Takes the memory of the requests and of one line: text is read, and unpacked, as it is needed.
+/// Takes the memory of the requests and of one line: text is read and unpacked incrementally.
 pub fn read(path: &Path, index: u64) -> Result<Workload, TraceError> {
     let unreadable = |error| TraceError::Unreadable { path: path.to_path_buf(), error };
     let file = files::open(path).map_err(unreadable)?;
@@ -93,12 +93,12 @@ pub fn read(path: &Path, index: u64) -> Result<Workload, TraceError> {
 
 const BUFFER_BYTES: usize = 1 << 16;
 
-/// Bytes that a compressed file of `len` bytes may hold.
+/// Maximum unpacked size of a compressed file of `len` bytes.
 fn most_unpacked(len: u64) -> u64 {
     ANY_UNPACKED_BYTES.max(len.saturating_mul(MAX_RATIO))
 }
 
-/// A reader that is an error once too much has come out of it.
+/// A reader that fails after too many bytes.
 struct Bounded<R> {
     inner: R,
     left: u64,
@@ -109,7 +109,7 @@ impl<R: Read> Read for Bounded<R> {
         let len = self.inner.read(buffer)?;
         self.left = self.left.checked_sub(len as u64).ok_or_else(|| {
             let problem = format!(
-                "it unpacks to more than {MAX_RATIO} times its size, as no trace does; if it is one, unpack it"
+                "unpacks to more than {MAX_RATIO} times its size, as no known trace does; if it is one, unpack it first"
             );
             io::Error::new(io::ErrorKind::FileTooLarge, problem)
         })?;
@@ -117,7 +117,7 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// Several files as one load: their clocks begin together.
+/// Several files as one load: their clocks start together.
 pub fn read_all(paths: &[PathBuf]) -> Result<Workload, TraceError> {
     let mut all = Workload::default();
     for (index, path) in paths.iter().enumerate() {
@@ -129,7 +129,7 @@ pub fn read_all(paths: &[PathBuf]) -> Result<Workload, TraceError> {
     Ok(all)
 }
 
-/// What stops a reader: the file, or a line of it.
+/// A read error, or an invalid line.
 enum Problem {
     Read(io::Error),
     Line(usize, String),
@@ -146,7 +146,7 @@ fn parse(mut text: impl BufRead, file: u64) -> Result<Vec<Arrival>, Problem> {
             break;
         }
         if bytes.len() as u64 > MAX_LINE_BYTES {
-            return Err(wrong(format!("longer than {MAX_LINE_BYTES} bytes, as no line of a trace is")));
+            return Err(wrong(format!("longer than {MAX_LINE_BYTES} bytes, the maximum of a trace line")));
         }
         let line = std::str::from_utf8(&bytes).map_err(|_| wrong("not text in UTF-8".to_string()))?.trim();
         if line.is_empty() {
@@ -196,7 +196,7 @@ fn json_line(line: &str, name: u64, file: u64) -> Result<Arrival, String> {
     if !line.hash_ids.is_empty() {
         let (ids, wanted) = (line.hash_ids.len(), line.input_length.div_ceil(HASHED_TOKENS));
         if ids != wanted {
-            return Err(format!("{ids} hash_ids for {} tokens: there are {HASHED_TOKENS} to each", line.input_length));
+            return Err(format!("{ids} hash_ids for {} tokens: each stands for {HASHED_TOKENS}", line.input_length));
         }
         let len = |block: usize| HASHED_TOKENS.min(line.input_length - block * HASHED_TOKENS);
         let pieces = line.hash_ids.iter().enumerate();
@@ -213,13 +213,13 @@ fn csv_line(line: &str, name: u64) -> Result<Arrival, String> {
     request(at, name, count(input)?, count(output)?)
 }
 
-/// Traces count tokens of nothing, too: a request without a prompt or an answer is none.
+// Traces contain zero counts: a request without a prompt is invalid.
 fn request(at: Nanos, name: u64, input: usize, output: usize) -> Result<Arrival, String> {
     const MOST: usize = 1 << 24;
     match (input, output) {
         (0, _) => Err("a prompt of 0 tokens".to_string()),
         (input, output) if input > MOST || output > MOST => Err(format!("{input} and {output} tokens are too many")),
-        // Some traces have answers of length 0: refused by a filter, or cut. The prompt was computed.
+        // Some traces have answers of length 0, which were filtered or aborted after prefill: count one token.
         (input, output) => Ok(Arrival::new(at, name, input, output.max(1))),
     }
 }
@@ -247,7 +247,7 @@ fn moment(text: &str) -> Option<Nanos> {
         return None;
     }
     let nanos = format!("{fraction:0<9}").parse::<u64>().ok()?;
-    // Days of the civil calendar: March is the first month of a year that ends with the leap day.
+    // Civil calendar with March as the first month, so that the leap day ends the year.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leaps = year / 4 - year / 100 + year / 400;
     let days = year * 365 + leaps + (month * 153 + 2) / 5 + day - 1 - 719_468;
@@ -286,7 +286,7 @@ mod tests {
             let lines = times.iter().map(|time| format!("{time},9,9\n"));
             std::iter::once(format!("{HEADER}\n")).chain(lines).collect()
         };
-        // (text, the arrivals in milliseconds, or the line and a word of what is wrong with it)
+        // (text, the arrivals in milliseconds, or the line and a word of its problem)
         #[allow(clippy::type_complexity, reason = "a table")]
         let table: Vec<(String, Result<Vec<u64>, (usize, &str)>)> = vec![
             (json(&["0", "5"]), Ok(vec![0, 5])),
@@ -319,7 +319,7 @@ mod tests {
                 (found, wanted) => panic!("{text}: {:?} for {wanted:?}", found.map(|found| found.len()).ok()),
             }
         }
-        // All fields have bounds of their own, and no text overflows one.
+        // All fields have bounds, and no text overflows one.
         for (input, output) in
             [("18446744073709551615", "1"), ("1", "18446744073709551615"), ("1e30", "1"), ("16777217", "1")]
         {

@@ -1,16 +1,15 @@
-//! Who asks for what, and when.
+//! Loads: requests and their arrival times.
 //!
 //! ```text
-//! poisson        . ..  .   . . ..    .     independent users: gaps without memory
-//! bursty         ....      .. .......      the same rate, gaps of a larger spread (gamma)
-//! shared prefix  [ one of k prefixes | its own question ]
-//! sessions       question, answer, a pause, [ all of that | next question ], ...      what agents do, in dozens of turns
+//! poisson        . ..  .   . . ..    .     independent users: memoryless gaps
+//! bursty         ....      .. .......      the same rate with more variable gaps (gamma)
+//! shared prefix  [ one of k prefixes | an individual question ]
+//! sessions       question, answer, a pause, [ all of that | next question ], ...      like agents, in dozens of turns
 //! ```
 //!
-//! A prompt is a list of named pieces, not tokens: two requests that begin with the same pieces begin with the same
-//! tokens, which is what a prefix cache is about, and a million requests fit into memory. The tokens are made when the
-//! request is admitted. Bursts as gamma gaps: the traces of production services have a coefficient of variation well
-//! above 1 (BurstGPT, Wang et al., 2024).
+//! A prompt is a list of named pieces instead of tokens: two requests that begin with the same pieces begin with the same
+//! tokens, as a prefix cache needs, and a million requests fit into memory. The tokens are generated at admission.
+//! Bursts have gamma gaps: production traces have a coefficient of variation well above 1 (BurstGPT, Wang et al., 2024).
 
 use std::sync::Arc;
 
@@ -22,14 +21,14 @@ use figures::random::{Random, mix};
 /// Consecutive tokens with a name: equal names mean equal tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The name. Of two pieces with one name and different lengths, the shorter is the beginning of the longer.
+    /// The name. Of two pieces with one name and different lengths, the shorter is a prefix of the longer.
     pub name: u64,
-    /// Tokens.
+    /// Number of tokens.
     pub len: usize,
 }
 
 impl Piece {
-    /// Token `index` of the piece called `name`.
+    /// Token `index` of the piece `name`.
     pub fn token(name: u64, index: usize) -> TokenId {
         (mix(name ^ (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 33) as TokenId
     }
@@ -38,28 +37,28 @@ impl Piece {
 /// One request of a load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrival {
-    /// When it arrives; if it follows another, how long after that one's last token.
+    /// Arrival time; for a follow-up, the pause after its predecessor's last token.
     pub at: Nanos,
-    /// The request, by its place in the load, that must have ended before.
+    /// Index of the request in the load that must end first.
     pub follows: Option<usize>,
-    /// What it asks.
+    /// The prompt.
     pub prompt: Vec<Piece>,
     /// Tokens of the answer, at least 1.
     pub output_tokens: usize,
-    /// What its answer is called: a later prompt may quote it.
+    /// Name of its answer: a later prompt may contain it.
     pub answer: u64,
-    /// Its class.
+    /// Priority class.
     pub priority: Priority,
-    /// Whose it is.
+    /// Tenant.
     pub tenant: u64,
-    /// What it wants to be met.
+    /// Latency targets.
     pub targets: Targets,
-    /// What is known of the guesses at its tokens; `None`: as the load says.
+    /// Recorded drafts of its tokens; `None`: the load's acceptance applies.
     pub drafts: Option<Arc<RememberedDrafts>>,
 }
 
 impl Arrival {
-    /// A request of nobody in particular, with a prompt that nobody shares if `name` is used once.
+    /// A request of the default tenant, with an unshared prompt if `name` is unique.
     pub fn new(at: Nanos, name: u64, input_tokens: usize, output_tokens: usize) -> Arrival {
         Arrival {
             at,
@@ -74,15 +73,15 @@ impl Arrival {
         }
     }
 
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub fn input_tokens(&self) -> usize {
         self.prompt.iter().map(|piece| piece.len).sum()
     }
 
-    /// The prompt as the scheduler wants it.
+    /// The prompt's tokens for the scheduler.
     pub(crate) fn tokens(&self) -> Arc<[TokenId]> {
         match self.prompt[..] {
-            // Of known length: written straight to where it stays.
+            // Of known length: written directly into the Arc.
             [Piece { name, len }] => (0..len).map(|index| Piece::token(name, index)).collect(),
             _ => {
                 let mut tokens = Vec::with_capacity(self.input_tokens());
@@ -95,38 +94,38 @@ impl Arrival {
     }
 }
 
-/// Requests of a load, at most: they take two gigabytes.
+/// Maximum requests of a load: they take two gigabytes.
 pub const MAX_REQUESTS: usize = 10_000_000;
-/// Turns of a session, at most: each quotes all before it.
+/// Maximum turns of a session: each contains all before it.
 pub const MAX_TURNS: usize = 1000;
-/// Longest prompt, answer or shared prefix of a load.
+/// Maximum length of a prompt, answer or shared prefix of a load.
 const MAX_TOKENS: usize = 1 << 24;
-/// Nothing comes later than this: thirty years.
+/// Maximum arrival time: thirty years.
 pub(crate) const MOST_TIME: Nanos = Nanos(MAX_NANOS as u64);
 const MAX_NANOS: f64 = 1e18;
 
-/// Tells the names of prompts and answers apart.
+/// Distinguishes the names of prompts from those of answers.
 const ASKED: u64 = 1 << 63;
 
-/// Requests in the order of arrival; those that follow others stand anywhere after them.
+/// Requests in order of arrival; follow-ups are anywhere after their predecessors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Workload {
-    /// What to call it in a report.
+    /// Name for reports.
     pub name: String,
     /// The requests.
     pub arrivals: Vec<Arrival>,
-    /// How often guesses at next tokens hold; `None`: nobody guesses.
+    /// Acceptance probabilities of drafts; `None`: no speculation.
     pub acceptance: Option<Acceptance>,
 }
 
-/// How long prompts and answers are: gamma distributed around a mean, rounded, at least 1.
+/// Lengths of prompts and answers: gamma distributed around a mean, rounded, at least 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lengths {
-    /// Mean tokens of a prompt (of what is new in it).
+    /// Mean prompt tokens (without repeated ones).
     pub input_tokens: usize,
-    /// Mean tokens of an answer.
+    /// Mean answer tokens.
     pub output_tokens: usize,
-    /// Coefficient of variation of both; 0: all alike.
+    /// Coefficient of variation of both; 0: constant.
     pub cv: f64,
 }
 
@@ -136,7 +135,7 @@ impl Lengths {
     }
 }
 
-/// How requests relate to each other.
+/// Relation between requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shape {
     /// Independent users.
@@ -146,29 +145,29 @@ pub enum Shape {
         /// Above 1: burstier than Poisson.
         cv: f64,
     },
-    /// As Poisson; every prompt begins with one of some prefixes, chosen evenly.
+    /// As Poisson; every prompt begins with one of several prefixes, uniformly chosen.
     SharedPrefix {
-        /// How many there are.
+        /// Number of prefixes.
         prefixes: usize,
-        /// How long each is.
+        /// Length of each.
         tokens: usize,
     },
-    /// Conversations that begin as Poisson: each turn quotes all before it and comes a pause after its answer.
+    /// Conversations that begin as Poisson: each turn contains all before it and follows a pause after the last answer.
     Sessions {
-        /// Turns of each.
+        /// Turns of each session.
         turns: usize,
         /// Mean pause (exponential).
         pause: Nanos,
-        /// Tokens that all of them begin with: a system prompt, a list of tools.
+        /// Tokens that all sessions begin with: a system prompt, a list of tools.
         prefix: usize,
     },
 }
 
 impl Workload {
-    /// `requests` requests (turns count) that arrive at `rate` per second, drawn from `seed`. In sessions, `rate` is
-    /// that of sessions times turns, so that a fleet that keeps up sees this many requests per second.
-    /// Takes the memory of a few hundred bytes for each request; of sessions, of 16 bytes for each turn before it as
-    /// well. Panics if `rate` is not positive.
+    /// `requests` requests (counting turns) that arrive at `rate` per second, drawn from `seed`. For sessions, `rate` is
+    /// sessions per second times turns, so that a fleet that keeps up sees this many requests per second.
+    /// Memory: a few hundred bytes per request; for sessions, also 16 bytes for each earlier turn. Panics if `rate` is not
+    /// positive.
     pub fn synthetic(shape: Shape, lengths: Lengths, rate: f64, requests: usize, seed: u64) -> Workload {
         assert!(rate > 0.0, "requests per second");
         let mut random = Random::new(seed);
@@ -212,7 +211,7 @@ impl Workload {
         Workload { name, arrivals, acceptance: None }
     }
 
-    /// The same requests with targets: those that have their own keep them.
+    /// The same requests with targets; existing targets are kept.
     pub fn with_targets(mut self, targets: Targets) -> Workload {
         for arrival in &mut self.arrivals {
             arrival.targets.ttft = arrival.targets.ttft.or(targets.ttft);
@@ -221,19 +220,18 @@ impl Workload {
         self
     }
 
-    /// The same requests, whose next tokens are guessed at.
+    /// The same requests with speculation.
     pub fn with_acceptance(self, acceptance: Option<Acceptance>) -> Workload {
         Workload { acceptance, ..self }
     }
 
-    /// What guesses at the answer of a request go by; `None`: nobody guesses.
+    /// Source of drafts for a request; `None`: no speculation.
     pub(crate) fn drafting(&self, request: usize) -> Option<Drafting<'_>> {
         let remembered = self.arrivals[request].drafts.as_deref().map(Drafting::Remembered);
         remembered.or_else(|| self.acceptance.as_ref().map(Drafting::Imagined))
     }
 
-    /// The same requests, so that `rate` of them arrive per second on average. Pauses between the turns of a session
-    /// stay.
+    /// The same requests scaled to an average of `rate` per second. Pauses between the turns of a session are kept.
     pub fn at_rate(self, rate: f64) -> Workload {
         let open = || self.arrivals.iter().filter(|arrival| arrival.follows.is_none());
         let seconds = open().map(|arrival| arrival.at.as_secs_f64()).fold(0.0, f64::max);
@@ -241,7 +239,7 @@ impl Workload {
         self.slower(factor)
     }
 
-    /// The same requests, so many times as fast. Pauses between the turns of a session stay.
+    /// The same requests `speed` times as fast. Pauses between the turns of a session are kept.
     pub fn at_speed(self, speed: f64) -> Workload {
         self.slower(1.0 / speed)
     }

@@ -1,16 +1,16 @@
-//! The virtual clock, and what happens at each of its moments.
+//! The event loop of the simulation.
 //!
 //! ```text
-//! at a moment     1. steps that end now are completed: tokens, events, records
-//!                 2. blocks that one worker sent and another waits for land
+//! at an event     1. steps that end now are completed: tokens, events, records
+//!                 2. blocks transferred between workers are received
 //!                 3. requests that arrive now are routed and admitted
-//!                 4. every idle instance offers the guesses that could be had and plans its next step, which ends when
-//!                    its machine says
-//! then            the clock jumps to the next end, landing or arrival
+//!                 4. every idle instance proposes drafts and plans its next step, whose end its cost model determines
+//! then            the clock jumps to the next step end, reception or arrival
 //! ```
 //!
-//! That is the order in which the engine's loop sees the same things: what arrives while a step is computed is admitted
-//! before the next plan. Cost: what the production scheduler costs; nothing waits and nothing is computed.
+//!
+//! The engine's loop has the same order: requests that arrive during a step are admitted before the next plan. Cost: the
+//! production scheduler's; there is no waiting and no computation.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -26,31 +26,31 @@ use crate::apart::{Apart, Link, Placed, Travel};
 use crate::report::{Collector, Report};
 use crate::workload::{Piece, Workload};
 
-/// How long steps take. Two models, because kernels for one kind of step are not those for the other: on GPUs a decode
-/// row beside a prompt may cost twice what it costs among its like.
+/// Step times. Two models, because decode-only and mixed steps use different kernels: on GPUs a decode row beside a prompt
+/// may cost twice as much as among decode rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTimes {
-    /// Of steps of decode alone.
+    /// For decode-only steps.
     pub decode: CostModel,
-    /// Of all others.
+    /// For all other steps.
     pub mixed: CostModel,
-    /// What else slows it down, and when.
+    /// Slowdown over time.
     pub pace: Pace,
 }
 
-/// Seconds that a second of steps takes, from a moment to the next one: where a machine was disturbed. Before the first
-/// moment, and without any, it is 1.
+/// Slowdown factors, each from a time to the next: of a disturbed machine. Before the first time, and without any, it
+/// is 1.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pace(Vec<(Nanos, f64)>);
 
 impl Pace {
-    /// From its moments. Panics if they do not rise or a pace is not above 0.
+    /// From times and factors. Panics unless the times rise and the factors are above 0.
     pub fn new(moments: Vec<(Nanos, f64)>) -> Pace {
         assert!(moments.is_sorted_by(|a, b| a.0 < b.0) && moments.iter().all(|&(_, pace)| pace > 0.0), "moments rise");
         Pace(moments)
     }
 
-    /// When something ends that begins at `now` and takes so long on a machine that nothing disturbs.
+    /// End of an interval that begins at `now` and takes `undisturbed` without slowdown.
     fn end(&self, now: Nanos, undisturbed: Nanos) -> Nanos {
         let next = self.0.partition_point(|&(at, _)| at <= now);
         let (mut now, mut left) = (now, undisturbed.0 as f64);
@@ -67,19 +67,19 @@ impl Pace {
 }
 
 impl From<CostModel> for StepTimes {
-    /// One model for both, and nothing disturbs.
+    /// One model for both, without slowdown.
     fn from(model: CostModel) -> StepTimes {
         StepTimes { decode: model.clone(), mixed: model, pace: Pace::default() }
     }
 }
 
 impl StepTimes {
-    /// How long a step with this work takes when nothing disturbs it.
+    /// Time of a step with this work, without slowdown.
     pub fn step_time(&self, work: &Work) -> Nanos {
         if work.prefill_seqs == 0 { self.decode.step_time(work) } else { self.mixed.step_time(work) }
     }
 
-    /// How long it takes if it begins at `now`.
+    /// Time of a step that begins at `now`.
     pub fn step_time_at(&self, now: Nanos, work: &Work) -> Nanos {
         self.pace.end(now, self.step_time(work)).since(now)
     }
@@ -88,12 +88,12 @@ impl StepTimes {
 /// One engine: a scheduler and a machine.
 #[derive(Clone, Debug)]
 pub struct Instance {
-    /// What the scheduler is made with.
+    /// Configuration of the scheduler.
     pub limits: Limits,
-    /// How long steps take.
+    /// Actual step times.
     pub machine: StepTimes,
-    /// What the scheduler believes about that. `None`: it has no model, heeds no targets, and only the limits bound a
-    /// step (static chunks).
+    /// The scheduler's cost model. `None`: without a model it ignores targets, and only the limits bound a step (static
+    /// chunks).
     pub belief: Option<CostModel>,
 }
 
@@ -102,7 +102,7 @@ pub struct Instance {
 pub struct Fleet {
     /// At least one.
     pub instances: Vec<Instance>,
-    /// Who reads prompts, and who answers; `None`: every one does both, and the router chooses.
+    /// Roles and link; `None`: every instance has both roles, and the router chooses.
     pub apart: Option<Apart>,
 }
 
@@ -112,21 +112,20 @@ impl Fleet {
         Fleet { instances: vec![instance.clone(); count], apart: None }
     }
 
-    /// The same with roles.
+    /// The same fleet, disaggregated.
     pub fn apart(self, apart: Apart) -> Fleet {
         Fleet { apart: Some(apart), ..self }
     }
 }
 
-/// Watches a simulation. Every method does nothing unless it is written. Requests are called by their place in the
-/// load.
+/// Observes a simulation; every method does nothing by default. Requests are identified by their index in the load.
 pub trait Observer {
     /// A request was admitted to instance `instance`.
     fn admitted(&mut self, instance: usize, request: &Request) {
         let _ = (instance, request);
     }
 
-    /// The last token of a request came, in the step that was told last.
+    /// The last token of a request was generated, in the step reported last.
     fn finished(&mut self, instance: usize, request: RequestId, now: Nanos) {
         let _ = (instance, request, now);
     }
@@ -136,17 +135,17 @@ pub trait Observer {
         let _ = (instance, record);
     }
 
-    /// The scheduler of instance `instance` after a step, and when all is over.
+    /// The scheduler of instance `instance` after a step, and at the end.
     fn scheduler(&mut self, instance: usize, scheduler: &Scheduler) {
         let _ = (instance, scheduler);
     }
 
-    /// Whether the simulation is to go on; asked before each moment. One that does not ends as it is.
+    /// Whether to continue; called before each event. If not, the simulation ends with partial results.
     fn goes_on(&self) -> bool {
         true
     }
 
-    /// So many requests of all have ended or were refused.
+    /// `ended` of `all` requests have ended or were refused.
     fn progress(&mut self, ended: usize, all: usize) {
         let _ = (ended, all);
     }
@@ -154,11 +153,11 @@ pub trait Observer {
 
 impl Observer for () {}
 
-/// Runs `workload` on `fleet` to its end. Deterministic: equal arguments, equal reports.
-/// Errors if the limits of an instance cannot be served. Panics if the fleet is empty, if not every instance has a role
-/// where there are roles, or if nobody reads or nobody answers.
+/// Runs `workload` on `fleet` to its end. Deterministic: equal arguments give equal reports.
+/// Fails if the limits of an instance are invalid. Panics if the fleet is empty, if roles are given but not for every
+/// instance, or if no instance prefills or none decodes.
 pub fn simulate(workload: &Workload, fleet: &Fleet, observer: &mut dyn Observer) -> Result<Report, LimitsError> {
-    assert!(!fleet.instances.is_empty(), "somebody has to serve");
+    assert!(!fleet.instances.is_empty(), "a fleet needs an instance");
     let mut world = World::new(workload, fleet)?;
     while observer.goes_on() && world.next_moment() {
         world.complete(observer);
@@ -173,7 +172,7 @@ pub fn simulate(workload: &Workload, fleet: &Fleet, observer: &mut dyn Observer)
     Ok(world.collector.report(workload, fleet, apart))
 }
 
-/// The same, for those who want the log: every step's instance and record, in the order in which steps end.
+/// The step log instead of a report: instance and record of every step, ordered by end.
 pub fn records(workload: &Workload, fleet: &Fleet) -> Result<Vec<(usize, StepRecord)>, LimitsError> {
     struct Log(Vec<(usize, StepRecord)>);
     impl Observer for Log {
@@ -186,16 +185,16 @@ pub fn records(workload: &Workload, fleet: &Fleet) -> Result<Vec<(usize, StepRec
     Ok(log.0)
 }
 
-/// An instance at work.
+/// State of an instance.
 pub(crate) struct Engine {
     pub(crate) scheduler: Scheduler,
     machine: StepTimes,
-    /// What comes from host memory, at which rate, and when; nothing without tiers.
+    /// Loads from host memory, their rate and times; `None` without tiers.
     link: Option<Link>,
     loads: VecDeque<(Nanos, Vec<BlockLoad>)>,
-    /// When its step in flight ends.
+    /// End of its step in flight.
     busy_until: Option<Nanos>,
-    /// Kept for their buffers.
+    /// Reused buffers.
     offers: Vec<DraftProposal>,
     step: Step,
     output: StepOutput,
@@ -205,15 +204,15 @@ pub(crate) struct Engine {
 struct World<'a> {
     workload: &'a Workload,
     engines: Vec<Engine>,
-    /// Between workers with roles.
+    /// Transfers between workers with roles.
     travel: Option<Travel>,
-    /// Kept for its buffers.
+    /// Reused buffers.
     forecast: AdmissionForecast,
     now: Nanos,
-    /// Of the arrivals that follow nobody, in order of time: the next one.
+    /// The next arrival without predecessor, in order of time.
     next_open: usize,
     open: Vec<usize>,
-    /// Those whose predecessor has ended: when they come.
+    /// Arrival times of follow-ups whose predecessor has ended.
     due: BinaryHeap<Reverse<(Nanos, usize)>>,
     /// By predecessor.
     followers: Vec<Option<usize>>,
@@ -229,7 +228,7 @@ impl<'a> World<'a> {
         let engines = fleet.instances.iter().map(|instance| {
             let mut scheduler = Scheduler::new(instance.limits.clone())?;
             if fleet.apart.is_some() {
-                // What comes from others lands there. A host has no less memory than its accelerators.
+                // Received blocks go there. A host has at least as much memory as its accelerators.
                 scheduler.set_tiers(TierSizes { host_slots: instance.limits.num_blocks, disk_slots: 0 });
             }
             scheduler.set_cost_model(instance.belief.clone());
@@ -250,9 +249,9 @@ impl<'a> World<'a> {
         open.sort_by_key(|&index| arrivals[index].at);
         let mut followers = Vec::new();
         for (index, before) in arrivals.iter().enumerate().filter_map(|(index, a)| Some((index, a.follows?))) {
-            assert!(before < index, "request {index} follows one that comes before it");
+            assert!(before < index, "request {index} must follow an earlier one");
             followers.resize(arrivals.len(), None);
-            assert!(followers[before].replace(index).is_none(), "one request follows request {before}");
+            assert!(followers[before].replace(index).is_none(), "two requests follow request {before}");
         }
         Ok(World {
             workload,
@@ -269,7 +268,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Moves the clock to the next moment at which something happens; false when nothing ever will.
+    /// Moves the clock to the next event; false at the end of the simulation.
     fn next_moment(&mut self) -> bool {
         let loads = |engine: &Engine| engine.loads.front().map(|&(at, _)| at);
         let ends = self.engines.iter().flat_map(|engine| [engine.busy_until, loads(engine)]).flatten().min();
@@ -322,7 +321,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What comes over the link; what it comes for too late is refused.
+    /// Handles transferred blocks; refuses requests whose capacity is gone.
     fn land(&mut self, observer: &mut dyn Observer) {
         let Some(mut travel) = self.travel.take() else { return };
         while let Some(request) = travel.land(&mut self.engines, self.now) {
@@ -331,7 +330,7 @@ impl<'a> World<'a> {
         self.travel = Some(travel);
     }
 
-    /// Who waits for a refused request is never sent.
+    /// Follow-ups of a refused request are never sent.
     fn refuse(&mut self, request: usize, observer: &mut dyn Observer) {
         let mut refused = Some(request);
         while let Some(index) = refused {
@@ -357,7 +356,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether somebody takes it.
+    /// Whether the request is admitted.
     fn admit(&mut self, index: usize, observer: &mut dyn Observer) -> bool {
         let arrival = &self.workload.arrivals[index];
         let request = Request {
@@ -380,7 +379,7 @@ impl<'a> World<'a> {
                     if engine.scheduler.cost_model().is_none() {
                         return snapshot.first_token_after(request.prompt.len(), engine.cost());
                     }
-                    // As a worker answers that is asked: in its line, beside its streams.
+                    // The forecast of a decode worker: its queue, beside its running sequences.
                     let new = IncomingRequest {
                         prompt_tokens: request.prompt.len(),
                         cached_tokens: snapshot.cached_tokens,
@@ -414,7 +413,7 @@ impl<'a> World<'a> {
         true
     }
 
-    /// The instance that the production router chooses.
+    /// The instance chosen by the production router.
     fn route(&self, request: &Request) -> usize {
         if self.engines.len() == 1 {
             return 0;
@@ -433,7 +432,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// The hashes of a prompt's blocks, made once for all engines that make them alike.
+/// Block hashes of a prompt, computed once for all engines with the same block size.
 struct Chain<'a> {
     request: &'a Request,
     made_for: Option<(usize, [u8; 32])>,
@@ -456,20 +455,20 @@ impl<'a> Chain<'a> {
 }
 
 impl Engine {
-    /// What steps cost, as far as anybody knows.
+    /// The cost model of the scheduler, or else of the machine.
     pub(crate) fn cost(&self) -> &CostModel {
         self.scheduler.cost_model().unwrap_or(&self.machine.mixed)
     }
 
-    /// Plans a step, and imagines its results.
+    /// Plans a step, and generates its results.
     fn plan(&mut self, workload: &Workload, now: Nanos, collector: &mut Collector) {
         self.offer(workload);
         self.schedule(now);
         if self.step.is_empty() {
             if self.scheduler.is_loading() {
-                return; // it goes on when the loads have ended
+                return; // resumes when the loads have ended
             }
-            // One that only preempts is legal, twice in a row would be for ever.
+            // A step that only preempts is legal, but two in a row would loop forever.
             self.schedule(now);
             assert!(!self.step.is_empty(), "the scheduler has work and plans none of it");
         }
@@ -489,7 +488,7 @@ impl Engine {
         }
     }
 
-    /// Plans a step; what it loads from host memory comes beside the steps, one after the other at the rate of the link.
+    /// Plans a step; loads from host memory run beside the steps, sequentially at the link's rate.
     fn schedule(&mut self, now: Nanos) {
         let Engine { scheduler, link, step, loads, .. } = self;
         scheduler.schedule_into(now, step);
@@ -500,14 +499,14 @@ impl Engine {
         }
     }
 
-    /// Loads that have ended by now.
+    /// Completes loads that have ended by now.
     fn load(&mut self, now: Nanos) {
         while let Some((_, loads)) = self.loads.pop_front_if(|(at, _)| *at <= now) {
             loads.into_iter().for_each(|load| self.scheduler.load_ended(load, true, Nanos(0)));
         }
     }
 
-    /// Tells the scheduler what guesses could be had, as the engine does before each plan.
+    /// Proposes drafts to the scheduler, as the engine does before each plan.
     fn offer(&mut self, workload: &Workload) {
         let Engine { scheduler, offers, .. } = self;
         offers.extend(scheduler.decoding().filter_map(|sequence| {

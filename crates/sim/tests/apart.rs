@@ -1,5 +1,4 @@
-//! Prefill and decode on workers of their own, in worlds small enough to be watched: schedulers are asked for their
-//! invariants after their steps.
+//! Disaggregated prefill and decode in small simulations: the schedulers' invariants are checked after their steps.
 
 use scheduler::cost::Terms;
 use scheduler::router::Role;
@@ -58,7 +57,7 @@ fn turning(seed: u64) -> Workload {
     all
 }
 
-/// Asks every scheduler for its invariants, large ones now and then, and in the end whether it has given all back.
+/// Checks every scheduler's invariants, of large ones occasionally, and at the end that it holds nothing.
 #[derive(Default)]
 struct Watch {
     steps: usize,
@@ -81,22 +80,22 @@ impl Observer for Watch {
     }
 }
 
-/// Simulates under watch: nobody is lost or answered twice, and nothing is held in the end.
+/// Simulates with checks: no request is lost or answered twice, and nothing is held at the end.
 fn watched(load: &Workload, fleet: &Fleet) -> Report {
     let mut watch = Watch::default();
     let report = simulate(load, fleet, &mut watch).expect("good limits");
     watch.finished.sort();
     watch.finished.dedup();
     assert_eq!(watch.finished.len(), report.completed, "each answer ends once");
-    assert_eq!(report.completed + report.refused, load.arrivals.len(), "nobody is lost");
+    assert_eq!(report.completed + report.refused, load.arrivals.len(), "no request is lost");
     assert!(watch.last_used.iter().all(|&held| held == 0), "something is still held: {:?}", watch.last_used);
     for (outcome, arrival) in report.outcomes.iter().zip(&load.arrivals).filter(|(outcome, _)| outcome.tokens > 0) {
-        assert_eq!(outcome.tokens, arrival.output_tokens, "all of it was said");
+        assert_eq!(outcome.tokens, arrival.output_tokens, "all of it was generated");
     }
     report
 }
 
-/// One prompt of 8,000 tokens, worked out: four chunks there, three of which have landed before the last is read.
+/// One prompt of 8,000 tokens, by hand: four chunks, three of which have arrived before the last is computed.
 #[test]
 fn a_prompt_that_travels_takes_its_reading_its_last_blocks_and_a_step() {
     let arrival = Arrival::new(Nanos(0), 1, 8000, 3);
@@ -121,7 +120,7 @@ fn a_prompt_that_travels_takes_its_reading_its_last_blocks_and_a_step() {
 #[test]
 fn nothing_is_lost_and_nothing_is_kept_on_any_division() {
     for seed in testing::part_of(1..=4, 4) {
-        // Blocks for a dozen prompts: some are preempted, some land where nothing is free.
+        // Blocks for a dozen prompts: some are preempted, some arrive without a free slot.
         let load = poisson(seed, 1500, 60, 12.0, 150).with_targets(targets(3000, 30));
         for blocks in testing::part_of([200, 1200], 2) {
             let curve = (1..=3).map(|prefill| Apart::split(prefill, 4, link(5.0)));
@@ -133,9 +132,9 @@ fn nothing_is_lost_and_nothing_is_kept_on_any_division() {
             });
             for apart in curve.chain([both]).chain(rejecting) {
                 let report = watched(&load, &Fleet::of(4, &instance(blocks, 16)).apart(apart.clone()));
-                let told = report.apart.expect("there are roles");
-                assert_eq!(told.refused(), report.refused, "seed {seed}, {apart:?}");
-                assert!(told.handed_over > 0, "seed {seed}, {apart:?}");
+                let results = report.apart.expect("there are roles");
+                assert_eq!(results.refused(), report.refused, "seed {seed}, {apart:?}");
+                assert!(results.handed_over > 0, "seed {seed}, {apart:?}");
             }
         }
     }
@@ -152,9 +151,9 @@ fn one_seed_is_one_report() {
     assert_eq!(first.to_string(), second.to_string());
 }
 
-/// What the reader found in its cache is a hit; what came over the link is none.
+/// Blocks found in the prefill worker's cache are hits; blocks that came over the link are not.
 #[test]
-fn hits_are_those_of_who_reads() {
+fn hits_are_those_of_the_prefill_worker() {
     let mut load = poisson(1, 2000, 10, 0.5, 20).with_targets(targets(10_000, 50));
     load.arrivals.iter_mut().for_each(|arrival| arrival.prompt[0].name = 7);
     let report = watched(&load, &Fleet::of(2, &instance(2000, 16)).apart(Apart::split(1, 2, link(25.0))));
@@ -163,36 +162,36 @@ fn hits_are_those_of_who_reads() {
     assert!(report.cached_tokens > 0);
 }
 
-/// Too much for two that answer. On such a load, whose arrivals know nothing of each other and whose readers have time to
-/// spare, no order of refusals is promised (docs/performance.md has those of a trace); these two things are.
+/// Too much load for two decode workers. With independent arrivals and idle prefill workers the order of the policies by
+/// refusals is not determined (docs/performance.md has those of a trace); these two properties are.
 #[test]
-fn whoever_asks_before_reading_reads_less_for_nothing_and_prediction_swings_less() {
+fn asking_before_prefill_wastes_less_and_prediction_swings_less() {
     let mut sums = [(0, 0.0); 3];
     for seed in testing::part_of(1..=6, 6) {
         let load = poisson(seed, 4000, 200, 16.0, 1200).with_targets(targets(6000, 12));
         for (rejection, sum) in RefuseWhen::ALL.into_iter().zip(&mut sums) {
             let apart = Apart { rejection: Some(rejection), ..Apart::split(3, 5, link(25.0)) };
             let report = watched(&load, &Fleet::of(5, &instance(6000, 64)).apart(apart));
-            let told = report.apart.expect("there are roles");
+            let results = report.apart.expect("there are roles");
             println!(
-                "seed {seed}, {:<9} refused {} ({} late, {} before, {} after), {} rows for nothing, correlation {:.2}",
+                "seed {seed}, {:<9} refused {} ({} late, {} before, {} after), {} rows wasted, correlation {:.2}",
                 rejection.name(),
                 report.refused,
-                told.refused_late,
-                told.refused_before,
-                told.refused_after,
-                told.wasted_rows,
-                told.correlation
+                results.refused_late,
+                results.refused_before,
+                results.refused_after,
+                results.wasted_rows,
+                results.correlation
             );
-            *sum = (sum.0 + told.wasted_rows, sum.1 + told.correlation);
+            *sum = (sum.0 + results.wasted_rows, sum.1 + results.correlation);
         }
     }
     let [late, early, predicted] = sums;
-    assert!(late.0 > 3 * early.0 / 2 && late.0 > 3 * predicted.0 / 2, "read for nothing: {sums:?}");
+    assert!(late.0 > 3 * early.0 / 2 && late.0 > 3 * predicted.0 / 2, "wasted rows: {sums:?}");
     assert!(early.1 < predicted.1 && predicted.1 > 0.0, "loads against each other: {sums:?}");
 }
 
-/// The best fixed division is no better than one that follows the load, and nobody is lost on the way.
+/// The best fixed split is no better than roles that follow the load, and no request is lost.
 #[test]
 #[ignore = "long: six fleets over 90 s of load"]
 fn roles_that_follow_a_load_that_turns_beat_every_division_that_does_not() {
@@ -209,7 +208,7 @@ fn roles_that_follow_a_load_that_turns_beat_every_division_that_does_not() {
             "seed {seed}: met {:?} {:?}, {} s, ttft {:?}",
             report.met_ttft, report.met_tpot, report.seconds, report.ttft
         );
-        println!("seed {seed}: {goodput:.2} good requests/s, {changes} changes\n{curve}");
+        println!("seed {seed}: {goodput:.2} requests/s goodput, {changes} changes\n{curve}");
         assert_eq!((report.completed, report.refused), (load.arrivals.len(), 0), "seed {seed}");
         assert!(changes >= 4, "seed {seed}: {changes} changes");
         for (prefill, fixed) in &curve.reports[1..] {

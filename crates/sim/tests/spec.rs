@@ -30,7 +30,11 @@ fn latencies_are_what_a_pencil_says() {
     let cases: &[Case] = &[
         ("one step reads the prompt, each token after the first takes one more", &[(0, 8, 3)], &[(10, 10, 30)]),
         ("a prompt of 20 tokens takes three steps of 8 rows", &[(0, 20, 1)], &[(30, 0, 30)]),
-        ("who arrives during a step waits for its end", &[(0, 8, 5), (3, 4, 1)], &[(10, 10, 50), (17, 0, 17)]),
+        (
+            "a request that arrives during a step waits for its end",
+            &[(0, 8, 5), (3, 4, 1)],
+            &[(10, 10, 50), (17, 0, 17)],
+        ),
         ("a decode row leaves 7 rows for the prompt", &[(0, 8, 5), (10, 9, 1)], &[(10, 10, 50), (20, 0, 20)]),
         ("the clock jumps over idle time", &[(0, 8, 1), (1005, 8, 1)], &[(10, 0, 10), (10, 0, 10)]),
     ];
@@ -84,7 +88,7 @@ fn a_turn_quotes_what_was_said_before_and_waits_for_it() {
         assert_eq!(after.arrived.since(before.last_token), pause);
     }
     let cached: Vec<usize> = report.outcomes.iter().map(|outcome| outcome.cached_tokens).collect();
-    // 13 tokens were said, the last was never computed: 3 full blocks. Then 26 tokens: 6.
+    // 13 tokens were generated, the last was never computed: 3 full blocks. Then 26 tokens: 6.
     assert_eq!(cached, [0, 12, 24]);
 }
 
@@ -99,7 +103,7 @@ fn sessions_share_what_all_of_them_begin_with() {
     assert_eq!(cached, [0, 28, 16, 28]);
 }
 
-/// An agent's: each turn appends 700 tokens to all that was said. What must be read is a thirtieth of what is sent.
+/// An agent's sessions: each turn appends 700 tokens to the conversation. A thirtieth of the sent tokens is computed.
 #[test]
 fn an_agents_sessions_are_nearly_all_hits() {
     let shape = Shape::Sessions { turns: 43, pause: Nanos(1000 * MS), prefix: 0 };
@@ -124,7 +128,7 @@ fn a_full_queue_refuses_and_the_report_says_so() {
 }
 
 #[test]
-fn a_target_that_nobody_set_is_not_met() {
+fn a_target_that_is_not_set_is_not_met() {
     let simulated = |targets| {
         let workload = load(&[(0, 8, 5), (3, 4, 1)]).with_targets(targets);
         simulate(&workload, &Fleet::of(1, &instance()), &mut ()).unwrap()
@@ -136,7 +140,7 @@ fn a_target_that_nobody_set_is_not_met() {
     }
     let text = none.to_string();
     assert!(text.contains("none set") && !text.contains("100.0 %:") && !text.contains("goodput"), "{text}");
-    // One of the two: nothing is said of the other.
+    // Only one target is set: the other is not reported.
     let one = simulated(Targets { ttft: Some(Nanos(15 * MS)), tpot: None });
     assert_eq!((one.met_ttft, one.met_tpot, one.met_both), (Some(0.5), None, Some(0.5)));
     let text = one.to_string();
@@ -190,12 +194,12 @@ fn with_a_knee() -> Instance {
 }
 
 #[test]
-fn guesses_that_hold_save_steps() {
-    // One stream has seven rows that cost nothing, two have six. Of what always holds all that there is room for is
-    // taken: half of the drafts of a source that nobody knows hold, so what is free is worth taking from the start.
+fn accepted_drafts_save_steps() {
+    // One stream has seven free rows, two have six. With certain acceptance all free rows are used: an unknown drafter is
+    // assumed to have half of its drafts accepted, so free rows are worth using from the start.
     type Case = (&'static str, Option<f64>, &'static [(u64, usize, usize)], u64, u64, u64);
     let cases: &[Case] = &[
-        ("nobody guesses", None, &[(0, 8, 33)], 33, 0, 0),
+        ("no speculation", None, &[(0, 8, 33)], 33, 0, 0),
         // The prompt; then eight at a time.
         ("all hold", Some(1.0), &[(0, 8, 33)], 1 + 4, 28, 28),
         // The last step has one token to go, and no draft.
@@ -218,19 +222,19 @@ fn guesses_that_hold_save_steps() {
 }
 
 #[test]
-fn the_scheduler_learns_which_guesses_hold() {
+fn the_scheduler_learns_which_drafts_are_accepted() {
     let long: Vec<_> = (0..1).map(|_| (0, 8, 300)).collect();
     let wide: Vec<_> = (0..8).map(|_| (0, 1, 300)).collect();
-    // Streams, chance; the least and the most tokens of an answer in a step.
+    // Streams, acceptance; minimum and maximum tokens per sequence and step.
     type Case<'a> = (&'a [(u64, usize, usize)], &'a [f64], [f64; 2]);
     let table: [Case<'_>; 5] = [
         // Seven drafts: 1 + .5 + .25 + ... = 1.99
         (&long, &[0.5], [1.8, 2.2]),
         (&long, &[0.9], [4.5, 6.2]),
-        // Only the first ever holds.
+        // Only the first is ever accepted.
         (&long, &[1.0, 0.0], [1.95, 2.0]),
         (&long, &[0.0], [1.0, 1.0]),
-        // Eight streams have no row to spare; now and then one is tried.
+        // Eight streams have no free row; occasionally one is tried.
         (&wide, &[0.5], [1.0, 1.02]),
     ];
     for (requests, chances, [least, most]) in table {
@@ -243,11 +247,11 @@ fn the_scheduler_learns_which_guesses_hold() {
             simulate(&workload, &Fleet::of(1, &instance), &mut ()).unwrap()
         };
         let (told, without) = (run(Some(Acceptance::new(chances.to_vec()))), run(None));
-        let tokens = told.drafts.expect("somebody guesses").tokens_per_step;
+        let tokens = told.drafts.expect("speculation is on").tokens_per_step;
         assert!((least..=most).contains(&tokens), "{} streams, {chances:?}: {told}", requests.len());
         assert!(told.seconds <= without.seconds * 1.02, "{chances:?}: {told}\n{without}");
         assert_eq!(told.output_tokens, without.output_tokens);
-        assert!(told.to_string().contains("guesses ") && !without.to_string().contains("guesses "));
+        assert!(told.to_string().contains("drafts ") && !without.to_string().contains("drafts "));
         assert!(without.json()["speculation"].is_null());
     }
 }

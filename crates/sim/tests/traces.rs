@@ -1,4 +1,4 @@
-//! Trace files in the formats of Mooncake and Azure: what is read from them, and what is said of those that are wrong.
+//! Trace files in the formats of Mooncake and Azure: their contents, and the errors of invalid ones.
 
 use std::fs;
 use std::io::Write;
