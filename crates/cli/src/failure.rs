@@ -187,7 +187,7 @@ pub(crate) fn install_panic_hook() {
     let wants_trace = crate::environment::wants_backtrace();
     std::panic::set_hook(Box::new(move |info| {
         // Of a library, on bad input: an error says what is wrong.
-        if text::caught::is_caught() {
+        if text::catch_panic::is_caught() {
             return;
         }
         if wants_trace {

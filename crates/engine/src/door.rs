@@ -1054,7 +1054,7 @@ fn render_chat(
     };
     let encoded = tokenizer.encode_chat(other.as_ref().unwrap_or(own), &chat.messages, &options);
     encoded.map_err(|error| {
-        let code = error.is_machines().then_some(MACHINE_BUSY);
+        let code = error.is_machine_fault().then_some(MACHINE_BUSY);
         Rejection { code, ..Rejection::of(error.param(), error.to_string()) }
     })
 }

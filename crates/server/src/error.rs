@@ -572,7 +572,7 @@ impl From<AdapterError> for ApiError {
 impl From<&TemplateError> for ApiError {
     fn from(error: &TemplateError) -> ApiError {
         // These errors are made of fixed text, except for what the template itself says.
-        match error.is_machines() {
+        match error.is_machine_fault() {
             true => ApiError::machine_busy(format!("{error}.")),
             false => ApiError::bad_request(format!("{error}.")).with_param(error.param()),
         }

@@ -87,7 +87,7 @@ impl TextPool {
             job.since = Some(Instant::now());
             let job = Arc::new(Mutex::new(job));
             let pausing = job.clone();
-            text::pace::with(
+            text::yield_point::with(
                 move |bytes| pausing.lock().unwrap_or_else(PoisonError::into_inner).pause(bytes),
                 || {
                     let done = work();
@@ -175,7 +175,7 @@ struct Job {
 }
 
 impl Job {
-    /// Between two windows; see [`text::pace`]. `false`: nobody waits for this any more.
+    /// Between two windows; see [`text::yield_point`]. `false`: nobody waits for this any more.
     fn pause(&mut self, bytes: usize) -> bool {
         let cost = self.cost().max(bytes as u64 * BYTE_NANOS);
         let turn = {

@@ -1,4 +1,5 @@
-//! GPT-2's byte alphabet: one printable character for each byte, so that a byte-level vocabulary can be written as text.
+//! GPT-2's byte alphabet: one printable character for each byte, so that a byte-level vocabulary can be written as
+//! text.
 
 /// The byte of a character of GPT-2's alphabet: printable Latin-1 maps to itself, the other 68 bytes to U+0100 and
 /// up (Radford et al., 2019, `bytes_to_unicode`).

@@ -133,7 +133,7 @@ impl ChatTemplate {
         let source = checkpoint.read_text_capped(TEMPLATE, MAX_SOURCE_BYTES as u64)?;
         let source = settings.source.as_deref().or(source.as_deref());
         ChatTemplate::from_files([source, config.as_deref(), specials.as_deref()], settings)
-            .map_err(|error| checkpoint.in_its_words(error))
+            .map_err(|error| checkpoint.translate_error(error))
     }
 
     /// [`load`](Self::load) from the text of the files `chat_template.jinja`, `tokenizer_config.json` and

@@ -613,8 +613,8 @@ fn text<'s>(step: &'s Value, part: &str, name: &str) -> Result<&'s str, LoadErro
 
 /// Checks a pattern; returns the minimum bytes of a match.
 ///
-/// Split patterns with look-around run on a backtracking engine. Only the common look-ahead `(?!\S)`, which looks at one
-/// character, is allowed, so matching stays linear.
+/// Split patterns with look-around run on a backtracking engine. Only the common look-ahead `(?!\S)`, which looks at
+/// one character, is allowed, so matching stays linear.
 fn pattern(pattern: &Value, name: &str) -> Result<usize, LoadError> {
     const BACKTRACKING: [&str; 9] = ["(?=", "(?!", "(?<=", "(?<!", "(?>", "(?(", "(?P=", "\\k", "\\g"];
     let refuse = |problem: String| Err(field(format!("{name}.pattern"), problem));

@@ -14,7 +14,7 @@ pub enum TextError {
         /// Maximum bytes.
         limit: usize,
     },
-    /// The caller no longer needs the result; see [`crate::pace`].
+    /// The caller no longer needs the result; see [`crate::yield_point`].
     #[error("encoding was stopped")]
     Dropped,
 }

@@ -4,17 +4,17 @@
 //! messages ──ChatTemplate──> text, ids        tokenizer.json ──> Tokenizer ──encode──> ids
 //!    (untrusted templates run in a child process)      ids ──Detokenizer──> streamed text, stop strings
 //! ```
-//! `encode/` is the streaming encoder; [`pace`] holds the yield points of long work. Shared by all modules: `error.rs`,
-//! `alphabet.rs`, `specials.rs`, and `check.rs`, which validates a `tokenizer.json` before the `tokenizers` crate
-//! parses it.
+//! `encode/` is the streaming encoder; [`yield_point`] holds the yield points of long work. Shared by all modules:
+//! `error.rs`, `alphabet.rs`, `specials.rs`, and `check.rs`, which validates a `tokenizer.json` before the `tokenizers`
+//! crate parses it.
 
 mod alphabet;
-pub mod caught;
+pub mod catch_panic;
 pub mod chat_template;
 mod check;
 pub mod detokenizer;
 mod encode;
 mod error;
-pub mod pace;
 mod specials;
 pub mod tokenizer;
+pub mod yield_point;

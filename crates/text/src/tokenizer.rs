@@ -28,7 +28,7 @@ use tokenizers::{
 };
 
 use crate::alphabet::byte_of;
-use crate::caught::catch;
+use crate::catch_panic::catch;
 use crate::check::{self, TOKENIZER, id_too_large, short};
 pub use crate::check::{MAX_ADDED_BYTES, MAX_ADDED_TOKENS};
 use crate::encode::{MAX_LOOKED_BACK_BYTES, MAX_WHOLE_BYTES, Specials, StreamEncoder};
@@ -118,7 +118,7 @@ impl Tokenizer {
         let config = checkpoint.read_text_capped(CONFIG, MAX_CONFIG_BYTES)?;
         let specials = checkpoint.read_text_capped(SPECIAL_TOKENS, MAX_CONFIG_BYTES)?;
         let tokenizer = Tokenizer::from_json(&json, config.as_deref(), specials.as_deref(), vocab_size);
-        tokenizer.map_err(|error| checkpoint.in_its_words(error))
+        tokenizer.map_err(|error| checkpoint.translate_error(error))
     }
 
     /// [`load`](Self::load), or `None` if the model has no tokenizer at all. One in another format is an error that
@@ -177,10 +177,10 @@ impl Tokenizer {
     }
 
     /// `ids` with the special tokens that [`encode`](Self::encode) adds around a text.
-    pub fn surrounded(&self, ids: &[u32]) -> Result<Vec<u32>, TextError> {
+    pub fn with_special_tokens(&self, ids: &[u32]) -> Result<Vec<u32>, TextError> {
         let ids = guarded(|| {
             if let Some(plan) = &self.plan {
-                return Ok(plan.surrounded(ids));
+                return Ok(plan.with_special_tokens(ids));
             }
             let tokens = ids.iter().map(|&id| Token::new(id, String::new(), (0, 0))).collect();
             let encoding = self.inner.post_process(Encoding::from_tokens(tokens, 0), None, true);

@@ -59,7 +59,7 @@ impl Both {
         }
         // Ids and their text get the same special tokens around them.
         let bare = self.ours.encode(text, false).expect("encodes");
-        assert_eq!(self.ours.surrounded(&bare), self.ours.encode(text, true), "{} {start:?}", self.name);
+        assert_eq!(self.ours.with_special_tokens(&bare), self.ours.encode(text, true), "{} {start:?}", self.name);
         let expected = self.plain.encode_fast(text, false).expect("the crate encodes it");
         let got = self.ours.encode_plain(text).expect("encodes");
         assert!(got == expected.get_ids(), "{} plain {start:?}: {got:?}, not {:?}", self.name, expected.get_ids());

@@ -112,7 +112,7 @@ impl Marks {
                 put(Some(self.prefix), &format!("{}{}", gap.before, gap.begun))?;
             }
         }
-        tokenizer.surrounded(&ids)
+        tokenizer.with_special_tokens(&ids)
     }
 }
 

@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde::ser::{Error as _, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
 use text::chat_template::TemplateOptions;
-use text::pace;
 use text::tokenizer::TextError;
+use text::yield_point::yield_point;
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -37,7 +37,7 @@ impl<T: Serialize> Serialize for Each<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.tokens.len()))?;
         for tokens in self.tokens.chunks(4096) {
-            pace::pause(0).map_err(S::Error::custom)?;
+            yield_point(0).map_err(S::Error::custom)?;
             for &token in tokens {
                 list.serialize_element(&(self.entry)(token))?;
             }
@@ -86,7 +86,7 @@ pub(crate) fn tokenize(mut body: Value, app: &App) -> Result<String, ApiError> {
             let template = other.as_ref().unwrap_or(own);
             let ids = tokenizer.encode_chat(template, &chat.messages, &options);
             let ids = ids.map_err(|error| ApiError::from(&error))?;
-            if add_special { tokenizer.surrounded(&ids).map_err(|error| text_refused(&error))? } else { ids }
+            if add_special { tokenizer.with_special_tokens(&ids).map_err(|error| text_refused(&error))? } else { ids }
         }
     };
     let tokens = tokens.as_slice();

@@ -430,7 +430,7 @@ fn tokenize_and_detokenize_undo_each_other() {
     };
     let tokenizer = host.engine.model().tokenizer.clone().unwrap();
     let bare: Vec<u32> = serde_json::from_value(ids(false)).unwrap();
-    assert_eq!(ids(true), json!(tokenizer.surrounded(&bare).unwrap()));
+    assert_eq!(ids(true), json!(tokenizer.with_special_tokens(&bare).unwrap()));
     assert_eq!(json!(bare.len()), count, "nothing is added unless it is asked for");
 }
 

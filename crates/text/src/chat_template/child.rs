@@ -335,8 +335,8 @@ fn error_of_exit(status: Option<ExitStatus>) -> TemplateError {
     #[cfg(unix)]
     if let Some(signal) = status.and_then(|status| std::os::unix::process::ExitStatusExt::signal(&status)) {
         return match signal {
-            // Rust aborts (SIGABRT) when memory or the stack is exhausted, and the kernel sends SIGKILL when the machine
-            // is out of memory; SIGBUS and SIGSEGV mean the same here.
+            // Rust aborts (SIGABRT) when memory or the stack is exhausted, and the kernel sends SIGKILL when the
+            // machine is out of memory; SIGBUS and SIGSEGV mean the same here.
             6 | 7 | 9 | 11 => TemplateError::OutOfMemory,
             // SIGXCPU.
             24 => TemplateError::TooSlow,

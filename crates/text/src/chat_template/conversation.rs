@@ -31,8 +31,8 @@ pub const MAX_RENDER_TIME: Duration = Duration::from_secs(2);
 /// Maximum wait for it. A child that has not used up its CPU time by then got no CPU: the machine is overloaded, or was
 /// asleep.
 pub const MAX_RENDER_WAIT: Duration = Duration::from_secs(60);
-/// Maximum memory of a child besides its program and its stack. A prompt of [`MAX_OUTPUT_BYTES`] from a text of the same
-/// size takes two thirds of it.
+/// Maximum memory of a child besides its program and its stack. A prompt of [`MAX_OUTPUT_BYTES`] from a text of the
+/// same size takes two thirds of it.
 pub const MAX_RENDER_MEMORY: u64 = 256 << 20;
 /// Stack of a child. Real templates nest a few levels; a thousand levels of the deepest kind fit.
 pub const RENDER_STACK_BYTES: u64 = 64 << 20;
@@ -142,7 +142,7 @@ impl TemplateError {
     }
 
     /// Whether the machine caused the error, not the request: the same request may succeed later.
-    pub fn is_machines(&self) -> bool {
+    pub fn is_machine_fault(&self) -> bool {
         matches!(self, TemplateError::NoProcessor | TemplateError::NoThread | TemplateError::NoProcess)
     }
 }

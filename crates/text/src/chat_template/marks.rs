@@ -30,8 +30,8 @@ use serde_json::{Map, Value as Json};
 use super::conversation::{ChatMessage, TemplateError, TemplateOptions};
 use crate::specials::{SpecialTexts, finder, is_sign};
 
-/// Characters for marks. First rare Unicode symbols, which like `<` are printable and no letters, as templates may test;
-/// then private-use characters.
+/// Characters for marks. First rare Unicode symbols, which like `<` are printable and no letters, as templates may
+/// test; then private-use characters.
 const POOLS: [RangeInclusive<char>; 4] =
     ['\u{4DC0}'..='\u{4DFF}', '\u{1D300}'..='\u{1D356}', '\u{F0000}'..='\u{FFFFD}', '\u{100000}'..='\u{10FFFD}'];
 

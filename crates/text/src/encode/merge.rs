@@ -23,12 +23,12 @@ use super::id_of;
 use crate::alphabet::{byte_alphabet, byte_of};
 use crate::check::MergeList;
 use crate::error::TextError;
-use crate::pace;
+use crate::yield_point;
 
 /// Pieces of fewer bytes are not cut: searching for cuts would take longer.
 const CUT_FROM: usize = 64;
 /// Merges between two yield points.
-const MERGES_PER_PAUSE: usize = 1 << 15;
+const MERGES_PER_YIELD: usize = 1 << 15;
 /// Pieces of more symbols are long: queues by rank, and the memory is freed afterwards.
 const LONG_SYMBOLS: usize = 1 << 12;
 /// No symbol: the end of a list, or a symbol that was merged into its left neighbour.
@@ -172,7 +172,7 @@ impl Bpe {
             return Ok(());
         }
         let cuts = self.joined.as_ref().filter(|_| piece.len() >= CUT_FROM);
-        let mut feed = Feed { bpe: self, cuts, scratch, ids, unknown: None, unpaid: 0 };
+        let mut feed = Feed { bpe: self, cuts, scratch, ids, unknown: None, since_yield: 0 };
         match &self.symbols {
             Symbols::Bytes(bytes) => {
                 for &byte in piece.as_bytes() {
@@ -225,7 +225,7 @@ struct Feed<'f> {
     ids: &'f mut Vec<u32>,
     /// A pending unknown token: further unknown characters may be fused with it.
     unknown: Option<u32>,
-    unpaid: usize,
+    since_yield: usize,
 }
 
 impl Feed<'_> {
@@ -239,11 +239,11 @@ impl Feed<'_> {
             self.scratch.merge(&self.bpe.merges, self.ids)?;
         }
         self.scratch.push(id);
-        self.unpaid += bytes;
-        if self.unpaid >= pace::WINDOW_BYTES {
+        self.since_yield += bytes;
+        if self.since_yield >= yield_point::WINDOW_BYTES {
             // The caller has counted the bytes of this piece.
-            self.unpaid = 0;
-            pace::pause(0)?;
+            self.since_yield = 0;
+            yield_point::yield_point(0)?;
         }
         Ok(())
     }
@@ -325,8 +325,8 @@ impl Scratch {
                     break;
                 };
                 count += 1;
-                if count % MERGES_PER_PAUSE == 0 {
-                    pace::pause(0)?;
+                if count % MERGES_PER_YIELD == 0 {
+                    yield_point::yield_point(0)?;
                 }
                 if !self.join(merges, at, made) {
                     continue;

@@ -8,16 +8,16 @@
 //!                             └─merge──► ids        BPE, on the piece or on runs of it that no merge can join
 //! ```
 //!
-//! The `tokenizers` crate runs each stage over the whole text before the next, and tracks offsets of every byte of every
-//! stage: some 300 bytes for each byte of text. Offsets are not needed here, so the stages of common tokenizers are
-//! reimplemented as a stream: a piece is split, merged and dropped before the next begins. This is exact because no
+//! The `tokenizers` crate runs each stage over the whole text before the next, and tracks offsets of every byte of
+//! every stage: some 300 bytes for each byte of text. Offsets are not needed here, so the stages of common tokenizers
+//! are reimplemented as a stream: a piece is split, merged and dropped before the next begins. This is exact because no
 //! stage looks back. An added token is found by the text from its first character on; a split pattern without
 //! look-around matches from the end of the last match on; a piece's ids depend on the piece alone.
 //!
 //! The crate stays the definition. It encodes for a tokenizer with a stage that [`StreamEncoder::compile`] does not
 //! know, in texts of at most [`MAX_WHOLE_BYTES`]; tests compare the two on every family of tokenizers.
 //!
-//! Long work calls [`pace::pause`] between pieces and within a long one.
+//! Long work calls [`yield_point::yield_point`] between pieces and within a long one.
 
 mod added;
 mod merge;
@@ -32,7 +32,7 @@ use self::normalize::Normalizer;
 use self::split::Stages;
 use crate::check::MergeList;
 use crate::error::TextError;
-use crate::pace;
+use crate::yield_point;
 
 /// Maximum bytes of text for a tokenizer with a stage that only the crate has: about 300 bytes of memory for each byte,
 /// and quadratic time in some stages.
@@ -76,7 +76,7 @@ impl StreamEncoder {
 
     /// The ids of `text`; `whole`: with the special tokens added around a text.
     pub(crate) fn encode(&self, text: &str, specials: Specials, whole: bool) -> Result<Vec<u32>, TextError> {
-        let mut run = Run { plan: self, ids: Vec::new(), scratch: Scratch::default(), unpaid: 0 };
+        let mut run = Run { plan: self, ids: Vec::new(), scratch: Scratch::default(), since_yield: 0 };
         if whole {
             run.ids.extend(&self.prefix);
         }
@@ -105,7 +105,7 @@ impl StreamEncoder {
 
     /// Parses the special tokens of `text`, applies `restore` to the rest, and encodes that as plain text.
     pub(crate) fn encode_restoring(&self, text: &str, restore: &[(char, char)]) -> Result<Vec<u32>, TextError> {
-        let mut run = Run { plan: self, ids: Vec::new(), scratch: Scratch::default(), unpaid: 0 };
+        let mut run = Run { plan: self, ids: Vec::new(), scratch: Scratch::default(), since_yield: 0 };
         let mut restored = String::new();
         // Both kinds of added tokens are found before the normalizer, which must not see the marks.
         self.added.find(text, Specials::Parsed, |found| match found {
@@ -150,17 +150,17 @@ struct Run<'p> {
     ids: Vec<u32>,
     scratch: Scratch,
     /// Bytes since the last yield point.
-    unpaid: usize,
+    since_yield: usize,
 }
 
 impl Run<'_> {
     /// Encodes a normalized segment without added tokens. `first`: it begins where the whole text does.
     fn pieces(&mut self, segment: &str, first: bool) -> Result<(), TextError> {
-        let Run { plan, ids, scratch, unpaid } = self;
+        let Run { plan, ids, scratch, since_yield } = self;
         plan.stages.pieces(segment, first, &mut |piece| {
-            *unpaid += piece.len();
-            if *unpaid >= pace::WINDOW_BYTES {
-                pace::pause(std::mem::take(unpaid))?;
+            *since_yield += piece.len();
+            if *since_yield >= yield_point::WINDOW_BYTES {
+                yield_point::yield_point(std::mem::take(since_yield))?;
             }
             plan.model.append(piece, scratch, ids)
         })
@@ -169,7 +169,7 @@ impl Run<'_> {
 
 impl StreamEncoder {
     /// `ids` with the special tokens added around a text.
-    pub(crate) fn surrounded(&self, ids: &[u32]) -> Vec<u32> {
+    pub(crate) fn with_special_tokens(&self, ids: &[u32]) -> Vec<u32> {
         [&self.prefix, ids, &self.suffix].concat()
     }
 }

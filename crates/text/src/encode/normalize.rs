@@ -6,7 +6,7 @@ use tokenizers::NormalizerWrapper;
 use unicode_normalization_alignments::UnicodeNormalization;
 
 use crate::error::TextError;
-use crate::pace;
+use crate::yield_point;
 
 /// Maximum growth of a text, as a factor: NFKC makes 33 bytes of 3, and the rules of common tokenizers 3 of 1.
 const MAX_GROWTH: usize = 16;
@@ -44,8 +44,8 @@ impl Normalizer {
         let mut text = Cow::Borrowed(text);
         for step in &self.0 {
             // Each step is a pass over the text.
-            if text.len() >= pace::WINDOW_BYTES {
-                pace::pause(0)?;
+            if text.len() >= yield_point::WINDOW_BYTES {
+                yield_point::yield_point(0)?;
             }
             if let Some(changed) = step.apply(&text, limit)? {
                 text = Cow::Owned(changed);

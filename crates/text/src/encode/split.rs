@@ -273,8 +273,8 @@ fn each_char(text: &str, matches: impl Fn(char) -> bool) -> impl Iterator<Item =
 
 /// A split pattern as an automaton: linear time for any pattern.
 ///
-/// The only look-ahead in common patterns is `\s+(?!\S)|\s+` at their end: all but the last of the spaces before a word.
-/// The automaton matches all of them, and the last is given back.
+/// The only look-ahead in common patterns is `\s+(?!\S)|\s+` at their end: all but the last of the spaces before a
+/// word. The automaton matches all of them, and the last is given back.
 #[derive(Debug)]
 struct Pattern {
     regex: Regex,

@@ -1,8 +1,8 @@
 //! Yield points of long work on text.
 //!
-//! Encoding a text of some megabytes takes a second. The encoder calls [`pause`] after each window of the text. The
-//! caller may install a callback for its thread with [`with`]: it can let a shorter text go first, or cancel work whose
-//! client is gone. Without [`with`] a pause is a no-op.
+//! Encoding a text of some megabytes takes a second. The encoder calls [`yield_point`] after each window of the text.
+//! The caller may install a callback for its thread with [`with`]: it can let a shorter text go first, or cancel work
+//! whose client is gone. Without [`with`] it is a no-op.
 //!
 //! The callback is thread-local and not an argument, because request validation, a chat template and a serializer lie
 //! between the two and have no use for it.
@@ -20,8 +20,8 @@ thread_local! {
     static TURN: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`; each [`pause`] in it, on this thread, calls `turn` with the bytes of text processed since the last one.
-/// `turn` returns when work may continue; `false` cancels it.
+/// Runs `work`; each [`yield_point`] in it, on this thread, calls `turn` with the bytes of text processed since the
+/// last one. `turn` returns when work may continue; `false` cancels it.
 pub fn with<T>(turn: impl FnMut(usize) -> bool + 'static, work: impl FnOnce() -> T) -> T {
     struct Restore(Option<Turn>);
     impl Drop for Restore {
@@ -35,7 +35,7 @@ pub fn with<T>(turn: impl FnMut(usize) -> bool + 'static, work: impl FnOnce() ->
 }
 
 /// A yield point. `bytes`: text processed since the last one. An error cancels the work.
-pub fn pause(bytes: usize) -> Result<(), TextError> {
+pub fn yield_point(bytes: usize) -> Result<(), TextError> {
     // Taken out for the call, which may block for long and may reach a yield point itself.
     let Some(mut turn) = TURN.take() else { return Ok(()) };
     let go_on = turn(bytes);
@@ -48,10 +48,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_asks_the_callback_of_its_thread() {
-        assert_eq!(pause(7), Ok(()));
-        let done = with(|bytes| bytes < 10, || [pause(3), pause(12), pause(1)]);
+    fn a_yield_point_asks_the_callback_of_its_thread() {
+        assert_eq!(yield_point(7), Ok(()));
+        let done = with(|bytes| bytes < 10, || [yield_point(3), yield_point(12), yield_point(1)]);
         assert_eq!(done, [Ok(()), Err(TextError::Dropped), Ok(())]);
-        assert_eq!(pause(12), Ok(()));
+        assert_eq!(yield_point(12), Ok(()));
     }
 }
