@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Four-bit numbers of a block are in two halves: the low nibbles are its first half, the high nibbles its second. The
-//! formats are ggml's (Gerganov et al., 2023). Products and sums are rounded in the order of Python's `gguf` package, so
-//! dequantized floats are equal bit for bit: `oracle/gguf_cases.py` and `tests/gguf.rs`.
+//! formats are ggml's (Gerganov et al., 2023). Products and sums are rounded in the order of Python's `gguf` package,
+//! so dequantized floats are equal bit for bit: `oracle/gguf_cases.py` and `tests/gguf.rs`.
 
 use half::f16;
 use kernels::quant::{BlockFormat, Codes, GroupScale, Scales};
@@ -111,8 +111,9 @@ impl BlockType {
         BlockFormat { codes, group, mins, scales }
     }
 
-    /// Whole blocks to levels and the scales of their groups: `bytes` are those of `levels`, and `scales` has the groups
-    /// of [`format`](Self::format). `scale * level + min` equals the result of [`decode`](Self::decode), bit for bit.
+    /// Whole blocks to levels and the scales of their groups: `bytes` are those of `levels`, and `scales` has the
+    /// groups of [`format`](Self::format). `scale * level + min` equals the result of [`decode`](Self::decode), bit for
+    /// bit.
     pub fn groups(self, bytes: &[u8], levels: &mut [i8], scales: &mut [GroupScale]) {
         let (elements, block_bytes) = self.size();
         let per_block = elements / self.format().group;
@@ -187,8 +188,8 @@ impl BlockType {
 }
 
 impl BlockType {
-    /// Floats to whole blocks, like ggml's reference quantizers and byte for byte like the `gguf` package: the number of
-    /// largest magnitude determines the scale. For Q8_0 and Q4_0, which this program writes.
+    /// Floats to whole blocks, like ggml's reference quantizers and byte for byte like the `gguf` package: the number
+    /// of largest magnitude determines the scale. For Q8_0 and Q4_0, which this program writes.
     pub fn encode(self, values: &[f32], bytes: &mut [u8]) {
         match self {
             BlockType::Q8_0 => {

@@ -54,8 +54,8 @@ impl Checkpoint {
     }
 
     /// Translates an error about a text of this checkpoint to the file and key that the text was generated from.
-    pub fn in_its_words(&self, error: LoadError) -> LoadError {
-        self.container.in_its_words(error)
+    pub fn translate_error(&self, error: LoadError) -> LoadError {
+        self.container.translate_error(error)
     }
 
     /// The directory's last component, the GGUF file's name without its ending, or the embedded model's name.

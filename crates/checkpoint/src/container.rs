@@ -36,12 +36,12 @@ pub(crate) trait Container: fmt::Debug + Send + Sync {
     }
 
     /// Translates an error about a text of [`text`](Self::text) to the file and key that the text was generated from.
-    fn in_its_words(&self, error: LoadError) -> LoadError {
+    fn translate_error(&self, error: LoadError) -> LoadError {
         error
     }
 
     /// A tensor's name in its file.
-    fn shown(&self, name: &str) -> String {
+    fn name_in_file(&self, name: &str) -> String {
         name.to_string()
     }
 

@@ -190,7 +190,7 @@ impl Files {
     pub(crate) fn at(source: Source) -> Result<Files, LoadError> {
         let name = match &source {
             Source::Directory(path) => {
-                if let Some(problem) = files::lost_link(path) {
+                if let Some(problem) = files::broken_link(path) {
                     return Err(LoadError::broken(&path.display().to_string(), problem));
                 }
                 if !path.is_dir() {
@@ -278,8 +278,8 @@ impl Files {
         }
     }
 
-    /// Opens a regular file for positioned reads; `None` if the name does not exist. Every model file is opened here, so
-    /// all of them are checked for being another kind of file.
+    /// Opens a regular file for positioned reads; `None` if the name does not exist. Every model file is opened here,
+    /// so all of them are checked for being another kind of file.
     pub(crate) fn open(&self, file: &str) -> Result<Option<ModelFile>, LoadError> {
         let path = match &self.source {
             Source::Directory(directory) => directory.join(file),

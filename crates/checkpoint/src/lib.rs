@@ -26,5 +26,5 @@ pub mod weights;
 pub use blocks::BlockType;
 pub use checkpoint::Checkpoint;
 pub use files::{LoadError, ModelFile, Source};
-pub use safetensors::parts_of;
+pub use safetensors::part_files;
 pub use weights::{ImageWriter, Weights};

@@ -57,11 +57,11 @@ impl Precision {
     }
 
     fn path(self, directory: &Path, checkpoint: &Checkpoint) -> PathBuf {
-        directory.join(format!("{}.quality", Weights::place(checkpoint, &self.purpose())))
+        directory.join(format!("{}.quality", Weights::file_stem(checkpoint, &self.purpose())))
     }
 
     fn key(self, checkpoint: &Checkpoint) -> Option<String> {
-        Weights::open(checkpoint).ok()?.key(checkpoint, &self.purpose())
+        Weights::open(checkpoint).ok()?.cache_key(checkpoint, &self.purpose())
     }
 
     /// Keeps what was measured of a checkpoint.

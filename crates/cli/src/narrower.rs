@@ -65,7 +65,7 @@ pub(crate) fn start_lines(
     let bytes = |class| model::bytes_in_memory(&config, class).map(|bytes| bytes as f64);
     let precision = Precision { weights: WeightClass::Int8, kv_dtype, arithmetic };
     let facts = Facts {
-        stored: weights.most_stored(),
+        stored: weights.stored_type(),
         gain: limits.filter(is_plausible).map(gain),
         memory: bytes(WeightClass::Int8).zip(bytes(WeightClass::Bf16)).map(|(narrow, wide)| narrow / wide),
         loss: directory.and_then(|directory| precision.kept(&directory, checkpoint)),

@@ -8,9 +8,9 @@
 //!   blobs/<etag>                   a file's bytes; <etag>.incomplete while they arrive
 //! ```
 //!
-//! Layout and locks are those of Python's `huggingface_hub`, so each uses the other's downloads. Downloaded are only the
-//! configuration, the tokenizer and the weight files of the index; or the GGUF file of one quantization, if one is named
-//! or the repository has no other weights.
+//! Layout and locks are those of Python's `huggingface_hub`, so each uses the other's downloads. Downloaded are only
+//! the configuration, the tokenizer and the weight files of the index; or the GGUF file of one quantization, if one is
+//! named or the repository has no other weights.
 //!
 //! A branch is resolved on the hub once per start, as in Python. With `offline`, a commit as the revision, or an
 //! unreachable hub, a complete model in the cache is used without a request. An interrupted download resumes. Large
@@ -246,12 +246,12 @@ const MAX_IDLE_ATTEMPTS: u32 = 4;
 /// the GGUF file whose name ends with it; the default in a repository without safetensors is Q4_K_M, or the only GGUF
 /// file.
 ///
-/// An existing directory or file wins over a model id of the same name. `progress` is called at the beginning and end of
-/// each file and about once per MiB.
+/// An existing directory or file wins over a model id of the same name. `progress` is called at the beginning and end
+/// of each file and about once per MiB.
 pub fn resolve(spec: &str, env: &HubEnv, progress: &mut dyn FnMut(DownloadProgress<'_>)) -> Result<PathBuf, HubError> {
     let path = Path::new(spec);
     let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-    if let Some(problem) = files::lost_link(path) {
+    if let Some(problem) = files::broken_link(path) {
         return Err(HubError::Broken { spec: spec.to_string(), problem });
     }
     if path.is_dir() || (is_gguf && path.exists()) {
@@ -383,7 +383,7 @@ impl<'a> Hub<'a> {
 
     /// Whether a file of the cached snapshot is a broken link.
     fn is_broken_link(&self, file: &str) -> bool {
-        self.cached_commit().is_some_and(|commit| files::lost_link(&self.snapshot(&commit).join(file)).is_some())
+        self.cached_commit().is_some_and(|commit| files::broken_link(&self.snapshot(&commit).join(file)).is_some())
     }
 
     /// The model in a snapshot, or the first missing file.
@@ -437,7 +437,7 @@ impl<'a> Hub<'a> {
             files.extend(shards);
         } else {
             let names: Vec<String> = listing.siblings.iter().map(|sibling| sibling.rfilename.clone()).collect();
-            match checkpoint::parts_of(&names) {
+            match checkpoint::part_files(&names) {
                 Ok(parts) if !parts.is_empty() && parts.iter().all(|part| is_plain(part)) => files.extend(parts),
                 Ok(_) => {
                     return Err(
@@ -535,8 +535,8 @@ impl<'a> Hub<'a> {
         link(&metadata.etag, above, &pointer).map_err(|error| self.io(&pointer, error))
     }
 
-    /// Requests a file's content hash and size. The first response with a hash is the hub's; it redirects to the storage
-    /// server.
+    /// Requests a file's content hash and size. The first response with a hash is the hub's; it redirects to the
+    /// storage server.
     fn metadata(&self, url: &str, commit: &str, file: &str) -> Result<Metadata, HubError> {
         let mut url = url.to_string();
         for _ in 0..=MAX_REDIRECTS {
@@ -778,11 +778,11 @@ fn shards(index: &Path) -> Result<BTreeSet<String>, String> {
     }
 }
 
-/// The first missing file of a snapshot. A missing optional file cannot be detected without the hub, unless it is a link
-/// without its blob.
+/// The first missing file of a snapshot. A missing optional file cannot be detected without the hub, unless it is a
+/// link without its blob.
 fn missing_file(snapshot: &Path) -> Option<String> {
     let lacks = |name: &str| !snapshot.join(name).exists();
-    let is_broken_link = |name: &&str| files::lost_link(&snapshot.join(name)).is_some();
+    let is_broken_link = |name: &&str| files::broken_link(&snapshot.join(name)).is_some();
     if lacks(CONFIG) {
         return Some(CONFIG.to_string());
     }
@@ -795,7 +795,7 @@ fn missing_file(snapshot: &Path) -> Option<String> {
     if lacks(INDEX) {
         let entries = fs::read_dir(snapshot).into_iter().flatten().flatten();
         let names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        return match checkpoint::parts_of(&names) {
+        return match checkpoint::part_files(&names) {
             Ok(parts) if !parts.is_empty() => parts.into_iter().find(|name| lacks(name)),
             _ => Some(SINGLE.to_string()),
         };

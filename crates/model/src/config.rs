@@ -143,7 +143,7 @@ impl ModelConfig {
         let text = checkpoint
             .read_text_capped(CONFIG, MAX_CONFIG_BYTES)?
             .ok_or_else(|| LoadError::NoFile { file: CONFIG.to_string(), checkpoint: checkpoint.location() })?;
-        Self::parse(&text).map_err(|error| checkpoint.in_its_words(error))
+        Self::parse(&text).map_err(|error| checkpoint.translate_error(error))
     }
 
     /// A cache of its keys and values.

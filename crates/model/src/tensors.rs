@@ -14,7 +14,7 @@ use roofline::embedding_class;
 use std::collections::HashSet;
 
 use crate::config::{ExpertConfig, Head, HeadNorm, ModelConfig, NormPlacement};
-use checkpoint::weights::{Part, Weights};
+use checkpoint::weights::{TensorSlice, Weights};
 
 /// A tensor `[len]`.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Vector {
 /// A matrix: parts one under the other, and their biases likewise.
 #[derive(Debug)]
 pub(crate) struct Linear {
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<TensorSlice>,
     pub(crate) in_features: usize,
     /// Empty, or one for each part.
     pub(crate) biases: Vec<Vector>,
@@ -35,7 +35,7 @@ pub(crate) struct Linear {
 impl Linear {
     /// Whole tensors `[rows, in_features]`: module names and rows.
     pub(crate) fn whole(modules: &[(String, usize)], in_features: usize, has_bias: bool) -> Linear {
-        let part = |(module, rows): &(String, usize)| Part {
+        let part = |(module, rows): &(String, usize)| TensorSlice {
             name: format!("{module}.weight"),
             shape: vec![*rows, in_features],
             rows: 0..*rows,
@@ -51,7 +51,7 @@ impl Linear {
     /// Matrix `index` of `count` that are stacked in one tensor `[count, rows, in_features]`.
     fn stacked(name: String, (index, count): (usize, usize), rows: usize, in_features: usize) -> Linear {
         let shape = vec![count, rows, in_features];
-        let part = Part { name, shape, rows: index * rows..(index + 1) * rows };
+        let part = TensorSlice { name, shape, rows: index * rows..(index + 1) * rows };
         Linear { parts: vec![part], in_features, biases: Vec::new() }
     }
 }
@@ -407,7 +407,7 @@ impl<'c> Tensors<'c> {
 /// The error of tensors in a file that nobody reads, counted and the first ones named.
 pub(crate) fn unread_error(weights: &Weights, who: &str, unread: &[&str], why: &str) -> LoadError {
     const SHOWN: usize = 3;
-    let mut names: Vec<String> = unread.iter().map(|name| shortened(&weights.shown(name))).collect();
+    let mut names: Vec<String> = unread.iter().map(|name| shortened(&weights.name_in_file(name))).collect();
     names.dedup();
     let (count, of) = (names.len(), if names.len() == 1 { "tensor" } else { "tensors" });
     names.truncate(SHOWN);

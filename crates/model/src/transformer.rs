@@ -21,7 +21,7 @@ use crate::config::{HeadNorm, ModelConfig, NormPlacement};
 use crate::experts::{ExpertScratch, Experts};
 use crate::tensors::{self, Feed, Norms, Tensors};
 use checkpoint::LoadError;
-use checkpoint::weights::{Part, RowOrder, Weights};
+use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 use kernels::{
     AttentionLayer, AttentionRule, AttentionSpan, Backend, Extent, HeadNorms, Out, OutOfMemory, RopeTable, Rotation,
     StepArrays, WeightClass,
@@ -733,7 +733,7 @@ impl<B: Backend> Loader<'_, B> {
             bytes += self.weights.tensor(&part.name, &part.shape)?.num_bytes() / rows * part.rows.len() as u64;
         }
         let matrix = self.weights.pack_in_order(self.backend, class, linear.in_features, &linear.parts, order)?;
-        self.names.push(linear.parts.iter().map(Part::to_string).collect::<Vec<_>>().join(" + "));
+        self.names.push(linear.parts.iter().map(TensorSlice::to_string).collect::<Vec<_>>().join(" + "));
         (self.progress)(bytes);
         Ok(matrix)
     }

@@ -57,7 +57,7 @@ mod merged {
     fn tensors(checkpoint: &Checkpoint) -> Vec<Tensor> {
         let weights = checkpoint::Weights::open(checkpoint).unwrap();
         let stored = weights.stored();
-        let tensor = |stored: &checkpoint::weights::Stored<'_>| {
+        let tensor = |stored: &checkpoint::weights::StoredTensor<'_>| {
             let tensor = weights.tensor(stored.name, stored.shape).unwrap();
             let width = *stored.shape.last().unwrap();
             let rows: usize = stored.shape.iter().product::<usize>() / width;

@@ -4,7 +4,7 @@
 
 use crate::common;
 
-use checkpoint::weights::{Part, Weights};
+use checkpoint::weights::{TensorSlice, Weights};
 use checkpoint::{Checkpoint, Source};
 use common::*;
 use kernels::quant::quantize_int4_row;
@@ -185,7 +185,7 @@ fn same_packed(original: &Checkpoint, output: &Path, class: WeightClass) -> usiz
         let [rows, words]: [usize; 2] = serde_json::from_value(entry["shape"].clone()).unwrap();
         let width = words * if class == WeightClass::Int4 { 8 } else { 4 };
         let bytes = |weights: &Weights| {
-            let part = Part { name: name.to_string(), shape: vec![rows, width], rows: 0..rows };
+            let part = TensorSlice { name: name.to_string(), shape: vec![rows, width], rows: 0..rows };
             let backend = Reference::new();
             let packed = weights.pack(&backend, class, width, &[part]).unwrap();
             backend.image(&packed).expect("the reference has images").pieces().concat()

@@ -4,7 +4,7 @@
 
 use crate::common;
 
-use checkpoint::weights::{Part, Weights};
+use checkpoint::weights::{TensorSlice, Weights};
 use checkpoint::{Checkpoint, Source};
 use common::*;
 use kernels::{Float32, Reference, WeightClass};
@@ -95,7 +95,7 @@ fn a_scale_that_is_no_number_is_an_error_with_file_and_tensor() {
                 file[at..at + 2].copy_from_slice(&scale.to_le_bytes());
                 open(&file)
             };
-            let part = || vec![Part { name: name.to_string(), shape: shape.to_vec(), rows: 0..4 }];
+            let part = || vec![TensorSlice { name: name.to_string(), shape: shape.to_vec(), rows: 0..4 }];
             let classes = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
             for scale in [0x7e00, 0xfe00, 0x7c01, 0x7c00, 0xfc00] {
                 let weights = with(scale);
@@ -674,7 +674,7 @@ fn every_type_is_held_as_it_is() {
             if class == WeightClass::Int4 && !narrow.contains(&name) {
                 continue;
             }
-            let part = Part { name: name.to_string(), shape: shape.to_vec(), rows: 0..rows };
+            let part = TensorSlice { name: name.to_string(), shape: shape.to_vec(), rows: 0..rows };
             let packed = weights.pack(&backend, class, width, &[part]).unwrap();
             let stored = weights.tensor(name, &shape).unwrap().rows().unwrap();
             let (mut held, mut wanted) = (vec![0.0; width], vec![0.0f32; width]);

@@ -8,8 +8,8 @@
 //! Versions 2 and 3, little-endian. The format is that of ggml's `docs/gguf.md`.
 //!
 //! Files are untrusted. Every count and length is checked against the rest of the file before allocating; metadata
-//! stays in its raw bytes, so an array of a million strings costs its own size; tensors must follow each other with only
-//! padding between them, as every writer places them.
+//! stays in its raw bytes, so an array of a million strings costs its own size; tensors must follow each other with
+//! only padding between them, as every writer places them.
 
 use crate::blocks::BlockType;
 use crate::container::{StoredAs, TensorInfo};
@@ -284,7 +284,8 @@ fn alignment(metadata: &Metadata) -> Result<u64, LoadError> {
     Ok(alignment)
 }
 
-/// Checks the offsets: tensors are one after the other, each at the next multiple of the alignment, all within the file.
+/// Checks the offsets: tensors are one after the other, each at the next multiple of the alignment, all within the
+/// file.
 fn place_tensors(
     file: &ModelFile,
     entries: Vec<TableEntry>,

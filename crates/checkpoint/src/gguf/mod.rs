@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A file's metadata is translated to the texts of a Hugging Face directory, and its tensors to the names in one. So
-//! there is one definition of a model and one place that checks it; errors about a generated text are translated back to
-//! the file's keys (`Gguf::in_its_words`).
+//! there is one definition of a model and one place that checks it; errors about a generated text are translated back
+//! to the file's keys (`Gguf::translate_error`).
 //!
 //! Unsupported: big-endian files, version 1, adapters, tokenizers other than `gpt2` and `llama`, and the block types
 //! that [`BlockType`](crate::BlockType) lacks (IQ1 to IQ3, IQ4_XS, TQ, MXFP4). Each is refused by name.
@@ -19,7 +19,7 @@ mod header;
 mod names;
 mod tokenizer;
 
-pub use names::in_ggml;
+pub use names::ggml_name;
 pub use tokenizer::pattern_name;
 
 use crate::container::{AddFile, Container, TensorInfo, broken_block, check_readable};
@@ -133,7 +133,7 @@ impl Container for Gguf {
         !matches!(self.text(files, name, u64::MAX), Ok(None))
     }
 
-    fn in_its_words(&self, error: LoadError) -> LoadError {
+    fn translate_error(&self, error: LoadError) -> LoadError {
         let file = &self.parts[0].0;
         match error {
             LoadError::Field { file: text, field, problem } if text == "config.json" => {
@@ -146,8 +146,8 @@ impl Container for Gguf {
         }
     }
 
-    fn shown(&self, name: &str) -> String {
-        in_ggml(self.architecture().unwrap_or_default(), name)
+    fn name_in_file(&self, name: &str) -> String {
+        ggml_name(self.architecture().unwrap_or_default(), name)
     }
 
     fn layers_key(&self) -> String {

@@ -76,7 +76,7 @@ fn name_in_transformers(architecture: &str, name: &str) -> Option<String> {
 }
 
 /// ggml's name of a tensor of transformers, for messages; the same name if it has none.
-pub fn in_ggml(architecture: &str, name: &str) -> String {
+pub fn ggml_name(architecture: &str, name: &str) -> String {
     let translated = || {
         let (module, kind) = name.rsplit_once('.')?;
         let module = match module.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) {
@@ -156,12 +156,12 @@ mod tests {
             ("qwen3moe", "blk.7.ffn_gate_inp.weight", "model.layers.7.mlp.gate.weight"),
         ] {
             assert_eq!(name_in_transformers(architecture, ggml).as_deref(), Some(theirs));
-            assert_eq!(in_ggml(architecture, theirs), ggml);
+            assert_eq!(ggml_name(architecture, theirs), ggml);
         }
         for other in ["rope_freqs.weight", "blk.0.attn_rot_embd.weight", "blk.0", "output", ""] {
             assert_eq!(name_in_transformers("llama", other), None, "{other}");
-            assert_eq!(in_ggml("llama", other), other);
+            assert_eq!(ggml_name("llama", other), other);
         }
-        assert_eq!(in_ggml("qwen3moe", "model.layers.1.mlp.experts.9.up_proj.weight"), "blk.1.ffn_up_exps.weight");
+        assert_eq!(ggml_name("qwen3moe", "model.layers.1.mlp.experts.9.up_proj.weight"), "blk.1.ffn_up_exps.weight");
     }
 }

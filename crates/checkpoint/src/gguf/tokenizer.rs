@@ -6,8 +6,8 @@
 //! ```
 //!
 //! SentencePiece joins the neighbours whose union has the best score. As a list of merges that is: every way to split
-//! every token into two tokens, best score first. `transformers` converts such models by the same rule, so the ids equal
-//! those of its `tokenizer.json`.
+//! every token into two tokens, best score first. `transformers` converts such models by the same rule, so the ids
+//! equal those of its `tokenizer.json`.
 //!
 //! Patterns are those of the models' own `tokenizer.json`; a name that is not in [`SPLITS`] is refused, because a wrong
 //! pattern silently gives wrong tokens. `add_eos_token` is ignored: a prompt is to be continued.
@@ -64,8 +64,8 @@ fn byte_level(use_regex: bool) -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
 }
 
-/// ggml's name for the pre-tokenizer of a `tokenizer.json`. Among names with the same pattern and rule about merges, one
-/// with this normalizer is preferred: ggml itself has no normalizer.
+/// ggml's name for the pre-tokenizer of a `tokenizer.json`. Among names with the same pattern and rule about merges,
+/// one with this normalizer is preferred: ggml itself has no normalizer.
 pub fn pattern_name(pre_tokenizer: &Value, normalizer: &Value, ignores_merges: bool) -> Option<&'static str> {
     // Offsets are not needed; without the field `use_regex`, the pattern is used.
     let shape = |value: &Value| {

@@ -1,4 +1,5 @@
-//! The layout of Hugging Face transformers: texts as files, weights in one safetensors file or in the files of an index.
+//! The layout of Hugging Face transformers: texts as files, weights in one safetensors file or in the files of an
+//! index.
 //!
 //! ```text
 //! config.json  tokenizer.json ...        read unchanged
@@ -50,7 +51,7 @@ impl Container for Directory {
             return Ok(single);
         }
         let Some(index) = files.read_text(INDEX, MAX_INDEX_BYTES)? else {
-            let parts = parts_of(&files.names()).map_err(|problem| no_weights(files, Some(problem)))?;
+            let parts = part_files(&files.names()).map_err(|problem| no_weights(files, Some(problem)))?;
             let Some(first) = parts.first().cloned() else { return Err(no_weights(files, None)) };
             for part in parts {
                 let file = files.require(&part)?;
@@ -109,7 +110,7 @@ fn part_name(file: &str) -> Option<(&str, u64, u64)> {
 
 /// All parts of a model without an index, in order; empty if no name is that of a part. An error if a part is absent,
 /// or if there are several models.
-pub fn parts_of(names: &[String]) -> Result<Vec<String>, String> {
+pub fn part_files(names: &[String]) -> Result<Vec<String>, String> {
     let mut models: BTreeSet<(&str, u64)> =
         names.iter().filter_map(|name| part_name(name)).map(|(stem, _, count)| (stem, count)).collect();
     // Files such as `consolidated-` beside them are another format of the same weights.

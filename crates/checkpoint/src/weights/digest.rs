@@ -4,8 +4,8 @@
 //! tensor   name, type, shape, bytes  ──BLAKE3──> digest ─┐
 //! tensor   ...                                  digest ─┼─ sorted by name ──BLAKE3──> digest of the weights
 //! ```
-//! The digests of a packed image cannot serve for this: they depend on one version's layout, small models have none, and
-//! they detect only accidental changes. This digest depends neither on the files that hold the tensors nor on their
+//! The digests of a packed image cannot serve for this: they depend on one version's layout, small models have none,
+//! and they detect only accidental changes. This digest depends neither on the files that hold the tensors nor on their
 //! order; a checkpoint in another container has another digest.
 
 use std::collections::BTreeMap;

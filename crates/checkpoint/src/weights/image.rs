@@ -127,7 +127,7 @@ impl ImageUse {
         if checkpoint.path().is_none() {
             return ImageUse::Off;
         }
-        let Some(key) = key(checkpoint, files, purpose) else { return ImageUse::Off };
+        let Some(key) = cache_key(checkpoint, files, purpose) else { return ImageUse::Off };
         let path = directory.join(format!("{}.packed", file_stem(checkpoint, purpose)));
         let (on_disk, damage) = match ImageFile::open(&path, &key) {
             Ok(on_disk) => (on_disk, None),
@@ -344,7 +344,7 @@ pub(super) fn file_stem(checkpoint: &Checkpoint, purpose: &str) -> String {
 
 /// The digest of everything that determines results computed from these weights; `None` if a file has no times of
 /// change. Files in the binary are digested whole.
-pub(super) fn key(checkpoint: &Checkpoint, files: &[ModelFile], purpose: &str) -> Option<String> {
+pub(super) fn cache_key(checkpoint: &Checkpoint, files: &[ModelFile], purpose: &str) -> Option<String> {
     let mut key = Sha256::new();
     key.update(format!("{LAYOUT_VERSION} {} {purpose}\n", env!("CARGO_PKG_VERSION")));
     // It determines how quantized tensors are read.

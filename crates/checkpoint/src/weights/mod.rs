@@ -45,7 +45,7 @@ pub struct Weights {
 
 /// Rows of a tensor that become rows of a packed matrix.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct TensorSlice {
     /// Full name of the tensor.
     pub name: String,
     /// The tensor's shape, outermost dimension first; the last is the matrix's `in_features`.
@@ -74,7 +74,7 @@ impl RowOrder {
 }
 
 /// The module's name, and the range of rows if not all.
-impl fmt::Display for Part {
+impl fmt::Display for TensorSlice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name.strip_suffix(".weight").unwrap_or(&self.name))?;
         let all: usize = self.shape.iter().rev().skip(1).product();
@@ -94,8 +94,8 @@ impl Weights {
     }
 
     /// A tensor's name in its file.
-    pub fn shown(&self, name: &str) -> String {
-        self.container.shown(name)
+    pub fn name_in_file(&self, name: &str) -> String {
+        self.container.name_in_file(name)
     }
 
     /// Number of NaN and infinite values among the float weights read so far. A warning, not an error: some checkpoints
@@ -109,7 +109,7 @@ impl Weights {
         let Some((name, entry)) = self.table.tensors.get_key_value(name) else {
             return Err(LoadError::NoTensor {
                 file: self.table.listing.clone(),
-                tensor: self.shown(name),
+                tensor: self.name_in_file(name),
                 expected: shape.to_vec(),
             });
         };
@@ -117,7 +117,7 @@ impl Weights {
             Values::Rows { encoding, .. } => Some(*encoding),
             Values::Quantized(_) => None,
         };
-        check_readable(self.table.files[entry.file].name(), &self.shown(name), (&entry.shape, encoding), shape)?;
+        check_readable(self.table.files[entry.file].name(), &self.name_in_file(name), (&entry.shape, encoding), shape)?;
         Ok(Tensor { name, weights: self, entry })
     }
 
@@ -131,14 +131,17 @@ impl Weights {
 
     /// Reads a tensor `[len]` of integers: ids, and distances between ids.
     pub fn integers(&self, name: &str, len: usize) -> Result<Vec<i64>, LoadError> {
-        let missing =
-            || LoadError::NoTensor { file: self.table.listing.clone(), tensor: self.shown(name), expected: vec![len] };
+        let missing = || LoadError::NoTensor {
+            file: self.table.listing.clone(),
+            tensor: self.name_in_file(name),
+            expected: vec![len],
+        };
         let entry = self.table.tensors.get(name).ok_or_else(missing)?;
         let file = &self.table.files[entry.file];
-        check_readable(file.name(), &self.shown(name), (&entry.shape, None), &[len])?;
+        check_readable(file.name(), &self.name_in_file(name), (&entry.shape, None), &[len])?;
         let wrong = |dtype: &str| {
             let problem = format!("dtype {dtype}; expected I64 or I32");
-            LoadError::field(file.name(), format!("tensor {:?}", self.shown(name)), problem)
+            LoadError::field(file.name(), format!("tensor {:?}", self.name_in_file(name)), problem)
         };
         let &Values::Rows { offset, encoding, .. } = &entry.values else { return Err(wrong("quantized")) };
         let bytes = file.read_vec(offset, entry.num_bytes as usize)?; // the header was checked: inside the file
@@ -155,18 +158,18 @@ impl Weights {
     }
 
     /// Every tensor that is not a quantized module, by file and offset.
-    pub fn stored(&self) -> Vec<Stored<'_>> {
+    pub fn stored(&self) -> Vec<StoredTensor<'_>> {
         let all = self.table.tensors.iter().filter_map(|(name, entry)| match &entry.values {
             &Values::Rows { offset, encoding, .. } => {
                 let (shape, num_bytes) = (entry.shape.as_slice(), entry.num_bytes);
                 Some((
                     entry.file,
-                    Stored { name, shape, encoding, num_bytes, file: &self.table.files[entry.file], offset },
+                    StoredTensor { name, shape, encoding, num_bytes, file: &self.table.files[entry.file], offset },
                 ))
             }
             Values::Quantized(_) => None,
         });
-        let mut all: Vec<(usize, Stored<'_>)> = all.collect();
+        let mut all: Vec<(usize, StoredTensor<'_>)> = all.collect();
         all.sort_by(|(a_file, a), (b_file, b)| (a_file, a.offset, a.name).cmp(&(b_file, b.offset, b.name)));
         all.into_iter().map(|(_, stored)| stored).collect()
     }
@@ -243,7 +246,7 @@ impl Weights {
     }
 
     /// The stored type of most of the layers' weights, by its name in files; `None` for a quantization without a name.
-    pub fn most_stored(&self) -> Option<&'static str> {
+    pub fn stored_type(&self) -> Option<&'static str> {
         let mut counts: Vec<(&'static str, u64)> = Vec::new();
         for (_, entry) in self.table.tensors.iter().filter(|(name, entry)| entry.shape.len() > 1 && !is_table(name)) {
             let Values::Rows { encoding, .. } = &entry.values else { continue };
@@ -265,7 +268,7 @@ impl Weights {
     }
 
     /// The wider of `class` and the classes of the stored parts: modules that a mixed recipe left wide stay wide.
-    pub fn at_least_as_stored(&self, class: WeightClass, parts: &[Part]) -> WeightClass {
+    pub fn at_least_as_stored(&self, class: WeightClass, parts: &[TensorSlice]) -> WeightClass {
         let width = |class: WeightClass| match class {
             WeightClass::Int4 => 4,
             WeightClass::Int8 => 8,
@@ -285,7 +288,7 @@ impl Weights {
         backend: &B,
         class: WeightClass,
         in_features: usize,
-        parts: &[Part],
+        parts: &[TensorSlice],
     ) -> Result<B::Matrix, LoadError> {
         self.pack_in_order(backend, class, in_features, parts, RowOrder::AsStored)
     }
@@ -296,7 +299,7 @@ impl Weights {
         backend: &B,
         class: WeightClass,
         in_features: usize,
-        parts: &[Part],
+        parts: &[TensorSlice],
         order: RowOrder,
     ) -> Result<B::Matrix, LoadError> {
         let out_features = parts.iter().map(|part| part.rows.len()).sum();
@@ -382,15 +385,15 @@ impl Weights {
 
 impl Weights {
     /// The stem of the name of a file with a saved result of `purpose` about a checkpoint, unique for both.
-    pub fn place(checkpoint: &Checkpoint, purpose: &str) -> String {
+    pub fn file_stem(checkpoint: &Checkpoint, purpose: &str) -> String {
         image::file_stem(checkpoint, purpose)
     }
 
-    /// The cache key of such a result, a digest: the layout of packed weights, the configuration, and name, size, mtime,
-    /// ctime and a sample of each file. A result with another key is out of date. `None` if a file has no times. Reads
-    /// all weights of a built-in model.
-    pub fn key(&self, checkpoint: &Checkpoint, purpose: &str) -> Option<String> {
-        image::key(checkpoint, &self.table.files, purpose)
+    /// The cache key of such a result, a digest: the layout of packed weights, the configuration, and name, size,
+    /// mtime, ctime and a sample of each file. A result with another key is out of date. `None` if a file has no times.
+    /// Reads all weights of a built-in model.
+    pub fn cache_key(&self, checkpoint: &Checkpoint, purpose: &str) -> Option<String> {
+        image::cache_key(checkpoint, &self.table.files, purpose)
     }
 
     /// The digest that identifies a checkpoint's weights: BLAKE3 over every stored tensor, sorted by name, independent
@@ -400,8 +403,8 @@ impl Weights {
         digest::digest(checkpoint, not_after)
     }
 
-    /// Takes matrices from now on from their image in `directory`, if a matching one exists, and collects them for a new
-    /// one otherwise. `purpose`: class or recipe, which distinguishes images of one checkpoint.
+    /// Takes matrices from now on from their image in `directory`, if a matching one exists, and collects them for a
+    /// new one otherwise. `purpose`: class or recipe, which distinguishes images of one checkpoint.
     pub fn use_image(&mut self, directory: &Path, checkpoint: &Checkpoint, purpose: &str) {
         self.image = Mutex::new(ImageUse::open(directory, checkpoint, &self.table.files, purpose));
     }
@@ -423,7 +426,7 @@ impl Weights {
 
 /// A tensor as stored in its file.
 #[derive(Clone, Copy, Debug)]
-pub struct Stored<'w> {
+pub struct StoredTensor<'w> {
     /// Full name.
     pub name: &'w str,
     /// Dimensions, outermost first.
@@ -436,9 +439,9 @@ pub struct Stored<'w> {
     offset: u64,
 }
 
-impl Stored<'_> {
+impl StoredTensor<'_> {
     /// Whether two tensors have equal bytes.
-    fn are_equal(&self, other: &Stored<'_>) -> Result<bool, LoadError> {
+    fn are_equal(&self, other: &StoredTensor<'_>) -> Result<bool, LoadError> {
         const CHUNK: u64 = 1 << 18;
         let mut bytes = [vec![0; CHUNK as usize], vec![0; CHUNK as usize]];
         let mut at = 0;

@@ -12,9 +12,9 @@
 //! ```
 //! A word holds eight 4-bit codes or four 8-bit codes. GPTQ packs eight neighbours along the input with the first in
 //! the low bits; with desc_act (inputs sorted by activation), `g_idx` has the group of each input. AWQ packs eight
-//! outputs in the order 0 2 4 6 1 3 5 7; compressed-tensors packs along the input, codes and zero points offset by 8, or
-//! by 128 for 8 bits. Zero points of GPTQ's first format are stored minus one. Layouts are those of AutoGPTQ, GPTQModel,
-//! AutoAWQ and compressed-tensors (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023).
+//! outputs in the order 0 2 4 6 1 3 5 7; compressed-tensors packs along the input, codes and zero points offset by 8,
+//! or by 128 for 8 bits. Zero points of GPTQ's first format are stored minus one. Layouts are those of AutoGPTQ,
+//! GPTQModel, AutoAWQ and compressed-tensors (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023).
 //!
 //! Scales are widened to f32 first, and a weight is one f32 product. Codes that the engine can compute with (symmetric
 //! 4 bit in regular groups of a multiple of 32; symmetric 8 bit with one scale per 128 neighbours, whatever the groups)
@@ -126,8 +126,8 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
         .collect();
     modules.sort_unstable();
     for module in &modules {
-        // AutoAWQ matches parts of names, compressed-tensors whole names (and expressions, which are ignored: the tensors
-        // show the same).
+        // AutoAWQ matches parts of names, compressed-tensors whole names (and expressions, which are ignored: the
+        // tensors show the same).
         let listed = |entry: &&String| if scheme == Scheme::Awq { module.contains(*entry) } else { *entry == module };
         if let Some(entry) = plain.iter().find(listed) {
             let name = if scheme == Scheme::Awq { "modules_to_not_convert" } else { "ignore" };

@@ -11,7 +11,7 @@ use kernels::quant::GroupScale;
 use kernels::{BlockFormat, WeightClass};
 
 use super::table::{Entry, Values};
-use super::{Stored, Weights, quantized};
+use super::{StoredTensor, Weights, quantized};
 use crate::blocks::BlockType;
 use crate::container::{StoredAs, broken_block};
 use crate::encoding::{Encoding, class_for, for_each_chunk};
@@ -48,9 +48,9 @@ impl<'w> Tensor<'w> {
     }
 
     /// Both as stored, if equal numbers are equal bytes and vice versa.
-    pub(super) fn same_bytes(&self, other: &Tensor<'w>) -> Option<[Stored<'w>; 2]> {
+    pub(super) fn same_bytes(&self, other: &Tensor<'w>) -> Option<[StoredTensor<'w>; 2]> {
         let stored = |tensor: &Tensor<'w>| match &tensor.entry.values {
-            &Values::Rows { offset, encoding, stored: StoredAs::Itself } => Some(Stored {
+            &Values::Rows { offset, encoding, stored: StoredAs::Itself } => Some(StoredTensor {
                 name: tensor.name,
                 shape: &tensor.entry.shape,
                 encoding,
@@ -91,7 +91,7 @@ impl<'w> Tensor<'w> {
     /// See [`broken_block`].
     fn broken_block(&self, block: BlockType, number: usize) -> LoadError {
         let file = &self.weights.table.files[self.entry.file];
-        broken_block(file.name(), &self.weights.shown(self.name), block, number)
+        broken_block(file.name(), &self.weights.name_in_file(self.name), block, number)
     }
 
     fn stored_row(&self, row: usize, offset: u64, encoding: Encoding, out: &mut [f32]) -> Result<(), LoadError> {

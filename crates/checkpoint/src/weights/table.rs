@@ -55,7 +55,7 @@ impl Table {
         let index = self.files.len();
         for TensorInfo { name, encoding, shape, offset, len, stored } in tensors {
             if let Some(first) = self.tensors.get(&name) {
-                let shown = container.shown(&name);
+                let shown = container.name_in_file(&name);
                 let problem = format!("also in {}", self.files[first.file].name());
                 return Err(LoadError::field(file.name(), format!("tensor {shown:?}"), problem));
             }

@@ -71,8 +71,9 @@ impl Loaded {
         let config = Digest::of_text(&checkpoint.read_text("config.json")?.unwrap_or_default());
         // Of a built-in model there is nothing to keep: it is small, and always there.
         let directory = self.directory.as_ref().filter(|_| checkpoint.path().is_some());
-        let kept = directory.map(|directory| directory.join(format!("{}.digest", Weights::place(checkpoint, PURPOSE))));
-        let key = kept.as_ref().and_then(|_| Weights::open(checkpoint).ok()?.key(checkpoint, PURPOSE));
+        let kept =
+            directory.map(|directory| directory.join(format!("{}.digest", Weights::file_stem(checkpoint, PURPOSE))));
+        let key = kept.as_ref().and_then(|_| Weights::open(checkpoint).ok()?.cache_key(checkpoint, PURPOSE));
         if let (Some(path), Some(key)) = (&kept, &key)
             && let Some(result) = kept::read(path)
             && result.get("key").and_then(|found| found.as_str()) == Some(key)

@@ -12,7 +12,7 @@
 use crate::config::ModelConfig;
 use crate::config::fields::{Fields, parse_object, quoted};
 use crate::tensors::{Feed, Layer, Linear, Tensors, unread_error};
-use checkpoint::weights::{Part, Weights};
+use checkpoint::weights::{TensorSlice, Weights};
 use checkpoint::{Checkpoint, LoadError, Source};
 use serde_json::Value;
 use std::collections::HashSet;
@@ -92,9 +92,9 @@ impl Adapter {
             (0..count).map(next).collect()
         };
         let tensors = Tensors::usual(config);
-        let mut product = |parts: &[Part], in_features: usize| {
+        let mut product = |parts: &[TensorSlice], in_features: usize| {
             let mut first_row = 0;
-            let pair = |part: &Part| {
+            let pair = |part: &TensorSlice| {
                 let (first, num_rows) = (first_row, part.rows.len());
                 first_row += num_rows;
                 let (a, b) = (numbers(rank * in_features), numbers(num_rows * rank));
@@ -395,7 +395,7 @@ impl Reader<'_> {
     }
 
     /// Of a product's parts those that are adapted.
-    fn product(&mut self, parts: &[Part], in_features: usize) -> Result<Vec<Pair>, LoadError> {
+    fn product(&mut self, parts: &[TensorSlice], in_features: usize) -> Result<Vec<Pair>, LoadError> {
         let (mut pairs, mut first_row) = (Vec::new(), 0);
         for part in parts {
             let num_rows = part.rows.len();
@@ -407,7 +407,7 @@ impl Reader<'_> {
         Ok(pairs)
     }
 
-    fn pair(&mut self, part: &Part, first_row: usize, in_features: usize) -> Result<Option<Pair>, LoadError> {
+    fn pair(&mut self, part: &TensorSlice, first_row: usize, in_features: usize) -> Result<Option<Pair>, LoadError> {
         let usual = part.name.strip_suffix(".weight").unwrap_or(&part.name);
         let spellings = Spellings::of(usual);
         let name = |module: &str, which: &str| format!("{module}.lora_{which}.weight");

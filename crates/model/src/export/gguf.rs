@@ -23,7 +23,7 @@ use crate::tensors::{Feed, Tensors, Vector, usual_name};
 use checkpoint::BlockType;
 use checkpoint::LoadError;
 use checkpoint::encoding::Encoding;
-use checkpoint::gguf::in_ggml;
+use checkpoint::gguf::ggml_name;
 use kernels::{RopeScaling, WeightClass};
 use std::collections::HashMap;
 use std::f64::consts::TAU;
@@ -169,7 +169,7 @@ impl Plan {
     }
 
     fn vector(&mut self, vector: Vector) {
-        let name = in_ggml(self.architecture, &usual_name(&vector.name));
+        let name = ggml_name(self.architecture, &usual_name(&vector.name));
         let values = match self.is_rotated(&vector.name) {
             true => Values::Interleaved(vector),
             false => Values::Stored(vector),
@@ -437,7 +437,7 @@ impl<'p> Out<'p> {
 
 /// A matrix's name in the file.
 fn in_file(architecture: &str, module: &Module) -> String {
-    in_ggml(architecture, &usual_name(&format!("{}.weight", module.name)))
+    ggml_name(architecture, &usual_name(&format!("{}.weight", module.name)))
 }
 
 /// Everything before the data.

@@ -16,7 +16,7 @@ use checkpoint::BlockType;
 use checkpoint::LoadError;
 use checkpoint::encoding::Encoding;
 use checkpoint::encoding::class_for;
-use checkpoint::weights::{Part, RowOrder, Weights};
+use checkpoint::weights::{RowOrder, TensorSlice, Weights};
 use half::{bf16, f16};
 use kernels::quant::{Factor, GROUP, INT8_GROUP, ROUNDED_ROWS, ScaleGrid, quantize_int4_row, quantize_int8_row};
 use kernels::{Isa, WeightClass};
@@ -85,7 +85,7 @@ pub(super) struct Module {
     /// Without `.weight`.
     pub(super) name: String,
     /// The tensor that holds its rows.
-    pub(super) source: Part,
+    pub(super) source: TensorSlice,
     pub(super) in_features: usize,
     /// Rows are written in the order of ggml, for heads of this width: see [`interleaved`].
     pub(super) interleaved: Option<usize>,
@@ -215,7 +215,7 @@ pub(super) fn units(index: usize, layer: &Layer, family: Family) -> Vec<Unit> {
 impl Unit {
     fn of(layer: usize, matrices: &[(&Linear, RowOrder)], family: Family) -> Unit {
         let name = |(linear, _): &(&Linear, RowOrder)| {
-            linear.parts.iter().map(Part::to_string).collect::<Vec<_>>().join(" + ")
+            linear.parts.iter().map(TensorSlice::to_string).collect::<Vec<_>>().join(" + ")
         };
         let (mut all, mut ends) = (Vec::new(), Vec::new());
         for (linear, _) in matrices {
@@ -244,10 +244,10 @@ impl Unit {
 
 /// The modules in a part. Stacks of experts are written as other engines read them: one matrix for each, gate and up
 /// apart, under the names with which the family was published.
-fn modules(part: &Part, in_features: usize, family: Family) -> Vec<Module> {
+fn modules(part: &TensorSlice, in_features: usize, family: Family) -> Vec<Module> {
     let module = |name: String, rows: Range<usize>| Module {
         name,
-        source: Part { rows, ..part.clone() },
+        source: TensorSlice { rows, ..part.clone() },
         in_features,
         interleaved: None,
     };

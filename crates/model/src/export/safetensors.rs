@@ -21,7 +21,7 @@ use super::recipe::{INT8_FILE_GROUP, Kept, Module, Target, Unit, Verdict, units}
 use super::{CONFIG, Export, ExportError, ExportReport, FIELD, Work};
 use crate::config::Family;
 use crate::tensors::Tensors;
-use checkpoint::weights::Stored;
+use checkpoint::weights::StoredTensor;
 use checkpoint::{Checkpoint, LoadError};
 use kernels::WeightClass;
 use kernels::quant::GROUP;
@@ -72,7 +72,8 @@ pub(super) fn write(
     let layers = Layers::of(export);
     let mut shards = Shards::new(directory, layers.header_bytes(export), SHARD_BYTES);
     let mut ignore = Vec::new();
-    let by_name: HashMap<&str, Stored<'_>> = weights.stored().into_iter().map(|stored| (stored.name, stored)).collect();
+    let by_name: HashMap<&str, StoredTensor<'_>> =
+        weights.stored().into_iter().map(|stored| (stored.name, stored)).collect();
     for stored in layers.others(export) {
         let name = renamed(stored.name, layers.stacked, config.family);
         ignore.extend(linear_module(&name, stored.shape));
@@ -163,7 +164,7 @@ impl Layers {
     }
 
     /// Tensors that are copied.
-    fn others<'e>(&self, export: &'e Export<'_>) -> impl Iterator<Item = Stored<'e>> {
+    fn others<'e>(&self, export: &'e Export<'_>) -> impl Iterator<Item = StoredTensor<'e>> {
         export.weights.stored().into_iter().filter(|stored| !self.sources.contains(stored.name))
     }
 
@@ -214,7 +215,7 @@ fn add_narrow(
 }
 
 /// A module as it is stored.
-fn add_wide(shards: &mut Shards<'_>, module: &Module, stored: &Stored<'_>) -> Result<(), ExportError> {
+fn add_wide(shards: &mut Shards<'_>, module: &Module, stored: &StoredTensor<'_>) -> Result<(), ExportError> {
     let all: usize = stored.shape.iter().rev().skip(1).product();
     let row_bytes = stored.num_bytes / all as u64;
     let range = module.source.rows.start as u64 * row_bytes..module.source.rows.end as u64 * row_bytes;
@@ -227,7 +228,7 @@ fn add_wide(shards: &mut Shards<'_>, module: &Module, stored: &Stored<'_>) -> Re
 
 /// Copies bytes of a tensor, and tells how many after each piece.
 fn copy(
-    stored: &Stored<'_>,
+    stored: &StoredTensor<'_>,
     range: std::ops::Range<u64>,
     out: &mut Sink<'_>,
     copied: &mut dyn FnMut(u64) -> Result<(), ExportError>,
