@@ -1,10 +1,10 @@
-//! Files that a flag names for a result. What is there and is no earlier result of that kind stays: `files::ResultPlace`.
+//! Files that a flag names for a result. What is there and is no earlier result of that kind stays: `files::ResultFile`.
 
 use std::fs::File;
 use std::path::Path;
 
 use bench::LAB_COLUMNS;
-use files::ResultPlace;
+use files::ResultFile;
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
@@ -67,8 +67,8 @@ pub(crate) fn json(object: &Value) -> Value {
 }
 
 /// Looks at what is there, before anything is computed for it.
-pub(crate) fn place(flag: &str, path: &Path, kind: Kind) -> Result<ResultPlace, Failure> {
-    ResultPlace::new(path, kind.is_ours())
+pub(crate) fn place(flag: &str, path: &Path, kind: Kind) -> Result<ResultFile, Failure> {
+    ResultFile::new(path, kind.is_ours())
         .map_err(|error| Failure::usage(format!("{flag}: {}: {error}", path.display())))
 }
 
@@ -82,16 +82,16 @@ pub(crate) fn directory(flag: &str, path: &Path) -> Result<(), Failure> {
 }
 
 /// A file's whole text.
-pub(crate) fn put(place: &ResultPlace, text: &str) -> Result<(), Failure> {
+pub(crate) fn put(place: &ResultFile, text: &str) -> Result<(), Failure> {
     place.put(text.as_bytes()).map_err(|error| failed(place, &error))
 }
 
 /// A file to be written bit by bit.
-pub(crate) fn create(place: &ResultPlace) -> Result<File, Failure> {
+pub(crate) fn create(place: &ResultFile) -> Result<File, Failure> {
     place.create().map_err(|error| failed(place, &error))
 }
 
-fn failed(place: &ResultPlace, error: &std::io::Error) -> Failure {
+fn failed(place: &ResultFile, error: &std::io::Error) -> Failure {
     Failure::failed(format!("{}: {error}", place.path().display()))
 }
 

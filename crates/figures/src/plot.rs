@@ -54,8 +54,8 @@ impl Chart {
     }
 
     /// The document with dots, in the colour of the line of the same index, and labels at points.
-    pub fn svg_with(&self, dots: &[Dots], words: &[Word]) -> String {
-        document(1, |svg| self.draw(svg, 0.0, dots, words, Scale::Linear))
+    pub fn svg_with(&self, dots: &[Dots], labels: &[Label]) -> String {
+        document(1, |svg| self.draw(svg, 0.0, dots, labels, Scale::Linear))
     }
 
     /// The document with both axes logarithmic, between powers of ten. All numbers must be above 0.
@@ -65,7 +65,7 @@ impl Chart {
 
     /// Draws the chart at distance `down` from the top of the document. `dots[i]` are points in the colour of
     /// `lines[i]`: measurements, if the line was fitted to them.
-    fn draw(&self, svg: &mut String, down: f64, dots: &[Dots], words: &[Word], scale: Scale) {
+    fn draw(&self, svg: &mut String, down: f64, dots: &[Dots], labels: &[Label], scale: Scale) {
         let points = || self.lines.iter().flat_map(|line| &line.points).chain(dots.iter().flatten());
         let x_axis = Axis::of(points().map(|point| point.0), scale);
         let y_axis = Axis::of(points().map(|point| point.1), scale);
@@ -86,7 +86,7 @@ impl Chart {
         for (index, line) in self.lines.iter().enumerate() {
             text(legend_at(index) + 26.0, TOP - 6.0, "start", "", &line.name);
         }
-        words.iter().for_each(|word| text(x_at(word.x) + 7.0, y_at(word.y) - 6.0, "start", "", &word.text));
+        labels.iter().for_each(|label| text(x_at(label.x) + 7.0, y_at(label.y) - 6.0, "start", "", &label.text));
         let mut path = |d: &str, colour: &str, width: f64, more: &str| {
             let stroke = format!("stroke=\"{colour}\" stroke-width=\"{width}\"{more}");
             let _ = writeln!(svg, "<path d=\"{d}\" fill=\"none\" {stroke}/>");
@@ -135,7 +135,7 @@ pub type Dots = Vec<(f64, f64)>;
 
 /// A label above and to the right of a point.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Word {
+pub struct Label {
     /// x of the point.
     pub x: f64,
     /// y of the point.
@@ -265,8 +265,8 @@ mod tests {
     fn words_stand_beside_their_points() {
         let lines = vec![Line { name: "a".to_string(), colour: Colour::Decode, points: vec![(0.0, 0.0), (2.0, 10.0)] }];
         let chart = Chart { title: "T".to_string(), x: "x".to_string(), y: "y".to_string(), lines };
-        let word = Word { x: 2.0, y: 10.0, text: "8 & more".to_string() };
-        let svg = chart.svg_with(&[vec![(2.0, 10.0)]], &[word]);
+        let label = Label { x: 2.0, y: 10.0, text: "8 & more".to_string() };
+        let svg = chart.svg_with(&[vec![(2.0, 10.0)]], &[label]);
         assert!(svg.contains("<circle cx=\"700.0\" cy=\"40.0\"") && svg.contains("8 &amp; more"), "{svg}");
     }
 
@@ -276,7 +276,7 @@ mod tests {
         let lines = vec![line("p", Colour::Prefill), line("d", Colour::Decode), line("l", Colour::Limit)];
         let chart = Chart { title: "T".to_string(), x: "x".to_string(), y: "y".to_string(), lines };
         let svg = chart.svg_with(&[vec![(1.0, 1.0)], vec![(0.5, 0.5)]], &[]);
-        let of = |words: [&str; 2]| svg.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
+        let of = |parts: [&str; 2]| svg.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count();
         assert_eq!((of(["<rect", Colour::Prefill.hex()]), of(["<circle", Colour::Decode.hex()])), (1, 1), "{svg}");
         assert_eq!(of(["stroke-dasharray", Colour::Limit.hex()]), 2, "the line and its legend: {svg}");
         assert_eq!(of(["stroke-dasharray", Colour::Prefill.hex()]), 0, "{svg}");

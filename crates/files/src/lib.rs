@@ -8,15 +8,15 @@
 //! when it is read, and a file may grow during a read. So only regular files are opened, the kind is checked again
 //! after opening, and every read has a limit.
 //!
-//! Files that the program keeps (conversations, caches, measurements) are private to their owner, 0600 in 0700, whatever
-//! the umask: functions with `private` in their name.
+//! Files that the program keeps (conversations, caches, measurements) are private to their owner, 0600 in 0700,
+//! whatever the umask: functions with `private` in their name.
 //!
 //! Errors are `io::Error` without the path: the caller adds it as the user wrote it. Reads from the kernel (`/proc`,
 //! `/sys`) do not come through here; `tests/tidy.rs` has the list.
 
 mod result_file;
 
-pub use result_file::ResultPlace;
+pub use result_file::ResultFile;
 
 use std::fs::{self, DirBuilder, File, FileType, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 /// kind if it is no regular file. Links are followed; a broken link is no regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     // Checked before opening as well: opening a device can have an effect.
-    let metadata = fs::metadata(path).map_err(|error| match lost_link(path) {
+    let metadata = fs::metadata(path).map_err(|error| match broken_link(path) {
         Some(problem) => io::Error::new(io::ErrorKind::InvalidInput, problem),
         None => error,
     })?;
@@ -40,7 +40,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// The problem of a broken link; `None` for anything else, and if the path does not exist.
-pub fn lost_link(path: &Path) -> Option<String> {
+pub fn broken_link(path: &Path) -> Option<String> {
     const MAX_SHOWN: usize = 200;
     let error = fs::metadata(path).err()?;
     let target = fs::read_link(path).ok()?;
@@ -108,11 +108,11 @@ fn no_directory(path: &Path) -> Option<String> {
         let metadata = fs::metadata(path).ok()?;
         Some(if metadata.is_file() { "a regular file" } else { kind(metadata.file_type()) }.to_owned())
     };
-    lost_link(path).or_else(what).map(|what| format!("{what}, not a directory"))
+    broken_link(path).or_else(what).map(|what| format!("{what}, not a directory"))
 }
 
 /// [`private_directory`] for a path that belongs to this program: an existing directory becomes private too.
-pub fn own_directory(path: &Path) -> io::Result<()> {
+pub fn force_private_directory(path: &Path) -> io::Result<()> {
     private_directory(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o700))
 }
@@ -270,7 +270,7 @@ mod tests {
         fs::set_permissions(&inner, Permissions::from_mode(0o755)).unwrap();
         private_directory(&inner).unwrap();
         assert_eq!(mode(&inner), 0o755, "one that is there stays as it is");
-        own_directory(&inner).unwrap();
+        force_private_directory(&inner).unwrap();
         assert_eq!(mode(&inner), 0o700);
     }
 

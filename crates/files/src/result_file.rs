@@ -22,16 +22,16 @@ const HEAD_BYTES: u64 = 4096;
 
 /// A path for a result that overwrites no other file.
 #[derive(Debug)]
-pub struct ResultPlace {
+pub struct ResultFile {
     path: PathBuf,
     is_ours: fn(&[u8]) -> bool,
 }
 
-impl ResultPlace {
-    /// Checks the path without changing anything, so that a long computation fails early. `is_ours`: whether a file with
-    /// this beginning (at most 4 KiB) is an earlier result of that kind.
-    pub fn new(path: &Path, is_ours: fn(&[u8]) -> bool) -> io::Result<ResultPlace> {
-        let place = ResultPlace { path: path.to_owned(), is_ours };
+impl ResultFile {
+    /// Checks the path without changing anything, so that a long computation fails early. `is_ours`: whether a file
+    /// with this beginning (at most 4 KiB) is an earlier result of that kind.
+    pub fn new(path: &Path, is_ours: fn(&[u8]) -> bool) -> io::Result<ResultFile> {
+        let place = ResultFile { path: path.to_owned(), is_ours };
         match fs::symlink_metadata(path) {
             Ok(_) => drop(place.existing()?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => place.check_new()?,
@@ -198,7 +198,7 @@ mod tests {
         ];
         for (name, wanted) in table {
             let before = everything_below(&place);
-            let found = ResultPlace::new(&at(name), is_ours);
+            let found = ResultFile::new(&at(name), is_ours);
             assert_eq!(everything_below(&place), before, "{name}: looking changes nothing");
             match (found, wanted) {
                 (Ok(found), Ok(_)) => {
@@ -210,10 +210,10 @@ mod tests {
             }
         }
         // Also a file that appears between the check and the write.
-        let late = ResultPlace::new(&at("late"), is_ours).unwrap();
+        let late = ResultFile::new(&at("late"), is_ours).unwrap();
         fs::write(at("late"), "theirs").unwrap();
         assert!(late.put(b"ours").is_err());
         assert_eq!(fs::read(at("late")).unwrap(), b"theirs");
-        ResultPlace::new(Path::new("/dev/null"), is_ours).unwrap().put(b"ours").unwrap();
+        ResultFile::new(Path::new("/dev/null"), is_ours).unwrap().put(b"ours").unwrap();
     }
 }

@@ -1,5 +1,5 @@
-//! Publishes KV-cache events over ZeroMQ in vLLM's format, so that routers send a prompt to a worker that has its prefix
-//! in the cache.
+//! Publishes KV-cache events over ZeroMQ in vLLM's format, so that routers send a prompt to a worker that has its
+//! prefix in the cache.
 //!
 //! ```text
 //! engine --after each step--> Vec<CacheEvent> --> [topic | number | msgpack]  --> PUB     to subscribers

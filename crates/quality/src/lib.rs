@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! Comparison    two rows of logits and the next token  ──>  perplexity of both, KL divergence, same top token
-//! Watched<B>    a backend: the float32 pass of `kernels::Float32`, and every product also in the class of B
+//! MeasuringBackend<B>    a backend: the float32 pass of `kernels::Float32`, and every product also in the class of B
 //!                 x ──> float32 product ──> result of the pass
 //!                  └──> product in class B ──> relative L2 error per matrix
 //! ```
-//! `Watched` measures each matrix alone: its input is exact, so the error is not inherited from earlier layers. This
-//! finds a `down_proj` whose inputs spike on few tokens (GLU activation spikes: Yang et al., 2024), and decides which
-//! matrices of a recipe get a wider class.
+//! `MeasuringBackend` measures each matrix alone: its input is exact, so the error is not inherited from earlier
+//! layers. This finds a `down_proj` whose inputs spike on few tokens (GLU activation spikes: Yang et al., 2024), and
+//! decides which matrices of a recipe get a wider class.
 
 use kernels::recording::{MatrixSource, Product, Recorder, Recording};
 use kernels::{Float32, HostBackend, MatrixShape, Out, OutOfMemory};
@@ -132,7 +132,7 @@ fn relative(squared_error: f64, squared_norm: f64) -> f64 {
 
 /// A backend with the results of [`Float32`], which also computes every product with `B` and records its error. Takes
 /// the memory of both.
-pub type Watched<B> = Recording<Judge<B>>;
+pub type MeasuringBackend<B> = Recording<Judge<B>>;
 
 /// Compares the products of `B` with those in float32. Errors are in the order of packing: `model::Runner::matrix_names`
 /// has their names.
@@ -143,7 +143,7 @@ pub struct Judge<B> {
 
 impl<B: HostBackend> Judge<B> {
     /// Beside `exact`.
-    pub fn beside(exact: Float32, judged: B) -> Watched<B> {
+    pub fn beside(exact: Float32, judged: B) -> MeasuringBackend<B> {
         Recording { exact, recorder: Judge { judged, errors: Mutex::default() } }
     }
 

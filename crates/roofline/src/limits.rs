@@ -1,4 +1,5 @@
-//! A machine's peaks, and the share of them that a pass reached: the only place where a rate becomes a share of a limit.
+//! A machine's peaks, and the share of them that a pass reached: the only place where a rate becomes a share of a
+//! limit.
 //!
 //! ```text
 //! compute time = matrix operations / peak of the weight class + attention operations / peak of the KV type
@@ -27,8 +28,8 @@ pub struct Peaks {
 }
 
 impl Peaks {
-    /// The measured limits for this model: for its precisions, and for reading from memory, or from the last-level cache
-    /// if its weights fit there.
+    /// The measured limits for this model: for its precisions, and for reading from memory, or from the last-level
+    /// cache if its weights fit there.
     pub fn of(limits: &Limits, demands: &Demands) -> Peaks {
         let attention = match demands.kv_dtype {
             KvDtype::Bf16 => limits.bf16_flops,

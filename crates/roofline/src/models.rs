@@ -9,7 +9,8 @@
 //! Each row was checked against the `config.json` in the model's repository on Hugging Face, or, for gated models,
 //! against two training frameworks (MaxText's and slime's `configs/models`), and its number of parameters against the
 //! model card, in a test. Vision towers and multi-token prediction heads are left out: a pass over text does not use
-//! them. So are models with recurrent layers (Qwen3.5 and later, LFM2, Nemotron), whose cost this shape cannot describe.
+//! them. So are models with recurrent layers (Qwen3.5 and later, LFM2, Nemotron), whose cost this shape cannot
+//! describe.
 
 use crate::shape::{Mixture, ModelShape};
 
@@ -166,8 +167,8 @@ impl Published {
         Published { latent: Some(Latent { q_rank, kv_rank, nope, rope, value }), ..self }
     }
 
-    /// For one layer: attention weights; operations of a row and a key over all heads, in prefill and in decode; numbers
-    /// and heads that a token adds to the cache.
+    /// For one layer: attention weights; operations of a row and a key over all heads, in prefill and in decode;
+    /// numbers and heads that a token adds to the cache.
     fn attention(&self) -> (usize, [usize; 2], usize, usize) {
         let Published { hidden, heads, kv_heads, head_dim, .. } = *self;
         match self.latent {

@@ -73,8 +73,8 @@ impl ModelShape {
         sum.sum::<f64>() / layers as f64
     }
 
-    /// [`Demands`] with these precisions, computed from the shape. Norms, biases and the scales of int8 channels are not
-    /// counted: about 1 %.
+    /// [`Demands`] with these precisions, computed from the shape. Norms, biases and the scales of int8 channels are
+    /// not counted: about 1 %.
     pub fn demands(&self, weights: WeightClass, kv_dtype: KvDtype) -> Demands {
         let bytes = |parameters: u64, class| (parameters as f64 * weight_bytes(class)) as usize;
         let head = bytes(self.head_parameters, embedding_class(weights));

@@ -3,7 +3,7 @@
 //! A point is on the front (Pareto's) if no other one gives at least its throughput with at most its median TTFT.
 
 use figures::Colour;
-use figures::plot::{Chart, Line, Word};
+use figures::plot::{Chart, Label, Line};
 use serde_json::{Value, json};
 
 use crate::load::stalls::Stalls;
@@ -114,8 +114,8 @@ impl Swept {
         let goal = goals.iter().find(|goal| goal.metric == Metric::Ttft);
         lines.extend(goal.map(|goal| line("goal", Colour::Limit, vec![(0.0, goal.ms), (most, goal.ms)])));
         let answered = self.points.iter().filter(|point| point.summary.completed > 0);
-        let word = |point: &Point| Word { x: point.summary.output_throughput(), y: point.ttft(), text: point.asked() };
-        let words: Vec<Word> = answered.map(word).collect();
+        let word = |point: &Point| Label { x: point.summary.output_throughput(), y: point.ttft(), text: point.asked() };
+        let words: Vec<Label> = answered.map(word).collect();
         let load = if self.by == "max_concurrency" { "requests at once" } else { "requests/s" };
         let chart = Chart {
             title: format!("{model}: what throughput costs in waiting (numbers: {load})"),

@@ -261,12 +261,12 @@ fn save(flags: &BenchServeFlags, object: &Value, rate: f64) -> Result<(), Failur
 }
 
 /// A place for the result.
-fn result(flags: &BenchServeFlags, name: &str) -> Result<ResultPlace, Failure> {
+fn result(flags: &BenchServeFlags, name: &str) -> Result<ResultFile, Failure> {
     let path = flags.result_dir.clone().unwrap_or_default().join(name);
     outputs::place("--result-filename", &path, outputs::Kind::Json)
 }
 
-fn written(place: &ResultPlace, text: &str) -> Result<(), Failure> {
+fn written(place: &ResultFile, text: &str) -> Result<(), Failure> {
     outputs::put(place, text)?;
     note(&format!("written: {}", place.path().display()));
     Ok(())

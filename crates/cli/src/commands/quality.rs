@@ -19,7 +19,7 @@ use std::time::Duration;
 use checkpoint::Checkpoint;
 use kernels::{Arithmetic, Cpu, CpuOptions, Float32, WeightClass};
 use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
-use quality::{Comparison, Judge, MatrixError, Watched};
+use quality::{Comparison, Judge, MatrixError, MeasuringBackend};
 use serde_json::{Value, json};
 use text::tokenizer::Tokenizer;
 
@@ -259,7 +259,7 @@ impl Corpus {
 /// What is right.
 enum Reference {
     /// The judged model's own weights in float32, each product beside it in the judged class.
-    Own(Box<Runner<Watched<Cpu>>>),
+    Own(Box<Runner<MeasuringBackend<Cpu>>>),
     /// Another model.
     Other(Box<Runner<Float32>>),
 }

@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use files::ResultPlace;
+use files::ResultFile;
 use kernels::WeightClass;
 use launch::machine;
 use plan::Simulated;
@@ -127,7 +127,7 @@ impl Observer for Bar {
 }
 
 /// A place for a chart.
-fn picture(directory: &Path, name: &str) -> Result<ResultPlace, Failure> {
+fn picture(directory: &Path, name: &str) -> Result<ResultFile, Failure> {
     outputs::place("--svg", &directory.join(name), outputs::Kind::Picture)
 }
 

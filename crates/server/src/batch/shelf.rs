@@ -228,7 +228,7 @@ impl Shelf {
     pub(crate) fn open(place: &Path) -> io::Result<Arc<Shelf>> {
         files::private_directory(place)?;
         for part in ["files", "batches"] {
-            files::own_directory(&place.join(part))?;
+            files::force_private_directory(&place.join(part))?;
         }
         let lock = files::append_private(&place.join("lock"))?;
         match lock.try_lock() {
