@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use kernels::room::{self, Limit, Room};
+use kernels::memory_limits::{self, Headroom, Limit};
 
 use crate::console::note;
 use crate::flags;
@@ -73,8 +73,8 @@ const LEAST_ROOM: u64 = 12 << 20;
 /// Refuses a limit of address space or data under which the first allocation that fails would be an abort without a
 /// reason: most of such a limit is taken by the program's own code.
 pub(crate) fn check_room() -> Result<(), Failure> {
-    let set = |room: &Room| matches!(room.limit, Limit::AddressSpace { .. } | Limit::Data { .. });
-    match room::rooms().into_iter().filter(set).min_by_key(|room| room.bytes) {
+    let set = |room: &Headroom| matches!(room.limit, Limit::AddressSpace { .. } | Limit::Data { .. });
+    match memory_limits::headrooms().into_iter().filter(set).min_by_key(|room| room.bytes) {
         Some(room) if room.bytes < LEAST_ROOM => Err(Failure::failed(format!(
             "too little memory to start: {} ({}) leaves {} KiB beside the program itself, {} KiB are the least",
             room.limit,

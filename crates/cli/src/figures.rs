@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bench::LIMITS_SECONDS;
 pub(crate) use bench::{limits_json, not_sure};
 use kernels::limits::{Doubt, Limits, MeasureError};
-use kernels::room::Limit;
+use kernels::memory_limits::Limit;
 use kernels::threads::{Pool, ThreadError};
 use kernels::{Arithmetic, Isa};
 pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, rate, rounded};

@@ -6,7 +6,7 @@ use checkpoint::{Checkpoint, LoadError};
 use engine::{Engine, StartError, Starting};
 use hub::{DownloadProgress, HubError};
 use kernels::CpuError;
-use kernels::room::{Limit, Room, room};
+use kernels::memory_limits::{Headroom, Limit, headroom};
 use kernels::threads::ThreadError;
 pub(crate) use launch::{Chosen, is_hub_id};
 use launch::{ModelSettings, OpenError, Settings};
@@ -132,9 +132,9 @@ pub(crate) fn start_failure(checkpoint: &Checkpoint, error: StartError) -> Failu
 
 /// The system gave no memory, or no thread for want of it: names the limit, if somebody has set one.
 pub(crate) fn without_memory(error: &dyn std::fmt::Display) -> Failure {
-    match room() {
-        Some(Room { limit: Limit::Machine, .. }) | None => Failure::failed(error),
-        Some(Room { limit, .. }) => Failure::failed(format!("{error}; what binds is the {limit} ({})", limit.source())),
+    match headroom() {
+        Some(Headroom { limit: Limit::Machine, .. }) | None => Failure::failed(error),
+        Some(Headroom { limit, .. }) => Failure::failed(format!("{error}; what binds is the {limit} ({})", limit.source())),
     }
 }
 

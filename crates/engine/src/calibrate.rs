@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use kernels::Doubt;
-use kernels::disturbed::{Mark, Stretch};
+use kernels::cpu_time::{Interval, Mark};
 use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
 use model::{Batch, Forward, Span};
 use scheduler::cost::{Knot, Terms};
@@ -335,8 +335,8 @@ impl Stand<'_> {
         let took = started.elapsed();
         // The thread that waits for the others does not lose what they lose.
         let lost = self.forward.lost().map_or(Duration::ZERO, |lost| lost.most);
-        let others = Stretch { wall: took, cpu: took.saturating_sub(lost), switches: 0 };
-        Timed { took, is_undisturbed: !mark.stretch().is_disturbed() && !others.is_disturbed() }
+        let others = Interval { wall: took, cpu: took.saturating_sub(lost), switches: 0 };
+        Timed { took, is_undisturbed: !mark.interval().is_disturbed() && !others.is_disturbed() }
     }
 
     fn lower(&mut self, shape: &Shape) {

@@ -92,7 +92,7 @@ pub use handoff::check_frame;
 pub use handoff::{ClusterKey, HandoffOptions, Handoffs, Partner, Precisions, Role, RoleError, SealedAddress, Way};
 pub use history::Second;
 use kernels::RopeScaling;
-pub use kernels::room::Limit as MemoryLimit;
+pub use kernels::memory_limits::Limit as MemoryLimit;
 pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
 pub use ledger;
 pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};

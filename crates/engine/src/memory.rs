@@ -4,9 +4,9 @@
 //! room |  weights  |      KV cache: half of the rest, or what all seats can use      |  everything else: at least a reserve  |
 //! ```
 //! Where half is less than the shortest context that is of use, the cache gets that, as long as the reserve stays.
-//! Which limit decides the room, and what is left of it, is found by [`kernels::room`].
+//! Which limit decides the room, and what is left of it, is found by [`kernels::memory_limits`].
 
-use kernels::room::{Limit, Room, room};
+use kernels::memory_limits::{Headroom, Limit, headroom};
 
 /// Share of the free memory that the KV cache takes when nobody says how much.
 const SHARE: f64 = 0.5;
@@ -18,7 +18,7 @@ const MAPPED_RESERVE: u64 = 128 << 20;
 /// Bytes that can be allocated without swapping or reaching a limit of this process, or `None` where the system does
 /// not say.
 pub fn available_bytes() -> Option<u64> {
-    Some(room()?.bytes)
+    Some(headroom()?.bytes)
 }
 
 /// What the size of a cache follows from.
@@ -43,7 +43,7 @@ pub(crate) struct TooLittle {
 }
 
 /// Bytes that a cache can have beside everything else.
-pub(crate) fn beside(wants: &Wants, room: &Room) -> u64 {
+pub(crate) fn beside(wants: &Wants, room: &Headroom) -> u64 {
     room.bytes.saturating_sub(wants.weight_bytes).saturating_sub(reserve(wants, &room.limit))
 }
 
@@ -56,7 +56,7 @@ fn reserve(wants: &Wants, limit: &Limit) -> u64 {
 }
 
 /// Blocks of a cache whose size nobody chose.
-pub(crate) fn blocks(wants: &Wants, room: &Room) -> Result<u64, TooLittle> {
+pub(crate) fn blocks(wants: &Wants, room: &Headroom) -> Result<u64, TooLittle> {
     let free = room.bytes.saturating_sub(wants.weight_bytes);
     let within = |bytes: u64| bytes / wants.block_bytes.max(1);
     let (half, all) = (within((free as f64 * SHARE) as u64), within(beside(wants, room)));
@@ -94,16 +94,16 @@ mod tests {
         for (room, weights, fewest, most, expected) in table {
             let (weight_bytes, activation_bytes) = (weights * MIB, 36 * MIB);
             let wants = Wants { weight_bytes, block_bytes: MIB, activation_bytes, fewest, most };
-            let room = Room { bytes: room * MIB, limit: Limit::Machine };
+            let room = Headroom { bytes: room * MIB, limit: Limit::Machine };
             assert_eq!(blocks(&wants, &room).ok(), expected, "{room:?} {wants:?}");
             // What is mapped counts in a limit of the process's own, so more of it must be left.
             let mapped = room.bytes + MAPPED_RESERVE - RESERVE;
-            let mapped = Room { bytes: mapped, limit: Limit::AddressSpace { bytes: 1 } };
+            let mapped = Headroom { bytes: mapped, limit: Limit::AddressSpace { bytes: 1 } };
             assert_eq!(beside(&wants, &mapped), beside(&wants, &room));
         }
         let activation_bytes = 36 * MIB;
         let wants = Wants { weight_bytes: 5 * MIB, block_bytes: MIB, activation_bytes, fewest: 7, most: 9 };
-        let room = Room { bytes: 0, limit: Limit::Machine };
+        let room = Headroom { bytes: 0, limit: Limit::Machine };
         assert_eq!(blocks(&wants, &room), Err(TooLittle { needed: (12 + reserve) * MIB, room }));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use checkpoint::LoadError;
-use kernels::room::Limit;
+use kernels::memory_limits::Limit;
 use kernels::threads::NodeChoice;
 use kernels::{Arithmetic, CpuError, DeviceLimits, Isa, KvDtype, WeightClass};
 use model::{AdapterRoom, GenerationSettings, ModelConfig};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use checkpoint::{Checkpoint, ImageWriter, Weights};
-use kernels::room::{Limit, Room as MemoryRoom, room as memory_room};
+use kernels::memory_limits::{Headroom, Limit, headroom};
 use kernels::threads::num_nodes;
 use kernels::{Arithmetic, Backend, Cpu, CpuOptions, DeviceInfo, Isa, KvShape, Reference};
 use model::sampler::SamplingParams;
@@ -104,7 +104,7 @@ impl Engine {
         let tokenizer = Tokenizer::find(checkpoint, config.vocab_size)?.map(Arc::new);
         let chat_template = ChatTemplate::load_with(checkpoint, &options.template)?;
         let draft_files = DraftFiles::find(options, checkpoint, &config, tokenizer.as_deref())?;
-        let sizes = Sizes::of(&config, options, draft_files.as_ref(), memory_room())?;
+        let sizes = Sizes::of(&config, options, draft_files.as_ref(), headroom())?;
         // Before: what is written to from here on may not be what was read.
         let origin = Origin::of(checkpoint, options.as_stored, options.image_directory.clone());
         let Loaded { mut forward, draft, mut kv, max_model_len, notices, arithmetic } =
@@ -352,7 +352,7 @@ impl EngineOptions {
         let isa = self.isa.unwrap_or_else(Isa::best);
         let threads =
             if isa == Isa::Scalar { 1 } else { self.threads.unwrap_or_else(kernels::threads::default_threads) };
-        let len = Sizes::of(config, self, None, memory_room()).ok()?.max_model_len;
+        let len = Sizes::of(config, self, None, headroom()).ok()?.max_model_len;
         let room = Room {
             rows: self.max_num_batched_tokens,
             seqs: self.max_num_seqs,
@@ -583,7 +583,7 @@ impl Sizes {
         config: &ModelConfig,
         options: &EngineOptions,
         draft: Option<&DraftFiles>,
-        room: Option<MemoryRoom>,
+        room: Option<Headroom>,
     ) -> Result<Sizes, StartError> {
         let max_model_len = options.max_model_len.unwrap_or(config.context_limit);
         let block_size = options.block_size;
@@ -593,7 +593,7 @@ impl Sizes {
         let block_bytes = config.kv_shape(options.kv_dtype, 1, block_size).bytes().max(1) as u64
             + draft.map_or(0, |draft| draft.block_bytes(options));
         let weight_bytes = weight_bytes(config, options.weights) + draft.map_or(0, DraftFiles::weight_bytes);
-        let room = room.unwrap_or(MemoryRoom { bytes: 4 << 30, limit: Limit::Machine });
+        let room = room.unwrap_or(Headroom { bytes: 4 << 30, limit: Limit::Machine });
         // A length that somebody asked for is not cut; one that the model cannot read is refused when it is loaded.
         let shortest = options.max_model_len.unwrap_or(SHORTEST_CONTEXT).min(config.context_limit);
         let adapter_bytes = options.adapter_room.bytes(config, options.max_num_batched_tokens);
@@ -632,7 +632,7 @@ impl Sizes {
 
 /// A size that somebody asked for is kept, unless a limit makes sure that it never can be: the machine's free memory
 /// may grow, but a control group would kill the server when the cache fills.
-fn check_wish(bytes: u64, wants: &memory::Wants, room: &MemoryRoom) -> Result<(), StartError> {
+fn check_wish(bytes: u64, wants: &memory::Wants, room: &Headroom) -> Result<(), StartError> {
     let left = memory::beside(wants, room);
     if bytes <= left || room.limit == Limit::Machine {
         return Ok(());

@@ -14,7 +14,7 @@ use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource,
     WeightClass,
 };
-use crate::threads::{LostTime, NodeChoice, Pool, ThreadError, default_threads};
+use crate::threads::{LostCpuTime, NodeChoice, Pool, ThreadError, default_threads};
 use crate::{Activation, Attention, HostBackend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};
 
@@ -138,11 +138,11 @@ impl Device for Cpu {
         self.pool.tasks(count, work);
     }
 
-    fn adopt_thread(&self) {
+    fn set_compute_thread(&self) {
         self.pool.pin_caller();
     }
 
-    fn lost(&self) -> Option<LostTime> {
+    fn lost(&self) -> Option<LostCpuTime> {
         self.pool.lost()
     }
 

@@ -9,7 +9,7 @@ use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass,
 };
-use crate::threads::LostTime;
+use crate::threads::LostCpuTime;
 
 /// Identity of the device: for display, and as the key of saved measurements.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub trait Device: Send + Sync + 'static {
     fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError>;
 
     /// Makes the calling thread the compute thread from now on; it may be pinned to a core.
-    fn adopt_thread(&self) {}
+    fn set_compute_thread(&self) {}
 
     /// Calls `work` once for each index below `count` on the host's compute threads, dynamically balanced.
     fn share_out(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
@@ -109,7 +109,7 @@ pub trait Device: Send + Sync + 'static {
 
     /// CPU time that the compute threads lost to other processes since the last call: see
     /// [`Pool::lost`](crate::threads::Pool::lost). `None`: unknown.
-    fn lost(&self) -> Option<LostTime> {
+    fn lost(&self) -> Option<LostCpuTime> {
         None
     }
 

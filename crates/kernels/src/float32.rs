@@ -88,7 +88,7 @@ impl Float32 {
     }
 
     /// The thread pool and instruction set, for work between products.
-    pub fn means(&self) -> (&Pool, Isa) {
+    pub fn pool_and_isa(&self) -> (&Pool, Isa) {
         (&self.pool, self.isa)
     }
 }
@@ -111,7 +111,7 @@ impl Device for Float32 {
         Ok(limits::measure(&self.pool, self.isa, Arithmetic::best(), seconds)?)
     }
 
-    fn adopt_thread(&self) {
+    fn set_compute_thread(&self) {
         self.pool.pin_caller();
     }
 

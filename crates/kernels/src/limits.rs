@@ -13,8 +13,8 @@ mod reading;
 mod series;
 
 use crate::arithmetic::Arithmetic;
+use crate::cpu_time::{Interval, Mark};
 pub use crate::device::DeviceLimits as Limits;
-use crate::disturbed::{Mark, Stretch};
 use crate::isa::Isa;
 use crate::mem::OutOfMemory;
 use crate::threads::{Pool, ThreadError, default_threads};
@@ -123,7 +123,7 @@ fn rate<'a>(
     mut series: Series,
     mut region: impl FnMut(usize) -> (f64, Box<dyn Fn(usize) + Sync + 'a>),
 ) -> Figure {
-    let stretches: Vec<_> = (0..pool.threads()).map(|_| Mutex::new(Stretch::default())).collect();
+    let stretches: Vec<_> = (0..pool.threads()).map(|_| Mutex::new(Interval::default())).collect();
     let of = |thread: usize| stretches[thread].lock().unwrap_or_else(PoisonError::into_inner);
     let start = Instant::now();
     while let Some(size) = series.next(start.elapsed(), budget) {
@@ -132,7 +132,7 @@ fn rate<'a>(
         pool.run(&|thread| {
             let mark = Mark::now();
             run(thread);
-            *of(thread) = mark.stretch();
+            *of(thread) = mark.interval();
         });
         let wall = begin.elapsed();
         series.add(&Sample { work, wall, threads: (0..pool.threads()).map(|thread| *of(thread)).collect() });

@@ -1,5 +1,4 @@
-//! A backend that computes in float32 and shows every product to a recorder, which may have made something of its own
-//! of each matrix.
+//! A backend that computes in float32 and passes every product to a recorder, which may keep data of each matrix.
 //!
 //! ```text
 //! x ──> float32 product ──> the pass goes on with it
@@ -16,7 +15,7 @@ use crate::pointwise::gated;
 use crate::quant::{BlockFormat, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
 use crate::{Activation, Attention, HostBackend, Out, RotateAndStore, RoutingRule};
 
-/// Where the numbers of a matrix come from.
+/// Source of a matrix.
 #[derive(Clone, Copy)]
 pub enum MatrixSource<'a> {
     /// See [`Device::pack`].
@@ -30,7 +29,7 @@ pub enum MatrixSource<'a> {
 }
 
 impl MatrixSource<'_> {
-    /// The matrix of a device.
+    /// Packs the matrix for a device.
     pub fn pack<D: Device>(self, device: &D, shape: MatrixShape) -> Result<D::Matrix, OutOfMemory> {
         match self {
             MatrixSource::Rows(class, rows) => device.pack(shape, class, rows),
@@ -45,49 +44,49 @@ impl MatrixSource<'_> {
 pub struct Product<'a> {
     /// `[rows, in_features]`.
     pub x: &'a [f32],
-    /// Of `y`.
+    /// Bias added to `y`.
     pub bias: Option<&'a [f32]>,
     /// `[rows, out_features]`.
     pub y: &'a [f32],
-    /// What `y` ends in: the residual stream, where it is added to that, else `y`.
+    /// The destination: the residual stream if `y` is added to it, else `y`.
     pub ends_in: &'a [f32],
-    /// Of the matrix.
+    /// Shape of the matrix.
     pub shape: MatrixShape,
 }
 
-/// Who looks at products.
+/// Receives products.
 pub trait Recorder: Send + Sync + 'static {
-    /// What it has of a matrix.
+    /// The recorder's data of a matrix.
     type Matrix: Send + Sync + 'static;
 
-    /// A matrix is packed.
+    /// Called when a matrix is packed.
     fn pack(&self, shape: MatrixShape, source: MatrixSource<'_>) -> Result<Self::Matrix, OutOfMemory>;
 
-    /// Whether it looks at the products of this matrix.
+    /// Whether to record products of this matrix.
     fn wants(&self, _matrix: &Self::Matrix) -> bool {
         true
     }
 
-    /// A product of a matrix whose products it looks at. `exact`: what computed it.
+    /// Records a product of such a matrix. `exact`: the backend that computed it.
     fn record(&self, matrix: &Self::Matrix, product: &Product<'_>, exact: &Float32);
 
-    /// Bytes of what it has of a matrix.
+    /// Bytes of the recorder's data of a matrix.
     fn matrix_bytes(&self, _matrix: &Self::Matrix) -> usize {
         0
     }
 }
 
-/// [`Float32`], with somebody who looks at its products.
+/// [`Float32`] with a recorder of its products.
 pub struct Recording<R> {
-    /// What the results are those of.
+    /// Computes the results.
     pub exact: Float32,
-    /// Who looks.
+    /// Receives the products.
     pub recorder: R,
 }
 
-/// A matrix, and what the recorder has of it.
+/// A matrix, and the recorder's data of it.
 pub struct RecordedMatrix<M> {
-    /// What products are computed with.
+    /// The matrix of the products.
     pub exact: Float32Matrix,
     recorded: M,
 }
@@ -116,8 +115,8 @@ impl<R: Recorder> Device for Recording<R> {
         self.exact.limits(seconds)
     }
 
-    fn adopt_thread(&self) {
-        self.exact.adopt_thread();
+    fn set_compute_thread(&self) {
+        self.exact.set_compute_thread();
     }
 
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory> {
@@ -191,7 +190,7 @@ impl<R: Recorder> HostBackend for Recording<R> {
         let shape = matrix.shape();
         let mut y = vec![0.0; x.len() / shape.in_features * shape.out_features];
         self.exact.linear(x, matrix, bias, Out::Store(&mut y));
-        let (pool, isa) = self.exact.means();
+        let (pool, isa) = self.exact.pool_and_isa();
         match &mut out {
             Out::Store(out) => out.copy_from_slice(&y),
             Out::Add(out) => out.iter_mut().zip(&y).for_each(|(out, y)| *out += y),

@@ -29,7 +29,7 @@ mod sync;
 mod worker_set;
 
 pub use cpus::{default_threads, max_threads};
-pub use lost::LostTime;
+pub use lost::LostCpuTime;
 pub use nodes::{NodeChoice, NodeCores, Nodes, memory_nodes, num_nodes};
 
 use std::ops::Range;
@@ -171,7 +171,7 @@ impl Pool {
 
     /// Time that the threads lost to other processes since the last call; a barred worker counts as lost all of that time.
     /// `None` where the system does not report it, and before [`Pool::pin_caller`]. Costs one system call per thread.
-    pub fn lost(&self) -> Option<LostTime> {
+    pub fn lost(&self) -> Option<LostCpuTime> {
         let (barred, absent) = self.set.num_missing();
         self.set.meter.lost(self.threads(), barred, absent)
     }

@@ -124,7 +124,7 @@ fn what_threads_lost_is_known_where_the_kernel_counts_it() {
     pool.pin_caller();
     // Every worker has started, and has registered its counter.
     pool.run(&|_| ());
-    assert_eq!(pool.lost().is_some(), kernels::disturbed::QueueWait::of_this_thread().is_some());
+    assert_eq!(pool.lost().is_some(), kernels::cpu_time::QueueWait::of_this_thread().is_some());
     let lost = pool.lost().unwrap_or_default();
     assert!(lost.most <= lost.all && lost.caller <= lost.most, "{lost:?}");
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use kernels::room::Limit;
+use kernels::memory_limits::Limit;
 
 /// One level of cache, as core 0 sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,12 +94,12 @@ pub fn numa_nodes() -> usize {
 /// Bytes of memory: all, and what this process can have of it without swapping and within its limits.
 pub fn memory() -> Option<(u64, u64)> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
-    Some((meminfo(&info, "MemTotal")?, kernels::room::room()?.bytes))
+    Some((meminfo(&info, "MemTotal")?, kernels::memory_limits::headroom()?.bytes))
 }
 
 /// The tightest limit on this process's memory that somebody has set: a control group's or its own.
 pub fn memory_limit() -> Option<Limit> {
-    let set = kernels::room::rooms().into_iter().filter(|room| room.limit != Limit::Machine);
+    let set = kernels::memory_limits::headrooms().into_iter().filter(|room| room.limit != Limit::Machine);
     set.min_by_key(|room| room.bytes).map(|room| room.limit)
 }
 

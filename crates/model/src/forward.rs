@@ -16,7 +16,7 @@ use crate::transformer::{Loader, Pass, Scratch, Tap, Transformer, out_of_memory}
 use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::MeasureError;
-use kernels::threads::LostTime;
+use kernels::threads::LostCpuTime;
 use kernels::{Backend, DeviceInfo, DeviceLimits, KvDtype, KvShape, RopeTable, WeightClass};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -172,7 +172,7 @@ pub trait Forward: Send {
 
     /// What the machine took of the threads that compute since this was asked last, a system call for each. `None`:
     /// nobody knows, or nobody has adopted a thread.
-    fn lost(&self) -> Option<LostTime> {
+    fn lost(&self) -> Option<LostCpuTime> {
         None
     }
 
@@ -636,14 +636,14 @@ impl<B: Backend> Forward for Runner<B> {
     }
 
     fn adopt_thread(&self) {
-        self.backend.adopt_thread();
+        self.backend.set_compute_thread();
     }
 
     fn share_out(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
         self.backend.share_out(count, work);
     }
 
-    fn lost(&self) -> Option<LostTime> {
+    fn lost(&self) -> Option<LostCpuTime> {
         self.backend.lost()
     }
 

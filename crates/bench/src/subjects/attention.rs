@@ -40,7 +40,7 @@ const CACHE_BYTES: usize = 512 << 20;
 
 pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(), BenchError> {
     let cpu = setup.cpu()?;
-    cpu.adopt_thread();
+    cpu.set_compute_thread();
     for case in &CASES {
         for dtype in KvDtype::ALL {
             let (kv, shape) = case.cache(dtype)?;

@@ -20,7 +20,7 @@ const STEPS: [(usize, usize); 9] = [(1, 1), (4, 4), (16, 1), (16, 2), (16, 4), (
 
 pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(), BenchError> {
     let (cpu, rank) = (setup.cpu()?, setup.lora_rank);
-    cpu.adopt_thread();
+    cpu.set_compute_thread();
     for (num_rows, adapters) in STEPS {
         let of_module = |module| (0..adapters).map(|_| pack(&cpu, rank, module)).collect::<Result<Vec<_>, _>>();
         // The adapters of each projection, layer after layer.

@@ -21,7 +21,7 @@ const BYTES_IN_ROTATION: usize = 192 << 20;
 /// Of the class that --weights names, or of all.
 pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(), BenchError> {
     let cpu = setup.cpu()?;
-    cpu.adopt_thread();
+    cpu.set_compute_thread();
     let classes = [WeightClass::Int4, WeightClass::Int8, WeightClass::Bf16];
     for class in classes.into_iter().filter(|class| setup.model.weights.is_none_or(|only| only == *class)) {
         for (name, out_features, in_features) in PRODUCTS {

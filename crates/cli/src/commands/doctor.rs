@@ -2,7 +2,7 @@
 //! define.
 
 use checkpoint::{Checkpoint, LoadError};
-use kernels::disturbed::QueueWait;
+use kernels::cpu_time::QueueWait;
 use kernels::limits::{Limits, NodeLimits, measure_nodes};
 use kernels::threads::Pool;
 use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};

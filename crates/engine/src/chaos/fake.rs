@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kernels::limits::MeasureError;
-use kernels::threads::LostTime;
+use kernels::threads::LostCpuTime;
 use kernels::{DeviceInfo, DeviceLimits, Isa};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 
@@ -238,10 +238,10 @@ impl Forward for Fake {
 
     fn adopt_thread(&self) {}
 
-    fn lost(&self) -> Option<LostTime> {
+    fn lost(&self) -> Option<LostCpuTime> {
         let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let lost = Duration::from_nanos(std::mem::take(&mut faults.lost));
-        Some(LostTime { caller: lost, most: lost, all: lost, unseen: Duration::ZERO })
+        Some(LostCpuTime { caller: lost, most: lost, all: lost, unseen: Duration::ZERO })
     }
 
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {

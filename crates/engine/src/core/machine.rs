@@ -25,7 +25,7 @@
 
 use std::time::Duration;
 
-use kernels::threads::LostTime;
+use kernels::threads::LostCpuTime;
 use model::Forward;
 use scheduler::{Nanos, StealTime};
 
@@ -52,7 +52,7 @@ struct Looked {
     /// How long ago the counters were read before, at least `took`.
     since: Nanos,
     /// By that, what its threads lost.
-    lost: LostTime,
+    lost: LostCpuTime,
     threads: usize,
 }
 
@@ -141,7 +141,7 @@ mod tests {
         for (what, took, predicted, since, lost, want) in cases {
             let [most, all, unseen] = lost.map(Duration::from_micros);
             let [took, predicted, since] = [took, predicted, since].map(|us| Nanos(us * US));
-            let lost = LostTime { caller: most, most, all, unseen };
+            let lost = LostCpuTime { caller: most, most, all, unseen };
             assert_eq!(stolen(Looked { took, predicted, since, lost, threads: 2 }).0 / US, want, "{what}");
         }
     }

@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use kernels::limits::MeasureError;
-use kernels::threads::LostTime;
+use kernels::threads::LostCpuTime;
 use kernels::{DeviceInfo, DeviceLimits};
 use model::draft::{Feature, Features};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
@@ -277,7 +277,7 @@ impl Forward for Alone<'_> {
         self.target.share_out(count, work);
     }
 
-    fn lost(&self) -> Option<LostTime> {
+    fn lost(&self) -> Option<LostCpuTime> {
         self.target.lost()
     }
 

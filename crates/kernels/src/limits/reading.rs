@@ -230,5 +230,5 @@ fn last_level_cache(cpus: &[usize]) -> usize {
 
 /// Memory that this process may take, or an estimate.
 fn available_memory() -> u64 {
-    crate::room::room().map_or(1 << 30, |room| room.bytes)
+    crate::memory_limits::headroom().map_or(1 << 30, |headroom| headroom.bytes)
 }

@@ -14,7 +14,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::disturbed::Stretch;
+use crate::cpu_time::Interval;
 
 /// Minimum CPU time of a thread in a sample: the start of a region is then 1 % of it. Shorter than an OS scheduler's
 /// time slice, so that some samples are undisturbed beside any load.
@@ -40,11 +40,11 @@ pub(crate) struct Sample {
     /// From the start of the first to the end of the last.
     pub(crate) wall: Duration,
     /// CPU time of each thread.
-    pub(crate) threads: Vec<Stretch>,
+    pub(crate) threads: Vec<Interval>,
 }
 
 impl Sample {
-    fn longest(&self, time: impl Fn(&Stretch) -> Duration) -> Duration {
+    fn longest(&self, time: impl Fn(&Interval) -> Duration) -> Duration {
         self.threads.iter().map(time).max().unwrap_or_default()
     }
 
@@ -69,12 +69,12 @@ impl Sample {
         LaneSample {
             rate: self.rate(),
             estimate: self.threads.iter().map(|thread| self.part() / ran(thread)).sum(),
-            is_disturbed: self.threads.iter().any(Stretch::is_disturbed) || late > self.wall.mul_f64(MOST_LATE),
+            is_disturbed: self.threads.iter().any(Interval::is_disturbed) || late > self.wall.mul_f64(MOST_LATE),
         }
     }
 
     /// As a sample of one thread.
-    fn of_thread(&self, thread: &Stretch) -> LaneSample {
+    fn of_thread(&self, thread: &Interval) -> LaneSample {
         LaneSample {
             rate: self.part() / thread.wall.as_secs_f64().max(1e-9),
             estimate: self.part() / ran(thread),
@@ -84,7 +84,7 @@ impl Sample {
 }
 
 /// CPU seconds of a thread.
-fn ran(thread: &Stretch) -> f64 {
+fn ran(thread: &Interval) -> f64 {
     let ran = match thread.cpu.min(thread.wall) {
         Duration::ZERO => thread.wall, // a clock that stands still
         ran => ran,
@@ -344,7 +344,7 @@ mod tests {
                 }
                 wall = wall.max(late + needs + lost);
                 let seconds = Duration::from_secs_f64;
-                Stretch { wall: seconds(needs + lost), cpu: seconds(needs), switches: u64::from(lost > 0.0) }
+                Interval { wall: seconds(needs + lost), cpu: seconds(needs), switches: u64::from(lost > 0.0) }
             });
             let threads = threads.collect();
             Sample { work, wall: Duration::from_secs_f64(wall + self.start), threads }
@@ -411,7 +411,7 @@ mod tests {
         let lost = Sample {
             work: 1024.0,
             wall: Duration::from_millis(29),
-            threads: vec![Stretch { wall: Duration::from_millis(29), cpu: Duration::from_micros(1), switches: 1 }; 2],
+            threads: vec![Interval { wall: Duration::from_millis(29), cpu: Duration::from_micros(1), switches: 1 }; 2],
         };
         let mut series = Series::new(Threads::Own, 1 << 10, usize::MAX);
         series.add(&lost);

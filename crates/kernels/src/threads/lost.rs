@@ -9,13 +9,13 @@
 
 use super::steal::StealCounter;
 use super::sync::now;
-use crate::disturbed::QueueWait;
+use crate::cpu_time::QueueWait;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// CPU time lost by threads since the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LostTime {
+pub struct LostCpuTime {
     /// Of the thread that starts the regions.
     pub caller: Duration,
     /// Of the thread that lost most.
@@ -66,7 +66,7 @@ impl CpuTimeMeter {
 
     /// Time lost since the last call; `None` unless all `threads` are registered. `barred`: threads excluded because of
     /// load, which wait for no core. `absent`: threads that missed the last region.
-    pub(super) fn lost(&self, threads: usize, barred: usize, absent: usize) -> Option<LostTime> {
+    pub(super) fn lost(&self, threads: usize, barred: usize, absent: usize) -> Option<LostCpuTime> {
         let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if counters.threads.len() < threads {
             return None;
@@ -74,7 +74,7 @@ impl CpuTimeMeter {
         let now = now();
         let elapsed = Duration::from_nanos(now - std::mem::replace(&mut counters.asked, now));
         let taken = counters.steal.as_mut().map_or(Duration::ZERO, StealCounter::since_last);
-        let mut sum = LostTime { unseen: elapsed * absent as u32 + taken, ..LostTime::default() };
+        let mut sum = LostCpuTime { unseen: elapsed * absent as u32 + taken, ..LostCpuTime::default() };
         sum.all = elapsed * barred as u32;
         for ThreadCounter { thread, wait, seen } in &mut counters.threads {
             let now = wait.read()?;

@@ -32,7 +32,7 @@ fn pool(threads: usize) -> Pool {
 /// Plain memory, one number per thread. Loom detects simultaneous access.
 struct Slots(Vec<UnsafeCell<usize>>);
 
-// SAFETY: none is needed, for that is what the model is about: loom reports whoever breaks the rules.
+// SAFETY: none is needed, because the model tests it: loom reports any access that breaks the rules.
 unsafe impl Sync for Slots {}
 
 impl Slots {

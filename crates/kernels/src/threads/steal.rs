@@ -2,7 +2,7 @@
 //! run queue then, so no thread's counter shows it; `/proc/stat` does, in hundredths of a second.
 
 use super::sync::now;
-use crate::disturbed::read_at_start;
+use crate::cpu_time::read_at_start;
 use std::fs::File;
 use std::time::Duration;
 

@@ -315,7 +315,7 @@ impl<'e> Calibrator<'e> {
     /// How errors spread among these inputs.
     fn factor(&self, inputs: &Inputs) -> Factor {
         let gram = inputs.gram.as_ref().expect("it was watched");
-        let (pool, isa) = self.backend.exact.means();
+        let (pool, isa) = self.backend.exact.pool_and_isa();
         let damped = DAMPING.into_iter().find_map(|damping| gram.factor(pool, isa, damping));
         damped.unwrap_or_else(|| Factor::of_diagonal(&gram.diagonal()))
     }

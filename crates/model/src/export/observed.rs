@@ -72,7 +72,7 @@ impl Recorder for Observer {
         let square = |row: &[f32]| row.iter().map(|&y| f64::from(y).powi(2)).sum::<f64>();
         let ends = product.ends_in.chunks_exact(width);
         let factors: Vec<f32> = ends.map(|row| factor(square(row) / width as f64)).collect();
-        let (pool, isa) = exact.means();
+        let (pool, isa) = exact.pool_and_isa();
         let inputs = &mut self.lock()[index];
         let rows = product.y.chunks_exact(width).zip(&factors);
         inputs.squared_norm += rows.map(|(y, factor)| square(y) * f64::from(*factor).powi(2)).sum::<f64>();

@@ -12,13 +12,13 @@
 //! The smallest counts. Swap does not: a swapping model is unusably slow. The kernel reclaims a group's file cache when
 //! memory is short, so it does not count as used.
 //!
-//! A pure function of file contents: [`rooms_of`] takes a file reader, so that tests can describe other machines.
+//! A pure function of file contents: [`headrooms_of`] takes a file reader, so that tests can describe other machines.
 
 use std::fmt;
 
 /// Memory left below one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct Headroom {
     /// Bytes that this process may still take.
     pub bytes: u64,
     /// The limit.
@@ -84,20 +84,20 @@ impl Limit {
 }
 
 /// The tightest limit of this process; `None` where the system reports none.
-pub fn room() -> Option<Room> {
-    rooms().into_iter().min_by_key(|room| room.bytes)
+pub fn headroom() -> Option<Headroom> {
+    headrooms().into_iter().min_by_key(|headroom| headroom.bytes)
 }
 
 /// All limits of this process.
-pub fn rooms() -> Vec<Room> {
-    rooms_of(&|path| std::fs::read_to_string(path).ok())
+pub fn headrooms() -> Vec<Headroom> {
+    headrooms_of(&|path| std::fs::read_to_string(path).ok())
 }
 
 /// Keeps the C library from reserving 64 MiB of address space per thread if that is limited: the KV cache needs it. Call
 /// it before a second thread starts; without such a limit it does nothing.
 pub fn spare_address_space() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    if rooms().iter().any(|room| matches!(room.limit, Limit::AddressSpace { .. } | Limit::Data { .. })) {
+    if headrooms().iter().any(|headroom| matches!(headroom.limit, Limit::AddressSpace { .. } | Limit::Data { .. })) {
         // SAFETY: sets a number of the allocator's; a refusal changes nothing.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
     }
@@ -113,10 +113,10 @@ pub fn survive_file_size_limit() {
     };
 }
 
-/// As [`rooms`], for a process with the files that `read` returns.
-pub fn rooms_of(read: &dyn Fn(&str) -> Option<String>) -> Vec<Room> {
+/// As [`headrooms`], for a process with the files that `read` returns.
+pub fn headrooms_of(read: &dyn Fn(&str) -> Option<String>) -> Vec<Headroom> {
     let machine = read("/proc/meminfo").and_then(|text| kib(&text, "MemAvailable:"));
-    let machine = machine.map(|bytes| Room { bytes, limit: Limit::Machine });
+    let machine = machine.map(|bytes| Headroom { bytes, limit: Limit::Machine });
     machine.into_iter().chain(groups(read)).chain(own_limits(read)).collect()
 }
 
@@ -127,7 +127,7 @@ fn kib(text: &str, name: &str) -> Option<u64> {
 }
 
 /// The process's resource limits.
-fn own_limits(read: &dyn Fn(&str) -> Option<String>) -> Vec<Room> {
+fn own_limits(read: &dyn Fn(&str) -> Option<String>) -> Vec<Headroom> {
     let (Some(limits), Some(status)) = (read("/proc/self/limits"), read("/proc/self/status")) else {
         return Vec::new();
     };
@@ -138,8 +138,8 @@ fn own_limits(read: &dyn Fn(&str) -> Option<String>) -> Vec<Room> {
     };
     let left = |limit: u64, used: &str| limit.saturating_sub(kib(&status, used).unwrap_or(0));
     let space = soft("Max address space")
-        .map(|bytes| Room { bytes: left(bytes, "VmSize:"), limit: Limit::AddressSpace { bytes } });
-    let data = soft("Max data size").map(|bytes| Room { bytes: left(bytes, "VmData:"), limit: Limit::Data { bytes } });
+        .map(|bytes| Headroom { bytes: left(bytes, "VmSize:"), limit: Limit::AddressSpace { bytes } });
+    let data = soft("Max data size").map(|bytes| Headroom { bytes: left(bytes, "VmData:"), limit: Limit::Data { bytes } });
     space.into_iter().chain(data).collect()
 }
 
@@ -176,11 +176,11 @@ const VERSIONS: [Version; 2] = [
 /// Numbers from here on mean no limit: version 1 writes the largest multiple of a page.
 const NO_LIMIT: u64 = 1 << 62;
 
-fn groups(read: &dyn Fn(&str) -> Option<String>) -> Vec<Room> {
+fn groups(read: &dyn Fn(&str) -> Option<String>) -> Vec<Headroom> {
     let (Some(own), Some(mounts)) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo")) else {
         return Vec::new();
     };
-    let mut rooms = Vec::new();
+    let mut headrooms = Vec::new();
     for version in &VERSIONS {
         let Some(group) = own_group(&own, version) else { continue };
         for mount in mounts.lines().filter_map(Mount::parse).filter(|mount| mount.shows(version)) {
@@ -189,11 +189,11 @@ fn groups(read: &dyn Fn(&str) -> Option<String>) -> Vec<Room> {
             for depth in (0..=below.len()).rev() {
                 let parts = below[..depth].iter().flat_map(|part| ["/", part]);
                 let directory: String = std::iter::once(mount.point.trim_end_matches('/')).chain(parts).collect();
-                rooms.extend(level(&directory, version, read));
+                headrooms.extend(level(&directory, version, read));
             }
         }
     }
-    rooms
+    headrooms
 }
 
 /// The group of the process, as a path: `0::/a/b` of version 2, `4:cpu,memory:/a/b` of version 1.
@@ -266,7 +266,7 @@ fn below<'a>(group: &'a str, root: &str) -> Option<Vec<&'a str>> {
 }
 
 /// Memory left below the limits in one directory.
-fn level(directory: &str, version: &Version, read: &dyn Fn(&str) -> Option<String>) -> Vec<Room> {
+fn level(directory: &str, version: &Version, read: &dyn Fn(&str) -> Option<String>) -> Vec<Headroom> {
     let file = |name: &str| format!("{directory}/{name}");
     let number = |name: &str| read(&file(name))?.trim().parse::<u64>().ok();
     let stat = read(&file("memory.stat")).unwrap_or_default();
@@ -276,11 +276,11 @@ fn level(directory: &str, version: &Version, read: &dyn Fn(&str) -> Option<Strin
     let own = version.limits.iter().map(|&name| (name, number(name)));
     let above = version.above.map(|name| ("memory.stat", counted(name)));
     let limits = own.chain(above).filter_map(|(name, limit)| Some((name, limit.filter(|&limit| limit < NO_LIMIT)?)));
-    let room = |(name, bytes): (&str, u64)| Room {
+    let headroom = |(name, bytes): (&str, u64)| Headroom {
         bytes: bytes.saturating_sub(used),
         limit: Limit::Group { bytes, file: file(name) },
     };
-    limits.map(room).collect()
+    limits.map(headroom).collect()
 }
 
 #[cfg(test)]
@@ -301,9 +301,9 @@ mod tests {
             let found = files.iter().chain(&base).find(|(name, _)| *name == path);
             found.map(|(_, text)| (*text).to_owned())
         };
-        let rooms = rooms_of(&read);
-        let room = rooms.into_iter().min_by_key(|room| room.bytes).expect("the machine at least");
-        (room.bytes / MIB, room.limit)
+        let headrooms = headrooms_of(&read);
+        let headroom = headrooms.into_iter().min_by_key(|headroom| headroom.bytes).expect("the machine at least");
+        (headroom.bytes / MIB, headroom.limit)
     }
 
     fn group(bytes: u64, file: &str) -> Limit {
@@ -466,11 +466,11 @@ mod tests {
             let files = [("/proc/self/cgroup", text), ("/proc/self/mountinfo", text), ("/proc/self/limits", text)];
             assert_eq!(tightest(&files).1, Limit::Machine, "{text:?}");
         }
-        assert_eq!(rooms_of(&|_| None), []);
+        assert_eq!(headrooms_of(&|_| None), []);
     }
 
     #[test]
-    fn this_process_has_room() {
-        assert!(room().is_none_or(|room| room.bytes > MIB), "{:?}", rooms());
+    fn this_process_has_headroom() {
+        assert!(headroom().is_none_or(|headroom| headroom.bytes > MIB), "{:?}", headrooms());
     }
 }

@@ -6,7 +6,7 @@
 //! cpu     |--------------|              |----------|     the thread ran
 //! lost                   |--------------|                another process had the core
 //! ```
-//! [`Mark`] and [`Stretch`] concern the calling thread and cost two system calls, about 0.3 us each. [`QueueWait`] can
+//! [`Mark`] and [`Interval`] concern the calling thread and cost two system calls, about 0.3 us each. [`QueueWait`] can
 //! be read by another thread, so that the compute thread pays nothing.
 
 use std::fs::File;
@@ -31,9 +31,9 @@ impl Mark {
     }
 
     /// The interval from the mark until now. Must be called on the thread that made the mark.
-    pub fn stretch(&self) -> Stretch {
+    pub fn interval(&self) -> Interval {
         let wall = self.at.elapsed();
-        Stretch {
+        Interval {
             wall,
             // Where the system reports no CPU time, count nothing as lost.
             cpu: thread_cpu().checked_sub(self.cpu).filter(|_| KNOWN).unwrap_or(wall),
@@ -44,7 +44,7 @@ impl Mark {
 
 /// CPU time of a thread since a mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stretch {
+pub struct Interval {
     /// Elapsed time.
     pub wall: Duration,
     /// Time that the thread ran. May include time that a hypervisor took from the core.
@@ -53,7 +53,7 @@ pub struct Stretch {
     pub switches: u64,
 }
 
-impl Stretch {
+impl Interval {
     /// Time that the thread did not run; for work that neither sleeps nor waits, time lost to other processes.
     pub fn lost(&self) -> Duration {
         self.wall.saturating_sub(self.cpu)
@@ -149,8 +149,8 @@ mod tests {
         let us = Duration::from_micros;
         let table = [(1000, 1000, false), (1000, 985, false), (1000, 950, true), (1000, 1001, false), (0, 0, false)];
         for (wall, cpu, wanted) in table {
-            let stretch = Stretch { wall: us(wall), cpu: us(cpu), switches: 0 };
-            assert_eq!(stretch.is_disturbed(), wanted, "{stretch:?}");
+            let interval = Interval { wall: us(wall), cpu: us(cpu), switches: 0 };
+            assert_eq!(interval.is_disturbed(), wanted, "{interval:?}");
         }
     }
 
@@ -158,9 +158,9 @@ mod tests {
     fn a_thread_that_sleeps_does_not_run() {
         let mark = Mark::now();
         std::thread::sleep(Duration::from_millis(20));
-        let stretch = mark.stretch();
-        assert!(stretch.wall >= Duration::from_millis(20), "{stretch:?}");
-        assert!(!KNOWN || stretch.cpu < stretch.wall, "{stretch:?}");
+        let interval = mark.interval();
+        assert!(interval.wall >= Duration::from_millis(20), "{interval:?}");
+        assert!(!KNOWN || interval.cpu < interval.wall, "{interval:?}");
     }
 
     #[test]
