@@ -1,8 +1,8 @@
-//! Answers of models as a listener meets them. A panic is a finding.
+//! Answers of models as a parser meets them. A panic is a finding.
 
 use std::sync::{Arc, OnceLock};
 
-use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, Tool, whole};
+use dialect::{AnswerParser, AnswerPart, Calls, Dialect, Thoughts, Tool, whole};
 use serde_json::{Map, Value, json};
 
 /// A dialect by the names in the first line, and an answer: heard alike however it is cut, its calls are whole, and it
@@ -37,11 +37,11 @@ fn tools() -> Arc<[Tool]> {
 }
 
 fn heard<'a>(dialect: &Dialect, pieces: impl IntoIterator<Item = &'a str>) -> Vec<AnswerPart> {
-    let (mut listener, mut parts) = (Listener::new(dialect, tools(), ""), Vec::new());
+    let (mut parser, mut parts) = (AnswerParser::new(dialect, tools(), ""), Vec::new());
     for piece in pieces {
-        listener.push(piece, &mut parts);
+        parser.push(piece, &mut parts);
     }
-    listener.finish(&mut parts);
+    parser.finish(&mut parts);
     parts
 }
 

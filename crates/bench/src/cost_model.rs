@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use engine::{DefaultTarget, Engine, Prompt, RawRequest};
 use figures::percentile;
+use figures::random::Random;
 use launch::{Calibrate, Settings};
 use scheduler::{CostModel, StepRecord};
 use serde_json::{Value, json};
-use figures::random::Random;
 
 use crate::setup::{BenchError, BenchProgress, BenchReport, OnProgress};
 

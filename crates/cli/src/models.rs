@@ -134,7 +134,9 @@ pub(crate) fn start_failure(checkpoint: &Checkpoint, error: StartError) -> Failu
 pub(crate) fn without_memory(error: &dyn std::fmt::Display) -> Failure {
     match headroom() {
         Some(Headroom { limit: Limit::Machine, .. }) | None => Failure::failed(error),
-        Some(Headroom { limit, .. }) => Failure::failed(format!("{error}; what binds is the {limit} ({})", limit.source())),
+        Some(Headroom { limit, .. }) => {
+            Failure::failed(format!("{error}; what binds is the {limit} ({})", limit.source()))
+        }
     }
 }
 

@@ -6,19 +6,19 @@
 //! ```
 //!
 //! A [`Dialect`] is the pair of formats: detected from a chat template, or named as in vLLM's `--tool-call-parser` and
-//! `--reasoning-parser`. A [`Listener`] parses one answer, in pieces of any length, into parts.
+//! `--reasoning-parser`. A [`AnswerParser`] parses one answer, in pieces of any length, into parts.
 //!
 //! **No text is lost.** Every character of an answer is in a part, or in a mark, or is white space alone between marks
 //! (after a thought, between two calls, after the last one). White space beside a mark with text on its other side is
 //! kept, as in vLLM. What looked like a call but is not is [`AnswerPart::Text`], unchanged: from its opening mark up to
 //! the error, and the rest is parsed again. Unlike in vLLM, a call of a tool that was not offered is text too: the client
 //! cannot run it, and gets no unknown name. A thought begins only before any text: a mark in the middle of text is quoted
-//! text. After a thought that was closed from outside ([`Listener::cut`]) no thought begins: the model does not know
+//! text. After a thought that was closed from outside ([`AnswerParser::cut`]) no thought begins: the model does not know
 //! about that and may write marks anywhere, and none of them is text.
 //!
 //! **There are no partial calls.** A call begins when its name is complete and is one of the tools', and its arguments
 //! have begun in the family's format; the pieces of its arguments are always a prefix of valid JSON. If it fails
-//! later, or the answer is cut, the call does not end ([`Listener::calls_complete`]); [`whole`] omits such a call and
+//! later, or the answer is cut, the call does not end ([`AnswerParser::calls_complete`]); [`whole`] omits such a call and
 //! returns its text instead.
 //!
 //! **Unambiguous mistakes are repaired**, by syntax and not by family. Values in tags: a missing closing mark, one inside
@@ -28,8 +28,9 @@
 //! code fence inside the marks. A call in a thought counts if the thought never closes. Text that could
 //! also be a truncated call is not repaired to one.
 //!
-//! There is no file, clock or network here, and no tokens: token counters ask [`Listener::is_thinking`].
+//! There is no file, clock or network here, and no tokens: token counters ask [`AnswerParser::is_thinking`].
 
+mod answer_parser;
 mod char_stream;
 mod envelope;
 mod family;
@@ -37,7 +38,6 @@ mod gemma;
 mod grammar;
 mod harmony;
 mod json;
-mod listener;
 mod mark_filter;
 mod named;
 mod python;
@@ -50,9 +50,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub use answer_parser::{AnswerParser, whole, whole_cut};
 pub use family::{Calls, Thoughts};
 pub use grammar::{Choice, Form};
-pub use listener::{Listener, whole, whole_cut};
 
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, Tool, whole};
+use dialect::{AnswerParser, AnswerPart, Calls, Dialect, Thoughts, Tool, whole};
 use serde_json::{Value, json};
 
 mod bare;
@@ -62,14 +62,14 @@ fn dialect(calls: &str, thoughts: &str) -> Dialect {
 }
 
 fn heard(dialect: &Dialect, prompt_end: &str, pieces: &[&str]) -> (Vec<AnswerPart>, bool) {
-    let (mut listener, mut parts) = (Listener::new(dialect, tools(), prompt_end), Vec::new());
+    let (mut parser, mut parts) = (AnswerParser::new(dialect, tools(), prompt_end), Vec::new());
     for piece in pieces {
-        listener.push(piece, &mut parts);
+        parser.push(piece, &mut parts);
         check_arguments(&parts, false);
     }
-    listener.finish(&mut parts);
+    parser.finish(&mut parts);
     check_arguments(&parts, false);
-    (parts, listener.calls_complete())
+    (parts, parser.calls_complete())
 }
 
 /// Arguments of complete calls are an object, and those of others the beginning of one.

@@ -646,19 +646,19 @@ fn nothing_that_a_grammar_allows_is_misheard() {
                     AnswerPart::Thought(_) => {}
                 }
             }
-            let told = format!("{name}, seed {seed}: {answer:?}: {parts:?}\n{}", rule.lark);
-            assert!(!calls.is_empty() && ended == calls.len() && said.trim().is_empty(), "{told}");
+            let context = format!("{name}, seed {seed}: {answer:?}: {parts:?}\n{}", rule.lark);
+            assert!(!calls.is_empty() && ended == calls.len() && said.trim().is_empty(), "{context}");
             for (called, arguments) in calls {
-                let arguments: Value = serde_json::from_str(&arguments).unwrap_or_else(|_| panic!("{told}"));
+                let arguments: Value = serde_json::from_str(&arguments).unwrap_or_else(|_| panic!("{context}"));
                 if called == "now" {
-                    assert_eq!(arguments, json!({}), "{told}");
+                    assert_eq!(arguments, json!({}), "{context}");
                 } else if called == "weather" {
-                    assert!(arguments["city"].is_string() && arguments["days"].is_number(), "{told}");
+                    assert!(arguments["city"].is_string() && arguments["days"].is_number(), "{context}");
                     let known = ["city", "days", "unit", "near"];
                     let keys = arguments.as_object().expect("an object").keys();
-                    assert!(keys.clone().all(|key| known.contains(&key.as_str())), "{told}");
+                    assert!(keys.clone().all(|key| known.contains(&key.as_str())), "{context}");
                     let unit = &arguments["unit"];
-                    assert!(unit.is_null() || unit == "C" || unit == "F", "{told}");
+                    assert!(unit.is_null() || unit == "C" || unit == "F", "{context}");
                 }
             }
         }

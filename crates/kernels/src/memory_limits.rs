@@ -139,7 +139,8 @@ fn own_limits(read: &dyn Fn(&str) -> Option<String>) -> Vec<Headroom> {
     let left = |limit: u64, used: &str| limit.saturating_sub(kib(&status, used).unwrap_or(0));
     let space = soft("Max address space")
         .map(|bytes| Headroom { bytes: left(bytes, "VmSize:"), limit: Limit::AddressSpace { bytes } });
-    let data = soft("Max data size").map(|bytes| Headroom { bytes: left(bytes, "VmData:"), limit: Limit::Data { bytes } });
+    let data =
+        soft("Max data size").map(|bytes| Headroom { bytes: left(bytes, "VmData:"), limit: Limit::Data { bytes } });
     space.into_iter().chain(data).collect()
 }
 

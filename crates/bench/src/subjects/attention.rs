@@ -3,11 +3,11 @@
 //! Decode is limited by reading keys and values. Prefill is limited by fused multiply-adds: a (query, key) pair that the
 //! query sees counts `4 * head_dim` operations.
 
+use figures::random::Random;
 use kernels::attention::attend;
 use kernels::kv_cache::KvPlace;
 use kernels::{Attention, AttentionRule, AttentionSpan, Cpu, Device, HeadLayout, KvCache, KvDtype, KvShape};
 use roofline::{PassWork, Peaks};
-use figures::random::Random;
 
 use crate::forward::{BLOCK_SIZE, blocks};
 use crate::limits::LIMITS_SECONDS;

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use figures::random::Random;
 use grammar::{Grammar, Rule, Vocabulary};
 use serde_json::{Value, json};
-use figures::random::Random;
 use text::tokenizer::Tokenizer;
 
 use crate::rows::{Against, Rows};

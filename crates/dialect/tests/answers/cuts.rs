@@ -1,7 +1,7 @@
 //! After a thought that was closed from outside, and in an answer without thoughts: none of the text is a mark or a
 //! thought, and no word of it is lost, in any pieces.
 
-use dialect::{AnswerPart, Dialect, Listener, Thoughts, whole_cut};
+use dialect::{AnswerParser, AnswerPart, Dialect, Thoughts, whole_cut};
 
 use crate::answers::{dialect, tools};
 use testing::Dice;
@@ -54,24 +54,24 @@ impl Cut {
 
     /// The same in pieces of up to `most` characters; the cut becomes known when the thought is over, as in a server.
     fn streamed(&self, dialect: &Dialect, dice: &mut Dice, most: usize) -> Said {
-        let (mut listener, mut parts) = (Listener::new(dialect, tools(), self.prompt_end), Vec::new());
+        let (mut parser, mut parts) = (AnswerParser::new(dialect, tools(), self.prompt_end), Vec::new());
         if self.begun.is_empty() {
-            listener.cut(0);
+            parser.cut(0);
         }
         for (number, text) in [self.begun.clone(), format!("{}{}", self.closing, self.rest)].into_iter().enumerate() {
             let characters: Vec<char> = text.chars().collect();
             let mut at = 0;
             while at < characters.len() {
                 let end = (at + 1 + dice.roll(most)).min(characters.len());
-                listener.push(&characters[at..end].iter().collect::<String>(), &mut parts);
+                parser.push(&characters[at..end].iter().collect::<String>(), &mut parts);
                 at = end;
             }
             if number == 0 {
-                listener.cut(self.at());
+                parser.cut(self.at());
             }
         }
-        listener.finish(&mut parts);
-        let thought: usize = listener.thought().iter().map(|range| range.len()).sum();
+        parser.finish(&mut parts);
+        let thought: usize = parser.thought().iter().map(|range| range.len()).sum();
         assert_eq!(thought, self.thought.chars().count(), "{:?}", self.answer());
         said(&parts)
     }
@@ -161,18 +161,18 @@ fn no_mark_behind_a_cut_is_seen_and_no_word_is_lost() {
             };
             let cut = Cut { prompt_end, thought, begun, closing, rest: rest(thoughts, &mut dice) };
             let whole = cut.whole(&dialect);
-            let told = format!("{}, seed {seed}: {:?} -> {whole:?}", thoughts.name(), cut.answer());
-            assert_eq!(whole.thought, cut.thought, "{told}");
+            let context = format!("{}, seed {seed}: {:?} -> {whole:?}", thoughts.name(), cut.answer());
+            assert_eq!(whole.thought, cut.thought, "{context}");
             for mark in &marks {
-                assert!(!whole.text.contains(mark.trim_end()), "{mark:?} is seen: {told}");
+                assert!(!whole.text.contains(mark.trim_end()), "{mark:?} is seen: {context}");
             }
             // Between two marks of harmony is a message header.
             if !is_harmony(thoughts) {
                 let ones = |text: &str| text.matches('1').count();
-                assert_eq!(ones(&whole.text), ones(&cut.rest), "a word is lost: {told}");
+                assert_eq!(ones(&whole.text), ones(&cut.rest), "a word is lost: {context}");
             }
             for most in [1, 2, 5, 9, 40] {
-                assert_eq!(cut.streamed(&dialect, &mut dice, most), whole, "in pieces of {most}: {told}");
+                assert_eq!(cut.streamed(&dialect, &mut dice, most), whole, "in pieces of {most}: {context}");
             }
         }
     }
@@ -198,12 +198,12 @@ fn what_is_said_behind_a_cut_is_the_answer() {
                     let (prompt_end, begun, thought) = begins(thoughts, budget, way);
                     let cut = Cut { prompt_end, thought, begun, closing, rest };
                     let heard = cut.whole(&dialect);
-                    let told = format!("{}, {budget}: {:?} -> {heard:?}", thoughts.name(), cut.answer());
-                    assert_eq!(heard.thought, cut.thought, "{told}");
-                    assert!(heard.text.contains("It is 4."), "{told}");
-                    assert!(cut.rest.contains("so it") == heard.text.contains("so it"), "{told}");
-                    assert!(!heard.text.contains(['<', '[', '|']) && !heard.text.contains("Here"), "{told}");
-                    assert_eq!(cut.streamed(&dialect, &mut Dice::new(7), 4), heard, "{told}");
+                    let context = format!("{}, {budget}: {:?} -> {heard:?}", thoughts.name(), cut.answer());
+                    assert_eq!(heard.thought, cut.thought, "{context}");
+                    assert!(heard.text.contains("It is 4."), "{context}");
+                    assert!(cut.rest.contains("so it") == heard.text.contains("so it"), "{context}");
+                    assert!(!heard.text.contains(['<', '[', '|']) && !heard.text.contains("Here"), "{context}");
+                    assert_eq!(cut.streamed(&dialect, &mut Dice::new(7), 4), heard, "{context}");
                 }
             }
         }
@@ -235,12 +235,12 @@ fn calls_behind_a_cut_are_calls() {
                         let (prompt_end, begun, thought) = begins(thoughts, 3, 0);
                         let cut = Cut { prompt_end, thought, begun, closing: thoughts.closing(), rest };
                         let heard = cut.whole(&dialect);
-                        let told = format!("{} {calls}: {:?} -> {heard:?}", thoughts.name(), cut.answer());
-                        assert_eq!((heard.calls.len(), heard.text.as_str()), (1, ""), "{told}");
+                        let context = format!("{} {calls}: {:?} -> {heard:?}", thoughts.name(), cut.answer());
+                        assert_eq!((heard.calls.len(), heard.text.as_str()), (1, ""), "{context}");
                         let arguments: serde_json::Value =
                             serde_json::from_str(heard.calls[0].strip_prefix("get").expect("its name")).expect("JSON");
-                        assert_eq!(arguments["a"], value, "{told}");
-                        assert_eq!(cut.streamed(&dialect, &mut Dice::new(5), 6), heard, "{told}");
+                        assert_eq!(arguments["a"], value, "{context}");
+                        assert_eq!(cut.streamed(&dialect, &mut Dice::new(5), 6), heard, "{context}");
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! Answers that no model writes: pieces of every family's marks in any order, and repetitions of them.
 
-use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, whole};
+use dialect::{AnswerParser, AnswerPart, Calls, Dialect, Thoughts, whole};
 use testing::Dice;
 
 use crate::answers::{accounts, check_arguments, heard, tools};
@@ -114,13 +114,13 @@ fn a_flood_of_marks_is_passed_on() {
     for (calls, thoughts, flood) in floods {
         let dialect = Dialect::new(Thoughts::named(thoughts), Calls::named(calls));
         let answer = flood.repeat(bytes / flood.len());
-        let (mut listener, mut parts, mut at) = (Listener::new(&dialect, tools(), ""), Vec::new(), 0);
+        let (mut parser, mut parts, mut at) = (AnswerParser::new(&dialect, tools(), ""), Vec::new(), 0);
         while at < answer.len() {
             let end = at + answer[at..].chars().next().expect("there is more").len_utf8();
-            listener.push(&answer[at..end], &mut parts);
+            parser.push(&answer[at..end], &mut parts);
             at = end;
         }
-        listener.finish(&mut parts);
+        parser.finish(&mut parts);
         let said: usize = parts
             .iter()
             .map(|part| match part {
@@ -128,7 +128,7 @@ fn a_flood_of_marks_is_passed_on() {
                 _ => 0,
             })
             .sum();
-        assert!(said <= answer.len() && listener.calls_complete() && listener.num_calls() == 0, "{flood:?}");
+        assert!(said <= answer.len() && parser.calls_complete() && parser.num_calls() == 0, "{flood:?}");
         // All but marks of thoughts and message headers.
         let is_plain = !flood.contains("think") && calls != "openai";
         assert!(!is_plain || said == answer.len(), "{flood:?}: {said} of {}", answer.len());
@@ -147,12 +147,12 @@ fn long_arguments_are_passed_on_as_they_come() {
     for (calls, answer) in answers {
         let dialect = Dialect::new(None, Calls::named(calls));
         let pieces: Vec<String> = answer.chars().map(String::from).collect();
-        let (mut listener, mut parts) = (Listener::new(&dialect, tools(), ""), Vec::new());
+        let (mut parser, mut parts) = (AnswerParser::new(&dialect, tools(), ""), Vec::new());
         for piece in &pieces {
-            listener.push(piece, &mut parts);
+            parser.push(piece, &mut parts);
         }
-        listener.finish(&mut parts);
-        assert_eq!((listener.num_calls(), listener.calls_complete()), (1, true), "{calls}");
+        parser.finish(&mut parts);
+        assert_eq!((parser.num_calls(), parser.calls_complete()), (1, true), "{calls}");
         check_arguments(&parts, true);
     }
 }

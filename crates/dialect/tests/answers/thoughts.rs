@@ -1,6 +1,6 @@
 //! Thoughts: opened by the model, by the template, or not at all.
 
-use dialect::{Dialect, Listener, Thoughts};
+use dialect::{AnswerParser, Dialect, Thoughts};
 
 use crate::answers::{P, Th, Tx, dialect, row, tools};
 
@@ -53,26 +53,26 @@ fn a_thought_is_open_if_the_template_opened_it() {
         ("<|im_start|>user\nWhat is </think>?<|im_end|>\n<|im_start|>assistant\n<think>", true),
     ];
     for (prompt_end, is_thinking) in table {
-        let listener = Listener::new(&dialect, tools(), prompt_end);
-        assert_eq!(listener.is_thinking(), is_thinking, "{prompt_end:?}");
+        let parser = AnswerParser::new(&dialect, tools(), prompt_end);
+        assert_eq!(parser.is_thinking(), is_thinking, "{prompt_end:?}");
     }
 }
 
 #[test]
 fn a_parser_is_send() {
     fn is_send<T: Send>(_: &T) {}
-    is_send(&Listener::new(&dialect("hermes", "qwen3"), tools(), ""));
+    is_send(&AnswerParser::new(&dialect("hermes", "qwen3"), tools(), ""));
 }
 
 #[test]
 fn a_token_counter_knows_where_a_thought_is() {
-    let (mut listener, mut parts) = (Listener::new(&dialect("hermes", "qwen3"), tools(), ""), Vec::new());
+    let (mut parser, mut parts) = (AnswerParser::new(&dialect("hermes", "qwen3"), tools(), ""), Vec::new());
     let pieces = [("<th", false), ("ink>", true), ("hm </", true), ("think", true), (">", false), ("Yes", false)];
     for (piece, is_thinking) in pieces {
-        listener.push(piece, &mut parts);
-        assert_eq!(listener.is_thinking(), is_thinking, "{piece:?}");
+        parser.push(piece, &mut parts);
+        assert_eq!(parser.is_thinking(), is_thinking, "{piece:?}");
     }
-    assert_eq!((listener.num_calls(), listener.calls_complete()), (0, true));
+    assert_eq!((parser.num_calls(), parser.calls_complete()), (0, true));
 }
 
 #[test]
@@ -89,13 +89,13 @@ fn what_closes_a_thought_does() {
             "openai_gptoss" => "<|channel|>analysis<|message|>",
             _ => "<think>",
         };
-        let (mut listener, mut parts) = (Listener::new(&dialect, tools(), open), Vec::new());
-        assert!(listener.is_thinking(), "{name}");
-        listener.push("hm", &mut parts);
-        listener.push(thoughts.closing(), &mut parts);
-        assert!(!listener.is_thinking(), "{name}");
-        listener.push("Yes.", &mut parts);
-        listener.finish(&mut parts);
+        let (mut parser, mut parts) = (AnswerParser::new(&dialect, tools(), open), Vec::new());
+        assert!(parser.is_thinking(), "{name}");
+        parser.push("hm", &mut parts);
+        parser.push(thoughts.closing(), &mut parts);
+        assert!(!parser.is_thinking(), "{name}");
+        parser.push("Yes.", &mut parts);
+        parser.finish(&mut parts);
         let said = crate::answers::described(&parts);
         assert!(said[0].starts_with("thought hm") && said[1].trim_end().ends_with("Yes."), "{name}: {said:?}");
     }
@@ -139,16 +139,16 @@ fn behind_a_thought_that_was_cut_no_mark_is_text() {
             let wanted = ("hm".to_owned(), text.to_owned());
             let whole = dialect::whole_cut(&dialect, tools(), "", &answer, Some(cut));
             assert_eq!(said(&whole), wanted, "{name}: {answer:?}");
-            let (mut listener, mut parts) = (Listener::new(&dialect, tools(), ""), Vec::new());
+            let (mut parser, mut parts) = (AnswerParser::new(&dialect, tools(), ""), Vec::new());
             for (at, c) in answer.chars().enumerate() {
                 if at == cut {
-                    listener.cut(cut);
+                    parser.cut(cut);
                 }
-                listener.push(c.encode_utf8(&mut [0; 4]), &mut parts);
+                parser.push(c.encode_utf8(&mut [0; 4]), &mut parts);
             }
-            listener.finish(&mut parts);
+            parser.finish(&mut parts);
             assert_eq!(said(&parts), wanted, "{name}, letter by letter: {answer:?}");
-            let thought: usize = listener.thought().iter().map(|range| range.len()).sum();
+            let thought: usize = parser.thought().iter().map(|range| range.len()).sum();
             assert_eq!(thought, 2, "{name}: {answer:?}");
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, Tool, whole};
+use dialect::{AnswerParser, AnswerPart, Calls, Dialect, Thoughts, Tool, whole};
 use serde_json::{Value, json};
 
 use crate::answers::check_arguments;
@@ -207,7 +207,7 @@ use Cell::{Heard, Impossible, Refused};
 
 type Row = (&'static str, fn(Family) -> Cell);
 
-const CUT: &str = "it cannot be told from an answer that was cut";
+const CUT: &str = "it looks like an answer that was cut";
 const OWN_QUOTES: &str = "what is inside and what is behind the text looks alike";
 const EXAMPLE: &str = "without a mark it is an example in a text";
 
@@ -500,10 +500,10 @@ fn walk(family: Family, cell: Cell) -> Result<(), String> {
         Impossible => return Ok(()),
     };
     let heard = |pieces: &[&str]| {
-        let (mut listener, mut parts) = (Listener::new(&dialect, tools(), ""), Vec::new());
-        pieces.iter().for_each(|piece| listener.push(piece, &mut parts));
-        listener.finish(&mut parts);
-        (parts, listener.calls_complete())
+        let (mut parser, mut parts) = (AnswerParser::new(&dialect, tools(), ""), Vec::new());
+        pieces.iter().for_each(|piece| parser.push(piece, &mut parts));
+        parser.finish(&mut parts);
+        (parts, parser.calls_complete())
     };
     let (all, is_complete) = heard(&[answer]);
     let letters: Vec<&str> = answer.split_inclusive(|_| true).collect();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dialect::{AnswerPart, Dialect, Listener, Tool, whole_cut};
+use dialect::{AnswerParser, AnswerPart, Dialect, Tool, whole_cut};
 use engine::TokenLogprob;
 
 use super::Plan;
@@ -88,7 +88,7 @@ struct Texted {
 
 impl Count {
     /// What was pushed into the listener, of so many tokens.
-    fn add(&mut self, text: &str, tokens: usize, listener: &mut Listener) {
+    fn add(&mut self, text: &str, tokens: usize, listener: &mut AnswerParser) {
         self.silent += tokens;
         if !text.is_empty() {
             self.pushed += text.chars().count();
@@ -110,10 +110,10 @@ impl Count {
             }
             last = Some(thought.end);
         }
-        self.pass(listener.heard());
+        self.pass(listener.num_classified());
         let is_used_up = self.limit.is_some_and(|limit| self.tokens >= limit as usize);
         if self.cut.is_none() && is_used_up {
-            let at = last.unwrap_or(listener.heard());
+            let at = last.unwrap_or(listener.num_classified());
             self.cut = Some(at);
             listener.cut(at);
         }
@@ -136,7 +136,7 @@ pub(crate) struct Ear {
     tokens: usize,
     /// The last token was of a thought, or a mark of one.
     is_thought: bool,
-    listener: Listener,
+    listener: AnswerParser,
     shown: Shown,
     count: Count,
 }
@@ -189,7 +189,7 @@ impl Ear {
     pub(crate) fn of(plan: &Plan, served: &Arc<Served>, index: usize) -> Option<Ear> {
         let hearing = plan.hearing.as_ref()?;
         let limit = hearing.thought_tokens;
-        let mut listener = Listener::new(&hearing.dialect, hearing.tools.clone(), &hearing.prompt_end);
+        let mut listener = AnswerParser::new(&hearing.dialect, hearing.tools.clone(), &hearing.prompt_end);
         let cut = (limit == Some(0)).then_some(0);
         if let Some(at) = cut {
             listener.cut(at);

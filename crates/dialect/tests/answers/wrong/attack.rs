@@ -1,6 +1,6 @@
 //! Confusing values and texts around calls, for every family.
 
-use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, whole};
+use dialect::{AnswerParser, AnswerPart, Calls, Dialect, Thoughts, whole};
 use serde_json::{Value, json};
 
 use super::{FAMILIES, Family, Form, cut, tools};
@@ -75,12 +75,12 @@ fn written(family: Family, value: &str) -> (String, bool) {
 }
 
 fn heard(dialect: &Dialect, pieces: &[&str]) -> (Vec<AnswerPart>, bool) {
-    let (mut listener, mut parts) = (Listener::new(dialect, tools(), ""), Vec::new());
+    let (mut parser, mut parts) = (AnswerParser::new(dialect, tools(), ""), Vec::new());
     for piece in pieces {
-        listener.push(piece, &mut parts);
+        parser.push(piece, &mut parts);
     }
-    listener.finish(&mut parts);
-    (parts, listener.calls_complete())
+    parser.finish(&mut parts);
+    (parts, parser.calls_complete())
 }
 
 /// The arguments of an answer's calls, after checking that its pieces do not matter.

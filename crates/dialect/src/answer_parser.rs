@@ -15,25 +15,25 @@ use crate::{AnswerPart, Dialect, Tool};
 
 /// Parses one answer while it is generated. The parts do not depend on how it is cut into pieces, once adjacent parts of
 /// a kind are joined. Time and memory are linear in the answer.
-pub struct Listener {
+pub struct AnswerParser {
     stream: CharStream,
     /// The parsing coroutine; `None` when the answer is over.
     reading: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-impl Listener {
+impl AnswerParser {
     /// `prompt_end`: the last part of the prompt. The answer may begin inside a thought that the template has opened
     /// (`<think>\n`), or inside a prefilled one.
-    pub fn new(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str) -> Listener {
-        Listener::begin(dialect, tools, prompt_end, false)
+    pub fn new(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str) -> AnswerParser {
+        AnswerParser::begin(dialect, tools, prompt_end, false)
     }
 
-    fn begin(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str, patient: bool) -> Listener {
+    fn begin(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str, patient: bool) -> AnswerParser {
         let filtered = dialect.thoughts.map(Thoughts::filtered_marks).unwrap_or_default();
         let stream = CharStream::new(dialect.opens_thought(prompt_end), patient, filtered);
         let (thoughts, calls) = (dialect.thoughts, dialect.calls.filter(|_| !tools.is_empty()));
         let reading = answer(stream.clone(), thoughts, calls, tools, dialect.is_formed);
-        Listener { stream, reading: Some(Box::pin(reading)) }
+        AnswerParser { stream, reading: Some(Box::pin(reading)) }
     }
 
     /// The next piece of the answer; appends the completed parts to `parts`.
@@ -59,7 +59,7 @@ impl Listener {
     }
 
     /// Number of characters of the answer that are already classified.
-    pub fn heard(&self) -> usize {
+    pub fn num_classified(&self) -> usize {
         self.stream.num_classified()
     }
 
@@ -90,9 +90,9 @@ impl Listener {
     }
 }
 
-impl fmt::Debug for Listener {
+impl fmt::Debug for AnswerParser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("is_thinking", &self.is_thinking()).finish_non_exhaustive()
+        f.debug_struct("AnswerParser").field("is_thinking", &self.is_thinking()).finish_non_exhaustive()
     }
 }
 
@@ -101,7 +101,7 @@ pub fn whole(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str, text: &str
     whole_cut(dialect, tools, prompt_end, text, None)
 }
 
-/// The same for an answer whose thought was closed from outside ([`Listener::cut`]).
+/// The same for an answer whose thought was closed from outside ([`AnswerParser::cut`]).
 pub fn whole_cut(
     dialect: &Dialect,
     tools: Arc<[Tool]>,
@@ -109,13 +109,13 @@ pub fn whole_cut(
     text: &str,
     cut: Option<usize>,
 ) -> Vec<AnswerPart> {
-    let mut listener = Listener::begin(dialect, tools, prompt_end, true);
+    let mut parser = AnswerParser::begin(dialect, tools, prompt_end, true);
     if let Some(at) = cut {
-        listener.cut(at);
+        parser.cut(at);
     }
     let mut parts = Vec::new();
-    listener.push(text, &mut parts);
-    listener.finish(&mut parts);
+    parser.push(text, &mut parts);
+    parser.finish(&mut parts);
     parts
 }
 
@@ -193,12 +193,12 @@ mod tests {
     /// Character inspections for `times` repetitions of `flood`, pushed one letter at a time.
     fn steps(dialect: &Dialect, flood: &str, times: usize) -> usize {
         let tools = [Tool { name: "get".into(), parameters: json!({}), strict: false }];
-        let (mut listener, mut parts) = (Listener::new(dialect, tools.into(), ""), Vec::new());
+        let (mut parser, mut parts) = (AnswerParser::new(dialect, tools.into(), ""), Vec::new());
         for c in flood.repeat(times).chars() {
-            listener.push(c.encode_utf8(&mut [0; 4]), &mut parts);
+            parser.push(c.encode_utf8(&mut [0; 4]), &mut parts);
         }
-        listener.finish(&mut parts);
-        listener.stream.steps()
+        parser.finish(&mut parts);
+        parser.stream.steps()
     }
 
     #[test]
