@@ -3,7 +3,7 @@
 use figures::Colour;
 use figures::plot::{Chart, Line};
 
-use crate::apart::PoolMoment;
+use crate::disaggregation::PoolMoment;
 use crate::report::{Moment, Report};
 
 /// File names of [`charts`].
@@ -72,9 +72,10 @@ pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
             ),
         ),
     ];
-    if let Some(apart) = &report.apart {
-        let pool =
-            |of: fn(&PoolMoment) -> f64| apart.course.iter().map(|moment| (moment.seconds, of(moment))).collect();
+    if let Some(disaggregation) = &report.disaggregation {
+        let pool = |of: fn(&PoolMoment) -> f64| {
+            disaggregation.course.iter().map(|moment| (moment.seconds, of(moment))).collect()
+        };
         let lines = vec![
             line("prefill workers busy", Colour::Prefill, pool(|moment| moment.reading * 100.0)),
             line("sequences per decode worker", Colour::Decode, pool(|moment| moment.answers)),

@@ -7,7 +7,7 @@ use figures::plot::{Chart, Line};
 use scheduler::LimitsError;
 use serde_json::{Value, json};
 
-use crate::apart::Apart;
+use crate::disaggregation::Disaggregation;
 use crate::report::{Report, time};
 use crate::workload::Workload;
 use crate::world::{Fleet, Instance, Observer, simulate};
@@ -23,18 +23,18 @@ pub struct Curve {
 
 impl Curve {
     /// Simulates `workload` on `instances` equal instances: with all in both roles, then with each split, configured by
-    /// `apart` from the number of prefill workers. Cost: one simulation per split.
+    /// `disaggregation` from the number of prefill workers. Cost: one simulation per split.
     pub fn of(
         workload: &Workload,
         instances: usize,
         instance: &Instance,
-        apart: impl Fn(usize) -> Apart,
+        disaggregation: impl Fn(usize) -> Disaggregation,
         observer: &mut dyn Observer,
     ) -> Result<Curve, LimitsError> {
         let mut reports = Vec::new();
         for prefill in 0..instances {
             let fleet = Fleet::of(instances, instance);
-            let fleet = if prefill == 0 { fleet } else { fleet.apart(apart(prefill)) };
+            let fleet = if prefill == 0 { fleet } else { fleet.disaggregated(disaggregation(prefill)) };
             reports.push((prefill, simulate(workload, &fleet, observer)?));
         }
         Ok(Curve { instances, reports })

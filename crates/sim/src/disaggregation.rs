@@ -27,7 +27,7 @@ use crate::world::Engine;
 
 /// Configuration of a disaggregated fleet.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Apart {
+pub struct Disaggregation {
     /// Role of each instance: at least one prefills, and one decodes.
     pub roles: Vec<Role>,
     /// The link for blocks.
@@ -38,11 +38,11 @@ pub struct Apart {
     pub switches: bool,
 }
 
-impl Apart {
+impl Disaggregation {
     /// The first `prefill` of `instances` prefill, the others decode; nothing is refused, and roles are fixed.
-    pub fn split(prefill: usize, instances: usize, link: Link) -> Apart {
+    pub fn split(prefill: usize, instances: usize, link: Link) -> Disaggregation {
         let role = |at| if at < prefill { Role::Prefill } else { Role::Decode };
-        Apart { roles: (0..instances).map(role).collect(), link, rejection: None, switches: false }
+        Disaggregation { roles: (0..instances).map(role).collect(), link, rejection: None, switches: false }
     }
 }
 
@@ -92,7 +92,7 @@ impl RefuseWhen {
 
 /// Results of disaggregation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ApartReport {
+pub struct DisaggregationReport {
     /// Prefill workers at the start; a worker with both roles counts in both.
     pub prefill: usize,
     /// Decode workers at the start.
@@ -123,7 +123,7 @@ pub struct ApartReport {
     pub course: Vec<PoolMoment>,
 }
 
-impl ApartReport {
+impl DisaggregationReport {
     /// All refused requests.
     pub fn refused(&self) -> usize {
         self.refused_late + self.refused_before + self.refused_after
@@ -152,7 +152,8 @@ impl ApartReport {
 
     /// Names and values for a table.
     pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
-        let &ApartReport { prefill, decode, handed_over, refused_late, refused_before, refused_after, .. } = self;
+        let &DisaggregationReport { prefill, decode, handed_over, refused_late, refused_before, refused_after, .. } =
+            self;
         let gigabytes = self.bytes / 1e9;
         let lost = match self.lost_blocks {
             0 => String::new(),
@@ -217,7 +218,7 @@ pub(crate) enum Placed {
     /// Prefill and decode on one worker.
     At(usize),
     /// Prefill and decode on two workers.
-    Apart {
+    Split {
         /// Prefill worker.
         reader: usize,
         /// Decode worker, which already expects it.
@@ -238,7 +239,7 @@ enum View {
 
 /// Transfers in progress, and the state of workers.
 pub(crate) struct Travel {
-    apart: Apart,
+    disaggregation: Disaggregation,
     home: Vec<Role>,
     handoffs: BTreeMap<RequestId, Handoff>,
     landings: BinaryHeap<Reverse<Landing>>,
@@ -248,19 +249,19 @@ pub(crate) struct Travel {
     lengths: Vec<AnswerLengths>,
     memory: RoleMemory,
     pools: Series<2>,
-    report: ApartReport,
+    report: DisaggregationReport,
 }
 
 impl Travel {
     /// Panics without a prefill or a decode worker.
-    pub(crate) fn new(apart: &Apart) -> Travel {
-        let count = |takes: fn(Role) -> bool| apart.roles.iter().filter(|&&role| takes(role)).count();
+    pub(crate) fn new(disaggregation: &Disaggregation) -> Travel {
+        let count = |takes: fn(Role) -> bool| disaggregation.roles.iter().filter(|&&role| takes(role)).count();
         let (prefill, decode) = (count(Role::reads), count(Role::answers));
         assert!(prefill > 0 && decode > 0, "at least one worker prefills, and one decodes");
-        let instances = apart.roles.len();
+        let instances = disaggregation.roles.len();
         Travel {
-            apart: apart.clone(),
-            home: apart.roles.clone(),
+            disaggregation: disaggregation.clone(),
+            home: disaggregation.roles.clone(),
             handoffs: BTreeMap::new(),
             landings: BinaryHeap::new(),
             sent: 0,
@@ -268,7 +269,7 @@ impl Travel {
             lengths: vec![AnswerLengths::default(); instances],
             memory: RoleMemory::default(),
             pools: Series::new(),
-            report: ApartReport { prefill, decode, ..ApartReport::default() },
+            report: DisaggregationReport { prefill, decode, ..DisaggregationReport::default() },
         }
     }
 
@@ -289,7 +290,7 @@ impl Travel {
 
     /// A step of an instance has ended: sends newly full blocks.
     pub(crate) fn step(&mut self, instance: usize, record: &StepRecord, scheduler: &mut Scheduler) {
-        let reads = self.apart.roles[instance].reads() && record.work.prefill_rows > 0;
+        let reads = self.disaggregation.roles[instance].reads() && record.work.prefill_rows > 0;
         let values = [f64::from(u8::from(reads)), record.work.decode_rows as f64];
         self.pools.add(record.began_at, record.completed_at, values);
         for row in &record.prefill {
@@ -303,22 +304,22 @@ impl Travel {
 
     /// Sends the full blocks of a prompt that were not sent yet.
     fn give(&mut self, request: RequestId, scheduler: &Scheduler, now: Nanos) {
-        let Travel { apart, handoffs, free, .. } = self;
-        let handoff = handoffs.get_mut(&request).expect("somebody waits for it");
+        let Travel { disaggregation, handoffs, free, .. } = self;
+        let handoff = handoffs.get_mut(&request).expect("a decode worker expects it");
         let (next, full) = (handoff.blocks.start, scheduler.full_blocks(request, 0).len().min(handoff.blocks.end));
         if full <= next {
             return;
         }
         let tokens = (full - next) * scheduler.limits().block_size;
-        let takes = apart.link.passes(tokens).0;
+        let takes = disaggregation.link.passes(tokens).0;
         let out = &mut free[handoff.reader][0];
         *out = Nanos((*out).max(now).0 + takes);
         let sent = *out;
         let inwards = &mut free[handoff.answerer][1];
         *inwards = sent.max(Nanos(inwards.0 + takes));
-        handoff.landed = Nanos(inwards.0 + apart.link.delay.0);
+        handoff.landed = Nanos(inwards.0 + disaggregation.link.delay.0);
         handoff.blocks.start = full;
-        self.report.bytes += tokens as f64 * apart.link.token_bytes;
+        self.report.bytes += tokens as f64 * disaggregation.link.token_bytes;
         let at = handoff.landed;
         self.send(at, request, Some((next, full)));
     }
@@ -332,8 +333,8 @@ impl Travel {
     pub(crate) fn has_read(&mut self, request: RequestId, scheduler: &mut Scheduler, now: Nanos) {
         self.give(request, scheduler, now);
         scheduler.unpin(request);
-        let told = Nanos(now.0 + self.apart.link.delay.0);
-        let at = self.handoffs[&request].landed.max(told);
+        let reported = Nanos(now.0 + self.disaggregation.link.delay.0);
+        let at = self.handoffs[&request].landed.max(reported);
         self.send(at, request, None);
     }
 
@@ -368,7 +369,8 @@ impl Travel {
     fn has_come(&mut self, id: RequestId, engine: &mut Engine, now: Nanos) -> bool {
         let Handoff { answerer, rows, .. } = self.handoffs.remove(&id).expect("it was on its way");
         let request = engine.scheduler.in_remote_prefill(id).expect("it is waited for");
-        let short = self.apart.rejection.and_then(|_| self.short_of(answerer, engine, request, View::Now, now));
+        let short =
+            self.disaggregation.rejection.and_then(|_| self.short_of(answerer, engine, request, View::Now, now));
         if let Some(what) = short {
             engine.scheduler.abort(id);
             self.report.refused_after += 1;
@@ -394,13 +396,13 @@ impl Travel {
             let readers = (0..reads.len()).filter(|&at| reads[at].reads());
             readers.min_by_key(|&at| first_tokens[at])
         };
-        let reader = earliest(&self.apart.roles).expect("somebody reads");
+        let reader = earliest(&self.disaggregation.roles).expect("a prefill worker exists");
         // The last blocks are sent after prefill.
         let last = request.prompt.len().min(engines[reader].scheduler.limits().max_prefill_chunk);
-        let travels = self.apart.link.passes(last).0 + self.apart.link.delay.0;
+        let travels = self.disaggregation.link.passes(last).0 + self.disaggregation.link.delay.0;
         let remote = |reader: usize| Nanos(first_tokens[reader].0.saturating_add(travels));
         let is_in_time = |after: Nanos| request.targets.ttft.is_none_or(|target| after <= target);
-        if self.apart.switches {
+        if self.disaggregation.switches {
             let at_home = earliest(&self.home);
             self.memory.placed(at_home.is_some_and(|reader| is_in_time(remote(reader))));
             self.advise(engines, now);
@@ -409,7 +411,7 @@ impl Travel {
         let answerer = self.answerer(engines, remote, now);
         let stays = reader == answerer;
         let first_token = if stays { first_tokens[answerer] } else { remote };
-        if let Some(rejection) = self.apart.rejection {
+        if let Some(rejection) = self.disaggregation.rejection {
             let view = match rejection {
                 _ if stays => Some(View::Now),
                 RefuseWhen::Late => None,
@@ -427,7 +429,7 @@ impl Travel {
             }
         }
         let leaves = router::leaves(Some(first_tokens[answerer]), Some(remote), request.targets.ttft);
-        let may_leave = !stays && (leaves || self.apart.rejection.is_some());
+        let may_leave = !stays && (leaves || self.disaggregation.rejection.is_some());
         self.begin(request, may_leave.then_some(reader), answerer, remote, engines, now)
     }
 
@@ -457,7 +459,7 @@ impl Travel {
         engines[reader].scheduler.pin(id, Nanos(u64::MAX));
         let ready = Nanos(now.0.saturating_add(remote.0));
         self.handoffs.insert(id, Handoff { reader, answerer, blocks, ready, landed: now, rows: 0 });
-        Placed::Apart { reader, answerer }
+        Placed::Split { reader, answerer }
     }
 
     /// The decode worker with the shortest predicted steps; ties go to the one with the fewest tokens.
@@ -466,8 +468,8 @@ impl Travel {
             let load = self.load(at, &engines[at], View::After(after), now);
             (engines[at].cost().step_time(&load.work()), load.tokens as u64)
         };
-        let answerers = (0..engines.len()).filter(|&at| self.apart.roles[at].answers());
-        answerers.min_by_key(step).expect("somebody answers")
+        let answerers = (0..engines.len()).filter(|&at| self.disaggregation.roles[at].answers());
+        answerers.min_by_key(step).expect("a decode worker exists")
     }
 
     /// Decode load of a worker.
@@ -505,19 +507,19 @@ impl Travel {
             .enumerate()
             .map(|(at, Engine { scheduler, .. })| RoleView {
                 home: self.home[at],
-                role: self.apart.roles[at],
+                role: self.disaggregation.roles[at],
                 kv_share: scheduler.used_blocks() as f64 / scheduler.limits().num_blocks as f64,
                 unread_tokens: scheduler.snapshot(&[]).prefill_tokens,
             })
             .collect();
         if let Some(switch) = router::advise(&mut self.memory, &views, now, REST) {
-            self.apart.roles[switch.worker] = switch.role;
+            self.disaggregation.roles[switch.worker] = switch.role;
             self.report.switches += 1;
         }
     }
 
     /// The final results.
-    pub(crate) fn report(self) -> ApartReport {
+    pub(crate) fn report(self) -> DisaggregationReport {
         assert!(self.handoffs.is_empty(), "what is on its way comes");
         let points = self.pools.points();
         let [readers, answerers] = [self.report.prefill, self.report.decode].map(|workers| workers as f64);
@@ -527,7 +529,7 @@ impl Travel {
             answers: answers / answerers,
         });
         let course: Vec<PoolMoment> = course.collect();
-        ApartReport { correlation: correlation(&course), course, ..self.report }
+        DisaggregationReport { correlation: correlation(&course), course, ..self.report }
     }
 }
 

@@ -5,7 +5,7 @@
 //!     |
 //!     v arrivals
 //! world.rs     route -> admit -> propose drafts -> schedule -> (step time by the cost model) -> complete -> events
-//!     |             apart.rs: prefill and decode on different workers
+//!     |             disaggregation.rs: prefill and decode on different workers
 //!     |                                      the clock jumps from event to event; nothing is computed
 //!     v step records, tokens
 //! report.rs    percentiles, goodput, occupancy, as a table and as JSON    charts.rs   as SVG
@@ -15,9 +15,9 @@
 //! machine (cost models) and the tokens (numbers derived from the request) are simulated. One seed gives one report, byte
 //! for byte.
 
-pub mod apart;
 pub mod charts;
 pub mod curve;
+pub mod disaggregation;
 pub mod drafts;
 pub mod report;
 pub mod trace;
@@ -26,8 +26,8 @@ pub mod world;
 
 mod gather;
 
-pub use apart::{Apart, Link, RefuseWhen};
 pub use curve::Curve;
+pub use disaggregation::{Disaggregation, Link, RefuseWhen};
 pub use drafts::Acceptance;
 pub use report::Report;
 pub use workload::{Arrival, Lengths, Shape, Workload};

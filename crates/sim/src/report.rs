@@ -10,7 +10,7 @@ pub use figures::Spread;
 use scheduler::{Nanos, StepRecord, Targets, Work};
 use serde_json::{Value, json};
 
-use crate::apart::ApartReport;
+use crate::disaggregation::DisaggregationReport;
 use crate::gather::{Histogram, Series};
 use crate::workload::Workload;
 use crate::world::{Fleet, StepTimes};
@@ -148,7 +148,7 @@ pub struct Report {
     /// The course of the run.
     pub course: Vec<Moment>,
     /// Results of disaggregation; `None` without roles.
-    pub apart: Option<ApartReport>,
+    pub disaggregation: Option<DisaggregationReport>,
 }
 
 /// Results of speculation.
@@ -210,7 +210,7 @@ impl Report {
                 "evicted_blocks": self.evicted_blocks,
             },
             "prediction_error": self.prediction_error.as_ref().map(json_of),
-            "apart": self.apart.as_ref().map(ApartReport::json),
+            "apart": self.disaggregation.as_ref().map(DisaggregationReport::json),
         })
     }
 }
@@ -268,8 +268,8 @@ impl fmt::Display for Report {
         line("preemptions", format!("{}, {} computed tokens lost", self.preemptions, self.lost_tokens))?;
         let share = percent(self.cached_tokens as f64 / self.input_tokens.max(1) as f64);
         line("prefix cache", format!("{share} of prompt tokens, {} blocks evicted", self.evicted_blocks))?;
-        if let Some(apart) = &self.apart {
-            apart.lines().into_iter().try_for_each(|(name, value)| line(name, value))?;
+        if let Some(disaggregation) = &self.disaggregation {
+            disaggregation.lines().into_iter().try_for_each(|(name, value)| line(name, value))?;
         }
         if let Some(error) = self.prediction_error {
             let (p50, p90, max) = (percent(error.p50), percent(error.p90), percent(error.max));
@@ -359,8 +359,8 @@ impl Collector {
     }
 
     /// Counts drafts with drawn results.
-    pub(crate) fn assumed(&mut self, guesses: usize) {
-        self.assumed += guesses as u64;
+    pub(crate) fn assumed(&mut self, drafts: usize) {
+        self.assumed += drafts as u64;
     }
 
     /// Returns the number of tokens of its answer.
@@ -415,8 +415,13 @@ impl Collector {
         self.series.add(record.began_at, record.completed_at, values);
     }
 
-    pub(crate) fn report(self, workload: &Workload, fleet: &Fleet, apart: Option<ApartReport>) -> Report {
-        let mut report = Report { apart, refused: self.refused, outcomes: self.outcomes, ..self.report };
+    pub(crate) fn report(
+        self,
+        workload: &Workload,
+        fleet: &Fleet,
+        disaggregation: Option<DisaggregationReport>,
+    ) -> Report {
+        let mut report = Report { disaggregation, refused: self.refused, outcomes: self.outcomes, ..self.report };
         let served = || report.outcomes.iter().zip(&workload.arrivals).filter(|(outcome, _)| outcome.tokens > 0);
         let start = served().map(|(outcome, _)| outcome.arrived).min().unwrap_or_default();
         let end = served().map(|(outcome, _)| outcome.last_token).max().unwrap_or_default();
@@ -446,8 +451,9 @@ impl Collector {
             output_tokens += outcome.tokens as u64;
             cached_tokens += outcome.cached_tokens as u64;
         }
-        let guesses = workload.acceptance.is_some() || workload.arrivals.iter().any(|arrival| arrival.drafts.is_some());
-        let drafts = guesses.then(|| DraftReport {
+        let speculates =
+            workload.acceptance.is_some() || workload.arrivals.iter().any(|arrival| arrival.drafts.is_some());
+        let drafts = speculates.then(|| DraftReport {
             drafted: report.outcomes.iter().map(|outcome| outcome.drafted as u64).sum(),
             held: report.outcomes.iter().map(|outcome| outcome.held as u64).sum(),
             assumed: self.assumed,

@@ -22,7 +22,7 @@ use scheduler::{
     Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, TierSizes, TokenEvent, Work,
 };
 
-use crate::apart::{Apart, Link, Placed, Travel};
+use crate::disaggregation::{Disaggregation, Link, Placed, Travel};
 use crate::report::{Collector, Report};
 use crate::workload::{Piece, Workload};
 
@@ -103,18 +103,18 @@ pub struct Fleet {
     /// At least one.
     pub instances: Vec<Instance>,
     /// Roles and link; `None`: every instance has both roles, and the router chooses.
-    pub apart: Option<Apart>,
+    pub disaggregation: Option<Disaggregation>,
 }
 
 impl Fleet {
     /// `count` equal engines.
     pub fn of(count: usize, instance: &Instance) -> Fleet {
-        Fleet { instances: vec![instance.clone(); count], apart: None }
+        Fleet { instances: vec![instance.clone(); count], disaggregation: None }
     }
 
     /// The same fleet, disaggregated.
-    pub fn apart(self, apart: Apart) -> Fleet {
-        Fleet { apart: Some(apart), ..self }
+    pub fn disaggregated(self, disaggregation: Disaggregation) -> Fleet {
+        Fleet { disaggregation: Some(disaggregation), ..self }
     }
 }
 
@@ -168,8 +168,8 @@ pub fn simulate(workload: &Workload, fleet: &Fleet, observer: &mut dyn Observer)
     for (instance, engine) in world.engines.iter().enumerate() {
         observer.scheduler(instance, &engine.scheduler);
     }
-    let apart = world.travel.filter(|_| observer.goes_on()).map(Travel::report);
-    Ok(world.collector.report(workload, fleet, apart))
+    let disaggregation = world.travel.filter(|_| observer.goes_on()).map(Travel::report);
+    Ok(world.collector.report(workload, fleet, disaggregation))
 }
 
 /// The step log instead of a report: instance and record of every step, ordered by end.
@@ -222,12 +222,12 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     fn new(workload: &'a Workload, fleet: &Fleet) -> Result<World<'a>, LimitsError> {
-        if let Some(apart) = &fleet.apart {
-            assert_eq!(apart.roles.len(), fleet.instances.len(), "each instance has a role");
+        if let Some(disaggregation) = &fleet.disaggregation {
+            assert_eq!(disaggregation.roles.len(), fleet.instances.len(), "each instance has a role");
         }
         let engines = fleet.instances.iter().map(|instance| {
             let mut scheduler = Scheduler::new(instance.limits.clone())?;
-            if fleet.apart.is_some() {
+            if fleet.disaggregation.is_some() {
                 // Received blocks go there. A host has at least as much memory as its accelerators.
                 scheduler.set_tiers(TierSizes { host_slots: instance.limits.num_blocks, disk_slots: 0 });
             }
@@ -235,7 +235,7 @@ impl<'a> World<'a> {
             Ok(Engine {
                 scheduler,
                 machine: instance.machine.clone(),
-                link: fleet.apart.as_ref().map(|apart| apart.link),
+                link: fleet.disaggregation.as_ref().map(|disaggregation| disaggregation.link),
                 loads: VecDeque::new(),
                 busy_until: None,
                 offers: Vec::new(),
@@ -256,7 +256,7 @@ impl<'a> World<'a> {
         Ok(World {
             workload,
             engines: engines.collect::<Result<_, _>>()?,
-            travel: fleet.apart.as_ref().map(Travel::new),
+            travel: fleet.disaggregation.as_ref().map(Travel::new),
             forecast: AdmissionForecast::default(),
             now: Nanos(0),
             next_open: 0,
@@ -402,7 +402,7 @@ impl<'a> World<'a> {
         };
         let (instance, reader) = match placed {
             Placed::At(instance) => (instance, None),
-            Placed::Apart { reader, answerer } => (answerer, Some(reader)),
+            Placed::Split { reader, answerer } => (answerer, Some(reader)),
             Placed::Refused => {
                 self.collector.arrived(index, 0, None, self.now);
                 return false;

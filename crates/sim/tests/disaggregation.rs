@@ -4,7 +4,8 @@ use scheduler::cost::Terms;
 use scheduler::router::Role;
 use scheduler::{CostModel, Limits, Nanos, RequestId, Scheduler, Targets};
 use sim::{
-    Apart, Arrival, Curve, Fleet, Instance, Lengths, Link, Observer, RefuseWhen, Report, Shape, Workload, simulate,
+    Arrival, Curve, Disaggregation, Fleet, Instance, Lengths, Link, Observer, RefuseWhen, Report, Shape, Workload,
+    simulate,
 };
 use testing::plans;
 
@@ -103,11 +104,11 @@ fn a_prompt_that_travels_takes_its_reading_its_last_blocks_and_a_step() {
     let load = load.with_targets(targets(10_000, 50));
     let one = instance(1000, 4);
     let alone = simulate(&load, &Fleet::of(1, &one), &mut ()).expect("good limits");
-    let report = watched(&load, &Fleet::of(2, &one).apart(Apart::split(1, 2, link(10.0))));
-    let apart = report.apart.as_ref().expect("there are roles");
-    assert_eq!((apart.handed_over, apart.lost_blocks), (1, 0));
+    let report = watched(&load, &Fleet::of(2, &one).disaggregated(Disaggregation::split(1, 2, link(10.0))));
+    let disaggregation = report.disaggregation.as_ref().expect("there are roles");
+    assert_eq!((disaggregation.handed_over, disaggregation.lost_blocks), (1, 0));
     // The tail of 1 to 32 tokens stays: 249 of 250 blocks.
-    assert_eq!((apart.landed_blocks, apart.bytes), (249, 249.0 * 32.0 * 131_072.0));
+    assert_eq!((disaggregation.landed_blocks, disaggregation.bytes), (249, 249.0 * 32.0 * 131_072.0));
     assert_eq!((report.outcomes[0].reader, report.outcomes[0].instance), (Some(0), 1));
     // Rows 6,145 to 8,000 travel after the last chunk (57 blocks), 1 ms on their way; all are loaded, at the same rate;
     // then a step of 32 rows and of the context's attention.
@@ -123,18 +124,18 @@ fn nothing_is_lost_and_nothing_is_kept_on_any_division() {
         // Blocks for a dozen prompts: some are preempted, some arrive without a free slot.
         let load = poisson(seed, 1500, 60, 12.0, 150).with_targets(targets(3000, 30));
         for blocks in testing::part_of([200, 1200], 2) {
-            let curve = (1..=3).map(|prefill| Apart::split(prefill, 4, link(5.0)));
-            let both = Apart { roles: vec![Role::Both; 4], ..Apart::split(1, 4, link(5.0)) };
-            let rejecting = RefuseWhen::ALL.map(|rejection| Apart {
+            let curve = (1..=3).map(|prefill| Disaggregation::split(prefill, 4, link(5.0)));
+            let both = Disaggregation { roles: vec![Role::Both; 4], ..Disaggregation::split(1, 4, link(5.0)) };
+            let rejecting = RefuseWhen::ALL.map(|rejection| Disaggregation {
                 rejection: Some(rejection),
                 switches: true,
-                ..Apart::split(2, 4, link(5.0))
+                ..Disaggregation::split(2, 4, link(5.0))
             });
-            for apart in curve.chain([both]).chain(rejecting) {
-                let report = watched(&load, &Fleet::of(4, &instance(blocks, 16)).apart(apart.clone()));
-                let results = report.apart.expect("there are roles");
-                assert_eq!(results.refused(), report.refused, "seed {seed}, {apart:?}");
-                assert!(results.handed_over > 0, "seed {seed}, {apart:?}");
+            for disaggregation in curve.chain([both]).chain(rejecting) {
+                let report = watched(&load, &Fleet::of(4, &instance(blocks, 16)).disaggregated(disaggregation.clone()));
+                let results = report.disaggregation.expect("there are roles");
+                assert_eq!(results.refused(), report.refused, "seed {seed}, {disaggregation:?}");
+                assert!(results.handed_over > 0, "seed {seed}, {disaggregation:?}");
             }
         }
     }
@@ -143,9 +144,15 @@ fn nothing_is_lost_and_nothing_is_kept_on_any_division() {
 #[test]
 fn one_seed_is_one_report() {
     let load = turning(3).first(400).with_targets(targets(2000, 25));
-    let apart = Apart { rejection: Some(RefuseWhen::Predicted), switches: true, ..Apart::split(2, 5, link(25.0)) };
-    let run =
-        || simulate(&load, &Fleet::of(5, &instance(4000, 64)).apart(apart.clone()), &mut ()).expect("good limits");
+    let disaggregation = Disaggregation {
+        rejection: Some(RefuseWhen::Predicted),
+        switches: true,
+        ..Disaggregation::split(2, 5, link(25.0))
+    };
+    let run = || {
+        simulate(&load, &Fleet::of(5, &instance(4000, 64)).disaggregated(disaggregation.clone()), &mut ())
+            .expect("good limits")
+    };
     let (first, second) = (run(), run());
     assert_eq!(first.json().to_string(), second.json().to_string());
     assert_eq!(first.to_string(), second.to_string());
@@ -156,7 +163,8 @@ fn one_seed_is_one_report() {
 fn hits_are_those_of_the_prefill_worker() {
     let mut load = poisson(1, 2000, 10, 0.5, 20).with_targets(targets(10_000, 50));
     load.arrivals.iter_mut().for_each(|arrival| arrival.prompt[0].name = 7);
-    let report = watched(&load, &Fleet::of(2, &instance(2000, 16)).apart(Apart::split(1, 2, link(25.0))));
+    let report =
+        watched(&load, &Fleet::of(2, &instance(2000, 16)).disaggregated(Disaggregation::split(1, 2, link(25.0))));
     let first = &report.outcomes[0];
     assert_eq!((first.reader, first.cached_tokens), (Some(0), 0));
     assert!(report.cached_tokens > 0);
@@ -170,9 +178,10 @@ fn asking_before_prefill_wastes_less_and_prediction_swings_less() {
     for seed in testing::part_of(1..=6, 6) {
         let load = poisson(seed, 4000, 200, 16.0, 1200).with_targets(targets(6000, 12));
         for (rejection, sum) in RefuseWhen::ALL.into_iter().zip(&mut sums) {
-            let apart = Apart { rejection: Some(rejection), ..Apart::split(3, 5, link(25.0)) };
-            let report = watched(&load, &Fleet::of(5, &instance(6000, 64)).apart(apart));
-            let results = report.apart.expect("there are roles");
+            let disaggregation =
+                Disaggregation { rejection: Some(rejection), ..Disaggregation::split(3, 5, link(25.0)) };
+            let report = watched(&load, &Fleet::of(5, &instance(6000, 64)).disaggregated(disaggregation));
+            let results = report.disaggregation.expect("there are roles");
             println!(
                 "seed {seed}, {:<9} refused {} ({} late, {} before, {} after), {} rows wasted, correlation {:.2}",
                 rejection.name(),
@@ -199,11 +208,12 @@ fn roles_that_follow_a_load_that_turns_beat_every_division_that_does_not() {
     for seed in 1..=seeds {
         let load = turning(seed).with_targets(targets(2000, 25));
         let one = instance(8000, 64);
-        let split = |prefill| Apart::split(prefill, 6, link(25.0));
+        let split = |prefill| Disaggregation::split(prefill, 6, link(25.0));
         let curve = Curve::of(&load, 6, &one, split, &mut ()).expect("good limits");
-        let switching = Apart { switches: true, ..split(1) };
-        let report = watched(&load, &Fleet::of(6, &one).apart(switching));
-        let (goodput, changes) = (report.goodput.expect("targets"), report.apart.as_ref().expect("roles").switches);
+        let switching = Disaggregation { switches: true, ..split(1) };
+        let report = watched(&load, &Fleet::of(6, &one).disaggregated(switching));
+        let (goodput, changes) =
+            (report.goodput.expect("targets"), report.disaggregation.as_ref().expect("roles").switches);
         println!(
             "seed {seed}: met {:?} {:?}, {} s, ttft {:?}",
             report.met_ttft, report.met_tpot, report.seconds, report.ttft

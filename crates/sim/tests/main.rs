@@ -1,6 +1,6 @@
 //! The crate's integration tests, in one binary: each further one would link the whole tree once more.
 
-mod apart;
+mod disaggregation;
 mod promises;
 mod spec;
 mod traces;

@@ -1,5 +1,5 @@
-//! What requests are promised, beside what they get: the production scheduler and its book of promises on an imagined
-//! machine that is noisy, shared, or not at all what the cost model takes it for.
+//! Latency bounds of requests against their actual latencies: the production scheduler on a simulated machine that is
+//! noisy, shared, or very different from the cost model.
 //!
 //! Kept: the share of the 95 % promises that were. Width: promised minus likely, the median over requests. Spread of the
 //! truth: the 95th percentile of the times minus their median, over the same requests: what there would be to say if
@@ -20,26 +20,26 @@ use testing::plans;
 
 const MS: f64 = 1e6;
 
-/// One that asks.
+/// A request.
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     at: Nanos,
     prompt: usize,
-    /// Tokens after which it ends by itself, and after which it is cut off.
+    /// Tokens after which it stops, and its maximum.
     ends: usize,
     most: usize,
     ttft: Option<Nanos>,
 }
 
-/// What became of one.
+/// Result of a request.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct Outcome {
     promise: LatencyBound,
     first_token: Nanos,
     answer: Nanos,
 }
 
-impl Told {
+impl Outcome {
     fn took(&self, kind: BoundKind) -> f64 {
         [self.first_token, self.answer][kind as usize].0 as f64 / MS
     }
@@ -57,7 +57,7 @@ fn cost(times: f64) -> CostModel {
     CostModel::new([(1, 2.0), (64, 3.0), (512, 20.0)].map(knot).to_vec(), terms)
 }
 
-/// 500 of all sorts: short and long prompts, answers that end by themselves and that are cut off.
+/// 500 mixed requests: short and long prompts, answers that stop and answers that reach their maximum.
 fn mixed(seed: u64, per_second: f64, ttft: Option<Nanos>) -> Vec<Ask> {
     let mut random = Random::new(seed);
     let mut seconds = 0.0;
@@ -87,8 +87,8 @@ fn machine(seed: u64, is_busy: bool) -> StepTimes {
     StepTimes { pace: Pace::new(moments.collect()), ..cost(1.0).into() }
 }
 
-/// What happened to everybody: `None` for those refused, of whom there are none unless `refuses`.
-fn serve(asks: &[Ask], machine: &StepTimes, belief: CostModel, refuses: bool) -> Vec<Option<Told>> {
+/// Outcomes of all requests: `None` for refused ones, which exist only with `refuses`.
+fn serve(asks: &[Ask], machine: &StepTimes, belief: CostModel, refuses: bool) -> Vec<Option<Outcome>> {
     let limits = Limits {
         block_size: 32,
         num_blocks: 4000,
@@ -103,7 +103,7 @@ fn serve(asks: &[Ask], machine: &StepTimes, belief: CostModel, refuses: bool) ->
     scheduler.set_cost_model(Some(belief));
     let mut book = LatencyBounds::default();
     let mut forecast = AdmissionForecast::default();
-    let mut told: Vec<Option<Told>> = vec![None; asks.len()];
+    let mut outcomes: Vec<Option<Outcome>> = vec![None; asks.len()];
     let mut tokens = BTreeMap::<RequestId, usize>::new();
     let (mut now, mut next) = (Nanos(0), 0);
     while next < asks.len() || scheduler.has_work() {
@@ -125,7 +125,7 @@ fn serve(asks: &[Ask], machine: &StepTimes, belief: CostModel, refuses: bool) ->
             }
             forecast.add(&new, now);
             book.open(id, promise, ask.ttft.filter(|_| admission == Some(Admission::Probe)), ask.at);
-            told[id.0 as usize] = Some(Told { promise, first_token: Nanos(0), answer: Nanos(0) });
+            outcomes[id.0 as usize] = Some(Outcome { promise, first_token: Nanos(0), answer: Nanos(0) });
             let stop = StopRules { max_tokens: ask.most, min_tokens: 0, stop_token_ids: vec![1] };
             scheduler
                 .admit(Request {
@@ -157,20 +157,20 @@ fn serve(asks: &[Ask], machine: &StepTimes, belief: CostModel, refuses: bool) ->
                 TokenEvent::Token { request, .. } if tokens[&request] == 1 => {
                     book.first_token(request, now);
                     let index = request.0 as usize;
-                    told[index].as_mut().expect("it was taken").first_token = now.since(asks[index].at);
+                    outcomes[index].as_mut().expect("it was taken").first_token = now.since(asks[index].at);
                 }
                 TokenEvent::Token { .. } => {}
                 TokenEvent::Finished { request, .. } => {
                     let index = request.0 as usize;
                     let (count, ask) = (tokens[&request], asks[index]);
                     book.finished(request, std::iter::once((count, count >= ask.ends)), now);
-                    told[index].as_mut().expect("it was taken").answer = now.since(ask.at);
+                    outcomes[index].as_mut().expect("it was taken").answer = now.since(ask.at);
                 }
             }
         }
     }
     assert_eq!(book.num_open(), 0);
-    told
+    outcomes
 }
 
 struct Figures {
@@ -186,18 +186,18 @@ fn percentile(values: &[f64], percent: f64) -> f64 {
     figures::percentile(&sorted, percent).expect("there are some")
 }
 
-fn figures(told: &[Told], kind: BoundKind) -> Figures {
-    let took: Vec<f64> = told.iter().map(|told| told.took(kind)).collect();
+fn figures(outcomes: &[Outcome], kind: BoundKind) -> Figures {
+    let took: Vec<f64> = outcomes.iter().map(|outcome| outcome.took(kind)).collect();
     let widths: Vec<f64> =
-        told.iter().map(|told| told.within(kind) - told.promise.of(kind).p50.0 as f64 / MS).collect();
+        outcomes.iter().map(|outcome| outcome.within(kind) - outcome.promise.of(kind).p50.0 as f64 / MS).collect();
     let high = percentile(&took, 95.0);
     // What is between truth and bound, by the share of truths that are on that side (Koenker & Bassett, 1978).
     let score = |took: f64, within: f64| if took > within { 0.95 * (took - within) } else { 0.05 * (within - took) };
-    let ours: f64 = told.iter().map(|told| score(told.took(kind), told.within(kind))).sum();
+    let ours: f64 = outcomes.iter().map(|outcome| score(outcome.took(kind), outcome.within(kind))).sum();
     let fixed: f64 = took.iter().map(|&took| score(took, high)).sum();
-    let kept = told.iter().filter(|told| told.took(kind) <= told.within(kind)).count();
+    let kept = outcomes.iter().filter(|outcome| outcome.took(kind) <= outcome.within(kind)).count();
     Figures {
-        kept: kept as f64 / told.len() as f64,
+        kept: kept as f64 / outcomes.len() as f64,
         width: percentile(&widths, 50.0),
         spread: high - percentile(&took, 50.0),
         loss: ours / fixed,
@@ -213,9 +213,9 @@ fn show(what: &str, kind: BoundKind, figures: &Figures) {
     );
 }
 
-/// All that was said, of several seeds in turn.
-fn all(told: Vec<Option<Told>>) -> Vec<Told> {
-    told.into_iter().map(|told| told.expect("nobody was refused")).collect()
+/// Outcomes without refusals.
+fn all(outcomes: Vec<Option<Outcome>>) -> Vec<Outcome> {
+    outcomes.into_iter().map(|outcome| outcome.expect("none was refused")).collect()
 }
 
 #[test]
@@ -223,15 +223,15 @@ fn of_500_mixed_requests_95_of_100_promises_are_kept_and_they_are_not_wide() {
     let table = [("quiet", false, 4.0), ("quiet, crowded", false, 12.0), ("busy core", true, 4.0)];
     for (what, is_busy, per_second) in table {
         for seed in 1..=8 {
-            let told = all(serve(&mixed(seed, per_second, None), &machine(seed, is_busy), cost(1.0), false));
+            let outcomes = all(serve(&mixed(seed, per_second, None), &machine(seed, is_busy), cost(1.0), false));
             for kind in BoundKind::ALL {
-                let figures = figures(&told, kind);
+                let figures = figures(&outcomes, kind);
                 show(&format!("{what}, seed {seed}"), kind, &figures);
                 let Figures { kept, width, spread, .. } = figures;
                 assert!((0.93..=0.97).contains(&kept), "{what}, seed {seed}, {kind:?}: {kept}");
                 assert!(width <= 2.0 * spread, "{what}, seed {seed}, {kind:?}: {width} ms of {spread} ms");
             }
-            let loss = figures(&told, BoundKind::FirstToken).loss;
+            let loss = figures(&outcomes, BoundKind::FirstToken).loss;
             assert!(loss < 0.5, "{what}, seed {seed}: no better than one number for all: {loss}");
         }
     }
@@ -241,12 +241,13 @@ fn of_500_mixed_requests_95_of_100_promises_are_kept_and_they_are_not_wide() {
 fn a_cost_model_eight_times_off_is_forgotten_within_50_requests() {
     for seed in testing::part_of(1..=8, 3) {
         let asks = mixed(seed, 4.0, None);
-        let told_by = |factor| all(serve(&asks, &machine(seed, false), cost(factor), false));
-        let healthy = told_by(1.0);
+        let outcomes_by = |factor| all(serve(&asks, &machine(seed, false), cost(factor), false));
+        let healthy = outcomes_by(1.0);
         for factor in [8.0, 1.0 / 8.0] {
-            let told = told_by(factor);
+            let outcomes = outcomes_by(factor);
             for kind in BoundKind::ALL {
-                let [first, rest, healthy] = [&told[..50], &told[50..], &healthy[50..]].map(|told| figures(told, kind));
+                let [first, rest, healthy] =
+                    [&outcomes[..50], &outcomes[50..], &healthy[50..]].map(|outcome| figures(outcome, kind));
                 show(&format!("x {factor}, first 50, seed {seed}"), kind, &first);
                 show(&format!("x {factor}, the rest, seed {seed}"), kind, &rest);
                 assert!((0.93..=0.97).contains(&rest.kept), "x {factor}, seed {seed}, {kind:?}: {}", rest.kept);
@@ -257,19 +258,19 @@ fn a_cost_model_eight_times_off_is_forgotten_within_50_requests() {
 }
 
 #[test]
-fn who_refuses_what_would_be_late_never_does_so_for_ever() {
+fn refusing_late_requests_never_lasts_forever() {
     for seed in 1..=8 {
         // A prompt takes half of the target, and four times the target by the model.
         let mut asks = mixed(seed, 1.0, Some(Nanos((160.0 * MS) as u64)));
         asks.iter_mut().for_each(|ask| ask.prompt = 1800);
-        let told = serve(&asks, &machine(seed, false), cost(8.0), true);
-        let taken = told[50..].iter().flatten().count();
+        let outcomes = serve(&asks, &machine(seed, false), cost(8.0), true);
+        let taken = outcomes[50..].iter().flatten().count();
         assert!(taken > 430, "seed {seed}: {taken} of 450");
         // Far too late for all of them: probes go on, and no more than 31 in a row are refused.
         asks.iter_mut().for_each(|ask| ask.ttft = Some(Nanos(MS as u64)));
-        let told = serve(&asks, &machine(seed, false), cost(1.0), true);
-        let refused = told.split(Option::is_some).map(<[_]>::len).max();
+        let outcomes = serve(&asks, &machine(seed, false), cost(1.0), true);
+        let refused = outcomes.split(Option::is_some).map(<[_]>::len).max();
         assert_eq!(refused, Some(31), "seed {seed}");
-        assert!(told.iter().flatten().count() < 30, "seed {seed}");
+        assert!(outcomes.iter().flatten().count() < 30, "seed {seed}");
     }
 }

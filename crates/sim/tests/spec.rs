@@ -211,8 +211,8 @@ fn accepted_drafts_save_steps() {
     for &(what, chance, requests, steps, drafted, held) in cases {
         let workload = load(requests).with_acceptance(chance.map(|chance| Acceptance::new(vec![chance])));
         let report = simulate(&workload, &Fleet::of(1, &with_a_knee()), &mut ()).unwrap();
-        let told = report.drafts.map(|drafts| (drafts.drafted, drafts.held)).unwrap_or_default();
-        assert_eq!((report.steps, told), (steps, (drafted, held)), "{what}: {report}");
+        let with = report.drafts.map(|drafts| (drafts.drafted, drafts.held)).unwrap_or_default();
+        assert_eq!((report.steps, with), (steps, (drafted, held)), "{what}: {report}");
         assert_eq!(report.drafts.is_some(), chance.is_some(), "{what}");
         let tokens: usize = requests.iter().map(|&(_, _, output)| output).sum();
         assert_eq!(report.output_tokens, tokens as u64, "{what}");
@@ -246,12 +246,12 @@ fn the_scheduler_learns_which_drafts_are_accepted() {
             let workload = load(requests).with_acceptance(acceptance);
             simulate(&workload, &Fleet::of(1, &instance), &mut ()).unwrap()
         };
-        let (told, without) = (run(Some(Acceptance::new(chances.to_vec()))), run(None));
-        let tokens = told.drafts.expect("speculation is on").tokens_per_step;
-        assert!((least..=most).contains(&tokens), "{} streams, {chances:?}: {told}", requests.len());
-        assert!(told.seconds <= without.seconds * 1.02, "{chances:?}: {told}\n{without}");
-        assert_eq!(told.output_tokens, without.output_tokens);
-        assert!(told.to_string().contains("drafts ") && !without.to_string().contains("drafts "));
+        let (with, without) = (run(Some(Acceptance::new(chances.to_vec()))), run(None));
+        let tokens = with.drafts.expect("speculation is on").tokens_per_step;
+        assert!((least..=most).contains(&tokens), "{} streams, {chances:?}: {with}", requests.len());
+        assert!(with.seconds <= without.seconds * 1.02, "{chances:?}: {with}\n{without}");
+        assert_eq!(with.output_tokens, without.output_tokens);
+        assert!(with.to_string().contains("drafts ") && !without.to_string().contains("drafts "));
         assert!(without.json()["speculation"].is_null());
     }
 }

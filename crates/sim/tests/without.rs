@@ -4,10 +4,10 @@
 //! The two cannot be one number. A request's wait has so many nanoseconds, and the ledger shares them out; but without
 //! any one of those before it, it might have waited less by more than that one's share:
 //!
-//! - *rows*: one after the other, as at a counter. Without one of those before it, everybody's turn comes earlier by
+//! - *rows*: one after the other, as at a counter. Without one of those before it, every later turn comes earlier by
 //!   its time, and so the ledger says. But of prompts that are read side by side in the same steps each has the others'
 //!   rows in its time, and without one of them another would take its place;
-//! - *seats and blocks*: side by side. A seat that is free from the start brings everybody one place forward at once,
+//! - *seats and blocks*: side by side. A seat that is free from the start moves all waiting requests one place forward at once,
 //!   which is more than the time that its holder sat in it so far. With many waits to a stay it does not matter;
 //! - *both* short of seats and of time: fewer seats taken and shorter steps each help as if the other stood still;
 //! - *arrivals without end*: who is served and gone still holds back those who come later, through those it held
@@ -120,7 +120,7 @@ fn cost_and_effect(load: &Workload, instance: &Instance, with: &BTreeMap<u64, Ac
 }
 
 #[test]
-fn of_many_prompts_at_once_every_wait_is_somebodys() {
+fn of_many_prompts_at_once_every_wait_has_an_owner() {
     for (requests, seats, blocks) in [(12, 64, 100_000), (200, 64, 100_000), (200, 16, 100_000), (200, 256, 1000)] {
         let books = run(&load(requests, 0.0, [600, 50], 1), &instance(seats, blocks, 2e13));
         let (mut waited, mut named, mut by_name, mut cost) = (0, 0, 0, 0);

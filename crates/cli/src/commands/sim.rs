@@ -3,7 +3,7 @@
 //! ```text
 //! --model ----> Simulated --+
 //! --hardware -> Machine ----+--> CostModel, KV blocks --> Fleet --+
-//! --prefill, --link, --reject --> Apart -------------------^      |
+//! --prefill, --link, --reject --> Disaggregation ---------^       |
 //! --workload, --trace ------------------------------> Workload ---+--> sim::simulate --> table, JSON, SVG
 //! ```
 
@@ -17,7 +17,7 @@ use roofline::Machine;
 use scheduler::{Limits, Nanos, Targets};
 use serde_json::json;
 use sim::workload::{Lengths, Shape};
-use sim::{Acceptance, Apart, Curve, Fleet, Instance, Link, Observer, RefuseWhen, Workload};
+use sim::{Acceptance, Curve, Disaggregation, Fleet, Instance, Link, Observer, RefuseWhen, Workload};
 
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
@@ -50,17 +50,18 @@ pub(crate) fn sim(flags: &SimFlags) -> Result<(), Failure> {
     }
     let mut bar = Bar(Progress::counting("simulating", "requests"));
     let link = Link { bytes_per_second: flags.link, delay: LINK_DELAY, token_bytes };
-    let apart = |prefill| Apart {
+    let disaggregation = |prefill| Disaggregation {
         rejection: flags.reject.map(rejection),
         switches: flags.switch_roles,
-        ..Apart::split(prefill, flags.instances, link)
+        ..Disaggregation::split(prefill, flags.instances, link)
     };
     let (mut json, text, charts) = if flags.splits {
-        let curve = Curve::of(&workload, flags.instances, &instance, apart, &mut bar).map_err(Failure::usage)?;
+        let curve =
+            Curve::of(&workload, flags.instances, &instance, disaggregation, &mut bar).map_err(Failure::usage)?;
         (curve.json(), curve.to_string(), vec![(SPLITS, curve.chart())])
     } else {
         let fleet = Fleet::of(flags.instances, &instance);
-        let fleet = flags.prefill.map(apart).into_iter().fold(fleet, Fleet::apart);
+        let fleet = flags.prefill.map(disaggregation).into_iter().fold(fleet, Fleet::disaggregated);
         let report = sim::simulate(&workload, &fleet, &mut bar).map_err(Failure::usage)?;
         (report.json(), report.to_string(), sim::charts::charts(&report))
     };
