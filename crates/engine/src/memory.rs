@@ -39,7 +39,7 @@ pub(crate) struct Wants {
 pub(crate) struct TooLittle {
     /// Bytes that the smallest one needs with everything else.
     pub(crate) needed: u64,
-    pub(crate) room: Room,
+    pub(crate) room: Headroom,
 }
 
 /// Bytes that a cache can have beside everything else.

@@ -8,7 +8,7 @@ use bench::load::{
     self, Api, Arrivals, Dataset, LoadClient, LoadProgress, Measured, PlannedRequest, Point, Ramp, ReportSettings,
     Swept, Target, TargetError,
 };
-use files::ResultPlace;
+use files::ResultFile;
 use serde_json::{Map, Value, json};
 
 use crate::console::{Progress, note, put_line};

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::sync::Arc;
 
-use dialect::{AnswerPart, Dialect, Listener};
+use dialect::{AnswerPart, Dialect, AnswerParser};
 use engine::ModelInfo;
 use text::tokenizer::Tokenizer;
 
@@ -40,7 +40,7 @@ impl Voice {
         let end = &prompt[prompt.len().saturating_sub(PROMPT_END_TOKENS)..];
         let end = model.tokenizer.as_ref().map(|tokenizer| tokenizer.decode(end, false)).unwrap_or_default();
         Telling {
-            listener: Listener::new(&self.dialect, Arc::default(), &end),
+            listener: AnswerParser::new(&self.dialect, Arc::default(), &end),
             prints,
             shows_thoughts: prints && std::io::stdout().is_terminal(),
             is_quiet: false,
@@ -57,7 +57,7 @@ pub(crate) fn marks(dialect: &Dialect, tokenizer: &Tokenizer) -> Arc<[u32]> {
 
 /// One answer under way.
 pub(super) struct Telling {
-    listener: Listener,
+    listener: AnswerParser,
     prints: bool,
     shows_thoughts: bool,
     /// The terminal writes thoughts.
