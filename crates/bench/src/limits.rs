@@ -1,10 +1,20 @@
 //! The machine's limits beside a measurement.
 
-use kernels::limits::{Doubt, Limits};
+use kernels::Device;
+use kernels::limits::{Doubt, Limits, MeasureError};
+use roofline::Peaks;
 use serde_json::{Value, json};
 
 /// Seconds that one measurement of the machine's limits takes.
 pub const LIMITS_SECONDS: f64 = 0.4;
+
+/// What work of one kind may have of the machine, measured now: other tenants of a shared host take their part, now
+/// more, now less. `compute`: operations per second of that kind.
+pub(crate) fn peaks_now(device: &impl Device, compute: impl Fn(&Limits) -> f64) -> Result<Peaks, MeasureError> {
+    let limits = device.limits(LIMITS_SECONDS)?;
+    let matrix = compute(&limits);
+    Ok(Peaks { matrix, attention: matrix, bandwidth: limits.read_bandwidth })
+}
 
 /// Of two measurements on one machine the higher of each limit: whatever disturbs a measurement lowers it. One that is
 /// not sure counts beside one that is as little as one that was not made.

@@ -7,10 +7,10 @@ use figures::random::Random;
 use kernels::attention::attend;
 use kernels::kv_cache::KvPlace;
 use kernels::{Attention, AttentionRule, AttentionSpan, Cpu, Device, HeadLayout, KvCache, KvDtype, KvShape};
-use roofline::{PassWork, Peaks};
+use roofline::PassWork;
 
 use crate::forward::{BLOCK_SIZE, blocks};
-use crate::limits::LIMITS_SECONDS;
+use crate::limits::peaks_now;
 use crate::rows::{Against, Rows};
 use crate::setup::{BenchError, BenchSetup};
 use crate::timing::Timing;
@@ -44,10 +44,10 @@ pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(),
     for case in &CASES {
         for dtype in KvDtype::ALL {
             let (kv, shape) = case.cache(dtype)?;
-            // Other tenants of a shared host take their part of the bandwidth, now more, now less.
-            let limits = cpu.limits(LIMITS_SECONDS)?;
-            let attention = if dtype == KvDtype::Bf16 { limits.bf16_flops } else { limits.int8_ops };
-            let peaks = Peaks { matrix: attention, attention, bandwidth: limits.read_bandwidth };
+            let peaks = peaks_now(&cpu, |limits| match dtype {
+                KvDtype::Bf16 => limits.bf16_flops,
+                KvDtype::Int8 => limits.int8_ops,
+            })?;
             let samples = case.time(&cpu, &kv, &shape, setup.repetitions);
             rows.timed(
                 format!("{}, {}", case.name(), dtype.name()),

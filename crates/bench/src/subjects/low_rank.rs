@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use kernels::{Cpu, Device, HostBackend, LowRank, LowRankShape, LowRankSource};
-use roofline::{PassWork, Peaks};
+use roofline::PassWork;
 
-use crate::limits::LIMITS_SECONDS;
+use crate::limits::peaks_now;
 use crate::rows::{Against, Rows};
 use crate::setup::{BenchError, BenchSetup};
 use crate::timing::Timing;
@@ -29,7 +29,7 @@ pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(),
         let lists: Vec<Vec<u32>> = (0..adapters).map(list).collect();
         let x: Vec<f32> = (0..num_rows * WIDEST.0).map(|at| (at % 37) as f32 * 0.1 - 1.8).collect();
         let mut out = vec![0.0f32; num_rows * WIDEST.1];
-        let limits = cpu.limits(LIMITS_SECONDS)?;
+        let peaks = peaks_now(&cpu, |limits| limits.bf16_flops)?;
         let [samples] = Timing::of(setup.repetitions).in_turns(|_| {
             for (module, (in_features, parts)) in modules.iter().zip(MODULES.iter().cycle()) {
                 let (x, out) = (&x[..num_rows * in_features], &mut out[..num_rows * parts.iter().sum::<usize>()]);
@@ -43,8 +43,6 @@ pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(),
             bytes: modules.iter().flatten().map(|matrices| matrices.bytes() as f64).sum(),
             ..PassWork::default()
         };
-        let matrix = limits.bf16_flops;
-        let peaks = Peaks { matrix, attention: matrix, bandwidth: limits.read_bandwidth };
         let test = format!("{num_rows} rows, {adapters} adapters of rank {rank}");
         rows.timed(test, &samples, Against::Limits(work, peaks))?;
     }

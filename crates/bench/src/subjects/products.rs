@@ -4,9 +4,9 @@
 //! together, as the layers of a model do.
 
 use kernels::{Cpu, Device, HostBackend, MatrixShape, Out, PackedMatrix, RowSource, WeightClass};
-use roofline::{PassWork, Peaks, peak};
+use roofline::{PassWork, peak};
 
-use crate::limits::LIMITS_SECONDS;
+use crate::limits::peaks_now;
 use crate::rows::{Against, Rows};
 use crate::setup::{BenchError, BenchSetup};
 use crate::timing::Timing;
@@ -26,10 +26,7 @@ pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(),
     for class in classes.into_iter().filter(|class| setup.model.weights.is_none_or(|only| only == *class)) {
         for (name, out_features, in_features) in PRODUCTS {
             let matrices = copies(&cpu, MatrixShape { out_features, in_features }, class)?;
-            // Other tenants of a shared host take their part of the bandwidth, now more, now less.
-            let limits = cpu.limits(LIMITS_SECONDS)?;
-            let (matrix, bandwidth) = (peak(&limits, class), limits.read_bandwidth);
-            let peaks = Peaks { matrix, attention: matrix, bandwidth };
+            let peaks = peaks_now(&cpu, |limits| peak(limits, class))?;
             for num_rows in ROWS {
                 let samples = time(&cpu, &matrices, num_rows, setup.repetitions);
                 let matrix_flops = 2.0 * (num_rows * out_features * in_features) as f64;
