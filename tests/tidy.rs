@@ -118,8 +118,12 @@ fn crates() -> Vec<String> {
 }
 
 /// Files under `src` that are compiled into tests alone.
-const TESTS_IN_SRC: [&str; 3] =
-    ["crates/engine/src/chaos.rs", "crates/engine/src/chaos/", "crates/scheduler/src/kv/tests.rs"];
+const TESTS_IN_SRC: [&str; 4] = [
+    "crates/engine/src/chaos.rs",
+    "crates/engine/src/chaos/",
+    "crates/scheduler/src/kv/tests.rs",
+    "crates/testing/src/",
+];
 
 /// `.rs` files of a crate's `src`, those of tests left out.
 fn sources(krate: &str) -> Vec<PathBuf> {

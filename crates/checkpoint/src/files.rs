@@ -150,6 +150,17 @@ pub enum LoadError {
     },
 }
 
+/// A parser's error, which may repeat the file: its first words, on one line.
+pub fn brief(error: impl fmt::Display) -> String {
+    const MOST: usize = 300;
+    let text = error.to_string();
+    let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST).collect();
+    if line.len() < text.len() {
+        line.push_str(" [...]");
+    }
+    line
+}
+
 impl LoadError {
     /// A [`LoadError::Field`].
     pub fn field(file: &str, field: impl Into<String>, problem: impl fmt::Display) -> LoadError {
@@ -164,8 +175,8 @@ impl LoadError {
     /// An error of parsing JSON: [`LoadError::Broken`] for wrong syntax, [`LoadError::Field`] for a wrong value.
     pub fn json(file: &str, field: &str, error: &serde_json::Error) -> LoadError {
         match error.classify() {
-            serde_json::error::Category::Data => LoadError::field(file, field, error),
-            _ => LoadError::broken(file, format!("not JSON: {error}")),
+            serde_json::error::Category::Data => LoadError::field(file, field, brief(error)),
+            _ => LoadError::broken(file, format!("not JSON: {}", brief(error))),
         }
     }
 

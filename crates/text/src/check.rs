@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 
-use checkpoint::LoadError;
+use checkpoint::{LoadError, brief};
 use regex_automata::nfa::thompson;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
@@ -111,17 +111,6 @@ pub(crate) fn check(json: &str, vocab_size: usize) -> Result<Outline, LoadError>
         steps.normalizer(decoder, "decoder")?;
     }
     Ok(Outline { merges: file.merges })
-}
-
-/// The beginning of a parser's error, on one line: the error may quote the file.
-pub(crate) fn brief(error: impl fmt::Display) -> String {
-    const MAX_CHARS: usize = 300;
-    let text = error.to_string();
-    let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_CHARS).collect();
-    if line.len() < text.len() {
-        line.push_str(" [...]");
-    }
-    line
 }
 
 fn field(name: impl Into<String>, problem: impl fmt::Display) -> LoadError {

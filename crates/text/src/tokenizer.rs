@@ -18,7 +18,7 @@
 
 use std::collections::HashMap;
 
-use checkpoint::{Checkpoint, LoadError};
+use checkpoint::{Checkpoint, LoadError, brief};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokenizers::normalizers::NormalizerWrapper;
@@ -472,8 +472,8 @@ fn unreadable_part(json: &str) -> &'static str {
 /// padding.
 fn build(json: &str, extra: HashMap<String, DecoderToken>) -> Result<tokenizers::Tokenizer, LoadError> {
     let inner: Result<tokenizers::Tokenizer, _> = json.parse();
-    let mut inner = inner.map_err(|error| LoadError::field(TOKENIZER, unreadable_part(json), check::brief(error)))?;
-    let failed = |error| LoadError::field(TOKENIZER, "added_tokens", check::brief(error));
+    let mut inner = inner.map_err(|error| LoadError::field(TOKENIZER, unreadable_part(json), brief(error)))?;
+    let failed = |error| LoadError::field(TOKENIZER, "added_tokens", brief(error));
     let field = |id: &str| format!("added_tokens_decoder.{}", short(id));
     if extra.len() > MAX_ADDED_TOKENS {
         return Err(LoadError::field(CONFIG, "added_tokens_decoder", "too many entries"));

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::sync::Arc;
 
-use dialect::{AnswerPart, Dialect, AnswerParser};
+use dialect::{AnswerParser, AnswerPart, Dialect};
 use engine::ModelInfo;
 use text::tokenizer::Tokenizer;
 
