@@ -41,7 +41,7 @@ impl MatrixSource<'_> {
 }
 
 /// A product in float32.
-pub struct Product<'a> {
+pub struct RecordedProduct<'a> {
     /// `[rows, in_features]`.
     pub x: &'a [f32],
     /// Bias added to `y`.
@@ -55,7 +55,7 @@ pub struct Product<'a> {
 }
 
 /// Receives products.
-pub trait Recorder: Send + Sync + 'static {
+pub trait ProductRecorder: Send + Sync + 'static {
     /// The recorder's data of a matrix.
     type Matrix: Send + Sync + 'static;
 
@@ -68,7 +68,7 @@ pub trait Recorder: Send + Sync + 'static {
     }
 
     /// Records a product of such a matrix. `exact`: the backend that computed it.
-    fn record(&self, matrix: &Self::Matrix, product: &Product<'_>, exact: &Float32);
+    fn record(&self, matrix: &Self::Matrix, product: &RecordedProduct<'_>, exact: &Float32);
 
     /// Bytes of the recorder's data of a matrix.
     fn matrix_bytes(&self, _matrix: &Self::Matrix) -> usize {
@@ -77,7 +77,7 @@ pub trait Recorder: Send + Sync + 'static {
 }
 
 /// [`Float32`] with a recorder of its products.
-pub struct Recording<R> {
+pub struct RecordingBackend<R> {
     /// Computes the results.
     pub exact: Float32,
     /// Receives the products.
@@ -91,14 +91,14 @@ pub struct RecordedMatrix<M> {
     recorded: M,
 }
 
-impl<R: Recorder> Recording<R> {
+impl<R: ProductRecorder> RecordingBackend<R> {
     fn both(&self, shape: MatrixShape, source: MatrixSource<'_>) -> Result<RecordedMatrix<R::Matrix>, OutOfMemory> {
         let recorded = self.recorder.pack(shape, source)?;
         Ok(RecordedMatrix { exact: source.pack(&self.exact, shape)?, recorded })
     }
 }
 
-impl<R: Recorder> Device for Recording<R> {
+impl<R: ProductRecorder> Device for RecordingBackend<R> {
     type Matrix = RecordedMatrix<R::Matrix>;
     type LowRank = [Float32Matrix; 2];
     type KvCache = Float32Cache;
@@ -173,7 +173,7 @@ impl<R: Recorder> Device for Recording<R> {
     }
 }
 
-impl<R: Recorder> HostBackend for Recording<R> {
+impl<R: ProductRecorder> HostBackend for RecordingBackend<R> {
     fn embed(&self, table: &Self::Matrix, ids: &[u32], out: &mut [f32]) {
         self.exact.embed(&table.exact, ids, out);
     }
@@ -197,7 +197,7 @@ impl<R: Recorder> HostBackend for Recording<R> {
             Out::Gated(activation, out) => gated(Some(pool), isa, *activation, &y, shape.out_features / 2, out),
         }
         let ends_in = if let Out::Add(out) = &out { &**out } else { &y };
-        self.recorder.record(recorded, &Product { x, bias, y: &y, ends_in, shape }, &self.exact);
+        self.recorder.record(recorded, &RecordedProduct { x, bias, y: &y, ends_in, shape }, &self.exact);
     }
 
     fn add_low_rank<'a>(

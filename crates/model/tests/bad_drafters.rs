@@ -400,14 +400,14 @@ fn eagle_1_heads() {
         files.set("fc.bias", "BF16", &[64]);
         files.set("layers.0.self_attn.q_proj.weight", "BF16", &[64, 64]);
     }
-    const SUPPORTED: [&str; 4] = ["EAGLE-3", "Medusa", "mtp", "smaller model"];
+    const SUPPORTED: [&str; 4] = ["eagle3", "medusa", "mtp", "draft_model"];
     const HEAD: &[&str] = &[FILE, "EAGLE-1", SUPPORTED[0], SUPPORTED[1], SUPPORTED[2], SUPPORTED[3]];
     let cases: [Case; 2] = [
         ("the authors' layout", eagle_1, HEAD),
         (
             "speculators' layout",
             |f| f.config = json!({"speculators_model_type": "eagle"}),
-            &[CONFIG, "speculators_model_type", "`eagle`", "EAGLE-3", "Medusa"],
+            &[CONFIG, "speculators_model_type", "\"eagle\"", "eagle3", "medusa"],
         ),
     ];
     check("eagle3-midlayer", "llama3", &cases);

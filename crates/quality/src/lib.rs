@@ -10,7 +10,7 @@
 //! layers. This finds a `down_proj` whose inputs spike on few tokens (GLU activation spikes: Yang et al., 2024), and
 //! decides which matrices of a recipe get a wider class.
 
-use kernels::recording::{MatrixSource, Product, Recorder, Recording};
+use kernels::recording::{MatrixSource, RecordedProduct, ProductRecorder, RecordingBackend};
 use kernels::{Float32, HostBackend, MatrixShape, Out, OutOfMemory};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -132,7 +132,7 @@ fn relative(squared_error: f64, squared_norm: f64) -> f64 {
 
 /// A backend with the results of [`Float32`], which also computes every product with `B` and records its error. Takes
 /// the memory of both.
-pub type MeasuringBackend<B> = Recording<Judge<B>>;
+pub type MeasuringBackend<B> = RecordingBackend<Judge<B>>;
 
 /// Compares the products of `B` with those in float32. Errors are in the order of packing: `model::Runner::matrix_names`
 /// has their names.
@@ -144,7 +144,7 @@ pub struct Judge<B> {
 impl<B: HostBackend> Judge<B> {
     /// Beside `exact`.
     pub fn beside(exact: Float32, judged: B) -> MeasuringBackend<B> {
-        Recording { exact, recorder: Judge { judged, errors: Mutex::default() } }
+        RecordingBackend { exact, recorder: Judge { judged, errors: Mutex::default() } }
     }
 
     /// The errors so far, one per matrix, in the order of packing: `model::Runner::matrix_names` has their names.
@@ -157,7 +157,7 @@ impl<B: HostBackend> Judge<B> {
     }
 }
 
-impl<B: HostBackend> Recorder for Judge<B> {
+impl<B: HostBackend> ProductRecorder for Judge<B> {
     /// In the judged class, and its number.
     type Matrix = (B::Matrix, usize);
 
@@ -168,7 +168,7 @@ impl<B: HostBackend> Recorder for Judge<B> {
         Ok((judged, errors.len() - 1))
     }
 
-    fn record(&self, (matrix, index): &Self::Matrix, product: &Product<'_>, _: &Float32) {
+    fn record(&self, (matrix, index): &Self::Matrix, product: &RecordedProduct<'_>, _: &Float32) {
         let mut judged = vec![0.0; product.y.len()];
         self.judged.linear(product.x, matrix, product.bias, Out::Store(&mut judged));
         self.lock()[*index].add(product.y, &judged, product.shape.out_features);

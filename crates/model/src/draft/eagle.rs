@@ -18,8 +18,8 @@ use serde_json::{Map, Value, json};
 /// More rows of a target than anybody looks at.
 const MOST_TAPS: usize = 16;
 /// What a drafter may be, said of one that is something else.
-const SUPPORTED: &str =
-    "is not supported; EAGLE-3 drafters, Medusa heads, next-token layers (mtp) and smaller models are";
+const SUPPORTED: &str = "is not supported; drafters of EAGLE-3 (eagle3), Medusa heads (medusa), next-token layers (mtp) \
+                         and smaller models (draft_model) are";
 /// More layers than anybody's drafter has.
 const MOST_LAYERS: usize = 16;
 
@@ -67,7 +67,7 @@ impl Plan {
         }
         let speculators = root.text("speculators_model_type")?;
         if let Some(other) = speculators.filter(|kind| *kind != "eagle3") {
-            return Err(root.error("speculators_model_type", format!("{}; {SUPPORTED}", quoted(other))));
+            return Err(root.error("speculators_model_type", format!("{} {SUPPORTED}", quoted(other))));
         }
         if let Some(speculators) = root.object("speculators_config")?
             && let Some(verifier) = speculators.object("verifier")?

@@ -2,12 +2,12 @@
 
 use kernels::float32::Float32;
 use kernels::quant::Gram;
-use kernels::recording::{MatrixSource, Product, RecordedMatrix, Recorder, Recording};
+use kernels::recording::{MatrixSource, RecordedProduct, RecordedMatrix, ProductRecorder, RecordingBackend};
 use kernels::{MatrixShape, OutOfMemory};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// [`Float32`], and beside it the inputs of some matrices.
-pub(super) type Observed = Recording<Observer>;
+pub(super) type Observed = RecordingBackend<Observer>;
 /// A matrix and its number.
 pub(super) type ObservedMatrix = RecordedMatrix<usize>;
 
@@ -54,7 +54,7 @@ fn factor(mean_square: f64) -> f32 {
     if mean_square > 0.0 { (1.0 / mean_square.sqrt()) as f32 } else { 0.0 }
 }
 
-impl Recorder for Observer {
+impl ProductRecorder for Observer {
     type Matrix = usize;
 
     fn pack(&self, _: MatrixShape, _: MatrixSource<'_>) -> Result<usize, OutOfMemory> {
@@ -67,7 +67,7 @@ impl Recorder for Observer {
         self.lock()[index].gram.is_some()
     }
 
-    fn record(&self, &index: &usize, product: &Product<'_>, exact: &Float32) {
+    fn record(&self, &index: &usize, product: &RecordedProduct<'_>, exact: &Float32) {
         let width = product.shape.out_features;
         let square = |row: &[f32]| row.iter().map(|&y| f64::from(y).powi(2)).sum::<f64>();
         let ends = product.ends_in.chunks_exact(width);
