@@ -62,16 +62,16 @@ impl AcceptanceModel {
     }
 
     /// The highest probability of a first draft, over all drafters.
-    fn surest(&self) -> u64 {
+    fn best_first_draft(&self) -> u64 {
         self.counts.iter().flatten().map(|places| places[0].chance(SURE / 2, PRIOR)).max().expect("there are sources")
     }
 
-    fn note_unpaid(&mut self) {
+    fn count_unpaid(&mut self) {
         self.unpaid = self.unpaid.saturating_add(1);
     }
 
     /// Every [`RETRY`] steps without a draft, whether or not any was proposed.
-    fn is_time_to_try(&self) -> bool {
+    fn is_retry_due(&self) -> bool {
         self.unpaid > 0 && self.unpaid.is_multiple_of(RETRY)
     }
 
@@ -166,14 +166,14 @@ impl Scheduler {
     /// each.
     pub fn wants_proposals(&self) -> bool {
         let acceptance = &self.speculation.acceptance;
-        if self.policy.cost.is_none() || acceptance.is_time_to_try() {
+        if self.policy.cost.is_none() || acceptance.is_retry_due() {
             return true;
         }
-        let surest = acceptance.surest();
+        let prior = acceptance.best_first_draft();
         let (mut work, mut chance, mut context) = (Work::default(), 0, 0);
         for seq in self.decoding() {
             work.add_decode(seq.num_tokens());
-            chance = chance.max(seq.acceptance.chance(surest, GENERAL));
+            chance = chance.max(seq.acceptance.chance(prior, GENERAL));
             context = context.max(seq.num_tokens());
         }
         let mut best = BestDrafts::new((work.rows() as u64 * SURE) as f64, self.policy.seconds(&work));
@@ -192,7 +192,7 @@ impl Scheduler {
         self.find_candidates(&mut speculation, step);
         let rows_left = self.state.limits.max_num_batched_tokens - step.num_rows();
         if speculation.candidates.is_empty() {
-            speculation.acceptance.note_unpaid();
+            speculation.acceptance.count_unpaid();
         } else {
             let reason = self.choose(&mut speculation, rows_left, bound, step);
             self.plan.record.drafting = self.drafting_of(&speculation);
@@ -264,8 +264,8 @@ impl Scheduler {
         let mut work = self.plan.record.work;
         let mut drafting = 0.0;
         let mut best = BestDrafts::new((step.num_rows() as u64 * SURE) as f64, self.policy.seconds(&work));
-        while let Some(mut surest) = next.peek_mut() {
-            let (chance, Reverse(index)) = *surest;
+        while let Some(mut next_draft) = next.peek_mut() {
+            let (chance, Reverse(index)) = *next_draft;
             let candidate = &mut candidates[index];
             let context = step.decode[candidate.decode].start + 1 + candidate.taken + 1;
             work.add_draft(context);
@@ -281,16 +281,16 @@ impl Scheduler {
             }
             if candidate.taken < candidate.most {
                 let further = acceptance.of(&candidate.proposal, candidate.taken, &candidate.own);
-                surest.0 = chance * further / SURE;
+                next_draft.0 = chance * further / SURE;
             } else {
-                PeekMut::pop(surest);
+                PeekMut::pop(next_draft);
             }
         }
         order.iter().skip(best.count()).for_each(|&index| candidates[index].taken -= 1);
         if best.count() > 0 {
             acceptance.unpaid = 0;
         } else {
-            acceptance.note_unpaid();
+            acceptance.count_unpaid();
         }
         if let Some(&first) = order.first()
             && acceptance.unpaid >= RETRY
