@@ -537,7 +537,7 @@ fn redirects_end() {
     assert!(message(get(&hub.env(&scratch))).contains("too many redirects"));
     let hub = FakeHub::start();
     hub.answer("GET /api/models/org/tiny/revision/main", [Answer::new(302, "").with("location", "file:///etc/passwd")]);
-    assert!(message(get(&hub.env(&scratch))).contains("strange place"));
+    assert!(message(get(&hub.env(&scratch))).contains("invalid location"));
 }
 
 /// A renamed repository answers with a redirect on the same host; the token goes along.

@@ -10,7 +10,7 @@
 //! layers. This finds a `down_proj` whose inputs spike on few tokens (GLU activation spikes: Yang et al., 2024), and
 //! decides which matrices of a recipe get a wider class.
 
-use kernels::recording::{MatrixSource, RecordedProduct, ProductRecorder, RecordingBackend};
+use kernels::recording::{MatrixSource, ProductRecorder, RecordedProduct, RecordingBackend};
 use kernels::{Float32, HostBackend, MatrixShape, Out, OutOfMemory};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

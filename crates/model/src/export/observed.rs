@@ -2,7 +2,7 @@
 
 use kernels::float32::Float32;
 use kernels::quant::Gram;
-use kernels::recording::{MatrixSource, RecordedProduct, RecordedMatrix, ProductRecorder, RecordingBackend};
+use kernels::recording::{MatrixSource, ProductRecorder, RecordedMatrix, RecordedProduct, RecordingBackend};
 use kernels::{MatrixShape, OutOfMemory};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
