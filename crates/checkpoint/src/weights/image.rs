@@ -62,14 +62,14 @@ pub(super) enum ImageUse {
 #[derive(Debug)]
 pub(super) struct ImageState {
     pending: PendingImage,
-    on_disk: Option<ImageFile>,
+    on_disk: Option<StoredImage>,
     /// Damage of the image on disk.
     damage: Option<String>,
 }
 
 /// An image on disk with the right key.
 #[derive(Debug)]
-struct ImageFile {
+struct StoredImage {
     file: File,
     matrices: HashMap<String, Record>,
 }
@@ -129,7 +129,7 @@ impl ImageUse {
         }
         let Some(key) = cache_key(checkpoint, files, purpose) else { return ImageUse::Off };
         let path = directory.join(format!("{}.packed", file_stem(checkpoint, purpose)));
-        let (on_disk, damage) = match ImageFile::open(&path, &key) {
+        let (on_disk, damage) = match StoredImage::open(&path, &key) {
             Ok(on_disk) => (on_disk, None),
             Err(damage) => (None, Some(damage)),
         };
@@ -183,10 +183,10 @@ impl ImageUse {
     }
 }
 
-impl ImageFile {
+impl StoredImage {
     /// The image with that key. `Ok(None)`: there is none, or one with another key or version. An error describes the
     /// damage.
-    fn open(path: &Path, key: &str) -> Result<Option<ImageFile>, String> {
+    fn open(path: &Path, key: &str) -> Result<Option<StoredImage>, String> {
         let unread = |error: io::Error| error.to_string();
         let file = match files::open(path) {
             Ok(file) => file,
@@ -221,7 +221,7 @@ impl ImageFile {
             return Err("index points outside the file".into());
         }
         let matrices = index.matrices.into_iter().map(|record| (record.name.clone(), record)).collect();
-        Ok(Some(ImageFile { file, matrices }))
+        Ok(Some(StoredImage { file, matrices }))
     }
 
     /// The matrix, or an error if its digest does not match.
