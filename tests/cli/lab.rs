@@ -91,7 +91,7 @@ fn ctrl_c_keeps_what_was_measured() {
     let directory = Scratch::new("ctrl-c");
     let path = directory.text();
     let points = ["lab", "--prompts", "16,32", "--positions", "0", "--batches", "1"];
-    let arguments = [&points[..], &["-r", "65536", "-t", "1", "-o", &path]].concat();
+    let arguments = [&points[..], &["-r", "65536", "-t", "1", "-o", path]].concat();
     let mut child = twostroke(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut line = String::new();
     let mut stderr = BufReader::new(child.stderr.take().expect("standard error is piped"));
