@@ -290,7 +290,7 @@ fn a_drafter_that_does_not_fit_is_refused() {
         (DraftMethod::Medusa, at("train"), "no heads"),
         (DraftMethod::Medusa, at("crates/model/tests/data/drafts/medusa-own"), "hidden_size"),
         (DraftMethod::Eagle3, nowhere, "no such"),
-        (DraftMethod::Eagle3, at("models/lantern-medusa"), "\"medusa\" is unknown"),
+        (DraftMethod::Eagle3, at("models/lantern-medusa"), "no EAGLE-3 drafter"),
         (DraftMethod::Eagle3, at("models/lantern-draft"), "fc.weight is missing"),
         (DraftMethod::Mtp, None, "so are model.mtp_layers"),
     ];
