@@ -553,7 +553,7 @@ fn time_is_an_argument() {
     const MAY: [&str; 5] = ["engine", "server", "bench", "cli", "kv-events"];
     let paths = crates().into_iter().filter(|krate| !MAY.contains(&krate.as_str())).flat_map(|krate| sources(&krate));
     let measures =
-        ["crates/kernels/src/limits.rs", "crates/kernels/src/disturbed.rs", "crates/kernels/src/threads/sync.rs"];
+        ["crates/kernels/src/limits.rs", "crates/kernels/src/cpu_time.rs", "crates/kernels/src/threads/sync.rs"];
     let elsewhere = paths.filter(|path| !measures.iter().any(|file| path == Path::new(file)));
     let clocks = elsewhere.flat_map(|path| lines_with(&path, &["Instant::now", "SystemTime"])).collect();
     assert_none("only engine, server, bench, cli, kv-events and the measurement of limits look at a clock", clocks);
@@ -572,9 +572,9 @@ fn only_the_command_line_reads_the_environment() {
 const OTHER_OPENS: &[(&str, &str)] = &[
     ("crates/cli/src/commands/render_templates.rs", "asks the kernel: /proc"),
     ("crates/launch/src/machine.rs", "asks the kernel: /proc and /sys"),
-    ("crates/kernels/src/disturbed.rs", "asks the kernel: /proc"),
+    ("crates/kernels/src/cpu_time.rs", "asks the kernel: /proc"),
     ("crates/kernels/src/limits/reading.rs", "asks the kernel: /sys"),
-    ("crates/kernels/src/room.rs", "asks the kernel: /proc and control groups"),
+    ("crates/kernels/src/memory_limits.rs", "asks the kernel: /proc and control groups"),
     ("crates/kernels/src/threads/cpus.rs", "asks the kernel: /sys"),
     ("crates/kernels/src/threads/nodes.rs", "asks the kernel: /sys"),
     ("crates/kernels/src/threads/steal.rs", "asks the kernel: /proc"),

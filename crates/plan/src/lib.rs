@@ -40,7 +40,7 @@ pub use named::NamedModel;
 pub use question::{
     HERE, Here, Loaded, PARAMETERS, Parameter, ParameterKind, Problem, Question, WhichMachine, is_here, presets,
 };
-pub use speculation::{Speculation, SpeculationPlan};
+pub use speculation::{SpeculationModel, SpeculationPlan};
 
 use kernels::{KvDtype, WeightClass};
 use roofline::{Basis, Bound, Demands, LimitShares, Machine, PassWork, Peaks};
@@ -91,7 +91,7 @@ pub struct Deployment {
     /// Tokens that the cache of a running engine holds; `None`: the cache fills the memory beside the weights.
     pub kv_tokens: Option<u64>,
     /// Speculative decoding; `None`: off.
-    pub speculation: Option<Speculation>,
+    pub speculation: Option<SpeculationModel>,
 }
 
 impl Deployment {

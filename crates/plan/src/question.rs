@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use self::ParameterKind::{Chance, Text, Whole, Word};
 use crate::cost::cost;
 use crate::units::{quantity, requests_per_second};
-use crate::{Ask, Deployment, NamedModel, Speculation, Users};
+use crate::{Ask, Deployment, NamedModel, SpeculationModel, Users};
 
 /// Name of the loaded model, and of this machine.
 pub const HERE: &str = "here";
@@ -283,7 +283,7 @@ impl Question {
                 let machine = Machine { basis, ..machine.clone() };
                 Box::new(Deployment::new(model, demands.weights, demands.kv_dtype, machine))
             };
-            Speculation { acceptance, drafter: self.drafter.as_ref().map(on) }
+            SpeculationModel { acceptance, drafter: self.drafter.as_ref().map(on) }
         });
         let limit = deployment.demands.shape.context_limit;
         let needed = self.ask.prompt + self.ask.written();

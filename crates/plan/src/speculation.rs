@@ -21,7 +21,7 @@ const STRIDES: usize = 64;
 
 /// Speculative decoding of a deployment.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Speculation {
+pub struct SpeculationModel {
     /// Acceptance probability of a draft if all before it are accepted; above 0 and below 1.
     pub acceptance: f64,
     /// The draft model, which makes one draft per pass; `None`: drafts cost nothing, as n-gram lookup.
@@ -49,7 +49,7 @@ pub struct SpeculationPlan {
     pub stops_at: Option<usize>,
 }
 
-impl Speculation {
+impl SpeculationModel {
     /// Expected accepted drafts of `drafts` in a step of `batch` requests: each request gets a first before any a second.
     fn held(&self, batch: usize, drafts: usize) -> f64 {
         let (all, more) = (drafts / batch, drafts % batch);
@@ -96,7 +96,7 @@ impl Deployment {
     }
 
     /// The total number of drafts with the most tokens per second.
-    fn best_drafts(&self, speculation: &Speculation, batch: usize, context: f64) -> usize {
+    fn best_drafts(&self, speculation: &SpeculationModel, batch: usize, context: f64) -> usize {
         let stride = batch.div_ceil(STRIDES);
         let seconds = |drafts| self.checking(batch, drafts, context) + speculation.seconds(batch, drafts, context);
         let mut best = BestDrafts::new(batch as f64, seconds(0));
@@ -135,7 +135,7 @@ impl Deployment {
 
     /// The smallest batch from which no draft pays. The search goes downwards: one request of a mixture reads few experts
     /// and a draft more of them, so some drafts may pay in a batch and none for a single request.
-    fn stops_at(&self, speculation: &Speculation, ask: &Ask) -> Option<usize> {
+    fn stops_at(&self, speculation: &SpeculationModel, ask: &Ask) -> Option<usize> {
         let pays = |batch: usize| self.best_drafts(speculation, batch, ask.mean_context()) > 0;
         let mut batches: Vec<usize> =
             std::iter::successors(Some(1), |batch| Some(batch * 2)).take_while(|&batch| batch <= MOST).collect();

@@ -2,7 +2,7 @@
 
 use kernels::{KvDtype, WeightClass};
 use model::ModelConfig;
-use plan::{Ask, Cap, Deployment, DivisionVerdict, NamedModel, Speculation, SpeculationPlan, Users};
+use plan::{Ask, Cap, Deployment, DivisionVerdict, NamedModel, SpeculationModel, SpeculationPlan, Users};
 use roofline::{Basis, Bound, Machine, ModelShape};
 use scheduler::CostModel;
 use scheduler::cost::{Knot, Terms};
@@ -346,7 +346,7 @@ fn with_a_knee_at_eight(acceptance: f64, drafter: Option<f64>) -> Deployment {
         Box::new(Deployment { cost, ..measured.clone() })
     });
     let cost = CostModel::new(knots.to_vec(), Terms::default());
-    Deployment { cost, speculation: Some(Speculation { acceptance, drafter }), ..measured }
+    Deployment { cost, speculation: Some(SpeculationModel { acceptance, drafter }), ..measured }
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn no_other_number_of_drafts_is_faster() {
     for (model, machine) in [("7b", "h100"), ("0.5b", "epyc-2core"), ("mixtral-8x7b", "a100")] {
         let plain = deployment(model, Machine::named(machine).expect("known"));
         for (acceptance, batch) in [(0.3, 1), (0.8, 1), (0.95, 1), (0.6, 3), (0.8, 16), (0.8, 200)] {
-            let speculation = Some(Speculation { acceptance, drafter: None });
+            let speculation = Some(SpeculationModel { acceptance, drafter: None });
             let planned = Deployment { speculation, ..plain.clone() }.plan(&ask(500, 200, batch)).speculation;
             let SpeculationPlan { drafts, tokens, tpot, gain, stops_at, .. } = planned.expect("speculation is on");
             let what = format!("{model} on {machine}, {acceptance}, {batch}: {drafts} drafts, {gain}");
