@@ -125,7 +125,7 @@ fn models_that_are_not_there() {
         }
     }
     // It has a folder `bin`, which is no pickle.
-    assert_one_line(&run(&mut twostroke(&["run", "hi", "-m", "/usr"])), 2, "no weights: neither");
+    assert_one_line(&run(&mut twostroke(&["run", "hi", "-m", "/usr"])), 2, "no weights: found neither");
 }
 
 /// A copy of the built-in model with one file changed.

@@ -29,6 +29,7 @@ pub(crate) const TIMED: &str = "\
 /// Writes rows as they come.
 pub(crate) struct Rows<'a> {
     form: RowForm,
+    header: &'static str,
     /// Fields that all rows begin with.
     common: Map<String, Value>,
     count: usize,
@@ -47,21 +48,18 @@ pub(crate) enum Against<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Begins a table. `header`: its columns in Markdown. `common`: fields that all rows begin with.
-    pub(crate) fn new(
-        form: RowForm,
-        header: &str,
-        common: Value,
-        out: &'a mut (dyn Write + Send),
-    ) -> io::Result<Rows<'a>> {
-        match form {
-            RowForm::Md => writeln!(out, "{header}")?,
-            RowForm::Json => write!(out, "[")?,
-            RowForm::Jsonl | RowForm::Csv => {}
+    /// Writes nothing before the first row: what cannot be measured is an error alone. `header`: columns in Markdown.
+    /// `common`: fields that all rows begin with.
+    pub(crate) fn new(form: RowForm, header: &'static str, common: Value, out: &'a mut (dyn Write + Send)) -> Rows<'a> {
+        Rows { form, header, common: common.as_object().cloned().unwrap_or_default(), count: 0, out }
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        match self.form {
+            RowForm::Md => writeln!(self.out, "{}", self.header),
+            RowForm::Json => write!(self.out, "["),
+            RowForm::Jsonl | RowForm::Csv => Ok(()),
         }
-        out.flush()?;
-        let common = common.as_object().cloned().unwrap_or_default();
-        Ok(Rows { form, common, count: 0, out })
     }
 
     /// One row: as the Markdown table has it, and as fields.
@@ -69,6 +67,9 @@ impl<'a> Rows<'a> {
         let mut all = self.common.clone();
         all.extend(fields.as_object().cloned().unwrap_or_default());
         let first = self.count == 0;
+        if first {
+            self.begin()?;
+        }
         self.count += 1;
         match self.form {
             RowForm::Md => writeln!(self.out, "{markdown}"),
@@ -87,7 +88,10 @@ impl<'a> Rows<'a> {
     }
 
     /// Ends the table.
-    pub(crate) fn end(self) -> io::Result<()> {
+    pub(crate) fn end(mut self) -> io::Result<()> {
+        if self.count == 0 {
+            self.begin()?;
+        }
         if self.form == RowForm::Json { writeln!(self.out, "\n]") } else { Ok(()) }
     }
 
@@ -154,7 +158,7 @@ mod tests {
 
     fn written(form: RowForm) -> String {
         let mut out = Vec::new();
-        let mut rows = Rows::new(form, TIMED, json!({"subject": "a \"b\", c"}), &mut out).unwrap();
+        let mut rows = Rows::new(form, TIMED, json!({"subject": "a \"b\", c"}), &mut out);
         let work = PassWork { matrix_flops: 2e9, bytes: 1e9, ..PassWork::default() };
         let peaks = Peaks { matrix: 4e12, attention: 1e12, bandwidth: 2e10 };
         let samples = [0.1, 0.125, 0.2];

@@ -77,7 +77,7 @@ impl BenchSubject {
             "arithmetic": setup.model.arithmetic.unwrap_or_else(Arithmetic::best).name(),
             "n_threads": setup.model.threads.unwrap_or_else(default_threads),
         });
-        let mut rows = Rows::new(form, self.header, common, out)?;
+        let mut rows = Rows::new(form, self.header, common, out);
         // The thread that computes is pinned to a core, and the caller's is not to be.
         apart(|| (self.run)(setup, &mut rows))?;
         Ok(rows.end()?)
