@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Outcome, ask, gather, greedy, options, start, used_blocks_when_quiet};
+use common::{Outcome, ask, gather, greedy, now, options, start, used_blocks_when_quiet};
 use engine::{Engine, EngineOptions, Prompt, RawRequest};
 
 /// Requests of many lengths and kinds; some share a prefix.
@@ -38,6 +38,7 @@ fn solo(engine: &Engine) -> Vec<Outcome> {
 }
 
 fn together(engine: &Engine) -> Vec<Outcome> {
+    assert!(now(engine.pause()));
     let streams: Vec<_> = workload()
         .into_iter()
         .map(|raw| {
@@ -45,6 +46,7 @@ fn together(engine: &Engine) -> Vec<Outcome> {
             (request.num_answers(), engine.submit(request).expect("room"))
         })
         .collect();
+    now(engine.resume());
     streams.into_iter().map(|(answers, stream)| gather(stream, answers)).collect()
 }
 

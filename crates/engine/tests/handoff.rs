@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Outcome, ask, gather, options, start, used_blocks_when_quiet, wait};
+use common::{Outcome, ask, gather, options, start, submit_crowd, used_blocks_when_quiet, wait};
 use engine::ledger::Owner;
 use engine::{
     ClusterKey, Engine, EngineOptions, HandoffOptions, Handoffs, Isa, Prompt, RawRequest, Role, Rule, Speculation, Way,
@@ -101,7 +101,7 @@ fn workload(round: usize) -> Vec<RawRequest> {
     requests
 }
 
-/// Asks several at a time, so that they share steps and are preempted.
+/// Asks several at a time, so that they share steps.
 fn ask_all(engine: &Engine, requests: &[RawRequest]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for some in requests.chunks(8) {
@@ -160,6 +160,7 @@ fn a_split_run_is_the_joint_run() {
             ..options()
         },
     );
+    let (crowd, crowd_alone) = (submit_crowd(&decode), submit_crowd(&joint));
     let mut done = 0;
     for round in 0.. {
         let requests = workload(round);
@@ -167,10 +168,12 @@ fn a_split_run_is_the_joint_run() {
             assert_same(split, &joint, &format!("{raw:?}"));
         }
         done += requests.len();
-        // Who is preempted depends on who came together.
-        if done >= wanted && (decode.stats().preemptions > 0 || round > 8) {
+        if done >= wanted {
             break;
         }
+    }
+    for (pressed, alone) in crowd.into_iter().zip(crowd_alone) {
+        assert_same(&gather(pressed, 1), &gather(alone, 1), "in the crowd");
     }
     let handoffs = decode.handoffs();
     println!("{done} requests, {handoffs:?}, {} preemptions", decode.stats().preemptions);

@@ -6,7 +6,7 @@ use crate::common;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Outcome, ask, gather, options, start, used_blocks_when_quiet};
+use common::{Outcome, ask, gather, options, start, submit_crowd, used_blocks_when_quiet};
 use engine::{
     ClusterKey, Engine, EngineOptions, HandoffOptions, Output, Precisions, Prompt, RawRequest, RequestError, Role, Way,
     WeightClass,
@@ -139,10 +139,12 @@ fn an_answer_is_the_pairs_whatever_happens_to_its_blocks() {
         ..options()
     };
     let busy = answerer(&[&prefill, &other], tight);
+    let crowd = submit_crowd(&busy);
     for round in ["little memory", "little memory, again"] {
         assert_eq!(ask_all(&busy, &requests), expected, "{round}");
     }
-    assert!(busy.stats().preemptions > 0, "somebody was preempted: {:?}", busy.stats());
+    crowd.into_iter().for_each(|stream| _ = gather(stream, 1));
+    assert!(busy.stats().preemptions > 0, "the crowd outgrows the cache: {:?}", busy.stats());
     for engine in [&calm, &busy, &prefill, &other] {
         assert_eq!(used_blocks_when_quiet(engine), 0, "every block came back");
     }

@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{Answer, Outcome, ask, gather, options, start, used_blocks_when_quiet};
+use common::{Answer, Outcome, ask, gather, now, options, start, used_blocks_when_quiet};
 use engine::{Engine, EngineOptions, FinishReason, Prompt, RawRequest, Rule};
 use serde_json::json;
 
@@ -66,6 +66,7 @@ fn compare(from: &Engine, to: &Engine, raw: &RawRequest) -> usize {
     let whole = ask(from, raw.clone());
     let longest = whole.answers.iter().map(|answer| answer.tokens.len()).max().expect("there are answers");
     for positions in (0..longest).collect::<Vec<_>>().chunks(12) {
+        assert!(now(to.pause()));
         let streams: Vec<_> = positions
             .iter()
             .map(|&before| {
@@ -74,6 +75,7 @@ fn compare(from: &Engine, to: &Engine, raw: &RawRequest) -> usize {
                 (before, to.submit(request).expect("room"))
             })
             .collect();
+        now(to.resume());
         for (before, stream) in streams {
             let rest = gather(stream, whole.answers.len());
             for (index, (rest, whole)) in rest.answers.iter().zip(&whole.answers).enumerate() {

@@ -37,6 +37,19 @@ pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
 }
 
+/// Eight answers of 290 tokens that begin in the same step and need 80 blocks of 32 tokens: a smaller cache preempts some,
+/// however slow the machine is. Their prompts have no full block, so no other worker reads them.
+pub(crate) fn submit_crowd(engine: &Engine) -> Vec<engine::Stream> {
+    assert!(now(engine.pause()));
+    let submit = |seed: i64| {
+        let raw = RawRequest { seed: Some(seed), logprobs: Some(1), ..greedy("The tower is", 290) };
+        engine.submit(engine.validate(raw).expect("valid")).expect("there is room")
+    };
+    let streams = (0..8).map(submit).collect();
+    now(engine.resume());
+    streams
+}
+
 /// One answer, gathered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Answer {

@@ -124,9 +124,14 @@ fn what_was_computed_in_a_crowd_is_computed_again_alone() {
             "temperature": number % 3});
         receipts(&[host.ask("/v1/completions", &body)])
     };
+    let now = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let all: Vec<Receipt> = std::thread::scope(|scope| {
         let ask = &ask;
+        // All wait before the first step, so that they meet on a machine that is busy with other things too.
+        assert!(now.block_on(host.engine.pause()));
         let threads: Vec<_> = (0..24).map(|number| scope.spawn(move || ask(number))).collect();
+        wait("all to wait", || host.engine.health().open_requests == 24);
+        now.block_on(host.engine.resume());
         threads.into_iter().flat_map(|thread| thread.join().expect("an answer")).collect()
     });
     let stats = host.engine.stats();
