@@ -509,6 +509,9 @@ impl<'de> Visitor<'de> for Merges<'_> {
 /// Checks the fields of a model other than vocabulary and merges.
 fn check_model(model: &Map<String, Value>, merges: &MergeList) -> Result<(), LoadError> {
     let entries = model.get("vocab").and_then(Value::as_u64).unwrap_or(0);
+    if entries == 0 && model.get("type").and_then(Value::as_str) == Some("Unigram") {
+        return Err(field("model.vocab", "a Unigram model without an entry encodes no text"));
+    }
     for name in ["continuing_subword_prefix", "end_of_word_suffix", "unk_token"] {
         let most = if name == "unk_token" { MAX_TOKEN_BYTES } else { MAX_CONTENT_BYTES };
         if let Some(text) = model.get(name).and_then(Value::as_str)

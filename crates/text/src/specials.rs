@@ -6,10 +6,12 @@
 //! ```
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use checkpoint::LoadError;
 use serde::Deserialize;
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use tokenizers::AddedToken;
 
 /// The file with the tokenizer's settings.
@@ -30,15 +32,13 @@ pub(crate) struct SpecialNames {
 }
 
 /// The parts of `tokenizer_config.json` that matter for encoding, and the names in `special_tokens_map.json`.
-#[derive(Default, Deserialize)]
-#[serde(expecting = "an object")]
+#[derive(Default)]
 pub(crate) struct Config {
     bos_token: Option<NamedToken>,
     eos_token: Option<NamedToken>,
     unk_token: Option<NamedToken>,
     pad_token: Option<NamedToken>,
     pub(crate) add_bos_token: Option<bool>,
-    #[serde(default)]
     pub(crate) added_tokens_decoder: HashMap<String, DecoderToken>,
 }
 
@@ -86,7 +86,13 @@ impl NamedToken {
 impl Config {
     pub(crate) fn parse(file: &str, json: Option<&str>) -> Result<Config, LoadError> {
         let Some(json) = json else { return Ok(Config::default()) };
-        serde_json::from_str(json).map_err(|error| LoadError::json(file, "JSON", &error))
+        let mut key = String::new();
+        let mut reader = serde_json::Deserializer::from_str(json);
+        let config = reader.deserialize_map(ConfigReader { key: &mut key }).and_then(|config| {
+            reader.end()?;
+            Ok(config)
+        });
+        config.map_err(|error| LoadError::json(file, if key.is_empty() { "JSON" } else { &key }, &error))
     }
 
     /// Names of the special tokens, with those of `fallback` where this file has none.
@@ -98,6 +104,36 @@ impl Config {
             unk: name(self.unk_token, fallback.unk_token),
             pad: name(self.pad_token, fallback.pad_token),
         }
+    }
+}
+
+/// Reads a [`Config`]; `key` is the last field that it came to, at fault where the file is refused.
+struct ConfigReader<'k> {
+    key: &'k mut String,
+}
+
+impl<'de> Visitor<'de> for ConfigReader<'_> {
+    type Value = Config;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Config, A::Error> {
+        let mut config = Config::default();
+        while let Some(key) = entries.next_key()? {
+            *self.key = key;
+            match self.key.as_str() {
+                "bos_token" => config.bos_token = entries.next_value()?,
+                "eos_token" => config.eos_token = entries.next_value()?,
+                "unk_token" => config.unk_token = entries.next_value()?,
+                "pad_token" => config.pad_token = entries.next_value()?,
+                "add_bos_token" => config.add_bos_token = entries.next_value()?,
+                "added_tokens_decoder" => config.added_tokens_decoder = entries.next_value()?,
+                _ => _ = entries.next_value::<IgnoredAny>()?,
+            }
+        }
+        Ok(config)
     }
 }
 

@@ -108,7 +108,7 @@ fn bombs_are_refused_by_field() {
         assert!(expected.is_empty() || error.contains("tokenizer.json"), "{name}: {error}");
     }
     type Change = fn(&mut Value);
-    let others: [(&str, Change, &str); 9] = [
+    let others: [(&str, Change, &str); 10] = [
         (
             "added token of 100 kB",
             |t| t["added_tokens"][0]["content"] = json!("a".repeat(100_000)),
@@ -133,6 +133,11 @@ fn bombs_are_refused_by_field() {
             "unknown without an entry",
             |t| t["model"] = json!({"type": "Unigram", "unk_id": 7, "vocab": [["a", 0.0]]}),
             "model.unk_id: 7, but there are 1 entries",
+        ),
+        (
+            "a Unigram of nothing",
+            |t| t["model"] = json!({"type": "Unigram", "unk_id": null, "vocab": []}),
+            "model.vocab: a Unigram model without an entry",
         ),
         (
             "pieces of no length",

@@ -121,6 +121,30 @@ fn names_of_special_tokens_come_from_the_settings_or_from_the_older_file() {
 }
 
 #[test]
+fn a_wrong_value_in_the_settings_is_named_by_file_and_field() {
+    for (field, value) in [
+        ("bos_token", json!(5)),
+        ("eos_token", json!({"content": 5})),
+        ("unk_token", json!([])),
+        ("pad_token", json!(true)),
+        ("add_bos_token", json!("yes")),
+        ("added_tokens_decoder", json!({"1": 2})),
+    ] {
+        let wrong = json!({"before": [1, {"bos_token": 7}], (field): value, "zzz": "<s>"}).to_string();
+        for (file, [config, older]) in
+            [("tokenizer_config.json", [Some(wrong.as_str()), None]), ("special_tokens_map.json", [None, Some(&wrong)])]
+        {
+            let error = Tokenizer::from_json(BYTE_LEVEL, config, older, VOCAB).expect_err("a wrong value").to_string();
+            assert!(error.contains(&format!("{file}: {field}: ")), "{error}");
+        }
+    }
+    for (config, part) in [("[]", "an object"), ("{} x", "not JSON"), ("{\"a\": ", "not JSON")] {
+        let error = Tokenizer::from_json(BYTE_LEVEL, Some(config), None, VOCAB).expect_err(config).to_string();
+        assert!(error.contains("tokenizer_config.json") && error.contains(part), "{error}");
+    }
+}
+
+#[test]
 fn added_tokens_that_only_the_settings_list_are_added() {
     let next = tokenizer(BYTE_LEVEL).vocab_size();
     let config = |id: usize| {
