@@ -6,6 +6,7 @@ use std::io;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use kernels::memory_limits::{self, Headroom, Limit};
+use nix::errno::Errno;
 
 use crate::console::note;
 use crate::flags;
@@ -52,6 +53,9 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+            _ if error.raw_os_error() == Some(Errno::EMFILE as i32) => {
+                Failure::Failed("too many open files: raise the limit of this process (ulimit -n)".to_string())
+            }
             _ => Failure::Failed(format!("output: {error}")),
         }
     }
