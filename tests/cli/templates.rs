@@ -226,6 +226,9 @@ fn a_template_that_cannot_be_compiled_is_a_wrong_file() {
         let ran = run(&mut twostroke(&["run", "-m", directory.text(), "hi"]));
         assert_eq!((ran.code, ran.stderr.lines().count()), (Some(2), 1), "{name}: {ran:?}");
         assert!(ran.stderr.contains("chat_template"), "{name}: {ran:?}");
+        let raw = run(&mut twostroke(&["run", "--raw", "-n", "4", "-m", directory.text(), "Once upon a time"]));
+        assert!(raw.code == Some(0) && !raw.stdout.is_empty(), "{name}: {raw:?}");
+        assert!(raw.stderr.contains("chat_template"), "{name}: it is told: {raw:?}");
     }
 }
 

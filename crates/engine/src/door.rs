@@ -1041,9 +1041,7 @@ fn render_chat(
     if last.is_none() {
         check_bytes("messages", bytes, tokenizer.max_bytes_per_token().unwrap_or(0).max(MAX_BYTES_PER_TOKEN), model)?;
     }
-    let own = model.chat_template.as_ref().ok_or_else(|| {
-        Rejection::of("messages", "this model has no chat template: use /v1/completions with a plain prompt")
-    })?;
+    let own = model.chat_template.as_ref().ok_or_else(|| no_template(model))?;
     let other = chat.template.as_ref().map(|source| own.with_source(source)).transpose();
     let other = other.map_err(|error| Rejection::of("chat_template", error.to_string()))?;
     let options = TemplateOptions {
@@ -1057,6 +1055,14 @@ fn render_chat(
         let code = error.is_machine_fault().then_some(MACHINE_BUSY);
         Rejection { code, ..Rejection::of(error.param(), error.to_string()) }
     })
+}
+
+fn no_template(model: &ModelInfo) -> Rejection {
+    let why = match &model.template_fault {
+        Some(fault) => format!("this model's chat template cannot be used ({fault})"),
+        None => "this model has no chat template".to_owned(),
+    };
+    Rejection::of("messages", format!("{why}: use /v1/completions with a plain prompt"))
 }
 
 fn no_tokenizer(param: &'static str) -> Rejection {

@@ -142,6 +142,8 @@ pub struct ModelInfo {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// Absent for a model that does not chat.
     pub chat_template: Option<ChatTemplate>,
+    /// Why the template that the model has is not there.
+    pub template_fault: Option<String>,
     /// Its tokens as bytes, for requests that say what an answer must look like.
     pub vocabulary: LazyVocabulary,
     /// Tokens of prompt and answer together.

@@ -5,14 +5,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use checkpoint::{Checkpoint, ImageWriter, Weights};
+use checkpoint::{Checkpoint, ImageWriter, LoadError, Weights};
 use kernels::memory_limits::{Headroom, Limit, headroom};
 use kernels::threads::num_nodes;
 use kernels::{Arithmetic, Backend, Cpu, CpuOptions, DeviceInfo, Isa, KvShape, Reference};
 use model::sampler::SamplingParams;
 use model::{Adapter, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
 use scheduler::{CostModel, Limits, Nanos, Scheduler, TierSizes};
-use text::chat_template::ChatTemplate;
+use text::chat_template::{ChatTemplate, TemplateSettings};
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -102,12 +102,12 @@ impl Engine {
         let generation_defaults = GenerationDefaults::load_with(checkpoint, &options.generation)?;
         // A checkpoint without a tokenizer can still be asked with token ids.
         let tokenizer = Tokenizer::find(checkpoint, config.vocab_size)?.map(Arc::new);
-        let chat_template = ChatTemplate::load_with(checkpoint, &options.template)?;
+        let (chat_template, template_fault) = template(checkpoint, &options.template)?;
         let draft_files = DraftFiles::find(options, checkpoint, &config, tokenizer.as_deref())?;
         let sizes = Sizes::of(&config, options, draft_files.as_ref(), headroom())?;
         // Before: what is written to from here on may not be what was read.
         let origin = Origin::of(checkpoint, options.as_stored, options.image_directory.clone());
-        let Loaded { mut forward, draft, mut kv, max_model_len, notices, arithmetic } =
+        let Loaded { mut forward, draft, mut kv, max_model_len, mut notices, arithmetic } =
             load_model(checkpoint, options, &sizes, draft_files.as_ref(), &mut |loaded| {
                 progress(Starting::Loading(loaded));
             })?;
@@ -117,6 +117,7 @@ impl Engine {
             false => 0,
         };
         kv.blocks -= spot_blocks;
+        notices.extend(template_fault.as_ref().map(|fault| format!("conversations are refused: {fault}")));
         let device = forward.device();
         let room = Room {
             rows: options.max_num_batched_tokens,
@@ -163,6 +164,7 @@ impl Engine {
             eos_token_ids,
             tokenizer: tokenizer.clone(),
             chat_template,
+            template_fault,
             vocabulary: LazyVocabulary::default(),
             max_model_len,
             max_num_seqs: options.max_num_seqs,
@@ -643,6 +645,19 @@ fn check_wish(bytes: u64, wants: &memory::Wants, room: &Headroom) -> Result<(), 
         limit.source()
     );
     Err(StartError::Option { option: "--kv-cache-memory-bytes", problem })
+}
+
+/// The model's template, or why it cannot be used where only conversations need it. One that somebody asked for in its
+/// place has to be good.
+fn template(
+    checkpoint: &Checkpoint,
+    settings: &TemplateSettings,
+) -> Result<(Option<ChatTemplate>, Option<String>), LoadError> {
+    match ChatTemplate::load_with(checkpoint, settings) {
+        Ok(template) => Ok((template, None)),
+        Err(error) if settings.is_needed || settings.source.is_some() => Err(error),
+        Err(error) => Ok((None, Some(error.to_string()))),
+    }
 }
 
 /// A model in memory, whatever backend computes it.

@@ -76,6 +76,8 @@ pub struct TemplateSettings {
     pub source: Option<String>,
     /// Default variables of each conversation.
     pub kwargs: Map<String, Value>,
+    /// An engine whose model's template cannot be used does not start. Otherwise only conversations fail.
+    pub is_needed: bool,
 }
 
 /// The model's own template without default variables.

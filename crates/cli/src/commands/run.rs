@@ -14,6 +14,7 @@ use kernels::limits::Limits;
 use launch::Settings;
 use model::Adapter;
 use serde_json::{Value, json};
+use text::chat_template::TemplateSettings;
 use tokio::runtime::Runtime;
 
 use self::told::Voice;
@@ -53,6 +54,7 @@ fn settings(flags: &RunFlags) -> Result<Settings, Failure> {
     // Room for the one that there is.
     let rank = flags.lora.as_deref().map(Adapter::stated_rank).transpose().map_err(Failure::usage)?;
     let max_adapter_rank = rank.unwrap_or(1);
+    let common = models::settings(&flags.model);
     Ok(Settings {
         max_model_len: flags.max_model_len,
         max_num_seqs: 1,
@@ -62,7 +64,8 @@ fn settings(flags: &RunFlags) -> Result<Settings, Failure> {
         max_adapter_rank,
         hash_key: environment::random_bytes()?,
         seed: u64::from_le_bytes(environment::random_bytes()?[..8].try_into().expect("8 of 32 bytes")),
-        ..models::settings(&flags.model)
+        template: TemplateSettings { is_needed: !flags.raw, ..common.template },
+        ..common
     })
 }
 

@@ -1227,6 +1227,7 @@ pub(super) fn model_info(
         eos_token_ids: vec![EOS],
         tokenizer: Some(tokenizer.clone()),
         chat_template: None,
+        template_fault: None,
         vocabulary: LazyVocabulary::default(),
         max_model_len: limits.max_model_len,
         max_num_seqs: limits.max_num_seqs,

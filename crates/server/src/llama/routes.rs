@@ -133,9 +133,8 @@ fn render(mut body: Value, app: &App) -> Caught<String> {
     let (_, definitions, ..) = tools::read(&mut fields)?.told();
     let chat = chat::prompt(&mut fields, definitions, Map::new(), app)?;
     fields.finish()?;
-    let Some(own) = &app.engine.model().chat_template else {
-        return Err(ApiError::bad_request("This model has no chat template.").with_param("messages"));
-    };
+    let model = app.engine.model();
+    let own = model.chat_template.as_ref().ok_or_else(|| chat::no_template(model, ""))?;
     let now = Some(app.now() as i64);
     let Chat { add_generation_prompt, template_kwargs: kwargs, .. } = chat;
     let options = TemplateOptions { add_generation_prompt, continue_final_message: false, kwargs, now };

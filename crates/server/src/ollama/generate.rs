@@ -31,7 +31,9 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     let text = fields.string("prompt")?.unwrap_or_default();
     let system = fields.string("system")?.filter(|text| !text.is_empty());
     let context = fields.integers("context")?;
-    let has_template = app.engine.model().chat_template.is_some();
+    // One that cannot be used is told, not passed over.
+    let model = app.engine.model();
+    let has_template = model.chat_template.is_some() || model.template_fault.is_some();
     let is_raw = fields.boolean("raw")?.unwrap_or(false);
     let suffix = fields.string("suffix")?.filter(|text| !text.is_empty());
     let length = |text: &Option<String>| text.as_deref().map_or(0, str::len);

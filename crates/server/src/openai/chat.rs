@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{Chat, ChatMessage, Prompt};
+use engine::{Chat, ChatMessage, ModelInfo, Prompt};
 use serde_json::{Map, Value, json};
 use text::chat_template::ChatTemplate;
 
@@ -131,6 +131,15 @@ pub(crate) fn template(template: Option<String>, field: &str, app: &App) -> Resu
         return Err(ApiError::unsupported(field, why));
     }
     Ok(template)
+}
+
+/// A conversation with a model that has no template to write it. `instead`: what to do.
+pub(crate) fn no_template(model: &ModelInfo, instead: &str) -> ApiError {
+    let message = match &model.template_fault {
+        Some(fault) => format!("This model's chat template cannot be used ({fault}){instead}."),
+        None => format!("This model has no chat template{instead}."),
+    };
+    ApiError::bad_request(message).with_param("messages")
 }
 
 /// A template that a request brought.

@@ -75,10 +75,8 @@ pub(crate) fn tokenize(mut body: Value, app: &App) -> Result<String, ApiError> {
             // A template writes its own, so nothing is added unless somebody insists.
             let add_special = fields.boolean("add_special_tokens")?.unwrap_or(false);
             fields.finish()?;
-            let Some(own) = &model.chat_template else {
-                let message = "This model has no chat template: send 'prompt' instead of 'messages'.";
-                return Err(ApiError::bad_request(message).with_param("messages"));
-            };
+            let instead = ": send 'prompt' instead of 'messages'";
+            let own = model.chat_template.as_ref().ok_or_else(|| chat::no_template(model, instead))?;
             let now = Some(app.now() as i64);
             let Chat { add_generation_prompt, continue_final_message, template_kwargs: kwargs, .. } = chat;
             let options = TemplateOptions { add_generation_prompt, continue_final_message, kwargs, now };

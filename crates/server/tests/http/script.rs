@@ -52,6 +52,7 @@ impl Script {
             eos_token_ids: Vec::new(),
             tokenizer: Some(Arc::new(tokenizer)),
             chat_template: ChatTemplate::load(&checkpoint).expect("it has a template"),
+            template_fault: None,
             vocabulary: LazyVocabulary::default(),
             max_model_len: 512,
             max_num_seqs: 4,
