@@ -784,6 +784,14 @@ fn lengths_are_clamped_and_said_so() {
     assert_eq!((len, blocks_taken), (96, 3));
     assert!(notices[0].contains("96") && notices[0].contains("KV cache"), "{notices:?}");
 
+    // What is never served takes no memory, however much the model was trained for.
+    let mut endless = good_config();
+    endless["max_position_embeddings"] = json!(100_000_000);
+    let before = testing::peak_memory_kib();
+    assert_eq!(loaded(endless.clone(), Some(64), blocks(64)).0, 64);
+    assert_eq!(loaded(endless, None, blocks(2)).0, 64);
+    assert!(testing::peak_memory_kib() < before + (1 << 20), "tables of all rotations would take 12 GB");
+
     // A window is what a layer sees, not how long a sequence may be.
     let mut windowed = good_config();
     windowed["architectures"] = json!(["MistralForCausalLM"]);

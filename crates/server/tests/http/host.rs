@@ -2,7 +2,7 @@
 //! themselves, and "no block is in use" is a statement about everybody.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,9 +82,18 @@ impl Host {
         server: ServerOptions,
         around: impl FnOnce(Box<dyn Forward>) -> Box<dyn Forward>,
     ) -> Host {
+        Host::of(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern"), engine, server, around)
+    }
+
+    /// With another model.
+    pub(crate) fn of(
+        directory: PathBuf,
+        engine: EngineOptions,
+        server: ServerOptions,
+        around: impl FnOnce(Box<dyn Forward>) -> Box<dyn Forward>,
+    ) -> Host {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern");
-        let checkpoint = Checkpoint::open(Source::Directory(directory)).expect("the model of this repository");
+        let checkpoint = Checkpoint::open(Source::Directory(directory)).expect("a model");
         let engine = Engine::start_around(&checkpoint, &engine, &mut |_| {}, around).expect("the engine starts");
         let (handle, stop) = Stop::by_hand();
         let (sender, receiver) = mpsc::channel();

@@ -2,6 +2,7 @@
 //! and nobody else notices.
 
 use serde_json::{Value, json};
+use testing::Scratch;
 
 use crate::client::Answer;
 use crate::host::{Canaries, Host, local_server, small_engine};
@@ -543,4 +544,28 @@ fn no_error_shows_what_is_inside() {
             assert!(!answer.text().contains(leak), "{leak} in {}", answer.text());
         }
     }
+}
+
+#[test]
+fn a_broken_template_refuses_conversations_and_nothing_else() {
+    let copy = Scratch::copy_of(&testing::lantern(), "server-broken-template");
+    std::fs::write(copy.join("chat_template.jinja"), "\n{% if %}").expect("written");
+    let host = Host::of(copy.to_path_buf(), small_engine(), local_server(), |forward| forward);
+    let text = json!({"prompt": "Once upon a time", "max_tokens": 2});
+    assert_eq!(host.ask("/v1/completions", &text)["usage"]["completion_tokens"], 2);
+    let raw = json!({"prompt": "Once", "raw": true, "stream": false, "options": {"num_predict": 2}});
+    assert!(host.ask("/api/generate", &raw)["response"].is_string());
+    let bare = json!({"messages": [{"role": "user", "content": "hi"}]});
+    let mut bounded = bare.clone();
+    bounded["max_tokens"] = json!(2);
+    for (path, chat) in
+        [("/v1/chat/completions", &bare), ("/tokenize", &bare), ("/apply-template", &bare), ("/v1/messages", &bounded)]
+    {
+        let answer = host.post(path, chat);
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+        assert!(answer.text().contains("chat_template line 2"), "{path}: {}", answer.text());
+    }
+    // Not a plain continuation in the conversation's place.
+    let told = host.post("/api/generate", &json!({"prompt": "hi", "stream": false}));
+    assert!(told.status == 400 && told.text().contains("chat_template line 2"), "{}", told.text());
 }
