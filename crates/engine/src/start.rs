@@ -656,6 +656,7 @@ fn template(
     match ChatTemplate::load_with(checkpoint, settings) {
         Ok(template) => Ok((template, None)),
         Err(error) if settings.is_needed || settings.source.is_some() => Err(error),
+        Err(error @ LoadError::Io { .. }) => Err(error),
         Err(error) => Ok((None, Some(error.to_string()))),
     }
 }

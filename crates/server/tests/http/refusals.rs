@@ -553,7 +553,8 @@ fn a_broken_template_refuses_conversations_and_nothing_else() {
     let host = Host::of(copy.to_path_buf(), small_engine(), local_server(), |forward| forward);
     let text = json!({"prompt": "Once upon a time", "max_tokens": 2});
     assert_eq!(host.ask("/v1/completions", &text)["usage"]["completion_tokens"], 2);
-    let raw = json!({"prompt": "Once", "raw": true, "stream": false, "options": {"num_predict": 2}});
+    let raw =
+        json!({"model": "lantern", "prompt": "Once", "raw": true, "stream": false, "options": {"num_predict": 2}});
     assert!(host.ask("/api/generate", &raw)["response"].is_string());
     let bare = json!({"messages": [{"role": "user", "content": "hi"}]});
     let mut bounded = bare.clone();
@@ -566,6 +567,6 @@ fn a_broken_template_refuses_conversations_and_nothing_else() {
         assert!(answer.text().contains("chat_template line 2"), "{path}: {}", answer.text());
     }
     // Not a plain continuation in the conversation's place.
-    let told = host.post("/api/generate", &json!({"prompt": "hi", "stream": false}));
+    let told = host.post("/api/generate", &json!({"model": "lantern", "prompt": "hi", "stream": false}));
     assert!(told.status == 400 && told.text().contains("chat_template line 2"), "{}", told.text());
 }
