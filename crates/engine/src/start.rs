@@ -647,8 +647,8 @@ fn check_wish(bytes: u64, wants: &memory::Wants, room: &Headroom) -> Result<(), 
     Err(StartError::Option { option: "--kv-cache-memory-bytes", problem })
 }
 
-/// The model's template, or why it cannot be used where only conversations need it. One that somebody asked for in its
-/// place has to be good.
+/// The model's template, or why it cannot be used where only conversations need it. One given in its place has to be
+/// good.
 fn template(
     checkpoint: &Checkpoint,
     settings: &TemplateSettings,

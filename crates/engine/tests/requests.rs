@@ -2,17 +2,10 @@
 
 use crate::common;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use checkpoint::{Checkpoint, Source};
 use common::{Outcome, ask, gather, greedy, options, start, used_blocks_when_quiet};
-use engine::{
-    Chat, ChatMessage, Engine, EngineOptions, FinishReason, Output, Prompt, RawRequest, RequestError, Stream,
-    SubmitError,
-};
-use testing::Scratch;
-use text::chat_template::TemplateSettings;
+use engine::{Chat, EngineOptions, FinishReason, Output, Prompt, RawRequest, RequestError, Stream, SubmitError};
 
 #[test]
 fn an_answer_ends_for_the_reason_it_states() {
@@ -56,29 +49,6 @@ fn an_answer_ends_for_the_reason_it_states() {
     let outcome = ask(&engine, raw);
     assert_eq!(outcome.usage.prompt_tokens + outcome.usage.completion_tokens, 64);
     assert_eq!(outcome.answers[0].reason, Some(FinishReason::Length));
-}
-
-#[test]
-fn a_broken_template_is_an_error_of_conversations_only() {
-    let shipped = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern");
-    let copy = Scratch::copy_of(&shipped, "broken-template");
-    std::fs::write(copy.join("chat_template.jinja"), "\n{% if %}").expect("written");
-    let checkpoint = Checkpoint::open(Source::Directory(copy.to_path_buf())).expect("a model");
-    let engine = Engine::start(&checkpoint, &options(), &mut |_| {}).expect("texts need no template");
-    assert!(engine.model().notices.iter().any(|notice| notice.contains("chat_template line 2")), "the start tells it");
-    assert_eq!(ask(&engine, greedy("Once upon a time", 4)).answers[0].tokens.len(), 4);
-    let chat = Prompt::Chat(Chat::new(vec![ChatMessage::new("user", "hi")]));
-    let rejection = engine.validate(RawRequest::new(chat)).expect_err("a conversation needs it");
-    assert_eq!(rejection.param, Some("messages"));
-    assert!(rejection.message.contains("chat_template line 2"), "{rejection:?}");
-
-    // Who needs it, or brings another, hears of it before anything is loaded.
-    let needed = TemplateSettings { is_needed: true, ..TemplateSettings::default() };
-    let other = TemplateSettings { source: Some("{% for %}".to_owned()), ..TemplateSettings::default() };
-    for template in [needed, other] {
-        let error = Engine::start(&checkpoint, &EngineOptions { template, ..options() }, &mut |_| {}).err();
-        assert!(error.expect("refused").to_string().contains("chat_template line"));
-    }
 }
 
 #[test]
@@ -364,7 +334,7 @@ fn a_request_that_could_never_fit_the_cache_is_refused() {
     assert!(engine.validate(greedy("Hello", 200)).is_ok());
 }
 
-fn chat(messages: Vec<ChatMessage>) -> RawRequest {
+fn chat(messages: Vec<engine::ChatMessage>) -> RawRequest {
     RawRequest::new(Prompt::Chat(Chat::new(messages)))
 }
 
@@ -425,7 +395,7 @@ fn a_prompt_says_how_far_it_is_read() {
 }
 
 /// The text that an engine answers.
-fn said(engine: &Engine, raw: RawRequest) -> String {
+fn said(engine: &engine::Engine, raw: RawRequest) -> String {
     ask(engine, raw).answers[0].text.clone()
 }
 
@@ -473,7 +443,7 @@ fn of_a_long_prompt_its_end_is_read() {
     assert!(engine.validate(RawRequest::new(tokens(3 * context))).is_err());
     let long = RawRequest { truncate_prompt_tokens: Some(5), ..RawRequest::new(Prompt::Text("fox ".repeat(200_000))) };
     assert_eq!(ends(long).len(), 5);
-    let mut long = chat(vec![ChatMessage::new("user", "fox ".repeat(200_000))]);
+    let mut long = chat(vec![engine::ChatMessage::new("user", "fox ".repeat(200_000))]);
     long.truncate_prompt_tokens = Some(5);
     assert_eq!(ends(long).len(), 5);
 }
