@@ -198,7 +198,7 @@ impl Accounts {
         accounts.map(|account| (account.arrived, account.first_token))
     }
 
-    /// When the request came that has waited longest for its first token; `None` where nobody does.
+    /// When the request that has waited longest for its first token arrived; `None` if none waits.
     pub(crate) fn oldest_waiting(&self) -> Option<Nanos> {
         self.first_tokens().filter(|(_, first)| first.is_none()).map(|(arrived, _)| arrived).min()
     }

@@ -3,11 +3,11 @@
 //! ```text
 //! load     a slot is taken ── files are read and packed, here ── taken in between two steps ── named
 //! door     name ──> Lease: held by the request to its end, whatever becomes of it
-//! unload   refused while anybody else holds the lease; the name goes first, then the matrices, then the slot is free
+//! unload   refused while another lease exists; the name goes first, then the matrices, then the slot is free
 //! ```
-//! So a running request never loses its adapter, and one that passed the door never finds another in its place. The
-//! slot says where the matrices are; what keeps blocks of the prefix cache and earlier answers apart is the lease's
-//! digest, that of all numbers of the adapter, which goes into the request's salt.
+//! So a running request never loses its adapter, and an admitted one never finds another in its place. The slot says
+//! where the matrices are. The lease's digest, over all weights of the adapter, goes into the request's salt and keeps
+//! blocks of the prefix cache and earlier answers of different adapters apart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const MAX_NAME_BYTES: usize = 256;
 /// Why an adapter was not loaded, or not unloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum AdapterError {
-    /// Nobody asked for room.
+    /// `--max-loras` is 0.
     #[error("this server has no room for adapters: --max-loras sets how many there may be")]
     NoRoom,
     /// Every slot is taken.
@@ -41,7 +41,7 @@ pub enum AdapterError {
         /// As it was given.
         name: String,
     },
-    /// Nobody has that name.
+    /// No adapter has that name.
     #[error("there is no adapter '{name}'")]
     Unknown {
         /// As it was given.
@@ -68,7 +68,7 @@ pub enum AdapterError {
     /// The engine's thread has ended.
     #[error("the engine has stopped")]
     Stopped,
-    /// Whoever answers here knows no adapters.
+    /// The serving component has no adapters.
     #[error("adapters cannot be loaded here")]
     Unsupported,
 }
@@ -242,7 +242,7 @@ impl Adapters {
         shelf.free.push(reserved.slot);
     }
 
-    /// Nobody gets it any more; its slot is to be emptied and given back.
+    /// Takes the name away from new requests; the slot is to be emptied and given back.
     pub(crate) fn withdraw(&self, name: &str) -> Result<Reserved, AdapterError> {
         let mut shelf = self.shelf();
         let Some(entry) = shelf.loaded.get(name) else { return Err(AdapterError::Unknown { name: name.to_owned() }) };

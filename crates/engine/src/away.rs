@@ -27,7 +27,7 @@ pub struct Away {
     pub from: Nanos,
     /// When it was back; `None` while it is away.
     pub to: Option<Nanos>,
-    /// Who reads it: `HOST:PORT`. `None` while several are asked, and where nobody did.
+    /// The prefill worker: `HOST:PORT`. `None` while several are asked, and where none reads it.
     pub worker: Option<String>,
     /// How it went; `None` while it is away.
     pub way: Option<Way>,
@@ -113,7 +113,7 @@ impl Aways {
         });
     }
 
-    /// Its request is over, and nobody waits for what is still on its way.
+    /// The request is over; what is still on its way is dropped.
     pub(crate) fn ends(&mut self, request: RequestId, now: Nanos) {
         if self.of(request).is_some_and(|away| away.to.is_none()) {
             self.change(request, |away| (away.to, away.way) = (Some(now), Some(Way::Cancelled)));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! shapes      decode 1 @ 64, prompt of 64, decode 16 @ 64, prompt of 256, decode 8 @ 2048, both in one step, ...
-//!   |  run    on blocks of the cache that nobody holds yet, with logits and sampling, as the engine steps
+//!   |  run    on free blocks of the cache, with logits and sampling, as the engine steps
 //!   v
 //! samples     [(Work, seconds)] --CostModel::fit--> CostModel --> NAME.cost, read by the next start
 //! ```
@@ -39,7 +39,7 @@ const HARD_LIMIT: Duration = Duration::from_secs(5);
 const REPEAT_FOR: Duration = Duration::from_millis(60);
 const LEAST_REPEATS: usize = 3;
 const MOST_REPEATS: usize = 15;
-/// One shape in so many may have been disturbed: the fit takes little note of it.
+/// One shape in this many may have been disturbed: the fit gives it little weight.
 const DISTURBED_SHARE: usize = 10;
 /// Memory of the cache that is written to have something to read. More than caches of processors hold.
 const MOST_KV_BYTES: usize = 128 << 20;
@@ -126,7 +126,7 @@ impl Room {
 /// One step to measure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Shape {
-    /// Decode rows, each of which sees so many keys.
+    /// Decode rows, each with `keys` keys.
     decode: usize,
     context: usize,
     /// Rows of a prompt's chunk, and computed tokens before it.

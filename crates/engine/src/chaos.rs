@@ -12,7 +12,7 @@
 //! - every token of every answer is the one that the request gets alone, whatever failed beside it;
 //! - a request fails if, and only if, the fault is its own;
 //! - queue places, open requests, blocks and gauges are what counting gives, and nothing of a refused request stays;
-//! - a prompt that is read elsewhere, or for somebody, gives the same blocks and tokens, and leaves nothing kept;
+//! - a prompt that is prefilled elsewhere, or for a peer, gives the same blocks and tokens, and leaves nothing kept;
 //! - the door refuses what the cache cannot hold, and nothing else;
 //! - the times of an answer are those that its client's clock shows, and its ledger's sums are these times;
 //! - what the machine took of steps is the machine's, all of it and nothing else;
@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use world::{Report, World};
 
-/// From so many on, a run must have seen everything.
+/// From this number of seeds on, a run must have covered everything.
 const ENOUGH_SEEDS: u64 = 400;
 /// Of a quick run. So few must have seen a quarter as much.
 const QUICK_SEEDS: u64 = 200;

@@ -1,4 +1,4 @@
-//! The engine's time: it runs while the engine may, and stands still while somebody holds it.
+//! The engine's time: it runs while the engine may, and stops while a client holds the engine.
 //!
 //! ```text
 //! the machine's    0 ----- 5 ===== 9 -------- 14 === 16 ----> nanoseconds since the start
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Time is an argument everywhere below: this is where it comes from. A hold is no event for the scheduler, the ledger,
-//! a recording or a simulation: nothing happens in it, no target runs, nobody is late because of it. Who wants to show
-//! it asks here ([`Clock::held`]), and so does who writes the machine's times ([`Clock::since_start`]), or those of a
-//! clock on the wall ([`Clock::unix`], `wall.rs`).
+//! a recording or a simulation: nothing happens in it, no target runs, and no request is late because of it. To show a
+//! hold, ask [`Clock::held`]; for the machine's times, [`Clock::since_start`]; for those of a wall clock,
+//! [`Clock::unix`] (`wall.rs`).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -84,7 +84,7 @@ impl Clock {
     }
 
     fn of(source: Source) -> Clock {
-        // A machine that is so busy is asked again when somebody wants to know.
+        // A machine too busy for a close pair of readings is asked again at the next use.
         let (machine, unix) = (0..100).find_map(|_| source.both()).unwrap_or_default();
         Clock(Arc::new(Inner { source, holds: Mutex::default(), wall: Mutex::new(Wall::anchored(machine, unix)) }))
     }
@@ -155,7 +155,7 @@ impl Clock {
         self.look().at(machine)
     }
 
-    /// Looks whether the clock on the wall was set meanwhile. Whoever does it often knows better when.
+    /// Looks whether the wall clock was set meanwhile. The more often it is called, the more exactly the jump is dated.
     pub(crate) fn look(&self) -> MutexGuard<'_, Wall> {
         let both = self.0.source.both();
         let mut wall = self.0.wall.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,15 +11,15 @@
 
 use scheduler::{CostModel, Nanos, Targets, Work};
 
-/// Milliseconds between tokens: more than this rate nobody reads.
+/// Milliseconds between tokens: the rate is above reading speed.
 const FAST_MS: f64 = 50.0;
 /// Below this rate a stream feels slow.
 const SLOW_MS: f64 = 150.0;
-/// Of a step's time, decode of a full house may take one part in so many, where that is comfortable ...
+/// The TPOT target over the decode step of a full batch, within the two rates above ...
 const PROMPTS_SHARE: f64 = 2.0;
 /// ... and this much in any case.
 const LEAST_SHARE: f64 = 1.25;
-/// Milliseconds to the first token that nobody minds.
+/// Milliseconds to the first token that a reader does not notice.
 const PROMPT_MS: f64 = 1000.0;
 /// A common prompt, and how many of them may be in line.
 const COMMON_PROMPT: usize = 1024;
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine with so many milliseconds for a pass of one row, and for each further one.
+    /// A machine with these milliseconds for a pass of one row, and for each further one.
     fn machine(pass_ms: f64, row_ms: f64) -> CostModel {
         let at = |rows: usize| Knot { rows, seconds: (pass_ms + (rows - 1) as f64 * row_ms) / 1e3 };
         CostModel::new(vec![at(1), at(1001)], Terms::default())

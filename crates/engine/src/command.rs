@@ -23,11 +23,11 @@ pub(crate) enum Command {
     Cancel(RequestId),
     /// Make no step, one step, or as many as there are; the answer says whether the engine is held from now on.
     Hold(Hold, Option<oneshot::Sender<bool>>),
-    /// Put an adapter into a slot, or empty it; whoever asked gets what was there.
+    /// Put an adapter into a slot, or empty it; the reply is what was there.
     Adapter { slot: u32, adapter: Option<PackedAdapter>, told: oneshot::Sender<Placed> },
     /// A prompt that another worker reads, or that is read for one.
     Moved(Moved),
-    /// Somebody began to watch.
+    /// A watcher was added.
     Show,
     /// End every request with an error and leave.
     Stop,
@@ -39,7 +39,7 @@ pub(crate) struct Submitted {
     pub(crate) request: Box<ValidatedRequest>,
     pub(crate) arrived: Arrived,
     pub(crate) outputs: Outlet,
-    /// Whoever the blocks of its prompt are for.
+    /// The worker that the blocks of its prompt are for.
     pub(crate) giver: Option<Giver>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Arrived {
     pub(crate) at: Nanos,
     /// For how long the engine had been held by then.
     pub(crate) held: Nanos,
-    /// Its place among those that wait; `None` where nobody counts them.
+    /// Its place in the queue; `None` where the queue is not counted.
     pub(crate) ticket: Option<Ticket>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Giver {
     pub(crate) first_block: usize,
 }
 
-/// How somebody who looks at the engine holds it.
+/// How a watcher holds the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
     Pause,

@@ -1,9 +1,9 @@
 //! The hallway itself: offer, plan, propose, lower, forward, sample, complete, deliver. One thread owns an
 //! [`EngineCore`]; nothing here blocks or waits, and what happened is told to the [`Journal`], once.
 //!
-//! A step that fails costs nobody else anything. Rows that panic are computed again in halves, which changes no bit of
-//! anybody's, until the one sequence is found that fails alone; its request ends. A failure around the rows abandons
-//! the plan. Only where the scheduler itself may be in disorder does everything begin anew.
+//! A step that fails costs no other request anything. Rows that panic are computed again in halves, which changes no
+//! bit of any other row, until the one sequence is found that fails alone; its request ends. A failure around the rows
+//! abandons the plan. Only where the scheduler itself may be inconsistent is everything reset.
 
 mod compute;
 mod deliver;
@@ -69,7 +69,7 @@ struct Answer {
     has_ended: bool,
     /// What a receipt or a spot check is to have of it.
     notes: Option<Notes>,
-    /// Its tokens, if somebody wants to remember them.
+    /// Its tokens, where a drafter remembers them.
     said: Option<Vec<TokenId>>,
 }
 
@@ -94,7 +94,7 @@ impl Answer {
         }
     }
 
-    /// Whether nothing can follow it: its own tokens, and so many that were drawn and not delivered yet.
+    /// Whether nothing can follow it: its own tokens, and `ahead` that were drawn and not delivered yet.
     fn is_complete(&self, ahead: usize) -> bool {
         self.constraint.as_ref().is_some_and(|constraint| constraint.is_complete(self.num_tokens + ahead))
     }
@@ -114,12 +114,12 @@ pub(crate) struct EngineCore {
     /// For how long the engine was held until now.
     held: Nanos,
     machine: Machine,
-    /// Who guesses what comes next, and what it has for the step at hand.
+    /// The drafters, and their offers for the next step.
     offers: Vec<DraftProposal>,
     drafting: Drafting,
-    /// What a recording says that was guessed in the next step.
+    /// What a recording says was drafted in the next step.
     recorded: Option<Drafted>,
-    /// What was on offer for the last plan, and what was guessed in the step that completes: a recording has one in
+    /// What was on offer for the last plan, and what was drafted in the step that completes: a recording has one in
     /// flight.
     drafted: Drafted,
     /// Steps between their plan and their results, the oldest first.
@@ -134,7 +134,7 @@ pub(crate) struct EngineCore {
     overfull: Vec<RequestId>,
     /// Prompts that are read for others, and by others.
     handoffs: Handoffs,
-    /// Whoever wants to know what the prefix cache finds.
+    /// The receiver of the prefix cache's events.
     listener: Option<CacheListener>,
     /// The same for those who ask for prompts to be read.
     found: Option<Arc<FoundBlocks>>,
@@ -255,7 +255,7 @@ impl EngineCore {
         // Only penalties look at it.
         let history = if request.sampling.needs_history() { History::new(&request.prompt) } else { History::default() };
         let notes = is_noted.then(Notes::default);
-        // Who wants no guesses does not help others to any either.
+        // A request that opts out of drafts is not a source of drafts for others either.
         let remembers = self.drafting.remembers();
         let said = (remembers && request.speculate).then(Vec::new);
         let constraint = request.rule.as_ref().map(|(_, grammar)| grammar.constraint());
@@ -314,7 +314,7 @@ impl EngineCore {
         let is_idle = self.flights.is_empty();
         let checked = self.spot.as_mut().filter(|_| is_idle).is_some_and(|spot| spot.step(&mut *self.forward));
         if checked {
-            // What the machine took of it, it took of nobody's step.
+            // Stolen time outside of a step is attributed to none.
             self.forward.lost();
         }
         checked
@@ -372,7 +372,7 @@ impl EngineCore {
     fn tell_listeners(&self, events: Vec<CacheEvent>) {
         self.found.iter().for_each(|found| found.hear(&events));
         if let Some(listener) = &self.listener {
-            // Whoever is gone wants to know no more.
+            // A listener that is gone needs no events.
             let _ = listener.send(events);
         }
     }
@@ -421,7 +421,7 @@ impl EngineCore {
         self.end_unread(now);
     }
 
-    /// Ends the requests whose rows failed, and nobody else.
+    /// Ends only the requests whose rows failed.
     fn end_failed(&mut self, now: Nanos) {
         for (id, error) in std::mem::take(&mut self.failed) {
             self.tell_failed(id, error, now);
@@ -491,12 +491,12 @@ impl EngineCore {
         self.write();
     }
 
-    /// The next step has these guesses and no others: what a recording says.
+    /// The next step has exactly these drafts: those of a recording.
     pub(crate) fn guess_as(&mut self, recorded: Drafted) {
         self.recorded = Some(recorded);
     }
 
-    /// These guess from now on.
+    /// Replaces the drafters.
     pub(crate) fn set_drafting(&mut self, drafting: Drafting) {
         self.drafting = drafting;
     }
@@ -596,7 +596,7 @@ impl EngineCore {
     }
 }
 
-/// A number from which another cannot be guessed without the key.
+/// A number from which no other can be derived without the key.
 fn secret(number: u64, key: &[u8; 32]) -> u64 {
     let digest = blake3::keyed_hash(key, &number.to_le_bytes());
     digest.as_bytes().iter().take(8).fold(0, |number, &byte| number << 8 | u64::from(byte))

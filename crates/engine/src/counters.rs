@@ -162,7 +162,7 @@ pub struct Stats {
     pub steps: u64,
     pub prefill_tokens: u64,
     pub decode_tokens: u64,
-    /// Times that a sequence had guesses in a step, the guesses, and those that held: see [`scheduler::DraftProposal`].
+    /// Times that a sequence had drafts in a step, the drafts, and the accepted ones: see [`scheduler::DraftProposal`].
     pub verify_rows: u64,
     /// See `verify_rows`.
     pub drafted_tokens: u64,
@@ -170,7 +170,7 @@ pub struct Stats {
     pub accepted_tokens: u64,
     /// Of these, those at each place of their run, counted from 0, as far as any held.
     pub accepted_by_place: Vec<u64>,
-    /// Steps in which guesses were offered and none was checked, by [`scheduler::NoDraftReason::ALL`].
+    /// Steps in which drafts were offered and none was checked, by [`scheduler::NoDraftReason::ALL`].
     pub no_drafts: [u64; 4],
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
@@ -197,11 +197,11 @@ pub struct Stats {
     pub step_seconds: f64,
     /// What the machine took of them, and of the time between them.
     pub stolen_seconds: [f64; 2],
-    /// Seconds in which somebody held the engine: no part of any other time.
+    /// Seconds in which a client held the engine: no part of any other time.
     pub held_seconds: f64,
     /// What steps asked of the machine: prefill, decode.
     pub work: [PhaseWork; 2],
-    /// Age of the request that has waited longest for its first token and still does; 0 where nobody waits.
+    /// Age of the request that has waited longest for its first token and still does; 0 where none waits.
     pub oldest_waiting_seconds: f64,
     /// Waiting of clients for tokens that came, by owner.
     pub owners: Totals,
@@ -237,7 +237,7 @@ pub struct Stats {
     /// What steps brought to those who wait, where they brought something: tokens of answers, and whole prompts with
     /// their first token.
     pub delivered_tokens: Histogram,
-    /// Tokens that came of each decoding answer in each step: one, and the guesses that held.
+    /// Tokens of each decoding answer in each step: one, and the accepted drafts.
     pub run_tokens: Histogram,
 }
 
@@ -366,7 +366,8 @@ impl Stats {
         }
     }
 
-    /// Sets what the step was predicted to take beside what it took: nobody predicts what the machine does for others.
+    /// Sets what the step was predicted to take beside what it took: time that the machine gives to others is not
+    /// predicted.
     fn judge(&mut self, record: &StepRecord) {
         let (predicted, measured) = (record.predicted.as_secs_f64(), record.undisturbed().as_secs_f64());
         if predicted <= 0.0 || measured <= 0.0 {
@@ -389,7 +390,7 @@ impl Stats {
         let mark = |histogram: &mut Histogram, value| {
             histogram.mark(Exemplar { request: account.request, value, at: closed.until });
         };
-        // Of its gaps the longest: somebody looks for what is in the upper buckets.
+        // Of its gaps the longest: the upper buckets are what is looked at.
         let longest = account.answers().map(|answer| answer.longest_gap).max().filter(|gap| *gap > Nanos(0));
         if let Some(gap) = longest {
             mark(&mut self.inter_token_latency, gap.as_secs_f64());

@@ -25,7 +25,7 @@ use crate::handoff::Partner;
 use crate::recording::AdmitEntry;
 use crate::waiting::QueuePlace;
 
-/// Most answers that one request may ask for, where so many sequences run together: as vLLM has it.
+/// Most answers of one request, where `max_num_seqs` allows them: as vLLM has it.
 pub const MAX_ANSWERS: i64 = 16_384;
 /// Most log probabilities per token, unless the entry point says otherwise ([`RawRequest::max_logprobs`]).
 pub const MAX_LOGPROBS: i64 = 20;
@@ -162,12 +162,12 @@ pub struct RawRequest {
     pub bad_words: Vec<String>,
     /// -1: of the whole vocabulary.
     pub logprobs: Option<i64>,
-    /// With `logprobs`: of these tokens, in place of the likeliest.
+    /// With `logprobs`: of these tokens, in place of the most likely ones.
     pub logprob_token_ids: Vec<i64>,
     pub prompt_logprobs: Option<i64>,
     /// Most log probabilities per token that may be asked for; -1: the whole vocabulary.
     pub max_logprobs: i64,
-    /// Of a longer prompt only so many of the last tokens are read; -1: as many as the context has room for.
+    /// Of a longer prompt only this number of its last tokens is read; -1: those that the context has room for.
     pub truncate_prompt_tokens: Option<i64>,
     /// Nothing but the vector of its prompt is wanted ([`Output::Embedding`](crate::Output::Embedding)): `max_tokens` must
     /// be 0.
@@ -186,9 +186,9 @@ pub struct RawRequest {
     pub may_be_urgent: bool,
     /// Now, in seconds since 1970, for chat templates that write the date.
     pub now: Option<i64>,
-    /// Whether its next tokens may be guessed, where the engine does that; for measuring, it changes no answer.
+    /// Whether it may use speculative decoding, where the engine does; for measuring, it changes no answer.
     pub speculate: bool,
-    /// What the answer will mostly be: its tokens are guessed from it, where the engine guesses.
+    /// What the answer will mostly be: a source of drafts, where the engine drafts.
     pub prediction: Option<String>,
     /// What another engine generated of each answer, `None` of one that has ended; empty: nothing. The stream has what
     /// follows, to the bit what it would have had there, if that has the same model, precision and `seed`. It counts in
@@ -196,7 +196,7 @@ pub struct RawRequest {
     pub generated: Vec<Option<Vec<i64>>>,
     /// What its answers must look like.
     pub rule: Option<Rule>,
-    /// What another worker has to do with it, where whoever sends it knows.
+    /// What another worker has to do with it, where the sender knows.
     pub partner: Partner,
     /// Note what receipts of its answers are made of ([`Output::Noted`](crate::Output::Noted)).
     pub receipt: bool,
@@ -256,7 +256,7 @@ impl RawRequest {
     }
 }
 
-/// Why a request was refused. The message is made of fixed text and checked numbers, so it may be shown to anybody.
+/// Why a request was refused. The message is made of fixed text and checked numbers, so it may be shown to any client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Rejection {
@@ -288,7 +288,7 @@ impl Rejection {
 pub(crate) enum OfPrompt {
     #[default]
     Nothing,
-    /// Of each token the log probability, beside so many of the likeliest.
+    /// The log probability of each token, and of this number of top tokens.
     LogProbs(u32),
     /// Of the last token what the head reads.
     Embedding,
@@ -340,7 +340,7 @@ pub struct ValidatedRequest {
     pub(crate) targets: Targets,
     pub(crate) class: ServiceClass,
     pub(crate) speculate: bool,
-    /// A recording has what was guessed, and not from what.
+    /// A recording has the drafts, not their source.
     pub(crate) prediction: Option<Arc<Prediction>>,
     /// What was generated of its answers before it came; empty: nothing.
     pub(crate) generated: Vec<Option<Vec<TokenId>>>,
@@ -352,16 +352,17 @@ pub struct ValidatedRequest {
     /// Its client wants to hear how far its prompt is read. Nothing that is computed depends on it, so no recording
     /// has it.
     pub(crate) progress: bool,
-    /// Somebody hears what is promised. Otherwise nothing is, and promises to others learn nothing from it.
+    /// Whether the promise is delivered. Otherwise none is made, and promises to others learn nothing from it.
     pub(crate) is_promised: bool,
 }
 
 impl ValidatedRequest {
-    /// The same asker's request for the likeliest token behind the prompt and `tail`, beside so many others. For who
-    /// makes one answer of several requests: what concerns the whole answer (targets, promises, where its prompt is
-    /// read) concerns none of them. `tail` is of the answer and shorter than it may become.
-    pub fn next_token(&self, tail: &[TokenId], likeliest: u32) -> ValidatedRequest {
-        let sampling = SamplingParams { temperature: 0.0, logprobs: Some(likeliest), ..SamplingParams::default() };
+    /// The same client's request for the most likely token behind the prompt and `tail`, with its `top` log
+    /// probabilities. For a caller that makes one answer of several requests: what concerns the whole answer (targets,
+    /// promises, where its prompt is read) concerns none of them. `tail` is of the answer and shorter than it may
+    /// become.
+    pub fn next_token(&self, tail: &[TokenId], top: u32) -> ValidatedRequest {
+        let sampling = SamplingParams { temperature: 0.0, logprobs: Some(top), ..SamplingParams::default() };
         ValidatedRequest {
             prompt: self.prompt.iter().chain(tail).copied().collect(),
             num_answers: 1,
@@ -493,7 +494,7 @@ impl ValidatedRequest {
         self.tenant
     }
 
-    /// Log probabilities of each token, if asked for: so many others beside its own.
+    /// The number of top log probabilities of each token, if asked for.
     pub fn logprobs(&self) -> Option<u32> {
         let named = self.sampling.logprob_ids.len() as u32;
         self.sampling.logprobs.map(|best| if named > 0 { named } else { best })
@@ -919,7 +920,7 @@ pub(crate) fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenI
         }
         Prompt::Text(text) => {
             let tokenizer = model.tokenizer.as_ref().ok_or_else(|| no_tokenizer("prompt"))?;
-            // A bound, not a guess: text beyond it cannot fit.
+            // An upper bound, not an estimate: text beyond it cannot fit.
             if let (Some(per_token), None) = (tokenizer.max_bytes_per_token(), last) {
                 check_bytes("prompt", text.len(), per_token, model)?;
             }
@@ -938,7 +939,7 @@ pub(crate) fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenI
     tokens.into_iter().map(|id| token_id(param, i64::from(id), &model.config)).collect()
 }
 
-/// So many of the prompt's last tokens are read, where that is asked for.
+/// The number of the prompt's last tokens that are read, where truncation is asked for.
 fn truncation(raw: &RawRequest, model: &ModelInfo) -> Result<Option<usize>, Rejection> {
     match raw.truncate_prompt_tokens {
         None => Ok(None),

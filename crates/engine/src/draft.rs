@@ -1,14 +1,14 @@
-//! Guesses at what decoding sequences say next: who makes them, and which ones a step checks.
+//! Speculative decoding: who drafts the next tokens of decoding sequences, and which drafts a step checks.
 //!
 //! ```text
 //! before the plan   Drafter::offer    how many tokens could be had, and how sure it is   -> Scheduler::offer
 //! after it          Drafter::propose  exactly as many as the plan took                   -> rows behind the last token
-//! after the pass    Network::landed   what the target's rows leave behind, for those who guess from it
-//! after the draw    the run of tokens that were drawn; the scheduler learns how many of the guesses they were
-//! after an answer   Drafter::remember what was said, to guess from it what is said next
+//! after the pass    Network::landed   the target's rows, for drafters that read them
+//! after the draw    the run of tokens that were drawn; the scheduler learns how many drafts were accepted
+//! after an answer   Drafter::remember the answer, as a source of later drafts
 //! ```
-//! A guess decides nothing but time: a token is drawn from each row as if it were the only one, and the row behind it
-//! counts only if its guess is that token. So a drafter may be wrong, late, or mad.
+//! A draft decides nothing but time: a token is drawn from each row as if it were the only one, and the row behind it
+//! counts only if its draft is that token. So a drafter may be wrong or late without changing an answer.
 
 mod answers;
 mod asked;
@@ -41,7 +41,7 @@ use scheduler::{DraftProposal, DraftSource, Nanos, Scheduler, SeqId, Sequence, S
 
 use crate::recording::OfferEntry;
 
-/// Somebody who guesses from texts, and computes nothing. Who computes is a [`Network`].
+/// A drafter that looks texts up and computes nothing. One that computes is a [`Network`].
 pub(crate) trait Drafter: Send {
     /// A step is about to be planned: what was offered for the one before is forgotten. `lives`: which sequences go on.
     fn begin(&mut self, lives: &dyn Fn(SeqId) -> bool);
@@ -53,8 +53,8 @@ pub(crate) trait Drafter: Send {
     /// Whether offers of this source are its own.
     fn is(&self, source: DraftSource) -> bool;
 
-    /// `count` guesses for a sequence whose [`Sequence::offer`] is its own, no more than it offered since the last plan,
-    /// behind `guesses`. Fewer, and the missing ones are any token.
+    /// `count` drafts for a sequence whose [`Sequence::offer`] is its own, no more than it offered since the last plan,
+    /// behind `drafts`. If there are fewer, the missing ones are any token.
     fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>);
 
     /// A new scheduler begins, which gives the same names to other sequences.
@@ -65,11 +65,11 @@ pub(crate) trait Drafter: Send {
         false
     }
 
-    /// An answer is over: what it was, to whom.
+    /// An answer is over: its salt, prompt and tokens.
     fn remember(&mut self, _salt: u64, _prompt: &[TokenId], _answer: &[TokenId]) {}
 }
 
-/// All who guess for an engine, side by side. Of what they offer for a sequence the scheduler takes what is worth most.
+/// All drafters of an engine, side by side. Of their offers for a sequence the scheduler takes the most valuable.
 #[derive(Default)]
 pub(crate) struct Drafting {
     drafters: Vec<Box<dyn Drafter>>,
@@ -94,7 +94,7 @@ impl Drafting {
         self.drafters.push(drafter);
     }
 
-    /// Somebody who was trained guesses too.
+    /// Adds a learned drafter.
     pub(crate) fn join_network(&mut self, network: Box<dyn Network>) {
         self.network = Some(network);
     }
@@ -129,8 +129,8 @@ impl Drafting {
         self.with_network(|network| network.start_over());
     }
 
-    /// What a plan moves, whether it has rows or not, and what it begins to write: whoever keeps something by block hears
-    /// of it before anything else is made of the plan.
+    /// What a plan moves, whether it has rows or not, and what it begins to write. Drafters with data per block learn
+    /// of it before the plan is used otherwise.
     pub(crate) fn follow(&mut self, step: &Step, scheduler: &Scheduler) {
         self.with_network(|network| network.follow(step, &|seq| scheduler.sequence(seq)));
     }
@@ -145,7 +145,7 @@ impl Drafting {
         self.drafters.iter_mut().for_each(|drafter| drafter.remember(salt, prompt, answer));
     }
 
-    /// Guesses for all decode rows with drafts, by whoever made the offers that the plan took. `reads`: see
+    /// Drafts for all decode rows with drafts, each by the drafter whose offer the plan took. `reads`: see
     /// [`Network::guess`].
     pub(crate) fn propose(
         &mut self,
@@ -184,7 +184,7 @@ impl Drafting {
         self.with_network(|network| network.landed(pass, target));
     }
 
-    /// A network that panics guesses no more; nobody's answer needs it.
+    /// A network that panics is dropped; no answer needs it.
     fn with_network<R>(&mut self, call: impl FnOnce(&mut dyn Network) -> R) -> Option<R> {
         let network = self.network.as_deref_mut()?;
         let outcome = catch_unwind(AssertUnwindSafe(|| call(network)));
@@ -196,7 +196,7 @@ impl Drafting {
     }
 }
 
-/// The guesses that a step checks, in the order of its decode rows.
+/// The drafts that a step checks, in the order of its decode rows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guesses {
     tokens: Vec<TokenId>,
@@ -214,8 +214,8 @@ impl Guesses {
         self.of.iter().map(|(seq, range)| (*seq, &self.tokens[range.clone()]))
     }
 
-    /// Exactly `count` guesses for a sequence. Where `propose` says too few, or what is no token, token 0 is as good a
-    /// guess as any.
+    /// Exactly `count` drafts for a sequence. Where `propose` gives too few, or an id outside the vocabulary, token 0
+    /// is as good a draft as any.
     pub(crate) fn take(&mut self, seq: SeqId, count: usize, vocab: usize, propose: impl FnOnce(&mut Vec<TokenId>)) {
         let start = self.tokens.len();
         propose(&mut self.tokens);
@@ -230,7 +230,7 @@ impl Guesses {
     }
 }
 
-/// What a recording keeps of guesses: all that was offered, and what was guessed for the decode rows that have drafts.
+/// What a recording keeps of drafts: all offers, and the drafts of the decode rows that have some.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Drafted {
     pub(crate) offers: Vec<OfferEntry>,
@@ -239,7 +239,7 @@ pub(crate) struct Drafted {
     pub(crate) took: Nanos,
 }
 
-/// The guesses of a recording, for the step that was planned from its offers.
+/// The drafts of a recording, for the step that was planned from its offers.
 pub(crate) fn recorded(step: &Step, lists: &[Vec<TokenId>], vocab: usize, guesses: &mut Guesses) {
     let mut lists = lists.iter();
     for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {

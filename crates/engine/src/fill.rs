@@ -20,7 +20,7 @@ pub(crate) struct Fill {
 }
 
 impl Fill {
-    /// So many blocks are in use at `now`.
+    /// The number of blocks in use at `now`.
     pub(crate) fn observe(&mut self, now: Nanos, used: usize) {
         let seconds = now.since(self.at).as_secs_f64();
         if seconds <= 0.0 {

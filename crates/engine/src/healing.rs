@@ -12,7 +12,7 @@ use scheduler::{CostModel, Nanos, Work};
 
 /// Steps that are looked back at, of each kind.
 const WINDOW: usize = 32;
-/// So many tell something, and between two looks so many pass.
+/// Ratios that are evidence, and steps between two looks.
 const LEAST: usize = 8;
 /// Steps that must all say that the machine is slower than was kept.
 const SLOWER_AFTER: usize = 512;
@@ -33,7 +33,7 @@ struct Window {
     ratios: [f64; WINDOW],
     /// Ever heard.
     heard: usize,
-    /// For so many it was slower.
+    /// Steps in a row that were slower.
     slower: usize,
     correction: Option<f64>,
 }
@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine so many times as slow as another one.
+    /// A machine `times` as slow as another one.
     fn machine(times: f64) -> CostModel {
         let knot = |rows, ms: f64| Knot { rows, seconds: times * ms / 1e3 };
         let terms = Terms { key: times * 1e-8, pair: times * 1e-9, row: times * 1e-5, ..Terms::default() };
@@ -177,8 +177,8 @@ mod tests {
         Nanos((seconds * 1e9) as u64)
     }
 
-    /// Runs so many steps, and returns how far off the model is that a next start would have read, and how often one
-    /// was written.
+    /// Runs this number of steps, and returns how far off the model is that a next start would have read, and how often
+    /// one was written.
     fn run(file: f64, truth: f64, steps: usize, disturbed: f64) -> ([f64; 2], usize, Option<Healed>) {
         let truth = machine(truth);
         let mut healing = Healing::new(machine(file));

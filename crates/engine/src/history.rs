@@ -1,4 +1,4 @@
-//! The last minutes, second by second: what somebody sees who opens a page after the incident.
+//! The last minutes, second by second: what a page that is opened after the incident shows.
 //!
 //! ```text
 //! steps, tokens, ends --> the second that they ended in --> 900 of them: rows, who waited, and two sketches

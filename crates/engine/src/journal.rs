@@ -60,7 +60,7 @@ pub(crate) enum Fact {
     Came(RequestId, Box<Over>, Nanos),
     /// A plan that was not computed: its sequences went back to the queue.
     Abandoned(Nanos, Vec<OfferEntry>),
-    /// Guesses that could be had in the step that is told next.
+    /// Drafts on offer in the step of the next record.
     Offered(Vec<OfferEntry>),
     /// A step is complete. `spelled`: for a recording, if there is one.
     Step { record: StepRecord, failed: Vec<RequestId>, spelled: Option<Box<Spelled>> },
@@ -107,7 +107,7 @@ impl Journal {
         self.tape = tape;
     }
 
-    /// Whether somebody wants to know the tokens of steps.
+    /// Whether the tokens of steps are recorded.
     pub(crate) fn records(&self) -> bool {
         self.tape.is_some()
     }
@@ -163,7 +163,7 @@ fn line(fact: &Fact) -> Option<Line> {
         Fact::Stopped(id, answer) => Line::Stop(*id, *answer),
         Fact::Cancelled(id, now) => Line::Cancel(*id, *now),
         Fact::Restarted(cost, _) => Line::Restart(cost.clone()),
-        // Whoever records asks nobody.
+        // A recording core asks no other worker.
         Fact::Left(..) | Fact::ReadBy(..) | Fact::Landed(..) | Fact::Came(..) => return None,
         Fact::Offered(_) | Fact::AnswerEnded(..) | Fact::Finished(..) | Fact::Failed(..) | Fact::Over(_) => {
             return None;
@@ -183,14 +183,14 @@ pub(crate) struct Log {
     pub(crate) turnover: Turnover,
     pub(crate) promises: LatencyBounds,
     pub(crate) worked: Worked,
-    /// What the machine can do; `None` where nobody measured it.
+    /// Measured limits of the machine; `None` where they were not measured.
     pub(crate) yardstick: Option<Yardstick>,
     /// What steps cost; likewise.
     pub(crate) upkeep: Option<Upkeep>,
 }
 
 impl Log {
-    /// Of an engine that has done nothing yet, whose KV blocks have so many tokens.
+    /// Of an engine that has done nothing yet, with KV blocks of `block_size` tokens.
     pub(crate) fn new(block_size: usize) -> Log {
         Log {
             accounts: Accounts::default(),

@@ -29,14 +29,14 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// On a machine whose steps cost this; `None`: nobody knows.
+    /// On a machine with this cost model; `None`: unknown.
     pub(crate) fn on(&self, cost: Option<&CostModel>) -> Targets {
         let comfortable = cost.map(|cost| comfortable(cost, &self.capacity)).unwrap_or_default();
         Targets { ttft: self.ttft.resolve(comfortable.ttft), tpot: self.tpot.resolve(comfortable.tpot) }
     }
 }
 
-/// Targets that may be read by anybody at any time. 0: none.
+/// Targets that any thread may read at any time. 0: none.
 #[derive(Debug, Default)]
 pub(crate) struct LiveTargets {
     ttft: AtomicU64,
@@ -183,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine so many times as slow as another one.
+    /// A machine `times` as slow as another one.
     fn machine(times: f64) -> CostModel {
         let knot = |rows, ms: f64| Knot { rows, seconds: times * ms / 1e3 };
         CostModel::new(vec![knot(1, 20.0), knot(64, 30.0), knot(512, 150.0)], Terms::default())
@@ -202,7 +202,7 @@ mod tests {
     fn a_file_of_a_busy_start_is_healed_on_disk_and_targets_follow() {
         let directory = testing::Scratch::new("keeper");
         let place = Place { key: crate::kept::key("test"), path: directory.join("x.cost") };
-        // Every time was multiplied by eight, and nobody doubts it.
+        // Every time was multiplied by eight, and the file still looks valid.
         calibrate::write(&place.path, &place.key, &machine(8.0), true).expect("it can be written");
         let capacity = Capacity { seqs: 16, tokens_each: 100, rows: 512 };
         let wanted = Wanted { ttft: DefaultTarget::Comfortable, tpot: DefaultTarget::Comfortable, capacity };

@@ -4,8 +4,8 @@
 //! 9c1e...        BLAKE3 of every byte that follows
 //! {"key": ..}    what the result follows from, and the result
 //! ```
-//! A digit that a disk or an editor changed is a result that nobody measured: such a file is as good as none. Like all
-//! of our digests it finds accidents; who may write the file can write the digest.
+//! A digit that a disk or an editor changed is a result that was never measured: such a file is discarded. Like all of
+//! our digests it finds accidents; a process that may write the file can write the digest.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ mod tests {
             assert_eq!(read(&path), None, "cut after {cut} bytes");
         }
         fs::remove_file(&path).unwrap();
-        // What is no file is no result, and nobody waits for it.
+        // A named pipe is no result, and reading it must not block.
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         assert_eq!(read(&path), None);
         write(&path, &json!(1)).unwrap();

@@ -164,8 +164,7 @@ pub struct ModelInfo {
     pub kv_dtype: KvDtype,
     /// Bytes of the KV cache.
     pub kv_bytes: usize,
-    /// What made that less than all seats could use at full length; `None` if nothing did, or if somebody chose the
-    /// size.
+    /// What made that less than all seats could use at full length; `None` if nothing did, or if the size was set.
     pub memory_limit: Option<MemoryLimit>,
     /// Bytes of weights read by one step, every expert counted.
     pub weight_bytes: usize,
@@ -196,14 +195,13 @@ pub struct ModelInfo {
     pub targets: Targets,
     /// Where the weights are from, for receipts.
     pub origin: Origin,
-    /// What rows may go through beside them. Not the same for ever: they may come and go.
+    /// The adapters that rows may use beside the model. They may come and go.
     pub adapters: Adapters,
 }
 
 impl ModelInfo {
-    /// The one door: checks every field, resolves defaults, tokenizes. See [`RawRequest`]. `salt_key`: what keeps the
-    /// cache salts of this process from being guessed. An engine also refuses what its cache cannot hold
-    /// ([`Engine::validate`]).
+    /// The one door: checks every field, resolves defaults, tokenizes. See [`RawRequest`]. `salt_key`: keeps the cache
+    /// salts of this process unpredictable. An engine also refuses what its cache cannot hold ([`Engine::validate`]).
     ///
     /// Cost: linear in the prompt's bytes.
     pub fn validate(&self, raw: RawRequest, salt_key: &[u8; 32]) -> Result<ValidatedRequest, Rejection> {
@@ -269,13 +267,13 @@ pub enum SubmitError {
         promised: Duration,
         /// When it is wanted.
         target: Duration,
-        /// When it may be in time, if nobody else comes; between a second and a minute.
+        /// When it may be in time, if no other request comes; between a second and a minute.
         retry_after: Duration,
     },
     /// Draining: nothing new is taken.
     #[error("the server is shutting down")]
     ShuttingDown,
-    /// It reads prompts for other workers and answers nobody.
+    /// A prefill-only worker answers no clients.
     #[error("this worker reads prompts for others ({}): ask one that answers", Role::Prefill.name())]
     OnlyReads,
 }
@@ -348,7 +346,7 @@ impl Engine {
         Ok(request)
     }
 
-    /// A request that alone needs more cache than there is would wait for ever.
+    /// A request that alone needs more cache than there is would never be admitted.
     fn fits(&self, request: &ValidatedRequest) -> Result<(), Rejection> {
         let (limits, num_answers) = (&self.0.limits, request.num_answers);
         let needed = limits.blocks_needed(request.prompt.len(), request.stop.max_tokens, num_answers);
@@ -502,7 +500,8 @@ impl Engine {
         self.0.has_prompts_read
     }
 
-    /// Whoever is said to have read a prompt; `None` if nobody with the cluster key has said so.
+    /// The worker that has read the prompt, according to a sealed address; `None` if the seal is not of the cluster
+    /// key.
     pub fn prefill_worker(&self, at: &SealedAddress) -> Option<Partner> {
         at.address(self.0.handoff_key.as_ref()?).map(Partner::Prefill)
     }
@@ -564,18 +563,18 @@ impl Engine {
     }
 
     /// What the machine can do at most: as it was measured before the start, and at least what any step has reached.
-    /// `None` where nobody measured it.
+    /// `None` where it was not measured.
     pub fn device_limits(&self) -> Option<DeviceLimits> {
         self.log().yardstick.as_ref().map(|yardstick| yardstick.limits())
     }
 
-    /// What steps cost, as measured or kept, and as steps have corrected it since; `None` where nobody measured it.
-    /// Slower to change than what the scheduler goes by: this is the machine, that is the moment.
+    /// What steps cost, as measured or kept, and as steps have corrected it since; `None` where it was not measured.
+    /// Slower to change than what the scheduler uses: this is the machine, that is the moment.
     pub fn cost(&self) -> Option<CostModel> {
         self.log().upkeep.as_ref().map(|upkeep| upkeep.cost())
     }
 
-    /// Targets of requests that bring none. Those that nobody chose follow [`Engine::cost`].
+    /// Targets of requests that bring none. Those that were not set follow [`Engine::cost`].
     pub fn targets(&self) -> Targets {
         self.0.targets.get()
     }
@@ -609,7 +608,7 @@ impl Engine {
         self.log().accounts.summary(id, now)
     }
 
-    /// Nanoseconds since the engine started, without those in which somebody held it: what all moments are measured in.
+    /// Nanoseconds since the engine started, without those in which it was held: the unit of all moments.
     pub fn now(&self) -> Nanos {
         self.0.clock.now()
     }
@@ -707,12 +706,12 @@ impl Engine {
         self.0.commands.send(Command::Hold(hold, Some(told))).is_ok() && answer.await.unwrap_or(false)
     }
 
-    /// Whether somebody holds it.
+    /// Whether the engine is held.
     pub fn is_paused(&self) -> bool {
         self.0.shared.held.load(Ordering::Relaxed)
     }
 
-    /// Takes no new requests from now on; running ones go on, also those that somebody held.
+    /// Takes no new requests from now on; running ones continue, also those of a held engine.
     pub fn drain(&self) {
         self.0.shared.draining.store(true, Ordering::Relaxed);
         // An engine that is gone is not held.

@@ -1,13 +1,13 @@
-//! What somebody sees who watches the engine while it runs.
+//! What a watcher sees of the running engine.
 //!
 //! ```text
 //! engine's thread --- step records, ends, gaps ---> log (always there: a ring of each)  <--- pointers --- Watch
-//!                 --- who waits and runs ---------> scene (while somebody watches)      <--- a copy ----- Watch
+//!                 --- who waits and runs ---------> scene (while there is a watcher)    <--- a copy ----- Watch
 //! ```
 //!
-//! The engine's thread does the same work whether somebody watches or not, but for the scene: that it fills four times
-//! a second, and not at all while nobody watches or a reader holds it. A reader takes pointers to records under the
-//! log's lock and does everything else, text above all, with the lock released. One that is slow finds that the oldest
+//! The engine's thread does the same work with and without watchers, but for the scene: that it fills four times a
+//! second, and not at all without a watcher or while a reader holds it. A reader takes pointers to records under the
+//! log's lock and does everything else, text above all, with the lock released. A slow one finds that the oldest
 //! records are gone; nothing waits for it.
 
 use std::sync::Arc;
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(all.len(), 10 + 1 + 33);
         let Percentiles { p50, p99 } = percentiles(all).expect("there are some");
         assert_eq!((p50, p99), (9000.0, 9000.0));
-        // Before anybody has a token, the ages are all there is.
+        // Before any request has a token, the ages are all there is.
         let ages = with_those_who_wait(Vec::new(), &[at(98, None), at(99, None)], now);
         assert_eq!(percentiles(ages).map(|p| p.p50), Some(1500.0));
         assert_eq!(percentiles(with_those_who_wait(Vec::new(), &[], now)), None);

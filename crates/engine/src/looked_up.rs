@@ -5,7 +5,7 @@ use scheduler::{DraftProposal, Scheduler, Step, TokenId};
 
 use crate::draft::{Drafter, Drafters, Lookup, LookupOptions};
 
-/// Guesses from texts for a scheduler's sequences.
+/// Drafts by lookup for a scheduler's sequences.
 #[doc(hidden)]
 pub struct LookedUp {
     lookup: Lookup,
@@ -30,7 +30,7 @@ impl LookedUp {
         &self.offers
     }
 
-    /// The guesses that a plan took, one sequence after the other.
+    /// The drafts that a plan took, one sequence after the other.
     pub fn propose(&mut self, step: &Step, scheduler: &Scheduler) -> &[TokenId] {
         self.guesses.clear();
         for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {

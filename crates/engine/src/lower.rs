@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! Step       { decode: [A 7..9 with one draft, B 4..5], prefill: [C 0..3] }
-//! Batch      { token_ids: [a7, guess, b4, c0, c1, c2], positions: [7, 8, 4, 0, 1, 2], slots: [..], spans: [A, B, C],
+//! Batch      { token_ids: [a7, draft, b4, c0, c1, c2], positions: [7, 8, 4, 0, 1, 2], slots: [..], spans: [A, B, C],
 //!              logit_rows: [0, 1, 2, 5] }
-//! LogitRow   what each of those is wanted for: A's next token and, if that is the guess, the one after it; B's, C's
+//! LogitRow   what each of those is wanted for: A's next token and, if that is the draft, the one after it; B's, C's
 //! ```
 
 use std::ops::Range;
@@ -26,15 +26,15 @@ pub(crate) struct LogitRow {
     pub(crate) samples: usize,
     /// What it tells of the prompt: judges its next token, or is its last.
     pub(crate) of_prompt: OfPrompt,
-    /// Its token is a guess: the row counts if that is what the row before it gives.
+    /// Its token is a draft: the row counts if the row before it gives that token.
     pub(crate) guess: Option<TokenId>,
-    /// How many guesses there are up to this row: that many tokens of its run come before its own.
+    /// The drafts up to this row: that many tokens of its run come before its own.
     pub(crate) ahead: usize,
 }
 
 /// Fills `batch` and `logit_rows` (one entry per row of `batch.logit_rows`) from `step`. Both are cleared first and
-/// keep their memory. `of_prompt` says what is wanted of whose prompt, `adapter` whose rows go through which slot's,
-/// `guesses` which tokens the drafts are.
+/// keep their memory. `of_prompt` says what is wanted of a request's prompt, `adapter` which slot a request's rows go
+/// through, `drafts` which tokens the drafts are.
 pub(crate) fn lower(
     step: &Step,
     scheduler: &Scheduler,
@@ -80,7 +80,7 @@ fn planned(scheduler: &Scheduler, seq: SeqId) -> &Sequence {
 }
 
 /// Rows of a sequence at these positions, each with the token that is `ahead` places on (0 for all but a drafter's);
-/// tokens from `num_tokens` on are guesses.
+/// tokens from `num_tokens` on are drafts.
 pub(crate) fn push_span(
     sequence: &Sequence,
     guesses: &[TokenId],

@@ -8,7 +8,7 @@
 
 use kernels::memory_limits::{Headroom, Limit, headroom};
 
-/// Share of the free memory that the KV cache takes when nobody says how much.
+/// Share of the free memory that the KV cache takes by default.
 const SHARE: f64 = 0.5;
 /// What is left for requests, text and stacks: the server of a small model takes some 45 MiB for them under load.
 const RESERVE: u64 = 64 << 20;
@@ -55,7 +55,7 @@ fn reserve(wants: &Wants, limit: &Limit) -> u64 {
     wants.activation_bytes.saturating_add(rest)
 }
 
-/// Blocks of a cache whose size nobody chose.
+/// Blocks of a cache without a chosen size.
 pub(crate) fn blocks(wants: &Wants, room: &Headroom) -> Result<u64, TooLittle> {
     let free = room.bytes.saturating_sub(wants.weight_bytes);
     let within = |bytes: u64| bytes / wants.block_bytes.max(1);

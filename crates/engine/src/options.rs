@@ -89,7 +89,7 @@ pub struct EngineOptions {
     pub tpot: DefaultTarget,
     /// Refuse a request whose first token would come later than its target, instead of serving it late.
     pub refuse_late: bool,
-    /// Guess the next tokens of answers and check several in one step, where that makes them come faster. Changes no
+    /// Draft the next tokens of answers and verify several in one step, where that makes them come faster. Changes no
     /// answer.
     pub speculation: Speculation,
     /// Adapters that are loaded at the start: names and directories.
@@ -103,14 +103,14 @@ pub struct EngineOptions {
     pub cache_listener: Option<CacheListener>,
     /// The share of the answers that are computed again while the engine is idle, 0 to 1.
     pub spot_check: f64,
-    /// What the machine can do at most, for those who look; `None`: nobody measured it.
+    /// What the machine can do at most, for watchers; `None`: not measured.
     pub limits: Option<DeviceLimits>,
-    /// Where the model's chat template is compiled and run. In this process, if nobody says otherwise: then a template
-    /// can end the process, so that is for models whose template you trust.
+    /// Where the model's chat template is compiled and run. In this process by default: then a template can end the
+    /// process, so that is for models with a trusted template.
     pub template: TemplateSettings,
     /// Defaults of sampling, where they are not the model's own.
     pub generation: GenerationSettings,
-    /// Key of the prefix cache's hashes: random per start, so that nobody can construct a collision.
+    /// Key of the prefix cache's hashes: random per start, so that no client can construct a collision.
     pub hash_key: [u8; 32],
 }
 
@@ -165,7 +165,7 @@ impl EngineOptions {
         self.arithmetic.unwrap_or_else(Arithmetic::best)
     }
 
-    /// Rows of logits that are held at a time: one for each sequence, and for its guesses.
+    /// Rows of logits that are held at a time: one for each sequence, and for its drafts.
     pub(crate) fn most_logit_rows(&self) -> usize {
         let guesses = self.speculation.drafters().map_or(0, |drafters| drafters.most_guesses);
         MAX_LOGIT_ROWS.min(self.max_num_seqs.saturating_mul(1 + guesses)).min(self.max_num_batched_tokens)

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::SubmitError;
 use crate::accounts::Closed;
 
-/// The log probability of a token, and of the likeliest ones at its place.
+/// The log probability of a token, and of the most likely ones at its place.
 ///
 /// Natural logarithms of the model's own distribution: before temperature, penalties and filters.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub struct TokenLogprob {
     pub token: TokenId,
     /// Its log probability.
     pub logprob: f32,
-    /// The likeliest tokens, best first, as many as were asked for.
+    /// The most likely tokens, best first; their number is the one asked for.
     pub top: Vec<(TokenId, f32)>,
 }
 
@@ -57,9 +57,9 @@ pub struct Timings {
     pub decode_tokens: usize,
     /// Steps that carried a decode row of it.
     pub decode_steps: usize,
-    /// Those of them that checked guesses.
+    /// Those of them that verified drafts.
     pub verify_steps: usize,
-    /// Guesses at its next tokens that these steps checked, and those that held.
+    /// Drafts that these steps verified, and the accepted ones.
     pub drafted_tokens: usize,
     /// See `drafted_tokens`.
     pub accepted_tokens: usize,
@@ -152,7 +152,7 @@ pub enum RequestError {
     /// weights reads it.
     #[error("no worker reads this prompt, and weights of another precision would not give the same answer")]
     NoPrefill,
-    /// Whoever answers asks others for it, and they refused.
+    /// A server that forwards the request was refused by the worker.
     #[error("the answer could not go on: {0}")]
     Refused(#[from] SubmitError),
 }
@@ -178,7 +178,7 @@ pub enum Output {
     /// The vector of the prompt, `[hidden_size]`, for who asked for nothing else (`RawRequest::embed`): the state of its
     /// last token behind the final norm, which the language-model head reads. Not normalised.
     Embedding(Vec<f32>),
-    /// How far the prompt is read, to whoever asked (`RawRequest::progress`): once when it begins, then after each step
+    /// How far the prompt is read, if asked for (`RawRequest::progress`): once when it begins, then after each step
     /// that read some of it. Sent before any token.
     Progress(PromptProgress),
     /// One generated token.
@@ -221,7 +221,7 @@ pub enum Output {
     Failed(RequestError),
 }
 
-/// The other end of a [`Stream`](crate::Stream), for whoever answers: it never waits, and it knows how far behind the reader is.
+/// The sending end of a [`Stream`](crate::Stream): it never waits, and it knows how far behind the reader is.
 #[derive(Clone, Debug)]
 pub struct Outlet {
     outputs: UnboundedSender<Output>,

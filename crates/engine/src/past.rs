@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! prompt   [ 32 tokens | 32 tokens | 7 ]   -->   three names: equal prefixes have equal names, the tokens are gone
-//! answer   so many tokens, the first then, the last then, the longest gap; where guesses were on offer, how many held
+//! answer   its number of tokens, the times of the first and last, the longest gap; with drafts, the accepted ones
 //! ```
 //!
 //! A running engine keeps the newest of it (`PastLog::bounded`), a recording is read into all of it. What is asked
@@ -69,7 +69,7 @@ impl PastRequest {
 /// An answer that had a token and is over.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PastAnswer {
-    /// To whom.
+    /// Its request.
     pub request: PastRequest,
     /// Which of the request's answers.
     pub index: usize,
@@ -81,24 +81,24 @@ pub struct PastAnswer {
     pub last_token: Nanos,
     /// The longest time between two.
     pub longest_gap: Nanos,
-    /// Its steps in which guesses were on offer, in their order.
+    /// Its steps with drafts on offer, in their order.
     pub drafts: Vec<PastDrafts>,
 }
 
-/// Guesses at an answer's tokens in one step.
+/// Drafts of an answer's tokens in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastDrafts {
     /// Which token of the answer was next.
     pub position: u32,
-    /// Who guessed, as the scheduler numbers it.
+    /// The drafter, as the scheduler numbers it.
     pub source: u8,
     /// How sure it was.
     pub strength: u8,
-    /// Guesses that could be had.
+    /// Drafts on offer.
     pub offered: u16,
-    /// Guesses that were checked.
+    /// Drafts that were verified.
     pub drafted: u16,
-    /// Of these, the first so many held.
+    /// Accepted drafts: the first `held` of them.
     pub held: u16,
 }
 
@@ -159,9 +159,9 @@ pub struct Past {
 const KEPT_ANSWERS: usize = 8192;
 /// Blocks of their prompts.
 const KEPT_BLOCKS: usize = 1 << 18;
-/// Steps of theirs in which guesses were on offer.
+/// Steps of theirs with drafts on offer.
 const KEPT_DRAFTS: usize = 1 << 18;
-/// Steps are remembered in chunks that are shared with whoever asks for them.
+/// Steps are remembered in chunks that are shared with readers.
 const CHUNK: usize = 1024;
 /// Chunks.
 const KEPT_CHUNKS: usize = 64;
@@ -183,7 +183,7 @@ pub struct PastLog {
     bounds: Bounds,
     /// What the open requests asked for.
     open: BTreeMap<RequestId, OpenRequest>,
-    /// Guesses on offer in the next step.
+    /// Drafts on offer in the next step.
     offers: Vec<OfferEntry>,
     answers: VecDeque<Arc<PastAnswer>>,
     blocks: usize,
@@ -197,7 +197,7 @@ pub struct PastLog {
 }
 
 impl PastLog {
-    /// Of an engine that runs, whose KV blocks have so many tokens: the newest answers and steps, some ten megabytes at
+    /// Of a running engine, with KV blocks of `block_size` tokens: the newest answers and steps, some ten megabytes at
     /// most.
     pub(crate) fn bounded(block_size: usize) -> PastLog {
         PastLog::new(
@@ -257,7 +257,7 @@ impl PastLog {
         }
     }
 
-    /// Guesses were on offer in the step that is told next.
+    /// Drafts were on offer in the step of the next record.
     pub fn offered(&mut self, offers: &[OfferEntry]) {
         self.offers.extend_from_slice(offers);
     }

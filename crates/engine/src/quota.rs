@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! limit |AAAAAAAAAAAAAAAAAAAA|BBBBBB|             |
-//!        taken by A            by B   free          nobody may hold more than is left free
+//!        taken by A            by B   free          no tenant may hold more than is left free
 //! ```
 //!
 //! Where tenants share, one may take more only while it then holds no more than what it leaves free: alone it gets
@@ -78,8 +78,8 @@ impl Quota {
     }
 }
 
-/// Which of several things to forget, given whose they are, oldest first: the oldest of the tenant that has the most.
-/// So whoever fills a memory of bounded size pushes out what is its own. `None` of nothing.
+/// Which of several things to forget, by their owners, oldest first: the oldest of the tenant that has the most. So a
+/// tenant that fills a memory of bounded size pushes out its own. `None` of nothing.
 pub fn to_forget<T: Ord>(owners: impl Iterator<Item = T> + Clone) -> Option<usize> {
     let mut counts: BTreeMap<T, usize> = BTreeMap::new();
     owners.clone().for_each(|owner| *counts.entry(owner).or_default() += 1);

@@ -65,8 +65,8 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// Takes a step's record. Returns memory to write the next one into: that of the oldest, unless somebody still
-    /// reads it, so that a steady step allocates nothing.
+    /// Takes a step's record. Returns memory to write the next one into: that of the oldest, unless a reader still has
+    /// it, so that a steady step allocates nothing.
     pub(crate) fn step(&mut self, record: StepRecord) -> StepRecord {
         let oldest = if self.records.len() == KEPT_RECORDS { self.records.pop_front() } else { None };
         let mut slot = oldest.unwrap_or_default();

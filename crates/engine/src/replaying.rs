@@ -78,7 +78,7 @@ impl RecordedEngine {
         Ok(RecordedEngine { core, model, told })
     }
 
-    /// The oldest entry that it has told and nobody has asked for.
+    /// The oldest entry that it has written and that was not taken yet.
     pub fn told(&mut self) -> Option<Entry> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
@@ -91,7 +91,7 @@ impl RecordedEngine {
             Entry::Admit(entry) => {
                 let request = ValidatedRequest::recorded(entry, &self.model)
                     .map_err(|rejection| ReplayingError::OtherModel(rejection.message))?;
-                // Nobody listens; the core does not mind.
+                // There is no listener; the core does not mind.
                 let (outputs, ..) = outlet();
                 let arrived = Arrived { at: Nanos(entry.arrived), held: Nanos(0), ticket: None };
                 let admitted = core.admit(RequestId(entry.id), request, arrived, outputs, Nanos(entry.now));

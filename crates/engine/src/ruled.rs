@@ -26,7 +26,7 @@ impl ModelInfo {
     pub(crate) fn grammar(&self, rule: &Rule, shown: &Arc<[TokenId]>) -> Result<Grammar, RuleError> {
         let tokenizer = self.tokenizer.as_ref().ok_or(RuleError::NoTokenizer)?;
         let vocabulary = {
-            // Whoever comes meanwhile waits: the work is not to be done twice.
+            // Another thread waits meanwhile: the work is not to be done twice.
             let mut arranged = self.vocabulary.arranged.lock().unwrap_or_else(PoisonError::into_inner);
             match arranged.iter().find(|(for_those, _)| for_those == shown) {
                 Some((_, vocabulary)) => vocabulary.clone(),

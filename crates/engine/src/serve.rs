@@ -56,7 +56,8 @@ pub trait Serve: Send + Sync {
         false
     }
 
-    /// Whoever is said to have read a prompt; `None` if nobody with the cluster key has said so.
+    /// The worker that has read the prompt, according to a sealed address; `None` if the seal is not of the cluster
+    /// key.
     fn prefill_worker(&self, _at: &SealedAddress) -> Option<Partner> {
         None
     }
@@ -147,7 +148,7 @@ pub trait Observe: Serve {
     /// Moves again.
     fn resume(&self) -> Held<'_>;
 
-    /// Whether somebody holds it.
+    /// Whether the engine is held.
     fn is_paused(&self) -> bool;
 }
 

@@ -54,7 +54,7 @@ const TOKENS_EACH: usize = 1024;
 pub enum Starting {
     /// Weights are read.
     Loading(Progress),
-    /// Steps are measured: so many of so many.
+    /// Steps are measured: `done` of `total`.
     Calibrating {
         /// Measured so far.
         done: usize,
@@ -298,7 +298,7 @@ impl Engine {
     }
 }
 
-/// Those that somebody named, each in a slot.
+/// The adapters of the options, each in a slot.
 fn load_adapters(
     forward: &mut dyn Forward,
     options: &EngineOptions,
@@ -596,7 +596,7 @@ impl Sizes {
             + draft.map_or(0, |draft| draft.block_bytes(options));
         let weight_bytes = weight_bytes(config, options.weights) + draft.map_or(0, DraftFiles::weight_bytes);
         let room = room.unwrap_or(Headroom { bytes: 4 << 30, limit: Limit::Machine });
-        // A length that somebody asked for is not cut; one that the model cannot read is refused when it is loaded.
+        // A length that was set is not cut; one that the model cannot read is refused when it is loaded.
         let shortest = options.max_model_len.unwrap_or(SHORTEST_CONTEXT).min(config.context_limit);
         let adapter_bytes = options.adapter_room.bytes(config, options.max_num_batched_tokens);
         let adapter_bytes = adapter_bytes.unwrap_or(u64::MAX / 4);
@@ -632,8 +632,8 @@ impl Sizes {
     }
 }
 
-/// A size that somebody asked for is kept, unless a limit makes sure that it never can be: the machine's free memory
-/// may grow, but a control group would kill the server when the cache fills.
+/// A size that was set is kept, unless a limit makes sure that it never can be: the machine's free memory may grow, but
+/// a control group would kill the server when the cache fills.
 fn check_wish(bytes: u64, wants: &memory::Wants, room: &Headroom) -> Result<(), StartError> {
     let left = memory::beside(wants, room);
     if bytes <= left || room.limit == Limit::Machine {

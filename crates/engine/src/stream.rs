@@ -1,4 +1,4 @@
-//! A client's end of a request: its outputs, in their order, and the word that nobody reads any more.
+//! A client's end of a request: its outputs, in their order, and the signal that the client is gone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

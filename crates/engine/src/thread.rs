@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(crate) busy: AtomicBool,
     /// No new request is taken.
     pub(crate) draining: AtomicBool,
-    /// Somebody holds the engine.
+    /// A client holds the engine.
     pub(crate) held: AtomicBool,
     /// The loop has ended.
     pub(crate) dead: AtomicBool,
@@ -51,9 +51,9 @@ pub(crate) struct Shared {
     pub(crate) watchers: AtomicUsize,
     /// Those of them who want to see the blocks of the cache.
     pub(crate) map_watchers: AtomicUsize,
-    /// What the blocks are used for, renewed while somebody wants to see it.
+    /// What the blocks are used for, renewed while a watcher wants it.
     pub(crate) map: Mutex<KvMap>,
-    /// Who waits and who runs, renewed while somebody watches.
+    /// Who waits and who runs, renewed while there is a watcher.
     pub(crate) scene: Mutex<Scene>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn run(core: EngineCore, mut commands: UnboundedReceiver<Command>, sh
                 Ok(command) => command,
                 Err(TryRecvError::Empty) if driver.is_ready() => break,
                 Err(TryRecvError::Disconnected) => break 'serving,
-                // Between two parts of a check somebody may have come.
+                // Between two parts of a check a command may have come.
                 Err(TryRecvError::Empty) if driver.check() => continue,
                 Err(TryRecvError::Empty) => {
                     driver.rest();
@@ -139,7 +139,7 @@ impl Driver {
         self.core.has_work() && self.gate.is_open()
     }
 
-    /// Uses a moment in which nobody wants anything. False: there is nothing to use it for.
+    /// Uses an idle moment. False: there is nothing to use it for.
     pub(crate) fn check(&mut self) -> bool {
         if self.core.has_work() || self.gate.is_held {
             return false;
@@ -266,7 +266,7 @@ impl Driver {
         self.core.end_all(RequestError::ShuttingDown, self.clock.now());
     }
 
-    /// Somebody holds the engine, or lets go of it. Nobody does while it drains.
+    /// Holds the engine, or lets go of it. It is never held while it drains.
     fn hold(&mut self, hold: Hold) {
         let drains = self.shared.draining.load(Ordering::Relaxed);
         match hold {
@@ -302,7 +302,7 @@ impl Driver {
         self.core.check_invariants();
     }
 
-    /// A draft model guesses.
+    /// Whether there is a draft model.
     #[cfg(test)]
     pub(crate) fn drafting_computes(&self) -> bool {
         self.core.drafting_computes()

@@ -63,12 +63,12 @@ impl Store for File {
     }
 }
 
-/// Opens a file in `directory` that nobody else can open, now or later.
+/// Opens a file in `directory` that no other process can open, now or later.
 pub(crate) fn open_unnamed(directory: &Path) -> io::Result<File> {
     for number in 0.. {
         let path = directory.join(format!(".twostroke-kv-{}-{number}", std::process::id()));
         match files::create_private(&path) {
-            // Somebody else's, or left by a crash between these two lines: empty, and never read.
+            // Of another process, or left by a crash between these two lines: empty, and never read.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
             Ok(file) => return remove_file(&path).map(|()| file),

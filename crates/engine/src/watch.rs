@@ -1,4 +1,4 @@
-//! Somebody who watches a running engine: pointers out of the log, copies of the scene and the map (`live.rs`).
+//! A watcher of a running engine: pointers out of the log, copies of the scene and the map (`live.rs`).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -13,7 +13,7 @@ use crate::recent::Ended;
 use crate::serve::Watching;
 use crate::{Engine, Inner};
 
-/// Somebody who watches. While one exists, scenes are made, and maps of the cache if one wants them.
+/// A watcher. While one exists, scenes are made, and maps of the cache if one wants them.
 pub(crate) struct Watch {
     engine: Arc<Inner>,
     wants_map: bool,

@@ -18,7 +18,7 @@ use crate::draft::{Drafters, Drafting};
 use crate::journal::Log;
 use crate::output;
 
-/// So many records are kept, and a few steps for the prompts.
+/// The records that are kept, and a few steps for the prompts.
 const WARM_UP: u64 = 4096 + 20;
 /// Steps that are measured.
 const STEPS: u64 = 100;

@@ -20,7 +20,7 @@ struct Inner {
     /// And the next block of each.
     wanted: BTreeMap<RequestId, (Wanted, usize)>,
     disbelieved: u64,
-    /// Nobody is there for a while.
+    /// No worker answers for a while.
     is_away: bool,
 }
 
@@ -111,7 +111,7 @@ fn block(prompt: &[TokenId], index: usize, block_size: usize) -> (Vec<u8>, Vec<u
     (bytes, hashes)
 }
 
-/// Whoever has a prompt read by the engine.
+/// A peer that has a prompt prefilled by the engine.
 pub(super) struct Reading {
     pub(super) id: RequestId,
     pub(super) given: Receiver<Given>,
@@ -120,7 +120,7 @@ pub(super) struct Reading {
     pub(super) next: usize,
     /// The token behind the prompt; `None` if its request ends with an error.
     pub(super) first: Option<TokenId>,
-    /// It comes for blocks in so many turns of a hundred.
+    /// Percent of turns in which it comes for blocks.
     pub(super) pace: u64,
 }
 

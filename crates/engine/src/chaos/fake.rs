@@ -38,14 +38,14 @@ pub(super) struct Faults {
     pub(super) lost_logits: bool,
     /// A drafter read what it did not write for that prefix.
     pub(super) misread: bool,
-    /// The prefixes of all rows, if somebody wants to compare them.
+    /// The prefixes of all rows, where a test compares them.
     pub(super) prefixes: Option<BTreeSet<u64>>,
     /// Nanoseconds that a pass takes, and that a row adds.
     pub(super) pass: u64,
     pub(super) row: u64,
     /// Nanoseconds that the machine takes of the next pass.
     pub(super) theft: u64,
-    /// What it took since somebody asked, and in all.
+    /// Stolen time since it was last asked for, and in all.
     pub(super) lost: u64,
     pub(super) all_lost: u64,
 }
@@ -69,7 +69,7 @@ pub(super) struct Errors {
 
 pub(super) struct Fake {
     config: ModelConfig,
-    /// It only guesses: letters that break things break nothing here.
+    /// Set for a draft model: letters that break a target break nothing here.
     drafts: Option<Errors>,
     block_size: usize,
     cells: Vec<Cell>,
@@ -122,13 +122,13 @@ impl Fake {
         Fake { config: config(), drafts: None, block_size, cells, rows, hidden, passes: 1, faults, clock }
     }
 
-    /// It guesses for another.
+    /// Makes it a draft model.
     pub(super) fn drafting(mut self, errors: Errors) -> Fake {
         self.drafts = Some(errors);
         self
     }
 
-    /// It takes so many passes before the first is waited for.
+    /// Passes that are launched before the first is waited for.
     pub(super) fn with_passes(mut self, passes: usize) -> Fake {
         self.passes = passes;
         self.hidden = (0..passes).map(|_| (0, Vec::new())).collect();
@@ -145,7 +145,7 @@ impl Fake {
             match &self.drafts {
                 None => assert_eq!(cell.hash, hash, "a row reads position {position}, which another wrote"),
                 Some(_) if cell.hash == hash => {}
-                // A panic would only be the end of its guesses.
+                // A panic would only end its drafts.
                 Some(_) => self.faults.lock().unwrap_or_else(PoisonError::into_inner).misread = true,
             }
         }
@@ -182,7 +182,7 @@ impl Forward for Fake {
         let mut rows = std::mem::take(&mut self.rows);
         rows.clear();
         rows.resize(batch.token_ids.len(), Cell::default());
-        // What a pass writes before it fails is anybody's guess: here, the first half of it.
+        // What a pass writes before it fails is undefined: here, the first half of it.
         let half = if planned { batch.token_ids.len() / 2 } else { batch.token_ids.len() };
         for span in &batch.spans {
             let table = &batch.block_tables[span.table.start as usize..span.table.end as usize];

@@ -40,7 +40,7 @@ use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
 use crate::waiting::{Counted, Waiting};
 use crate::{Engine, EngineOptions, Inner, LazyVocabulary, ModelInfo, SubmitError};
 
-/// Turns after the last client came; whoever is open then waits for ever.
+/// Turns after the last client came; a request that is open then is stuck.
 const MOST_TURNS: usize = 20_000;
 
 /// What a run provoked.
@@ -73,16 +73,16 @@ pub(super) struct Report {
     overlaps: u64,
     thefts: u64,
     checked: u64,
-    /// Seeds in which somebody guesses, and guesses that held and that did not.
+    /// Seeds with a drafter, and drafts that were accepted and rejected.
     drafting: u64,
     held: u64,
     rejected: u64,
     /// Seeds with a draft model, and those in which it panicked and was given up.
     with_model: u64,
     given_up: u64,
-    /// Prefixes that draft models read, and somebody said.
+    /// Prefixes that draft models read and that occur in a request.
     compared: u64,
-    /// Guesses of draft models that cannot err.
+    /// Drafts of draft models that cannot err.
     calm_held: u64,
     calm_rejected: u64,
 }
@@ -191,14 +191,14 @@ struct Weather {
 /// The answers of each request, as if alone.
 type Known = Arc<Mutex<BTreeMap<u64, Vec<Vec<TokenId>>>>>;
 
-/// The scripted drafter's name among the scheduler's sources: one that nobody else here has.
+/// The scripted drafter's source number, used by no other drafter here.
 const SCRIPTED: DraftSource = DraftSource(7);
 
 /// A drafter that knows the answers, and errs.
 struct Guesser {
     known: Known,
     rng: Dice,
-    /// Guesses that are right, and sequences that get an offer, in percent.
+    /// Drafts that are right, and sequences that get an offer, in percent.
     right: u64,
     offers: u64,
 }
@@ -233,8 +233,8 @@ impl Drafter for Guesser {
 struct Draft {
     faults: Arc<Mutex<Faults>>,
     most_guesses: usize,
-    /// Nobody else guesses, it cannot err, and no pass fails: every guess at a token that comes must hold. One that
-    /// does not shows that its cache is not what it takes it for.
+    /// There is no other drafter, this one cannot err, and no pass fails: every draft of a token that comes must be
+    /// accepted. A rejected one shows that its cache is stale.
     is_calm: bool,
     /// What a pass of it takes, if the scheduler knows.
     cost: Option<CostModel>,
@@ -336,7 +336,7 @@ pub(super) struct World {
     /// What the drafter knows of the answers, if there is one.
     known: Option<Known>,
     draft: Option<Draft>,
-    /// Answers that ended before their length: what was guessed behind that could not hold.
+    /// Answers that ended before their length: drafts beyond their end cannot be accepted.
     ended_early: u64,
     recording: Option<(PathBuf, JoinHandle<()>)>,
     /// Who reads prompts for it, in some seeds, and who has prompts read by it.
@@ -515,7 +515,7 @@ impl World {
         let documents = (0..4).map(|_| (0..80).map(|_| rng.within(1..=21) as TokenId).collect()).collect();
         let mut far = Dice::new(fake::mix(seed ^ 0xfa2));
         let elsewhere = if far.percent(40) { 40 } else { 0 };
-        // What records asks nobody.
+        // A recording core asks no other worker.
         let lies = far.percent(30);
         let asked = (recording.is_none() && limits.enable_prefix_caching && far.percent(60)).then(Asked::default);
         let reader = asked.clone().map(|asked| Box::new(asked) as Box<dyn Elsewhere>);
@@ -631,7 +631,7 @@ impl World {
         self.check_gauges();
     }
 
-    /// Some rows of a check. What the machine takes of them is nobody's.
+    /// Some rows of a check. The time that the machine takes of them is attributed to no request.
     fn check_spot(&mut self) -> bool {
         let all_lost = |world: &World| world.faults.lock().unwrap_or_else(PoisonError::into_inner).all_lost;
         let before = all_lost(self);
@@ -766,7 +766,7 @@ impl World {
             asked.set_away(self.far.percent(50));
         }
         for id in asked.requests() {
-            // Whoever has left is forgotten when the engine hears of it.
+            // A client that left is forgotten when the engine learns of it.
             let first = self.clients.get(&id.0).and_then(|client| client.alone[0].0.first().copied());
             let mut first = first.filter(|_| self.far.percent(80));
             // One that computes wrong, now and then.
@@ -872,7 +872,7 @@ impl World {
                 self.ended_early += client.ends.len() as u64;
                 self.report.cancelled += 1;
                 self.ends[2] += 1;
-                // Whoever has a prompt read has one end of it, not two.
+                // A peer that has a prompt prefilled has one end of it, not two.
                 if let Some(at) = self.readings.iter().position(|reading| reading.id.0 == id) {
                     self.readings.remove(at);
                     self.report.left += 1;
@@ -1033,7 +1033,7 @@ impl World {
         assert_eq!(handoffs.kept_blocks, 0, "{handoffs:?}");
         let Some(asked) = &self.asked else { return };
         assert_eq!((asked.requests(), asked.disbelieved()), (Vec::new(), handoffs.mismatches), "nobody is waited for");
-        // Whoever began anew, or left, has not heard of it; a pass that is made twice finds it twice.
+        // A peer that began anew, or left, has not learned of it; a pass that is made twice finds it twice.
         assert!(handoffs.mismatches >= self.report.lies, "{handoffs:?}");
         assert!(self.lies || handoffs.mismatches == 0, "{handoffs:?}");
         (self.report.taken, self.report.taken_in_part) = (handoffs.taken[0], handoffs.taken[1]);
@@ -1070,7 +1070,7 @@ impl World {
         let lost = self.faults.lock().unwrap_or_else(PoisonError::into_inner).all_lost as f64 / 1e9;
         let booked = during + before;
         assert!(booked < lost + 1e-6, "{booked} s are the machine's, which took {lost} s");
-        // Of a step that was given up, or that a journal lost, nobody tells anything; and where passes are made twice,
+        // No record exists of a step that was given up, or that a journal lost; and where passes are made twice,
         // predictions are not what a pass takes.
         let weather = &self.weather;
         if self.report.restarts + self.report.abandoned + weather.hiccup + weather.poisoned == 0 {
@@ -1155,7 +1155,7 @@ fn check_times(id: u64, client: &Client, timings: &crate::Timings, now: Nanos) {
     assert_eq!(timings.total_ms, ms(now.since(client.arrived)), "total of request {id}");
 }
 
-/// Every answer of a request that nobody shares the engine with.
+/// Every answer of a request that runs alone on an engine.
 fn alone(request: &ValidatedRequest, tokenizer: &Tokenizer) -> Vec<(Vec<TokenId>, Fate)> {
     let prompt = &request.prompt;
     let fault = |error| vec![(Vec::new(), Fate::Fault(error)); request.num_answers];

@@ -1,8 +1,8 @@
-//! The rows of a step: computed and sampled. A row that cannot be computed costs nobody else's.
+//! The rows of a step: computed and sampled. A row that cannot be computed costs no other row anything.
 //!
 //! ```text
 //! pass over all rows --panics--> pass over each half --panics--> ... --> one sequence, twice --panics--> its request ends
-//!                                                                        (and twice without its guesses, if it has any)
+//!                                                                        (and twice without its drafts, if it has any)
 //! ```
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub(super) struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// `matters`: somebody looks at it.
+    /// `matters`: whether the history is used.
     pub(super) fn of(history: &'a mut History, run: &'a [RowOutput], matters: bool) -> Ahead<'a> {
         let run = if matters { run } else { &[] };
         run.iter().for_each(|row| history.push(row.token));
@@ -65,7 +65,7 @@ fn why(error: SampleError, is_ruled: bool) -> RequestError {
     }
 }
 
-/// Whether an answer of so many tokens may end with a stop token, and the ids that may not be drawn if not.
+/// Whether an answer of `num_tokens` tokens may end with a stop token, and the ids that may not be drawn if not.
 pub(super) fn stop_tokens(stop: &StopRules, num_tokens: usize) -> (bool, &[TokenId]) {
     let heeds = num_tokens >= stop.min_tokens;
     (heeds, if heeds { &[] } else { &stop.stop_token_ids })
@@ -91,7 +91,7 @@ impl EngineCore {
                 continue;
             }
             let rows = flight.step.rows().nth(part.start).expect("a span is of a sequence");
-            // A guess is not what anybody asked to be computed: without it this is a decode row like any other.
+            // A draft is optional work: without it this is a decode row like any other.
             let (row, wanted) = flight.batch.head(part.start, rows.len - rows.drafts);
             let without = Part { batch: &row, spans: part, wanted };
             if rows.drafts > 0 && (0..2).any(|_| self.attempt(flight, None, &without).is_ok()) {
@@ -131,7 +131,7 @@ impl EngineCore {
     /// pass's rows of logits are wanted for.
     fn sample(&mut self, rows: &[LogitRow], logits: &Logits) {
         self.prepare_masks(rows);
-        // Whose run of tokens has ended: what was guessed behind that is of nobody's history.
+        // The sequence whose run of tokens has ended: drafts beyond the end enter no history.
         let mut run_over = None;
         for (in_pass, row) in rows.iter().enumerate() {
             match row.of_prompt {
@@ -148,8 +148,8 @@ impl EngineCore {
         }
     }
 
-    /// Finds out what may follow each answer under a rule, all of them side by side: one takes tens of microseconds, and
-    /// some a millisecond. Behind guesses it waits for what these come to.
+    /// Computes what may follow each answer under a rule, all of them in parallel: one takes tens of microseconds, and
+    /// some a millisecond. Behind drafts it waits for the verdict on these.
     fn prepare_masks(&mut self, rows: &[LogitRow]) {
         let mut wanted: BTreeMap<RequestId, Vec<Range<usize>>> = BTreeMap::new();
         for row in rows.iter().filter(|row| row.samples > 0 && row.ahead == 0) {

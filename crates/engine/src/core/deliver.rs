@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::verify::asked;
 
 impl EngineCore {
-    /// Turns events into text and sends them to whoever asked.
+    /// Turns events into text and sends them to the clients.
     pub(super) fn deliver(&mut self, now: Nanos) {
         let mut events = std::mem::take(&mut self.events);
         for (index, event) in events.iter().enumerate() {

@@ -37,7 +37,7 @@ pub(super) struct Flight {
 }
 
 impl EngineCore {
-    /// Plans a step and begins it; `clock` is asked around guesses that take passes. False if there is nothing to compute.
+    /// Plans a step and launches it; `clock` is read around drafting passes. False if there is nothing to compute.
     pub(super) fn launch(&mut self, now: Nanos, clock: &mut dyn FnMut() -> Nanos) -> bool {
         if let Some(tiers) = &mut self.tiers {
             tiers.settle(&mut *self.forward, &mut self.scheduler);
@@ -80,8 +80,7 @@ impl EngineCore {
         true
     }
 
-    /// Tells the scheduler what guesses could be had. Returns what a recording says that was offered and guessed in this
-    /// step.
+    /// Gives the scheduler the drafters' offers. Returns what a recording says was offered and drafted in this step.
     pub(super) fn offer(&mut self) -> Option<Drafted> {
         let offers = &mut self.drafted.offers;
         offers.clear();
@@ -111,7 +110,7 @@ impl EngineCore {
         recorded
     }
 
-    /// Asks for as many guesses as the plan took.
+    /// Asks the drafters for as many drafts as the plan took.
     fn propose(&mut self, step: &Step, reads: bool, guesses: &mut Guesses) {
         let EngineCore { drafting, scheduler, active, sampler, logit_row, .. } = self;
         let mut draw = |sequence: &Sequence, ahead: &[TokenId], logits: &mut [f32]| {
@@ -176,7 +175,7 @@ fn draw_ahead(
     let run: Vec<RowOutput> = ahead.iter().map(|&token| RowOutput { seq: sequence.id(), token }).collect();
     let history = Ahead::of(&mut answer.history, &run, params.needs_history());
     let mask = match &mut answer.constraint {
-        // What cannot follow is no guess.
+        // A token that the grammar forbids is no draft.
         Some(constraint) => constraint.mask_behind(answer.num_tokens, ahead)?,
         None => None,
     };

@@ -19,7 +19,7 @@ use crate::handoff::{
 use crate::journal::Fact;
 use crate::output::RequestError;
 
-/// As long as somebody is there: his thread says when he is not.
+/// As long as the peer is connected: its thread reports when it is not.
 const UNTIL_HE_LEAVES: Nanos = Nanos(u64::MAX);
 /// What is never computed here is asked for so often: it may be lost on its way, or pushed out before it is used.
 const MOST_ASKED: u32 = 4;
@@ -38,14 +38,14 @@ pub(super) struct Handoffs {
     asked: BTreeMap<RequestId, u32>,
     budget: Budget,
     counts: Arc<Counts>,
-    /// Changes when what came from elsewhere is not believed any more: then nobody finds it in the cache.
+    /// Changes when blocks from elsewhere are no longer trusted: then the cache does not find them.
     epoch: u64,
 }
 
-/// A prompt that is read for somebody.
+/// A prompt that is prefilled for another worker.
 struct Giving {
     giver: Giver,
-    /// Its blocks before the one with its last token: so many may travel.
+    /// Its blocks before the one with its last token: these may travel.
     blocks: usize,
     /// The next to be given.
     next: usize,
@@ -132,7 +132,7 @@ impl Handoffs {
 
     /// Everything has.
     pub(super) fn all_ended(&mut self) {
-        // Whoever waits for more hears that none comes.
+        // A peer that waits for more learns that none comes.
         self.giving.clear();
         let awaited: Vec<RequestId> = self.taking.iter().chain(self.firsts.keys()).copied().collect();
         awaited.into_iter().for_each(|id| self.ended(id));
@@ -186,7 +186,7 @@ impl EngineCore {
         elsewhere.ask(Wanted { id, entry, chain, blocks, local, at });
     }
 
-    /// A request whose prompt is read for somebody was admitted.
+    /// A request whose prompt is prefilled for another worker was admitted.
     pub(crate) fn give_to(&mut self, id: RequestId, giver: Giver) {
         let Some(active) = self.active.get(&id) else { return };
         self.scheduler.pin(id, UNTIL_HE_LEAVES);
@@ -211,7 +211,7 @@ impl EngineCore {
         }
     }
 
-    /// Somebody reads it: whoever watches sees who.
+    /// A worker has begun to prefill it; watchers see which.
     fn begins(&mut self, id: RequestId, worker: String) {
         if self.handoffs.taking.contains(&id) {
             self.journal.take(Fact::ReadBy(id, worker));
@@ -248,7 +248,7 @@ impl EngineCore {
         self.journal.take(Fact::Came(id, Box::new(over), now));
         match self.scheduler.needs_remote_prefill(id) {
             false => self.wait_here(id, now),
-            // Whoever reads prompts is not there, or has said no.
+            // The prefill worker is away, or has refused.
             true if way == Way::Refused => self.end_with(id, RequestError::NoPrefill, now),
             true => self.ask_elsewhere(id, now),
         }
@@ -274,7 +274,7 @@ impl EngineCore {
             while let Some(block) = full.get(giving.next) {
                 let Some(mut bytes) = handoffs.budget.try_take(block_bytes) else { break };
                 forward.read_block(block.0, bytes.bytes_mut());
-                // Whoever is gone says so himself.
+                // A peer that is gone reports that itself.
                 let _ = giving.giver.given.send(Given::Block { index: giving.next, bytes });
                 giving.next += 1;
             }

@@ -14,10 +14,10 @@
 //!   even if others did it in their stead;
 //! - *at most* the losses of all, one after the other; those at the same time count once.
 //!
-//! Where between is what no kernel counts. If the prediction is good the step's excess over it is the truth, so that is
-//! the answer, within the bounds: what nobody lost the machine did not take, whatever was predicted, and a prediction
-//! that is far too high (made on a busy machine) hides nothing and is mended by what is left. Without a prediction the
-//! largest loss of one thread is the answer.
+//! Where between is what no kernel counts. If the prediction is good, the step's excess over it is the truth, so that
+//! is the answer, within the bounds: time that no thread lost is not the machine's, whatever was predicted, and a
+//! prediction that is far too high (made on a busy machine) hides nothing and is corrected by the remainder. Without a
+//! prediction the largest loss of one thread is the answer.
 //!
 //! Reading costs a system call for each thread, so a step that took what it should is not looked into; now and then
 //! the counters are read all the same, so that what was lost long ago is not found in a step that is late for reasons

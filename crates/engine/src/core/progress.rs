@@ -37,7 +37,7 @@ impl EngineCore {
         }
     }
 
-    /// Tells those of whom this step has read something.
+    /// Sends progress to the requests whose prompt this step has read some of.
     pub(super) fn tell_progress(&mut self, record: &StepRecord, now: Nanos) {
         for row in &record.prefill {
             let Some(active) = self.active.get_mut(&row.request) else { continue };

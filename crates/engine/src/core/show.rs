@@ -1,4 +1,4 @@
-//! What others are shown of the engine between two steps. Nobody waits for it.
+//! Snapshots of the engine between two steps. No reader of them is waited for.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -16,7 +16,7 @@ impl EngineCore {
         }
     }
 
-    /// Shows who waits and who runs, unless that was done a moment ago; not while somebody looks.
+    /// Publishes who waits and who runs, unless that was done a moment ago; not while a reader holds the scene.
     pub(crate) fn show(&self, now: Nanos, scene: &Mutex<Scene>) {
         if let Ok(mut scene) = scene.try_lock()
             && now.since(scene.at) >= SCENE_EVERY
@@ -30,8 +30,9 @@ impl EngineCore {
         self.fill(now, &mut scene.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Shows what the blocks of the cache are used for, unless that was done a moment ago or somebody looks. Who holds
-    /// the engine sees every step (`always`), and so waits for a reader's copy: there is no next step to show it with.
+    /// Publishes what the blocks of the cache are used for, unless that was done a moment ago or a reader holds the
+    /// map. A client that holds the engine sees every step (`always`), so it is worth waiting for a reader's copy:
+    /// there is no next step to show it with.
     pub(crate) fn show_map(&self, now: Nanos, always: bool, map: &Mutex<KvMap>) {
         let shown = if always { Ok(map.lock().unwrap_or_else(PoisonError::into_inner)) } else { map.try_lock() };
         let Ok(mut map) = shown else { return };

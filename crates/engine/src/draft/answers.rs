@@ -1,4 +1,4 @@
-//! Earlier answers, to be looked up by later ones of the same salt, and by nobody else.
+//! Earlier answers, to be looked up by later ones of the same salt only.
 //!
 //! ```text
 //! tokens   .. | what A was told      | what B was told  | what A was told then | ..   one ring; the oldest answer goes
@@ -93,7 +93,7 @@ impl Answers {
         self.answers.get(behind.checked_sub(1)?).filter(|answer| place < answer.start + u64::from(answer.len))
     }
 
-    /// What may come behind `tokens` of that salt, behind `guesses`; the length of the longest match. `None`: nothing.
+    /// What may come behind `tokens` of that salt, behind `drafts`; the length of the longest match. `None`: nothing.
     pub(super) fn guess(
         &self,
         salt: u64,

@@ -1,9 +1,9 @@
-//! What guesses an engine is asked for: by whom, and within which bounds. How many are checked is decided for each step
-//! by the scheduler; nothing here changes an answer.
+//! Settings of speculative decoding: which drafters, and within which bounds. How many drafts are checked is decided
+//! for each step by the scheduler; nothing here changes an answer.
 
 use kernels::WeightClass;
 
-/// Whether next tokens are guessed, and by whom.
+/// Whether next tokens are drafted, and by which drafters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Speculation {
     /// They are not.
@@ -19,7 +19,7 @@ impl Speculation {
         Speculation::By(Drafters::default())
     }
 
-    /// Who guesses, if anybody does.
+    /// The drafters, if speculation is on.
     pub fn drafters(&self) -> Option<&Drafters> {
         match self {
             Speculation::Off => None,
@@ -28,17 +28,17 @@ impl Speculation {
     }
 }
 
-/// Who guesses. Several do so side by side.
+/// The drafters of an engine. Several work side by side.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drafters {
-    /// Guesses for one sequence in one step at most; from 1 to [`Drafters::MOST_GUESSES`].
+    /// Drafts for one sequence in one step at most; from 1 to [`Drafters::MOST_GUESSES`].
     pub most_guesses: usize,
     /// From texts that are there already.
     pub lookup: Option<LookupOptions>,
     /// From something that was trained.
     pub learned: Option<LearnedDrafter>,
-    /// For measuring alone: whoever asks the same again with the same seed is guessed right with this chance, 0 to 1, at
-    /// each place.
+    /// For measuring alone: a repeated request with the same seed is drafted right with this chance, 0 to 1, at each
+    /// place.
     pub rehearsed: Option<f64>,
 }
 
@@ -53,20 +53,20 @@ impl Default for Drafters {
     }
 }
 
-/// Bounds on guesses from texts: prompt and answer of a request and its prediction, and earlier answers.
+/// Bounds on drafts from texts: prompt and answer of a request and its prediction, and earlier answers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LookupOptions {
-    /// So many of the last tokens must have stood before; from 1 to [`LookupOptions::MOST_MATCH`]. In a prediction two
-    /// are enough.
+    /// The number of last tokens that must have occurred before; from 1 to [`LookupOptions::MOST_MATCH`]. In a
+    /// prediction two are enough.
     pub least_match: usize,
-    /// So many are compared at most, from `least_match` on to [`LookupOptions::MOST_MATCH`].
+    /// Tokens that are compared at most, from `least_match` on to [`LookupOptions::MOST_MATCH`].
     pub most_match: usize,
-    /// Tokens that match and guesses together at most; more than `least_match`.
+    /// Tokens that match and drafts together at most; more than `least_match`.
     pub most_depth: usize,
-    /// Guesses for each token that matches at most.
+    /// Drafts for each token that matches at most.
     pub guesses_per_match: f64,
-    /// What followed is guessed as long as at least this share of the places that match goes on so. Of a prediction
-    /// there is one.
+    /// What followed is drafted as long as at least this share of the matching places continues that way. Of a
+    /// prediction there is one.
     pub least_share: f64,
     /// Earlier answers that are remembered at most; 0: none.
     pub most_answers: usize,
@@ -77,11 +77,11 @@ impl LookupOptions {
     pub const MOST_MATCH: usize = 32;
     /// More are not remembered, whatever their length.
     pub const MOST_ANSWERS: usize = 1 << 20;
-    /// Match and guesses, both at their most.
+    /// Match and drafts, both at their most.
     pub const MOST_DEPTH: usize = LookupOptions::MOST_MATCH + Drafters::MOST_GUESSES;
 }
 
-/// No bound beside those that there are anyway: the scheduler learns which guesses hold.
+/// No bound beside those that there are anyway: the scheduler learns which drafts are accepted.
 impl Default for LookupOptions {
     fn default() -> LookupOptions {
         LookupOptions {
@@ -95,7 +95,7 @@ impl Default for LookupOptions {
     }
 }
 
-/// Something that was trained to guess.
+/// A drafter with weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LearnedDrafter {
     /// What it is.

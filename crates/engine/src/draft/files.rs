@@ -115,7 +115,7 @@ impl DraftFiles {
                     kv_blocks: KvBudget::Blocks(blocks),
                     // Small, and packed before the target has its first request.
                     image_directory: None,
-                    // Adapters are the target's: without them it guesses a little worse.
+                    // Adapters are the target's: without them drafts are accepted a little less often.
                     adapters: AdapterRoom::default(),
                     ..options.clone()
                 };
@@ -131,7 +131,7 @@ impl DraftFiles {
         }
     }
 
-    /// Tokens of a sequence that it reads; beyond them it guesses nothing.
+    /// Tokens of a sequence that it reads; beyond them it drafts nothing.
     pub(crate) fn max_model_len(&self, targets: usize) -> usize {
         match (self.kind, &self.config) {
             (Kind::Model(_), Some(config)) => targets.min(config.context_limit),
@@ -140,8 +140,8 @@ impl DraftFiles {
     }
 }
 
-/// What people call a target whose files lie in the cache of the Hugging Face hub: `models--org--name/snapshots/..`. A
-/// drafter says for whom it was trained.
+/// The published name of a target whose files are in the cache of the Hugging Face hub:
+/// `models--org--name/snapshots/..`. A drafter names the target that it was trained for.
 fn name_of(target: &Checkpoint) -> Option<String> {
     let folder = |part: Component<'_>| part.as_os_str().to_str()?.strip_prefix("models--").map(str::to_owned);
     let folder = target.path()?.components().rev().find_map(folder)?;

@@ -1,10 +1,10 @@
-//! Guesses by heads on the row that the last token was drawn from (Medusa: Cai et al., 2024).
+//! Drafts by heads on the row that the last token was drawn from (Medusa: Cai et al., 2024).
 //!
 //! ```text
 //! target's pass:  row of token 7 ──head of the model──> token 8
-//!                       └─kept─> head 0 ──draw──> guess at token 9     head 1 ──draw──> at token 10   ..   one pass for all
+//!                       └─kept─> head 0 ──draw──> draft of token 9   head 1 ──draw──> of token 10  ..  one pass for all
 //! ```
-//! No cache, nothing to read along: whoever was in the last pass can be guessed, and whoever was left out since.
+//! There is no cache and nothing to read along: a sequence of the last pass can be drafted, and one left out since too.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use crate::lower::LogitRow;
 /// A measured pass is repeated so often: the median counts.
 const REPEATS: usize = 5;
 
-/// Heads that guess.
+/// Medusa heads.
 pub(crate) struct Heads {
     medusa: Medusa,
     most_guesses: usize,
@@ -59,8 +59,8 @@ impl Heads {
         }
     }
 
-    /// What a guess takes, by how many sequences are guessed together: of all heads, each its share. Call it on the thread
-    /// that computes.
+    /// What a draft costs, by how many sequences are drafted together: of all heads, each its share. Call it on the
+    /// thread that computes.
     pub(crate) fn measure(&mut self, sampling: &SamplingParams) -> CostModel {
         let mut sampler = Sampler::new(self.logit_row.len());
         let heads = self.most_guesses;
@@ -75,7 +75,7 @@ impl Heads {
                         for row in 0..rows {
                             self.medusa.read_logits(head, row, &mut self.logit_row);
                             let key = SampleKey { seed: 0, stream: row as u32, position: head as u64 };
-                            // What is not a number is no guess.
+                            // A row with NaN gives no draft.
                             let _ = sampler.sample(
                                 &mut self.logit_row,
                                 sampling,
@@ -100,7 +100,7 @@ impl Network for Heads {
         self.offered = 0;
         self.last.retain(|&seq, _| of(seq).is_some());
         for (seq, position, row) in self.landed.drain(..) {
-            // Rows behind a guess that did not hold are nobody's.
+            // Rows behind a rejected draft are dropped.
             if of(seq).is_some_and(|sequence| sequence.num_tokens() == position + 2) {
                 let (at, hidden) = self.last.entry(seq).or_default();
                 *at = position;

@@ -5,8 +5,8 @@
 //! drafter's cache   block 7 [ a b c d ]  block 3 [ e . . . ]       hits, forks and copies hold for it too
 //! known             block 7 4            block 3 1
 //! ```
-//! A number per block: so many of its positions, from the first on. What it says may be wrong without harm: a drafter
-//! that looks at keys of somebody else's tokens guesses badly, and nothing else follows.
+//! A number per block: its valid positions, counted from the first. It may be wrong without harm: a drafter that reads
+//! keys of another sequence's tokens drafts badly, and nothing else follows.
 
 use std::ops::Range;
 

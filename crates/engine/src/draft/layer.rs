@@ -1,15 +1,15 @@
-//! Guesses by a layer behind the target, with a cache of its own in the target's blocks (EAGLE-3: Li et al., 2025;
+//! Drafts by a layer behind the target, with a cache of its own in the target's blocks (EAGLE-3: Li et al., 2025;
 //! next-token layers of checkpoints like MiMo's).
 //!
 //! ```text
 //! tokens              t0   t1   t2   t3 (the last one)
 //! target's rows       r0   r1   r2                        kept from its last pass: what the layer reads of them
-//! the layer's rows    r0,t1  r1,t2  r2,t3 ──draw──> g4    pass 1: everything that is missing, of everybody
-//!                                   own,g4 ──draw──> g5   pass 2: behind its own row of before, who is asked for more
+//! the layer's rows    r0,t1  r1,t2  r2,t3 ──draw──> g4    pass 1: everything that is missing, of all sequences
+//!                                   own,g4 ──draw──> g5   pass 2: behind its own row of before, where more are asked for
 //! ```
-//! A row stands at the position of the target's row and has the token after it. What was read behind its own rows is
-//! forgotten when the target's are there. Of positions whose rows nobody kept (a hit on a prompt that was computed while
-//! nobody wanted guesses) the layer reads the tokens alone.
+//! A row is at the position of the target's row and has the token after it. Rows behind the layer's own rows are
+//! dropped once the target's exist. Of positions whose target rows were not kept (a hit on a prompt that was computed
+//! while no drafts were wanted) the layer reads the tokens alone.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ use super::known::Known;
 use super::network::{Beside, Draw, Landed, Lists, MOST_MISSING, Network, Of, SOURCE};
 use crate::lower::push_span;
 
-/// A layer that guesses.
+/// A layer that drafts.
 pub(crate) struct Layer {
     feature: Feature,
     /// Of what it reads of a target's row.
@@ -40,7 +40,7 @@ pub(crate) struct Layer {
     /// Rows of the next pass that are spoken for, and how many offers they are for.
     spoken_for: usize,
     offered: usize,
-    /// Who was guessed in the last step, and from which position on by its own rows: those are forgotten.
+    /// The sequences drafted in the last step, and from which position on by own rows: those are dropped.
     guessed: Vec<(SeqId, usize)>,
     lists: Lists,
     batch: Batch,
@@ -75,7 +75,7 @@ impl Layer {
         }
     }
 
-    /// Its rows of a sequence, by position: one for each token but the first. The last of them guesses, so it is never
+    /// Its rows of a sequence, by position: one for each token but the first. The last of them drafts, so it is never
     /// known before.
     fn rows(sequence: &Sequence) -> usize {
         sequence.num_tokens() - 1
@@ -120,7 +120,7 @@ impl Layer {
         for (seq, kept) in others {
             let Some(sequence) = of(seq) else { continue };
             let positions = kept.start..kept.end.min(Layer::rows(sequence));
-            // Who was preempted has no blocks; who lacks something before would guess from what is not there.
+            // A preempted sequence has no blocks; one with missing positions would draft from keys that are not there.
             let is_there = self.known.of(sequence) >= positions.start && self.known.holds(sequence, positions.end);
             if is_there && !positions.is_empty() {
                 self.push(sequence, positions);
@@ -128,7 +128,8 @@ impl Layer {
         }
     }
 
-    /// Fills a further pass: behind its own row of the one before, whoever goes on. `rows`: where that row was.
+    /// Fills a further pass: behind its own row of the one before, for sequences that continue. `rows`: where that row
+    /// was.
     fn follow_own(&mut self, asked: &[(&Sequence, usize)], place: usize, rows: &mut [usize]) {
         let width = self.feature.hidden_size();
         let own = std::mem::take(&mut self.own);
@@ -232,7 +233,7 @@ impl Network for Layer {
     }
 }
 
-/// A layer as a model that nobody goes before: what it reads of the target's rows is zero. To measure its passes.
+/// A layer as a model without a target: it reads zeros for the target's rows. To measure its passes.
 pub(crate) struct Alone<'a> {
     feature: &'a mut Feature,
     target: &'a mut dyn Forward,

@@ -17,15 +17,15 @@ pub(crate) enum Loaded {
     Layer(Feature),
 }
 
-/// A drafter that guesses, and what its passes cost, if steps are measured.
+/// A learned drafter, and what its passes cost, if steps are measured.
 pub(crate) struct Learned {
     pub(crate) network: Box<dyn Network>,
     pub(crate) cost: Option<CostModel>,
 }
 
 impl Loaded {
-    /// `sampling`: with what is measured how long guesses take; `None`: it is not. `measure`: measures a model, or what
-    /// looks like one.
+    /// `sampling`: parameters for measuring the cost of drafts; `None`: it is not measured. `measure`: measures a
+    /// model, or what implements its trait.
     pub(crate) fn begin(
         self,
         target: &mut dyn Forward,

@@ -1,4 +1,4 @@
-//! Guesses from texts that are there: what came behind the last tokens when they stood there before.
+//! Prompt lookup: drafts are what followed the last tokens where they occurred before.
 //!
 //! ```text
 //! tokens     .. the old fox sat by the door .. .. and the old fox | ?
@@ -7,7 +7,7 @@
 //!
 //! looked up in   prompt and answer | the request's prediction | earlier answers of its salt    the longest match is offered
 //! ```
-//! Answers repeat their prompts: quotes, code that is edited, tables, names; and each other. Such guesses cost
+//! Answers repeat their prompts: quotes, code that is edited, tables, names; and each other. Such drafts cost
 //! microseconds and no model (prompt lookup: Saxena, 2023; "Inference with reference": Yang et al., 2023). 12 to 48 bytes
 //! a token; a lookup looks at [`VISITS`] places of each text.
 
@@ -28,14 +28,14 @@ const EARLIER: DraftSource = DraftSource(2);
 pub(super) const CANDIDATES: usize = 8;
 /// Places that are looked at for these: others have the same hash.
 pub(super) const VISITS: usize = 32;
-/// Texts of sequences that are over are dropped once in so many plans.
+/// Plans between two sweeps of texts whose sequences are over.
 const SWEEP: u32 = 256;
 
 /// See the module's head.
 pub(crate) struct Lookup {
     bounds: Bounds,
     texts: BTreeMap<SeqId, Text>,
-    /// `None`: nobody wants them.
+    /// `None` where earlier answers are not looked up.
     answers: Option<Answers>,
     /// What was offered since the last plan; each text knows where its own are.
     guesses: Vec<TokenId>,
@@ -130,7 +130,7 @@ impl Drafter for Lookup {
     }
 }
 
-/// How sure a match of so many tokens is: the longer, the surer.
+/// How sure a match of `matched` tokens is: the longer, the surer.
 fn strength(matched: usize) -> u8 {
     match matched {
         0..=2 => 0,
@@ -144,7 +144,7 @@ fn strength(matched: usize) -> u8 {
     }
 }
 
-/// How long a match must be and how much is guessed of it.
+/// How long a match must be and how much is drafted from it.
 #[derive(Clone, Debug)]
 pub(super) struct Bounds {
     most_guesses: usize,
@@ -158,12 +158,12 @@ pub(super) struct Bounds {
 impl Bounds {
     pub(super) fn new(most_guesses: usize, options: &LookupOptions) -> Bounds {
         let &LookupOptions { least_match, most_match, most_depth, guesses_per_match, least_share, .. } = options;
-        // What is compared beyond this would be taken from the guesses.
+        // Comparing more than this would leave fewer drafts.
         let most_match = most_match.min(most_depth.saturating_sub(most_guesses)).max(least_match);
         Bounds { most_guesses, least_match, most_match, most_depth, guesses_per_match, least_share }
     }
 
-    /// Guesses behind a match of so many tokens at most.
+    /// Drafts behind a match of `matched` tokens at most.
     pub(super) fn guesses(&self, matched: usize) -> usize {
         let by_match = (matched as f64 * self.guesses_per_match) as usize;
         self.most_guesses.min(self.most_depth.saturating_sub(matched)).min(by_match)
@@ -186,9 +186,9 @@ pub(super) struct Candidate {
     pub(super) ends_at: u64,
 }
 
-/// What most of the candidates, the newest first, say one token after the other, behind `guesses`; those that say
-/// something else drop out. `said`: the token of a place, given what is guessed up to there. Returns the longest match,
-/// if there is any guess.
+/// What most of the candidates, the newest first, say one token after the other, behind `drafts`; those that say
+/// something else drop out. `said`: the token of a place, after the drafts up to there. Returns the longest match, if
+/// there is any draft.
 pub(super) fn vote(
     candidates: &mut [Candidate],
     bounds: &Bounds,
@@ -278,7 +278,7 @@ impl Index {
         }
     }
 
-    /// What may come behind `tokens`, behind `guesses`; the length of the longest match that says so. `None`: nothing.
+    /// What may come behind `tokens`, behind `drafts`; the length of the longest match. `None`: nothing.
     fn guess(&self, tokens: &[TokenId], bounds: &Bounds, guesses: &mut Vec<TokenId>) -> Option<usize> {
         let (end, least) = (tokens.len(), bounds.least_match);
         if end < least || self.chain.is_empty() {
@@ -299,7 +299,7 @@ impl Index {
                 count += 1;
             }
         }
-        // Where a candidate runs into the end, the guesses are its text: a pattern that repeats goes on.
+        // Where a candidate runs into the end, the drafts are its text: a repeating pattern continues.
         let said = |at: u64, so_far: &[TokenId]| {
             let at = at as usize;
             if at < end { tokens[at] } else { so_far[at - end] }
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn what_came_before_comes_again() {
-        // The longest match, and the first five guesses.
+        // The longest match, and the first five drafts.
         let table: [(&str, &[TokenId], usize, &[TokenId]); 8] = [
             ("nothing", &[], 0, &[]),
             ("too short", &[1, 2, 3], 0, &[]),
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn bounds_are_kept() {
         let options = LookupOptions::default;
-        // What is asked for, the text, the longest match and how many guesses.
+        // What is asked for, the text, the longest match and the number of drafts.
         let line: Vec<TokenId> = (0..40).chain(0..40).collect();
         let two: &[TokenId] = &[9, 1, 2, 7, 8, 1, 2];
         let three: &[TokenId] = &[1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 5, 0, 1, 2, 3];

@@ -1,10 +1,10 @@
-//! Guesses by a smaller model of the same vocabulary.
+//! Drafts by a smaller model of the same vocabulary.
 //!
 //! ```text
-//! guessing   pass 1: what is missing up to the last token -> draw   pass 2: that guess -> draw   ..
+//! drafting   pass 1: what is missing up to the last token -> draw   pass 2: that draft -> draw   ..
 //! ```
 //! (Leviathan et al., 2023, have the idea of a draft model; why both mostly draw the same is in `kernels::sampling`.) Its
-//! cache lies in the target's blocks: `known.rs`. Prompts are read along with the target while guesses are wanted, so that
+//! cache is in the target's blocks: `known.rs`. Prompts are read along with the target while drafts are wanted, so that
 //! nothing is missing when the answer begins.
 
 use model::{Batch, Forward};
@@ -14,7 +14,7 @@ use super::known::Known;
 use super::network::{Beside, Draw, Lists, MOST_MISSING, Network, Of, SOURCE};
 use crate::lower::push_span;
 
-/// A model that guesses, with a cache of its own in the target's blocks.
+/// A draft model, with a cache of its own in the target's blocks.
 pub(crate) struct DraftModel {
     forward: Box<dyn Forward>,
     most_guesses: usize,
@@ -23,7 +23,7 @@ pub(crate) struct DraftModel {
     known: Known,
     /// Tokens that are missing of what was offered since the last plan.
     missing: usize,
-    /// Who was guessed in the last step: what did not hold is forgotten.
+    /// The sequences drafted in the last step: rejected drafts are dropped from the cache.
     guessed: Vec<SeqId>,
     lists: Lists,
     batch: Batch,
@@ -49,12 +49,12 @@ impl DraftModel {
         }
     }
 
-    /// Positions of a sequence that it has, without the last token: that is what it guesses from.
+    /// Positions of a sequence that it has, without the last token: that is the input of the first draft.
     fn known_of(&self, sequence: &Sequence) -> usize {
         self.known.of(sequence).min(sequence.num_tokens() - 1)
     }
 
-    /// One pass for the first guesses of all, one for the second ones, and so on.
+    /// One pass for the first drafts of all, one for the second ones, and so on.
     fn propose(&mut self, asked: &[(&Sequence, usize)], draw: &mut Draw<'_>) {
         let passes = asked.iter().map(|&(_, count)| count).max().unwrap_or(0);
         for place in 0..passes {
@@ -108,7 +108,7 @@ impl Network for DraftModel {
     fn begin(&mut self, of: &Of<'_, '_>) {
         self.missing = 0;
         for seq in std::mem::take(&mut self.guessed) {
-            // What was guessed from the last token's place on did not hold.
+            // Drafts from the last token's place on were rejected.
             if let Some(sequence) = of(seq) {
                 self.known.forget_from(sequence, sequence.num_tokens() - 1);
             }

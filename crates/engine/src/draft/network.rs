@@ -1,4 +1,4 @@
-//! Guesses by something that was trained: it computes, and what that costs is measured and predicted as a step is.
+//! Learned drafters: they compute, and the cost of that is measured and predicted as a step's is.
 
 use model::{Batch, Forward, Logits};
 use scheduler::{DraftProposal, DraftSource, SeqId, Sequence, Step, TokenId};
@@ -8,25 +8,25 @@ use crate::lower::LogitRow;
 /// Their name among the scheduler's sources: an engine has one.
 pub(crate) const SOURCE: DraftSource = DraftSource(6);
 
-/// A sequence of which a drafter misses more tokens is not guessed: reading them would take long. Texts may have
-/// guessed so many meanwhile, or a busy time with no guesses at all has passed.
+/// A sequence of which a drafter misses more tokens is not drafted: reading them would take long. Lookup may have
+/// drafted that many meanwhile, or a busy time without drafts has passed.
 pub(crate) const MOST_MISSING: usize = 256;
 
-/// Draws the token behind a row of a drafter's logits, for a sequence and what is guessed of it so far: with the request's
+/// Draws the token behind a row of a drafter's logits, for a sequence and its drafts up to there: with the request's
 /// parameters, the answer's history and the noise of that place, as the target will, so that both mostly draw the same.
-/// `None`: these are no logits.
+/// `None`: the logits are not numbers.
 pub(crate) type Draw<'a> = dyn FnMut(&Sequence, &[TokenId], &mut [f32]) -> Option<TokenId> + 'a;
 
 /// Sequences by name, of those that live.
 pub(crate) type Of<'a, 's> = dyn Fn(SeqId) -> Option<&'s Sequence> + 'a;
 
-/// Somebody who guesses by passes of its own. What it has of a sequence may be wrong or missing: that costs guesses,
-/// never an answer.
+/// A drafter with passes of its own. Its data of a sequence may be wrong or missing: that costs accepted drafts, never
+/// an answer.
 pub(crate) trait Network: Send {
     /// A step is about to be planned. `of`: the sequences that go on.
     fn begin(&mut self, of: &Of<'_, '_>);
 
-    /// Guesses for a sequence, if it is near enough to having all of it.
+    /// Drafts for a sequence, if it is near enough to having all of it.
     fn offer(&mut self, sequence: &Sequence) -> Option<DraftProposal>;
 
     /// A new scheduler begins, which gives the same names to other sequences. Its blocks are another's when their first
@@ -36,11 +36,11 @@ pub(crate) trait Network: Send {
     /// What a plan moves, whether it has rows or not, and what it begins to write.
     fn follow(&mut self, _step: &Step, _of: &Of<'_, '_>) {}
 
-    /// These sequences of a planned step are to be guessed so far each. `reads`: what it can read beside, so that later
-    /// guesses cost less, it should.
+    /// Drafts these sequences of a planned step, each up to its count. `reads`: it should also read what makes later
+    /// drafts cheaper.
     fn guess(&mut self, step: &Step, asked: &[(&Sequence, usize)], reads: bool, of: &Of<'_, '_>, draw: &mut Draw<'_>);
 
-    /// What it guessed for the sequence at that place of the list.
+    /// Its drafts for the sequence at that place of the list.
     fn guessed(&self, index: usize) -> &[TokenId];
 
     /// The target's pass is done: what it leaves behind can be read.
@@ -50,7 +50,7 @@ pub(crate) trait Network: Send {
 /// Sizes of a [`Network`] with a cache that are the target's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beside {
-    /// Guesses for one sequence in one step.
+    /// Drafts for one sequence in one step.
     pub(crate) most_guesses: usize,
     /// Rows of a pass, and those of them that can have logits.
     pub(crate) max_rows: usize,
@@ -71,18 +71,18 @@ pub(crate) struct Landed<'a> {
     pub(crate) logit_rows: &'a [LogitRow],
 }
 
-/// The guesses of several sequences, while they are made.
+/// The drafts of several sequences, while they are made.
 #[derive(Default)]
 pub(crate) struct Lists(Vec<Vec<TokenId>>);
 
 impl Lists {
-    /// For so many sequences, empty.
+    /// Empties the lists, one for each sequence.
     pub(crate) fn clear(&mut self, sequences: usize) {
         self.0.resize_with(sequences.max(self.0.len()), Vec::new);
         self.0.iter_mut().for_each(Vec::clear);
     }
 
-    /// Who is guessed in the pass for this place: who wants so many, and said something in every pass before.
+    /// Whether a sequence is in the pass for this place: it needs that many drafts, and had one of every pass before.
     pub(crate) fn goes_on(&self, index: usize, count: usize, place: usize) -> bool {
         count > place && self.0[index].len() == place
     }
@@ -91,7 +91,7 @@ impl Lists {
         &self.0[index]
     }
 
-    /// One more guess, if there is one.
+    /// Appends a draft, if there is one.
     pub(crate) fn push(&mut self, index: usize, guess: Option<TokenId>) {
         self.0[index].extend(guess);
     }

@@ -46,7 +46,7 @@ impl Prediction {
         self.tokens.len()
     }
 
-    /// What may come behind the tokens that an answer has `said`, behind `guesses`; how many of them match. `None`:
+    /// What may come behind the tokens that an answer has `said`, behind `drafts`; how many of them match. `None`:
     /// nothing.
     pub(super) fn guess(
         &self,
@@ -122,8 +122,8 @@ mod tests {
         assert!(Prediction::of(Vec::new()).is_none());
     }
 
-    /// A table of a thousand rows that differ in their number alone: each time the row that comes next is guessed, and
-    /// not one like it, whichever word was changed before.
+    /// A table of a thousand rows that differ in their number alone: each time the next row is drafted, and not one
+    /// like it, whichever word was changed before.
     #[test]
     fn of_equal_places_the_one_that_comes_next_counts() {
         let tokens: Vec<TokenId> = (0..1000).flat_map(|row| [1, 2, 3, 1000 + row]).collect();

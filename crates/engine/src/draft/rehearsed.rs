@@ -1,7 +1,7 @@
-//! Guesses that are right so often: for measuring what a drafter of that quality would bring, before there is one.
+//! Drafts with a chosen acceptance rate: they measure what a drafter of that quality would bring, before there is one.
 //!
 //! ```text
-//! first time    an answer is written down while it is drawn; nothing is guessed
+//! first time    an answer is written down while it is drawn; nothing is drafted
 //! again         the same prompt, the same seed: the same answer. The next tokens are known, and the drafter errs
 //!               at a place if hash(place) says so, once in 1 / (1 - acceptance) places
 //! ```

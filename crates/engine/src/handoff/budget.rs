@@ -1,4 +1,4 @@
-//! So many bytes between two threads, and no more: whoever brings more waits, or comes again.
+//! A byte budget between two threads: a sender beyond it waits, or tries again.
 
 use std::ops::Deref;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ impl Budget {
         used == 0 || used + more <= self.0.most
     }
 
-    /// Room for so many bytes, or `None`: somebody hears when there is some.
+    /// Room for `len` bytes, or `None`.
     pub(crate) fn try_take(&self, len: usize) -> Option<Weighed> {
         let mut used = self.used();
         self.fits(*used, len).then(|| {

@@ -16,8 +16,8 @@ pub(crate) struct Factors(Vec<(String, String)>);
 const MOST_BYTES: usize = 4096;
 
 impl Factors {
-    /// Of a model in memory whose blocks have so many bytes. Reads every weight, unless an earlier start has kept what
-    /// came of that.
+    /// Of a model in memory with blocks of `block_bytes` bytes. Reads every weight, unless an earlier start has kept
+    /// the digest.
     pub(crate) fn of(model: &ModelInfo, block_bytes: usize) -> Result<Factors, OriginError> {
         let Provenance { weights, config, definition, .. } = model.basis("")?;
         let Definition { engine, arithmetic, weights: class, as_stored, kv, layout } = definition;

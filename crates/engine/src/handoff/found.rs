@@ -1,8 +1,8 @@
 //! What the prefix cache finds, for threads that are not the engine's: a worker that is asked for a prompt answers at once,
 //! also in the middle of a long step.
 //!
-//! Names of blocks are cut to 64 bits. One that is taken for another costs a detour, and no bit: whoever reads the prompt
-//! looks into the cache itself, and compares tokens.
+//! Names of blocks are cut to 64 bits. A collision costs a detour and no bit: the prefill worker looks into its own
+//! cache, and compares tokens.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

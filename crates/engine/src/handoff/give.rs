@@ -109,7 +109,7 @@ impl Host {
         let thread = move || {
             if let Err(error) = place.0.speak(stream) {
                 match error {
-                    // Whoever asked somebody else has hung up.
+                    // A peer that chose another worker has hung up.
                     WireError::Io(_) => tracing::debug!(%peer, %error, "a handoff's connection ended"),
                     _ => tracing::warn!(%peer, %error, "a handoff was refused"),
                 }
@@ -187,7 +187,7 @@ impl Host {
 
 const SHUTTING_DOWN: &str = "the server is shutting down";
 
-/// A prompt that is read for somebody. With it goes what is kept for him.
+/// A prompt that is prefilled for a peer. Dropping it releases what is kept for the peer.
 struct Giving<'a> {
     host: &'a Host,
     id: RequestId,

@@ -10,17 +10,17 @@
 //!              | draws the first token itself, and compares
 //! ```
 //!
-//! D pulls, and nobody writes into another's memory. A connection is a handoff, and as long as it is open P keeps what it
-//! has computed; when it ends, however it ends, that becomes what any finished request leaves: a prefix in the cache.
-//! So there is nothing to cancel, to renew or to count, and no name that somebody could mix up.
+//! D pulls, and no worker writes into another's memory. A connection is a handoff, and as long as it is open P keeps
+//! what it has computed; when it ends, however it ends, that becomes what any finished request leaves: a prefix in the
+//! cache. So there is nothing to cancel, to renew or to count, and no name that could be mixed up.
 //!
-//! A transfer is a cache. Whatever is missing, late, refused or changed on its way is computed by D, which has the client:
-//! the answer has the same bits, because it is the same computation. Only full blocks travel, and never the one with the
-//! last token of the prompt: its row is D's own, and so is every token that anybody is told. P draws the first one too,
-//! and D compares: two workers that differ there do not have the same model, or one of them computes wrong.
+//! A transfer is a cache. Whatever is missing, late, refused or changed on its way is computed by D, which has the
+//! client: the answer has the same bits, because it is the same computation. Only full blocks travel, and never the one
+//! with the last token of the prompt: its row is D's own, and so is every token that a client gets. P draws the first
+//! one too, and D compares: two workers that differ there do not have the same model, or one of them computes wrong.
 //!
-//! There is one exception, which both have to name: a pair of [`Precisions`]. There D never computes what travels, so it
-//! asks again, and where nobody brings it the request ends; and the first token of P is of another precision.
+//! There is one exception, which both have to name: a pair of [`Precisions`]. There D never computes what travels, so
+//! it asks again, and where no worker brings it the request ends; and the first token of P is of another precision.
 //!
 //! Two are asked, and each counts what its own cache has of the prompt (`found.rs`), so prompts that begin alike go to one
 //! worker until that one is busier than the prefix is worth. Who is asked is known beforehand, or a router decides and
@@ -71,7 +71,7 @@ pub struct HandoffOptions {
     pub listen: Option<SocketAddr>,
     /// Who reads prompts for it: `HOST:PORT` each. Of a decode worker may be none: then requests say who has read theirs.
     pub prefill_workers: Vec<String>,
-    /// What all of them know and nobody else.
+    /// The secret that all workers of a cluster share.
     pub key: ClusterKey,
     /// Where those that read prompts and those that answer have weights of two precisions.
     pub precisions: Option<Precisions>,
@@ -95,12 +95,12 @@ pub enum RoleError {
     /// It was started so.
     #[error("a role changes only where the server was started with --allow-role-change")]
     Fixed,
-    /// Nobody could come for what it reads.
+    /// No decode worker could fetch what it reads.
     #[error("prefill reads prompts for others, who have to find this worker: it was started without --handoff-listen")]
     CannotBeFound,
 }
 
-/// What another worker has to do with a request, where whoever sends it knows (`kv_transfer_params`).
+/// What another worker has to do with a request, where the sender knows (`kv_transfer_params`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Partner {
     /// The engine decides.
@@ -119,12 +119,12 @@ pub enum Partner {
 pub struct ClusterKey([u8; 32]);
 
 impl ClusterKey {
-    /// Of any text that nobody can guess.
+    /// Derived from a secret text.
     pub fn of(secret: &[u8]) -> ClusterKey {
         ClusterKey(blake3::derive_key("twostroke 2026-11 cluster key", secret))
     }
 
-    /// A key for another purpose: whoever has this one has that one, and not the other way round.
+    /// A key for another purpose: derivable from this one, and not the other way round.
     pub fn derive(&self, purpose: &str) -> [u8; 32] {
         *blake3::keyed_hash(&self.0, purpose.as_bytes()).as_bytes()
     }
@@ -143,9 +143,9 @@ pub enum Way {
     Whole,
     /// Some came, and the rest was computed here.
     InPart,
-    /// Nobody was there, or would do it.
+    /// No prefill worker was there, or all refused.
     Refused,
-    /// Whoever was asked would have taken longer than this worker.
+    /// Every offer was later than this worker's own estimate.
     Slower,
     /// It began, and no block came.
     Lost,
@@ -247,7 +247,7 @@ impl Counts {
         self.role().is_none_or(Role::answers)
     }
 
-    /// Whether prompts are read for whoever asks.
+    /// Whether it prefills for peers.
     pub(crate) fn reads_for_others(&self) -> bool {
         self.role().is_none_or(Role::reads)
     }
@@ -322,6 +322,6 @@ pub(crate) enum Moved {
     Landed(RequestId, Landed),
     /// Of what waits to be sent, some has gone: there is room for more.
     Room,
-    /// Whoever came for this request's blocks is gone, or has all of them.
+    /// The peer that fetched this request's blocks is gone, or has all of them.
     Left(RequestId),
 }

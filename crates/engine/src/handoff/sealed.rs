@@ -1,8 +1,8 @@
 //! Who may be asked because a request says so.
 //!
-//! A router in front of several workers sends a prompt to one of them, and then the request with what that one answered to
-//! another: where its blocks are. What a client writes is not believed, for then a server would connect to wherever
-//! strangers want. So the address has a seal, which only somebody with the cluster key can have made.
+//! A router in front of several workers sends a prompt to one of them, and then the request with its reply to another:
+//! the address of the blocks. The address passes through the client, which is not trusted: it could make a server
+//! connect anywhere. So the address has a seal that takes the cluster key to make.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -28,7 +28,7 @@ impl SealedAddress {
         SealedAddress { host, port, seal }
     }
 
-    /// Where to connect to, if somebody with the key has said so.
+    /// Where to connect to, if the seal was made with the key.
     pub(crate) fn address(&self, key: &ClusterKey) -> Option<String> {
         let theirs = blake3::Hash::from_hex(&self.seal).ok()?;
         // Comparing hashes takes the same time wherever they differ.

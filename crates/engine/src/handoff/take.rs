@@ -3,11 +3,11 @@
 //! ```text
 //! ask up to two workers, at random --> the earlier offer, if it is no later than here --> pull --> blocks, as they come
 //!        |                                       |                                          |
-//!     nobody there                          slower                           late, changed, cut off
+//!     none there                           slower                           late, changed, cut off
 //!        +---------------------------------------+------------------------------------------+--> Over: the rest is
 //!                                                                                                computed here
 //! ```
-//! A worker that could not be reached is left alone for a while, one that computes otherwise for good.
+//! A worker that could not be reached is left alone for a while, an incompatible one for good.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ const MOST_NAMED: usize = 1024;
 /// Workers that are asked for one prompt.
 const MOST_ASKED: usize = 2;
 
-/// A prompt that somebody else might read.
+/// A prompt that another worker might prefill.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) id: RequestId,
@@ -50,19 +50,19 @@ pub(crate) struct Wanted {
     pub(crate) blocks: std::ops::Range<usize>,
     /// Nanoseconds in which its first token would come if all were computed here, where that is known.
     pub(crate) local: Option<Nanos>,
-    /// Whoever has read it, if somebody knows; else those are asked that prompts are usually read by.
+    /// The worker that has read it, if known; else the configured prefill workers are asked.
     pub(crate) at: Option<String>,
 }
 
-/// Whoever reads prompts elsewhere, as the engine's thread sees it: it is told, and commands come back. Tests imagine it.
+/// The prefill workers, as the engine's thread sees them: requests go out, and commands come back. Tests replace it.
 pub(crate) trait Elsewhere: Debug + Send {
     /// Has a prompt read. Exactly one [`Landed::Over`] comes, unless it is forgotten before.
     fn ask(&mut self, wanted: Wanted);
-    /// Nobody waits for it any more.
+    /// The request no longer waits for it.
     fn forget(&mut self, id: RequestId);
-    /// Its first token is not what is drawn here: whoever read it is not asked again.
+    /// Its first token is not what is drawn here: the worker that read it is not asked again.
     fn disbelieve(&mut self, id: RequestId);
-    /// Whether there is anybody to ask now.
+    /// Whether there is a worker to ask now.
     fn is_there(&self) -> bool;
     /// A prompt of which fewer tokens are not here is read here.
     fn least_tokens(&self) -> usize {
@@ -105,7 +105,7 @@ enum Rest {
 /// A prompt that is being read.
 #[derive(Debug, Default)]
 struct Open {
-    /// Its connections: closed when nobody waits any more.
+    /// Its connections: closed when the request no longer waits.
     streams: Vec<TcpStream>,
     worker: Option<Arc<Worker>>,
 }
@@ -200,7 +200,7 @@ impl Workers {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whoever was asked hears that no more is wanted.
+    /// Closes its connections, so the workers that were asked learn that no more is wanted.
     fn hang_up(&self, id: RequestId) {
         for stream in self.open().get_mut(&id).into_iter().flat_map(|open| open.streams.drain(..)) {
             // It may be closed already.
@@ -208,7 +208,7 @@ impl Workers {
         }
     }
 
-    /// To an engine that is gone nobody says anything.
+    /// Does nothing once the engine is gone.
     fn say(&self, id: RequestId, landed: Landed) {
         let _ = self.commands.send(Command::Moved(Moved::Landed(id, landed)));
     }
@@ -295,7 +295,7 @@ impl Workers {
                 None
             }
             Err(error) => {
-                // Who has hung up himself has no complaint.
+                // A request that hung up first needs no error.
                 if self.open().contains_key(&wanted.id) {
                     let is_new = worker.rests().replace(Rest::Until(Instant::now() + REST)).is_none();
                     if is_new {

@@ -6,10 +6,10 @@
 //! then, both ways:   length (4) | kind (1) | body | seal (32)      all numbers little-endian
 //! ```
 //!
-//! A seal is a blake3 hash of a counter, the kind and the body under a key of this connection and direction. A frame that
-//! was changed, repeated, left out or made by somebody else has another one: then the connection is over, and what had
-//! come by then stands. It is also what says that a block is the block that was sent. Nothing is encrypted: prompts
-//! travel readably, so this is for a network that is trusted, or for a tunnel.
+//! A seal is a blake3 hash of a counter, the kind and the body under a key of this connection and direction. A frame
+//! that was changed, repeated, left out or forged has another one: then the connection is over, and the blocks received
+//! before stay valid. It also proves that a block is the block that was sent. Nothing is encrypted: prompts travel
+//! readably, so this is for a network that is trusted, or for a tunnel.
 
 use std::io::{self, Read, Write};
 
@@ -21,7 +21,7 @@ use crate::recording::AdmitEntry;
 const MAGIC: &[u8; 16] = b"twostroke-kv-1\r\n";
 /// Longest body of a frame, its kind and its seal included.
 pub(crate) const MOST_FRAME_BYTES: usize = 16 << 20;
-/// A block goes in pieces of so many bytes.
+/// A block is sent in pieces of this size.
 const PIECE_BYTES: usize = 4 << 20;
 const SEAL_BYTES: usize = 32;
 

@@ -56,7 +56,7 @@ pub struct Header {
     pub began_unix_ns: Option<u64>,
     limits: LimitsEntry,
     cost: Option<CostEntry>,
-    /// Which source of guesses takes passes of its own, and what one costs.
+    /// Which drafter takes passes of its own, and what one costs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     drafting: Option<(u8, CostEntry)>,
 }
@@ -83,12 +83,12 @@ impl Header {
         }
     }
 
-    /// With what guesses cost, if they take passes of their own.
+    /// With the cost of drafts, if they take passes of their own.
     pub(crate) fn with_drafting(self, drafting: Option<&(DraftSource, CostModel)>) -> Header {
         Header { drafting: drafting.map(|(source, cost)| (source.0, CostEntry::of(cost))), ..self }
     }
 
-    /// What guesses cost: for [`Scheduler::set_drafting_cost`](scheduler::Scheduler::set_drafting_cost).
+    /// The cost of drafts: for [`Scheduler::set_drafting_cost`](scheduler::Scheduler::set_drafting_cost).
     pub fn drafting(&self) -> Option<(DraftSource, CostModel)> {
         let drafting = self.drafting.as_ref();
         drafting.map(|(source, cost)| (DraftSource(*source), cost.model().expect("it was checked when it was read")))
@@ -104,7 +104,7 @@ impl Header {
         self.cost.as_ref().map(|cost| cost.model().expect("it was checked when it was read"))
     }
 
-    /// What is wrong with its numbers, if anything. Whoever reads one asks before anything else is done with it.
+    /// What is wrong with its numbers, if anything. A reader calls it before anything else is done with the header.
     pub fn check(&self) -> Result<(), String> {
         // Before memory is taken for them.
         let limits = self.limits();
@@ -250,7 +250,7 @@ pub enum Entry {
     Idle(u64),
     /// A step is complete.
     Step(Box<StepEntry>),
-    /// A plan that was not computed, when, and the guesses that were on offer for it.
+    /// A plan that was not computed, when, and the drafts that were on offer for it.
     Abandoned(u64, Vec<OfferEntry>),
     /// Everything open ended, and a new scheduler began.
     Restart {
@@ -323,7 +323,7 @@ impl SamplingEntry {
     }
 }
 
-/// Guesses on offer for an answer: request, answer, source, how many, how strong.
+/// Drafts on offer for an answer: request, answer, source, how many, how strong.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OfferEntry(pub u64, pub usize, pub u8, pub u16, pub u8);
 
@@ -364,12 +364,12 @@ pub struct StepEntry {
     decode: Vec<(u64, usize)>,
     /// Request, first position, rows and cached tokens of each chunk.
     prefill: Vec<(u64, usize, usize, usize)>,
-    /// A list for each row of `decode`, then of `prefill`, from which tokens were sampled: one token, one for each answer
-    /// that was forked there, or the run that came of guesses.
+    /// A list for each row of `decode`, then of `prefill`, from which tokens were sampled: one token, one for each
+    /// answer that was forked there, or the run of accepted drafts.
     pub tokens: Vec<Vec<TokenId>>,
     /// Requests whose rows could not be computed, or gave no numbers: they ended.
     pub failed: Vec<u64>,
-    /// Guesses that were on offer, and those that were checked: a list for each row of `decode` that has some.
+    /// Drafts that were on offer, and those that were verified: a list for each row of `decode` that has some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub offers: Vec<OfferEntry>,
     /// See `offers`.
@@ -382,7 +382,7 @@ pub struct StepEntry {
     /// What the machine took of the time before it and of its own, nanoseconds; left out where that is nothing.
     #[serde(default, skip_serializing_if = "is_nothing")]
     stolen: [u64; 2],
-    /// What passes that guess took of it, likewise.
+    /// What drafting passes took of it, nanoseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     drafting: u64,
     /// Of everything in the record.
@@ -431,17 +431,17 @@ impl StepEntry {
         }
     }
 
-    /// With what was guessed.
+    /// With its drafts.
     pub fn with_guesses(self, offers: Vec<OfferEntry>, guesses: Vec<Vec<TokenId>>) -> StepEntry {
         StepEntry { offers, guesses, ..self }
     }
 
-    /// What was guessed.
+    /// Its drafts.
     pub(crate) fn drafted(&self) -> Drafted {
         Drafted { offers: self.offers.clone(), guesses: self.guesses.clone(), took: self.drafting_took() }
     }
 
-    /// How long it was expected to take; zero: nobody said.
+    /// How long it was expected to take; zero: no prediction.
     pub fn predicted(&self) -> Nanos {
         Nanos(self.predicted)
     }
@@ -457,7 +457,7 @@ impl StepEntry {
         !self.prefill.is_empty()
     }
 
-    /// What passes that guess took of its time.
+    /// What drafting passes took of its time.
     pub fn drafting_took(&self) -> Nanos {
         Nanos(self.drafting)
     }

@@ -43,20 +43,20 @@ pub(crate) enum Line {
     Stop(RequestId, usize),
     /// A plan without rows.
     Idle(Nanos),
-    /// A step: what it was, the requests whose rows failed, tokens and guesses.
+    /// A step: its record, the requests with failed rows, tokens and drafts.
     Step(Box<StepRecord>, Vec<RequestId>, Box<Spelled>),
-    /// A plan that was not computed: its sequences went back to the queue. And the guesses that were on offer for it.
+    /// A plan that was not computed: its sequences went back to the queue. And the drafts that were on offer for it.
     Abandoned(Nanos, Vec<OfferEntry>),
     /// A step failed; everything admitted ended, and a new scheduler began with this model of costs.
     Restart(Option<CostModel>),
 }
 
-/// What nobody but a recording wants to have of a step spelled out.
+/// What only a recording needs of a step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spelled {
     /// In the plan's order, as many for each row as the record says.
     pub(crate) tokens: Vec<TokenId>,
-    /// What was guessed.
+    /// Its drafts.
     pub(crate) drafted: Drafted,
 }
 

@@ -17,7 +17,7 @@ const MOST_WAITING: usize = 8192;
 /// Begins a recording. The file must not exist yet. The thread ends when the tape is dropped and all is written.
 pub(crate) fn record(path: &Path, header: &Header) -> Result<(Tape, JoinHandle<()>), RecordError> {
     let failed = |error| RecordError { path: path.to_owned(), error };
-    // Readable by nobody else: prompts are in it.
+    // Private to the user: prompts are in it.
     let mut file = BufWriter::new(files::create_private(path).map_err(failed)?);
     put(&mut file, header).and_then(|()| file.flush()).map_err(failed)?;
     let (sender, lines) = sync_channel(MOST_WAITING);

@@ -7,7 +7,7 @@ use model::{Batch, Forward, Span};
 use receipt::{Asked, ComputedRow, Digest};
 use scheduler::TokenId;
 
-/// How far one answer is computed again. Belongs to nobody's schedule: a few rows at a time, in blocks of its own.
+/// How far one answer is computed again. Not part of any schedule: a few rows at a time, in blocks of its own.
 #[derive(Debug)]
 pub(crate) struct Again {
     /// Prompt and answer.
@@ -78,7 +78,7 @@ impl Again {
         }
     }
 
-    /// Rows that the pass has: the last token is read by nobody, and without an answer there is nothing to compute.
+    /// Rows of the pass: the last token is not an input, and without an answer there is nothing to compute.
     fn num_rows(&self) -> usize {
         if self.tokens.len() > self.prompt_len { self.tokens.len() - 1 } else { 0 }
     }

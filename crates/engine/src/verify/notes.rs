@@ -18,7 +18,7 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    /// A token was drawn from this row; so many others were in this step, and are not of the answer yet.
+    /// A token was drawn from this row; `ahead` others were in this step, and are not of the answer yet.
     pub(crate) fn row(&mut self, ahead: usize, row: Digest) {
         self.drawn.truncate(ahead);
         self.drawn.push_back(row);

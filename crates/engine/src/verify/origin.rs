@@ -21,12 +21,12 @@ pub enum OriginError {
     /// The files cannot be read any more, or are not what was loaded.
     #[error("{0}")]
     Files(String),
-    /// Nobody knows of any.
+    /// There is no file.
     #[error("this model comes from no file")]
     None,
 }
 
-/// The files of a model in memory. Their digest is taken when somebody asks for it: it reads every weight.
+/// The files of a model in memory. Their digest is taken on first use: it reads every weight.
 #[derive(Debug, Default)]
 pub struct Origin {
     files: Option<Loaded>,

@@ -65,8 +65,8 @@ pub(crate) struct SpotRoom {
 }
 
 impl SpotRoom {
-    /// Of a cache of so many blocks, what checks take; the scheduler has the others. `max_model_len`: of the longest
-    /// answer.
+    /// The part of a cache of `blocks` blocks that checks take; the scheduler has the others. `max_model_len`: of the
+    /// longest answer.
     pub(crate) fn blocks(blocks: usize, block_size: usize, max_model_len: usize) -> usize {
         let longest = MOST_TOKENS.min(max_model_len).div_ceil(block_size);
         longest.min(blocks / CACHE_SHARE)
@@ -116,7 +116,7 @@ impl SpotChecks {
         self.waiting.push_back((request, answer, grammar.cloned()));
     }
 
-    /// Computes some rows of the answer whose turn it is. False: nobody waits.
+    /// Computes some rows of the answer that is next. False: none waits.
     pub(crate) fn step(&mut self, forward: &mut dyn Forward) -> bool {
         let vocab_size = forward.config().vocab_size;
         let next = || {

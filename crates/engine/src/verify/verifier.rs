@@ -167,7 +167,7 @@ fn end_of(
         }
         if let Some(known) = &mut constraint {
             if known.accept(token).is_err() {
-                // It is not the answer of any model: where it would end, nobody can say.
+                // It is not the answer of any model: where it would end is undefined.
                 constraint = None;
             } else if known.is_complete(at + 1) {
                 return Some((at + 1, AnswerEnd::Complete));
