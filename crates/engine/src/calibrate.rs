@@ -320,7 +320,7 @@ impl Stand<'_> {
     /// One step, as the engine does it between plan and completion.
     fn step(&mut self, shape: &Shape) -> Timed {
         let mark = Mark::now();
-        self.forward.lost(); // what was lost before is nobody's
+        self.forward.lost(); // time lost before belongs to no step
         let started = Instant::now();
         self.lower(shape);
         let ticket = self.forward.launch(&self.batch);

@@ -88,7 +88,7 @@ mod tests {
         // (milliseconds of a pass, of each further row, seats), and the targets in milliseconds: to first token, then
         // each.
         let table = [
-            ((0.1, 0.01, 64), (1000, 50)),      // faster than anybody reads
+            ((0.1, 0.01, 64), (1000, 50)),      // faster than reading speed
             ((20.0, 0.1, 64), (1000, 53)), // a full house takes 26.3 ms: twice that leaves prompts half of the time
             ((30.0, 0.5, 64), (1800, 130)), // 61.5 ms; a prompt of 1,024 takes 2 passes of 285.5 ms
             ((30.0, 1.0, 64), (3300, 150)), // 93 ms: twice that is slower than is comfortable

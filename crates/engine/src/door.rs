@@ -628,10 +628,10 @@ fn generated(
         return Err(Rejection::of(param, message));
     }
     if raw.generated.iter().all(Option::is_none) {
-        return Err(Rejection::of(param, "every answer has ended: nothing goes on"));
+        return Err(Rejection::of(param, "all answers are already complete"));
     }
     if raw.seed.is_none() {
-        return Err(Rejection::of("seed", "an answer goes on with the seed with which it began, and none is given"));
+        return Err(Rejection::of("seed", "continuing an answer requires its seed"));
     }
     if raw.receipt || raw.embed || raw.prompt_logprobs.is_some() {
         let message = "a receipt, an embedding and log probabilities of the prompt are of answers that begin here";
@@ -789,7 +789,7 @@ fn logprob_ids(raw: &RawRequest, config: &ModelConfig) -> Result<Vec<TokenId>, R
     let param = "logprob_token_ids";
     let (count, most) = (raw.logprob_token_ids.len(), most_logprobs(raw, config));
     if count > 0 && raw.logprobs.is_none() {
-        return Err(Rejection::of(param, "logprob_token_ids says of which tokens, and logprobs that any are wanted"));
+        return Err(Rejection::of(param, "logprob_token_ids requires logprobs"));
     }
     if count as u64 > most as u64 {
         let message = format!("at most {most} log probabilities per token (serve --max-logprobs), got {count}");
@@ -828,7 +828,7 @@ fn priority(priority: Option<i64>, class: ServiceClass, may_be_urgent: bool) -> 
         ServiceClass::Flex => 1,
     };
     if priority.is_some() && of_class != 0 {
-        return Err(Rejection::of("priority", "the service tier has a priority of its own: send one of the two"));
+        return Err(Rejection::of("priority", "service_tier and priority are mutually exclusive"));
     }
     let param = if priority.is_some() { "priority" } else { "service_tier" };
     let priority = priority.unwrap_or(of_class);
@@ -992,7 +992,7 @@ fn rule(raw: &RawRequest, model: &ModelInfo) -> Result<Option<(Arc<Rule>, Gramma
 fn token_rule(raw: &RawRequest, model: &ModelInfo) -> Result<Option<TokenRule>, Rejection> {
     let only = raw.allowed_token_ids.as_ref().map(|ids| {
         if ids.is_empty() {
-            return Err(Rejection::of("allowed_token_ids", "without a token that is allowed there is no answer"));
+            return Err(Rejection::of("allowed_token_ids", "allowed_token_ids must not be empty"));
         }
         ids.iter().map(|&id| token_id("allowed_token_ids", id, &model.config)).collect()
     });

@@ -55,7 +55,7 @@ pub(crate) trait Drafter: Send {
 
     /// `count` drafts for a sequence whose [`Sequence::offer`] is its own, no more than it offered since the last plan,
     /// behind `drafts`. If there are fewer, the missing ones are any token.
-    fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>);
+    fn propose(&mut self, sequence: &Sequence, count: usize, drafts: &mut Vec<TokenId>);
 
     /// A new scheduler begins, which gives the same names to other sequences.
     fn start_over(&mut self) {}
@@ -189,7 +189,7 @@ impl Drafting {
         let network = self.network.as_deref_mut()?;
         let outcome = catch_unwind(AssertUnwindSafe(|| call(network)));
         if outcome.is_err() {
-            tracing::error!("the drafter panicked; from now on answers come without its guesses");
+            tracing::error!("the drafter panicked; answers come without drafts from now on");
             self.network = None;
         }
         outcome.ok()
@@ -226,7 +226,7 @@ impl Guesses {
 
     /// The same without the names.
     pub(crate) fn lists(&self) -> Vec<Vec<TokenId>> {
-        self.iter().map(|(_, guesses)| guesses.to_vec()).collect()
+        self.iter().map(|(_, drafts)| drafts.to_vec()).collect()
     }
 }
 

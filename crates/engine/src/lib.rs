@@ -274,7 +274,7 @@ pub enum SubmitError {
     #[error("the server is shutting down")]
     ShuttingDown,
     /// A prefill-only worker answers no clients.
-    #[error("this worker reads prompts for others ({}): ask one that answers", Role::Prefill.name())]
+    #[error("prefill-only worker: send the request to a decode worker")]
     OnlyReads,
 }
 
@@ -365,7 +365,7 @@ impl Engine {
     pub fn set_role(&self, role: Role) -> Result<(), RoleError> {
         let before = self.0.handoffs.set_role(role)?;
         if before != role {
-            tracing::info!(role = role.name(), before = before.name(), "this worker takes other requests from now on");
+            tracing::info!(role = role.name(), before = before.name(), "worker role changed");
         }
         Ok(())
     }

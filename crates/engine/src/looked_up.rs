@@ -10,14 +10,14 @@ use crate::draft::{Drafter, Drafters, Lookup, LookupOptions};
 pub struct LookedUp {
     lookup: Lookup,
     offers: Vec<DraftProposal>,
-    guesses: Vec<TokenId>,
+    drafts: Vec<TokenId>,
 }
 
 impl Default for LookedUp {
     /// As an engine has it that is told nothing else.
     fn default() -> LookedUp {
         let lookup = Lookup::new(Drafters::default().most_guesses, &LookupOptions::default());
-        LookedUp { lookup, offers: Vec::new(), guesses: Vec::new() }
+        LookedUp { lookup, offers: Vec::new(), drafts: Vec::new() }
     }
 }
 
@@ -32,11 +32,11 @@ impl LookedUp {
 
     /// The drafts that a plan took, one sequence after the other.
     pub fn propose(&mut self, step: &Step, scheduler: &Scheduler) -> &[TokenId] {
-        self.guesses.clear();
+        self.drafts.clear();
         for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {
             let sequence = scheduler.sequence(rows.seq).expect("a planned sequence lives until its step completes");
-            self.lookup.propose(sequence, rows.drafts, &mut self.guesses);
+            self.lookup.propose(sequence, rows.drafts, &mut self.drafts);
         }
-        &self.guesses
+        &self.drafts
     }
 }

@@ -39,21 +39,21 @@ pub(crate) fn lower(
     step: &Step,
     scheduler: &Scheduler,
     (of_prompt, adapter): (impl Fn(&Sequence) -> OfPrompt, impl Fn(&Sequence) -> Option<u32>),
-    guesses: &Guesses,
+    drafts: &Guesses,
     batch: &mut Batch,
     logit_rows: &mut Vec<LogitRow>,
 ) {
     batch.clear();
     logit_rows.clear();
-    let mut guessed = guesses.iter();
+    let mut drafted = drafts.iter();
     for Rows { seq, start, len, samples, drafts } in step.rows() {
         let sequence = planned(scheduler, seq);
         let first_row = batch.token_ids.len();
-        let guesses = match drafts {
+        let tokens = match drafts {
             0 => &[],
-            _ => guessed.find(|(of, _)| *of == seq).expect("drafts are guessed in the plan's order").1,
+            _ => drafted.find(|(of, _)| *of == seq).expect("drafts are in the plan's order").1,
         };
-        push_span(sequence, guesses, start..start + len, 0, batch);
+        push_span(sequence, tokens, start..start + len, 0, batch);
         if let Some(span) = batch.spans.last_mut() {
             span.adapter = adapter(sequence);
         }
@@ -67,7 +67,7 @@ pub(crate) fn lower(
             };
             if of_prompt != OfPrompt::Nothing || samples > 0 {
                 let ahead = (row + drafts + 1).saturating_sub(len);
-                let guess = ahead.checked_sub(1).map(|index| guesses[index]);
+                let guess = ahead.checked_sub(1).map(|index| tokens[index]);
                 batch.logit_rows.push((first_row + row) as u32);
                 logit_rows.push(LogitRow { seq, position: start + row, samples, of_prompt, guess, ahead });
             }
@@ -83,7 +83,7 @@ fn planned(scheduler: &Scheduler, seq: SeqId) -> &Sequence {
 /// tokens from `num_tokens` on are drafts.
 pub(crate) fn push_span(
     sequence: &Sequence,
-    guesses: &[TokenId],
+    drafts: &[TokenId],
     positions: Range<usize>,
     ahead: usize,
     batch: &mut Batch,
@@ -96,7 +96,7 @@ pub(crate) fn push_span(
     let known = sequence.tokens();
     for position in positions {
         let token = position + ahead;
-        batch.token_ids.push(known.get(token).copied().unwrap_or_else(|| guesses[token - known.len()]));
+        batch.token_ids.push(known.get(token).copied().unwrap_or_else(|| drafts[token - known.len()]));
         batch.positions.push(position as u32);
         batch.slots.push(sequence.slot(position) as u32);
     }

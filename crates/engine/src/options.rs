@@ -167,8 +167,8 @@ impl EngineOptions {
 
     /// Rows of logits that are held at a time: one for each sequence, and for its drafts.
     pub(crate) fn most_logit_rows(&self) -> usize {
-        let guesses = self.speculation.drafters().map_or(0, |drafters| drafters.most_guesses);
-        MAX_LOGIT_ROWS.min(self.max_num_seqs.saturating_mul(1 + guesses)).min(self.max_num_batched_tokens)
+        let drafts = self.speculation.drafters().map_or(0, |drafters| drafters.most_guesses);
+        MAX_LOGIT_ROWS.min(self.max_num_seqs.saturating_mul(1 + drafts)).min(self.max_num_batched_tokens)
     }
 }
 

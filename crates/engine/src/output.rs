@@ -140,13 +140,13 @@ pub enum RequestError {
     #[error("an internal error ended this request")]
     Internal,
     /// Its outputs were not read ([`Stream::limit_unread`](crate::Stream::limit_unread)).
-    #[error("the answer was not read as fast as it was written")]
+    #[error("client read too slowly")]
     Unread,
     /// The server is going down and did not wait longer.
     #[error("the server is shutting down")]
     ShuttingDown,
     /// The worker that read its prompt and this one drew different first tokens.
-    #[error("two workers computed different tokens for this request")]
+    #[error("prefill and decode workers disagree on a token")]
     Handoff,
     /// Its prompt is read by weights of another precision ([`Precisions`](crate::Precisions)), and no worker with such
     /// weights reads it.

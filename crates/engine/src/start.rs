@@ -556,11 +556,11 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
             return refuse(option, "must be between 0.1ms and 1h");
         }
         if target != DefaultTarget::None && options.calibration.is_none() {
-            return refuse(option, "needs the calibration, or nobody knows how long a step takes");
+            return refuse(option, "requires calibration");
         }
     }
     if options.refuse_late && options.calibration.is_none() {
-        return refuse("--refuse-late", "needs the calibration, or nobody knows what is late");
+        return refuse("--refuse-late", "requires calibration");
     }
     if options.max_model_len.is_some_and(|len| len < 2) {
         return refuse("--max-model-len", "must be at least 2");

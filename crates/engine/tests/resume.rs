@@ -136,9 +136,9 @@ fn what_cannot_go_on_is_refused_by_name() {
     let tokens = || Some(vec![40, 41]);
     let refused = |raw: RawRequest| engine.validate(raw).expect_err("it is refused");
     let cases = [
-        ("seed", RawRequest { seed: None, ..raw(vec![tokens()]) }, "the seed with which it began"),
+        ("seed", RawRequest { seed: None, ..raw(vec![tokens()]) }, "continuing an answer requires its seed"),
         ("generated", raw(vec![tokens(), tokens()]), "2 answers were generated in part, and 1 are asked for"),
-        ("generated", raw(vec![None]), "nothing goes on"),
+        ("generated", raw(vec![None]), "all answers are already complete"),
         ("generated", raw(vec![Some(vec![1_000_000_000])]), "outside the vocabulary"),
         ("generated", RawRequest { receipt: true, ..raw(vec![tokens()]) }, "begin here"),
         ("generated", raw(vec![Some(vec![40; 4])]), "answer 0 has ended"),

@@ -55,7 +55,7 @@ fn check(drafters: Option<Drafters>) {
     let log = Arc::new(Mutex::new(Log::new(limits.block_size)));
     let scheduler = Scheduler::new(limits).expect("good limits");
     let mut core = EngineCore::new(scheduler, forward, Some(tokenizer), 0, log);
-    let guesses = drafters.is_some();
+    let speculates = drafters.is_some();
     if let Some(drafters) = drafters {
         core.set_drafting(Drafting::of(&drafters));
     }
@@ -84,9 +84,9 @@ fn check(drafters: Option<Drafters>) {
             rows += sampled;
         }
     }
-    match guesses {
+    match speculates {
         false => assert_eq!(rows, STEPS as usize * ANSWERS, "all answers decode"),
-        true => assert!(rows > STEPS as usize * ANSWERS, "and some guesses hold: {rows} tokens"),
+        true => assert!(rows > STEPS as usize * ANSWERS, "and some drafts are accepted: {rows} tokens"),
     }
     assert_eq!(allocations, 0, "allocations in {STEPS} steady steps");
 }

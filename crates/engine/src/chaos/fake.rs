@@ -299,6 +299,6 @@ impl Forward for Fake {
     }
 
     fn limits(&self, _: f64) -> Result<DeviceLimits, MeasureError> {
-        unreachable!("nobody asks how fast a hash is")
+        unreachable!("no test measures a hash")
     }
 }

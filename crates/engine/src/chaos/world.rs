@@ -146,7 +146,7 @@ impl Report {
             ("first tokens that were drawn otherwise elsewhere", self.lies),
             ("passes that fail", self.failed_passes),
             ("requests at fault", self.own_faults),
-            ("requests that nobody reads", self.unread),
+            ("requests with a client that does not read", self.unread),
             ("holds", self.holds),
             ("preemptions", self.preemptions),
             ("restarts", self.restarts),
@@ -155,12 +155,12 @@ impl Report {
             ("passes of which the machine took a part", self.thefts),
             ("spot checks", self.checked),
             ("seeds with drafts", self.drafting),
-            ("guesses that held", self.held),
-            ("guesses that did not hold", self.rejected),
+            ("accepted drafts", self.held),
+            ("rejected drafts", self.rejected),
             ("seeds with a draft model", self.with_model),
             ("draft models that are given up", self.given_up),
             ("prefixes that draft models read", self.compared),
-            ("guesses that hold of models that cannot err", self.calm_held),
+            ("accepted drafts of models that cannot err", self.calm_held),
         ];
         for (what, count) in floors {
             assert!(count >= least, "too few {what}: {count}");
@@ -215,8 +215,8 @@ impl Drafter for Guesser {
         source == SCRIPTED
     }
 
-    fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>) {
-        let known = self.known.lock().expect("nobody panics with it");
+    fn propose(&mut self, sequence: &Sequence, count: usize, drafts: &mut Vec<TokenId>) {
+        let known = self.known.lock().expect("no holder panics");
         let answer = known.get(&sequence.request_id().0).map(|answers| &answers[sequence.answer()]);
         // Now and then too few.
         let count = if self.rng.percent(5) { count - 1 } else { count };
@@ -224,7 +224,7 @@ impl Drafter for Guesser {
             let right = answer.and_then(|answer| answer.get(sequence.num_generated() + index));
             let right = right.filter(|_| self.rng.percent(self.right)).copied();
             // Any token at all, poison and what is no token too.
-            guesses.push(right.unwrap_or_else(|| self.rng.within(0..=VOCAB) as TokenId));
+            drafts.push(right.unwrap_or_else(|| self.rng.within(0..=VOCAB) as TokenId));
         }
     }
 }
@@ -593,7 +593,7 @@ impl World {
             {
                 break;
             }
-            assert!(turn < MOST_TURNS, "{} requests wait for ever", self.clients.len());
+            assert!(turn < MOST_TURNS, "{} requests never end", self.clients.len());
         }
         self.check_quiet();
         while self.check_spot() {}
@@ -611,7 +611,7 @@ impl World {
     fn turn(&mut self) {
         self.nanos.fetch_add(self.rng.bits() % 50_000, Ordering::Relaxed);
         while let Ok(command) = self.commands.try_recv() {
-            assert!(self.driver.take(command), "nobody stops it");
+            assert!(self.driver.take(command), "the driver runs");
             self.nanos.fetch_add(self.rng.bits() % 500, Ordering::Relaxed);
         }
         if self.driver.is_ready() {
@@ -665,7 +665,7 @@ impl World {
                 self.report.requests += 1;
                 if let Some(known) = &self.known {
                     let tokens = alone.iter().map(|(tokens, _)| tokens.clone()).collect();
-                    known.lock().expect("nobody panics with it").insert(stream.id().0, tokens);
+                    known.lock().expect("no holder panics").insert(stream.id().0, tokens);
                 }
                 let reads_slowly = self.rng.percent(self.weather.slow_readers);
                 if reads_slowly {
@@ -902,7 +902,7 @@ impl World {
             self.report.trace = fake::mix(self.report.trace ^ fake::mix(id) ^ now.0 ^ trace_of(&output));
             match output {
                 Output::PromptLogprobs(_) => assert!(std::mem::take(&mut client.prompt_logprobs), "they come once"),
-                Output::Embedding(_) => unreachable!("nobody asks for one"),
+                Output::Embedding(_) => unreachable!("no client asks for one"),
                 Output::Progress(PromptProgress { total, cached, processed, .. }) => {
                     let before = client.progress.replace(processed);
                     assert_eq!(total, client.stream.prompt().len(), "request {id}");
@@ -1017,7 +1017,7 @@ impl World {
         }
         self.check_draft_model();
         self.check_handoffs();
-        assert_eq!(self.backlog(), Nanos(0), "nobody is in line");
+        assert_eq!(self.backlog(), Nanos(0), "the queue is empty");
         assert_eq!(self.engine.log().promises.num_open(), 0, "promises when all is quiet");
         let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(!faults.lost_logits, "logits are read while they are kept");
@@ -1032,7 +1032,11 @@ impl World {
         let handoffs = self.engine.handoffs();
         assert_eq!(handoffs.kept_blocks, 0, "{handoffs:?}");
         let Some(asked) = &self.asked else { return };
-        assert_eq!((asked.requests(), asked.disbelieved()), (Vec::new(), handoffs.mismatches), "nobody is waited for");
+        assert_eq!(
+            (asked.requests(), asked.disbelieved()),
+            (Vec::new(), handoffs.mismatches),
+            "no worker is waited for"
+        );
         // A peer that began anew, or left, has not learned of it; a pass that is made twice finds it twice.
         assert!(handoffs.mismatches >= self.report.lies, "{handoffs:?}");
         assert!(self.lies || handoffs.mismatches == 0, "{handoffs:?}");
@@ -1049,7 +1053,7 @@ impl World {
         // What it has read for the step in which it panics is dropped.
         if let (Some(read), Some(said), false) = (&faults.prefixes, &target.prefixes, faults.came) {
             let foreign = read.difference(said).count();
-            assert_eq!(foreign, 0, "of {} prefixes that the draft model read nobody said these", read.len());
+            assert_eq!(foreign, 0, "of {} prefixes that the draft model read these are of no request", read.len());
             self.report.compared += read.len() as u64;
         }
         drop(target);
@@ -1060,7 +1064,7 @@ impl World {
             let Report { held, rejected, .. } = self.report;
             // Of the last step of each answer that ends early.
             let most = self.ended_early * draft.most_guesses as u64;
-            assert!(rejected <= most, "{rejected} guesses of {} do not hold, {most} may", held + rejected);
+            assert!(rejected <= most, "{rejected} drafts of {} are rejected, {most} may be", held + rejected);
             (self.report.calm_held, self.report.calm_rejected) = (held, rejected);
         }
     }
@@ -1140,16 +1144,16 @@ fn check_times(id: u64, client: &Client, timings: &crate::Timings, now: Nanos) {
     assert!((timings.queue_ms + timings.prefill_ms - timings.ttft_ms).abs() < 1e-6, "request {id}: {timings:?}");
     let others = Owner::ALL.into_iter().filter(|owner| owner.is_others());
     let others: u64 = others.map(|owner| timings.bill.ttft.of(owner).0).sum();
-    assert_eq!(timings.bill.ttft_others.total().0, others, "whom request {id} waited for");
+    assert_eq!(timings.bill.ttft_others.total().0, others, "the others that request {id} waited for");
     let gaps = client.first.iter().zip(&client.last).flat_map(|(first, last)| first.map(|first| last.since(first).0));
     assert_eq!(timings.bill.gaps.total().0, gaps.sum::<u64>(), "the ledger's gaps of request {id}");
     let bill = &timings.bill;
     let named = Owner::ALL.into_iter().filter(|&owner| owner.is_others() && owner != Owner::Decode);
     let named: u64 = named.map(|owner| bill.gaps.of(owner).0).sum();
-    assert_eq!(bill.gaps_others.total().0, named, "whom the gaps of request {id} waited for");
+    assert_eq!(bill.gaps_others.total().0, named, "the others that the gaps of request {id} waited for");
     let (wrong, of_drafts) = (timings.drafted_tokens - timings.accepted_tokens, bill.gaps.of(Owner::OwnDrafts));
     assert!(bill.rejected <= of_drafts && (wrong > 0 || bill.rejected == Nanos(0)), "request {id}: {bill:?}");
-    assert!(timings.drafted_tokens > 0 || of_drafts == Nanos(0), "request {id} has no guesses: {bill:?}");
+    assert!(timings.drafted_tokens > 0 || of_drafts == Nanos(0), "request {id} has no drafts: {bill:?}");
     let last = client.last.iter().max().expect("there are answers");
     assert_eq!(timings.decode_ms, ms(last.since(first)), "decode of request {id}");
     assert_eq!(timings.total_ms, ms(now.since(client.arrived)), "total of request {id}");

@@ -107,7 +107,7 @@ impl Handoffs {
     /// Whether the first token of a request is the one that was drawn elsewhere, if one was.
     pub(super) fn compare(&mut self, id: RequestId, token: TokenId) -> Result<(), RequestError> {
         let Some(&theirs) = self.firsts.get(&id) else { return Ok(()) };
-        let elsewhere = self.elsewhere.as_mut().expect("somebody drew it");
+        let elsewhere = self.elsewhere.as_mut().expect("it was asked");
         if theirs == token {
             self.firsts.remove(&id);
             elsewhere.forget(id);
@@ -158,7 +158,7 @@ impl EngineCore {
         let is_given = self.handoffs.given.is_some();
         let least = match &self.handoffs.elsewhere {
             _ if is_given => 1,
-            elsewhere => elsewhere.as_ref().expect("somebody may be asked").least_tokens(),
+            elsewhere => elsewhere.as_ref().expect("there is a worker to ask").least_tokens(),
         };
         if blocks.len() * self.scheduler.limits().block_size < least {
             return self.wait_here(id, now);
@@ -182,7 +182,7 @@ impl EngineCore {
         let chain = if at.is_none() { self.scheduler.prompt_chain(id) } else { Vec::new() };
         self.journal.take(Fact::Left(id, now));
         self.handoffs.taking.insert(id);
-        let elsewhere = self.handoffs.elsewhere.as_mut().expect("somebody may be asked");
+        let elsewhere = self.handoffs.elsewhere.as_mut().expect("there is a worker to ask");
         elsewhere.ask(Wanted { id, entry, chain, blocks, local, at });
     }
 

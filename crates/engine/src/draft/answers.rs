@@ -99,7 +99,7 @@ impl Answers {
         salt: u64,
         tokens: &[TokenId],
         bounds: &Bounds,
-        guesses: &mut Vec<TokenId>,
+        drafts: &mut Vec<TokenId>,
     ) -> Option<usize> {
         let (end, least) = (tokens.len(), bounds.least_match);
         if end < least || self.answers.is_empty() {
@@ -131,7 +131,7 @@ impl Answers {
             }
         }
         let said = |at: u64, _: &[TokenId]| self.at(at);
-        vote(&mut candidates[..count], bounds, said, guesses)
+        vote(&mut candidates[..count], bounds, said, drafts)
     }
 
     /// Those that are remembered, and their tokens.
@@ -152,15 +152,15 @@ mod tests {
         Bounds::new(8, &LookupOptions::default())
     }
 
-    fn guess(answers: &Answers, salt: u64, tokens: &[TokenId]) -> (usize, Vec<TokenId>) {
-        let mut guesses = Vec::new();
-        (answers.guess(salt, tokens, &bounds(), &mut guesses).unwrap_or(0), guesses)
+    fn propose(answers: &Answers, salt: u64, tokens: &[TokenId]) -> (usize, Vec<TokenId>) {
+        let mut drafts = Vec::new();
+        (answers.guess(salt, tokens, &bounds(), &mut drafts).unwrap_or(0), drafts)
     }
 
     #[test]
     fn what_was_answered_comes_again() {
         let mut answers = Answers::new(RING, 100);
-        assert_eq!(guess(&answers, 7, &[1, 2, 3]), (0, Vec::new()), "nothing is remembered");
+        assert_eq!(propose(&answers, 7, &[1, 2, 3]), (0, Vec::new()), "nothing is remembered");
         answers.remember(7, &[9, 8, 1, 2, 3], &[4, 5, 6, 7], 3);
         let table: [(&str, &[TokenId], usize, &[TokenId]); 7] = [
             ("the whole prompt", &[9, 8, 1, 2, 3], 5, &[4, 5, 6, 7]),
@@ -168,17 +168,17 @@ mod tests {
             ("the answer's beginning", &[9, 8, 1, 2, 3, 4, 5], 7, &[6, 7]),
             ("its middle", &[1, 4, 5, 6], 3, &[7]),
             ("its end", &[4, 5, 6, 7], 0, &[]),
-            ("what prompts say is not guessed", &[9, 8, 1], 0, &[]),
+            ("prompts are not looked up", &[9, 8, 1], 0, &[]),
             ("too little", &[2, 3], 0, &[]),
         ];
         for (what, tokens, matched, wanted) in table {
-            assert_eq!(guess(&answers, 7, tokens), (matched, wanted.to_vec()), "{what}");
+            assert_eq!(propose(&answers, 7, tokens), (matched, wanted.to_vec()), "{what}");
         }
         // Two of three that agree win, and the newest of equals.
         answers.remember(7, &[1, 2, 3], &[5, 5], 3);
-        assert_eq!(guess(&answers, 7, &[0, 1, 2, 3]).1, [5, 5]);
+        assert_eq!(propose(&answers, 7, &[0, 1, 2, 3]).1, [5, 5]);
         answers.remember(7, &[1, 2, 3], &[4, 9], 3);
-        assert_eq!(guess(&answers, 7, &[0, 1, 2, 3]).1, [4, 9]);
+        assert_eq!(propose(&answers, 7, &[0, 1, 2, 3]).1, [4, 9]);
         answers.remember(7, &[], &[1], 3);
         answers.remember(7, &[1, 2, 3], &[], 3);
         assert_eq!(answers.held().0, 3, "nothing can be found in these");
@@ -203,11 +203,11 @@ mod tests {
             let answer: Vec<TokenId> = (0..len).map(|_| word()).collect();
             answers.remember(salt, &prompt, &answer, 3);
             for asker in 0..10 {
-                let (_, guesses) = guess(&answers, asker, &prompt);
-                offers += usize::from(!guesses.is_empty());
-                let strange = guesses.iter().find(|&&token| token >= 100 && u64::from(token / 100) != asker + 1);
-                assert_eq!(strange, None, "try {tries}: {asker} is offered {guesses:?}");
-                assert!(asker < 8 || guesses.is_empty(), "{asker} was never told anything");
+                let (_, drafts) = propose(&answers, asker, &prompt);
+                offers += usize::from(!drafts.is_empty());
+                let strange = drafts.iter().find(|&&token| token >= 100 && u64::from(token / 100) != asker + 1);
+                assert_eq!(strange, None, "try {tries}: {asker} is offered {drafts:?}");
+                assert!(asker < 8 || drafts.is_empty(), "{asker} was never told anything");
                 tries += 1;
             }
         }
@@ -225,13 +225,13 @@ mod tests {
         }
         assert_eq!(answers.held(), (25, 1000));
         let begins = |number: TokenId| [0, 1, 2].map(|token| number * 100 + token);
-        assert_eq!(guess(&answers, 1, &begins(74)), (0, Vec::new()));
-        assert_eq!(guess(&answers, 1, &begins(75)).0, 3);
+        assert_eq!(propose(&answers, 1, &begins(74)), (0, Vec::new()));
+        assert_eq!(propose(&answers, 1, &begins(75)).0, 3);
         // One that is longer than its part has its end remembered, and leaves the others.
         let long: Vec<TokenId> = (50_000..53_000).collect();
         answers.remember(1, &[], &long, 3);
         assert_eq!(answers.held(), (25, 24 * 40 + 64), "one went, and of the long one 64 tokens are left");
-        assert_eq!(guess(&answers, 1, &long[2990..2995]).1, long[2995..]);
+        assert_eq!(propose(&answers, 1, &long[2990..2995]).1, long[2995..]);
         // And by number.
         let mut few = Answers::new(RING, 2);
         (0..5).for_each(|number| few.remember(1, &[], &[number, 1, 2, 3, 4], 3));
@@ -245,7 +245,7 @@ mod tests {
         let same = vec![5; super::RING / PART];
         (0..PART).for_each(|_| answers.remember(1, &[], &same, 3));
         for _ in 0..100_000 {
-            assert_eq!(guess(&answers, 1, &[5; 64]).1.len(), 8);
+            assert_eq!(propose(&answers, 1, &[5; 64]).1.len(), 8);
         }
     }
 }

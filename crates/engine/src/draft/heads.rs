@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! target's pass:  row of token 7 ──head of the model──> token 8
-//!                       └─kept─> head 0 ──draw──> draft of token 9   head 1 ──draw──> of token 10  ..  one pass for all
+//!                       └─kept─> head 0 ──draw──> draft of token 9   head 1 ──draw──> of token 10  ..  one pass
 //! ```
 //! There is no cache and nothing to read along: a sequence of the last pass can be drafted, and one left out since too.
 

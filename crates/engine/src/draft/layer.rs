@@ -5,7 +5,7 @@
 //! tokens              t0   t1   t2   t3 (the last one)
 //! target's rows       r0   r1   r2                        kept from its last pass: what the layer reads of them
 //! the layer's rows    r0,t1  r1,t2  r2,t3 ──draw──> g4    pass 1: everything that is missing, of all sequences
-//!                                   own,g4 ──draw──> g5   pass 2: behind its own row of before, where more are asked for
+//!                                   own,g4 ──draw──> g5   pass 2: behind its own row of before, where more are due
 //! ```
 //! A row is at the position of the target's row and has the token after it. Rows behind the layer's own rows are
 //! dropped once the target's exist. Of positions whose target rows were not kept (a hit on a prompt that was computed
@@ -41,7 +41,7 @@ pub(crate) struct Layer {
     spoken_for: usize,
     offered: usize,
     /// The sequences drafted in the last step, and from which position on by own rows: those are dropped.
-    guessed: Vec<(SeqId, usize)>,
+    drafted: Vec<(SeqId, usize)>,
     lists: Lists,
     batch: Batch,
     /// What the batch's rows follow, and its own rows of the pass before.
@@ -66,7 +66,7 @@ impl Layer {
             fresh_of: Vec::new(),
             spoken_for: 0,
             offered: 0,
-            guessed: Vec::new(),
+            drafted: Vec::new(),
             lists: Lists::default(),
             batch: Batch::default(),
             features: Vec::new(),
@@ -153,7 +153,7 @@ impl Network for Layer {
     fn begin(&mut self, of: &Of<'_, '_>) {
         self.offered = 0;
         self.spoken_for = self.fresh_of.iter().map(|(_, kept, _)| kept.len()).sum();
-        for (seq, own) in std::mem::take(&mut self.guessed) {
+        for (seq, own) in std::mem::take(&mut self.drafted) {
             if let Some(sequence) = of(seq) {
                 self.known.forget_from(sequence, own);
             }
@@ -176,7 +176,7 @@ impl Network for Layer {
     }
 
     fn start_over(&mut self) {
-        self.guessed.clear();
+        self.drafted.clear();
         self.fresh.clear();
         self.fresh_of.clear();
     }
@@ -190,7 +190,7 @@ impl Network for Layer {
 
     fn guess(&mut self, _: &Step, asked: &[(&Sequence, usize)], reads: bool, of: &Of<'_, '_>, draw: &mut Draw<'_>) {
         self.lists.clear(asked.len());
-        self.guessed.extend(asked.iter().map(|(sequence, _)| (sequence.id(), Layer::rows(sequence))));
+        self.drafted.extend(asked.iter().map(|(sequence, _)| (sequence.id(), Layer::rows(sequence))));
         self.catch_up(asked, reads, of);
         // By asked sequence: where its row is among those with logits.
         let mut rows: Vec<usize> = (0..asked.len()).collect();

@@ -38,7 +38,7 @@ pub(crate) struct Lookup {
     /// `None` where earlier answers are not looked up.
     answers: Option<Answers>,
     /// What was offered since the last plan; each text knows where its own are.
-    guesses: Vec<TokenId>,
+    drafts: Vec<TokenId>,
     plans: u32,
 }
 
@@ -58,7 +58,7 @@ impl Lookup {
             bounds: Bounds::new(most_guesses, options),
             texts: BTreeMap::new(),
             answers: (options.most_answers > 0).then(|| Answers::new(RING, options.most_answers)),
-            guesses: Vec::new(),
+            drafts: Vec::new(),
             plans: 0,
         }
     }
@@ -66,7 +66,7 @@ impl Lookup {
 
 impl Drafter for Lookup {
     fn begin(&mut self, lives: &dyn Fn(SeqId) -> bool) {
-        self.guesses.clear();
+        self.drafts.clear();
         self.plans = self.plans.wrapping_add(1);
         if self.plans.is_multiple_of(SWEEP) {
             self.texts.retain(|&seq, _| lives(seq));
@@ -76,28 +76,28 @@ impl Drafter for Lookup {
     /// Of the texts the one with the longest match; of equals a prediction before what the sequence says itself, and
     /// that before earlier answers.
     fn offer(&mut self, sequence: &Sequence, prediction: Option<&Prediction>) -> Option<DraftProposal> {
-        let Lookup { bounds, texts, answers, guesses, plans } = self;
+        let Lookup { bounds, texts, answers, drafts, plans } = self;
         let (seq, tokens) = (sequence.id(), sequence.tokens());
         let Text { index, cursor, offered } = texts.entry(seq).or_default();
         let mut best: Option<(usize, DraftSource, Range<usize>)> = None;
         let mut look = |source, look: &mut dyn FnMut(&mut Vec<TokenId>) -> Option<usize>| {
-            let start = guesses.len();
+            let start = drafts.len();
             // Nothing is longer than the most that is compared.
             let longest = best.as_ref().map_or(0, |best| best.0);
             if longest < bounds.most_match
-                && let Some(matched) = look(guesses).filter(|&matched| matched > longest)
+                && let Some(matched) = look(drafts).filter(|&matched| matched > longest)
             {
                 best = Some((matched, source, start..guesses.len()));
             }
         };
         let said = &tokens[sequence.num_prompt_tokens()..];
         if let Some(prediction) = prediction {
-            look(PREDICTION, &mut |guesses| prediction.guess(said, cursor, bounds, guesses));
+            look(PREDICTION, &mut |drafts| prediction.guess(said, cursor, bounds, drafts));
         }
         index.read(tokens, bounds.least_match);
-        look(OWN, &mut |guesses| index.guess(tokens, bounds, guesses));
+        look(OWN, &mut |drafts| index.guess(tokens, bounds, drafts));
         if let Some(answers) = answers {
-            look(EARLIER, &mut |guesses| answers.guess(sequence.request().salt, tokens, bounds, guesses));
+            look(EARLIER, &mut |drafts| answers.guess(sequence.request().salt, tokens, bounds, drafts));
         }
         let (matched, source, range) = best?;
         let len = range.len() as u16;
@@ -109,9 +109,9 @@ impl Drafter for Lookup {
         [OWN, PREDICTION, EARLIER].contains(&source)
     }
 
-    fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>) {
+    fn propose(&mut self, sequence: &Sequence, count: usize, drafts: &mut Vec<TokenId>) {
         if let Some(text) = self.texts.get(&sequence.id()).filter(|text| text.offered.0 == self.plans) {
-            guesses.extend(self.guesses[text.offered.1.clone()].iter().take(count));
+            drafts.extend(self.drafts[text.offered.1.clone()].iter().take(count));
         }
     }
 
@@ -193,13 +193,13 @@ pub(super) fn vote(
     candidates: &mut [Candidate],
     bounds: &Bounds,
     said: impl Fn(u64, &[TokenId]) -> TokenId,
-    guesses: &mut Vec<TokenId>,
+    drafts: &mut Vec<TokenId>,
 ) -> Option<usize> {
     let longest = candidates.iter().map(|candidate| candidate.same).max()?;
-    let (start, all) = (guesses.len(), candidates.len());
+    let (start, all) = (drafts.len(), candidates.len());
     let (most, mut count) = (bounds.guesses(longest), all);
-    while guesses.len() - start < most {
-        let so_far = &guesses[start..];
+    while drafts.len() - start < most {
+        let so_far = &drafts[start..];
         let says = |candidate: &Candidate| {
             let at = candidate.behind + so_far.len() as u64;
             (at < candidate.ends_at).then(|| said(at, so_far))
@@ -208,7 +208,7 @@ pub(super) fn vote(
         if let Some(token) = says(&candidates[0])
             && candidates[1..count].iter().all(|candidate| says(candidate) == Some(token))
         {
-            guesses.push(token);
+            drafts.push(token);
             continue;
         }
         // What each says; tokens, the newest first, and how long the matches are that say them.
@@ -239,9 +239,9 @@ pub(super) fn vote(
             break;
         }
         count = kept;
-        guesses.push(token);
+        drafts.push(token);
     }
-    (guesses.len() > start).then_some(longest)
+    (drafts.len() > start).then_some(longest)
 }
 
 /// By hash, a slot of a table whose length is a power of two.
@@ -279,7 +279,7 @@ impl Index {
     }
 
     /// What may come behind `tokens`, behind `drafts`; the length of the longest match. `None`: nothing.
-    fn guess(&self, tokens: &[TokenId], bounds: &Bounds, guesses: &mut Vec<TokenId>) -> Option<usize> {
+    fn guess(&self, tokens: &[TokenId], bounds: &Bounds, drafts: &mut Vec<TokenId>) -> Option<usize> {
         let (end, least) = (tokens.len(), bounds.least_match);
         if end < least || self.chain.is_empty() {
             return None;
@@ -304,7 +304,7 @@ impl Index {
             let at = at as usize;
             if at < end { tokens[at] } else { so_far[at - end] }
         };
-        vote(&mut candidates[..count], bounds, said, guesses)
+        vote(&mut candidates[..count], bounds, said, drafts)
     }
 }
 
@@ -316,14 +316,14 @@ mod tests {
         Bounds::new(16, &LookupOptions::default())
     }
 
-    fn guess(tokens: &[TokenId], bounds: &Bounds) -> Option<(usize, Vec<TokenId>)> {
+    fn propose(tokens: &[TokenId], bounds: &Bounds) -> Option<(usize, Vec<TokenId>)> {
         // As it is read while the text grows.
         let mut index = Index::default();
         (1..=tokens.len()).for_each(|len| index.read(&tokens[..len], bounds.least_match));
-        let mut guesses = vec![99];
-        let matched = index.guess(tokens, bounds, &mut guesses)?;
-        assert_eq!(guesses[0], 99, "behind what was there");
-        Some((matched, guesses[1..].to_vec()))
+        let mut drafts = vec![99];
+        let matched = index.guess(tokens, bounds, &mut drafts)?;
+        assert_eq!(drafts[0], 99, "behind what was there");
+        Some((matched, drafts[1..].to_vec()))
     }
 
     #[test]
@@ -345,8 +345,8 @@ mod tests {
             ),
         ];
         for (what, tokens, matched, first) in table {
-            let (found, guesses) = guess(tokens, &bounds()).unwrap_or_default();
-            assert_eq!((found, &guesses[..guesses.len().min(5)]), (matched, first), "{what}");
+            let (found, drafts) = propose(tokens, &bounds()).unwrap_or_default();
+            assert_eq!((found, &drafts[..guesses.len().min(5)]), (matched, first), "{what}");
         }
     }
 
@@ -359,21 +359,21 @@ mod tests {
         let three: &[TokenId] = &[1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 5, 0, 1, 2, 3];
         type Case<'a> = (&'a str, usize, LookupOptions, &'a [TokenId], usize, usize);
         let table: [Case<'_>; 11] = [
-            ("most guesses", 5, options(), &line, 32, 5),
+            ("most drafts", 5, options(), &line, 32, 5),
             ("two are enough", 16, LookupOptions { least_match: 2, ..options() }, two, 2, 16),
             ("one is enough", 16, LookupOptions { least_match: 1, most_match: 1, ..options() }, two, 1, 16),
-            ("so many are not there", 16, LookupOptions { least_match: 6, ..options() }, three, 0, 0),
+            ("the text is too short", 16, LookupOptions { least_match: 6, ..options() }, three, 0, 0),
             ("no more is compared", 16, LookupOptions { most_match: 4, ..options() }, &line, 4, 16),
             ("depth", 16, LookupOptions { most_depth: 24, ..options() }, &line, 8, 16),
             ("little depth", 16, LookupOptions { most_depth: 4, ..options() }, &line, 3, 1),
-            ("a guess for each two", 16, LookupOptions { guesses_per_match: 0.5, ..options() }, three, 4, 2),
-            ("no guess", 16, LookupOptions { guesses_per_match: 0.0, ..options() }, three, 0, 0),
+            ("a draft for each two", 16, LookupOptions { guesses_per_match: 0.5, ..options() }, three, 4, 2),
+            ("no draft", 16, LookupOptions { guesses_per_match: 0.0, ..options() }, three, 0, 0),
             ("two of three say so", 16, LookupOptions { least_share: 0.66, ..options() }, three, 4, 5),
             ("not all of them say so", 16, LookupOptions { least_share: 1.0, ..options() }, three, 0, 0),
         ];
         for (what, most, options, tokens, matched, len) in table {
-            let (found, guesses) = guess(tokens, &Bounds::new(most, &options)).unwrap_or_default();
-            assert_eq!((found, guesses.len()), (matched, len), "{what}: {guesses:?}");
+            let (found, drafts) = propose(tokens, &Bounds::new(most, &options)).unwrap_or_default();
+            assert_eq!((found, drafts.len()), (matched, len), "{what}: {drafts:?}");
         }
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct DraftModel {
     /// Tokens that are missing of what was offered since the last plan.
     missing: usize,
     /// The sequences drafted in the last step: rejected drafts are dropped from the cache.
-    guessed: Vec<SeqId>,
+    drafted: Vec<SeqId>,
     lists: Lists,
     batch: Batch,
     logit_row: Vec<f32>,
@@ -42,7 +42,7 @@ impl DraftModel {
             max_model_len,
             known: Known::new(blocks, block_size),
             missing: 0,
-            guessed: Vec::new(),
+            drafted: Vec::new(),
             lists: Lists::default(),
             batch: Batch::default(),
             logit_row: vec![0.0; vocab],
@@ -107,7 +107,7 @@ impl DraftModel {
 impl Network for DraftModel {
     fn begin(&mut self, of: &Of<'_, '_>) {
         self.missing = 0;
-        for seq in std::mem::take(&mut self.guessed) {
+        for seq in std::mem::take(&mut self.drafted) {
             // Drafts from the last token's place on were rejected.
             if let Some(sequence) = of(seq) {
                 self.known.forget_from(sequence, sequence.num_tokens() - 1);
@@ -126,7 +126,7 @@ impl Network for DraftModel {
     }
 
     fn start_over(&mut self) {
-        self.guessed.clear();
+        self.drafted.clear();
     }
 
     fn follow(&mut self, step: &Step, of: &Of<'_, '_>) {
@@ -138,7 +138,7 @@ impl Network for DraftModel {
 
     fn guess(&mut self, step: &Step, asked: &[(&Sequence, usize)], reads: bool, of: &Of<'_, '_>, draw: &mut Draw<'_>) {
         self.lists.clear(asked.len());
-        self.guessed.extend(asked.iter().map(|(sequence, _)| sequence.id()));
+        self.drafted.extend(asked.iter().map(|(sequence, _)| sequence.id()));
         self.propose(asked, draw);
         if reads {
             self.read(step, of);

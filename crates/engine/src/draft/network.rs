@@ -92,7 +92,7 @@ impl Lists {
     }
 
     /// Appends a draft, if there is one.
-    pub(crate) fn push(&mut self, index: usize, guess: Option<TokenId>) {
-        self.0[index].extend(guess);
+    pub(crate) fn push(&mut self, index: usize, draft: Option<TokenId>) {
+        self.0[index].extend(draft);
     }
 }

@@ -53,7 +53,7 @@ impl Prediction {
         said: &[TokenId],
         cursor: &mut Cursor,
         bounds: &Bounds,
-        guesses: &mut Vec<TokenId>,
+        drafts: &mut Vec<TokenId>,
     ) -> Option<usize> {
         let expected = cursor.behind + (said.len() - cursor.said);
         let (behind, matched) = match said {
@@ -64,7 +64,7 @@ impl Prediction {
         };
         let rest = &self.tokens[behind..];
         let count = bounds.guesses(matched).min(rest.len());
-        guesses.extend(&rest[..count]);
+        drafts.extend(&rest[..count]);
         *cursor = Cursor { behind, said: said.len() };
         (count > 0).then_some(matched)
     }
@@ -115,9 +115,9 @@ mod tests {
         ];
         for (what, tokens, said, matched, wanted) in table {
             let prediction = Prediction::of(tokens.to_vec()).expect("some tokens");
-            let mut guesses = vec![99];
-            let found = prediction.guess(said, &mut Cursor::default(), &bounds(), &mut guesses).unwrap_or_default();
-            assert_eq!((found, &guesses[1..]), (matched, wanted), "{what}");
+            let mut drafts = vec![99];
+            let found = prediction.guess(said, &mut Cursor::default(), &bounds(), &mut drafts).unwrap_or_default();
+            assert_eq!((found, &drafts[1..]), (matched, wanted), "{what}");
         }
         assert!(Prediction::of(Vec::new()).is_none());
     }
@@ -130,9 +130,9 @@ mod tests {
         let prediction = Prediction::of(tokens.clone()).expect("some tokens");
         let (mut cursor, mut said, mut right) = (Cursor::default(), vec![tokens[0]], 0);
         while said.len() + 8 < tokens.len() {
-            let mut guesses = Vec::new();
-            prediction.guess(&said, &mut cursor, &bounds(), &mut guesses);
-            let held = guesses.iter().zip(&tokens[said.len()..]).take_while(|(a, b)| a == b).count();
+            let mut drafts = Vec::new();
+            prediction.guess(&said, &mut cursor, &bounds(), &mut drafts);
+            let held = drafts.iter().zip(&tokens[said.len()..]).take_while(|(a, b)| a == b).count();
             right += held;
             let next = said.len() + held + 1;
             said.extend(&tokens[said.len()..next]);

@@ -21,7 +21,7 @@ const ANSWERS: usize = 4096;
 
 /// See the module's head.
 pub(crate) struct Rehearsed {
-    most_guesses: usize,
+    most_drafts: usize,
     acceptance: f64,
     /// By prompt and answer.
     answers: BTreeMap<u64, Vec<TokenId>>,
@@ -31,8 +31,8 @@ pub(crate) struct Rehearsed {
 
 impl Rehearsed {
     /// Right with the chance `acceptance`, 0 to 1, wherever all before it is right.
-    pub(crate) fn new(most_guesses: usize, acceptance: f64) -> Rehearsed {
-        Rehearsed { most_guesses, acceptance, answers: BTreeMap::new(), names: BTreeMap::new() }
+    pub(crate) fn new(most_drafts: usize, acceptance: f64) -> Rehearsed {
+        Rehearsed { most_drafts, acceptance, answers: BTreeMap::new(), names: BTreeMap::new() }
     }
 
     fn name_of(&mut self, sequence: &Sequence) -> u64 {
@@ -72,7 +72,7 @@ impl Drafter for Rehearsed {
             let tokens = sequence.tokens();
             answer.extend(&tokens[tokens.len() - (said - answer.len())..]);
         }
-        let len = (answer.len() - said).min(self.most_guesses) as u16;
+        let len = (answer.len() - said).min(self.most_drafts) as u16;
         (len > 0).then_some(DraftProposal { seq: sequence.id(), source: SOURCE, len, strength: 0 })
     }
 
@@ -80,12 +80,12 @@ impl Drafter for Rehearsed {
         source == SOURCE
     }
 
-    fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>) {
+    fn propose(&mut self, sequence: &Sequence, count: usize, drafts: &mut Vec<TokenId>) {
         let name = self.name_of(sequence);
         let said = sequence.num_generated();
         let places = said..said + count;
         let answer = self.answers.get(&name).map_or(&[][..], |answer| answer.as_slice());
         // One token beside the right one is surely wrong.
-        guesses.extend(places.filter_map(|place| Some(answer.get(place)? ^ u32::from(self.errs(name, place)))));
+        drafts.extend(places.filter_map(|place| Some(answer.get(place)? ^ u32::from(self.errs(name, place)))));
     }
 }

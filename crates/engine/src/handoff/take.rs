@@ -288,7 +288,7 @@ impl Workers {
             Ok(Answer::Unlike(difference)) => {
                 let rest = &mut *worker.rests();
                 if !matches!(rest, Some(Rest::ForGood)) {
-                    tracing::warn!(worker = worker.address, difference, "it computes otherwise: it is not asked again");
+                    tracing::warn!(worker = worker.address, difference, "incompatible worker; disabled");
                     self.counts.gives_up(&worker.address, &difference);
                 }
                 *rest = Some(Rest::ForGood);
@@ -308,15 +308,15 @@ impl Workers {
     }
 
     fn try_ask(&self, address: &str, wanted: &Wanted) -> Result<Answer, WireError> {
-        let nobody = || std::io::Error::other("its name leads to no address");
-        let at = address.to_socket_addrs()?.next().ok_or_else(nobody)?;
+        let unresolved = || std::io::Error::other("its name leads to no address");
+        let at = address.to_socket_addrs()?.next().ok_or_else(unresolved)?;
         let stream = TcpStream::connect_timeout(&at, CONNECT_PATIENCE)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(CONNECT_PATIENCE))?;
         stream.set_write_timeout(Some(CONNECT_PATIENCE))?;
         match self.open().get_mut(&wanted.id) {
             Some(open) => open.streams.push(stream.try_clone()?),
-            None => return Err(std::io::Error::other("nobody waits any more").into()),
+            None => return Err(std::io::Error::other("the request no longer waits").into()),
         }
         let mut line = Line::open(stream, Side::Decode, &self.key)?;
         if let Some(difference) = line.compare(&self.factors)? {

@@ -116,19 +116,19 @@ pub(crate) struct StepThere {
 pub(crate) enum WireError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("the other side does not speak this protocol")]
+    #[error("peer uses another protocol")]
     Magic,
     #[error("the other side does not have the cluster key")]
     Key,
     #[error("a frame of {0} bytes is longer than any may be, or shorter")]
     Length(usize),
-    #[error("a frame is not what was sent, or not in its place")]
+    #[error("frame failed authentication")]
     Seal,
     #[error("there is no frame of kind {0}")]
     Kind(u8),
     #[error("a frame {name}: {problem}")]
     Body { name: &'static str, problem: String },
-    #[error("a frame {0} is not what comes here")]
+    #[error("unexpected frame {0}")]
     Turn(&'static str),
 }
 
@@ -383,7 +383,7 @@ impl<S: Read + Write> Line<S> {
         }
         let (framed, seal) = self.read.split_at(len - SEAL_BYTES);
         let (kind, body) = (framed[0], &framed[1..]);
-        let seal: [u8; SEAL_BYTES] = seal.try_into().expect("so many are left");
+        let seal: [u8; SEAL_BYTES] = seal.try_into().expect("a seal is left");
         if self.theirs.seal(kind, body) != blake3::Hash::from_bytes(seal) {
             return Err(WireError::Seal);
         }
@@ -414,7 +414,7 @@ mod tests {
         vec![
             Frame::Ask(Ask { prompt_tokens: 5000, chain: vec![7, u64::MAX], priority: -1, ttft: Some(1_000_000) }),
             Frame::Offer(Offer { likely: None, cached_tokens: 64 }),
-            Frame::Refused("nobody is here".to_owned()),
+            Frame::Refused("none is here".to_owned()),
             Frame::Piece(Piece { index: 9, offset: 1 << 40, bytes: vec![1, 2, 3] }),
             Frame::End(Box::new(end)),
             Frame::Busy,
