@@ -38,19 +38,19 @@ pub enum AdapterError {
     /// The name is taken.
     #[error("the adapter '{name}' is loaded already")]
     Exists {
-        /// As it was given.
+        /// As it was sent.
         name: String,
     },
     /// No adapter has that name.
     #[error("there is no adapter '{name}'")]
     Unknown {
-        /// As it was given.
+        /// As it was sent.
         name: String,
     },
     /// Requests would lose it.
     #[error("the adapter '{name}' is in use by {requests} requests: unload it when they have ended")]
     InUse {
-        /// As it was given.
+        /// As it was sent.
         name: String,
         /// Those that hold it.
         requests: usize,
@@ -58,7 +58,7 @@ pub enum AdapterError {
     /// Its files.
     #[error("adapter '{name}' ({}): {error}", .path.display())]
     Load {
-        /// As it was given.
+        /// As it was sent.
         name: String,
         /// Where it was looked for.
         path: PathBuf,
@@ -242,7 +242,7 @@ impl Adapters {
         shelf.free.push(reserved.slot);
     }
 
-    /// Takes the name away from new requests; the slot is to be emptied and given back.
+    /// Takes the name away from new requests; the slot is to be emptied and released.
     pub(crate) fn withdraw(&self, name: &str) -> Result<Reserved, AdapterError> {
         let mut shelf = self.shelf();
         let Some(entry) = shelf.loaded.get(name) else { return Err(AdapterError::Unknown { name: name.to_owned() }) };

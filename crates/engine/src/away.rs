@@ -33,7 +33,7 @@ pub struct Away {
     pub way: Option<Way>,
     /// That worker's steps with rows of it, known when it is back.
     pub steps: Vec<RemoteStep>,
-    /// How many of its blocks had landed here, and since when.
+    /// How many of its blocks had arrived here, and since when.
     pub landed: Vec<(Nanos, usize)>,
 }
 
@@ -101,7 +101,7 @@ impl Aways {
     pub(crate) fn comes(&mut self, request: RequestId, way: Way, pulled: Nanos, steps: &[StepThere], now: Nanos) {
         self.change(request, |away| {
             let begin = away.from.0.saturating_add(pulled.0);
-            // What another worker says ends here no later than it is heard.
+            // What another worker says ends here no later than it arrives.
             let at = |nanos: u64| Nanos(begin.saturating_add(nanos).min(now.0));
             let step = |step: &StepThere| RemoteStep {
                 from: at(step.after),

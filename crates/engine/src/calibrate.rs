@@ -12,7 +12,7 @@
 //! A step whose threads lost their cores is thrown away and repeated. Where that does not help, the quickest ones tell
 //! what they can, the result is not sure, and the next start measures again.
 //!
-//! Nothing of it can be seen later: the prefix cache has not heard of these blocks, and a sequence writes each of its
+//! Nothing of it can be seen later: the prefix cache does not know these blocks, and a sequence writes each of its
 //! slots before it reads it.
 
 use std::collections::BTreeSet;
@@ -156,7 +156,7 @@ impl Shape {
     }
 }
 
-/// The steps to measure, the most telling first: first the ends of the curve, then what lies between, then contexts and
+/// The steps to measure, the most telling first: first the ends of the curve, then the middle, then contexts and
 /// mixtures. Only what fits: contexts are cut to what `tokens` of cache hold.
 fn shapes(room: &Room, tokens: usize) -> Vec<Shape> {
     let decode = |decode, context| Shape { decode, context, ..Shape::default() };
@@ -194,7 +194,7 @@ fn knots<'a>(measured: impl Iterator<Item = &'a Shape>) -> Vec<usize> {
     plain.map(Shape::rows).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Measures steps of `forward` and fits a model to them. `progress` hears how many of how many are done.
+/// Measures steps of `forward` and fits a model to them. `progress` is called with the number done and the total.
 ///
 /// Cost: at most about [`HARD_LIMIT`], and much less for a small model. Call it on the thread that computes. `None` if
 /// there is too little cache to measure anything.
@@ -328,7 +328,7 @@ impl Stand<'_> {
         for row in 0..logits.rows() {
             self.forward.read_logits(&logits, row, &mut self.logit_row);
             let key = SampleKey { seed: 0, stream: row as u32, position: shape.context as u64 };
-            // A model whose logits are not numbers is told so by its first request.
+            // A model with NaN logits fails its first request.
             let _ =
                 self.sampler.sample(&mut self.logit_row, self.sampling, &History::default(), Allowed::default(), key);
         }

@@ -87,7 +87,7 @@ fn every_answer_is_as_if_alone_whatever_fails_beside_it() {
     }
 }
 
-/// `cargo xtask chaos` keeps standard input open as long as it wants to hear more.
+/// `cargo xtask chaos` keeps standard input open as long as it wants more output.
 fn watch() -> Arc<AtomicBool> {
     let is_over = Arc::new(AtomicBool::new(false));
     if number_from_env("TWOSTROKE_CHAOS_WATCHED").is_some() {
@@ -101,7 +101,7 @@ fn watch() -> Arc<AtomicBool> {
     is_over
 }
 
-/// Panics that were asked for are not told; those of a check are.
+/// Injected panics are not printed; those of a check are.
 fn silence_planned_panics() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -114,7 +114,7 @@ impl Clock {
         self.now_and_held().1
     }
 
-    /// It stands still from now on.
+    /// Stops the clock.
     pub(crate) fn hold(&self) {
         let mut holds = self.holds();
         let now = self.0.source.now();

@@ -1,10 +1,10 @@
-//! Targets for requests that bring none: what a person finds comfortable, as far as the machine can do it.
+//! Default latency targets: what a person reads with ease, as far as the machine can do it.
 //!
 //! ```text
-//! from one token to the next   50 ms ......... 2 x full house ......... 150 ms, and at least 1.25 x full house
+//! from one token to the next   50 ms ......... 2 x full batch ......... 150 ms, and at least 1.25 x full batch
 //! first token                  1 s, or three times what reading a prompt of 1,024 tokens alone takes
 //! ```
-//! People read 4 to 7 tokens a second, and a stream of 7 to 20 reads smoothly. A step of a full house is what decode
+//! People read 4 to 7 tokens a second, and a stream of 7 to 20 reads smoothly. A step of a full batch is what decode
 //! takes with every seat taken; a target below it would be missed by definition, and one close to it would leave
 //! prompts nothing. A first token after a second feels like an answer; a slower machine gets the time that it needs for
 //! a common prompt, its own and that of two others before it.
@@ -36,7 +36,7 @@ pub(crate) struct Capacity {
     pub(crate) rows: usize,
 }
 
-/// Comfortable targets on a machine whose steps cost `cost`. Both are given, with two digits.
+/// Default targets on a machine with this cost model. Both are set, with two digits.
 pub(crate) fn comfortable(cost: &CostModel, capacity: &Capacity) -> Targets {
     let mut full = Work::default();
     (0..capacity.seqs).for_each(|_| full.add_decode(capacity.tokens_each.max(1)));

@@ -21,7 +21,7 @@ pub(crate) enum Command {
     Submit(Vec<Submitted>),
     /// Its receiver is gone.
     Cancel(RequestId),
-    /// Make no step, one step, or as many as there are; the answer says whether the engine is held from now on.
+    /// Make no step, one step, or run; the answer says whether the engine is held from now on.
     Hold(Hold, Option<oneshot::Sender<bool>>),
     /// Put an adapter into a slot, or empty it; the reply is what was there.
     Adapter { slot: u32, adapter: Option<PackedAdapter>, told: oneshot::Sender<Placed> },
@@ -61,7 +61,7 @@ pub(crate) enum Given {
         index: usize,
         bytes: Weighed,
     },
-    /// All blocks up to here were given, and the token behind the prompt is this, if it came to that.
+    /// All blocks up to here were sent, and the token behind the prompt is this, if it came to that.
     End {
         blocks: usize,
         first: Option<TokenId>,

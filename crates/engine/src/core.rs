@@ -1,5 +1,5 @@
 //! The hallway itself: offer, plan, propose, lower, forward, sample, complete, deliver. One thread owns an
-//! [`EngineCore`]; nothing here blocks or waits, and what happened is told to the [`Journal`], once.
+//! [`EngineCore`]; nothing here blocks or waits, and what happened is written to the [`Journal`], once.
 //!
 //! A step that fails costs no other request anything. Rows that panic are computed again in halves, which changes no
 //! bit of any other row, until the one sequence is found that fails alone; its request ends. A failure around the rows
@@ -74,7 +74,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// It has these tokens from elsewhere, and its client has heard them. The door has seen that it goes on.
+    /// It has these tokens from elsewhere, and its client has them. The door has checked that it can continue.
     fn has_said(&mut self, tokens: &[TokenId], request: &ValidatedRequest) {
         for &token in tokens {
             self.num_tokens += 1;
@@ -136,7 +136,7 @@ pub(crate) struct EngineCore {
     handoffs: Handoffs,
     /// The receiver of the prefix cache's events.
     listener: Option<CacheListener>,
-    /// The same for those who ask for prompts to be read.
+    /// The same for workers that ask for prefills.
     found: Option<Arc<FoundBlocks>>,
 }
 
@@ -181,7 +181,7 @@ impl EngineCore {
         }
     }
 
-    /// From now on everything that the scheduler hears is told to `tape`.
+    /// From now on every input of the scheduler is written to `tape`.
     pub(crate) fn record_to(&mut self, tape: Option<Tape>) {
         self.journal.record_to(tape);
     }
@@ -221,10 +221,10 @@ impl EngineCore {
         let is_told = validated.receipt;
         let seed = validated.settle_seed(|| {
             self.next_seed = self.next_seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            // Who reads it in a receipt must not learn the seeds of others.
+            // The reader of a receipt must not learn the seeds of others.
             if is_told { secret(self.next_seed, &self.scheduler.limits().hash_key) } else { self.next_seed }
         });
-        // Who computes again has the model alone.
+        // A verifier has the model alone.
         let is_whole = validated.adapter.is_none() && validated.generated.is_empty();
         let is_checked = is_whole && self.spot.as_ref().is_some_and(|spot| spot.picks(id));
         let is_noted = validated.receipt || is_checked;
@@ -444,7 +444,7 @@ impl EngineCore {
         self.write();
     }
 
-    /// Writes the journal, and tells those what they had who have all they asked for.
+    /// Writes the journal, and sends finished requests their account.
     fn write(&mut self) {
         let gauges = Gauges {
             used_blocks: self.scheduler.used_blocks(),
@@ -456,14 +456,14 @@ impl EngineCore {
         for Receipt { request, usage, timings } in self.receipts.drain(..) {
             self.handoffs.ended(request);
             if let Some(Active { outputs, ticket, request, .. }) = self.active.remove(&request) {
-                // Its places and its adapter are free when its client hears of the end.
+                // Its places and its adapter are free when its client gets the end.
                 drop((ticket, request));
                 outputs.send(Output::Done { usage, timings });
             }
         }
     }
 
-    /// Ends the requests whose clients are too far behind.
+    /// Ends the requests with clients that are too far behind.
     fn end_unread(&mut self, now: Nanos) {
         for id in std::mem::take(&mut self.overfull) {
             let Some(active) = self.active.get(&id) else { continue };
@@ -562,7 +562,7 @@ impl EngineCore {
         self.forward.adopt_thread();
     }
 
-    /// A step until its results are told: planned, lowered, computed, sampled.
+    /// A step until its results are delivered: planned, lowered, computed, sampled.
     #[cfg(test)]
     pub(crate) fn begin_step(&mut self, now: Nanos) -> usize {
         assert!(self.launch(now, &mut || now), "there is something to compute");

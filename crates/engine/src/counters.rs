@@ -151,7 +151,7 @@ pub struct Stats {
     pub used_blocks: usize,
     pub cached_blocks: usize,
     pub total_blocks: usize,
-    /// Seconds until every block is in use, if it goes on as in the last ones; infinite if it does not grow.
+    /// Seconds until every block is in use, at the rate of the last ones; infinite if it does not grow.
     pub kv_seconds_to_full: f64,
     /// Seconds that all uncomputed prompt tokens take at the pace of the last step; 0 where steps are not predicted.
     pub prefill_backlog_seconds: f64,
@@ -210,7 +210,7 @@ pub struct Stats {
     /// Requests that ended and had targets, by [`ServiceClass::ALL`]: to first token, between tokens, all that they
     /// had.
     pub targets_met: [[u64; 3]; 3],
-    /// Those that missed them, likewise.
+    /// Those that missed them, in the same order.
     pub targets_missed: [[u64; 3]; 3],
     /// What became of promises, by [`BoundKind::ALL`](scheduler::BoundKind::ALL).
     pub promises: [BoundCoverage; 2],
@@ -234,7 +234,7 @@ pub struct Stats {
     pub request_generation_tokens: Histogram,
     /// Rows of steps.
     pub step_tokens: Histogram,
-    /// What steps brought to those who wait, where they brought something: tokens of answers, and whole prompts with
+    /// What steps brought to waiting requests, where they brought something: tokens of answers, and whole prompts with
     /// their first token.
     pub delivered_tokens: Histogram,
     /// Tokens of each decoding answer in each step: one, and the accepted drafts.

@@ -1,4 +1,4 @@
-//! The one door. Every entry point (HTTP, command line, library) fills a [`RawRequest`] with whatever it was given and
+//! The one door. Every entry point (HTTP, command line, library) fills a [`RawRequest`] with whatever it received and
 //! gets a [`ValidatedRequest`] or a [`Rejection`] that names the field. A line of a recording, which holds what once
 //! passed, passes again ([`ValidatedRequest::recorded`]). Nothing outside this file makes or changes a
 //! `ValidatedRequest`, so a value that could hurt the engine has no way in, whichever API or file it came through.
@@ -45,7 +45,7 @@ pub const MAX_STOP_TOKENS: usize = 128;
 pub const MAX_SALT_BYTES: usize = 128;
 /// What a target may be: a tenth of a millisecond to an hour.
 pub(crate) const SANE_TARGET: RangeInclusive<Duration> = Duration::from_micros(100)..=Duration::from_secs(3600);
-/// No token of a real vocabulary stands for more bytes than this: longer messages are refused before they are rendered.
+/// No token of a real vocabulary has more bytes than this: longer messages are refused before they are rendered.
 /// A template may leave parts of them out, so the tokenizer's own longest token is no bound here.
 const MAX_BYTES_PER_TOKEN: usize = 128;
 
@@ -53,7 +53,7 @@ const MAX_BYTES_PER_TOKEN: usize = 128;
 const NO_HEAD: &str = "this model has no head (lm_head.weight is absent, its weights were saved from a class without \
      one): it gives embeddings, scores and ranks, and no text";
 
-/// A prompt as it was given.
+/// A prompt as it was sent.
 #[derive(Clone, Debug)]
 pub enum Prompt {
     /// Token ids, taken as they are.
@@ -73,7 +73,7 @@ pub struct Chat {
     pub template_kwargs: Map<String, Value>,
     /// End with the opening of an assistant's turn.
     pub add_generation_prompt: bool,
-    /// End inside the last message: the answer goes on with it.
+    /// End inside the last message: the answer continues it.
     pub continue_final_message: bool,
     /// A template in place of the model's.
     pub template: Option<String>,
@@ -129,7 +129,7 @@ impl ServiceClass {
     }
 }
 
-/// A request as it was given: nothing in it has been checked. `None` means "not given".
+/// A request as it was sent: nothing in it has been checked. `None` means "not set".
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "the names are the field's own, as in the OpenAI and vLLM APIs")]
 pub struct RawRequest {
@@ -169,15 +169,15 @@ pub struct RawRequest {
     pub max_logprobs: i64,
     /// Of a longer prompt only this number of its last tokens is read; -1: those that the context has room for.
     pub truncate_prompt_tokens: Option<i64>,
-    /// Nothing but the vector of its prompt is wanted ([`Output::Embedding`](crate::Output::Embedding)): `max_tokens` must
-    /// be 0.
+    /// Nothing but the vector of its prompt is wanted ([`Output::Embedding`](crate::Output::Embedding)): `max_tokens`
+    /// must be 0.
     pub embed: bool,
     pub priority: Option<i64>,
     pub class: Option<ServiceClass>,
     pub cache_salt: Option<String>,
     /// The adapter that its rows go through, by name; `None`: the model alone.
     pub adapter: Option<String>,
-    /// Targets of this request alone, in milliseconds; the server's own where not given.
+    /// Targets of this request alone, in milliseconds; the server's own where not set.
     pub ttft_slo_ms: Option<f64>,
     pub tpot_slo_ms: Option<f64>,
     /// Digest of the caller's API key: prefix-cache blocks are never shared between tenants.
@@ -349,7 +349,7 @@ pub struct ValidatedRequest {
     /// What another worker has to do with it.
     pub(crate) partner: Partner,
     pub(crate) receipt: bool,
-    /// Its client wants to hear how far its prompt is read. Nothing that is computed depends on it, so no recording
+    /// Its client wants the progress of its prompt. Nothing that is computed depends on it, so no recording
     /// has it.
     pub(crate) progress: bool,
     /// Whether the promise is delivered. Otherwise none is made, and promises to others learn nothing from it.
@@ -1000,8 +1000,8 @@ fn token_rule(raw: &RawRequest, model: &ModelInfo) -> Result<Option<TokenRule>, 
     Ok((only.is_some() || !never.is_empty()).then_some(TokenRule { only, never }))
 }
 
-/// The tokens of each word, and of the word with a space before it: how it is written at the beginning of a text, and in
-/// it. Tokens are what is looked for, as in vLLM: a longer word of other tokens may have this one in it.
+/// The tokens of each word, and of the word with a space before it: how it is written at the beginning of a text, and
+/// in it. Tokens are what is looked for, as in vLLM: a longer word of other tokens may have this one in it.
 fn bad_words(words: &[String], model: &ModelInfo) -> Result<Vec<Vec<TokenId>>, Rejection> {
     let param = "bad_words";
     if words.len() > MAX_BAD_WORDS {

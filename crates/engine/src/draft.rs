@@ -1,4 +1,4 @@
-//! Speculative decoding: who drafts the next tokens of decoding sequences, and which drafts a step checks.
+//! Speculative decoding: the drafters of an engine, and which of their drafts a step checks.
 //!
 //! ```text
 //! before the plan   Drafter::offer    how many tokens could be had, and how sure it is   -> Scheduler::offer

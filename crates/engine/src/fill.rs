@@ -1,4 +1,4 @@
-//! When the KV cache will be full, if it goes on as in the last seconds.
+//! When the KV cache will be full, at the rate of the last seconds.
 //!
 //! The trend of the used blocks is an exponential average of their rate of growth (as the trend in Holt, ONR Memorandum
 //! 52, 1957), by time and not by steps, so that short steps do not count more than long ones.

@@ -31,7 +31,7 @@ const MEASURED_BADLY: f64 = 2.0;
 #[derive(Clone, Debug)]
 struct Window {
     ratios: [f64; WINDOW],
-    /// Ever heard.
+    /// Ratios seen in all.
     heard: usize,
     /// Steps in a row that were slower.
     slower: usize,

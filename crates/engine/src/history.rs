@@ -1,7 +1,7 @@
 //! The last minutes, second by second: what a page that is opened after the incident shows.
 //!
 //! ```text
-//! steps, tokens, ends --> the second that they ended in --> 900 of them: rows, who waited, and two sketches
+//! steps, tokens, ends --> the second that they ended in --> 900 of them: rows, requests waiting, and two sketches
 //!                                                             |
 //! a sketch: 4 counters for each factor of two of a time ------+--> p50 and p99 to within an eighth
 //! ```
@@ -131,7 +131,7 @@ impl History {
         (second.used_blocks, second.cached_blocks) = (gauges.used_blocks, gauges.cached_blocks);
     }
 
-    /// What the step brought that was told last.
+    /// What the last step brought.
     pub(crate) fn news(&mut self, news: &LedgerEvent<'_>) {
         let Some(Entry { second, gaps, .. }) = self.0.back_mut() else { return };
         match news {

@@ -4,7 +4,7 @@
 //! core --take(Fact)--> pending --write--> tape         a recording, if there is one (recording/)
 //!                                    \--> accounts     whose every millisecond was; the only clock of a request
 //!                                           \--> counters   what /metrics shows
-//!                                            --> recent     steps, ends and gaps for those who watch
+//!                                            --> recent     steps, ends and gaps for watchers
 //!                                            --> history    lengths and moments for what-if (past.rs)
 //!                                            --> minutes    the last of them, second by second (history.rs)
 //!                                            --> fill       when the cache will be full
@@ -72,7 +72,7 @@ pub(crate) enum Fact {
     Finished(RequestId, Nanos),
     /// Its client went away, or does not read.
     Cancelled(RequestId, Nanos),
-    /// Its rows failed, in the step that was told last.
+    /// Its rows failed, in the last step.
     Failed(RequestId, Nanos),
     /// Everything open ended with an error, and a new scheduler began with this model of costs.
     Restarted(Option<CostModel>, Nanos),
@@ -80,7 +80,7 @@ pub(crate) enum Fact {
     Over(Nanos),
 }
 
-/// What a finished request is told.
+/// What is reported of a finished request.
 #[derive(Debug)]
 pub(crate) struct Receipt {
     pub(crate) request: RequestId,
@@ -102,7 +102,7 @@ impl Journal {
         Journal { log, tape: None, pending: Vec::new(), spare: StepRecord::default() }
     }
 
-    /// From now on everything that the scheduler hears is told to `tape`.
+    /// From now on every input of the scheduler is written to `tape`.
     pub(crate) fn record_to(&mut self, tape: Option<Tape>) {
         self.tape = tape;
     }
@@ -185,7 +185,7 @@ pub(crate) struct Log {
     pub(crate) worked: Worked,
     /// Measured limits of the machine; `None` where they were not measured.
     pub(crate) yardstick: Option<Yardstick>,
-    /// What steps cost; likewise.
+    /// What steps cost; `None` where it was not measured.
     pub(crate) upkeep: Option<Upkeep>,
 }
 

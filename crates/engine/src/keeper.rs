@@ -1,7 +1,7 @@
 //! What follows from costs of steps that were corrected: the file for the next start, and the automatic targets.
 //!
 //! ```text
-//! engine's thread   step ──> Healing ──> worth a file? ──channel──> a thread of its own: writes NAME.cost
+//! engine's thread   step ──> Healing ──> worth a file? ──channel──> another thread: writes NAME.cost
 //!                                                     └─> targets of requests that bring none
 //! at the end        Upkeep::finish: what is known by then, written before the process ends
 //! ```
@@ -91,7 +91,7 @@ impl Upkeep {
             "steps take other times than was measured: the model of their costs is corrected"
         );
         if let Some(writer) = &self.writer {
-            // Where a disk is that slow, what is known at the end is written all the same.
+            // Where a disk is that slow, what is known at the end is still written.
             let _ = writer.healed.try_send(healed);
         }
     }
@@ -126,7 +126,7 @@ struct File {
     place: Place,
     /// As measured at the start.
     is_sure: bool,
-    /// Held by who writes. What was known last is written: the thread may be behind.
+    /// Held by the writer. What was known last is written: the thread may be behind.
     last: Mutex<Last>,
 }
 

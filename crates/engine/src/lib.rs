@@ -361,7 +361,7 @@ impl Engine {
         Err(Rejection { param: Some(param), code: Some("kv_cache_too_small"), message })
     }
 
-    /// Changes whose requests are taken from now on. What has been taken goes on as it would have.
+    /// Changes the worker's role for new requests. Those already taken are not affected.
     pub fn set_role(&self, role: Role) -> Result<(), RoleError> {
         let before = self.0.handoffs.set_role(role)?;
         if before != role {
@@ -433,7 +433,7 @@ impl Engine {
     }
 
     /// Gives the request its name and, where steps are predicted, its promise; refused if that is too late and late
-    /// requests are not wanted. If not, those who come next see it in line: of two that come at once, one sees the
+    /// requests are not wanted. If not, the next requests see it in line: of two that come at once, one sees the
     /// other.
     fn stand_in_line(
         &self,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! engine's thread --- step records, ends, gaps ---> log (always there: a ring of each)  <--- pointers --- Watch
-//!                 --- who waits and runs ---------> scene (while there is a watcher)    <--- a copy ----- Watch
+//!                 --- waiting and running --------> scene (while there is a watcher)    <--- a copy ----- Watch
 //! ```
 //!
 //! The engine's thread does the same work with and without watchers, but for the scene: that it fills four times a
@@ -21,12 +21,12 @@ pub(crate) const MAP_EVERY: Nanos = Nanos(50_000_000);
 /// Requests of a scene, of those that wait and of those that run.
 const MOST_IN_SCENE: usize = 256;
 
-/// Who waits and who runs at a moment.
+/// Waiting and running requests at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scene {
     /// The moment.
     pub at: Nanos,
-    /// At most 256 that wait for their first row, or again, and as many that run; in no order.
+    /// At most 256 that wait for their first row, or again, and 256 that run; in no order.
     pub sequences: Vec<InScene>,
 }
 
@@ -73,7 +73,7 @@ pub struct KvMap {
     /// By block.
     pub uses: Vec<BlockUse>,
     pub(crate) at: Nanos,
-    /// How often it was made: the engine's clock stands still while it is held, and its blocks may change.
+    /// How often it was made: the engine's clock stops while it is held, and its blocks may change.
     pub(crate) version: u64,
 }
 

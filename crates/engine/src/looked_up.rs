@@ -1,4 +1,4 @@
-//! The lookup by itself, for those who count what it takes: `guards/` drives it as the core does, without a model, a
+//! The lookup by itself, for counting what it takes: `guards/` drives it as the core does, without a model, a
 //! thread or a client.
 
 use scheduler::{DraftProposal, Scheduler, Step, TokenId};
@@ -14,7 +14,7 @@ pub struct LookedUp {
 }
 
 impl Default for LookedUp {
-    /// As an engine has it that is told nothing else.
+    /// With an engine's default options.
     fn default() -> LookedUp {
         let lookup = Lookup::new(Drafters::default().most_guesses, &LookupOptions::default());
         LookedUp { lookup, offers: Vec::new(), drafts: Vec::new() }

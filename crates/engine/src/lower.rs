@@ -57,7 +57,7 @@ pub(crate) fn lower(
         if let Some(span) = batch.spans.last_mut() {
             span.adapter = adapter(sequence);
         }
-        // Who has a token has its prompt behind it.
+        // A sequence with a token has no prompt rows left.
         let of_prompt = if sequence.num_generated() == 0 { of_prompt(sequence) } else { OfPrompt::Nothing };
         for row in 0..len {
             let samples = if row + drafts + 1 >= len { samples } else { 0 };

@@ -21,7 +21,7 @@ use crate::recording::RecordError;
 use crate::tiers::{Store, SwapDisk};
 use crate::verify::OriginError;
 
-/// Rows whose logits are computed together.
+/// Rows of logits that are computed together.
 pub(crate) const MAX_LOGIT_ROWS: usize = 64;
 
 /// Where events of the prefix cache go, those of a step at a time.
@@ -87,7 +87,7 @@ pub struct EngineOptions {
     pub ttft: DefaultTarget,
     /// Mean time from a token to the next that is wanted for them.
     pub tpot: DefaultTarget,
-    /// Refuse a request whose first token would come later than its target, instead of serving it late.
+    /// Refuse a request if its first token would come later than its target, instead of serving it late.
     pub refuse_late: bool,
     /// Draft the next tokens of answers and verify several in one step, where that makes them come faster. Changes no
     /// answer.
@@ -98,8 +98,8 @@ pub struct EngineOptions {
     pub adapter_room: AdapterRoom,
     /// Prompts are read for other workers, or by them; `None`: neither.
     pub handoff: Option<HandoffOptions>,
-    /// Hears after each step what the prefix cache finds and finds no more. It has to keep up: what it does not read waits
-    /// in memory.
+    /// Hears after each step what the prefix cache finds and finds no more. It has to keep up: what it does not read
+    /// waits in memory.
     pub cache_listener: Option<CacheListener>,
     /// The share of the answers that are computed again while the engine is idle, 0 to 1.
     pub spot_check: f64,
@@ -178,7 +178,7 @@ pub enum DefaultTarget {
     /// As soon as others allow.
     #[default]
     None,
-    /// What is comfortable, as far as this machine can do it (`comfortable.rs`).
+    /// Default targets for this machine (`comfortable.rs`).
     Comfortable,
     /// This.
     Fixed(Duration),

@@ -71,7 +71,7 @@ pub struct Timings {
     pub held_ms: f64,
     /// What it was promised; `None` where steps are not predicted.
     pub promise: Option<LatencyBound>,
-    /// The same times by owner: who they were spent on, and what the request cost others.
+    /// The same times by owner: which requests they were spent on, and what this one cost others.
     pub bill: Box<Bill>,
 }
 
@@ -175,8 +175,8 @@ pub struct PromptProgress {
 pub enum Output {
     /// The prompt's log probabilities, one entry per prompt token; `None` for the first. Sent before any token.
     PromptLogprobs(Vec<Option<TokenLogprob>>),
-    /// The vector of the prompt, `[hidden_size]`, for who asked for nothing else (`RawRequest::embed`): the state of its
-    /// last token behind the final norm, which the language-model head reads. Not normalised.
+    /// The vector of the prompt, `[hidden_size]`, for a request for nothing else (`RawRequest::embed`): the state of
+    /// its last token behind the final norm, which the language-model head reads. Not normalised.
     Embedding(Vec<f32>),
     /// How far the prompt is read, if asked for (`RawRequest::progress`): once when it begins, then after each step
     /// that read some of it. Sent before any token.
@@ -249,8 +249,8 @@ impl Outlet {
         let _ = self.outputs.send(output);
     }
 
-    /// Whether more waits to be read than may ([`Stream::limit_unread`](crate::Stream::limit_unread)): the request is to end with
-    /// [`RequestError::Unread`].
+    /// Whether more waits to be read than may ([`Stream::limit_unread`](crate::Stream::limit_unread)): the request is
+    /// to end with [`RequestError::Unread`].
     pub fn is_overfull(&self) -> bool {
         self.unread.count.load(Ordering::Relaxed) > self.unread.most.load(Ordering::Relaxed)
     }

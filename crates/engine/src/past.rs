@@ -42,7 +42,7 @@ fn blocks(tokens: &[TokenId], salt: u64, block_size: usize) -> Arc<[PromptBlock]
     tokens.chunks(block_size).map(name).collect()
 }
 
-/// Who asked, and for what; the same for all answers of a request.
+/// The tenant and the request's parameters; the same for all answers of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PastRequest {
     /// Its number.
@@ -176,7 +176,7 @@ struct Bounds {
     preemptions: usize,
 }
 
-/// What the past is made of, told as it happens: requests, steps, and accounts that are closed.
+/// What the past is made of, recorded as it happens: requests, steps, and accounts that are closed.
 #[derive(Debug)]
 pub struct PastLog {
     block_size: usize,
@@ -262,7 +262,7 @@ impl PastLog {
         self.offers.extend_from_slice(offers);
     }
 
-    /// A step is complete. Steps are told in their order.
+    /// A step is complete. Steps come in their order.
     pub fn step(&mut self, record: &StepRecord) {
         self.note_drafts(record);
         let next = (record.work, record.began_at, record.completed_at);

@@ -1,4 +1,4 @@
-//! Something bounded that strangers share: places in a queue, memory for answers.
+//! Something bounded that tenants share: places in a queue, memory for answers.
 //!
 //! ```text
 //! limit |AAAAAAAAAAAAAAAAAAAA|BBBBBB|             |
@@ -26,7 +26,7 @@ pub struct Quota {
     limit: u64,
     is_shared: bool,
     taken: u64,
-    /// Who holds something, and how much.
+    /// Tenants that hold something, and how much.
     holders: BTreeMap<u64, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The newest steps, ends and gaps: what those see who watch. Readers take pointers.
+//! The newest steps, ends and gaps, for watchers. Readers take pointers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

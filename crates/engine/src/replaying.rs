@@ -1,4 +1,4 @@
-//! The engine of a replay: no thread and no clock. It is told the lines of a recording and says what it would have
+//! The engine of a replay: no thread and no clock. It gets the lines of a recording and says what it would have
 //! recorded.
 //!
 //! ```text
@@ -113,7 +113,7 @@ impl RecordedEngine {
                 let cost = cost.as_ref().map(CostEntry::model).transpose().map_err(ReplayingError::Entry)?;
                 core.start_over(cost, Nanos(0));
             }
-            // What failed then need not fail now; that it was given up decided what came next.
+            // What failed then need not fail now; that it was abandoned decided what came next.
             Entry::Abandoned(now, offers) => {
                 core.guess_as(Drafted { offers: offers.clone(), ..Drafted::default() });
                 core.plan_and_abandon(Nanos(*now));

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! server --> dyn Serve    a request in, a stream out; health; an orderly end
-//!        --> dyn Observe  the same, and what those see who watch it, and how they hold it
+//!        --> dyn Observe  the same, and what watchers see, and how they hold it
 //! ```
 //!
 //! They are made for `dyn`: a server asks a few times per request, and what it asks per token is a [`Stream`], which is
@@ -75,7 +75,7 @@ pub trait Serve: Send + Sync {
 /// Whether it is held, when that is settled.
 pub type Held<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 
-/// Shows what it does, and lets itself be held. Moments are nanoseconds of its own clock, which stands still while it
+/// Shows what it does, and lets itself be held. Moments are nanoseconds of its clock, which stops while it
 /// is.
 pub trait Observe: Serve {
     /// Gauges, counters and histograms.
@@ -152,7 +152,7 @@ pub trait Observe: Serve {
     fn is_paused(&self) -> bool;
 }
 
-/// What one sees who watches: the log of steps and ends, who waits and runs, and what the cache is used for.
+/// What a watcher sees: the log of steps and ends, waiting and running requests, and what the cache is used for.
 pub trait Watching: Send + Sync {
     /// The place of one that has seen everything.
     fn newest(&self) -> Place;

@@ -64,7 +64,8 @@ pub enum Starting {
 }
 
 impl Engine {
-    /// Loads `checkpoint`, measures steps if that is wanted, and starts the engine's thread. `progress` hears of both.
+    /// Loads `checkpoint`, measures steps if that is wanted, and starts the engine's thread. `progress` is called for
+    /// both.
     pub fn start(
         checkpoint: &Checkpoint,
         options: &EngineOptions,
@@ -388,7 +389,7 @@ fn calibrated(
         }
         other => other.map(|kept| kept.cost),
     };
-    // A thread of its own, because the one that computes may be pinned to a core.
+    // A separate thread, because the one that computes may be pinned to a core.
     let measure = || {
         forward.adopt_thread();
         calibrate::measure(forward, room, sampling, &mut |done, total| progress(Starting::Calibrating { done, total }))
@@ -580,7 +581,7 @@ struct Sizes {
 
 impl Sizes {
     /// `room`: what this process may take; `None` where the system does not say.
-    /// `draft`: who needs memory beside it.
+    /// `draft`: drafters that need memory beside it.
     fn of(
         config: &ModelConfig,
         options: &EngineOptions,

@@ -14,7 +14,7 @@ pub struct Stream {
     pub(crate) id: RequestId,
     pub(crate) outputs: UnboundedReceiver<Output>,
     pub(crate) unread: Arc<Unread>,
-    /// Of the engine that is to hear when the reader is gone.
+    /// Of the engine that is notified when the reader is gone.
     pub(crate) commands: Option<UnboundedSender<Command>>,
     pub(crate) prompt: Arc<[TokenId]>,
     pub(crate) promise: Option<LatencyBound>,
@@ -23,7 +23,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream of what is sent through the outlet, for one who answers and is no [`Engine`](crate::Engine).
+    /// A stream of what is sent through the outlet, for a server that is no [`Engine`](crate::Engine).
     pub fn open(id: RequestId, prompt: impl Into<Arc<[TokenId]>>) -> (Outlet, Stream) {
         let (outlet, outputs, unread) = outlet();
         let (commands, promise) = (None, None);

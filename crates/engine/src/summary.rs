@@ -43,9 +43,9 @@ pub struct RequestSummary {
     pub generated: usize,
     /// Why its last answer ended.
     pub reason: Option<FinishReason>,
-    /// Who has most of its time to first token, once that is over.
+    /// The largest owner of its time to first token, once that is over.
     pub ttft_owner: Option<Owner>,
-    /// Who has most of the time between its tokens.
+    /// The largest owner of the time between its tokens.
     pub gaps_owner: Option<Owner>,
 }
 
@@ -90,7 +90,7 @@ impl RequestSummary {
     }
 }
 
-/// Who has the largest part.
+/// The owner of the largest part.
 fn most(shares: &Shares) -> Option<Owner> {
     let parts = Owner::ALL.into_iter().map(|owner| (shares.of(owner), owner));
     parts.filter(|(nanos, _)| *nanos > Nanos(0)).max_by_key(|(nanos, _)| *nanos).map(|(_, owner)| owner)

@@ -29,8 +29,8 @@ impl Gate {
     }
 }
 
-/// Numbers that other threads may read at any time, and who waits: a full queue refuses before the engine's thread is
-/// asked.
+/// Numbers that other threads may read at any time, and the queue's places: a full queue refuses before the engine's
+/// thread is asked.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// When the loop last moved, nanoseconds of the engine's clock.
@@ -45,15 +45,15 @@ pub(crate) struct Shared {
     pub(crate) dead: AtomicBool,
     /// Requests that were submitted, and those of them that wait.
     pub(crate) requests: Arc<Counted>,
-    /// Who is in line for prefill, renewed before each step.
+    /// The prefill queue, renewed before each step.
     pub(crate) forecast: Mutex<AdmissionForecast>,
-    /// Those who watch.
+    /// The number of watchers.
     pub(crate) watchers: AtomicUsize,
-    /// Those of them who want to see the blocks of the cache.
+    /// Those of them that want the map of the cache.
     pub(crate) map_watchers: AtomicUsize,
     /// What the blocks are used for, renewed while a watcher wants it.
     pub(crate) map: Mutex<KvMap>,
-    /// Who waits and who runs, renewed while there is a watcher.
+    /// Waiting and running requests, renewed while there is a watcher.
     pub(crate) scene: Mutex<Scene>,
 }
 
@@ -80,7 +80,7 @@ impl Shared {
     }
 }
 
-/// Runs until told to stop, or until every handle is gone.
+/// Runs until a stop command, or until every handle is gone.
 pub(crate) fn run(core: EngineCore, mut commands: UnboundedReceiver<Command>, shared: Arc<Shared>, clock: Clock) {
     core.adopt_thread();
     let mut driver = Driver::new(core, shared, clock);
@@ -116,7 +116,7 @@ pub(crate) struct Driver {
     gate: Gate,
     /// The last step was abandoned.
     has_abandoned: bool,
-    /// Times that a step's failure took everything with it, and times that its plan was given up.
+    /// Times that a step's failure took everything with it, and times that its plan was abandoned.
     #[cfg(test)]
     failures: (u64, u64),
 }
@@ -180,13 +180,13 @@ impl Driver {
             Command::Hold(hold, told) => {
                 self.hold(hold);
                 if let Some(told) = told {
-                    // Who asked may have left.
+                    // The caller may have left.
                     let _ = told.send(self.gate.is_held);
                 }
             }
             Command::Adapter { slot, adapter, told } => {
                 self.guard(|core, _| {
-                    // Who asked may have left.
+                    // The caller may have left.
                     let _ = told.send(core.put_adapter(slot, adapter));
                 });
             }
@@ -290,7 +290,7 @@ impl Driver {
         self.core.was_held(self.clock.held());
     }
 
-    /// Times that it had to start over, and times that a plan was given up.
+    /// Times that it had to start over, and times that a plan was abandoned.
     #[cfg(test)]
     pub(crate) fn failures(&self) -> (u64, u64) {
         self.failures

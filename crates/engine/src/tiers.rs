@@ -258,7 +258,7 @@ fn write_all(store: &dyn Store, block_bytes: usize, jobs: &Receiver<Job>, done: 
         let begun = clock.now();
         let sum = blake3::hash(&bytes);
         let result = store.write_at(&bytes, spill.disk.index as u64 * block_bytes as u64).map(|()| sum);
-        // Before the engine can hear of it.
+        // Before the engine can learn of it.
         drop(bytes);
         if done.send(Written { life, spill, result, took: clock.now().since(begun) }).is_err() {
             return;

@@ -1,8 +1,8 @@
-//! Who may still join the queue: counted by the handle, so that a full queue refuses before the engine's thread is
+//! Admission to the queue: counted by the handle, so that a full queue refuses before the engine's thread is
 //! asked.
 //!
 //! A request's [`Ticket`] is its place in the queue and among the open requests. It travels with the request, and
-//! whatever becomes of that, both are given back when the ticket is gone: there is no second list to keep.
+//! whatever becomes of that, both are released when the ticket is dropped: there is no second list to keep.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,13 +48,13 @@ impl Counted {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Those who wait.
+    /// Waiting requests.
     pub(crate) fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A request's places: given back when it is dropped.
+/// A request's places: released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     counted: Arc<Counted>,
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!((entered, waiting.requests_of(1)), (4, 4));
         assert_eq!(waiting.enter(place(1, 10)), Err(NoRoom::ShareTaken));
         assert_eq!(waiting.enter(place(2, 10)), Ok(()));
-        // By tokens as well: 1 may have half of what is left, and 3, who has nothing, whatever fits.
+        // By tokens as well: 1 may have half of what is left, and 3, which has nothing, whatever fits.
         let mut waiting = Waiting::new(8, 1000, true);
         assert_eq!(waiting.enter(place(1, 400)), Ok(()));
         assert_eq!(waiting.enter(place(1, 400)), Err(NoRoom::ShareTaken));

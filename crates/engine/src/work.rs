@@ -23,7 +23,7 @@ pub struct PhaseWork {
     pub total: PassWork,
     /// Of the newest steps of this phase: a sum that forgets.
     pub recent: PassWork,
-    /// What those took, in seconds; forgets likewise.
+    /// What those took, in seconds; forgets in the same way.
     pub recent_seconds: f64,
     /// When the last of them ended; 0 before the first.
     pub last: Nanos,

@@ -1,5 +1,5 @@
-//! Requests through adapters: the answers of each are its own, whoever runs beside it and whatever was computed before;
-//! adapters come and go while others are served.
+//! Requests through adapters: the answers of each are its own, whatever runs beside it and whatever was computed
+//! before; adapters come and go while others are served.
 
 use crate::common;
 #[path = "../../model/tests/common/adapters.rs"]
@@ -44,7 +44,7 @@ fn engine_with_two(place: &Scratch, change: impl FnOnce(&mut EngineOptions)) -> 
 
 const WHO: [Option<&str>; 3] = [None, Some("a"), Some("b")];
 
-/// What each says alone, on an engine that has nothing in its cache and nobody beside it.
+/// What each says alone, on an engine with an empty cache and no other request.
 fn alone(place: &Scratch, raw: &RawRequest) -> [Answer; 3] {
     WHO.map(|adapter| {
         let engine = engine_with_two(place, |options| options.enable_prefix_caching = false);
@@ -90,10 +90,10 @@ fn no_block_of_the_cache_is_shared_between_adapters() {
     }
 }
 
-/// Answers that come again are guessed from earlier ones of the same adapter, and never change.
+/// Repeated answers are drafted from earlier ones of the same adapter, and never change.
 #[test]
 fn guesses_change_no_answer_of_an_adapter() {
-    let place = Scratch::new("engine-guesses");
+    let place = Scratch::new("engine-drafts");
     let raw = greedy(PROMPT, 40);
     let expected = alone(&place, &raw);
     let engine = engine_with_two(&place, |options| options.speculation = Speculation::By(Drafters::default()));

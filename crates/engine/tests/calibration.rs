@@ -1,4 +1,4 @@
-//! Steps are measured before anybody is served, and nobody can tell afterwards but by the predictions.
+//! Steps are measured before the first request, and no trace of that is left but the predictions.
 
 use crate::common;
 
@@ -23,7 +23,7 @@ fn calibrating(directory: Option<&Path>) -> EngineOptions {
     }
 }
 
-/// Files of a directory, as if nothing had disturbed the measurement: what else runs here is nobody's fault.
+/// Files of a directory, as if nothing had disturbed the measurement: other load on the machine is no failure.
 fn all_sure(directory: &Path) {
     for entry in std::fs::read_dir(directory).expect("it exists") {
         let path = entry.expect("an entry").path();
@@ -118,7 +118,7 @@ fn targets_are_the_requests_own_or_the_servers() {
     let none = start(&calibrating(None)).model().targets;
     assert_eq!((none.ttft, none.tpot), (None, None));
 
-    // Out of its range, or where nobody knows how long a step takes: refused, not ignored.
+    // Out of its range, or without a calibration: refused, not ignored.
     let plain = start(&options());
     type Asked = fn(RawRequest) -> RawRequest;
     let table: [(&str, Asked); 2] = [

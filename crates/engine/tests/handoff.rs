@@ -178,7 +178,7 @@ fn a_split_run_is_the_joint_run() {
     let handoffs = decode.handoffs();
     println!("{done} requests, {handoffs:?}, {} preemptions", decode.stats().preemptions);
     assert!(taken(&handoffs, Way::Whole) * 3 > done as u64, "most are handed over: {handoffs:?}");
-    // Whoever had no more patience has not heard of the end that was sent to him.
+    // A worker that timed out has not seen the end that was sent to it.
     assert!(prefill.handoffs().given[0] >= taken(&handoffs, Way::Whole), "{:?} {handoffs:?}", prefill.handoffs());
     assert!(decode.stats().preemptions > 0, "it must happen to mean anything");
     assert_quiet(&[&prefill, &decode]);
@@ -215,7 +215,7 @@ fn prompts_that_begin_alike_are_read_by_one_worker() {
         let request = raw(&format!("{prefix}Question {number}."), number);
         assert_same(&ask(&decode, request.clone()), &ask(&joint, request), "with two to choose from");
         let after = given();
-        readers.push((0..2).find(|&at| after[at] > before[at]).expect("somebody has read it"));
+        readers.push((0..2).find(|&at| after[at] > before[at]).expect("a worker has read it"));
         before = after;
     }
     assert!(readers.iter().all(|reader| reader == &readers[0]), "by {readers:?}");
@@ -225,11 +225,11 @@ fn prompts_that_begin_alike_are_read_by_one_worker() {
 /// What a connection between the two does to what the reading side sends.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// Ends after so many bytes.
+    /// Ends after this number of bytes.
     Cut(usize),
     /// One byte is another.
     Flip(usize),
-    /// Says nothing more after so many.
+    /// Sends nothing more after this number of bytes.
     Hang(usize),
 }
 
@@ -300,7 +300,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, fault: Option<Fault>, passed: &A
     let _ = (from.shutdown(std::net::Shutdown::Both), to.shutdown(std::net::Shutdown::Both));
 }
 
-/// So many faults of each kind with `TWOSTROKE_FAULTS`.
+/// Faults of each kind, set by `TWOSTROKE_FAULTS`.
 #[test]
 fn whatever_a_connection_does_the_answer_is_the_same() {
     let wanted: usize = std::env::var("TWOSTROKE_FAULTS")
@@ -356,7 +356,7 @@ fn a_reader_that_ends_in_the_middle_costs_a_pause() {
         wait("steps of its prompt", || prefill.stats().steps >= 3 * number as u64);
         prefill.stop();
         assert_same(&gather(stream, 1), &ask(&joint, raw(&text(number, 60), 9)), "its reader ended");
-        // Who is gone is not asked at once again, and nobody waits for him.
+        // A worker that is gone is not asked again at once, and no request waits for it.
         assert_same(
             &ask(&decode, raw(&text(number + 10, 60), 9)),
             &ask(&joint, raw(&text(number + 10, 60), 9)),
@@ -451,10 +451,10 @@ fn options_that_do_not_go_together_are_refused() {
     let taken = reader(options());
     let says = common::refused(&EngineOptions { handoff: handoff(taken.handoff_address(), &[]), ..options() });
     assert!(says.starts_with("--handoff-listen: 127.0.0.1:"), "{says}");
-    // Nobody has to be there.
+    // No prefill worker has to be there.
     let alone = start(&EngineOptions { handoff: handoff(None, &["127.0.0.1:1", "nowhere.invalid:7"]), ..options() });
     let joint = start(&options());
-    assert_same(&ask(&alone, raw(&text(1, 60), 1)), &ask(&joint, raw(&text(1, 60), 1)), "nobody is there");
+    assert_same(&ask(&alone, raw(&text(1, 60), 1)), &ask(&joint, raw(&text(1, 60), 1)), "no worker is there");
     assert_eq!(taken_of(&alone), 1);
 }
 

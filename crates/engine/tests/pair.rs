@@ -83,7 +83,7 @@ fn ask_all(engine: &Engine, requests: &[RawRequest]) -> Vec<Bits> {
     streams.into_iter().map(|stream| bits(&gather(stream, 1))).collect()
 }
 
-/// Why a request ended, that nobody reads a prompt for.
+/// Why a request ended without a prefill worker.
 fn failure(engine: &Engine, raw: RawRequest) -> Option<RequestError> {
     let mut stream = engine.submit(engine.validate(raw).expect("valid")).expect("there is room");
     loop {
@@ -123,7 +123,8 @@ fn an_answer_is_the_pairs_whatever_happens_to_its_blocks() {
     for round in ["at once", "from the cache"] {
         assert_eq!(ask_all(&calm, &requests), expected, "{round}");
     }
-    // Little memory: answers are preempted and prompts pushed out; other readers, in other pieces, with a cache of theirs.
+    // Little memory: answers are preempted and prompts pushed out; other readers, in other pieces, with a cache of
+    // theirs.
     let other = reader(EngineOptions {
         max_prefill_chunk: Some(48),
         max_num_batched_tokens: 64,
@@ -177,7 +178,7 @@ fn where_nobody_reads_a_prompt_its_request_ends_and_no_other() {
     drop(prefill);
     assert_eq!(failure(&decode, requests()[6].clone()), Some(RequestError::NoPrefill));
     assert_eq!(failure(&decode, short), None, "a short one is read here");
-    assert_eq!(bits(&ask(&decode, long)), expected, "what is here already needs nobody");
+    assert_eq!(bits(&ask(&decode, long)), expected, "what is here already needs no worker");
     assert_eq!(used_blocks_when_quiet(&decode), 0);
 }
 
@@ -264,7 +265,7 @@ fn readers_may_come_and_go() {
             };
             asked.fetch_add(1, Ordering::Relaxed);
             match failed {
-                // Whoever was reading it has gone, and the other was resting.
+                // The worker that was reading it has gone, and the other was resting.
                 Some(error) => assert_eq!(error, RequestError::NoPrefill),
                 None => assert_eq!(tokens, expected[0].0),
             }

@@ -152,7 +152,7 @@ fn three_times_more_than_the_cache_holds_fails_nobody_and_changes_no_answer() {
         ("disk, all writes fail", bad(1, Fault::BadWrite)),
         ("disk, reads fail now and then", bad(3, Fault::BadRead)),
         ("disk, all reads fail", bad(1, Fault::BadRead)),
-        ("disk, writes are cut short and nobody says so", bad(4, Fault::ShortWrite)),
+        ("disk, writes are cut short without an error", bad(4, Fault::ShortWrite)),
         ("disk, bits flip", bad(5, Fault::BitFlip)),
     ];
     for (what, (options, store)) in testing::part_of(cases, 3) {

@@ -363,7 +363,7 @@ fn the_phases_work_is_counted() {
     assert_eq!(engine.stats().oldest_waiting_seconds, 0.0);
 }
 
-/// A prompt's progress is told to whoever asks, chunk by chunk, and to nobody else.
+/// A prompt's progress is sent to the clients that asked for it, chunk by chunk, and to no others.
 #[test]
 fn a_prompt_says_how_far_it_is_read() {
     let engine = start(&EngineOptions { max_num_batched_tokens: 64, ..options() });

@@ -52,7 +52,7 @@ fn fox() -> Rule {
     }))
 }
 
-/// What is left of each answer when so many of its tokens were generated before; none of one that is over by then.
+/// The rest of each answer after `generated` tokens; none of one that is over by then.
 fn began(whole: &Outcome, before: usize) -> Vec<Option<Vec<i64>>> {
     let of = |answer: &Answer| {
         let tokens = answer.tokens.get(..before).filter(|_| before < answer.tokens.len());

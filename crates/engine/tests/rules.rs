@@ -1,4 +1,4 @@
-//! Answers that must look like something: they do, whoever else is served, and end when they are complete.
+//! Constrained answers: they match their rule, whatever else is served, and end when they are complete.
 
 use crate::common;
 

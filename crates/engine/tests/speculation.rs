@@ -1,5 +1,5 @@
-//! Guesses change no answer: whatever is asked and however it is served, tokens, log probabilities, reasons and counts
-//! are those of an engine that never guesses.
+//! Drafts change no answer: whatever is asked and however it is served, tokens, log probabilities, reasons and counts
+//! are those of an engine without speculative decoding.
 
 use crate::common;
 
@@ -14,7 +14,7 @@ use engine::{
 use kernels::{Isa, KvDtype, WeightClass};
 use serde_json::json;
 
-/// Texts that repeat themselves, so that there is much to guess, and some that do not.
+/// Texts that repeat themselves, so that there is much to draft, and some that do not.
 fn prompts() -> Vec<String> {
     vec![
         "The fox sat by the door. The owl sang of gold.\n".repeat(5),
@@ -43,7 +43,7 @@ fn workload(round: usize) -> Vec<RawRequest> {
         |raw| (raw.n, raw.temperature, raw.prediction) = (Some(3), Some(0.8), Some(prompts().concat())),
         |raw| (raw.rule, raw.ignore_eos) = (Some(fox()), false),
         |raw| (raw.rule, raw.n, raw.temperature) = (Some(fox()), Some(3), Some(0.9)),
-        // Every guess that has a capital letter or a digit is wrong, and all others may be right.
+        // Every draft that has a capital letter or a digit is wrong, and all others may be right.
         |raw| (raw.rule, raw.repetition_penalty) = (Some(Rule::Regex("[a-z .,\\n]*".to_owned())), Some(1.1)),
     ];
     let mut requests = Vec::new();
@@ -65,7 +65,7 @@ fn workload(round: usize) -> Vec<RawRequest> {
     testing::part_of(requests, 11).collect()
 }
 
-/// What an answer must look like, long enough to be guessed at.
+/// A rule for answers, long enough to be drafted.
 fn fox() -> Rule {
     Rule::JsonSchema(json!({
         "type": "object",
@@ -130,20 +130,20 @@ fn guesses_change_no_bit_of_any_answer() {
         println!("{} tokens are equal to the bit after {round} rounds", compared.tokens);
     }
     let Compared { tokens, drafted, accepted } = compared;
-    println!("{tokens} tokens: {drafted:?} guessed, {accepted:?} of them right");
+    println!("{tokens} tokens: {drafted:?} drafted, {accepted:?} accepted");
     assert!(tokens >= wanted, "{tokens} tokens are compared");
     let wrong = |by: usize| drafted[by] - accepted[by];
     let tokens = tokens as u64;
     assert!(
         (0..GUESSERS).all(|by| accepted[by] > tokens / 500 && wrong(by) > tokens / 500),
-        "{drafted:?} guessed, {accepted:?} right"
+        "{drafted:?} drafted, {accepted:?} accepted"
     );
 }
 
-/// Who guesses, each for himself.
+/// The drafters, one at a time.
 const GUESSERS: usize = 6;
 
-/// Tokens that were compared, and guesses by each.
+/// Tokens that were compared, and drafts by each.
 #[derive(Default)]
 struct Compared {
     tokens: usize,
@@ -156,7 +156,7 @@ fn compare(round: usize, compared: &mut Compared) {
     let few = Some(kib(&options(), 16 * 32));
     let other_isa = Isa::available().into_iter().find(|&isa| isa != Isa::best() && isa != Isa::Scalar);
     let quiet = EngineOptions { enable_prefix_caching: false, ..options() };
-    // A quick round has the first, by everybody, and the sixth; the next round those behind them.
+    // A quick round has the first, by all drafters, and the sixth; the next round those behind them.
     let cases: Vec<(&str, EngineOptions, bool)> = vec![
         (
             "rows of 16, chunks of 7",
@@ -176,8 +176,8 @@ fn compare(round: usize, compared: &mut Compared) {
     let both = Drafters { learned: learned(DraftMethod::DraftModel), ..Drafters::default() };
     let erring = Drafters { lookup: None, rehearsed: Some(0.8), ..Drafters::default() };
     let alone_by = |method| Drafters { lookup: None, learned: learned(method), ..Drafters::default() };
-    // What is served in other ways is the same for all who were trained: the last ones where company, prefix cache, chunks
-    // and few blocks are.
+    // What is served in other ways is the same for all who were trained: the last ones where company, prefix cache,
+    // chunks and few blocks are.
     let guessed_by: [(&str, Drafters, &[usize]); GUESSERS] = [
         ("texts", Drafters::default(), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
         ("a draft model", alone_by(DraftMethod::DraftModel), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
@@ -196,7 +196,7 @@ fn compare(round: usize, compared: &mut Compared) {
         let is_other = options.weights != WeightClass::Bf16;
         let other = is_other.then(|| plain(&options));
         for (by, (who, drafters, _)) in guessed_by.iter().enumerate().filter(|(_, by)| by.2.contains(&index)) {
-            let what = format!("{what}, guessed by {who}");
+            let what = format!("{what}, drafted by {who}");
             // The bytes of a cache are those of both models.
             let more = if drafters.learned.is_some() { 2 } else { 1 };
             let kv_cache_bytes = options.kv_cache_bytes.map(|bytes| bytes * more);
@@ -232,8 +232,8 @@ fn learned(method: DraftMethod) -> Option<LearnedDrafter> {
 
 #[test]
 fn trained_drafters_draw_as_their_target_does() {
-    // Of the draft model one guess at a time: of 1,100 places at temperature 0.7 rejection sampling would accept 0.936 in
-    // the mean, and this race 0.927. What the others reach by themselves, outside of an engine, is on their cards.
+    // Of the draft model one draft at a time: of 1,100 places at temperature 0.7 rejection sampling would accept 0.936
+    // in the mean, and this race 0.927. What the others reach by themselves, outside of an engine, is on their cards.
     let table = [
         (DraftMethod::DraftModel, 1, 0.0, 1.88),
         (DraftMethod::DraftModel, 1, 0.7, 1.9),
@@ -332,7 +332,8 @@ fn a_drafter_of_another_model_is_refused_by_its_name() {
 
 #[test]
 fn drafters_in_every_layout_change_no_bit() {
-    // What `crates/model/tests/drafts.rs` holds against torch: tiny, with random weights, so hardly any guess holds.
+    // What `crates/model/tests/drafts.rs` holds against torch: tiny, with random weights, so hardly any draft is
+    // accepted.
     let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data");
     let mut layouts: Vec<_> =
         data.join("drafts").read_dir().expect("committed").map(|entry| entry.unwrap().path()).collect();
@@ -347,10 +348,10 @@ fn drafters_in_every_layout_change_no_bit() {
         // A checkpoint's own layer is in its own files.
         let model = about["target"].as_str().map(|_| layout.display().to_string());
         let checkpoint = Checkpoint::open(Source::Directory(target)).expect("committed");
-        let outcomes = [false, true].map(|guesses| {
+        let outcomes = [false, true].map(|speculates| {
             let learned = LearnedDrafter { method, model: model.clone(), weights: None };
             let drafters = Drafters { lookup: None, learned: Some(learned), ..Drafters::default() };
-            let speculation = if guesses { Speculation::By(drafters) } else { Speculation::Off };
+            let speculation = if speculates { Speculation::By(drafters) } else { Speculation::Off };
             let options =
                 EngineOptions { speculation, max_model_len: Some(128), kv_cache_bytes: Some(4 << 20), ..options() };
             let engine =
@@ -371,7 +372,7 @@ fn drafters_in_every_layout_change_no_bit() {
             };
             let streams: Vec<_> = (0..6).map(ask).collect();
             let outcomes: Vec<_> = streams.into_iter().map(|stream| gather(stream, 1)).collect();
-            assert_eq!(engine.stats().drafted_tokens > 100, guesses, "{layout:?}");
+            assert_eq!(engine.stats().drafted_tokens > 100, speculates, "{layout:?}");
             assert_eq!(used_blocks_when_quiet(&engine), 0, "{layout:?}: blocks are left");
             outcomes
         });
@@ -390,7 +391,7 @@ fn who_wants_no_guesses_has_none() {
     };
     let with = ask(&engine, raw.clone());
     assert!(with.timings.accepted_tokens > 50, "{:?}", with.timings);
-    assert!(with.timings.decode_steps + with.timings.accepted_tokens == 99, "each token has a step or was guessed");
+    assert!(with.timings.decode_steps + with.timings.accepted_tokens == 99, "each token has a step or was drafted");
     let without = ask(&engine, RawRequest { speculate: false, ..raw });
     assert_eq!((without.timings.drafted_tokens, without.timings.decode_steps), (0, 99));
     assert_eq!(with.answers, without.answers);

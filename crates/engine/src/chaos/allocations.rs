@@ -1,6 +1,6 @@
-//! A steady step allocates nothing until its results are told: plan, batch, rows of logits and sampled tokens are in
-//! memory that is kept. Telling does: clients get text of their own. Steady is an engine whose ring of records is full:
-//! until then each step's record is new.
+//! A steady step allocates nothing until its results are delivered: plan, batch, rows of logits and sampled tokens are
+//! in memory that is kept. Delivering does: clients get text of their own. Steady is an engine whose ring of records is
+//! full: until then each step's record is new.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};

@@ -77,7 +77,7 @@ pub(super) struct Report {
     drafting: u64,
     held: u64,
     rejected: u64,
-    /// Seeds with a draft model, and those in which it panicked and was given up.
+    /// Seeds with a draft model, and those in which it panicked and was dropped.
     with_model: u64,
     given_up: u64,
     /// Prefixes that draft models read and that occur in a request.
@@ -299,7 +299,7 @@ struct Client {
     stream: Stream,
     /// As if alone.
     alone: Vec<(Vec<TokenId>, Fate)>,
-    /// What it has heard, and what of that from another engine.
+    /// The tokens it received, and those of them from another engine.
     heard: Vec<Vec<TokenId>>,
     began: Vec<Vec<TokenId>>,
     ends: Vec<Option<FinishReason>>,
@@ -308,7 +308,7 @@ struct Client {
     last: Vec<Nanos>,
     reads_slowly: bool,
     prompt_logprobs: bool,
-    /// Tokens of its prompt that it heard were read, if it asked.
+    /// Prompt tokens reported as read, if it asked for progress.
     progress: Option<usize>,
 }
 
@@ -339,7 +339,7 @@ pub(super) struct World {
     /// Answers that ended before their length: drafts beyond their end cannot be accepted.
     ended_early: u64,
     recording: Option<(PathBuf, JoinHandle<()>)>,
-    /// Who reads prompts for it, in some seeds, and who has prompts read by it.
+    /// Its prefill workers, in some seeds, and the workers that it prefills for.
     asked: Option<Asked>,
     /// Whether that one errs at first tokens, and of which requests it may have.
     lies: bool,
@@ -385,7 +385,7 @@ impl World {
             enable_prefix_caching: rng.percent(80),
             hash_key: [7; 32],
         };
-        // Numbers of its own: the rest of a seed stays what it was.
+        // A separate generator: the rest of a seed stays what it was.
         let mut draft_rng = Dice::new(fake::mix(!seed));
         let draft = Draft::of(&mut draft_rng, &limits);
         let is_calm = draft.as_ref().is_some_and(|draft| draft.is_calm);
@@ -560,7 +560,7 @@ impl World {
             }
             if self.rng.percent(self.weather.hiccup) {
                 let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-                // Who fails twice in a row is at fault.
+                // A sequence that fails twice in a row is at fault.
                 if faults.panic_at.or(faults.panic_in_logits_at).is_none() {
                     let next = Some(faults.computes + 1);
                     match self.rng.within(0..=9) {
@@ -694,7 +694,7 @@ impl World {
         }
     }
 
-    /// In two of five seeds another engine has begun some of the answers, whose clients go on here.
+    /// In two of five seeds another engine has begun some of the answers, and their clients continue here.
     fn maybe_began_elsewhere(
         &mut self,
         raw: RawRequest,
@@ -759,7 +759,7 @@ impl World {
         self.clients.insert(client.stream.id().0, client);
     }
 
-    /// What travels, goes on.
+    /// Moves the transfers on.
     fn move_blocks(&mut self) {
         let Some(asked) = self.asked.clone() else { return };
         if self.far.percent(3) {
@@ -1006,7 +1006,7 @@ impl World {
         assert_eq!((stats.used_blocks, stats.running_requests), (0, 0), "blocks and requests when all is quiet");
         let panicked = self.weather.journal_panics - self.journal_panics.load(Ordering::Relaxed);
         assert!(self.report.restarts <= panicked, "{} restarts, {panicked} for the journal", self.report.restarts);
-        // Where the journal itself failed, it has lost what it was told last.
+        // Where the journal itself failed, it has lost the last facts.
         if self.report.restarts == 0 {
             assert_eq!(stats.generated_tokens, self.heard_tokens, "generated tokens");
             self.report.held = stats.accepted_tokens;
@@ -1106,7 +1106,7 @@ impl World {
     }
 }
 
-/// A tape that panics when it is told of an answer's or a request's early end, as often as `left` says.
+/// A tape that panics when it records an answer's or a request's early end, as often as `left` says.
 fn fragile(mut tape: Option<Tape>, left: Arc<AtomicU64>) -> Tape {
     Box::new(move |line| {
         let is_end = matches!(line, Line::Stop(..) | Line::Cancel(..));

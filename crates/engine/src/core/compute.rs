@@ -73,7 +73,7 @@ pub(super) fn stop_tokens(stop: &StopRules, num_tokens: usize) -> (bool, &[Token
 
 impl EngineCore {
     /// Computes some of the step's sequences, in halves until those are found that fail alone. Those that do not are as
-    /// they would have been: what a row computes does not depend on who computes beside it.
+    /// they would have been: what a row computes does not depend on the rows beside it.
     pub(super) fn bisect(&mut self, flight: &Flight, spans: Range<usize>) {
         let middle = spans.start + spans.len() / 2;
         for part in [spans.start..middle, middle..spans.end].into_iter().filter(|part| !part.is_empty()) {
@@ -185,7 +185,7 @@ impl EngineCore {
         let &LogitRow { seq, position, samples, ahead, .. } = row;
         let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
         let (id, first_answer) = (sequence.request_id(), sequence.answer());
-        // Who left while the step was under way wants no token.
+        // A request that left while the step was under way needs no token.
         let Some(active) = self.active.get_mut(&id) else { return false };
         let first_token = self.output.rows.len();
         let run = first_token - ahead..first_token;

@@ -1,4 +1,4 @@
-//! What clients hear of a step: tokens as text, and the ends of answers.
+//! Delivery of a step to clients: tokens as text, and the ends of answers.
 
 use scheduler::{FinishReason, Nanos, RequestId, RowOutput, TokenEvent, TokenId};
 use text::detokenizer::TextPiece;
@@ -35,7 +35,8 @@ impl EngineCore {
         self.events = events;
     }
 
-    /// A run of tokens ends where its text has a stop string: what comes behind that is of no answer, and is not counted.
+    /// A run of tokens ends where its text has a stop string: what comes behind that is of no answer, and is not
+    /// counted.
     pub(super) fn cut_runs(&mut self) {
         let EngineCore { scheduler, active, output, .. } = self;
         let mut first = 0;
@@ -97,7 +98,7 @@ impl EngineCore {
             self.overfull.push(id);
         }
         if piece.stopped.is_some() || is_complete {
-            // The scheduler does not have to be told of what it has ended itself.
+            // The scheduler already knows of what it has ended itself.
             if end.is_none() {
                 self.scheduler.stop(id, index);
                 self.journal.take(Fact::Stopped(id, index));
@@ -106,7 +107,7 @@ impl EngineCore {
         }
     }
 
-    /// With its last answer a request is complete. Its client hears of that when the journal has its account.
+    /// With its last answer a request is complete. Its client learns of that when the journal has its account.
     fn finish_answer(
         &mut self,
         id: RequestId,

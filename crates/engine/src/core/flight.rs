@@ -23,7 +23,7 @@ use crate::recording::OfferEntry;
 /// How long the engine's thread waits for a block when it has nothing else to do, before it looks for commands again.
 const LOAD_WAIT: Duration = Duration::from_millis(5);
 
-/// A step whose results are awaited.
+/// A step in flight.
 #[derive(Default)]
 pub(super) struct Flight {
     pub(super) step: Step,
@@ -157,8 +157,8 @@ impl EngineCore {
     }
 }
 
-/// What the target draws behind `ahead`, if `logits` are what it has there: a drafter that asks this with its own logits
-/// mostly agrees with it.
+/// What the target draws behind `ahead`, if `logits` are what it has there: a drafter that asks this with its own
+/// logits mostly agrees with it.
 fn draw_ahead(
     active: &mut Active,
     sequence: &Sequence,

@@ -1,8 +1,8 @@
-//! Prompts that travel, on the engine's thread: what is given of those that are read for others, what comes of those that
-//! others read.
+//! Prompts that travel, on the engine's thread: what is sent of those that are read for others, what comes of those
+//! that others read.
 //!
-//! Between two steps nothing moves, so a block that is full is read and one that has come is put away here, at once; what
-//! takes time (hashing, sockets, waiting) is done by threads of their own ([`crate::handoff`]).
+//! Between two steps nothing moves, so a block that is full is read and one that has come is put away here, at once;
+//! what takes time (hashing, sockets, waiting) is done by threads of their own ([`crate::handoff`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const MOST_ASKED: u32 = 4;
 /// What the engine's thread has of them.
 pub(super) struct Handoffs {
     elsewhere: Option<Box<dyn Elsewhere>>,
-    /// Requests whose prompts are read elsewhere.
+    /// Requests with prompts that are read elsewhere.
     taking: BTreeSet<RequestId>,
     /// First tokens that were drawn elsewhere and are not compared yet.
     firsts: BTreeMap<RequestId, TokenId>,
@@ -47,7 +47,7 @@ struct Giving {
     giver: Giver,
     /// Its blocks before the one with its last token: these may travel.
     blocks: usize,
-    /// The next to be given.
+    /// The next to be sent.
     next: usize,
     first: Option<TokenId>,
 }
@@ -75,8 +75,8 @@ impl Handoffs {
     }
 
     /// Whether a request's prompt may be read elsewhere, if that pays. What is wanted of the prompt itself has to be
-    /// computed here, and an adapter or an answer that goes on may not be there. Where it is never computed here, it has
-    /// to be, and the door has refused what cannot.
+    /// computed here, and an adapter or an answer that continues may not be there. Where it is never computed here, it
+    /// has to be, and the door has refused what cannot.
     pub(super) fn may_take(&self, request: &ValidatedRequest) -> bool {
         if let Some(block_size) = self.given {
             return request.generated.is_empty() && request.prompt.len() > block_size;
@@ -97,7 +97,7 @@ impl Handoffs {
         self.given.is_some()
     }
 
-    /// A token was told of an answer.
+    /// A token of an answer was delivered.
     pub(super) fn told(&mut self, id: RequestId, answer: usize, token: TokenId) {
         if let Some(giving) = self.giving.get_mut(&id).filter(|_| answer == 0) {
             giving.first.get_or_insert(token);

@@ -20,8 +20,8 @@
 //! prediction the largest loss of one thread is the answer.
 //!
 //! Reading costs a system call for each thread, so a step that took what it should is not looked into; now and then
-//! the counters are read all the same, so that what was lost long ago is not found in a step that is late for reasons
-//! of its own.
+//! the counters are still read, so that what was lost long ago is not found in a step that is late for other
+//! reasons.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! How far a prompt is read, for clients who asked to hear it: chunk by chunk, from the step log.
+//! Progress of a prompt, for clients that asked for it: chunk by chunk, from the step log.
 //!
 //! ```text
-//! planned     its first rows are on their way      cached tokens, as many processed
+//! planned     its first rows are on their way      cached tokens, the same number processed
 //! completed   a chunk is in the cache              ... and more with every chunk, until all are
 //! ```
 //! Field for field what llama.cpp says of it (`return_progress`, pull request 15827).
@@ -11,7 +11,7 @@ use scheduler::{Nanos, StepRecord};
 use super::EngineCore;
 use crate::output::{Output, PromptProgress};
 
-/// What a client has heard of its prompt.
+/// What a client has received of its prompt's progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Heard {
     /// When the first rows were planned; `None` before.
@@ -22,13 +22,13 @@ pub(super) struct Heard {
 }
 
 impl EngineCore {
-    /// Tells those whose first rows have just been planned.
+    /// Sends progress to those with first rows that have just been planned.
     pub(super) fn tell_beginnings(&mut self, planned: Nanos) {
         for row in &self.scheduler.planned().prefill {
             let Some(active) = self.active.get_mut(&row.request) else { continue };
             let total = active.request.prompt.len();
             if let Some(heard) = active.heard.as_mut().filter(|heard| heard.since.is_none()) {
-                // What lies before its first row was there already.
+                // What is before its first row was cached.
                 let cached = row.start.min(total);
                 *heard = Heard { since: Some(planned), cached, processed: cached };
                 let progress = PromptProgress { total, cached, processed: cached, ms: 0.0 };
@@ -43,7 +43,7 @@ impl EngineCore {
             let Some(active) = self.active.get_mut(&row.request) else { continue };
             let total = active.request.prompt.len();
             let Some(Heard { since: Some(since), cached, processed }) = &mut active.heard else { continue };
-            // Who was preempted is read again, and answers of their own are no part of a prompt.
+            // A preempted request is read again, and its generated tokens are no part of the prompt.
             let read = (row.start + row.len).min(total);
             if read > *processed {
                 *processed = read;

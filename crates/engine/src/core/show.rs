@@ -8,7 +8,7 @@ use super::EngineCore;
 use crate::live::{InScene, KvMap, MAP_EVERY, SCENE_EVERY, Scene};
 
 impl EngineCore {
-    /// Tells other threads who is in line for prefill.
+    /// Publishes the prefill queue to other threads.
     pub(crate) fn look_ahead(&self, now: Nanos, forecast: &Mutex<AdmissionForecast>) {
         if self.scheduler.cost_model().is_some() {
             let mut forecast = forecast.lock().unwrap_or_else(PoisonError::into_inner);
@@ -16,7 +16,7 @@ impl EngineCore {
         }
     }
 
-    /// Publishes who waits and who runs, unless that was done a moment ago; not while a reader holds the scene.
+    /// Publishes waiting and running requests, unless that was done a moment ago; not while a reader holds the scene.
     pub(crate) fn show(&self, now: Nanos, scene: &Mutex<Scene>) {
         if let Ok(mut scene) = scene.try_lock()
             && now.since(scene.at) >= SCENE_EVERY

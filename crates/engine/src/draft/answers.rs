@@ -1,12 +1,12 @@
 //! Earlier answers, to be looked up by later ones of the same salt only.
 //!
 //! ```text
-//! tokens   .. | what A was told      | what B was told  | what A was told then | ..   one ring; the oldest answer goes
+//! tokens   .. | answer to A          | answer to B      | next answer to A     | ..   one ring; the oldest answer goes
 //! answers     | from, to, A's salt   | from, to, B's    | from, to, A's        |
 //! index    (salt, some tokens) --hash--> newest place --chain--> the place before it --> ..
 //! ```
-//! A salt is a key's (and its requests' `cache_salt`): what is shared is shared as blocks of the prefix cache are. It is
-//! part of the hash, and compared at each place. An answer is taken in when it is over, with the last tokens of its
+//! A salt is a key's (and its requests' `cache_salt`): what is shared is shared as blocks of the prefix cache are. It
+//! is part of the hash, and compared at each place. An answer is taken in when it is over, with the last tokens of its
 //! prompt, so that its beginning can be found; what was cancelled or failed is not. 12 bytes for each token of the
 //! ring, 24 for each answer.
 
@@ -75,7 +75,7 @@ impl Answers {
             self.tokens[self.end as usize & (ring - 1)] = token;
             self.end += 1;
         }
-        // What stands behind them is the answer's.
+        // What is behind them is the answer's.
         let mut last = [0; super::LookupOptions::MOST_MATCH];
         let last = &mut last[..least_match];
         for place in context.len().saturating_sub(least_match)..len - least_match {
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(answers.held().0, 3, "nothing can be found in these");
     }
 
-    /// Salts that ask the same and are told different things: none is ever offered a token of another's, in a ring that
+    /// Salts with the same prompts and different answers: none is ever offered a token of another's, in a ring that
     /// is too small for all of them, nor anything after its own were forgotten.
     #[test]
     fn what_one_was_told_no_other_is_offered() {
@@ -194,7 +194,7 @@ mod tests {
         while tries < 10_000 {
             let salt = dice.below(8);
             let prompt: Vec<TokenId> = (0..6).map(|_| dice.below(3) as TokenId).collect();
-            // Between the common words stand tokens of its own.
+            // Between the common words are tokens of one salt.
             let len = dice.below(60);
             let mut word = || match dice.roll(2) {
                 0 => 100 * (salt as TokenId + 1) + dice.below(4) as TokenId,

@@ -105,8 +105,8 @@ impl Layer {
         self.known.note(sequence, positions);
     }
 
-    /// Fills the first pass: what is missing of those that are asked for; of the others, if it `reads` them, what can be
-    /// read as it comes.
+    /// Fills the first pass: what is missing of those that are asked for; of the others, if it `reads` them, what can
+    /// be read as it comes.
     fn catch_up(&mut self, asked: &[(&Sequence, usize)], reads: bool, of: &Of<'_, '_>) {
         self.batch.clear();
         self.features.clear();

@@ -1,4 +1,5 @@
-//! A trained drafter from its weights to its place beside the target: what its passes cost is measured, as that of steps is.
+//! A trained drafter from its weights to its place beside the target: what its passes cost is measured, as that of
+//! steps is.
 
 use ::model::Forward;
 use ::model::draft::{Feature, Medusa};
@@ -41,7 +42,7 @@ impl Loaded {
             Loaded::Heads(medusa) => {
                 let mut heads = Heads::new(medusa, target, beside.most_guesses, beside.max_logit_rows);
                 let cost = sampling.map(|sampling| {
-                    // A thread of its own, because the one that computes may be pinned to a core.
+                    // A separate thread, because the one that computes may be pinned to a core.
                     let (target, heads) = (&mut *target, &mut heads);
                     let measure = move || {
                         target.adopt_thread();

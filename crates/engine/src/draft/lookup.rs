@@ -8,8 +8,8 @@
 //! looked up in   prompt and answer | the request's prediction | earlier answers of its salt    the longest match is offered
 //! ```
 //! Answers repeat their prompts: quotes, code that is edited, tables, names; and each other. Such drafts cost
-//! microseconds and no model (prompt lookup: Saxena, 2023; "Inference with reference": Yang et al., 2023). 12 to 48 bytes
-//! a token; a lookup looks at [`VISITS`] places of each text.
+//! microseconds and no model (prompt lookup: Saxena, 2023; "Inference with reference": Yang et al., 2023). 12 to 48
+//! bytes a token; a lookup looks at [`VISITS`] places of each text.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -47,7 +47,7 @@ pub(crate) struct Lookup {
 struct Text {
     index: Index,
     cursor: Cursor,
-    /// What was offered last: before which plan, and where it stands.
+    /// What was offered last: before which plan, and where it is.
     offered: (u32, Range<usize>),
 }
 

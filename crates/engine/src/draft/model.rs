@@ -3,9 +3,9 @@
 //! ```text
 //! drafting   pass 1: what is missing up to the last token -> draw   pass 2: that draft -> draw   ..
 //! ```
-//! (Leviathan et al., 2023, have the idea of a draft model; why both mostly draw the same is in `kernels::sampling`.) Its
-//! cache is in the target's blocks: `known.rs`. Prompts are read along with the target while drafts are wanted, so that
-//! nothing is missing when the answer begins.
+//! (Leviathan et al., 2023, have the idea of a draft model; why both mostly draw the same is in `kernels::sampling`.)
+//! Its cache is in the target's blocks: `known.rs`. Prompts are read along with the target while drafts are wanted, so
+//! that nothing is missing when the answer begins.
 
 use model::{Batch, Forward};
 use scheduler::{DraftProposal, SeqId, Sequence, Step, TokenId};

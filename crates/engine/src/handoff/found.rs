@@ -1,5 +1,5 @@
-//! What the prefix cache finds, for threads that are not the engine's: a worker that is asked for a prompt answers at once,
-//! also in the middle of a long step.
+//! What the prefix cache finds, for threads that are not the engine's: a worker that is asked for a prompt answers at
+//! once, also in the middle of a long step.
 //!
 //! Names of blocks are cut to 64 bits. A collision costs a detour and no bit: the prefill worker looks into its own
 //! cache, and compares tokens.

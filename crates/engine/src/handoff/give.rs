@@ -1,8 +1,9 @@
 //! The side that reads prompts for others: one thread listens, and each that came has one.
 //!
-//! A connection asks any number of times and pulls once. Its request is one like any other, a token long: queue, targets
-//! and fairness are what they are for clients. While it runs the thread brings away what the engine's thread gives it, and
-//! looks now and then whether the other side is still there. When the thread ends, its blocks are kept no longer.
+//! A connection asks any number of times and pulls once. Its request is one like any other, a token long: queue,
+//! targets and fairness are what they are for clients. While it runs the thread brings away what the engine's thread
+//! gives it, and looks now and then whether the other side is still there. When the thread ends, its blocks are kept no
+//! longer.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,7 +23,7 @@ use crate::output::{Output, RequestError, Timings};
 use crate::stream::Stream;
 use crate::{Engine, Inner};
 
-/// Connections at a time. Who comes beyond hears nothing, and reads its prompt itself.
+/// Connections at a time. A peer beyond gets no answer, and reads its prompt itself.
 const MOST_CONNECTIONS: usize = 256;
 /// For a greeting, and for each frame that is awaited.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -22,11 +22,12 @@
 //! There is one exception, which both have to name: a pair of [`Precisions`]. There D never computes what travels, so
 //! it asks again, and where no worker brings it the request ends; and the first token of P is of another precision.
 //!
-//! Two are asked, and each counts what its own cache has of the prompt (`found.rs`), so prompts that begin alike go to one
-//! worker until that one is busier than the prefix is worth. Who is asked is known beforehand, or a router decides and
-//! says so ([`Partner`], `sealed.rs`). `wire.rs` has the frames and who may read them, `give.rs` P's threads, `take.rs` D's;
-//! what happens on the engine's thread is in `core/handoff.rs`. Nothing here decides what is computed when: that is the
-//! scheduler's ([`scheduler::Scheduler::expect`], [`scheduler::Scheduler::keep`], [`scheduler::Scheduler::adopt`]).
+//! Two are asked, and each counts what its own cache has of the prompt (`found.rs`), so prompts that begin alike go to
+//! one worker until that one is busier than the prefix is worth. The worker is known beforehand, or a router decides
+//! and says so ([`Partner`], `sealed.rs`). `wire.rs` has the frames and their authentication, `give.rs` P's threads,
+//! `take.rs` D's; what happens on the engine's thread is in `core/handoff.rs`. Nothing here decides what is computed
+//! when: that is the scheduler's ([`scheduler::Scheduler::expect`], [`scheduler::Scheduler::keep`],
+//! [`scheduler::Scheduler::adopt`]).
 
 mod budget;
 mod factors;
@@ -69,7 +70,8 @@ pub struct HandoffOptions {
     pub role_may_change: bool,
     /// Where it reads prompts for others; port 0 takes a free one.
     pub listen: Option<SocketAddr>,
-    /// Who reads prompts for it: `HOST:PORT` each. Of a decode worker may be none: then requests say who has read theirs.
+    /// Its prefill workers: `HOST:PORT` each. Of a decode worker may be none: then requests say which worker has read
+    /// theirs.
     pub prefill_workers: Vec<String>,
     /// The secret that all workers of a cluster share.
     pub key: ClusterKey,
@@ -183,7 +185,7 @@ pub struct Handoffs {
     pub bytes_taken: u64,
     /// Blocks that came and have a place here.
     pub blocks_taken: u64,
-    /// Prompts that were read for others to their end, and those whose reader was gone before.
+    /// Prompts that were read for others to their end, and those with a peer that left before.
     pub given: [u64; 2],
     /// Bytes of blocks that were sent.
     pub bytes_given: u64,
@@ -233,7 +235,7 @@ impl Counts {
         self.roles.as_ref().map(|roles| *roles.now.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whose are taken from now on. Returns whose were before.
+    /// Sets the role; returns the one before.
     pub(crate) fn set_role(&self, role: Role) -> Result<Role, RoleError> {
         let roles = self.roles.as_ref().filter(|roles| roles.may_change).ok_or(RoleError::Fixed)?;
         if role == Role::Prefill && !roles.listens {
@@ -285,7 +287,7 @@ impl Counts {
     }
 }
 
-/// What the engine's thread hears of a prompt that is read elsewhere.
+/// What the engine's thread learns of a prompt that is read elsewhere.
 #[derive(Debug)]
 pub(crate) enum Landed {
     /// This worker reads it.
@@ -315,7 +317,7 @@ impl Over {
     }
 }
 
-/// What the engine's thread is told by those that move blocks.
+/// Messages to the engine's thread from those that move blocks.
 #[derive(Debug)]
 pub(crate) enum Moved {
     /// Of a prompt that is read elsewhere for this request.

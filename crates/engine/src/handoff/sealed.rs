@@ -1,4 +1,4 @@
-//! Who may be asked because a request says so.
+//! Worker addresses in requests, and their seals.
 //!
 //! A router in front of several workers sends a prompt to one of them, and then the request with its reply to another:
 //! the address of the blocks. The address passes through the client, which is not trusted: it could make a server

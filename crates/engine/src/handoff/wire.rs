@@ -1,7 +1,7 @@
-//! Frames, and who may read them.
+//! Frames and their authentication.
 //!
 //! ```text
-//! D: magic, version, nonce        P: nonce            who does not begin so hears nothing at all
+//! D: magic, version, nonce        P: nonce            a client that does not begin so gets no answer
 //! D: proof                        P: proof            each of both nonces under the cluster key
 //! then, both ways:   length (4) | kind (1) | body | seal (32)      all numbers little-endian
 //! ```
@@ -228,7 +228,7 @@ mod erased {
     }
 }
 
-/// For fuzzing: whether a stranger's frame is read without harm, and written again as it was.
+/// For fuzzing: whether an unauthenticated frame is read without harm, and written again as it was.
 #[doc(hidden)]
 pub fn check_frame(kind: u8, body: &[u8]) -> bool {
     let Ok(frame) = Frame::read(kind, body) else { return false };
@@ -246,7 +246,7 @@ pub(crate) enum Side {
     Prefill,
 }
 
-/// A connection whose other side has the key.
+/// A connection to a peer that has the key.
 pub(crate) struct Line<S> {
     stream: S,
     ours: Sealer,
@@ -347,7 +347,7 @@ impl<S: Read + Write> Line<S> {
         sent
     }
 
-    /// Tells the other side what a block depends on, and hears it: the first thing on a line. What is not equal, if
+    /// Exchanges with the peer what a block depends on: the first thing on a line. What is not equal, if
     /// anything is not.
     pub(crate) fn compare(&mut self, own: &Factors) -> Result<Option<String>, WireError> {
         self.write(&Frame::Factors(own.clone()))?;

@@ -8,9 +8,10 @@
 //! "end"
 //! ```
 //!
-//! Times are nanoseconds since the engine began, which was at `began_unix_ns` on the wall. A step's line spells out what
-//! people ask about; `digest` is a hash of everything in its record. Seconds of the cost model are text, because they
-//! must come back with the same bits. A last line that was cut off is left out; without `"end"` the recording was cut off.
+//! Times are nanoseconds since the engine began, which was at `began_unix_ns` on the wall. A step's line spells out
+//! what people ask about; `digest` is a hash of everything in its record. Seconds of the cost model are text, because
+//! they must come back with the same bits. A last line that was cut off is left out; without `"end"` the recording was
+//! cut off.
 
 use grammar::Rule;
 use kernels::Arithmetic;
@@ -267,7 +268,7 @@ pub enum Entry {
 #[allow(missing_docs, reason = "the names are those of the API")]
 pub struct AdmitEntry {
     pub id: u64,
-    /// When the scheduler was told.
+    /// When the scheduler received it.
     pub now: u64,
     pub arrived: u64,
     pub prompt: Vec<TokenId>,
@@ -367,7 +368,7 @@ pub struct StepEntry {
     /// A list for each row of `decode`, then of `prefill`, from which tokens were sampled: one token, one for each
     /// answer that was forked there, or the run of accepted drafts.
     pub tokens: Vec<Vec<TokenId>>,
-    /// Requests whose rows could not be computed, or gave no numbers: they ended.
+    /// Requests with rows that failed or gave NaN: they ended.
     pub failed: Vec<u64>,
     /// Drafts that were on offer, and those that were verified: a list for each row of `decode` that has some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -398,7 +399,7 @@ fn is_nothing(stolen: &[u64; 2]) -> bool {
 }
 
 impl StepEntry {
-    /// As it is written. `tokens`: in the order of the record's rows, as many for each as it has `samples`.
+    /// As it is written. `tokens`: in the order of the record's rows, `samples` of each.
     pub fn of(record: &StepRecord, tokens: &[TokenId], failed: &[RequestId]) -> StepEntry {
         let mut rest = tokens;
         let sampled = record.decode.iter().chain(&record.prefill).filter(|row| row.samples > 0);

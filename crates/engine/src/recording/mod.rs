@@ -6,7 +6,7 @@
 //! recorder thread   +------+------+------+-------+----> FILE       one JSON object per line (format.rs, write.rs)
 //! ```
 //!
-//! A scheduler is a function of its inputs: it has no clock, no random hasher and no IO, and every time that it is told
+//! A scheduler is a function of its inputs: it has no clock, no random hasher and no IO, and every time that it gets
 //! is in the log. So the log determines each step. With the model, whose tokens are a function of each request alone,
 //! it determines the tokens too.
 //!
@@ -32,7 +32,7 @@ use crate::draft::Drafted;
 pub use format::{AdmitEntry, CostEntry, Entry, Header, OfferEntry, SamplingEntry, StepEntry, VERSION, within};
 pub(crate) use write::record;
 
-/// Something that the scheduler was told, or that came of it.
+/// An input of the scheduler, or what came of it.
 #[derive(Clone, Debug)]
 pub(crate) enum Line {
     /// A request came in. Its seed is settled.
@@ -54,7 +54,7 @@ pub(crate) enum Line {
 /// What only a recording needs of a step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spelled {
-    /// In the plan's order, as many for each row as the record says.
+    /// In the plan's order, `samples` of each row of the record.
     pub(crate) tokens: Vec<TokenId>,
     /// Its drafts.
     pub(crate) drafted: Drafted,

@@ -122,7 +122,7 @@ impl Again {
         self.computed = rows.end;
     }
 
-    /// The next token of the answer, drawn as it was. Afterwards the one that stands there is part of its history.
+    /// The next token of the answer, drawn as it was. Afterwards the one at that place is part of its history.
     fn draw(&mut self, sampler: &mut Sampler, logits: &mut [f32]) -> ComputedRow {
         let index = self.rows.len();
         let digest = Digest::of_row(logits);

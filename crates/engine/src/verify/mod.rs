@@ -7,7 +7,7 @@
 //!                                    └──spot.rs──> again.rs, in the same engine, while it is idle
 //! verifier.rs: Receipt ──> again.rs, on any instruction set and number of threads ──> Verdict
 //! ```
-//! That a pass over many rows gives the bits of as many passes over one is the first promise; so a check is a prefill.
+//! That a pass over many rows gives the bits of one pass for each row is the first promise; so a check is a prefill.
 
 mod again;
 mod notes;

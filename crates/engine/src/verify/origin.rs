@@ -53,7 +53,7 @@ impl Origin {
     }
 
     /// Digests of the tensors and of `config.json`. The first call reads every weight, unless an earlier start has kept
-    /// the result; those who come meanwhile wait for it.
+    /// the result; other callers wait for it meanwhile.
     fn digests(&self) -> Result<[Digest; 2], OriginError> {
         let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = *digests {

@@ -155,7 +155,7 @@ impl SpotChecks {
     }
 }
 
-/// The first token whose row, or which itself, came out otherwise.
+/// The first token that differs, itself or in its row.
 fn first_difference(answer: &Unsealed, again: &Again) -> Option<usize> {
     let told = answer.rows.iter().zip(&answer.tokens);
     told.zip(again.rows()).position(|((row, token), now)| *row != now.logits || Some(*token) != now.token)

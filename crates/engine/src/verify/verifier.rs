@@ -1,4 +1,4 @@
-//! A model that computes receipts again: no scheduler, no thread of its own, one answer after the other.
+//! A model that computes receipts again: no scheduler, no thread, one answer after the other.
 
 use std::sync::Arc;
 
