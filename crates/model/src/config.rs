@@ -30,7 +30,7 @@ pub(crate) const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
 /// What changes of it are named by.
 const OVERRIDES: &str = "--override-generation-config";
-/// A configuration is a few kilobytes; nobody's is this large.
+/// A configuration is a few kilobytes; a larger file than this is refused.
 pub(crate) const MAX_CONFIG_BYTES: u64 = 4 << 20;
 
 /// Widest input of a matrix: above it an int8 sum could leave 32 bits (see [`kernels::MatrixShape`]).
@@ -47,7 +47,7 @@ pub struct ModelConfig {
     pub intermediate_size: usize,
     /// Decoder layers.
     pub num_layers: usize,
-    /// Layers behind these that guess further tokens, which no answer needs: see [`Feature`](crate::draft::Feature).
+    /// Layers behind these that draft further tokens, which no answer needs: see [`Feature`](crate::draft::Feature).
     pub num_next_token_layers: usize,
     /// Query heads.
     pub num_heads: usize,
@@ -443,7 +443,7 @@ pub enum GenerationBase {
     /// The model's, `generation_config.json`.
     #[default]
     Model,
-    /// Nobody's: every request draws from the model's own distribution unless it says otherwise.
+    /// No defaults: every request draws from the model's own distribution unless it says otherwise.
     Nobody,
     /// Those of another file's text.
     Text(String),

@@ -6,8 +6,8 @@
 //! grouped    expert 0: row 1 | 1: row 0 | 2: row 2 | 3: rows 0 1 2
 //! per expert      gather its rows -> gate|up, down over them together -> times their weights -> added to their rows
 //! ```
-//! Experts are walked through by rising index, so a row sums its experts' results in that order, whoever else is in the
-//! batch: its bits depend on itself alone. Experts without a row are not read.
+//! Experts are walked through by rising index, so a row sums its experts' results in that order, whatever else is in
+//! the batch: its bits depend on itself alone. Experts without a row are not read.
 
 use crate::config::ExpertConfig;
 use crate::transformer::{Mlp, Pass};

@@ -72,8 +72,8 @@ pub trait Forward: Send {
     /// What the checkpoint says about itself.
     fn config(&self) -> &ModelConfig;
 
-    /// How many passes may be launched before the first is waited for; each keeps its logits until so many more were
-    /// launched. 1 where the host computes.
+    /// How many passes may be launched before the first is waited for; each keeps its logits until that many more
+    /// were launched. 1 where the host computes.
     fn passes_in_flight(&self) -> usize {
         1
     }
@@ -98,9 +98,9 @@ pub trait Forward: Send {
     /// Panics if its logits are no longer kept, or the row was not wanted.
     fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]);
 
-    /// Keeps, from the next pass on, the residual stream after so many layers: 0 is the embedding, `num_layers` what
-    /// the final norm reads. A drafter looks at it. Costs memory for each, and a copy in each pass. In place of what
-    /// was kept before; an empty list keeps nothing.
+    /// Keeps, from the next pass on, the residual stream after each of these numbers of layers: 0 is the embedding,
+    /// `num_layers` what the final norm reads. A drafter reads it. Each costs memory, and a copy in each pass.
+    /// Replaces what was kept before; an empty list keeps nothing.
     ///
     /// Fails where memory ends, or there are no such layers.
     fn tap(&mut self, after: &[usize]) -> Result<(), LoadError> {
@@ -170,8 +170,8 @@ pub trait Forward: Send {
         (0..count).for_each(work);
     }
 
-    /// What the machine took of the threads that compute since this was asked last, a system call for each. `None`:
-    /// nobody knows, or nobody has adopted a thread.
+    /// CPU time that the machine took from the compute threads since the last call; a system call per thread. `None`:
+    /// unknown, or no thread was adopted.
     fn lost(&self) -> Option<LostCpuTime> {
         None
     }
@@ -212,9 +212,9 @@ pub trait Forward: Send {
 /// How large the KV cache is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvBudget {
-    /// So many blocks.
+    /// A number of blocks.
     Blocks(usize),
-    /// As many blocks as fit in so many bytes.
+    /// The blocks that fit in this number of bytes.
     Bytes(usize),
 }
 
@@ -538,7 +538,7 @@ impl Limits {
 }
 
 impl<B: Backend> Runner<B> {
-    /// Asks for the logits of wanted rows from `first` on, as many as are held at a time.
+    /// Requests the logits of wanted rows from `first` on, up to the number that is held at a time.
     fn hold(&mut self, first: usize) {
         let rows = first..self.num_wanted.min(first + self.options.max_logit_rows);
         if !rows.is_empty() {

@@ -121,7 +121,7 @@ pub struct Allowed<'a> {
     /// One bit per token, 32 to a word, the lowest first, 1 for those that may; what it does not cover may not. `None`:
     /// all.
     pub mask: Option<&'a [u32]>,
-    /// Ids that may not all the same.
+    /// Ids that may not be drawn in any case.
     pub banned: &'a [u32],
 }
 
@@ -136,7 +136,7 @@ impl<'a> Allowed<'a> {
     }
 }
 
-/// Names one draw: the same key gives the same random number, for ever and on every machine.
+/// Names one draw: the same key gives the same random number in every version and on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleKey {
     /// Seed of the request.

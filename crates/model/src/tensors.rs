@@ -23,7 +23,7 @@ pub(crate) struct Vector {
     pub(crate) len: usize,
 }
 
-/// A matrix: parts one under the other, and their biases likewise.
+/// A matrix: parts stacked by rows, and their biases in the same order.
 #[derive(Debug)]
 pub(crate) struct Linear {
     pub(crate) parts: Vec<TensorSlice>,
@@ -146,7 +146,7 @@ const BASE_PREFIXES: [&str; 2] = ["", "language_model."];
 /// What the head is called.
 const HEADS: [&str; 4] = ["lm_head", "language_model.lm_head", "model.lm_head", "model.language_model.lm_head"];
 
-/// What stands before the names in `weights`.
+/// Prefix of the names in `weights`.
 pub(crate) fn prefix_of(weights: &Weights) -> &'static str {
     let prefix = PREFIXES.into_iter().find(|prefix| weights.has(&format!("{prefix}embed_tokens.weight")));
     prefix.unwrap_or(PREFIXES[0])
@@ -328,8 +328,8 @@ impl<'c> Tensors<'c> {
         }
     }
 
-    /// Compares the checkpoint with what its configuration asks for: each tensor is there in its shape, and none is
-    /// there that nobody reads, for half a model answers too. Returns the bytes in the files of all matrices.
+    /// Compares the checkpoint with what its configuration asks for: each tensor exists in its shape, and none is left
+    /// unread, since half a model answers too. Returns the bytes in the files of all matrices.
     pub(crate) fn check(&self, weights: &Weights) -> Result<u64, LoadError> {
         let (mut bytes, mut read) = (0, HashSet::new());
         self.each(|name, shape, in_matrix| {
@@ -404,7 +404,7 @@ impl<'c> Tensors<'c> {
     }
 }
 
-/// The error of tensors in a file that nobody reads, counted and the first ones named.
+/// The error for unread tensors of a file: their number and the first names.
 pub(crate) fn unread_error(weights: &Weights, who: &str, unread: &[&str], why: &str) -> LoadError {
     const SHOWN: usize = 3;
     let mut names: Vec<String> = unread.iter().map(|name| shortened(&weights.name_in_file(name))).collect();
@@ -416,7 +416,7 @@ pub(crate) fn unread_error(weights: &Weights, who: &str, unread: &[&str], why: &
     LoadError::field(weights.listing(), "tensors", problem)
 }
 
-/// A stranger's name in quotes, cut where it is longer than names are.
+/// A name from an untrusted file in quotes, truncated to 100 characters.
 fn shortened(name: &str) -> String {
     const LONGEST: usize = 100;
     match name.char_indices().nth(LONGEST) {

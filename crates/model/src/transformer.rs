@@ -48,7 +48,7 @@ pub(crate) struct Stack<B: Backend> {
     pub(crate) ropes: Vec<RopeTable<B::Vector>>,
 }
 
-/// The residual stream after so many layers, of every row of the last pass: `[max_rows, hidden_size]`.
+/// The residual stream after a number of layers, of every row of the last pass: `[max_rows, hidden_size]`.
 pub(crate) struct Tap<B: Backend> {
     pub(crate) after: usize,
     pub(crate) rows: B::Rows,
@@ -410,7 +410,7 @@ impl<B: Backend> Stack<B> {
             let head_norms = layer.head_norms(config);
             backend.rotate_and_store(step, Rotation { layout, head_norms, rope, layer: index }, qkv, kv);
             let after = index + 1;
-            // Of the last layer nobody needs the other rows, unless they were asked for.
+            // The last layer's other rows are not needed, unless they were asked for.
             let narrow = after == self.layers.len() && taps.iter().all(|tap| tap.after != after);
             if narrow && wanted == 0 {
                 break; // the cache has all that these rows leave behind
@@ -555,12 +555,12 @@ impl<B: Backend> Layer<B> {
     }
 }
 
-/// What a layer is told about its place.
+/// What a layer gets to know about its place.
 pub(crate) struct Place<'a, V> {
     pub(crate) rope: Option<&'a RopeTable<V>>,
     pub(crate) rule: AttentionRule,
     pub(crate) positions: &'a [u32],
-    /// `0..` of them, and so many blocks of a cache of one layer.
+    /// `0..` their number, which is that of the blocks of a one-layer cache.
     pub(crate) blocks: &'a [u32],
 }
 

@@ -27,7 +27,7 @@ const HALF_ABOVE_BF16: f32 = f32::from_bits(0x7f7f_8000);
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// Weights whose bytes are shown together.
 const PART: usize = 1024;
-/// What stands before the names of the model's own modules: as peft writes it, or nothing, as other programs do.
+/// Prefix of the names of the model's own modules: as peft writes it, or none, as other programs do.
 const PREFIXES: [&str; 2] = ["base_model.model.", ""];
 /// Text models in something larger have gained and lost a part of this over transformers' versions; what was trained on
 /// a class without a head has nothing.
@@ -55,7 +55,7 @@ pub(super) struct Pair {
 }
 
 impl Adapter {
-    /// Largest rank that is read, whatever somebody allows.
+    /// Largest rank that is read, whatever the settings allow.
     pub const MAX_RANK: usize = 512;
 
     /// Reads a directory. Memory: four bytes a weight; shapes are checked before any of it is taken.
@@ -448,7 +448,7 @@ impl Reader<'_> {
         Ok(numbers)
     }
 
-    /// Refuses an adapter of nothing, and tensors that nobody read.
+    /// Refuses an empty adapter and unread tensors.
     fn finish(&self) -> Result<(), LoadError> {
         let mut unread: Vec<&str> = self.weights.names().filter(|name| !self.read.contains(*name)).collect();
         unread.sort_unstable();

@@ -202,7 +202,7 @@ pub fn adapter_bytes(config: &ModelConfig, rank: usize) -> Option<u64> {
 }
 
 impl AdapterRoom {
-    /// Bytes beside those of a model without adapters, in a pass of so many rows; `None` where that is absurd.
+    /// Bytes beside those of a model without adapters, in a pass of `max_rows` rows; `None` where the number overflows.
     pub fn bytes(self, config: &ModelConfig, max_rows: usize) -> Option<u64> {
         if self.slots == 0 {
             return Some(0);
@@ -217,12 +217,12 @@ pub(crate) struct At<'a, 's, B: Backend> {
     pub(crate) step: &'a B::Step<'s>,
     pub(crate) groups: &'a [RowGroup],
     pub(crate) layer: usize,
-    /// The rows at hand are those that have logits.
+    /// The current rows are those that have logits.
     pub(crate) narrow: bool,
 }
 
 impl<B: Backend> At<'_, '_, B> {
-    /// Whether any row at hand has an adapter for this product.
+    /// Whether any current row has an adapter for this product.
     pub(crate) fn adapts(&self, pass: &Pass<'_, B>, module: Module) -> bool {
         self.groups(pass, module).next().is_some()
     }

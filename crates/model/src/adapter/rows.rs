@@ -82,6 +82,6 @@ mod tests {
 
         batch.spans.iter_mut().for_each(|span| span.adapter = None);
         lists.fill(&batch);
-        assert!(lists.listed.is_empty() && lists.groups.is_empty(), "nobody has one");
+        assert!(lists.listed.is_empty() && lists.groups.is_empty(), "no span has one");
     }
 }

@@ -5,7 +5,7 @@
 //! layers.0.*, speculators' config  EAGLE-3; the layer's configuration is in transformer_layer_config
 //! model.mtp_layers.0.*             the next-token layer of a checkpoint like MiMo's
 //! ```
-//! Heads of the first two versions of EAGLE have `fc` and `layers.0.*` too, and are told by what they lack.
+//! Heads of the first two versions of EAGLE have `fc` and `layers.0.*` too, and are recognised by what they lack.
 
 use super::Target;
 use crate::config::fields::{Fields, quoted};
@@ -15,15 +15,15 @@ use checkpoint::LoadError;
 use checkpoint::weights::Weights;
 use serde_json::{Map, Value, json};
 
-/// More rows of a target than anybody looks at.
+/// Largest number of a target's taps; trained drafters have fewer.
 const MOST_TAPS: usize = 16;
 /// What a drafter may be, said of one that is something else.
 const SUPPORTED: &str = "is not supported; drafters of EAGLE-3 (eagle3), Medusa heads (medusa), next-token layers (mtp) \
                          and smaller models (draft_model) are";
-/// More layers than anybody's drafter has.
+/// Largest number of layers; trained drafters have fewer.
 const MOST_LAYERS: usize = 16;
 
-/// What stands before the names of a next-token layer; the second in files saved from a class without a head.
+/// Prefixes of the names of a next-token layer; the second in files saved from a class without a head.
 const MTP_PREFIXES: [&str; 2] = ["model.mtp_layers.0.", "mtp_layers.0."];
 
 /// How embedding and feature meet, and what that makes of everything else.
@@ -51,9 +51,9 @@ pub(super) struct Plan {
     pub(super) norm_before_residual: bool,
     /// Its own rows go on normed.
     pub(super) norm_output: bool,
-    /// What stands before the names of what is not in a layer.
+    /// Prefix of the names of what is not in a layer.
     pub(super) prefix: &'static str,
-    /// What stands before those of the layers.
+    /// Prefix of the layers' names.
     pub(super) layers: Vec<String>,
 }
 
@@ -141,7 +141,7 @@ impl Plan {
 fn layer_config(fields: &Fields<'_>, target: &Target<'_>, one_layer: bool) -> Result<ModelConfig, LoadError> {
     target.check_size(fields, "vocab_size", target.config.vocab_size)?;
     let mut map = fields.map.clone();
-    // That of the whole drafter, and known to nobody else.
+    // The whole drafter's class, which no family of layers knows.
     map.remove("architectures");
     if one_layer {
         map.insert("num_hidden_layers".to_string(), json!(1));

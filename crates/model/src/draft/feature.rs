@@ -1,4 +1,4 @@
-//! A layer behind the target: EAGLE-3 and next-token layers (MTP), one network told apart by its configuration.
+//! A layer behind the target: EAGLE-3 and next-token layers (MTP), one network, distinguished by its configuration.
 //!
 //! ```text
 //!   target's rows ──[norm] fc──┐                                       EAGLE-3
@@ -7,8 +7,8 @@
 //!                      qkv = e We + f Wf    x = f ───┴─> layers ─> x ─> norm, head, ids ──> logits
 //!                      x   = e We + f Wf                        (MTP)   └─> its own rows for the pass after
 //! ```
-//! A row at position `p` has the feature of the target's row at `p` and the token at `p + 1`, and guesses the one at
-//! `p + 2`. Keys and values are in a cache of its own with as many blocks, as large, as the target's: block ids and
+//! A row at position `p` has the feature of the target's row at `p` and the token at `p + 1`, and drafts the one at
+//! `p + 2`. Keys and values are in a separate cache with the number and size of the target's blocks: block ids and
 //! tables are the target's. A matrix over `[e, f]` is two: their products add up.
 
 use super::eagle::{Kind, Plan};
@@ -94,7 +94,7 @@ impl Feature {
 
     /// A pass: keys and values of every row go to its cache, the logits and rows of `batch.logit_rows` are kept until
     /// the next. Positions, slots and blocks are those of the target's rows that `features` are of, token ids those of
-    /// the tokens that came after. At most as many logit rows as the target holds at a time.
+    /// the tokens that came after. At most the logit rows that the target holds at a time.
     ///
     /// Panics when the batch breaks the limits of the target, or features are not as wide as they should be.
     pub fn forward(&mut self, batch: &Batch, features: Features<'_>) {
@@ -203,11 +203,11 @@ struct Fuse<B: Backend> {
 enum FuseNorm<B: Backend> {
     /// Of all together.
     Whole(B::Vector),
-    /// Of each of so many: by ones, since the factors are in `fc`.
+    /// Of each of a number of taps: by ones, since the factors are in `fc`.
     Each(usize, B::Vector),
 }
 
-/// Where embedding and feature meet. The embedding's half lies in the first layer's q, k, v of `Attention`.
+/// Where embedding and feature meet. The embedding's half is in the first layer's q, k, v of `Attention`.
 enum Joint<B: Backend> {
     Attention { feature: B::Matrix, norm_before_residual: bool },
     Stream { embedding: B::Matrix, feature: B::Matrix },
@@ -378,7 +378,7 @@ fn is_qkv_matrix(name: &str) -> bool {
     ["q_proj.weight", "k_proj.weight", "v_proj.weight"].iter().any(|end| name.ends_with(end))
 }
 
-/// What such files have beside, and nobody needs: the way from the target's tokens, what trainers keep of the target,
+/// Tensors of such files that are not needed: the map from the target's tokens, what trainers keep of the target,
 /// frequencies of rotations.
 fn is_extra(name: &str) -> bool {
     let known = ["t2d", "verifier_norm.weight", "verifier_lm_head.weight"];

@@ -5,7 +5,7 @@
 //! ```
 //! Two layouts are in use: the authors' (`0.0.linear.weight`, `0.0.linear.bias`, `0.1.weight`, with or without
 //! `medusa_heads.` before them) and vLLM's (`blocks.0.layers.0.weight`, `lm_heads.0.weight`, `token_map`). A head
-//! without a matrix of its own uses the target's.
+//! without its own matrix uses the target's.
 
 use super::{Columns, Needs, Reader, Target, bytes_of, checked_ids, config_of, scatter};
 use crate::config::ModelConfig;
@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// More heads than anybody trains.
+/// Largest number of heads; trained drafters have fewer.
 const MOST_HEADS: usize = 64;
-/// More residual layers in a head than anybody trains.
+/// Largest number of residual layers of a head; trained ones have fewer.
 const MOST_LAYERS: usize = 64;
 
 /// Heads that read a target's hidden row. No state: any rows, in any order.
@@ -105,13 +105,13 @@ impl Medusa {
         self.num_heads
     }
 
-    /// Bytes of weights that are read for a guess of all heads, the target's head not counted.
+    /// Bytes of weights that are read for a draft of all heads, the target's head not counted.
     pub fn weight_bytes(&self) -> usize {
         self.heads.weight_bytes()
     }
 
     /// Takes hidden rows of the target, `[rows, hidden_size]`, as [`Forward::read_hidden`] gives them: as many as have
-    /// logits in a pass, at most. The first `heads` heads guess behind each.
+    /// logits in a pass, at most. The first `heads` heads draft behind each.
     ///
     /// Panics if there are more rows or heads than that.
     pub fn propose(&mut self, hidden: &[f32], heads: usize) {

@@ -1,15 +1,15 @@
-//! Small networks that guess what a target says next, from what the target's own pass leaves behind.
+//! Small networks that draft a target's next tokens from what the target's own pass leaves behind.
 //!
 //! ```text
 //! target's pass ──hidden row─────────────> Medusa    head h: the token h + 2 places on, of one row, all heads at once
-//!               ──rows after some layers─> Feature   a layer with a cache of its own, one token a pass: EAGLE-3, MTP
+//!               ──rows after some layers─> Feature   a layer with its own cache, one token a pass: EAGLE-3, MTP
 //!                                            └─ its own rows ──> its next pass
 //! ```
 //! (Medusa: Cai et al., 2024. EAGLE-3: Li et al., 2025.) Both compute on the target's backend, share its
 //! embedding and head where their files have none, and give logits over the target's vocabulary. What they say costs
 //! or saves time and decides nothing, so their weights are bf16, whatever the target's are.
 //!
-//! Files come from strangers: what is missing, too much, of another shape, or made for another model, is one error that
+//! Files are untrusted: what is missing, too much, of another shape, or made for another model, is one error that
 //! names the file and the tensor or field.
 
 mod eagle;
@@ -142,7 +142,7 @@ impl Target<'_> {
     }
 }
 
-/// Whether a name says which model, wherever it lies: `organisation/model`. Paths of directories say nothing.
+/// Whether a name says which model, wherever it is stored: `organisation/model`. Paths of directories say nothing.
 fn is_hub_name(name: &str) -> bool {
     name.split_once('/').is_some_and(|(organisation, model)| {
         !organisation.is_empty() && !model.is_empty() && !model.contains('/') && !name.starts_with(['.', '~'])
@@ -250,7 +250,7 @@ impl<'a, B: Backend> Reader<'a, B> {
         }
     }
 
-    /// Refuses what nobody read, but for what such files are known to have beside.
+    /// Refuses unread tensors, except the extra ones that such files are known to have.
     fn finish(self, is_extra: impl Fn(&str) -> bool) -> Result<(), LoadError> {
         let unread = self.weights.names().filter(|name| !self.read.contains(*name) && !is_extra(name));
         let mut unread: Vec<&str> = unread.collect();

@@ -30,8 +30,8 @@ use std::collections::{HashMap, VecDeque};
 const MOST_GRAM_BYTES: usize = 2 << 30;
 /// Added to the diagonal, as a part of its mean: first this, and tenfold where that is not enough.
 const DAMPING: [f32; 3] = [0.01, 0.1, 1.0];
-/// Where bits do the most is measured on the beginnings of so many windows, so many rows of each, behind units that are
-/// rounded by so many windows.
+/// Windows whose first [`PROBE_ROWS`] rows measure where bits gain the most, behind units that are rounded by
+/// [`PROBE_WINDOWS`] windows.
 const PROBES: usize = 4;
 const PROBE_ROWS: usize = 128;
 const PROBE_WINDOWS: usize = 6;

@@ -181,7 +181,7 @@ impl<'c> Export<'c> {
     }
 
     /// Int4 is rounded by this text: windows of tokens, none of them empty. With `bits` (4 to 8), some units are int8:
-    /// those that gain the most, until the codes of a weight have so many bits on average.
+    /// those that gain the most, until the codes of a weight have that many bits on average.
     pub fn calibrated(mut self, windows: Vec<Vec<u32>>, bits: Option<f64>) -> Export<'c> {
         assert!(self.class == WeightClass::Int4 && !windows.is_empty(), "a text rounds to int4");
         (self.windows, self.bits) = (windows, bits);
@@ -262,20 +262,20 @@ impl<'p> Work<'p> {
         Work { threads: threads.max(1), done: Progress { bytes_done: 0, bytes_total }, before: 0, progress }
     }
 
-    /// So many bytes of the original are dealt with.
+    /// Counts `bytes` of the original as done.
     fn advance(&mut self, bytes: u64) -> Result<(), ExportError> {
         self.done.bytes_done += bytes;
         self.before = self.done.bytes_done;
         self.told()
     }
 
-    /// Of so many bytes a share is dealt with.
+    /// Counts the share `done / of` of `bytes` as done.
     fn part(&mut self, bytes: u64, done: u64, of: u64) -> Result<(), ExportError> {
         self.done.bytes_done = self.before + (bytes as f64 * (done as f64 / of as f64)) as u64;
         self.told()
     }
 
-    /// What was dealt with in shares is done.
+    /// Counts as done what [`part`](Self::part) counted in shares.
     fn whole(&mut self, bytes: u64) -> Result<(), ExportError> {
         self.part(bytes, 1, 1)?;
         self.before = self.done.bytes_done;

@@ -325,7 +325,7 @@ pub(super) fn judge(
     })
 }
 
-/// Rows of one matrix on several threads. Errors are summed by rows in their order, whoever computed them.
+/// Rows of one matrix on several threads. Errors are summed in row order, independent of the thread that computed them.
 pub(super) fn quantize(
     target: Target,
     weights: &Weights,

@@ -6,7 +6,7 @@
 //! ```
 //! A process that is killed leaves the temporary name, with its process id in it, and never the one that was asked for.
 //! The next that makes a result of that name takes it away. A result in the making is locked, and a lock ends with its
-//! process, whatever number that has: so what is left is told from what is being made.
+//! process, whatever number that has: so leftovers are distinguished from files being written.
 
 use super::ExportError;
 use std::ffi::OsStr;
