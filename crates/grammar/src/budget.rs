@@ -1,4 +1,4 @@
-//! A thought that ends after so many tokens.
+//! The thinking budget: a thought ends after a number of tokens.
 //!
 //! ```text
 //! Before --opening mark--> Thinking, tokens left --none left--> Closing, token by token --last--> Before, none left
@@ -43,7 +43,7 @@ impl ThoughtBudget {
         marks.sum::<usize>() + (self.closing.len() + self.closing_again.len()) * size_of::<TokenId>()
     }
 
-    /// Tokens that close a thought, after so many were closed.
+    /// Tokens that close a thought, after `cuts` were closed by the budget.
     fn closing(&self, cuts: u8) -> &[TokenId] {
         match cuts {
             0 => &self.closing,
@@ -161,7 +161,7 @@ impl Meter {
 
     /// Behind a token of a thought.
     fn thought(&self, from: usize, left: u32, cuts: u8, budget: &ThoughtBudget) -> Place {
-        // Where it has begun, the model may open it all the same: what was read of it was no thought.
+        // Where it has begun, the model may still open it: what was read of it was no thought.
         let own = self.text[from..].trim_ascii_start();
         let opens = budget.opens.iter().filter(|open| own.starts_with(open.as_bytes()));
         let begins = self.text.len() - own.len();
@@ -191,7 +191,7 @@ impl Meter {
     }
 }
 
-/// In a thought with so many tokens left.
+/// The place in a thought with `left` tokens left.
 fn thinking(from: usize, left: u32, cuts: u8, budget: &ThoughtBudget) -> Place {
     match left {
         0 if budget.closing(cuts).is_empty() => Place::Behind,

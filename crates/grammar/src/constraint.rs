@@ -12,9 +12,9 @@ use crate::tokens::Filter;
 
 /// What may follow the tokens of an answer.
 ///
-/// It is told of tokens when they are drawn, which is before it is certain that they are the answer's: a step may be
-/// computed again, and what was drawn behind a stop string is of no answer. So it is asked with a position, and goes
-/// back to it.
+/// It accepts tokens when they are drawn, which is before it is certain that they are the answer's: a step may be
+/// computed again, and what was drawn behind a stop string is of no answer. So each query has a position, to which it
+/// rewinds.
 pub struct Constraint {
     /// `None`: any text will do.
     matcher: Option<Matcher>,
@@ -23,7 +23,7 @@ pub struct Constraint {
     /// Tokens it has accepted.
     len: usize,
     mask: SimpleVob,
-    /// The mask is what may follow so many tokens.
+    /// The number of tokens that `mask` follows.
     ready: Option<usize>,
 }
 
@@ -41,10 +41,10 @@ struct Filtered {
 }
 
 impl Filtered {
-    /// Whether these, which are only guessed, may follow what was said.
-    fn allows(&self, guessed: &[TokenId]) -> bool {
+    /// Whether these drafts may follow the accepted tokens.
+    fn allows(&self, drafts: &[TokenId]) -> bool {
         let mut said = self.said.clone();
-        guessed.iter().all(|&token| {
+        drafts.iter().all(|&token| {
             let is_allowed = self.filter.allows(token, &said);
             said.push(token);
             is_allowed
@@ -61,10 +61,10 @@ impl Metered {
         self.meter.only(&self.budget)
     }
 
-    /// What may follow so many tokens and others that are only guessed: `Err` where one of those may not.
-    fn only_behind(&mut self, at: usize, guessed: &[u32]) -> Result<Option<u32>, u32> {
+    /// The only token that may follow the first `at` tokens and `drafts`; `Err` holds a draft that may not be there.
+    fn only_behind(&mut self, at: usize, drafts: &[u32]) -> Result<Option<u32>, u32> {
         let mut refused = None;
-        for &token in guessed {
+        for &token in drafts {
             if self.only().is_some_and(|only| only != token) {
                 refused = Some(token);
                 break;
@@ -126,26 +126,26 @@ impl Constraint {
         Ok(ready.map(|_| self.mask.as_slice()))
     }
 
-    /// The mask behind the first `at` tokens and others that are only guessed; `Some(None)` where each token may
-    /// follow. `None`: the guesses cannot follow, or nothing can follow them.
+    /// The mask behind the first `at` tokens and `drafts`; `Some(None)` where each token may follow. `None`: the drafts
+    /// cannot follow, or nothing can follow them.
     ///
-    /// Cost: that of a mask, and a copy of all that is known. A guess that takes too many steps must not end the
+    /// Cost: that of a mask, and a copy of the parser's state, since a draft that takes too many steps must not end the
     /// answer.
-    pub fn mask_behind(&mut self, at: usize, guessed: &[u32]) -> Option<Option<&[u32]>> {
+    pub fn mask_behind(&mut self, at: usize, drafts: &[u32]) -> Option<Option<&[u32]>> {
         self.rewind(at).ok()?;
-        if self.filtered.as_ref().is_some_and(|filtered| !filtered.allows(guessed)) {
+        if self.filtered.as_ref().is_some_and(|filtered| !filtered.allows(drafts)) {
             return None;
         }
         let only = match &mut self.metered {
-            Some(metered) => metered.only_behind(at, guessed).ok()?,
+            Some(metered) => metered.only_behind(at, drafts).ok()?,
             None => None,
         };
         let mut other = self.matcher.as_ref().map(Matcher::deep_clone);
         if let Some(other) = &mut other {
-            if other.validate_tokens(guessed).ok()? < guessed.len() {
+            if other.validate_tokens(drafts).ok()? < drafts.len() {
                 return None;
             }
-            other.consume_tokens(guessed).ok()?;
+            other.consume_tokens(drafts).ok()?;
             if other.is_stopped() {
                 return None;
             }
@@ -155,7 +155,7 @@ impl Constraint {
             (None, Some(mut other)) => Some(other.compute_mask().ok()?),
             (None, None) => None,
         };
-        let mask = self.narrowed(open, guessed);
+        let mask = self.narrowed(open, drafts);
         Some(self.kept(mask))
     }
 
@@ -210,11 +210,11 @@ impl Constraint {
         mask
     }
 
-    /// What is left of a mask, behind guesses.
-    fn narrowed(&self, open: Option<SimpleVob>, guessed: &[u32]) -> Option<SimpleVob> {
+    /// What the filter leaves of a mask, behind drafts.
+    fn narrowed(&self, open: Option<SimpleVob>, drafts: &[u32]) -> Option<SimpleVob> {
         match &self.filtered {
-            Some(Filtered { filter, said }) if guessed.is_empty() => filter.narrow(open, said),
-            Some(Filtered { filter, said }) => filter.narrow(open, &[said, guessed].concat()),
+            Some(Filtered { filter, said }) if drafts.is_empty() => filter.narrow(open, said),
+            Some(Filtered { filter, said }) => filter.narrow(open, &[said, drafts].concat()),
             None => open,
         }
     }

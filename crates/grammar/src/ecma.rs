@@ -34,7 +34,7 @@ fn is_count(text: &str) -> bool {
     is_number(least) && is_number(most) && !(least.is_empty() && most.is_empty())
 }
 
-/// What stands behind a backslash; gives what is left.
+/// Translates an escape sequence; returns the rest of the text.
 fn escape<'a>(text: &'a str, is_in_class: bool, out: &mut String) -> &'a str {
     let Some(kind) = text[1..].chars().next() else { return pushed("\\", "", out) };
     let rest = &text[1 + kind.len_utf8()..];
@@ -90,7 +90,7 @@ fn class<'a>(text: &'a str, out: &mut String) -> &'a str {
             ']' => return pushed("]", &rest[1..], out),
             '\\' => escape(rest, true, out),
             '[' => match rest[1..].strip_prefix(':').and_then(|name| name.split_once(":]")) {
-                // `[:alpha:]` is nobody's but Posix's, and meant as such.
+                // `[:alpha:]` exists in POSIX alone, and is meant as such.
                 Some((name, behind)) if name.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
                     pushed(&format!("[:{name}:]"), behind, out)
                 }

@@ -1,5 +1,5 @@
-//! Grammars that were compiled, for the next who asks: an agent sends the same tools with every turn. So many bytes of
-//! them, and no number: a schema of one field takes a thousandth of what a catalogue takes.
+//! A cache of compiled grammars: an agent sends the same tools with every turn. Bounded in bytes rather than entries: a
+//! schema of one field takes a thousandth of what a catalogue takes.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -8,10 +8,10 @@ use llguidance::TokenParser;
 use crate::rule::Rule;
 use crate::vocabulary::Grammar;
 
-/// Bytes of all that are kept, as [`bytes_of`] tells them.
+/// Limit on the bytes of all entries, as [`bytes_of`] counts them.
 pub(crate) const MOST_BYTES: usize = 64 << 20;
 
-/// Who was asked for last stands first.
+/// The most recently used entry is first.
 #[derive(Default)]
 pub(crate) struct Kept {
     entries: VecDeque<(Rule, Grammar, usize)>,
@@ -27,8 +27,8 @@ impl Kept {
         Some(grammar)
     }
 
-    /// Keeps it, and lets go of those that were not asked for in the longest time. One that is larger than all that is
-    /// kept is not, and costs nobody else's.
+    /// Adds a grammar and evicts the least recently used ones. A grammar larger than the limit is not kept and evicts
+    /// nothing.
     pub(crate) fn add(&mut self, rule: &Rule, grammar: &Grammar, bytes: usize) {
         // With the rule itself, as it was asked.
         let bytes = bytes + rule.bytes();
@@ -49,8 +49,8 @@ impl Kept {
     }
 }
 
-/// About so many bytes a compiled grammar takes: one to three times what it does, as far as an allocator was asked.
-/// What its lexer counts itself, nodes of expressions, lexemes, and the symbols of its rules.
+/// Estimated bytes of a compiled grammar: one to three times what it takes, as measured with an allocator. Counts what
+/// its lexer reports, nodes of expressions, lexemes, and the symbols of its rules.
 pub(crate) fn bytes_of(parser: &TokenParser) -> usize {
     let lexer = parser.parser.lexer_stats();
     let grammar = parser.parser.grammar();

@@ -110,8 +110,8 @@ fn alternatives(text: &str) -> Vec<(&str, Vec<&str>)> {
     alternatives
 }
 
-/// What stands between the name of a rule and its body, if this is the beginning of one: attributes, a priority, a
-/// colon.
+/// The end of what is between the name of a rule and its body, if this is the beginning of one: attributes, a priority,
+/// a colon.
 fn head(behind: &[&str]) -> Option<usize> {
     let mut length = 0;
     if behind.first() == Some(&"[") {

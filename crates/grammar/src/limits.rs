@@ -1,8 +1,8 @@
 //! What a rule may have before it is compiled: all that the compiler's own steps do not count.
 //!
 //! The numbers are those at which the worst rules that were found took one or two tenths of a second of one core to
-//! compile; beyond some of them it was minutes, gigabytes, or more stack than there is. They count what stands in the
-//! text, so that a rule that is refused is refused on every machine.
+//! compile; beyond some of them it was minutes, gigabytes, or more stack than there is. They count what is in the text,
+//! so that a rule that is refused is refused on every machine.
 
 use std::collections::HashSet;
 
@@ -20,9 +20,9 @@ const MAX_CLASSES: usize = 1000;
 /// Lark's text, in bytes.
 const MAX_LARK_BYTES: usize = 128 << 10;
 /// Names, texts, expressions and groups of a Lark grammar. Each may be a lexeme, which is compared with all others, or
-/// a step of a chain, which is compiled by recursion: [`crate::vocabulary`] has the stack for so many.
+/// a step of a chain, which is compiled by recursion: [`crate::vocabulary`] has the stack for this number.
 pub(crate) const MAX_LARK_PIECES: usize = 6000;
-/// `&` in a Lark grammar: the states of an intersection are as many as the product of those of its sides.
+/// `&` in a Lark grammar: the number of states of an intersection is the product of those of its sides.
 const MAX_LARK_INTERSECTIONS: usize = 4;
 
 /// Values in a schema's JSON, keys not counted.

@@ -14,7 +14,7 @@ pub const MAX_RULE_BYTES: usize = 512 << 10;
 pub const MAX_CHOICES: usize = 4096;
 
 /// Spaces between the parts of JSON: none, one, or a line break with an indent. Without an end to them a model that has
-/// begun to write spaces goes on until it has no tokens left.
+/// begun to write spaces continues until it has no tokens left.
 const JSON_SPACES: &str = r" |\n{1,2}[ \t]{0,40}";
 /// Where a schema says how it is to be read, in llguidance's words.
 pub(crate) const OPTIONS: &str = "x-guidance";
@@ -117,7 +117,7 @@ impl Rule {
         if text.contains("::=") { Rule::Gbnf(text) } else { Rule::Lark(text) }
     }
 
-    /// Each layer is looked for once: what lies deeper than its place stays in the text, which refuses it.
+    /// Each layer is looked for once: what is deeper than its place stays in the text, which refuses it.
     pub(crate) fn parts(&self) -> Parts<'_> {
         let (tokens, rest) = match self {
             Rule::Tokens { tokens, rule } => (Some(tokens), rule.as_deref()),

@@ -6,7 +6,7 @@
 //!                                                     repair: the smallest parts that fail <--+
 //! ```
 //! A schema is advice unless its sender says strict. Places are in the schema's own words, `.properties.m.uniqueItems`,
-//! to be put behind the name of the field that the schema stands in.
+//! to be appended to the name of the field that holds the schema.
 //!
 //! All of it is a function of the schema alone: whether something compiles is tried with bytes as tokens.
 
@@ -208,7 +208,7 @@ impl<'a> Walk<'a> {
         Fitted { schema, open }
     }
 
-    /// What stands there cannot be kept to.
+    /// Records a part of the schema that cannot be enforced.
     fn lose(&mut self, place: impl Into<String>, problem: &str) -> Result<(), Misfit> {
         let place = place.into();
         if self.strict {
@@ -875,7 +875,7 @@ fn list_names(out: &mut Map<String, Value>) {
     out.insert("properties".into(), properties.into());
 }
 
-/// All texts in which an expression is found, if there are so many at most.
+/// All texts in which an expression is found, if there are at most `most`.
 fn names_of(pattern: &str, most: usize) -> Option<Vec<String>> {
     let whole = regex_syntax::parse(&llguidance::regex_to_lark(pattern, "dw")).ok()?;
     let HirKind::Concat(parts) = whole.kind() else { return None };

@@ -20,7 +20,7 @@ use crate::tokens::Filter;
 const MAX_TOKEN_BYTES: usize = 512;
 /// Nodes that the trie may have: its counters have 22 bits.
 const MAX_TRIE_BYTES: usize = (1 << 22) - 1;
-/// Before a token's bytes: it is a special one, which no text stands for.
+/// Before a token's bytes: it is a special one, which no text spells.
 const SPECIAL: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
 
 /// Steps of the compiler and of a mask, far above what published schemas take (its authors measure FHIR's at half of
@@ -289,7 +289,7 @@ mod tests {
         Rule::JsonSchema(json!({"type": "object", "properties": all}))
     }
 
-    /// A text of so many others to choose from.
+    /// A choice of 4,096 texts that `number` makes distinct.
     fn catalogue(number: usize) -> Rule {
         Rule::Choice((0..4096).map(|i| format!("{number} {i:0100}")).collect())
     }
@@ -318,7 +318,7 @@ mod tests {
         let (count, _) = kept(&vocabulary);
         assert!(count < 40 && most >= 200, "{count} large ones, after {most} at most");
         assert!(vocabulary.kept.lock().unwrap().find(&small(1)).is_none(), "the oldest went");
-        // One that is larger than all of them drives nobody out.
+        // One that is larger than the limit evicts nothing.
         let before = kept(&vocabulary);
         let grammar = vocabulary.compile(&catalogue(39)).unwrap();
         vocabulary.kept.lock().unwrap().add(&small(7), &grammar, MOST_BYTES);

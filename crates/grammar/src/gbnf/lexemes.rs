@@ -87,7 +87,7 @@ impl Parts {
     }
 }
 
-/// What a regular part has in it, as it stands there; of others, more than any limit.
+/// Size of a regular part as written; of others, more than any limit.
 #[derive(Clone, Copy)]
 struct Size {
     chars: usize,

@@ -29,7 +29,7 @@ pub(super) enum Part {
     Sequence(Vec<Id>),
     /// One of them.
     Either(Vec<Id>),
-    /// The same, so many times.
+    /// The same part, repeated.
     Repeat { part: Id, least: u32, most: Option<u32> },
 }
 
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
                     inner.sequence.push(self.repeat(part, least, most)?);
                 }
                 '\r' | '\n' => {
-                    // A rule ends with its line, unless the next one goes on with an alternative.
+                    // A rule ends with its line, unless the next one continues with an alternative.
                     self.skip(true);
                     if !self.rest.starts_with('|') {
                         return self.close(open.remove(0));
@@ -348,7 +348,7 @@ impl<'a> Reader<'a> {
         Ok(u32::from_str_radix(hex, 16).expect("8 hexadecimal digits at most"))
     }
 
-    /// What follows a part: how often it stands there.
+    /// The repetition that follows a part: least and most.
     fn times(&mut self) -> Result<(u32, Option<u32>), RuleError> {
         match self.bump() {
             Some('*') => return Ok((0, None)),
@@ -428,7 +428,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What stands here, for an error.
+    /// The next characters, for an error.
     fn next_words(&self) -> String {
         match self.rest.chars().next() {
             None => "the end".to_owned(),
@@ -474,7 +474,7 @@ pub(super) struct Settled {
 }
 
 impl Parts {
-    /// Whoever spoke of a sequence of one speaks of that one. `order`: all parts, such a sequence behind its own.
+    /// Replaces references to a sequence of one part by that part. `order`: all parts, such a sequence behind its own.
     fn without_names(mut self, order: &[Id]) -> Parts {
         let mut meant: Vec<Id> = (0..self.all.len()).collect();
         for &id in order {
@@ -513,8 +513,7 @@ impl Parts {
         }
     }
 
-    /// The smallest set with every part of which so many of its own parts (counted as often as they stand in it) are in
-    /// it as `wants` says.
+    /// The smallest set that holds every part of whose own parts (counted with repetition) at least `wants` are in it.
     ///
     /// Cost: linear.
     pub(super) fn settled(&self, wants: impl Fn(&Part) -> usize) -> Settled {

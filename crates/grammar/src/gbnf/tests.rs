@@ -144,8 +144,8 @@ fn end() -> u32 {
     WORDS.len() as u32 - 1
 }
 
-/// Whether the text is an answer, in the words that the dice choose. `None`: it can be read in so many ways that nobody
-/// tells.
+/// Whether the text is an answer, in the words that the dice choose. `None`: it is too ambiguous
+/// to decide.
 fn is_answer(rule: &Rule, text: &str, dice: &mut Dice) -> Option<bool> {
     match try_answer(rule, text, dice) {
         Ok(is) => Some(is),
