@@ -115,7 +115,7 @@ fn a_recorded_server_is_asked_what_its_guesses_brought() {
     assert_eq!(server.wait(), Some(0));
     let whatif = |more: &[&str]| run(&mut twostroke(&[&["whatif", &path.to_string_lossy()], more].concat()));
     let ran = whatif(&[]);
-    assert!(ran.code == Some(0) && ran.stdout.contains("guesses held"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.stdout.contains("drafts held"), "{ran:?}");
     let told = whatif(&["--speculate", "off", "--json"]).json();
     // Of each answer the first token came with the prompt; a guess that held saved a step.
     let (held, tokens) = (told["recorded"]["held"].as_f64().expect("a number"), 4.0 * 99.0);

@@ -46,7 +46,7 @@ pub fn past(recording: Recording) -> Result<Past, RecordingError> {
     Ok(log.share().since(Nanos(0), header.limits(), header.cost()))
 }
 
-/// An answer as an arrival of its own, and what came of it.
+/// An answer as a separate arrival, and its outcome.
 pub(crate) struct Story {
     pub(crate) request: RequestId,
     pub(crate) arrival: Arrival,
@@ -61,7 +61,7 @@ pub(crate) fn stories(past: &Past) -> Vec<Story> {
     stories
 }
 
-/// Guesses that held, of those that held or failed: `None` where none did either.
+/// Share of accepted drafts among those accepted or rejected; `None` where there are neither.
 fn held_share<'a>(answers: impl IntoIterator<Item = &'a PastAnswer>) -> Option<f64> {
     let steps = answers.into_iter().flat_map(|answer| &answer.drafts).map(drafted_step);
     let (held, judged) = steps.fold((0, 0), |sums, step| (sums.0 + step.held, sums.1 + step.judged()));
@@ -80,7 +80,7 @@ fn drafted_step(drafts: &PastDrafts) -> DraftedStep {
     }
 }
 
-/// `rate`: the chance of a guess, if none of the answer's own was checked.
+/// `rate`: the acceptance rate, if none of the answer's own drafts was checked.
 fn story(answer: &PastAnswer, rate: f64) -> Story {
     let &PastAnswer { ref request, index, tokens, first_token, last_token, longest_gap, ref drafts } = answer;
     let remembered = || {
@@ -92,7 +92,7 @@ fn story(answer: &PastAnswer, rate: f64) -> Story {
         follows: None,
         prompt: request.prompt.iter().map(|block| Piece { name: block.name, len: block.len }).collect(),
         output_tokens: tokens,
-        // Whatever it is called, nobody quotes it: what a later prompt repeats of it is not found in the cache.
+        // No prompt quotes this name: what a later prompt repeats of the answer is not found in the cache.
         answer: request.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index as u64,
         priority: request.priority,
         tenant: request.tenant,

@@ -1,4 +1,4 @@
-//! Reading a recording: nothing that passes can be too large or too late for whoever replays it.
+//! Reading a recording: nothing that passes the checks is too large or too late for a replay.
 //!
 //! The format is the engine's ([`engine::recording`]): a header, then one JSON object per line. A last line that was
 //! cut off is left out; without `"end"` the recording was cut off.
@@ -61,7 +61,7 @@ pub enum RecordingError {
     },
 }
 
-/// What the lines so far say of the next ones: time goes on, and no request comes twice.
+/// What the lines so far require of the next ones: time does not go back, and no request comes twice.
 #[derive(Default)]
 struct SoFar {
     now: u64,
@@ -69,8 +69,8 @@ struct SoFar {
 }
 
 impl SoFar {
-    /// Nothing that passes can be too large for whoever replays it: sums of times fit, and nothing is allocated that
-    /// the limits do not allow.
+    /// Nothing that passes is too large for a replay: sums of times fit, and nothing is allocated that the limits do
+    /// not allow.
     fn check(&mut self, entry: &Entry, limits: &Limits) -> Result<(), String> {
         match *entry {
             Entry::Admit(ref admit) => {

@@ -27,7 +27,7 @@ pub struct Replayed {
     /// `|predicted - taken| / taken` of the steps whose time was predicted, by [`Replayed::KINDS`]. What the machine
     /// did for others meanwhile is not part of what a step took.
     pub errors: [Vec<f64>; 3],
-    /// The recording has no end: the engine was killed, the disk was full, or somebody cut the file.
+    /// The recording has no end: the engine was killed, the disk was full, or the file was truncated.
     pub was_cut_off: bool,
 }
 
@@ -56,7 +56,7 @@ impl Difference {
 }
 
 impl Replayed {
-    /// Kinds of steps: those that only decode, those that check guesses besides, those that read prompts.
+    /// Kinds of steps: those that only decode, those that also verify drafts, those that read prompts.
     pub const KINDS: [&str; 3] = ["decode", "verify", "prompts"];
 
     /// One more entry that was the same.
@@ -106,7 +106,7 @@ fn shown(text: &str) -> String {
 }
 
 /// Feeds the recording to a scheduler and compares each step's record. The tokens are taken from the recording.
-/// `tell` hears what clients would hear, with the time, and each request as it is admitted.
+/// `tell` receives what clients would receive, with the time, and each request as it is admitted.
 pub fn replay(mut recording: Recording, tell: &mut dyn FnMut(Told<'_>)) -> Result<Replayed, RecordingError> {
     let mut replaying = Replaying::new(&recording);
     let (mut replayed, mut first) = (Replayed::default(), None);
@@ -130,9 +130,9 @@ pub enum Told<'a> {
     AnswerEnded(RequestId, usize, FinishReason),
     /// A request has all of its answers, was cancelled, or failed.
     Ended(RequestId),
-    /// Guesses were on offer in the step that is told next.
+    /// Drafts were on offer in the step that is reported next.
     Offered(&'a [OfferEntry]),
-    /// A step was the same, and what predicts the next one. Told before the ends that came of it.
+    /// A step was the same, and what predicts the next one. Reported before the ends that came of it.
     Step(&'a StepRecord, Option<&'a CostModel>),
 }
 
@@ -276,7 +276,7 @@ impl Replaying {
         self.events.clear();
         self.scheduler.complete_into(&self.output, to, &mut self.events, &mut self.record);
         let tokens: Vec<TokenId> = self.output.rows.iter().map(|row| row.token).collect();
-        // What was guessed is an input.
+        // Drafts are an input.
         let replayed = StepEntry::of(&self.record, &tokens, &failed);
         let replayed = replayed.with_guesses(recorded.offers.clone(), recorded.guesses.clone());
         if replayed != *recorded {
@@ -294,7 +294,7 @@ impl Replaying {
         Ok(None)
     }
 
-    /// Tells the scheduler what guesses were on offer.
+    /// Passes the drafts on offer to the scheduler.
     fn offer(&mut self, offers: &[OfferEntry]) {
         for entry in offers {
             let seq = self.scheduler.sequences().find(|sequence| entry.is_for(sequence)).map(Sequence::id);

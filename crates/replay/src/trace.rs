@@ -14,7 +14,7 @@
 //! (<https://perfetto.dev/docs/getting-started/other-formats>): complete events (`X`), counters (`C`), flows
 //! (`s`, `f`) and names (`M`). Times are microseconds of the engine's clock; `otherData.began_at_unix_ns` says what a
 //! clock on the wall showed at 0. Readers sort events by time and keep the order of the file where times are equal, so
-//! what contains another stands before it.
+//! what contains another comes before it.
 //!
 //! Events are written as they become known, and a request when it has ended: memory is that of what is open.
 
@@ -32,7 +32,7 @@ use crate::replay::{Replayed, Told, replay};
 /// The process of steps and counters, and that of requests.
 const ENGINE: u64 = 1;
 const REQUESTS: u64 = 2;
-/// Chunks of prompts that are remembered for those whom they delayed.
+/// Chunks of prompts that are remembered for the requests they delayed.
 const MOST_CHUNKS: usize = 1 << 16;
 /// Steps of a request that its account keeps, for the median of its gaps.
 const KEPT_VISITS: usize = 1024;
@@ -255,7 +255,7 @@ impl<W: Write> TraceWriter<W> {
 
     /// Within the queue: that another worker read the prompt, and its steps. Blocks that came are an argument.
     fn away(&mut self, tid: u64, away: &Away, to: Nanos) -> io::Result<()> {
-        let worker = away.worker.as_deref().unwrap_or("nobody");
+        let worker = away.worker.as_deref().unwrap_or("no worker");
         let blocks = away.landed.last().map_or(0, |&(_, count)| count);
         let args = json!({"way": away.way.map(Way::name), "blocks": blocks});
         self.slice(REQUESTS, tid, &format!("read by {worker}"), (away.from, to), args)?;
@@ -300,7 +300,7 @@ impl<W: Write> TraceWriter<W> {
                     json!({"ph": ph, "pid": REQUESTS, "tid": tid.0, "ts": micros(at), "id": id, "cat": "delay",
                         "name": "delayed", "args": args})
                 };
-                // Each lies within its slice; where both are of one step, the cause comes first.
+                // Each is within its slice; where both are of one step, the cause comes first.
                 let cause = Nanos(chunk.from.0 + chunk.to.since(chunk.from).0 / 2);
                 let effect = Nanos(token.from.0 + token.to.since(token.from).0 * 3 / 4);
                 self.put(&end("s", culprit, cause, &delay))?;

@@ -7,18 +7,18 @@
 //! ```
 //!
 //! Without a request: the ledger books a wait on those who were there ([`ledger`]); this is what the wait would have been
-//! had one never come. Both together say what a request cost: whom it kept waiting, and how much of that others would
-//! have kept them waiting anyway.
+//! had one never come. Both together say what a request cost: the waits it caused, and how much of them other requests
+//! would have caused anyway.
 //!
 //! The lengths of the answers are known, because they were given. The machine is fitted to the steps (of decode alone,
 //! and all others); where it was slower or faster at a moment, it is again at that moment. So a disturbance is part of
 //! the past and not of the settings.
 //!
-//! Whether a guess at a next token holds is known where it was checked; where guesses are on offer at other places, as
-//! many hold as of the request's others.
+//! Whether a draft is accepted is known where it was checked; drafts on offer at other places are accepted at the rate
+//! of the request's others.
 //!
 //! Not the same as it was: the cache is empty at the beginning, an answer's own tokens are not found by a later prompt,
-//! several answers of one request are as many requests, and requests that ended without a token are left out.
+//! each of several answers of one request is a request, and requests that ended without a token are left out.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ pub struct Changes {
     pub max_num_seqs: Option<usize>,
     /// Whether equal prefixes share blocks.
     pub enable_prefix_caching: Option<bool>,
-    /// Nobody guesses at next tokens.
+    /// Speculative decoding is off.
     pub without_drafts: bool,
     /// Requests that never come.
     pub without: Vec<RequestId>,
@@ -103,9 +103,9 @@ pub struct Figures {
     pub goodput: Option<f64>,
     /// Sequences that lost their blocks.
     pub preemptions: usize,
-    /// Guesses at next tokens that were checked.
+    /// Draft tokens that were verified.
     pub drafted: usize,
-    /// Of these, those that held.
+    /// Of these, those that were accepted.
     pub held: usize,
     /// Of those checked, the ones that held or failed by a rate: nothing is known of them.
     pub assumed: usize,
@@ -168,13 +168,13 @@ pub struct WhatIfAnswer {
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WhatIfError {
-    /// Nothing, or nobody, to ask about.
+    /// No request to ask about.
     #[error("no request was answered in that time")]
     Nothing,
     /// Changes that do not go together.
     #[error(transparent)]
     Limits(#[from] LimitsError),
-    /// Whoever watched has seen enough.
+    /// The watcher stopped it.
     #[error("the simulation takes more steps than it may")]
     TooLong,
 }
@@ -207,8 +207,8 @@ impl Observer for Watched<'_, '_> {
     }
 }
 
-/// Answers the question. `watcher` sees each step of both courses, with requests numbered by arrival. An error if nobody
-/// is left, or a request that never comes is none of the past.
+/// Answers the question. `watcher` sees each step of both courses, with requests numbered by arrival. An error if no
+/// request is left, or a request that never comes is none of the past.
 pub fn what_if(past: &Past, changes: &Changes, watcher: &mut Watcher<'_>) -> Result<WhatIfAnswer, WhatIfError> {
     let stage = Stage::of(past)?;
     let stayed: Vec<&Story> = stage.stories.iter().filter(|story| changes.keeps(story)).collect();
@@ -398,7 +398,7 @@ impl fmt::Display for WhatIfAnswer {
         if again + other > 0 {
             writeln!(
                 f,
-                "of the guesses {again} simulated and {other} of what if are assumed: none was checked there, and they hold \
+                "of the drafts {again} simulated and {other} of what if are assumed: none was checked there, and they hold \
                  as often as others of their request"
             )?;
         }
@@ -425,7 +425,7 @@ const COUNTS: [(&str, Get<usize>); 3] = [
 ];
 
 const DRAFTS: [(&str, Get<usize>); 2] =
-    [("guesses", |figures| figures.drafted), ("guesses held", |figures| figures.held)];
+    [("drafts", |figures| figures.drafted), ("drafts held", |figures| figures.held)];
 
 impl Figures {
     /// As JSON, without the times: who prints them chooses how.
