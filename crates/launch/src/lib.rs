@@ -5,11 +5,10 @@
 //! a name, variables ──open──> Checkpoint ──────────────────────────────┐
 //! ModelSettings ──choose─────────┴──> Chosen: the class of the weights ─┤
 //! a JSON object ──speculation──> Speculation ─────────────────────────────────┤
-//! Settings: what somebody asked for, the rest left open ──options───────┴──> EngineOptions ──start──> Engine
+//! Settings: what was asked for, the rest left open ──options────────────┴──> EngineOptions ──start──> Engine
 //! ```
 //! [`Settings`] has a field for each thing that can be asked for, most of them optional; [`Settings::options`] is the
-//! one place that decides what holds where nobody said anything, and the one that makes
-//! [`EngineOptions`](engine::EngineOptions).
+//! one place that decides the defaults, and the one that makes [`EngineOptions`](engine::EngineOptions).
 //! Nothing here reads the environment: variables come in as a function ([`Variables::read`]).
 
 pub mod machine;

@@ -1,5 +1,5 @@
 //! What the operating system says about this machine, mostly in `/proc` and `/sys`; what is not there is `None`, never
-//! a guess.
+//! an estimate.
 
 use std::fs;
 use std::path::Path;
@@ -97,7 +97,7 @@ pub fn memory() -> Option<(u64, u64)> {
     Some((meminfo(&info, "MemTotal")?, kernels::memory_limits::headroom()?.bytes))
 }
 
-/// The tightest limit on this process's memory that somebody has set: a control group's or its own.
+/// The tightest limit that is set on this process's memory: a control group's or its own.
 pub fn memory_limit() -> Option<Limit> {
     let set = kernels::memory_limits::headrooms().into_iter().filter(|room| room.limit != Limit::Machine);
     set.min_by_key(|room| room.bytes).map(|room| room.limit)

@@ -36,7 +36,7 @@ pub fn shipped() -> Result<Checkpoint, LoadError> {
 }
 
 /// What `name` names; `None` is the built-in model, and so is its name where no file is called so. A hub id that is not
-/// in the cache is downloaded, unless `hub` says offline. `progress` hears of each file.
+/// in the cache is downloaded, unless `hub` says offline. `progress` is called for each file.
 pub fn open(
     name: Option<&str>,
     hub: &HubEnv,

@@ -1,4 +1,4 @@
-//! What somebody asked for, and what an engine is told: the one place where the two meet.
+//! From the settings that were asked for to the options of an engine: the one place where the two meet.
 
 use std::path::PathBuf;
 
@@ -15,9 +15,9 @@ use text::chat_template::TemplateSettings;
 
 use crate::machine;
 
-/// Rows of a step whose size targets decide: an idle machine reads prompts at nearly full speed with so many.
+/// Largest step where targets decide its size: an idle machine reads prompts at nearly full speed with this many rows.
 const ROWS: usize = 512;
-/// Largest rank of an adapter where nobody says otherwise: vLLM's.
+/// Default of the largest rank of an adapter: vLLM's.
 const ADAPTER_RANK: usize = 16;
 /// Room for adapters beside those of the start, where requests may load some.
 const MORE_ADAPTERS: usize = 4;
@@ -120,8 +120,8 @@ pub enum Calibrate {
     Again,
 }
 
-/// What an engine was asked to be, in the words of a command line; what nobody asked for is settled by
-/// [`options`](Self::options). See [`EngineOptions`] for what the fields mean in full.
+/// The settings of an engine, in the words of a command line; [`options`](Self::options) decides what is left open. See
+/// [`EngineOptions`] for what the fields mean in full.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How the model is held.
@@ -132,9 +132,9 @@ pub struct Settings {
     pub max_model_len: Option<usize>,
     /// Sequences that run together.
     pub max_num_seqs: usize,
-    /// Rows of one step; `None`: so many that targets decide. Whoever names a number wants steps of that size.
+    /// Rows of one step; `None`: targets decide. A number makes steps of that size.
     pub max_num_batched_tokens: Option<usize>,
-    /// Rows of one prompt in one step; likewise.
+    /// Rows of one prompt in one step; `None`: as above.
     pub max_prefill_chunk: Option<usize>,
     /// Prompts in prefill per step.
     pub max_prefill_seqs: usize,
@@ -156,13 +156,13 @@ pub struct Settings {
     pub is_shared: bool,
     /// Whether steps are measured.
     pub calibrate: Calibrate,
-    /// Target for the first token; `None`: a comfortable one where steps are measured and have no fixed size.
+    /// Target for the first token; `None`: a default one where steps are measured and have no fixed size.
     pub ttft: Option<DefaultTarget>,
-    /// Target from a token to the next, likewise.
+    /// Target from a token to the next; `None`: as above.
     pub tpot: Option<DefaultTarget>,
     /// Refuse what would come too late.
     pub refuse_late: bool,
-    /// Who guesses the next tokens of answers.
+    /// What drafts the next tokens of answers.
     pub speculation: Speculation,
     /// Adapters that are there from the start: names and directories.
     pub adapters: Vec<(String, PathBuf)>,
@@ -178,13 +178,13 @@ pub struct Settings {
     pub cache_listener: Option<CacheListener>,
     /// The share of the answers that are computed again.
     pub spot_check: f64,
-    /// What the machine can do at most, if somebody measured it.
+    /// What the machine can do at most, if it was measured.
     pub limits: Option<DeviceLimits>,
     /// Where the run is recorded.
     pub record: Option<PathBuf>,
     /// Seed of the seeds of requests that name none.
     pub seed: u64,
-    /// Key of the prefix cache's hashes: nobody may guess it where strangers ask.
+    /// Key of the prefix cache's hashes: must be unpredictable where clients are untrusted.
     pub hash_key: [u8; 32],
     /// Where chat templates run.
     pub template: TemplateSettings,
@@ -235,12 +235,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether steps have a fixed size, because somebody asked for one.
+    /// Whether steps have a fixed size, because one was asked for.
     pub fn has_fixed_steps(&self) -> bool {
         self.max_num_batched_tokens.is_some() || self.max_prefill_chunk.is_some()
     }
 
-    /// What the engine is told. The only place that makes [`EngineOptions`].
+    /// The options of the engine. The only place that makes [`EngineOptions`].
     pub fn options(&self, chosen: Chosen) -> EngineOptions {
         let has_fixed_steps = self.has_fixed_steps();
         let asked = self.clone();

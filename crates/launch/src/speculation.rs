@@ -1,7 +1,7 @@
-//! `--speculative-config`: vLLM's keys for what is guessed, where they mean here what they mean there.
+//! `--speculative-config`: vLLM's keys for speculative decoding, where they mean here what they mean there.
 //!
 //! ```text
-//! {"method": "suffix", "num_speculative_tokens": 8} ──> Speculation: who guesses, within which bounds
+//! {"method": "suffix", "num_speculative_tokens": 8} ──> Speculation: what drafts, within which bounds
 //! ```
 //! A key that would change answers there, or that there is nothing for here, is refused by its name: a configuration
 //! that is taken is kept in full.
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 const REFUSED: &[(&[&str], &str)] = &[
     (
         &["rejection_sample_method", "synthetic_acceptance_rates", "synthetic_acceptance_length"],
-        "a guess counts if it is the token that is drawn in its place, and no other rule is: answers do not change",
+        "a draft is accepted if it is the token that is drawn in its place, and by no other rule: answers do not change",
     ),
     (
         &["draft_sample_method"],
@@ -21,7 +21,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (
         &["num_speculative_tokens_per_batch_size", "enable_adaptive_verification"],
-        "how many guesses are checked is decided for each step, by what rows cost and how often guesses held",
+        "how many drafts are checked is decided for each step, by what rows cost and how often drafts held",
     ),
     (
         &["draft_tensor_parallel_size", "tensor_parallel_size", "use_local_argmax_reduction"],
@@ -156,7 +156,7 @@ impl Keys {
         let of = |prefix: &str| key.starts_with(prefix);
         match (of("prompt_lookup_m"), of("suffix_decoding_max_") || of("suffix_decoding_min_")) {
             _ if ["model", "quantization"].contains(&key.as_str()) && ["ngram", "suffix"].contains(&method) => {
-                Err(format!("{key}: {method} guesses from texts and has no model"))
+                Err(format!("{key}: {method} drafts from texts and has no model"))
             }
             _ if key == "quantization" => Err(format!("{key}: refused; what {method} computes is small, and bf16")),
             (true, _) => Err(format!("{key}: belongs to the method ngram, not to {method}")),
@@ -239,8 +239,8 @@ mod tests {
             ),
             (r#"{"method": "medusa"}"#, "model: missing; medusa needs"),
             (r#"{"method": "medusa", "model": 1}"#, "model: not a text"),
-            (r#"{"method": "ngram", "model": "x"}"#, "model: ngram guesses from texts"),
-            (r#"{"method": "suffix", "quantization": "int8"}"#, "quantization: suffix guesses from texts"),
+            (r#"{"method": "ngram", "model": "x"}"#, "model: ngram drafts from texts"),
+            (r#"{"method": "suffix", "quantization": "int8"}"#, "quantization: suffix drafts from texts"),
             (
                 r#"{"method": "eagle3", "model": "x", "quantization": "int8"}"#,
                 "quantization: refused; what eagle3 computes",
