@@ -158,7 +158,7 @@ impl LoadedModel {
         samples
     }
 
-    /// The same through so many adapters, by sequence in turns; 0: none.
+    /// The same through `adapters` adapters, by sequence in turns; 0: none.
     pub(crate) fn run_through<const WAYS: usize>(
         &mut self,
         test: &ForwardTest,
@@ -206,7 +206,7 @@ impl LoadedModel {
     }
 }
 
-/// The runner, once a person was told what there is to know about its load.
+/// Reports the notices of the runner's load.
 fn noted<B: kernels::Backend>(setup: &BenchSetup<'_>, runner: Runner<B>) -> Runner<B> {
     (setup.progress)(BenchProgress::Over);
     runner.notices().iter().for_each(|notice| (setup.note)(&format!("note: {notice}")));

@@ -1,10 +1,10 @@
-//! `twostroke bench --synthetic-acceptance A`: what guesses of that quality bring here, before there is a drafter.
+//! `twostroke bench --synthetic-acceptance A`: what drafts of that quality bring here, before there is a drafter.
 //!
 //! ```text
 //! rehearsal    each client asks its prompts once; the answers are remembered
-//! off on off on ..   the same again without and with guesses that hold with the chance A each (-r rounds)
+//! off on off on ..   the same again without and with drafts that are each accepted with probability A (-r rounds)
 //! ```
-//! The clients ask one prompt after the other, so that prompts are read while others are answered. Guesses cost nothing
+//! The clients ask one prompt after the other, so that prompts are read while others are answered. Drafts cost nothing
 //! here, as those from texts do: what a drafter with weights takes comes on top. The answers must be equal.
 
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub fn measure(engine: &Engine, acceptance: f64, setup: &BenchSetup<'_>) -> Resu
     Ok(BenchReport { json, text })
 }
 
-/// How far off the predicted times are of steps that only decode, that check guesses, and that read prompts.
+/// Errors of the predicted times of steps that only decode, that verify drafts, and that read prompts.
 fn predictions(records: &[Arc<StepRecord>], cost: &CostModel) -> [(&'static str, Errors); 3] {
     let checks = |record: &StepRecord| record.decode.iter().any(|row| row.drafts > 0);
     [
@@ -71,7 +71,7 @@ fn predictions(records: &[Arc<StepRecord>], cost: &CostModel) -> [(&'static str,
     ]
 }
 
-/// What so many clients had, without guesses and with them.
+/// The figures of `streams` clients, without drafts and with them.
 struct Rounds {
     streams: usize,
     without: Side,
@@ -221,9 +221,9 @@ fn table(
     predicted: Option<&[(&str, Errors)]>,
 ) -> String {
     let mut lines = vec![
-        format!("{backend}; {tokens} tokens an answer; each guess holds with the chance {acceptance}"),
+        format!("{backend}; {tokens} tokens an answer; each draft holds with the chance {acceptance}"),
         String::new(),
-        "| streams | a stream's tok/s without | with | gain | all tok/s without | with | gain | TTFT p99 | tokens a step | guessed | held |".to_owned(),
+        "| streams | a stream's tok/s without | with | gain | all tok/s without | with | gain | TTFT p99 | tokens a step | drafted | held |".to_owned(),
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |".to_owned(),
     ];
     for Rounds { streams, without, with } in rounds {

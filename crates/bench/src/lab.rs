@@ -36,11 +36,11 @@ const ROWS: usize = 512;
 const STEPS: usize = 8;
 /// Tokens of each request in the cache when the batch grows.
 const DEPTH: usize = 64;
-/// What is measured where nobody says, as far as the model's context goes.
+/// Defaults of the sweeps, as far as the model's context goes.
 const PROMPTS: [usize; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
 const POSITIONS: [usize; 6] = [0, 256, 512, 1024, 2048, 4096];
 const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Share of the variance that a law explains at least; one that explains less is not told as one.
+/// Share of the variance that a law explains at least; one that explains less is not reported.
 const LEAST_R2: f64 = 0.5;
 /// A limit binds clearly if the work comes this much nearer to it than to the other.
 const CLEARLY: f64 = 1.5;
@@ -109,7 +109,7 @@ pub struct LabPlan {
 }
 
 impl LabPlan {
-    /// The three sweeps of a model: lengths of prompts, positions and batches, where somebody names them.
+    /// The three sweeps of a model; `asked`: lengths of prompts, positions and batches in place of the defaults.
     pub fn all(asked: [Option<&[usize]>; 3], config: &ModelConfig) -> Result<[LabPlan; 3], BenchError> {
         let [prompts, positions, batches] = asked;
         Ok([
@@ -258,7 +258,7 @@ struct Raw {
 }
 
 impl Raw {
-    /// Of repetitions that take `seconds` and do `work` in so many steps.
+    /// Of repetitions that take `seconds` and do `work` in `steps` steps.
     fn of(x: usize, seconds: &[f64], work: PassWork, steps: usize) -> Raw {
         let n = steps as f64;
         let work = PassWork {
@@ -428,7 +428,7 @@ fn surety(point: &Point) -> String {
 mod tests {
     use super::*;
 
-    /// A sweep of steps that took so many milliseconds, each once, twice and three times.
+    /// A sweep of steps with their milliseconds, each once, twice and three times.
     fn sweep(kind: Kind, points: &[(usize, f64)]) -> Sweep {
         let work = PassWork { matrix_flops: 1e6, bytes: 1e6, ..PassWork::default() };
         let raw = points.iter().map(|&(x, ms)| Raw::of(x, &[ms / 1e3; 3], work, 1));

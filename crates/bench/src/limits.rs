@@ -55,7 +55,7 @@ pub fn limits_json(limits: &Limits) -> Value {
     })
 }
 
-/// What stands behind figures whose limits may not be so: `; not sure: ...`, or nothing.
+/// Suffix of figures whose limits are uncertain: `; not sure: ...`, or nothing.
 pub fn not_sure(doubt: Option<Doubt>) -> String {
     doubt.map_or_else(String::new, |doubt| format!("; not sure: {doubt}"))
 }

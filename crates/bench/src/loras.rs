@@ -12,7 +12,7 @@ use crate::forward::{ForwardTest, LoadedModel, PassRoom};
 use crate::setup::{BenchError, BenchReport, BenchSetup};
 use crate::timing::{Timing, middle};
 
-/// The first of each of the setup's lengths, through so many adapters and none.
+/// The first of each of the setup's lengths, through `adapters` adapters and none.
 pub fn measure(setup: &BenchSetup<'_>, adapters: usize) -> Result<BenchReport, BenchError> {
     let first = |list: &[usize]| list.first().copied().unwrap_or(0);
     let (rank, n_gen, n_depth) = (setup.lora_rank, first(setup.n_gen).max(1), first(setup.n_depth));

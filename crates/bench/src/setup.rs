@@ -1,4 +1,4 @@
-//! What is measured and how, as somebody asked for it, and why nothing could be measured.
+//! What is measured and how, and why nothing could be measured.
 
 use std::io;
 

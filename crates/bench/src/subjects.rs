@@ -35,7 +35,7 @@ pub struct BenchSubject {
     run: fn(&BenchSetup<'_>, &mut Rows<'_>) -> Result<(), BenchError>,
 }
 
-/// All that can be named; the first is measured where nobody names anything.
+/// All subjects; the first is the default.
 pub const SUBJECTS: [BenchSubject; 10] = [
     BenchSubject { name: "forward", about: FORWARD, header: llama::HEADER, run: llama::measure },
     BenchSubject { name: "mixed", about: MIXED, header: TIMED, run: mixed::measure },

@@ -1,7 +1,7 @@
 //! How everything here is timed: several ways to do something, called in turns.
 //!
 //! ```text
-//! way 0      ## warms up, and tells how many calls fill a sample
+//! way 0      ## warms up, and gives the number of calls in a sample
 //! way 1      ##
 //! round 1    0000 11111111      each sample is as many calls as take its time, so that the clock's grain is nothing
 //! round 2    0000 11111111      a machine that changes its speed meanwhile changes that of all ways
@@ -71,7 +71,7 @@ impl Timing<'_> {
     }
 }
 
-/// Of one call among so many.
+/// Mean seconds of one of `calls` calls.
 fn seconds(calls: usize, mut call: impl FnMut()) -> f64 {
     let start = Instant::now();
     (0..calls).for_each(|_| call());
@@ -90,7 +90,7 @@ pub(crate) fn middle(values: &[f64]) -> f64 {
     spread(values)[1]
 }
 
-/// On a thread of its own: the one that computes is pinned to a core.
+/// On a separate thread: the one that computes is pinned to a core.
 pub(crate) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

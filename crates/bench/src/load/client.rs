@@ -1,8 +1,8 @@
-//! The clock: sends each request at its moment, on a connection of its own, and notes when each event came.
+//! The clock: sends each request at its moment, on its own connection, and notes when each event came.
 //!
 //! One thread drives all of them: a thousand streams are mostly waiting. What a request waits for a place below
 //! `max_concurrency` is not part of its times, as with vLLM; nor is opening the connection, which vLLM's client mostly
-//! finds open. Both are told apart.
+//! finds open. Both are reported separately.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ pub async fn probe(target: &Target, ask: &PlannedRequest) -> Result<RequestOutco
 }
 
 /// Sends every request at its moment. Ends when all have ended, or when `stop` does: then what is open is given up and
-/// left out. `ended` hears how many have ended. Outcomes come in the order of the load.
+/// left out. `ended` receives how many have ended. Outcomes come in the order of the load.
 pub async fn run(
     target: Arc<Target>,
     load: Vec<PlannedRequest>,

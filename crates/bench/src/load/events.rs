@@ -81,7 +81,7 @@ struct Timings {
     decode: Option<PhaseFigures>,
 }
 
-/// Somebody else's field of that name is none of ours.
+/// A field of that name from another server is ignored.
 fn if_known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PhaseFigures>, D::Error> {
     let value = Value::deserialize(deserializer)?;
     Ok(serde_json::from_value(value).ok())
@@ -235,7 +235,7 @@ mod tests {
                 ],
                 1,
             ),
-            // The end in an event of its own, as OpenAI and we send it.
+            // The end in a separate event, as OpenAI and we send it.
             (
                 &[
                     r#"data: {"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#,

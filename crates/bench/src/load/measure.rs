@@ -42,7 +42,7 @@ impl Measured {
 /// How far a measurement is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadProgress {
-    /// So many answers ended.
+    /// The number of answers that ended.
     Answers(usize),
     /// All that are to come are there.
     Timelines,

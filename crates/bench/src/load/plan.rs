@@ -3,7 +3,7 @@
 //! ```text
 //! lengths    random: uniform around a mean          prefix_repetition: some prefixes, each before many suffixes
 //! moments    gamma-distributed distances (burstiness 1: Poisson), scaled so that the last request leaves on time
-//! sessions   the simulator's, turn for turn: who follows whom, after what pause, with how many new tokens
+//! sessions   the simulator's, turn for turn: which follows which, after what pause, with how many new tokens
 //! ```
 
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub enum Dataset {
         /// Tokens that all prompts begin with.
         prefix: usize,
     },
-    /// Each prompt is one of `prefixes` prefixes and a suffix of its own.
+    /// Each prompt is one of `prefixes` prefixes and a unique suffix.
     PrefixRepetition {
         /// Tokens of a prefix.
         prefix: usize,
@@ -209,7 +209,7 @@ fn sessions(
 ) -> Result<Vec<PlannedRequest>, PlanError> {
     let &Dataset::Sessions { turns, pause, prefix, input, output, cv } = dataset else { return Ok(Vec::new()) };
     if arrivals.ramp.is_some() || arrivals.burstiness != 1.0 {
-        // A session's first turn alone has a moment of its own.
+        // Only a session's first turn has a start time.
         let allowed = "1, and no ramp: sessions begin as a Poisson process";
         return Err(PlanError::Number { what: "--burstiness", allowed, value: arrivals.burstiness });
     }
@@ -252,7 +252,7 @@ fn prompt(pieces: &[Piece], words: bool) -> (PlannedPrompt, usize) {
     (if words { PlannedPrompt::Words(as_words(&ids)) } else { PlannedPrompt::Tokens(ids) }, tokens)
 }
 
-/// An answer that nobody gave.
+/// The ids of an invented answer.
 pub(crate) fn invented(name: u64, tokens: usize) -> Vec<u32> {
     (0..tokens).map(|index| id(name, index)).collect()
 }

@@ -5,8 +5,8 @@
 //! sent       question 1        question 1, answer 1, question 2        ...
 //! ```
 //! What an answer says is known when it is there, so a turn is put together when its turn comes. As token ids the quoted
-//! answer is the tokens that the server returned; a server that returns none is quoted ids that nobody said, and its
-//! cache can then hold no more than the prompts.
+//! answer is the tokens that the server returned; a server that returns none is quoted invented ids, and its cache
+//! can then hold no more than the prompts.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -52,8 +52,8 @@ pub(crate) fn continued(turn: Turn, before: u64, next: PlannedRequest) -> Planne
     PlannedRequest { prompt, prompt_tokens, ..next }
 }
 
-/// Which request is sent next, and when: those that follow nobody at their moments, the others a pause after the end of
-/// the one before.
+/// Which request is sent next, and when: first turns at their moments, the others a pause after the end of the one
+/// before.
 #[derive(Debug)]
 pub(crate) struct Agenda {
     asks: Vec<Option<PlannedRequest>>,
@@ -125,7 +125,7 @@ mod tests {
         let turn = || ids(&[1, 2]);
         let next = continued(Turn { prompt: turn(), said: said("x", &[8, 9]) }, 7, ask(ids(&[5]), Some(0), 0));
         assert_eq!((next.prompt, next.prompt_tokens), (ids(&[1, 2, 8, 9, 5]), 5));
-        // A server that tells no ids: as many of the answer's name.
+        // A server that returns no ids: `quoted_tokens` ids drawn from the answer's name.
         let plain = PlannedRequest { quoted_tokens: 4, ..ask(ids(&[5]), Some(0), 0) };
         let next = continued(Turn { prompt: turn(), said: said("x", &[]) }, 7, plain);
         assert_eq!(next.prompt_tokens, 2 + 4 + 1);

@@ -50,7 +50,7 @@ pub struct Attribution {
 /// A request whose prompt made others wait for their tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prefill {
-    /// As the server names it to whoever asks: a response id, or a number that stands for somebody else's.
+    /// As the server names it: a response id, or a number in place of another key's.
     pub name: String,
     /// Which outcome of the run it is; `None`: not one of ours.
     pub request: Option<usize>,
@@ -66,10 +66,10 @@ pub(crate) fn late(itls: &[f64]) -> Vec<usize> {
     (0..itls.len()).filter(|&index| itls[index] > limit).collect()
 }
 
-/// A smaller gap is none: of a step with guesses several tokens come together, and no pass is as short.
+/// A smaller gap is none: a step with accepted drafts yields several tokens at once, and no pass is as short.
 const TOGETHER: f64 = 100e-6;
 
-/// Of the gaps that somebody waited for: otherwise every step of a stream that guesses well would be late.
+/// The median of the gaps above [`TOGETHER`]: otherwise every step of a stream with good drafts would be late.
 fn median(itls: &[f64]) -> f64 {
     let mut waited: Vec<f64> = itls.iter().copied().filter(|&gap| gap >= TOGETHER).collect();
     figures::median(&mut waited).unwrap_or_default()
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!((found.steady.len(), found.stalled.len(), found.answers), (6, 1, 1));
         assert!((found.stalled.percentile(50.0) - 310.0).abs() < 1e-9);
         assert!((found.lost_ms - 299.0).abs() < 1e-9, "310 ms less a median of 11: {}", found.lost_ms);
-        // Of three tokens that come together two are waited for by nobody: that makes the step no stall.
+        // Of three tokens that come together two have no wait: that makes the step no stall.
         assert_eq!(late(&[0.04, 1e-5, 2e-5, 0.04, 1e-5, 2e-5, 0.041, 1e-5, 0.3]), [8]);
         assert_eq!(late(&[]), Vec::<usize>::new());
         assert_eq!(stalls(&[]), Stalls::default());

@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn ramp_up_and_drain_are_left_out() {
-        // One second each, one more every 0.1 s for a while, at 10 open: then a tail in which nobody comes.
+        // One second each, one more every 0.1 s for a while, at 10 open: then a tail without arrivals.
         let outcomes: Vec<RequestOutcome> = (0..100).map(|index| answered(5.0 + index as f64 * 0.1, 1.0)).collect();
         let steady = steady(&outcomes).expect("there is a middle");
         assert!((steady.from - 0.9).abs() < 1e-6 && (steady.to - 9.9).abs() < 1e-6, "{steady:?}");

@@ -44,7 +44,7 @@ impl Point {
 }
 
 impl Swept {
-    /// Indices of the points that nobody beats in both throughput and median TTFT.
+    /// Indices of the Pareto-optimal points of throughput and median TTFT.
     pub fn front(&self) -> Vec<usize> {
         let beats = |one: &Point, other: &Point| {
             let (faster, sooner) = (one.summary.output_throughput(), one.ttft());

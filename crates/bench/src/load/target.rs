@@ -1,6 +1,6 @@
 //! The server under test: its address, what every request to it carries, and a connection to it, encrypted or not.
 //!
-//! https is checked against the certificate authorities that browsers trust, or, if told so, against none.
+//! https is checked against the certificate authorities that browsers trust, or, with `--insecure`, against none.
 
 use std::fmt;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub(crate) struct Connection(SendRequest<Full<Bytes>>);
 
 impl Target {
     /// A server at `base_url` (`http[s]://HOST[:PORT][/PREFIX]`) with its route for `api`, or `endpoint` instead.
-    /// `insecure`: whoever answers, whatever certificate it shows.
+    /// `insecure`: any certificate is accepted.
     pub fn new(base_url: &str, endpoint: Option<&str>, api: Api, insecure: bool) -> Result<Target, TargetError> {
         let refuse = |problem: &str| TargetError::Url { url: base_url.to_owned(), problem: problem.to_owned() };
         let uri: Uri = base_url.parse().map_err(|_| refuse("is not a URL such as http://127.0.0.1:8000"))?;
@@ -310,7 +310,10 @@ fn encryption(insecure: bool) -> ClientConfig {
         .with_safe_default_protocol_versions()
         .expect("ring has the suites of the default versions");
     if insecure {
-        return config.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider))).with_no_client_auth();
+        return config
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+            .with_no_client_auth();
     }
     let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     config.with_root_certificates(roots).with_no_client_auth()
@@ -318,9 +321,9 @@ fn encryption(insecure: bool) -> ClientConfig {
 
 /// Takes any certificate, as `--insecure` says; that the other side has its key is still checked.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

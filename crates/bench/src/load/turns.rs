@@ -27,7 +27,7 @@ pub fn turns(outcomes: &[RequestOutcome]) -> Vec<TurnFigures> {
     if last == 0 { Vec::new() } else { (0..=last).filter_map(|turn| figures(outcomes, turn, turn)).collect() }
 }
 
-/// The same in as many rows as fit on a page: 1, 2, 3 to 4, 5 to 8, ...
+/// The same in rows that fit on a page: 1, 2, 3 to 4, 5 to 8, ...
 pub(crate) fn grouped(outcomes: &[RequestOutcome]) -> Vec<TurnFigures> {
     let last = outcomes.iter().map(|outcome| outcome.turn).max().unwrap_or(0);
     let mut rows = Vec::new();

@@ -50,7 +50,7 @@ fn schemas() -> [(&'static str, Value); 5] {
     ]
 }
 
-/// Mean seconds of a mask, and of taking a token, over an answer of at most so many.
+/// Mean seconds of a mask, and of accepting a token, over an answer of at most `tokens`.
 fn walk(grammar: &Grammar, seed: u64, tokens: usize) -> [f64; 2] {
     let mut constraint = grammar.constraint();
     let (mut masking, mut taking, mut count) = (Duration::ZERO, Duration::ZERO, 0);

@@ -1,7 +1,7 @@
 //! What it costs, or brings, to split a model over memory nodes: the same passes on one node and on several, in turns.
 //!
 //! On a machine with one memory node two are imagined in its memory: what the split itself costs. On one with several
-//! these are compared with the same threads and memory that lies where the system puts it.
+//! these are compared with the same threads and memory placed by the system.
 
 use kernels::limits::measure_nodes;
 use kernels::threads::{NodeChoice, default_threads, num_nodes};

@@ -35,7 +35,7 @@ pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(),
     Ok(rows.timed("there and back".into(), &echo, Against::Nothing)?)
 }
 
-/// A number each way, as many times.
+/// A number each way, [`REGIONS`] times.
 fn there_and_back(pool: &Pool, there: &Line, back: &Line) {
     pool.run(&|thread| match thread {
         0 => (1..=REGIONS).for_each(|round| {
@@ -52,7 +52,7 @@ fn there_and_back(pool: &Pool, there: &Line, back: &Line) {
     back.0.store(0, Release);
 }
 
-/// A cache line of its own, and the one that is fetched with it.
+/// A separate cache line, and the one that is fetched with it.
 #[repr(align(128))]
 struct Line(AtomicU32);
 
