@@ -623,7 +623,7 @@ fn flags_that_do_not_go_together_are_one_line() {
         (&["--role", "reader"], "prefill, decode or both"),
         (&["--prefill-workers", "127.0.0.1:9000"], "--cluster-key"),
         (&["--prefill-workers", "http://127.0.0.1:9000/", "--cluster-key", key.path()], "HOST:PORT"),
-        (&["--handoff-listen", "127.0.0.1:0", "--cluster-key", short.path()], "6 bytes are easily guessed"),
+        (&["--handoff-listen", "127.0.0.1:0", "--cluster-key", short.path()], "6 bytes are too short a secret"),
         (&["--handoff-listen", "127.0.0.1:0", "--cluster-key", "/nonexistent/key"], "/nonexistent/key"),
     ];
     for (flags, says) in cases {

@@ -18,9 +18,9 @@ pub(crate) fn put_line(text: &str) -> Result<(), Failure> {
     put(&format!("{text}\n"))
 }
 
-/// A line for the person at the terminal: standard error, which nobody parses.
+/// A line for the user at the terminal: standard error, whose text is no interface.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}"); // a closed standard error has nobody to tell
+    let _ = writeln!(io::stderr().lock(), "{text}"); // a closed standard error is no failure
 }
 
 /// A progress bar on standard error; nothing at all where that is not a terminal.

@@ -70,14 +70,14 @@ pub const ENGINE_OPTIONS: [&str; 44] = [
 pub struct Embedded {
     /// It runs.
     pub engine: Engine,
-    /// Where KV events are told, and replays of them; empty where they are not wanted.
+    /// Where KV events are published, and replays of them; empty where they are not wanted.
     pub kv_events: Vec<String>,
 }
 
 /// Starts an engine. Steps are measured, or what an earlier start has measured is taken, as by `serve`; where standard
 /// error is a terminal, it shows progress.
 ///
-/// Panics if a name is not one of [`ENGINE_OPTIONS`]: whoever asks says that in words of their own ([`hint`]).
+/// Panics if a name is not one of [`ENGINE_OPTIONS`]: the caller reports that in its own words ([`hint`]).
 pub fn start(options: Map<String, Value>) -> Result<Embedded, Failure> {
     crate::settle_in()?;
     environment::start_logging("warn", true);
@@ -90,7 +90,7 @@ pub fn start(options: Map<String, Value>) -> Result<Embedded, Failure> {
     let Command::Serve(mut flags) = parsed.map_err(|error| failure::of_clap(&error, &arguments))?.command else {
         unreachable!("the verb is serve")
     };
-    // Nobody is told what other weights would bring.
+    // No lines about what other weights would bring.
     flags.json = true;
     let serve::Started { engine, kv_events, .. } = serve::start(&flags, false)?;
     Ok(Embedded { engine, kv_events })
@@ -108,7 +108,7 @@ pub fn shown_tokens(model: &ModelInfo) -> Arc<[u32]> {
     told::marks(&Dialect::of_template(&template.source(), &tokenizer.added_tokens()), tokenizer)
 }
 
-/// What to use instead of an option that there is not, if somebody may know it from another engine.
+/// What to use instead of an unknown option, if it is one of another engine.
 pub fn hint(name: &str) -> Option<&'static str> {
     flags::hint(&flag(name))
 }

@@ -20,8 +20,8 @@ pub(crate) fn variables() -> Variables {
 }
 
 /// Logs go to standard error. `TWOSTROKE_LOG` filters them (`warn`, `info`, `engine=debug`) instead of `default`. A
-/// file or a pipe gets no colours, nor does anybody who sets `NO_COLOR` (no-color.org). `waits`: a line waits until it
-/// is read.
+/// file or a pipe gets no colours, nor does a terminal with `NO_COLOR` set (no-color.org). `waits`: a line waits until
+/// it is read.
 pub(crate) fn start_logging(default: &str, waits: bool) {
     let filter = match text("TWOSTROKE_LOG").map(EnvFilter::try_new) {
         Some(Ok(filter)) => filter,
@@ -33,7 +33,7 @@ pub(crate) fn start_logging(default: &str, waits: bool) {
     };
     let has_colours = std::io::stderr().is_terminal() && has_colours();
     let logging = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(has_colours);
-    // Whoever has the command inside may have started an engine before: then logs go where they went.
+    // A program that embeds the command may have started an engine before: then logs go where they went.
     let _ = match waits {
         true => logging.with_writer(std::io::stderr).try_init(),
         false => {
@@ -43,7 +43,7 @@ pub(crate) fn start_logging(default: &str, waits: bool) {
     };
 }
 
-/// Nobody set `NO_COLOR`.
+/// Whether `NO_COLOR` is unset.
 pub(crate) fn has_colours() -> bool {
     text("NO_COLOR").is_none()
 }
@@ -99,12 +99,12 @@ pub(crate) fn template_renderer() -> Renderer {
     Renderer::Child(vec![program.into(), VERB.into()])
 }
 
-/// Whether somebody is hunting a bug.
+/// Whether `RUST_BACKTRACE` asks for a trace.
 pub(crate) fn wants_backtrace() -> bool {
     text("RUST_BACKTRACE").is_some_and(|value| value != "0")
 }
 
-/// 32 bytes that nobody can guess.
+/// 32 unpredictable bytes.
 pub(crate) fn random_bytes() -> Result<[u8; 32], std::io::Error> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)?;

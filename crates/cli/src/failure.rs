@@ -185,7 +185,7 @@ fn is_far_fetched(error: &clap::Error) -> bool {
 }
 
 /// A panic is a bug of ours: one line that says so and where, instead of a backtrace, and exit code 101 from Rust
-/// itself. `RUST_BACKTRACE` still gives the trace to whoever hunts it.
+/// itself. `RUST_BACKTRACE` still gives the trace.
 pub(crate) fn install_panic_hook() {
     let default = std::panic::take_hook();
     let wants_trace = crate::environment::wants_backtrace();

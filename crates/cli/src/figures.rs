@@ -84,7 +84,7 @@ pub(crate) fn unmeasured(error: MeasureError) -> Failure {
     }
 }
 
-/// A limit on memory that somebody has set: which, how much, where; `null` for the free memory of the machine.
+/// A configured limit on memory: which, how much, where; `null` for the free memory of the machine.
 pub(crate) fn memory_limit_json(limit: Option<&Limit>) -> Value {
     let kind = match limit {
         None | Some(Limit::Machine) => return Value::Null,
@@ -95,7 +95,7 @@ pub(crate) fn memory_limit_json(limit: Option<&Limit>) -> Value {
     json!({ "kind": kind, "bytes": limit.and_then(Limit::bytes), "source": limit.map(Limit::source) })
 }
 
-/// What bounds reading weights of so many bytes: `45.5 GB/s read`, `78.3 GB/s read from cache`.
+/// What bounds reading weights of `weight_bytes`: `45.5 GB/s read`, `78.3 GB/s read from cache`.
 pub(crate) fn read_limit(limits: &Limits, weight_bytes: usize) -> String {
     let from = if limits.holds(weight_bytes) { " from cache" } else { "" };
     format!("{} read{from}", bandwidth(limits.bandwidth_for(weight_bytes)))

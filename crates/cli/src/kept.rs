@@ -121,7 +121,7 @@ impl On {
 
 /// Rates of limits, in the order of their certainties.
 const RATES: [&str; 5] = ["read_bandwidth", "cache_bandwidth", "int8_ops", "bf16_flops", "f32_flops"];
-/// Good measurements of each that are kept: a machine that became slower is found to be after so many.
+/// Good measurements of each that are kept: after this number, a machine that became slower is known to be.
 const MOST_KEPT: usize = 8;
 /// Rates that a machine may have, of bytes and operations per second.
 const SANE_RATES: std::ops::Range<f64> = 1e3..1e20;
@@ -253,7 +253,7 @@ pub(crate) fn keep_limits(directory: &Path, on: On, now: &Limits, unix_s: u64) -
     let mut measured = before.clone();
     let limits = measured.take(now, unix_s);
     if measured != before {
-        // Nobody waits for it, and a start that finds none does without.
+        // Nothing waits for it, and a start that finds none does without.
         let _ = write(&on.path(directory), &on.key(), measured.json());
     }
     limits

@@ -25,7 +25,7 @@ const RIGHTS: &str = "after the key only the words `priority`, `adapters` and `r
 /// Fewest bytes of a cluster's secret.
 const LEAST_SECRET_BYTES: usize = 16;
 
-/// All keys; none at all: everybody may ask.
+/// All keys; none at all: every client may ask.
 pub(crate) fn of(flags: &ServeFlags) -> Result<Vec<ApiKey>, Failure> {
     let said = if flags.api_key.is_empty() { environment::api_keys() } else { flags.api_key.clone() };
     let mut keys: Vec<ApiKey> = said.iter().map(|key| ApiKey::from(key.as_str())).collect();
@@ -43,7 +43,7 @@ pub(crate) fn of_cluster(path: &Path) -> Result<ClusterKey, Failure> {
     let secret = text.trim().as_bytes();
     if secret.len() < LEAST_SECRET_BYTES {
         return Err(wrong(format!(
-            "{} bytes are easily guessed, {LEAST_SECRET_BYTES} or more are not: head -c 32 /dev/urandom | base64",
+            "{} bytes are too short a secret, {LEAST_SECRET_BYTES} or more are not: head -c 32 /dev/urandom | base64",
             secret.len()
         )));
     }
@@ -86,7 +86,7 @@ fn parse(text: &str) -> Result<Vec<ApiKey>, String> {
         }
         keys.push(key);
     }
-    if keys.is_empty() { Err("no key in it, so nobody could ask".to_string()) } else { Ok(keys) }
+    if keys.is_empty() { Err("no key in it, so no client could ask".to_string()) } else { Ok(keys) }
 }
 
 #[cfg(test)]
@@ -111,8 +111,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_by_its_line_and_no_key_is_shown() {
         let cases = [
-            ("", "no key in it, so nobody could ask"),
-            ("# only words\n", "no key in it, so nobody could ask"),
+            ("", "no key in it, so no client could ask"),
+            ("# only words\n", "no key in it, so no client could ask"),
             (
                 "sk-a\nsk-b urgent\n",
                 "line 2: after the key only the words `priority`, `adapters` and `role` have a meaning",

@@ -1,5 +1,5 @@
 //! The `twostroke` command: flags in, one command run, an exit code out. A library, so that there is one code path for
-//! the program (`main.rs`) and for whoever has the command inside, as the Python package does.
+//! the program (`main.rs`) and for programs that embed the command, as the Python package does.
 //!
 //! ```text
 //! arguments --main--> flags --typed--> commands/*.rs --> launch, server, model, kernels, sim, plan, bench
@@ -77,7 +77,7 @@ fn settle_in() -> Result<(), Failure> {
 
 fn run(command: &Command) -> Result<(), Failure> {
     match command {
-        // Its standard error is nobody's.
+        // Its standard error is not read.
         Command::RenderTemplates => {}
         Command::Serve(_) => environment::start_logging("info", false),
         _ => environment::start_logging("warn", true),

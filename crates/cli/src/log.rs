@@ -1,12 +1,12 @@
 //! Standard error of a server: lines go through a bounded queue to a thread that writes them.
 //!
 //! ```text
-//! whoever logs --try_send--> 4,096 lines --one thread--> standard error
-//!                   | full: counted, and told by the next line that gets through
+//! a thread --try_send--> 4,096 lines --one thread--> standard error
+//!               | full: counted, and reported by the next line that gets through
 //! ```
 //!
 //! A supervisor that pipes standard error and does not read it fills the pipe sooner or later; the next line then waits
-//! for ever. A server that waits for its log answers nobody, so it is the log that has to do without.
+//! without limit. A server that waits for its log answers no request, so lines are dropped instead.
 
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -65,7 +65,7 @@ impl Write for Lines {
 
 fn write(entries: &Receiver<Entry>, to: &mut dyn Write) {
     while let Ok(entry) = entries.recv() {
-        // A standard error that is closed has nobody to tell.
+        // A closed standard error is no failure.
         match entry {
             Entry::Line(line) => {
                 let _ = to.write_all(&line);

@@ -44,7 +44,7 @@ pub(crate) fn open_for(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
     })
 }
 
-/// Where the files are of what `flag` names, likewise.
+/// The directory of the files that `flag` names, as above.
 pub(crate) fn path_for(flag: &str, name: &str) -> Result<String, Failure> {
     let name = without_site(name);
     let bar = Progress::new(name);
@@ -101,7 +101,7 @@ pub(crate) fn settings_of(model: ModelSettings) -> Settings {
     Settings { model, template: environment::template_renderer().into(), ..Settings::default() }
 }
 
-/// Where packed weights are kept between starts, unless nobody wants that.
+/// Where packed weights are kept between starts, unless `--no-packed-cache` is set.
 pub(crate) fn packed_cache(flags: &ModelFlags) -> Option<PathBuf> {
     if flags.no_packed_cache { None } else { environment::variables().packed_cache }
 }
@@ -130,7 +130,7 @@ pub(crate) fn start_failure(checkpoint: &Checkpoint, error: StartError) -> Failu
     }
 }
 
-/// The system gave no memory, or no thread for want of it: names the limit, if somebody has set one.
+/// The system gave no memory, or no thread for want of it: names the limit, if one is set.
 pub(crate) fn without_memory(error: &dyn std::fmt::Display) -> Failure {
     match headroom() {
         Some(Headroom { limit: Limit::Machine, .. }) | None => Failure::failed(error),

@@ -5,8 +5,8 @@
 //! shapes ──> memory, to the byte                                ├── Facts ──> two lines on standard error
 //! what `quality` has kept of this checkpoint ──> KL             ┘
 //! ```
-//! Nothing is measured for them: what is not known, or was measured badly, is left out. Only where nobody chose and 16
-//! bits are taken.
+//! Nothing is measured for them: what is not known, or was measured badly, is left out. Only where no class was chosen
+//! and 16 bits are taken.
 
 use checkpoint::Checkpoint;
 use checkpoint::weights::Weights;
@@ -29,7 +29,7 @@ struct Facts {
     gain: Option<Gain>,
     /// Bytes of weights in memory, of those that bf16 takes.
     memory: Option<f64>,
-    /// `None` where nobody has measured it.
+    /// `None` where it was not measured.
     loss: Option<Loss>,
     /// What would measure it.
     command: String,

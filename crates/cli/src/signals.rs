@@ -49,7 +49,7 @@ impl Ends {
         }
     }
 
-    /// Whether one of them was a SIGHUP: then nobody is left to go on with.
+    /// Whether one of them was a SIGHUP: then the terminal is gone.
     pub(crate) fn hung_up(&self) -> bool {
         self.hung_up
     }

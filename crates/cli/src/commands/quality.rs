@@ -112,7 +112,7 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
     if complete { Ok(()) } else { Err(Failure::Interrupted) }
 }
 
-/// Keeps the figure that the start of `run` and `serve` names, unless nobody wants anything kept.
+/// Keeps the figure that the start of `run` and `serve` names, unless keeping is off.
 fn keep(flags: &QualityFlags, report: &Report<'_>, text: &Text) {
     let Some(directory) = models::packed_cache(&flags.model) else { return };
     let loss = Loss {

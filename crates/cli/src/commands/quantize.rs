@@ -131,7 +131,7 @@ fn measure(
         weights: flags.weights.class(),
         as_stored: false,
         max_rows: ROWS,
-        max_logit_rows: 0, // nobody looks at them
+        max_logit_rows: 0, // logits are not read
         max_model_len: Some(corpus.longest()),
         kv_blocks: KvBudget::Blocks(corpus.longest().div_ceil(BLOCK_SIZE)),
         block_size: BLOCK_SIZE,

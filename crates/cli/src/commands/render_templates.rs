@@ -1,5 +1,5 @@
-//! `twostroke render-templates`: the child process that compiles and runs a model's chat template. Nobody calls it by
-//! hand.
+//! `twostroke render-templates`: the child process that compiles and runs a model's chat template. Not meant to be
+//! called by hand.
 //!
 //! The program starts itself with this verb (`text::chat_template` says why), and the child puts limits on itself
 //! before it reads its first byte: memory, time, no files, no more rights, and an end when the one that started it
@@ -46,7 +46,7 @@ fn confine() -> nix::Result<()> {
     limit(Resource::RLIMIT_AS, (1 << 30) + RENDER_STACK_BYTES + MAX_RENDER_MEMORY)
 }
 
-/// Sets a limit for good, or leaves the one that whoever started the program has set below it.
+/// Sets a limit for good, or leaves a lower one that the parent process has set.
 fn limit(resource: Resource, most: u64) -> nix::Result<()> {
     let most = most.min(getrlimit(resource)?.1);
     setrlimit(resource, most, most)
@@ -61,7 +61,7 @@ fn address_space() -> u64 {
     pages.zip(page).map_or(64 << 20, |(pages, page)| pages * page.unsigned_abs())
 }
 
-/// Descriptors that whoever started the program left open: this program opens none that a child inherits.
+/// Closes descriptors that the parent process left open: this program opens none that a child inherits.
 #[cfg(target_os = "linux")]
 fn close_inherited() {
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };

@@ -58,7 +58,7 @@ pub(crate) struct Started {
     limits: Limits,
     /// What a person should know about its weights.
     lines: Vec<String>,
-    /// Where KV events are told.
+    /// Where KV events are published.
     pub(crate) kv_events: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn start(flags: &ServeFlags, is_shared: bool) -> Result<Started, Fail
         true => Vec::new(),
         false => narrower::start_lines(&flags.model, name, &checkpoint, chosen, Some(limits)),
     };
-    // Before the engine too: a port that is taken is told at once.
+    // Before the engine too: a port that is taken is reported at once.
     let publisher = kv_events(flags)?;
     let (listener, events) = channel();
     let cache_listener = publisher.is_some().then_some(listener);
@@ -125,24 +125,24 @@ fn refused(error: ServeError) -> Failure {
     }
 }
 
-/// What the engine may be held with until this process ends: 128 bits that nobody can guess.
+/// The token that pauses the engine, until this process ends: 128 unpredictable bits.
 fn hold_token() -> Result<String, Failure> {
     Ok(environment::random_bytes()?[..16].iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Where the server is found, and by whom.
+/// Where the server is found, and by which clients.
 struct Found {
     address: Address,
     token: Option<String>,
     /// Whether requests need a key.
     asks_for_keys: bool,
-    /// Where KV events are told, and earlier ones again.
+    /// Where KV events are published, and earlier ones replayed.
     kv_events: Vec<String>,
 }
 
 impl Found {
     /// The page with the token that holds the engine, for those who may. The token is in the fragment, which a browser
-    /// sends to nobody.
+    /// never sends.
     fn page(&self) -> Option<String> {
         self.token.as_ref().map(|token| format!("{}/#/step?hold={token}", self.address))
     }
@@ -238,7 +238,7 @@ fn named(flags: &ServeFlags) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Who guesses: the one flag, or the other. The files of a drafter are here afterwards.
+/// What drafts: the one flag, or the other. The files of a drafter are here afterwards.
 fn speculation(flags: &ServeFlags) -> Result<Speculation, Failure> {
     let mut asked = match (&flags.speculative_config, flags.speculate) {
         (Some(asked), _) => asked.clone(),
@@ -288,8 +288,8 @@ fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option
     }
 }
 
-/// Seven lines (eight with the link that may hold the engine), or one JSON object, and what a person should know. A
-/// server whose output nobody reads serves all the same.
+/// Seven lines (eight with the link that may hold the engine), or one JSON object, and the notes. A
+/// server whose output is closed still serves.
 fn announce(flags: &ServeFlags, settings: &Settings, (engine, limits): (&Engine, &Limits), found: &Found) {
     let model = engine.model();
     let text = match flags.json {
@@ -333,7 +333,7 @@ fn start_lines(settings: &Settings, model: &ModelInfo, limits: &Limits, found: &
         WeightClass::Int8 | WeightClass::Int4 => operations(peak(limits, model.weights), "OP") + " int8",
     };
     let (family, layers) = (model.config.family, model.config.num_layers);
-    // What somebody has set is worth a word; that a machine's memory ends is not.
+    // A configured limit is worth a word; that a machine's memory ends is not.
     let bound = model.memory_limit.as_ref().filter(|limit| limit.bytes().is_some());
     let bound = bound.map_or_else(String::new, |limit| format!(" ({limit})"));
     let mut lines = vec![

@@ -101,7 +101,7 @@ fn check_roles(flags: &SimFlags) -> Result<(), Failure> {
         return Err(Failure::usage(format!("--splits: --instances is from 2 to {MOST_SPLIT}")));
     }
     match (flags.reject, flags.switch_roles) {
-        (Some(_), _) if !has_roles => wrong("--reject: without --prefill or --splits nobody is refused"),
+        (Some(_), _) if !has_roles => wrong("--reject: without --prefill or --splits no request is refused"),
         (_, true) if !has_roles => wrong("--switch-roles: without --prefill or --splits there are no roles"),
         (Some(_), _) if flags.ttft_slo.or(flags.tpot_slo).is_none() => {
             wrong("--reject: what is refused would miss --ttft-slo or --tpot-slo, and there is neither")
@@ -210,13 +210,13 @@ fn instance(flags: &SimFlags) -> Result<(Instance, f64), Failure> {
         max_num_batched_tokens: rows,
         max_prefill_chunk: rows,
         max_prefill_seqs: flags.max_num_partial_prefills,
-        // Whoever wants to see a queue grow may.
+        // A queue may grow without bound here.
         max_queued_requests: usize::MAX,
         max_queued_tokens: usize::MAX / 2,
         enable_prefix_caching: !flags.no_enable_prefix_caching,
         hash_key: [0; 32],
     };
-    // How many guesses pay is a question to the model of costs.
+    // The number of drafts that pay is a question to the cost model.
     let believes = heeds_targets || flags.acceptance.is_some();
     let instance = Instance { limits, belief: believes.then(|| cost.clone()), machine: cost.into() };
     Ok((instance, model.cost.kv_bytes))

@@ -71,7 +71,7 @@ async fn hear(feed: &mut Feed, seen: &mut Seen) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Draws until somebody says q, Ctrl-C or Ctrl-D, or the feed ends. The terminal is then as it was.
+/// Draws until q, Ctrl-C or Ctrl-D, or the feed ends. The terminal is then as it was.
 async fn watch(feed: &mut Feed, seen: &mut Seen) -> Result<(), Failure> {
     let (mut ends, mut terminate) = (Ends::listen()?, signal(SignalKind::terminate())?);
     let term = Term::stdout();

@@ -36,12 +36,12 @@ pub(crate) struct BenchFlags {
     /// Instead of all that: how well the engine predicts the time of its steps, on half a minute of mixed requests.
     #[arg(long, conflicts_with_all = ["n_prompt", "n_gen", "n_depth", "batch_size", "parallel", "repetitions", "output"])]
     pub(crate) cost_model: bool,
-    /// Instead of all that: what guesses that hold with this chance bring to -B streams with answers of -n tokens, the
+    /// Instead of all that: what drafts that hold with this chance bring to -B streams with answers of -n tokens, the
     /// engine with and without them in turns.
     #[arg(long, value_name = "A", value_parser = share, conflicts_with_all = ["n_prompt", "n_depth", "batch_size", "output", "cost_model"])]
     pub(crate) synthetic_acceptance: Option<f64>,
-    /// Instead of all that: what so many adapters (LoRA) of random numbers cost -B streams that decode -n steps, each
-    /// through one of them, in turns with none.
+    /// Instead of all that: what N adapters (LoRA) of random numbers cost -B streams that decode -n steps, each through
+    /// one of them, in turns with none.
     #[arg(long, value_name = "N", value_parser = adapters, conflicts_with_all = ["n_prompt", "batch_size", "output", "cost_model", "synthetic_acceptance"])]
     pub(crate) synthetic_loras: Option<usize>,
     /// The rank of those, and of low-rank.

@@ -115,7 +115,7 @@ pub(crate) struct BenchServeFlags {
     #[arg(long, value_name = "X,..", value_delimiter = ',', allow_negative_numbers = true,
         conflicts_with_all = ["request_rate", "ramp_up_strategy", "sweep_max_concurrency"])]
     pub(crate) sweep_request_rate: Vec<f64>,
-    /// Measure with so many requests open at once in turn; ends with the same table.
+    /// Measure with each of these numbers of requests open at once in turn; ends with the same table.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = positive, conflicts_with = "max_concurrency")]
     pub(crate) sweep_max_concurrency: Vec<usize>,
     /// Send this many requests for each one open at once, instead of --num-prompts at every point.
@@ -124,7 +124,7 @@ pub(crate) struct BenchServeFlags {
     /// Draw the sweep, TTFT against throughput, as SVG.
     #[arg(long, value_name = "FILE")]
     pub(crate) sweep_svg: Option<PathBuf>,
-    /// Send requests of one token beside the load, so many per second, and report what they felt apart from it.
+    /// Send requests of one token beside the load, X per second, and report their times apart from it.
     #[arg(long, value_name = "X", value_parser = rate)]
     pub(crate) probe_request_rate: Option<f64>,
     /// What a good request keeps, in milliseconds: ttft:500 tpot:50 e2el:10000.

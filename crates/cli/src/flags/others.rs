@@ -582,7 +582,7 @@ pub(crate) const REFUSED: &[Refused] = &[
     ),
     ("there are no settings beside the flags that --help lists", &["--additional-config", "--external_parameters"]),
     (
-        "--speculative-config {\"method\": ..., \"model\": DIR} says who guesses",
+        "--speculative-config {\"method\": ..., \"model\": DIR} says what drafts",
         &[
             "--model-draft",
             "-md",

@@ -26,7 +26,7 @@ pub(crate) struct PlanFlags {
     /// Bytes per second that it reads from memory (2T).
     #[arg(long, value_name = "X", value_parser = quantity, requires = "flops")]
     pub(crate) bandwidth: Option<f64>,
-    /// Bytes of its memory (80G). Without it nobody knows what fits.
+    /// Bytes of its memory (80G). Without it what fits is unknown.
     #[arg(long, value_name = "X", value_parser = quantity, requires = "flops")]
     pub(crate) memory: Option<f64>,
     /// Machines of one instance, as if nothing were lost between them.
@@ -56,12 +56,12 @@ pub(crate) struct PlanFlags {
     /// Rows of one pass over a prompt. Default: 512 here, as serve takes; 2,048 elsewhere.
     #[arg(long, value_name = "N", value_parser = rows)]
     pub(crate) max_num_batched_tokens: Option<usize>,
-    /// What guesses at next tokens bring: how many of them in a step, how fast, and up to which batch. X is the chance
+    /// What drafts of next tokens bring: how many of them in a step, how fast, and up to which batch. X is the chance
     /// that one holds if all before it do (0.8). With draft=SHAPE a model of that shape makes them, named as -m is, in
     /// the same precision; without it they cost nothing, as those that are found in the text.
     #[arg(long, value_name = "X[,draft=SHAPE]", value_parser = acceptance)]
     pub(crate) acceptance: Option<(f64, Option<String>)>,
-    /// How many machines so many users need, each of whom asks at --rate.
+    /// How many machines N users need, each asking at --rate.
     #[arg(long, value_name = "N", value_parser = count, requires = "rate")]
     pub(crate) users: Option<usize>,
     /// Requests of one user in a time: 2/min, 0.1/s, 30/h.

@@ -1,4 +1,4 @@
-//! Flags of `serve`: where it listens, whom it answers, how a step is bounded, what may wait.
+//! Flags of `serve`: where it listens, which clients it answers, how a step is bounded, what may wait.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::values::{
     tool_call_parser,
 };
 
-/// When the next tokens are guessed.
+/// When the next tokens are drafted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Speculate {
     /// Where it makes answers come faster
@@ -67,7 +67,7 @@ pub(crate) struct ServeFlags {
     /// between.
     #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Vec<String>,
-    /// More keys, one on a line; nobody else should be able to read the file. The word `priority` after a key lets its
+    /// More keys, one on a line; the file should be readable by its owner only. The word `priority` after a key lets its
     /// requests ask for that class (service_tier, or a priority below 0), which weighs four times as much as the usual
     /// one beside other keys; `adapters` lets it load and unload adapters (--allow-runtime-lora), `role` change this
     /// worker's role (--allow-role-change). One key alone may all of that. # begins a comment.
@@ -95,7 +95,7 @@ pub(crate) struct ServeFlags {
     #[arg(long)]
     pub(crate) trust_request_chat_template: bool,
     /// Whose defaults of sampling hold where a request says nothing: auto, the model's (generation_config.json); vllm,
-    /// nobody's (temperature 1, nothing cut); or a directory that has such a file.
+    /// none (temperature 1, nothing cut); or a directory that has such a file.
     #[arg(long, value_name = "auto|vllm|DIR", default_value = "auto", value_parser = generation_config)]
     pub(crate) generation_config: GenerationBase,
     /// Defaults of sampling that hold in any case, as JSON: {"temperature": 0.5}.
@@ -197,12 +197,12 @@ pub(crate) struct ServeFlags {
     /// It holds prompts and answers (as token ids) and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Guess the next tokens of answers from what stands in them, their prompts, predictions and earlier answers, and
-    /// check several in one step. How many is decided for each step: none where rows cost time. Changes no bit of any
+    /// Draft the next tokens of answers from their own text, their prompts, predictions and earlier answers, and verify
+    /// several in one step. How many is decided for each step: none where rows cost time. Changes no bit of any
     /// answer.
     #[arg(long, value_name = "WHEN", value_enum, default_value = "auto")]
     pub(crate) speculate: Speculate,
-    /// The same with a choice of who guesses, as JSON with vLLM's keys. {"method": "suffix"} is --speculate auto,
+    /// The same with a choice of the drafter, as JSON with vLLM's keys. {"method": "suffix"} is --speculate auto,
     /// {"method": "ngram"} leaves out earlier answers; num_speculative_tokens is the most for one stream in one step.
     #[arg(long, value_name = "JSON", value_parser = speculation, conflicts_with = "speculate")]
     pub(crate) speculative_config: Option<engine::Speculation>,
@@ -241,12 +241,11 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "ADDRESS:PORT", requires = "cluster_key")]
     pub(crate) handoff_listen: Option<std::net::SocketAddr>,
     /// Read prompts with weights of one precision and write answers with those of another (int8/int4), by two workers
-    /// that both name it; --role says which this one is. An answer is then that pair's and no other: where nobody reads
-    /// a prompt its request ends with 503.
+    /// that both name it; --role says which this one is. An answer is then that pair's and no other: where no worker
+    /// reads a prompt its request ends with 503.
     #[arg(long, value_name = "PROMPTS/ANSWERS", requires = "cluster_key")]
     pub(crate) handoff_precision: Option<engine::Precisions>,
-    /// A file with what all workers of a cluster know and nobody else, 16 bytes or more. Whoever does not have it is told
-    /// nothing.
+    /// A file with the shared secret of all workers of a cluster, 16 bytes or more. A peer without it gets no answer.
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster_key: Option<PathBuf>,
     /// Tell routers over ZeroMQ what the prefix cache finds and finds no more, in vLLM's words and format:
@@ -266,9 +265,9 @@ pub(crate) struct ServeFlags {
     /// The same of each request that had at least so long between two of its tokens.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) slow_gap: Option<Duration>,
-    /// Let whoever has the link that the start prints hold this server and make it step by step (the buttons of the
-    /// page; POST /live/pause, /live/step, /live/resume with the link's token). A held server makes everybody wait; it
-    /// moves again 30 seconds after nobody watches.
+    /// Let holders of the link that the start prints pause this server and single-step it (the buttons of the page; POST
+    /// /live/pause, /live/step, /live/resume with the link's token). A paused server makes all requests wait; it resumes
+    /// 30 seconds after its last viewer has left.
     #[arg(long, conflicts_with = "no_ui")]
     pub(crate) allow_pause: bool,
     /// Serve neither the page at / nor the routes that it is made of (/live/...).

@@ -27,8 +27,7 @@ pub(crate) struct SimFlags {
     /// Instances behind the router.
     #[arg(long, value_name = "N", value_parser = positive, default_value = "1")]
     pub(crate) instances: usize,
-    /// Of the instances so many read prompts and the others answer: blocks travel from one to the other. Default: each
-    /// does both.
+    /// Instances that read prompts; the others answer, and blocks travel from one to the other. Default: each does both.
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) prefill: Option<usize>,
     /// Simulate each division of the instances into some that read and some that answer, beside all doing both.
@@ -37,7 +36,7 @@ pub(crate) struct SimFlags {
     /// Bytes per second that blocks travel with between two instances, either way (25G: a card of 200 Gbit/s).
     #[arg(long, value_name = "X", value_parser = link, default_value = "25G")]
     pub(crate) link: f64,
-    /// With --prefill or --splits, refuse requests that would miss their targets. Default: nobody is refused.
+    /// With --prefill or --splits, refuse requests that would miss their targets. Default: no request is refused.
     #[arg(long, value_enum)]
     pub(crate) reject: Option<Reject>,
     /// With --prefill or --splits: instances that answer read prompts too while those that read are late, and go back
@@ -59,7 +58,7 @@ pub(crate) struct SimFlags {
     /// Requests per second. Default: 1, or as the trace says.
     #[arg(long, value_name = "X", value_parser = sim_rate)]
     pub(crate) rate: Option<f64>,
-    /// The load so many times as fast: a trace, or a drawn one.
+    /// Speed the load up by this factor: a trace, or a drawn one.
     #[arg(long, value_name = "X", value_parser = sim_rate, conflicts_with = "rate")]
     pub(crate) speed: Option<f64>,
     /// Requests in all. Default: 1,000, or all of the trace.
@@ -89,9 +88,9 @@ pub(crate) struct SimFlags {
     /// Of sessions: mean pause between an answer and the next question.
     #[arg(long, value_name = "TIME", value_parser = pause, default_value = "10s")]
     pub(crate) pause: f64,
-    /// Guess the next tokens of answers and check several in one step, as many as make tokens come faster (serve
-    /// --speculate). X: the chance that a guess holds if all before it do (0.8), or, with commas between them, that of
-    /// the first guess, the second and so on, the last for all further ones. The scheduler predicts its steps then, so
+    /// Draft the next tokens of answers and verify several in one step, the number that makes tokens come fastest (serve
+    /// --speculate). X: the chance that a draft holds if all before it do (0.8), or, with commas between them, that of
+    /// the first draft, the second and so on, the last for all further ones. The scheduler predicts its steps then, so
     /// it heeds targets also beside --max-num-batched-tokens.
     #[arg(long, value_name = "X,..", value_delimiter = ',', value_parser = share)]
     pub(crate) acceptance: Option<Vec<f64>>,
@@ -144,7 +143,7 @@ pub(crate) enum Workload {
     Sessions,
 }
 
-/// `sim --reject`: always where nobody would read the prompt in time, and
+/// `sim --reject`: always where no instance would read the prompt in time, and
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Reject {
     /// When the prompt has been read, where the answer has no room.

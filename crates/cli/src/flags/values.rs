@@ -28,7 +28,7 @@ pub(crate) fn goal(text: &str) -> Result<bench::load::Goal, String> {
     Ok(bench::load::Goal { metric, ms })
 }
 
-/// Things per second that somebody can send.
+/// A rate per second that a client can send at.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let allowed = "not a rate per second from 0.001 to 10000";
     text.parse().ok().filter(|rate| (0.001..=10_000.0).contains(rate)).ok_or_else(|| allowed.to_string())
@@ -133,12 +133,12 @@ pub(crate) fn generation_config(text: &str) -> Result<GenerationBase, String> {
     }
 }
 
-/// vLLM's keys for what is guessed.
+/// vLLM's keys for speculative decoding.
 pub(crate) fn speculation(text: &str) -> Result<engine::Speculation, String> {
     launch::speculation(text)
 }
 
-/// The chance that a guess holds, and perhaps who makes them: `0.8`, `0.8,draft=0.5b`.
+/// The acceptance rate of drafts, and optionally the draft model: `0.8`, `0.8,draft=0.5b`.
 pub(crate) fn acceptance(text: &str) -> Result<(f64, Option<String>), String> {
     let wrong = || "not a chance above 0 and below 1, with or without a model: 0.8 or 0.8,draft=0.5b".to_string();
     let (chance, model) = match text.split_once(',') {
@@ -156,7 +156,7 @@ pub(crate) fn spread(text: &str) -> Result<f64, String> {
     number(text).ok().filter(|cv| *cv <= 100.0).ok_or_else(|| "must be from 0 to 100".to_string())
 }
 
-/// A time that somebody waits before the next question.
+/// A pause before the next question.
 pub(crate) fn pause(text: &str) -> Result<f64, String> {
     duration(text)
         .and_then(|seconds| if seconds <= 86_400.0 { Ok(seconds) } else { Err("must be at most 1440min".into()) })
@@ -188,7 +188,7 @@ pub(crate) fn duration(text: &str) -> Result<f64, String> {
 /// Tokens of a sequence, or of what becomes one: more than any model reads.
 const TOKENS: usize = 1 << 24;
 
-/// Sequences, threads, machines, repetitions: more than anybody has.
+/// Sequences, threads, machines, repetitions: an upper bound.
 const SEATS: usize = 1 << 16;
 
 /// A number of tokens: `512`, `8k` (8,000), `8K` (8,192), as vLLM reads them.

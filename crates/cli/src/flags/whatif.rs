@@ -36,7 +36,7 @@ pub(crate) struct WhatifFlags {
     /// Compute every prompt in full.
     #[arg(long)]
     pub(crate) no_enable_prefix_caching: bool,
-    /// off: nobody guesses at next tokens, where the recorded server did.
+    /// off: no speculative decoding, where the recorded server had it.
     #[arg(long, value_name = "off", value_parser = ["off"])]
     pub(crate) speculate: Option<String>,
     /// Print one JSON object.

@@ -151,7 +151,7 @@ fn shown(session: &Session<'_>) -> String {
     format!("model {name}, {messages} messages\nsystem: {system}\n{}", session.sampling)
 }
 
-/// Into a file that is not there yet, and that nobody else may read.
+/// Into a new file that its owner alone may read.
 fn save(messages: &[ChatMessage], path: &str) -> Result<String, String> {
     let all: Vec<Value> = messages
         .iter()
@@ -163,7 +163,7 @@ fn save(messages: &[ChatMessage], path: &str) -> Result<String, String> {
     Ok(format!("{} messages in {path}", messages.len()))
 }
 
-/// What [`save`] wrote, or anybody's list of messages with a role and a text.
+/// What [`save`] wrote, or any list of messages with a role and a text.
 fn load(path: &str) -> Result<Vec<ChatMessage>, String> {
     let of = |error: &dyn std::fmt::Display| format!("{path}: {error}");
     let text = files::read_text(Path::new(path), MAX_INPUT_BYTES).map_err(|error| of(&error))?;

@@ -1,4 +1,4 @@
-//! An answer as a person reads it: what was thought is quiet, and in nobody's pipe.
+//! An answer as a terminal shows it: thoughts are dimmed, and not written to pipes.
 
 use std::io::IsTerminal;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! lantern bf16 · amx · 2 threads                                running 3 · waiting 1
 //! prefill   1.2k tok/s ██████░░░░ 61 % of arithmetic, 12 % of bandwidth
 //! decode     412 tok/s ██░░░░░░░░  7 % of arithmetic, 88 % of bandwidth
-//! guesses    2.3 tokens per decode step, 61 % held            where next tokens were guessed
+//! drafts     2.3 tokens per decode step, 61 % held            where next tokens were drafted
 //! KV        1,843 of 4,096 blocks ████░░░░░░ 45 %
 //! TTFT p50 96 ms, p99 1.24 s · ITL p50 21 ms, p99 40 ms
 //!
@@ -59,7 +59,7 @@ impl Mark {
             Mark::Nothing => "",
             Mark::Waiting => Colour::Limit.ansi(),
             Mark::Decode => Colour::Decode.ansi(),
-            // Whoever reads it.
+            // Read here or by another worker.
             Mark::Away | Mark::Prefill => Colour::Prefill.ansi(),
         }
     }
@@ -74,7 +74,7 @@ struct Pass {
     stolen_before: f64,
     prefill_tokens: f64,
     decode_tokens: f64,
-    /// Answers that decoded in it, and the guesses at their next tokens.
+    /// Answers that decoded in it, and the drafts of their next tokens.
     decoding: f64,
     drafts: f64,
     flops: f64,
@@ -154,7 +154,7 @@ impl Seen {
         let mut lines = vec![self.title(width)];
         lines.push(self.phase("prefill", |pass| pass.prefill_tokens, Mark::Prefill, colour));
         lines.push(self.phase("decode", |pass| pass.decode_tokens, Mark::Decode, colour));
-        lines.extend(self.guesses());
+        lines.extend(self.speculation());
         lines.push(self.blocks());
         lines.push(self.latencies());
         lines.push(String::new());
@@ -239,13 +239,13 @@ impl Seen {
         line
     }
 
-    /// Tokens that a decoding answer had of a step, where any were guessed.
-    fn guesses(&self) -> Option<String> {
+    /// Tokens that a decoding answer had of a step, where any were drafted.
+    fn speculation(&self) -> Option<String> {
         let sum = |of: fn(&Pass) -> f64| self.passes.iter().map(of).sum::<f64>();
         let (tokens, steps) = (sum(|pass| pass.decode_tokens), sum(|pass| pass.decoding));
         let drafts = sum(|pass| pass.drafts);
         let (each, held) = (tokens / steps.max(1.0), (tokens - steps).max(0.0) / drafts.max(1.0));
-        let line = format!("{:<9} {each:>6.1} tokens per decode step, {} held", "guesses", percent(held));
+        let line = format!("{:<9} {each:>6.1} tokens per decode step, {} held", "drafts", percent(held));
         (drafts > 0.0).then_some(line)
     }
 
@@ -456,8 +456,8 @@ mod tests {
         }
         seen.hear("stats", json!({"at": 130, "running": 1, "waiting": 0}));
         let lines = seen.lines(80, 24, false);
-        // Seven tokens of three steps; of eight guesses four held.
-        assert_eq!(lines[3], "guesses      2.3 tokens per decode step, 50 % held", "{lines:?}");
+        // Seven tokens of three steps; of eight drafts four held.
+        assert_eq!(lines[3], "drafts       2.3 tokens per decode step, 50 % held", "{lines:?}");
         assert!(lines[5].starts_with("TTFT"), "{lines:?}");
     }
 
