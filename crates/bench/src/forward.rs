@@ -27,7 +27,6 @@ pub(crate) const BLOCK_SIZE: usize = 32;
 pub struct ForwardTest {
     /// Tokens of a prompt; 0: it decodes.
     pub(crate) n_prompt: usize,
-    /// Decode steps.
     pub(crate) n_gen: usize,
     /// Tokens of each sequence that are in the cache before.
     pub(crate) n_depth: usize,
@@ -95,7 +94,6 @@ pub(crate) fn blocks(length: usize) -> usize {
 /// A loaded model, and what is known about it.
 pub struct LoadedModel {
     pub(crate) forward: Box<dyn Forward>,
-    /// What computes.
     pub(crate) device: DeviceInfo,
     /// Order of sums of 16-bit products.
     pub(crate) arithmetic: Arithmetic,

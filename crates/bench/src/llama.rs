@@ -68,7 +68,6 @@ pub(crate) fn tests(setup: &BenchSetup<'_>) -> Result<Vec<ForwardTest>, BenchErr
     Ok(tests)
 }
 
-/// A finished test.
 struct Row<'a> {
     test: ForwardTest,
     samples: Vec<f64>,

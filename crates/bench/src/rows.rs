@@ -87,7 +87,6 @@ impl<'a> Rows<'a> {
         self.out.flush()
     }
 
-    /// Ends the table.
     pub(crate) fn end(mut self) -> io::Result<()> {
         if self.count == 0 {
             self.begin()?;

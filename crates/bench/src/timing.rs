@@ -27,7 +27,6 @@ pub(crate) struct Timing<'a> {
 }
 
 impl Timing<'static> {
-    /// To the end.
     pub(crate) fn of(repetitions: usize) -> Timing<'static> {
         static NEVER: AtomicBool = AtomicBool::new(false);
         Timing { repetitions, sample_seconds: SAMPLE_SECONDS, stop: &NEVER }

@@ -96,9 +96,7 @@ impl StoredAs {
 /// A tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorInfo {
-    /// Full name.
     pub(crate) name: String,
-    /// Element type.
     pub(crate) encoding: Encoding,
     /// Dimensions, outermost first.
     pub(crate) shape: Vec<usize>,
@@ -106,7 +104,6 @@ pub(crate) struct TensorInfo {
     pub(crate) offset: u64,
     /// Length in bytes.
     pub(crate) len: u64,
-    /// The converter's change.
     pub(crate) stored: StoredAs,
 }
 

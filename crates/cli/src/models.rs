@@ -16,7 +16,6 @@ use crate::environment;
 use crate::failure::Failure;
 use crate::flags::ModelFlags;
 
-/// The built-in model.
 pub(crate) fn shipped() -> Result<Checkpoint, Failure> {
     launch::shipped().map_err(Failure::usage)
 }

@@ -92,7 +92,6 @@ pub(crate) fn shape(flag: &str, name: &str) -> Result<ModelShape, Failure> {
     })
 }
 
-/// Planning downloads nothing.
 fn in_cache(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
     let missing =
         format!("{flag}: {name} is not in the local cache, and planning downloads nothing; run -m {name} does");

@@ -19,7 +19,6 @@ use std::task::Poll;
 use crate::AnswerPart;
 use crate::mark_filter::MarkFilter;
 
-/// Why parsing stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// The next character does not fit. It is not taken, and may be parsed as text.
@@ -126,7 +125,6 @@ impl StreamState {
         self.emit_visible(text);
     }
 
-    /// Emits visible text.
     fn emit_visible(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -422,7 +420,6 @@ impl CharStream {
         state.calls > 0 && state.open.is_none() && state.broken == 0
     }
 
-    /// Takes white space.
     pub(crate) async fn space(&self) -> Read<()> {
         while self.peek().await?.is_whitespace() {
             self.take();

@@ -661,7 +661,6 @@ impl Lark {
         format!("\"{{\" ({key} {any} (\",\" SP? {key} {any})*)? \"}}\"")
     }
 
-    /// Any literal.
     fn any(&mut self, notation: &Notation) -> String {
         self.rules += 1;
         let name = format!("any{}", self.rules);

@@ -18,7 +18,6 @@ const MESSAGE: &str = "<|message|>";
 pub(crate) const CONSTRAIN: &str = "<|constrain|>";
 /// Marks that end a message.
 pub(crate) const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
-/// All marks.
 pub(crate) const MARKS: [&str; 7] = [START, CHANNEL, MESSAGE, CONSTRAIN, ENDS[0], ENDS[1], ENDS[2]];
 /// The same with the words that belong to them.
 pub(crate) const FILTERED: [&str; 11] = [

@@ -416,7 +416,6 @@ impl Mender {
         }
     }
 
-    /// Closes them.
     pub(crate) fn close(&mut self, out: &mut String) {
         if matches!(std::mem::replace(&mut self.mending, Mending::Plain), Mending::Quote(_)) {
             self.feed('"', out);

@@ -24,7 +24,6 @@ pub(crate) struct Named {
     pub(crate) middle: &'static [&'static str],
     /// After the arguments, each optional.
     pub(crate) behind: &'static [&'static [&'static str]],
-    /// Closes the group.
     pub(crate) close: &'static str,
     /// All texts that may be tokens.
     pub(crate) marks: &'static [&'static str],

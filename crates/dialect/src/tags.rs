@@ -26,15 +26,12 @@ pub(crate) struct Tags {
     pub(crate) name: Option<[&'static str; 2]>,
     /// Around the name of a parameter.
     pub(crate) key: [&'static str; 2],
-    /// Around its value.
     pub(crate) value: [&'static str; 2],
     /// Whether a value may be on separate lines: a line break on either side does not belong to it.
     pub(crate) value_on_lines: bool,
-    /// Closes a call.
     pub(crate) end: &'static [&'static str],
     /// Whether a group may contain more than one call.
     pub(crate) is_group: bool,
-    /// Closes the group.
     pub(crate) close: &'static str,
 }
 

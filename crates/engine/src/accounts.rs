@@ -68,7 +68,6 @@ impl KeptAccount {
 pub(crate) struct Closed {
     pub(crate) account: Account,
     pub(crate) ending: Ending,
-    /// When it ended.
     pub(crate) until: Nanos,
     pub(crate) class: ServiceClass,
     /// Tokens that each of its answers might have had.
@@ -129,7 +128,6 @@ impl Accounts {
         self.aways.leaves(id, now);
     }
 
-    /// It is back.
     pub(crate) fn comes(&mut self, id: RequestId, over: &Over, now: Nanos) {
         self.ledger.end_remote_prefill(id, &over.bill, now);
         self.aways.comes(id, over.way, over.pulled, &over.steps, now);
@@ -187,7 +185,6 @@ impl Accounts {
         self.open.len()
     }
 
-    /// Which these are.
     pub(crate) fn open_requests(&self) -> Vec<RequestId> {
         self.open.keys().copied().collect()
     }

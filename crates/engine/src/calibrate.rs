@@ -31,7 +31,6 @@ use serde_json::{Value, json};
 
 use crate::kept;
 
-/// Repetitions end here.
 const SOFT_LIMIT: Duration = Duration::from_secs(2);
 /// No step begins that would end after this, by what the ones before it took. The very first is always run.
 const HARD_LIMIT: Duration = Duration::from_secs(5);
@@ -74,7 +73,6 @@ pub struct Calibrated {
     pub(crate) place: Option<Place>,
 }
 
-/// What was measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     pub(crate) cost: CostModel,
@@ -88,7 +86,6 @@ pub(crate) struct Place {
     pub(crate) path: PathBuf,
 }
 
-/// What was kept.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Kept {
     pub(crate) cost: CostModel,

@@ -78,7 +78,6 @@ struct Holds {
 }
 
 impl Clock {
-    /// Begins now.
     pub(crate) fn start() -> Clock {
         Clock::of(Source::Machine(Instant::now()))
     }
@@ -95,7 +94,6 @@ impl Clock {
         Clock::of(Source::Scripted(nanos))
     }
 
-    /// The engine's time.
     pub(crate) fn now(&self) -> Nanos {
         let holds = self.holds();
         Nanos(holds.since.unwrap_or_else(|| self.0.source.now()) - holds.held)
@@ -114,14 +112,12 @@ impl Clock {
         self.now_and_held().1
     }
 
-    /// Stops the clock.
     pub(crate) fn hold(&self) {
         let mut holds = self.holds();
         let now = self.0.source.now();
         holds.since.get_or_insert(now);
     }
 
-    /// It runs again.
     pub(crate) fn let_go(&self) {
         let mut holds = self.holds();
         let Some(since) = holds.since.take() else { return };

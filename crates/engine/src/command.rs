@@ -46,7 +46,6 @@ pub(crate) struct Submitted {
 /// How a request came.
 #[derive(Debug)]
 pub(crate) struct Arrived {
-    /// When.
     pub(crate) at: Nanos,
     /// For how long the engine had been held by then.
     pub(crate) held: Nanos,

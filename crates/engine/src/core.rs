@@ -496,7 +496,6 @@ impl EngineCore {
         self.recorded = Some(recorded);
     }
 
-    /// Replaces the drafters.
     pub(crate) fn set_drafting(&mut self, drafting: Drafting) {
         self.drafting = drafting;
     }

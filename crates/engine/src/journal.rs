@@ -142,7 +142,6 @@ impl Journal {
         self.pending.clear();
     }
 
-    /// The views.
     pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use scheduler::{BlockUse, Nanos, RequestId, StepRecord};
 
-/// Between two scenes.
 pub(crate) const SCENE_EVERY: Nanos = Nanos(250_000_000);
 /// Between two maps of the cache.
 pub(crate) const MAP_EVERY: Nanos = Nanos(50_000_000);

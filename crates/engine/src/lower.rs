@@ -18,7 +18,6 @@ use crate::draft::Guesses;
 /// What one row of logits is wanted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogitRow {
-    /// Whose row.
     pub(crate) seq: SeqId,
     /// Position of the row's token; its logits judge the next one.
     pub(crate) position: usize,

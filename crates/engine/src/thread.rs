@@ -198,7 +198,6 @@ impl Driver {
         true
     }
 
-    /// Makes a step.
     pub(crate) fn step(&mut self) {
         if self.gate.is_held {
             self.let_go();

@@ -48,7 +48,6 @@ impl Counted {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Waiting requests.
     pub(crate) fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -71,7 +70,6 @@ impl Ticket {
         self
     }
 
-    /// The request runs.
     pub(crate) fn leave_queue(&mut self) {
         if let Some(place) = self.place.take() {
             self.counted.waiting().leave(place);
@@ -124,7 +122,6 @@ impl Waiting {
         self.tokens.give_back(place.tenant, place.prompt_tokens as u64);
     }
 
-    /// All of them.
     pub(crate) fn requests(&self) -> usize {
         self.requests.taken() as usize
     }

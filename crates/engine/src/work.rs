@@ -33,7 +33,6 @@ pub struct PhaseWork {
 #[derive(Debug, Default)]
 pub(crate) struct Worked {
     demands: Option<Demands>,
-    /// Prefill, decode.
     pub(crate) phases: [PhaseWork; 2],
 }
 

@@ -68,7 +68,6 @@ fn escape<'a>(text: &'a str, is_in_class: bool, out: &mut String) -> &'a str {
     }
 }
 
-/// Four hexadecimal digits.
 fn unit(text: &str) -> Option<u32> {
     let digits = text.get(..4).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
     u32::from_str_radix(digits, 16).ok()

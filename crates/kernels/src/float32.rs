@@ -389,7 +389,6 @@ trait Ops: Copy {
     fn block(self) -> (usize, usize);
 }
 
-/// The definitions.
 #[derive(Clone, Copy)]
 struct Plain;
 

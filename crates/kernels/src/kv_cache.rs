@@ -420,7 +420,6 @@ pub(crate) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Element type.
     pub(crate) fn dtype(&self) -> KvDtype {
         self.shape.dtype
     }

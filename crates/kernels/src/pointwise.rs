@@ -86,7 +86,6 @@ trait RowOps: Copy {
     fn spread(self, head: &mut [f32]);
 }
 
-/// The definitions.
 #[derive(Clone, Copy)]
 struct Plain;
 

@@ -19,7 +19,6 @@ use crate::isa::Isa;
 use crate::isa::{Avx2, Avx512};
 use crate::quant::{SMALLEST_ACTIVATION, round_to_bf16};
 
-/// Number of lanes.
 pub(crate) const LANES: usize = 16;
 
 /// `x` rounded to the nearest bf16 (ties to even), magnitudes below 2^-40 to +0. NaN stays NaN.

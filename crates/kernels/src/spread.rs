@@ -42,7 +42,6 @@ pub(crate) fn gathered_int(run: impl ExactSizeIterator<Item = i8>, d: usize) -> 
     if SIGNS[d] < 0.0 { -sum } else { sum }
 }
 
-/// Rotates a head.
 pub(crate) fn spread(head: &mut [f32]) {
     turn_signs(head);
     butterflies(head);

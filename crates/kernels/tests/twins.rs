@@ -13,7 +13,6 @@ use kernels::{
 };
 use testing::Dice;
 
-/// Every weight class.
 const CLASSES: [WeightClass; 3] = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
 
 fn bits(values: &[f32]) -> Vec<u32> {

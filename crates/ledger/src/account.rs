@@ -439,7 +439,6 @@ pub fn late_above(target: Option<Nanos>, median: Nanos) -> Nanos {
 
 /// Longest gaps kept with their owners.
 const MOST_GAPS: usize = 32;
-/// Waits kept.
 const MOST_WAITS: usize = 64;
 
 impl Account {

@@ -150,7 +150,6 @@ impl PricedRow {
     }
 }
 
-/// A step's time.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     from: Nanos,

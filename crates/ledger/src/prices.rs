@@ -20,7 +20,6 @@ impl Price {
         self.beyond += beyond;
     }
 
-    /// Adds another's.
     pub(crate) fn merge(&mut self, other: Price) {
         self.rows += other.rows;
         self.beyond += other.beyond;

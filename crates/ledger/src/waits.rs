@@ -37,7 +37,6 @@ pub(crate) enum WaitKind {
     LeftOut,
 }
 
-/// An active wait.
 #[derive(Clone, Debug)]
 pub(crate) struct ActiveWait {
     place: WaitPlace,
@@ -72,7 +71,6 @@ pub(crate) struct Waits {
     pub(crate) num_in: u64,
     /// Of the newest step, per place: what one waiting answer owes to each request. The sum is the step's time.
     pub(crate) shares: [TimeByRequest; 2],
-    /// Reused buffer.
     pub(crate) parts: TimeByRequest,
     /// Totals: time booked on requests, time counted as others' in requests' sums, and waits that were dropped with
     /// their answers.

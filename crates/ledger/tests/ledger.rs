@@ -215,7 +215,6 @@ impl World {
     }
 }
 
-/// What others took.
 fn others(shares: &Shares) -> Nanos {
     Nanos(Owner::ALL.into_iter().filter(|owner| owner.is_others()).map(|owner| shares.of(owner).0).sum())
 }

@@ -77,7 +77,6 @@ pub(crate) enum Feed {
     Experts { router: Linear, experts: Vec<Mlp> },
 }
 
-/// A layer's tensors.
 #[derive(Debug)]
 pub(crate) struct Layer {
     pub(crate) attention_norms: Norms<Vector>,

@@ -345,7 +345,6 @@ impl<B: Backend> Transformer<B> {
         self.stack.bytes(backend) + head + backend.vector_bytes(&self.final_norm)
     }
 
-    /// Those of experts.
     pub(crate) fn expert_bytes(&self, backend: &B) -> usize {
         let experts = self.stack.layers.iter().filter_map(|layer| match &layer.mlp {
             MlpBlock::Dense(_) => None,
@@ -632,7 +631,6 @@ pub(crate) struct Loader<'a, B: Backend> {
 }
 
 impl<B: Backend> Loader<'_, B> {
-    /// Packs every weight.
     pub(crate) fn load(
         &mut self,
         tensors: &Tensors<'_>,

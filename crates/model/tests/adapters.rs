@@ -340,7 +340,6 @@ mod bits {
         (WeightClass::Int8, KvDtype::Bf16, Arithmetic::Pairs),
         (WeightClass::Int4, KvDtype::Bf16, Arithmetic::Tiles),
     ];
-    /// Two blocks.
     const LEN: usize = 36;
 
     /// Two adapters, of which one has some modules only, and what rows have without one, with the one, with the other.

@@ -4,7 +4,6 @@ use roofline::PassWork;
 
 use crate::Deployment;
 
-/// Maximum batch.
 pub(crate) const MOST: usize = 1 << 20;
 
 impl Deployment {

@@ -40,7 +40,6 @@ impl Engine {
         Ok(Engine { inner, shown, kv_events })
     }
 
-    /// The model's name.
     #[getter]
     fn model(&self) -> String {
         self.inner.model().name.clone()

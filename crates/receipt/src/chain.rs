@@ -91,7 +91,6 @@ pub(crate) fn from_hex<const N: usize>(text: &str) -> Result<[u8; N], String> {
     Ok(bytes)
 }
 
-/// Hashes fields.
 struct Fields(Hasher);
 
 impl Fields {

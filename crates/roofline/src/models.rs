@@ -69,7 +69,6 @@ struct Latent {
     value: usize,
 }
 
-/// Every known model.
 const MODELS: &[Published] = &[
     shape("llama-2-7b", [32, 4096, 11008], [32, 32, 128], 32_000, 4096),
     shape("llama-2-70b", [80, 8192, 28672], [64, 8, 128], 32_000, 4096),

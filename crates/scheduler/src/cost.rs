@@ -338,7 +338,6 @@ impl CostModel {
 pub(crate) struct PromptRows {
     /// Its computed tokens.
     pub(crate) start: usize,
-    /// Row limit.
     pub(crate) most: usize,
     /// Its uncomputed tokens; the row that ends the prompt has logits.
     pub(crate) uncomputed: usize,

@@ -49,7 +49,6 @@ const MOST_KNOWN: usize = 1024;
 /// Sort key of a tenant, smallest first: weighted tokens served, then open requests.
 pub(crate) type FairnessKey = (u64, usize);
 
-/// Counters by tenant.
 #[derive(Default)]
 pub(crate) struct TenantCounters {
     counters: BTreeMap<u64, TenantCounter>,
@@ -86,7 +85,6 @@ impl TenantCounters {
         active.or(known().map(|counter| counter.served).max()).unwrap_or(0)
     }
 
-    /// A request ended.
     pub(crate) fn leave(&mut self, tenant: u64) {
         self.counters.get_mut(&tenant).expect("it joined").num_open -= 1;
     }

@@ -18,7 +18,6 @@ pub(crate) const NEWEST: usize = 128;
 /// Weight of a step in the mean steal time: about the last thirty count.
 const STEAL_WEIGHT: f64 = 1.0 / 16.0;
 
-/// See the module.
 #[derive(Default)]
 pub(crate) struct Policy {
     /// Predicts steps; enables targets.

@@ -43,7 +43,6 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    /// Before all others.
     pub(crate) const FIRST: Rank = Rank { priority: Priority(i32::MIN), arrival: 0, answer: 0 };
 }
 
@@ -81,7 +80,6 @@ pub struct Sequence {
     pub(crate) table: BlockTable,
     /// Answers to fork when the prompt is done. They occupy seats from admission on.
     pub(crate) num_forks: usize,
-    /// Times preempted.
     pub(crate) num_preemptions: u32,
     /// Prompt rows already charged to its tenant.
     pub(crate) num_prompt_rows_served: usize,
@@ -463,7 +461,6 @@ impl Sequences {
         seq.as_mut().filter(|_| *use_count == id.use_count)
     }
 
-    /// All sequences.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.places.iter().filter_map(|(_, seq)| seq.as_ref())
     }

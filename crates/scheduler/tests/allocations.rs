@@ -8,7 +8,6 @@ use scheduler::{
 };
 use testing::plans;
 
-/// Sequences that decode.
 const SEQS: usize = 32;
 
 #[test]

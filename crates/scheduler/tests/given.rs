@@ -16,7 +16,6 @@ use testing::{Dice, plans};
 const BLOCK: usize = 4;
 const SEEDS: u64 = 300;
 
-/// Which worker computes.
 const THERE: u64 = 1;
 const HERE: u64 = 2;
 

@@ -25,7 +25,6 @@ use sim::{Arrival, Fleet, Instance, Pace, StepTimes, Workload, simulate};
 /// A measured run: the GPU, vLLM's `max_num_seqs`, and its KV blocks of 16 tokens (where the run does not say, what 90
 /// % of 96 GB leave beside 16 GB of weights: they never ran short).
 const RUNS: [(&str, usize, usize); 2] = [("RTX4090", 256, 2588), ("RTXPRO6000", 128, 33_000)];
-/// Layers of Llama-3.1-8B.
 const LAYERS: f64 = 32.0;
 /// Of a step, beyond its layers: chosen so that TPOT fits, so only the other figures of its column test anything.
 const OVERHEAD: Nanos = Nanos(1_000_000);

@@ -518,7 +518,6 @@ impl Travel {
         }
     }
 
-    /// The final results.
     pub(crate) fn report(self) -> DisaggregationReport {
         assert!(self.handoffs.is_empty(), "what is on its way comes");
         let points = self.pools.points();

@@ -20,7 +20,6 @@ use testing::plans;
 
 const MS: f64 = 1e6;
 
-/// A request.
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     at: Nanos,
@@ -213,7 +212,6 @@ fn show(what: &str, kind: BoundKind, figures: &Figures) {
     );
 }
 
-/// Outcomes without refusals.
 fn all(outcomes: Vec<Option<Outcome>>) -> Vec<Outcome> {
     outcomes.into_iter().map(|outcome| outcome.expect("none was refused")).collect()
 }

@@ -140,7 +140,6 @@ struct Parsed {
     parts: Map<String, Value>,
 }
 
-/// The whole file.
 struct File<'l>(&'l Limits);
 
 impl<'de> DeserializeSeed<'de> for File<'_> {

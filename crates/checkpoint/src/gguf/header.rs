@@ -42,7 +42,6 @@ const ALIGNMENT: &str = "general.alignment";
 /// The header of one file.
 #[derive(Debug)]
 pub(crate) struct Header {
-    /// The metadata.
     pub(crate) metadata: Metadata,
     /// The tensors, by offset.
     pub(crate) tensors: Vec<TensorInfo>,
@@ -458,7 +457,6 @@ impl Metadata {
         }
     }
 
-    /// A boolean.
     pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>, LoadError> {
         match self.values.get(key) {
             None => Ok(None),

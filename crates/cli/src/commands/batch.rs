@@ -12,7 +12,6 @@ use crate::flags::BatchFlags;
 use crate::signals::{self, Ends};
 use crate::{environment, models};
 
-/// Runs the command.
 pub(crate) fn batch(flags: &BatchFlags) -> Result<(), Failure> {
     // Before a weight is read: both files may be wrong.
     let input = BatchInput::check(&flags.input, None).map_err(|error| input_failure(flags, &error))?;

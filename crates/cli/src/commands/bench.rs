@@ -12,7 +12,6 @@ use crate::failure::Failure;
 use crate::flags::{BenchFlags, ModelFlags, Output};
 use crate::{environment, figures, models};
 
-/// Runs the command.
 pub(crate) fn bench(flags: &BenchFlags) -> Result<(), Failure> {
     setup(&flags.model, |setup| {
         let BenchFlags { n_prompt, n_gen, n_depth, batch_size, parallel, .. } = flags;

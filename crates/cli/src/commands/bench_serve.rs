@@ -26,7 +26,6 @@ struct Load {
     asks: Vec<PlannedRequest>,
 }
 
-/// Runs the command.
 pub(crate) fn bench_serve(flags: &BenchServeFlags) -> Result<(), Failure> {
     let mut target = target(flags)?;
     // Before anything is sent: a number out of range or a file that cannot be written is told at once.

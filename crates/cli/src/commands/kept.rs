@@ -13,7 +13,6 @@ use crate::failure::Failure;
 use crate::flags::{Cli, CompletionFlags, ListFlags, RmFlags, ShowFlags};
 use crate::{environment, models, shapes};
 
-/// The hub's cache.
 pub(crate) fn list(flags: &ListFlags) -> Result<(), Failure> {
     let models = hub::cached(&environment::variables().hub).map_err(Failure::failed)?;
     let date = |model: &hub::Cached| model.written.map(|seconds| environment::utc(seconds as i64));

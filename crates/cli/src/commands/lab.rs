@@ -18,7 +18,6 @@ use crate::outputs::{self, Columns, GENERATOR, Kind};
 const TEXTS: [(&str, Kind); 3] =
     [("lab.json", Kind::Json), ("lab.csv", Kind::Table(Columns::Lab)), ("lab.html", Kind::Page)];
 
-/// Runs the command.
 pub(crate) fn lab(flags: &LabFlags) -> Result<(), Failure> {
     let found = setup(&flags.model, |setup| {
         let setup = BenchSetup { repetitions: flags.repetitions, ..*setup };
@@ -75,7 +74,6 @@ fn prepare(directory: &Path) -> Result<(), Failure> {
     Lab::PICTURES.iter().try_for_each(|name| place(&format!("{name}.svg"), Kind::Picture))
 }
 
-/// Every file.
 fn write(lab: &Lab, directory: &Path) -> Result<(), Failure> {
     let put =
         |name: &str, kind, text: &str| outputs::put(&outputs::place("--output", &directory.join(name), kind)?, text);

@@ -21,7 +21,6 @@ use crate::flags::PlanFlags;
 use crate::shapes::{self, Found};
 use crate::{environment, figures, models, outputs};
 
-/// Runs the command.
 pub(crate) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
     if flags.check {
         return checked(flags);

@@ -45,7 +45,6 @@ const SAMPLE_CHARS: usize = 10_000;
 /// Matrices that the report for people lists.
 const LISTED: usize = 8;
 
-/// Runs the command.
 pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
     let text = Text::of(flags)?;
     let checkpoint = models::open(flags.model.model.as_deref())?;
@@ -256,7 +255,6 @@ impl Corpus {
     }
 }
 
-/// What is right.
 enum Reference {
     /// The judged model's own weights in float32, each product beside it in the judged class.
     Own(Box<Runner<MeasuringBackend<Cpu>>>),
@@ -392,7 +390,6 @@ impl Interrupts {
     }
 }
 
-/// What was found.
 struct Report<'a> {
     /// Class of the weights.
     weights: &'static str,

@@ -32,7 +32,6 @@ const MOST_TOKENS: usize = 16_384;
 /// Longest tokens that a text is cut for.
 const MOST_TOKEN_BYTES: usize = 32;
 
-/// Runs the command.
 pub(crate) fn quantize(flags: &QuantizeFlags) -> Result<(), Failure> {
     let class = flags.weights.class();
     if flags.bits.is_some() && class != WeightClass::Int4 {

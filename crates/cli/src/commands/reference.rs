@@ -6,7 +6,6 @@ use crate::console;
 use crate::failure::Failure;
 use crate::flags::{Cli, HINTED, REFUSED};
 
-/// Prints the reference.
 pub(crate) fn print() -> Result<(), Failure> {
     console::put(&text())
 }

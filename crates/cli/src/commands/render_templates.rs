@@ -12,7 +12,6 @@ use text::chat_template::{MAX_RENDER_MEMORY, MAX_RENDER_TIME, RENDER_STACK_BYTES
 
 use crate::failure::Failure;
 
-/// Runs the command.
 pub(crate) fn render() -> Result<(), Failure> {
     confine().map_err(|error| Failure::failed(format!("a limit of this process could not be set: {error}")))?;
     serve_renderings(io::stdin(), io::stdout(), more_time).map_err(Failure::failed)

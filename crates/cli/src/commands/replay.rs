@@ -15,7 +15,6 @@ use crate::failure::Failure;
 use crate::flags::ReplayFlags;
 use crate::{models, outputs};
 
-/// Runs the command.
 pub(crate) fn again(flags: &ReplayFlags) -> Result<(), Failure> {
     let recording = Recording::open(&flags.log).map_err(Failure::usage)?;
     let model = bench::load::printable(&recording.header.model);

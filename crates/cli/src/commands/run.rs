@@ -28,7 +28,6 @@ use crate::{environment, models, narrower};
 /// What the adapter of `--lora` is called.
 const ADAPTER: &str = "lora";
 
-/// Runs the command.
 pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
     let (model, question) = input::question(flags)?;
     let checkpoint = models::open(model.as_deref())?;

@@ -30,7 +30,6 @@ const IO_THREADS: usize = 2;
 /// Time for the end of a recording to reach the disk, and for that of the log to be read.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
-/// Runs the command.
 pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     let api_keys = keys::of(flags)?;
     let token = if flags.allow_pause { Some(hold_token()?) } else { None };

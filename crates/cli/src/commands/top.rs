@@ -18,14 +18,12 @@ use crate::failure::Failure;
 use crate::flags::TopFlags;
 use crate::signals::{self, Ends};
 
-/// Between two screens.
 const FRAME: Duration = Duration::from_millis(200);
 /// Everything that the log has: a small model makes more steps in ten seconds than a feed begins with.
 const FEED: &str = "/live/feed?after=0";
 /// Columns and lines of `--once` where there is no terminal that says otherwise.
 const PLAIN: (usize, usize) = (100, 40);
 
-/// Runs the command.
 pub(crate) fn top(flags: &TopFlags) -> Result<(), Failure> {
     let target = flags.server.target()?;
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();

@@ -28,7 +28,6 @@ struct Found {
     receipt: Receipt,
 }
 
-/// Runs the command.
 pub(crate) fn verify(flags: &VerifyFlags) -> Result<(), Failure> {
     let stdin = [PathBuf::from("-")];
     let paths = if flags.receipts.is_empty() { &stdin[..] } else { &flags.receipts };

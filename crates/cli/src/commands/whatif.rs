@@ -7,7 +7,6 @@ use crate::console::put_line;
 use crate::failure::Failure;
 use crate::flags::{Target, WhatifFlags};
 
-/// Runs the command.
 pub(crate) fn ask(flags: &WhatifFlags) -> Result<(), Failure> {
     let past = past(Recording::open(&flags.log).map_err(Failure::usage)?).map_err(Failure::usage)?;
     let answer = what_if(&past, &changes(flags), &mut |_, _| true).map_err(Failure::usage)?;

@@ -16,7 +16,6 @@ use crate::figures::duration;
 use crate::flags::WhyFlags;
 use crate::signals;
 
-/// Runs the command.
 pub(crate) fn why(flags: &WhyFlags) -> Result<(), Failure> {
     let target = flags.server.target()?;
     let runtime = signals::runtime(0)?;

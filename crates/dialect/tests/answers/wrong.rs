@@ -173,7 +173,6 @@ impl Family {
         }
     }
 
-    /// All parameters.
     fn all(self, parameters: &[String]) -> String {
         match self.form {
             Form::Json => format!("{{{}}}", parameters.join(", ")),
@@ -461,7 +460,6 @@ fn calls_and_text(parts: &[AnswerPart]) -> (Vec<String>, String) {
     (ended, text)
 }
 
-/// Seeded cuts.
 fn cut(text: &str, seed: u64) -> Vec<&str> {
     let mut dice = Dice::new(seed);
     let (mut pieces, mut rest) = (Vec::new(), text);

@@ -24,7 +24,6 @@ const WARM_UP: u64 = 4096 + 20;
 const STEPS: u64 = 100;
 /// Longer than an answer comes to be; no index of a text doubles while steps are measured.
 const MOST_TOKENS: usize = 16_000;
-/// Answers that decode.
 const ANSWERS: usize = 12;
 
 #[test]

@@ -17,7 +17,6 @@ pub(super) const VOCAB: usize = 24;
 pub(super) const POISON: u32 = 23;
 /// The logits behind this token are no numbers.
 pub(super) const NAN: u32 = 22;
-/// Ends answers.
 pub(super) const EOS: u32 = 0;
 /// How a panic that was asked for begins.
 pub(super) const PLANNED: &str = "planned:";

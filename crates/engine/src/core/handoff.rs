@@ -130,7 +130,6 @@ impl Handoffs {
         }
     }
 
-    /// Everything has.
     pub(super) fn all_ended(&mut self) {
         // A peer that waits for more learns that none comes.
         self.giving.clear();

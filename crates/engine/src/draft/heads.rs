@@ -21,7 +21,6 @@ use crate::lower::LogitRow;
 /// A measured pass is repeated so often: the median counts.
 const REPEATS: usize = 5;
 
-/// Medusa heads.
 pub(crate) struct Heads {
     medusa: Medusa,
     most_guesses: usize,

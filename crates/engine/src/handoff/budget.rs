@@ -63,7 +63,6 @@ impl Budget {
 }
 
 impl Weighed {
-    /// To be filled.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

@@ -298,7 +298,6 @@ pub(crate) enum Landed {
     Over(Over),
 }
 
-/// How it ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Over {
     pub(crate) way: Way,

@@ -328,7 +328,6 @@ impl<S: Read + Write> Line<S> {
         &self.stream
     }
 
-    /// Sends a frame.
     pub(crate) fn write(&mut self, frame: &Frame) -> Result<(), WireError> {
         let mut bytes = std::mem::take(&mut self.written);
         bytes.clear();

@@ -329,7 +329,6 @@ impl SamplingEntry {
 pub struct OfferEntry(pub u64, pub usize, pub u8, pub u16, pub u8);
 
 impl OfferEntry {
-    /// For this sequence.
     pub(crate) fn of(sequence: &Sequence, offer: &DraftProposal) -> OfferEntry {
         OfferEntry(sequence.request_id().0, sequence.answer(), offer.source.0, offer.len, offer.strength)
     }
@@ -437,7 +436,6 @@ impl StepEntry {
         StepEntry { offers, guesses, ..self }
     }
 
-    /// Its drafts.
     pub(crate) fn drafted(&self) -> Drafted {
         Drafted { offers: self.offers.clone(), guesses: self.guesses.clone(), took: self.drafting_took() }
     }

@@ -56,7 +56,6 @@ pub(crate) enum Line {
 pub(crate) struct Spelled {
     /// In the plan's order, `samples` of each row of the record.
     pub(crate) tokens: Vec<TokenId>,
-    /// Its drafts.
     pub(crate) drafted: Drafted,
 }
 

@@ -567,7 +567,6 @@ impl Chars {
         Chars(class.iter().map(|range| (range.start(), range.end())).collect())
     }
 
-    /// As an expression.
     fn class(&self) -> String {
         let mut class = "[".to_owned();
         for (first, last) in &self.0 {

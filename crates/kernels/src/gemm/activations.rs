@@ -25,7 +25,6 @@ pub(crate) struct Scratch {
     peaks: Buffer<u16>,
 }
 
-/// Converted activations.
 #[derive(Clone, Copy)]
 pub(crate) struct Activations<'a> {
     bytes: &'a [u8],

@@ -215,7 +215,6 @@ impl Series {
     }
 }
 
-/// A measured rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figure {
     pub(crate) rate: f64,

@@ -20,7 +20,6 @@ const ROWS: usize = 16;
 #[repr(C, align(64))]
 struct Tile<T>([[T; LANES]; ROWS]);
 
-/// Computes a block.
 pub(super) fn run<T: RowTarget>(proof: Amx, block: &Block<'_, T>) {
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     fn run<T: RowTarget>(s: Avx512, tiles: &mut Tiles, block: &Block<'_, T>) {

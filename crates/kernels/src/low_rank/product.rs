@@ -170,14 +170,12 @@ impl RowTarget for Added<'_> {
 
 // One function per type, so that they are compiled once here and not wherever the generic `add` is instantiated.
 impl Panel<'_, Inner<'_>> {
-    /// Computes the panel.
     pub(super) fn compute(self, context: ComputeContext<'_>) {
         run(context, self);
     }
 }
 
 impl Panel<'_, Added<'_>> {
-    /// Computes the panel.
     pub(super) fn compute(self, context: ComputeContext<'_>) {
         run(context, self);
     }

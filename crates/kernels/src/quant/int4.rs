@@ -70,7 +70,6 @@ pub(super) trait Measure: Copy {
     fn error(self, group: &[f32; GROUP], step: f32) -> f32;
 }
 
-/// The definition.
 #[derive(Clone, Copy)]
 pub(super) struct Plain;
 

@@ -149,7 +149,6 @@ impl WorkerSet {
         self.panic.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Ends every worker.
     pub(super) fn stop(&self) {
         self.stop.store(true, Relaxed);
         self.publish();

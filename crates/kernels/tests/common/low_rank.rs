@@ -20,7 +20,6 @@ pub(crate) struct Matrices {
     /// `[rank, in_features]`, `[out_features, rank]` with zeros where an output does not read.
     pub(crate) a: Vec<f32>,
     pub(crate) b: Vec<f32>,
-    /// By output.
     pub(crate) reads: Vec<Range<usize>>,
 }
 
@@ -86,7 +85,6 @@ pub(crate) struct Case {
     pub(crate) groups: Vec<(Matrices, Vec<u32>)>,
     pub(crate) x: Vec<f32>,
     pub(crate) out: Vec<f32>,
-    /// In each arithmetic.
     pub(crate) expected: [Vec<u32>; 2],
 }
 

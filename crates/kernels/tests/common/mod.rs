@@ -24,7 +24,6 @@ pub(crate) enum Kind {
     Blocks(usize),
 }
 
-/// Every group layout.
 pub(crate) fn formats() -> Vec<BlockFormat> {
     let levels = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
     let mut formats = Vec::new();
@@ -217,7 +216,6 @@ impl Case {
         out
     }
 
-    /// Bit for bit.
     pub(crate) fn check(&self, cpu: &Cpu) {
         let got = self.run(cpu);
         let arithmetic = Arithmetic::ALL.into_iter().position(|arithmetic| arithmetic == cpu.arithmetic()).unwrap();

@@ -37,7 +37,6 @@ const FAMILIES: [(Family, &str); 4] =
     [(Family::Llama, "llama"), (Family::Mistral, "llama"), (Family::Qwen2, "qwen2"), (Family::Qwen3, "qwen3")];
 /// Architectures whose rows of queries and keys are stored in another order.
 const INTERLEAVED: &str = "llama";
-/// Where tensors begin.
 const ALIGNMENT: u64 = 32;
 
 /// Settings as bytes.
@@ -88,7 +87,6 @@ impl Settings {
         values.for_each(|value| self.put_text(value));
     }
 
-    /// Signed 32-bit numbers.
     pub(super) fn numbers(&mut self, key: &str, values: &[i32]) {
         self.begin(key, 9);
         self.bytes.extend(5u32.to_le_bytes());
@@ -224,7 +222,6 @@ fn type_number(name: &str) -> u32 {
     }
 }
 
-/// The model's settings.
 fn settings(export: &Export<'_>, architecture: &str) -> Result<Settings, ExportError> {
     let config = &export.config;
     let mut settings = Settings::default();
@@ -307,7 +304,6 @@ fn llama3_divisors(theta: f64, rotary_dim: usize, factor: f64, original: usize) 
     (0..rotary_dim / 2).map(divisor).collect()
 }
 
-/// Writes the file.
 pub(super) fn write(
     export: &Export<'_>,
     plan: &Plan,

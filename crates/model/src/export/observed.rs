@@ -32,7 +32,6 @@ impl Observer {
         self.lock().clear();
     }
 
-    /// Watches a matrix.
     pub(super) fn watch(&self, index: usize, width: usize) {
         self.lock()[index] = Inputs { gram: Some(Gram::new(width)), squared_norm: 0.0 };
     }

@@ -282,7 +282,6 @@ pub(super) struct Narrow {
     pub(super) error: f64,
 }
 
-/// A unit's fate.
 pub(super) enum Verdict {
     /// In the order of its modules, and the largest error.
     Narrow(Vec<Narrow>, f64),

@@ -51,7 +51,6 @@ impl Staging {
         }
     }
 
-    /// Where to write.
     pub(super) fn path(&self) -> &Path {
         &self.temporary
     }

@@ -16,7 +16,6 @@ pub(crate) struct Shown {
     pub(crate) tokens: u64,
     /// Arrows: lanes of cause and effect, milliseconds.
     pub(crate) arrows: Vec<(String, String, f64)>,
-    /// Names of slices.
     pub(crate) slices: BTreeSet<String>,
 }
 

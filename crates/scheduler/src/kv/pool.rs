@@ -30,9 +30,7 @@ use crate::TokenId;
 /// finds nothing rather than another content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContentName {
-    /// Its lookup hash.
     pub(crate) hash: BlockHash,
-    /// Its unique id.
     pub(crate) id: u64,
 }
 
@@ -45,10 +43,8 @@ pub(crate) enum Location {
     Slot(TierSlot),
 }
 
-/// A cached content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hit {
-    /// Its place.
     pub(crate) place: Location,
     /// Its name: the parent of the next block.
     pub(crate) name: ContentName,
@@ -212,7 +208,6 @@ impl BlockPool {
         self.receiving = Vec::with_capacity(sizes.host_slots);
     }
 
-    /// All blocks.
     pub(crate) fn num_blocks(&self) -> usize {
         self.blocks.len()
     }
@@ -558,7 +553,6 @@ impl BlockPool {
         self.events.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
-    /// Drops a content.
     fn drop_content(&mut self, place: Location) {
         let content = match place {
             Location::Slot(slot) => self.tiers.drop_content(slot),
@@ -611,7 +605,6 @@ impl BlockPool {
         self.num_pinned_read += usize::from(entry.is_in_pinned_list() && entry.readers == 1);
     }
 
-    /// Ends a read.
     pub(crate) fn end_read(&mut self, block: BlockId) {
         let entry = &mut self.blocks[block.index()];
         entry.readers -= 1;

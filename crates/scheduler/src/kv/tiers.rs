@@ -268,7 +268,6 @@ impl Tiers {
         entry.pins += 1;
     }
 
-    /// Ends a transfer.
     pub(super) fn unpin(&mut self, slot: TierSlot) {
         let tier = self.tier_mut(slot.tier);
         let entry = &mut tier.slots[slot.index as usize];

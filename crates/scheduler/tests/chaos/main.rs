@@ -176,7 +176,6 @@ struct Plan {
     is_long: bool,
 }
 
-/// What was done.
 #[derive(Default)]
 struct Done {
     seeds: u64,

@@ -91,7 +91,6 @@ pub(crate) enum Kind {
     Targeted,
 }
 
-/// A seed's world.
 pub(crate) struct Draw {
     pub(crate) limits: Limits,
     pub(crate) weather: Weather,

@@ -41,7 +41,6 @@ const fn edit(file: &'static str, find: &'static str, replace: &'static str) -> 
     Edit { file, find, replace }
 }
 
-/// Every one.
 pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "FreeBeforeFence",

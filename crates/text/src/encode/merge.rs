@@ -37,7 +37,6 @@ const NONE: u32 = u32::MAX;
 /// Two ids -> the rank of their merge and the merged id.
 type Merges = HashMap<u64, (u32, u32), PairHash>;
 
-/// A BPE model.
 #[derive(Debug)]
 pub(super) struct Bpe {
     merges: Merges,

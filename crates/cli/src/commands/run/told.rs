@@ -66,7 +66,6 @@ pub(super) struct Telling {
 }
 
 impl Telling {
-    /// More of it.
     pub(super) fn take(&mut self, text: &str, answer: &mut Answer) -> Result<(), Failure> {
         self.listener.push(text, &mut self.parts);
         self.tell(answer)
