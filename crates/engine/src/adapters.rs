@@ -1,4 +1,4 @@
-//! Adapters that are loaded, by name: who may ask for one, and when its slot is free again.
+//! Adapters that are loaded, by name: which are available, and when a slot is free again.
 //!
 //! ```text
 //! load     a slot is taken ── files are read and packed, here ── taken in between two steps ── named
@@ -142,7 +142,7 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Shelf {
     loaded: BTreeMap<String, Entry>,
-    /// Names whose files are being read, or whose slots are being emptied.
+    /// Names of adapters being loaded or unloaded.
     busy: BTreeSet<String>,
     free: Vec<u32>,
 }

@@ -1,13 +1,13 @@
-//! Prompts that other workers read, seen from here: who, how far, and since when.
+//! Prompts that other workers read, seen from here: which worker, how far, and since when.
 //!
 //! ```text
 //! left     asked        pulled                                            back
 //!  |---------------------->| [ step ]   [  step  ] [ step ]                |     there
-//!  |                       |       ' '            ' ' '      ' '           |     blocks, as they land here
+//!  |                       |       ' '            ' ' '      ' '           |     blocks, as they arrive  
 //! ```
 //!
-//! Clocks of two machines are not compared. A worker tells its steps as times since it took the prompt in, and they are
-//! laid behind the moment at which it was asked to: what that question took on its way is how far they may be off.
+//! Clocks of two machines are not compared. A worker reports its steps as times since it took the prompt in, and they
+//! are added to the moment at which it was asked: they may be off by the time that the request was on its way.
 
 use std::collections::VecDeque;
 

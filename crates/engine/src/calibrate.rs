@@ -9,8 +9,8 @@
 //! The most telling shapes come first, and one that would end after [`HARD_LIMIT`] is left out, so that a large model
 //! is measured coarsely and in time; what was left out is extrapolated, and corrected while the engine runs.
 //!
-//! A step whose threads lost their cores is thrown away and repeated. Where that does not help, the quickest ones tell
-//! what they can, the result is not sure, and the next start measures again.
+//! A step whose threads lost their cores is thrown away and repeated. Where that does not help, the quickest ones
+//! are used, the result is marked as unsure, and the next start measures again.
 //!
 //! Nothing of it can be seen later: the prefix cache does not know these blocks, and a sequence writes each of its
 //! slots before it reads it.
@@ -42,9 +42,9 @@ const MOST_REPEATS: usize = 15;
 const DISTURBED_SHARE: usize = 10;
 /// Memory of the cache that is written to have something to read. More than caches of processors hold.
 const MOST_KV_BYTES: usize = 128 << 20;
-/// Context of a decode row whose attention hardly counts.
+/// Context of a decode row with negligible attention.
 const SHORT: usize = 64;
-/// Context of one whose attention does.
+/// Context of one with attention that counts.
 const LONG: usize = 2048;
 
 /// Whether and how the engine measures itself at the start.
@@ -272,7 +272,7 @@ fn settled(steps: &[Timed]) -> (Duration, bool) {
     (good.first().copied().unwrap_or(all[all.len() / 4]), false)
 }
 
-/// A time that the step does not exceed, by those measured: that of the next one with as many rows, or the largest
+/// A time that the step does not exceed, by those measured: that of the next one with at least its rows, or the largest
 /// one's in proportion.
 fn estimate(shape: &Shape, measured: &[(Shape, Duration)]) -> Duration {
     let larger = measured.iter().filter(|(other, _)| other.rows() >= shape.rows()).map(|&(_, took)| took).min();
@@ -351,7 +351,7 @@ impl Stand<'_> {
         }
     }
 
-    /// Adds rows of a sequence whose blocks lie one after the other from `first_block`. Speed does not depend on the
+    /// Adds rows of a sequence with consecutive blocks from `first_block`. Speed does not depend on the
     /// tokens, so they are a fixed scramble of the position.
     fn rows(&mut self, first_block: usize, start: usize, len: usize) {
         let (batch, block_size) = (&mut self.batch, self.room.block_size);

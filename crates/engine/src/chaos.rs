@@ -1,5 +1,5 @@
 //! Seeded chaos over the engine itself: the production handle, driver, core, scheduler and sampler, with an imagined
-//! clock and a model whose logits are a hash of what its cache holds.
+//! clock and a model with logits that are a hash of its cache.
 //!
 //! ```text
 //! clients (world.rs) --submit, cancel, read--> Engine --commands--> Driver --step--> EngineCore --> Fake (fake.rs)

@@ -352,7 +352,7 @@ impl EngineCore {
         true
     }
 
-    /// From now on these hear what the prefix cache finds and finds no more. Before the first request.
+    /// Sets the receivers of the prefix cache's events. Before the first request.
     pub(crate) fn set_listeners(&mut self, listener: Option<CacheListener>, found: Option<Arc<FoundBlocks>>) {
         if listener.is_some() || found.is_some() {
             self.scheduler.record_cache_events();
@@ -421,7 +421,7 @@ impl EngineCore {
         self.end_unread(now);
     }
 
-    /// Ends only the requests whose rows failed.
+    /// Ends only the requests with failed rows.
     fn end_failed(&mut self, now: Nanos) {
         for (id, error) in std::mem::take(&mut self.failed) {
             self.tell_failed(id, error, now);

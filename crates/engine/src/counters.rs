@@ -56,7 +56,7 @@ impl Histogram {
         Histogram::new(LATENCY_S)
     }
 
-    /// Remembers whose an observation was. It is counted elsewhere, before this.
+    /// Remembers the request of an observation. It is counted elsewhere, before this.
     fn mark(&mut self, exemplar: Exemplar) {
         let bucket = self.bucket(exemplar.value);
         self.exemplars[bucket] = Some(exemplar);

@@ -80,8 +80,8 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// An assistant's turn comes next. A system message without a text is none: the model is told what it is told where
-    /// no system message is sent.
+    /// An assistant's turn comes next. A system message without a text is none: the template is rendered as
+    /// without a system message.
     pub fn new(mut messages: Vec<ChatMessage>) -> Chat {
         let says = |message: &ChatMessage| message.role != "system" || message.content.as_deref() != Some("");
         if messages.iter().any(says) {
@@ -154,7 +154,7 @@ pub struct RawRequest {
     pub ignore_eos: bool,
     pub include_stop_str_in_output: bool,
     pub skip_special_tokens: bool,
-    /// Special tokens whose text is part of an answer although the others are skipped: the marks of thoughts and calls.
+    /// Special tokens that are rendered as text although the others are skipped: the marks of thoughts and calls.
     pub shown_tokens: Arc<[TokenId]>,
     /// The tokens that answers may have; none but these.
     pub allowed_token_ids: Option<Vec<i64>>,
@@ -268,7 +268,7 @@ pub struct Rejection {
     pub message: String,
 }
 
-/// The code of a rejection whose cause is the machine: the same may be answered a moment later.
+/// The code of a rejection caused by the machine: the same request may be answered a moment later.
 const MACHINE_BUSY: &str = "machine_busy";
 
 impl Rejection {
@@ -448,7 +448,7 @@ impl ValidatedRequest {
         AdmitEntry::of(id, request, now, now)
     }
 
-    /// A request whose prompt is read for another worker.
+    /// A prefill for another worker.
     pub(crate) fn handed_over(entry: &AdmitEntry, model: &ModelInfo) -> Result<ValidatedRequest, Rejection> {
         let entry = AdmitEntry {
             n: 1,

@@ -43,11 +43,11 @@ use crate::recording::OfferEntry;
 
 /// A drafter that looks texts up and computes nothing. One that computes is a [`Network`].
 pub(crate) trait Drafter: Send {
-    /// A step is about to be planned: what was offered for the one before is forgotten. `lives`: which sequences go on.
+    /// A step is about to be planned: what was offered for the one before is forgotten. `lives`: which sequences
+    /// continue.
     fn begin(&mut self, lives: &dyn Fn(SeqId) -> bool);
 
-    /// What it could say about the next tokens of a decoding sequence, whose client may have said what it expects;
-    /// `None`: nothing.
+    /// Its offer for a decoding sequence, with the client's predicted output if there is one; `None`: nothing.
     fn offer(&mut self, sequence: &Sequence, prediction: Option<&Prediction>) -> Option<DraftProposal>;
 
     /// Whether offers of this source are its own.

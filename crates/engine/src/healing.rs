@@ -77,7 +77,7 @@ pub(crate) struct Healing {
     kept: CostModel,
     /// Of steps of decode alone, and of what prompts add.
     windows: [Window; 2],
-    /// What was told last.
+    /// What was returned last.
     told: [f64; 2],
 }
 

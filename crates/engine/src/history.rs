@@ -120,7 +120,7 @@ impl Default for History {
 }
 
 impl History {
-    /// A step has ended. Its news are told behind it.
+    /// A step has ended. Its results follow it.
     pub(crate) fn step(&mut self, record: &StepRecord, gauges: &Gauges) {
         let Entry { second, .. } = self.at(record.completed_at);
         second.steps += 1;

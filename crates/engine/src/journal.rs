@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! core --take(Fact)--> pending --write--> tape         a recording, if there is one (recording/)
-//!                                    \--> accounts     whose every millisecond was; the only clock of a request
+//!                                    \--> accounts     the owner of each millisecond; the only clock of a request
 //!                                           \--> counters   what /metrics shows
 //!                                            --> recent     steps, ends and gaps for watchers
 //!                                            --> history    lengths and moments for what-if (past.rs)
@@ -122,8 +122,8 @@ impl Journal {
         self.pending.push(fact);
     }
 
-    /// Brings every view up to date. `held`: for how long the engine was held until now. What finished requests are to
-    /// be told is appended to `receipts`.
+    /// Brings every view up to date. `held`: for how long the engine was held until now. Reports of finished
+    /// requests are appended to `receipts`.
     pub(crate) fn write(&mut self, gauges: Gauges, cost: Option<&CostModel>, held: Nanos, receipts: &mut Vec<Receipt>) {
         if let Some(tape) = &mut self.tape {
             self.pending.iter().filter_map(line).for_each(tape);

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_that_somebody_chose_stay() {
+    fn chosen_targets_stay() {
         let capacity = Capacity { seqs: 16, tokens_each: 100, rows: 512 };
         let fixed = DefaultTarget::Fixed(Duration::from_millis(70));
         let wanted = Wanted { ttft: DefaultTarget::None, tpot: fixed, capacity };

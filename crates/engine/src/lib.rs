@@ -186,7 +186,7 @@ pub struct ModelInfo {
     pub device: DeviceInfo,
     /// Order of sums of 16-bit products.
     pub arithmetic: Arithmetic,
-    /// Backend, instruction set, threads: for people.
+    /// Backend, instruction set, threads: for display.
     pub backend: String,
     /// What steps cost, if that was measured.
     pub calibrated: Option<Calibrated>,
@@ -385,7 +385,7 @@ impl Engine {
         self.enqueue(requests.into_iter().map(|request| (request, None)).collect())
     }
 
-    /// Queues a request whose prompt is read for another worker.
+    /// Queues a prefill for another worker.
     fn submit_for(&self, request: ValidatedRequest, giver: Giver) -> Result<Stream, SubmitError> {
         let mut streams = self.enqueue(vec![(request, Some(giver))])?;
         Ok(streams.pop().expect("one for each request"))

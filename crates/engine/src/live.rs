@@ -107,8 +107,8 @@ pub struct Place {
 }
 
 /// Times to first token of requests that are over, with those that are open: one that has its token counts with what it
-/// waited, and one that waits with its age, as soon as that is above the median. (Before that it says nothing: who has
-/// just come is not fast.) So a queue shows while it grows, and not when it is served.
+/// waited, and one that waits with its age, as soon as that is above the median. (Before that it says nothing: a new
+/// request is not fast.) So a queue shows while it grows, and not when it is served.
 pub(crate) fn with_those_who_wait(over: Vec<f32>, open: &[(Nanos, Option<Nanos>)], now: Nanos) -> Vec<f32> {
     let mut seconds = over;
     let waited = |until: Nanos, arrived: Nanos| until.since(arrived).as_secs_f64() as f32;
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_counts_with_his_age() {
+    fn a_waiting_request_counts_with_its_age() {
         let second = 1_000_000_000;
         let over = vec![0.1; 10];
         let at = |arrived: u64, first: Option<u64>| (Nanos(arrived * second), first.map(|first| Nanos(first * second)));

@@ -1,4 +1,4 @@
-//! From a plan to numbers: a `Step` says who, a `Batch` holds flat arrays.
+//! From a plan to numbers: a `Step` names sequences, a `Batch` holds flat arrays.
 //!
 //! ```text
 //! Step       { decode: [A 7..9 with one draft, B 4..5], prefill: [C 0..3] }

@@ -140,7 +140,7 @@ impl PastStep {
     }
 }
 
-/// A time that is over: who asked for what, what came of it, and what each step cost.
+/// A past period: its requests, their answers, and what each step cost.
 #[derive(Clone, Debug)]
 pub struct Past {
     /// As the scheduler had them.

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Where tenants share, one may take more only while it then holds no more than what it leaves free: alone it gets
-//! half, two who both want all get a third each, and there is always room for the next to come. The rule needs no count
-//! of tenants (dynamic thresholds: Choudhury & Hahne, 1998, with alpha 1).
+//! half, two that both want all get a third each, and there is always room for the next to come. The rule needs no
+//! count of tenants (dynamic thresholds: Choudhury & Hahne, 1998, with alpha 1).
 
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_the_most_is_forgotten_first() {
+    fn the_largest_owner_is_forgotten_first() {
         assert_eq!(to_forget([0u64; 0].iter()), None);
         assert_eq!(to_forget([A].iter()), Some(0));
         assert_eq!(to_forget([A, B, B, A, B].iter()), Some(1));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_with_nobody_gets_all() {
+    fn a_lone_tenant_gets_all() {
         let mut quota = Quota::new(100, false);
         assert_eq!(grab(&mut quota, A), (100, NoRoom::Full));
         quota.give_back(A, 1);

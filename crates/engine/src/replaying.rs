@@ -4,7 +4,7 @@
 //! ```text
 //! header, checkpoint --load--> [`RecordedEngine`]
 //! entry of a file    --take--> the production core: admit, cancel, step, at the recorded time
-//!                    <--told-- its own entries, in the order in which a recording would have them
+//!                    <-writes- its own entries, in the order in which a recording would have them
 //! ```
 //!
 //! Whether they are those of the file is for the caller to see. This is the only way to the core but an

@@ -371,7 +371,7 @@ impl EngineOptions {
 }
 
 /// What steps of this model cost here: from disk, or measured now and kept. What was kept and is not sure is measured
-/// again; it stands if that is not sure either, and steps have corrected it since.
+/// again; it is kept if that is not sure either, and steps have corrected it since.
 fn calibrated(
     forward: &mut dyn Forward,
     what: &Calibrating<'_>,

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_answers_hears_that_the_reader_is_gone() {
+    fn the_sender_learns_that_the_reader_is_gone() {
         let (outlet, mut stream) = Stream::open(RequestId(1), vec![1, 2]);
         stream.limit_unread(1);
         let token = || Output::Token { answer: 0, token: 3, text: String::new(), logprob: None };

@@ -1,4 +1,4 @@
-//! A request in a few numbers: what a list of them shows, to find the one whose timeline is worth a look.
+//! A request in a few numbers: what a list of them shows, to find the one with a timeline worth reading.
 
 use ledger::{Account, Owner, Shares};
 use scheduler::{FinishReason, Nanos, RequestId};

@@ -19,7 +19,7 @@ use crate::waiting::Counted;
 #[derive(Debug, Default)]
 struct Gate {
     is_held: bool,
-    /// Steps that are made all the same.
+    /// Steps that are made while it is held.
     steps: usize,
 }
 
@@ -307,7 +307,7 @@ impl Driver {
         self.core.drafting_computes()
     }
 
-    /// Steps whose results are awaited.
+    /// Steps in flight.
     #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
         self.core.in_flight()

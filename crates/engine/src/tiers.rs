@@ -13,9 +13,9 @@
 //!
 //! A record is a block's bytes. Its checksum (blake3) stays in memory, so what comes back from the disk is what this
 //! process wrote to that slot last, or an error. Errors are not an exception: a read that fails is a prefix miss, a
-//! write that fails leaves the content where it was, and after some in a row the scheduler gives the disk up.
+//! write that fails leaves the content where it was, and after some in a row the scheduler stops using the disk.
 //!
-//! The file holds what people said. It is created for its owner alone and unlinked at once: no name leads to it, and
+//! The file holds prompts and answers. It is created for its owner alone and unlinked at once: no name leads to it, and
 //! when the process ends, however it ends, it is gone.
 
 use std::fmt::Debug;

@@ -53,7 +53,7 @@ fn alone(place: &Scratch, raw: &RawRequest) -> [Answer; 3] {
 }
 
 #[test]
-fn answers_are_the_adapters_own_whoever_runs_beside_them() {
+fn answers_are_the_adapters_own_in_any_batch() {
     let place = Scratch::new("engine-beside");
     let raw = greedy(PROMPT, 24);
     let expected = alone(&place, &raw);
@@ -92,7 +92,7 @@ fn no_block_of_the_cache_is_shared_between_adapters() {
 
 /// Repeated answers are drafted from earlier ones of the same adapter, and never change.
 #[test]
-fn guesses_change_no_answer_of_an_adapter() {
+fn drafts_change_no_answer_of_an_adapter() {
     let place = Scratch::new("engine-drafts");
     let raw = greedy(PROMPT, 40);
     let expected = alone(&place, &raw);

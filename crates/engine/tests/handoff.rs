@@ -417,7 +417,7 @@ fn workers_that_differ_are_told_apart_by_name() {
 }
 
 #[test]
-fn strangers_hear_nothing() {
+fn connections_without_the_key_get_no_answer() {
     let prefill = reader(options());
     let handoff = HandoffOptions { key: ClusterKey::of(b"another key"), ..handoff(None, &[address(&prefill)]) };
     let decode = start(&EngineOptions { handoff: Some(handoff), ..options() });

@@ -169,7 +169,7 @@ fn what_was_said_is_a_prompt_when_it_comes_back() {
 }
 
 #[test]
-fn where_nobody_reads_a_prompt_its_request_ends_and_no_other() {
+fn without_a_prefill_worker_only_that_request_ends() {
     let prefill = reader(options());
     let decode = answerer(&[&prefill], options());
     let (long, short) = (requests()[7].clone(), requests()[0].clone());

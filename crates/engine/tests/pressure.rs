@@ -130,7 +130,7 @@ impl Store for BadDisk {
 }
 
 #[test]
-fn three_times_more_than_the_cache_holds_fails_nobody_and_changes_no_answer() {
+fn three_times_more_than_the_cache_holds_fails_no_request_and_changes_no_answer() {
     let roomy = start(&EngineOptions { max_num_seqs: 15, max_model_len: Some(640), ..options() });
     let block_bytes = BLOCK * roomy.model().kv_bytes_per_token as u64;
     let want: Vec<Outcome> = workload().into_iter().map(|raw| ask(&roomy, raw)).collect();

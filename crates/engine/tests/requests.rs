@@ -159,7 +159,7 @@ fn a_dropped_stream_gives_its_blocks_back() {
 }
 
 #[test]
-fn a_stream_that_nobody_reads_ends_and_holds_no_more_than_it_may() {
+fn an_unread_stream_ends_and_holds_no_more_than_it_may() {
     let engine = start(&options());
     let mut unread = engine.submit(engine.validate(greedy("Hello", 900)).expect("valid")).expect("room");
     unread.limit_unread(40);

@@ -119,7 +119,7 @@ fn assert_same(what: &str, got: &[Outcome], want: &[Outcome]) -> usize {
 /// Over one round, in a long run over 100,000 tokens; over as many as `TWOSTROKE_CHAOS_TOKENS` says, which
 /// `cargo xtask chaos` sets.
 #[test]
-fn guesses_change_no_bit_of_any_answer() {
+fn drafts_change_no_bit_of_any_answer() {
     let unless_told = if testing::is_long() { 100_000 } else { 0 };
     let wanted = std::env::var("TWOSTROKE_CHAOS_TOKENS").map_or(unless_told, |text| text.parse().expect("a number"));
     let mut compared = Compared::default();
@@ -381,7 +381,7 @@ fn drafters_in_every_layout_change_no_bit() {
 }
 
 #[test]
-fn who_wants_no_guesses_has_none() {
+fn a_request_without_speculation_has_no_drafts() {
     let engine = start(&EngineOptions { speculation: Speculation::auto(), ..options() });
     let raw = RawRequest {
         max_tokens: Some(100),

@@ -33,7 +33,7 @@ fn a_steady_step_allocates_nothing_until_it_is_told() {
 
 /// Of 24 tokens any three stood before, so all have offers, and without a cost model the plan takes them all.
 #[test]
-fn a_steady_step_with_guesses_from_texts_allocates_nothing() {
+fn a_steady_step_with_lookup_allocates_nothing() {
     check(Some(Drafters::default()));
 }
 

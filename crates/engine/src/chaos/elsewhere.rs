@@ -37,7 +37,7 @@ impl Asked {
         self.inner().disbelieved
     }
 
-    /// Who is being read for.
+    /// Requests with a prompt being read.
     pub(super) fn requests(&self) -> Vec<RequestId> {
         self.inner().wanted.keys().copied().collect()
     }

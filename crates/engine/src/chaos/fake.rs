@@ -56,10 +56,10 @@ struct Cell {
     hash: u64,
 }
 
-/// How a drafter differs from the model whose logits it has.
+/// How a drafter's logits differ from its target's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Errors {
-    /// Rows in percent whose logits are another prefix's, and that are no numbers.
+    /// Percent of rows with another prefix's logits, and with NaN.
     pub(super) wrong: u64,
     pub(super) nan: u64,
     /// Rows of a pass at most.

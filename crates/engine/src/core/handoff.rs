@@ -185,7 +185,7 @@ impl EngineCore {
         elsewhere.ask(Wanted { id, entry, chain, blocks, local, at });
     }
 
-    /// A request whose prompt is prefilled for another worker was admitted.
+    /// A prefill for another worker was admitted.
     pub(crate) fn give_to(&mut self, id: RequestId, giver: Giver) {
         let Some(active) = self.active.get(&id) else { return };
         self.scheduler.pin(id, UNTIL_HE_LEAVES);

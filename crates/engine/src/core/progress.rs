@@ -37,7 +37,7 @@ impl EngineCore {
         }
     }
 
-    /// Sends progress to the requests whose prompt this step has read some of.
+    /// Sends progress to the requests with prompt rows in this step.
     pub(super) fn tell_progress(&mut self, record: &StepRecord, now: Nanos) {
         for row in &record.prefill {
             let Some(active) = self.active.get_mut(&row.request) else { continue };

@@ -29,7 +29,7 @@ pub(crate) struct Heads {
     max_rows: usize,
     /// Offers since the last plan.
     offered: usize,
-    /// Rows of the last passes of the target: whose, at which position, and where in `hidden`.
+    /// Rows of the last passes of the target: of which sequence, at which position, and where in `hidden`.
     landed: Vec<(SeqId, usize, usize)>,
     hidden: Vec<f32>,
     /// The row that the last token was drawn from, and its position.

@@ -34,7 +34,7 @@ pub(crate) struct Layer {
     max_logit_rows: usize,
     max_model_len: usize,
     known: Known,
-    /// What it reads of the target's rows since the last plan, and whose they are: positions, and the first row.
+    /// What it reads of the target's rows since the last plan, and of which sequences: positions, and the first row.
     fresh: Vec<f32>,
     fresh_of: Vec<(SeqId, Range<usize>, usize)>,
     /// Rows of the next pass that are spoken for, and how many offers they are for.

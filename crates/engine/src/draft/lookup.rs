@@ -87,7 +87,7 @@ impl Drafter for Lookup {
             if longest < bounds.most_match
                 && let Some(matched) = look(drafts).filter(|&matched| matched > longest)
             {
-                best = Some((matched, source, start..guesses.len()));
+                best = Some((matched, source, start..drafts.len()));
             }
         };
         let said = &tokens[sequence.num_prompt_tokens()..];
@@ -244,7 +244,7 @@ pub(super) fn vote(
     (drafts.len() > start).then_some(longest)
 }
 
-/// By hash, a slot of a table whose length is a power of two.
+/// The slot of a hash; the table's length is a power of two.
 pub(super) fn slot(tokens: &[TokenId], seed: u64, slots: usize) -> usize {
     let hash = tokens
         .iter()
@@ -346,7 +346,7 @@ mod tests {
         ];
         for (what, tokens, matched, first) in table {
             let (found, drafts) = propose(tokens, &bounds()).unwrap_or_default();
-            assert_eq!((found, &drafts[..guesses.len().min(5)]), (matched, first), "{what}");
+            assert_eq!((found, &drafts[..drafts.len().min(5)]), (matched, first), "{what}");
         }
     }
 

@@ -6,7 +6,7 @@
 //!              |                                    <-- OFFER --
 //!              |                                    --- PULL -->       admitted like any request, one token long
 //!   host tier  | block by block, each checked       <-- BLOCK --       after each step, the blocks that became full
-//!              | goes on: loads, computes the tail  <-- END ----       the token that P drew, and its bill
+//!              | continues: loads, computes tail    <-- END ----       the token that P drew, and its bill
 //!              | draws the first token itself, and compares
 //! ```
 //!

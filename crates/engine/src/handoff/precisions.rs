@@ -12,7 +12,7 @@ const CLASSES: [WeightClass; 3] = [WeightClass::Bf16, WeightClass::Int8, WeightC
 /// What weights are held in where prompts are read, and where answers are written: `int8/int4`.
 ///
 /// The full blocks of a prompt, but for the one with its last token, are computed by the first, and everything else by
-/// the second. So it is a definition of its own, as each precision is: it stands in fingerprints and receipts, both
+/// the second. So it is a separate definition, as each precision is: it is part of fingerprints and receipts, both
 /// workers have to name it, and what the second does not have of a prompt it does not compute instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precisions {

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whoever_has_the_key_says_where() {
+    fn a_sealed_address_takes_the_key() {
         let key = ClusterKey::of(b"sixteen bytes or more");
         let of = |at: &str| SealedAddress::of(at.parse().expect("an address"), &key);
         assert_eq!(of("127.0.0.1:9000").address(&key).as_deref(), Some("127.0.0.1:9000"));

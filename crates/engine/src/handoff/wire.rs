@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_key_nobody_hears_anything() {
+    fn without_the_key_there_is_no_answer() {
         let [decode, prefill] = pair(["a", "b"]);
         assert!(matches!(prefill, Err(WireError::Key)));
         assert!(matches!(decode, Err(WireError::Io(_))), "the other side has hung up");

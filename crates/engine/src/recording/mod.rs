@@ -7,11 +7,11 @@
 //! ```
 //!
 //! A scheduler is a function of its inputs: it has no clock, no random hasher and no IO, and every time that it gets
-//! is in the log. So the log determines each step. With the model, whose tokens are a function of each request alone,
+//! is in the log. So the log determines each step. With the model, which makes tokens a function of each request alone,
 //! it determines the tokens too.
 //!
-//! The format is here alone, and public: who writes a recording (this crate) and who reads and replays one (the crate
-//! `replay`) speak of the same [`Header`] and [`Entry`].
+//! The format is here alone, and public: the writer of recordings (this crate) and the reader that replays them (the
+//! crate `replay`) share [`Header`] and [`Entry`].
 //!
 //! A recording holds the prompts and answers themselves (as token ids), seeds, stop strings and a number for each API
 //! key. Its file is readable by its owner only.

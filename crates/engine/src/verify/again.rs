@@ -32,7 +32,7 @@ pub(crate) struct Bench {
     sampler: Sampler,
     batch: Batch,
     logits: Vec<f32>,
-    /// The first of the cache's blocks that belong to it, as many as it needs being behind it.
+    /// The first of its blocks in the cache; the others follow it.
     first_block: u32,
     block_size: usize,
 }

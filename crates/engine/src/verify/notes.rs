@@ -13,7 +13,7 @@ pub(crate) struct Notes {
     rows: Vec<Digest>,
     tokens: Vec<TokenId>,
     /// Of the row that the next token was drawn from. A step that is computed again notes it again.
-    /// Of rows whose tokens are not of the answer yet.
+    /// Of rows with tokens that are not of the answer yet.
     drawn: VecDeque<Digest>,
 }
 
