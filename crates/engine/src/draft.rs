@@ -103,7 +103,7 @@ impl Drafting {
         self.drafters.is_empty() && self.network.is_none()
     }
 
-    /// Whether guessing takes passes.
+    /// Whether a drafter takes passes.
     pub(crate) fn computes(&self) -> bool {
         self.network.is_some()
     }
@@ -154,7 +154,7 @@ impl Drafting {
         reads: bool,
         vocab: usize,
         draw: &mut Draw<'_>,
-        guesses: &mut Guesses,
+        drafts: &mut Guesses,
     ) {
         let of = |seq| scheduler.sequence(seq);
         let planned = |seq| of(seq).expect("a planned sequence lives until its step completes");
@@ -167,7 +167,7 @@ impl Drafting {
         });
         let mut of_network = 0;
         for (sequence, count) in with_drafts() {
-            guesses.take(sequence.id(), count, vocab, |tokens| {
+            drafts.take(sequence.id(), count, vocab, |tokens| {
                 let source = source(sequence);
                 if let Some(drafter) = self.drafters.iter_mut().find(|drafter| drafter.is(source)) {
                     drafter.propose(sequence, count, tokens);
@@ -235,16 +235,15 @@ impl Guesses {
 pub(crate) struct Drafted {
     pub(crate) offers: Vec<OfferEntry>,
     pub(crate) guesses: Vec<Vec<TokenId>>,
-    /// What guessing took of the step's time.
+    /// What drafting took of the step's time.
     pub(crate) took: Nanos,
 }
 
 /// The drafts of a recording, for the step that was planned from its offers.
-pub(crate) fn recorded(step: &Step, lists: &[Vec<TokenId>], vocab: usize, guesses: &mut Guesses) {
+pub(crate) fn recorded(step: &Step, lists: &[Vec<TokenId>], vocab: usize, drafts: &mut Guesses) {
     let mut lists = lists.iter();
     for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {
         let list = lists.next();
-        guesses
-            .take(rows.seq, rows.drafts, vocab, |tokens| tokens.extend(list.into_iter().flatten().take(rows.drafts)));
+        drafts.take(rows.seq, rows.drafts, vocab, |tokens| tokens.extend(list.into_iter().flatten().take(rows.drafts)));
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Flight {
     /// What each of the batch's rows of logits is wanted for.
     pub(super) logit_rows: Vec<LogitRow>,
     /// What the step's drafts are.
-    guesses: Guesses,
+    drafts: Guesses,
     /// `None`: the launch panicked.
     ticket: Option<Ticket>,
 }
@@ -55,25 +55,25 @@ impl EngineCore {
             self.spare.push(flight);
             return false;
         }
-        flight.guesses.clear();
+        flight.drafts.clear();
         match recorded {
             Some(recorded) => {
-                draft::recorded(&flight.step, &recorded.guesses, self.logit_row.len(), &mut flight.guesses);
+                draft::recorded(&flight.step, &recorded.guesses, self.logit_row.len(), &mut flight.drafts);
                 self.scheduler.set_drafting_time(recorded.took);
             }
             None if self.drafting.computes() => {
                 let begun = clock();
-                self.propose(&flight.step, reads, &mut flight.guesses);
+                self.propose(&flight.step, reads, &mut flight.drafts);
                 self.scheduler.set_drafting_time(clock().since(begun));
             }
-            None => self.propose(&flight.step, reads, &mut flight.guesses),
+            None => self.propose(&flight.step, reads, &mut flight.drafts),
         }
         let of_prompt = |sequence: &Sequence| {
             self.active.get(&sequence.request_id()).map_or(OfPrompt::Nothing, |active| active.of_prompt)
         };
-        let Flight { step, batch, logit_rows, guesses, .. } = &mut flight;
+        let Flight { step, batch, logit_rows, drafts, .. } = &mut flight;
         let adapter = |sequence: &Sequence| self.active.get(&sequence.request_id())?.request.adapter_slot();
-        lower(step, &self.scheduler, (of_prompt, adapter), guesses, batch, logit_rows);
+        lower(step, &self.scheduler, (of_prompt, adapter), drafts, batch, logit_rows);
         self.tell_beginnings(now);
         flight.ticket = ticket(&mut *self.forward, &flight.batch);
         self.flights.push_back(flight);
@@ -111,13 +111,13 @@ impl EngineCore {
     }
 
     /// Asks the drafters for as many drafts as the plan took.
-    fn propose(&mut self, step: &Step, reads: bool, guesses: &mut Guesses) {
+    fn propose(&mut self, step: &Step, reads: bool, drafts: &mut Guesses) {
         let EngineCore { drafting, scheduler, active, sampler, logit_row, .. } = self;
         let mut draw = |sequence: &Sequence, ahead: &[TokenId], logits: &mut [f32]| {
             let active = active.get_mut(&sequence.request_id())?;
             draw_ahead(active, sequence, ahead, sampler, logits)
         };
-        drafting.propose(step, scheduler, reads, logit_row.len(), &mut draw, guesses);
+        drafting.propose(step, scheduler, reads, logit_row.len(), &mut draw, drafts);
     }
 
     /// Moves the blocks that a step wants moved. With nothing to compute, waits for one that is on its way.
@@ -152,7 +152,7 @@ impl EngineCore {
                 later.ticket = ticket(&mut *self.forward, &later.batch);
             }
         }
-        self.drafted.guesses = if self.journal.records() { flight.guesses.lists() } else { Vec::new() };
+        self.drafted.guesses = if self.journal.records() { flight.drafts.lists() } else { Vec::new() };
         self.spare.push(flight);
     }
 }

@@ -126,7 +126,7 @@ impl Host {
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut line = Line::open(stream, Side::Prefill, &self.key)?;
         if let Some(difference) = line.compare(&self.factors)? {
-            tracing::warn!(difference, "a worker that computes otherwise asked for a handoff");
+            tracing::warn!(difference, "an incompatible worker asked for a handoff");
             return line.write(&Frame::Refused(difference));
         }
         loop {

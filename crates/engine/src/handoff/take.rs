@@ -393,7 +393,7 @@ impl Workers {
 enum Answer {
     /// It would.
     Would(Line<TcpStream>, Offer),
-    /// It has another model, or computes otherwise.
+    /// It is incompatible: another model, or another computation.
     Unlike(String),
 }
 
