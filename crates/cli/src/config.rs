@@ -76,7 +76,7 @@ fn is_flag(argument: &OsString, flag: &str) -> bool {
 /// One flag of `serve`: `true` gives it, `false` its opposite (`--no-...`) where there is one, nothing leaves it out, a
 /// list gives it for each.
 pub(crate) fn written(flag: &str, value: Value) -> Vec<String> {
-    // As it stands behind a flag: a text as it is, the rest as JSON.
+    // As the value of a flag: a text as it is, the rest as JSON.
     let with = |value: &Value| format!("{flag}={}", value.as_str().map_or_else(|| value.to_string(), str::to_owned));
     match value {
         Value::Bool(true) => vec![flag.to_owned()],

@@ -133,7 +133,7 @@ const RECENT: Duration = Duration::from_secs(3600);
 struct Measured {
     /// By [`RATES`], the newest last.
     rates: [Vec<f64>; 5],
-    /// The latest of what has no certainty of its own.
+    /// The latest of what has no certainty.
     last: Last,
     /// When all rates were measured well at once, in seconds of Unix time.
     complete_unix_s: u64,

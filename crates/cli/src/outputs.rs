@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::failure::Failure;
 
-/// The member of our JSON files that says whose they are, and their first.
+/// The first member of our JSON files, which names the program.
 const PROGRAM: &str = "program";
 const VERSION: &str = concat!("twostroke ", env!("CARGO_PKG_VERSION"));
 /// What a page names as its maker.
@@ -58,7 +58,7 @@ impl Kind {
     }
 }
 
-/// An object for a file of its own.
+/// An object as the text of a separate file.
 pub(crate) fn json(object: &Value) -> Value {
     let mut named = Map::new();
     named.insert(PROGRAM.to_owned(), VERSION.into());

@@ -21,8 +21,8 @@ pub(crate) fn runtime(threads: usize) -> io::Result<Runtime> {
     builder.enable_all().build()
 }
 
-/// Hears of both from now on; without it either would end the process. A SIGHUP that the command was told to ignore
-/// when it was started, as `nohup` does, stays ignored.
+/// Hears of both from now on; without it either would end the process. A SIGHUP that was ignored when the
+/// command was started, as under `nohup`, stays ignored.
 pub(crate) struct Ends {
     interrupt: Signal,
     hangup: Option<Signal>,

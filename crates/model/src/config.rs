@@ -110,7 +110,7 @@ pub struct ModelConfig {
 pub enum Head {
     /// The embedding's matrix.
     Embedding,
-    /// A matrix of its own.
+    /// A separate matrix.
     Own,
     /// There is none: the checkpoint was saved from a class without one. It gives vectors of texts, and no token.
     Absent,

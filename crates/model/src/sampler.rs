@@ -154,7 +154,7 @@ pub struct Sampled {
     pub token: u32,
     /// Its log probability under the model's raw distribution; 0 when [`SamplingParams::logprobs`] is `None`.
     pub logprob: f32,
-    /// The best tokens of the raw distribution, best first, as many as were asked for; or those that were named.
+    /// The best tokens of the raw distribution, best first, up to the requested number; or those that were named.
     pub top: Vec<(u32, f32)>,
 }
 

@@ -137,7 +137,7 @@ enum ExpertNames {
     Stacked,
 }
 
-/// What stands before the names of the text model; the second and third where it is a part of something larger, the
+/// Prefixes of the names of the text model; the second and third where it is a part of something larger, the
 /// last two in files that were saved from a class without a head.
 const PREFIXES: [&str; 5] = ["model.", "language_model.model.", "model.language_model.", "", "language_model."];
 /// Those of classes without a head.

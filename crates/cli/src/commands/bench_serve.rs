@@ -28,7 +28,7 @@ struct Load {
 
 pub(crate) fn bench_serve(flags: &BenchServeFlags) -> Result<(), Failure> {
     let mut target = target(flags)?;
-    // Before anything is sent: a number out of range or a file that cannot be written is told at once.
+    // Before anything is sent: a number out of range or a file that cannot be written is reported at once.
     let loads = loads(flags)?;
     let is_sweep = !flags.sweep_request_rate.is_empty() || !flags.sweep_max_concurrency.is_empty();
     if !is_sweep && flags.sweep_svg.is_some() {
@@ -83,7 +83,7 @@ pub(crate) fn bench_serve(flags: &BenchServeFlags) -> Result<(), Failure> {
     })
 }
 
-/// Every load, with prompts of its own: a server that saw them in the load before would have them in its prefix cache.
+/// Every load, with distinct prompts: those of an earlier load would be found in the server's prefix cache.
 fn loads(flags: &BenchServeFlags) -> Result<Vec<Load>, Failure> {
     let load = |index: usize, asked: f64, rate: f64, max_concurrency: Option<usize>| {
         let count = match (flags.sweep_num_prompts_factor, max_concurrency) {

@@ -163,7 +163,7 @@ impl Diagnosis {
             let (rate, size) = (bandwidth(limits.cache_bandwidth), bytes(limits.cache_bytes as u64));
             line("", format!("cache   {rate} read, where weights fit into {size}"));
         }
-        // The CPU may have an instruction that is faster and rounds differently: then both are told.
+        // The CPU may have an instruction that is faster and rounds differently: then both are reported.
         let unused = |used, fastest, ops, name| match used == fastest {
             true => String::new(),
             false => format!("; unused, for it rounds differently: {fastest} {}", operations(ops, name)),

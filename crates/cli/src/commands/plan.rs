@@ -142,7 +142,7 @@ fn settings(flags: &PlanFlags) -> Settings {
     Settings { max_num_batched_tokens, calibrate: Calibrate::Kept, ..models::settings_of(model) }
 }
 
-/// The weights that planning counts on, of which `stored` is what lies in the checkpoint: what fits is part of the
+/// The weights that planning counts on, of which `stored` is what the checkpoint holds: what fits is part of the
 /// answer.
 fn chosen(flags: &PlanFlags, stored: Option<WeightClass>) -> Chosen {
     let class = flags.weights.class().or(stored).unwrap_or(WeightClass::Bf16);
@@ -155,7 +155,7 @@ fn limits(flags: &PlanFlags) -> Result<Limits, Failure> {
     figures::limits(figures::Measure::IfOld, flags.threads, flags.arithmetic.arithmetic(), directory.as_deref())
 }
 
-/// What is known of this machine: its limits if they are asked for, and the model if it lies here.
+/// What is known of this machine: its limits if they are asked for, and the model if it is stored here.
 fn here(flags: &PlanFlags, found: Option<Found>) -> Result<Here, Failure> {
     let is_here = flags.machine.as_deref().is_some_and(plan::is_here);
     let limits = is_here.then(|| limits(flags)).transpose()?;

@@ -8,8 +8,8 @@
 //!   and in the float32 pass every product a second time in the judged class: the error of each matrix alone
 //! ```
 //! With --reference the float32 pass is that of another model, and its matrices are not looked at one by one.
-//! Every token of a window but its first is scored, or with --skip those behind the first N alone: a token that is told
-//! from little context says little about weights, and llama-perplexity scores the second half of each window.
+//! Every token of a window but its first is scored, or with --skip those behind the first N alone: a token that is
+//! predicted from little context says little about weights, and llama-perplexity scores the second half of each window.
 //! Memory: four bytes per weight for float32, and the judged class twice.
 
 use std::ops::Range;
@@ -215,7 +215,7 @@ fn window(flags: &QualityFlags, text: &Text, config: &ModelConfig) -> Result<(us
 pub(super) struct Corpus {
     /// Each of at least two tokens.
     pub(super) windows: Vec<Vec<u32>>,
-    /// Rows at the beginning of each that are computed and whose logits are not looked at.
+    /// Rows at the beginning of each that are computed and not scored.
     skip: usize,
 }
 
@@ -223,7 +223,7 @@ impl Corpus {
     /// Cuts a text into windows of `window` tokens. Special tokens written in the text are parsed.
     ///
     /// With `skip`, a last window that is not full is left out, so that every token scored has as much before it; and
-    /// a beginning-of-text token stands in place of a window's first token, not before it. llama-perplexity does both.
+    /// a beginning-of-text token replaces a window's first token rather than preceding it. llama-perplexity does both.
     pub(super) fn new(text: &str, tokenizer: &Tokenizer, window: usize, skip: usize) -> Result<Corpus, String> {
         let encode = |text: &str, add_special| tokenizer.encode(text, add_special).map_err(|error| error.to_string());
         let first = encode("", true)?.first().copied().filter(|&id| tokenizer.bos_id() == Some(id));
@@ -314,8 +314,8 @@ impl Pair {
         Ok(Pair { logits: [logits(), logits()], reference, judged, batch: Batch::default() })
     }
 
-    /// Scores a window from row `skip` on. `go_on` is told how many tokens are scored in all after each part; false
-    /// when it says stop.
+    /// Scores a window from row `skip` on. `go_on` gets the number of tokens scored in all after each part; false
+    /// when it stops the run.
     fn measure(
         &mut self,
         window: &[u32],
@@ -353,7 +353,7 @@ impl Pair {
     }
 }
 
-/// Rows `rows` of a sequence whose cache blocks lie one after the other; logits of those in `wanted`.
+/// Rows `rows` of a sequence with contiguous cache blocks; logits of those in `wanted`.
 pub(super) fn fill(batch: &mut Batch, tokens: &[u32], rows: Range<usize>, wanted: Range<usize>) {
     batch.clear();
     batch.token_ids.extend(&tokens[rows.clone()]);

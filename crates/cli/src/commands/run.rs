@@ -107,7 +107,7 @@ struct Session<'a> {
     /// The system message of the next conversation.
     system: Option<String>,
     messages: Vec<ChatMessage>,
-    /// Not told yet: who asks wrongly hears one line about that and no other.
+    /// Start lines not printed yet: a usage error is reported alone.
     start_lines: Vec<String>,
 }
 

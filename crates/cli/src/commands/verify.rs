@@ -22,7 +22,7 @@ use crate::models;
 /// No file of receipts is larger: a receipt has some 30 bytes for each token.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// A receipt, and where it stands: `answers.jsonl:3`.
+/// A receipt and its location: `answers.jsonl:3`.
 struct Found {
     place: String,
     receipt: Receipt,

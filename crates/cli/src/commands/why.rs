@@ -96,7 +96,7 @@ fn lists(ttft: &[ListedRequest], gap: &[ListedRequest]) -> String {
     format!("{slowest}\n\n{roughest}\n\ntwostroke why ID tells where the time of one went")
 }
 
-/// `value`: what stands under `what`, and whose time it was mostly.
+/// `value`: the cell in the column `what`, and the main owner of the time.
 fn table(
     title: &str,
     what: &str,

@@ -13,7 +13,7 @@ pub(crate) struct BatchFlags {
     /// Requests, one JSON object per line, in OpenAI's form: custom_id, url, body.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) input: PathBuf,
-    /// Where answers go, one JSON object per line. What stands there already is not asked again.
+    /// Where answers go, one JSON object per line. What is there already is not asked again.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
     #[command(flatten)]

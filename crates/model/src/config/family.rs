@@ -393,7 +393,7 @@ impl Traits {
     }
 }
 
-/// What is to be said of the text part of an unknown class that also sees or hears; `None` where it has none.
+/// What an error says of the text part of an unknown multimodal class; `None` where it has none.
 fn inner_class(fields: &Fields<'_>) -> Result<Option<String>, LoadError> {
     let Some(inner) = fields.object("text_config")? else { return Ok(None) };
     let class = inner.list("architectures")?.and_then(|names| names.first()).and_then(Value::as_str);

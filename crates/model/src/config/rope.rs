@@ -123,7 +123,7 @@ fn read(
                 Some(factor) => factor,
                 None => max_position_embeddings as f64 / original_max_position as f64,
             };
-            // An original length of its own means that max_position_embeddings is the stretched one, or not: the
+            // A separate original length means that max_position_embeddings is the stretched one, or not: the
             // hub has both. The larger reading is what the factor was trained for.
             let context_limit = max_position_embeddings.max(stretched(original_max_position, factor));
             let scaling = RopeScaling::Yarn {

@@ -38,7 +38,7 @@ pub struct Feature {
     network: Box<dyn Passes>,
     /// After how many of the target's layers it looks.
     taps: Vec<usize>,
-    /// Of a row of its own, and of a row of all taps.
+    /// Of its own rows, and of a row of all taps.
     widths: (usize, usize),
     limits: Limits,
     /// Which tokens its logits are of, where they are not of all.
@@ -87,7 +87,7 @@ impl Feature {
         &self.taps
     }
 
-    /// Width of a row of its own.
+    /// Width of its own rows.
     pub fn hidden_size(&self) -> usize {
         self.widths.0
     }

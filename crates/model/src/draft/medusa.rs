@@ -31,7 +31,7 @@ pub struct Medusa {
     hidden_size: usize,
     vocab_size: usize,
     max_logit_rows: usize,
-    /// Each head has a matrix of its own: only its rows are multiplied together.
+    /// Each head has its own matrix: only its rows are multiplied together.
     own_matrices: bool,
     /// Which tokens its logits are of, where they are not of all.
     ids: Option<Vec<u32>>,
@@ -110,8 +110,8 @@ impl Medusa {
         self.heads.weight_bytes()
     }
 
-    /// Takes hidden rows of the target, `[rows, hidden_size]`, as [`Forward::read_hidden`] gives them: as many as have
-    /// logits in a pass, at most. The first `heads` heads draft behind each.
+    /// Takes hidden rows of the target, `[rows, hidden_size]`, as [`Forward::read_hidden`] gives them: at most the
+    /// rows that may have logits in a pass. The first `heads` heads draft behind each.
     ///
     /// Panics if there are more rows or heads than that.
     pub fn propose(&mut self, hidden: &[f32], heads: usize) {
@@ -156,7 +156,7 @@ impl Medusa {
         }
     }
 
-    /// Computes logits of places from `first` on and before `end`, as many as one matrix serves and are held.
+    /// Computes logits of places from `first` on and before `end`, up to what one matrix serves and is held.
     fn hold(&mut self, first: usize, end: usize) {
         let head = first / self.num_rows;
         let end = if self.own_matrices { end.min((head + 1) * self.num_rows) } else { end };

@@ -216,7 +216,7 @@ impl<'a, B: Backend> Reader<'a, B> {
         self.pack(&parts[0].0, shape, |mut row, out| {
             for (tensor, rows) in &tensors {
                 if row < *rows {
-                    // A row of `count` pieces is as many rows of one piece.
+                    // A row of `count` pieces is `count` rows of one piece.
                     return tensor.read(row * count + index, out);
                 }
                 row -= rows;

@@ -358,7 +358,7 @@ impl<'e> Calibrator<'e> {
     /// What each unit in 4 bits, and nothing else, does to the rows that reach the head: the squared error as a part of
     /// the squared norm. Units that stay wide: none.
     ///
-    /// One walk through the layers. A unit that is rounded starts rows of its own, which go on through the other layers
+    /// One walk through the layers. A unit that is rounded starts separate rows, which pass through the other layers
     /// as they are.
     fn sensitivities(
         &mut self,
@@ -453,7 +453,7 @@ pub(super) fn bytes_of_layers(export: &Export<'_>) -> u64 {
     (0..export.config.num_layers).filter_map(|index| layer(index).ok()).sum()
 }
 
-/// Matrices of the units that `four` names, as many together as their sums fit: unit, matrix in it.
+/// Matrices of the units that `four` names, grouped so that their sums fit: unit, matrix in it.
 fn passes(units: &[Unit], four: &dyn Fn(usize) -> bool) -> Vec<Vec<(usize, usize)>> {
     let (mut passes, mut held): (Vec<Vec<(usize, usize)>>, usize) = (Vec::new(), 0);
     for (index, unit) in units.iter().enumerate().filter(|(index, _)| four(*index)) {

@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 /// Largest relative L2 error of a unit that is made narrow: two to five times what the class costs usually, so that
-/// only what stands out is kept wide.
+/// only outliers are kept wide.
 pub fn limit(class: WeightClass) -> f64 {
     match class {
         WeightClass::Bf16 => f64::INFINITY,
@@ -149,7 +149,7 @@ impl Target {
         }
     }
 
-    /// The class that has about as many bits.
+    /// The class with the nearest number of bits.
     pub(super) fn class(self) -> WeightClass {
         match self {
             Target::Int8 => WeightClass::Int8,

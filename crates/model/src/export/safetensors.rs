@@ -450,7 +450,7 @@ impl Shard {
     /// Brings the file to the disk; returns its tensors and their bytes.
     fn finish(mut self, header_bytes: u64) -> Result<(Vec<String>, u64), ExportError> {
         let mut odd = std::mem::take(&mut self.odd);
-        // By the sizes of their elements, so that each begins at a multiple of its own.
+        // By the sizes of their elements, so that each begins at a multiple of its size.
         odd.sort_by_key(|(name, _, shape, bytes)| {
             let elements = shape.iter().product::<usize>().max(1);
             (std::cmp::Reverse(bytes.len() / elements), name.clone())

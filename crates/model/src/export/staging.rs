@@ -55,7 +55,7 @@ impl Staging {
         &self.temporary
     }
 
-    /// An error about the temporary name, told with the name that was asked for.
+    /// An error about the temporary name, reported with the name that was asked for.
     pub(super) fn blamed(&self, error: ExportError) -> ExportError {
         match error {
             ExportError::Io { error, .. } => ExportError::Io { path: self.output.clone(), error },

@@ -27,7 +27,7 @@ const REPETITIONS: usize = 3;
 /// What a prediction may be off by.
 const WANTED: f64 = 0.15;
 
-/// What the engine is told: prompts are computed, whatever was asked before, and steps are measured now, whatever an
+/// Options of the engine: prompts are computed, whatever was asked before, and steps are measured now, whatever an
 /// earlier start has kept.
 pub(super) fn settings(settings: Settings) -> Settings {
     Settings { enable_prefix_caching: false, calibrate: Calibrate::Afresh, ..settings }

@@ -118,7 +118,7 @@ pub(super) fn chat(session: &mut Session<'_>) -> Result<(), Failure> {
             Said::Misused(how) => Err(how.to_string()),
             Said::Question(question) => match session.answer(question.to_string()) {
                 Ok(_) => Ok(None),
-                // The conversation goes on: a prompt that is too long can be cleared away.
+                // The conversation continues: a prompt that is too long can be cleared away.
                 Err(Failure::Usage(message)) => Err(message),
                 Err(failure) => return Err(failure),
             },

@@ -36,7 +36,7 @@ enum Word {
     Ollamas,
 }
 
-/// Families that people name in a word, without whose they are.
+/// Model families that are named in one word, without their organisation.
 const FAMILIES: [&str; 26] = [
     "llama",
     "qwen",
@@ -141,7 +141,7 @@ fn alone() -> Result<String, Failure> {
     }
 }
 
-/// The question is an argument, and what is piped in stands below it.
+/// The question is an argument, and what is piped in follows it.
 fn beside(prompt: &str) -> Result<String, Failure> {
     if io::stdin().is_terminal() {
         return Ok(prompt.to_string());
@@ -166,7 +166,7 @@ fn joined(prompt: &str, text: &str) -> String {
 fn read_in_time(input: impl Read + Send + 'static, patience: Duration) -> Option<io::Result<Vec<u8>>> {
     let (begun, first) = sync_channel(1);
     let (done, all) = sync_channel(1);
-    // It is left behind when it hears nothing: there is no way to stop a read that works for every kind of file.
+    // The thread is abandoned when nothing is read: there is no way to stop a read that works for every kind of file.
     thread::spawn(move || drop(done.send(read_to_end(Announced { input, begun: Some(begun) }))));
     heard(&first, patience).then(|| all.recv().unwrap_or_else(|_| Err(io::ErrorKind::UnexpectedEof.into())))
 }

@@ -301,7 +301,7 @@ impl Seen {
             let (first, marks) = lanes.entry(who).or_insert_with(|| (from, vec![Mark::Nothing; columns]));
             *first = first.min(from);
             let (from, to) = (column(from), column(to));
-            // A step narrower than a column is seen all the same.
+            // A step narrower than a column is still visible.
             let end = to.max(from + 1).min(columns);
             for cell in &mut marks[from.min(end)..end] {
                 *cell = mark.max(*cell);
@@ -324,7 +324,7 @@ impl Seen {
     }
 }
 
-/// Whether a time, which may last, goes on beyond a moment.
+/// Whether a span, which may be open, extends beyond a moment.
 fn reaches((_, to): (f64, Option<f64>), at: f64) -> bool {
     to.is_none_or(|to| to >= at)
 }
