@@ -3,7 +3,7 @@
 //! ```text
 //! way 0      ## warms up, and gives the number of calls in a sample
 //! way 1      ##
-//! round 1    0000 11111111      each sample is as many calls as take its time, so that the clock's grain is nothing
+//! round 1    0000 11111111      each sample has enough calls to fill its time, so that the clock's grain is nothing
 //! round 2    0000 11111111      a machine that changes its speed meanwhile changes that of all ways
 //! ```
 

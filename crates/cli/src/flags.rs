@@ -73,7 +73,7 @@ pub(crate) enum Command {
     /// Answer a file of requests, a line each, into a file of answers: OpenAI's batches without a server.
     ///
     /// Lines are {"custom_id": "..", "url": "/v1/chat/completions", "body": {..}}. The whole file is checked before the
-    /// first is asked. Stopped in the middle, by Ctrl-C or otherwise, the same command goes on where it was, and asks
+    /// first is asked. Stopped in the middle, by Ctrl-C or otherwise, the same command resumes where it was, and asks
     /// no line twice. Exit code 1: some lines were refused; their answers say why.
     Batch(BatchFlags),
     /// Measure prefill and decode, beside the machine's limits measured in the same run.

@@ -51,7 +51,7 @@ pub(crate) struct StepLimits {
 /// masks of 5,500. The worst that was found (lists of 200 lengths within each other) takes 23 ms, and common ones some
 /// hundredths of one.
 const FEW_READINGS: StepLimits = StepLimits { place_items: 1000, mask_items: 6000 };
-/// Where a rule has itself in two places, a text may be cut in as many ways as it has places, and each is found again
+/// Where a rule has itself in two places, a text has as many parses as it has places, and each is found again
 /// for each: with the limits of the others some took 1.4 s. With these the worst takes 4 ms; JSON and arithmetic as
 /// grammars take a fifth of them.
 const MANY_READINGS: StepLimits = StepLimits { place_items: 300, mask_items: 2500 };

@@ -302,7 +302,7 @@ impl Settings {
         }
     }
 
-    /// Starts the engine. `progress` hears of loading and of measuring.
+    /// Starts the engine. `progress` is called while it loads and measures.
     pub fn start(
         &self,
         checkpoint: &Checkpoint,

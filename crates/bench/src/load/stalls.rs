@@ -1,4 +1,4 @@
-//! Which gaps between tokens were long, and whose prompts took them.
+//! Which gaps between tokens were long, and which requests' prompts took them.
 //!
 //! ```text
 //! client    first token . . . . . . [-- stall --] . . . . .        longer than twice the median gap of its answer, and 20 ms
@@ -103,7 +103,7 @@ pub fn stalls(outcomes: &[RequestOutcome]) -> Stalls {
     Stalls { steady: Distribution::of(steady), stalled: Distribution::of(stalled), ..found }
 }
 
-/// The answers, at most `most`, whose timelines tell most: those that lost most time in stalls, the worst first.
+/// The answers, at most `most`, whose timelines tell most: the ones that lost most time in stalls, the worst first.
 pub(crate) fn worth_asking(outcomes: &[RequestOutcome], most: usize) -> Vec<usize> {
     let completed = outcomes.iter().enumerate().filter(|(_, outcome)| outcome.error.is_none());
     let lost = completed.map(|(index, outcome)| (lost_ms(&outcome.itls), index));

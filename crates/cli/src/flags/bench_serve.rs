@@ -1,4 +1,4 @@
-//! Flags of `bench-serve`: the load and what is told of it, in vLLM's words.
+//! Flags of `bench-serve`: the load and its report, in vLLM's words.
 
 use std::path::PathBuf;
 

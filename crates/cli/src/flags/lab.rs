@@ -15,7 +15,7 @@ pub(crate) struct LabFlags {
     /// Lengths of prompts, separated by commas. Default: 32 to 4,096, as far as the model's context goes.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = count)]
     pub(crate) prompts: Option<Vec<usize>>,
-    /// Tokens in the cache before a decode step. Default: 0 to 4,096, likewise.
+    /// Tokens in the cache before a decode step. Default: 0 to 4,096, as far as the model's context goes.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = count_or_zero)]
     pub(crate) positions: Option<Vec<usize>>,
     /// Batch size (concurrent requests). Default: 1 to 64.

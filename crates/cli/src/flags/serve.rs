@@ -128,12 +128,13 @@ pub(crate) struct ServeFlags {
     #[arg(long)]
     pub(crate) recalibrate: bool,
     /// Wanted time from arrival to the first token (500ms, 2s), for requests that name none themselves (ttft_slo_ms).
-    /// off: no target. auto: what is comfortable, as far as this machine can do it; the line "targets" of the start
+    /// off: no target. auto: an interactive target, as far as this machine can do it; the line "targets" of the start
     /// tells.
     #[arg(long, value_name = "TIME|auto|off", value_parser = target)]
     pub(crate) ttft_slo: Option<engine::DefaultTarget>,
-    /// Wanted time from a token to the next (50ms), likewise (tpot_slo_ms). Prompts get what running streams can spare,
-    /// so this is the balance between steady streams and fast prompts: larger means faster prompts.
+    /// Wanted time from a token to the next (50ms), for requests that name none themselves (tpot_slo_ms). Prompts get
+    /// what running streams can spare, so this is the balance between steady streams and fast prompts: larger means
+    /// faster prompts.
     #[arg(long, value_name = "TIME|auto|off", value_parser = target)]
     pub(crate) tpot_slo: Option<engine::DefaultTarget>,
     /// Refuse a request that cannot be promised its first token in time (95 of 100 such promises are kept), with 503

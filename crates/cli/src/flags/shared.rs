@@ -32,7 +32,7 @@ pub(crate) struct ModelFlags {
     /// Threads that compute. Default: one per physical core that this process may use.
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
-    /// Take the machine for one with a single memory node. Otherwise weights, keys and values lie on the nodes whose
+    /// Take the machine for one with a single memory node. Otherwise weights, keys and values are on the nodes whose
     /// cores compute with them: the fewest nodes that have a core for each thread. Answers are the same.
     #[arg(long)]
     pub(crate) no_numa: bool,
@@ -121,7 +121,7 @@ pub(crate) struct ServerFlags {
     /// The server.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8000")]
     pub(crate) url: String,
-    /// Key sent as a bearer token. A key is told of its own requests alone.
+    /// Key sent as a bearer token. A key sees its own requests alone.
     #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]
     pub(crate) api_key: Option<String>,
     /// Trust any certificate of an https server.

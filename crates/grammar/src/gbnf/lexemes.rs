@@ -149,7 +149,7 @@ struct Reader {
 
 /// What two lexemes have in common.
 struct Met {
-    /// With what the second goes on where the first may have ended: bytes.
+    /// Bytes that continue the second where the first may have ended.
     goes_on: SimpleVob,
     /// Whether one text is both.
     is_both: bool,
@@ -281,7 +281,7 @@ impl Reading<'_> {
         let config = NFA::config().which_captures(WhichCaptures::None);
         let nfa = NFA::compiler().configure(config).build(&self.parts.expression(id, true));
         let nfa = nfa.map_err(|_| TooIntricate)?;
-        // With these it goes on behind nothing.
+        // These continue it from the empty text.
         let (met, steps) = self.common(&NFA::always_match(), &nfa, true);
         self.spend(steps)?;
         self.readers.insert(id, Reader { nfa, first: met.goes_on });

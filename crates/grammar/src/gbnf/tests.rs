@@ -420,16 +420,16 @@ fn a_lexeme_is_as_large_as_it_may_be() {
         ("root ::= [a-z]+ \"b\"", &["([a-z]+ [b])"][..]),
         // What ends by itself may be followed by anything.
         ("root ::= (s root)?\ns ::= \"<\" [a-z]* \">\"", &["([<] [a-z]* [>])"]),
-        // What goes on with letters is followed by none.
+        // A lexeme that continues with letters is followed by none.
         ("root ::= w (\" \" root)?\nw ::= [a-z]+", &["[ ]", "[a-z]+"]),
         // It is followed by one, so it is read by characters.
         ("root ::= w root?\nw ::= [a-z]+", &["[a-z]"]),
         // The first bytes of both are the same.
         ("root ::= w (k root)?\nw ::= [あ-ん]+\nk ::= [ア-ン]", &["[あ-ん]", "[ア-ン]"]),
-        // Nothing begins with what "ab" goes on with, or something does.
+        // Nothing begins with what continues "ab", or something does.
         ("root ::= (\"ab\" | \"abc\") root | \"d\"", &["(\"ab\" |\n \"abc\")", "[d]"]),
         ("root ::= (\"ab\" | \"abc\") root | \"c\"", &["[a]", "[b]", "[c]"]),
-        // "int" may be a name, which no space goes on; and what follows "int" is none that a name goes on with.
+        // "int" may be a name, which no space continues; and what follows "int" continues no name.
         (
             "root ::= (\"int\" \" \")? n \" \"? \";\" root | \"\"\nn ::= [a-z]+",
             &["\"int\"", "[ ]", "[ ]?", "[;]", "[a-z]+"],
