@@ -24,8 +24,8 @@ fn one_screen_as_text() {
     let ran = run(&mut twostroke(&["top", "--once", "--url", &url(&server)]));
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
     assert!(!ran.stdout.contains('\x1b'), "{ran:?}");
-    // Whether guesses paid, and have a line, is the machine's to say.
-    let lines: Vec<&str> = ran.stdout.lines().filter(|line| !line.starts_with("guesses ")).collect();
+    // Whether drafts paid, and have a line, is the machine's to say.
+    let lines: Vec<&str> = ran.stdout.lines().filter(|line| !line.starts_with("drafts ")).collect();
     assert!(lines[0].starts_with("lantern bf16 · ") && lines[0].ends_with("running 0 · waiting 0"), "{ran:?}");
     for (line, begin, end) in [(1, "prefill", "% of bandwidth"), (2, "decode", "% of bandwidth"), (3, "KV", "blocks")] {
         assert!(lines[line].starts_with(begin) && lines[line].ends_with(end), "{ran:?}");
