@@ -307,7 +307,6 @@ impl Driver {
         self.core.drafting_computes()
     }
 
-    /// Steps in flight.
     #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
         self.core.in_flight()

@@ -31,7 +31,6 @@ use crate::site::Site;
 use crate::text_pool::{Room, TextPool};
 use crate::timeline::{Reader, Registry};
 
-/// Feeds at once.
 pub(crate) const MOST_READERS: usize = 16;
 /// Memory that all open answers together may take.
 const ANSWER_BUDGET: u64 = 256 << 20;
@@ -60,7 +59,6 @@ pub(crate) struct App {
     pub(crate) speech: Speech,
     /// What is written down of requests that are over.
     pub(crate) access: Arc<AccessLog>,
-    /// Where spans go.
     pub(crate) exporter: Option<Arc<Exporter>>,
     /// Seconds since 1970 at the start.
     pub(crate) started: u64,

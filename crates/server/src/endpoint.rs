@@ -18,7 +18,6 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// The route.
     pub(crate) fn route(self) -> &'static str {
         match self {
             Form::Chat => "/v1/chat/completions",

@@ -250,7 +250,6 @@ impl ApiError {
         ApiError::new(Kind::NotImplemented, Some("models_are_fixed"), message)
     }
 
-    /// 503: going down.
     pub(crate) fn shutting_down() -> ApiError {
         let kind = Kind::ShuttingDown { retry_after_s: 5 };
         ApiError::new(kind, Some("shutting_down"), "This server is shutting down.")

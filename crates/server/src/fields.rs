@@ -85,7 +85,6 @@ impl Fields {
         self.take(field).map(|value| integer(&value, || self.name(field))).transpose()
     }
 
-    /// A number.
     pub(crate) fn number(&mut self, field: &str) -> Result<Option<f64>, ApiError> {
         self.expect(field, |kind| matches!(kind, Kind::Number))?;
         self.take(field).map(|value| number(&value, || self.name(field))).transpose()
@@ -101,7 +100,6 @@ impl Fields {
         }
     }
 
-    /// A string.
     pub(crate) fn string(&mut self, field: &str) -> Result<Option<String>, ApiError> {
         self.expect(field, |kind| matches!(kind, Kind::Text | Kind::Word(_)))?;
         match self.take(field) {
@@ -116,7 +114,6 @@ impl Fields {
         self.string(field)?.ok_or_else(|| wrong_type(self.name(field), "a string"))
     }
 
-    /// A list.
     pub(crate) fn list(&mut self, field: &str) -> Result<Option<Vec<Value>>, ApiError> {
         self.expect(field, |kind| matches!(kind, Kind::List(_)))?;
         match self.take(field) {

@@ -253,7 +253,6 @@ struct State(AtomicU8);
 
 /// The rest of a head: its time runs.
 const HEAD: u8 = 0;
-/// An answer.
 const ANSWER: u8 = 1;
 /// The first byte of the next request.
 const IDLE: u8 = 2;

@@ -104,7 +104,6 @@ fn promises(stats: &Stats) -> Value {
     Value::Object(kinds)
 }
 
-/// The feed.
 pub(crate) async fn watch(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,

@@ -115,13 +115,11 @@ pub(crate) struct Sources<'a> {
     /// What the machine can do at most, if that is known, with this model.
     pub(crate) limits: Option<&'a DeviceLimits>,
     pub(crate) demands: &'a Demands,
-    /// The engine's time.
     pub(crate) now: Nanos,
     pub(crate) adapters: &'a Adapters,
     pub(crate) unix_seconds: u64,
 }
 
-/// The whole page.
 pub(crate) fn render(sources: &Sources<'_>, exposition: Exposition<'_>) -> String {
     let &Sources { stats, http, text, model, targets, .. } = sources;
     let labels = format!("model_name=\"{}\"", escaped(model));

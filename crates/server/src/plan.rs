@@ -49,7 +49,6 @@ pub(crate) async fn presets(State(app): State<Arc<App>>) -> Response {
     json_body(plan::presets(&here(&app)).to_string())
 }
 
-/// The answer.
 pub(crate) async fn answer(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
     answered(&query.unwrap_or_default(), None, &app)
 }

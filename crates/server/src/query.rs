@@ -15,7 +15,6 @@ pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, 
     pairs.map(|(name, value)| (decoded(name), decoded(value)))
 }
 
-/// A whole number.
 pub(crate) fn number(name: &str, value: &str) -> Result<u64, ApiError> {
     let wrong = || ApiError::bad_request(format!("{name} must be a whole number, 0 or more.")).with_param(name);
     value.parse().map_err(|_| wrong())

@@ -31,10 +31,8 @@ use crate::{moment, query};
 
 /// Lines of an answer, if nobody says how many.
 const LIMIT: usize = 50;
-/// And at most.
 const MOST: usize = 1000;
 
-/// What is wanted.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Question {
     /// Of [`STATES`]; none: all.

@@ -83,7 +83,6 @@ pub(crate) struct BadTls {
     pub(crate) problem: String,
 }
 
-/// Reads them.
 pub(crate) fn acceptor(names: &TlsFiles) -> Result<TlsAcceptor, BadTls> {
     let wrong = |file: &Path, problem: String| BadTls { file: file.to_owned(), problem };
     let read = |file: &Path| files::read(file, MAX_PEM_BYTES).map_err(|error| wrong(file, error.to_string()));

@@ -27,7 +27,6 @@ use crate::timeline::Served;
 /// So long before the two the simulation begins, so that the queue is what it was.
 const BEFORE: Duration = Duration::from_secs(60);
 
-/// Answers the question.
 pub(crate) async fn ask(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,

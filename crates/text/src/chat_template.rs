@@ -188,7 +188,13 @@ impl ChatTemplate {
         let wrong = |error: InvalidTemplate| {
             LoadError::field(file, format!("chat_template line {}", error.line), error.problem)
         };
-        let failed = |error: TemplateError| LoadError::field(file, "chat_template", error);
+        let failed = |error: TemplateError| match error {
+            // The machine is short of something: another start may have it.
+            TemplateError::NoThread | TemplateError::NoProcess | TemplateError::NoProcessor => {
+                LoadError::Io { file: file.to_string(), error: std::io::Error::other(error) }
+            }
+            error => LoadError::field(file, "chat_template", error),
+        };
         let engine = match &settings.renderer {
             Renderer::InProcess => {
                 let compiled = on_deep_stack(|| Compiled::new(&sources)).map_err(failed)?;

@@ -27,7 +27,6 @@ pub(crate) struct Answer {
 
 /// All answers of a request.
 pub(crate) struct Gathered {
-    /// Choice by choice.
     pub(crate) answers: Vec<Answer>,
     pub(crate) prompts: Vec<Vec<u32>>,
     pub(crate) prompt_logprobs: Vec<Vec<Option<TokenLogprob>>>,

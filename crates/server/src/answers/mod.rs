@@ -71,7 +71,6 @@ pub(crate) trait Api: Send + Sync {
 pub(crate) struct Job {
     pub(crate) requests: Vec<ValidatedRequest>,
     pub(crate) plan: Plan,
-    /// Who writes it.
     pub(crate) api: Arc<dyn Api>,
 }
 
@@ -132,7 +131,6 @@ pub(crate) enum Finish {
 }
 
 impl Finish {
-    /// In OpenAI's words.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Finish::Stop => "stop",

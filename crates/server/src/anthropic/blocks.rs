@@ -17,7 +17,6 @@ use crate::openai::hints::Hints;
 
 /// Blocks that only whoever made them can read: the model is not told.
 const REDACTED: &str = "messages[].content[].redacted_thinking";
-/// Where blocks stand.
 const BLOCKS: &str = "messages[].content[]";
 /// What the blocks of this API may be that this server does not read.
 const TEXT_ONLY: &str = "this server reads text only: send text";

@@ -70,7 +70,6 @@ fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
     error.rename_param("stop", "stop_sequences").rename_param("rule", rule_field.unwrap_or("tools"))
 }
 
-/// A body, read.
 struct Asked {
     raw: RawRequest,
     delivery: Delivery,

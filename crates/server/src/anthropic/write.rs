@@ -22,7 +22,6 @@ use crate::openai::format::timings;
 use crate::sse::framed;
 use crate::timeline::Served;
 
-/// The API.
 pub(super) struct Anthropic;
 
 impl Anthropic {

@@ -76,7 +76,6 @@ pub(crate) fn write(text: &mut String, event: &str, data: &impl Serialize) {
     let _ = write!(text, "event: {event}\ndata: {}\n\n", written(data));
 }
 
-/// As JSON.
 pub(crate) fn written(data: &impl Serialize) -> String {
     serde_json::to_string(data).expect("names are texts and the rest has no maps")
 }

@@ -27,7 +27,6 @@ use crate::json::json_body;
 /// Between two looks at who still watches.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// No further step.
 pub(crate) async fn pause(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
     allowed(&app, &headers)?;
     let was_paused = app.engine.is_paused();

@@ -14,7 +14,6 @@ use sha2::{Digest, Sha256};
 use crate::app::App;
 use crate::error::ApiError;
 
-/// Path, type, content.
 const FILES: [(&str, &str, &[u8]); 4] = [
     ("/", "text/html; charset=utf-8", include_bytes!("../../ui/index.html")),
     ("/app.js", "text/javascript; charset=utf-8", include_bytes!("../../ui/app.js")),

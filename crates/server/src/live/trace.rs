@@ -28,7 +28,6 @@ const MOST_SECONDS: u64 = 3600;
 /// Rows of sequences in a trace, some 200 bytes each: the newest steps that have no more.
 const MOST_ROWS: usize = 200_000;
 
-/// The answer.
 pub(crate) async fn download(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,

@@ -35,7 +35,6 @@ const MOST_BYTES: usize = 8 << 20;
 /// Steps between two looks at the clock.
 const BREATH: usize = 64;
 
-/// Answers the question.
 pub(crate) async fn ask(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
     let (minutes, changes) = question(query.as_deref().unwrap_or_default())?;
     let text = in_turn(app, move |app| simulate(app, minutes, &changes)).await?.map_err(refused)?;

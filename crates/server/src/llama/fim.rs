@@ -26,7 +26,6 @@ const NAMES: [Names; 7] = [
     ("[PREFIX]", "[SUFFIX]", None),
 ];
 
-/// Between files.
 const SEPARATORS: [&str; 2] = ["<|file_sep|>", "<file_sep>"];
 
 /// Others that stand between texts: none belongs to what fills a gap.

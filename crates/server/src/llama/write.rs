@@ -22,7 +22,6 @@ use crate::timeline::Served;
 /// Log probabilities of an answer's tokens.
 const PROBABILITIES: &str = "completion_probabilities";
 
-/// The API.
 pub(super) struct Llama;
 
 impl Llama {

@@ -67,7 +67,6 @@ pub(crate) fn timings(app: &App, plan: &Plan, served: &Served, totals: &Totals) 
     WireTimings::of(&totals.timings, served.thinking(&*app.engine), phases, searched, detail)
 }
 
-/// OpenAI's two routes.
 pub(crate) struct OpenAi;
 
 impl Api for OpenAi {

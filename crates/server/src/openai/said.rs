@@ -43,7 +43,6 @@ impl Said {
         self.thought.is_none() && self.text.is_none() && self.calls.is_empty()
     }
 
-    /// A whole message.
     pub(crate) fn message(mut self) -> ChatMessageOut {
         // A number is for the pieces of a stream.
         self.calls.iter_mut().for_each(|call| call.index = None);

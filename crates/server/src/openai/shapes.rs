@@ -37,7 +37,6 @@ pub(crate) static COMPLETION: Shape = Shape {
     groups: &[COMPLETION_OWN, ASKER, DELIVERY, DRAWN, PENALTIES, SAMPLING, TURN, ROUTED, BEAMS, STRUCTURED, ABSENT],
 };
 
-/// Which model.
 pub(crate) const MODEL: Field =
     field("model", Text, "a served name, or an adapter's; none means the model that is served");
 

@@ -31,7 +31,6 @@ pub(crate) struct Numbers {
     /// Prompts as tokens.
     pub(crate) prompts: Vec<Vec<u32>>,
     pub(crate) prompt_logprobs: Vec<Vec<Option<TokenLogprob>>>,
-    /// Of each choice.
     pub(crate) logprobs: Vec<Vec<TokenLogprob>>,
     /// Choices of a prompt.
     pub(crate) num_answers: usize,

@@ -32,7 +32,6 @@ pub(crate) struct Envelope<'a, C> {
     pub(crate) usage: Option<Option<WireUsage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timings: Option<WireTimings>,
-    /// Goes with them.
     #[serde(flatten)]
     pub(crate) settled: Option<&'a Settled>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -154,7 +154,6 @@ fn described(operation: &Operation) -> Value {
     told
 }
 
-/// Names in braces.
 fn in_path(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter_map(|part| Some(part.strip_prefix('{')?.strip_suffix('}')?.trim_start_matches('*')))
 }

@@ -6,7 +6,6 @@ use crate::query::{Parameter, parameter};
 use crate::shape::{Kind, Shape};
 use crate::{anthropic, llama, ollama, responses, vectors};
 
-/// A route.
 pub(super) struct Operation {
     pub(super) method: &'static str,
     pub(super) path: &'static str,

@@ -68,7 +68,6 @@ struct MessageLine {
     extra: Map<String, Value>,
 }
 
-/// The directory.
 pub(super) struct Disk {
     place: PathBuf,
     /// Held as long as this lives.

@@ -81,7 +81,6 @@ impl<'a> Told<'a> {
     }
 }
 
-/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Event {
     Created,

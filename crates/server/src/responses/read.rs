@@ -95,7 +95,6 @@ fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
         .rename_param("rule", rule_field.unwrap_or("tools"))
 }
 
-/// A body, read.
 struct Asked {
     raw: RawRequest,
     plan: Plan,

@@ -49,13 +49,11 @@ pub(crate) struct Shape {
     /// Whose it is, if it is to be kept.
     pub(crate) stores: Option<Option<Tenant>>,
     pub(crate) background: bool,
-    /// As it came.
     pub(crate) input: Value,
     /// The same as messages, behind what it goes on from.
     pub(crate) conversation: Vec<ChatMessage>,
 }
 
-/// The API.
 pub(crate) struct Responses(pub(crate) Arc<Shape>);
 
 impl Api for Responses {
@@ -275,7 +273,6 @@ impl Stream {
         }
     }
 
-    /// What is new.
     fn tell(&mut self, events: &mut VecDeque<Bytes>) {
         let told = match &self.ended {
             Some(content) => Told::ended(content),

@@ -9,7 +9,6 @@ use serde_json::Value;
 /// Longer than anything takes that is not stuck.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// An answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

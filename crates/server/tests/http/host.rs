@@ -85,7 +85,6 @@ impl Host {
         Host::of(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern"), engine, server, around)
     }
 
-    /// With another model.
     pub(crate) fn of(
         directory: PathBuf,
         engine: EngineOptions,

@@ -4,7 +4,6 @@ use kernels::limits::MeasureError;
 use kernels::{DeviceInfo, DeviceLimits};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 
-/// What is wrong.
 pub(crate) trait Illness: Send {
     /// Before a pass.
     fn before(&mut self, batch: &Batch);
