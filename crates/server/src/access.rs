@@ -26,7 +26,7 @@ use crate::why;
 const MOST_QUEUED: usize = 4096;
 /// For the engine to close the books of a request whose client has left: so often, with this pause.
 const CLOSING: (usize, Duration) = (20, Duration::from_millis(5));
-/// nginx's status of a request whose client left before it was answered. It is sent to nobody.
+/// nginx's status of a request whose client left before it was answered. It is never sent.
 pub(crate) const CLIENT_LEFT: u16 = 499;
 
 /// From when on a request is worth a warning; `None`: never.
@@ -82,7 +82,7 @@ impl AccessLog {
         let writer = Writer { engine, registry, slow, lost: lost.clone(), thoughts };
         std::thread::spawn(move || {
             writer.run(&entries);
-            // Nobody may be waiting.
+            // The receiver may be gone.
             let _ = is_done.send(());
         });
         Arc::new(AccessLog { queue: Mutex::new(Some(queue)), lost, done: Mutex::new(done) })
@@ -139,7 +139,7 @@ impl Drop for Guard {
     }
 }
 
-/// So many have ended since that its account is gone.
+/// Its account was evicted by later requests.
 fn forgotten(ended: &Ended) {
     let Ended { served, route, status, .. } = ended;
     tracing::info!(

@@ -88,7 +88,7 @@ pub(crate) struct App {
     /// Whose turn it is to have a trace written.
     pub(crate) traces: Arc<Semaphore>,
     pub(crate) drain: Drain,
-    /// Memory for answers that nobody has read yet.
+    /// Memory for answers that are not read yet.
     pub(crate) answers: Arc<AnswerMemory>,
     /// Where text is worked on.
     pub(crate) text: TextPool,

@@ -32,7 +32,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 type Caught<T> = Result<T, ApiError>;
 
-/// Work that reads files or waits, on a thread that serves nobody.
+/// Work that reads files or blocks, off the serving threads.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Caught<T> {
     tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::internal())
 }
@@ -53,7 +53,7 @@ impl Caller {
         Asker { tenant: self.tenant, key: self.key, request_id: self.name(), parent: self.parent.clone() }
     }
 
-    /// Nobody from outside: a line of a file.
+    /// No client: a line of a file.
     pub(crate) fn local(app: &App, tenant: Option<Tenant>) -> Caller {
         let key = app.keys.number(tenant.as_ref());
         Caller { tenant, key, request_id: own_id(app), parent: None, came: Instant::now() }
@@ -81,7 +81,7 @@ pub(crate) fn own_id(app: &App) -> HeaderValue {
     app.ids.request_id().try_into().expect("letters and digits are a header value")
 }
 
-/// A request with a body of JSON that nobody has read yet.
+/// A request with an unread JSON body.
 pub(crate) struct JsonRequest {
     pub(crate) app: Arc<App>,
     pub(crate) caller: Caller,
@@ -162,7 +162,7 @@ pub(crate) async fn answer(app: Arc<App>, caller: &Caller, job: Job) -> Caught<R
     if let Some(LatencyBound { first_token, answer, .. }) = &promise {
         // Of what is likely to come within a millisecond too, 0 is not the time.
         headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.p50.0.div_ceil(1_000_000)));
-        // Rounded up: nobody is to find a promise broken that was not.
+        // Rounded up, so that a kept bound never looks broken.
         headers.insert(PROMISED_TTFT, HeaderValue::from(first_token.p95.0.div_ceil(1_000_000)));
         headers.insert(PROMISED_TOTAL, HeaderValue::from(answer.p95.0.div_ceil(1_000_000)));
     }

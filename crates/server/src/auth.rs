@@ -77,7 +77,7 @@ impl Right {
     }
 }
 
-/// The keys that are accepted. None at all: everybody may ask.
+/// The keys that are accepted. Empty: no authentication.
 pub(crate) struct ApiKeys(HashMap<Tenant, Known>);
 
 struct Known {
@@ -144,7 +144,7 @@ impl ApiKeys {
     }
 }
 
-/// What whoever started the server was given to hold the engine with: one secret of one start.
+/// The token that allows pausing the engine: one secret of one start.
 pub(crate) struct HoldToken(Tenant);
 
 /// The header that brings it. A header of our own, so that no form and no picture of another site can send one.

@@ -16,7 +16,7 @@ use crate::error::ApiError;
 const WHOLE_TOKEN: u64 = 32;
 /// Bytes that a token of a stream takes until it is read.
 const STREAMED_TOKEN: u64 = 160;
-/// Bytes of a token's log probability, and of each of the likeliest beside it.
+/// Bytes of a token's log probability, and of each top token beside it.
 const LOGPROB: u64 = 96;
 const TOP_LOGPROB: u64 = 8;
 /// Bytes of a token that may come next: as it is told, and as a search ranks it.
@@ -27,7 +27,7 @@ const STREAMED_PROMPT_LOGPROB: u64 = 320;
 const RECEIPT_TOKEN: u64 = 96;
 const RECEIPT_PROMPT_TOKEN: u64 = 16;
 
-/// Bytes of a log probability, or of one of the likeliest beside it, that an answer has among its items.
+/// Bytes of a log probability, or of a top token beside it, that an answer has among its items.
 const TOLD_LOGPROB: u64 = 512;
 
 /// Bytes that the answers to one request take at most until they are read. `unread`: outputs of a stream that may wait
@@ -59,7 +59,7 @@ pub(crate) fn bytes_of_told_logprobs(request: &ValidatedRequest) -> u64 {
     (request.max_tokens() as u64).saturating_mul(each)
 }
 
-/// Bytes of a beam search: its beams, those that come of them, and as many answers that are complete; and the likeliest
+/// Bytes of a beam search: its beams, those that come of them, and as many complete answers; and the top tokens
 /// tokens behind each beam.
 pub(crate) fn bytes_of_beams(request: &ValidatedRequest) -> u64 {
     let beams = request.num_answers() as u64;

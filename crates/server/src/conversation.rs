@@ -164,7 +164,7 @@ impl Speech {
         Ok(Some(Hearing { dialect, tools, prompt_end, shows_thoughts, thought_tokens: closed_behind, is_exact }))
     }
 
-    /// A thought of so many tokens, closed as its family closes it. `None`: the model does not think.
+    /// Limits a thought to this number of tokens, closed as its family closes it. `None`: the model does not think.
     fn budget(
         &self,
         tokens: u32,

@@ -38,15 +38,15 @@ enum Kind {
     Internal,
     NoStorage,
     NotImplemented,
-    /// This caller holds its share: come back in so many seconds.
+    /// This tenant has its share: retry after this number of seconds.
     TooMany {
         retry_after_s: u64,
     },
-    /// Come back in so many seconds, on a new connection.
+    /// Retry after this number of seconds, on a new connection.
     ShuttingDown {
         retry_after_s: u64,
     },
-    /// Come back in so many seconds.
+    /// Retry after this number of seconds.
     Unavailable {
         retry_after_s: u64,
     },
@@ -126,7 +126,7 @@ impl ApiError {
         ApiError::new(Kind::Unauthorized, Some("invalid_api_key"), message)
     }
 
-    /// 403: a thing that whoever started the server has not allowed.
+    /// 403: not allowed by the server's options.
     pub(crate) fn forbidden(code: &'static str, message: impl Into<String>) -> ApiError {
         ApiError::new(Kind::Forbidden, Some(code), message)
     }
@@ -137,7 +137,7 @@ impl ApiError {
         ApiError::new(Kind::BadRequest, Some("bad_host"), message)
     }
 
-    /// 403: a name that is not this server's. It is not repeated: whoever asked knows it.
+    /// 403: a name that is not this server's. It is not repeated.
     pub(crate) fn unknown_host() -> ApiError {
         let message = "The 'Host' of this request is not a name that this server knows: ask by IP address or as localhost, or \
             start the server with --allowed-host NAME (or with keys, --api-key, which serve every name).";
@@ -255,7 +255,7 @@ impl ApiError {
         ApiError::new(kind, Some("shutting_down"), "This server is shutting down.")
     }
 
-    /// 503: it answers nobody.
+    /// 503: the engine has stopped.
     pub(crate) fn only_reads() -> ApiError {
         let message = "This worker reads prompts for others (its role is prefill): send requests to one that answers.";
         ApiError::new(Kind::Unavailable { retry_after_s: 60 }, Some("only_reads"), message)
@@ -476,7 +476,7 @@ pub(crate) enum Words {
 }
 
 impl Words {
-    /// Those of whoever asks for this path, if they are not OpenAI's.
+    /// The error format of the API that has this path, if it is not OpenAI's.
     pub(crate) fn of(path: &str, headers: &HeaderMap) -> Option<Words> {
         let is = |prefix: &str| path == prefix || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
         match () {

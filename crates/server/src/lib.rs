@@ -138,7 +138,7 @@ pub struct ServerOptions {
     pub drain_limit: Duration,
     /// Serve the page at `/` and the routes that it is made of.
     pub ui: bool,
-    /// Let those who bring this token hold the engine and make it step by step; `None`: nobody.
+    /// Token that allows pausing and single-stepping the engine; `None`: not allowed.
     pub hold_token: Option<String>,
     /// After the last of them has left: how long it stays held.
     pub pause_limit: Duration,
@@ -225,7 +225,7 @@ pub enum ServeError {
     /// A prefix that no path could have.
     #[error("--root-path: '{0}' is no path: it begins with '/' and has neither '?' nor '#'")]
     RootPath(String),
-    /// An empty key would let everybody in who sends none.
+    /// An empty key would admit clients without one.
     #[error("an API key must not be empty")]
     EmptyApiKey,
     /// A name that no request could have in `Host`.
@@ -267,7 +267,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the address, for whoever answers: an [`Engine`](engine::Engine), or something else that can.
+    /// Binds the address, for what answers: an [`Engine`](engine::Engine), or something else that can.
     ///
     /// Call it inside a tokio runtime with its time and IO drivers on.
     pub async fn bind(engine: impl Observe + 'static, options: ServerOptions) -> Result<Server, ServeError> {

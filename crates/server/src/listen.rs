@@ -90,7 +90,7 @@ impl Listener {
         }
     }
 
-    /// Takes connections for ever. Beyond the cap they wait in the system's queue; a failed accept is tried again.
+    /// Accepts connections without end. Beyond the cap they wait in the system's queue; a failed accept is tried again.
     pub(crate) async fn accept(&mut self, app: &Arc<App>, router: &Router) {
         loop {
             while self.connections.try_join_next().is_some() {}
@@ -200,7 +200,7 @@ async fn respond(
     busy: Busy,
 ) -> Result<Response, Infallible> {
     settle_path(request.uri_mut(), &root_path);
-    // Who waits to be asked for a body is not asked for one that nobody wants.
+    // `Expect: 100-continue` is not answered for an unwanted body.
     let is_withheld = request.headers().contains_key(header::EXPECT);
     let (back, unread) = oneshot::channel();
     let request = request.map(|body| Body::new(Lent { body: Some(body), back: Some(back) }));
@@ -278,7 +278,7 @@ impl Drop for Busy {
     }
 }
 
-/// Reads the rest of a body that nobody wants. False where that takes too long.
+/// Reads and drops the rest of a body. False where that takes too long.
 async fn is_read(mut body: Incoming) -> bool {
     if body.size_hint().lower() > UNREAD_BYTES as u64 {
         return false;
@@ -355,7 +355,7 @@ impl HttpBody for Held {
     }
 }
 
-/// A socket on which neither a head nor a write may take for ever.
+/// A socket on which head and write have a time limit.
 struct Bounded {
     peer: Peer,
     state: Arc<State>,

@@ -430,7 +430,7 @@ fn handoffs(page: &mut Page<'_>, handoffs: &Handoffs) {
     page.own("handoff_mismatches_total", "counter", help, handoffs.mismatches);
 }
 
-/// What guesses at next tokens brought, what they took, and why there were none.
+/// Speculation: accepted drafts, their cost, and why steps had none.
 fn speculation(page: &mut Page<'_>, stats: &Stats) {
     for (prefix, labels) in [("twostroke_", String::new()), ("vllm:", page.vllm_labels() + ",")] {
         let name = format!("{prefix}spec_decode_num_accepted_tokens_per_pos_total");

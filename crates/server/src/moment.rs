@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use scheduler::Nanos;
 use serde_json::{Map, Value};
 
-/// A day, the longest that somebody looks back by a length of time.
+/// A day, the longest relative time.
 const DAY_S: u64 = 86_400;
 
 /// Now, in seconds since 1970.
@@ -33,7 +33,7 @@ pub(crate) fn insert(object: &mut Map<String, Value>, name: &str, engine: &dyn O
     object.insert(format!("{name}_unix_ms"), unix.as_millis_f64().into());
 }
 
-/// A moment as somebody writes it: RFC 3339, seconds or milliseconds since 1970 (Grafana's `${__from}`), or how long
+/// A time as clients write it: RFC 3339, seconds or milliseconds since 1970 (Grafana's `${__from}`), or how long
 /// before `now` (`90s`, `15m`, `2h`).
 pub(crate) fn parse(text: &str, now: UnixNanos) -> Option<UnixNanos> {
     /// Seconds since 1970 reach this in the year 5138, milliseconds did in 1973.

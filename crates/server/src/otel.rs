@@ -93,7 +93,7 @@ impl Exporter {
         let sender = Sender::new(options, engine, dropped.clone());
         std::thread::spawn(move || {
             sender.run(&ended);
-            // Nobody may be waiting.
+            // The receiver may be gone.
             let _ = is_done.send(());
         });
         Arc::new(Exporter { queue: Mutex::new(Some(queue)), dropped, done: Mutex::new(done) })
@@ -291,7 +291,7 @@ impl Sender {
         attributes
     }
 
-    /// So many random bytes in hexadecimal, not all zero.
+    /// Random bytes in hexadecimal, not all zero.
     fn id(&self, bytes: usize) -> String {
         let word = || self.secret.hash_one(self.next_id.fetch_add(1, Ordering::Relaxed)).max(1);
         (0..bytes / 8).map(|_| format!("{:016x}", word())).collect()

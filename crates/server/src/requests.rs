@@ -13,7 +13,7 @@
 //! | `min_ttft`, `min_gap` | `500ms`, `2s`: at least so long to the first token, or between two; what waits counts so far |
 //! | `since` | still open at that moment, or come later: RFC 3339, seconds or milliseconds since 1970, `15m` ago |
 //! | `order` | `newest` (default), or the largest first by `ttft`, `gap` or `total` |
-//! | `limit` | 1 to 1,000, 50 if nobody says |
+//! | `limit` | 1 to 1,000, default 50 |
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ use crate::moment::ms;
 use crate::timeline::Served;
 use crate::{moment, query};
 
-/// Lines of an answer, if nobody says how many.
+/// Default lines of an answer.
 const LIMIT: usize = 50;
 const MOST: usize = 1000;
 

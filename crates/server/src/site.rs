@@ -13,12 +13,12 @@
 //! gives, and those of `--allowed-host`.
 //!
 //! Where the server has keys, the key is what tells a stranger from a friend: no page has it, and no browser sends it
-//! by itself. Then neither check is made; the one of names is if somebody named some. A server behind a proxy or in a
+//! by itself. Then neither check is made; the one of names is if names are configured. A server behind a proxy or in a
 //! cluster, where it goes by names that only the proxy knows, has keys.
 //!
 //! The check of origins is that of Go's `http.CrossOriginProtection`, which says why no token is needed for it.
 //! Requests that only read pass, because another origin's page cannot read their answers, but not under `/live/`: a
-//! feed takes a seat and a simulation a core while nobody reads them.
+//! feed takes a seat and a simulation a core while no one reads them.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, header};
 use axum::response::{IntoResponse, Response};
@@ -66,7 +66,7 @@ impl Site {
         let mut names = Vec::new();
         for given in told.allowed_hosts.iter().map(String::as_str).chain(own) {
             match parse_host(given) {
-                // A port would never be looked at, so nobody shall think that it is.
+                // A port would never be compared, so it is refused.
                 Some(Host::Name(name)) if !given.contains(':') => names.push(name),
                 Some(Host::Address) => {}
                 _ => return Err(Unusable::Host(given.to_owned())),

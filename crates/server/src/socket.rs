@@ -121,7 +121,7 @@ enum Kind {
     Unix(UnixListener, File),
 }
 
-/// The file of a Unix socket, which is nobody's when the socket is gone.
+/// The file of a Unix socket, removed with the socket.
 struct File {
     path: PathBuf,
     /// Device and number: what has the name later need not be this one.
@@ -151,7 +151,7 @@ impl Socket {
         Ok(Socket { kind: Kind::Tcp(TcpListener::bind(addresses).await?), tls })
     }
 
-    /// A file of this name that nobody listens at is replaced; anything else is left alone.
+    /// A stale socket file of this name is replaced; anything else is left alone.
     pub(crate) async fn unix(path: &Path) -> io::Result<Socket> {
         let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
         if is_socket && UnixStream::connect(path).await.is_err_and(|error| error.kind() == refused()) {

@@ -60,7 +60,7 @@ impl Stop {
     /// Waits until the end has come at least as far as `ending`.
     pub(crate) async fn reached(&mut self, ending: Ending) {
         if self.0.wait_for(|now| *now >= ending).await.is_err() {
-            // Nobody is left who could say so.
+            // The sender is gone.
             std::future::pending::<()>().await;
         }
     }

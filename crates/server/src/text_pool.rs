@@ -115,7 +115,7 @@ impl TextPool {
 }
 
 impl State {
-    /// Calls whoever's turn it is.
+    /// Wakes the next in turn.
     fn call_next(&mut self) {
         while let Some(id) = self.turns.next() {
             let called = self.calls.remove(&id).is_some_and(|call| call.send(()).is_ok());
@@ -175,7 +175,7 @@ struct Job {
 }
 
 impl Job {
-    /// Between two windows; see [`text::yield_point`]. `false`: nobody waits for this any more.
+    /// Between two windows; see [`text::yield_point`]. `false`: the client is gone.
     fn pause(&mut self, bytes: usize) -> bool {
         let cost = self.cost().max(bytes as u64 * BYTE_NANOS);
         let turn = {

@@ -1,4 +1,4 @@
-//! The third span of an answer: what is thought between its first token and the first that somebody sees.
+//! The third span of an answer: thought tokens between the first token and the first visible one.
 //!
 //! ```text
 //! arrival ... first token | <think> so it is ... </think> | 42 ...

@@ -1,10 +1,10 @@
-//! "Why was this slow?": where the time of a request went, as JSON, for whoever asked for it.
+//! "Why was this slow?": where the time of a request went, as JSON.
 //!
 //! ```text
 //! X-Request-Id, response id --Registry--> the engine's requests --Engine::timeline--> owners, steps, waits, late tokens
 //! ```
 //!
-//! A request is visible to its own tenant (API key) and to nobody else. Others that appear in it are named if they are
+//! A request is visible to its own tenant (API key) only. Others that appear in it are named if they are
 //! the tenant's own; those of other tenants are numbers that lead nowhere, the same for one request wherever it
 //! appears.
 

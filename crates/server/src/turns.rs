@@ -19,7 +19,7 @@ const LONG_BYTES: usize = 64 << 10;
 const MOST_LONG_OF_ONE: usize = 2;
 const MOST_LONG: usize = 8;
 
-/// Who is charged: the digest of a key, or everybody where no keys are asked for.
+/// Who is charged: the digest of a key, or one for all without keys.
 pub(crate) type Payer = Option<[u8; 32]>;
 pub(crate) type JobId = u64;
 
@@ -148,7 +148,7 @@ impl Turns {
         rests
     }
 
-    /// A job is done, or nobody waits for it any more. `cost`: of what was not charged yet.
+    /// A job is done, or its client is gone. `cost`: of what was not charged yet.
     pub(crate) fn leave(&mut self, id: JobId, cost: Service) {
         self.pay(id, cost);
         let Some(job) = self.jobs.remove(&id) else { return };
@@ -257,7 +257,7 @@ mod tests {
             }
         }
         assert!(served[0] >= 400, "{served:?}");
-        // Nor does coming back as somebody new help.
+        // Coming back as a new tenant does not help either.
         turns.leave(of_b, 0);
         of_b = turns.enter(B, LONG);
         assert!(turns.tenants[&B].served + 20 >= turns.tenants[&A].served && turns.jobs.contains_key(&of_b));

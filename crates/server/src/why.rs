@@ -21,7 +21,7 @@ const MOST_OWNERS: usize = 4;
 const MOST_OTHERS: usize = 3;
 /// What has a smaller share of a time is not told.
 const LEAST_SHARE: f64 = 0.02;
-/// Whoever has a smaller share of a time is not worth an advice.
+/// Owners with a smaller share of a time get no advice.
 const LEAST_ADVISED: f64 = 0.25;
 /// What others waited for it is told from so much on.
 const LEAST_COST: Nanos = Nanos(1_000_000);
@@ -231,7 +231,7 @@ fn gaps(account: &Account, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
     story
 }
 
-/// What guesses brought it, and what those that did not hold took.
+/// Gain of accepted drafts, and cost of rejected ones.
 fn guesses(account: &Account) -> Option<String> {
     let Account { draft_rows, held_drafts, ref bill, .. } = *account;
     let rejected = time(bill.rejected);

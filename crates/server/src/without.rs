@@ -80,7 +80,7 @@ fn written(app: &App, served: &Served, other: &Served, answers: &[ComparedAnswer
         });
         json!({"ttft_booked_on_other_ms": booked * 1e3, "answers": own.collect::<Vec<Value>>()})
     };
-    // Of all but the two: what everybody would have gained.
+    // Of all but the two: the gain of all others.
     let effect = |get: fn(&AnswerLatency) -> f64| {
         let others = answers.iter().filter(|answer| !served.requests.contains(&answer.request));
         // A sum of none is -0.0.

@@ -25,7 +25,7 @@ pub(crate) struct Delivery {
     pub(crate) timings_detail: bool,
     /// A receipt with each answer.
     pub(crate) receipt: bool,
-    /// Whether its next tokens may be guessed.
+    /// Whether speculation is allowed.
     pub(crate) speculate: bool,
     /// How far the prompt is read, in chunks before the first token.
     pub(crate) progress: bool,

@@ -17,7 +17,7 @@ use crate::timeline::Served;
 pub(crate) struct Answer {
     /// All that the model wrote.
     pub(crate) text: String,
-    /// The same told apart, where somebody listens.
+    /// The same as parsed parts, where a parser is set.
     pub(crate) parts: Option<Vec<AnswerPart>>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprobs: Vec<TokenLogprob>,

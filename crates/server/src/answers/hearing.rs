@@ -87,7 +87,7 @@ struct Texted {
 }
 
 impl Count {
-    /// What was pushed into the listener, of so many tokens.
+    /// What was pushed into the parser, with its number of tokens.
     fn add(&mut self, text: &str, tokens: usize, listener: &mut AnswerParser) {
         self.silent += tokens;
         if !text.is_empty() {
@@ -185,7 +185,7 @@ impl Heard {
 }
 
 impl Ear {
-    /// `None` where nobody wants to hear more than the text. `index`: of the answer, over all prompts.
+    /// `None` where only the text is wanted. `index`: of the answer, over all prompts.
     pub(crate) fn of(plan: &Plan, served: &Arc<Served>, index: usize) -> Option<Ear> {
         let hearing = plan.hearing.as_ref()?;
         let limit = hearing.thought_tokens;

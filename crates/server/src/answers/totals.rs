@@ -12,7 +12,7 @@ pub(crate) struct Totals {
     pub(crate) usage: Usage,
     pub(crate) timings: Timings,
     pub(crate) cost: Cost,
-    /// Tokens of thoughts, where somebody listens for those.
+    /// Tokens of thoughts, where they are parsed.
     pub(crate) thought_tokens: Option<usize>,
 }
 

@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::hints::Hints;
 
-/// Blocks that only whoever made them can read: the model is not told.
+/// Blocks that only their maker can read: not passed to the model.
 const REDACTED: &str = "messages[].content[].redacted_thinking";
 const BLOCKS: &str = "messages[].content[]";
 /// What the blocks of this API may be that this server does not read.

@@ -207,7 +207,7 @@ fn thinking(
     wanted.shown = match thinking.string("display")?.as_deref() {
         None => switch != Some(false),
         Some("summarized") => {
-            // What was thought is there whole; nobody sums it up.
+            // Thoughts are returned whole, without a summary.
             settled.hints.push("thinking.display");
             switch != Some(false)
         }

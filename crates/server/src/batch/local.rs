@@ -36,7 +36,7 @@ pub(super) fn lines_room() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(8 * permits(MAX_LINE_BYTES) as usize))
 }
 
-/// What a line of so many bytes takes of it.
+/// Budget of a line of this length.
 pub(super) fn permits(bytes: usize) -> u32 {
     bytes.div_ceil(1024).max(1) as u32
 }

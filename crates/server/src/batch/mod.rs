@@ -6,7 +6,7 @@
 //! out.jsonl --BatchOutput::open-----+  whose answers are there already           |
 //!      ^------------------------- a line for each answer, as it comes <-----+
 //! ```
-//! A line is answered once: what stands in the output counts as done, whoever wrote it, and a line that a kill has cut off is
+//! A line is answered once: what stands in the output counts as done, and a line that a kill has cut off is
 //! taken back and asked again. Answers come in the order in which they are ready; `custom_id` says whose they are.
 
 mod input;

@@ -20,7 +20,7 @@ pub enum OutputError {
         /// Why.
         source: io::Error,
     },
-    /// Somebody else is at it.
+    /// Another process has it.
     #[error("{path}: another process writes answers to it")]
     Taken {
         /// Its name.
@@ -61,7 +61,7 @@ struct Response {
     status_code: u16,
 }
 
-/// A file of answers, which is nobody else's while this lives.
+/// A file of answers, locked while this lives.
 #[derive(Debug)]
 pub struct BatchOutput {
     file: File,

@@ -55,7 +55,7 @@ impl Room {
         Room([own, all.acquire_many_owned(most).await.expect("it is never closed")])
     }
 
-    /// Gives back what a line of so many bytes does not take.
+    /// Returns the unused part of a line's budget.
     fn shrink(&mut self, bytes: usize) {
         for held in &mut self.0 {
             let surplus = held.num_permits().saturating_sub(permits(bytes) as usize);

@@ -40,14 +40,14 @@ pub(super) const MOST_LABEL_BYTES: usize = 64 << 10;
 const NOTE_BYTES: u64 = 1 << 20;
 /// Characters of a problem that are kept.
 const MOST_PROBLEM: usize = 2000;
-/// Ends in a row that nobody asked for, after which a batch is not begun again.
+/// Unrequested ends in a row, after which a batch is not restarted.
 const MOST_ENDS: u32 = 3;
 
 /// What is known of a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct FileNote {
     pub(super) id: String,
-    /// Digest of the key that it belongs to, in hexadecimal digits; nobody's without keys.
+    /// Digest of the key that it belongs to, in hexadecimal digits; empty without keys.
     owner: Option<String>,
     pub(super) filename: String,
     /// `batch`, or `batch_output`.
@@ -423,7 +423,7 @@ impl Shelf {
         oldest.values().map(|&batch| (batch.clone(), batch.owner.as_deref().and_then(of_hex))).collect()
     }
 
-    /// Whether somebody wants its end.
+    /// Whether it is to be cancelled.
     pub(super) fn is_cancelled(&self, id: &str) -> bool {
         self.lock().batches.get(id).is_none_or(|batch| batch.status == Status::Cancelling)
     }
@@ -445,7 +445,7 @@ impl Shelf {
         }
     }
 
-    /// It is begun, with so many answers there.
+    /// It begins, with this number of answers present.
     pub(super) fn started(&self, id: &str, answered: usize, now: u64) -> io::Result<()> {
         self.change(id, |batch| {
             batch.starts = if answered > batch.answered { 1 } else { batch.starts + 1 };

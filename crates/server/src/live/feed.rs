@@ -32,7 +32,7 @@ const FIRST_STEPS: u64 = 512;
 const FIRST_ENDS: u64 = 256;
 /// Steps written at once.
 const STEPS_AT_ONCE: usize = 128;
-/// A reader who is so many steps behind goes on with the newest.
+/// A reader this number of steps behind continues with the newest.
 const TOO_FAR_BEHIND: u64 = 1024;
 /// A step waits so long for the name of a request in it: the engine may be faster than the front that names it.
 const NAMED_AFTER: Nanos = Nanos(100_000_000);
@@ -60,7 +60,7 @@ pub(crate) struct Feed {
     /// Was not told yet what there was before.
     wants_history: bool,
     look: Interval,
-    /// On the machine's clock: the engine's stands still while somebody holds it, and who holds it watches.
+    /// On the machine's clock: the engine's stops while it is paused, and a paused engine is watched.
     last_stats: Option<Instant>,
     was_paused: bool,
     /// The newest map of the cache, and the one before it: for one who wants to see them.

@@ -3,7 +3,7 @@
 //! ```text
 //! pause --> held --step--> one step --> held --resume--> moves
 //!             |                           |
-//!             +-- nobody has watched for 30 s, or the server drains --> moves
+//!             +-- no viewer for 30 s, or the server drains --> moves
 //! ```
 //!
 //! A held engine holds everybody's requests, so this is off unless whoever started the server allows it, and then takes
@@ -53,7 +53,7 @@ fn state(is_paused: bool) -> Response {
     json_body(json!({"paused": is_paused}).to_string())
 }
 
-/// Whether whoever started the server wants this, and this caller.
+/// Whether the server allows pausing, and this caller may.
 fn allowed(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(token) = &app.hold_token else {
         let message = "Pausing holds every request on this server, so it is off: start the server with --allow-pause.";
@@ -67,7 +67,7 @@ fn allowed(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::forbidden("hold_token", message))
 }
 
-/// Lets go of the engine when nobody has watched for a while. Ends with the pause.
+/// Resumes the engine after a while without viewers. Ends with the pause.
 async fn let_go_when_alone(app: Arc<App>) {
     let mut alone_since = Instant::now();
     while app.engine.is_paused() {

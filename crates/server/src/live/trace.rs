@@ -1,7 +1,7 @@
 //! `GET /live/trace`: the last seconds of this server as a trace, to be opened in `ui.perfetto.dev`
 //! ([`replay::TraceWriter`] has the picture).
 //!
-//! The caller's own requests have their names, phases and owners, and arrows from whoever delayed them; those of others
+//! The caller's own requests have their names, phases and owners, and arrows from what delayed them; those of others
 //! are lanes of rows under a number, as in the feed.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::json::json_body;
 use crate::live::wire::Name;
 use crate::query;
 
-/// Seconds, if nobody says how many.
+/// Default seconds.
 const SECONDS: u64 = 10;
 /// And at most: no log of steps is longer.
 const MOST_SECONDS: u64 = 3600;

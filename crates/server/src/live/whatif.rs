@@ -26,7 +26,7 @@ use crate::query;
 
 /// Minutes that may be asked about.
 const MOST_MINUTES: u64 = 60;
-/// Minutes, if nobody says how many.
+/// Default minutes.
 const MINUTES: u64 = 5;
 /// Steps of both simulations together.
 const MOST_STEPS: usize = 400_000;
@@ -41,7 +41,7 @@ pub(crate) async fn ask(State(app): State<Arc<App>>, RawQuery(query): RawQuery) 
     Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
 }
 
-/// Simulates on a thread of its own, if nobody else does.
+/// Simulates on a separate thread, one at a time.
 pub(crate) async fn in_turn<T: Send + 'static>(
     app: Arc<App>,
     simulate: impl FnOnce(&App) -> T + Send + 'static,
@@ -49,7 +49,7 @@ pub(crate) async fn in_turn<T: Send + 'static>(
     let turn = app.simulations.clone().try_acquire_owned().map_err(|_| ApiError::simulating())?;
     let (told, answer) = oneshot::channel();
     let work = move || {
-        // Held until the work is over, also when nobody waits for it any more; and given back before the answer is
+        // Held until the work is over, also when its client is gone; and given back before the answer is
         // told, for who hears it may ask again at once.
         let simulated = simulate(&app);
         drop(turn);

@@ -54,7 +54,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
             },
         },
         "total_slots": model.max_num_seqs,
-        // Where its files lie is nobody's business.
+        // The path of its files is not disclosed.
         "model_path": model.name,
         "model_alias": app.models[0],
         "chat_template": template.unwrap_or_default(),
@@ -163,7 +163,7 @@ pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Caught<Respon
     Ok(json_body(body.to_string()))
 }
 
-/// `GET /load`, vLLM's: requests that wait and run, of everybody.
+/// `GET /load`, vLLM's: waiting and running requests, of all keys.
 pub(crate) async fn load(State(app): State<Arc<App>>) -> Response {
     json_body(json!({"server_load": app.engine.health().open_requests}).to_string())
 }

@@ -119,7 +119,7 @@ fn times(app: &App, plan: &Plan, served: &Served, totals: &Totals) -> Value {
     times
 }
 
-/// Microseconds are as fine as anybody can use.
+/// Rounded to microseconds.
 fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }

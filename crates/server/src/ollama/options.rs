@@ -13,7 +13,7 @@ use crate::openai::hints::{self, Hints};
 use crate::openai::structured;
 use crate::shape::Shape;
 
-/// Names of a model have a tag behind a colon, and this one if nobody says.
+/// Names of a model have a tag behind a colon, and this one by default.
 const TAG: &str = ":latest";
 
 /// The served model of this name, with or without the tag.

@@ -135,7 +135,7 @@ impl Ollama {
         tokens: &[u32],
         line: &mut Value,
     ) {
-        // Whoever divides by a time must not divide by nothing.
+        // Clients divide by it.
         let nanos = |ms: f64| ((ms * 1e6) as u64).max(1);
         line["done"] = true.into();
         line["done_reason"] = if end.finish == Finish::Length { "length" } else { "stop" }.into();
@@ -178,7 +178,7 @@ struct Calls {
     count: usize,
     /// Something other than white space was said or thought since the beginning or the last call.
     is_told: bool,
-    /// White space that is nobody's text as long as nothing else follows.
+    /// White space that is dropped unless something follows.
     white: String,
 }
 

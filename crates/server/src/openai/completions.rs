@@ -17,7 +17,7 @@ use crate::openai::{beams, hints, params, shapes, structured, transfer};
 
 /// Most prompts in one request.
 const MAX_PROMPTS: usize = 256;
-/// What OpenAI and vLLM generate when nobody says how much.
+/// Default of OpenAI and vLLM.
 const DEFAULT_MAX_TOKENS: i64 = 16;
 
 /// Reads the body into requests that have passed the door. Tokenizes: not for the threads that serve connections.
@@ -71,7 +71,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let num_answers = raw.n.unwrap_or(1);
     let asked = raw.max_tokens;
     if asked.is_none() {
-        // Less room than the default, and nobody insisted on it: then what there is.
+        // The default is clamped to the context that is left.
         (raw.max_tokens, raw.cut_max_tokens) = (Some(DEFAULT_MAX_TOKENS), true);
     }
     let mut echoes = Vec::new();

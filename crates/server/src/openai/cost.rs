@@ -44,7 +44,7 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// Adds those of one prompt, which was read in chunks of at most `chunk` rows and has so many answers.
+    /// Adds those of one prompt, which was read in chunks of at most `chunk` rows, with its number of answers.
     pub(crate) fn add(&mut self, timings: &Timings, demands: &Demands, chunk: usize, answers: usize) {
         let context = timings.decode_context_tokens as f64;
         // Its answers decode side by side, in the same steps.

@@ -4,7 +4,7 @@
 //! : late {"promise":"ttft","promised_ms":412.0,"elapsed_ms":412.3,"owners":{"queue_budget_ms":310.2},"delayed_by":[...]}
 //! ```
 //! `owners` and `delayed_by` are whose the time was until then, as in `timings.detail`. At most one comment for the
-//! first token and one for the whole answer. The times are the engine's: while somebody holds it nothing is late.
+//! first token and one for the whole answer. The times are the engine's: nothing is late while it is paused.
 
 use std::pin::Pin;
 use std::task::Context;
@@ -55,7 +55,7 @@ impl LateWatch {
                 self.is_open[kind as usize] = false;
                 return Some(self.comment(kind, elapsed, app, served));
             }
-            // A little later, so that nobody is woken for nothing.
+            // A little later, to avoid early wakeups.
             let left = Duration::from_nanos(left.0).min(Duration::from_secs(3600)) + Duration::from_millis(1);
             let alarm = self.alarm.insert(Box::pin(sleep(left)));
             if alarm.as_mut().poll(cx).is_pending() {

@@ -105,12 +105,12 @@ impl TokenTexts<'_> {
         logprob.map(|logprob| finite(logprob.logprob))
     }
 
-    /// The token itself, and then the likeliest, as vLLM has them.
+    /// The token itself, then the top tokens, as in vLLM.
     pub(crate) fn top(&self, logprob: Option<&TokenLogprob>) -> Option<Map<String, Value>> {
         let logprob = logprob?;
         let mut map = Map::new();
         for &(token, value) in [(logprob.token, logprob.logprob)].iter().chain(&logprob.top) {
-            // Different tokens may look alike (parts of a character); its own stands for them, or the likeliest.
+            // Different tokens may look alike (parts of a character); its own represents them, or the most likely.
             map.entry(self.text(token)).or_insert_with(|| number(value));
         }
         Some(map)
@@ -128,7 +128,7 @@ impl TokenTexts<'_> {
         for (at, &(token, value)) in logprob.top.iter().enumerate() {
             map.insert(token.to_string(), entry(token, value, Some(at + 1)));
         }
-        // Its rank is known only when it is among the likeliest.
+        // Its rank is known only when it is among the top tokens.
         map.entry(logprob.token.to_string()).or_insert_with(|| entry(logprob.token, logprob.logprob, None));
         Value::Object(map)
     }

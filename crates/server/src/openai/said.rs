@@ -46,7 +46,7 @@ impl Said {
     pub(crate) fn message(mut self) -> ChatMessageOut {
         // A number is for the pieces of a stream.
         self.calls.iter_mut().for_each(|call| call.index = None);
-        // White space beside a thought or a call is nobody's text.
+        // White space beside a thought or a call is dropped.
         let has_more = self.thought.is_some() || !self.calls.is_empty();
         let text = self.text.filter(|text| !(has_more && text.trim().is_empty()));
         let content = if self.calls.is_empty() { Some(text.unwrap_or_default()) } else { text };

@@ -23,7 +23,7 @@ use crate::timeline::Served;
 /// One choice of a stream.
 #[derive(Default)]
 struct Choice {
-    /// Hears what it says, where somebody listens.
+    /// Parses the answer, where tools or thoughts are expected.
     ear: Option<Ear>,
     started: bool,
     offset: usize,
@@ -59,7 +59,7 @@ pub(crate) struct Writer {
 #[derive(Default)]
 struct Piece {
     text: String,
-    /// What was heard in it, where somebody listens.
+    /// Parsed parts, where there is a parser.
     parts: Option<Vec<AnswerPart>>,
     token: Option<u32>,
     logprob: Option<TokenLogprob>,
@@ -157,7 +157,7 @@ impl Writer {
         let (finish_reason, stop_reason) = piece.end.map(|end| (end.finish.name(), end.stop_reason)).unzip();
         let said = piece.parts.map(|parts| Said::of(parts, &self.app));
         let delivery = &self.plan.delivery;
-        // Each token has its event, one that nobody sees too: a mark, or the beginning of one. The end of an answer has
+        // Each token has its event, an invisible one too: a mark, or the beginning of one. The end of an answer has
         // content only when text was held back until then.
         let is_token = piece.token.is_some();
         let delta = match said {
@@ -246,7 +246,7 @@ impl Wire for Writer {
         let first = prompt * self.plan.num_answers;
         match output {
             Output::PromptLogprobs(logprobs) => self.prompt_logprobs[prompt] = logprobs,
-            // Nobody streams vectors.
+            // Vectors are not streamed.
             Output::Embedding(_) => {}
             Output::Progress(progress) => events.push_back(self.progress(first, &progress)),
             Output::Token { answer, token, text, logprob } => {

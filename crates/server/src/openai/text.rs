@@ -72,7 +72,7 @@ pub(crate) fn tokenize(mut body: Value, app: &App) -> Result<String, ApiError> {
         None => {
             let (_, definitions, ..) = tools::read(&mut fields)?.told();
             let chat = chat::prompt(&mut fields, definitions, Map::new(), app)?;
-            // A template writes its own, so nothing is added unless somebody insists.
+            // A template writes its own, so nothing is added unless the request asks for it.
             let add_special = fields.boolean("add_special_tokens")?.unwrap_or(false);
             fields.finish()?;
             let instead = ": send 'prompt' instead of 'messages'";
@@ -130,7 +130,7 @@ fn written<T: Serialize>(
     hints: Hints,
 ) -> Result<String, ApiError> {
     let answer = Tokenized { count: tokens.len(), max_model_len, tokens: Each { tokens, entry }, token_strs, hints };
-    // Numbers and strings serialize; what can end this is that nobody waits for it any more.
+    // Numbers and strings serialize; what can end this is a client that left.
     serde_json::to_string(&answer).map_err(|_| ApiError::internal())
 }
 

@@ -5,7 +5,7 @@
 //!        <- do_remote_prefill, where, seal --
 //!        -- the same, with the request -----> decode worker: has the blocks from there, and answers
 //! ```
-//! So it is spoken by vLLM's routers and by llm-d. Nobody is asked because a stranger says so: the address has a seal
+//! So it is spoken by vLLM's routers and by llm-d. An address that a client names is not enough: it has a seal
 //! ([`engine::SealedAddress`]).
 
 use engine::{Partner, SealedAddress};

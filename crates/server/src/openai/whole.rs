@@ -22,7 +22,7 @@ use crate::app::App;
 use crate::charge::Charge;
 use crate::openai::logprobs::TokenTexts;
 
-/// About so many bytes are written at once.
+/// Bytes written at once, about.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// The numbers of an answer from which its lists are written.

@@ -41,7 +41,7 @@ pub(crate) struct Envelope<'a, C> {
     pub(crate) prompt_logprobs: Option<Option<Vec<Value>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_token_ids: Option<Option<Vec<u32>>>,
-    /// Where the prompt was read, for whoever answers.
+    /// Where the prompt was read, for the decode worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kv_transfer_params: Option<WireTransfer<'a>>,
 }
@@ -277,7 +277,7 @@ pub(crate) struct WireTimings {
     beam_rounds: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     beam_rows: Option<usize>,
-    /// Steps in which guesses were checked, if there were any; the guesses, and those of them that are the answer's.
+    /// Steps in which drafts were checked, if any; the drafts, and the accepted ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     verify_steps: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -292,7 +292,7 @@ pub(crate) struct WireTimings {
     promised_ttft_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     promised_total_ms: Option<f64>,
-    /// For how long somebody held the engine meanwhile, if anybody did: no part of the other times.
+    /// How long the engine was paused meanwhile, if at all: no part of the other times.
     #[serde(skip_serializing_if = "Option::is_none")]
     held_ms: Option<f64>,
     /// What the phases asked of the machine, and what they had of its limits; absent for a phase without tokens.
@@ -313,7 +313,7 @@ impl WireTimings {
         searched: Option<Taken>,
         detail: Option<Vec<Value>>,
     ) -> WireTimings {
-        // Microseconds are as fine as anybody can use.
+        // Rounded to microseconds.
         let round = |value: f64| (value * 1e3).round() / 1e3;
         let promised = |of: &dyn Fn(&LatencyBound) -> Nanos| {
             timings.promise.as_ref().map(|promise| round(of(promise).0 as f64 / 1e6))

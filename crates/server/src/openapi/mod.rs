@@ -6,7 +6,7 @@
 //! answers (schemas, which Schemathesis holds answers to) --------+              \---> /docs
 //! ```
 //! The document is OpenAPI 3.1. It speaks of names, types and fixed words; which values go together the reference in
-//! `docs/guide` says. It holds nothing of the model or of anybody's requests, so no key is asked for it where the page
+//! `docs/guide` says. It holds nothing of the model or of requests, so no key is asked for it where the page
 //! is there.
 
 mod answers;

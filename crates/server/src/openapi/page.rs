@@ -1,4 +1,4 @@
-//! The document as a page: one file without scripts, that asks nobody for anything.
+//! The document as a page: one file without scripts, that requests nothing.
 //!
 //! ```text
 //! tag

@@ -3,7 +3,7 @@
 use axum::http::HeaderValue;
 use hyper::body::Bytes;
 
-/// Both, as they are sent: written when somebody asks first, for strangers may ask often.
+/// Both, as they are sent: rendered once, since unauthenticated clients may ask often.
 pub(crate) struct Written {
     pub(super) document: Bytes,
     pub(super) page: Bytes,

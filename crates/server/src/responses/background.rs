@@ -40,7 +40,7 @@ pub(super) fn begin(
     }
 }
 
-/// What writes an answer, token by token whether or not anybody reads it. However it ends, its readers hear of it.
+/// What writes an answer, token by token, with or without readers. However it ends, its readers hear of it.
 struct Work {
     app: Arc<App>,
     shape: Arc<Shape>,

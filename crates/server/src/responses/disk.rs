@@ -181,6 +181,6 @@ fn head(path: &Path) -> io::Result<(Head, usize)> {
         Some(owner) => Some(of_hex(&owner).ok_or(io::ErrorKind::InvalidData)?),
         None => None,
     };
-    // A time that is yet to come would keep all behind it for ever.
+    // A time that is yet to come would keep all behind it forever.
     Ok((Head { tenant, created_at: created_at.min(unix_seconds()), items }, bytes))
 }

@@ -196,7 +196,7 @@ impl Teller {
         let text = Kind::of(item).text(item);
         let left = text.get(self.bytes..).filter(|left| !left.is_empty())?;
         let all = item["content"][0]["logprobs"].as_array().map_or(0, Vec::len);
-        // An answer whose deltas nobody noted has one per item.
+        // An answer without recorded deltas has one per item.
         let delta = told.deltas.get(self.deltas).filter(|delta| left.is_char_boundary(delta.bytes as usize));
         let (bytes, logprobs) =
             delta.map_or((left.len(), all), |delta| (delta.bytes as usize, delta.logprobs as usize));

@@ -11,7 +11,7 @@ use crate::answers::Heard;
 use crate::ids::Ids;
 use crate::openai::logprobs::TokenTexts;
 
-/// What a delta adds to its item: bytes of its text, and log probabilities of so many tokens.
+/// What a delta adds to its item: bytes of its text, and the number of tokens with log probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u32, u32)", into = "(u32, u32)")]
 pub(super) struct Delta {

@@ -175,11 +175,11 @@ impl Messages {
                 part.string("type")?;
                 let text = part.string("text")?;
                 part.finish()?;
-                // A summary is of somebody else's making; what was thought is the content.
+                // A summary comes from elsewhere; the thought is the content.
                 texts.extend(text.filter(|_| field == "content"));
             }
         }
-        // Encrypted by whoever made it, for nobody else to read; ours has none.
+        // Encrypted by and for its maker; ours has none.
         fields.string("encrypted_content")?;
         let thought = texts.concat();
         let message = self.assistant();

@@ -40,7 +40,7 @@ const ELSEWHERE: [(&str, &str); 16] = [
     ("tool_search", "tools[].tool_search"),
 ];
 
-/// What else can be included: of tools that run elsewhere, and thoughts that somebody encrypted. Nothing comes of it.
+/// What else can be included: of tools that run elsewhere, and encrypted thoughts. They have no effect.
 const OF_TOOLS: [(&str, &str); 7] = [
     ("reasoning.encrypted_content", "include[reasoning.encrypted_content]"),
     ("file_search_call.results", "include[file_search_call.results]"),
@@ -270,7 +270,7 @@ fn reasoning(
     }
     let summary = reasoning.string("summary")?.or(reasoning.string("generate_summary")?);
     if summary.is_some() {
-        // What was thought is all there; nobody sums it up.
+        // Thoughts are returned whole, without a summary.
         settled.hints.push("reasoning.summary");
     }
     reasoning.finish()?;

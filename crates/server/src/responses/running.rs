@@ -23,7 +23,7 @@ use super::growing::{Delta, Growing};
 use super::store::Content;
 use crate::charge::Charge;
 
-/// An answer that is written for whoever reads it.
+/// An answer that any number of readers follow.
 pub(super) struct Running(Mutex<State>);
 
 struct State {

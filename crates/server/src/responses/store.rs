@@ -506,7 +506,7 @@ mod tests {
         assert!(store.response(None, "c").is_err());
     }
 
-    /// Numbers come back from a file to their last bit, and a time that is yet to come keeps nothing for ever.
+    /// Numbers come back from a file to their last bit, and a time that is yet to come keeps nothing forever.
     #[test]
     fn a_file_says_what_was_kept() {
         let place = testing::Scratch::new("store-numbers");

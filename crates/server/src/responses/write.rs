@@ -42,7 +42,7 @@ pub(crate) struct Shape {
     pub(crate) max_output_tokens: Option<i64>,
     pub(crate) temperature: Option<f64>,
     pub(crate) top_p: Option<f64>,
-    /// Log probabilities of so many likeliest tokens beside each one's own.
+    /// Number of top log probabilities per token.
     pub(crate) top_logprobs: i64,
     pub(crate) truncation: &'static str,
     pub(crate) max_tool_calls: Option<i64>,

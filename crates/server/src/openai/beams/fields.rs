@@ -79,7 +79,7 @@ pub(crate) fn check(raw: &mut RawRequest, delivery: &mut Delivery, model: &Model
             return Err(ApiError::unsupported(field, why));
         }
     }
-    // The likeliest tokens are twice as many as beams.
+    // Twice as many top tokens as beams.
     let most = MAX_BEAMS.min(model.config.vocab_size as i64 / 2);
     if raw.n.is_some_and(|n| n > most) {
         let message = format!("'n' may be at most {most} in a beam search: it is the number of beams.");

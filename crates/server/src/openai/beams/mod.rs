@@ -1,7 +1,7 @@
 //! Beam search as vLLM's server has it: rounds of ordinary requests for one token, one request for each beam.
 //!
 //! ```text
-//! request --submit--> first round --likeliest tokens--> Search --> beams --submitted together--> next round ...
+//! request --submit--> first round --top tokens--> Search --> beams --submitted together--> next round ...
 //!                                                         |
 //! Stream of Output  <---- tokens, ends, Done -------------+  when it is over
 //! ```
@@ -86,7 +86,7 @@ struct Running {
     engine: Arc<dyn Observe>,
     request: ValidatedRequest,
     search: Search,
-    /// So many of the likeliest tokens are asked for behind each beam.
+    /// Number of top tokens requested behind each beam.
     candidates: u32,
     /// When it began, and for how long the engine had been held by then.
     began: (Nanos, Nanos),
@@ -134,7 +134,7 @@ impl Running {
         for (index, answer) in answers.into_iter().enumerate() {
             send(&*engine, &request, outlet, index, answer);
         }
-        // Before the last output: whoever has read that looks.
+        // Before the last output, whose reader looks at it.
         sum.tell(&taken);
         let usage = Usage { completion_tokens, ..sum.usage };
         outlet.send(Output::Done { usage, timings: sum.timings(&*engine, began) });
@@ -188,7 +188,7 @@ impl Sum {
     }
 }
 
-/// The likeliest tokens behind one beam.
+/// The top tokens behind one beam.
 async fn told(stream: &mut Stream, sum: &mut Sum) -> Result<Vec<(TokenId, f32)>, RequestError> {
     let mut likeliest = None;
     loop {

@@ -1,7 +1,7 @@
-//! Beam search, as vLLM's server defines it: a function of what the likeliest tokens behind each beam are.
+//! Beam search, as vLLM's server defines it: a function of the top tokens behind each beam.
 //!
 //! ```text
-//! beams, best first      the likeliest tokens behind each        candidates, best first
+//! beams, best first      the top tokens behind each              candidates, best first
 //! A  sum -1.0            x -0.2   </s> -1.9   y ...              A x  -1.2 --+
 //! B  sum -1.3            z -0.1   x    -2.5   ...                B z  -1.4 --+--> the next beams
 //!                                                                A </s> -----> complete, scored, among the best kept
@@ -27,7 +27,7 @@ pub(super) struct BeamParams {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Beam {
     pub(super) tokens: Vec<TokenId>,
-    /// Of each token, where somebody wants to see them.
+    /// Of each token, where requested.
     pub(super) logprobs: Vec<TokenLogprob>,
     sum: f64,
 }
@@ -54,8 +54,8 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// How many of the likeliest tokens behind a beam are looked at: twice the width, as in vLLM and transformers, and
-    /// so many that the stop tokens among them leave enough.
+    /// Number of top tokens per beam: twice the width, as in vLLM and transformers, and
+    /// enough beside the stop tokens among them.
     fn candidates(&self) -> usize {
         (2 * self.width).max(self.width + self.stop_token_ids.len())
     }
