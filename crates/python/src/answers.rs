@@ -12,9 +12,9 @@ use crate::engine::Engine;
 use crate::log::ms;
 use crate::request::Request;
 
-/// What an output shows of one token at one place: its log probability, its place among the likeliest, its text.
+/// What an output shows of one token at one place: its log probability, its rank, its text.
 type Likely = (f32, Option<usize>, Option<String>);
-/// The token that was drawn and the likeliest ones, by id.
+/// The drawn token and the most likely ones, by id.
 type LikelyTokens = BTreeMap<u32, Likely>;
 
 /// All answers of one request.
@@ -31,7 +31,7 @@ pub(crate) struct Answers {
 struct Answer {
     text: String,
     tokens: Vec<u32>,
-    /// `None`: nobody asked for them.
+    /// `None`: not requested.
     logprobs: Option<Vec<TokenLogprob>>,
     cumulative: f64,
     finish_reason: Option<&'static str>,
@@ -117,7 +117,7 @@ impl Answers {
                     FinishReason::Length => "length",
                 });
             }
-            // Nobody asked for these.
+            // Not requested.
             Some(Output::Embedding(_) | Output::Progress(_) | Output::Noted { .. }) => {}
             Some(Output::Done { usage, timings }) => self.end = Some(End::Done(Box::new((usage, timings)))),
             Some(Output::Failed(error)) => self.fail(error.to_string()),
@@ -172,7 +172,7 @@ impl Answers {
     }
 }
 
-/// vLLM's form: the likeliest with their places, and the one that was drawn, whose place is known if it is among them.
+/// vLLM's form: the most likely with their ranks, and the one that was drawn, whose place is known if it is among them.
 fn likely_tokens(tokenizer: Option<&Tokenizer>, logprob: &TokenLogprob) -> LikelyTokens {
     let text = |id| tokenizer.map(|tokenizer| tokenizer.token_text(id));
     let top = logprob.top.iter().enumerate().map(|(at, &(id, value))| (id, (value, Some(at + 1), text(id))));

@@ -15,12 +15,12 @@ use crate::log::{Load, StepEntry, StepRowEntry};
 use crate::request::{self, Request};
 use crate::words;
 
-/// How often it is looked whether somebody pressed Ctrl-C while a model is loaded.
+/// Interval of checks for Ctrl-C while a model loads.
 const LOOK: Duration = Duration::from_millis(50);
 /// Stack of the thread that loads: that of a program's first.
 const STACK_BYTES: usize = 8 << 20;
 
-/// A running engine. Ends when nobody holds it.
+/// A running engine. Ends with its last reference.
 #[pyclass(frozen, module = "twostroke._twostroke")]
 pub(crate) struct Engine {
     pub(crate) inner: engine::Engine,
@@ -181,7 +181,7 @@ impl Engine {
 fn start(py: Python<'_>, options: Map<String, Value>) -> PyResult<Embedded> {
     let (told, mut outcome) = sync_channel(1);
     let load = move || {
-        // Nobody listens to an engine that nobody waited for.
+        // The receiver may be gone.
         let _ = told.send(cli::start(options));
     };
     let thread = thread::Builder::new().name("loading".to_owned()).stack_size(STACK_BYTES);

@@ -5,7 +5,7 @@
 //!                                                                                  |
 //! Python <--output(key): what has come <-- take(): the streams that have something <+
 //! ```
-//! The engine's thread writes one byte, however many outputs a step has, and waits for nobody.
+//! The engine's thread writes one byte, however many outputs a step has, and never waits.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

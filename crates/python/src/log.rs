@@ -40,7 +40,7 @@ impl StepEntry {
             step: record.step.0,
             began_ms: ms(record.began_at),
             took_ms: ms(record.took()),
-            // Nobody has predicted it.
+            // Without a prediction.
             predicted_ms: if record.predicted == Nanos(0) { f64::NAN } else { ms(record.predicted) },
             machine_ms: ms(record.stolen.during),
             prefill_rows: rows(&record.prefill),

@@ -105,7 +105,7 @@ impl AccessLog {
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         let written = self.done.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(limit);
         if written == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("nobody took the last lines of the log of requests in time");
+            tracing::warn!("access log: last lines dropped");
         }
     }
 }

@@ -90,7 +90,7 @@ pub use stop::{Stop, StopHandle, hangups};
 /// After the drain limit: time for the requests that were ended by it to say so to their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Where and for whom to serve.
+/// Addresses, and who may ask.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// Name or address to listen on.
@@ -410,6 +410,6 @@ fn check_root_path(path: &str) -> Result<(), ServeError> {
 async fn until<T>(end: impl Future<Output = T>, work: impl Future<Output = ()>) -> T {
     tokio::select! {
         end = end => end,
-        () = work => unreachable!("connections are accepted for ever"),
+        () = work => unreachable!("accepting does not end"),
     }
 }

@@ -184,7 +184,7 @@ fn gauges(page: &mut Page<'_>, stats: &Stats) {
     page.own(
         "oldest_waiting_seconds",
         "gauge",
-        "Age of the request that has waited longest for its first token and still does; 0 where nobody waits.",
+        "Age of the request that has waited longest for its first token; 0 if none waits.",
         stats.oldest_waiting_seconds,
     );
     page.own("kv_blocks_used", "gauge", "KV blocks held by requests.", stats.used_blocks);
@@ -337,7 +337,7 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
     );
     page.sample("twostroke_stolen_seconds_total", "when=\"step\"", during);
     page.sample("twostroke_stolen_seconds_total", "when=\"between\"", between);
-    page.own("held_seconds_total", "counter", "Seconds in which somebody held the engine.", stats.held_seconds);
+    page.own("held_seconds_total", "counter", "Seconds the engine was paused.", stats.held_seconds);
     let owned = [
         (
             "ttft_seconds_total",
@@ -365,13 +365,9 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
     let shared = [
         ("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
         ("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
-        (
-            "spec_decode_num_drafts_total",
-            "Times that guesses at the next tokens of an answer were checked.",
-            stats.verify_rows,
-        ),
-        ("spec_decode_num_draft_tokens_total", "Tokens that were guessed and checked.", stats.drafted_tokens),
-        ("spec_decode_num_accepted_tokens_total", "Tokens of answers that were guessed right.", stats.accepted_tokens),
+        ("spec_decode_num_drafts_total", "Draft verifications.", stats.verify_rows),
+        ("spec_decode_num_draft_tokens_total", "Draft tokens that were checked.", stats.drafted_tokens),
+        ("spec_decode_num_accepted_tokens_total", "Accepted draft tokens.", stats.accepted_tokens),
         ("num_preemptions_total", "Sequences that lost their blocks and were recomputed.", stats.preemptions),
         ("prompt_tokens_total", "Prompt tokens of finished requests.", stats.prompt_tokens),
         (
@@ -434,21 +430,21 @@ fn handoffs(page: &mut Page<'_>, handoffs: &Handoffs) {
 fn speculation(page: &mut Page<'_>, stats: &Stats) {
     for (prefix, labels) in [("twostroke_", String::new()), ("vllm:", page.vllm_labels() + ",")] {
         let name = format!("{prefix}spec_decode_num_accepted_tokens_per_pos_total");
-        page.family(&name, "counter", "Guesses that held, by their place in the run, counted from 0.");
+        page.family(&name, "counter", "Accepted draft tokens by position.");
         // The first place is there before anything held: a rate needs a beginning.
         for place in 0..stats.accepted_by_place.len().max(1) {
             let held = stats.accepted_by_place.get(place).copied().unwrap_or(0);
             page.sample(&name, &format!("{labels}position=\"{place}\""), held);
         }
     }
-    let help = "Of the gaps' own_drafts, the part of guesses that did not hold.";
+    let help = "Of the gaps' own_drafts, the part of rejected drafts.";
     page.own("rejected_drafts_seconds_total", "counter", help, stats.owners.rejected.as_secs_f64());
     let name = "twostroke_speculation_off_steps_total";
-    page.family(name, "counter", "Steps in which guesses were offered and none was checked, by what kept them out.");
+    page.family(name, "counter", "Steps in which drafts were proposed and none was checked, by reason.");
     for (reason, steps) in NoDraftReason::ALL.iter().zip(stats.no_drafts) {
         page.sample(name, &format!("reason=\"{}\"", reason.name()), steps);
     }
-    let help = "Tokens that came of a decoding answer in a step: one, and the guesses that held.";
+    let help = "Tokens produced per decode step.";
     page.histogram("twostroke_tokens_per_decode_step", "", help, &stats.run_tokens);
 }
 

@@ -62,7 +62,7 @@ impl TextPool {
     }
 
     /// Runs `work` when its turn comes, on a thread of its own. The room is given back when the work is over, also when
-    /// nobody waits for it any more.
+    /// its client is gone.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         room: Room,

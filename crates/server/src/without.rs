@@ -4,7 +4,7 @@
 //! both names --Registry--> the engine's requests --past--> replay::what_if on a thread of its own --> both worlds
 //! ```
 //!
-//! The ledger says whom a request waited for; this asks the scheduler what it would have done instead. Both have to be
+//! The ledger says which requests a request waited for; this asks what the scheduler would have done instead. Both must be
 //! the caller's own, and over. One simulation at a time, as for `/live/whatif`.
 
 use std::sync::Arc;

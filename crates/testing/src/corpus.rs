@@ -1,4 +1,4 @@
-//! Fuzzing without a fuzzer, on stable: a corpus through its door, and so many changes to each of its files.
+//! Fuzzing without a fuzzer, on stable: a corpus through its door, and a number of changes to each of its files.
 
 use std::path::PathBuf;
 

@@ -56,7 +56,7 @@ impl Dice {
         (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
-    /// So many sums of six even numbers around zero: nearly normal, of a deviation of 0.7.
+    /// Sums of six even numbers around zero: nearly normal, of a deviation of 0.7.
     pub fn normals(&mut self, len: usize) -> Vec<f32> {
         (0..len).map(|_| (0..6).map(|_| self.signed() / 2.0).sum()).collect()
     }

@@ -7,7 +7,7 @@ use scheduler::{
     CostModel, Limits, Nanos, Priority, Request, RequestId, RowOutput, Step, StepOutput, StopRules, Targets, TokenId,
 };
 
-/// Room for everybody.
+/// Limits that no test meets.
 pub fn limits() -> Limits {
     Limits {
         block_size: 16,
@@ -53,7 +53,7 @@ pub fn request(id: u64, prompt: impl Into<Arc<[TokenId]>>) -> Request {
     }
 }
 
-/// An answer ends after so many tokens, and at none.
+/// An answer ends after this number of tokens, at no stop token.
 pub fn at_most(max_tokens: usize) -> StopRules {
     StopRules { max_tokens, min_tokens: 0, stop_token_ids: Vec::new() }
 }
@@ -66,7 +66,7 @@ pub fn machine() -> CostModel {
     machine_of(&KNOTS, Terms::default())
 }
 
-/// A machine that takes so many seconds for so many rows.
+/// A machine by its seconds for numbers of rows.
 pub fn machine_of(knots: &[(usize, f64)], terms: Terms) -> CostModel {
     CostModel::new(knots.iter().map(|&(rows, seconds)| Knot { rows, seconds }).collect(), terms)
 }

@@ -20,7 +20,7 @@ pub fn lantern() -> PathBuf {
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A directory of its own each time; `name` is for whoever finds one that was left behind.
+    /// A new directory each time; `name` identifies one that was left behind.
     pub fn new(name: &str) -> Scratch {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

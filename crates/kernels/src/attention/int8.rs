@@ -122,7 +122,7 @@ impl<S: Simd> Work<'_, S> {
                 if first == 0 {
                     s.prefetch(ahead.wrapping_add(inside));
                 }
-                // SAFETY: a page of keys has two groups of so many lines.
+                // SAFETY: a page of keys has two groups of this number of lines.
                 let keys = unsafe { s.load_keys(at.keys.add(inside)) };
                 for (r, sums) in sums.iter_mut().enumerate() {
                     let query = &scratch.ints.queries[first + r].as_chunks::<4>().0[line];

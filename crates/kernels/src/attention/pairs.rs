@@ -56,7 +56,7 @@ impl Pairs {
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn pack<const R: usize>(product: &Product, first: usize, columns: usize, to: *mut f32) {
     for column in (0..columns).step_by(2) {
-        // SAFETY: passed on: there are so many columns.
+        // SAFETY: passed on: the columns exist.
         unsafe {
             if columns - column >= 2 {
                 strips::<R, 2>(product, first, column, to);

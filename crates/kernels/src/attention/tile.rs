@@ -630,7 +630,7 @@ impl<S: Simd> Product<S> {
     #[inline(always)]
     unsafe fn pairs<const R: usize>(&self, first: usize, columns: usize, to: *mut f32) {
         let mut column = 0;
-        // SAFETY: passed on: there are so many columns.
+        // SAFETY: passed on: the columns exist.
         unsafe {
             while 2 * R <= Self::PAIR_ROWS && column + 2 <= columns {
                 self.pairs_of_columns::<R, 2>(first, column, to);

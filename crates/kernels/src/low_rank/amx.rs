@@ -61,7 +61,7 @@ impl<T: RowTarget> Work<'_, T> {
             let from = &lines[pair * LINE..];
             if at.is_multiple_of(PAIRS) && left >= PAIRS {
                 let steps = left / PAIRS;
-                // SAFETY: there are so many lines, and pairs of each row, which are as wide as what the strip reads.
+                // SAFETY: the lines exist, and pairs of each row, which are as wide as what the strip reads.
                 unsafe { self.multiply(x[at..].as_ptr(), stride * size_of::<u32>(), from.as_ptr(), steps) };
                 pair += steps * PAIRS;
             } else {

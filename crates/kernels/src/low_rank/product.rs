@@ -288,7 +288,7 @@ impl<T: RowTarget> Block<'_, T> {
         for (lines, span) in lines.iter_mut().zip(&spans) {
             *lines = self.matrix.pairs[span.line * LINE..].as_ptr();
         }
-        // SAFETY: the lines are the strips'; rows are as wide as what any strip reads, and there are so many.
+        // SAFETY: the lines are the strips'; rows are as wide as what any strip reads, and all exist.
         let sums = unsafe { order.sums::<R, C>(s, lines, spans[0], x, self.stride) };
         for (span, sums) in spans.into_iter().zip(sums) {
             for (&to, sums) in to.iter().zip(sums) {

@@ -32,7 +32,7 @@ static FIELDS: &[Field] = &[
     field("context_management", Object(&MANAGEMENT), "only that thoughts are kept"),
     field("chat_template_kwargs", Map, "for the model's template"),
     field("timings_detail", Boolean, "the owners of the time, in timings"),
-    field("speculate", Boolean, "whether its next tokens may be guessed"),
+    field("speculate", Boolean, "whether speculation is allowed"),
     field("thread", Json, "refused: this server keeps no threads"),
     only("container", NoFields, "nothing is run here"),
     only("mcp_servers", Texts(&[]), "this server asks no other server: offer 'tools'"),

@@ -581,7 +581,7 @@ fn notes<T: for<'de> Deserialize<'de>>(directory: &Path, id: fn(&T) -> &String) 
 }
 
 /// Takes away what a kill has left: contents that no note is about, and notes in the making. What has another kind of
-/// name is somebody's, and stays.
+/// name is not ours, and stays.
 fn clean(directory: &Path) -> io::Result<()> {
     for part in [directory, &directory.with_file_name("batches")] {
         for entry in fs::read_dir(part)? {

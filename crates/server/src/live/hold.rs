@@ -75,7 +75,7 @@ async fn let_go_when_alone(app: Arc<App>) {
             alone_since = Instant::now();
         }
         if app.drain.has_begun() || alone_since.elapsed() >= app.pause_limit {
-            tracing::info!("nobody watches any more, or the server drains: the engine moves again");
+            tracing::info!("no viewers left, or the server drains; resuming the engine");
             app.engine.resume().await;
             return;
         }

@@ -41,7 +41,7 @@ static ANSWER: &[Field] = &[
     field("truncate", Boolean, "prompts are not cut: one that does not fit is refused"),
     field("shift", Boolean, "an answer ends where the context does"),
     field("logprobs", Boolean, "log probabilities of the answer's tokens"),
-    field("top_logprobs", Integer, "with logprobs: beside so many likeliest"),
+    field("top_logprobs", Integer, "with logprobs: number of top log probabilities"),
 ];
 
 const THINK: Kind = Either(&[Boolean, Word(&["low", "medium", "high"])]);
@@ -106,7 +106,7 @@ pub(crate) static EMBED: Shape = Shape {
     groups: &[
         &[
             required("input", Either(&[Text, List(&Text)]), "a text, or several"),
-            field("dimensions", Integer, "so many of the first components"),
+            field("dimensions", Integer, "number of first components"),
         ],
         VECTORS,
         ASKER,

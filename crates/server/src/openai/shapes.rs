@@ -56,7 +56,7 @@ pub(crate) static DELIVERY: &[Field] = &[
     field("return_progress", Boolean, "with stream: how far the prompt is read"),
     field("timings_detail", Boolean, "the owners of the time, in timings"),
     field("receipt", Boolean, "digests to verify the answer by"),
-    field("speculate", Boolean, "whether its next tokens may be guessed"),
+    field("speculate", Boolean, "whether speculation is allowed"),
 ];
 
 static STREAM_OPTIONS: Shape = Shape {
@@ -69,10 +69,10 @@ static STREAM_OPTIONS: Shape = Shape {
 
 /// How tokens are drawn, in every API's words.
 pub(crate) static DRAWN: &[Field] = &[
-    field("temperature", Number, "0 takes the likeliest token"),
-    field("top_p", Number, "of the likeliest tokens, so many that they have this probability together"),
-    field("top_k", Integer, "so many of the likeliest; 0 or -1: all"),
-    field("min_p", Number, "only tokens with this part of the likeliest one's probability"),
+    field("temperature", Number, "0 is greedy"),
+    field("top_p", Number, "nucleus sampling: smallest set with cumulative probability top_p"),
+    field("top_k", Integer, "number of most likely tokens; 0 or -1: all"),
+    field("min_p", Number, "minimum probability relative to the most likely token"),
     field("seed", Integer, "what is drawn; the same seed draws the same"),
 ];
 
@@ -113,15 +113,15 @@ static SAMPLING: &[Field] = &[
     field("logit_bias", Map, "by token id, what is added to its logit"),
     field("allowed_token_ids", List(&Integer), "the tokens that an answer may have"),
     field("bad_words", SEVERAL, "words that are in no answer"),
-    field("logprob_token_ids", List(&Integer), "with logprobs: of these tokens, in place of the likeliest"),
-    field("truncate_prompt_tokens", Integer, "of a longer prompt so many of the last tokens; -1: as many as fit"),
+    field("logprob_token_ids", List(&Integer), "with logprobs: of these tokens, in place of the most likely"),
+    field("truncate_prompt_tokens", Integer, "keep this number of last tokens of a longer prompt; -1: those that fit"),
     field("stop", SEVERAL, "texts that end an answer"),
     field("stop_token_ids", List(&Integer), "tokens that end an answer"),
     field("min_tokens", Integer, "least tokens of an answer"),
     field("ignore_eos", Boolean, "goes on behind the end of text"),
     field("include_stop_str_in_output", Boolean, "whether what ended an answer is part of it"),
     field("skip_special_tokens", Boolean, "whether special tokens are left out of the text"),
-    field("prompt_logprobs", Integer, "log probabilities of the prompt's tokens, beside so many likeliest; -1: all"),
+    field("prompt_logprobs", Integer, "number of top log probabilities per prompt token; -1: all"),
     field("prediction", Object(&PREDICTION), "a text that the answer will mostly be: faster, not other"),
 ];
 
@@ -209,7 +209,7 @@ static COMPLETION_OWN: &[Field] = &[
     field("max_tokens", Integer, "most tokens of an answer; -1: all that the context leaves"),
     // llm-d's sidecar writes it into every request.
     field("max_completion_tokens", Integer, "the same by the name that chats have for it"),
-    field("logprobs", Integer, "log probabilities of the answer's tokens, beside so many likeliest; -1: all"),
+    field("logprobs", Integer, "number of top log probabilities per token; -1: all"),
     field("echo", Boolean, "the prompt before the answer"),
     field("best_of", Integer, "as many as n"),
     field("suffix", Text, "what stands behind the gap that is to be filled"),
@@ -219,7 +219,7 @@ static CHAT_OWN: &[Field] = &[
     field("max_tokens", Integer, "most tokens of an answer; -1: all that the context leaves"),
     field("max_completion_tokens", Integer, "the same by its newer name"),
     field("logprobs", Boolean, "log probabilities of the answer's tokens"),
-    field("top_logprobs", Integer, "with logprobs: beside so many likeliest; -1: all"),
+    field("top_logprobs", Integer, "with logprobs: number of top log probabilities; -1: all"),
     field("echo", Boolean, "an assistant's last message before its continuation"),
     only("functions", NOTHING, "functions are the API before tools: use 'tools' and 'tool_choice'"),
     only("function_call", Constant::Text("none"), "functions are the API before tools: use 'tools' and 'tool_choice'"),

@@ -98,7 +98,7 @@ const EMBEDDING: Body = Body::Json(&[&llama::shapes::EMBEDDING], HINTS);
 const SCORE: Body = Body::Json(&[&vectors::shapes::SCORE], HINTS);
 const RERANK: Body = Body::Json(&[&vectors::shapes::RERANK], HINTS);
 const PAGE: &[Parameter] = &[
-    parameter("limit", Kind::Integer, "so many at most"),
+    parameter("limit", Kind::Integer, "maximum number"),
     parameter("after", Kind::Text, "those behind the one of this name"),
 ];
 
@@ -111,7 +111,7 @@ const INCLUDED: Parameter = parameter("include[]", Kind::List(&Kind::Text), "the
 const BETA: &[Parameter] =
     &[parameter("beta", Kind::Text, "changes nothing: every field says itself what it asks for")];
 const MODELS: &[Parameter] = &[
-    parameter("limit", Kind::Integer, "in Anthropic's words: so many at most"),
+    parameter("limit", Kind::Integer, "maximum number, Anthropic's form"),
     parameter("after_id", Kind::Text, "in Anthropic's words: those behind the one of this name"),
     parameter("before_id", Kind::Text, "in Anthropic's words: those before it"),
     parameter("beta", Kind::Text, "changes nothing: every field says itself what it asks for"),
@@ -143,7 +143,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
     ]),
     delete("/v1/responses/{id}", OPENAI, "Forget a kept answer", Answer::Json("Deleted")),
     get("/v1/responses/{id}/input_items", OPENAI, "What a kept answer answers", Answer::Json("List")).asked(&[
-        parameter("limit", Kind::Integer, "so many at most"),
+        parameter("limit", Kind::Integer, "maximum number"),
         parameter("after", Kind::Text, "those behind the one of this name"),
         parameter("order", Kind::Word(&["asc", "desc"]), "oldest or newest first"),
         INCLUDE,
@@ -159,7 +159,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
     ),
     post("/v1/files", OPENAI, "Send a file of requests", Body::File, Answer::Json("File")),
     get("/v1/files", OPENAI, "Files", Answer::Json("List")).asked(&[
-        parameter("limit", Kind::Integer, "so many at most"),
+        parameter("limit", Kind::Integer, "maximum number"),
         parameter("after", Kind::Text, "those behind the one of this name"),
         parameter("purpose", Kind::Text, "those of this purpose"),
         parameter("order", Kind::Word(&["asc", "desc"]), "oldest or newest first"),
@@ -316,7 +316,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         parameter("min_gap", Kind::Text, "with a pause between tokens as long as this"),
         parameter("since", Kind::Text, "that ended since: RFC 3339, or how long ago, such as 15m"),
         parameter("order", Kind::Word(&["newest", "ttft", "gap", "total"]), "which come first"),
-        parameter("limit", Kind::Integer, "so many at most"),
+        parameter("limit", Kind::Integer, "maximum number"),
     ]),
     get("/v1/requests/{id}/timeline", OWN, "Where the time of a request went", Answer::Json("Object")),
     get("/v1/requests/{id}/without/{other}", OWN, "What it would have waited without another", Answer::Json("Object")),
@@ -336,10 +336,10 @@ pub(super) static OPERATIONS: &[Operation] = &[
     get("/live/trace", WATCH, "The last steps as a trace", Answer::Json("Object")).asked(&[parameter(
         "seconds",
         Kind::Integer,
-        "of so many seconds",
+        "length in seconds",
     )]),
     get("/live/whatif", WATCH, "What other settings would have done", Answer::Json("Object")).asked(&[
-        parameter("minutes", Kind::Integer, "of the last so many minutes"),
+        parameter("minutes", Kind::Integer, "length in minutes, up to now"),
         parameter("max_num_batched_tokens", Kind::Integer, "rows of one forward pass"),
         parameter("max_prefill_chunk", Kind::Integer, "rows of one prompt in one forward pass"),
         parameter("max_num_partial_prefills", Kind::Integer, "prompts in prefill at once"),
@@ -347,7 +347,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         parameter("kv_blocks", Kind::Integer, "blocks of the KV cache"),
         parameter("ttft_slo", Kind::Text, "the target of the first token: 500ms, 2s, off"),
         parameter("tpot_slo", Kind::Text, "the target from token to token: 50ms, off"),
-        parameter("speculate", Kind::Word(&["off"]), "no guesses"),
+        parameter("speculate", Kind::Word(&["off"]), "without speculation"),
     ]),
     post("/live/pause", WATCH, "Hold the engine, where the server allows that", Body::None, Answer::Json("Object")),
     post("/live/step", WATCH, "One step of a held engine", Body::None, Answer::Json("Object")),

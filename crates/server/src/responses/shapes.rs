@@ -21,9 +21,9 @@ static OWN: &[Field] = &[
     field("text", Object(&OUTPUT), "what the answer must look like"),
     field("max_tool_calls", Integer, "changes nothing: it counts calls of tools that a server runs"),
     field("store", Boolean, "whether the answer is kept"),
-    field("background", Boolean, "whether it is written while nobody waits"),
+    field("background", Boolean, "whether it is generated in the background"),
     field("include", List(&Text), "what is told beside the answer: message.output_text.logprobs"),
-    field("top_logprobs", Integer, "with those: so many likeliest tokens beside each one's own"),
+    field("top_logprobs", Integer, "with logprobs: number of top log probabilities per token"),
     field(
         "truncation",
         Word(&["auto", "disabled"]),
@@ -97,7 +97,7 @@ static REASONING: Shape = Shape {
     name: "Reasoning",
     groups: &[&[
         field("effort", Text, "how much is thought, where the model's template has a switch"),
-        field("summary", Text, "what was thought is told whole; nobody sums it up"),
+        field("summary", Text, "reasoning is returned whole, never summarized"),
         field("generate_summary", Text, "the same by its older name"),
     ]],
 };

@@ -480,7 +480,7 @@ mod tests {
         // A directory is no leftover, whatever it is called.
         std::fs::create_dir(place.join("x.json.17.tmp")).unwrap();
         let strange = ["notes.txt", "x.tmp", "x.json.y.tmp", "x.json..tmp"];
-        strange.iter().for_each(|name| std::fs::write(place.join(name), "somebody's").unwrap());
+        strange.iter().for_each(|name| std::fs::write(place.join(name), "another's").unwrap());
         std::fs::write(place.join("a.json.17.tmp"), "half").unwrap();
         let store = Store::open(&place).unwrap();
         assert_eq!((store.response(mine, "a").unwrap(), store.input(mine, "a").unwrap()), (response("x"), json!("in")));

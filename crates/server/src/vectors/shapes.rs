@@ -10,7 +10,7 @@ pub(crate) static EMBEDDINGS: Shape = Shape {
     groups: &[
         &[
             required("input", PROMPTS, "a text, a list of token ids, or a list of several of either"),
-            field("dimensions", Integer, "so many of the first components"),
+            field("dimensions", Integer, "number of first components"),
             field("encoding_format", Word(&["float", "base64"]), "how vectors are written"),
             field("normalize", Boolean, "whether vectors have length 1"),
             field("use_activation", Boolean, "the same by its newer name"),
@@ -42,7 +42,7 @@ pub(crate) static RERANK: Shape = Shape {
         &[
             required("query", ONE, "what they are to be near"),
             required("documents", SIDE, "what is to be ranked"),
-            field("top_n", Integer, "so many of the best; 0: all"),
+            field("top_n", Integer, "number of best results; 0: all"),
             field("return_documents", Boolean, "whether their texts are told"),
         ],
         ASKER,
@@ -63,6 +63,6 @@ pub(crate) static READ: &[Field] = &[
     field("priority", Integer, "a lower number comes first"),
     field("cache_salt", Text, "shares the prefix cache only with requests of the same salt"),
     field("ttft_slo_ms", Number, "target: milliseconds to the vectors"),
-    field("truncate_prompt_tokens", Integer, "of a longer text so many of the last tokens; -1: as many as fit"),
+    field("truncate_prompt_tokens", Integer, "keep this number of last tokens of a longer text; -1: those that fit"),
     only("add_special_tokens", Is(true), "the tokenizer's own marks are always added to a text"),
 ];

@@ -67,7 +67,7 @@ pub(crate) fn check(raw: &mut RawRequest, delivery: &mut Delivery, model: &Model
         ("tpot_slo_ms", raw.tpot_slo_ms.is_some(), whole),
         ("stop", !raw.stop.is_empty(), tokens_only),
         ("prompt_logprobs", raw.prompt_logprobs.is_some(), "ask for them in a request of their own"),
-        ("logprob_token_ids", !raw.logprob_token_ids.is_empty(), "a beam search shows the likeliest tokens"),
+        ("logprob_token_ids", !raw.logprob_token_ids.is_empty(), "a beam search shows the most likely tokens"),
         ("presence_penalty", changes(raw.presence_penalty, 0.0), unchanged),
         ("frequency_penalty", changes(raw.frequency_penalty, 0.0), unchanged),
         ("repetition_penalty", changes(raw.repetition_penalty, 1.0), unchanged),

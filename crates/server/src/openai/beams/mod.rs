@@ -62,7 +62,7 @@ impl Beams {
             stop_token_ids: stop.stop_token_ids.clone(),
             logprobs: request.logprobs().map(|shown| shown as usize),
         };
-        let candidates = terms.likeliest().min(engine.model().config.vocab_size) as u32;
+        let candidates = terms.most_likely().min(engine.model().config.vocab_size) as u32;
         let began = (engine.now(), engine.held());
         let first = engine.submit(request.next_token(&[], candidates))?;
         let (outlet, stream) = Stream::open(first.id(), request.prompt());
@@ -108,18 +108,18 @@ impl Running {
     async fn answers(self, first: Stream, outlet: &Outlet) -> Result<(), RequestError> {
         let Running { engine, request, mut search, candidates, began, taken } = self;
         let mut sum = Sum::default();
-        let mut likeliest = Vec::new();
+        let mut most_likely = Vec::new();
         let mut round = vec![first];
         loop {
             for mut stream in round {
-                likeliest.push(told(&mut stream, &mut sum).await?);
+                most_likely.push(told(&mut stream, &mut sum).await?);
             }
-            if likeliest.len() == search.beams().len() {
+            if most_likely.len() == search.beams().len() {
                 sum.taken.rounds += 1;
-                search.advance(&likeliest);
-                likeliest.clear();
+                search.advance(&most_likely);
+                most_likely.clear();
             }
-            let waiting = &search.beams()[likeliest.len()..];
+            let waiting = &search.beams()[most_likely.len()..];
             if waiting.is_empty() {
                 break;
             }
@@ -190,10 +190,10 @@ impl Sum {
 
 /// The top tokens behind one beam.
 async fn told(stream: &mut Stream, sum: &mut Sum) -> Result<Vec<(TokenId, f32)>, RequestError> {
-    let mut likeliest = None;
+    let mut most_likely = None;
     loop {
         match stream.recv().await {
-            Some(Output::Token { logprob, .. }) => likeliest = logprob.map(|logprob| logprob.top),
+            Some(Output::Token { logprob, .. }) => most_likely = logprob.map(|logprob| logprob.top),
             Some(Output::Done { usage, timings }) => {
                 sum.preemptions += timings.preemptions;
                 if sum.taken.rounds == 0 {
@@ -202,7 +202,7 @@ async fn told(stream: &mut Stream, sum: &mut Sum) -> Result<Vec<(TokenId, f32)>,
                     sum.taken.rows += timings.prefill_tokens;
                     sum.tokens += 1;
                 }
-                return likeliest.ok_or(RequestError::Internal);
+                return most_likely.ok_or(RequestError::Internal);
             }
             Some(Output::Failed(error)) => return Err(error),
             Some(_) => {}

@@ -61,7 +61,7 @@ impl Terms {
     }
 
     /// How many have to be known.
-    pub(super) fn likeliest(&self) -> usize {
+    pub(super) fn most_likely(&self) -> usize {
         self.candidates().max(self.logprobs.unwrap_or(0))
     }
 
@@ -90,18 +90,18 @@ impl Search {
         &self.beams
     }
 
-    /// What follows each of the beams: `likeliest[beam]`, best first, of equal ones the lower id.
-    pub(super) fn advance(&mut self, likeliest: &[Vec<(TokenId, f32)>]) {
-        assert_eq!(likeliest.len(), self.beams.len(), "each beam was asked for");
+    /// What follows each of the beams: `most_likely[beam]`, best first, of equal ones the lower id.
+    pub(super) fn advance(&mut self, most_likely: &[Vec<(TokenId, f32)>]) {
+        assert_eq!(most_likely.len(), self.beams.len(), "each beam was asked for");
         let answer_tokens = self.beams[0].tokens.len();
         let mut candidates = Vec::new();
-        for (rank, likeliest) in likeliest.iter().enumerate() {
-            for &(token, logprob) in likeliest.iter().take(self.terms.candidates()) {
+        for (rank, most_likely) in most_likely.iter().enumerate() {
+            for &(token, logprob) in most_likely.iter().take(self.terms.candidates()) {
                 let sum = self.beams[rank].sum + f64::from(logprob);
                 if !self.terms.stop_token_ids.contains(&token) {
                     candidates.push((sum, token, rank));
                 } else if answer_tokens >= self.terms.min_tokens {
-                    let beam = self.grown(rank, token, sum, likeliest);
+                    let beam = self.grown(rank, token, sum, most_likely);
                     let score = self.terms.score(sum, answer_tokens);
                     self.complete.push(Complete { beam, reason: FinishReason::Stop(Some(token)), score });
                 }
@@ -110,7 +110,7 @@ impl Search {
         self.keep_the_best();
         candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
         candidates.truncate(self.terms.width);
-        let grow = |&(sum, token, rank): &(f64, TokenId, usize)| self.grown(rank, token, sum, &likeliest[rank]);
+        let grow = |&(sum, token, rank): &(f64, TokenId, usize)| self.grown(rank, token, sum, &most_likely[rank]);
         self.beams = candidates.iter().map(grow).collect();
         if answer_tokens + 1 >= self.terms.max_tokens {
             let last = std::mem::take(&mut self.beams).into_iter();
@@ -125,14 +125,15 @@ impl Search {
         }
     }
 
-    fn grown(&self, rank: usize, token: TokenId, sum: f64, likeliest: &[(TokenId, f32)]) -> Beam {
+    fn grown(&self, rank: usize, token: TokenId, sum: f64, most_likely: &[(TokenId, f32)]) -> Beam {
         let parent = &self.beams[rank];
         let mut beam = Beam { tokens: Vec::with_capacity(parent.tokens.len() + 1), logprobs: Vec::new(), sum };
         beam.tokens.extend_from_slice(&parent.tokens);
         beam.tokens.push(token);
         if let Some(shown) = self.terms.logprobs {
-            let own = likeliest.iter().find(|&&(id, _)| id == token).map_or(f32::NEG_INFINITY, |&(_, logprob)| logprob);
-            let top = likeliest[..shown.min(likeliest.len())].to_vec();
+            let own =
+                most_likely.iter().find(|&&(id, _)| id == token).map_or(f32::NEG_INFINITY, |&(_, logprob)| logprob);
+            let top = most_likely[..shown.min(most_likely.len())].to_vec();
             beam.logprobs.extend_from_slice(&parent.logprobs);
             beam.logprobs.push(TokenLogprob { token, logprob: own, top });
         }
@@ -175,7 +176,7 @@ mod tests {
     }
 
     /// A model of ten tokens: what follows depends on the last two.
-    fn likeliest(seed: u64, tokens: &[TokenId], most: usize) -> Vec<(TokenId, f32)> {
+    fn most_likely(seed: u64, tokens: &[TokenId], most: usize) -> Vec<(TokenId, f32)> {
         let weight = |token: TokenId| {
             let [.., a, b] = [&[7, 7], tokens].concat()[..] else { unreachable!("two are before all others") };
             let mut x = seed ^ u64::from(a) << 20 ^ u64::from(b) << 10 ^ u64::from(token);
@@ -195,9 +196,9 @@ mod tests {
     fn run(seed: u64, terms: &Terms) -> (Vec<Complete>, usize) {
         let (mut search, mut rounds) = (Search::new(terms.clone()), 0);
         while !search.beams().is_empty() {
-            let behind = |beam: &Beam| likeliest(seed, &beam.tokens, terms.likeliest());
-            let likeliest: Vec<_> = search.beams().iter().map(behind).collect();
-            search.advance(&likeliest);
+            let behind = |beam: &Beam| most_likely(seed, &beam.tokens, terms.most_likely());
+            let most_likely: Vec<_> = search.beams().iter().map(behind).collect();
+            search.advance(&most_likely);
             rounds += 1;
         }
         (search.into_answers(), rounds)
@@ -210,7 +211,7 @@ mod tests {
         for _ in 0..terms.max_tokens {
             let mut candidates = Vec::new();
             for (rank, (tokens, sum)) in beams.iter().enumerate() {
-                for (token, logprob) in likeliest(seed, tokens, 2 * terms.width) {
+                for (token, logprob) in most_likely(seed, tokens, 2 * terms.width) {
                     let (tokens, sum) = ([&tokens[..], &[token]].concat(), sum + f64::from(logprob));
                     if token == END {
                         completed.push((tokens, sum));
