@@ -255,7 +255,7 @@ impl ApiError {
         ApiError::new(kind, Some("shutting_down"), "This server is shutting down.")
     }
 
-    /// 503: the engine has stopped.
+    /// 503: a prefill-only worker.
     pub(crate) fn only_reads() -> ApiError {
         let message = "This worker reads prompts for others (its role is prefill): send requests to one that answers.";
         ApiError::new(Kind::Unavailable { retry_after_s: 60 }, Some("only_reads"), message)
