@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-pub use testing::{is_long, one_of, part_of};
+pub use testing::{is_long, one_of, part_of, wait};
 
 /// The repository.
 pub fn root() -> &'static Path {
@@ -126,16 +125,6 @@ pub fn run_with_input(command: &mut Command, input: &[u8]) -> Ran {
     writer.join().expect("writing does not panic");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
     Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-}
-
-/// Waits for something that must come, however busy the machine is: whoever does not wait in vain loses nothing by
-/// patience.
-pub fn wait(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(300), "waited in vain for {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Sends a signal, by its name without SIG.

@@ -154,7 +154,7 @@ fn who_leaves_is_remembered_and_who_never_was_is_not() {
     let id = stream.id();
     assert!(matches!(stream.blocking_recv(), Some(Output::Token { .. })));
     drop(stream);
-    common::used_blocks_when_quiet(&engine);
+    common::wait_until_quiet(&engine);
     assert_eq!(engine.timeline(id).expect("it is remembered").ending, Some(Ending::Cancelled));
     assert!(engine.timeline(engine::RequestId(id.0 + 1)).is_none());
 }

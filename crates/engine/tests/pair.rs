@@ -6,7 +6,7 @@ use crate::common;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Outcome, ask, gather, options, start, submit_crowd, used_blocks_when_quiet};
+use common::{Outcome, ask, gather, options, start, submit_crowd, wait_until_quiet};
 use engine::{
     ClusterKey, Engine, EngineOptions, HandoffOptions, Output, Precisions, Prompt, RawRequest, RequestError, Role, Way,
     WeightClass,
@@ -147,7 +147,7 @@ fn an_answer_is_the_pairs_whatever_happens_to_its_blocks() {
     crowd.into_iter().for_each(|stream| _ = gather(stream, 1));
     assert!(busy.stats().preemptions > 0, "the crowd outgrows the cache: {:?}", busy.stats());
     for engine in [&calm, &busy, &prefill, &other] {
-        assert_eq!(used_blocks_when_quiet(engine), 0, "every block came back");
+        wait_until_quiet(engine);
     }
 }
 
@@ -179,7 +179,7 @@ fn without_a_prefill_worker_only_that_request_ends() {
     assert_eq!(failure(&decode, requests()[6].clone()), Some(RequestError::NoPrefill));
     assert_eq!(failure(&decode, short), None, "a short one is read here");
     assert_eq!(bits(&ask(&decode, long)), expected, "what is here already needs no worker");
-    assert_eq!(used_blocks_when_quiet(&decode), 0);
+    wait_until_quiet(&decode);
 }
 
 /// A reader that is not of the pair is one with other weights.
@@ -271,5 +271,5 @@ fn readers_may_come_and_go() {
             }
         }
     });
-    assert_eq!(used_blocks_when_quiet(&again), 0);
+    wait_until_quiet(&again);
 }

@@ -4,7 +4,7 @@ use crate::common;
 
 use std::time::Duration;
 
-use common::{Outcome, ask, gather, greedy, options, start, used_blocks_when_quiet};
+use common::{Outcome, ask, gather, greedy, options, start, wait_until_quiet};
 use engine::{Chat, EngineOptions, FinishReason, Output, Prompt, RawRequest, RequestError, Stream, SubmitError};
 
 #[test]
@@ -151,7 +151,7 @@ fn a_dropped_stream_gives_its_blocks_back() {
             assert!(stream.blocking_recv().is_some());
         }
         drop(stream);
-        assert_eq!(used_blocks_when_quiet(&engine), 0, "after {taken} outputs");
+        wait_until_quiet(&engine);
     }
     assert_eq!(engine.stats().finished_cancelled, 3);
     assert!(engine.stats().generated_tokens >= 6, "tokens of cancelled requests count too");
@@ -163,7 +163,7 @@ fn an_unread_stream_ends_and_holds_no_more_than_it_may() {
     let engine = start(&options());
     let mut unread = engine.submit(engine.validate(greedy("Hello", 900)).expect("valid")).expect("room");
     unread.limit_unread(40);
-    assert_eq!(used_blocks_when_quiet(&engine), 0);
+    wait_until_quiet(&engine);
     let outputs: Vec<Output> = std::iter::from_fn(|| unread.blocking_recv()).collect();
     assert_eq!(outputs.len(), 42, "what may wait, the one too many, and the end");
     assert_eq!(outputs.last(), Some(&Output::Failed(RequestError::Unread)));
@@ -191,7 +191,7 @@ fn a_full_queue_refuses_at_once_and_says_when_to_come_back() {
     assert_eq!(waiting_requests, 3);
     assert!((Duration::from_secs(1)..=Duration::from_secs(60)).contains(&retry_after));
     drop(streams);
-    assert_eq!(used_blocks_when_quiet(&engine), 0);
+    wait_until_quiet(&engine);
     assert!(submit().is_ok(), "the queue is open again");
 }
 

@@ -4,7 +4,7 @@
 //! dice.rs      chance from a seed                          plans.rs    limits, requests and a machine for a scheduler
 //! scratch.rs   a directory that goes with its test         mutate.rs   one change to a file, by its format
 //! long.rs      how much of a long table is tried           corpus.rs   fuzz/corpus and changes to it, through a door
-//! golden.rs    digests that are committed
+//! golden.rs    digests that are committed           wait.rs     patience, and its opposite on purpose
 //! ```
 //!
 //! It depends on `scheduler` and below, so that no test waits for more of the tree to be built. A crate's unit tests are
@@ -19,11 +19,13 @@ mod long;
 pub mod mutate;
 pub mod plans;
 mod scratch;
+mod wait;
 
 pub use dice::Dice;
 pub use golden::Golden;
 pub use long::{is_long, one_of, part_of};
 pub use scratch::{Scratch, lantern, root};
+pub use wait::wait;
 
 /// Peak resident memory of this process in KiB.
 pub fn peak_memory_kib() -> usize {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use checkpoint::{Checkpoint, Source};
 use engine::{Engine, EngineOptions, FinishReason, Output, Prompt, RawRequest, Timings, Usage};
+pub(crate) use testing::wait;
 
 /// Loads the shipped model with `options`.
 pub(crate) fn start(options: &EngineOptions) -> Engine {
@@ -118,22 +119,8 @@ pub(crate) fn greedy(prompt: &str, tokens: i64) -> RawRequest {
     }
 }
 
-/// Waits until nothing is open, then returns the blocks still held by requests.
-pub(crate) fn used_blocks_when_quiet(engine: &Engine) -> usize {
-    for _ in 0..60_000 {
-        if engine.health().open_requests == 0 && engine.stats().used_blocks == 0 {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    engine.stats().used_blocks
-}
-
-/// Waits for what must come, for minutes: a busy machine is slow.
-pub(crate) fn wait(what: &str, mut condition: impl FnMut() -> bool) {
-    let mut looks = 0..60_000;
-    while !condition() {
-        assert!(looks.next().is_some(), "waited in vain for {what}");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+/// Waits until nothing is open and every block has come back.
+pub(crate) fn wait_until_quiet(engine: &Engine) {
+    wait("all requests to end", || engine.health().open_requests == 0);
+    wait("every block to come back", || engine.stats().used_blocks == 0);
 }

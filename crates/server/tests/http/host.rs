@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use checkpoint::{Checkpoint, Source};
 use engine::{Engine, EngineOptions};
 use model::Forward;
 use serde_json::{Value, json};
 use server::{Server, ServerOptions, Stop, StopHandle};
+pub(crate) use testing::wait;
 
 use crate::client::{Answer, Connection};
 
@@ -182,15 +183,6 @@ impl Drop for Host {
 pub(crate) fn metric(page: &str, name: &str) -> f64 {
     let sample = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     sample.unwrap_or_else(|| panic!("no metric {name}")).parse().unwrap()
-}
-
-/// Waits for something that must come.
-pub(crate) fn wait(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < LONG, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// Clients with known greedy prompts that ask again and again while something else happens. Whatever that is, each of
