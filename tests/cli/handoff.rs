@@ -33,8 +33,18 @@ impl Drop for Key {
     }
 }
 
-const SMALL: [&str; 8] =
-    ["-t", "1", "--max-model-len", "2048", "--kv-cache-memory-bytes", "64MiB", "--speculate", "off"];
+/// With a target that both roles meet: a busy machine may believe that a worker is too slow to be asked.
+const SMALL: [&str; 9] = [
+    "-t",
+    "1",
+    "--max-model-len",
+    "2048",
+    "--kv-cache-memory-bytes",
+    "64MiB",
+    "--speculate",
+    "off",
+    "--ttft-slo=3600s",
+];
 
 fn prefill(key: &Key, listen: &str) -> Server {
     let own = ["--role", "prefill", "--handoff-listen", listen, "--cluster-key", key.path()];

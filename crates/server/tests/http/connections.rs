@@ -68,13 +68,15 @@ fn a_client_that_leaves_frees_everything_whatever_it_was_waiting_for() {
 #[test]
 fn a_client_that_leaves_the_queue_is_never_computed() {
     let host = Host::with(EngineOptions { max_num_seqs: 1, ..long_engine() }, local_server());
+    host.pause();
     let running = send(&host, &long(longest(&host)));
-    wait("the first to run", || host.engine.stats().running_requests == 1 && host.engine.stats().decode_tokens > 0);
+    host.step_into(1);
     let waiting: Vec<_> = (0..5).map(|_| send(&host, &long(longest(&host)))).collect();
     wait("the others to wait", || host.engine.stats().waiting_requests == 5);
     drop(waiting);
     wait("the queue to empty", || host.engine.stats().waiting_requests == 0);
     drop(running);
+    host.resume();
     host.quiet();
     assert_eq!(host.engine.stats().finished_cancelled, 6);
     let prompt = host.ask("/tokenize", &json!({"prompt": "The fox"}))["count"].as_u64().unwrap();
@@ -111,8 +113,9 @@ fn many_clients_that_leave_at_any_moment_leave_nothing_behind() {
 fn a_full_queue_says_so_at_once_and_when_to_come_back() {
     let engine = EngineOptions { max_num_seqs: 1, max_queued_requests: 2, ..long_engine() };
     let host = Host::with(engine, local_server());
+    host.pause();
     let running = send(&host, &long(longest(&host)));
-    wait("the first to run", || host.engine.stats().running_requests == 1 && host.engine.stats().waiting_requests == 0);
+    host.step_into(1);
     let waiting: Vec<_> = (0..2).map(|_| send(&host, &long(longest(&host)))).collect();
     wait("the queue to fill", || host.engine.stats().waiting_requests == 2);
     for stream in [false, true] {
@@ -132,6 +135,7 @@ fn a_full_queue_says_so_at_once_and_when_to_come_back() {
     assert_eq!(host.post("/v1/completions", &body).status, 503);
     wait("nothing of it to stay", || host.engine.stats().waiting_requests == 0);
     drop(running);
+    host.resume();
     host.quiet();
     assert_eq!(host.post("/v1/completions", &long(4)).status, 200);
 }
@@ -334,11 +338,13 @@ fn a_drain_lets_running_answers_end_and_takes_no_new_ones() {
     assert_eq!(kept.answer().status, 200);
     let whole = host.ask("/v1/completions", &long(2000))["choices"][0]["text"].clone();
 
+    host.pause();
     let mut plain = send(&host, &long(2000));
     let mut body = long(2000);
     body["stream"] = json!(true);
     let mut stream = send(&host, &body);
-    wait("both to run", || host.engine.stats().running_requests == 2 && host.engine.stats().waiting_requests == 0);
+    wait("both to come", || host.engine.health().open_requests == 2);
+    host.step_into(1);
     host.stop.drain();
     wait("the drain to be seen", || host.engine.health().draining);
 
@@ -353,8 +359,11 @@ fn a_drain_lets_running_answers_end_and_takes_no_new_ones() {
     }
     assert_eq!(host.post("/v1/completions", &long(1)).status, 503);
 
+    host.resume();
+    // Both are read at once: a stream that waits for its reader for a minute is given up.
+    let streamed = std::thread::spawn(move || stream.answer());
     assert_eq!(plain.answer().json()["choices"][0]["text"], whole);
-    let (events, done) = stream.answer().events();
+    let (events, done) = streamed.join().expect("an answer").events();
     assert!(done);
     let text: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
     assert_eq!(json!(text), whole);

@@ -19,7 +19,7 @@ pub(crate) use testing::wait;
 use crate::client::{Answer, Connection};
 
 /// A moment at which something that must happen has happened, or never will.
-const LONG: Duration = Duration::from_secs(300);
+pub(crate) const LONG: Duration = Duration::from_secs(300);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -153,6 +153,31 @@ impl Host {
         metric(self.get("/metrics").text(), name)
     }
 
+    /// Holds the engine: what runs now lasts until `resume`, however late this thread comes to look at it.
+    pub(crate) fn pause(&self) {
+        assert!(now(self.engine.pause()));
+    }
+
+    pub(crate) fn resume(&self) {
+        assert!(!now(self.engine.resume()));
+    }
+
+    /// Moves a held engine into the answer of the first request, by a few tokens.
+    pub(crate) fn step_into(&self, tokens: u64) {
+        wait("the request to come", || self.engine.health().open_requests > 0);
+        let begun = self.engine.stats().decode_tokens;
+        while self.engine.stats().decode_tokens <= begun + tokens {
+            let before = self.engine.stats().steps;
+            assert!(self.try_step());
+            wait("the step", || self.engine.stats().steps > before);
+        }
+    }
+
+    /// One step of a held engine, if it has something to do. Whether it is held.
+    pub(crate) fn try_step(&self) -> bool {
+        now(self.engine.single_step())
+    }
+
     /// Waits until nothing is open, then checks that nothing is held: a leaked block would stay.
     pub(crate) fn quiet(&self) {
         wait("all requests to end", || self.engine.health().open_requests == 0);
@@ -177,6 +202,10 @@ impl Drop for Host {
         }
         self.join();
     }
+}
+
+fn now<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
 }
 
 /// A sample without labels on a page of metrics.

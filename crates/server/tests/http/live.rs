@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use serde_json::{Value, json};
 
 use crate::client::Connection;
-use crate::host::{Host, local_server, small_engine, wait};
+use crate::host::{Host, LONG, local_server, small_engine, wait};
 
 /// How long a feed may take to say what is waited for.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);
@@ -378,6 +378,7 @@ fn a_feed_ends_when_the_server_drains() {
 pub(crate) fn pausable() -> Host {
     let mut options = local_server();
     options.hold_token = Some(TOKEN.into());
+    options.pause_limit = LONG;
     Host::with(small_engine(), options)
 }
 
@@ -387,18 +388,6 @@ pub(crate) fn post(host: &Host, path: &str) -> Value {
     let answer = connection.answer();
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     answer.json()["paused"].clone()
-}
-
-/// A held engine into the answer of the request that is on its way, by a few tokens: none of it is over before a test
-/// that has to wait for its core has seen it.
-pub(crate) fn step_into(host: &Host, tokens: u64) {
-    wait("the request to come", || host.engine.health().open_requests == 1);
-    let begun = host.engine.stats().decode_tokens;
-    while host.engine.stats().decode_tokens <= begun + tokens {
-        let before = host.engine.stats().steps;
-        assert_eq!(post(host, "/live/step"), json!(true));
-        wait("the step", || host.engine.stats().steps > before);
-    }
 }
 
 #[test]
@@ -411,7 +400,7 @@ fn a_held_engine_makes_one_step_at_a_time_and_fails_nobody() {
         assert_eq!(post(&host, "/live/pause"), json!(true));
         assert_eq!(post(&host, "/live/pause"), json!(true), "twice is once");
         let first = scope.spawn(|| host.ask("/v1/completions", &body(PROMPT)));
-        step_into(&host, 2);
+        host.step_into(2);
         let second = scope.spawn(|| host.ask("/v1/completions", &body("Once upon a time")));
         wait("another to come", || host.engine.health().open_requests == 2);
         let steps = || host.engine.stats().steps;
@@ -523,7 +512,7 @@ fn a_held_engine_drains_like_any_other() {
     let mut connection = host.connect();
     assert_eq!(post(&host, "/live/pause"), json!(true));
     connection.request("POST", "/v1/completions", &[("content-type", "application/json")], body.as_bytes());
-    step_into(&host, 2);
+    host.step_into(2);
     host.stop.drain();
     let answer = connection.answer();
     assert_eq!((answer.status, &answer.json()["usage"]["completion_tokens"]), (200, &json!(300)));
@@ -548,7 +537,7 @@ fn the_map_of_the_cache_shows_who_holds_what() {
         let host = &host;
         assert_eq!(post(host, "/live/pause"), json!(true));
         let answer = scope.spawn(move || host.ask("/v1/completions", &body));
-        step_into(host, 10);
+        host.step_into(10);
         let newest = host.engine.stats().steps - 1;
         feed.until(|feed| feed.all("kv").last().is_some_and(|map| map["step"] == newest));
         for event in feed.all("kv").iter().skip(1) {

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use crate::client::Answer;
-use crate::host::{Host, local_server, small_engine, wait};
+use crate::host::{Host, local_server, small_engine};
 
 const PROMPT: &str = "The fox looked at the lantern in the window.";
 
@@ -65,10 +65,13 @@ fn requests_are_found_by_state_slowness_and_time() {
 
     // One that runs, and what it has waited so far.
     std::thread::scope(|scope| {
+        host.pause();
         let long = scope.spawn(|| ask(&host, "long", &body(900)));
-        wait("it to run", || names(&list("?state=running")) == ["long"]);
+        host.step_into(1);
+        assert_eq!(names(&list("?state=running")), ["long"]);
         let line = list("?state=running,waiting")["data"][0].clone();
         assert!(line["finish_reason"].is_null() && line["ended_at"].is_null(), "{line}");
+        host.resume();
         assert_eq!(long.join().expect("an answer").status, 200);
     });
     assert_eq!(names(&list("?state=running")), Vec::<&str>::new().as_slice());

@@ -362,7 +362,7 @@ fn an_answer_in_the_background_is_read_while_it_is_written() {
         let id = first.events()[0].1["response"]["id"].clone();
         let path = format!("{PATH}/{}", id.as_str().unwrap());
         assert_eq!(ask("GET", &host, &path, None).json()["status"], "queued");
-        live::step_into(&host, 6);
+        host.step_into(6);
         first.until(|name| name.ends_with(".delta"));
         assert_eq!(ask("GET", &host, &path, None).json()["status"], "in_progress");
         // Its client leaves, and another reads on behind what that one had.
@@ -370,7 +370,7 @@ fn an_answer_in_the_background_is_read_while_it_is_written() {
         drop(first);
         let mut second =
             Reader::open(&host, "GET", &format!("{path}?stream=true&starting_after={}", before.len() - 1), "");
-        live::step_into(&host, 6);
+        host.step_into(6);
         second.until(|name| name.ends_with(".delta"));
         assert_eq!(host.engine.health().open_requests, 1, "who leaves ends nothing");
         let answer = match what {

@@ -108,8 +108,9 @@ fn what_would_be_late_is_refused_at_once_and_told_when_to_come_back() {
     // One answers, ten prompts of a class before ours stand in line, and nobody moves up while it does.
     let runs = std::thread::scope(|scope| {
         let send = |body: Value| scope.spawn(|| host.post("/v1/completions", &{ body }));
+        host.pause();
         let runs = send(ask(json!({"max_tokens": 1000, "service_tier": "priority"})));
-        wait("it to run", || host.engine.stats().running_requests == 1 && host.engine.stats().waiting_requests == 0);
+        host.step_into(1);
         let mut first = long.clone();
         (first["ttft_slo_ms"], first["service_tier"], first["max_tokens"]) = (json!(null), json!("priority"), json!(1));
         let waiting: Vec<_> = (0..10).map(|_| send(first.clone())).collect();
@@ -120,6 +121,7 @@ fn what_would_be_late_is_refused_at_once_and_told_when_to_come_back() {
             let body = ask(json!({"ttft_slo_ms": (backlog_ms / 4.0).max(5.0), "stream": stream}));
             refused(&body);
         }
+        host.resume();
         assert_eq!(host.post("/v1/completions", &ask(json!({"ttft_slo_ms": 3_600_000}))).status, 200);
         for answer in waiting {
             assert_eq!(answer.join().expect("it is answered").status, 200);

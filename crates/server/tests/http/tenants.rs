@@ -106,8 +106,9 @@ fn a_key_waits_with_no_more_than_it_leaves_for_others() {
     let host = Host::with(engine, two_keys());
     let longest = host.engine.model().max_model_len - 32;
     let stats = || host.engine.stats();
+    host.pause();
     let running = begin(&host, B, "/v1/completions", &long(longest));
-    wait("the first to run", || stats().running_requests == 1 && stats().waiting_requests == 0);
+    host.step_into(1);
     let waiting: Vec<Connection> = (0..4)
         .map(|index| {
             let connection = begin(&host, B, "/v1/completions", &long(longest));
@@ -122,6 +123,7 @@ fn a_key_waits_with_no_more_than_it_leaves_for_others() {
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
     let other = begin(&host, A, "/v1/completions", &long(3));
     wait("the other key's to wait as well", || stats().waiting_requests == 5);
+    host.resume();
     drop((running, waiting));
     let mut other = other;
     assert_eq!(other.answer().status, 200);

@@ -97,10 +97,17 @@ fn a_late_token_names_the_prompt_that_delayed_it_and_a_strangers_is_a_number() {
     };
     // A stream of A's, and beside it a long prompt of each.
     let streamed = std::thread::scope(|scope| {
+        host.pause();
         let streamed = scope.spawn(|| send("POST", "sk-a", "/v1/completions", &body(PROMPT, 400)));
-        wait("the stream to begin", || host.engine.stats().generated_tokens > 0);
-        for key in ["sk-a", "sk-b"] {
-            let answer = send("POST", key, "/v1/completions", &body(&format!("{key} {PROMPT}").repeat(40), 1));
+        host.step_into(1);
+        let beside = ["sk-a", "sk-b"].map(|key| {
+            let body = body(&format!("{key} {PROMPT}").repeat(40), 1);
+            scope.spawn(move || send("POST", key, "/v1/completions", &body))
+        });
+        wait("both to come", || host.engine.health().open_requests == 3);
+        host.resume();
+        for answer in beside {
+            let answer = answer.join().expect("an answer");
             let cost = answer.json()["timings"]["detail"][0]["cost_to_others"]["total_ms"].as_f64();
             assert!(cost > Some(0.0), "it knows what it cost the stream");
         }

@@ -33,12 +33,19 @@ fn disturbed() -> (Host, String, perfetto::Shown) {
         json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true}).to_string()
     };
     let streamed = std::thread::scope(|scope| {
+        host.pause();
         let streamed = scope.spawn(|| send(&host, "POST", "sk-a", "/v1/completions", &body(PROMPT, 400)));
-        crate::host::wait("the stream to begin", || host.engine.stats().generated_tokens > 0);
-        for key in ["sk-a", "sk-b"] {
+        host.step_into(1);
+        let (host, body) = (&host, &body);
+        let beside = ["sk-a", "sk-b"].map(|key| {
             // In so many chunks that both have some of the longest gaps, of which an account names 32.
             let long = format!("{key} {PROMPT}").repeat(12);
-            assert_eq!(send(&host, "POST", key, "/v1/completions", &body(&long, 1)).status, 200);
+            scope.spawn(move || send(host, "POST", key, "/v1/completions", &body(&long, 1)))
+        });
+        crate::host::wait("both to come", || host.engine.health().open_requests == 3);
+        host.resume();
+        for answer in beside {
+            assert_eq!(answer.join().expect("an answer").status, 200);
         }
         streamed.join().expect("an answer").json()
     });
