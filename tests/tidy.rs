@@ -383,7 +383,7 @@ fn no_time_is_a_tests_assertion() {
 }
 
 /// Who makes a `ValidatedRequest`: the door.
-const DOORS: [&str; 1] = ["crates/engine/src/door.rs"];
+const DOORS: [&str; 1] = ["crates/engine/src/validate.rs"];
 
 #[test]
 fn requests_are_validated_at_one_door() {
@@ -394,7 +394,7 @@ fn requests_are_validated_at_one_door() {
     };
     let is_door = |path: &&PathBuf| DOORS.iter().any(|door| Path::new(door) == path.as_path());
     let elsewhere = paths.iter().filter(|path| !is_door(path)).flat_map(makes).collect();
-    assert_none("whatever API a request came through, crates/engine/src/door.rs has checked it", elsewhere);
+    assert_none("whatever API a request came through, crates/engine/src/validate.rs has checked it", elsewhere);
     let idle = DOORS.iter().filter(|door| !paths.iter().any(|path| path == Path::new(door) && !makes(path).is_empty()));
     assert_none("no longer makes one", idle.map(|door| (*door).to_owned()).collect());
 }
@@ -407,7 +407,10 @@ const UNBOUNDED: &[(&str, &str)] = &[
         "crates/engine/src/output.rs",
         "tokens of a request: the length of its answers; the server bounds their bytes by key",
     ),
-    ("crates/engine/src/handoff/give.rs", "blocks: their bytes come out of a budget, and wait where there is none"),
+    (
+        "crates/engine/src/handoff/prefill_server.rs",
+        "blocks: their bytes come out of a budget, and wait where there is none",
+    ),
     ("crates/engine/src/start.rs", "commands: places of the queue are counted before a request is sent"),
     (
         "crates/engine/src/tiers.rs",

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use checkpoint::{Checkpoint, Source};
-use engine::{Chat, ChatMessage, Engine, EngineOptions, Output, Prompt, RawRequest, Stream};
+use engine::{Chat, ChatMessage, Engine, EngineOptions, Event, Prompt, RawRequest, Stream};
 use serde_json::Value;
 use tests::{root, text};
 
@@ -65,13 +65,13 @@ fn answer(mut stream: Stream) -> String {
     let mut answer = String::new();
     while let Some(output) = stream.blocking_recv() {
         match output {
-            Output::Token { text, .. } | Output::Finished { text, .. } => answer.push_str(&text),
-            Output::Failed(error) => panic!("{error}"),
-            Output::Done { .. }
-            | Output::PromptLogprobs(_)
-            | Output::Embedding(_)
-            | Output::Progress(_)
-            | Output::Noted { .. } => {}
+            Event::Token { text, .. } | Event::Finished { text, .. } => answer.push_str(&text),
+            Event::Failed(error) => panic!("{error}"),
+            Event::Done { .. }
+            | Event::PromptLogprobs(_)
+            | Event::Embedding(_)
+            | Event::Progress(_)
+            | Event::Noted { .. } => {}
         }
     }
     answer

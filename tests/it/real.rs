@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 
 use checkpoint::{Checkpoint, Source};
-use engine::{ChatMessage, Engine, EngineOptions, Output, Prompt, RawRequest, Stream};
+use engine::{ChatMessage, Engine, EngineOptions, Event, Prompt, RawRequest, Stream};
 use kernels::{Arithmetic, WeightClass};
 use model::ModelConfig;
 use serde_json::Value;
@@ -96,16 +96,16 @@ fn chosen(mut stream: Stream) -> Vec<Chosen> {
     let mut found = Vec::new();
     while let Some(output) = stream.blocking_recv() {
         match output {
-            Output::Token { token, logprob, .. } => {
+            Event::Token { token, logprob, .. } => {
                 found.push(Chosen { token, best: logprob.expect("it was asked for").top });
             }
-            Output::Failed(error) => panic!("{error}"),
-            Output::Finished { .. }
-            | Output::Done { .. }
-            | Output::PromptLogprobs(_)
-            | Output::Embedding(_)
-            | Output::Progress(_)
-            | Output::Noted { .. } => {}
+            Event::Failed(error) => panic!("{error}"),
+            Event::Finished { .. }
+            | Event::Done { .. }
+            | Event::PromptLogprobs(_)
+            | Event::Embedding(_)
+            | Event::Progress(_)
+            | Event::Noted { .. } => {}
         }
     }
     found

@@ -39,8 +39,8 @@ pub fn settings(settings: Settings) -> Settings {
         max_num_batched_tokens: Some(512),
         max_num_seqs: 32,
         calibrate: Calibrate::Afresh,
-        ttft: Some(DefaultTarget::Comfortable),
-        tpot: Some(DefaultTarget::Comfortable),
+        ttft: Some(DefaultTarget::Auto),
+        tpot: Some(DefaultTarget::Auto),
         ..settings
     }
 }

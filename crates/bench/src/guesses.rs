@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use engine::{DefaultTarget, Drafters, Engine, Output as Said, Prompt, RawRequest, Speculation, Timings};
+use engine::{DefaultTarget, Drafters, Engine, Event as Said, Prompt, RawRequest, Speculation, Timings};
 use figures::percentile;
 use launch::{Calibrate, Settings};
 use scheduler::{CostModel, StepRecord};

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, VecDeque};
 use ledger::{Account, Ledger, LedgerEvent, Totals};
 use scheduler::{CostModel, FinishReason, Nanos, Request, RequestId, StepRecord};
 
-use crate::away::{Away, Aways};
-use crate::door::ServiceClass;
-use crate::handoff::Over;
+use crate::handoff::HandoffResult;
 use crate::quota;
+use crate::remote_prefill_trace::{RemotePrefillTrace, RemotePrefillTraces};
 use crate::summary::RequestSummary;
+use crate::validate::ServiceClass;
 
 /// Steps kept per request; of further ones only the sums.
 const KEPT_VISITS: usize = 1024;
@@ -45,7 +45,7 @@ pub struct Timeline {
     /// For how long the engine was held since it came: no part of any other time.
     pub held: Nanos,
     /// The time in which another worker read its prompt, if one did and that is not forgotten.
-    pub away: Option<Away>,
+    pub away: Option<RemotePrefillTrace>,
 }
 
 /// A request that is over and can be asked about.
@@ -93,14 +93,14 @@ pub(crate) struct Accounts {
     closed: VecDeque<KeptAccount>,
     closed_bytes: usize,
     /// Prompts that other workers read.
-    pub(crate) aways: Aways,
+    pub(crate) remote_prefills: RemotePrefillTraces,
 }
 
 impl Default for Accounts {
     fn default() -> Accounts {
         let ledger = Ledger::new(KEPT_VISITS);
-        let aways = Aways::default();
-        Accounts { ledger, open: BTreeMap::new(), closed: VecDeque::new(), closed_bytes: 0, aways }
+        let aways = RemotePrefillTraces::default();
+        Accounts { ledger, open: BTreeMap::new(), closed: VecDeque::new(), closed_bytes: 0, remote_prefills: aways }
     }
 }
 
@@ -123,14 +123,14 @@ impl Accounts {
     }
 
     /// A request's prompt is read elsewhere from now on.
-    pub(crate) fn leaves(&mut self, id: RequestId, now: Nanos) {
+    pub(crate) fn begin_remote_prefill(&mut self, id: RequestId, now: Nanos) {
         self.ledger.begin_remote_prefill(id, now);
-        self.aways.leaves(id, now);
+        self.remote_prefills.begin(id, now);
     }
 
-    pub(crate) fn comes(&mut self, id: RequestId, over: &Over, now: Nanos) {
-        self.ledger.end_remote_prefill(id, &over.bill, now);
-        self.aways.comes(id, over.way, over.pulled, &over.steps, now);
+    pub(crate) fn finish_remote_prefill(&mut self, id: RequestId, result: &HandoffResult, now: Nanos) {
+        self.ledger.end_remote_prefill(id, &result.bill, now);
+        self.remote_prefills.finish(id, result.outcome, result.pulled, &result.steps, now);
     }
 
     /// What requests that are over cost others, learned since: their timelines have it, their answers are sent.
@@ -156,7 +156,7 @@ impl Accounts {
     pub(crate) fn close(&mut self, id: RequestId, ending: Ending, now: Nanos, held: Nanos) -> Option<Closed> {
         let open = self.open.remove(&id)?;
         let account = self.ledger.end(id)?;
-        self.aways.ends(id, now);
+        self.remote_prefills.cancel(id, now);
         Some(Closed {
             account,
             ending,
@@ -207,7 +207,7 @@ impl Accounts {
 
     /// One request's time; `None` if it is unknown or forgotten. `held`: for how long the engine was held until now.
     pub(crate) fn timeline(&self, id: RequestId, now: Nanos, held: Nanos) -> Option<Timeline> {
-        let away = self.aways.of(id).cloned();
+        let away = self.remote_prefills.of(id).cloned();
         if let Some((account, open)) = self.ledger.account(id).zip(self.open.get(&id)) {
             return Some(Timeline { account, ending: None, until: now, held: held.since(open.held), away });
         }

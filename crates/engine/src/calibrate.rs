@@ -70,7 +70,7 @@ pub struct Calibrated {
     /// Why it is not sure; `None`: it is. The next start measures again.
     pub doubt: Option<Doubt>,
     /// Where it is kept.
-    pub(crate) place: Option<Place>,
+    pub(crate) file: Option<CalibrationFile>,
 }
 
 #[derive(Clone, Debug)]
@@ -81,13 +81,13 @@ pub(crate) struct Measured {
 
 /// The file that a model of costs came from, or will be written to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct CalibrationFile {
     pub(crate) key: String,
     pub(crate) path: PathBuf,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Kept {
+pub(crate) struct SavedCalibration {
     pub(crate) cost: CostModel,
     /// Measured well, and steps have not said otherwise.
     pub(crate) is_sure: bool,
@@ -95,7 +95,7 @@ pub(crate) struct Kept {
 
 /// What the steps of an engine may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct StepLimits {
     /// Rows of a step.
     pub(crate) rows: usize,
     /// Sequences that decode together.
@@ -107,7 +107,7 @@ pub(crate) struct Room {
     pub(crate) block_size: usize,
 }
 
-impl Room {
+impl StepLimits {
     /// What a result depends on. The size of the cache is not part of it: that follows from the memory that happens to
     /// be free at the start.
     pub(crate) fn name(&self) -> String {
@@ -155,7 +155,7 @@ impl Shape {
 
 /// The steps to measure, the most telling first: first the ends of the curve, then the middle, then contexts and
 /// mixtures. Only what fits: contexts are cut to what `tokens` of cache hold.
-fn shapes(room: &Room, tokens: usize) -> Vec<Shape> {
+fn shapes(room: &StepLimits, tokens: usize) -> Vec<Shape> {
     let decode = |decode, context| Shape { decode, context, ..Shape::default() };
     let prompt = |chunk, start, ends| Shape { chunk, start, ends, ..Shape::default() };
     let both = |decode, context, chunk, start| Shape { decode, context, chunk, start, ends: chunk % 2 == 0 };
@@ -197,7 +197,7 @@ fn knots<'a>(measured: impl Iterator<Item = &'a Shape>) -> Vec<usize> {
 /// there is too little cache to measure anything.
 pub(crate) fn measure(
     forward: &mut dyn Forward,
-    room: &Room,
+    room: &StepLimits,
     sampling: &SamplingParams,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Option<Measured> {
@@ -284,7 +284,7 @@ fn estimate(shape: &Shape, measured: &[(Shape, Duration)]) -> Duration {
 /// Where steps are measured.
 struct Stand<'a> {
     forward: &'a mut dyn Forward,
-    room: &'a Room,
+    room: &'a StepLimits,
     sampling: &'a SamplingParams,
     sampler: Sampler,
     vocab: usize,
@@ -370,7 +370,7 @@ impl Stand<'_> {
 }
 
 /// The result kept at `path` for `key`; `None` for anything but a whole one.
-pub(crate) fn read(path: &Path, key: &str) -> Option<Kept> {
+pub(crate) fn read(path: &Path, key: &str) -> Option<SavedCalibration> {
     let value = kept::read(path)?;
     if value["key"] != key {
         return None;
@@ -395,7 +395,7 @@ pub(crate) fn read(path: &Path, key: &str) -> Option<Kept> {
     };
     let drift = |index: usize| number(&value["drift"][index]).filter(|drift| SANE_DRIFT.contains(drift));
     let cost = CostModel::new(knots, terms).drifted([drift(0)?, drift(1)?]);
-    Some(Kept { cost, is_sure: value["sure"].as_bool()? })
+    Some(SavedCalibration { cost, is_sure: value["sure"].as_bool()? })
 }
 
 /// What steps may take, of what was measured.

@@ -17,7 +17,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use scheduler::Nanos;
 
-use crate::wall::{UnixNanos, Wall};
+use crate::wall::{UnixNanos, WallClock};
 
 /// Holds that are remembered one by one; of older ones only the sum.
 const KEPT_HOLDS: usize = 1024;
@@ -30,7 +30,7 @@ pub(crate) struct Clock(Arc<Inner>);
 struct Inner {
     source: Source,
     holds: Mutex<Holds>,
-    wall: Mutex<Wall>,
+    wall: Mutex<WallClock>,
 }
 
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl Clock {
     fn of(source: Source) -> Clock {
         // A machine too busy for a close pair of readings is asked again at the next use.
         let (machine, unix) = (0..100).find_map(|_| source.both()).unwrap_or_default();
-        Clock(Arc::new(Inner { source, holds: Mutex::default(), wall: Mutex::new(Wall::anchored(machine, unix)) }))
+        Clock(Arc::new(Inner { source, holds: Mutex::default(), wall: Mutex::new(WallClock::anchored(machine, unix)) }))
     }
 
     /// A clock over what `nanos` holds.
@@ -152,7 +152,7 @@ impl Clock {
     }
 
     /// Looks whether the wall clock was set meanwhile. The more often it is called, the more exactly the jump is dated.
-    pub(crate) fn look(&self) -> MutexGuard<'_, Wall> {
+    pub(crate) fn look(&self) -> MutexGuard<'_, WallClock> {
         let both = self.0.source.both();
         let mut wall = self.0.wall.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((machine, unix)) = both {

@@ -7,26 +7,26 @@ use model::PackedAdapter;
 use scheduler::{Nanos, RequestId, TokenId};
 use tokio::sync::oneshot;
 
-use crate::door::ValidatedRequest;
-use crate::handoff::{Moved, Weighed};
-use crate::output::Outlet;
-use crate::waiting::Ticket;
+use crate::handoff::{BudgetedBytes, HandoffEvent};
+use crate::output::EventSender;
+use crate::queue_permit::QueuePermit;
+use crate::validate::ValidatedRequest;
 
 /// What was in a slot.
-pub(crate) type Placed = Result<Option<PackedAdapter>, LoadError>;
+pub(crate) type PutAdapterResult = Result<Option<PackedAdapter>, LoadError>;
 
 /// What other threads ask of the engine's.
 pub(crate) enum Command {
     /// Take these requests in, all before the next step.
-    Submit(Vec<Submitted>),
+    Submit(Vec<NewRequest>),
     /// Its receiver is gone.
     Cancel(RequestId),
     /// Make no step, one step, or run; the answer says whether the engine is held from now on.
-    Hold(Hold, Option<oneshot::Sender<bool>>),
+    Pause(PauseCommand, Option<oneshot::Sender<bool>>),
     /// Put an adapter into a slot, or empty it; the reply is what was there.
-    Adapter { slot: u32, adapter: Option<PackedAdapter>, told: oneshot::Sender<Placed> },
+    Adapter { slot: u32, adapter: Option<PackedAdapter>, told: oneshot::Sender<PutAdapterResult> },
     /// A prompt that another worker reads, or that is read for one.
-    Moved(Moved),
+    Handoff(HandoffEvent),
     /// A watcher was added.
     Show,
     /// End every request with an error and leave.
@@ -34,31 +34,31 @@ pub(crate) enum Command {
 }
 
 /// A request that has a name and a place.
-pub(crate) struct Submitted {
+pub(crate) struct NewRequest {
     pub(crate) id: RequestId,
     pub(crate) request: Box<ValidatedRequest>,
-    pub(crate) arrived: Arrived,
-    pub(crate) outputs: Outlet,
+    pub(crate) arrived: ArrivalInfo,
+    pub(crate) events: EventSender,
     /// The worker that the blocks of its prompt are for.
-    pub(crate) giver: Option<Giver>,
+    pub(crate) peer: Option<BlockSender>,
 }
 
 /// How a request came.
 #[derive(Debug)]
-pub(crate) struct Arrived {
+pub(crate) struct ArrivalInfo {
     pub(crate) at: Nanos,
     /// For how long the engine had been held by then.
     pub(crate) held: Nanos,
     /// Its place in the queue; `None` where the queue is not counted.
-    pub(crate) ticket: Option<Ticket>,
+    pub(crate) permit: Option<QueuePermit>,
 }
 
 /// What the engine's thread gives away of a prompt.
 #[derive(Debug)]
-pub(crate) enum Given {
+pub(crate) enum BlockMessage {
     Block {
         index: usize,
-        bytes: Weighed,
+        bytes: BudgetedBytes,
     },
     /// All blocks up to here were sent, and the token behind the prompt is this, if it came to that.
     End {
@@ -69,15 +69,15 @@ pub(crate) enum Given {
 
 /// Where it gives it to, and what of it.
 #[derive(Debug)]
-pub(crate) struct Giver {
-    pub(crate) given: Sender<Given>,
+pub(crate) struct BlockSender {
+    pub(crate) messages: Sender<BlockMessage>,
     /// Blocks before this one are there already.
     pub(crate) first_block: usize,
 }
 
 /// How a watcher holds the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hold {
+pub(crate) enum PauseCommand {
     Pause,
     SingleStep,
     Resume,

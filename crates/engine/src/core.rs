@@ -7,8 +7,8 @@
 
 mod compute;
 mod deliver;
-mod flight;
 mod handoff;
+mod in_flight;
 mod machine;
 mod progress;
 mod show;
@@ -16,7 +16,7 @@ mod show;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use crate::command::{Arrived, Placed};
+use crate::command::{ArrivalInfo, PutAdapterResult};
 use crate::options::CacheListener;
 use grammar::Constraint;
 use model::sampler::{History, Sampler};
@@ -29,36 +29,36 @@ use text::detokenizer::Detokenizer;
 use text::tokenizer::Tokenizer;
 
 use crate::counters::Gauges;
-use crate::door::{OfPrompt, ValidatedRequest};
-use crate::draft::{Drafted, Drafting};
+use crate::draft::{DrafterSet, RecordedDrafts};
 use crate::handoff::FoundBlocks;
-use crate::journal::{Fact, Journal, Log, Receipt};
-use crate::output::{Outlet, Output, RequestError, TokenLogprob};
-use crate::recording::{Spelled, Tape};
+use crate::journal::{Fact, FinishedSummary, Journal, Views};
+use crate::output::{Event, EventSender, RequestError, TokenLogprob};
+use crate::queue_permit::QueuePermit;
+use crate::recording::{RecordSink, StepTokens};
 use crate::tiers::Tiers;
+use crate::validate::{OfPrompt, ValidatedRequest};
 use crate::verify::{Notes, SpotChecks};
-use crate::waiting::Ticket;
-use flight::Flight;
 use handoff::Handoffs;
+use in_flight::InFlightPass;
 use machine::Machine;
-use progress::Heard;
+use progress::ProgressSent;
 
 /// An admitted request: what the scheduler does not need to know of it.
-struct Active {
+struct ActiveRequest {
     request: ValidatedRequest,
     seed: u64,
-    outputs: Outlet,
-    answers: Vec<Answer>,
+    events: EventSender,
+    answers: Vec<AnswerState>,
     /// What is still wanted of its prompt.
     of_prompt: OfPrompt,
     prompt_logprobs: Vec<Option<TokenLogprob>>,
-    ticket: Option<Ticket>,
+    permit: Option<QueuePermit>,
     /// What its client knows of its prompt, if it wants to know.
-    heard: Option<Heard>,
+    progress: Option<ProgressSent>,
 }
 
 /// One of a request's answers.
-struct Answer {
+struct AnswerState {
     detokenizer: Option<Detokenizer>,
     history: History,
     /// What may follow.
@@ -70,18 +70,18 @@ struct Answer {
     /// What a receipt or a spot check is to have of it.
     notes: Option<Notes>,
     /// Its tokens, where a drafter remembers them.
-    said: Option<Vec<TokenId>>,
+    generated: Option<Vec<TokenId>>,
 }
 
-impl Answer {
+impl AnswerState {
     /// It has these tokens from elsewhere, and its client has them. The door has checked that it can continue.
-    fn has_said(&mut self, tokens: &[TokenId], request: &ValidatedRequest) {
+    fn restore_generated(&mut self, tokens: &[TokenId], request: &ValidatedRequest) {
         for &token in tokens {
             self.num_tokens += 1;
             if request.sampling.needs_history() {
                 self.history.push(token);
             }
-            self.said.iter_mut().for_each(|said| said.push(token));
+            self.generated.iter_mut().for_each(|generated| generated.push(token));
             // What is wrong with one is found again where the next is drawn.
             self.constraint.iter_mut().for_each(|constraint| _ = constraint.accept(token));
             match &mut self.detokenizer {
@@ -108,30 +108,30 @@ pub(crate) struct EngineCore {
     tokenizer: Option<Arc<Tokenizer>>,
     sampler: Sampler,
     spot: Option<SpotChecks>,
-    active: BTreeMap<RequestId, Active>,
+    active: BTreeMap<RequestId, ActiveRequest>,
     journal: Journal,
     next_seed: u64,
     /// For how long the engine was held until now.
-    held: Nanos,
+    paused: Nanos,
     machine: Machine,
     /// The drafters, and their offers for the next step.
     offers: Vec<DraftProposal>,
-    drafting: Drafting,
+    drafters: DrafterSet,
     /// What a recording says was drafted in the next step.
-    recorded: Option<Drafted>,
+    recorded_drafts: Option<RecordedDrafts>,
     /// What was on offer for the last plan, and what was drafted in the step that completes: a recording has one in
     /// flight.
-    drafted: Drafted,
+    drafted: RecordedDrafts,
     /// Steps between their plan and their results, the oldest first.
-    flights: VecDeque<Flight>,
+    in_flight: VecDeque<InFlightPass>,
     // Kept between steps for their memory.
-    spare: Vec<Flight>,
+    spare: Vec<InFlightPass>,
     logit_row: Vec<f32>,
     output: StepOutput,
     events: Vec<TokenEvent>,
-    receipts: Vec<Receipt>,
+    finished: Vec<FinishedSummary>,
     failed: Vec<(RequestId, RequestError)>,
-    overfull: Vec<RequestId>,
+    slow_readers: Vec<RequestId>,
     /// Prompts that are read for others, and by others.
     handoffs: Handoffs,
     /// The receiver of the prefix cache's events.
@@ -146,7 +146,7 @@ impl EngineCore {
         forward: Box<dyn Forward>,
         tokenizer: Option<Arc<Tokenizer>>,
         seed: u64,
-        log: Arc<Mutex<Log>>,
+        views: Arc<Mutex<Views>>,
     ) -> EngineCore {
         let vocab = forward.config().vocab_size;
         scheduler.set_steps_in_flight(forward.passes_in_flight());
@@ -159,22 +159,22 @@ impl EngineCore {
             sampler: Sampler::new(vocab),
             spot: None,
             active: BTreeMap::new(),
-            journal: Journal::new(log),
+            journal: Journal::new(views),
             next_seed: seed,
-            held: Nanos(0),
+            paused: Nanos(0),
             machine,
             offers: Vec::new(),
-            drafting: Drafting::default(),
-            recorded: None,
-            drafted: Drafted::default(),
-            flights: VecDeque::new(),
+            drafters: DrafterSet::default(),
+            recorded_drafts: None,
+            drafted: RecordedDrafts::default(),
+            in_flight: VecDeque::new(),
             spare: Vec::new(),
             logit_row: vec![0.0; vocab],
             output: StepOutput::default(),
             events: Vec::new(),
-            receipts: Vec::new(),
+            finished: Vec::new(),
             failed: Vec::new(),
-            overfull: Vec::new(),
+            slow_readers: Vec::new(),
             handoffs: Handoffs::default(),
             listener: None,
             found: None,
@@ -182,8 +182,8 @@ impl EngineCore {
     }
 
     /// From now on every input of the scheduler is written to `tape`.
-    pub(crate) fn record_to(&mut self, tape: Option<Tape>) {
-        self.journal.record_to(tape);
+    pub(crate) fn record_to(&mut self, sink: Option<RecordSink>) {
+        self.journal.record_to(sink);
     }
 
     /// Takes a request in. On an error nothing was kept.
@@ -191,8 +191,8 @@ impl EngineCore {
         &mut self,
         id: RequestId,
         mut validated: ValidatedRequest,
-        arrived: Arrived,
-        outputs: Outlet,
+        arrived: ArrivalInfo,
+        events: EventSender,
         now: Nanos,
     ) -> Result<(), AdmitError> {
         let request = Request {
@@ -208,18 +208,18 @@ impl EngineCore {
             arrived: arrived.at,
         };
         let generated: Vec<_> = validated.generated.iter().map(Option::as_deref).collect();
-        let may_leave = self.handoffs.may_take(&validated);
+        let may_leave = self.handoffs.can_prefill_remotely(&validated);
         let admitted = match generated.is_empty() {
             true if may_leave => self.scheduler.admit_remote(request.clone()),
             true => self.scheduler.admit(request.clone()),
             false => self.scheduler.resume(request.clone(), &generated, now),
         };
         if let Err(error) = admitted {
-            self.journal.log().promises.gone(id, now);
+            self.journal.views().promises.gone(id, now);
             return Err(error);
         }
         let is_told = validated.receipt;
-        let seed = validated.settle_seed(|| {
+        let seed = validated.resolve_seed(|| {
             self.next_seed = self.next_seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             // The reader of a receipt must not learn the seeds of others.
             if is_told { secret(self.next_seed, &self.scheduler.limits().hash_key) } else { self.next_seed }
@@ -228,38 +228,39 @@ impl EngineCore {
         let is_whole = validated.adapter.is_none() && validated.generated.is_empty();
         let is_checked = is_whole && self.spot.as_ref().is_some_and(|spot| spot.picks(id));
         let is_noted = validated.receipt || is_checked;
-        let mut answers: Vec<Answer> =
+        let mut answers: Vec<AnswerState> =
             (0..validated.num_answers).map(|_| self.new_answer(&validated, is_noted)).collect();
         for (answer, tokens) in answers.iter_mut().zip(&validated.generated) {
             match tokens {
                 None => answer.has_ended = true,
-                Some(tokens) => answer.has_said(tokens, &validated),
+                Some(tokens) => answer.restore_generated(tokens, &validated),
             }
         }
-        let Arrived { held, ticket, .. } = arrived;
+        let ArrivalInfo { held, permit, .. } = arrived;
         self.journal.take(Fact::Admitted { request, validated: Box::new(validated.clone()), now, held });
         let of_prompt = validated.of_prompt;
-        let heard = validated.progress.then(Heard::default);
+        let progress = validated.progress.then(ProgressSent::default);
         let prompt_logprobs = Vec::new();
-        let active = Active { request: validated, seed, outputs, answers, of_prompt, prompt_logprobs, ticket, heard };
+        let active =
+            ActiveRequest { request: validated, seed, events, answers, of_prompt, prompt_logprobs, permit, progress };
         self.active.insert(id, active);
         if may_leave {
-            self.ask_elsewhere(id, now);
+            self.request_remote_prefill(id, now);
         }
         self.write();
         Ok(())
     }
 
-    fn new_answer(&self, request: &ValidatedRequest, is_noted: bool) -> Answer {
+    fn new_answer(&self, request: &ValidatedRequest, is_noted: bool) -> AnswerState {
         let detokenizer = self.tokenizer.as_ref().map(|tokenizer| request.detokenizer(tokenizer));
         // Only penalties look at it.
         let history = if request.sampling.needs_history() { History::new(&request.prompt) } else { History::default() };
         let notes = is_noted.then(Notes::default);
         // A request that opts out of drafts is not a source of drafts for others either.
-        let remembers = self.drafting.remembers();
-        let said = (remembers && request.speculate).then(Vec::new);
+        let remembers = self.drafters.remembers();
+        let generated = (remembers && request.speculate).then(Vec::new);
         let constraint = request.rule.as_ref().map(|(_, grammar)| grammar.constraint());
-        Answer {
+        AnswerState {
             detokenizer,
             history,
             constraint,
@@ -267,7 +268,7 @@ impl EngineCore {
             num_tokens: 0,
             has_ended: false,
             notes,
-            said,
+            generated,
         }
     }
 
@@ -284,8 +285,8 @@ impl EngineCore {
     }
 
     /// The engine was held for so long, all in all.
-    pub(crate) fn was_held(&mut self, held: Nanos) {
-        self.held = held;
+    pub(crate) fn set_paused_time(&mut self, held: Nanos) {
+        self.paused = held;
     }
 
     /// Anything admitted and unfinished.
@@ -305,13 +306,13 @@ impl EngineCore {
     }
 
     /// Puts an adapter into a slot that no open request names, or empties it.
-    pub(crate) fn put_adapter(&mut self, slot: u32, adapter: Option<PackedAdapter>) -> Placed {
+    pub(crate) fn put_adapter(&mut self, slot: u32, adapter: Option<PackedAdapter>) -> PutAdapterResult {
         self.forward.put_adapter(slot as usize, adapter)
     }
 
     /// Computes a little of a spot check: for when there is nothing else to do. False: there is none.
-    pub(crate) fn check_spot(&mut self) -> bool {
-        let is_idle = self.flights.is_empty();
+    pub(crate) fn run_spot_check(&mut self) -> bool {
+        let is_idle = self.in_flight.is_empty();
         let checked = self.spot.as_mut().filter(|_| is_idle).is_some_and(|spot| spot.step(&mut *self.forward));
         if checked {
             // Stolen time outside of a step is attributed to none.
@@ -326,29 +327,29 @@ impl EngineCore {
     /// asked.
     pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>, stolen: Option<StealTime>) -> bool {
         let mut now = || clock.next().expect("time goes on");
-        while self.flights.len() < self.most_in_flight() {
+        while self.in_flight.len() < self.most_in_flight() {
             let planned = now();
-            if self.flights.is_empty() {
+            if self.in_flight.is_empty() {
                 self.machine.begins(planned, &*self.forward);
             }
             if self.launch(planned, &mut now) {
                 continue;
             }
-            if self.flights.is_empty() {
+            if self.in_flight.is_empty() {
                 self.journal.take(Fact::Idle(planned));
                 self.write();
                 return false;
             }
             break;
         }
-        self.land();
+        self.finish_pass();
         let done = now();
         let record = self.scheduler.completes_next().expect("it has landed");
         let measured = self.machine.ends(record.began_at, done, record.predicted, &*self.forward);
         self.output.stolen = stolen.unwrap_or(measured);
         self.complete(done);
-        self.give();
-        self.tell_cache();
+        self.send_blocks();
+        self.publish_cache_events();
         true
     }
 
@@ -360,7 +361,7 @@ impl EngineCore {
         (self.listener, self.found) = (listener, found);
     }
 
-    fn tell_cache(&mut self) {
+    fn publish_cache_events(&mut self) {
         if self.listener.is_some() || self.found.is_some() {
             let events = self.scheduler.take_cache_events();
             if !events.is_empty() {
@@ -400,8 +401,8 @@ impl EngineCore {
         self.scheduler.complete_into(&self.output, now, &mut self.events, &mut record);
         // One that began elsewhere, all of which is cached, begins with a decode row.
         for row in record.prefill.iter().chain(record.decode.iter().filter(|row| row.cached_tokens > 0)) {
-            if let Some(ticket) = self.active.get_mut(&row.request).and_then(|active| active.ticket.as_mut()) {
-                ticket.leave_queue();
+            if let Some(permit) = self.active.get_mut(&row.request).and_then(|active| active.permit.as_mut()) {
+                permit.leave_queue();
             }
         }
         tell_preempted(&record);
@@ -412,35 +413,35 @@ impl EngineCore {
         }
         let spelled = records.then(|| {
             let tokens = self.output.rows.iter().map(|row| row.token).collect();
-            Box::new(Spelled { tokens, drafted: std::mem::take(&mut self.drafted) })
+            Box::new(StepTokens { tokens, drafted: std::mem::take(&mut self.drafted) })
         });
-        self.journal.take(Fact::Step { record, failed: self.output.failed.clone(), spelled });
+        self.journal.take(Fact::Step { record, failed: self.output.failed.clone(), tokens: spelled });
         self.end_failed(now);
         self.deliver(now);
         self.write();
-        self.end_unread(now);
+        self.fail_slow_readers(now);
     }
 
     /// Ends only the requests with failed rows.
     fn end_failed(&mut self, now: Nanos) {
         for (id, error) in std::mem::take(&mut self.failed) {
-            self.tell_failed(id, error, now);
+            self.fail_request(id, error, now);
         }
     }
 
-    fn tell_failed(&mut self, id: RequestId, error: RequestError, now: Nanos) {
-        if let Some(Active { outputs, ticket, request, .. }) = self.active.remove(&id) {
+    fn fail_request(&mut self, id: RequestId, error: RequestError, now: Nanos) {
+        if let Some(ActiveRequest { events, permit, request, .. }) = self.active.remove(&id) {
             self.handoffs.ended(id);
             self.journal.take(Fact::Failed(id, now));
-            drop((ticket, request));
-            outputs.send(Output::Failed(error));
+            drop((permit, request));
+            events.send(Event::Failed(error));
         }
     }
 
     /// Ends a request that no step has failed.
     fn end_with(&mut self, id: RequestId, error: RequestError, now: Nanos) {
         self.scheduler.abort(id);
-        self.tell_failed(id, error, now);
+        self.fail_request(id, error, now);
         self.write();
     }
 
@@ -452,22 +453,22 @@ impl EngineCore {
             prefix: self.scheduler.prefix_stats(),
             swap: self.scheduler.swap_stats(),
         };
-        self.journal.write(gauges, self.scheduler.cost_model(), self.held, &mut self.receipts);
-        for Receipt { request, usage, timings } in self.receipts.drain(..) {
+        self.journal.write(gauges, self.scheduler.cost_model(), self.paused, &mut self.finished);
+        for FinishedSummary { request, usage, timings } in self.finished.drain(..) {
             self.handoffs.ended(request);
-            if let Some(Active { outputs, ticket, request, .. }) = self.active.remove(&request) {
+            if let Some(ActiveRequest { events, permit, request, .. }) = self.active.remove(&request) {
                 // Its places and its adapter are free when its client gets the end.
-                drop((ticket, request));
-                outputs.send(Output::Done { usage, timings });
+                drop((permit, request));
+                events.send(Event::Done { usage, timings });
             }
         }
     }
 
     /// Ends the requests with clients that are too far behind.
-    fn end_unread(&mut self, now: Nanos) {
-        for id in std::mem::take(&mut self.overfull) {
+    fn fail_slow_readers(&mut self, now: Nanos) {
+        for id in std::mem::take(&mut self.slow_readers) {
             let Some(active) = self.active.get(&id) else { continue };
-            active.outputs.send(Output::Failed(RequestError::Unread));
+            active.events.send(Event::Failed(RequestError::SlowReader));
             self.cancel(id, now);
         }
     }
@@ -482,7 +483,7 @@ impl EngineCore {
     pub(crate) fn abandon(&mut self) {
         let planned = self.scheduler.planned().scheduled_at;
         let offers = std::mem::take(&mut self.drafted.offers);
-        self.flights.clear();
+        self.in_flight.clear();
         while let Some(step) = self.scheduler.in_flight() {
             self.scheduler.abandon(step);
         }
@@ -492,12 +493,12 @@ impl EngineCore {
     }
 
     /// The next step has exactly these drafts: those of a recording.
-    pub(crate) fn guess_as(&mut self, recorded: Drafted) {
-        self.recorded = Some(recorded);
+    pub(crate) fn use_recorded_drafts(&mut self, recorded: RecordedDrafts) {
+        self.recorded_drafts = Some(recorded);
     }
 
-    pub(crate) fn set_drafting(&mut self, drafting: Drafting) {
-        self.drafting = drafting;
+    pub(crate) fn set_drafters(&mut self, drafting: DrafterSet) {
+        self.drafters = drafting;
     }
 
     /// Plans a step and gives it up: what a recording says of one that was.
@@ -523,7 +524,7 @@ impl EngineCore {
         self.scheduler.set_steps_in_flight(self.forward.passes_in_flight());
         self.scheduler.set_cost_model(cost.clone());
         self.scheduler.set_drafting_cost(drafting);
-        if self.handoffs.are_prompts_given() {
+        if self.handoffs.is_remote_only() {
             self.scheduler.set_remote_only_prefill();
         }
         if let Some(tiers) = &mut self.tiers {
@@ -534,14 +535,14 @@ impl EngineCore {
             self.scheduler.record_cache_events();
             self.tell_listeners(vec![CacheEvent::Cleared]);
         }
-        self.drafting.start_over();
-        self.flights.clear();
+        self.drafters.start_over();
+        self.in_flight.clear();
         self.output.rows.clear();
         self.output.failed.clear();
         self.events.clear();
         self.failed.clear();
-        self.overfull.clear();
-        self.receipts.clear();
+        self.slow_readers.clear();
+        self.finished.clear();
         self.journal.clear();
         self.journal.take(Fact::Restarted(cost, now));
         self.write();
@@ -550,9 +551,9 @@ impl EngineCore {
 
     fn fail_all(&mut self, error: RequestError) {
         self.handoffs.all_ended();
-        for Active { outputs, ticket, .. } in std::mem::take(&mut self.active).into_values() {
-            drop(ticket);
-            outputs.send(Output::Failed(error));
+        for ActiveRequest { events, permit, .. } in std::mem::take(&mut self.active).into_values() {
+            drop(permit);
+            events.send(Event::Failed(error));
         }
     }
 
@@ -565,7 +566,7 @@ impl EngineCore {
     #[cfg(test)]
     pub(crate) fn begin_step(&mut self, now: Nanos) -> usize {
         assert!(self.launch(now, &mut || now), "there is something to compute");
-        self.land();
+        self.finish_pass();
         self.output.rows.len()
     }
 
@@ -582,12 +583,12 @@ impl EngineCore {
 
     #[cfg(test)]
     pub(crate) fn drafting_computes(&self) -> bool {
-        self.drafting.computes()
+        self.drafters.computes()
     }
 
     #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
-        self.flights.len()
+        self.in_flight.len()
     }
 
     pub(crate) fn cost_model(&self) -> Option<CostModel> {

@@ -6,9 +6,9 @@ use scheduler::latency_bound::BoundCoverage;
 use scheduler::{FinishReason, Nanos, PrefixStats, RequestId, StepRecord, SwapStats};
 
 use crate::accounts::{Closed, Ending};
-use crate::door::ServiceClass;
 use crate::handoff::Handoffs;
 use crate::output::Timings;
+use crate::validate::ServiceClass;
 use crate::verify::SpotChecked;
 use crate::work::PhaseWork;
 
@@ -115,17 +115,17 @@ impl Default for Predictions {
 
 /// Whether a request that ended met its targets; `None` where it had none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Met {
+pub struct SloOutcome {
     /// Arrival to first token.
     pub ttft: Option<bool>,
     /// Mean time between the tokens of its slowest answer.
     pub tpot: Option<bool>,
 }
 
-impl Met {
-    fn of(account: &Account) -> Met {
+impl SloOutcome {
+    fn of(account: &Account) -> SloOutcome {
         let tpot = account.tpot().unwrap_or(0.0);
-        Met {
+        SloOutcome {
             ttft: account.targets.ttft.zip(account.ttft()).map(|(target, ttft)| ttft <= target),
             tpot: account.targets.tpot.map(|target: Nanos| tpot <= target.as_secs_f64()),
         }
@@ -409,7 +409,7 @@ impl Stats {
                     }
                 }
                 self.finished(account, closed.max_tokens, timings);
-                self.met(closed.class, Met::of(account));
+                self.met(closed.class, SloOutcome::of(account));
             }
         }
     }
@@ -431,7 +431,7 @@ impl Stats {
     }
 
     /// Counts a request that ended by the targets that it had.
-    fn met(&mut self, class: ServiceClass, met: Met) {
+    fn met(&mut self, class: ServiceClass, met: SloOutcome) {
         for (index, met) in [met.ttft, met.tpot, met.all()].into_iter().enumerate() {
             let counts = match met {
                 Some(true) => &mut self.targets_met,

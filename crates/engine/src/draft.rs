@@ -1,9 +1,9 @@
 //! Speculative decoding: the drafters of an engine, and which of their drafts a step checks.
 //!
 //! ```text
-//! before the plan   Drafter::offer    how many tokens could be had, and how sure it is   -> Scheduler::offer
-//! after it          Drafter::propose  exactly as many as the plan took                   -> rows behind the last token
-//! after the pass    Network::landed   the target's rows, for drafters that read them
+//! before the plan   Drafter::propose  how many tokens could be had, and how sure it is   -> Scheduler::propose
+//! after it          Drafter::draft    exactly as many as the plan took                   -> rows behind the last token
+//! after the pass    DraftNetwork::landed the target's rows, for drafters that read them
 //! after the draw    the run of tokens that were drawn; the scheduler learns how many drafts were accepted
 //! after an answer   Drafter::remember the answer, as a source of later drafts
 //! ```
@@ -11,27 +11,27 @@
 //! counts only if its draft is that token. So a drafter may be wrong or late without changing an answer.
 
 mod answers;
-mod asked;
+mod coverage;
 mod files;
-mod heads;
-mod known;
 mod layer;
-mod learned;
 mod lookup;
+mod medusa;
 mod model;
 mod network;
+mod options;
 mod prediction;
-mod rehearsed;
+mod synthetic;
+mod trained;
 
-pub use asked::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
 pub(crate) use files::DraftFiles;
-pub(crate) use learned::{Learned, Loaded};
 pub(crate) use lookup::Lookup;
 #[cfg(test)]
 pub(crate) use model::DraftModel;
-pub(crate) use network::{Beside, Draw, Landed, Network, SOURCE};
+pub(crate) use network::{DraftNetwork, DraftSizes, Draw, SOURCE, TargetPass};
+pub use options::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
 pub(crate) use prediction::Prediction;
-pub(crate) use rehearsed::Rehearsed;
+pub(crate) use synthetic::SyntheticDrafter;
+pub(crate) use trained::{Loaded, TrainedDrafter};
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,21 +41,21 @@ use scheduler::{DraftProposal, DraftSource, Nanos, Scheduler, SeqId, Sequence, S
 
 use crate::recording::OfferEntry;
 
-/// A drafter that looks texts up and computes nothing. One that computes is a [`Network`].
+/// A drafter that looks texts up and computes nothing. One that computes is a [`DraftNetwork`].
 pub(crate) trait Drafter: Send {
     /// A step is about to be planned: what was offered for the one before is forgotten. `lives`: which sequences
     /// continue.
     fn begin(&mut self, lives: &dyn Fn(SeqId) -> bool);
 
     /// Its offer for a decoding sequence, with the client's predicted output if there is one; `None`: nothing.
-    fn offer(&mut self, sequence: &Sequence, prediction: Option<&Prediction>) -> Option<DraftProposal>;
+    fn propose(&mut self, sequence: &Sequence, prediction: Option<&Prediction>) -> Option<DraftProposal>;
 
     /// Whether offers of this source are its own.
     fn is(&self, source: DraftSource) -> bool;
 
-    /// `count` drafts for a sequence whose [`Sequence::offer`] is its own, no more than it offered since the last plan,
+    /// `count` drafts for a sequence whose [`Sequence::proposal`] is its own, no more than it offered since the last plan,
     /// behind `drafts`. If there are fewer, the missing ones are any token.
-    fn propose(&mut self, sequence: &Sequence, count: usize, drafts: &mut Vec<TokenId>);
+    fn draft(&mut self, sequence: &Sequence, count: usize, drafts: &mut Vec<TokenId>);
 
     /// A new scheduler begins, which gives the same names to other sequences.
     fn start_over(&mut self) {}
@@ -71,22 +71,22 @@ pub(crate) trait Drafter: Send {
 
 /// All drafters of an engine, side by side. Of their offers for a sequence the scheduler takes the most valuable.
 #[derive(Default)]
-pub(crate) struct Drafting {
+pub(crate) struct DrafterSet {
     drafters: Vec<Box<dyn Drafter>>,
-    network: Option<Box<dyn Network>>,
+    network: Option<Box<dyn DraftNetwork>>,
 }
 
-impl Drafting {
+impl DrafterSet {
     /// Those that are asked for and need no weights.
-    pub(crate) fn of(asked: &Drafters) -> Drafting {
-        let mut drafting = Drafting::default();
+    pub(crate) fn of(asked: &Drafters) -> DrafterSet {
+        let mut drafters = DrafterSet::default();
         if let Some(lookup) = &asked.lookup {
-            drafting.join(Box::new(Lookup::new(asked.most_guesses, lookup)));
+            drafters.join(Box::new(Lookup::new(asked.max_drafts, lookup)));
         }
         if let Some(acceptance) = asked.rehearsed {
-            drafting.join(Box::new(Rehearsed::new(asked.most_guesses, acceptance)));
+            drafters.join(Box::new(SyntheticDrafter::new(asked.max_drafts, acceptance)));
         }
-        drafting
+        drafters
     }
 
     /// One more.
@@ -95,7 +95,7 @@ impl Drafting {
     }
 
     /// Adds a learned drafter.
-    pub(crate) fn join_network(&mut self, network: Box<dyn Network>) {
+    pub(crate) fn join_network(&mut self, network: Box<dyn DraftNetwork>) {
         self.network = Some(network);
     }
 
@@ -113,14 +113,14 @@ impl Drafting {
         self.with_network(|network| network.begin(of));
     }
 
-    /// What all could say of a sequence: see [`Drafter::offer`].
-    pub(crate) fn offers(
+    /// What all could say of a sequence: see [`Drafter::propose`].
+    pub(crate) fn proposals(
         &mut self,
         sequence: &Sequence,
         prediction: Option<&Prediction>,
     ) -> impl Iterator<Item = DraftProposal> {
-        let of_network = self.with_network(|network| network.offer(sequence)).flatten();
-        self.drafters.iter_mut().filter_map(move |drafter| drafter.offer(sequence, prediction)).chain(of_network)
+        let of_network = self.with_network(|network| network.propose(sequence)).flatten();
+        self.drafters.iter_mut().filter_map(move |drafter| drafter.propose(sequence, prediction)).chain(of_network)
     }
 
     /// See [`Drafter::start_over`].
@@ -146,15 +146,15 @@ impl Drafting {
     }
 
     /// Drafts for all decode rows with drafts, each by the drafter whose offer the plan took. `reads`: see
-    /// [`Network::guess`].
-    pub(crate) fn propose(
+    /// [`DraftNetwork::draft`].
+    pub(crate) fn draft(
         &mut self,
         step: &Step,
         scheduler: &Scheduler,
         reads: bool,
         vocab: usize,
         draw: &mut Draw<'_>,
-        drafts: &mut Guesses,
+        drafts: &mut DraftTokens,
     ) {
         let of = |seq| scheduler.sequence(seq);
         let planned = |seq| of(seq).expect("a planned sequence lives until its step completes");
@@ -163,29 +163,29 @@ impl Drafting {
         let source = |sequence: &Sequence| sequence.proposal().expect("who has drafts had an offer").source;
         self.with_network(|network| {
             let asked: Vec<_> = with_drafts().filter(|(sequence, _)| source(sequence) == SOURCE).collect();
-            network.guess(step, &asked, reads, &of, draw);
+            network.draft(step, &asked, reads, &of, draw);
         });
         let mut of_network = 0;
         for (sequence, count) in with_drafts() {
             drafts.take(sequence.id(), count, vocab, |tokens| {
                 let source = source(sequence);
                 if let Some(drafter) = self.drafters.iter_mut().find(|drafter| drafter.is(source)) {
-                    drafter.propose(sequence, count, tokens);
+                    drafter.draft(sequence, count, tokens);
                 } else if let Some(network) = &self.network {
-                    tokens.extend_from_slice(network.guessed(of_network));
+                    tokens.extend_from_slice(network.drafted(of_network));
                     of_network += 1;
                 }
             });
         }
     }
 
-    /// See [`Network::landed`].
-    pub(crate) fn landed(&mut self, pass: &Landed<'_>, target: &mut dyn Forward) {
+    /// See [`DraftNetwork::landed`].
+    pub(crate) fn landed(&mut self, pass: &TargetPass<'_>, target: &mut dyn Forward) {
         self.with_network(|network| network.landed(pass, target));
     }
 
     /// A network that panics is dropped; no answer needs it.
-    fn with_network<R>(&mut self, call: impl FnOnce(&mut dyn Network) -> R) -> Option<R> {
+    fn with_network<R>(&mut self, call: impl FnOnce(&mut dyn DraftNetwork) -> R) -> Option<R> {
         let network = self.network.as_deref_mut()?;
         let outcome = catch_unwind(AssertUnwindSafe(|| call(network)));
         if outcome.is_err() {
@@ -198,12 +198,12 @@ impl Drafting {
 
 /// The drafts that a step checks, in the order of its decode rows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Guesses {
+pub(crate) struct DraftTokens {
     tokens: Vec<TokenId>,
     of: Vec<(SeqId, Range<usize>)>,
 }
 
-impl Guesses {
+impl DraftTokens {
     pub(crate) fn clear(&mut self) {
         self.tokens.clear();
         self.of.clear();
@@ -214,11 +214,11 @@ impl Guesses {
         self.of.iter().map(|(seq, range)| (*seq, &self.tokens[range.clone()]))
     }
 
-    /// Exactly `count` drafts for a sequence. Where `propose` gives too few, or an id outside the vocabulary, token 0
+    /// Exactly `count` drafts for a sequence. Where `draft` gives too few, or an id outside the vocabulary, token 0
     /// is as good a draft as any.
-    pub(crate) fn take(&mut self, seq: SeqId, count: usize, vocab: usize, propose: impl FnOnce(&mut Vec<TokenId>)) {
+    pub(crate) fn take(&mut self, seq: SeqId, count: usize, vocab: usize, draft: impl FnOnce(&mut Vec<TokenId>)) {
         let start = self.tokens.len();
-        propose(&mut self.tokens);
+        draft(&mut self.tokens);
         self.tokens.resize(start + count, 0);
         self.tokens[start..].iter_mut().filter(|token| **token as usize >= vocab).for_each(|token| *token = 0);
         self.of.push((seq, start..start + count));
@@ -232,15 +232,15 @@ impl Guesses {
 
 /// What a recording keeps of drafts: all offers, and the drafts of the decode rows that have some.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Drafted {
+pub(crate) struct RecordedDrafts {
     pub(crate) offers: Vec<OfferEntry>,
-    pub(crate) guesses: Vec<Vec<TokenId>>,
+    pub(crate) drafts: Vec<Vec<TokenId>>,
     /// What drafting took of the step's time.
     pub(crate) took: Nanos,
 }
 
 /// The drafts of a recording, for the step that was planned from its offers.
-pub(crate) fn recorded(step: &Step, lists: &[Vec<TokenId>], vocab: usize, drafts: &mut Guesses) {
+pub(crate) fn recorded(step: &Step, lists: &[Vec<TokenId>], vocab: usize, drafts: &mut DraftTokens) {
     let mut lists = lists.iter();
     for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {
         let list = lists.next();

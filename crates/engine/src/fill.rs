@@ -12,14 +12,14 @@ const LEAST_RATE: f64 = 0.01;
 
 /// Used blocks and their trend.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Fill {
+pub(crate) struct CacheFillForecast {
     at: Nanos,
     used: usize,
     /// Blocks per second.
     rate: f64,
 }
 
-impl Fill {
+impl CacheFillForecast {
     /// The number of blocks in use at `now`.
     pub(crate) fn observe(&mut self, now: Nanos, used: usize) {
         let seconds = now.since(self.at).as_secs_f64();
@@ -29,7 +29,7 @@ impl Fill {
         }
         let grown = (used as f64 - self.used as f64) / seconds;
         self.rate = grown + (self.rate - grown) * (-seconds / MEMORY_S).exp();
-        *self = Fill { at: now, used, rate: self.rate };
+        *self = CacheFillForecast { at: now, used, rate: self.rate };
     }
 
     /// Seconds until all of `total` blocks are in use; infinite if their number does not grow. What was last observed
@@ -52,7 +52,7 @@ mod tests {
     /// Used blocks at seconds, then when it will be full of 1000, asked at a second.
     fn forecast(observed: &[(f64, usize)], at: f64) -> f64 {
         let nanos = |seconds: f64| Nanos((seconds * 1e9) as u64);
-        let mut fill = Fill::default();
+        let mut fill = CacheFillForecast::default();
         observed.iter().for_each(|&(seconds, used)| fill.observe(nanos(seconds), used));
         fill.seconds_to_full(nanos(at), 1000)
     }

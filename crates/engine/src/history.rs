@@ -25,7 +25,7 @@ const BUCKETS: usize = (22 * PER_OCTAVE) as usize;
 
 /// What happened in a second of the engine's time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Second {
+pub struct SecondStats {
     /// When it began.
     pub began: Nanos,
     /// Steps that ended in it.
@@ -103,7 +103,7 @@ fn middle(bucket: usize) -> f64 {
 /// A second while it may still grow.
 #[derive(Clone, Debug, Default)]
 struct Entry {
-    second: Second,
+    second: SecondStats,
     ttfts: Sketch,
     gaps: Sketch,
 }
@@ -159,13 +159,13 @@ impl History {
             if self.0.len() == KEPT {
                 self.0.pop_front();
             }
-            self.0.push_back(Entry { second: Second { began, ..Second::default() }, ..Entry::default() });
+            self.0.push_back(Entry { second: SecondStats { began, ..SecondStats::default() }, ..Entry::default() });
         }
         self.0.back_mut().expect("there is one now")
     }
 
     /// The last minutes, oldest first; none older than 15 minutes before `now`.
-    pub(crate) fn seconds(&self, now: Nanos) -> Vec<Second> {
+    pub(crate) fn seconds(&self, now: Nanos) -> Vec<SecondStats> {
         let oldest = Nanos(now.0.saturating_sub(KEPT as u64 * SECOND));
         let entries = self.0.iter().filter(|entry| entry.second.began >= oldest);
         let told = |Entry { second, ttfts, gaps }: &Entry| {

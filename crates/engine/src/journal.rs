@@ -23,18 +23,18 @@ use scheduler::{CostModel, FinishReason, LatencyBounds, Nanos, Request, RequestI
 
 use crate::accounts::{Accounts, Closed, Ending};
 use crate::counters::{Gauges, Stats};
-use crate::door::ValidatedRequest;
-use crate::fill::Fill;
-use crate::handoff::Over;
+use crate::fill::CacheFillForecast;
+use crate::handoff::HandoffResult;
 use crate::history::History;
-use crate::keeper::Upkeep;
 use crate::output::{Timings, Usage};
-use crate::past::PastLog;
+use crate::past::RunHistory;
+use crate::rates::CalibrationUpdater;
+use crate::rates::RooflinePeaks;
 use crate::recent::Recent;
-use crate::recording::{Line, OfferEntry, Spelled, Tape};
-use crate::turnover::Turnover;
-use crate::work::Worked;
-use crate::yardstick::Yardstick;
+use crate::recording::{OfferEntry, RecordLine, RecordSink, StepTokens};
+use crate::turnover::FinishRate;
+use crate::validate::ValidatedRequest;
+use crate::work::PhaseWorkTotals;
 
 /// Something that happened to the engine. Times are the engine's.
 #[derive(Debug)]
@@ -57,13 +57,13 @@ pub(crate) enum Fact {
     /// A block of it came from there.
     Landed(RequestId, Nanos),
     /// It waits here from now on, for whatever has not come. How it went there.
-    Came(RequestId, Box<Over>, Nanos),
+    Came(RequestId, Box<HandoffResult>, Nanos),
     /// A plan that was not computed: its sequences went back to the queue.
     Abandoned(Nanos, Vec<OfferEntry>),
     /// Drafts on offer in the step of the next record.
     Offered(Vec<OfferEntry>),
-    /// A step is complete. `spelled`: for a recording, if there is one.
-    Step { record: StepRecord, failed: Vec<RequestId>, spelled: Option<Box<Spelled>> },
+    /// A step is complete. `tokens`: for a recording, if there is one.
+    Step { record: StepRecord, failed: Vec<RequestId>, tokens: Option<Box<StepTokens>> },
     /// The text of an answer holds a stop string. Its end follows.
     Stopped(RequestId, usize),
     /// An answer is complete.
@@ -82,7 +82,7 @@ pub(crate) enum Fact {
 
 /// What is reported of a finished request.
 #[derive(Debug)]
-pub(crate) struct Receipt {
+pub(crate) struct FinishedSummary {
     pub(crate) request: RequestId,
     pub(crate) usage: Usage,
     pub(crate) timings: Timings,
@@ -90,26 +90,26 @@ pub(crate) struct Receipt {
 
 /// Takes facts, in their order. Belongs to the engine's thread; the views are behind a lock.
 pub(crate) struct Journal {
-    log: Arc<Mutex<Log>>,
-    tape: Option<Tape>,
+    views: Arc<Mutex<Views>>,
+    sink: Option<RecordSink>,
     pending: Vec<Fact>,
     /// Memory for the next step's record.
     spare: StepRecord,
 }
 
 impl Journal {
-    pub(crate) fn new(log: Arc<Mutex<Log>>) -> Journal {
-        Journal { log, tape: None, pending: Vec::new(), spare: StepRecord::default() }
+    pub(crate) fn new(views: Arc<Mutex<Views>>) -> Journal {
+        Journal { views, sink: None, pending: Vec::new(), spare: StepRecord::default() }
     }
 
-    /// From now on every input of the scheduler is written to `tape`.
-    pub(crate) fn record_to(&mut self, tape: Option<Tape>) {
-        self.tape = tape;
+    /// From now on every input of the scheduler is written to `sink`.
+    pub(crate) fn record_to(&mut self, sink: Option<RecordSink>) {
+        self.sink = sink;
     }
 
     /// Whether the tokens of steps are recorded.
     pub(crate) fn records(&self) -> bool {
-        self.tape.is_some()
+        self.sink.is_some()
     }
 
     /// A record to write the next step into.
@@ -124,17 +124,23 @@ impl Journal {
 
     /// Brings every view up to date. `held`: for how long the engine was held until now. Reports of finished
     /// requests are appended to `receipts`.
-    pub(crate) fn write(&mut self, gauges: Gauges, cost: Option<&CostModel>, held: Nanos, receipts: &mut Vec<Receipt>) {
-        if let Some(tape) = &mut self.tape {
-            self.pending.iter().filter_map(line).for_each(tape);
+    pub(crate) fn write(
+        &mut self,
+        gauges: Gauges,
+        cost: Option<&CostModel>,
+        held: Nanos,
+        finished: &mut Vec<FinishedSummary>,
+    ) {
+        if let Some(sink) = &mut self.sink {
+            self.pending.iter().filter_map(line).for_each(sink);
         }
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
         for fact in self.pending.drain(..) {
-            if let Some(spare) = log.take(fact, &gauges, cost, held, receipts) {
+            if let Some(spare) = views.take(fact, &gauges, cost, held, finished) {
                 self.spare = spare;
             }
         }
-        log.counters.gauge(&gauges);
+        views.counters.gauge(&gauges);
     }
 
     /// Forgets what was not written.
@@ -142,26 +148,26 @@ impl Journal {
         self.pending.clear();
     }
 
-    pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn views(&self) -> MutexGuard<'_, Views> {
+        self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What a recording says of a fact.
-fn line(fact: &Fact) -> Option<Line> {
+fn line(fact: &Fact) -> Option<RecordLine> {
     Some(match fact {
         Fact::Admitted { request, validated, now, .. } => {
             let (id, arrived) = (request.id, request.arrived);
-            Line::Admit { id, request: validated.clone(), arrived, now: *now }
+            RecordLine::Admit { id, request: validated.clone(), arrived, now: *now }
         }
-        Fact::Idle(now) => Line::Idle(*now),
-        Fact::Abandoned(now, offers) => Line::Abandoned(*now, offers.clone()),
-        Fact::Step { record, failed, spelled } => {
-            Line::Step(Box::new(record.clone()), failed.clone(), spelled.clone().unwrap_or_default())
+        Fact::Idle(now) => RecordLine::Idle(*now),
+        Fact::Abandoned(now, offers) => RecordLine::Abandoned(*now, offers.clone()),
+        Fact::Step { record, failed, tokens: spelled } => {
+            RecordLine::Step(Box::new(record.clone()), failed.clone(), spelled.clone().unwrap_or_default())
         }
-        Fact::Stopped(id, answer) => Line::Stop(*id, *answer),
-        Fact::Cancelled(id, now) => Line::Cancel(*id, *now),
-        Fact::Restarted(cost, _) => Line::Restart(cost.clone()),
+        Fact::Stopped(id, answer) => RecordLine::Stop(*id, *answer),
+        Fact::Cancelled(id, now) => RecordLine::Cancel(*id, *now),
+        Fact::Restarted(cost, _) => RecordLine::Restart(cost.clone()),
         // A recording core asks no other worker.
         Fact::Left(..) | Fact::ReadBy(..) | Fact::Landed(..) | Fact::Came(..) => return None,
         Fact::Offered(_) | Fact::AnswerEnded(..) | Fact::Finished(..) | Fact::Failed(..) | Fact::Over(_) => {
@@ -172,37 +178,37 @@ fn line(fact: &Fact) -> Option<Line> {
 
 /// Every view of what happened.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub(crate) struct Views {
     pub(crate) accounts: Accounts,
     pub(crate) counters: Stats,
     pub(crate) recent: Recent,
-    pub(crate) history: PastLog,
+    pub(crate) history: RunHistory,
     pub(crate) minutes: History,
-    pub(crate) fill: Fill,
-    pub(crate) turnover: Turnover,
+    pub(crate) cache_fill: CacheFillForecast,
+    pub(crate) finish_rate: FinishRate,
     pub(crate) promises: LatencyBounds,
-    pub(crate) worked: Worked,
+    pub(crate) phase_work: PhaseWorkTotals,
     /// Measured limits of the machine; `None` where they were not measured.
-    pub(crate) yardstick: Option<Yardstick>,
+    pub(crate) peaks: Option<RooflinePeaks>,
     /// What steps cost; `None` where it was not measured.
-    pub(crate) upkeep: Option<Upkeep>,
+    pub(crate) calibration: Option<CalibrationUpdater>,
 }
 
-impl Log {
+impl Views {
     /// Of an engine that has done nothing yet, with KV blocks of `block_size` tokens.
-    pub(crate) fn new(block_size: usize) -> Log {
-        Log {
+    pub(crate) fn new(block_size: usize) -> Views {
+        Views {
             accounts: Accounts::default(),
             counters: Stats::default(),
             recent: Recent::default(),
-            history: PastLog::bounded(block_size),
+            history: RunHistory::bounded(block_size),
             minutes: History::default(),
-            fill: Fill::default(),
-            turnover: Turnover::default(),
+            cache_fill: CacheFillForecast::default(),
+            finish_rate: FinishRate::default(),
             promises: LatencyBounds::default(),
-            worked: Worked::default(),
-            yardstick: None,
-            upkeep: None,
+            phase_work: PhaseWorkTotals::default(),
+            peaks: None,
+            calibration: None,
         }
     }
 
@@ -213,23 +219,23 @@ impl Log {
         gauges: &Gauges,
         cost: Option<&CostModel>,
         held: Nanos,
-        receipts: &mut Vec<Receipt>,
+        finished: &mut Vec<FinishedSummary>,
     ) -> Option<StepRecord> {
         match fact {
             Fact::Admitted { request, validated, held, .. } => {
                 if self.accounts.num_open() == 0 {
-                    self.turnover.begins(request.arrived);
+                    self.finish_rate.begins(request.arrived);
                 }
                 self.history.admitted(&request);
                 self.accounts.open(&request, validated.class, validated.stop.max_tokens, held);
             }
             Fact::Offered(offers) => self.history.offered(&offers),
-            Fact::Left(id, now) => self.accounts.leaves(id, now),
-            Fact::ReadBy(id, worker) => self.accounts.aways.is_read_by(id, &worker),
-            Fact::Landed(id, now) => self.accounts.aways.lands(id, now),
-            Fact::Came(id, over, now) => self.accounts.comes(id, &over, now),
+            Fact::Left(id, now) => self.accounts.begin_remote_prefill(id, now),
+            Fact::ReadBy(id, worker) => self.accounts.remote_prefills.set_worker(id, &worker),
+            Fact::Landed(id, now) => self.accounts.remote_prefills.receive(id, now),
+            Fact::Came(id, over, now) => self.accounts.finish_remote_prefill(id, &over, now),
             Fact::Step { record, .. } => {
-                let Log { accounts, counters, recent, minutes, promises, .. } = self;
+                let Views { accounts, counters, recent, minutes, promises, .. } = self;
                 minutes.step(&record, gauges);
                 let mut tokens = 0;
                 accounts.step(&record, cost, &mut |news| {
@@ -249,21 +255,21 @@ impl Log {
                     }
                 }
                 counters.delivered(tokens);
-                self.worked.step(&record);
-                if let Some(yardstick) = &mut self.yardstick {
-                    yardstick.step(&record);
+                self.phase_work.step(&record);
+                if let Some(peaks) = &mut self.peaks {
+                    peaks.step(&record);
                 }
-                if let Some(upkeep) = &mut self.upkeep {
-                    upkeep.step(&record);
+                if let Some(calibration) = &mut self.calibration {
+                    calibration.step(&record);
                 }
-                self.fill.observe(record.completed_at, gauges.used_blocks);
+                self.cache_fill.observe(record.completed_at, gauges.used_blocks);
                 self.history.step(&record);
                 return Some(self.recent.step(record));
             }
             Fact::AnswerEnded(id, answer, reason) => self.accounts.end_answer(id, answer, reason),
             Fact::Finished(id, now) => {
                 if let Some(closed) = self.close(id, Ending::Finished, now, held) {
-                    receipts.push(closed);
+                    finished.push(closed);
                 }
             }
             Fact::Cancelled(id, now) => _ = self.close(id, Ending::Cancelled, now, held),
@@ -279,7 +285,7 @@ impl Log {
         None
     }
 
-    fn close(&mut self, id: RequestId, ending: Ending, now: Nanos, held: Nanos) -> Option<Receipt> {
+    fn close(&mut self, id: RequestId, ending: Ending, now: Nanos, held: Nanos) -> Option<FinishedSummary> {
         let promise = self.promises.of(id).copied();
         let closed: Closed = self.accounts.close(id, ending, now, held)?;
         match ending {
@@ -295,8 +301,8 @@ impl Log {
         self.recent.closed(&closed);
         self.history.closed(&closed.account);
         self.minutes.closed(&closed.account);
-        self.turnover.closed(&closed);
-        let receipt = Receipt { request: id, usage: Usage::of(&closed.account), timings };
+        self.finish_rate.closed(&closed);
+        let receipt = FinishedSummary { request: id, usage: Usage::of(&closed.account), timings };
         self.accounts.keep(closed);
         Some(receipt)
     }

@@ -16,36 +16,35 @@
 
 mod accounts;
 mod adapters;
-mod away;
 mod calibrate;
 #[cfg(test)]
 mod chaos;
 mod clock;
-mod comfortable;
 mod command;
+mod compile_rule;
 mod core;
 mod counters;
-mod door;
+mod default_slo;
 mod draft;
 mod fill;
 mod handoff;
-mod healing;
 mod history;
 mod journal;
-mod keeper;
 pub mod kept;
 mod live;
-mod looked_up;
+mod lookup_bench;
 mod lower;
 mod memory;
 mod options;
 mod output;
 pub mod past;
+mod queue_permit;
 pub mod quota;
+mod rates;
 mod recent;
 pub mod recording;
+mod remote_prefill_trace;
 pub mod replaying;
-mod ruled;
 mod serve;
 mod start;
 mod stream;
@@ -53,12 +52,11 @@ mod summary;
 mod thread;
 mod tiers;
 mod turnover;
+mod validate;
 mod verify;
-mod waiting;
 mod wall;
 mod watch;
 mod work;
-mod yardstick;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -78,34 +76,32 @@ use tokio::sync::oneshot;
 
 pub use accounts::{Ending, Timeline};
 pub use adapters::{AdapterError, AdapterInfo, Adapters};
-pub use away::{Away, RemoteStep};
 pub use calibrate::{Calibrated, Calibration};
-pub use counters::{Exemplar, Histogram, Met, Predictions, Stats};
-pub use door::{
-    Chat, MAX_ANSWERS, MAX_BAD_WORD_BYTES, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES,
-    MAX_STOP_STRINGS, MAX_STOP_TOKENS, Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
-};
+pub use compile_rule::LazyVocabulary;
+pub use counters::{Exemplar, Histogram, Predictions, SloOutcome, Stats};
 pub use draft::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
 pub use grammar::{ConstraintError, Rule, ThoughtBudget, fit_schema};
 #[doc(hidden)]
 pub use handoff::check_frame;
-pub use handoff::{ClusterKey, HandoffOptions, Handoffs, Partner, Precisions, Role, RoleError, SealedAddress, Way};
-pub use history::Second;
+pub use handoff::{
+    ClusterKey, HandoffOptions, HandoffOutcome, Handoffs, PrecisionPair, RemoteRole, Role, RoleError, SignedAddress,
+};
+pub use history::SecondStats;
 use kernels::RopeScaling;
 pub use kernels::memory_limits::Limit as MemoryLimit;
 pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
 pub use ledger;
-pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
+pub use live::{KvMap, LogCursor, LoggedStep, Percentiles, RequestSnapshot, SnapshotRow};
 #[doc(hidden)]
-pub use looked_up::LookedUp;
+pub use lookup_bench::LookupBench;
 pub use memory::available_bytes as available_memory;
 pub use options::{CacheListener, DefaultTarget, EngineOptions, StartError};
-pub use output::{Outlet, Output, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
+pub use output::{Event, EventSender, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
 pub use receipt;
 pub use recent::{End, Ended};
-pub use ruled::LazyVocabulary;
+pub use remote_prefill_trace::{RemotePrefillTrace, RemoteStep};
 pub use scheduler::{FinishReason, RequestId};
-pub use serve::{Held, Observe, Serve, Watching};
+pub use serve::{Observe, PauseFuture, Serve, Subscription};
 pub use start::Starting;
 pub use stream::Stream;
 pub use summary::{RequestState, RequestSummary};
@@ -113,19 +109,23 @@ pub use text::chat_template::ChatMessage;
 #[doc(hidden)]
 pub use tiers::Store;
 pub use tiers::SwapDisk;
+pub use validate::{
+    Chat, MAX_ANSWERS, MAX_BAD_WORD_BYTES, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES,
+    MAX_STOP_STRINGS, MAX_STOP_TOKENS, Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
+};
 pub use verify::{Origin, OriginError, SpotChecked, Verifier, VerifyError};
 pub use wall::UnixNanos;
 pub use work::PhaseWork;
 
 use crate::adapters::Use;
 use crate::clock::Clock;
-use crate::command::{Arrived, Command, Giver, Hold, Placed, Submitted};
-use crate::journal::Log;
-use crate::keeper::LiveTargets;
-use crate::quota::NoRoom;
-use crate::thread::Shared;
+use crate::command::{ArrivalInfo, BlockSender, Command, NewRequest, PauseCommand, PutAdapterResult};
+use crate::journal::Views;
+use crate::queue_permit::QueuePermit;
+use crate::quota::QuotaExceeded;
+use crate::rates::CurrentTargets;
+use crate::thread::EngineStatus;
 use crate::verify::SpotCounts;
-use crate::waiting::Ticket;
 
 /// What is being served.
 #[derive(Debug)]
@@ -179,9 +179,9 @@ pub struct ModelInfo {
     /// Precision of the weights in memory.
     pub weights: WeightClass,
     /// Where prompts are read with weights of one precision and answers written with another: both.
-    pub precisions: Option<Precisions>,
+    pub precisions: Option<PrecisionPair>,
     /// Whether full blocks of prompts are computed by other workers and never by this one.
-    pub prompts_are_given: bool,
+    pub remote_only_prefill: bool,
     /// What computes.
     pub device: DeviceInfo,
     /// Order of sums of 16-bit products.
@@ -205,12 +205,12 @@ impl ModelInfo {
     ///
     /// Cost: linear in the prompt's bytes.
     pub fn validate(&self, raw: RawRequest, salt_key: &[u8; 32]) -> Result<ValidatedRequest, Rejection> {
-        door::validate(raw, self, self.targets, salt_key)
+        validate::validate(raw, self, self.targets, salt_key)
     }
 
     /// The prompt of a request as tokens, which the door would make of it.
     pub fn encode(&self, raw: &RawRequest) -> Result<Vec<TokenId>, Rejection> {
-        door::tokenize(raw, self)
+        validate::tokenize(raw, self)
     }
 
     /// Which rotations are in force where that depends on the longest sequence.
@@ -252,7 +252,7 @@ pub enum SubmitError {
     },
     /// This tenant has as much in the queue as it leaves free for others ([`quota`]).
     #[error("{waiting_requests} requests of this key wait, which is its share of the queue")]
-    ShareTaken {
+    TenantQueueFull {
         /// The tenant's requests that wait.
         waiting_requests: usize,
         /// As for a full queue.
@@ -275,7 +275,7 @@ pub enum SubmitError {
     ShuttingDown,
     /// A prefill-only worker answers no clients.
     #[error("prefill-only worker: send the request to a decode worker")]
-    OnlyReads,
+    PrefillOnly,
 }
 
 /// Why a request with this promise is refused.
@@ -311,8 +311,8 @@ pub struct Engine(Arc<Inner>);
 struct Inner {
     model: Arc<ModelInfo>,
     commands: UnboundedSender<Command>,
-    shared: Arc<Shared>,
-    log: Arc<Mutex<Log>>,
+    status: Arc<EngineStatus>,
+    views: Arc<Mutex<Views>>,
     clock: Clock,
     next_id: AtomicU64,
     /// The thread that writes the recording, if there is one.
@@ -320,15 +320,15 @@ struct Inner {
     spot_counts: Arc<SpotCounts>,
     limits: Limits,
     /// Of requests that bring none.
-    targets: Arc<LiveTargets>,
+    targets: Arc<CurrentTargets>,
     salt_key: [u8; 32],
     refuse_late: bool,
     handoffs: Arc<handoff::Counts>,
     /// Where prompts are read for others, if they are.
-    handoff_address: OnceLock<(handoff::Listening, SealedAddress)>,
+    handoff_address: OnceLock<(handoff::Listening, SignedAddress)>,
     handoff_key: Option<ClusterKey>,
     /// Others may be asked to read prompts.
-    has_prompts_read: bool,
+    has_remote_prefill: bool,
 }
 
 impl Engine {
@@ -341,7 +341,7 @@ impl Engine {
     ///
     /// Cost: linear in the prompt's bytes. Takes no lock and no memory of the engine.
     pub fn validate(&self, raw: RawRequest) -> Result<ValidatedRequest, Rejection> {
-        let request = door::validate(raw, &self.0.model, self.targets(), &self.0.salt_key)?;
+        let request = validate::validate(raw, &self.0.model, self.targets(), &self.0.salt_key)?;
         self.fits(&request)?;
         Ok(request)
     }
@@ -378,38 +378,38 @@ impl Engine {
 
     /// Queues all of the requests or none, so that the same step may begin with all of them.
     pub fn submit_together(&self, requests: Vec<ValidatedRequest>) -> Result<Vec<Stream>, SubmitError> {
-        let is_read_for_others = |request: &ValidatedRequest| request.partner == Partner::Decode;
+        let is_read_for_others = |request: &ValidatedRequest| request.partner == RemoteRole::Decode;
         if !self.0.handoffs.answers() && !requests.iter().all(is_read_for_others) {
-            return Err(SubmitError::OnlyReads);
+            return Err(SubmitError::PrefillOnly);
         }
         self.enqueue(requests.into_iter().map(|request| (request, None)).collect())
     }
 
     /// Queues a prefill for another worker.
-    fn submit_for(&self, request: ValidatedRequest, giver: Giver) -> Result<Stream, SubmitError> {
-        let mut streams = self.enqueue(vec![(request, Some(giver))])?;
+    fn submit_for(&self, request: ValidatedRequest, peer: BlockSender) -> Result<Stream, SubmitError> {
+        let mut streams = self.enqueue(vec![(request, Some(peer))])?;
         Ok(streams.pop().expect("one for each request"))
     }
 
-    fn enqueue(&self, requests: Vec<(ValidatedRequest, Option<Giver>)>) -> Result<Vec<Stream>, SubmitError> {
-        let Inner { shared, commands, .. } = &*self.0;
-        if shared.draining.load(Ordering::Relaxed) || shared.dead.load(Ordering::Relaxed) {
+    fn enqueue(&self, requests: Vec<(ValidatedRequest, Option<BlockSender>)>) -> Result<Vec<Stream>, SubmitError> {
+        let Inner { status, commands, .. } = &*self.0;
+        if status.draining.load(Ordering::Relaxed) || status.dead.load(Ordering::Relaxed) {
             return Err(SubmitError::ShuttingDown);
         }
         let (at, held) = self.0.clock.now_and_held();
         drop(self.0.clock.look());
-        let mut tickets = Vec::with_capacity(requests.len());
+        let mut permits = Vec::with_capacity(requests.len());
         for (request, _) in &requests {
-            tickets.push(self.ticket(request)?);
+            permits.push(self.queue_permit(request)?);
         }
         let (mut streams, mut submitted) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
-        for ((request, giver), ticket) in requests.into_iter().zip(tickets) {
-            let (id, promise) = self.stand_in_line(&request, at).inspect_err(|_| {
-                streams.iter().for_each(|earlier: &Stream| self.log().promises.gone(earlier.id, at));
+        for ((request, peer), permit) in requests.into_iter().zip(permits) {
+            let (id, promise) = self.reserve_latency_bound(&request, at).inspect_err(|_| {
+                streams.iter().for_each(|earlier: &Stream| self.views().promises.gone(earlier.id, at));
             })?;
-            let (outlet, mut stream) = Stream::open(id, request.prompt.clone());
-            let arrived = Arrived { at, held, ticket: Some(ticket) };
-            submitted.push(Submitted { id, request: Box::new(request), arrived, outputs: outlet, giver });
+            let (sender, mut stream) = Stream::open(id, request.prompt.clone());
+            let arrived = ArrivalInfo { at, held, permit: Some(permit) };
+            submitted.push(NewRequest { id, request: Box::new(request), arrived, events: sender, peer });
             (stream.commands, stream.promise, stream.arrived) = (Some(commands.clone()), promise, at);
             streams.push(stream);
         }
@@ -418,24 +418,24 @@ impl Engine {
     }
 
     /// A place among those that wait, if there is one for its tenant.
-    fn ticket(&self, request: &ValidatedRequest) -> Result<Ticket, SubmitError> {
-        let requests = &self.0.shared.requests;
-        let ticket = requests.enter(request.place()).map_err(|no_room| {
+    fn queue_permit(&self, request: &ValidatedRequest) -> Result<QueuePermit, SubmitError> {
+        let requests = &self.0.status.requests;
+        let permit = requests.enter(request.place()).map_err(|no_room| {
             let (waiting, retry_after) = (requests.waiting(), self.retry_after());
             match no_room {
-                NoRoom::Full => SubmitError::QueueFull { waiting_requests: waiting.requests(), retry_after },
-                NoRoom::ShareTaken => {
-                    SubmitError::ShareTaken { waiting_requests: waiting.requests_of(request.tenant), retry_after }
+                QuotaExceeded::Full => SubmitError::QueueFull { waiting_requests: waiting.requests(), retry_after },
+                QuotaExceeded::TenantQueueFull => {
+                    SubmitError::TenantQueueFull { waiting_requests: waiting.requests_of(request.tenant), retry_after }
                 }
             }
         })?;
-        Ok(ticket.with(request.adapter.as_ref().map(Use::of)))
+        Ok(permit.with(request.adapter.as_ref().map(Use::of)))
     }
 
     /// Gives the request its name and, where steps are predicted, its promise; refused if that is too late and late
     /// requests are not wanted. If not, the next requests see it in line: of two that come at once, one sees the
     /// other.
-    fn stand_in_line(
+    fn reserve_latency_bound(
         &self,
         request: &ValidatedRequest,
         now: Nanos,
@@ -446,14 +446,14 @@ impl Engine {
         }
         let (prompt_tokens, priority, ttft) = (request.prompt.len(), request.priority, request.targets.ttft);
         let new = IncomingRequest { prompt_tokens, cached_tokens: 0, priority, ttft };
-        let mut log = self.log();
-        let mut forecast = self.0.shared.forecast();
-        let outlook = forecast.queue_forecast(&new, now, log.turnover.interval());
+        let mut views = self.views();
+        let mut forecast = self.0.status.forecast();
+        let outlook = forecast.queue_forecast(&new, now, views.finish_rate.interval());
         let limits = AnswerLimits { least: request.stop.min_tokens, most: request.stop.max_tokens };
-        let promise = log.promises.bound_for(&outlook, limits);
+        let promise = views.promises.bound_for(&outlook, limits);
         let mut probe = None;
         if let Some(target) = ttft.filter(|_| self.0.refuse_late) {
-            match log.promises.judge(&promise, target) {
+            match views.promises.judge(&promise, target) {
                 Admission::InTime => {}
                 Admission::Probe => probe = Some(target),
                 Admission::TooLate => return Err(late(&promise, target)),
@@ -462,7 +462,7 @@ impl Engine {
         forecast.add(&new, now);
         drop(forecast);
         let id = next_id();
-        log.promises.open(id, promise, probe, now);
+        views.promises.open(id, promise, probe, now);
         Ok((id, Some(promise)))
     }
 
@@ -470,9 +470,9 @@ impl Engine {
     fn likely_first_token(&self, new: &IncomingRequest) -> Option<Nanos> {
         self.0.model.calibrated.as_ref()?;
         let now = self.0.clock.now();
-        let log = self.log();
-        let outlook = self.0.shared.forecast().queue_forecast(new, now, log.turnover.interval());
-        Some(log.promises.bound_for(&outlook, AnswerLimits { least: 1, most: 1 }).first_token.p50)
+        let views = self.views();
+        let outlook = self.0.status.forecast().queue_forecast(new, now, views.finish_rate.interval());
+        Some(views.promises.bound_for(&outlook, AnswerLimits { least: 1, most: 1 }).first_token.p50)
     }
 
     /// Prompts that were read for others and by others.
@@ -491,54 +491,54 @@ impl Engine {
     }
 
     /// The same as a router may tell it to other workers.
-    pub fn sealed_address(&self) -> Option<SealedAddress> {
+    pub fn signed_address(&self) -> Option<SignedAddress> {
         self.0.handoff_address.get().map(|(_, sealed)| sealed.clone())
     }
 
     /// Whether others may read prompts for it.
-    pub fn has_prompts_read(&self) -> bool {
-        self.0.has_prompts_read
+    pub fn has_remote_prefill(&self) -> bool {
+        self.0.has_remote_prefill
     }
 
     /// The worker that has read the prompt, according to a sealed address; `None` if the seal is not of the cluster
     /// key.
-    pub fn prefill_worker(&self, at: &SealedAddress) -> Option<Partner> {
-        at.address(self.0.handoff_key.as_ref()?).map(Partner::Prefill)
+    pub fn prefill_worker(&self, at: &SignedAddress) -> Option<RemoteRole> {
+        at.address(self.0.handoff_key.as_ref()?).map(RemoteRole::Prefill)
     }
 
     /// One place of the queue at the measured rate, between 1 and 60 seconds.
     fn retry_after(&self) -> Duration {
-        let interval = Duration::from_nanos(self.log().turnover.interval().0);
+        let interval = Duration::from_nanos(self.views().finish_rate.interval().0);
         interval.clamp(Duration::from_secs(1), Duration::from_secs(60))
     }
 
-    fn log(&self) -> MutexGuard<'_, Log> {
-        self.0.log.lock().unwrap_or_else(PoisonError::into_inner)
+    fn views(&self) -> MutexGuard<'_, Views> {
+        self.0.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gauges, counters and histograms, all read off the step log.
     pub fn stats(&self) -> Stats {
         let (now, held) = self.0.clock.now_and_held();
-        let log = self.log();
-        let mut stats = log.counters.clone();
+        let views = self.views();
+        let mut stats = views.counters.clone();
         stats.held_seconds = held.as_secs_f64();
-        stats.owners = *log.accounts.totals();
-        stats.promises = BoundKind::ALL.map(|kind| log.promises.coverage(kind));
-        (stats.refused_late, stats.probes) = log.promises.rejected_and_probes();
-        stats.work = log.worked.phases;
-        let oldest = log.accounts.oldest_waiting();
+        stats.owners = *views.accounts.totals();
+        stats.promises = BoundKind::ALL.map(|kind| views.promises.coverage(kind));
+        (stats.refused_late, stats.probes) = views.promises.rejected_and_probes();
+        stats.work = views.phase_work.phases;
+        let oldest = views.accounts.oldest_waiting();
         stats.oldest_waiting_seconds = oldest.map_or(0.0, |arrived| now.since(arrived).as_secs_f64());
-        stats.kv_seconds_to_full = log.fill.seconds_to_full(now, self.0.model.num_blocks);
-        drop(log);
-        let forecast = self.0.shared.forecast();
+        stats.kv_seconds_to_full = views.cache_fill.seconds_to_full(now, self.0.model.num_blocks);
+        drop(views);
+        let forecast = self.0.status.forecast();
         stats.prefill_backlog_seconds = forecast.backlog().as_secs_f64();
         stats.late_prompts = forecast.late().count;
         stats.oldest_late_seconds = forecast.late().oldest.map_or(0.0, |arrived| now.since(arrived).as_secs_f64());
         drop(forecast);
-        let waiting = self.0.shared.requests.waiting();
+        let waiting = self.0.status.requests.waiting();
         (stats.waiting_requests, stats.waiting_tokens) = (waiting.requests(), waiting.tokens());
         drop(waiting);
-        let open = self.0.shared.requests.open();
+        let open = self.0.status.requests.open();
         stats.running_requests = open.saturating_sub(stats.waiting_requests);
         stats.total_blocks = self.0.model.num_blocks;
         stats.spot_checks = self.0.spot_counts.read();
@@ -549,29 +549,29 @@ impl Engine {
 
     /// The newest step records, oldest first, at most `most`.
     pub fn records(&self, most: usize) -> Vec<Arc<StepRecord>> {
-        let log = self.log();
-        let from = log.recent.num_steps().saturating_sub(most as u64);
-        log.recent.steps_from(from).map(|(_, record)| record.clone()).collect()
+        let views = self.views();
+        let from = views.recent.num_steps().saturating_sub(most as u64);
+        views.recent.steps_from(from).map(|(_, record)| record.clone()).collect()
     }
 
     /// The answers to what came in the last `span` and is over, and the steps, as far as they are remembered: what can
     /// be simulated with other settings. It holds lengths and moments, and no content.
-    pub fn past(&self, span: Duration) -> past::Past {
+    pub fn past(&self, span: Duration) -> past::RunHistoryWindow {
         let begin = self.0.clock.now().since(Nanos(span.as_nanos() as u64));
-        let shared = self.log().history.share();
+        let shared = self.views().history.share();
         shared.since(begin, self.0.limits.clone(), self.cost())
     }
 
     /// What the machine can do at most: as it was measured before the start, and at least what any step has reached.
     /// `None` where it was not measured.
     pub fn device_limits(&self) -> Option<DeviceLimits> {
-        self.log().yardstick.as_ref().map(|yardstick| yardstick.limits())
+        self.views().peaks.as_ref().map(|peaks| peaks.limits())
     }
 
     /// What steps cost, as measured or kept, and as steps have corrected it since; `None` where it was not measured.
     /// Slower to change than what the scheduler uses: this is the machine, that is the moment.
     pub fn cost(&self) -> Option<CostModel> {
-        self.log().upkeep.as_ref().map(|upkeep| upkeep.cost())
+        self.views().calibration.as_ref().map(|calibration| calibration.cost())
     }
 
     /// Targets of requests that bring none. Those that were not set follow [`Engine::cost`].
@@ -582,7 +582,7 @@ impl Engine {
     /// Writes what steps have taught about their costs for the next start. While the engine runs that happens by
     /// itself, some time after it is known; this is for the end of a process.
     pub fn keep_costs(&self) {
-        let finish = self.log().upkeep.as_ref().and_then(|upkeep| upkeep.finish());
+        let finish = self.views().calibration.as_ref().and_then(|calibration| calibration.finish());
         if let Some(finish) = finish {
             finish.write();
         }
@@ -591,7 +591,7 @@ impl Engine {
     /// Where the time of a request went: one that waits or runs, or one of the last that ended.
     pub fn timeline(&self, id: RequestId) -> Option<Timeline> {
         let (now, held) = self.0.clock.now_and_held();
-        self.log().accounts.timeline(id, now, held)
+        self.views().accounts.timeline(id, now, held)
     }
 
     /// Every request that waits or runs, and the last ones that ended, in the order in which they came.
@@ -599,13 +599,13 @@ impl Engine {
     /// Cost: a copy of some 150 bytes for each, under the lock that a step takes to write down what it did.
     pub fn requests(&self) -> Vec<RequestSummary> {
         let now = self.0.clock.now();
-        self.log().accounts.summaries(now)
+        self.views().accounts.summaries(now)
     }
 
     /// One of them.
     pub fn request(&self, id: RequestId) -> Option<RequestSummary> {
         let now = self.0.clock.now();
-        self.log().accounts.summary(id, now)
+        self.views().accounts.summary(id, now)
     }
 
     /// Nanoseconds since the engine started, without those in which it was held: the unit of all moments.
@@ -663,7 +663,7 @@ impl Engine {
     }
 
     /// Has the engine's thread fill or empty a slot, and waits for it.
-    fn put_adapter(&self, slot: u32, adapter: Option<PackedAdapter>) -> Result<Placed, AdapterError> {
+    fn put_adapter(&self, slot: u32, adapter: Option<PackedAdapter>) -> Result<PutAdapterResult, AdapterError> {
         let (told, answer) = oneshot::channel();
         let command = Command::Adapter { slot, adapter, told };
         self.0.commands.send(command).map_err(|_| AdapterError::Stopped)?;
@@ -672,50 +672,50 @@ impl Engine {
 
     /// Whether the engine moves: tied to the loop itself, not to this handle.
     pub fn health(&self) -> Health {
-        let shared = &self.0.shared;
-        let beat = Nanos(shared.last_beat.load(Ordering::Relaxed));
-        let busy = shared.busy.load(Ordering::Relaxed);
+        let status = &self.0.status;
+        let beat = Nanos(status.last_beat.load(Ordering::Relaxed));
+        let busy = status.busy.load(Ordering::Relaxed);
         let stuck = if busy { self.0.clock.now().since(beat).0 } else { 0 };
         Health {
-            dead: shared.dead.load(Ordering::Relaxed),
-            draining: shared.draining.load(Ordering::Relaxed),
+            dead: status.dead.load(Ordering::Relaxed),
+            draining: status.draining.load(Ordering::Relaxed),
             stuck_for: Duration::from_nanos(stuck),
-            open_requests: shared.requests.open(),
+            open_requests: status.requests.open(),
         }
     }
 
     /// Makes no further step until [`Engine::resume`]: requests wait and none fails. Resolves when the step in flight
     /// is done, to whether the engine is held now: it is not if it drains or has stopped.
     pub async fn pause(&self) -> bool {
-        self.hold(Hold::Pause).await
+        self.hold(PauseCommand::Pause).await
     }
 
     /// Makes one step and stays held; nothing if it is not held, or if there is nothing to compute.
     pub async fn single_step(&self) -> bool {
-        self.hold(Hold::SingleStep).await
+        self.hold(PauseCommand::SingleStep).await
     }
 
     /// Moves again.
     pub async fn resume(&self) -> bool {
-        self.hold(Hold::Resume).await
+        self.hold(PauseCommand::Resume).await
     }
 
-    async fn hold(&self, hold: Hold) -> bool {
+    async fn hold(&self, hold: PauseCommand) -> bool {
         let (told, answer) = oneshot::channel();
         // An engine that is gone is not held.
-        self.0.commands.send(Command::Hold(hold, Some(told))).is_ok() && answer.await.unwrap_or(false)
+        self.0.commands.send(Command::Pause(hold, Some(told))).is_ok() && answer.await.unwrap_or(false)
     }
 
     /// Whether the engine is held.
     pub fn is_paused(&self) -> bool {
-        self.0.shared.held.load(Ordering::Relaxed)
+        self.0.status.held.load(Ordering::Relaxed)
     }
 
     /// Takes no new requests from now on; running ones continue, also those of a held engine.
     pub fn drain(&self) {
-        self.0.shared.draining.store(true, Ordering::Relaxed);
+        self.0.status.draining.store(true, Ordering::Relaxed);
         // An engine that is gone is not held.
-        let _ = self.0.commands.send(Command::Hold(Hold::Resume, None));
+        let _ = self.0.commands.send(Command::Pause(PauseCommand::Resume, None));
     }
 
     /// Ends every request with [`RequestError::ShuttingDown`] and stops the engine's thread after its current step.

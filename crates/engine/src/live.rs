@@ -14,24 +14,24 @@ use std::sync::Arc;
 
 use scheduler::{BlockUse, Nanos, RequestId, StepRecord};
 
-pub(crate) const SCENE_EVERY: Nanos = Nanos(250_000_000);
+pub(crate) const SNAPSHOT_EVERY: Nanos = Nanos(250_000_000);
 /// Between two maps of the cache.
 pub(crate) const MAP_EVERY: Nanos = Nanos(50_000_000);
 /// Requests of a scene, of those that wait and of those that run.
-const MOST_IN_SCENE: usize = 256;
+const MAX_SNAPSHOT_ROWS: usize = 256;
 
 /// Waiting and running requests at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scene {
+pub struct RequestSnapshot {
     /// The moment.
     pub at: Nanos,
     /// At most 256 that wait for their first row, or again, and 256 that run; in no order.
-    pub sequences: Vec<InScene>,
+    pub sequences: Vec<SnapshotRow>,
 }
 
 /// One answer of a request that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InScene {
+pub struct SnapshotRow {
     /// Whose.
     pub request: RequestId,
     /// Which answer; before the prompt is read there is only the first.
@@ -48,12 +48,12 @@ pub struct InScene {
     pub generated: usize,
 }
 
-impl Scene {
+impl RequestSnapshot {
     /// Shows these, as far as there is room.
-    pub(crate) fn fill(&mut self, at: Nanos, all: impl Iterator<Item = InScene>) {
+    pub(crate) fn fill(&mut self, at: Nanos, all: impl Iterator<Item = SnapshotRow>) {
         self.at = at;
         self.sequences.clear();
-        let mut room = [MOST_IN_SCENE; 2];
+        let mut room = [MAX_SNAPSHOT_ROWS; 2];
         for one in all {
             let room = &mut room[usize::from(one.waits)];
             if *room > 0 {
@@ -97,19 +97,19 @@ pub struct Percentiles {
 
 /// Where a reader is in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LogCursor {
     /// The step that it wants next.
     pub step: u64,
     /// The end of a request that it wants next.
     pub end: u64,
     /// The change of a prompt that is read elsewhere that it has seen last.
-    pub away: u64,
+    pub remote_prefill: u64,
 }
 
 /// Times to first token of requests that are over, with those that are open: one that has its token counts with what it
 /// waited, and one that waits with its age, as soon as that is above the median. (Before that it says nothing: a new
 /// request is not fast.) So a queue shows while it grows, and not when it is served.
-pub(crate) fn with_those_who_wait(over: Vec<f32>, open: &[(Nanos, Option<Nanos>)], now: Nanos) -> Vec<f32> {
+pub(crate) fn with_waiting_requests(over: Vec<f32>, open: &[(Nanos, Option<Nanos>)], now: Nanos) -> Vec<f32> {
     let mut seconds = over;
     let waited = |until: Nanos, arrived: Nanos| until.since(arrived).as_secs_f64() as f32;
     seconds.extend(open.iter().filter_map(|&(arrived, first)| Some(waited(first?, arrived))));
@@ -150,24 +150,24 @@ mod tests {
         let over = vec![0.1; 10];
         let at = |arrived: u64, first: Option<u64>| (Nanos(arrived * second), first.map(|first| Nanos(first * second)));
         let now = Nanos(100 * second);
-        assert_eq!(with_those_who_wait(over.clone(), &[], now), over);
+        assert_eq!(with_waiting_requests(over.clone(), &[], now), over);
         // One came now, one has its token after 3 s, 33 have waited for 9 s.
         let mut open = vec![at(100, None), at(90, Some(93))];
         open.extend((0..33).map(|_| at(91, None)));
-        let all = with_those_who_wait(over, &open, now);
+        let all = with_waiting_requests(over, &open, now);
         assert_eq!(all.len(), 10 + 1 + 33);
         let Percentiles { p50, p99 } = percentiles(all).expect("there are some");
         assert_eq!((p50, p99), (9000.0, 9000.0));
         // Before any request has a token, the ages are all there is.
-        let ages = with_those_who_wait(Vec::new(), &[at(98, None), at(99, None)], now);
+        let ages = with_waiting_requests(Vec::new(), &[at(98, None), at(99, None)], now);
         assert_eq!(percentiles(ages).map(|p| p.p50), Some(1500.0));
-        assert_eq!(percentiles(with_those_who_wait(Vec::new(), &[], now)), None);
+        assert_eq!(percentiles(with_waiting_requests(Vec::new(), &[], now)), None);
     }
 
     #[test]
     fn a_scene_is_bounded_on_both_sides() {
-        let mut scene = Scene::default();
-        let one = |number: u64| InScene {
+        let mut snapshot = RequestSnapshot::default();
+        let one = |number: u64| SnapshotRow {
             request: RequestId(number),
             answer: 0,
             waits: number.is_multiple_of(2),
@@ -176,8 +176,8 @@ mod tests {
             computed: 0,
             generated: 0,
         };
-        scene.fill(Nanos(1), (0..1000).map(one));
-        let waiting = scene.sequences.iter().filter(|one| one.waits).count();
-        assert_eq!((waiting, scene.sequences.len()), (MOST_IN_SCENE, 2 * MOST_IN_SCENE));
+        snapshot.fill(Nanos(1), (0..1000).map(one));
+        let waiting = snapshot.sequences.iter().filter(|one| one.waits).count();
+        assert_eq!((waiting, snapshot.sequences.len()), (MAX_SNAPSHOT_ROWS, 2 * MAX_SNAPSHOT_ROWS));
     }
 }

@@ -12,8 +12,8 @@ use std::ops::Range;
 use model::{Batch, Span};
 use scheduler::{Rows, Scheduler, SeqId, Sequence, Step, TokenId};
 
-use crate::door::OfPrompt;
-use crate::draft::Guesses;
+use crate::draft::DraftTokens;
+use crate::validate::OfPrompt;
 
 /// What one row of logits is wanted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) struct LogitRow {
     /// What it tells of the prompt: judges its next token, or is its last.
     pub(crate) of_prompt: OfPrompt,
     /// Its token is a draft: the row counts if the row before it gives that token.
-    pub(crate) guess: Option<TokenId>,
+    pub(crate) draft: Option<TokenId>,
     /// The drafts up to this row: that many tokens of its run come before its own.
     pub(crate) ahead: usize,
 }
@@ -38,7 +38,7 @@ pub(crate) fn lower(
     step: &Step,
     scheduler: &Scheduler,
     (of_prompt, adapter): (impl Fn(&Sequence) -> OfPrompt, impl Fn(&Sequence) -> Option<u32>),
-    drafts: &Guesses,
+    drafts: &DraftTokens,
     batch: &mut Batch,
     logit_rows: &mut Vec<LogitRow>,
 ) {
@@ -66,9 +66,9 @@ pub(crate) fn lower(
             };
             if of_prompt != OfPrompt::Nothing || samples > 0 {
                 let ahead = (row + drafts + 1).saturating_sub(len);
-                let guess = ahead.checked_sub(1).map(|index| tokens[index]);
+                let draft = ahead.checked_sub(1).map(|index| tokens[index]);
                 batch.logit_rows.push((first_row + row) as u32);
-                logit_rows.push(LogitRow { seq, position: start + row, samples, of_prompt, guess, ahead });
+                logit_rows.push(LogitRow { seq, position: start + row, samples, of_prompt, draft, ahead });
             }
         }
     }

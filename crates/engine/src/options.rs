@@ -167,7 +167,7 @@ impl EngineOptions {
 
     /// Rows of logits that are held at a time: one for each sequence, and for its drafts.
     pub(crate) fn most_logit_rows(&self) -> usize {
-        let drafts = self.speculation.drafters().map_or(0, |drafters| drafters.most_guesses);
+        let drafts = self.speculation.drafters().map_or(0, |drafters| drafters.max_drafts);
         MAX_LOGIT_ROWS.min(self.max_num_seqs.saturating_mul(1 + drafts)).min(self.max_num_batched_tokens)
     }
 }
@@ -178,8 +178,8 @@ pub enum DefaultTarget {
     /// As soon as others allow.
     #[default]
     None,
-    /// Default targets for this machine (`comfortable.rs`).
-    Comfortable,
+    /// Default targets for this machine (`default_slo.rs`).
+    Auto,
     /// This.
     Fixed(Duration),
 }
@@ -188,7 +188,7 @@ impl DefaultTarget {
     pub(crate) fn resolve(self, comfortable: Option<Nanos>) -> Option<Nanos> {
         match self {
             DefaultTarget::None => None,
-            DefaultTarget::Comfortable => comfortable,
+            DefaultTarget::Auto => comfortable,
             DefaultTarget::Fixed(time) => Some(Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))),
         }
     }

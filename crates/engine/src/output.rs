@@ -141,7 +141,7 @@ pub enum RequestError {
     Internal,
     /// Its outputs were not read ([`Stream::limit_unread`](crate::Stream::limit_unread)).
     #[error("client read too slowly")]
-    Unread,
+    SlowReader,
     /// The server is going down and did not wait longer.
     #[error("the server is shutting down")]
     ShuttingDown,
@@ -172,7 +172,7 @@ pub struct PromptProgress {
 
 /// One piece of a request's outcome, in order.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Output {
+pub enum Event {
     /// The prompt's log probabilities, one entry per prompt token; `None` for the first. Sent before any token.
     PromptLogprobs(Vec<Option<TokenLogprob>>),
     /// The vector of the prompt, `[hidden_size]`, for a request for nothing else (`RawRequest::embed`): the state of
@@ -223,40 +223,40 @@ pub enum Output {
 
 /// The sending end of a [`Stream`](crate::Stream): it never waits, and it knows how far behind the reader is.
 #[derive(Clone, Debug)]
-pub struct Outlet {
-    outputs: UnboundedSender<Output>,
-    unread: Arc<Unread>,
+pub struct EventSender {
+    events: UnboundedSender<Event>,
+    backlog: Arc<SendBacklog>,
 }
 
 /// Outputs that were sent and not read.
 #[derive(Debug)]
-pub(crate) struct Unread {
+pub(crate) struct SendBacklog {
     pub(crate) count: AtomicUsize,
     pub(crate) most: AtomicUsize,
 }
 
 /// Both ends, with room for any number of outputs.
-pub(crate) fn outlet() -> (Outlet, UnboundedReceiver<Output>, Arc<Unread>) {
+pub(crate) fn event_channel() -> (EventSender, UnboundedReceiver<Event>, Arc<SendBacklog>) {
     let (outputs, receiver) = unbounded_channel();
-    let unread = Arc::new(Unread { count: AtomicUsize::new(0), most: AtomicUsize::new(usize::MAX) });
-    (Outlet { outputs, unread: unread.clone() }, receiver, unread)
+    let backlog = Arc::new(SendBacklog { count: AtomicUsize::new(0), most: AtomicUsize::new(usize::MAX) });
+    (EventSender { events: outputs, backlog: backlog.clone() }, receiver, backlog)
 }
 
-impl Outlet {
+impl EventSender {
     /// Sends one more. To a reader that is gone it does nothing: that one has cancelled.
-    pub fn send(&self, output: Output) {
-        self.unread.count.fetch_add(1, Ordering::Relaxed);
-        let _ = self.outputs.send(output);
+    pub fn send(&self, event: Event) {
+        self.backlog.count.fetch_add(1, Ordering::Relaxed);
+        let _ = self.events.send(event);
     }
 
     /// Whether more waits to be read than may ([`Stream::limit_unread`](crate::Stream::limit_unread)): the request is
-    /// to end with [`RequestError::Unread`].
+    /// to end with [`RequestError::SendBacklog`].
     pub fn is_overfull(&self) -> bool {
-        self.unread.count.load(Ordering::Relaxed) > self.unread.most.load(Ordering::Relaxed)
+        self.backlog.count.load(Ordering::Relaxed) > self.backlog.most.load(Ordering::Relaxed)
     }
 
     /// Resolves when the reader is gone: whatever is done for it may end.
     pub async fn closed(&self) {
-        self.outputs.closed().await;
+        self.events.closed().await;
     }
 }

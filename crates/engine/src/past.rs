@@ -5,7 +5,7 @@
 //! answer   its number of tokens, the times of the first and last, the longest gap; with drafts, the accepted ones
 //! ```
 //!
-//! A running engine keeps the newest of it (`PastLog::bounded`), a recording is read into all of it. What is asked
+//! A running engine keeps the newest of it (`RunHistory::bounded`), a recording is read into all of it. What is asked
 //! about it is not asked here.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -142,7 +142,7 @@ impl PastStep {
 
 /// A past period: its requests, their answers, and what each step cost.
 #[derive(Clone, Debug)]
-pub struct Past {
+pub struct RunHistoryWindow {
     /// As the scheduler had them.
     pub limits: Limits,
     /// What predicted its steps.
@@ -178,7 +178,7 @@ struct Bounds {
 
 /// What the past is made of, recorded as it happens: requests, steps, and accounts that are closed.
 #[derive(Debug)]
-pub struct PastLog {
+pub struct RunHistory {
     block_size: usize,
     bounds: Bounds,
     /// What the open requests asked for.
@@ -196,11 +196,11 @@ pub struct PastLog {
     forgotten: Nanos,
 }
 
-impl PastLog {
+impl RunHistory {
     /// Of a running engine, with KV blocks of `block_size` tokens: the newest answers and steps, some ten megabytes at
     /// most.
-    pub(crate) fn bounded(block_size: usize) -> PastLog {
-        PastLog::new(
+    pub(crate) fn bounded(block_size: usize) -> RunHistory {
+        RunHistory::new(
             block_size,
             Bounds {
                 answers: KEPT_ANSWERS,
@@ -213,13 +213,13 @@ impl PastLog {
     }
 
     /// Of a run that is read from its beginning to its end: everything.
-    pub fn unbounded(block_size: usize) -> PastLog {
+    pub fn unbounded(block_size: usize) -> RunHistory {
         let all = usize::MAX;
-        PastLog::new(block_size, Bounds { answers: all, blocks: all, drafts: all, chunks: all, preemptions: all })
+        RunHistory::new(block_size, Bounds { answers: all, blocks: all, drafts: all, chunks: all, preemptions: all })
     }
 
-    fn new(block_size: usize, bounds: Bounds) -> PastLog {
-        PastLog {
+    fn new(block_size: usize, bounds: Bounds) -> RunHistory {
+        RunHistory {
             block_size,
             bounds,
             open: BTreeMap::new(),
@@ -311,7 +311,7 @@ impl PastLog {
     }
 }
 
-/// A copy of a [`PastLog`] as of one moment, made of pointers.
+/// A copy of a [`RunHistory`] as of one moment, made of pointers.
 #[derive(Debug)]
 pub struct SharedPast {
     answers: Vec<Arc<PastAnswer>>,
@@ -323,10 +323,10 @@ pub struct SharedPast {
 
 impl SharedPast {
     /// The past since `begin`, or as far as steps are remembered: answers to what came from then on.
-    pub fn since(self, begin: Nanos, limits: Limits, cost: Option<CostModel>) -> Past {
+    pub fn since(self, begin: Nanos, limits: Limits, cost: Option<CostModel>) -> RunHistoryWindow {
         let begin = begin.max(self.forgotten);
         let steps = self.chunks.iter().flat_map(|chunk| chunk.iter()).chain(&self.newest);
-        Past {
+        RunHistoryWindow {
             limits,
             cost,
             steps: steps.filter(|step| step.began >= begin).copied().collect(),

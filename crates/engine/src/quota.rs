@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 
 /// Why there was nothing left. Nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoRoom {
+pub enum QuotaExceeded {
     /// All together hold too much.
     Full,
     /// This tenant holds its share of what others may need as well.
-    ShareTaken,
+    TenantQueueFull,
 }
 
 /// See the module's picture. Amounts are whatever is counted: requests, tokens, bytes.
@@ -37,13 +37,13 @@ impl Quota {
     }
 
     /// Takes `amount` for `tenant`, or nothing.
-    pub fn take(&mut self, tenant: u64, amount: u64) -> Result<(), NoRoom> {
+    pub fn take(&mut self, tenant: u64, amount: u64) -> Result<(), QuotaExceeded> {
         let free = self.limit.saturating_sub(self.taken);
         if amount > free {
-            return Err(NoRoom::Full);
+            return Err(QuotaExceeded::Full);
         }
         if self.is_shared && self.held_by(tenant) + amount > (free - amount).max(1) {
-            return Err(NoRoom::ShareTaken);
+            return Err(QuotaExceeded::TenantQueueFull);
         }
         self.hold(tenant, amount);
         Ok(())
@@ -104,7 +104,7 @@ mod tests {
     const C: u64 = 3;
 
     /// Takes as much as there is to have, one by one.
-    fn grab(quota: &mut Quota, tenant: u64) -> (u64, NoRoom) {
+    fn grab(quota: &mut Quota, tenant: u64) -> (u64, QuotaExceeded) {
         loop {
             if let Err(no_room) = quota.take(tenant, 1) {
                 return (quota.held_by(tenant), no_room);
@@ -115,20 +115,20 @@ mod tests {
     #[test]
     fn a_lone_tenant_gets_all() {
         let mut quota = Quota::new(100, false);
-        assert_eq!(grab(&mut quota, A), (100, NoRoom::Full));
+        assert_eq!(grab(&mut quota, A), (100, QuotaExceeded::Full));
         quota.give_back(A, 1);
-        assert_eq!(grab(&mut quota, A), (100, NoRoom::Full));
+        assert_eq!(grab(&mut quota, A), (100, QuotaExceeded::Full));
     }
 
     #[test]
     fn there_is_always_room_for_the_next_to_come() {
         let mut quota = Quota::new(120, true);
-        assert_eq!(grab(&mut quota, A), (60, NoRoom::ShareTaken));
-        assert_eq!(grab(&mut quota, B), (30, NoRoom::ShareTaken));
-        assert_eq!(grab(&mut quota, C), (15, NoRoom::ShareTaken));
+        assert_eq!(grab(&mut quota, A), (60, QuotaExceeded::TenantQueueFull));
+        assert_eq!(grab(&mut quota, B), (30, QuotaExceeded::TenantQueueFull));
+        assert_eq!(grab(&mut quota, C), (15, QuotaExceeded::TenantQueueFull));
         // What A gives back is shared out anew.
         quota.give_back(A, 60);
-        assert_eq!(grab(&mut quota, B), (52, NoRoom::ShareTaken));
+        assert_eq!(grab(&mut quota, B), (52, QuotaExceeded::TenantQueueFull));
         assert_eq!(quota.taken(), 67);
     }
 
@@ -138,16 +138,16 @@ mod tests {
             let mut quota = Quota::new(limit, true);
             assert_eq!(quota.take(A, 1), Ok(()), "limit {limit}");
         }
-        assert_eq!(Quota::new(0, true).take(A, 1), Err(NoRoom::Full));
+        assert_eq!(Quota::new(0, true).take(A, 1), Err(QuotaExceeded::Full));
     }
 
     #[test]
     fn amounts_at_the_end_of_the_numbers_do_not_wrap() {
         let mut quota = Quota::new(u64::MAX, true);
-        assert_eq!(quota.take(A, u64::MAX), Err(NoRoom::ShareTaken));
+        assert_eq!(quota.take(A, u64::MAX), Err(QuotaExceeded::TenantQueueFull));
         quota.hold(A, u64::MAX);
         quota.hold(A, u64::MAX);
-        assert_eq!(quota.take(B, 1), Err(NoRoom::Full));
+        assert_eq!(quota.take(B, 1), Err(QuotaExceeded::Full));
         quota.give_back(B, 5);
         assert_eq!(quota.held_by(A), u64::MAX);
     }

@@ -17,11 +17,11 @@ use checkpoint::Checkpoint;
 use model::{ModelConfig, Progress};
 use scheduler::{Nanos, RequestId, Scheduler};
 
-use crate::command::Arrived;
+use crate::command::ArrivalInfo;
 use crate::core::EngineCore;
-use crate::draft::Drafted;
-use crate::journal::Log;
-use crate::output::outlet;
+use crate::draft::RecordedDrafts;
+use crate::journal::Views;
+use crate::output::event_channel;
 use crate::recording::{CostEntry, Entry, Header};
 use crate::start::Built;
 use crate::verify::classes;
@@ -67,12 +67,12 @@ impl RecordedEngine {
         let mut scheduler = Scheduler::new(header.limits()).map_err(StartError::Limits)?;
         scheduler.set_cost_model(header.cost());
         scheduler.set_drafting_cost(header.drafting());
-        let log = Arc::new(Mutex::new(Log::new(options.block_size)));
-        let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options.seed, log);
+        let views = Arc::new(Mutex::new(Views::new(options.block_size)));
+        let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options.seed, views);
         let told = Arc::new(Mutex::new(VecDeque::new()));
-        let tape = told.clone();
+        let sink = told.clone();
         core.record_to(Some(Box::new(move |line| {
-            tape.lock().unwrap_or_else(PoisonError::into_inner).push_back(Entry::from(line));
+            sink.lock().unwrap_or_else(PoisonError::into_inner).push_back(Entry::from(line));
         })));
         core.adopt_thread();
         Ok(RecordedEngine { core, model, told })
@@ -92,8 +92,8 @@ impl RecordedEngine {
                 let request = ValidatedRequest::recorded(entry, &self.model)
                     .map_err(|rejection| ReplayingError::OtherModel(rejection.message))?;
                 // There is no listener; the core does not mind.
-                let (outputs, ..) = outlet();
-                let arrived = Arrived { at: Nanos(entry.arrived), held: Nanos(0), ticket: None };
+                let (outputs, ..) = event_channel();
+                let arrived = ArrivalInfo { at: Nanos(entry.arrived), held: Nanos(0), permit: None };
                 let admitted = core.admit(RequestId(entry.id), request, arrived, outputs, Nanos(entry.now));
                 admitted.map_err(|error| ReplayingError::Entry(format!("request {}: {error}", entry.id)))?;
             }
@@ -103,7 +103,7 @@ impl RecordedEngine {
                 }
             }
             Entry::Step(step) => {
-                core.guess_as(step.drafted());
+                core.use_recorded_drafts(step.drafted());
                 core.step(&mut [step.from, step.to].map(Nanos).into_iter().cycle(), Some(step.stolen()));
             }
             Entry::Idle(now) => {
@@ -115,7 +115,7 @@ impl RecordedEngine {
             }
             // What failed then need not fail now; that it was abandoned decided what came next.
             Entry::Abandoned(now, offers) => {
-                core.guess_as(Drafted { offers: offers.clone(), ..Drafted::default() });
+                core.use_recorded_drafts(RecordedDrafts { offers: offers.clone(), ..RecordedDrafts::default() });
                 core.plan_and_abandon(Nanos(*now));
             }
             Entry::Stop(..) | Entry::End => {}

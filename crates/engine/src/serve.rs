@@ -16,14 +16,14 @@ use std::time::Duration;
 use kernels::DeviceLimits;
 use scheduler::{CostModel, Nanos, RequestId, Targets};
 
-use crate::away::Away;
 use crate::handoff::{Role, RoleError};
-use crate::history::Second;
-use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene};
-use crate::past::Past;
+use crate::history::SecondStats;
+use crate::live::{KvMap, LogCursor, LoggedStep, Percentiles, RequestSnapshot};
+use crate::past::RunHistoryWindow;
 use crate::recent::Ended;
+use crate::remote_prefill_trace::RemotePrefillTrace;
 use crate::{
-    AdapterError, Engine, Health, ModelInfo, Partner, RawRequest, Rejection, RequestSummary, SealedAddress, Stats,
+    AdapterError, Engine, Health, ModelInfo, RawRequest, Rejection, RemoteRole, RequestSummary, SignedAddress, Stats,
     Stream, SubmitError, Timeline, UnixNanos, ValidatedRequest,
 };
 
@@ -47,18 +47,18 @@ pub trait Serve: Send + Sync {
     }
 
     /// Where it reads prompts for other workers, as a router may tell it to them.
-    fn sealed_address(&self) -> Option<SealedAddress> {
+    fn signed_address(&self) -> Option<SignedAddress> {
         None
     }
 
     /// Whether others may read prompts for it.
-    fn has_prompts_read(&self) -> bool {
+    fn has_remote_prefill(&self) -> bool {
         false
     }
 
     /// The worker that has read the prompt, according to a sealed address; `None` if the seal is not of the cluster
     /// key.
-    fn prefill_worker(&self, _at: &SealedAddress) -> Option<Partner> {
+    fn prefill_worker(&self, _at: &SignedAddress) -> Option<RemoteRole> {
         None
     }
 
@@ -73,7 +73,7 @@ pub trait Serve: Send + Sync {
 }
 
 /// Whether it is held, when that is settled.
-pub type Held<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
+pub type PauseFuture<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 
 /// Shows what it does, and lets itself be held. Moments are nanoseconds of its clock, which stops while it
 /// is.
@@ -106,10 +106,10 @@ pub trait Observe: Serve {
     fn request(&self, id: RequestId) -> Option<RequestSummary>;
 
     /// The answers to what came in the last `span` and is over, and the steps, as far as they are remembered.
-    fn past(&self, span: Duration) -> Past;
+    fn past(&self, span: Duration) -> RunHistoryWindow;
 
     /// Watches from now on, the cache too if `wants_map`.
-    fn watch(&self, wants_map: bool) -> Box<dyn Watching>;
+    fn watch(&self, wants_map: bool) -> Box<dyn Subscription>;
 
     /// Now.
     fn now(&self) -> Nanos;
@@ -140,38 +140,38 @@ pub trait Observe: Serve {
 
     /// Makes no further step until it is let go of. Resolves when the step in flight is done, to whether it is held
     /// now.
-    fn pause(&self) -> Held<'_>;
+    fn pause(&self) -> PauseFuture<'_>;
 
     /// Makes one step and stays held; nothing if it is not held, or if there is nothing to compute.
-    fn single_step(&self) -> Held<'_>;
+    fn single_step(&self) -> PauseFuture<'_>;
 
     /// Moves again.
-    fn resume(&self) -> Held<'_>;
+    fn resume(&self) -> PauseFuture<'_>;
 
     /// Whether the engine is held.
     fn is_paused(&self) -> bool;
 }
 
 /// What a watcher sees: the log of steps and ends, waiting and running requests, and what the cache is used for.
-pub trait Watching: Send + Sync {
+pub trait Subscription: Send + Sync {
     /// The place of one that has seen everything.
-    fn newest(&self) -> Place;
+    fn newest(&self) -> LogCursor;
 
     /// Appends what the log has at and after `place`, oldest first, at most `most` steps, and moves `place` behind it.
     /// Returns how many steps are still to come. What is no longer kept is left out.
-    fn read(&self, place: &mut Place, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64;
+    fn read(&self, cursor: &mut LogCursor, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64;
 
     /// Prompts that other workers read of which something changed behind `place`, which is moved: each as it is now.
-    fn aways(&self, place: &mut Place) -> Vec<(RequestId, Away)>;
+    fn remote_prefills(&self, cursor: &mut LogCursor) -> Vec<(RequestId, RemotePrefillTrace)>;
 
     /// Copies the newest scene into `scene`.
-    fn scene_into(&self, scene: &mut Scene);
+    fn snapshot_into(&self, scene: &mut RequestSnapshot);
 
     /// Copies the newest map of the cache into `map`, if it is another one than `map`. False if not.
     fn map_into(&self, map: &mut KvMap) -> bool;
 
     /// The last 15 minutes, second by second, oldest first; seconds without a step are left out.
-    fn seconds(&self) -> Vec<Second>;
+    fn seconds(&self) -> Vec<SecondStats>;
 
     /// Of the last times to first token (256) and the last times from token to token (2,048); `None` before the first.
     fn percentiles(&self) -> [Option<Percentiles>; 2];
@@ -194,15 +194,15 @@ impl Serve for Engine {
         Engine::submit_together(self, requests)
     }
 
-    fn sealed_address(&self) -> Option<SealedAddress> {
-        Engine::sealed_address(self)
+    fn signed_address(&self) -> Option<SignedAddress> {
+        Engine::signed_address(self)
     }
 
-    fn has_prompts_read(&self) -> bool {
-        Engine::has_prompts_read(self)
+    fn has_remote_prefill(&self) -> bool {
+        Engine::has_remote_prefill(self)
     }
 
-    fn prefill_worker(&self, at: &SealedAddress) -> Option<Partner> {
+    fn prefill_worker(&self, at: &SignedAddress) -> Option<RemoteRole> {
         Engine::prefill_worker(self, at)
     }
 
@@ -248,11 +248,11 @@ impl Observe for Engine {
         Engine::request(self, id)
     }
 
-    fn past(&self, span: Duration) -> Past {
+    fn past(&self, span: Duration) -> RunHistoryWindow {
         Engine::past(self, span)
     }
 
-    fn watch(&self, wants_map: bool) -> Box<dyn Watching> {
+    fn watch(&self, wants_map: bool) -> Box<dyn Subscription> {
         Box::new(self.begin_watch(wants_map))
     }
 
@@ -284,15 +284,15 @@ impl Observe for Engine {
         Engine::unload_adapter(self, name)
     }
 
-    fn pause(&self) -> Held<'_> {
+    fn pause(&self) -> PauseFuture<'_> {
         Box::pin(Engine::pause(self))
     }
 
-    fn single_step(&self) -> Held<'_> {
+    fn single_step(&self) -> PauseFuture<'_> {
         Box::pin(Engine::single_step(self))
     }
 
-    fn resume(&self) -> Held<'_> {
+    fn resume(&self) -> PauseFuture<'_> {
         Box::pin(Engine::resume(self))
     }
 

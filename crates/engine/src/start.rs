@@ -17,24 +17,25 @@ use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::adapters::{self, AdapterError, Adapters};
-use crate::calibrate::{self, Calibrated, Calibration, Kept, Measured, Place, Room};
+use crate::calibrate::{self, Calibrated, Calibration, CalibrationFile, Measured, SavedCalibration, StepLimits};
 use crate::clock::Clock;
-use crate::comfortable::Capacity;
 use crate::core::EngineCore;
-use crate::door::{self, SANE_TARGET};
-use crate::draft::{self, Beside, DraftFiles, Drafting, Learned, Network};
-use crate::handoff::{self, Counts, Elsewhere, Factors, HandoffOptions, Role, SealedAddress, Taker};
-use crate::journal::Log;
-use crate::keeper::{LiveTargets, Upkeep, Wanted};
+use crate::default_slo::Capacity;
+use crate::draft::{self, DraftFiles, DraftNetwork, DraftSizes, DrafterSet, TrainedDrafter};
+use crate::handoff::{
+    self, CompatibilityInfo, Counts, HandoffOptions, PrefillClient, RemotePrefill, Role, SignedAddress,
+};
+use crate::journal::Views;
 use crate::kept;
 use crate::options::{DefaultTarget, EngineOptions, StartError, activation_bytes, weight_bytes};
+use crate::queue_permit::{QueueCounts, Waiting};
+use crate::rates::{CalibrationUpdater, CurrentTargets, RooflinePeaks, TargetDefaults};
 use crate::recording::{self, Header};
-use crate::thread::{Shared, run};
+use crate::thread::{EngineStatus, run};
 use crate::tiers::{Store, Tiers, open_unnamed};
+use crate::validate::{self, SANE_TARGET};
 use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
-use crate::waiting::{Counted, Waiting};
-use crate::work::Worked;
-use crate::yardstick::Yardstick;
+use crate::work::PhaseWorkTotals;
 use crate::{Engine, Inner, LazyVocabulary, ModelInfo, memory};
 
 /// Tokens of the shortest context that is of use where memory is short: a question and an answer.
@@ -120,7 +121,7 @@ impl Engine {
         kv.blocks -= spot_blocks;
         notices.extend(template_fault.as_ref().map(|fault| format!("conversations are refused: {fault}")));
         let device = forward.device();
-        let room = Room {
+        let room = StepLimits {
             rows: options.max_num_batched_tokens,
             seqs: options.max_num_seqs,
             len: max_model_len,
@@ -130,25 +131,25 @@ impl Engine {
         let costs = match &options.calibration {
             Some(calibration) => {
                 let what = Calibrating { calibration, options, device: &device, room: &room, config: &config };
-                let sampling = door::default_sampling(&config, &generation_defaults);
+                let sampling = validate::default_sampling(&config, &generation_defaults);
                 calibrated(&mut *forward, &what, &sampling, progress)
             }
             None => None,
         };
         let draft = draft.zip(draft_files).map(|(loaded, files)| {
             let len = files.max_model_len(max_model_len);
-            let room = Room { len, ..room };
+            let room = StepLimits { len, ..room };
             let config = files.config().unwrap_or(&config);
-            let sampling = door::default_sampling(config, &generation_defaults);
+            let sampling = validate::default_sampling(config, &generation_defaults);
             let sampling = options.calibration.as_ref().map(|_| &sampling);
             let mut measure = |forward: &mut dyn Forward, sampling: &SamplingParams| {
                 let calibration = options.calibration.as_ref()?;
                 let what = Calibrating { calibration, options, device: &device, room: &room, config };
                 calibrated(forward, &what, sampling, progress).map(|calibrated| calibrated.cost)
             };
-            let Room { rows, blocks, block_size, .. } = room;
-            let beside = Beside {
-                most_guesses: options.speculation.drafters().map_or(0, |drafters| drafters.most_guesses),
+            let StepLimits { rows, blocks, block_size, .. } = room;
+            let beside = DraftSizes {
+                max_drafts: options.speculation.drafters().map_or(0, |drafters| drafters.max_drafts),
                 max_rows: rows,
                 max_logit_rows: options.most_logit_rows(),
                 max_model_len: len,
@@ -184,7 +185,7 @@ impl Engine {
             notices,
             weights: options.weights,
             precisions: options.handoff.as_ref().and_then(|handoff| handoff.precisions),
-            prompts_are_given: options.handoff.as_ref().is_some_and(HandoffOptions::is_given),
+            remote_only_prefill: options.handoff.as_ref().is_some_and(HandoffOptions::is_remote_only),
             device,
             arithmetic,
             backend: forward.describe(),
@@ -200,41 +201,41 @@ impl Engine {
     fn spawn(
         scheduler: Scheduler,
         forward: Box<dyn Forward>,
-        draft: Option<Box<dyn Network>>,
+        draft: Option<Box<dyn DraftNetwork>>,
         model: Arc<ModelInfo>,
         options: &EngineOptions,
     ) -> Result<Engine, StartError> {
         let clock = Clock::start();
-        let targets = Arc::new(LiveTargets::new(model.targets));
-        let mut log = Log { worked: Worked::of(model.demands()), ..Log::new(options.block_size) };
-        log.yardstick = options.limits.map(|limits| Yardstick::new(model.demands(), limits));
-        log.upkeep = model.calibrated.as_ref().map(|calibrated| {
+        let targets = Arc::new(CurrentTargets::new(model.targets));
+        let mut views = Views { phase_work: PhaseWorkTotals::of(model.demands()), ..Views::new(options.block_size) };
+        views.peaks = options.limits.map(|limits| RooflinePeaks::new(model.demands(), limits));
+        views.calibration = model.calibrated.as_ref().map(|calibrated| {
             let (len, blocks) = (model.max_model_len, model.num_blocks);
             let (rows, seqs, block_size) = (model.max_num_batched_tokens, model.max_num_seqs, model.block_size);
-            let wanted = wanted(options, &Room { rows, seqs, len, blocks, block_size });
-            Upkeep::new(calibrated, wanted, targets.clone())
+            let wanted = wanted(options, &StepLimits { rows, seqs, len, blocks, block_size });
+            CalibrationUpdater::new(calibrated, wanted, targets.clone())
         });
-        let log = Arc::new(Mutex::new(log));
+        let views = Arc::new(Mutex::new(views));
         let waiting = Waiting::new(options.max_queued_requests, options.max_queued_tokens, options.is_shared);
-        let shared = Arc::new(Shared::new(Counted::new(waiting)));
+        let status = Arc::new(EngineStatus::new(QueueCounts::new(waiting)));
         let block_bytes = forward.block_bytes();
         let tiers = tiers(options, &model, block_bytes, clock.clone())?;
         let mut header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model())
             .with_drafting(scheduler.drafting_cost());
         header.began_unix_ns = Some(clock.unix(Nanos(0)).0);
-        let tape = options.record.as_deref().map(|path| recording::record(path, &header)).transpose()?;
+        let sink = options.record.as_deref().map(|path| recording::record(path, &header)).transpose()?;
         let limits = scheduler.limits().clone();
-        let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options.seed, log.clone());
-        let (tape, recorder) = tape.unzip();
-        core.record_to(tape);
-        core.look_ahead(clock.now(), &shared.forecast);
+        let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options.seed, views.clone());
+        let (sink, recorder) = sink.unzip();
+        core.record_to(sink);
+        core.look_ahead(clock.now(), &status.forecast);
         if let Some(tiers) = tiers {
             core.set_tiers(tiers);
         }
         if let Some(drafters) = options.speculation.drafters() {
-            let mut drafting = Drafting::of(drafters);
-            draft.into_iter().for_each(|draft| drafting.join_network(draft));
-            core.set_drafting(drafting);
+            let mut drafters = DrafterSet::of(drafters);
+            draft.into_iter().for_each(|draft| drafters.join_network(draft));
+            core.set_drafters(drafters);
         }
         let spot_counts = Arc::new(SpotCounts::default());
         if options.spot_check > 0.0 {
@@ -248,20 +249,20 @@ impl Engine {
         }
         let (commands, receiver) = unbounded_channel();
         let counts = Arc::new(Counts::of(options.handoff.as_ref()));
-        let factors = options.handoff.as_ref().map(|_| Factors::of(&model, block_bytes)).transpose()?;
-        let asked = options.handoff.as_ref().zip(factors.clone()).filter(|(of, _)| of.takes());
+        let factors = options.handoff.as_ref().map(|_| CompatibilityInfo::of(&model, block_bytes)).transpose()?;
+        let asked = options.handoff.as_ref().zip(factors.clone()).filter(|(of, _)| of.can_ask());
         let elsewhere = asked.map(|(HandoffOptions { prefill_workers, key, .. }, factors)| {
             let (key, commands) = (key.clone(), commands.clone());
-            let taker = Taker::new(prefill_workers, key, factors, block_bytes, commands, counts.clone());
-            Box::new(taker) as Box<dyn Elsewhere>
+            let taker = PrefillClient::new(prefill_workers, key, factors, block_bytes, commands, counts.clone());
+            Box::new(taker) as Box<dyn RemotePrefill>
         });
-        core.set_elsewhere(elsewhere, counts.clone());
-        if options.handoff.as_ref().is_some_and(HandoffOptions::is_given) {
-            core.set_prompts_given();
+        core.set_remote_prefill(elsewhere, counts.clone());
+        if options.handoff.as_ref().is_some_and(HandoffOptions::is_remote_only) {
+            core.set_remote_only_prefill();
         }
         let found = options.handoff.as_ref().filter(|handoff| handoff.listen.is_some()).map(|_| Arc::default());
         core.set_listeners(options.cache_listener.clone(), found.clone());
-        let (thread_shared, thread_clock) = (shared.clone(), clock.clone());
+        let (thread_shared, thread_clock) = (status.clone(), clock.clone());
         std::thread::Builder::new()
             .name("engine".into())
             .spawn(move || run(core, receiver, thread_shared, thread_clock))
@@ -269,8 +270,8 @@ impl Engine {
         let engine = Engine(Arc::new(Inner {
             model,
             commands,
-            shared,
-            log,
+            status,
+            views,
             clock,
             next_id: AtomicU64::new(1),
             recorder: Mutex::new(recorder),
@@ -282,7 +283,7 @@ impl Engine {
             handoffs: counts.clone(),
             handoff_address: OnceLock::new(),
             handoff_key: options.handoff.as_ref().map(|handoff| handoff.key.clone()),
-            has_prompts_read: options.handoff.as_ref().is_some_and(HandoffOptions::takes),
+            has_remote_prefill: options.handoff.as_ref().is_some_and(HandoffOptions::can_ask),
         }));
         if let Some(HandoffOptions { listen: Some(at), key, .. }) = &options.handoff {
             let factors = factors.expect("who takes part has them");
@@ -292,7 +293,7 @@ impl Engine {
                 option: "--handoff-listen",
                 problem: format!("{at}: {error}"),
             })?;
-            let sealed = SealedAddress::of(listening.address(), key);
+            let sealed = SignedAddress::of(listening.address(), key);
             engine.0.handoff_address.set((listening, sealed)).expect("it is set once");
         }
         Ok(engine)
@@ -319,7 +320,7 @@ fn load_adapters(
 /// What is loaded and measured, before there is a scheduler.
 pub(crate) struct Built {
     pub(crate) forward: Box<dyn Forward>,
-    draft: Option<Learned>,
+    draft: Option<TrainedDrafter>,
     pub(crate) model: Arc<ModelInfo>,
 }
 
@@ -328,13 +329,13 @@ struct Calibrating<'a> {
     calibration: &'a Calibration,
     options: &'a EngineOptions,
     device: &'a DeviceInfo,
-    room: &'a Room,
+    room: &'a StepLimits,
     config: &'a ModelConfig,
 }
 
 impl Calibrating<'_> {
     /// The result's name, and the file that it is kept in.
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<CalibrationFile> {
         let Calibrating { calibration, options, device, room, config } = self;
         let DeviceInfo { kernels, threads, nodes, .. } = device;
         let (machine, weights, keys) = (&calibration.machine, options.weights.name(), options.kv_dtype.name());
@@ -343,7 +344,7 @@ impl Calibrating<'_> {
         let version = env!("CARGO_PKG_VERSION");
         let key = kept::key(&format!("{version} {what} {} {config:?}", room.name()));
         let path = kept::place(calibration.directory.as_deref()?, &key, "cost");
-        Some(Place { key, path })
+        Some(CalibrationFile { key, path })
     }
 }
 
@@ -356,7 +357,7 @@ impl EngineOptions {
         let threads =
             if isa == Isa::Scalar { 1 } else { self.threads.unwrap_or_else(kernels::threads::default_threads) };
         let len = Sizes::of(config, self, None, headroom()).ok()?.max_model_len;
-        let room = Room {
+        let room = StepLimits {
             rows: self.max_num_batched_tokens,
             seqs: self.max_num_seqs,
             len,
@@ -365,8 +366,9 @@ impl EngineOptions {
         };
         let calibration = self.calibration.as_ref()?;
         let device = &DeviceInfo { nodes: num_nodes(self.nodes, threads), ..DeviceInfo::cpu(isa, threads) };
-        let Place { key, path } = Calibrating { calibration, options: self, device, room: &room, config }.place()?;
-        calibrate::read(&path, &key).map(|Kept { cost, is_sure }| (cost, is_sure))
+        let CalibrationFile { key, path } =
+            Calibrating { calibration, options: self, device, room: &room, config }.place()?;
+        calibrate::read(&path, &key).map(|SavedCalibration { cost, is_sure }| (cost, is_sure))
     }
 }
 
@@ -382,10 +384,10 @@ fn calibrated(
     let room = what.room;
     let place = what.place();
     let kept = place.as_ref().filter(|_| !what.calibration.afresh);
-    let kept = kept.and_then(|Place { key, path }| calibrate::read(path, key));
+    let kept = kept.and_then(|CalibrationFile { key, path }| calibrate::read(path, key));
     let unsure = match kept {
-        Some(Kept { cost, is_sure: true }) => {
-            return Some(Calibrated { cost, took: started.elapsed(), from_disk: true, doubt: None, place });
+        Some(SavedCalibration { cost, is_sure: true }) => {
+            return Some(Calibrated { cost, took: started.elapsed(), from_disk: true, doubt: None, file: place });
         }
         other => other.map(|kept| kept.cost),
     };
@@ -397,21 +399,21 @@ fn calibrated(
     let Measured { cost, doubt } = std::thread::scope(|scope| scope.spawn(measure).join())
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     if let Some(cost) = unsure.filter(|cost| doubt.is_some() && cost.drift() != [1.0; 2]) {
-        return Some(Calibrated { cost, took: started.elapsed(), from_disk: true, doubt, place });
+        return Some(Calibrated { cost, took: started.elapsed(), from_disk: true, doubt, file: place });
     }
-    if let Some(Place { key, path }) = &place
+    if let Some(CalibrationFile { key, path }) = &place
         && let Err(error) = calibrate::write(path, key, &cost, doubt.is_none())
     {
         tracing::warn!(%error, path = %path.display(), "what steps cost could not be kept for the next start");
     }
-    Some(Calibrated { cost, took: started.elapsed(), from_disk: false, doubt, place })
+    Some(Calibrated { cost, took: started.elapsed(), from_disk: false, doubt, file: place })
 }
 
 /// The targets of requests that bring none, by what steps cost.
-fn wanted(options: &EngineOptions, room: &Room) -> Wanted {
+fn wanted(options: &EngineOptions, room: &StepLimits) -> TargetDefaults {
     let tokens_each = (room.blocks * room.block_size / room.seqs).min(room.len).min(TOKENS_EACH);
     let capacity = Capacity { seqs: room.seqs, tokens_each, rows: room.rows };
-    Wanted { ttft: options.ttft, tpot: options.tpot, capacity }
+    TargetDefaults { ttft: options.ttft, tpot: options.tpot, capacity }
 }
 
 /// How many blocks the tiers hold. The disk is reached through host memory: of that there is at least an eighth of the
@@ -438,11 +440,11 @@ fn tier_sizes(
         let problem = "blocks in swap are found by the prefix cache, which is off".to_string();
         return Err(wrong(if host_slots > 0 { "--kv-swap-memory" } else { "--kv-swap-disk" }, problem));
     }
-    if options.handoff.as_ref().is_some_and(HandoffOptions::takes) {
+    if options.handoff.as_ref().is_some_and(HandoffOptions::can_ask) {
         // What comes from others lands there.
         host_slots = host_slots.max((kv.blocks / 4).max(1));
     }
-    if options.handoff.as_ref().is_some_and(HandoffOptions::is_given) {
+    if options.handoff.as_ref().is_some_and(HandoffOptions::is_remote_only) {
         // The longest prompt has to be there as a whole.
         host_slots = host_slots.max(max_model_len.div_ceil(kv.block_size));
     }

@@ -7,13 +7,13 @@ use scheduler::{LatencyBound, Nanos, RequestId, TokenId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::command::Command;
-use crate::output::{Outlet, Output, Unread, outlet};
+use crate::output::{Event, EventSender, SendBacklog, event_channel};
 
 /// A request's outputs. Dropping it cancels the request: its blocks are free within one step.
 pub struct Stream {
     pub(crate) id: RequestId,
-    pub(crate) outputs: UnboundedReceiver<Output>,
-    pub(crate) unread: Arc<Unread>,
+    pub(crate) events: UnboundedReceiver<Event>,
+    pub(crate) backlog: Arc<SendBacklog>,
     /// Of the engine that is notified when the reader is gone.
     pub(crate) commands: Option<UnboundedSender<Command>>,
     pub(crate) prompt: Arc<[TokenId]>,
@@ -24,24 +24,32 @@ pub struct Stream {
 
 impl Stream {
     /// A stream of what is sent through the outlet, for a server that is no [`Engine`](crate::Engine).
-    pub fn open(id: RequestId, prompt: impl Into<Arc<[TokenId]>>) -> (Outlet, Stream) {
-        let (outlet, outputs, unread) = outlet();
+    pub fn open(id: RequestId, prompt: impl Into<Arc<[TokenId]>>) -> (EventSender, Stream) {
+        let (sender, outputs, backlog) = event_channel();
         let (commands, promise) = (None, None);
-        let stream =
-            Stream { id, outputs, unread, commands, prompt: prompt.into(), promise, arrived: Nanos(0), ended: false };
-        (outlet, stream)
+        let stream = Stream {
+            id,
+            events: outputs,
+            backlog,
+            commands,
+            prompt: prompt.into(),
+            promise,
+            arrived: Nanos(0),
+            ended: false,
+        };
+        (sender, stream)
     }
 
     /// The next output; `None` after `Done` or `Failed`, or when the engine is gone.
-    pub async fn recv(&mut self) -> Option<Output> {
-        let output = self.outputs.recv().await;
-        self.note(output)
+    pub async fn recv(&mut self) -> Option<Event> {
+        let event = self.events.recv().await;
+        self.note(event)
     }
 
     /// As [`Stream::recv`], for callers without an async runtime.
-    pub fn blocking_recv(&mut self) -> Option<Output> {
-        let output = self.outputs.blocking_recv();
-        self.note(output)
+    pub fn blocking_recv(&mut self) -> Option<Event> {
+        let event = self.events.blocking_recv();
+        self.note(event)
     }
 
     /// The request's name in step records and logs.
@@ -70,16 +78,16 @@ impl Stream {
         self.arrived
     }
 
-    /// From now on the request ends with [`RequestError::Unread`](crate::RequestError::Unread) when more than `most`
+    /// From now on the request ends with [`RequestError::SendBacklog`](crate::RequestError::Unread) when more than `most`
     /// outputs wait to be read. Without this call any number may.
     pub fn limit_unread(&self, most: usize) {
-        self.unread.most.store(most, Ordering::Relaxed);
+        self.backlog.most.store(most, Ordering::Relaxed);
     }
 
-    pub(crate) fn note(&mut self, output: Option<Output>) -> Option<Output> {
-        self.unread.count.fetch_sub(usize::from(output.is_some()), Ordering::Relaxed);
-        self.ended |= matches!(output, None | Some(Output::Done { .. } | Output::Failed(_)));
-        output
+    pub(crate) fn note(&mut self, event: Option<Event>) -> Option<Event> {
+        self.backlog.count.fetch_sub(usize::from(event.is_some()), Ordering::Relaxed);
+        self.ended |= matches!(event, None | Some(Event::Done { .. } | Event::Failed(_)));
+        event
     }
 }
 
@@ -98,17 +106,17 @@ mod tests {
 
     #[test]
     fn the_sender_learns_that_the_reader_is_gone() {
-        let (outlet, mut stream) = Stream::open(RequestId(1), vec![1, 2]);
+        let (sender, mut stream) = Stream::open(RequestId(1), vec![1, 2]);
         stream.limit_unread(1);
-        let token = || Output::Token { answer: 0, token: 3, text: String::new(), logprob: None };
-        outlet.send(token());
-        assert!(!outlet.is_overfull());
-        outlet.send(token());
-        assert!(outlet.is_overfull(), "two are more than one");
+        let token = || Event::Token { answer: 0, token: 3, text: String::new(), logprob: None };
+        sender.send(token());
+        assert!(!sender.is_overfull());
+        sender.send(token());
+        assert!(sender.is_overfull(), "two are more than one");
         assert_eq!(stream.blocking_recv(), Some(token()));
-        assert!(!outlet.is_overfull());
+        assert!(!sender.is_overfull());
         drop(stream);
-        tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(outlet.closed());
-        outlet.send(token());
+        tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(sender.closed());
+        sender.send(token());
     }
 }

@@ -9,21 +9,21 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::clock::Clock;
-use crate::command::{Command, Hold, Submitted};
+use crate::command::{Command, NewRequest, PauseCommand};
 use crate::core::EngineCore;
-use crate::live::{KvMap, Scene};
-use crate::output::{Output, RequestError};
-use crate::waiting::Counted;
+use crate::live::{KvMap, RequestSnapshot};
+use crate::output::{Event, RequestError};
+use crate::queue_permit::QueueCounts;
 
 /// Whether steps are made.
 #[derive(Debug, Default)]
-struct Gate {
+struct PauseGate {
     is_held: bool,
     /// Steps that are made while it is held.
     steps: usize,
 }
 
-impl Gate {
+impl PauseGate {
     fn is_open(&self) -> bool {
         !self.is_held || self.steps > 0
     }
@@ -32,7 +32,7 @@ impl Gate {
 /// Numbers that other threads may read at any time, and the queue's places: a full queue refuses before the engine's
 /// thread is asked.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct EngineStatus {
     /// When the loop last moved, nanoseconds of the engine's clock.
     pub(crate) last_beat: AtomicU64,
     /// Requests are being computed or wait for it.
@@ -44,7 +44,7 @@ pub(crate) struct Shared {
     /// The loop has ended.
     pub(crate) dead: AtomicBool,
     /// Requests that were submitted, and those of them that wait.
-    pub(crate) requests: Arc<Counted>,
+    pub(crate) requests: Arc<QueueCounts>,
     /// The prefill queue, renewed before each step.
     pub(crate) forecast: Mutex<AdmissionForecast>,
     /// The number of watchers.
@@ -54,13 +54,13 @@ pub(crate) struct Shared {
     /// What the blocks are used for, renewed while a watcher wants it.
     pub(crate) map: Mutex<KvMap>,
     /// Waiting and running requests, renewed while there is a watcher.
-    pub(crate) scene: Mutex<Scene>,
+    pub(crate) snapshot: Mutex<RequestSnapshot>,
 }
 
-impl Shared {
+impl EngineStatus {
     /// Of an engine that has done nothing yet.
-    pub(crate) fn new(requests: Arc<Counted>) -> Shared {
-        Shared {
+    pub(crate) fn new(requests: Arc<QueueCounts>) -> EngineStatus {
+        EngineStatus {
             last_beat: AtomicU64::default(),
             busy: AtomicBool::default(),
             draining: AtomicBool::default(),
@@ -71,7 +71,7 @@ impl Shared {
             watchers: AtomicUsize::default(),
             map_watchers: AtomicUsize::default(),
             map: Mutex::default(),
-            scene: Mutex::default(),
+            snapshot: Mutex::default(),
         }
     }
 
@@ -81,9 +81,9 @@ impl Shared {
 }
 
 /// Runs until a stop command, or until every handle is gone.
-pub(crate) fn run(core: EngineCore, mut commands: UnboundedReceiver<Command>, shared: Arc<Shared>, clock: Clock) {
+pub(crate) fn run(core: EngineCore, mut commands: UnboundedReceiver<Command>, status: Arc<EngineStatus>, clock: Clock) {
     core.adopt_thread();
-    let mut driver = Driver::new(core, shared, clock);
+    let mut driver = Driver::new(core, status, clock);
     'serving: loop {
         driver.beat();
         loop {
@@ -111,9 +111,9 @@ pub(crate) fn run(core: EngineCore, mut commands: UnboundedReceiver<Command>, sh
 /// What the thread does between its waits: commands and steps, each at the time that the clock shows.
 pub(crate) struct Driver {
     core: EngineCore,
-    shared: Arc<Shared>,
+    status: Arc<EngineStatus>,
     clock: Clock,
-    gate: Gate,
+    gate: PauseGate,
     /// The last step was abandoned.
     has_abandoned: bool,
     /// Times that a step's failure took everything with it, and times that its plan was abandoned.
@@ -122,12 +122,12 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(core: EngineCore, shared: Arc<Shared>, clock: Clock) -> Driver {
+    pub(crate) fn new(core: EngineCore, status: Arc<EngineStatus>, clock: Clock) -> Driver {
         Driver {
             core,
-            shared,
+            status,
             clock,
-            gate: Gate::default(),
+            gate: PauseGate::default(),
             has_abandoned: false,
             #[cfg(test)]
             failures: (0, 0),
@@ -145,21 +145,21 @@ impl Driver {
             return false;
         }
         self.beat();
-        self.core.check_spot()
+        self.core.run_spot_check()
     }
 
     fn beat(&self) {
-        self.shared.last_beat.store(self.clock.now().0, Ordering::Relaxed);
+        self.status.last_beat.store(self.clock.now().0, Ordering::Relaxed);
     }
 
     /// Before the thread waits for a command: what there is to see is shown.
     pub(crate) fn rest(&mut self) {
-        let Driver { core, shared, clock, .. } = self;
-        shared.busy.store(false, Ordering::Relaxed);
-        core.look_ahead(clock.now(), &shared.forecast);
-        core.show_now(clock.now(), &shared.scene);
-        if shared.map_watchers.load(Ordering::Relaxed) > 0 {
-            core.show_map(clock.now(), true, &shared.map);
+        let Driver { core, status, clock, .. } = self;
+        status.busy.store(false, Ordering::Relaxed);
+        core.look_ahead(clock.now(), &status.forecast);
+        core.show_now(clock.now(), &status.snapshot);
+        if status.map_watchers.load(Ordering::Relaxed) > 0 {
+            core.show_map(clock.now(), true, &status.map);
         }
         if !core.has_work() {
             self.gate.steps = 0;
@@ -168,7 +168,7 @@ impl Driver {
 
     /// Takes a command in. False: it was the last.
     pub(crate) fn take(&mut self, command: Command) -> bool {
-        self.shared.busy.store(true, Ordering::Relaxed);
+        self.status.busy.store(true, Ordering::Relaxed);
         self.beat();
         match command {
             Command::Submit(requests) => {
@@ -177,7 +177,7 @@ impl Driver {
                 }
             }
             Command::Cancel(id) => _ = self.guard(|core, now| _ = core.cancel(id, now)),
-            Command::Hold(hold, told) => {
+            Command::Pause(hold, told) => {
                 self.hold(hold);
                 if let Some(told) = told {
                     // The caller may have left.
@@ -190,7 +190,7 @@ impl Driver {
                     let _ = told.send(core.put_adapter(slot, adapter));
                 });
             }
-            Command::Moved(moved) => _ = self.guard(|core, now| core.moved(moved, now)),
+            Command::Handoff(event) => _ = self.guard(|core, now| core.handoff_event(event, now)),
             // What there is to see is shown before the thread sleeps.
             Command::Show => {}
             Command::Stop => return false,
@@ -249,44 +249,44 @@ impl Driver {
     }
 
     fn show(&self) {
-        let Driver { core, shared, clock, .. } = self;
-        core.look_ahead(clock.now(), &shared.forecast);
-        if shared.watchers.load(Ordering::Relaxed) > 0 {
-            core.show(clock.now(), &shared.scene);
+        let Driver { core, status, clock, .. } = self;
+        core.look_ahead(clock.now(), &status.forecast);
+        if status.watchers.load(Ordering::Relaxed) > 0 {
+            core.show(clock.now(), &status.snapshot);
         }
-        if shared.map_watchers.load(Ordering::Relaxed) > 0 {
-            core.show_map(clock.now(), false, &shared.map);
+        if status.map_watchers.load(Ordering::Relaxed) > 0 {
+            core.show_map(clock.now(), false, &status.map);
         }
     }
 
     /// Nothing more is done: what is open ends with an error.
     pub(crate) fn end(mut self) {
-        self.shared.dead.store(true, Ordering::Relaxed);
+        self.status.dead.store(true, Ordering::Relaxed);
         self.core.end_all(RequestError::ShuttingDown, self.clock.now());
     }
 
     /// Holds the engine, or lets go of it. It is never held while it drains.
-    fn hold(&mut self, hold: Hold) {
-        let drains = self.shared.draining.load(Ordering::Relaxed);
+    fn hold(&mut self, hold: PauseCommand) {
+        let drains = self.status.draining.load(Ordering::Relaxed);
         match hold {
-            Hold::Pause if !self.gate.is_held && !drains => {
-                self.gate = Gate { is_held: true, steps: 0 };
+            PauseCommand::Pause if !self.gate.is_held && !drains => {
+                self.gate = PauseGate { is_held: true, steps: 0 };
                 self.clock.hold();
             }
-            Hold::SingleStep if self.gate.is_held && self.core.has_work() => self.gate.steps += 1,
-            Hold::Resume if self.gate.is_held => {
-                self.gate = Gate::default();
+            PauseCommand::SingleStep if self.gate.is_held && self.core.has_work() => self.gate.steps += 1,
+            PauseCommand::Resume if self.gate.is_held => {
+                self.gate = PauseGate::default();
                 self.let_go();
             }
             _ => {}
         }
-        self.shared.held.store(self.gate.is_held, Ordering::Relaxed);
+        self.status.held.store(self.gate.is_held, Ordering::Relaxed);
     }
 
     /// The clock runs again.
     fn let_go(&mut self) {
         self.clock.let_go();
-        self.core.was_held(self.clock.held());
+        self.core.set_paused_time(self.clock.held());
     }
 
     /// Times that it had to start over, and times that a plan was abandoned.
@@ -313,14 +313,14 @@ impl Driver {
     }
 }
 
-fn submit(core: &mut EngineCore, one: Submitted, now: Nanos) {
-    let Submitted { id, request, arrived, outputs, giver } = one;
-    match core.admit(id, *request, arrived, outputs.clone(), now) {
-        Ok(()) => giver.into_iter().for_each(|giver| core.give_to(id, giver)),
+fn submit(core: &mut EngineCore, one: NewRequest, now: Nanos) {
+    let NewRequest { id, request, arrived, events, peer } = one;
+    match core.admit(id, *request, arrived, events.clone(), now) {
+        Ok(()) => peer.into_iter().for_each(|peer| core.serve_prefill(id, peer)),
         Err(error) => {
             // The door and the queue's counters refuse everything that the scheduler would.
             tracing::error!(request = id.0, ?error, "the scheduler refused a request that had passed the door");
-            outputs.send(Output::Failed(RequestError::Internal));
+            events.send(Event::Failed(RequestError::Internal));
         }
     }
 }

@@ -6,12 +6,12 @@ use crate::accounts::{Closed, Ending};
 
 /// An exponential average, with weight 1/8, of the time between two ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Turnover {
+pub(crate) struct FinishRate {
     interval: Nanos,
     last_end: Nanos,
 }
 
-impl Turnover {
+impl FinishRate {
     /// After a time without requests one comes.
     pub(crate) fn begins(&mut self, now: Nanos) {
         self.last_end = self.last_end.max(now);
@@ -25,7 +25,7 @@ impl Turnover {
         let sample = closed.until.since(self.last_end).0;
         let before = self.interval.0;
         let after = if before == 0 { sample } else { before - before / 8 + sample / 8 };
-        *self = Turnover { interval: Nanos(after.max(1)), last_end: closed.until.max(self.last_end) };
+        *self = FinishRate { interval: Nanos(after.max(1)), last_end: closed.until.max(self.last_end) };
     }
 
     /// The mean time between two ends; 0 before the first.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A moment has the time that wall clocks showed at it, as in logs and alerts. So a jump moves what comes after it and
-//! nothing before. It is found at the next look ([`Wall::look`]), and a moment between its jump and that look has the
+//! nothing before. It is found at the next look ([`WallClock::look`]), and a moment between its jump and that look has the
 //! time of before. Between jumps a wall clock is pulled towards the right time together with the monotonic one, so one
 //! anchor holds for as long as nothing jumps.
 
@@ -31,12 +31,12 @@ impl UnixNanos {
 
 /// See the module's picture. Times of the machine are nanoseconds since the start.
 #[derive(Debug)]
-pub(crate) struct Wall(VecDeque<(u64, UnixNanos)>);
+pub(crate) struct WallClock(VecDeque<(u64, UnixNanos)>);
 
-impl Wall {
+impl WallClock {
     /// At `machine` the wall clock shows `unix`.
-    pub(crate) fn anchored(machine: u64, unix: UnixNanos) -> Wall {
-        Wall(VecDeque::from([(machine, unix)]))
+    pub(crate) fn anchored(machine: u64, unix: UnixNanos) -> WallClock {
+        WallClock(VecDeque::from([(machine, unix)]))
     }
 
     /// Compares both clocks, `machine` being now.
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_jump_moves_what_comes_after_it() {
-        let mut wall = Wall::anchored(0, UnixNanos(1_000 * SECOND));
+        let mut wall = WallClock::anchored(0, UnixNanos(1_000 * SECOND));
         // Readings that are off by less than the slack are none.
         wall.look(10 * SECOND, UnixNanos(1_010 * SECOND + SLACK));
         assert_eq!(wall.at(10 * SECOND), UnixNanos(1_010 * SECOND));
@@ -78,13 +78,13 @@ mod tests {
 
     #[test]
     fn as_many_jumps_as_there_may_be_are_remembered() {
-        let mut wall = Wall::anchored(0, UnixNanos(0));
+        let mut wall = WallClock::anchored(0, UnixNanos(0));
         for jump in 1..=2 * KEPT as u64 {
             wall.look(jump * SECOND, UnixNanos(jump * 3_600 * SECOND));
         }
         assert_eq!(wall.0.len(), KEPT);
         assert_eq!(wall.at(2 * KEPT as u64 * SECOND), UnixNanos(2 * KEPT as u64 * 3_600 * SECOND));
         // What was before the oldest is counted back from it, and never below the beginning.
-        assert_eq!(Wall::anchored(5, UnixNanos(3)).at(0), UnixNanos(0));
+        assert_eq!(WallClock::anchored(5, UnixNanos(3)).at(0), UnixNanos(0));
     }
 }

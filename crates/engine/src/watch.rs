@@ -5,12 +5,12 @@ use std::sync::{Arc, PoisonError};
 
 use scheduler::RequestId;
 
-use crate::away::Away;
 use crate::command::Command;
-use crate::history::Second;
-use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene, percentiles, with_those_who_wait};
+use crate::history::SecondStats;
+use crate::live::{KvMap, LogCursor, LoggedStep, Percentiles, RequestSnapshot, percentiles, with_waiting_requests};
 use crate::recent::Ended;
-use crate::serve::Watching;
+use crate::remote_prefill_trace::RemotePrefillTrace;
+use crate::serve::Subscription;
 use crate::{Engine, Inner};
 
 /// A watcher. While one exists, scenes are made, and maps of the cache if one wants them.
@@ -21,9 +21,9 @@ pub(crate) struct Watch {
 
 impl Engine {
     pub(crate) fn begin_watch(&self, wants_map: bool) -> Watch {
-        let shared = &self.0.shared;
-        shared.watchers.fetch_add(1, Ordering::Relaxed);
-        shared.map_watchers.fetch_add(usize::from(wants_map), Ordering::Relaxed);
+        let status = &self.0.status;
+        status.watchers.fetch_add(1, Ordering::Relaxed);
+        status.map_watchers.fetch_add(usize::from(wants_map), Ordering::Relaxed);
         // One that has nothing to do shows nothing of itself.
         let _ = self.0.commands.send(Command::Show);
         Watch { engine: self.0.clone(), wants_map }
@@ -32,43 +32,47 @@ impl Engine {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let shared = &self.engine.shared;
-        shared.watchers.fetch_sub(1, Ordering::Relaxed);
-        shared.map_watchers.fetch_sub(usize::from(self.wants_map), Ordering::Relaxed);
+        let status = &self.engine.status;
+        status.watchers.fetch_sub(1, Ordering::Relaxed);
+        status.map_watchers.fetch_sub(usize::from(self.wants_map), Ordering::Relaxed);
     }
 }
 
-impl Watching for Watch {
-    fn newest(&self) -> Place {
-        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
-        Place { step: log.recent.num_steps(), end: log.recent.num_ended(), away: log.accounts.aways.num_changes() }
+impl Subscription for Watch {
+    fn newest(&self) -> LogCursor {
+        let views = self.engine.views.lock().unwrap_or_else(PoisonError::into_inner);
+        LogCursor {
+            step: views.recent.num_steps(),
+            end: views.recent.num_ended(),
+            remote_prefill: views.accounts.remote_prefills.num_changes(),
+        }
     }
 
-    fn read(&self, place: &mut Place, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64 {
-        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
-        for (number, record) in log.recent.steps_from(place.step).take(most) {
+    fn read(&self, cursor: &mut LogCursor, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64 {
+        let views = self.engine.views.lock().unwrap_or_else(PoisonError::into_inner);
+        for (number, record) in views.recent.steps_from(cursor.step).take(most) {
             steps.push(LoggedStep { number, record: record.clone() });
         }
-        place.step = steps.last().map_or(log.recent.num_steps().min(place.step), |step| step.number + 1);
-        ended.extend(log.recent.ended_from(place.end));
-        place.end = log.recent.num_ended();
-        log.recent.num_steps() - place.step
+        cursor.step = steps.last().map_or(views.recent.num_steps().min(cursor.step), |step| step.number + 1);
+        ended.extend(views.recent.ended_from(cursor.end));
+        cursor.end = views.recent.num_ended();
+        views.recent.num_steps() - cursor.step
     }
 
-    fn aways(&self, place: &mut Place) -> Vec<(RequestId, Away)> {
-        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let aways = &log.accounts.aways;
-        let changed = aways.changed_after(place.away);
-        place.away = aways.num_changes();
+    fn remote_prefills(&self, cursor: &mut LogCursor) -> Vec<(RequestId, RemotePrefillTrace)> {
+        let views = self.engine.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let aways = &views.accounts.remote_prefills;
+        let changed = aways.changed_after(cursor.remote_prefill);
+        cursor.remote_prefill = aways.num_changes();
         changed
     }
 
-    fn scene_into(&self, scene: &mut Scene) {
-        scene.clone_from(&self.engine.shared.scene.lock().unwrap_or_else(PoisonError::into_inner));
+    fn snapshot_into(&self, snapshot: &mut RequestSnapshot) {
+        snapshot.clone_from(&self.engine.status.snapshot.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn map_into(&self, map: &mut KvMap) -> bool {
-        let newest = self.engine.shared.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = self.engine.status.map.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = newest.version != map.version;
         if is_new {
             (map.step, map.at, map.version) = (newest.step, newest.at, newest.version);
@@ -77,17 +81,17 @@ impl Watching for Watch {
         is_new
     }
 
-    fn seconds(&self) -> Vec<Second> {
+    fn seconds(&self) -> Vec<SecondStats> {
         let now = self.engine.clock.now();
-        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.minutes.seconds(now)
+        let views = self.engine.views.lock().unwrap_or_else(PoisonError::into_inner);
+        views.minutes.seconds(now)
     }
 
     fn percentiles(&self) -> [Option<Percentiles>; 2] {
-        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let (ttfts, gaps) = (log.recent.ttfts.values(), log.recent.gaps.values());
-        let open: Vec<_> = log.accounts.first_tokens().collect();
-        drop(log);
-        [percentiles(with_those_who_wait(ttfts, &open, self.engine.clock.now())), percentiles(gaps)]
+        let views = self.engine.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ttfts, gaps) = (views.recent.ttfts.values(), views.recent.gaps.values());
+        let open: Vec<_> = views.accounts.first_tokens().collect();
+        drop(views);
+        [percentiles(with_waiting_requests(ttfts, &open, self.engine.clock.now())), percentiles(gaps)]
     }
 }

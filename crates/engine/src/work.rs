@@ -31,15 +31,15 @@ pub struct PhaseWork {
 
 /// The view. Without demands it sees nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Worked {
+pub(crate) struct PhaseWorkTotals {
     demands: Option<Demands>,
     pub(crate) phases: [PhaseWork; 2],
 }
 
-impl Worked {
+impl PhaseWorkTotals {
     /// Of passes that ask so much.
-    pub(crate) fn of(demands: Demands) -> Worked {
-        Worked { demands: Some(demands), phases: Default::default() }
+    pub(crate) fn of(demands: Demands) -> PhaseWorkTotals {
+        PhaseWorkTotals { demands: Some(demands), phases: Default::default() }
     }
 
     /// A step is complete.

@@ -8,7 +8,7 @@ mod files;
 use std::path::{Path, PathBuf};
 
 use common::*;
-use engine::{AdapterError, Drafters, Engine, EngineOptions, Output, Prompt, RawRequest, Speculation};
+use engine::{AdapterError, Drafters, Engine, EngineOptions, Event, Prompt, RawRequest, Speculation};
 use files::{Files, adapter, write_in};
 use model::{AdapterRoom, ModelConfig};
 use testing::Scratch;
@@ -185,7 +185,7 @@ fn who_leaves_lets_go() {
     let place = Scratch::new("engine-leave");
     let engine = engine_with_two(&place, |_| {});
     let mut stream = engine.submit(engine.validate(through(Some("b"), greedy(PROMPT, 400))).unwrap()).unwrap();
-    assert!(matches!(stream.blocking_recv(), Some(Output::Token { .. })));
+    assert!(matches!(stream.blocking_recv(), Some(Event::Token { .. })));
     drop(stream);
     unload_when_unused(&engine, "b");
 }

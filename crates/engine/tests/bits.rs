@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 use common::{options, start};
 use engine::{
-    Arithmetic, ClusterKey, DraftMethod, Drafters, Engine, EngineOptions, HandoffOptions, KvDtype, LearnedDrafter,
-    Output, Prompt, RawRequest, Role, Rule, Speculation, Stream, WeightClass,
+    Arithmetic, ClusterKey, DraftMethod, Drafters, Engine, EngineOptions, Event, HandoffOptions, KvDtype,
+    LearnedDrafter, Prompt, RawRequest, Role, Rule, Speculation, Stream, WeightClass,
 };
 use serde_json::json;
 use testing::Golden;
@@ -56,8 +56,8 @@ fn digest(mut stream: Stream) -> String {
     let mut answers = Vec::new();
     while let Some(output) = stream.blocking_recv() {
         match output {
-            Output::Noted { answer, unsealed } => answers.push((answer, unsealed.tokens, unsealed.rows)),
-            Output::Failed(error) => panic!("the request failed: {error}"),
+            Event::Noted { answer, unsealed } => answers.push((answer, unsealed.tokens, unsealed.rows)),
+            Event::Failed(error) => panic!("the request failed: {error}"),
             _ => {}
         }
     }

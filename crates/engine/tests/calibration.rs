@@ -111,7 +111,7 @@ fn a_directory_that_cannot_be_written_is_no_reason_not_to_start() {
 #[test]
 fn targets_are_the_requests_own_or_the_servers() {
     let fixed = |ms| DefaultTarget::Fixed(Duration::from_millis(ms));
-    let engine = start(&EngineOptions { ttft: fixed(700), tpot: DefaultTarget::Comfortable, ..calibrating(None) });
+    let engine = start(&EngineOptions { ttft: fixed(700), tpot: DefaultTarget::Auto, ..calibrating(None) });
     let targets = engine.model().targets;
     assert_eq!(targets.ttft.map(|target| target.0), Some(700_000_000));
     assert!(targets.tpot.is_some_and(|target| target.0 >= 50_000_000), "{targets:?}");

@@ -12,8 +12,8 @@ use std::time::Duration;
 use common::{Outcome, ask, gather, options, start, submit_crowd, wait, wait_until_quiet};
 use engine::ledger::Owner;
 use engine::{
-    ClusterKey, Engine, EngineOptions, HandoffOptions, Handoffs, Isa, Prompt, RawRequest, Role, Rule, Speculation, Way,
-    WeightClass,
+    ClusterKey, Engine, EngineOptions, HandoffOptions, HandoffOutcome, Handoffs, Isa, Prompt, RawRequest, Role, Rule,
+    Speculation, WeightClass,
 };
 use serde_json::json;
 
@@ -127,8 +127,8 @@ fn assert_same(split: &Outcome, joint: &Outcome, what: &str) {
     assert_eq!(usage(split), usage(joint), "{what}");
 }
 
-fn taken(handoffs: &Handoffs, way: Way) -> u64 {
-    handoffs.taken[Way::ALL.iter().position(|other| *other == way).expect("it is there")]
+fn taken(handoffs: &Handoffs, way: HandoffOutcome) -> u64 {
+    handoffs.taken[HandoffOutcome::ALL.iter().position(|other| *other == way).expect("it is there")]
 }
 
 /// Waits until nothing is open on either side, and looks that nothing stays.
@@ -177,9 +177,13 @@ fn a_split_run_is_the_joint_run() {
     }
     let handoffs = decode.handoffs();
     println!("{done} requests, {handoffs:?}, {} preemptions", decode.stats().preemptions);
-    assert!(taken(&handoffs, Way::Whole) * 3 > done as u64, "most are handed over: {handoffs:?}");
+    assert!(taken(&handoffs, HandoffOutcome::Whole) * 3 > done as u64, "most are handed over: {handoffs:?}");
     // A worker that timed out has not seen the end that was sent to it.
-    assert!(prefill.handoffs().given[0] >= taken(&handoffs, Way::Whole), "{:?} {handoffs:?}", prefill.handoffs());
+    assert!(
+        prefill.handoffs().given[0] >= taken(&handoffs, HandoffOutcome::Whole),
+        "{:?} {handoffs:?}",
+        prefill.handoffs()
+    );
     assert!(decode.stats().preemptions > 0, "it must happen to mean anything");
     assert_quiet(&[&prefill, &decode]);
 }
@@ -312,7 +316,7 @@ fn whatever_a_connection_does_the_answer_is_the_same() {
     let decode = answerer(std::slice::from_ref(&clean.address), options());
     assert_same(&ask(&decode, request(0)), &ask(&joint, request(0)), "without a fault");
     let all = clean.passed.load(Ordering::Relaxed);
-    assert_eq!(taken(&decode.handoffs(), Way::Whole), 1);
+    assert_eq!(taken(&decode.handoffs(), HandoffOutcome::Whole), 1);
     let mut ways = [0; 6];
     for number in 0..wanted {
         // Every part of the conversation has its turn: greeting, offer, the blocks, the end.
@@ -324,12 +328,12 @@ fn whatever_a_connection_does_the_answer_is_the_same() {
             assert_same(&ask(&decode, request(number + 1)), &expected, &format!("{fault:?}"));
             let handoffs = decode.handoffs();
             assert_eq!(handoffs.taken.iter().sum::<u64>(), 1, "{fault:?}: {handoffs:?}");
-            assert_eq!(taken(&handoffs, Way::Whole), 0, "{fault:?} of {all}: {handoffs:?}");
+            assert_eq!(taken(&handoffs, HandoffOutcome::Whole), 0, "{fault:?} of {all}: {handoffs:?}");
             ways.iter_mut().zip(handoffs.taken).for_each(|(sum, more)| *sum += more);
             assert_quiet(&[&decode]);
         }
     }
-    println!("{} faults in {all} bytes: {ways:?} of {:?}", 2 * wanted, Way::ALL);
+    println!("{} faults in {all} bytes: {ways:?} of {:?}", 2 * wanted, HandoffOutcome::ALL);
     assert!(ways[1] > 0 && ways[2] > 0, "some came in part, some were never begun: {ways:?}");
     assert_quiet(&[&prefill]);
 }
@@ -341,7 +345,7 @@ fn who_falls_silent_is_not_waited_for() {
     let wire = Wire::to(address(&prefill), Some(Fault::Hang(200_000)));
     let decode = answerer(std::slice::from_ref(&wire.address), options());
     assert_same(&ask(&decode, raw(&text(3, 40), 3)), &ask(&joint, raw(&text(3, 40), 3)), "a silent worker");
-    assert_eq!(taken(&decode.handoffs(), Way::InPart), 1, "{:?}", decode.handoffs());
+    assert_eq!(taken(&decode.handoffs(), HandoffOutcome::InPart), 1, "{:?}", decode.handoffs());
     assert_quiet(&[&prefill, &decode]);
 }
 
@@ -408,7 +412,7 @@ fn workers_that_differ_are_told_apart_by_name() {
         let prefill = reader(options_there);
         let decode = answerer(&[address(&prefill)], options());
         assert_same(&ask(&decode, raw(&text(1, 60), 1)), &ask(&joint, raw(&text(1, 60), 1)), says);
-        assert_eq!(taken(&decode.handoffs(), Way::Refused), 1, "{says}");
+        assert_eq!(taken(&decode.handoffs(), HandoffOutcome::Refused), 1, "{says}");
         assert_eq!(decode.handoff_problems().first().map(|problem| problem.contains(says)), Some(true), "{says}");
         // Once is enough.
         ask(&decode, raw(&text(2, 60), 1));
@@ -424,7 +428,7 @@ fn connections_without_the_key_get_no_answer() {
     let decode = start(&EngineOptions { handoff: Some(handoff), ..options() });
     let joint = start(&options());
     assert_same(&ask(&decode, raw(&text(1, 60), 1)), &ask(&joint, raw(&text(1, 60), 1)), "without the key");
-    assert_eq!(taken(&decode.handoffs(), Way::Refused), 1);
+    assert_eq!(taken(&decode.handoffs(), HandoffOutcome::Refused), 1);
     for hello in [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".as_slice(), &[0; 100], &[0xff; 5000]] {
         let mut stream = TcpStream::connect(address(&prefill)).expect("it listens");
         let _ = stream.write_all(hello);
@@ -460,5 +464,5 @@ fn options_that_do_not_go_together_are_refused() {
 }
 
 fn taken_of(engine: &Engine) -> u64 {
-    taken(&engine.handoffs(), Way::Refused)
+    taken(&engine.handoffs(), HandoffOutcome::Refused)
 }

@@ -4,7 +4,7 @@ use crate::common;
 
 use common::{Outcome, ask, gather, greedy, options, start};
 use engine::ledger::{Gap, Owner, Shares};
-use engine::{Ending, Engine, EngineOptions, Output, RawRequest};
+use engine::{Ending, Engine, EngineOptions, Event, RawRequest};
 
 fn ms(shares: &Shares, owners: &[Owner]) -> f64 {
     owners.iter().map(|&owner| shares.of(owner).as_secs_f64() * 1e3).sum()
@@ -96,7 +96,7 @@ fn a_stream_names_the_long_prompt_that_delayed_it() {
     let mut stream = engine.submit(request).expect("room");
     let id = stream.id();
     for _ in 0..10 {
-        assert!(matches!(stream.blocking_recv(), Some(Output::Token { .. })));
+        assert!(matches!(stream.blocking_recv(), Some(Event::Token { .. })));
     }
     // It is asked about while it runs; a token may be read before its step is booked.
     let timeline = loop {
@@ -152,7 +152,7 @@ fn who_leaves_is_remembered_and_who_never_was_is_not() {
     let request = engine.validate(greedy("Once upon a time", 200)).expect("valid");
     let mut stream = engine.submit(request).expect("room");
     let id = stream.id();
-    assert!(matches!(stream.blocking_recv(), Some(Output::Token { .. })));
+    assert!(matches!(stream.blocking_recv(), Some(Event::Token { .. })));
     drop(stream);
     common::wait_until_quiet(&engine);
     assert_eq!(engine.timeline(id).expect("it is remembered").ending, Some(Ending::Cancelled));

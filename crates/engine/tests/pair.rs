@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Outcome, ask, gather, options, start, submit_crowd, wait_until_quiet};
 use engine::{
-    ClusterKey, Engine, EngineOptions, HandoffOptions, Output, Precisions, Prompt, RawRequest, RequestError, Role, Way,
-    WeightClass,
+    ClusterKey, Engine, EngineOptions, Event, HandoffOptions, HandoffOutcome, PrecisionPair, Prompt, RawRequest,
+    RequestError, Role, WeightClass,
 };
 
-const PAIR: Precisions = Precisions { prompts: WeightClass::Int8, answers: WeightClass::Int4 };
+const PAIR: PrecisionPair = PrecisionPair { prompts: WeightClass::Int8, answers: WeightClass::Int4 };
 /// Tokens of a block.
 const BLOCK: usize = 32;
 
-fn handoff(role: Role, workers: &[String], precisions: Option<Precisions>) -> Option<HandoffOptions> {
+fn handoff(role: Role, workers: &[String], precisions: Option<PrecisionPair>) -> Option<HandoffOptions> {
     let listen = (role == Role::Prefill).then_some(SocketAddr::from(([127, 0, 0, 1], 0)));
     let key = ClusterKey::of(b"a key of these tests");
     Some(HandoffOptions { role, role_may_change: false, listen, prefill_workers: workers.to_vec(), key, precisions })
@@ -88,8 +88,8 @@ fn failure(engine: &Engine, raw: RawRequest) -> Option<RequestError> {
     let mut stream = engine.submit(engine.validate(raw).expect("valid")).expect("there is room");
     loop {
         match stream.blocking_recv().expect("a stream ends with Done or Failed") {
-            Output::Failed(error) => return Some(error),
-            Output::Done { .. } => return None,
+            Event::Failed(error) => return Some(error),
+            Event::Done { .. } => return None,
             _ => {}
         }
     }
@@ -196,7 +196,7 @@ fn both_sides_name_the_pair() {
     let problems = decode.handoff_problems();
     let says = "precision of weights: int8/int4 here, int8 there";
     assert!(problems.len() == 1 && problems[0].ends_with(says), "{problems:?}");
-    let refused = Way::ALL.iter().position(|way| *way == Way::Refused).expect("it is there");
+    let refused = HandoffOutcome::ALL.iter().position(|way| *way == HandoffOutcome::Refused).expect("it is there");
     assert_eq!(decode.handoffs().taken[refused], 1);
     assert_eq!(decode.model().definition().weights, "int8/int4");
 }
@@ -257,9 +257,9 @@ fn readers_may_come_and_go() {
             let mut tokens = Vec::new();
             let failed = loop {
                 match stream.blocking_recv().expect("a stream ends") {
-                    Output::Token { token, .. } => tokens.push(token),
-                    Output::Failed(error) => break Some(error),
-                    Output::Done { .. } => break None,
+                    Event::Token { token, .. } => tokens.push(token),
+                    Event::Failed(error) => break Some(error),
+                    Event::Done { .. } => break None,
                     _ => {}
                 }
             };

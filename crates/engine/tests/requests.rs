@@ -5,7 +5,7 @@ use crate::common;
 use std::time::Duration;
 
 use common::{Outcome, ask, gather, greedy, options, start, wait_until_quiet};
-use engine::{Chat, EngineOptions, FinishReason, Output, Prompt, RawRequest, RequestError, Stream, SubmitError};
+use engine::{Chat, EngineOptions, Event, FinishReason, Prompt, RawRequest, RequestError, Stream, SubmitError};
 
 #[test]
 fn an_answer_ends_for_the_reason_it_states() {
@@ -85,7 +85,7 @@ fn prompt_logprobs_cover_the_prompt_and_agree_with_generation() {
         RawRequest { prompt_logprobs: Some(2), max_tokens: Some(0), ..RawRequest::new(Prompt::Tokens(prompt.clone())) };
     let request = engine.validate(raw).expect("valid");
     let mut stream = engine.submit(request).expect("room");
-    let Some(Output::PromptLogprobs(logprobs)) = stream.blocking_recv() else { panic!("the prompt's come first") };
+    let Some(Event::PromptLogprobs(logprobs)) = stream.blocking_recv() else { panic!("the prompt's come first") };
     assert_eq!(logprobs.len(), prompt_len);
     assert!(logprobs[0].is_none(), "nothing comes before the first token");
     for (position, entry) in logprobs.iter().enumerate().skip(1) {
@@ -164,14 +164,14 @@ fn an_unread_stream_ends_and_holds_no_more_than_it_may() {
     let mut unread = engine.submit(engine.validate(greedy("Hello", 900)).expect("valid")).expect("room");
     unread.limit_unread(40);
     wait_until_quiet(&engine);
-    let outputs: Vec<Output> = std::iter::from_fn(|| unread.blocking_recv()).collect();
+    let outputs: Vec<Event> = std::iter::from_fn(|| unread.blocking_recv()).collect();
     assert_eq!(outputs.len(), 42, "what may wait, the one too many, and the end");
-    assert_eq!(outputs.last(), Some(&Output::Failed(RequestError::Unread)));
+    assert_eq!(outputs.last(), Some(&Event::Failed(RequestError::SlowReader)));
     // Who reads may have any number.
     let mut read = engine.submit(engine.validate(greedy("Hello", 300)).expect("valid")).expect("room");
     read.limit_unread(299 + 2);
     let last = std::iter::from_fn(|| read.blocking_recv()).last();
-    assert!(matches!(last, Some(Output::Done { .. })), "{last:?}");
+    assert!(matches!(last, Some(Event::Done { .. })), "{last:?}");
     assert_eq!(engine.stats().finished_cancelled, 1);
 }
 
@@ -205,7 +205,7 @@ fn stopping_ends_every_request_with_an_error_and_refuses_new_ones() {
     assert_eq!(refused.err(), Some(SubmitError::ShuttingDown));
     engine.stop();
     let last = std::iter::from_fn(|| stream.blocking_recv()).last();
-    assert_eq!(last, Some(Output::Failed(RequestError::ShuttingDown)));
+    assert_eq!(last, Some(Event::Failed(RequestError::ShuttingDown)));
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn an_answer_can_be_asked_for_token_by_token() {
     let tokens = |mut stream: Stream| {
         let mut told = Vec::new();
         while let Some(output) = stream.blocking_recv() {
-            if let Output::Token { token, logprob, .. } = output {
+            if let Event::Token { token, logprob, .. } = output {
                 told.push((token, logprob.map_or(0, |logprob| logprob.top.len())));
             }
         }
@@ -373,11 +373,11 @@ fn a_prompt_says_how_far_it_is_read() {
         let (mut told, mut tokens) = (Vec::new(), Vec::new());
         while let Some(output) = stream.blocking_recv() {
             match output {
-                Output::Progress(progress) => {
+                Event::Progress(progress) => {
                     assert!(tokens.is_empty(), "before any token");
                     told.push(progress);
                 }
-                Output::Token { token, .. } => tokens.push(token),
+                Event::Token { token, .. } => tokens.push(token),
                 _ => {}
             }
         }
@@ -455,7 +455,7 @@ fn log_probabilities_may_be_of_named_tokens_or_of_all() {
     let of = |raw: RawRequest| -> Vec<engine::TokenLogprob> {
         let mut stream = engine.submit(engine.validate(raw).expect("a valid request")).expect("the queue has room");
         let outputs = std::iter::from_fn(|| stream.blocking_recv());
-        outputs.filter_map(|output| if let Output::Token { logprob, .. } = output { logprob } else { None }).collect()
+        outputs.filter_map(|output| if let Event::Token { logprob, .. } = output { logprob } else { None }).collect()
     };
     let all = of(RawRequest { logprobs: Some(-1), max_logprobs: -1, ..greedy("The fox", 3) });
     let named = vec![400, 3, 17];

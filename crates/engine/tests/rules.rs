@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::{ask, greedy, options, start};
-use engine::{ConstraintError, EngineOptions, FinishReason, Output, RawRequest, RequestError, Rule};
+use engine::{ConstraintError, EngineOptions, Event, FinishReason, RawRequest, RequestError, Rule};
 use serde_json::{Value, json};
 
 fn person() -> Value {
@@ -108,8 +108,8 @@ fn an_answer_whose_rule_takes_too_many_steps_ends_alone() {
     assert_eq!(ask(&engine, greedy("Once upon a time", 40)).answers, free.answers);
     let end = loop {
         match stream.blocking_recv().expect("an end") {
-            Output::Failed(error) => break Some(error),
-            Output::Done { .. } => break None,
+            Event::Failed(error) => break Some(error),
+            Event::Done { .. } => break None,
             _ => {}
         }
     };

@@ -250,7 +250,7 @@ impl Settings {
             Some(Calibration { directory, machine, afresh })
         };
         let target = match asked.calibrate {
-            Calibrate::Kept | Calibrate::Afresh | Calibrate::Again if !has_fixed_steps => DefaultTarget::Comfortable,
+            Calibrate::Kept | Calibrate::Afresh | Calibrate::Again if !has_fixed_steps => DefaultTarget::Auto,
             _ => DefaultTarget::None,
         };
         let more = if asked.runtime_adapters { MORE_ADAPTERS } else { 0 };
@@ -337,17 +337,17 @@ mod tests {
     #[test]
     fn targets_are_comfortable_where_steps_are_measured_and_nobody_named_a_size() {
         use Calibrate::{Afresh, Kept, No};
-        use DefaultTarget::{Comfortable, None as Off};
+        use DefaultTarget::{Auto, None as Off};
         let chosen = Chosen { class: WeightClass::Bf16, as_stored: false, why: None };
         // (measured, rows, rows of a prompt, target) and the target and rows that hold.
         let table = [
             (No, None, None, None, Off, 512),
-            (Kept, None, None, None, Comfortable, 512),
-            (Afresh, None, None, None, Comfortable, 512),
+            (Kept, None, None, None, Auto, 512),
+            (Afresh, None, None, None, Auto, 512),
             (Kept, Some(256), None, None, Off, 256),
             (Kept, None, Some(16), None, Off, 512),
-            (Kept, Some(256), None, Some(Comfortable), Comfortable, 256),
-            (No, None, None, Some(Comfortable), Comfortable, 512),
+            (Kept, Some(256), None, Some(Auto), Auto, 256),
+            (No, None, None, Some(Auto), Auto, 512),
         ];
         for (calibrate, max_num_batched_tokens, max_prefill_chunk, tpot, wanted, rows) in table {
             let settings =

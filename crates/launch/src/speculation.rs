@@ -48,9 +48,9 @@ pub fn speculation(json: &str) -> Result<Speculation, String> {
     };
     let mut keys = Keys(keys);
     let method = keys.text("method")?.ok_or_else(|| format!("method: missing; {}", methods()))?;
-    let most_guesses = keys.count("num_speculative_tokens", 1, Drafters::MOST_GUESSES)?;
+    let max_drafts = keys.count("num_speculative_tokens", 1, Drafters::MAX_DRAFTS)?;
     let mut drafters = Drafters::default();
-    drafters.most_guesses = most_guesses.unwrap_or(drafters.most_guesses);
+    drafters.max_drafts = max_drafts.unwrap_or(drafters.max_drafts);
     match (method.as_str(), DraftMethod::ALL.into_iter().find(|known| known.name() == method)) {
         ("ngram", _) => drafters.lookup = Some(ngram(&mut keys)?),
         ("suffix", _) => drafters.lookup = Some(suffix(&mut keys)?),
@@ -93,7 +93,7 @@ fn suffix(keys: &mut Keys) -> Result<LookupOptions, String> {
     Ok(LookupOptions {
         most_depth: depth.unwrap_or(options.most_depth),
         most_answers: answers.unwrap_or(options.most_answers),
-        guesses_per_match: factor.unwrap_or(options.guesses_per_match),
+        drafts_per_match: factor.unwrap_or(options.drafts_per_match),
         least_share: share.unwrap_or(options.least_share),
         ..options
     })
@@ -188,7 +188,7 @@ mod tests {
             (r#"{"method": "suffix", "model": null}"#, Drafters::default()),
             (
                 r#"{"method": "ngram", "num_speculative_tokens": 4}"#,
-                Drafters { most_guesses: 4, ..lookup(ngram.clone()) },
+                Drafters { max_drafts: 4, ..lookup(ngram.clone()) },
             ),
             (r#"{"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5}"#, matches(2, 5)),
             (r#"{"method": "ngram", "prompt_lookup_max": 4}"#, matches(4, 4)),
@@ -199,7 +199,7 @@ mod tests {
                 lookup(LookupOptions {
                     most_depth: 24,
                     most_answers: 0,
-                    guesses_per_match: 1.0,
+                    drafts_per_match: 1.0,
                     least_share: 0.1,
                     ..suffix
                 }),

@@ -1,6 +1,6 @@
 //! The whole way, as a program takes it that is no command line: a name, settings, an engine, an answer.
 
-use engine::{Output, Prompt, RawRequest};
+use engine::{Event, Prompt, RawRequest};
 use launch::{ModelSettings, Settings};
 
 #[test]
@@ -16,7 +16,7 @@ fn the_built_in_model_answers() {
         RawRequest { max_tokens: Some(4), ignore_eos: true, ..RawRequest::new(Prompt::Text("A lamp".to_string())) };
     let mut stream = engine.submit(engine.validate(raw).expect("a good request")).expect("there is room");
     let outputs = std::iter::from_fn(|| stream.blocking_recv());
-    assert_eq!(outputs.filter(|output| matches!(output, Output::Token { .. })).count(), 4);
+    assert_eq!(outputs.filter(|output| matches!(output, Event::Token { .. })).count(), 4);
     engine.stop();
 }
 

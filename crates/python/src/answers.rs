@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::ledger::{Named, Owner, Shares};
-use engine::{FinishReason, Output, Timings, TokenLogprob, Usage};
+use engine::{Event, FinishReason, Timings, TokenLogprob, Usage};
 use pyo3::prelude::*;
 use text::tokenizer::Tokenizer;
 
@@ -93,17 +93,17 @@ impl Answers {
     }
 
     /// Takes the next output; `None`: the engine is gone.
-    pub(crate) fn take(&mut self, output: Option<Output>) {
+    pub(crate) fn take(&mut self, output: Option<Event>) {
         match output {
-            Some(Output::PromptLogprobs(logprobs)) => self.prompt_logprobs = Some(logprobs),
-            Some(Output::Token { answer, token, text, logprob }) => {
+            Some(Event::PromptLogprobs(logprobs)) => self.prompt_logprobs = Some(logprobs),
+            Some(Event::Token { answer, token, text, logprob }) => {
                 let answer = &mut self.answers[answer];
                 answer.text.push_str(&text);
                 answer.tokens.push(token);
                 answer.cumulative += logprob.as_ref().map_or(0.0, |logprob| f64::from(logprob.logprob));
                 answer.logprobs.iter_mut().for_each(|logprobs| logprobs.extend(logprob.clone()));
             }
-            Some(Output::Finished { answer, reason, stop_string, text }) => {
+            Some(Event::Finished { answer, reason, stop_string, text }) => {
                 let stop_reason = match (reason, stop_string) {
                     (_, Some(at)) => self.stop.get(at).cloned().map(StopReason::Text),
                     (FinishReason::Stop(Some(id)), None) if !self.eos.contains(&id) => Some(StopReason::Token(id)),
@@ -118,9 +118,9 @@ impl Answers {
                 });
             }
             // Not requested.
-            Some(Output::Embedding(_) | Output::Progress(_) | Output::Noted { .. }) => {}
-            Some(Output::Done { usage, timings }) => self.end = Some(End::Done(Box::new((usage, timings)))),
-            Some(Output::Failed(error)) => self.fail(error.to_string()),
+            Some(Event::Embedding(_) | Event::Progress(_) | Event::Noted { .. }) => {}
+            Some(Event::Done { usage, timings }) => self.end = Some(End::Done(Box::new((usage, timings)))),
+            Some(Event::Failed(error)) => self.fail(error.to_string()),
             None => self.fail("the engine has stopped".to_owned()),
         }
     }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use cli::Embedded;
-use engine::{Partner, Prompt, RawRequest, SealedAddress};
+use engine::{Prompt, RawRequest, RemoteRole, SignedAddress};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
@@ -73,7 +73,7 @@ impl Engine {
     /// Where it reads prompts for other workers, if it does: host, port, and the seal by which they know that.
     #[getter]
     fn handoff(&self) -> Option<(String, u16, String)> {
-        self.inner.sealed_address().map(|SealedAddress { host, port, seal }| (host, port, seal))
+        self.inner.signed_address().map(|SignedAddress { host, port, seal }| (host, port, seal))
     }
 
     /// Where it tells KV events, and replays of them; empty if it does not.
@@ -98,7 +98,7 @@ impl Engine {
         adapter: Option<String>,
         partner: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        let partner = partner.map_or(Ok(Partner::Any), |partner| self.partner(partner))?;
+        let partner = partner.map_or(Ok(RemoteRole::Any), |partner| self.partner(partner))?;
         let raw = RawRequest { adapter, partner, ..request::raw(request::prompt(prompt)?, params, rule)? };
         self.request(prompt.py(), raw)
     }
@@ -152,12 +152,12 @@ impl Engine {
 }
 
 impl Engine {
-    fn partner(&self, partner: &Bound<'_, PyAny>) -> PyResult<Partner> {
+    fn partner(&self, partner: &Bound<'_, PyAny>) -> PyResult<RemoteRole> {
         if partner.extract::<&str>().is_ok_and(|word| word == "decode") {
-            return Ok(Partner::Decode);
+            return Ok(RemoteRole::Decode);
         }
         let (host, port, seal) = partner.extract()?;
-        let known = self.inner.prefill_worker(&SealedAddress { host, port, seal });
+        let known = self.inner.prefill_worker(&SignedAddress { host, port, seal });
         known.ok_or_else(|| PyValueError::new_err("partner: a worker that does not have the cluster key of this one"))
     }
 

@@ -98,7 +98,7 @@ impl Inbox {
     fn submit(&mut self, engine: &Engine, key: u64, request: &Request) -> PyResult<bool> {
         let stream = match engine.inner.submit(request.validated.clone()) {
             Ok(stream) => stream,
-            Err(SubmitError::QueueFull { .. } | SubmitError::ShareTaken { .. }) => return Ok(false),
+            Err(SubmitError::QueueFull { .. } | SubmitError::TenantQueueFull { .. }) => return Ok(false),
             Err(SubmitError::ShuttingDown) => return Err(PyRuntimeError::new_err("this engine was stopped")),
             Err(error) => return Err(PyRuntimeError::new_err(error.to_string())),
         };

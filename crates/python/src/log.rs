@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::ledger::Nanos;
-use engine::{Stats, Way};
+use engine::{HandoffOutcome, Stats};
 use pyo3::prelude::*;
 use scheduler::{Blocked, RecordRow, StepRecord};
 
@@ -137,7 +137,7 @@ impl Load {
             waiting_tokens: stats.waiting_tokens,
             prompt_tokens: stats.prompt_tokens,
             cached_tokens: stats.cached_tokens,
-            handoffs_taken: Way::ALL.iter().map(|way| way.name()).zip(stats.handoffs.taken).collect(),
+            handoffs_taken: HandoffOutcome::ALL.iter().map(|way| way.name()).zip(stats.handoffs.taken).collect(),
             handoffs_given: stats.handoffs.given[0],
             handoff_mismatches: stats.handoffs.mismatches,
             kept_blocks: stats.handoffs.kept_blocks,

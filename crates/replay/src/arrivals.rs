@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use engine::past::{Past, PastAnswer, PastDrafts, PastLog};
+use engine::past::{PastAnswer, PastDrafts, RunHistory, RunHistoryWindow};
 use ledger::Ledger;
 use scheduler::{DraftSource, Nanos, RequestId};
 use sim::Arrival;
@@ -21,9 +21,9 @@ use crate::replay::{Told, replay};
 
 /// Reads a recording into a past. The steps are replayed on the way, so a recording that is not what happened is
 /// noticed: then this is what happened before the difference.
-pub fn past(recording: Recording) -> Result<Past, RecordingError> {
+pub fn past(recording: Recording) -> Result<RunHistoryWindow, RecordingError> {
     let header = recording.header.clone();
-    let mut log = PastLog::unbounded(header.limits().block_size);
+    let mut log = RunHistory::unbounded(header.limits().block_size);
     // Of an account only the sums are asked for.
     let mut ledger = Ledger::new(0);
     replay(recording, &mut |told| match told {
@@ -54,7 +54,7 @@ pub(crate) struct Story {
 }
 
 /// Those of a past, by arrival.
-pub(crate) fn stories(past: &Past) -> Vec<Story> {
+pub(crate) fn stories(past: &RunHistoryWindow) -> Vec<Story> {
     let rate = held_share(past.answers.iter().map(|answer| &**answer)).unwrap_or(0.0);
     let mut stories: Vec<Story> = past.answers.iter().map(|answer| story(answer, rate)).collect();
     stories.sort_by_key(|story| story.arrival.at);

@@ -20,7 +20,7 @@ mod whatif;
 
 pub use arrivals::past;
 pub use compute::{ReplayError, replay_with_model};
-pub use engine::past::Past;
+pub use engine::past::RunHistoryWindow;
 pub use read::{Recording, RecordingError};
 pub use replay::{Difference, Replayed, Told, replay};
 pub use sim::report::Spread;

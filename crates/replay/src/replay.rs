@@ -71,7 +71,7 @@ impl Replayed {
                 self.tokens += step.tokens.iter().map(Vec::len).sum::<usize>() as u64;
                 let (predicted, took) = (step.predicted().as_secs_f64(), step.undisturbed().as_secs_f64());
                 if predicted > 0.0 && took > 0.0 {
-                    let kind = if step.reads_prompts() { 2 } else { usize::from(!step.guesses.is_empty()) };
+                    let kind = if step.reads_prompts() { 2 } else { usize::from(!step.drafts.is_empty()) };
                     self.errors[kind].push((predicted - took).abs() / took);
                 }
                 step.to
@@ -278,7 +278,7 @@ impl Replaying {
         let tokens: Vec<TokenId> = self.output.rows.iter().map(|row| row.token).collect();
         // Drafts are an input.
         let replayed = StepEntry::of(&self.record, &tokens, &failed);
-        let replayed = replayed.with_guesses(recorded.offers.clone(), recorded.guesses.clone());
+        let replayed = replayed.with_drafts(recorded.offers.clone(), recorded.drafts.clone());
         if replayed != *recorded {
             let what = differences(recorded, &replayed);
             return Ok(Some(Difference { line: 0, step: Some(recorded.n), what }));

@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, Write};
 
-use engine::{Away, Way};
+use engine::{HandoffOutcome, RemotePrefillTrace};
 use ledger::{Account, Gap, Owner, Shares};
 use scheduler::{Nanos, RecordRow, RequestId, StepRecord};
 use serde_json::{Map, Value, json};
@@ -85,7 +85,7 @@ pub struct Traced<'a> {
     /// When it ended, if that is known.
     pub until: Option<Nanos>,
     /// The part of its prompt's time that it was with another worker.
-    pub away: Option<&'a Away>,
+    pub away: Option<&'a RemotePrefillTrace>,
     /// The names of others.
     pub other: &'a dyn Fn(RequestId) -> String,
 }
@@ -254,10 +254,10 @@ impl<W: Write> TraceWriter<W> {
     }
 
     /// Within the queue: that another worker read the prompt, and its steps. Blocks that came are an argument.
-    fn away(&mut self, tid: u64, away: &Away, to: Nanos) -> io::Result<()> {
+    fn away(&mut self, tid: u64, away: &RemotePrefillTrace, to: Nanos) -> io::Result<()> {
         let worker = away.worker.as_deref().unwrap_or("no worker");
-        let blocks = away.landed.last().map_or(0, |&(_, count)| count);
-        let args = json!({"way": away.way.map(Way::name), "blocks": blocks});
+        let blocks = away.received.last().map_or(0, |&(_, count)| count);
+        let args = json!({"way": away.outcome.map(HandoffOutcome::name), "blocks": blocks});
         self.slice(REQUESTS, tid, &format!("read by {worker}"), (away.from, to), args)?;
         for step in &away.steps {
             let name = format!("{} of the prompt, there", step.rows);

@@ -22,7 +22,7 @@
 
 use std::fmt;
 
-use engine::past::{Past, PastStep};
+use engine::past::{PastStep, RunHistoryWindow};
 use scheduler::cost::Knot;
 use scheduler::{CostModel, Limits, LimitsError, Nanos, RequestId, StepRecord, Targets, Work};
 use sim::report::{Outcome, Spread};
@@ -209,7 +209,11 @@ impl Observer for Watched<'_, '_> {
 
 /// Answers the question. `watcher` sees each step of both courses, with requests numbered by arrival. An error if no
 /// request is left, or a request that never comes is none of the past.
-pub fn what_if(past: &Past, changes: &Changes, watcher: &mut Watcher<'_>) -> Result<WhatIfAnswer, WhatIfError> {
+pub fn what_if(
+    past: &RunHistoryWindow,
+    changes: &Changes,
+    watcher: &mut Watcher<'_>,
+) -> Result<WhatIfAnswer, WhatIfError> {
     let stage = Stage::of(past)?;
     let stayed: Vec<&Story> = stage.stories.iter().filter(|story| changes.keeps(story)).collect();
     if stayed.is_empty() || !(changes.without.is_empty() || stayed.len() < stage.stories.len()) {
@@ -244,7 +248,7 @@ pub fn what_if(past: &Past, changes: &Changes, watcher: &mut Watcher<'_>) -> Res
 
 /// A past as the simulator takes it.
 struct Stage<'a> {
-    past: &'a Past,
+    past: &'a RunHistoryWindow,
     /// By arrival.
     stories: Vec<Story>,
     first: Nanos,
@@ -252,7 +256,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    fn of(past: &Past) -> Result<Stage<'_>, WhatIfError> {
+    fn of(past: &RunHistoryWindow) -> Result<Stage<'_>, WhatIfError> {
         let stories = stories(past);
         let first = stories.first().map(|story| story.arrival.at).ok_or(WhatIfError::Nothing)?;
         Ok(Stage { past, stories, first, machine: machine(past, first) })
@@ -320,7 +324,7 @@ fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Fig
 }
 
 /// The machine of that time, whose clock begins at `first`.
-fn machine(past: &Past, first: Nanos) -> StepTimes {
+fn machine(past: &RunHistoryWindow, first: Nanos) -> StepTimes {
     let machine = undisturbed(past);
     let mut moments: Vec<(Nanos, f64)> = Vec::new();
     let mut free = Nanos(0);
@@ -340,7 +344,7 @@ fn machine(past: &Past, first: Nanos) -> StepTimes {
 
 /// How long steps took when nothing disturbed them: fitted to steps of decode alone, and to all others (steps that were
 /// disturbed hardly count in a fit). Where there are too few, the recorded model, or one for both.
-fn undisturbed(past: &Past) -> StepTimes {
+fn undisturbed(past: &RunHistoryWindow) -> StepTimes {
     let steps = past.steps.iter().map(|step| (step.work, step.took));
     let (mixed, decode): (Vec<_>, Vec<_>) = steps.partition(|(work, _)| work.prefill_seqs > 0);
     let flat = || CostModel::new(vec![Knot { rows: 1, seconds: 1e-3 }], Default::default());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::past::{Past, PastAnswer, PastDrafts, PastRequest, PromptBlock};
+use engine::past::{PastAnswer, PastDrafts, PastRequest, PromptBlock, RunHistoryWindow};
 use replay::{Changes, WhatIfError, what_if};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits, Nanos, Priority, RequestId, Targets};
@@ -41,7 +41,7 @@ fn answer(id: u64, arrived: u64, ttft: u64, total: u64, tokens: usize, steps: &[
 }
 
 /// A step of up to eight rows takes 10 ms.
-fn past(answers: Vec<Arc<PastAnswer>>) -> Past {
+fn past(answers: Vec<Arc<PastAnswer>>) -> RunHistoryWindow {
     let limits = Limits {
         block_size: 8,
         num_blocks: 100,
@@ -57,11 +57,11 @@ fn past(answers: Vec<Arc<PastAnswer>>) -> Past {
     };
     let knots = [(1, 0.010), (8, 0.010), (108, 0.210)].map(|(rows, seconds)| Knot { rows, seconds });
     let cost = Some(CostModel::new(knots.to_vec(), Terms::default()));
-    Past { limits, cost, answers, steps: Vec::new(), preemptions: 0 }
+    RunHistoryWindow { limits, cost, answers, steps: Vec::new(), preemptions: 0 }
 }
 
 /// Answers one after the other: their tokens, and their steps.
-fn guessed(answers: &[(usize, &[Step])]) -> Past {
+fn guessed(answers: &[(usize, &[Step])]) -> RunHistoryWindow {
     let answer = |(id, &(tokens, steps)): (u64, &(usize, &[Step]))| answer(id, 1000 * id, 10, 100, tokens, steps);
     past((0..).zip(answers).map(answer).collect())
 }
@@ -77,7 +77,7 @@ fn guesses_are_known_where_they_were_checked_and_assumed_elsewhere() {
     let rows = |rows| Changes { max_num_batched_tokens: Some(rows), ..Changes::default() };
     let off = Changes { without_drafts: true, ..Changes::default() };
     // The answers, the question; checked, held and assumed of it, and tokens a step.
-    type Case<'a> = (&'a str, Past, Changes, [usize; 3], f64);
+    type Case<'a> = (&'a str, RunHistoryWindow, Changes, [usize; 3], f64);
     let cases: [Case<'_>; 8] = [
         ("as it was", guessed(&[(17, eights)]), Changes::default(), [14, 14, 0], 8.0),
         ("off", guessed(&[(17, eights)]), off, [0, 0, 0], 1.0),
@@ -112,7 +112,7 @@ fn guesses_are_known_where_they_were_checked_and_assumed_elsewhere() {
 }
 
 /// Of prompts of 8 tokens that came together, one is read in each step. Answers have one token.
-fn crowd(requests: u64) -> Past {
+fn crowd(requests: u64) -> RunHistoryWindow {
     past((0..requests).map(|id| answer(id, 0, 11 * (id + 1), 11 * (id + 1), 1, &[])).collect())
 }
 

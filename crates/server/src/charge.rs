@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::ValidatedRequest;
-use engine::quota::{NoRoom, Quota};
+use engine::quota::{Quota, QuotaExceeded};
 
 use crate::auth::Tenant;
 use crate::error::ApiError;
@@ -88,8 +88,8 @@ impl AnswerMemory {
         }
         let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
         quota.take(tenant, bytes).map_err(|no_room| match no_room {
-            NoRoom::Full => ApiError::overloaded(1),
-            NoRoom::ShareTaken => ApiError::answers_share_taken(1),
+            QuotaExceeded::Full => ApiError::overloaded(1),
+            QuotaExceeded::TenantQueueFull => ApiError::answers_share_taken(1),
         })?;
         Ok(Charge { memory: self.clone(), tenant, bytes })
     }

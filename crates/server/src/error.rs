@@ -506,14 +506,14 @@ impl From<SubmitError> for ApiError {
     fn from(error: SubmitError) -> ApiError {
         match error {
             SubmitError::QueueFull { retry_after, .. } => ApiError::overloaded(retry_after.as_secs().max(1)),
-            SubmitError::ShareTaken { waiting_requests, retry_after } => {
+            SubmitError::TenantQueueFull { waiting_requests, retry_after } => {
                 ApiError::share_taken(waiting_requests, retry_after.as_secs().max(1))
             }
             SubmitError::Late { likely, promised, target, retry_after } => {
                 ApiError::late(likely, promised, target, retry_after)
             }
             SubmitError::ShuttingDown => ApiError::shutting_down(),
-            SubmitError::OnlyReads => ApiError::only_reads(),
+            SubmitError::PrefillOnly => ApiError::only_reads(),
         }
     }
 }
@@ -529,7 +529,7 @@ impl From<RequestError> for ApiError {
                 let message = format!("The answer cannot go on as it was asked to look: {error}.");
                 ApiError::new(Kind::BadRequest, Some("rule_unsatisfiable"), message)
             }
-            RequestError::Unread => {
+            RequestError::SlowReader => {
                 let message = "The answer was not read as fast as it was written.";
                 ApiError::new(Kind::SlowBody, Some("slow_reader"), message)
             }

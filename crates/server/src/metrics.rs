@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::http::StatusCode;
 use engine::ledger::Owner;
 use engine::{
-    AdapterInfo, Adapters, DeviceLimits, Exemplar, Handoffs, Histogram, PhaseWork, Predictions, Role, ServiceClass,
-    SpotChecked, Stats, Way,
+    AdapterInfo, Adapters, DeviceLimits, Exemplar, HandoffOutcome, Handoffs, Histogram, PhaseWork, Predictions, Role,
+    ServiceClass, SpotChecked, Stats,
 };
 use roofline::{Demands, LimitShares};
 use scheduler::{BoundKind, Nanos, NoDraftReason, Targets};
@@ -405,7 +405,7 @@ fn handoffs(page: &mut Page<'_>, handoffs: &Handoffs) {
     }
     let help = "Prompts that others were asked to read (taken) or that were read for others (given), by how that went.";
     page.family("twostroke_handoffs_total", "counter", help);
-    for (way, count) in Way::ALL.iter().zip(handoffs.taken) {
+    for (way, count) in HandoffOutcome::ALL.iter().zip(handoffs.taken) {
         page.sample("twostroke_handoffs_total", &format!("way=\"taken\",result=\"{}\"", way.name()), count);
     }
     for (result, count) in ["whole", "left"].into_iter().zip(handoffs.given) {

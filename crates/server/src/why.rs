@@ -11,7 +11,7 @@
 //! `twostroke why` say the same words.
 
 use engine::ledger::{Account, Cost, Gap, Named, Owner, Shares};
-use engine::{Away, Ending, RequestId, Timeline, Way};
+use engine::{Ending, HandoffOutcome, RemotePrefillTrace, RequestId, Timeline};
 use plan::units::duration;
 use scheduler::Nanos;
 
@@ -136,22 +136,24 @@ fn first_token(account: &Account, ending: Option<Ending>, until: Nanos) -> Strin
 }
 
 /// Who else read its prompt, and how that went.
-fn read_elsewhere(away: &Away, until: Nanos) -> Option<String> {
+fn read_elsewhere(away: &RemotePrefillTrace, until: Nanos) -> Option<String> {
     let worker = away.worker.as_ref()?;
     let spent = time(away.to.unwrap_or(until).since(away.from));
-    let blocks = counted(away.landed.last().map_or(0, |&(_, blocks)| blocks), "KV block");
+    let blocks = counted(away.received.last().map_or(0, |&(_, blocks)| blocks), "KV block");
     let steps = match &away.steps[..] {
         [] => String::new(),
         steps => format!(", in {}", counted(steps.len(), "step")),
     };
-    Some(match away.way {
+    Some(match away.outcome {
         None => format!("The worker at {worker} reads its prompt since {spent}; {blocks} came so far."),
-        Some(Way::Whole) => format!("The worker at {worker} read its prompt{steps}; {blocks} came within {spent}."),
-        Some(Way::InPart | Way::Lost | Way::Refused) => format!(
+        Some(HandoffOutcome::Whole) => {
+            format!("The worker at {worker} read its prompt{steps}; {blocks} came within {spent}.")
+        }
+        Some(HandoffOutcome::InPart | HandoffOutcome::Lost | HandoffOutcome::Refused) => format!(
             "The worker at {worker} began to read its prompt{steps}; {blocks} came within {spent}, and the rest was \
              computed here."
         ),
-        Some(Way::Slower | Way::Cancelled) => return None,
+        Some(HandoffOutcome::Slower | HandoffOutcome::Cancelled) => return None,
     })
 }
 

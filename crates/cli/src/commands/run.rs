@@ -9,7 +9,7 @@ pub(crate) mod told;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use engine::{Chat, ChatMessage, Engine, FinishReason, Output, Prompt, PromptProgress, RawRequest, Timings, Usage};
+use engine::{Chat, ChatMessage, Engine, Event, FinishReason, Prompt, PromptProgress, RawRequest, Timings, Usage};
 use kernels::limits::Limits;
 use launch::Settings;
 use model::Adapter;
@@ -223,28 +223,28 @@ impl Session<'_> {
                 };
                 match output {
                     // A prompt that is read at once needs no bar.
-                    Some(Output::Progress(PromptProgress { total, cached, processed, .. }))
+                    Some(Event::Progress(PromptProgress { total, cached, processed, .. }))
                         if cached < processed && processed < total =>
                     {
                         let bar = reading.get_or_insert_with(|| Progress::counting("reading the prompt", "tokens"));
                         bar.at(processed as u64, total as u64);
                     }
-                    Some(Output::Progress(_)) => {}
-                    Some(Output::Token { text, .. }) => {
+                    Some(Event::Progress(_)) => {}
+                    Some(Event::Token { text, .. }) => {
                         reading = None;
                         telling.take(&text, &mut answer)?;
                     }
-                    Some(Output::Finished { reason, text, .. }) => {
+                    Some(Event::Finished { reason, text, .. }) => {
                         telling.take(&text, &mut answer)?;
                         telling.end(&mut answer)?;
                         answer.reason = Some(reason);
                     }
-                    Some(Output::Done { usage, timings }) => {
+                    Some(Event::Done { usage, timings }) => {
                         (answer.usage, answer.timings) = (usage, timings);
                         return Ok(());
                     }
-                    Some(Output::PromptLogprobs(_) | Output::Embedding(_) | Output::Noted { .. }) => {}
-                    Some(Output::Failed(error)) => return Err(Failure::failed(error)),
+                    Some(Event::PromptLogprobs(_) | Event::Embedding(_) | Event::Noted { .. }) => {}
+                    Some(Event::Failed(error)) => return Err(Failure::failed(error)),
                     None => return Err(Failure::failed("the engine stopped")),
                 }
             }

@@ -306,7 +306,7 @@ fn announce(flags: &ServeFlags, settings: &Settings, (engine, limits): (&Engine,
     }
     if !flags.prefill_workers.is_empty() {
         note(&format!("handoffs: long prompts are read by {}", flags.prefill_workers.join(", ")));
-    } else if engine.has_prompts_read() {
+    } else if engine.has_remote_prefill() {
         note("handoffs: prompts are read by the workers that requests name (kv_transfer_params)");
     }
     if let [events, replays @ ..] = &found.kv_events[..] {

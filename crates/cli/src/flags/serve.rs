@@ -245,7 +245,7 @@ pub(crate) struct ServeFlags {
     /// that both name it; --role says which this one is. An answer is then that pair's and no other: where no worker
     /// reads a prompt its request ends with 503.
     #[arg(long, value_name = "PROMPTS/ANSWERS", requires = "cluster_key")]
-    pub(crate) handoff_precision: Option<engine::Precisions>,
+    pub(crate) handoff_precision: Option<engine::PrecisionPair>,
     /// A file with the shared secret of all workers of a cluster, 16 bytes or more. A peer without it gets no answer.
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster_key: Option<PathBuf>,

@@ -47,7 +47,7 @@ pub(crate) fn percentile(text: &str) -> Result<f64, String> {
 pub(crate) fn target(text: &str) -> Result<engine::DefaultTarget, String> {
     use engine::DefaultTarget;
     match text {
-        "auto" => return Ok(DefaultTarget::Comfortable),
+        "auto" => return Ok(DefaultTarget::Auto),
         "off" => return Ok(DefaultTarget::None),
         _ => {}
     }
@@ -425,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_target_is_a_time_or_a_word() {
-        use engine::DefaultTarget::{Comfortable, Fixed, None as Off};
+        use engine::DefaultTarget::{Auto, Fixed, None as Off};
         let ms = |ms| Some(Fixed(Duration::from_millis(ms)));
         let table = [
             ("500ms", ms(500)),
@@ -433,7 +433,7 @@ mod tests {
             ("1.5s", ms(1500)),
             ("2m", ms(120_000)),
             ("60m", ms(3_600_000)),
-            ("auto", Some(Comfortable)),
+            ("auto", Some(Auto)),
             ("off", Some(Off)),
             ("", None),
             ("0", None),

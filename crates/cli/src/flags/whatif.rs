@@ -52,6 +52,6 @@ fn fixed_target(text: &str) -> Result<Target, String> {
     match target(text)? {
         engine::DefaultTarget::None => Ok(None),
         engine::DefaultTarget::Fixed(time) => Ok(Some(time)),
-        engine::DefaultTarget::Comfortable => Err("not a time; examples: 500ms, 2s, off".into()),
+        engine::DefaultTarget::Auto => Err("not a time; examples: 500ms, 2s, off".into()),
     }
 }

@@ -11,12 +11,12 @@ use testing::plans;
 
 use super::fake::{EOS, Fake, Faults, NAN, POISON};
 use super::world::{model_info, tokenizer};
-use crate::command::Arrived;
+use crate::command::ArrivalInfo;
 use crate::core::EngineCore;
-use crate::door::{self, Prompt, RawRequest};
-use crate::draft::{Drafters, Drafting};
-use crate::journal::Log;
+use crate::draft::{DrafterSet, Drafters};
+use crate::journal::Views;
 use crate::output;
+use crate::validate::{self, Prompt, RawRequest};
 
 /// The records that are kept, and a few steps for the prompts.
 const WARM_UP: u64 = 4096 + 20;
@@ -51,12 +51,12 @@ fn check(drafters: Option<Drafters>) {
     let model = model_info(&limits, &tokenizer, None, TierSizes::default());
     let faults = Arc::new(Mutex::new(Faults::default()));
     let forward = Box::new(Fake::new(limits.num_blocks, limits.block_size, faults, Arc::new(AtomicU64::new(0))));
-    let log = Arc::new(Mutex::new(Log::new(limits.block_size)));
+    let views = Arc::new(Mutex::new(Views::new(limits.block_size)));
     let scheduler = Scheduler::new(limits).expect("good limits");
-    let mut core = EngineCore::new(scheduler, forward, Some(tokenizer), 0, log);
+    let mut core = EngineCore::new(scheduler, forward, Some(tokenizer), 0, views);
     let speculates = drafters.is_some();
     if let Some(drafters) = drafters {
-        core.set_drafting(Drafting::of(&drafters));
+        core.set_drafters(DrafterSet::of(&drafters));
     }
     for id in 0..8 {
         let raw = RawRequest {
@@ -68,10 +68,10 @@ fn check(drafters: Option<Drafters>) {
             logit_bias: [EOS, NAN, POISON].map(|token| (i64::from(token), -100.0)).to_vec(),
             ..RawRequest::new(Prompt::Tokens((0..20).map(|token| 1 + (token + id) % 20).collect()))
         };
-        let request = door::validate(raw, &model, model.targets, &[1; 32]).expect("a good request");
-        let (outlet, ..) = output::outlet();
-        let arrived = Arrived { at: Nanos(0), held: Nanos(0), ticket: None };
-        core.admit(RequestId(id as u64), request, arrived, outlet, Nanos(0)).expect("there is room");
+        let request = validate::validate(raw, &model, model.targets, &[1; 32]).expect("a good request");
+        let (sender, ..) = output::event_channel();
+        let arrived = ArrivalInfo { at: Nanos(0), held: Nanos(0), permit: None };
+        core.admit(RequestId(id as u64), request, arrived, sender, Nanos(0)).expect("there is room");
     }
     let (mut allocations, mut rows) = (0, 0);
     for number in 0..WARM_UP + STEPS {

@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use scheduler::{RequestId, TokenId};
 
 use super::fake::{self, POISON};
-use crate::command::Given;
-use crate::handoff::{Budget, Elsewhere, Landed, Moved, Over, Wanted, Way};
+use crate::command::BlockMessage;
+use crate::handoff::{
+    Budget, HandoffEvent, HandoffOutcome, HandoffResult, PrefillRequest, ReceiveEvent, RemotePrefill,
+};
 
 /// What the engine asked for and has not had the end of.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +20,7 @@ pub(super) struct Asked(Arc<Mutex<Inner>>);
 #[derive(Debug, Default)]
 struct Inner {
     /// And the next block of each.
-    wanted: BTreeMap<RequestId, (Wanted, usize)>,
+    wanted: BTreeMap<RequestId, (PrefillRequest, usize)>,
     disbelieved: u64,
     /// No worker answers for a while.
     is_away: bool,
@@ -51,32 +53,35 @@ impl Asked {
         block_size: usize,
         first: Option<TokenId>,
         said: &mut Vec<u64>,
-    ) -> Moved {
+    ) -> HandoffEvent {
         let mut inner = self.inner();
         let (wanted, next) = inner.wanted.get_mut(&id).expect("it is asked for");
         // What breaks things here breaks them there.
         let fails = wanted.entry.prompt.iter().take((*next + 1) * block_size).any(|&token| token == POISON);
         if ends || fails || *next == wanted.blocks.end {
-            let way = match *next {
-                next if next == wanted.blocks.end => Way::Whole,
-                next if next == wanted.blocks.start => Way::Lost,
-                _ => Way::InPart,
+            let outcome = match *next {
+                next if next == wanted.blocks.end => HandoffOutcome::Whole,
+                next if next == wanted.blocks.start => HandoffOutcome::Lost,
+                _ => HandoffOutcome::InPart,
             };
-            let first = first.filter(|_| way == Way::Whole);
+            let first = first.filter(|_| outcome == HandoffOutcome::Whole);
             inner.wanted.remove(&id);
-            return Moved::Landed(id, Landed::Over(Over { first, ..Over::without(way) }));
+            return HandoffEvent::Received(
+                id,
+                ReceiveEvent::Done(HandoffResult { first, ..HandoffResult::without(outcome) }),
+            );
         }
         let mut bytes = Budget::of(1 << 20).try_take(12 * block_size).expect("there is room");
         let (block, hashes) = block(&wanted.entry.prompt, *next, block_size);
         bytes.bytes_mut().copy_from_slice(&block);
         said.extend(hashes);
         *next += 1;
-        Moved::Landed(id, Landed::Block { index: *next - 1, bytes })
+        HandoffEvent::Received(id, ReceiveEvent::Block { index: *next - 1, bytes })
     }
 }
 
-impl Elsewhere for Asked {
-    fn ask(&mut self, wanted: Wanted) {
+impl RemotePrefill for Asked {
+    fn ask(&mut self, wanted: PrefillRequest) {
         let next = wanted.blocks.start;
         assert!(self.inner().wanted.insert(wanted.id, (wanted, next)).is_none(), "once for each request");
     }
@@ -85,7 +90,7 @@ impl Elsewhere for Asked {
         self.inner().wanted.remove(&id);
     }
 
-    fn disbelieve(&mut self, _: RequestId) {
+    fn quarantine_worker(&mut self, _: RequestId) {
         self.inner().disbelieved += 1;
     }
 
@@ -114,7 +119,7 @@ fn block(prompt: &[TokenId], index: usize, block_size: usize) -> (Vec<u8>, Vec<u
 /// A peer that has a prompt prefilled by the engine.
 pub(super) struct Reading {
     pub(super) id: RequestId,
-    pub(super) given: Receiver<Given>,
+    pub(super) given: Receiver<BlockMessage>,
     pub(super) prompt: Vec<TokenId>,
     /// The next block that comes.
     pub(super) next: usize,
@@ -129,12 +134,12 @@ impl Reading {
     pub(super) fn take(&mut self, block_size: usize) -> bool {
         loop {
             match self.given.try_recv() {
-                Ok(Given::Block { index, bytes }) => {
+                Ok(BlockMessage::Block { index, bytes }) => {
                     assert_eq!(index, self.next, "blocks come in their order");
                     assert_eq!(*bytes, *block(&self.prompt, index, block_size).0, "block {index} of {:?}", self.id);
                     self.next += 1;
                 }
-                Ok(Given::End { blocks, first }) => {
+                Ok(BlockMessage::End { blocks, first }) => {
                     assert_eq!(blocks, self.next, "what was sent is what is said to be");
                     assert!(first.is_none() || first == self.first, "the token behind the prompt of {:?}", self.id);
                     return true;

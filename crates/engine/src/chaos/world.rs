@@ -25,19 +25,19 @@ use super::elsewhere::{Asked, Reading};
 use super::fake::{self, EOS, Errors, Fake, Faults, NAN, POISON, VOCAB};
 use crate::calibrate::Calibrated;
 use crate::clock::Clock;
-use crate::command::{Command, Giver, Hold};
+use crate::command::{BlockSender, Command, PauseCommand};
 use crate::core::EngineCore;
-use crate::door::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
-use crate::draft::{self, Beside, DraftModel, Drafter, Drafting, Lookup, LookupOptions, Prediction};
-use crate::handoff::{Elsewhere, Moved};
-use crate::journal::Log;
-use crate::output::{Output, PromptProgress, RequestError};
-use crate::recording::{self, Header, Line, Tape};
+use crate::draft::{self, DraftModel, DraftSizes, Drafter, DrafterSet, Lookup, LookupOptions, Prediction};
+use crate::handoff::{HandoffEvent, RemotePrefill};
+use crate::journal::Views;
+use crate::output::{Event, PromptProgress, RequestError};
+use crate::queue_permit::{QueueCounts, Waiting};
+use crate::recording::{self, Header, RecordLine, RecordSink};
 use crate::stream::Stream;
-use crate::thread::{Driver, Shared};
+use crate::thread::{Driver, EngineStatus};
 use crate::tiers::Tiers;
+use crate::validate::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
 use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
-use crate::waiting::{Counted, Waiting};
 use crate::{Engine, EngineOptions, Inner, LazyVocabulary, ModelInfo, SubmitError};
 
 /// Turns after the last client came; a request that is open then is stuck.
@@ -206,7 +206,7 @@ struct Guesser {
 impl Drafter for Guesser {
     fn begin(&mut self, _: &dyn Fn(SeqId) -> bool) {}
 
-    fn offer(&mut self, sequence: &Sequence, _: Option<&Prediction>) -> Option<DraftProposal> {
+    fn propose(&mut self, sequence: &Sequence, _: Option<&Prediction>) -> Option<DraftProposal> {
         let (len, strength) = (self.rng.within(0..=9) as u16, self.rng.within(0..=7) as u8);
         self.rng.percent(self.offers).then_some(DraftProposal { seq: sequence.id(), source: SCRIPTED, len, strength })
     }
@@ -215,7 +215,7 @@ impl Drafter for Guesser {
         source == SCRIPTED
     }
 
-    fn propose(&mut self, sequence: &Sequence, count: usize, drafts: &mut Vec<TokenId>) {
+    fn draft(&mut self, sequence: &Sequence, count: usize, drafts: &mut Vec<TokenId>) {
         let known = self.known.lock().expect("no holder panics");
         let answer = known.get(&sequence.request_id().0).map(|answers| &answers[sequence.answer()]);
         // Now and then too few.
@@ -283,7 +283,14 @@ impl Draft {
         let fake = Fake::new(blocks, block_size, self.faults.clone(), nanos.clone()).drafting(self.errors);
         let Errors { most_rows: max_rows, .. } = self.errors;
         let Draft { most_guesses, max_model_len, .. } = *self;
-        let beside = Beside { most_guesses, max_rows, max_logit_rows: max_rows, max_model_len, blocks, block_size };
+        let beside = DraftSizes {
+            max_drafts: most_guesses,
+            max_rows,
+            max_logit_rows: max_rows,
+            max_model_len,
+            blocks,
+            block_size,
+        };
         DraftModel::new(Box::new(fake), beside)
     }
 }
@@ -421,7 +428,7 @@ impl World {
             took: Duration::ZERO,
             from_disk: false,
             doubt: None,
-            place: None,
+            file: None,
         });
         let tokenizer = Arc::new(tokenizer());
         let swap = if limits.enable_prefix_caching && rng.percent(30) {
@@ -447,25 +454,26 @@ impl World {
         let passes = if rng.percent(40) { rng.within(2..=3) } else { 1 };
         let forward = Fake::new(blocks + spot_blocks, block_size, faults.clone(), nanos.clone()).with_passes(passes);
         let forward = Box::new(forward);
-        let log = Arc::new(Mutex::new(Log::new(block_size)));
-        let shared = Arc::new(Shared::new(Counted::new(Waiting::new(max_queued, 1 << 20, options.is_shared))));
+        let views = Arc::new(Mutex::new(Views::new(block_size)));
+        let status =
+            Arc::new(EngineStatus::new(QueueCounts::new(Waiting::new(max_queued, 1 << 20, options.is_shared))));
         let recording = (swap.host_slots == 0 && passes == 1 && rng.percent(40)).then(|| {
             let name = format!("twostroke-chaos-{}-{seed}-{:?}", std::process::id(), std::thread::current().id());
             let path = std::env::temp_dir().join(name.replace(['(', ')'], ""));
             let _ = std::fs::remove_file(&path);
             let header = Header::of(&model, false, scheduler.limits(), scheduler.cost_model())
                 .with_drafting(scheduler.drafting_cost());
-            let (tape, recorder) = recording::record(&path, &header).expect("a recording");
-            (tape, path, recorder)
+            let (sink, recorder) = recording::record(&path, &header).expect("a recording");
+            (sink, path, recorder)
         });
-        let mut core = EngineCore::new(scheduler, forward, Some(tokenizer.clone()), options.seed, log.clone());
-        let (tape, recording) = match recording {
-            Some((tape, path, recorder)) => (Some(tape), Some((path, recorder))),
+        let mut core = EngineCore::new(scheduler, forward, Some(tokenizer.clone()), options.seed, views.clone());
+        let (sink, recording) = match recording {
+            Some((sink, path, recorder)) => (Some(sink), Some((path, recorder))),
             None => (None, None),
         };
         let journal_panics = Arc::new(AtomicU64::new(weather.journal_panics));
         // What records has one step in flight.
-        core.record_to((passes == 1).then(|| fragile(tape, journal_panics.clone())));
+        core.record_to((passes == 1).then(|| fragile(sink, journal_panics.clone())));
         if swap.host_slots > 0 {
             core.set_tiers(Tiers::new(swap, 12 * block_size, None, clock.clone()).expect("no thread is needed"));
         }
@@ -474,7 +482,7 @@ impl World {
             let room = SpotRoom { first_block: blocks as u32, blocks: spot_blocks, block_size };
             core.set_spot_checks(SpotChecks::new(0.5, seed, VOCAB, room, spot_counts.clone()));
         }
-        let mut drafting = Drafting::default();
+        let mut drafting = DrafterSet::default();
         let known = (rng.percent(40) && !is_calm).then(Known::default);
         if let Some(known) = &known {
             let (answers, right) = (known.clone(), [0, 50, 90, 100][rng.within(0..=3)]);
@@ -492,13 +500,13 @@ impl World {
             drafting.join_network(Box::new(draft.model(&limits, &nanos)));
         }
         let drafts = u64::from(!drafting.is_empty());
-        core.set_drafting(drafting);
+        core.set_drafters(drafting);
         let (sender, commands) = unbounded_channel();
         let engine = Engine(Arc::new(Inner {
             model,
             commands: sender,
-            shared: shared.clone(),
-            log,
+            status: status.clone(),
+            views,
             clock: clock.clone(),
             next_id: AtomicU64::new(1),
             recorder: Mutex::new(None),
@@ -510,7 +518,7 @@ impl World {
             handoffs: Arc::default(),
             handoff_address: OnceLock::new(),
             handoff_key: None,
-            has_prompts_read: false,
+            has_remote_prefill: false,
         }));
         let documents = (0..4).map(|_| (0..80).map(|_| rng.within(1..=21) as TokenId).collect()).collect();
         let mut far = Dice::new(fake::mix(seed ^ 0xfa2));
@@ -518,8 +526,8 @@ impl World {
         // A recording core asks no other worker.
         let lies = far.percent(30);
         let asked = (recording.is_none() && limits.enable_prefix_caching && far.percent(60)).then(Asked::default);
-        let reader = asked.clone().map(|asked| Box::new(asked) as Box<dyn Elsewhere>);
-        core.set_elsewhere(reader, engine.0.handoffs.clone());
+        let reader = asked.clone().map(|asked| Box::new(asked) as Box<dyn RemotePrefill>);
+        core.set_remote_prefill(reader, engine.0.handoffs.clone());
         World {
             rng,
             far,
@@ -527,7 +535,7 @@ impl World {
             weather,
             nanos,
             engine,
-            driver: Driver::new(core, shared, clock),
+            driver: Driver::new(core, status, clock),
             commands,
             faults,
             journal_panics,
@@ -582,7 +590,7 @@ impl World {
             self.turn();
         }
         self.is_held = false;
-        self.send(Command::Hold(Hold::Resume, None));
+        self.send(Command::Pause(PauseCommand::Resume, None));
         for turn in 0.. {
             self.move_blocks();
             self.turn();
@@ -720,9 +728,9 @@ impl World {
     /// Another worker has a prompt read.
     fn arrive_from_a_worker(&mut self, request: &ValidatedRequest) {
         let seed = request.seed.expect("it has one");
-        let entry = request.to_hand_over(seed, request.salt, RequestId(0), self.engine.now());
+        let entry = request.for_remote_prefill(seed, request.salt, RequestId(0), self.engine.now());
         let request =
-            ValidatedRequest::handed_over(&entry, self.engine.model()).expect("what passed once passes again");
+            ValidatedRequest::from_remote_prefill(&entry, self.engine.model()).expect("what passed once passes again");
         if self.engine.fits(&request).is_err() {
             return;
         }
@@ -730,7 +738,7 @@ impl World {
         let first_block = self.far.within(0..=(entry.prompt.len() - 1) / self.limits.block_size);
         let (sender, given) = channel();
         let arrived = self.engine.now();
-        let Ok(stream) = self.engine.submit_for(request, Giver { given: sender, first_block }) else {
+        let Ok(stream) = self.engine.submit_for(request, BlockSender { messages: sender, first_block }) else {
             self.report.refused += 1;
             return;
         };
@@ -777,11 +785,11 @@ impl World {
             while self.far.percent(40) && asked.requests().contains(&id) {
                 let ends = self.far.percent(8);
                 let mut said = Vec::new();
-                let moved = asked.next(id, ends, self.limits.block_size, first, &mut said);
+                let event = asked.next(id, ends, self.limits.block_size, first, &mut said);
                 let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
                 faults.prefixes.iter_mut().for_each(|prefixes| prefixes.extend(said.iter().copied()));
                 drop(faults);
-                self.send(Command::Moved(moved));
+                self.send(Command::Handoff(event));
             }
         }
         let block_size = self.limits.block_size;
@@ -790,7 +798,7 @@ impl World {
             let comes = self.far.percent(reading.pace);
             if leaves || comes && reading.take(block_size) {
                 *(if leaves { &mut self.report.left } else { &mut self.report.given }) += 1;
-                self.send(Command::Moved(Moved::Left(reading.id)));
+                self.send(Command::Handoff(HandoffEvent::PeerGone(reading.id)));
                 if leaves && let Some(client) = self.clients.remove(&reading.id.0) {
                     self.ended_early += client.ends.len() as u64;
                     self.report.cancelled += 1;
@@ -803,7 +811,7 @@ impl World {
     }
 
     fn backlog(&self) -> Nanos {
-        self.engine.0.shared.forecast().backlog()
+        self.engine.0.status.forecast().backlog()
     }
 
     fn request(&mut self) -> RawRequest {
@@ -876,7 +884,7 @@ impl World {
                 if let Some(at) = self.readings.iter().position(|reading| reading.id.0 == id) {
                     self.readings.remove(at);
                     self.report.left += 1;
-                    self.send(Command::Moved(Moved::Left(RequestId(id))));
+                    self.send(Command::Handoff(HandoffEvent::PeerGone(RequestId(id))));
                 }
             }
         }
@@ -885,32 +893,32 @@ impl World {
     fn hold(&mut self) {
         self.report.holds += 1;
         let hold = match (self.is_held, self.rng.within(0..=2)) {
-            (false, _) => Hold::Pause,
-            (true, 0 | 1) => Hold::SingleStep,
-            (true, _) => Hold::Resume,
+            (false, _) => PauseCommand::Pause,
+            (true, 0 | 1) => PauseCommand::SingleStep,
+            (true, _) => PauseCommand::Resume,
         };
-        self.is_held = !matches!(hold, Hold::Resume);
-        self.send(Command::Hold(hold, None));
+        self.is_held = !matches!(hold, PauseCommand::Resume);
+        self.send(Command::Pause(hold, None));
     }
 
     /// A client reads what has come.
     fn read(&mut self, id: u64) {
         let now = self.engine.now();
         while let Some(client) = self.clients.get_mut(&id) {
-            let Ok(output) = client.stream.outputs.try_recv() else { break };
+            let Ok(output) = client.stream.events.try_recv() else { break };
             let output = client.stream.note(Some(output)).expect("it is one");
             self.report.trace = fake::mix(self.report.trace ^ fake::mix(id) ^ now.0 ^ trace_of(&output));
             match output {
-                Output::PromptLogprobs(_) => assert!(std::mem::take(&mut client.prompt_logprobs), "they come once"),
-                Output::Embedding(_) => unreachable!("no client asks for one"),
-                Output::Progress(PromptProgress { total, cached, processed, .. }) => {
+                Event::PromptLogprobs(_) => assert!(std::mem::take(&mut client.prompt_logprobs), "they come once"),
+                Event::Embedding(_) => unreachable!("no client asks for one"),
+                Event::Progress(PromptProgress { total, cached, processed, .. }) => {
                     let before = client.progress.replace(processed);
                     assert_eq!(total, client.stream.prompt().len(), "request {id}");
                     assert!(before.is_none_or(|before| before < processed) && processed <= total, "request {id}");
                     assert!(before.is_some() || processed == cached, "it begins with what the cache has: request {id}");
                     assert_eq!(client.heard, client.began, "before any token of request {id}");
                 }
-                Output::Token { answer, token, .. } => {
+                Event::Token { answer, token, .. } => {
                     let read = client.progress.is_none_or(|processed| processed == client.stream.prompt().len());
                     assert!(read, "a token of request {id} before its prompt was read");
                     let place = client.heard[answer].len();
@@ -922,17 +930,17 @@ impl World {
                     client.last[answer] = now;
                     self.heard_tokens += 1;
                 }
-                Output::Noted { answer, unsealed } => {
+                Event::Noted { answer, unsealed } => {
                     let (tokens, _) = &client.alone[answer];
                     assert_eq!(&unsealed.tokens, tokens, "what is noted of request {id}");
                     assert_eq!(unsealed.rows.len(), tokens.len(), "a row for each token of request {id}");
                 }
-                Output::Finished { answer, reason, .. } => {
+                Event::Finished { answer, reason, .. } => {
                     let (tokens, fate) = &client.alone[answer];
                     assert_eq!((&client.heard[answer], Fate::Finished(reason)), (tokens, *fate), "request {id}");
                     assert_eq!(client.ends[answer].replace(reason), None, "two ends of an answer of request {id}");
                 }
-                Output::Done { usage, timings } => {
+                Event::Done { usage, timings } => {
                     let client = self.clients.remove(&id).expect("it is here");
                     assert!(!client.prompt_logprobs, "the prompt's log probabilities of request {id} did not come");
                     let of = |answers: &[Vec<TokenId>]| answers.iter().map(Vec::len).sum::<usize>();
@@ -948,11 +956,11 @@ impl World {
                         check_times(id, &client, &timings, now);
                     }
                 }
-                Output::Failed(error) => {
+                Event::Failed(error) => {
                     let client = self.clients.remove(&id).expect("it is here");
                     let own = client.alone.iter().any(|(_, fate)| *fate == Fate::Fault(error));
                     match error {
-                        RequestError::Unread => {
+                        RequestError::SlowReader => {
                             self.ended_early += client.ends.len() as u64;
                             assert!(client.reads_slowly, "request {id} is read");
                             self.report.unread += 1;
@@ -988,9 +996,9 @@ impl World {
     }
 
     fn check_gauges(&self) {
-        self.engine.log().accounts.check();
+        self.engine.views().accounts.check();
         let open = self.engine.health().open_requests;
-        let waiting = self.engine.0.shared.requests.waiting().requests();
+        let waiting = self.engine.0.status.requests.waiting().requests();
         assert!(waiting <= open, "{waiting} wait of {open}");
         let commands = self.commands.len();
         if commands == 0 && self.clients.values().all(|client| !client.reads_slowly) {
@@ -1018,7 +1026,7 @@ impl World {
         self.check_draft_model();
         self.check_handoffs();
         assert_eq!(self.backlog(), Nanos(0), "the queue is empty");
-        assert_eq!(self.engine.log().promises.num_open(), 0, "promises when all is quiet");
+        assert_eq!(self.engine.views().promises.num_open(), 0, "promises when all is quiet");
         let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(!faults.lost_logits, "logits are read while they are kept");
         drop(faults);
@@ -1107,11 +1115,11 @@ impl World {
 }
 
 /// A tape that panics when it records an answer's or a request's early end, as often as `left` says.
-fn fragile(mut tape: Option<Tape>, left: Arc<AtomicU64>) -> Tape {
+fn fragile(mut sink: Option<RecordSink>, left: Arc<AtomicU64>) -> RecordSink {
     Box::new(move |line| {
-        let is_end = matches!(line, Line::Stop(..) | Line::Cancel(..));
-        if let Some(tape) = &mut tape {
-            tape(line);
+        let is_end = matches!(line, RecordLine::Stop(..) | RecordLine::Cancel(..));
+        if let Some(sink) = &mut sink {
+            sink(line);
         }
         let take = |left: u64| left.checked_sub(1);
         if is_end && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
@@ -1120,16 +1128,16 @@ fn fragile(mut tape: Option<Tape>, left: Arc<AtomicU64>) -> Tape {
     })
 }
 
-fn trace_of(output: &Output) -> u64 {
+fn trace_of(output: &Event) -> u64 {
     match output {
-        Output::PromptLogprobs(all) => 1 + all.len() as u64,
-        Output::Token { answer, token, .. } => 2 + ((*answer as u64) << 32) + u64::from(*token),
-        Output::Finished { answer, .. } => 3 + ((*answer as u64) << 32),
-        Output::Done { timings, .. } => 4 + timings.prefill_tokens as u64,
-        Output::Failed(_) => 5,
-        Output::Noted { unsealed, .. } => 6 + unsealed.tokens.len() as u64,
-        Output::Progress(progress) => 7 + ((progress.processed as u64) << 8),
-        Output::Embedding(vector) => 8 + vector.len() as u64,
+        Event::PromptLogprobs(all) => 1 + all.len() as u64,
+        Event::Token { answer, token, .. } => 2 + ((*answer as u64) << 32) + u64::from(*token),
+        Event::Finished { answer, .. } => 3 + ((*answer as u64) << 32),
+        Event::Done { timings, .. } => 4 + timings.prefill_tokens as u64,
+        Event::Failed(_) => 5,
+        Event::Noted { unsealed, .. } => 6 + unsealed.tokens.len() as u64,
+        Event::Progress(progress) => 7 + ((progress.processed as u64) << 8),
+        Event::Embedding(vector) => 8 + vector.len() as u64,
     }
 }
 
@@ -1249,7 +1257,7 @@ pub(super) fn model_info(
         kv_bytes_per_token: 12,
         notices: Vec::new(),
         precisions: None,
-        prompts_are_given: false,
+        remote_only_prefill: false,
         weights: WeightClass::Bf16,
         device: DeviceInfo::cpu(Isa::Scalar, 1),
         arithmetic: Arithmetic::best(),

@@ -17,14 +17,14 @@ use receipt::Digest;
 use scheduler::{RequestId, RowOutput, StopRules, TokenId};
 
 use super::EngineCore;
-use super::flight::Flight;
-use crate::door::OfPrompt;
-use crate::draft::Landed;
+use super::in_flight::InFlightPass;
+use crate::draft::TargetPass;
 use crate::lower::LogitRow;
-use crate::output::{Output, RequestError, TokenLogprob};
+use crate::output::{Event, RequestError, TokenLogprob};
+use crate::validate::OfPrompt;
 
 /// All of a step or part of it, in one pass.
-pub(super) struct Part<'a> {
+pub(super) struct PassPart<'a> {
     pub(super) batch: &'a Batch,
     /// Which of the step's sequences it has.
     pub(super) spans: Range<usize>,
@@ -33,17 +33,17 @@ pub(super) struct Part<'a> {
 }
 
 /// A history with the tokens of a run that were drawn and not delivered yet, as long as this lives.
-pub(super) struct Ahead<'a> {
+pub(super) struct HistoryGuard<'a> {
     history: &'a mut History,
     run: &'a [RowOutput],
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> HistoryGuard<'a> {
     /// `matters`: whether the history is used.
-    pub(super) fn of(history: &'a mut History, run: &'a [RowOutput], matters: bool) -> Ahead<'a> {
+    pub(super) fn of(history: &'a mut History, run: &'a [RowOutput], matters: bool) -> HistoryGuard<'a> {
         let run = if matters { run } else { &[] };
         run.iter().for_each(|row| history.push(row.token));
-        Ahead { history, run }
+        HistoryGuard { history, run }
     }
 
     pub(super) fn history(&self) -> &History {
@@ -51,7 +51,7 @@ impl<'a> Ahead<'a> {
     }
 }
 
-impl Drop for Ahead<'_> {
+impl Drop for HistoryGuard<'_> {
     fn drop(&mut self) {
         self.run.iter().for_each(|row| self.history.pop(row.token));
     }
@@ -74,11 +74,11 @@ pub(super) fn stop_tokens(stop: &StopRules, num_tokens: usize) -> (bool, &[Token
 impl EngineCore {
     /// Computes some of the step's sequences, in halves until those are found that fail alone. Those that do not are as
     /// they would have been: what a row computes does not depend on the rows beside it.
-    pub(super) fn bisect(&mut self, flight: &Flight, spans: Range<usize>) {
+    pub(super) fn bisect(&mut self, flight: &InFlightPass, spans: Range<usize>) {
         let middle = spans.start + spans.len() / 2;
         for part in [spans.start..middle, middle..spans.end].into_iter().filter(|part| !part.is_empty()) {
             let (rows, wanted) = flight.batch.part(part.clone());
-            let pass = Part { batch: &rows, spans: part.clone(), wanted };
+            let pass = PassPart { batch: &rows, spans: part.clone(), wanted };
             if self.attempt(flight, None, &pass).is_ok() {
                 continue;
             }
@@ -93,7 +93,7 @@ impl EngineCore {
             let rows = flight.step.rows().nth(part.start).expect("a span is of a sequence");
             // A draft is optional work: without it this is a decode row like any other.
             let (row, wanted) = flight.batch.head(part.start, rows.len - rows.drafts);
-            let without = Part { batch: &row, spans: part, wanted };
+            let without = PassPart { batch: &row, spans: part, wanted };
             if rows.drafts > 0 && (0..2).any(|_| self.attempt(flight, None, &without).is_ok()) {
                 continue;
             }
@@ -105,7 +105,12 @@ impl EngineCore {
     }
 
     /// One pass. `ticket`: it was launched. After a panic nothing of it is in the output.
-    pub(super) fn attempt(&mut self, flight: &Flight, ticket: Option<Ticket>, part: &Part<'_>) -> Result<(), ()> {
+    pub(super) fn attempt(
+        &mut self,
+        flight: &InFlightPass,
+        ticket: Option<Ticket>,
+        part: &PassPart<'_>,
+    ) -> Result<(), ()> {
         let (num_rows, num_failed) = (self.output.rows.len(), self.failed.len());
         let logit_rows = &flight.logit_rows[part.wanted.clone()];
         let attempt = catch_unwind(AssertUnwindSafe(|| {
@@ -118,11 +123,11 @@ impl EngineCore {
             self.output.rows.truncate(num_rows);
             self.failed.truncate(num_failed);
         })?;
-        if self.drafting.computes() {
+        if self.drafters.computes() {
             let seqs: Vec<_> =
                 flight.step.rows().skip(part.spans.start).take(part.spans.len()).map(|rows| rows.seq).collect();
-            let pass = Landed { logits: &logits, batch: part.batch, seqs: &seqs, logit_rows };
-            self.drafting.landed(&pass, &mut *self.forward);
+            let pass = TargetPass { logits: &logits, batch: part.batch, seqs: &seqs, logit_rows };
+            self.drafters.landed(&pass, &mut *self.forward);
         }
         Ok(())
     }
@@ -141,7 +146,7 @@ impl EngineCore {
             }
             if row.samples > 0 && run_over != Some(row.seq) {
                 let holds =
-                    row.guess.is_none_or(|guess| self.output.rows.last().is_some_and(|last| last.token == guess));
+                    row.draft.is_none_or(|draft| self.output.rows.last().is_some_and(|last| last.token == draft));
                 let goes_on = holds && self.sample_row(row, logits, in_pass);
                 run_over = (!goes_on).then_some(row.seq);
             }
@@ -201,7 +206,8 @@ impl EngineCore {
                 notes.row(ahead, *digest.get_or_insert_with(|| Digest::of_row(&self.logit_row)));
             }
             let drawn = {
-                let history = Ahead::of(&mut answer.history, &self.output.rows[run.clone()], params.needs_history());
+                let history =
+                    HistoryGuard::of(&mut answer.history, &self.output.rows[run.clone()], params.needs_history());
                 let mask = answer.constraint.as_mut().map(|constraint| constraint.mask(answer.num_tokens + ahead));
                 let drawn = mask.transpose().map(Option::flatten).map_err(RequestError::from).and_then(|mask| {
                     let allowed = Allowed { mask, banned };
@@ -266,7 +272,7 @@ impl EngineCore {
         }
         if active.prompt_logprobs.len() == prompt.len() {
             active.of_prompt = OfPrompt::Nothing;
-            active.outputs.send(Output::PromptLogprobs(std::mem::take(&mut active.prompt_logprobs)));
+            active.events.send(Event::PromptLogprobs(std::mem::take(&mut active.prompt_logprobs)));
         }
     }
 
@@ -282,6 +288,6 @@ impl EngineCore {
             return;
         }
         active.of_prompt = OfPrompt::Nothing;
-        active.outputs.send(Output::Embedding(vector));
+        active.events.send(Event::Embedding(vector));
     }
 }

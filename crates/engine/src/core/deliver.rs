@@ -5,7 +5,7 @@ use text::detokenizer::TextPiece;
 
 use super::EngineCore;
 use crate::journal::Fact;
-use crate::output::Output;
+use crate::output::Event;
 use crate::verify::asked;
 
 impl EngineCore {
@@ -73,14 +73,14 @@ impl EngineCore {
             return;
         }
         answer.num_tokens += 1;
-        self.handoffs.told(id, index, token);
+        self.handoffs.token_delivered(id, index, token);
         if active.request.sampling.needs_history() {
             answer.history.push(token);
         }
         if let Some(notes) = &mut answer.notes {
             notes.token(token);
         }
-        answer.said.iter_mut().for_each(|said| said.push(token));
+        answer.generated.iter_mut().for_each(|generated| generated.push(token));
         // A stop token's own text is not part of the answer, unless asked for.
         let withhold = matches!(end, Some(FinishReason::Stop(Some(_)))) && !active.request.include_stop_string;
         let piece = match &mut answer.detokenizer {
@@ -93,9 +93,9 @@ impl EngineCore {
         };
         let logprob = answer.logprobs.pop_front();
         let is_complete = answer.is_complete(0) && !matches!(end, Some(FinishReason::Stop(_)));
-        active.outputs.send(Output::Token { answer: index, token, text: piece.text, logprob });
-        if active.outputs.is_overfull() {
-            self.overfull.push(id);
+        active.events.send(Event::Token { answer: index, token, text: piece.text, logprob });
+        if active.events.is_overfull() {
+            self.slow_readers.push(id);
         }
         if piece.stopped.is_some() || is_complete {
             // The scheduler already knows of what it has ended itself.
@@ -129,16 +129,16 @@ impl EngineCore {
         if let Some(notes) = answer.notes.take() {
             let unsealed = notes.end(asked(&active.request, active.seed, index), reason, stop_string);
             if active.request.receipt {
-                active.outputs.send(Output::Noted { answer: index, unsealed: Box::new(unsealed.clone()) });
+                active.events.send(Event::Noted { answer: index, unsealed: Box::new(unsealed.clone()) });
             }
             if let Some(spot) = self.spot.as_mut().filter(|spot| spot.picks(id)) {
                 spot.take(id, unsealed, active.request.rule.as_ref().map(|(_, grammar)| grammar));
             }
         }
-        if let Some(said) = answer.said.take() {
-            self.drafting.remember(active.request.salt, &active.request.prompt, &said);
+        if let Some(generated) = answer.generated.take() {
+            self.drafters.remember(active.request.salt, &active.request.prompt, &generated);
         }
-        active.outputs.send(Output::Finished { answer: index, reason, stop_string, text });
+        active.events.send(Event::Finished { answer: index, reason, stop_string, text });
         if active.answers.iter().all(|answer| answer.has_ended) {
             self.journal.take(Fact::Finished(id, now));
         }

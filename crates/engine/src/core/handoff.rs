@@ -11,29 +11,30 @@ use std::sync::atomic::Ordering;
 use scheduler::{Nanos, RequestId, TokenId};
 
 use super::EngineCore;
-use crate::command::{Given, Giver};
-use crate::door::{OfPrompt, ValidatedRequest};
+use crate::command::{BlockMessage, BlockSender};
 use crate::handoff::{
-    Budget, Counts, Elsewhere, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Partner, Wanted, Way, Weighed,
+    Budget, BudgetedBytes, Counts, HandoffEvent, HandoffOutcome, HandoffResult, MOST_BYTES_UNDER_WAY, PrefillRequest,
+    ReceiveEvent, RemotePrefill, RemoteRole,
 };
 use crate::journal::Fact;
 use crate::output::RequestError;
+use crate::validate::{OfPrompt, ValidatedRequest};
 
 /// As long as the peer is connected: its thread reports when it is not.
-const UNTIL_HE_LEAVES: Nanos = Nanos(u64::MAX);
+const NO_EXPIRY: Nanos = Nanos(u64::MAX);
 /// What is never computed here is asked for so often: it may be lost on its way, or pushed out before it is used.
-const MOST_ASKED: u32 = 4;
+const MAX_PREFILL_ATTEMPTS: u32 = 4;
 
 /// What the engine's thread has of them.
 pub(super) struct Handoffs {
-    elsewhere: Option<Box<dyn Elsewhere>>,
+    remote: Option<Box<dyn RemotePrefill>>,
     /// Requests with prompts that are read elsewhere.
-    taking: BTreeSet<RequestId>,
+    awaited: BTreeSet<RequestId>,
     /// First tokens that were drawn elsewhere and are not compared yet.
     firsts: BTreeMap<RequestId, TokenId>,
-    giving: BTreeMap<RequestId, Giving>,
+    served: BTreeMap<RequestId, ServedPrefill>,
     /// Tokens of a block, where full blocks of prompts are computed elsewhere and never here.
-    given: Option<usize>,
+    remote_only: Option<usize>,
     /// There: how often each open request's were asked for.
     asked: BTreeMap<RequestId, u32>,
     budget: Budget,
@@ -43,8 +44,8 @@ pub(super) struct Handoffs {
 }
 
 /// A prompt that is prefilled for another worker.
-struct Giving {
-    giver: Giver,
+struct ServedPrefill {
+    peer: BlockSender,
     /// Its blocks before the one with its last token: these may travel.
     blocks: usize,
     /// The next to be sent.
@@ -55,11 +56,11 @@ struct Giving {
 impl Default for Handoffs {
     fn default() -> Handoffs {
         Handoffs {
-            elsewhere: None,
-            taking: BTreeSet::new(),
+            remote: None,
+            awaited: BTreeSet::new(),
             firsts: BTreeMap::new(),
-            giving: BTreeMap::new(),
-            given: None,
+            served: BTreeMap::new(),
+            remote_only: None,
             asked: BTreeMap::new(),
             budget: Budget::of(MOST_BYTES_UNDER_WAY),
             counts: Arc::default(),
@@ -77,45 +78,45 @@ impl Handoffs {
     /// Whether a request's prompt may be read elsewhere, if that pays. What is wanted of the prompt itself has to be
     /// computed here, and an adapter or an answer that continues may not be there. Where it is never computed here, it
     /// has to be, and the door has refused what cannot.
-    pub(super) fn may_take(&self, request: &ValidatedRequest) -> bool {
-        if let Some(block_size) = self.given {
+    pub(super) fn can_prefill_remotely(&self, request: &ValidatedRequest) -> bool {
+        if let Some(block_size) = self.remote_only {
             return request.generated.is_empty() && request.prompt.len() > block_size;
         }
         let is_plain = request.of_prompt == OfPrompt::Nothing && request.adapter.is_none();
         let is_new = request.generated.is_empty() && request.stop.max_tokens > 0;
-        let is_there = |elsewhere: &dyn Elsewhere| match request.partner {
-            Partner::Any => elsewhere.is_there(),
-            Partner::Prefill(_) => true,
-            Partner::Decode | Partner::Nobody => false,
+        let is_there = |remote: &dyn RemotePrefill| match request.partner {
+            RemoteRole::Any => remote.is_there(),
+            RemoteRole::Prefill(_) => true,
+            RemoteRole::Decode | RemoteRole::Local => false,
         };
-        let would = |elsewhere: &dyn Elsewhere| is_there(elsewhere) && request.prompt.len() > elsewhere.least_tokens();
-        is_plain && is_new && self.elsewhere.as_deref().is_some_and(would)
+        let would = |remote: &dyn RemotePrefill| is_there(remote) && request.prompt.len() > remote.least_tokens();
+        is_plain && is_new && self.remote.as_deref().is_some_and(would)
     }
 
     /// Whether full blocks of prompts are computed elsewhere and never here.
-    pub(super) fn are_prompts_given(&self) -> bool {
-        self.given.is_some()
+    pub(super) fn is_remote_only(&self) -> bool {
+        self.remote_only.is_some()
     }
 
     /// A token of an answer was delivered.
-    pub(super) fn told(&mut self, id: RequestId, answer: usize, token: TokenId) {
-        if let Some(giving) = self.giving.get_mut(&id).filter(|_| answer == 0) {
-            giving.first.get_or_insert(token);
+    pub(super) fn token_delivered(&mut self, id: RequestId, answer: usize, token: TokenId) {
+        if let Some(served) = self.served.get_mut(&id).filter(|_| answer == 0) {
+            served.first.get_or_insert(token);
         }
     }
 
     /// Whether the first token of a request is the one that was drawn elsewhere, if one was.
     pub(super) fn compare(&mut self, id: RequestId, token: TokenId) -> Result<(), RequestError> {
         let Some(&theirs) = self.firsts.get(&id) else { return Ok(()) };
-        let elsewhere = self.elsewhere.as_mut().expect("it was asked");
+        let remote = self.remote.as_mut().expect("it was asked");
         if theirs == token {
             self.firsts.remove(&id);
-            elsewhere.forget(id);
+            remote.forget(id);
             return Ok(());
         }
         tracing::error!(request = id.0, token, theirs, "another worker drew another first token; the request ends");
         // It stays until the request has ended: where the pass is made again, it is no better.
-        elsewhere.disbelieve(id);
+        remote.quarantine_worker(id);
         self.counts.mismatches.fetch_add(1, Ordering::Relaxed);
         self.epoch = self.epoch.wrapping_add(0x9e37_79b9_7f4a_7c15);
         Err(RequestError::Handoff)
@@ -124,16 +125,16 @@ impl Handoffs {
     /// A request has ended, whatever was on its way for it.
     pub(super) fn ended(&mut self, id: RequestId) {
         self.asked.remove(&id);
-        let is_awaited = self.taking.remove(&id) | self.firsts.remove(&id).is_some();
-        if let Some(elsewhere) = self.elsewhere.as_mut().filter(|_| is_awaited) {
-            elsewhere.forget(id);
+        let is_awaited = self.awaited.remove(&id) | self.firsts.remove(&id).is_some();
+        if let Some(remote) = self.remote.as_mut().filter(|_| is_awaited) {
+            remote.forget(id);
         }
     }
 
     pub(super) fn all_ended(&mut self) {
         // A peer that waits for more learns that none comes.
-        self.giving.clear();
-        let awaited: Vec<RequestId> = self.taking.iter().chain(self.firsts.keys()).copied().collect();
+        self.served.clear();
+        let awaited: Vec<RequestId> = self.awaited.iter().chain(self.firsts.keys()).copied().collect();
         awaited.into_iter().for_each(|id| self.ended(id));
         self.asked.clear();
     }
@@ -141,68 +142,70 @@ impl Handoffs {
 
 impl EngineCore {
     /// Prompts may be read by others from now on. Before the first request.
-    pub(crate) fn set_elsewhere(&mut self, elsewhere: Option<Box<dyn Elsewhere>>, counts: Arc<Counts>) {
-        (self.handoffs.elsewhere, self.handoffs.counts) = (elsewhere, counts);
+    pub(crate) fn set_remote_prefill(&mut self, remote: Option<Box<dyn RemotePrefill>>, counts: Arc<Counts>) {
+        (self.handoffs.remote, self.handoffs.counts) = (remote, counts);
     }
 
     /// Full blocks of prompts are computed elsewhere and never here from now on. Before the first request.
-    pub(crate) fn set_prompts_given(&mut self) {
+    pub(crate) fn set_remote_only_prefill(&mut self) {
         self.scheduler.set_remote_only_prefill();
-        self.handoffs.given = Some(self.scheduler.limits().block_size);
+        self.handoffs.remote_only = Some(self.scheduler.limits().block_size);
     }
 
     /// An expected request is asked for elsewhere, or waits here after all because most of its prompt is here.
-    pub(super) fn ask_elsewhere(&mut self, id: RequestId, now: Nanos) {
+    pub(super) fn request_remote_prefill(&mut self, id: RequestId, now: Nanos) {
         let blocks = self.scheduler.missing_blocks(id);
-        let is_given = self.handoffs.given.is_some();
-        let least = match &self.handoffs.elsewhere {
+        let is_given = self.handoffs.remote_only.is_some();
+        let least = match &self.handoffs.remote {
             _ if is_given => 1,
-            elsewhere => elsewhere.as_ref().expect("there is a worker to ask").least_tokens(),
+            remote => remote.as_ref().expect("there is a worker to ask").least_tokens(),
         };
         if blocks.len() * self.scheduler.limits().block_size < least {
-            return self.wait_here(id, now);
+            return self.queue_locally(id, now);
         }
         if is_given {
             let asked = self.handoffs.asked.entry(id).or_default();
             *asked += 1;
-            if *asked > MOST_ASKED {
+            if *asked > MAX_PREFILL_ATTEMPTS {
                 return self.end_with(id, RequestError::NoPrefill, now);
             }
         }
-        let likely = || self.journal.log().promises.of(id).map(|promise| promise.first_token.p50);
+        let likely = || self.journal.views().promises.of(id).map(|promise| promise.first_token.p50);
         let local = if is_given { None } else { likely() };
         let active = &self.active[&id];
         let at = match &active.request.partner {
-            Partner::Prefill(address) => Some(address.clone()),
+            RemoteRole::Prefill(address) => Some(address.clone()),
             _ => None,
         };
-        let entry = active.request.to_hand_over(active.seed, self.handoffs.salt(&active.request), id, now);
+        let entry = active.request.for_remote_prefill(active.seed, self.handoffs.salt(&active.request), id, now);
         // A router has chosen already.
         let chain = if at.is_none() { self.scheduler.prompt_chain(id) } else { Vec::new() };
         self.journal.take(Fact::Left(id, now));
-        self.handoffs.taking.insert(id);
-        let elsewhere = self.handoffs.elsewhere.as_mut().expect("there is a worker to ask");
-        elsewhere.ask(Wanted { id, entry, chain, blocks, local, at });
+        self.handoffs.awaited.insert(id);
+        let remote = self.handoffs.remote.as_mut().expect("there is a worker to ask");
+        remote.ask(PrefillRequest { id, entry, chain, blocks, local, at });
     }
 
     /// A prefill for another worker was admitted.
-    pub(crate) fn give_to(&mut self, id: RequestId, giver: Giver) {
+    pub(crate) fn serve_prefill(&mut self, id: RequestId, peer: BlockSender) {
         let Some(active) = self.active.get(&id) else { return };
-        self.scheduler.pin(id, UNTIL_HE_LEAVES);
+        self.scheduler.pin(id, NO_EXPIRY);
         let blocks = (active.request.prompt.len() - 1) / self.scheduler.limits().block_size;
-        let next = giver.first_block;
-        self.handoffs.giving.insert(id, Giving { giver, blocks, next, first: None });
+        let next = peer.first_block;
+        self.handoffs.served.insert(id, ServedPrefill { peer, blocks, next, first: None });
     }
 
     /// Something has come, or gone.
-    pub(crate) fn moved(&mut self, moved: Moved, now: Nanos) {
-        match moved {
-            Moved::Landed(id, Landed::Begun { worker }) => self.begins(id, worker),
-            Moved::Landed(id, Landed::Block { index, bytes }) => self.land_block(id, index, bytes, now),
-            Moved::Landed(id, Landed::Over(over)) => self.come_back(id, over, now),
-            Moved::Room => self.give(),
-            Moved::Left(id) => {
-                self.handoffs.giving.remove(&id);
+    pub(crate) fn handoff_event(&mut self, event: HandoffEvent, now: Nanos) {
+        match event {
+            HandoffEvent::Received(id, ReceiveEvent::Begun { worker }) => self.set_prefill_worker(id, worker),
+            HandoffEvent::Received(id, ReceiveEvent::Block { index, bytes }) => {
+                self.receive_block(id, index, bytes, now)
+            }
+            HandoffEvent::Received(id, ReceiveEvent::Done(result)) => self.finish_remote_prefill(id, result, now),
+            HandoffEvent::Room => self.send_blocks(),
+            HandoffEvent::PeerGone(id) => {
+                self.handoffs.served.remove(&id);
                 self.cancel(id, now);
                 self.scheduler.unpin(id);
                 self.note_kept();
@@ -211,16 +214,16 @@ impl EngineCore {
     }
 
     /// A worker has begun to prefill it; watchers see which.
-    fn begins(&mut self, id: RequestId, worker: String) {
-        if self.handoffs.taking.contains(&id) {
+    fn set_prefill_worker(&mut self, id: RequestId, worker: String) {
+        if self.handoffs.awaited.contains(&id) {
             self.journal.take(Fact::ReadBy(id, worker));
             self.write();
         }
     }
 
     /// A block has come: it is found from now on like one that was computed here. What has no place is computed again.
-    fn land_block(&mut self, id: RequestId, index: usize, bytes: Weighed, now: Nanos) {
-        let is_awaited = self.handoffs.taking.contains(&id);
+    fn receive_block(&mut self, id: RequestId, index: usize, bytes: BudgetedBytes, now: Nanos) {
+        let is_awaited = self.handoffs.awaited.contains(&id);
         let Some(tiers) = self.tiers.as_mut().filter(|_| is_awaited) else { return };
         if let Ok(slot) = self.scheduler.begin_receive(id, index) {
             tiers.land(slot, bytes.into_bytes());
@@ -233,57 +236,57 @@ impl EngineCore {
     }
 
     /// No more comes: the rest is computed here.
-    fn come_back(&mut self, id: RequestId, over: Over, now: Nanos) {
-        self.handoffs.counts.took(over.way);
-        if !self.handoffs.taking.remove(&id) {
+    fn finish_remote_prefill(&mut self, id: RequestId, result: HandoffResult, now: Nanos) {
+        self.handoffs.counts.took(result.outcome);
+        if !self.handoffs.awaited.remove(&id) {
             return;
         }
-        let way = over.way;
+        let outcome = result.outcome;
         // What is drawn with other weights is no test of these.
-        match over.first.filter(|_| self.handoffs.given.is_none()) {
+        match result.first.filter(|_| self.handoffs.remote_only.is_none()) {
             Some(first) => _ = self.handoffs.firsts.insert(id, first),
-            None => self.handoffs.elsewhere.iter_mut().for_each(|elsewhere| elsewhere.forget(id)),
+            None => self.handoffs.remote.iter_mut().for_each(|remote| remote.forget(id)),
         }
-        self.journal.take(Fact::Came(id, Box::new(over), now));
+        self.journal.take(Fact::Came(id, Box::new(result), now));
         match self.scheduler.needs_remote_prefill(id) {
-            false => self.wait_here(id, now),
+            false => self.queue_locally(id, now),
             // The prefill worker is away, or has refused.
-            true if way == Way::Refused => self.end_with(id, RequestError::NoPrefill, now),
-            true => self.ask_elsewhere(id, now),
+            true if outcome == HandoffOutcome::Refused => self.end_with(id, RequestError::NoPrefill, now),
+            true => self.request_remote_prefill(id, now),
         }
         self.write();
     }
 
-    fn wait_here(&mut self, id: RequestId, now: Nanos) {
+    fn queue_locally(&mut self, id: RequestId, now: Nanos) {
         let nothing = vec![Some(&[][..]); self.active[&id].answers.len()];
         self.scheduler.remote_prefill_ended(id, &nothing, now).expect("what has no token has not ended");
     }
 
     /// Gives away what has become full, as far as there is room under way.
-    pub(super) fn give(&mut self) {
-        if self.handoffs.giving.is_empty() {
+    pub(super) fn send_blocks(&mut self) {
+        if self.handoffs.served.is_empty() {
             return;
         }
         let EngineCore { handoffs, scheduler, forward, active, .. } = self;
         let block_bytes = forward.block_bytes();
         let mut over = Vec::new();
-        for (&id, giving) in &mut handoffs.giving {
+        for (&id, served) in &mut handoffs.served {
             let full = scheduler.full_blocks(id, 0);
-            let full = &full[..full.len().min(giving.blocks)];
-            while let Some(block) = full.get(giving.next) {
+            let full = &full[..full.len().min(served.blocks)];
+            while let Some(block) = full.get(served.next) {
                 let Some(mut bytes) = handoffs.budget.try_take(block_bytes) else { break };
                 forward.read_block(block.0, bytes.bytes_mut());
                 // A peer that is gone reports that itself.
-                let _ = giving.giver.given.send(Given::Block { index: giving.next, bytes });
-                giving.next += 1;
+                let _ = served.peer.messages.send(BlockMessage::Block { index: served.next, bytes });
+                served.next += 1;
             }
-            if !active.contains_key(&id) && giving.next >= full.len() {
+            if !active.contains_key(&id) && served.next >= full.len() {
                 over.push(id);
             }
         }
         for id in over {
-            let Giving { giver, next, first, .. } = self.handoffs.giving.remove(&id).expect("it was just there");
-            let _ = giver.given.send(Given::End { blocks: next, first });
+            let ServedPrefill { peer, next, first, .. } = self.handoffs.served.remove(&id).expect("it was just there");
+            let _ = peer.messages.send(BlockMessage::End { blocks: next, first });
             self.scheduler.unpin(id);
         }
         self.note_kept();

@@ -9,11 +9,11 @@
 use scheduler::{Nanos, StepRecord};
 
 use super::EngineCore;
-use crate::output::{Output, PromptProgress};
+use crate::output::{Event, PromptProgress};
 
 /// What a client has received of its prompt's progress.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct ProgressSent {
     /// When the first rows were planned; `None` before.
     since: Option<Nanos>,
     /// Prompt tokens found in the prefix cache then.
@@ -27,12 +27,12 @@ impl EngineCore {
         for row in &self.scheduler.planned().prefill {
             let Some(active) = self.active.get_mut(&row.request) else { continue };
             let total = active.request.prompt.len();
-            if let Some(heard) = active.heard.as_mut().filter(|heard| heard.since.is_none()) {
+            if let Some(progress) = active.progress.as_mut().filter(|progress| progress.since.is_none()) {
                 // What is before its first row was cached.
                 let cached = row.start.min(total);
-                *heard = Heard { since: Some(planned), cached, processed: cached };
+                *progress = ProgressSent { since: Some(planned), cached, processed: cached };
                 let progress = PromptProgress { total, cached, processed: cached, ms: 0.0 };
-                active.outputs.send(Output::Progress(progress));
+                active.events.send(Event::Progress(progress));
             }
         }
     }
@@ -42,13 +42,13 @@ impl EngineCore {
         for row in &record.prefill {
             let Some(active) = self.active.get_mut(&row.request) else { continue };
             let total = active.request.prompt.len();
-            let Some(Heard { since: Some(since), cached, processed }) = &mut active.heard else { continue };
+            let Some(ProgressSent { since: Some(since), cached, processed }) = &mut active.progress else { continue };
             // A preempted request is read again, and its generated tokens are no part of the prompt.
             let read = (row.start + row.len).min(total);
             if read > *processed {
                 *processed = read;
                 let ms = now.since(*since).as_secs_f64() * 1e3;
-                active.outputs.send(Output::Progress(PromptProgress { total, cached: *cached, processed: read, ms }));
+                active.events.send(Event::Progress(PromptProgress { total, cached: *cached, processed: read, ms }));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use scheduler::{AdmissionForecast, Nanos, Sequence};
 
 use super::EngineCore;
-use crate::live::{InScene, KvMap, MAP_EVERY, SCENE_EVERY, Scene};
+use crate::live::{KvMap, MAP_EVERY, RequestSnapshot, SNAPSHOT_EVERY, SnapshotRow};
 
 impl EngineCore {
     /// Publishes the prefill queue to other threads.
@@ -17,17 +17,17 @@ impl EngineCore {
     }
 
     /// Publishes waiting and running requests, unless that was done a moment ago; not while a reader holds the scene.
-    pub(crate) fn show(&self, now: Nanos, scene: &Mutex<Scene>) {
-        if let Ok(mut scene) = scene.try_lock()
-            && now.since(scene.at) >= SCENE_EVERY
+    pub(crate) fn show(&self, now: Nanos, snapshot: &Mutex<RequestSnapshot>) {
+        if let Ok(mut snapshot) = snapshot.try_lock()
+            && now.since(snapshot.at) >= SNAPSHOT_EVERY
         {
-            self.fill(now, &mut scene);
+            self.fill_snapshot(now, &mut snapshot);
         }
     }
 
     /// The same, whatever it takes: before the engine's thread waits.
-    pub(crate) fn show_now(&self, now: Nanos, scene: &Mutex<Scene>) {
-        self.fill(now, &mut scene.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(crate) fn show_now(&self, now: Nanos, snapshot: &Mutex<RequestSnapshot>) {
+        self.fill_snapshot(now, &mut snapshot.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Publishes what the blocks of the cache are used for, unless that was done a moment ago or a reader holds the
@@ -38,19 +38,19 @@ impl EngineCore {
         let Ok(mut map) = shown else { return };
         if always || now.since(map.at) >= MAP_EVERY {
             (map.at, map.version) = (now, map.version + 1);
-            map.step = self.journal.log().recent.num_steps().saturating_sub(1);
+            map.step = self.journal.views().recent.num_steps().saturating_sub(1);
             self.scheduler.block_uses_into(&mut map.uses);
         }
     }
 
-    fn fill(&self, now: Nanos, scene: &mut Scene) {
-        let log = self.journal.log();
+    fn fill_snapshot(&self, now: Nanos, snapshot: &mut RequestSnapshot) {
+        let views = self.journal.views();
         let one = |sequence: &Sequence| {
             let request = sequence.request_id();
-            let account = log.accounts.of(request)?;
+            let account = views.accounts.of(request)?;
             let waits = sequence.block_table().is_empty();
             let answer = account.answers().nth(sequence.answer())?;
-            Some(InScene {
+            Some(SnapshotRow {
                 request,
                 answer: sequence.answer(),
                 waits,
@@ -60,6 +60,6 @@ impl EngineCore {
                 generated: answer.tokens,
             })
         };
-        scene.fill(now, self.scheduler.sequences().filter_map(one));
+        snapshot.fill(now, self.scheduler.sequences().filter_map(one));
     }
 }

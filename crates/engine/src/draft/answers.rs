@@ -94,7 +94,7 @@ impl Answers {
     }
 
     /// What may come behind `tokens` of that salt, behind `drafts`; the length of the longest match. `None`: nothing.
-    pub(super) fn guess(
+    pub(super) fn draft(
         &self,
         salt: u64,
         tokens: &[TokenId],
@@ -154,7 +154,7 @@ mod tests {
 
     fn propose(answers: &Answers, salt: u64, tokens: &[TokenId]) -> (usize, Vec<TokenId>) {
         let mut drafts = Vec::new();
-        (answers.guess(salt, tokens, &bounds(), &mut drafts).unwrap_or(0), drafts)
+        (answers.draft(salt, tokens, &bounds(), &mut drafts).unwrap_or(0), drafts)
     }
 
     #[test]

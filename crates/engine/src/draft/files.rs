@@ -8,7 +8,7 @@ use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::{Backend, WeightClass};
 use text::tokenizer::Tokenizer;
 
-use super::learned::Loaded;
+use super::trained::Loaded;
 use super::{DraftMethod, LearnedDrafter};
 use crate::options::{EngineOptions, StartError, activation_bytes, weight_bytes};
 

@@ -20,8 +20,8 @@ use model::draft::{Feature, Features};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 use scheduler::{DraftProposal, SeqId, Sequence, Step};
 
-use super::known::Known;
-use super::network::{Beside, Draw, Landed, Lists, MOST_MISSING, Network, Of, SOURCE};
+use super::coverage::DraftCoverage;
+use super::network::{DraftNetwork, DraftSizes, Draw, Lists, MOST_MISSING, SOURCE, SequenceLookup, TargetPass};
 use crate::lower::push_span;
 
 /// A layer that drafts.
@@ -29,11 +29,11 @@ pub(crate) struct Layer {
     feature: Feature,
     /// Of what it reads of a target's row.
     width: usize,
-    most_guesses: usize,
+    max_drafts: usize,
     max_rows: usize,
     max_logit_rows: usize,
     max_model_len: usize,
-    known: Known,
+    known: DraftCoverage,
     /// What it reads of the target's rows since the last plan, and of which sequences: positions, and the first row.
     fresh: Vec<f32>,
     fresh_of: Vec<(SeqId, Range<usize>, usize)>,
@@ -52,16 +52,16 @@ pub(crate) struct Layer {
 
 impl Layer {
     /// `feature` has a cache of the same blocks as the target's.
-    pub(crate) fn new(feature: Feature, target: &dyn Forward, beside: Beside) -> Layer {
-        let Beside { most_guesses, max_rows, max_logit_rows, max_model_len, blocks, block_size } = beside;
+    pub(crate) fn new(feature: Feature, target: &dyn Forward, sizes: DraftSizes) -> Layer {
+        let DraftSizes { max_drafts, max_rows, max_logit_rows, max_model_len, blocks, block_size } = sizes;
         Layer {
             width: feature.taps().len() * target.config().hidden_size,
             feature,
-            most_guesses,
+            max_drafts,
             max_rows,
             max_logit_rows,
             max_model_len,
-            known: Known::new(blocks, block_size),
+            known: DraftCoverage::new(blocks, block_size),
             fresh: Vec::new(),
             fresh_of: Vec::new(),
             spoken_for: 0,
@@ -107,7 +107,7 @@ impl Layer {
 
     /// Fills the first pass: what is missing of those that are asked for; of the others, if it `reads` them, what can
     /// be read as it comes.
-    fn catch_up(&mut self, asked: &[(&Sequence, usize)], reads: bool, of: &Of<'_, '_>) {
+    fn catch_up(&mut self, asked: &[(&Sequence, usize)], reads: bool, of: &SequenceLookup<'_, '_>) {
         self.batch.clear();
         self.features.clear();
         for &(sequence, _) in asked {
@@ -149,8 +149,8 @@ impl Layer {
     }
 }
 
-impl Network for Layer {
-    fn begin(&mut self, of: &Of<'_, '_>) {
+impl DraftNetwork for Layer {
+    fn begin(&mut self, of: &SequenceLookup<'_, '_>) {
         self.offered = 0;
         self.spoken_for = self.fresh_of.iter().map(|(_, kept, _)| kept.len()).sum();
         for (seq, own) in std::mem::take(&mut self.drafted) {
@@ -160,12 +160,12 @@ impl Network for Layer {
         }
     }
 
-    fn offer(&mut self, sequence: &Sequence) -> Option<DraftProposal> {
+    fn propose(&mut self, sequence: &Sequence) -> Option<DraftProposal> {
         let missing = self.known_of(sequence)..Layer::rows(sequence);
         let kept = self.fresh_of(sequence.id()).map_or(0..0, |(kept, _)| kept);
         let fresh = kept.end.min(missing.end).saturating_sub(kept.start.max(missing.start));
         let more = missing.len() - fresh;
-        let len = self.most_guesses.min(self.max_model_len.saturating_sub(sequence.num_tokens()));
+        let len = self.max_drafts.min(self.max_model_len.saturating_sub(sequence.num_tokens()));
         let has_room = self.offered < self.max_logit_rows && self.spoken_for + more <= self.max_rows;
         if len == 0 || more > MOST_MISSING || !has_room {
             return None;
@@ -181,14 +181,21 @@ impl Network for Layer {
         self.fresh_of.clear();
     }
 
-    fn follow(&mut self, step: &Step, of: &Of<'_, '_>) {
+    fn follow(&mut self, step: &Step, of: &SequenceLookup<'_, '_>) {
         let copies = self.known.follow(step, of);
         if !copies.is_empty() {
             self.feature.copy_blocks(&copies);
         }
     }
 
-    fn guess(&mut self, _: &Step, asked: &[(&Sequence, usize)], reads: bool, of: &Of<'_, '_>, draw: &mut Draw<'_>) {
+    fn draft(
+        &mut self,
+        _: &Step,
+        asked: &[(&Sequence, usize)],
+        reads: bool,
+        of: &SequenceLookup<'_, '_>,
+        draw: &mut Draw<'_>,
+    ) {
         self.lists.clear(asked.len());
         self.drafted.extend(asked.iter().map(|(sequence, _)| (sequence.id(), Layer::rows(sequence))));
         self.catch_up(asked, reads, of);
@@ -217,11 +224,11 @@ impl Network for Layer {
         self.fresh_of.clear();
     }
 
-    fn guessed(&self, index: usize) -> &[u32] {
+    fn drafted(&self, index: usize) -> &[u32] {
         self.lists.of(index)
     }
 
-    fn landed(&mut self, pass: &Landed<'_>, target: &mut dyn Forward) {
+    fn landed(&mut self, pass: &TargetPass<'_>, target: &mut dyn Forward) {
         let (held, rows) = (self.fresh.len(), pass.batch.num_rows());
         self.fresh.resize(held + rows * self.width, 0.0);
         target.read_tapped(pass.logits, 0..rows, &mut self.fresh[held..]);

@@ -52,10 +52,10 @@ struct Text {
 }
 
 impl Lookup {
-    /// `most_guesses`: for one sequence in one step.
-    pub(crate) fn new(most_guesses: usize, options: &LookupOptions) -> Lookup {
+    /// `max_drafts`: for one sequence in one step.
+    pub(crate) fn new(max_drafts: usize, options: &LookupOptions) -> Lookup {
         Lookup {
-            bounds: Bounds::new(most_guesses, options),
+            bounds: Bounds::new(max_drafts, options),
             texts: BTreeMap::new(),
             answers: (options.most_answers > 0).then(|| Answers::new(RING, options.most_answers)),
             drafts: Vec::new(),
@@ -75,7 +75,7 @@ impl Drafter for Lookup {
 
     /// Of the texts the one with the longest match; of equals a prediction before what the sequence says itself, and
     /// that before earlier answers.
-    fn offer(&mut self, sequence: &Sequence, prediction: Option<&Prediction>) -> Option<DraftProposal> {
+    fn propose(&mut self, sequence: &Sequence, prediction: Option<&Prediction>) -> Option<DraftProposal> {
         let Lookup { bounds, texts, answers, drafts, plans } = self;
         let (seq, tokens) = (sequence.id(), sequence.tokens());
         let Text { index, cursor, offered } = texts.entry(seq).or_default();
@@ -92,12 +92,12 @@ impl Drafter for Lookup {
         };
         let said = &tokens[sequence.num_prompt_tokens()..];
         if let Some(prediction) = prediction {
-            look(PREDICTION, &mut |drafts| prediction.guess(said, cursor, bounds, drafts));
+            look(PREDICTION, &mut |drafts| prediction.draft(said, cursor, bounds, drafts));
         }
         index.read(tokens, bounds.least_match);
-        look(OWN, &mut |drafts| index.guess(tokens, bounds, drafts));
+        look(OWN, &mut |drafts| index.draft(tokens, bounds, drafts));
         if let Some(answers) = answers {
-            look(EARLIER, &mut |drafts| answers.guess(sequence.request().salt, tokens, bounds, drafts));
+            look(EARLIER, &mut |drafts| answers.draft(sequence.request().salt, tokens, bounds, drafts));
         }
         let (matched, source, range) = best?;
         let len = range.len() as u16;
@@ -109,7 +109,7 @@ impl Drafter for Lookup {
         [OWN, PREDICTION, EARLIER].contains(&source)
     }
 
-    fn propose(&mut self, sequence: &Sequence, count: usize, drafts: &mut Vec<TokenId>) {
+    fn draft(&mut self, sequence: &Sequence, count: usize, drafts: &mut Vec<TokenId>) {
         if let Some(text) = self.texts.get(&sequence.id()).filter(|text| text.offered.0 == self.plans) {
             drafts.extend(self.drafts[text.offered.1.clone()].iter().take(count));
         }
@@ -147,26 +147,26 @@ fn strength(matched: usize) -> u8 {
 /// How long a match must be and how much is drafted from it.
 #[derive(Clone, Debug)]
 pub(super) struct Bounds {
-    most_guesses: usize,
+    max_drafts: usize,
     pub(super) least_match: usize,
     pub(super) most_match: usize,
     most_depth: usize,
-    guesses_per_match: f64,
+    drafts_per_match: f64,
     least_share: f64,
 }
 
 impl Bounds {
-    pub(super) fn new(most_guesses: usize, options: &LookupOptions) -> Bounds {
-        let &LookupOptions { least_match, most_match, most_depth, guesses_per_match, least_share, .. } = options;
+    pub(super) fn new(max_drafts: usize, options: &LookupOptions) -> Bounds {
+        let &LookupOptions { least_match, most_match, most_depth, drafts_per_match, least_share, .. } = options;
         // Comparing more than this would leave fewer drafts.
-        let most_match = most_match.min(most_depth.saturating_sub(most_guesses)).max(least_match);
-        Bounds { most_guesses, least_match, most_match, most_depth, guesses_per_match, least_share }
+        let most_match = most_match.min(most_depth.saturating_sub(max_drafts)).max(least_match);
+        Bounds { max_drafts, least_match, most_match, most_depth, drafts_per_match, least_share }
     }
 
     /// Drafts behind a match of `matched` tokens at most.
-    pub(super) fn guesses(&self, matched: usize) -> usize {
-        let by_match = (matched as f64 * self.guesses_per_match) as usize;
-        self.most_guesses.min(self.most_depth.saturating_sub(matched)).min(by_match)
+    pub(super) fn num_drafts(&self, matched: usize) -> usize {
+        let by_match = (matched as f64 * self.drafts_per_match) as usize;
+        self.max_drafts.min(self.most_depth.saturating_sub(matched)).min(by_match)
     }
 }
 
@@ -197,7 +197,7 @@ pub(super) fn vote(
 ) -> Option<usize> {
     let longest = candidates.iter().map(|candidate| candidate.same).max()?;
     let (start, all) = (drafts.len(), candidates.len());
-    let (most, mut count) = (bounds.guesses(longest), all);
+    let (most, mut count) = (bounds.num_drafts(longest), all);
     while drafts.len() - start < most {
         let so_far = &drafts[start..];
         let says = |candidate: &Candidate| {
@@ -279,7 +279,7 @@ impl Index {
     }
 
     /// What may come behind `tokens`, behind `drafts`; the length of the longest match. `None`: nothing.
-    fn guess(&self, tokens: &[TokenId], bounds: &Bounds, drafts: &mut Vec<TokenId>) -> Option<usize> {
+    fn draft(&self, tokens: &[TokenId], bounds: &Bounds, drafts: &mut Vec<TokenId>) -> Option<usize> {
         let (end, least) = (tokens.len(), bounds.least_match);
         if end < least || self.chain.is_empty() {
             return None;
@@ -321,7 +321,7 @@ mod tests {
         let mut index = Index::default();
         (1..=tokens.len()).for_each(|len| index.read(&tokens[..len], bounds.least_match));
         let mut drafts = vec![99];
-        let matched = index.guess(tokens, bounds, &mut drafts)?;
+        let matched = index.draft(tokens, bounds, &mut drafts)?;
         assert_eq!(drafts[0], 99, "behind what was there");
         Some((matched, drafts[1..].to_vec()))
     }
@@ -366,8 +366,8 @@ mod tests {
             ("no more is compared", 16, LookupOptions { most_match: 4, ..options() }, &line, 4, 16),
             ("depth", 16, LookupOptions { most_depth: 24, ..options() }, &line, 8, 16),
             ("little depth", 16, LookupOptions { most_depth: 4, ..options() }, &line, 3, 1),
-            ("a draft for each two", 16, LookupOptions { guesses_per_match: 0.5, ..options() }, three, 4, 2),
-            ("no draft", 16, LookupOptions { guesses_per_match: 0.0, ..options() }, three, 0, 0),
+            ("a draft for each two", 16, LookupOptions { drafts_per_match: 0.5, ..options() }, three, 4, 2),
+            ("no draft", 16, LookupOptions { drafts_per_match: 0.0, ..options() }, three, 0, 0),
             ("two of three say so", 16, LookupOptions { least_share: 0.66, ..options() }, three, 4, 5),
             ("not all of them say so", 16, LookupOptions { least_share: 1.0, ..options() }, three, 0, 0),
         ];
@@ -386,7 +386,7 @@ mod tests {
             (0..=len).for_each(|len| grown.read(&tokens[..len], 3));
             let (mut a, mut b) = (Vec::new(), Vec::new());
             let bounds = bounds();
-            assert_eq!(at_once.guess(&tokens[..len], &bounds, &mut a), grown.guess(&tokens[..len], &bounds, &mut b));
+            assert_eq!(at_once.draft(&tokens[..len], &bounds, &mut a), grown.draft(&tokens[..len], &bounds, &mut b));
             assert_eq!(a, b, "{len} tokens");
         }
     }

@@ -4,23 +4,23 @@
 //! drafting   pass 1: what is missing up to the last token -> draw   pass 2: that draft -> draw   ..
 //! ```
 //! (Leviathan et al., 2023, have the idea of a draft model; why both mostly draw the same is in `kernels::sampling`.)
-//! Its cache is in the target's blocks: `known.rs`. Prompts are read along with the target while drafts are wanted, so
+//! Its cache is in the target's blocks: `coverage.rs`. Prompts are read along with the target while drafts are wanted, so
 //! that nothing is missing when the answer begins.
 
 use model::{Batch, Forward};
 use scheduler::{DraftProposal, SeqId, Sequence, Step, TokenId};
 
-use super::known::Known;
-use super::network::{Beside, Draw, Lists, MOST_MISSING, Network, Of, SOURCE};
+use super::coverage::DraftCoverage;
+use super::network::{DraftNetwork, DraftSizes, Draw, Lists, MOST_MISSING, SOURCE, SequenceLookup};
 use crate::lower::push_span;
 
 /// A draft model, with a cache of its own in the target's blocks.
 pub(crate) struct DraftModel {
     forward: Box<dyn Forward>,
-    most_guesses: usize,
+    max_drafts: usize,
     max_rows: usize,
     max_model_len: usize,
-    known: Known,
+    known: DraftCoverage,
     /// Tokens that are missing of what was offered since the last plan.
     missing: usize,
     /// The sequences drafted in the last step: rejected drafts are dropped from the cache.
@@ -32,15 +32,15 @@ pub(crate) struct DraftModel {
 
 impl DraftModel {
     /// `forward` has a cache of the same blocks as the target's.
-    pub(crate) fn new(forward: Box<dyn Forward>, beside: Beside) -> DraftModel {
-        let Beside { most_guesses, max_rows, max_model_len, blocks, block_size, .. } = beside;
+    pub(crate) fn new(forward: Box<dyn Forward>, sizes: DraftSizes) -> DraftModel {
+        let DraftSizes { max_drafts, max_rows, max_model_len, blocks, block_size, .. } = sizes;
         let vocab = forward.config().vocab_size;
         DraftModel {
             forward,
-            most_guesses,
+            max_drafts,
             max_rows,
             max_model_len,
-            known: Known::new(blocks, block_size),
+            known: DraftCoverage::new(blocks, block_size),
             missing: 0,
             drafted: Vec::new(),
             lists: Lists::default(),
@@ -55,7 +55,7 @@ impl DraftModel {
     }
 
     /// One pass for the first drafts of all, one for the second ones, and so on.
-    fn propose(&mut self, asked: &[(&Sequence, usize)], draw: &mut Draw<'_>) {
+    fn compute_drafts(&mut self, asked: &[(&Sequence, usize)], draw: &mut Draw<'_>) {
         let passes = asked.iter().map(|&(_, count)| count).max().unwrap_or(0);
         for place in 0..passes {
             self.batch.clear();
@@ -87,7 +87,7 @@ impl DraftModel {
     }
 
     /// Reads the prompts of a step beside the target, as far as it has what is before.
-    fn read(&mut self, step: &Step, of: &Of<'_, '_>) {
+    fn read(&mut self, step: &Step, of: &SequenceLookup<'_, '_>) {
         self.batch.clear();
         for rows in &step.prefill {
             let Some(sequence) = of(rows.seq) else { continue };
@@ -104,8 +104,8 @@ impl DraftModel {
     }
 }
 
-impl Network for DraftModel {
-    fn begin(&mut self, of: &Of<'_, '_>) {
+impl DraftNetwork for DraftModel {
+    fn begin(&mut self, of: &SequenceLookup<'_, '_>) {
         self.missing = 0;
         for seq in std::mem::take(&mut self.drafted) {
             // Drafts from the last token's place on were rejected.
@@ -115,9 +115,9 @@ impl Network for DraftModel {
         }
     }
 
-    fn offer(&mut self, sequence: &Sequence) -> Option<DraftProposal> {
+    fn propose(&mut self, sequence: &Sequence) -> Option<DraftProposal> {
         let missing = sequence.num_tokens() - self.known_of(sequence);
-        let len = self.most_guesses.min(self.max_model_len.saturating_sub(sequence.num_tokens()));
+        let len = self.max_drafts.min(self.max_model_len.saturating_sub(sequence.num_tokens()));
         if len == 0 || missing > MOST_MISSING || self.missing + missing > self.max_rows {
             return None;
         }
@@ -129,23 +129,30 @@ impl Network for DraftModel {
         self.drafted.clear();
     }
 
-    fn follow(&mut self, step: &Step, of: &Of<'_, '_>) {
+    fn follow(&mut self, step: &Step, of: &SequenceLookup<'_, '_>) {
         let copies = self.known.follow(step, of);
         if !copies.is_empty() {
             self.forward.copy_blocks(&copies);
         }
     }
 
-    fn guess(&mut self, step: &Step, asked: &[(&Sequence, usize)], reads: bool, of: &Of<'_, '_>, draw: &mut Draw<'_>) {
+    fn draft(
+        &mut self,
+        step: &Step,
+        asked: &[(&Sequence, usize)],
+        reads: bool,
+        of: &SequenceLookup<'_, '_>,
+        draw: &mut Draw<'_>,
+    ) {
         self.lists.clear(asked.len());
         self.drafted.extend(asked.iter().map(|(sequence, _)| sequence.id()));
-        self.propose(asked, draw);
+        self.compute_drafts(asked, draw);
         if reads {
             self.read(step, of);
         }
     }
 
-    fn guessed(&self, index: usize) -> &[TokenId] {
+    fn drafted(&self, index: usize) -> &[TokenId] {
         self.lists.of(index)
     }
 }

@@ -18,40 +18,47 @@ pub(crate) const MOST_MISSING: usize = 256;
 pub(crate) type Draw<'a> = dyn FnMut(&Sequence, &[TokenId], &mut [f32]) -> Option<TokenId> + 'a;
 
 /// Sequences by name, of those that live.
-pub(crate) type Of<'a, 's> = dyn Fn(SeqId) -> Option<&'s Sequence> + 'a;
+pub(crate) type SequenceLookup<'a, 's> = dyn Fn(SeqId) -> Option<&'s Sequence> + 'a;
 
 /// A drafter with passes of its own. Its data of a sequence may be wrong or missing: that costs accepted drafts, never
 /// an answer.
-pub(crate) trait Network: Send {
+pub(crate) trait DraftNetwork: Send {
     /// A step is about to be planned. `of`: the sequences that go on.
-    fn begin(&mut self, of: &Of<'_, '_>);
+    fn begin(&mut self, of: &SequenceLookup<'_, '_>);
 
     /// Drafts for a sequence, if it is near enough to having all of it.
-    fn offer(&mut self, sequence: &Sequence) -> Option<DraftProposal>;
+    fn propose(&mut self, sequence: &Sequence) -> Option<DraftProposal>;
 
     /// A new scheduler begins, which gives the same names to other sequences. Its blocks are another's when their first
     /// slot is written.
     fn start_over(&mut self);
 
     /// What a plan moves, whether it has rows or not, and what it begins to write.
-    fn follow(&mut self, _step: &Step, _of: &Of<'_, '_>) {}
+    fn follow(&mut self, _step: &Step, _of: &SequenceLookup<'_, '_>) {}
 
     /// Drafts these sequences of a planned step, each up to its count. `reads`: it should also read what makes later
     /// drafts cheaper.
-    fn guess(&mut self, step: &Step, asked: &[(&Sequence, usize)], reads: bool, of: &Of<'_, '_>, draw: &mut Draw<'_>);
+    fn draft(
+        &mut self,
+        step: &Step,
+        asked: &[(&Sequence, usize)],
+        reads: bool,
+        of: &SequenceLookup<'_, '_>,
+        draw: &mut Draw<'_>,
+    );
 
     /// Its drafts for the sequence at that place of the list.
-    fn guessed(&self, index: usize) -> &[TokenId];
+    fn drafted(&self, index: usize) -> &[TokenId];
 
     /// The target's pass is done: what it leaves behind can be read.
-    fn landed(&mut self, _pass: &Landed<'_>, _target: &mut dyn Forward) {}
+    fn landed(&mut self, _pass: &TargetPass<'_>, _target: &mut dyn Forward) {}
 }
 
-/// Sizes of a [`Network`] with a cache that are the target's.
+/// Sizes of a [`DraftNetwork`] with a cache that are the target's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beside {
+pub(crate) struct DraftSizes {
     /// Drafts for one sequence in one step.
-    pub(crate) most_guesses: usize,
+    pub(crate) max_drafts: usize,
     /// Rows of a pass, and those of them that can have logits.
     pub(crate) max_rows: usize,
     pub(crate) max_logit_rows: usize,
@@ -62,7 +69,7 @@ pub(crate) struct Beside {
 }
 
 /// A pass of the target, over all rows of a step or over some of them.
-pub(crate) struct Landed<'a> {
+pub(crate) struct TargetPass<'a> {
     pub(crate) logits: &'a Logits,
     pub(crate) batch: &'a Batch,
     /// Whose the batch's spans are.

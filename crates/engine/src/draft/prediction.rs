@@ -48,7 +48,7 @@ impl Prediction {
 
     /// What may come behind the tokens that an answer has `said`, behind `drafts`; how many of them match. `None`:
     /// nothing.
-    pub(super) fn guess(
+    pub(super) fn draft(
         &self,
         said: &[TokenId],
         cursor: &mut Cursor,
@@ -63,7 +63,7 @@ impl Prediction {
             _ => self.find(said, expected, bounds)?,
         };
         let rest = &self.tokens[behind..];
-        let count = bounds.guesses(matched).min(rest.len());
+        let count = bounds.num_drafts(matched).min(rest.len());
         drafts.extend(&rest[..count]);
         *cursor = Cursor { behind, said: said.len() };
         (count > 0).then_some(matched)
@@ -116,7 +116,7 @@ mod tests {
         for (what, tokens, said, matched, wanted) in table {
             let prediction = Prediction::of(tokens.to_vec()).expect("some tokens");
             let mut drafts = vec![99];
-            let found = prediction.guess(said, &mut Cursor::default(), &bounds(), &mut drafts).unwrap_or_default();
+            let found = prediction.draft(said, &mut Cursor::default(), &bounds(), &mut drafts).unwrap_or_default();
             assert_eq!((found, &drafts[1..]), (matched, wanted), "{what}");
         }
         assert!(Prediction::of(Vec::new()).is_none());
@@ -131,7 +131,7 @@ mod tests {
         let (mut cursor, mut said, mut right) = (Cursor::default(), vec![tokens[0]], 0);
         while said.len() + 8 < tokens.len() {
             let mut drafts = Vec::new();
-            prediction.guess(&said, &mut cursor, &bounds(), &mut drafts);
+            prediction.draft(&said, &mut cursor, &bounds(), &mut drafts);
             let held = drafts.iter().zip(&tokens[said.len()..]).take_while(|(a, b)| a == b).count();
             right += held;
             let next = said.len() + held + 1;

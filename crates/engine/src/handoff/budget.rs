@@ -17,7 +17,7 @@ struct Inner {
 
 /// Bytes that count as long as they exist.
 #[derive(Debug)]
-pub(crate) struct Weighed {
+pub(crate) struct BudgetedBytes {
     bytes: Vec<u8>,
     weight: usize,
     budget: Budget,
@@ -38,16 +38,16 @@ impl Budget {
     }
 
     /// Room for `len` bytes, or `None`.
-    pub(crate) fn try_take(&self, len: usize) -> Option<Weighed> {
+    pub(crate) fn try_take(&self, len: usize) -> Option<BudgetedBytes> {
         let mut used = self.used();
         self.fits(*used, len).then(|| {
             *used += len;
-            Weighed { bytes: vec![0; len], weight: len, budget: self.clone() }
+            BudgetedBytes { bytes: vec![0; len], weight: len, budget: self.clone() }
         })
     }
 
     /// Waits for room, no longer than `most`.
-    pub(crate) fn take(&self, len: usize, most: Duration) -> Option<Weighed> {
+    pub(crate) fn take(&self, len: usize, most: Duration) -> Option<BudgetedBytes> {
         let until = Instant::now() + most;
         let mut used = self.used();
         while !self.fits(*used, len) {
@@ -58,11 +58,11 @@ impl Budget {
             (used, _) = self.0.freed.wait_timeout(used, left).unwrap_or_else(PoisonError::into_inner);
         }
         *used += len;
-        Some(Weighed { bytes: vec![0; len], weight: len, budget: self.clone() })
+        Some(BudgetedBytes { bytes: vec![0; len], weight: len, budget: self.clone() })
     }
 }
 
-impl Weighed {
+impl BudgetedBytes {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
@@ -73,7 +73,7 @@ impl Weighed {
     }
 }
 
-impl Deref for Weighed {
+impl Deref for BudgetedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -81,7 +81,7 @@ impl Deref for Weighed {
     }
 }
 
-impl Drop for Weighed {
+impl Drop for BudgetedBytes {
     fn drop(&mut self) {
         *self.budget.used() -= self.weight;
         self.budget.0.freed.notify_all();

@@ -19,23 +19,23 @@
 //! with the last token of the prompt: its row is D's own, and so is every token that a client gets. P draws the first
 //! one too, and D compares: two workers that differ there do not have the same model, or one of them computes wrong.
 //!
-//! There is one exception, which both have to name: a pair of [`Precisions`]. There D never computes what travels, so
+//! There is one exception, which both have to name: a pair of [`PrecisionPair`]. There D never computes what travels, so
 //! it asks again, and where no worker brings it the request ends; and the first token of P is of another precision.
 //!
 //! Two are asked, and each counts what its own cache has of the prompt (`found.rs`), so prompts that begin alike go to
 //! one worker until that one is busier than the prefix is worth. The worker is known beforehand, or a router decides
-//! and says so ([`Partner`], `sealed.rs`). `wire.rs` has the frames and their authentication, `give.rs` P's threads,
-//! `take.rs` D's; what happens on the engine's thread is in `core/handoff.rs`. Nothing here decides what is computed
+//! and says so ([`RemoteRole`], `signed_address.rs`). `wire.rs` has the frames and their authentication, `prefill_server.rs` P's threads,
+//! `prefill_client.rs` D's; what happens on the engine's thread is in `core/handoff.rs`. Nothing here decides what is computed
 //! when: that is the scheduler's ([`scheduler::Scheduler::expect`], [`scheduler::Scheduler::keep`],
 //! [`scheduler::Scheduler::adopt`]).
 
 mod budget;
-mod factors;
+mod compatibility;
 mod found;
-mod give;
 mod precisions;
-mod sealed;
-mod take;
+mod prefill_client;
+mod prefill_server;
+mod signed_address;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -47,14 +47,14 @@ use ledger::Shares;
 pub use scheduler::router::Role;
 use scheduler::{Nanos, RequestId, TokenId};
 
-pub(crate) use budget::{Budget, Weighed};
-pub(crate) use factors::Factors;
+pub(crate) use budget::{Budget, BudgetedBytes};
+pub(crate) use compatibility::CompatibilityInfo;
 pub(crate) use found::FoundBlocks;
-pub(crate) use give::{Listening, listen};
-pub use precisions::Precisions;
-pub use sealed::SealedAddress;
-pub(crate) use take::{Elsewhere, Taker, Wanted};
-pub(crate) use wire::StepThere;
+pub use precisions::PrecisionPair;
+pub(crate) use prefill_client::{PrefillClient, PrefillRequest, RemotePrefill};
+pub(crate) use prefill_server::{Listening, listen};
+pub use signed_address::SignedAddress;
+pub(crate) use wire::RemoteStepEntry;
 #[doc(hidden)]
 pub use wire::check_frame;
 
@@ -76,17 +76,17 @@ pub struct HandoffOptions {
     /// The secret that all workers of a cluster share.
     pub key: ClusterKey,
     /// Where those that read prompts and those that answer have weights of two precisions.
-    pub precisions: Option<Precisions>,
+    pub precisions: Option<PrecisionPair>,
 }
 
 impl HandoffOptions {
     /// Whether the full blocks of prompts are computed elsewhere and never here.
-    pub(crate) fn is_given(&self) -> bool {
+    pub(crate) fn is_remote_only(&self) -> bool {
         self.role == Role::Decode && self.precisions.is_some()
     }
 
     /// Whether it has prompts read elsewhere.
-    pub(crate) fn takes(&self) -> bool {
+    pub(crate) fn can_ask(&self) -> bool {
         self.role == Role::Decode || self.role_may_change || !self.prefill_workers.is_empty()
     }
 }
@@ -104,7 +104,7 @@ pub enum RoleError {
 
 /// What another worker has to do with a request, where the sender knows (`kv_transfer_params`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Partner {
+pub enum RemoteRole {
     /// The engine decides.
     #[default]
     Any,
@@ -113,7 +113,7 @@ pub enum Partner {
     /// Its prompt was read there: `HOST:PORT` ([`Engine::prefill_worker`](crate::Engine::prefill_worker)).
     Prefill(String),
     /// None: its prompt is read here.
-    Nobody,
+    Local,
 }
 
 /// A secret that workers share. It is not shown.
@@ -140,7 +140,7 @@ impl std::fmt::Debug for ClusterKey {
 
 /// How a prompt that others might have read was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum HandoffOutcome {
     /// All blocks came.
     Whole,
     /// Some came, and the rest was computed here.
@@ -155,19 +155,26 @@ pub enum Way {
     Cancelled,
 }
 
-impl Way {
+impl HandoffOutcome {
     /// All of them.
-    pub const ALL: [Way; 6] = [Way::Whole, Way::InPart, Way::Refused, Way::Slower, Way::Lost, Way::Cancelled];
+    pub const ALL: [HandoffOutcome; 6] = [
+        HandoffOutcome::Whole,
+        HandoffOutcome::InPart,
+        HandoffOutcome::Refused,
+        HandoffOutcome::Slower,
+        HandoffOutcome::Lost,
+        HandoffOutcome::Cancelled,
+    ];
 
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Whole => "whole",
-            Way::InPart => "in_part",
-            Way::Refused => "refused",
-            Way::Slower => "slower",
-            Way::Lost => "lost",
-            Way::Cancelled => "cancelled",
+            HandoffOutcome::Whole => "whole",
+            HandoffOutcome::InPart => "in_part",
+            HandoffOutcome::Refused => "refused",
+            HandoffOutcome::Slower => "slower",
+            HandoffOutcome::Lost => "lost",
+            HandoffOutcome::Cancelled => "cancelled",
         }
     }
 }
@@ -179,7 +186,7 @@ pub struct Handoffs {
     pub role: Role,
     /// Whether prompts may be read elsewhere, or are read for others.
     pub takes_part: bool,
-    /// Prompts for which others were asked, by how that went, in the order of [`Way::ALL`].
+    /// Prompts for which others were asked, by how that went, in the order of [`HandoffOutcome::ALL`].
     pub taken: [u64; 6],
     /// Bytes of blocks that came.
     pub bytes_taken: u64,
@@ -266,8 +273,8 @@ impl Counts {
         problems.iter().map(|(worker, why)| format!("{worker}: {why}")).collect()
     }
 
-    pub(crate) fn took(&self, way: Way) {
-        let at = Way::ALL.iter().position(|other| *other == way).expect("all are there");
+    pub(crate) fn took(&self, outcome: HandoffOutcome) {
+        let at = HandoffOutcome::ALL.iter().position(|other| *other == outcome).expect("all are there");
         self.taken[at].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -289,40 +296,40 @@ impl Counts {
 
 /// What the engine's thread learns of a prompt that is read elsewhere.
 #[derive(Debug)]
-pub(crate) enum Landed {
+pub(crate) enum ReceiveEvent {
     /// This worker reads it.
     Begun { worker: String },
     /// A block has come, and it is what was sent.
-    Block { index: usize, bytes: Weighed },
+    Block { index: usize, bytes: BudgetedBytes },
     /// No more comes.
-    Over(Over),
+    Done(HandoffResult),
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Over {
-    pub(crate) way: Way,
+pub(crate) struct HandoffResult {
+    pub(crate) outcome: HandoffOutcome,
     /// The first token, as it was drawn there.
     pub(crate) first: Option<TokenId>,
     /// What the prompt's time there was, of its first token.
     pub(crate) bill: Shares,
     /// The steps in which it was read there, and how long after it left here that worker was asked to read it.
-    pub(crate) steps: Vec<StepThere>,
+    pub(crate) steps: Vec<RemoteStepEntry>,
     pub(crate) pulled: Nanos,
 }
 
-impl Over {
-    pub(crate) fn without(way: Way) -> Over {
-        Over { way, first: None, bill: Shares::default(), steps: Vec::new(), pulled: Nanos(0) }
+impl HandoffResult {
+    pub(crate) fn without(outcome: HandoffOutcome) -> HandoffResult {
+        HandoffResult { outcome, first: None, bill: Shares::default(), steps: Vec::new(), pulled: Nanos(0) }
     }
 }
 
 /// Messages to the engine's thread from those that move blocks.
 #[derive(Debug)]
-pub(crate) enum Moved {
+pub(crate) enum HandoffEvent {
     /// Of a prompt that is read elsewhere for this request.
-    Landed(RequestId, Landed),
+    Received(RequestId, ReceiveEvent),
     /// Of what waits to be sent, some has gone: there is room for more.
     Room,
     /// The peer that fetched this request's blocks is gone, or has all of them.
-    Left(RequestId),
+    PeerGone(RequestId),
 }

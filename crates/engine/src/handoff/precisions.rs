@@ -15,14 +15,14 @@ const CLASSES: [WeightClass; 3] = [WeightClass::Bf16, WeightClass::Int8, WeightC
 /// the second. So it is a separate definition, as each precision is: it is part of fingerprints and receipts, both
 /// workers have to name it, and what the second does not have of a prompt it does not compute instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Precisions {
+pub struct PrecisionPair {
     /// Of the worker that reads prompts.
     pub prompts: WeightClass,
     /// Of the worker that answers.
     pub answers: WeightClass,
 }
 
-impl Precisions {
+impl PrecisionPair {
     /// Of the worker with this role; `None` for one that does both.
     pub fn of(&self, role: Role) -> Option<WeightClass> {
         match role {
@@ -33,20 +33,20 @@ impl Precisions {
     }
 }
 
-impl fmt::Display for Precisions {
+impl fmt::Display for PrecisionPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.prompts.name(), self.answers.name())
     }
 }
 
-impl FromStr for Precisions {
+impl FromStr for PrecisionPair {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Precisions, String> {
+    fn from_str(text: &str) -> Result<PrecisionPair, String> {
         let class = |name: &str| CLASSES.into_iter().find(|class| class.name() == name);
         let found = text
             .split_once('/')
-            .and_then(|(prompts, answers)| Some(Precisions { prompts: class(prompts)?, answers: class(answers)? }));
+            .and_then(|(prompts, answers)| Some(PrecisionPair { prompts: class(prompts)?, answers: class(answers)? }));
         match found {
             Some(pair) if pair.prompts == pair.answers => {
                 Err("one precision is no pair: --weights names it".to_owned())
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_pair_is_two_precisions_by_name() {
-        let pair: Precisions = "int8/int4".parse().unwrap();
+        let pair: PrecisionPair = "int8/int4".parse().unwrap();
         assert_eq!(
             (pair.to_string().as_str(), pair.prompts, pair.answers),
             ("int8/int4", WeightClass::Int8, WeightClass::Int4)
@@ -73,7 +73,7 @@ mod tests {
             [Some(WeightClass::Int8), Some(WeightClass::Int4), None]
         );
         for (wrong, says) in [("int8", "two of"), ("int8/int8", "no pair"), ("int8/int7", "two of"), ("/", "two of")] {
-            let error = wrong.parse::<Precisions>().unwrap_err();
+            let error = wrong.parse::<PrecisionPair>().unwrap_err();
             assert!(error.contains(says), "{wrong}: {error}");
         }
     }

@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterKey, Factors};
+use super::{ClusterKey, CompatibilityInfo};
 use crate::recording::AdmitEntry;
 
 const MAGIC: &[u8; 16] = b"twostroke-kv-1\r\n";
@@ -29,7 +29,7 @@ const SEAL_BYTES: usize = 32;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Frame {
     /// What both must have in common. The first frame of either side.
-    Factors(Factors),
+    Compatibility(CompatibilityInfo),
     /// D: when would a prompt like this have its first token?
     Ask(Ask),
     /// P: likely then.
@@ -96,13 +96,13 @@ pub(crate) struct End {
     pub(crate) prefill: u64,
     pub(crate) others: u64,
     /// The steps that read it.
-    pub(crate) steps: Vec<StepThere>,
+    pub(crate) steps: Vec<RemoteStepEntry>,
 }
 
 /// A step of P with rows of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct StepThere {
+pub(crate) struct RemoteStepEntry {
     /// Nanoseconds from the moment at which P took the request in to the step's beginning.
     pub(crate) after: u64,
     /// Nanoseconds of the step.
@@ -138,7 +138,7 @@ const LONGEST_REFUSAL: usize = 1024;
 impl Frame {
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Frame::Factors(_) => "FACTORS",
+            Frame::Compatibility(_) => "FACTORS",
             Frame::Ask(_) => "ASK",
             Frame::Offer(_) => "OFFER",
             Frame::Pull(_) => "PULL",
@@ -151,7 +151,7 @@ impl Frame {
 
     fn kind(&self) -> u8 {
         match self {
-            Frame::Factors(_) => 1,
+            Frame::Compatibility(_) => 1,
             Frame::Ask(_) => 2,
             Frame::Offer(_) => 3,
             Frame::Pull(_) => 4,
@@ -165,7 +165,7 @@ impl Frame {
     fn write_body(&self, body: &mut Vec<u8>) {
         let mut json = |value: &dyn erased::Json| value.write(body);
         match self {
-            Frame::Factors(factors) => json(factors),
+            Frame::Compatibility(factors) => json(factors),
             Frame::Ask(ask) => json(ask),
             Frame::Offer(offer) => json(offer),
             Frame::Pull(pull) => json(&**pull),
@@ -185,7 +185,7 @@ impl Frame {
             serde_json::from_slice(body).map_err(|error| WireError::Body { name, problem: error.to_string() })
         }
         Ok(match kind {
-            1 => Frame::Factors(json("FACTORS", body)?),
+            1 => Frame::Compatibility(json("FACTORS", body)?),
             2 => Frame::Ask(json("ASK", body)?),
             3 => Frame::Offer(json("OFFER", body)?),
             4 => {
@@ -249,20 +249,20 @@ pub(crate) enum Side {
 /// A connection to a peer that has the key.
 pub(crate) struct Line<S> {
     stream: S,
-    ours: Sealer,
-    theirs: Sealer,
+    ours: FrameMac,
+    theirs: FrameMac,
     // Kept for their memory.
     written: Vec<u8>,
     read: Vec<u8>,
 }
 
 /// One direction.
-struct Sealer {
+struct FrameMac {
     key: [u8; 32],
     next: u64,
 }
 
-impl Sealer {
+impl FrameMac {
     fn seal(&mut self, kind: u8, body: &[u8]) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(&self.next.to_le_bytes()).update(&[kind]).update(body);
@@ -319,7 +319,7 @@ impl<S: Read + Write> Line<S> {
             Side::Decode => (to_prefill, to_decode),
             Side::Prefill => (to_decode, to_prefill),
         };
-        let sealer = |key| Sealer { key, next: 0 };
+        let sealer = |key| FrameMac { key, next: 0 };
         Ok(Line { stream, ours: sealer(ours), theirs: sealer(theirs), written: Vec::new(), read: Vec::new() })
     }
 
@@ -348,10 +348,10 @@ impl<S: Read + Write> Line<S> {
 
     /// Exchanges with the peer what a block depends on: the first thing on a line. What is not equal, if
     /// anything is not.
-    pub(crate) fn compare(&mut self, own: &Factors) -> Result<Option<String>, WireError> {
-        self.write(&Frame::Factors(own.clone()))?;
+    pub(crate) fn compare(&mut self, own: &CompatibilityInfo) -> Result<Option<String>, WireError> {
+        self.write(&Frame::Compatibility(own.clone()))?;
         match self.read()? {
-            Frame::Factors(theirs) if theirs.is_sane() => Ok(own.differ(&theirs)),
+            Frame::Compatibility(theirs) if theirs.is_sane() => Ok(own.differ(&theirs)),
             frame => Err(WireError::Turn(frame.name())),
         }
     }
@@ -408,7 +408,7 @@ mod tests {
     }
 
     fn frames() -> Vec<Frame> {
-        let steps = vec![StepThere { after: 4, took: 5, rows: 6 }];
+        let steps = vec![RemoteStepEntry { after: 4, took: 5, rows: 6 }];
         let end = End { blocks: 3, first: Some(7), queue: 1, prefill: 2, others: 3, steps };
         vec![
             Frame::Ask(Ask { prompt_tokens: 5000, chain: vec![7, u64::MAX], priority: -1, ttft: Some(1_000_000) }),
@@ -477,7 +477,7 @@ mod tests {
     }
 
     fn line(of: u8, to_read: &[u8]) -> Line<Memory> {
-        let sealer = |key| Sealer { key: [key; 32], next: 0 };
+        let sealer = |key| FrameMac { key: [key; 32], next: 0 };
         let stream = Memory { to_read: to_read.iter().copied().collect(), ..Memory::default() };
         Line { stream, ours: sealer(of), theirs: sealer(of), written: Vec::new(), read: Vec::new() }
     }

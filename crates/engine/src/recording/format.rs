@@ -22,10 +22,10 @@ use scheduler::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Line, Spelled};
+use super::{RecordLine, StepTokens};
 use crate::ModelInfo;
-use crate::door::{OfPrompt, ValidatedRequest};
-use crate::draft::Drafted;
+use crate::draft::RecordedDrafts;
+use crate::validate::{OfPrompt, ValidatedRequest};
 
 /// Of the format. A reader takes only its own.
 pub const VERSION: u64 = 4;
@@ -373,8 +373,8 @@ pub struct StepEntry {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub offers: Vec<OfferEntry>,
     /// See `offers`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub guesses: Vec<Vec<TokenId>>,
+    #[serde(rename = "guesses", default, skip_serializing_if = "Vec::is_empty")]
+    pub drafts: Vec<Vec<TokenId>>,
     preempted: usize,
     waiting: usize,
     used_blocks: usize,
@@ -420,7 +420,7 @@ impl StepEntry {
             tokens,
             failed: failed.iter().map(|id| id.0).collect(),
             offers: Vec::new(),
-            guesses: Vec::new(),
+            drafts: Vec::new(),
             preempted: record.preempted.len(),
             waiting: record.waiting_requests,
             used_blocks: record.used_blocks,
@@ -432,12 +432,12 @@ impl StepEntry {
     }
 
     /// With its drafts.
-    pub fn with_guesses(self, offers: Vec<OfferEntry>, guesses: Vec<Vec<TokenId>>) -> StepEntry {
-        StepEntry { offers, guesses, ..self }
+    pub fn with_drafts(self, offers: Vec<OfferEntry>, drafts: Vec<Vec<TokenId>>) -> StepEntry {
+        StepEntry { offers, drafts, ..self }
     }
 
-    pub(crate) fn drafted(&self) -> Drafted {
-        Drafted { offers: self.offers.clone(), guesses: self.guesses.clone(), took: self.drafting_took() }
+    pub(crate) fn drafted(&self) -> RecordedDrafts {
+        RecordedDrafts { offers: self.offers.clone(), drafts: self.drafts.clone(), took: self.drafting_took() }
     }
 
     /// How long it was expected to take; zero: no prediction.
@@ -512,22 +512,22 @@ impl AdmitEntry {
     }
 }
 
-impl From<Line> for Entry {
-    fn from(line: Line) -> Entry {
+impl From<RecordLine> for Entry {
+    fn from(line: RecordLine) -> Entry {
         match line {
-            Line::Admit { id, request, arrived, now } => {
+            RecordLine::Admit { id, request, arrived, now } => {
                 Entry::Admit(Box::new(AdmitEntry::of(id, *request, arrived, now)))
             }
-            Line::Cancel(id, now) => Entry::Cancel(id.0, now.0),
-            Line::Stop(id, answer) => Entry::Stop(id.0, answer),
-            Line::Idle(now) => Entry::Idle(now.0),
-            Line::Step(record, failed, spelled) => {
-                let Spelled { tokens, drafted } = *spelled;
+            RecordLine::Cancel(id, now) => Entry::Cancel(id.0, now.0),
+            RecordLine::Stop(id, answer) => Entry::Stop(id.0, answer),
+            RecordLine::Idle(now) => Entry::Idle(now.0),
+            RecordLine::Step(record, failed, spelled) => {
+                let StepTokens { tokens, drafted } = *spelled;
                 let entry = StepEntry::of(&record, &tokens, &failed);
-                Entry::Step(Box::new(entry.with_guesses(drafted.offers, drafted.guesses)))
+                Entry::Step(Box::new(entry.with_drafts(drafted.offers, drafted.drafts)))
             }
-            Line::Abandoned(now, offers) => Entry::Abandoned(now.0, offers),
-            Line::Restart(cost) => Entry::Restart { cost: cost.as_ref().map(CostEntry::of) },
+            RecordLine::Abandoned(now, offers) => Entry::Abandoned(now.0, offers),
+            RecordLine::Restart(cost) => Entry::Restart { cost: cost.as_ref().map(CostEntry::of) },
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A run of the engine on disk: every input of the scheduler in order and with its time, and every step.
 //!
 //! ```text
-//! engine thread   admit   step   stop   step   cancel   ...        one [`Line`] each, sent and forgotten
+//! engine thread   admit   step   stop   step   cancel   ...        one [`RecordLine`] each, sent and forgotten
 //!                   |      |      |      |       |
 //! recorder thread   +------+------+------+-------+----> FILE       one JSON object per line (format.rs, write.rs)
 //! ```
@@ -26,15 +26,15 @@ use std::path::PathBuf;
 
 use scheduler::{CostModel, Nanos, RequestId, StepRecord, TokenId};
 
-use crate::door::ValidatedRequest;
-use crate::draft::Drafted;
+use crate::draft::RecordedDrafts;
+use crate::validate::ValidatedRequest;
 
 pub use format::{AdmitEntry, CostEntry, Entry, Header, OfferEntry, SamplingEntry, StepEntry, VERSION, within};
 pub(crate) use write::record;
 
 /// An input of the scheduler, or what came of it.
 #[derive(Clone, Debug)]
-pub(crate) enum Line {
+pub(crate) enum RecordLine {
     /// A request came in. Its seed is settled.
     Admit { id: RequestId, request: Box<ValidatedRequest>, arrived: Nanos, now: Nanos },
     /// Its client is gone.
@@ -44,7 +44,7 @@ pub(crate) enum Line {
     /// A plan without rows.
     Idle(Nanos),
     /// A step: its record, the requests with failed rows, tokens and drafts.
-    Step(Box<StepRecord>, Vec<RequestId>, Box<Spelled>),
+    Step(Box<StepRecord>, Vec<RequestId>, Box<StepTokens>),
     /// A plan that was not computed: its sequences went back to the queue. And the drafts that were on offer for it.
     Abandoned(Nanos, Vec<OfferEntry>),
     /// A step failed; everything admitted ended, and a new scheduler began with this model of costs.
@@ -53,14 +53,14 @@ pub(crate) enum Line {
 
 /// What only a recording needs of a step.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Spelled {
+pub(crate) struct StepTokens {
     /// In the plan's order, `samples` of each row of the record.
     pub(crate) tokens: Vec<TokenId>,
-    pub(crate) drafted: Drafted,
+    pub(crate) drafted: RecordedDrafts,
 }
 
 /// Where lines go.
-pub(crate) type Tape = Box<dyn FnMut(Line) + Send>;
+pub(crate) type RecordSink = Box<dyn FnMut(RecordLine) + Send>;
 
 /// Why a recording did not begin: its file cannot be written.
 #[derive(Debug, thiserror::Error)]

@@ -9,13 +9,13 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_cha
 use std::thread::JoinHandle;
 
 use super::format::{Entry, Header};
-use super::{Line, RecordError, Tape};
+use super::{RecordError, RecordLine, RecordSink};
 
 /// Lines that may wait for the disk: minutes of steps. What waits is mostly numbers; prompts are shared, not copied.
 const MOST_WAITING: usize = 8192;
 
 /// Begins a recording. The file must not exist yet. The thread ends when the tape is dropped and all is written.
-pub(crate) fn record(path: &Path, header: &Header) -> Result<(Tape, JoinHandle<()>), RecordError> {
+pub(crate) fn record(path: &Path, header: &Header) -> Result<(RecordSink, JoinHandle<()>), RecordError> {
     let failed = |error| RecordError { path: path.to_owned(), error };
     // Private to the user: prompts are in it.
     let mut file = BufWriter::new(files::create_private(path).map_err(failed)?);
@@ -28,7 +28,7 @@ pub(crate) fn record(path: &Path, header: &Header) -> Result<(Tape, JoinHandle<(
     Ok((tape(sender, path.to_owned(), is_cut), writer))
 }
 
-fn tape(sender: SyncSender<Line>, path: PathBuf, is_cut: Arc<AtomicBool>) -> Tape {
+fn tape(sender: SyncSender<RecordLine>, path: PathBuf, is_cut: Arc<AtomicBool>) -> RecordSink {
     let mut sender = Some(sender);
     Box::new(move |line| {
         let Some(channel) = &sender else { return };
@@ -45,13 +45,13 @@ fn tape(sender: SyncSender<Line>, path: PathBuf, is_cut: Arc<AtomicBool>) -> Tap
     })
 }
 
-fn write(mut file: BufWriter<File>, path: &Path, lines: &Receiver<Line>, was_cut: &AtomicBool) {
+fn write(mut file: BufWriter<File>, path: &Path, lines: &Receiver<RecordLine>, was_cut: &AtomicBool) {
     if let Err(error) = write_all(&mut file, lines, was_cut) {
         tracing::warn!(path = %path.display(), %error, "the recording ends here");
     }
 }
 
-fn write_all(file: &mut BufWriter<File>, lines: &Receiver<Line>, was_cut: &AtomicBool) -> io::Result<()> {
+fn write_all(file: &mut BufWriter<File>, lines: &Receiver<RecordLine>, was_cut: &AtomicBool) -> io::Result<()> {
     loop {
         let line = match lines.try_recv() {
             Ok(line) => line,

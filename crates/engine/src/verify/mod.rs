@@ -4,14 +4,14 @@
 //! ```text
 //! core: sample a row ──notes.rs──> digest of the row, token     (requests that asked for a receipt; spot checks)
 //!       answer ends  ───────────> Unsealed ──origin.rs──> Receipt, to the client
-//!                                    └──spot.rs──> again.rs, in the same engine, while it is idle
-//! verifier.rs: Receipt ──> again.rs, on any instruction set and number of threads ──> Verdict
+//!                                    └──spot.rs──> recompute.rs, in the same engine, while it is idle
+//! verifier.rs: Receipt ──> recompute.rs, on any instruction set and number of threads ──> Verdict
 //! ```
 //! That a pass over many rows gives the bits of one pass for each row is the first promise; so a check is a prefill.
 
-mod again;
 mod notes;
 mod origin;
+mod recompute;
 mod spot;
 mod verifier;
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use receipt::{AnswerEnd, Asked, Digest, SamplingTerms, StopTerms, Unsealed};
 use scheduler::{FinishReason, TokenId};
 
-use crate::door::ValidatedRequest;
+use crate::validate::ValidatedRequest;
 
 /// The digests of an answer's rows and its tokens, as far as it is.
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ use model::Forward;
 use receipt::Unsealed;
 use scheduler::RequestId;
 
-use super::again::{Again, Bench};
+use super::recompute::{Bench, Recompute};
 use crate::ModelInfo;
 
 /// Answers that wait for their check.
@@ -86,7 +86,7 @@ pub(crate) struct SpotChecks {
     room: SpotRoom,
     bench: Bench,
     waiting: VecDeque<(RequestId, Unsealed, Option<Grammar>)>,
-    current: Option<(RequestId, Unsealed, Again)>,
+    current: Option<(RequestId, Unsealed, Recompute)>,
     counts: Arc<SpotCounts>,
 }
 
@@ -121,7 +121,7 @@ impl SpotChecks {
         let vocab_size = forward.config().vocab_size;
         let next = || {
             let (request, answer, grammar) = self.waiting.pop_front()?;
-            let again = Again::new(&answer.asked, &answer.tokens, vocab_size, grammar.as_ref());
+            let again = Recompute::new(&answer.asked, &answer.tokens, vocab_size, grammar.as_ref());
             Some((request, answer, again))
         };
         let Some((request, answer, mut again)) = self.current.take().or_else(next) else { return false };
@@ -156,7 +156,7 @@ impl SpotChecks {
 }
 
 /// The first token that differs, itself or in its row.
-fn first_difference(answer: &Unsealed, again: &Again) -> Option<usize> {
+fn first_difference(answer: &Unsealed, again: &Recompute) -> Option<usize> {
     let told = answer.rows.iter().zip(&answer.tokens);
     told.zip(again.rows()).position(|((row, token), now)| *row != now.logits || Some(*token) != now.token)
 }

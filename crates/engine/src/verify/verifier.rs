@@ -11,11 +11,11 @@ use receipt::{AnswerEnd, Asked, Cause, Computed, Definition, Discrepancy, Receip
 use text::detokenizer::{Detokenizer, StopStrings};
 use text::tokenizer::Tokenizer;
 
-use super::again::{Again, Bench};
 use super::origin::OriginError;
-use crate::door::{Prompt, RawRequest, Rejection};
+use super::recompute::{Bench, Recompute};
 use crate::start::Built;
-use crate::{Engine, EngineOptions, ModelInfo, Precisions, StartError, Starting};
+use crate::validate::{Prompt, RawRequest, Rejection};
+use crate::{Engine, EngineOptions, ModelInfo, PrecisionPair, StartError, Starting};
 
 /// Why receipts cannot be verified.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,7 @@ impl Verifier {
             return Ok(verdict);
         }
         let grammar = grammar.ok().flatten();
-        let mut again = Again::new(asked, tokens, self.model.config.vocab_size, grammar.as_ref());
+        let mut again = Recompute::new(asked, tokens, self.model.config.vocab_size, grammar.as_ref());
         while !again.is_done() {
             again.step(&mut *self.forward, &mut self.bench, self.rows);
         }
@@ -97,7 +97,7 @@ impl Verifier {
             let mut other = Verifier::load(&definition, at.position + 1, checkpoint, options, &mut |_| {})?;
             let Ok(grammar) = other.check(&receipt.asked, at.token + 1) else { return Ok(None) };
             let tokens = &receipt.tokens[..=at.token];
-            let mut again = Again::new(&receipt.asked, tokens, other.model.config.vocab_size, grammar.as_ref());
+            let mut again = Recompute::new(&receipt.asked, tokens, other.model.config.vocab_size, grammar.as_ref());
             while !again.is_done() {
                 again.step(&mut *other.forward, &mut other.bench, other.rows);
             }
@@ -209,7 +209,7 @@ const DTYPES: [KvDtype; 2] = [KvDtype::Bf16, KvDtype::Int8];
 
 /// Precision of weights and cache and the order of sums, by the names that files give them.
 pub(crate) fn classes(weights: &str, kv: &str, arithmetic: &str) -> Result<(WeightClass, KvDtype, Arithmetic), String> {
-    if weights.parse::<Precisions>().is_ok() {
+    if weights.parse::<PrecisionPair>().is_ok() {
         let message = "its prompt was read with weights of one precision and its answer written with another";
         return Err(format!("{weights}: {message}, by two workers: no model computes that again alone"));
     }

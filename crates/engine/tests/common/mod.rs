@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use checkpoint::{Checkpoint, Source};
-use engine::{Engine, EngineOptions, FinishReason, Output, Prompt, RawRequest, Timings, Usage};
+use engine::{Engine, EngineOptions, Event, FinishReason, Prompt, RawRequest, Timings, Usage};
 pub(crate) use testing::wait;
 
 /// Loads the shipped model with `options`.
@@ -75,29 +75,29 @@ pub(crate) fn gather(mut stream: engine::Stream, num_answers: usize) -> Outcome 
     let mut outcome = Outcome { answers: vec![Answer::default(); num_answers], ..Outcome::default() };
     loop {
         match stream.blocking_recv().expect("a stream ends with Done or Failed") {
-            Output::Embedding(vector) => {
+            Event::Embedding(vector) => {
                 assert!(outcome.embedding.is_empty(), "it comes once");
                 outcome.embedding = vector;
             }
-            Output::PromptLogprobs(_) | Output::Progress(_) | Output::Noted { .. } => {}
-            Output::Token { answer, token, text, logprob } => {
+            Event::PromptLogprobs(_) | Event::Progress(_) | Event::Noted { .. } => {}
+            Event::Token { answer, token, text, logprob } => {
                 let answer = &mut outcome.answers[answer];
                 assert_eq!(answer.reason, None, "no token follows the end");
                 answer.tokens.push(token);
                 answer.text.push_str(&text);
                 answer.logprobs.extend(logprob.map(|logprob| logprob.logprob));
             }
-            Output::Finished { answer, reason, text, .. } => {
+            Event::Finished { answer, reason, text, .. } => {
                 let answer = &mut outcome.answers[answer];
                 assert_eq!(answer.reason.replace(reason), None, "one end per answer");
                 answer.text.push_str(&text);
             }
-            Output::Done { usage, timings } => {
+            Event::Done { usage, timings } => {
                 outcome.usage = usage;
                 outcome.timings = timings;
                 return outcome;
             }
-            Output::Failed(error) => panic!("the request failed: {error}"),
+            Event::Failed(error) => panic!("the request failed: {error}"),
         }
     }
 }

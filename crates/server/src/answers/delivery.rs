@@ -1,6 +1,6 @@
 //! How an answer is to be delivered, and what of its request was settled otherwise than asked.
 
-use engine::{RawRequest, SealedAddress, ServiceClass, ValidatedRequest, fit_schema};
+use engine::{RawRequest, ServiceClass, SignedAddress, ValidatedRequest, fit_schema};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ pub(crate) struct Delivery {
     /// The tier of service that was asked for.
     pub(crate) tier: Option<ServiceClass>,
     /// The prompt is read for another worker, which finds it there.
-    pub(crate) gives: Option<SealedAddress>,
+    pub(crate) gives: Option<SignedAddress>,
     pub(crate) settled: Settled,
 }
 

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use engine::Output;
+use engine::Event;
 use hyper::body::{Body, Bytes, Frame};
 
 use super::Outputs;
@@ -18,7 +18,7 @@ use crate::timeline::Served;
 /// What a stream says, in the words of one API.
 pub(crate) trait Wire: Send {
     /// Writes what `output` says into `events`. An error ends the stream.
-    fn write(&mut self, prompt: usize, output: Output, events: &mut VecDeque<Bytes>) -> Result<(), ApiError>;
+    fn write(&mut self, prompt: usize, output: Event, events: &mut VecDeque<Bytes>) -> Result<(), ApiError>;
 
     /// The error that ends it. The headers are gone, so it is an event, and the missing end says that it is no end.
     fn failed(&mut self, error: &ApiError) -> Bytes;
@@ -67,7 +67,7 @@ impl Body for Events {
                 this.outputs = None;
                 continue;
             };
-            if let (Some(late), Output::Token { .. }) = (&mut this.late, &output) {
+            if let (Some(late), Event::Token { .. }) = (&mut this.late, &output) {
                 late.token(prompt);
             }
             if let Err(error) = this.wire.write(prompt, output, &mut this.ready) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dialect::AnswerPart;
 use engine::receipt::Receipt;
-use engine::{Output, TokenLogprob};
+use engine::{Event, TokenLogprob};
 
 use super::{Ear, End, Heard, Outputs, Plan, Totals};
 use crate::app::App;
@@ -52,10 +52,10 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
         let first = prompt * plan.num_answers;
         match output {
             // Only streams ask for it.
-            Output::Progress(_) => {}
-            Output::PromptLogprobs(logprobs) => prompt_logprobs[prompt] = logprobs,
-            Output::Embedding(vector) => embeddings[prompt] = vector,
-            Output::Token { answer, token, text, logprob } => {
+            Event::Progress(_) => {}
+            Event::PromptLogprobs(logprobs) => prompt_logprobs[prompt] = logprobs,
+            Event::Embedding(vector) => embeddings[prompt] = vector,
+            Event::Token { answer, token, text, logprob } => {
                 if let Some(ear) = &mut ears[first + answer] {
                     ear.token(&text, &mut heard);
                     heard.clear();
@@ -65,15 +65,15 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
                 answer.tokens.push(token);
                 answer.logprobs.extend(logprob);
             }
-            Output::Noted { answer, unsealed } => answers[first + answer].receipt = plan.receipt(*unsealed),
-            Output::Finished { answer, reason, stop_string, text } => {
+            Event::Noted { answer, unsealed } => answers[first + answer].receipt = plan.receipt(*unsealed),
+            Event::Finished { answer, reason, stop_string, text } => {
                 let heard = Heard::end(ears[first + answer].as_mut(), text);
                 let answer = &mut answers[first + answer];
                 answer.text.push_str(&heard.text);
                 answer.end = End::of(plan, app, reason, stop_string);
             }
-            Output::Done { usage, timings } => totals.add(app, plan, &usage, &timings),
-            Output::Failed(error) => {
+            Event::Done { usage, timings } => totals.add(app, plan, &usage, &timings),
+            Event::Failed(error) => {
                 let error = ApiError::from(error);
                 outputs.answered(error.status().as_u16());
                 return Err(error);

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use engine::{Output, RequestError, Stream, ValidatedRequest};
+use engine::{Event, RequestError, Stream, ValidatedRequest};
 use scheduler::LatencyBound;
 
 use super::Plan;
@@ -109,7 +109,7 @@ impl Outputs {
     }
 
     /// The next output and the prompt it belongs to; `None` when all have ended.
-    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Output)>> {
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Event)>> {
         let count = self.streams.len();
         let mut open = false;
         for at in (self.turn..self.turn + count).map(|at| at % count) {
@@ -118,8 +118,8 @@ impl Outputs {
             // A receive that is given up before it is ready has taken nothing.
             let Poll::Ready(output) = pin!(stream.recv()).poll(cx) else { continue };
             // An engine that is gone sends nothing more, not even an error.
-            let output = output.unwrap_or(Output::Failed(RequestError::Internal));
-            if matches!(output, Output::Done { .. } | Output::Failed(_)) {
+            let output = output.unwrap_or(Event::Failed(RequestError::Internal));
+            if matches!(output, Event::Done { .. } | Event::Failed(_)) {
                 self.streams[at] = None;
             }
             self.turn = (at + 1) % count;
@@ -128,7 +128,7 @@ impl Outputs {
         if open { Poll::Pending } else { Poll::Ready(None) }
     }
 
-    pub(crate) async fn next(&mut self) -> Option<(usize, Output)> {
+    pub(crate) async fn next(&mut self) -> Option<(usize, Event)> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 

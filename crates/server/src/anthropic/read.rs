@@ -94,7 +94,7 @@ fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenan
     let (kwargs, thinking) = thinking(&mut fields, effort, app, settled)?;
     let template_kwargs = template_kwargs(&mut fields, definitions, kwargs)?;
     let goes_on = messages.is_begun();
-    let chat = Chat { template_kwargs, ..Chat::new(messages.list) }.going_on(goes_on);
+    let chat = Chat { template_kwargs, ..Chat::new(messages.list) }.continuing(goes_on);
     let mut raw = delivery.request(app.request(Prompt::Chat(chat), tenant));
     raw.rule = rule;
     sampling(&mut fields, &mut raw)?;

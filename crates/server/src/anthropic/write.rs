@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use dialect::AnswerPart;
-use engine::Output;
+use engine::Event;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
@@ -281,23 +281,23 @@ fn event(name: &'static str, fields: Value) -> Bytes {
 }
 
 impl Wire for Stream {
-    fn write(&mut self, _: usize, output: Output, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
-        if !matches!(output, Output::Failed(_)) {
+    fn write(&mut self, _: usize, output: Event, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
+        if !matches!(output, Event::Failed(_)) {
             self.begin(events);
         }
         match output {
-            Output::Token { text, .. } => {
+            Event::Token { text, .. } => {
                 let heard = Heard::token(self.ear.as_mut(), text, None);
                 self.hear(heard.parts, false, events);
             }
-            Output::Finished { reason, stop_string, text, .. } => {
+            Event::Finished { reason, stop_string, text, .. } => {
                 self.end = End::of(&self.plan, &self.app, reason, stop_string);
                 let heard = Heard::end(self.ear.as_mut(), text);
                 self.end.called(heard.has_called);
                 self.totals.heard(self.ear.as_ref());
                 self.hear(heard.parts, true, events);
             }
-            Output::Done { usage: of_prompt, timings } => {
+            Event::Done { usage: of_prompt, timings } => {
                 self.totals.add(&self.app, &self.plan, &of_prompt, &timings);
                 let (reason, sequence) = stop(&self.end);
                 let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
@@ -306,8 +306,8 @@ impl Wire for Stream {
                 events.push_back(event("message_delta", last));
                 events.push_back(event("message_stop", json!({})));
             }
-            Output::Failed(error) => return Err(error.into()),
-            Output::PromptLogprobs(_) | Output::Embedding(_) | Output::Progress(_) | Output::Noted { .. } => {}
+            Event::Failed(error) => return Err(error.into()),
+            Event::PromptLogprobs(_) | Event::Embedding(_) | Event::Progress(_) | Event::Noted { .. } => {}
         }
         Ok(())
     }

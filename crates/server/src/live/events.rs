@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use engine::ledger::{RowShares, row_shares};
 use engine::{
-    Away, DeviceLimits, End, Ended, FinishReason, KvMap, ModelInfo, Observe, Percentiles, RequestId, Scene, Second, Way,
+    DeviceLimits, End, Ended, FinishReason, HandoffOutcome, KvMap, ModelInfo, Observe, Percentiles, RemotePrefillTrace,
+    RequestId, RequestSnapshot, SecondStats,
 };
 use roofline::{Demands, peak};
 use scheduler::{BlockUse, Blocked, CostModel, Nanos, Preempted, PreemptionMode, RecordRow, StepRecord};
@@ -173,20 +174,25 @@ fn micros(time: Nanos) -> f64 {
     (time.0 / 1000) as f64 / 1e3
 }
 
-pub(crate) fn away<'a>(id: RequestId, away: &'a Away, names: &'a mut Names, registry: &Registry) -> AwayEvent<'a> {
+pub(crate) fn away<'a>(
+    id: RequestId,
+    away: &'a RemotePrefillTrace,
+    names: &'a mut Names,
+    registry: &Registry,
+) -> AwayEvent<'a> {
     AwayEvent { r: names.look_up(registry, id), away: away_times(away, Nanos(0)) }
 }
 
 /// Moments as milliseconds since `origin`.
-pub(crate) fn away_times(away: &Away, origin: Nanos) -> AwayTimes<'_> {
+pub(crate) fn away_times(away: &RemotePrefillTrace, origin: Nanos) -> AwayTimes<'_> {
     let since = |moment: Nanos| ms(moment.since(origin));
     let steps = away.steps.iter();
-    let landed = away.landed.iter();
+    let landed = away.received.iter();
     AwayTimes {
         worker: away.worker.as_deref(),
         from_ms: since(away.from),
         to_ms: away.to.map(since),
-        result: away.way.map(Way::name),
+        result: away.outcome.map(HandoffOutcome::name),
         steps: steps
             .map(|step| AwayStep { from_ms: since(step.from), to_ms: since(step.to), rows: step.rows })
             .collect(),
@@ -195,9 +201,9 @@ pub(crate) fn away_times(away: &Away, origin: Nanos) -> AwayTimes<'_> {
 }
 
 /// What came before the first step of the feed, a row for each second in which there was one.
-pub(crate) fn history(seconds: &[Second], engine: &dyn Observe) -> HistoryEvent {
+pub(crate) fn history(seconds: &[SecondStats], engine: &dyn Observe) -> HistoryEvent {
     let pair = |of: Option<[f64; 2]>| of.map_or([None; 2], |pair| pair.map(|ms| Some((ms * 1e3).round() / 1e3)));
-    let row = |second: &Second| {
+    let row = |second: &SecondStats| {
         let queries = second.queried_tokens;
         let hits = (queries > 0).then(|| second.hit_tokens as f64 / queries as f64);
         let ([ttft50, ttft99], [gap50, gap99]) = (pair(second.ttft_ms), pair(second.gap_ms));
@@ -279,7 +285,7 @@ pub(crate) fn map<'a>(map: &KvMap, before: &KvMap, names: &'a mut Names, registr
     })
 }
 
-pub(crate) fn requests<'a>(scene: &Scene, names: &'a mut Names, registry: &Registry) -> RequestsEvent<'a> {
+pub(crate) fn requests<'a>(scene: &RequestSnapshot, names: &'a mut Names, registry: &Registry) -> RequestsEvent<'a> {
     for one in &scene.sequences {
         names.look_up(registry, one.request);
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use engine::{Ended, KvMap, LoggedStep, Place, Scene, Watching};
+use engine::{Ended, KvMap, LogCursor, LoggedStep, RequestSnapshot, Subscription};
 use hyper::body::{Body, Bytes, Frame};
 use scheduler::Nanos;
 use tokio::sync::OwnedSemaphorePermit;
@@ -49,12 +49,12 @@ pub(crate) struct Wishes {
 /// One reader's.
 pub(crate) struct Feed {
     app: Arc<App>,
-    watch: Box<dyn Watching>,
+    watch: Box<dyn Subscription>,
     prices: Prices,
     names: Names,
     /// For a model that thinks.
     thoughts: Option<Told>,
-    place: Place,
+    place: LogCursor,
     /// Has the steps that it asked for, and now wants the newest.
     is_live: bool,
     /// Was not told yet what there was before.
@@ -65,8 +65,8 @@ pub(crate) struct Feed {
     was_paused: bool,
     /// The newest map of the cache, and the one before it: for one who wants to see them.
     maps: Option<[KvMap; 2]>,
-    scene: Scene,
-    last_scene: Scene,
+    scene: RequestSnapshot,
+    last_scene: RequestSnapshot,
     // Kept for their memory.
     steps: Vec<LoggedStep>,
     ended: Vec<Ended>,
@@ -87,7 +87,7 @@ impl Feed {
             place.end = place.end.saturating_sub(FIRST_ENDS);
         }
         // They are few, and one that is told again is the same.
-        place.away = 0;
+        place.remote_prefill = 0;
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Feed {
@@ -102,8 +102,8 @@ impl Feed {
             last_stats: None,
             was_paused: false,
             maps: wishes.map.then(Default::default),
-            scene: Scene::default(),
-            last_scene: Scene::default(),
+            scene: RequestSnapshot::default(),
+            last_scene: RequestSnapshot::default(),
             steps: Vec::new(),
             ended: Vec::new(),
             _seat: seat,
@@ -146,7 +146,7 @@ impl Feed {
             events::write(&mut text, "ended", &events::ended(ended, &mut self.names, &self.app.registry));
         }
         // Behind the ends: who is over by then takes no lane from those that are not.
-        for (id, away) in self.watch.aways(&mut self.place) {
+        for (id, away) in self.watch.remote_prefills(&mut self.place) {
             events::write(&mut text, "away", &events::away(id, &away, &mut self.names, &self.app.registry));
         }
         if more > 0 {
@@ -162,7 +162,7 @@ impl Feed {
             before.step = newest.step;
             before.uses.clone_from(&newest.uses);
         }
-        self.watch.scene_into(&mut self.scene);
+        self.watch.snapshot_into(&mut self.scene);
         if self.last_stats.is_none() || self.scene.sequences != self.last_scene.sequences {
             let requests = events::requests(&self.scene, &mut self.names, &self.app.registry);
             events::write(&mut text, "requests", &requests);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use engine::{LoggedStep, Place, RequestId, Timeline};
+use engine::{LogCursor, LoggedStep, RequestId, Timeline};
 use replay::{TraceWriter, Traced};
 use scheduler::Nanos;
 
@@ -88,7 +88,7 @@ fn write(app: &App, tenant: Option<Tenant>, span: Nanos) -> Vec<u8> {
 /// The steps since a moment, as far as they are remembered and not too many.
 fn newest(app: &App, since: Nanos) -> Vec<LoggedStep> {
     let (watch, mut steps) = (app.engine.watch(false), Vec::new());
-    watch.read(&mut Place { step: 0, ..watch.newest() }, usize::MAX, &mut steps, &mut Vec::new());
+    watch.read(&mut LogCursor { step: 0, ..watch.newest() }, usize::MAX, &mut steps, &mut Vec::new());
     let mut rows = 0;
     let first = steps.iter().rposition(|step| {
         rows += step.record.decode.len() + step.record.prefill.len();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::response::Response;
-use engine::Output;
+use engine::Event;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
@@ -144,9 +144,9 @@ impl Stream {
 }
 
 impl Wire for Stream {
-    fn write(&mut self, _: usize, output: Output, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
+    fn write(&mut self, _: usize, output: Event, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
         match output {
-            Output::Token { token, text, logprob, .. } => {
+            Event::Token { token, text, logprob, .. } => {
                 self.num_tokens += 1;
                 let mut body = self.piece(&text);
                 body["tokens"] = json!([token]);
@@ -159,19 +159,19 @@ impl Wire for Stream {
                 }
                 events.push_back(event(&body.to_string()));
             }
-            Output::Progress(progress) => {
+            Event::Progress(progress) => {
                 let mut body = self.piece("");
                 body["prompt_progress"] = serde_json::to_value(WireProgress::of(&progress)).unwrap_or_default();
                 events.push_back(event(&body.to_string()));
             }
-            Output::Finished { reason, stop_string, text, .. } => {
+            Event::Finished { reason, stop_string, text, .. } => {
                 self.end = End::of(&self.plan, &self.app, reason, stop_string);
                 if !text.is_empty() {
                     let body = self.piece(&text);
                     events.push_back(event(&body.to_string()));
                 }
             }
-            Output::Done { usage, timings } => {
+            Event::Done { usage, timings } => {
                 self.totals.add(&self.app, &self.plan, &usage, &timings);
                 let mut body = self.piece("");
                 let Stream { app, plan, served, totals, end, has_new_line, .. } = self;
@@ -179,8 +179,8 @@ impl Wire for Stream {
                 body["has_new_line"] = (*has_new_line).into();
                 events.push_back(event(&body.to_string()));
             }
-            Output::Failed(error) => return Err(error.into()),
-            Output::PromptLogprobs(_) | Output::Embedding(_) | Output::Noted { .. } => {}
+            Event::Failed(error) => return Err(error.into()),
+            Event::PromptLogprobs(_) | Event::Embedding(_) | Event::Noted { .. } => {}
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     let goes_on = messages.last().is_some_and(|last| {
         last.role == "assistant" && last.content.as_deref().is_some_and(|text| !text.trim().is_empty())
     });
-    let chat = Chat { template_kwargs, ..Chat::new(messages) }.going_on(goes_on);
+    let chat = Chat { template_kwargs, ..Chat::new(messages) }.continuing(goes_on);
     let mut raw = app.request(Prompt::Chat(chat), tenant);
     let window = options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
     raw.rule = options::format(&mut fields, &mut delivery.settled)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use dialect::AnswerPart;
-use engine::Output;
+use engine::Event;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
@@ -267,9 +267,9 @@ fn ended(line: &Value) -> Bytes {
 }
 
 impl Wire for Lines {
-    fn write(&mut self, _: usize, output: Output, lines: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
+    fn write(&mut self, _: usize, output: Event, lines: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
         match output {
-            Output::Token { token, text, logprob, .. } => {
+            Event::Token { token, text, logprob, .. } => {
                 self.tokens.push(token);
                 let tokenizer = self.app.engine.model().tokenizer.as_deref();
                 let texts = TokenTexts { tokenizer, as_ids: false };
@@ -279,13 +279,13 @@ impl Wire for Lines {
                 let heard = Heard::token(self.ear.as_mut(), text, None);
                 self.hear(heard.parts, false, lines);
             }
-            Output::Finished { reason, stop_string, text, .. } => {
+            Event::Finished { reason, stop_string, text, .. } => {
                 self.end = End::of(&self.plan, &self.app, reason, stop_string);
                 let heard = Heard::end(self.ear.as_mut(), text);
                 self.totals.heard(self.ear.as_ref());
                 self.hear(heard.parts, true, lines);
             }
-            Output::Done { usage, timings } => {
+            Event::Done { usage, timings } => {
                 self.totals.add(&self.app, &self.plan, &usage, &timings);
                 let logprobs = self.untold();
                 let Lines { app, api, plan, served, totals, end, tokens, .. } = self;
@@ -293,8 +293,8 @@ impl Wire for Lines {
                 api.finish(app, plan, served, totals, end, tokens, &mut line);
                 lines.push_back(ended(&line));
             }
-            Output::Failed(error) => return Err(error.into()),
-            Output::PromptLogprobs(_) | Output::Embedding(_) | Output::Progress(_) | Output::Noted { .. } => {}
+            Event::Failed(error) => return Err(error.into()),
+            Event::PromptLogprobs(_) | Event::Embedding(_) | Event::Progress(_) | Event::Noted { .. } => {}
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dialect::AnswerPart;
 use engine::receipt::Receipt;
-use engine::{Output, PromptProgress, TokenLogprob};
+use engine::{Event, PromptProgress, TokenLogprob};
 use hyper::body::Bytes;
 use serde_json::Value;
 
@@ -242,14 +242,14 @@ impl Writer {
 }
 
 impl Wire for Writer {
-    fn write(&mut self, prompt: usize, output: Output, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
+    fn write(&mut self, prompt: usize, output: Event, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
         let first = prompt * self.plan.num_answers;
         match output {
-            Output::PromptLogprobs(logprobs) => self.prompt_logprobs[prompt] = logprobs,
+            Event::PromptLogprobs(logprobs) => self.prompt_logprobs[prompt] = logprobs,
             // Vectors are not streamed.
-            Output::Embedding(_) => {}
-            Output::Progress(progress) => events.push_back(self.progress(first, &progress)),
-            Output::Token { answer, token, text, logprob } => {
+            Event::Embedding(_) => {}
+            Event::Progress(progress) => events.push_back(self.progress(first, &progress)),
+            Event::Token { answer, token, text, logprob } => {
                 let choice = &mut self.choices[first + answer];
                 choice.num_tokens += 1;
                 let parts = choice.ear.as_mut().map(|ear| {
@@ -260,8 +260,8 @@ impl Wire for Writer {
                 let piece = Piece { text, parts, token: Some(token), logprob, ..Piece::default() };
                 events.push_back(self.event(first + answer, piece));
             }
-            Output::Noted { answer, unsealed } => self.choices[first + answer].receipt = self.plan.receipt(*unsealed),
-            Output::Finished { answer, reason, stop_string, text } => {
+            Event::Noted { answer, unsealed } => self.choices[first + answer].receipt = self.plan.receipt(*unsealed),
+            Event::Finished { answer, reason, stop_string, text } => {
                 let mut end = End::of(&self.plan, &self.app, reason, stop_string);
                 let choice = &mut self.choices[first + answer];
                 let parts = choice.ear.as_mut().map(|ear| {
@@ -279,14 +279,14 @@ impl Wire for Writer {
                     events.push_back(self.event(first + answer, Piece { receipt, ..piece }));
                 }
             }
-            Output::Done { usage, timings } => {
+            Event::Done { usage, timings } => {
                 self.totals.add(&self.app, &self.plan, &usage, &timings);
                 self.undone -= 1;
                 if self.undone == 0 {
                     self.finish(events);
                 }
             }
-            Output::Failed(error) => return Err(error.into()),
+            Event::Failed(error) => return Err(error.into()),
         }
         Ok(())
     }

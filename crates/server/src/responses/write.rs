@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use engine::{ChatMessage, Output};
+use engine::{ChatMessage, Event};
 use hyper::body::Bytes;
 use serde_json::{Map, Value, json};
 
@@ -209,25 +209,25 @@ impl Writing {
     }
 
     /// The next output, written into `growing`. True: it was the last one.
-    pub(super) fn take(&mut self, output: Output, growing: &mut Growing) -> Result<bool, ApiError> {
+    pub(super) fn take(&mut self, output: Event, growing: &mut Growing) -> Result<bool, ApiError> {
         let texts = texts(&self.app, &self.plan);
         match output {
-            Output::Token { text, logprob, .. } => {
+            Event::Token { text, logprob, .. } => {
                 let logprob = logprob.filter(|_| self.plan.logprobs);
                 growing.hear(Heard::token(self.ear.as_mut(), text, logprob), &self.app.ids, &texts);
             }
-            Output::Finished { reason, stop_string, text, .. } => {
+            Event::Finished { reason, stop_string, text, .. } => {
                 self.end = End::of(&self.plan, &self.app, reason, stop_string);
                 growing.hear(Heard::end(self.ear.as_mut(), text), &self.app.ids, &texts);
                 self.totals.heard(self.ear.as_ref());
                 growing.end();
             }
-            Output::Done { usage, timings } => {
+            Event::Done { usage, timings } => {
                 self.totals.add(&self.app, &self.plan, &usage, &timings);
                 return Ok(true);
             }
-            Output::Failed(error) => return Err(error.into()),
-            Output::PromptLogprobs(_) | Output::Embedding(_) | Output::Progress(_) | Output::Noted { .. } => {}
+            Event::Failed(error) => return Err(error.into()),
+            Event::PromptLogprobs(_) | Event::Embedding(_) | Event::Progress(_) | Event::Noted { .. } => {}
         }
         Ok(false)
     }
@@ -283,7 +283,7 @@ impl Stream {
 }
 
 impl Wire for Stream {
-    fn write(&mut self, _: usize, output: Output, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
+    fn write(&mut self, _: usize, output: Event, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
         let is_last = self.writing.take(output, &mut self.growing)?;
         self.has_begun = true;
         // All of it but its end: that it cannot be kept is seen then.

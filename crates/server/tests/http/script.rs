@@ -7,12 +7,12 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use checkpoint::{Checkpoint, Source};
-use engine::past::Past;
+use engine::past::RunHistoryWindow;
 use engine::{
-    Arithmetic, Away, DeviceInfo, Ended, FinishReason, Health, Held, Isa, KvDtype, KvMap, LazyVocabulary, LoggedStep,
-    ModelInfo, Observe, Origin, Output, Percentiles, Place, RawRequest, Rejection, RequestId, RequestSummary, Scene,
-    Second, Serve, Stats, Stream, SubmitError, Timeline, Timings, UnixNanos, Usage, ValidatedRequest, Watching,
-    WeightClass,
+    Arithmetic, DeviceInfo, Ended, Event, FinishReason, Health, Isa, KvDtype, KvMap, LazyVocabulary, LogCursor,
+    LoggedStep, ModelInfo, Observe, Origin, PauseFuture, Percentiles, RawRequest, Rejection, RemotePrefillTrace,
+    RequestId, RequestSnapshot, RequestSummary, SecondStats, Serve, Stats, Stream, SubmitError, Subscription, Timeline,
+    Timings, UnixNanos, Usage, ValidatedRequest, WeightClass,
 };
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::latency_bound::TimeBound;
@@ -70,7 +70,7 @@ impl Script {
             kv_bytes_per_token: 0,
             notices: Vec::new(),
             precisions: None,
-            prompts_are_given: false,
+            remote_only_prefill: false,
             weights: WeightClass::Bf16,
             device: DeviceInfo::cpu(Isa::Scalar, 1),
             arithmetic: Arithmetic::best(),
@@ -100,12 +100,12 @@ impl Serve for Script {
         let (inner, prompt_tokens) = (self.0.clone(), request.prompt().len());
         let say = move || {
             for (token, word) in (300..).zip(inner.words) {
-                outlet.send(Output::Token { answer: 0, token, text: (*word).to_owned(), logprob: None });
+                outlet.send(Event::Token { answer: 0, token, text: (*word).to_owned(), logprob: None });
             }
             let (reason, text) = (FinishReason::Length, String::new());
-            outlet.send(Output::Finished { answer: 0, reason, stop_string: None, text });
+            outlet.send(Event::Finished { answer: 0, reason, stop_string: None, text });
             let usage = Usage { prompt_tokens, completion_tokens: inner.words.len(), cached_tokens: 0 };
-            outlet.send(Output::Done { usage, timings: Timings::default() });
+            outlet.send(Event::Done { usage, timings: Timings::default() });
         };
         let Some(promise) = self.0.promise else {
             say();
@@ -147,11 +147,11 @@ impl Observe for Script {
         None
     }
 
-    fn past(&self, _: Duration) -> Past {
-        Past { limits: plans::small(), cost: None, answers: Vec::new(), steps: Vec::new(), preemptions: 0 }
+    fn past(&self, _: Duration) -> RunHistoryWindow {
+        RunHistoryWindow { limits: plans::small(), cost: None, answers: Vec::new(), steps: Vec::new(), preemptions: 0 }
     }
 
-    fn watch(&self, _: bool) -> Box<dyn Watching> {
+    fn watch(&self, _: bool) -> Box<dyn Subscription> {
         Box::new(Nothing)
     }
 
@@ -172,15 +172,15 @@ impl Observe for Script {
         Nanos(0)
     }
 
-    fn pause(&self) -> Held<'_> {
+    fn pause(&self) -> PauseFuture<'_> {
         Box::pin(async { false })
     }
 
-    fn single_step(&self) -> Held<'_> {
+    fn single_step(&self) -> PauseFuture<'_> {
         Box::pin(async { false })
     }
 
-    fn resume(&self) -> Held<'_> {
+    fn resume(&self) -> PauseFuture<'_> {
         Box::pin(async { false })
     }
 
@@ -192,26 +192,26 @@ impl Observe for Script {
 /// There are no steps to be seen.
 struct Nothing;
 
-impl Watching for Nothing {
-    fn newest(&self) -> Place {
-        Place { step: 0, end: 0, away: 0 }
+impl Subscription for Nothing {
+    fn newest(&self) -> LogCursor {
+        LogCursor { step: 0, end: 0, remote_prefill: 0 }
     }
 
-    fn read(&self, _: &mut Place, _: usize, _: &mut Vec<LoggedStep>, _: &mut Vec<Ended>) -> u64 {
+    fn read(&self, _: &mut LogCursor, _: usize, _: &mut Vec<LoggedStep>, _: &mut Vec<Ended>) -> u64 {
         0
     }
 
-    fn aways(&self, _: &mut Place) -> Vec<(RequestId, Away)> {
+    fn remote_prefills(&self, _: &mut LogCursor) -> Vec<(RequestId, RemotePrefillTrace)> {
         Vec::new()
     }
 
-    fn scene_into(&self, _: &mut Scene) {}
+    fn snapshot_into(&self, _: &mut RequestSnapshot) {}
 
     fn map_into(&self, _: &mut KvMap) -> bool {
         false
     }
 
-    fn seconds(&self) -> Vec<Second> {
+    fn seconds(&self) -> Vec<SecondStats> {
         Vec::new()
     }
 

@@ -24,7 +24,7 @@ fn sample(host: &Host, line: &str) -> f64 {
 
 #[test]
 fn targets_and_tiers_are_taken_and_counted() {
-    let options = EngineOptions { ttft: DefaultTarget::Comfortable, tpot: DefaultTarget::Comfortable, ..measured() };
+    let options = EngineOptions { ttft: DefaultTarget::Auto, tpot: DefaultTarget::Auto, ..measured() };
     let host = Host::with(options, local_server());
     let met = |class: &str, slo: &str, outcome: &str| {
         sample(&host, &format!("twostroke_slo_requests_total{{class=\"{class}\",slo=\"{slo}\",outcome=\"{outcome}\"}}"))

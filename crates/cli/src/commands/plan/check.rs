@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use engine::{Engine, Output, Prompt, RawRequest};
+use engine::{Engine, Event, Prompt, RawRequest};
 use launch::{Calibrate, Settings};
 use plan::{Ask, Deployment};
 use serde_json::{Value, json};
@@ -100,8 +100,8 @@ fn moments(mut stream: engine::Stream) -> Result<Vec<Instant>, Failure> {
     let mut moments = Vec::new();
     while let Some(output) = stream.blocking_recv() {
         match output {
-            Output::Token { .. } => moments.push(Instant::now()),
-            Output::Failed(error) => return Err(Failure::failed(error)),
+            Event::Token { .. } => moments.push(Instant::now()),
+            Event::Failed(error) => return Err(Failure::failed(error)),
             _ => {}
         }
     }

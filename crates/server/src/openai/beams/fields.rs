@@ -3,7 +3,7 @@
 //! What it cannot be combined with is refused by name. Nothing is drawn in it, so how to draw is a hint: vLLM and
 //! transformers take these fields and heed none of them.
 
-use engine::{ModelInfo, Partner, RawRequest};
+use engine::{ModelInfo, RawRequest, RemoteRole};
 use serde_json::Value;
 
 use super::Beams;
@@ -60,7 +60,7 @@ pub(crate) fn check(raw: &mut RawRequest, delivery: &mut Delivery, model: &Model
         ("receipt", delivery.receipt, "a beam search is many requests, and none of them is the answer"),
         (
             "kv_transfer_params",
-            raw.partner != Partner::Any,
+            raw.partner != RemoteRole::Any,
             "a beam search is many requests, each with a prompt of its own",
         ),
         ("ttft_slo_ms", raw.ttft_slo_ms.is_some(), whole),

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use engine::{
-    FinishReason, Observe, Outlet, Output, RequestError, Stream, SubmitError, Timings, Usage, ValidatedRequest,
+    Event, EventSender, FinishReason, Observe, RequestError, Stream, SubmitError, Timings, Usage, ValidatedRequest,
 };
 use scheduler::{Nanos, TokenId};
 
@@ -94,18 +94,18 @@ struct Running {
 }
 
 impl Running {
-    async fn run(self, first: Stream, outlet: Outlet) {
+    async fn run(self, first: Stream, outlet: EventSender) {
         let (mut closed, mut answers) = (pin!(outlet.closed()), pin!(self.answers(first, &outlet)));
         let outcome = std::future::poll_fn(|cx| match closed.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(None),
             Poll::Pending => answers.as_mut().poll(cx).map(Some),
         });
         if let Some(Err(error)) = outcome.await {
-            outlet.send(Output::Failed(error));
+            outlet.send(Event::Failed(error));
         }
     }
 
-    async fn answers(self, first: Stream, outlet: &Outlet) -> Result<(), RequestError> {
+    async fn answers(self, first: Stream, outlet: &EventSender) -> Result<(), RequestError> {
         let Running { engine, request, mut search, candidates, began, taken } = self;
         let mut sum = Sum::default();
         let mut most_likely = Vec::new();
@@ -137,7 +137,7 @@ impl Running {
         // Before the last output, whose reader looks at it.
         sum.tell(&taken);
         let usage = Usage { completion_tokens, ..sum.usage };
-        outlet.send(Output::Done { usage, timings: sum.timings(&*engine, began) });
+        outlet.send(Event::Done { usage, timings: sum.timings(&*engine, began) });
         Ok(())
     }
 }
@@ -149,7 +149,7 @@ fn as_many_as_fit(
 ) -> Result<Vec<Stream>, SubmitError> {
     loop {
         match ask(most) {
-            Err(SubmitError::QueueFull { .. } | SubmitError::ShareTaken { .. }) if most > 1 => most /= 2,
+            Err(SubmitError::QueueFull { .. } | SubmitError::TenantQueueFull { .. }) if most > 1 => most /= 2,
             outcome => return outcome,
         }
     }
@@ -193,8 +193,8 @@ async fn told(stream: &mut Stream, sum: &mut Sum) -> Result<Vec<(TokenId, f32)>,
     let mut most_likely = None;
     loop {
         match stream.recv().await {
-            Some(Output::Token { logprob, .. }) => most_likely = logprob.map(|logprob| logprob.top),
-            Some(Output::Done { usage, timings }) => {
+            Some(Event::Token { logprob, .. }) => most_likely = logprob.map(|logprob| logprob.top),
+            Some(Event::Done { usage, timings }) => {
                 sum.preemptions += timings.preemptions;
                 if sum.taken.rounds == 0 {
                     (sum.usage, sum.first) = (usage, timings);
@@ -204,7 +204,7 @@ async fn told(stream: &mut Stream, sum: &mut Sum) -> Result<Vec<(TokenId, f32)>,
                 }
                 return most_likely.ok_or(RequestError::Internal);
             }
-            Some(Output::Failed(error)) => return Err(error),
+            Some(Event::Failed(error)) => return Err(error),
             Some(_) => {}
             // An engine that is gone sends nothing more, not even an error.
             None => return Err(RequestError::Internal),
@@ -213,7 +213,7 @@ async fn told(stream: &mut Stream, sum: &mut Sum) -> Result<Vec<(TokenId, f32)>,
 }
 
 /// An answer, as one that was written token by token.
-fn send(engine: &dyn Observe, request: &ValidatedRequest, outlet: &Outlet, index: usize, complete: Complete) {
+fn send(engine: &dyn Observe, request: &ValidatedRequest, outlet: &EventSender, index: usize, complete: Complete) {
     let Complete { beam, reason, .. } = complete;
     let mut detokenizer = engine.model().tokenizer.as_ref().map(|tokenizer| request.detokenizer(tokenizer));
     let stops = matches!(reason, FinishReason::Stop(_)) && !request.includes_stop();
@@ -225,8 +225,8 @@ fn send(engine: &dyn Observe, request: &ValidatedRequest, outlet: &Outlet, index
             Some(detokenizer) if !(stops && at == last) => detokenizer.push_unstoppable(token),
             _ => String::new(),
         };
-        outlet.send(Output::Token { answer: index, token, text, logprob: logprobs.next() });
+        outlet.send(Event::Token { answer: index, token, text, logprob: logprobs.next() });
     }
     let text = detokenizer.map_or_else(String::new, |mut detokenizer| detokenizer.finish());
-    outlet.send(Output::Finished { answer: index, reason, stop_string: None, text });
+    outlet.send(Event::Finished { answer: index, reason, stop_string: None, text });
 }

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use ledger::{Owner, Visit};
 use scheduler::{IncomingRequest, Nanos, Priority, RequestId, TokenId};
 
-use super::wire::{Ask, End, Frame, Line, Offer, Pull, Side, StepThere, WireError};
-use super::{ClusterKey, Counts, Factors, FoundBlocks, Moved};
-use crate::command::{Command, Given, Giver};
-use crate::door::ValidatedRequest;
-use crate::output::{Output, RequestError, Timings};
+use super::wire::{Ask, End, Frame, Line, Offer, Pull, RemoteStepEntry, Side, WireError};
+use super::{ClusterKey, CompatibilityInfo, Counts, FoundBlocks, HandoffEvent};
+use crate::command::{BlockMessage, BlockSender, Command};
+use crate::output::{Event, RequestError, Timings};
 use crate::stream::Stream;
+use crate::validate::ValidatedRequest;
 use crate::{Engine, Inner};
 
 /// Connections at a time. A peer beyond gets no answer, and reads its prompt itself.
@@ -36,7 +36,7 @@ const SAY_EVERY: Duration = Duration::from_secs(1);
 struct Host {
     engine: Weak<Inner>,
     key: ClusterKey,
-    factors: Factors,
+    compatibility: CompatibilityInfo,
     counts: Arc<Counts>,
     found: Arc<FoundBlocks>,
     connections: AtomicUsize,
@@ -64,14 +64,14 @@ pub(crate) fn listen(
     engine: &Engine,
     at: SocketAddr,
     key: ClusterKey,
-    factors: Factors,
+    factors: CompatibilityInfo,
     counts: Arc<Counts>,
     found: Arc<FoundBlocks>,
 ) -> io::Result<Listening> {
     let listener = TcpListener::bind(at)?;
     let bound = listener.local_addr()?;
     let engine = Arc::downgrade(&engine.0);
-    let host = Arc::new(Host { engine, key, factors, counts, found, connections: AtomicUsize::new(0) });
+    let host = Arc::new(Host { engine, key, compatibility: factors, counts, found, connections: AtomicUsize::new(0) });
     let accept = move || {
         loop {
             let accepted = listener.accept();
@@ -125,7 +125,7 @@ impl Host {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut line = Line::open(stream, Side::Prefill, &self.key)?;
-        if let Some(difference) = line.compare(&self.factors)? {
+        if let Some(difference) = line.compare(&self.compatibility)? {
             tracing::warn!(difference, "an incompatible worker asked for a handoff");
             return line.write(&Frame::Refused(difference));
         }
@@ -168,12 +168,12 @@ impl Host {
     /// Reads a prompt and sends what it gives.
     fn give(&self, mut line: Line<TcpStream>, pull: Pull) -> Result<(), WireError> {
         let submitted = self.engine().ok_or(SHUTTING_DOWN.to_owned()).and_then(|engine| {
-            let request = ValidatedRequest::handed_over(&pull.request, engine.model());
+            let request = ValidatedRequest::from_remote_prefill(&pull.request, engine.model());
             let request = request.and_then(|request| engine.fits(&request).map(|()| request));
             let request = request.map_err(|rejection| rejection.to_string())?;
-            let (given, blocks) = channel();
-            let giver = Giver { given, first_block: pull.first_block };
-            let stream = engine.submit_for(request, giver).map_err(|error| error.to_string())?;
+            let (messages, blocks) = channel();
+            let peer = BlockSender { messages, first_block: pull.first_block };
+            let stream = engine.submit_for(request, peer).map_err(|error| error.to_string())?;
             Ok((stream, blocks))
         });
         match submitted {
@@ -198,19 +198,19 @@ struct Giving<'a> {
 }
 
 impl Giving<'_> {
-    fn send(&mut self, line: &mut Line<TcpStream>, blocks: &Receiver<Given>) -> Result<(), WireError> {
+    fn send(&mut self, line: &mut Line<TcpStream>, blocks: &Receiver<BlockMessage>) -> Result<(), WireError> {
         let counts = &self.host.counts;
         let mut said = Instant::now();
         loop {
             match blocks.recv_timeout(LOOK_EVERY) {
-                Ok(Given::Block { index, bytes }) => {
+                Ok(BlockMessage::Block { index, bytes }) => {
                     line.write_block(index, &bytes)?;
                     counts.bytes_given.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     drop(bytes);
-                    self.tell(Moved::Room);
+                    self.tell(HandoffEvent::Room);
                     said = Instant::now();
                 }
-                Ok(Given::End { blocks, first }) => {
+                Ok(BlockMessage::End { blocks, first }) => {
                     let timings = self.outcome();
                     let end = End { steps: self.steps(), ..end(blocks, first, timings.as_ref().ok()) };
                     self.is_whole = first.is_some();
@@ -235,8 +235,8 @@ impl Giving<'_> {
     fn outcome(&mut self) -> Result<Timings, RequestError> {
         loop {
             match self.stream.blocking_recv() {
-                Some(Output::Done { timings, .. }) => return Ok(timings),
-                Some(Output::Failed(error)) => return Err(error),
+                Some(Event::Done { timings, .. }) => return Ok(timings),
+                Some(Event::Failed(error)) => return Err(error),
                 Some(_) => {}
                 None => return Err(RequestError::ShuttingDown),
             }
@@ -244,10 +244,10 @@ impl Giving<'_> {
     }
 
     /// The steps that read the prompt, as far as they are kept.
-    fn steps(&self) -> Vec<StepThere> {
+    fn steps(&self) -> Vec<RemoteStepEntry> {
         let Some(timeline) = self.host.engine().and_then(|engine| engine.timeline(self.id)) else { return Vec::new() };
         let account = timeline.account;
-        let step = |visit: &Visit| StepThere {
+        let step = |visit: &Visit| RemoteStepEntry {
             after: visit.from.since(account.arrived).0,
             took: visit.to.since(visit.from).0,
             rows: visit.rows as usize,
@@ -255,10 +255,10 @@ impl Giving<'_> {
         account.visits.iter().map(step).collect()
     }
 
-    fn tell(&self, moved: Moved) {
+    fn tell(&self, event: HandoffEvent) {
         if let Some(inner) = self.host.engine.upgrade() {
             // An engine that is gone keeps nothing.
-            let _ = inner.commands.send(Command::Moved(moved));
+            let _ = inner.commands.send(Command::Handoff(event));
         }
     }
 }
@@ -266,7 +266,7 @@ impl Giving<'_> {
 impl Drop for Giving<'_> {
     fn drop(&mut self) {
         self.host.counts.given[usize::from(!self.is_whole)].fetch_add(1, Ordering::Relaxed);
-        self.tell(Moved::Left(self.id));
+        self.tell(HandoffEvent::PeerGone(self.id));
     }
 }
 

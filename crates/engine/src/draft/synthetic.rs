@@ -20,7 +20,7 @@ const SOURCE: DraftSource = DraftSource(7);
 const ANSWERS: usize = 4096;
 
 /// See the module's head.
-pub(crate) struct Rehearsed {
+pub(crate) struct SyntheticDrafter {
     most_drafts: usize,
     acceptance: f64,
     /// By prompt and answer.
@@ -29,10 +29,10 @@ pub(crate) struct Rehearsed {
     names: BTreeMap<SeqId, u64>,
 }
 
-impl Rehearsed {
+impl SyntheticDrafter {
     /// Right with the chance `acceptance`, 0 to 1, wherever all before it is right.
-    pub(crate) fn new(most_drafts: usize, acceptance: f64) -> Rehearsed {
-        Rehearsed { most_drafts, acceptance, answers: BTreeMap::new(), names: BTreeMap::new() }
+    pub(crate) fn new(most_drafts: usize, acceptance: f64) -> SyntheticDrafter {
+        SyntheticDrafter { most_drafts, acceptance, answers: BTreeMap::new(), names: BTreeMap::new() }
     }
 
     fn name_of(&mut self, sequence: &Sequence) -> u64 {
@@ -50,7 +50,7 @@ impl Rehearsed {
     }
 }
 
-impl Drafter for Rehearsed {
+impl Drafter for SyntheticDrafter {
     fn begin(&mut self, lives: &dyn Fn(SeqId) -> bool) {
         if self.answers.len() > ANSWERS {
             self.answers.clear();
@@ -64,7 +64,7 @@ impl Drafter for Rehearsed {
         self.names.clear();
     }
 
-    fn offer(&mut self, sequence: &Sequence, _: Option<&Prediction>) -> Option<DraftProposal> {
+    fn propose(&mut self, sequence: &Sequence, _: Option<&Prediction>) -> Option<DraftProposal> {
         let name = self.name_of(sequence);
         let said = sequence.num_generated();
         let answer = self.answers.entry(name).or_default();
@@ -80,7 +80,7 @@ impl Drafter for Rehearsed {
         source == SOURCE
     }
 
-    fn propose(&mut self, sequence: &Sequence, count: usize, drafts: &mut Vec<TokenId>) {
+    fn draft(&mut self, sequence: &Sequence, count: usize, drafts: &mut Vec<TokenId>) {
         let name = self.name_of(sequence);
         let said = sequence.num_generated();
         let places = said..said + count;

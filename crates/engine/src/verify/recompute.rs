@@ -9,7 +9,7 @@ use scheduler::TokenId;
 
 /// How far one answer is computed again. Not part of any schedule: a few rows at a time, in blocks of its own.
 #[derive(Debug)]
-pub(crate) struct Again {
+pub(crate) struct Recompute {
     /// Prompt and answer.
     tokens: Vec<TokenId>,
     prompt_len: usize,
@@ -44,10 +44,10 @@ impl Bench {
     }
 }
 
-impl Again {
+impl Recompute {
     /// The terms have passed the door. What is behind the first token that is not in the vocabulary is left out: no
     /// model has read it.
-    pub(crate) fn new(asked: &Asked, answer: &[TokenId], vocab_size: usize, grammar: Option<&Grammar>) -> Again {
+    pub(crate) fn new(asked: &Asked, answer: &[TokenId], vocab_size: usize, grammar: Option<&Grammar>) -> Recompute {
         let sampling = &asked.sampling;
         let params = SamplingParams {
             temperature: sampling.temperature,
@@ -63,7 +63,7 @@ impl Again {
         };
         let history = if params.needs_history() { History::new(&asked.prompt) } else { History::default() };
         let known = answer.iter().position(|&token| token as usize >= vocab_size).map_or(answer.len(), |at| at + 1);
-        Again {
+        Recompute {
             tokens: [&asked.prompt, &answer[..known]].concat(),
             prompt_len: asked.prompt.len(),
             computed: 0,

@@ -21,9 +21,9 @@ use text::tokenizer::Tokenizer;
 use crate::ModelInfo;
 use crate::adapters::Lease;
 use crate::draft::Prediction;
-use crate::handoff::Partner;
+use crate::handoff::RemoteRole;
+use crate::queue_permit::QueuePlace;
 use crate::recording::AdmitEntry;
-use crate::waiting::QueuePlace;
 
 /// Most answers of one request, where `max_num_seqs` allows them: as vLLM has it.
 pub const MAX_ANSWERS: i64 = 16_384;
@@ -96,8 +96,8 @@ impl Chat {
         }
     }
 
-    /// The last message is gone on with where `goes_on`, and answered otherwise.
-    pub fn going_on(self, goes_on: bool) -> Chat {
+    /// The last message is gone on with where `can_continue`, and answered otherwise.
+    pub fn continuing(self, goes_on: bool) -> Chat {
         Chat { add_generation_prompt: !goes_on, continue_final_message: goes_on, ..self }
     }
 }
@@ -197,7 +197,7 @@ pub struct RawRequest {
     /// What its answers must look like.
     pub rule: Option<Rule>,
     /// What another worker has to do with it, where the sender knows.
-    pub partner: Partner,
+    pub partner: RemoteRole,
     /// Note what receipts of its answers are made of ([`Output::Noted`](crate::Output::Noted)).
     pub receipt: bool,
     /// Whether the stream tells how far the prompt is read ([`Output::Progress`](crate::Output::Progress)).
@@ -249,7 +249,7 @@ impl RawRequest {
             prediction: None,
             generated: Vec::new(),
             rule: None,
-            partner: Partner::Any,
+            partner: RemoteRole::Any,
             receipt: false,
             progress: false,
         }
@@ -347,7 +347,7 @@ pub struct ValidatedRequest {
     /// What its answers must look like, as it was asked and as it was understood.
     pub(crate) rule: Option<(Arc<Rule>, Grammar)>,
     /// What another worker has to do with it.
-    pub(crate) partner: Partner,
+    pub(crate) partner: RemoteRole,
     pub(crate) receipt: bool,
     /// Its client wants the progress of its prompt. Nothing that is computed depends on it, so no recording
     /// has it.
@@ -378,7 +378,7 @@ impl ValidatedRequest {
             prediction: None,
             generated: Vec::new(),
             rule: None,
-            partner: Partner::Nobody,
+            partner: RemoteRole::Local,
             receipt: false,
             progress: false,
             is_promised: false,
@@ -434,7 +434,7 @@ impl ValidatedRequest {
     }
 
     /// What another worker is to read of it: its prompt, and what the token behind that depends on.
-    pub(crate) fn to_hand_over(&self, seed: u64, salt: u64, id: RequestId, now: Nanos) -> AdmitEntry {
+    pub(crate) fn for_remote_prefill(&self, seed: u64, salt: u64, id: RequestId, now: Nanos) -> AdmitEntry {
         let stop = StopRules { max_tokens: 1, min_tokens: self.stop.min_tokens.min(1), ..self.stop.clone() };
         let request = ValidatedRequest {
             num_answers: 1,
@@ -449,7 +449,7 @@ impl ValidatedRequest {
     }
 
     /// A prefill for another worker.
-    pub(crate) fn handed_over(entry: &AdmitEntry, model: &ModelInfo) -> Result<ValidatedRequest, Rejection> {
+    pub(crate) fn from_remote_prefill(entry: &AdmitEntry, model: &ModelInfo) -> Result<ValidatedRequest, Rejection> {
         let entry = AdmitEntry {
             n: 1,
             max_tokens: 1,
@@ -464,7 +464,7 @@ impl ValidatedRequest {
     }
 
     /// The seed, which from now on is the caller's own or, where there is none, the one that `draw` gives.
-    pub(crate) fn settle_seed(&mut self, draw: impl FnOnce() -> u64) -> u64 {
+    pub(crate) fn resolve_seed(&mut self, draw: impl FnOnce() -> u64) -> u64 {
         *self.seed.get_or_insert_with(draw)
     }
 
@@ -561,7 +561,7 @@ pub(crate) fn validate(
     let generated = generated(&raw, num_answers, &model.config)?;
     let rule = rule(&raw, model)?;
     let stop = stop_rules(&raw, stop_token_ids, prompt.len(), of_prompt != OfPrompt::Nothing, model)?;
-    if raw.partner == Partner::Decode && (stop.max_tokens != 1 || num_answers != 1) {
+    if raw.partner == RemoteRole::Decode && (stop.max_tokens != 1 || num_answers != 1) {
         let message = "another worker answers: of a prompt that is read for it, one answer of one token is given here";
         return Err(Rejection::of(if num_answers != 1 { "n" } else { "max_tokens" }, message));
     }
@@ -591,14 +591,14 @@ pub(crate) fn validate(
         progress: raw.progress,
         is_promised: true,
     };
-    goes_on(&request, model)?;
-    can_be_given(&request, model)?;
+    can_continue(&request, model)?;
+    check_remote_only(&request, model)?;
     Ok(request)
 }
 
 /// Where full blocks of prompts are never computed here, nothing can be had that needs them to be.
-fn can_be_given(request: &ValidatedRequest, model: &ModelInfo) -> Result<(), Rejection> {
-    let Some(pair) = model.precisions.filter(|_| model.prompts_are_given) else { return Ok(()) };
+fn check_remote_only(request: &ValidatedRequest, model: &ModelInfo) -> Result<(), Rejection> {
+    let Some(pair) = model.precisions.filter(|_| model.remote_only_prefill) else { return Ok(()) };
     let refuse = |param: &'static str, what: &str| {
         let message = format!("{what} cannot be had where prompts are read by weights of another precision ({pair})");
         Err(Rejection::of(param, message))
@@ -642,7 +642,7 @@ fn generated(
 }
 
 /// Whether something can follow what was generated elsewhere.
-fn goes_on(request: &ValidatedRequest, model: &ModelInfo) -> Result<(), Rejection> {
+fn can_continue(request: &ValidatedRequest, model: &ModelInfo) -> Result<(), Rejection> {
     let room = model.max_model_len - request.prompt.len();
     for (index, tokens) in request.generated.iter().enumerate() {
         let tokens = tokens.as_deref().unwrap_or_default();

@@ -10,15 +10,15 @@ use crate::{ModelInfo, OriginError};
 /// Threads, instruction sets, memory nodes, batching and limits are not among them: no bit depends on them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Factors(Vec<(String, String)>);
+pub(crate) struct CompatibilityInfo(Vec<(String, String)>);
 
 /// Names and values of a peer's may be so long.
 const MOST_BYTES: usize = 4096;
 
-impl Factors {
+impl CompatibilityInfo {
     /// Of a model in memory with blocks of `block_bytes` bytes. Reads every weight, unless an earlier start has kept
     /// the digest.
-    pub(crate) fn of(model: &ModelInfo, block_bytes: usize) -> Result<Factors, OriginError> {
+    pub(crate) fn of(model: &ModelInfo, block_bytes: usize) -> Result<CompatibilityInfo, OriginError> {
         let Provenance { weights, config, definition, .. } = model.basis("")?;
         let Definition { engine, arithmetic, weights: class, as_stored, kv, layout } = definition;
         let factors = [
@@ -34,12 +34,12 @@ impl Factors {
             ("bytes per block", block_bytes.to_string()),
             ("rotations", model.rotations()),
         ];
-        Ok(Factors(factors.map(|(name, value)| (name.to_owned(), value)).into()))
+        Ok(CompatibilityInfo(factors.map(|(name, value)| (name.to_owned(), value)).into()))
     }
 
     /// The first that is not equal: what it is called, what it is here, and what it is there.
-    pub(crate) fn differ(&self, theirs: &Factors) -> Option<String> {
-        let of = |factors: &Factors, name: &str| {
+    pub(crate) fn differ(&self, theirs: &CompatibilityInfo) -> Option<String> {
+        let of = |factors: &CompatibilityInfo, name: &str| {
             factors.0.iter().find(|factor| factor.0 == name).map_or_else(|| "nothing".to_owned(), |f| f.1.clone())
         };
         let names = self.0.iter().chain(&theirs.0).map(|factor| &factor.0);
@@ -63,7 +63,9 @@ mod tests {
 
     #[test]
     fn what_differs_is_named() {
-        let of = |list: &[(&str, &str)]| Factors(list.iter().map(|&(n, v)| (n.to_owned(), v.to_owned())).collect());
+        let of = |list: &[(&str, &str)]| {
+            CompatibilityInfo(list.iter().map(|&(n, v)| (n.to_owned(), v.to_owned())).collect())
+        };
         let own = of(&[("kv", "bf16"), ("weights", "ab")]);
         assert_eq!(own.differ(&own.clone()), None);
         assert_eq!(own.differ(&of(&[("kv", "int8"), ("weights", "ab")])).unwrap(), "kv: bf16 here, int8 there");

@@ -31,8 +31,8 @@ impl Speculation {
 /// The drafters of an engine. Several work side by side.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drafters {
-    /// Drafts for one sequence in one step at most; from 1 to [`Drafters::MOST_GUESSES`].
-    pub most_guesses: usize,
+    /// Drafts for one sequence in one step at most; from 1 to [`Drafters::MAX_DRAFTS`].
+    pub max_drafts: usize,
     /// From texts that are there already.
     pub lookup: Option<LookupOptions>,
     /// From something that was trained.
@@ -44,12 +44,12 @@ pub struct Drafters {
 
 impl Drafters {
     /// More in one step would not be checked.
-    pub const MOST_GUESSES: usize = 32;
+    pub const MAX_DRAFTS: usize = 32;
 }
 
 impl Default for Drafters {
     fn default() -> Drafters {
-        Drafters { most_guesses: 16, lookup: Some(LookupOptions::default()), learned: None, rehearsed: None }
+        Drafters { max_drafts: 16, lookup: Some(LookupOptions::default()), learned: None, rehearsed: None }
     }
 }
 
@@ -64,7 +64,7 @@ pub struct LookupOptions {
     /// Tokens that match and drafts together at most; more than `least_match`.
     pub most_depth: usize,
     /// Drafts for each token that matches at most.
-    pub guesses_per_match: f64,
+    pub drafts_per_match: f64,
     /// What followed is drafted as long as at least this share of the matching places continues that way. Of a
     /// prediction there is one.
     pub least_share: f64,
@@ -78,7 +78,7 @@ impl LookupOptions {
     /// More are not remembered, whatever their length.
     pub const MOST_ANSWERS: usize = 1 << 20;
     /// Match and drafts, both at their most.
-    pub const MOST_DEPTH: usize = LookupOptions::MOST_MATCH + Drafters::MOST_GUESSES;
+    pub const MOST_DEPTH: usize = LookupOptions::MOST_MATCH + Drafters::MAX_DRAFTS;
 }
 
 /// No bound beside those that there are anyway: the scheduler learns which drafts are accepted.
@@ -88,7 +88,7 @@ impl Default for LookupOptions {
             least_match: 3,
             most_match: LookupOptions::MOST_MATCH,
             most_depth: LookupOptions::MOST_DEPTH,
-            guesses_per_match: f64::INFINITY,
+            drafts_per_match: f64::INFINITY,
             least_share: 0.0,
             most_answers: 10_000,
         }

@@ -7,26 +7,26 @@ use crate::draft::{Drafter, Drafters, Lookup, LookupOptions};
 
 /// Drafts by lookup for a scheduler's sequences.
 #[doc(hidden)]
-pub struct LookedUp {
+pub struct LookupBench {
     lookup: Lookup,
     offers: Vec<DraftProposal>,
     drafts: Vec<TokenId>,
 }
 
-impl Default for LookedUp {
+impl Default for LookupBench {
     /// With an engine's default options.
-    fn default() -> LookedUp {
-        let lookup = Lookup::new(Drafters::default().most_guesses, &LookupOptions::default());
-        LookedUp { lookup, offers: Vec::new(), drafts: Vec::new() }
+    fn default() -> LookupBench {
+        let lookup = Lookup::new(Drafters::default().max_drafts, &LookupOptions::default());
+        LookupBench { lookup, offers: Vec::new(), drafts: Vec::new() }
     }
 }
 
-impl LookedUp {
+impl LookupBench {
     /// What could be had for all that decode, before a plan.
     pub fn offers(&mut self, scheduler: &Scheduler) -> &[DraftProposal] {
         self.lookup.begin(&|seq| scheduler.sequence(seq).is_some());
         self.offers.clear();
-        self.offers.extend(scheduler.decoding().filter_map(|sequence| self.lookup.offer(sequence, None)));
+        self.offers.extend(scheduler.decoding().filter_map(|sequence| self.lookup.propose(sequence, None)));
         &self.offers
     }
 
@@ -35,7 +35,7 @@ impl LookedUp {
         self.drafts.clear();
         for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {
             let sequence = scheduler.sequence(rows.seq).expect("a planned sequence lives until its step completes");
-            self.lookup.propose(sequence, rows.drafts, &mut self.drafts);
+            self.lookup.draft(sequence, rows.drafts, &mut self.drafts);
         }
         &self.drafts
     }

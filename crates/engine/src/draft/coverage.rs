@@ -12,18 +12,18 @@ use std::ops::Range;
 
 use scheduler::{Sequence, Step};
 
-use super::network::Of;
+use super::network::SequenceLookup;
 
 /// By block: positions that the drafter has, from the first on.
-pub(crate) struct Known {
+pub(crate) struct DraftCoverage {
     positions: Vec<u16>,
     block_size: usize,
 }
 
-impl Known {
+impl DraftCoverage {
     /// Nothing of `blocks` blocks.
-    pub(crate) fn new(blocks: usize, block_size: usize) -> Known {
-        Known { positions: vec![0; blocks], block_size }
+    pub(crate) fn new(blocks: usize, block_size: usize) -> DraftCoverage {
+        DraftCoverage { positions: vec![0; blocks], block_size }
     }
 
     /// Positions of a sequence that it has, from the first on.
@@ -64,7 +64,7 @@ impl Known {
 
     /// Blocks have other contents than they had: those that a step copies or loads, and those whose first slot it
     /// writes. Returns what has to be copied.
-    pub(crate) fn follow(&mut self, step: &Step, of: &Of<'_, '_>) -> Vec<(u32, u32)> {
+    pub(crate) fn follow(&mut self, step: &Step, of: &SequenceLookup<'_, '_>) -> Vec<(u32, u32)> {
         let copies: Vec<_> = step.copies.iter().map(|copy| (copy.src.0, copy.dst.0)).collect();
         copies.iter().for_each(|&(src, dst)| self.positions[dst as usize] = self.positions[src as usize]);
         // A tier keeps what the target has alone.

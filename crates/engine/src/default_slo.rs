@@ -37,7 +37,7 @@ pub(crate) struct Capacity {
 }
 
 /// Default targets on a machine with this cost model. Both are set, with two digits.
-pub(crate) fn comfortable(cost: &CostModel, capacity: &Capacity) -> Targets {
+pub(crate) fn default_targets(cost: &CostModel, capacity: &Capacity) -> Targets {
     let mut full = Work::default();
     (0..capacity.seqs).for_each(|_| full.add_decode(capacity.tokens_each.max(1)));
     let full_ms = cost.seconds(&full) * 1e3;
@@ -98,7 +98,7 @@ mod tests {
         ];
         for ((pass_ms, row_ms, seqs), (ttft_ms, tpot_ms)) in table {
             let capacity = Capacity { seqs, tokens_each: 1024, rows: 512 };
-            let Targets { ttft, tpot } = comfortable(&machine(pass_ms, row_ms), &capacity);
+            let Targets { ttft, tpot } = default_targets(&machine(pass_ms, row_ms), &capacity);
             let ms = |target: Option<Nanos>| target.expect("it is given").0 as f64 / 1e6;
             assert_eq!((ms(ttft), ms(tpot)), (f64::from(ttft_ms), f64::from(tpot_ms)), "{pass_ms} {row_ms} {seqs}");
         }
@@ -110,7 +110,7 @@ mod tests {
         let cost = CostModel::new(vec![Knot { rows: 1, seconds: 0.030 }], terms);
         let tpot = |tokens_each| {
             let capacity = Capacity { seqs: 64, tokens_each, rows: 512 };
-            comfortable(&cost, &capacity).tpot.expect("it is given").0 / 1_000_000
+            default_targets(&cost, &capacity).tpot.expect("it is given").0 / 1_000_000
         };
         assert_eq!([tpot(10), tpot(500), tpot(1000), tpot(4000)], [62, 130, 150, 360]);
     }

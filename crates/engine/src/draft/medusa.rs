@@ -15,15 +15,15 @@ use model::{Forward, Logits};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, DraftProposal, SeqId, Sequence, Step};
 
-use super::network::{Draw, Landed, Lists, Network, Of, SOURCE};
+use super::network::{DraftNetwork, Draw, Lists, SOURCE, SequenceLookup, TargetPass};
 use crate::lower::LogitRow;
 
 /// A measured pass is repeated so often: the median counts.
 const REPEATS: usize = 5;
 
-pub(crate) struct Heads {
+pub(crate) struct MedusaDrafter {
     medusa: Medusa,
-    most_guesses: usize,
+    max_drafts: usize,
     hidden_size: usize,
     /// Rows of a pass.
     max_rows: usize,
@@ -39,12 +39,12 @@ pub(crate) struct Heads {
     logit_row: Vec<f32>,
 }
 
-impl Heads {
+impl MedusaDrafter {
     /// `max_rows`: rows of logits that are held at a time.
-    pub(crate) fn new(medusa: Medusa, target: &dyn Forward, most_guesses: usize, max_rows: usize) -> Heads {
+    pub(crate) fn new(medusa: Medusa, target: &dyn Forward, max_drafts: usize, max_rows: usize) -> MedusaDrafter {
         let (hidden_size, vocab) = (target.config().hidden_size, target.config().vocab_size);
-        Heads {
-            most_guesses: most_guesses.min(medusa.num_heads()),
+        MedusaDrafter {
+            max_drafts: max_drafts.min(medusa.num_heads()),
             medusa,
             hidden_size,
             max_rows,
@@ -62,7 +62,7 @@ impl Heads {
     /// thread that computes.
     pub(crate) fn measure(&mut self, sampling: &SamplingParams) -> CostModel {
         let mut sampler = Sampler::new(self.logit_row.len());
-        let heads = self.most_guesses;
+        let heads = self.max_drafts;
         let doublings = (0..).map(|doubling| 1 << doubling).take_while(|&rows| rows <= self.max_rows);
         let knots = doublings.map(|rows| {
             let hidden = vec![0.5; rows * self.hidden_size];
@@ -94,8 +94,8 @@ impl Heads {
     }
 }
 
-impl Network for Heads {
-    fn begin(&mut self, of: &Of<'_, '_>) {
+impl DraftNetwork for MedusaDrafter {
+    fn begin(&mut self, of: &SequenceLookup<'_, '_>) {
         self.offered = 0;
         self.last.retain(|&seq, _| of(seq).is_some());
         for (seq, position, row) in self.landed.drain(..) {
@@ -110,13 +110,13 @@ impl Network for Heads {
         self.hidden.clear();
     }
 
-    fn offer(&mut self, sequence: &Sequence) -> Option<DraftProposal> {
+    fn propose(&mut self, sequence: &Sequence) -> Option<DraftProposal> {
         let is_there = self.last.get(&sequence.id()).is_some_and(|(at, _)| at + 2 == sequence.num_tokens());
-        if !is_there || self.offered == self.max_rows || self.most_guesses == 0 {
+        if !is_there || self.offered == self.max_rows || self.max_drafts == 0 {
             return None;
         }
         self.offered += 1;
-        Some(DraftProposal { seq: sequence.id(), source: SOURCE, len: self.most_guesses as u16, strength: 0 })
+        Some(DraftProposal { seq: sequence.id(), source: SOURCE, len: self.max_drafts as u16, strength: 0 })
     }
 
     fn start_over(&mut self) {
@@ -125,7 +125,14 @@ impl Network for Heads {
         self.hidden.clear();
     }
 
-    fn guess(&mut self, _: &Step, asked: &[(&Sequence, usize)], _reads: bool, _: &Of<'_, '_>, draw: &mut Draw<'_>) {
+    fn draft(
+        &mut self,
+        _: &Step,
+        asked: &[(&Sequence, usize)],
+        _reads: bool,
+        _: &SequenceLookup<'_, '_>,
+        draw: &mut Draw<'_>,
+    ) {
         self.lists.clear(asked.len());
         self.asked.clear();
         for (sequence, _) in asked {
@@ -144,11 +151,11 @@ impl Network for Heads {
         }
     }
 
-    fn guessed(&self, index: usize) -> &[u32] {
+    fn drafted(&self, index: usize) -> &[u32] {
         self.lists.of(index)
     }
 
-    fn landed(&mut self, pass: &Landed<'_>, target: &mut dyn Forward) {
+    fn landed(&mut self, pass: &TargetPass<'_>, target: &mut dyn Forward) {
         let drawn_from = |row: &LogitRow| row.samples > 0;
         let mut first = 0;
         while first < pass.logit_rows.len() {
@@ -159,7 +166,7 @@ impl Network for Heads {
     }
 }
 
-impl Heads {
+impl MedusaDrafter {
     /// Rows of a pass with logits, from the `first` of them on.
     fn keep(&mut self, logits: &Logits, first: usize, rows: &[LogitRow], target: &mut dyn Forward) {
         let (held, width) = (self.hidden.len(), self.hidden_size);

@@ -22,7 +22,10 @@ use scheduler::{Nanos, RequestId};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::wire::{Ask, End, Frame, Line, Offer, Piece, Pull, Side, WireError};
-use super::{Budget, ClusterKey, Counts, Factors, Landed, MOST_BYTES_UNDER_WAY, Moved, Over, Way, Weighed};
+use super::{
+    Budget, BudgetedBytes, ClusterKey, CompatibilityInfo, Counts, HandoffEvent, HandoffOutcome, HandoffResult,
+    MOST_BYTES_UNDER_WAY, ReceiveEvent,
+};
 use crate::command::Command;
 use crate::recording::AdmitEntry;
 
@@ -37,11 +40,11 @@ const REST: Duration = Duration::from_secs(2);
 /// Workers that requests have named and of which something is remembered.
 const MOST_NAMED: usize = 1024;
 /// Workers that are asked for one prompt.
-const MOST_ASKED: usize = 2;
+const MAX_ASKED_WORKERS: usize = 2;
 
 /// A prompt that another worker might prefill.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct PrefillRequest {
     pub(crate) id: RequestId,
     pub(crate) entry: AdmitEntry,
     /// Names of the prompt's full blocks, cut to 64 bits.
@@ -55,13 +58,13 @@ pub(crate) struct Wanted {
 }
 
 /// The prefill workers, as the engine's thread sees them: requests go out, and commands come back. Tests replace it.
-pub(crate) trait Elsewhere: Debug + Send {
-    /// Has a prompt read. Exactly one [`Landed::Over`] comes, unless it is forgotten before.
-    fn ask(&mut self, wanted: Wanted);
+pub(crate) trait RemotePrefill: Debug + Send {
+    /// Has a prompt read. Exactly one [`ReceiveEvent::HandoffResult`] comes, unless it is forgotten before.
+    fn ask(&mut self, wanted: PrefillRequest);
     /// The request no longer waits for it.
     fn forget(&mut self, id: RequestId);
     /// Its first token is not what is drawn here: the worker that read it is not asked again.
-    fn disbelieve(&mut self, id: RequestId);
+    fn quarantine_worker(&mut self, id: RequestId);
     /// Whether there is a worker to ask now.
     fn is_there(&self) -> bool;
     /// A prompt of which fewer tokens are not here is read here.
@@ -72,12 +75,12 @@ pub(crate) trait Elsewhere: Debug + Send {
 
 /// Workers by their addresses, over TCP.
 #[derive(Debug)]
-pub(crate) struct Taker(Arc<Workers>);
+pub(crate) struct PrefillClient(Arc<Workers>);
 
 #[derive(Debug)]
 struct Workers {
     key: ClusterKey,
-    factors: Factors,
+    compatibility: CompatibilityInfo,
     block_bytes: usize,
     commands: UnboundedSender<Command>,
     counts: Arc<Counts>,
@@ -110,21 +113,21 @@ struct Open {
     worker: Option<Arc<Worker>>,
 }
 
-impl Taker {
+impl PrefillClient {
     /// `commands`: of the engine's thread.
     pub(crate) fn new(
         addresses: &[String],
         key: ClusterKey,
-        factors: Factors,
+        factors: CompatibilityInfo,
         block_bytes: usize,
         commands: UnboundedSender<Command>,
         counts: Arc<Counts>,
-    ) -> Taker {
-        Taker(Arc::new(Workers {
+    ) -> PrefillClient {
+        PrefillClient(Arc::new(Workers {
             // Which of them is asked changes no answer: any beginning will do.
             dice: AtomicU64::new(u64::from(std::process::id())),
             key,
-            factors,
+            compatibility: factors,
             block_bytes,
             commands,
             counts,
@@ -136,17 +139,17 @@ impl Taker {
     }
 }
 
-impl Elsewhere for Taker {
-    fn ask(&mut self, wanted: Wanted) {
+impl RemotePrefill for PrefillClient {
+    fn ask(&mut self, wanted: PrefillRequest) {
         let (workers, id) = (self.0.clone(), wanted.id);
         workers.open().insert(id, Open::default());
         let take = move || {
             let over = workers.take(&wanted);
             workers.hang_up(id);
-            workers.say(id, Landed::Over(over));
+            workers.say(id, ReceiveEvent::Done(over));
         };
         if std::thread::Builder::new().name("handoff-take".into()).spawn(take).is_err() {
-            self.0.say(id, Landed::Over(Over::without(Way::Refused)));
+            self.0.say(id, ReceiveEvent::Done(HandoffResult::without(HandoffOutcome::Refused)));
         }
     }
 
@@ -155,7 +158,7 @@ impl Elsewhere for Taker {
         self.0.open().remove(&id);
     }
 
-    fn disbelieve(&mut self, id: RequestId) {
+    fn quarantine_worker(&mut self, id: RequestId) {
         let worker = self.0.open().remove(&id).and_then(|open| open.worker);
         if let Some(worker) = worker {
             tracing::error!(worker = worker.address, "two workers drew different first tokens: it is not asked again");
@@ -209,54 +212,54 @@ impl Workers {
     }
 
     /// Does nothing once the engine is gone.
-    fn say(&self, id: RequestId, landed: Landed) {
-        let _ = self.commands.send(Command::Moved(Moved::Landed(id, landed)));
+    fn say(&self, id: RequestId, event: ReceiveEvent) {
+        let _ = self.commands.send(Command::Handoff(HandoffEvent::Received(id, event)));
     }
 
     /// Has a prompt read, from the question to the last block.
-    fn take(&self, wanted: &Wanted) -> Over {
+    fn take(&self, wanted: &PrefillRequest) -> HandoffResult {
         let began = Instant::now();
         let asked = wanted.at.as_ref().map_or_else(|| self.some(), |address| self.named(address));
         let offered: Vec<Offered> = asked.into_iter().filter_map(|worker| self.ask(worker, wanted)).collect();
         let rank = |offered: &Offered| (offered.likely, Reverse(offered.cached_tokens));
         let Some(best) = offered.into_iter().min_by_key(rank) else {
-            return self.over(wanted, Way::Refused);
+            return self.over(wanted, HandoffOutcome::Refused);
         };
         // One that has read it is not asked for the time.
         let local = wanted.local.filter(|_| wanted.at.is_none());
         if !router::leaves(local, best.likely, wanted.entry.ttft.map(Nanos)) {
-            return self.over(wanted, Way::Slower);
+            return self.over(wanted, HandoffOutcome::Slower);
         }
         let pulled = Nanos(began.elapsed().as_nanos() as u64);
-        self.say(wanted.id, Landed::Begun { worker: best.worker.address.clone() });
+        self.say(wanted.id, ReceiveEvent::Begun { worker: best.worker.address.clone() });
         let mut come = wanted.blocks.start;
         let result = self.pull(best, wanted, &mut come);
         let is_open = self.open().contains_key(&wanted.id);
-        let way = match (&result, come) {
-            _ if !is_open => Way::Cancelled,
-            (Ok(_), _) if come == wanted.blocks.end => Way::Whole,
-            (Err(Failed::Refused), _) => Way::Refused,
-            _ if come == wanted.blocks.start => Way::Lost,
-            _ => Way::InPart,
+        let outcome = match (&result, come) {
+            _ if !is_open => HandoffOutcome::Cancelled,
+            (Ok(_), _) if come == wanted.blocks.end => HandoffOutcome::Whole,
+            (Err(Failed::Refused), _) => HandoffOutcome::Refused,
+            _ if come == wanted.blocks.start => HandoffOutcome::Lost,
+            _ => HandoffOutcome::InPart,
         };
-        let Ok(end) = result else { return Over { pulled, ..Over::without(way) } };
+        let Ok(end) = result else { return HandoffResult { pulled, ..HandoffResult::without(outcome) } };
         let mut bill = ledger::Shares::default();
         bill.add(ledger::Owner::RemoteQueue, end.queue);
         bill.add(ledger::Owner::RemotePrefill, end.prefill);
         bill.add(ledger::Owner::RemoteOthers, end.others);
-        Over { way, first: end.first, bill, steps: end.steps, pulled }
+        HandoffResult { outcome, first: end.first, bill, steps: end.steps, pulled }
     }
 
-    fn over(&self, wanted: &Wanted, way: Way) -> Over {
+    fn over(&self, wanted: &PrefillRequest, outcome: HandoffOutcome) -> HandoffResult {
         let is_open = self.open().contains_key(&wanted.id);
-        Over::without(if is_open { way } else { Way::Cancelled })
+        HandoffResult::without(if is_open { outcome } else { HandoffOutcome::Cancelled })
     }
 
     /// Some that are asked, in any order.
     fn some(&self) -> Vec<Arc<Worker>> {
         let mut asked: Vec<usize> = (0..self.workers.len()).filter(|&at| self.workers[at].is_asked()).collect();
-        let mut some = Vec::with_capacity(MOST_ASKED);
-        while some.len() < MOST_ASKED && !asked.is_empty() {
+        let mut some = Vec::with_capacity(MAX_ASKED_WORKERS);
+        while some.len() < MAX_ASKED_WORKERS && !asked.is_empty() {
             let dice = self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
             some.push(self.workers[asked.swap_remove((dice >> 33) as usize % asked.len())].clone());
         }
@@ -278,7 +281,7 @@ impl Workers {
     }
 
     /// What a worker offers; `None` if it does not.
-    fn ask(&self, worker: Arc<Worker>, wanted: &Wanted) -> Option<Offered> {
+    fn ask(&self, worker: Arc<Worker>, wanted: &PrefillRequest) -> Option<Offered> {
         match self.try_ask(&worker.address, wanted) {
             Ok(Answer::Would(line, offer)) => {
                 *worker.rests() = None;
@@ -307,7 +310,7 @@ impl Workers {
         }
     }
 
-    fn try_ask(&self, address: &str, wanted: &Wanted) -> Result<Answer, WireError> {
+    fn try_ask(&self, address: &str, wanted: &PrefillRequest) -> Result<Answer, WireError> {
         let unresolved = || std::io::Error::other("its name leads to no address");
         let at = address.to_socket_addrs()?.next().ok_or_else(unresolved)?;
         let stream = TcpStream::connect_timeout(&at, CONNECT_PATIENCE)?;
@@ -319,7 +322,7 @@ impl Workers {
             None => return Err(std::io::Error::other("the request no longer waits").into()),
         }
         let mut line = Line::open(stream, Side::Decode, &self.key)?;
-        if let Some(difference) = line.compare(&self.factors)? {
+        if let Some(difference) = line.compare(&self.compatibility)? {
             return Ok(Answer::Unlike(difference));
         }
         let AdmitEntry { prompt, priority, ttft, .. } = &wanted.entry;
@@ -333,7 +336,7 @@ impl Workers {
     }
 
     /// Blocks, in their order, as they come. `come`: up to which block all are here.
-    fn pull(&self, offered: Offered, wanted: &Wanted, come: &mut usize) -> Result<End, Failed> {
+    fn pull(&self, offered: Offered, wanted: &PrefillRequest, come: &mut usize) -> Result<End, Failed> {
         let Offered { worker, mut line, likely, .. } = offered;
         match self.open().get_mut(&wanted.id) {
             Some(open) => open.worker = Some(worker.clone()),
@@ -344,7 +347,7 @@ impl Workers {
         line.write(&Frame::Pull(Box::new(pull)))?;
         let patience = LEAST_PATIENCE.max(Duration::from_nanos(likely.map_or(0, |likely| likely.0.saturating_mul(3))));
         let mut progress = Instant::now();
-        let mut block: Option<Weighed> = None;
+        let mut block: Option<BudgetedBytes> = None;
         let mut filled = 0;
         loop {
             let frame = line.read().inspect_err(|error| {
@@ -374,7 +377,7 @@ impl Workers {
                     if filled == self.block_bytes {
                         let bytes = block.take().expect("it is filled");
                         self.counts.bytes_taken.fetch_add(filled as u64, Ordering::Relaxed);
-                        self.say(wanted.id, Landed::Block { index: *come, bytes });
+                        self.say(wanted.id, ReceiveEvent::Block { index: *come, bytes });
                         (*come, filled) = (*come + 1, 0);
                     }
                 }

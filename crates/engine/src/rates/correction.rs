@@ -1,4 +1,4 @@
-//! Whether what was kept of the costs of steps is still true, and what would be: decisions alone, `keeper.rs` writes.
+//! Whether what was kept of the costs of steps is still true, and what would be: decisions alone, `store.rs` writes.
 //!
 //! ```text
 //! step: took, and what the kept model says ──> ratio ──┬─ decode alone ──> the last 32 ──┐
@@ -32,7 +32,7 @@ const MEASURED_BADLY: f64 = 2.0;
 struct Window {
     ratios: [f64; WINDOW],
     /// Ratios seen in all.
-    heard: usize,
+    seen: usize,
     /// Steps in a row that were slower.
     slower: usize,
     correction: Option<f64>,
@@ -40,19 +40,19 @@ struct Window {
 
 impl Default for Window {
     fn default() -> Window {
-        Window { ratios: [1.0; WINDOW], heard: 0, slower: 0, correction: None }
+        Window { ratios: [1.0; WINDOW], seen: 0, slower: 0, correction: None }
     }
 }
 
 impl Window {
-    fn hear(&mut self, ratio: f64) {
-        self.ratios[self.heard % WINDOW] = ratio;
-        self.heard += 1;
-        if !self.heard.is_multiple_of(LEAST) {
+    fn observe(&mut self, ratio: f64) {
+        self.ratios[self.seen % WINDOW] = ratio;
+        self.seen += 1;
+        if !self.seen.is_multiple_of(LEAST) {
             return;
         }
         let mut sorted = self.ratios;
-        let sorted = &mut sorted[..self.heard.min(WINDOW)];
+        let sorted = &mut sorted[..self.seen.min(WINDOW)];
         sorted.sort_unstable_by(f64::total_cmp);
         let at = |share: f64| sorted[((sorted.len() - 1) as f64 * share) as usize];
         let [lower, middle, upper] = [0.25, 0.5, 0.75].map(at);
@@ -72,31 +72,31 @@ impl Window {
 
 /// Follows the steps of one engine.
 #[derive(Clone, Debug)]
-pub(crate) struct Healing {
+pub(crate) struct CostCorrector {
     /// As it was kept.
     kept: CostModel,
     /// Of steps of decode alone, and of what prompts add.
     windows: [Window; 2],
     /// What was returned last.
-    told: [f64; 2],
+    reported: [f64; 2],
 }
 
 /// What the next start should know.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Healed {
+pub(crate) struct CorrectedCost {
     /// The kept model, corrected.
     pub(crate) cost: CostModel,
     /// The correction is so large that its parts cannot be trusted either.
     pub(crate) was_bad: bool,
 }
 
-impl Healing {
-    pub(crate) fn new(kept: CostModel) -> Healing {
-        Healing { kept, windows: Default::default(), told: [1.0; 2] }
+impl CostCorrector {
+    pub(crate) fn new(kept: CostModel) -> CostCorrector {
+        CostCorrector { kept, windows: Default::default(), reported: [1.0; 2] }
     }
 
     /// Takes in a step that took `took`, without what others took of it. What is worth to be kept now, if anything.
-    pub(crate) fn step(&mut self, work: &Work, took: Nanos) -> Option<Healed> {
+    pub(crate) fn step(&mut self, work: &Work, took: Nanos) -> Option<CorrectedCost> {
         let predicted = self.kept.seconds(work);
         if work.rows() == 0 || predicted <= 0.0 || took == Nanos(0) {
             return None;
@@ -105,31 +105,31 @@ impl Healing {
         let own = if work.decode_rows == 0 { 0.0 } else { self.kept.seconds(&alone) };
         let (added, took) = (predicted - own, took.as_secs_f64());
         if work.prefill_seqs == 0 {
-            self.windows[0].hear(took / predicted);
+            self.windows[0].observe(took / predicted);
         } else if added > predicted * TEACHES {
             let own = own * self.correction()[0];
-            self.windows[1].hear((took - own).max(0.0) / added);
+            self.windows[1].observe((took - own).max(0.0) / added);
         }
         let correction = self.correction();
-        let is_news = correction.iter().zip(self.told).any(|(now, told)| (now / told - 1.0).abs() > WORTH);
+        let is_news = correction.iter().zip(self.reported).any(|(now, reported)| (now / reported - 1.0).abs() > WORTH);
         is_news.then(|| {
-            self.told = correction;
-            self.healed()
+            self.reported = correction;
+            self.corrected()
         })
     }
 
     /// Whether anything was worth to be kept.
-    pub(crate) fn has_told(&self) -> bool {
-        self.told != [1.0; 2]
+    pub(crate) fn has_reported(&self) -> bool {
+        self.reported != [1.0; 2]
     }
 
     /// The kept model as steps have corrected it so far.
-    pub(crate) fn healed(&self) -> Healed {
+    pub(crate) fn corrected(&self) -> CorrectedCost {
         let [alone, added] = self.correction();
         let drift = self.kept.drift();
         let cost = self.kept.clone().drifted([drift[0] * alone, drift[1] * added]);
         let far = |factor: f64| !(1.0 / MEASURED_BADLY..=MEASURED_BADLY).contains(&factor);
-        Healed { was_bad: cost.drift().into_iter().any(far), cost }
+        CorrectedCost { was_bad: cost.drift().into_iter().any(far), cost }
     }
 
     /// What was never seen follows what was, where that says that the file is of a busy machine.
@@ -179,17 +179,17 @@ mod tests {
 
     /// Runs this number of steps, and returns how far off the model is that a next start would have read, and how often
     /// one was written.
-    fn run(file: f64, truth: f64, steps: usize, disturbed: f64) -> ([f64; 2], usize, Option<Healed>) {
+    fn run(file: f64, truth: f64, steps: usize, disturbed: f64) -> ([f64; 2], usize, Option<CorrectedCost>) {
         let truth = machine(truth);
-        let mut healing = Healing::new(machine(file));
+        let mut corrector = CostCorrector::new(machine(file));
         let mut last = None;
         let mut writes = 0;
         for index in 0..steps {
-            if let Some(healed) = healing.step(&work(index), took(&truth, index, disturbed)) {
-                (last, writes) = (Some(healed), writes + 1);
+            if let Some(corrected) = corrector.step(&work(index), took(&truth, index, disturbed)) {
+                (last, writes) = (Some(corrected), writes + 1);
             }
         }
-        let cost = last.as_ref().map_or(machine(file), |healed| healed.cost.clone());
+        let cost = last.as_ref().map_or(machine(file), |corrected| corrected.cost.clone());
         let off = [1, 8].map(|index| cost.seconds(&work(index)) / truth.seconds(&work(index)));
         (off, writes, last)
     }
@@ -197,10 +197,10 @@ mod tests {
     #[test]
     fn a_file_that_was_multiplied_by_eight_is_healed_within_a_hundred_steps() {
         for disturbed in [0.0, 0.1, 0.2] {
-            let ([decode, prompt], writes, healed) = run(8.0, 1.0, 100, disturbed);
+            let ([decode, prompt], writes, corrected) = run(8.0, 1.0, 100, disturbed);
             assert!((0.85..1.2).contains(&decode) && (0.85..1.25).contains(&prompt), "{disturbed}: {decode} {prompt}");
             assert!(writes <= 6, "{writes} files");
-            assert!(healed.expect("it is worth a file").was_bad, "and the next start measures again");
+            assert!(corrected.expect("it is worth a file").was_bad, "and the next start measures again");
         }
     }
 
@@ -222,24 +222,24 @@ mod tests {
     fn a_machine_that_is_slower_is_believed_in_the_end() {
         let ([decode, _], ..) = run(1.0, 1.6, 300, 0.0);
         assert!(decode < 0.7, "not yet: {decode}");
-        let ([decode, _], _, healed) = run(1.0, 1.6, 2000, 0.0);
+        let ([decode, _], _, corrected) = run(1.0, 1.6, 2000, 0.0);
         assert!((0.9..1.1).contains(&decode), "{decode}");
-        assert!(!healed.expect("it is worth a file").was_bad);
+        assert!(!corrected.expect("it is worth a file").was_bad);
     }
 
     #[test]
     fn what_was_never_seen_follows() {
-        let mut healing = Healing::new(machine(8.0));
+        let mut corrector = CostCorrector::new(machine(8.0));
         let mut only_decode = (1..400_usize).filter(|index| !index.is_multiple_of(8));
-        let healed = only_decode.find_map(|index| healing.step(&work(index), took(&machine(1.0), index, 0.0)));
-        let cost = healed.expect("it is worth a file").cost;
+        let corrected = only_decode.find_map(|index| corrector.step(&work(index), took(&machine(1.0), index, 0.0)));
+        let cost = corrected.expect("it is worth a file").cost;
         let off = cost.seconds(&work(8)) / machine(1.0).seconds(&work(8));
         assert!((0.8..1.25).contains(&off), "prompts by {off}");
     }
 
     #[test]
     fn a_clock_that_stands_still_teaches_nothing() {
-        let mut healing = Healing::new(machine(1.0));
-        assert!((0..1000).all(|index| healing.step(&work(index), Nanos(0)).is_none()));
+        let mut corrector = CostCorrector::new(machine(1.0));
+        assert!((0..1000).all(|index| corrector.step(&work(index), Nanos(0)).is_none()));
     }
 }

@@ -6,10 +6,10 @@ use ::model::draft::{Feature, Medusa};
 use ::model::sampler::SamplingParams;
 use scheduler::CostModel;
 
-use super::heads::Heads;
 use super::layer::{Alone, Layer};
+use super::medusa::MedusaDrafter;
 use super::model::DraftModel;
-use super::network::{Beside, Network};
+use super::network::{DraftNetwork, DraftSizes};
 
 /// A drafter in memory.
 pub(crate) enum Loaded {
@@ -19,8 +19,8 @@ pub(crate) enum Loaded {
 }
 
 /// A learned drafter, and what its passes cost, if steps are measured.
-pub(crate) struct Learned {
-    pub(crate) network: Box<dyn Network>,
+pub(crate) struct TrainedDrafter {
+    pub(crate) network: Box<dyn DraftNetwork>,
     pub(crate) cost: Option<CostModel>,
 }
 
@@ -30,17 +30,17 @@ impl Loaded {
     pub(crate) fn begin(
         self,
         target: &mut dyn Forward,
-        beside: Beside,
+        sizes: DraftSizes,
         sampling: Option<&SamplingParams>,
         measure: &mut dyn FnMut(&mut dyn Forward, &SamplingParams) -> Option<CostModel>,
-    ) -> Learned {
+    ) -> TrainedDrafter {
         match self {
             Loaded::Model(mut model) => {
                 let cost = sampling.and_then(|sampling| measure(&mut *model, sampling));
-                Learned { network: Box::new(DraftModel::new(model, beside)), cost }
+                TrainedDrafter { network: Box::new(DraftModel::new(model, sizes)), cost }
             }
             Loaded::Heads(medusa) => {
-                let mut heads = Heads::new(medusa, target, beside.most_guesses, beside.max_logit_rows);
+                let mut heads = MedusaDrafter::new(medusa, target, sizes.max_drafts, sizes.max_logit_rows);
                 let cost = sampling.map(|sampling| {
                     // A separate thread, because the one that computes may be pinned to a core.
                     let (target, heads) = (&mut *target, &mut heads);
@@ -51,12 +51,12 @@ impl Loaded {
                     let measured = std::thread::scope(|scope| scope.spawn(measure).join());
                     measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 });
-                Learned { network: Box::new(heads), cost }
+                TrainedDrafter { network: Box::new(heads), cost }
             }
             Loaded::Layer(mut layer) => {
                 let cost = sampling
-                    .and_then(|sampling| measure(&mut Alone::new(&mut layer, target, beside.block_size), sampling));
-                Learned { network: Box::new(Layer::new(layer, target, beside)), cost }
+                    .and_then(|sampling| measure(&mut Alone::new(&mut layer, target, sizes.block_size), sampling));
+                TrainedDrafter { network: Box::new(Layer::new(layer, target, sizes)), cost }
             }
         }
     }

@@ -10,7 +10,7 @@ use super::ClusterKey;
 
 /// Where a worker gives what it has read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SealedAddress {
+pub struct SignedAddress {
     /// Its name or address, as others reach it.
     pub host: String,
     /// Its port.
@@ -19,13 +19,13 @@ pub struct SealedAddress {
     pub seal: String,
 }
 
-impl SealedAddress {
+impl SignedAddress {
     /// Of a worker that listens there.
-    pub(crate) fn of(bound: SocketAddr, key: &ClusterKey) -> SealedAddress {
+    pub(crate) fn of(bound: SocketAddr, key: &ClusterKey) -> SignedAddress {
         let host = if bound.ip().is_unspecified() { outward(bound.ip()) } else { bound.ip() };
         let (host, port) = (host.to_string(), bound.port());
         let seal = seal_of(&host, port, key).to_hex().to_string();
-        SealedAddress { host, port, seal }
+        SignedAddress { host, port, seal }
     }
 
     /// Where to connect to, if the seal was made with the key.
@@ -62,15 +62,15 @@ mod tests {
     #[test]
     fn a_sealed_address_takes_the_key() {
         let key = ClusterKey::of(b"sixteen bytes or more");
-        let of = |at: &str| SealedAddress::of(at.parse().expect("an address"), &key);
+        let of = |at: &str| SignedAddress::of(at.parse().expect("an address"), &key);
         assert_eq!(of("127.0.0.1:9000").address(&key).as_deref(), Some("127.0.0.1:9000"));
         assert_eq!(of("[::1]:9000").address(&key).as_deref(), Some("[::1]:9000"));
         let good = of("10.0.0.7:9000");
         let cases = [
-            SealedAddress { host: "10.0.0.8".into(), ..good.clone() },
-            SealedAddress { port: 9001, ..good.clone() },
-            SealedAddress { seal: String::new(), ..good.clone() },
-            SealedAddress { seal: "0".repeat(64), ..good.clone() },
+            SignedAddress { host: "10.0.0.8".into(), ..good.clone() },
+            SignedAddress { port: 9001, ..good.clone() },
+            SignedAddress { seal: String::new(), ..good.clone() },
+            SignedAddress { seal: "0".repeat(64), ..good.clone() },
         ];
         for other in cases {
             assert_eq!(other.address(&key), None, "{other:?}");
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn who_listens_everywhere_is_somewhere() {
-        let address = SealedAddress::of("0.0.0.0:9000".parse().expect("an address"), &ClusterKey::of(b"key"));
+        let address = SignedAddress::of("0.0.0.0:9000".parse().expect("an address"), &ClusterKey::of(b"key"));
         assert!(!address.host.parse::<IpAddr>().expect("an address").is_unspecified());
     }
 }

@@ -9,26 +9,26 @@ use crate::work::spans;
 
 /// Limits as they were measured, and what steps have shown since.
 #[derive(Debug)]
-pub(crate) struct Yardstick {
+pub(crate) struct RooflinePeaks {
     demands: Demands,
     limits: DeviceLimits,
     /// Those of the limits that hold for this model, raised.
     peaks: Peaks,
 }
 
-impl Yardstick {
-    pub(crate) fn new(demands: Demands, limits: DeviceLimits) -> Yardstick {
+impl RooflinePeaks {
+    pub(crate) fn new(demands: Demands, limits: DeviceLimits) -> RooflinePeaks {
         let peaks = Peaks::of(&limits, &demands);
-        Yardstick { demands, limits, peaks }
+        RooflinePeaks { demands, limits, peaks }
     }
 
     /// Takes in a step. Cost: some operations for each row.
     pub(crate) fn step(&mut self, record: &StepRecord) {
         let work = self.demands.step(spans(&record.decode), spans(&record.prefill), record.logit_rows().iter().sum());
-        self.reached(&work, record.took().as_secs_f64());
+        self.raise(&work, record.took().as_secs_f64());
     }
 
-    fn reached(&mut self, work: &PassWork, seconds: f64) {
+    fn raise(&mut self, work: &PassWork, seconds: f64) {
         self.peaks = self.peaks.raised_by(work, seconds);
     }
 
@@ -80,20 +80,20 @@ mod tests {
         for (weights, kv_dtype) in [(WeightClass::Bf16, KvDtype::Bf16), (WeightClass::Int4, KvDtype::Int8)] {
             let demands = shape.demands(weights, kv_dtype);
             // A busy start has measured a thousandth of what there is.
-            let mut yardstick = Yardstick::new(demands.clone(), limits(1e9));
+            let mut peaks = RooflinePeaks::new(demands.clone(), limits(1e9));
             // Decode rows, rows of a prompt, seconds.
             for (decode, chunk, seconds) in [(1, 0, 0.05), (0, 512, 0.9), (3, 64, 0.12), (1, 0, 0.0)] {
                 let prompt = (chunk > 0).then_some((0, chunk));
                 let work = demands.step(std::iter::repeat_n((100, 1), decode), prompt.into_iter(), decode);
-                yardstick.reached(&work, seconds);
-                let shares = LimitShares::of(&work, seconds, &yardstick.limits(), &demands);
+                peaks.raise(&work, seconds);
+                let shares = LimitShares::of(&work, seconds, &peaks.limits(), &demands);
                 assert!(shares.of_limit() <= 1.0 + 1e-9, "{decode} {chunk} {seconds}: {shares:?}");
             }
-            let raised = yardstick.limits();
+            let raised = peaks.limits();
             assert!(raised.read_bandwidth > 1e9 && raised.read_bandwidth.is_finite());
             // Slow steps lower nothing.
-            yardstick.reached(&demands.step(std::iter::once((100, 1)), std::iter::empty(), 1), 5.0);
-            assert_eq!(yardstick.limits().read_bandwidth, raised.read_bandwidth);
+            peaks.raise(&demands.step(std::iter::once((100, 1)), std::iter::empty(), 1), 5.0);
+            assert_eq!(peaks.limits().read_bandwidth, raised.read_bandwidth);
         }
     }
 }

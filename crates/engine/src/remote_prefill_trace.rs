@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use scheduler::{Nanos, RequestId};
 
-use crate::handoff::{StepThere, Way};
+use crate::handoff::{HandoffOutcome, RemoteStepEntry};
 
 /// Requests of which it is kept.
 const KEPT: usize = 256;
@@ -22,7 +22,7 @@ const MOST: usize = 512;
 
 /// A prompt that was, or is, read by another worker. Moments are this engine's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Away {
+pub struct RemotePrefillTrace {
     /// When it left.
     pub from: Nanos,
     /// When it was back; `None` while it is away.
@@ -30,11 +30,11 @@ pub struct Away {
     /// The prefill worker: `HOST:PORT`. `None` while several are asked, and where none reads it.
     pub worker: Option<String>,
     /// How it went; `None` while it is away.
-    pub way: Option<Way>,
+    pub outcome: Option<HandoffOutcome>,
     /// That worker's steps with rows of it, known when it is back.
     pub steps: Vec<RemoteStep>,
     /// How many of its blocks had arrived here, and since when.
-    pub landed: Vec<(Nanos, usize)>,
+    pub received: Vec<(Nanos, usize)>,
 }
 
 /// A step of the worker that read a prompt.
@@ -50,7 +50,7 @@ pub struct RemoteStep {
 
 /// The newest of them.
 #[derive(Debug, Default)]
-pub(crate) struct Aways {
+pub(crate) struct RemotePrefillTraces {
     all: VecDeque<Entry>,
     changes: u64,
 }
@@ -58,38 +58,45 @@ pub(crate) struct Aways {
 #[derive(Debug)]
 struct Entry {
     request: RequestId,
-    away: Away,
+    trace: RemotePrefillTrace,
     /// Number of its last change.
     changed: u64,
 }
 
-impl Aways {
+impl RemotePrefillTraces {
     /// A prompt is read elsewhere from now on.
-    pub(crate) fn leaves(&mut self, request: RequestId, now: Nanos) {
+    pub(crate) fn begin(&mut self, request: RequestId, now: Nanos) {
         if self.all.len() == KEPT {
             self.all.pop_front();
         }
         self.changes += 1;
-        let away = Away { from: now, to: None, worker: None, way: None, steps: Vec::new(), landed: Vec::new() };
-        self.all.push_back(Entry { request, away, changed: self.changes });
+        let away = RemotePrefillTrace {
+            from: now,
+            to: None,
+            worker: None,
+            outcome: None,
+            steps: Vec::new(),
+            received: Vec::new(),
+        };
+        self.all.push_back(Entry { request, trace: away, changed: self.changes });
     }
 
     /// This worker reads it.
-    pub(crate) fn is_read_by(&mut self, request: RequestId, worker: &str) {
+    pub(crate) fn set_worker(&mut self, request: RequestId, worker: &str) {
         self.change(request, |away| away.worker = Some(worker.to_owned()));
     }
 
     /// A block of it has come.
-    pub(crate) fn lands(&mut self, request: RequestId, now: Nanos) {
+    pub(crate) fn receive(&mut self, request: RequestId, now: Nanos) {
         self.change(request, |away| {
-            let count = away.landed.last().map_or(0, |&(_, count)| count) + 1;
-            match away.landed.last_mut() {
+            let count = away.received.last().map_or(0, |&(_, count)| count) + 1;
+            match away.received.last_mut() {
                 Some(last) if last.0 == now => last.1 = count,
-                _ => away.landed.push((now, count)),
+                _ => away.received.push((now, count)),
             }
-            if away.landed.len() > MOST {
+            if away.received.len() > MOST {
                 let mut at = 0;
-                away.landed.retain(|_| {
+                away.received.retain(|_| {
                     at += 1;
                     at % 2 == 1
                 });
@@ -98,31 +105,38 @@ impl Aways {
     }
 
     /// It is back. `pulled`: how long after it left the worker was asked to read it.
-    pub(crate) fn comes(&mut self, request: RequestId, way: Way, pulled: Nanos, steps: &[StepThere], now: Nanos) {
+    pub(crate) fn finish(
+        &mut self,
+        request: RequestId,
+        outcome: HandoffOutcome,
+        pulled: Nanos,
+        steps: &[RemoteStepEntry],
+        now: Nanos,
+    ) {
         self.change(request, |away| {
             let begin = away.from.0.saturating_add(pulled.0);
             // What another worker says ends here no later than it arrives.
             let at = |nanos: u64| Nanos(begin.saturating_add(nanos).min(now.0));
-            let step = |step: &StepThere| RemoteStep {
+            let step = |step: &RemoteStepEntry| RemoteStep {
                 from: at(step.after),
                 to: at(step.after.saturating_add(step.took)),
                 rows: step.rows,
             };
             away.steps = steps.iter().take(MOST).map(step).collect();
-            (away.to, away.way) = (Some(now), Some(way));
+            (away.to, away.outcome) = (Some(now), Some(outcome));
         });
     }
 
     /// The request is over; what is still on its way is dropped.
-    pub(crate) fn ends(&mut self, request: RequestId, now: Nanos) {
+    pub(crate) fn cancel(&mut self, request: RequestId, now: Nanos) {
         if self.of(request).is_some_and(|away| away.to.is_none()) {
-            self.change(request, |away| (away.to, away.way) = (Some(now), Some(Way::Cancelled)));
+            self.change(request, |away| (away.to, away.outcome) = (Some(now), Some(HandoffOutcome::Cancelled)));
         }
     }
 
     /// What is known of a request's.
-    pub(crate) fn of(&self, request: RequestId) -> Option<&Away> {
-        self.all.iter().rev().find(|entry| entry.request == request).map(|entry| &entry.away)
+    pub(crate) fn of(&self, request: RequestId) -> Option<&RemotePrefillTrace> {
+        self.all.iter().rev().find(|entry| entry.request == request).map(|entry| &entry.trace)
     }
 
     /// Number of the last change.
@@ -131,16 +145,16 @@ impl Aways {
     }
 
     /// Those that changed after the change of this number.
-    pub(crate) fn changed_after(&self, change: u64) -> Vec<(RequestId, Away)> {
+    pub(crate) fn changed_after(&self, change: u64) -> Vec<(RequestId, RemotePrefillTrace)> {
         let changed = self.all.iter().filter(|entry| entry.changed > change);
-        changed.map(|entry| (entry.request, entry.away.clone())).collect()
+        changed.map(|entry| (entry.request, entry.trace.clone())).collect()
     }
 
-    fn change(&mut self, request: RequestId, with: impl FnOnce(&mut Away)) {
+    fn change(&mut self, request: RequestId, with: impl FnOnce(&mut RemotePrefillTrace)) {
         if let Some(entry) = self.all.iter_mut().rev().find(|entry| entry.request == request) {
             self.changes += 1;
             entry.changed = self.changes;
-            with(&mut entry.away);
+            with(&mut entry.trace);
         }
     }
 }
@@ -155,17 +169,17 @@ mod tests {
 
     #[test]
     fn steps_of_the_other_worker_are_laid_behind_the_moment_it_was_asked() {
-        let mut aways = Aways::default();
-        aways.leaves(RequestId(7), ms(100));
-        aways.is_read_by(RequestId(7), "a:1");
-        [120, 120, 140].into_iter().for_each(|at| aways.lands(RequestId(7), ms(at)));
-        let there = |after: u64, took: u64| StepThere { after: ms(after).0, took: ms(took).0, rows: 64 };
+        let mut aways = RemotePrefillTraces::default();
+        aways.begin(RequestId(7), ms(100));
+        aways.set_worker(RequestId(7), "a:1");
+        [120, 120, 140].into_iter().for_each(|at| aways.receive(RequestId(7), ms(at)));
+        let there = |after: u64, took: u64| RemoteStepEntry { after: ms(after).0, took: ms(took).0, rows: 64 };
         let steps = [there(1, 10), there(20, 15), there(u64::MAX / 2_000_000, 5)];
-        aways.comes(RequestId(7), Way::Whole, ms(3), &steps, ms(150));
+        aways.finish(RequestId(7), HandoffOutcome::Whole, ms(3), &steps, ms(150));
         let away = aways.of(RequestId(7)).expect("it is kept");
-        assert_eq!((away.from, away.to, away.way), (ms(100), Some(ms(150)), Some(Way::Whole)));
+        assert_eq!((away.from, away.to, away.outcome), (ms(100), Some(ms(150)), Some(HandoffOutcome::Whole)));
         assert_eq!(away.worker.as_deref(), Some("a:1"));
-        assert_eq!(away.landed, [(ms(120), 2), (ms(140), 3)]);
+        assert_eq!(away.received, [(ms(120), 2), (ms(140), 3)]);
         let laid: Vec<_> = away.steps.iter().map(|step| (step.from, step.to)).collect();
         let expected = [(ms(104), ms(114)), (ms(123), ms(138)), (ms(150), ms(150))];
         assert_eq!(laid, expected, "and none is told to end after it was heard of");
@@ -173,28 +187,28 @@ mod tests {
 
     #[test]
     fn who_ends_meanwhile_is_away_no_longer() {
-        let mut aways = Aways::default();
-        aways.leaves(RequestId(1), ms(10));
-        aways.ends(RequestId(1), ms(30));
+        let mut aways = RemotePrefillTraces::default();
+        aways.begin(RequestId(1), ms(10));
+        aways.cancel(RequestId(1), ms(30));
         let seen = aways.num_changes();
-        aways.ends(RequestId(1), ms(40));
-        aways.ends(RequestId(2), ms(40));
+        aways.cancel(RequestId(1), ms(40));
+        aways.cancel(RequestId(2), ms(40));
         let away = aways.of(RequestId(1)).expect("it is kept");
-        assert_eq!((away.to, away.way, aways.num_changes()), (Some(ms(30)), Some(Way::Cancelled), seen));
+        assert_eq!((away.to, away.outcome, aways.num_changes()), (Some(ms(30)), Some(HandoffOutcome::Cancelled), seen));
     }
 
     #[test]
     fn the_newest_are_kept_and_who_looks_again_sees_what_changed() {
-        let mut aways = Aways::default();
-        (0..KEPT as u64 + 10).for_each(|id| aways.leaves(RequestId(id), ms(id)));
+        let mut aways = RemotePrefillTraces::default();
+        (0..KEPT as u64 + 10).for_each(|id| aways.begin(RequestId(id), ms(id)));
         assert!(aways.of(RequestId(9)).is_none() && aways.of(RequestId(10)).is_some());
         let seen = aways.num_changes();
-        aways.lands(RequestId(40), ms(1000));
-        aways.lands(RequestId(9), ms(1000));
+        aways.receive(RequestId(40), ms(1000));
+        aways.receive(RequestId(9), ms(1000));
         let changed: Vec<RequestId> = aways.changed_after(seen).into_iter().map(|(id, _)| id).collect();
         assert_eq!(changed, [RequestId(40)]);
-        (0..4000).for_each(|at| aways.lands(RequestId(40), ms(2000 + at)));
-        let landed = &aways.of(RequestId(40)).expect("it is kept").landed;
+        (0..4000).for_each(|at| aways.receive(RequestId(40), ms(2000 + at)));
+        let landed = &aways.of(RequestId(40)).expect("it is kept").received;
         assert!((MOST / 2..=MOST).contains(&landed.len()), "{}", landed.len());
         assert!(landed.is_sorted() && landed.last() >= Some(&(ms(5900), 3900)), "{:?}", landed.last());
     }

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use scheduler::{CostModel, Nanos, StepRecord, Targets};
 
-use crate::calibrate::{self, Calibrated, Place};
-use crate::comfortable::{Capacity, comfortable};
-use crate::healing::{Healed, Healing};
+use super::correction::{CorrectedCost, CostCorrector};
+use crate::calibrate::{self, Calibrated, CalibrationFile};
+use crate::default_slo::{Capacity, default_targets};
 use crate::options::DefaultTarget;
 
 /// Models that wait for the disk.
@@ -22,30 +22,30 @@ const MOST_UNWRITTEN: usize = 16;
 
 /// What requests that bring no targets are to get.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct TargetDefaults {
     pub(crate) ttft: DefaultTarget,
     pub(crate) tpot: DefaultTarget,
     pub(crate) capacity: Capacity,
 }
 
-impl Wanted {
+impl TargetDefaults {
     /// On a machine with this cost model; `None`: unknown.
     pub(crate) fn on(&self, cost: Option<&CostModel>) -> Targets {
-        let comfortable = cost.map(|cost| comfortable(cost, &self.capacity)).unwrap_or_default();
+        let comfortable = cost.map(|cost| default_targets(cost, &self.capacity)).unwrap_or_default();
         Targets { ttft: self.ttft.resolve(comfortable.ttft), tpot: self.tpot.resolve(comfortable.tpot) }
     }
 }
 
 /// Targets that any thread may read at any time. 0: none.
 #[derive(Debug, Default)]
-pub(crate) struct LiveTargets {
+pub(crate) struct CurrentTargets {
     ttft: AtomicU64,
     tpot: AtomicU64,
 }
 
-impl LiveTargets {
-    pub(crate) fn new(targets: Targets) -> LiveTargets {
-        let live = LiveTargets::default();
+impl CurrentTargets {
+    pub(crate) fn new(targets: Targets) -> CurrentTargets {
+        let live = CurrentTargets::default();
         live.set(targets);
         live
     }
@@ -64,27 +64,31 @@ impl LiveTargets {
 
 /// Keeps what is known of the costs of steps in order while an engine runs.
 #[derive(Debug)]
-pub(crate) struct Upkeep {
-    healing: Healing,
-    wanted: Wanted,
-    targets: Arc<LiveTargets>,
+pub(crate) struct CalibrationUpdater {
+    corrector: CostCorrector,
+    defaults: TargetDefaults,
+    targets: Arc<CurrentTargets>,
     writer: Option<Writer>,
 }
 
-impl Upkeep {
+impl CalibrationUpdater {
     /// For a model that was measured or kept. Starts a thread where there is a file to be kept.
-    pub(crate) fn new(calibrated: &Calibrated, wanted: Wanted, targets: Arc<LiveTargets>) -> Upkeep {
+    pub(crate) fn new(
+        calibrated: &Calibrated,
+        defaults: TargetDefaults,
+        targets: Arc<CurrentTargets>,
+    ) -> CalibrationUpdater {
         let is_sure = calibrated.doubt.is_none();
-        let writer = calibrated.place.clone().and_then(|place| Writer::start(place, is_sure));
-        Upkeep { healing: Healing::new(calibrated.cost.clone()), wanted, targets, writer }
+        let writer = calibrated.file.clone().and_then(|place| Writer::start(place, is_sure));
+        CalibrationUpdater { corrector: CostCorrector::new(calibrated.cost.clone()), defaults, targets, writer }
     }
 
     /// Takes in a step.
     pub(crate) fn step(&mut self, record: &StepRecord) {
         let took = record.computing();
-        let Some(healed) = self.healing.step(&record.work, took) else { return };
-        self.targets.set(self.wanted.on(Some(&healed.cost)));
-        let [decode, prompts] = healed.cost.drift();
+        let Some(corrected) = self.corrector.step(&record.work, took) else { return };
+        self.targets.set(self.defaults.on(Some(&corrected.cost)));
+        let [decode, prompts] = corrected.cost.drift();
         tracing::info!(
             decode,
             prompts,
@@ -92,38 +96,38 @@ impl Upkeep {
         );
         if let Some(writer) = &self.writer {
             // Where a disk is that slow, what is known at the end is still written.
-            let _ = writer.healed.try_send(healed);
+            let _ = writer.corrected.try_send(corrected);
         }
     }
 
     /// The model as it is corrected by now.
     pub(crate) fn cost(&self) -> CostModel {
-        self.healing.healed().cost
+        self.corrector.corrected().cost
     }
 
     /// Writes what is known by now, if it is other than what a start would find. What is left of the process is short.
     pub(crate) fn finish(&self) -> Option<Finish> {
-        let writer = self.writer.as_ref().filter(|_| self.healing.has_told())?;
-        Some(Finish { file: writer.file.clone(), healed: self.healing.healed() })
+        let writer = self.writer.as_ref().filter(|_| self.corrector.has_reported())?;
+        Some(Finish { file: writer.file.clone(), corrected: self.corrector.corrected() })
     }
 }
 
 /// What is to be written at the end, without a lock on anything else.
 pub(crate) struct Finish {
     file: Arc<File>,
-    healed: Healed,
+    corrected: CorrectedCost,
 }
 
 impl Finish {
     pub(crate) fn write(self) {
-        self.file.write(&self.healed, Last::Yes);
+        self.file.write(&self.corrected, Last::Yes);
     }
 }
 
 /// Where models are written, by one at a time.
 #[derive(Debug)]
 struct File {
-    place: Place,
+    place: CalibrationFile,
     /// As measured at the start.
     is_sure: bool,
     /// Held by the writer. What was known last is written: the thread may be behind.
@@ -137,13 +141,13 @@ enum Last {
 }
 
 impl File {
-    fn write(&self, Healed { cost, was_bad }: &Healed, is_last: Last) {
+    fn write(&self, CorrectedCost { cost, was_bad }: &CorrectedCost, is_last: Last) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if (*last, is_last) == (Last::Yes, Last::No) {
             return;
         }
         *last = is_last;
-        let Place { key, path } = &self.place;
+        let CalibrationFile { key, path } = &self.place;
         if let Err(error) = calibrate::write(path, key, cost, self.is_sure && !was_bad) {
             tracing::warn!(%error, path = %path.display(), "what steps cost could not be kept for the next start");
         }
@@ -154,23 +158,23 @@ impl File {
 #[derive(Debug)]
 struct Writer {
     file: Arc<File>,
-    healed: SyncSender<Healed>,
+    corrected: SyncSender<CorrectedCost>,
 }
 
 impl Writer {
     /// `None`: the system gave no thread, and nothing is kept until the end.
-    fn start(place: Place, is_sure: bool) -> Option<Writer> {
+    fn start(place: CalibrationFile, is_sure: bool) -> Option<Writer> {
         let file = Arc::new(File { place, is_sure, last: Mutex::new(Last::No) });
-        let (sender, receiver): (_, Receiver<Healed>) = sync_channel(MOST_UNWRITTEN);
+        let (sender, receiver): (_, Receiver<CorrectedCost>) = sync_channel(MOST_UNWRITTEN);
         let own = file.clone();
         let write = move || {
-            while let Ok(healed) = receiver.recv() {
+            while let Ok(corrected) = receiver.recv() {
                 // The newest of those that came meanwhile.
-                own.write(&receiver.try_iter().last().unwrap_or(healed), Last::No);
+                own.write(&receiver.try_iter().last().unwrap_or(corrected), Last::No);
             }
         };
         std::thread::Builder::new().name("cost-keeper".to_owned()).spawn(write).ok()?;
-        Some(Writer { file, healed: sender })
+        Some(Writer { file, corrected: sender })
     }
 }
 
@@ -201,48 +205,48 @@ mod tests {
     #[test]
     fn a_file_of_a_busy_start_is_healed_on_disk_and_targets_follow() {
         let directory = testing::Scratch::new("keeper");
-        let place = Place { key: crate::kept::key("test"), path: directory.join("x.cost") };
+        let place = CalibrationFile { key: crate::kept::key("test"), path: directory.join("x.cost") };
         // Every time was multiplied by eight, and the file still looks valid.
         calibrate::write(&place.path, &place.key, &machine(8.0), true).expect("it can be written");
         let capacity = Capacity { seqs: 16, tokens_each: 100, rows: 512 };
-        let wanted = Wanted { ttft: DefaultTarget::Comfortable, tpot: DefaultTarget::Comfortable, capacity };
-        let targets = Arc::new(LiveTargets::new(wanted.on(Some(&machine(8.0)))));
+        let defaults = TargetDefaults { ttft: DefaultTarget::Auto, tpot: DefaultTarget::Auto, capacity };
+        let targets = Arc::new(CurrentTargets::new(defaults.on(Some(&machine(8.0)))));
         let calibrated = Calibrated {
             cost: machine(8.0),
             took: Duration::ZERO,
             from_disk: true,
             doubt: None,
-            place: Some(place.clone()),
+            file: Some(place.clone()),
         };
-        let mut upkeep = Upkeep::new(&calibrated, wanted, targets.clone());
-        assert!(upkeep.finish().is_none(), "there is nothing new to write");
+        let mut updater = CalibrationUpdater::new(&calibrated, defaults, targets.clone());
+        assert!(updater.finish().is_none(), "there is nothing new to write");
         let before = targets.get();
         for index in 0..100 {
             let took = machine(1.0).step_time(&work(index));
-            upkeep.step(&StepRecord { work: work(index), completed_at: took, ..StepRecord::default() });
+            updater.step(&StepRecord { work: work(index), completed_at: took, ..StepRecord::default() });
         }
-        upkeep.finish().expect("there is").write();
-        drop(upkeep);
+        updater.finish().expect("there is").write();
+        drop(updater);
         let kept = calibrate::read(&place.path, &place.key).expect("it is whole");
         assert!(!kept.is_sure, "what was so far off is measured again");
         for index in [1, 5] {
             let off = kept.cost.seconds(&work(index)) / machine(1.0).seconds(&work(index));
             assert!((0.9..1.1).contains(&off), "{index}: {off}");
         }
-        let (true_targets, healed) = (wanted.on(Some(&machine(1.0))), targets.get());
-        assert!(before.tpot > healed.tpot && before.ttft > healed.ttft, "{before:?} {healed:?}");
+        let (true_targets, corrected) = (defaults.on(Some(&machine(1.0))), targets.get());
+        assert!(before.tpot > corrected.tpot && before.ttft > corrected.ttft, "{before:?} {corrected:?}");
         let off =
             |a: Option<Nanos>, b: Option<Nanos>| a.expect("a target").as_secs_f64() / b.expect("one").as_secs_f64();
-        assert!((0.9..1.1).contains(&off(healed.tpot, true_targets.tpot)), "{healed:?} {true_targets:?}");
+        assert!((0.9..1.1).contains(&off(corrected.tpot, true_targets.tpot)), "{corrected:?} {true_targets:?}");
     }
 
     #[test]
     fn chosen_targets_stay() {
         let capacity = Capacity { seqs: 16, tokens_each: 100, rows: 512 };
         let fixed = DefaultTarget::Fixed(Duration::from_millis(70));
-        let wanted = Wanted { ttft: DefaultTarget::None, tpot: fixed, capacity };
+        let defaults = TargetDefaults { ttft: DefaultTarget::None, tpot: fixed, capacity };
         for times in [1.0, 8.0] {
-            let Targets { ttft, tpot } = LiveTargets::new(wanted.on(Some(&machine(times)))).get();
+            let Targets { ttft, tpot } = CurrentTargets::new(defaults.on(Some(&machine(times)))).get();
             assert_eq!((ttft, tpot), (None, Some(Nanos(70_000_000))));
         }
     }

@@ -1,14 +1,14 @@
 //! Admission to the queue: counted by the handle, so that a full queue refuses before the engine's thread is
 //! asked.
 //!
-//! A request's [`Ticket`] is its place in the queue and among the open requests. It travels with the request, and
+//! A request's [`QueuePermit`] is its place in the queue and among the open requests. It travels with the request, and
 //! whatever becomes of that, both are released when the ticket is dropped: there is no second list to keep.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::adapters::Use;
-use crate::quota::{NoRoom, Quota};
+use crate::quota::{Quota, QuotaExceeded};
 
 /// Requests that were submitted and are in no step yet, and the tokens of their prompts and predictions.
 #[derive(Debug)]
@@ -26,21 +26,21 @@ pub(crate) struct QueuePlace {
 
 /// Open requests, and those of them that wait.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct QueueCounts {
     waiting: Mutex<Waiting>,
     open: AtomicUsize,
 }
 
-impl Counted {
-    pub(crate) fn new(waiting: Waiting) -> Arc<Counted> {
-        Arc::new(Counted { waiting: Mutex::new(waiting), open: AtomicUsize::new(0) })
+impl QueueCounts {
+    pub(crate) fn new(waiting: Waiting) -> Arc<QueueCounts> {
+        Arc::new(QueueCounts { waiting: Mutex::new(waiting), open: AtomicUsize::new(0) })
     }
 
     /// Takes a place in the queue, or none.
-    pub(crate) fn enter(self: &Arc<Counted>, place: QueuePlace) -> Result<Ticket, NoRoom> {
+    pub(crate) fn enter(self: &Arc<QueueCounts>, place: QueuePlace) -> Result<QueuePermit, QuotaExceeded> {
         self.waiting().enter(place)?;
         self.open.fetch_add(1, Ordering::Relaxed);
-        Ok(Ticket { counted: self.clone(), place: Some(place), adapter: None })
+        Ok(QueuePermit { counts: self.clone(), place: Some(place), adapter: None })
     }
 
     /// Requests that were submitted and have not ended.
@@ -55,24 +55,24 @@ impl Counted {
 
 /// A request's places: released when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket {
-    counted: Arc<Counted>,
+pub(crate) struct QueuePermit {
+    counts: Arc<QueueCounts>,
     /// In the queue, while it is there.
     place: Option<QueuePlace>,
     /// It is one of those that use an adapter.
     adapter: Option<Use>,
 }
 
-impl Ticket {
+impl QueuePermit {
     /// The same of a request with an adapter.
-    pub(crate) fn with(mut self, adapter: Option<Use>) -> Ticket {
+    pub(crate) fn with(mut self, adapter: Option<Use>) -> QueuePermit {
         self.adapter = adapter;
         self
     }
 
     pub(crate) fn leave_queue(&mut self) {
         if let Some(place) = self.place.take() {
-            self.counted.waiting().leave(place);
+            self.counts.waiting().leave(place);
         }
         if let Some(adapter) = &mut self.adapter {
             adapter.begin();
@@ -80,10 +80,10 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for QueuePermit {
     fn drop(&mut self) {
         self.leave_queue();
-        self.counted.open.fetch_sub(1, Ordering::Relaxed);
+        self.counts.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -98,14 +98,14 @@ impl Waiting {
 
     /// Takes the place, or none. However long its prompt, one that finds the queue empty gets in; and a tenant that has
     /// nothing in it gets in as long as the queue has room at all.
-    fn enter(&mut self, place: QueuePlace) -> Result<(), NoRoom> {
+    fn enter(&mut self, place: QueuePlace) -> Result<(), QuotaExceeded> {
         let QueuePlace { tenant, prompt_tokens } = place;
         let is_first = self.requests.taken() == 0;
         let is_first_of_tenant = self.requests.held_by(tenant) == 0;
         self.requests.take(tenant, 1)?;
         match self.tokens.take(tenant, prompt_tokens as u64) {
             Ok(()) => Ok(()),
-            Err(no_room) if is_first || no_room == NoRoom::ShareTaken && is_first_of_tenant => {
+            Err(no_room) if is_first || no_room == QuotaExceeded::TenantQueueFull && is_first_of_tenant => {
                 self.tokens.hold(tenant, prompt_tokens as u64);
                 Ok(())
             }
@@ -150,27 +150,27 @@ mod tests {
         let mut waiting = Waiting::new(8, 1000, true);
         let entered = (0..20).filter(|_| waiting.enter(place(1, 10)).is_ok()).count();
         assert_eq!((entered, waiting.requests_of(1)), (4, 4));
-        assert_eq!(waiting.enter(place(1, 10)), Err(NoRoom::ShareTaken));
+        assert_eq!(waiting.enter(place(1, 10)), Err(QuotaExceeded::TenantQueueFull));
         assert_eq!(waiting.enter(place(2, 10)), Ok(()));
         // By tokens as well: 1 may have half of what is left, and 3, which has nothing, whatever fits.
         let mut waiting = Waiting::new(8, 1000, true);
         assert_eq!(waiting.enter(place(1, 400)), Ok(()));
-        assert_eq!(waiting.enter(place(1, 400)), Err(NoRoom::ShareTaken));
+        assert_eq!(waiting.enter(place(1, 400)), Err(QuotaExceeded::TenantQueueFull));
         assert_eq!(waiting.requests(), 1, "what is refused holds nothing");
         assert_eq!(waiting.enter(place(3, 600)), Ok(()));
-        assert_eq!(waiting.enter(place(4, 1)), Err(NoRoom::Full));
+        assert_eq!(waiting.enter(place(4, 1)), Err(QuotaExceeded::Full));
     }
 
     #[test]
     fn a_ticket_gives_back_what_it_took_whatever_becomes_of_it() {
-        let counted = Counted::new(Waiting::new(2, 100, false));
+        let counted = QueueCounts::new(Waiting::new(2, 100, false));
         let counts = || {
             let waiting = counted.waiting();
             (counted.open(), waiting.requests(), waiting.tokens())
         };
         let mut runs = counted.enter(place(1, 10)).expect("there is room");
         let waits = counted.enter(place(1, 20)).expect("there is room");
-        assert_eq!(counted.enter(place(1, 1)).err(), Some(NoRoom::Full));
+        assert_eq!(counted.enter(place(1, 1)).err(), Some(QuotaExceeded::Full));
         assert_eq!(counts(), (2, 2, 30));
         runs.leave_queue();
         runs.leave_queue();
@@ -189,7 +189,7 @@ mod tests {
         for is_shared in [false, true] {
             let mut waiting = Waiting::new(2, 10, is_shared);
             assert_eq!(waiting.enter(place(1, 1_000_000)), Ok(()));
-            assert_eq!(waiting.enter(place(2, 1)), Err(NoRoom::Full));
+            assert_eq!(waiting.enter(place(2, 1)), Err(QuotaExceeded::Full));
             waiting.leave(place(1, 1_000_000));
             assert_eq!((waiting.requests(), waiting.tokens()), (0, 0));
             assert_eq!(waiting.enter(place(2, 1)), Ok(()));
