@@ -1,12 +1,12 @@
-//! Many streams that decode, each behind a long text that repeats itself: what guesses cost where all have some.
+//! Many streams that decode, each behind a long text that repeats itself: what drafts cost where all have some.
 //!
 //! ```text
 //! text      a passage, again and again, one token in some is another; the answer goes on so
-//! machine   imagined: rows are nearly free as far as twice the streams, so the rule takes some guesses of many
+//! machine   imagined: rows are nearly free as far as twice the streams, so the rule takes some drafts of many
 //! step      offers ── schedule ── propose ── complete        as the engine's core does it, without a model
 //! ```
 
-use engine::LookedUp;
+use engine::LookupBench;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
     CostModel, Limits, Nanos, DraftProposal, Priority, Request, RequestId, RowOutput, Scheduler, DraftSource, Step, StepOutput,
@@ -22,12 +22,12 @@ const TYPOS: u64 = 20;
 /// Longest answer.
 const ANSWER: usize = 4000;
 
-/// Whose guesses are offered.
+/// The drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guesses {
+pub enum Drafts {
     /// None are.
     Off,
-    /// Somebody's, who has eight for each stream.
+    /// Eight drafts for each stream.
     Made,
     /// What is looked up.
     LookedUp,
@@ -36,8 +36,8 @@ pub enum Guesses {
 /// The streams, between two steps.
 pub struct Crowd {
     pub scheduler: Scheduler,
-    pub lookup: LookedUp,
-    guesses: Guesses,
+    pub lookup: LookupBench,
+    drafts: Drafts,
     offers: Vec<DraftProposal>,
     step: Step,
     output: StepOutput,
@@ -48,7 +48,7 @@ pub struct Crowd {
 
 impl Crowd {
     /// They have answered for some steps.
-    pub fn new(guesses: Guesses) -> Crowd {
+    pub fn new(drafts: Drafts) -> Crowd {
         let limits = Limits {
             block_size: 32,
             num_blocks: STREAMS * (CONTEXT + ANSWER) / 32,
@@ -67,8 +67,8 @@ impl Crowd {
             scheduler.admit(request(stream)).expect("there is room");
         }
         let (offers, step, events) = (Vec::new(), Step::default(), Vec::new());
-        let (output, record, lookup) = (StepOutput::default(), StepRecord::default(), LookedUp::default());
-        let mut crowd = Crowd { scheduler, lookup, guesses, offers, step, output, events, record, now: Nanos(0) };
+        let (output, record, lookup) = (StepOutput::default(), StepRecord::default(), LookupBench::default());
+        let mut crowd = Crowd { scheduler, lookup, drafts, offers, step, output, events, record, now: Nanos(0) };
         while crowd.scheduler.decoding().count() < STREAMS {
             crowd.plan();
             crowd.complete();
@@ -89,12 +89,12 @@ impl Crowd {
         self.complete();
     }
 
-    /// Looks for guesses, if the scheduler wants any.
+    /// Looks for drafts, if the scheduler wants any.
     pub fn look(&mut self) {
         self.offers.clear();
-        if self.guesses != Guesses::Off && self.scheduler.wants_proposals() {
-            match self.guesses {
-                Guesses::LookedUp => self.offers.extend(self.lookup.offers(&self.scheduler)),
+        if self.drafts != Drafts::Off && self.scheduler.wants_proposals() {
+            match self.drafts {
+                Drafts::LookedUp => self.offers.extend(self.lookup.offers(&self.scheduler)),
                 _ => {
                     let of = |seq| DraftProposal { seq, source: DraftSource(0), len: 8, strength: 3 };
                     self.offers.extend(self.scheduler.decoding().map(|sequence| of(sequence.id())));
@@ -113,10 +113,10 @@ impl Crowd {
         self.scheduler.schedule_into(self.now, &mut self.step);
     }
 
-    /// What comes of each row, and with it how many guesses hold: of those that were made the first half.
+    /// What comes of each row, and with it how many drafts hold: of those that were made the first half.
     pub fn propose(&mut self) {
-        let looked_up = match self.guesses {
-            Guesses::LookedUp => self.lookup.propose(&self.step, &self.scheduler),
+        let looked_up = match self.drafts {
+            Drafts::LookedUp => self.lookup.propose(&self.step, &self.scheduler),
             _ => &[],
         };
         let mut looked_up = looked_up.iter();
@@ -130,8 +130,8 @@ impl Crowd {
                     self.output.rows.push(RowOutput { seq: rows.seq, token: token(stream, place) });
                 }
                 if draft < rows.drafts {
-                    let holds_too = match self.guesses {
-                        Guesses::LookedUp => looked_up.next() == Some(&token(stream, place)),
+                    let holds_too = match self.drafts {
+                        Drafts::LookedUp => looked_up.next() == Some(&token(stream, place)),
                         _ => draft < rows.drafts.div_ceil(2),
                     };
                     holds &= holds_too;

@@ -6,7 +6,7 @@
 
 pub mod crowd;
 
-use kernels::{Arithmetic, Cpu, CpuOptions, Device, Isa, MatrixShape, PackedMatrix, RowSource, WeightClass};
+use kernels::{AccumulationOrder, Cpu, CpuOptions, Device, Isa, MatrixShape, PackedMatrix, RowSource, WeightClass};
 
 /// Numbers around zero, the same in every run.
 pub fn values(len: usize, seed: u64) -> Vec<f32> {
@@ -22,7 +22,7 @@ pub fn values(len: usize, seed: u64) -> Vec<f32> {
 
 /// One thread, so that no count depends on who waits for whom.
 pub fn cpu() -> Cpu {
-    Cpu::new(CpuOptions { threads: Some(1), isa: Some(Isa::Avx2), arithmetic: Some(Arithmetic::Tiles), ..CpuOptions::default() }).expect("a CPU with AVX2")
+    Cpu::new(CpuOptions { threads: Some(1), isa: Some(Isa::Avx2), arithmetic: Some(AccumulationOrder::Amx), ..CpuOptions::default() }).expect("a CPU with AVX2")
 }
 
 /// Random weights `[out_features, in_features]`.

@@ -1,7 +1,7 @@
 //! How many instructions the hot operations take, each with a limit: about a tenth above what it took when the limit
 //! was set. Over the limit: make it cheaper, or raise the limit in the commit that says why.
 
-use guards::crowd::{Crowd, Guesses};
+use guards::crowd::{Crowd, Drafts};
 use guards::{cpu, matrix, values};
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 use ledger::Ledger;
@@ -248,11 +248,11 @@ fn schedule((mut scheduler, mut output): (Scheduler, StepOutput)) -> (Scheduler,
     (scheduler, output)
 }
 
-// A step of 256 streams with 8,192 tokens each: plan and results; where guesses are offered for all, with them.
+// A step of 256 streams with 8,192 tokens each: plan and results; where drafts are offered for all, with them.
 #[library_benchmark]
-#[bench::without(args = (Guesses::Off), setup = Crowd::new, config = at_most(262_000))]
-#[bench::with_offers(args = (Guesses::Made), setup = Crowd::new, config = at_most(775_000))]
-#[bench::looked_up(args = (Guesses::LookedUp), setup = Crowd::new, config = at_most(1_830_000))]
+#[bench::without(args = (Drafts::Off), setup = Crowd::new, config = at_most(262_000))]
+#[bench::with_offers(args = (Drafts::Made), setup = Crowd::new, config = at_most(775_000))]
+#[bench::looked_up(args = (Drafts::LookedUp), setup = Crowd::new, config = at_most(1_830_000))]
 fn schedule_crowd(mut crowd: Crowd) -> Crowd {
     crowd.step();
     crowd
@@ -260,7 +260,7 @@ fn schedule_crowd(mut crowd: Crowd) -> Crowd {
 
 /// The same streams, each with one token more than at the last lookup.
 fn one_new_token_each() -> Crowd {
-    let mut crowd = Crowd::new(Guesses::LookedUp);
+    let mut crowd = Crowd::new(Drafts::LookedUp);
     crowd.plan();
     crowd.propose();
     crowd.complete();

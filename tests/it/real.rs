@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use checkpoint::{Checkpoint, Source};
 use engine::{ChatMessage, Engine, EngineOptions, Event, Prompt, RawRequest, Stream};
-use kernels::{Arithmetic, WeightClass};
+use kernels::{AccumulationOrder, WeightClass};
 use model::ModelConfig;
 use serde_json::Value;
 use tests::{root, run, text, twostroke};
@@ -66,7 +66,7 @@ struct Chosen {
     best: Vec<(u32, f32)>,
 }
 
-fn engine(file: &Path, weights: WeightClass, arithmetic: Arithmetic) -> Engine {
+fn engine(file: &Path, weights: WeightClass, arithmetic: AccumulationOrder) -> Engine {
     let (arithmetic, max_model_len) = (Some(arithmetic), Some(512));
     let options = EngineOptions { weights, arithmetic, max_num_seqs: 16, max_model_len, ..EngineOptions::default() };
     Engine::start(&checkpoint(file), &options, &mut |_| {}).expect("it starts")
@@ -132,7 +132,7 @@ fn greedy_answers_in_bf16_are_those_of_llama_cpp_in_float32() {
     let cases = cases();
     let prompts: Vec<Vec<u32>> = cases.iter().map(|case| case.prompt.clone()).collect();
     let mut equal = 0;
-    let found = answers(&engine(&file, WeightClass::Bf16, Arithmetic::best()), &prompts, 48);
+    let found = answers(&engine(&file, WeightClass::Bf16, AccumulationOrder::best()), &prompts, 48);
     for (case, found) in cases.iter().zip(found) {
         let tokens = tokens(&found);
         let common = tokens.iter().zip(&case.answer).take_while(|(ours, theirs)| ours == theirs).count();
@@ -183,7 +183,7 @@ fn no_weight_class_runs_in_circles_where_bf16_does_not() {
     let cases = cases();
     let prompts: Vec<Vec<u32>> = cases.iter().map(|case| case.prompt.clone()).collect();
     // Each is a definition of its own; a machine has both.
-    for arithmetic in Arithmetic::ALL {
+    for arithmetic in AccumulationOrder::ALL {
         let bf16 = engine(&file, WeightClass::Bf16, arithmetic);
         let plain: Vec<Vec<u32>> = answers(&bf16, &prompts, 96).iter().map(|found| tokens(found)).collect();
         for (case, plain) in cases.iter().zip(&plain) {

@@ -4,7 +4,7 @@
 //! ```text
 //! crates/scheduler/src --weave--> target/planted/woven/src            each mutation behind its number
 //!          tests/chaos ---------->               .../tests/chaos    and the search that plants one after the other
-//!          tests/given.rs                                           the world of a pair of precisions
+//!          tests/remote_only_prefill.rs                             the world of a pair of precisions
 //! ```
 //!
 //! The copy is a workspace of its own with the same lock file, profile and target directory, so its dependencies are
@@ -61,7 +61,11 @@ pub(crate) fn search() -> Result<Command, String> {
     }
     for name in files(&krate.join("tests/chaos"))? {
         let text = read(&krate.join("tests/chaos").join(&name))?;
-        let text = if name == Path::new("main.rs") { format!("{text}\nmod given;\nmod search;\n") } else { text };
+        let text = if name == Path::new("main.rs") {
+            format!("{text}\nmod remote_only_prefill;\nmod search;\n")
+        } else {
+            text
+        };
         write(&to.join("tests/chaos").join(&name), &text)?;
         kept.push(Path::new("tests/chaos").join(name));
     }
@@ -71,8 +75,11 @@ pub(crate) fn search() -> Result<Command, String> {
     }
     write(&to.join("src/planted.rs"), &weave::switch(MUTATIONS))?;
     write(&to.join("tests/chaos/search.rs"), &read(&krate.join("tests/planted/search.rs"))?)?;
-    write(&to.join("tests/chaos/given.rs"), &read(&krate.join("tests/given.rs"))?)?;
-    kept.extend(["Cargo.toml", "src/planted.rs", "tests/chaos/given.rs", "tests/chaos/search.rs"].map(PathBuf::from));
+    write(&to.join("tests/chaos/remote_only_prefill.rs"), &read(&krate.join("tests/remote_only_prefill.rs"))?)?;
+    kept.extend(
+        ["Cargo.toml", "src/planted.rs", "tests/chaos/remote_only_prefill.rs", "tests/chaos/search.rs"]
+            .map(PathBuf::from),
+    );
     for name in files(&to)?.into_iter().filter(|name| !kept.contains(name)) {
         fs::remove_file(to.join(&name)).map_err(|error| format!("{}: {error}", name.display()))?;
     }

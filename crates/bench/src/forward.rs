@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernels::limits::Limits;
-use kernels::{Arithmetic, Cpu, DeviceInfo, Isa, KvDtype, Reference};
+use kernels::{AccumulationOrder, Cpu, DeviceInfo, Isa, KvDtype, Reference};
 use model::{AdapterRoom, Batch, Forward, KvBudget, LoadOptions, Runner, Span};
 use roofline::{Demands, PassWork};
 
@@ -96,7 +96,7 @@ pub struct LoadedModel {
     pub(crate) forward: Box<dyn Forward>,
     pub(crate) device: DeviceInfo,
     /// Order of sums of 16-bit products.
-    pub(crate) arithmetic: Arithmetic,
+    pub(crate) arithmetic: AccumulationOrder,
     /// What its passes ask of the machine.
     pub(crate) demands: Demands,
 }
@@ -126,7 +126,7 @@ impl LoadedModel {
             adapters,
         };
         let mut progress = |p: model::Progress| (setup.progress)(BenchProgress::Loading(p.bytes_done, p.bytes_total));
-        let arithmetic = setup.model.arithmetic.unwrap_or_else(Arithmetic::best);
+        let arithmetic = setup.model.arithmetic.unwrap_or_else(AccumulationOrder::best);
         let forward: Box<dyn Forward> = if setup.isa == Some(Isa::Scalar) {
             let loaded = model::load(Reference::of(arithmetic), setup.checkpoint, &options, &mut progress)?;
             Box::new(noted(setup, loaded))
@@ -223,7 +223,7 @@ pub(crate) struct Passes<'a> {
 impl<'a> Passes<'a> {
     /// With the first `n_depth` tokens of every sequence in the cache.
     pub(crate) fn new(model: &'a mut LoadedModel, test: &'a ForwardTest, stop: &'a AtomicBool) -> Passes<'a> {
-        model.forward.adopt_thread();
+        model.forward.set_compute_thread();
         let mut passes = Passes { stop, model, test, adapters: 0, batch: Batch::default() };
         (0..test.parallel).for_each(|sequence| passes.prefill(sequence, 0, test.n_depth, false));
         passes

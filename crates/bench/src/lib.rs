@@ -8,14 +8,14 @@
 //!     v
 //! rows.rs       medians, spreads and shares of the machine's limits (limits.rs), as Markdown, JSON and CSV
 //!
-//! cost_model.rs, guesses.rs    a whole engine, driven from inside      loras.rs   passes through adapters and without
+//! cost_model.rs, drafts.rs     a whole engine, driven from inside      loras.rs   passes through adapters and without
 //! lab.rs                       both phases as curves, with their laws
 //! load.rs                      any server, from the outside
 //! ```
 
 pub mod cost_model;
+pub mod drafts;
 mod forward;
-pub mod guesses;
 mod lab;
 mod limits;
 mod llama;

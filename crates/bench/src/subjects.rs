@@ -14,7 +14,7 @@ mod regions;
 use std::io::Write;
 
 use kernels::threads::default_threads;
-use kernels::{Arithmetic, Isa};
+use kernels::{AccumulationOrder, Isa};
 use launch::machine;
 use serde_json::json;
 
@@ -74,7 +74,7 @@ impl BenchSubject {
             "build_version": env!("CARGO_PKG_VERSION"),
             "cpu_info": machine::cpu_name(),
             "isa": setup.isa.unwrap_or_else(Isa::best).name(),
-            "arithmetic": setup.model.arithmetic.unwrap_or_else(Arithmetic::best).name(),
+            "arithmetic": setup.model.arithmetic.unwrap_or_else(AccumulationOrder::best).name(),
             "n_threads": setup.model.threads.unwrap_or_else(default_threads),
         });
         let mut rows = Rows::new(form, self.header, common, out);

@@ -11,7 +11,7 @@ pub(crate) use bench::{limits_json, not_sure};
 use kernels::limits::{Doubt, Limits, MeasureError};
 use kernels::memory_limits::Limit;
 use kernels::threads::{Pool, ThreadError};
-use kernels::{Arithmetic, Isa};
+use kernels::{AccumulationOrder, Isa};
 pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, rate, rounded};
 pub(crate) use roofline::{Bound, Demands, LimitShares, PassWork, Peaks, peak};
 use serde_json::{Value, json};
@@ -33,12 +33,12 @@ pub(crate) enum Measure {
 pub(crate) fn limits(
     measure: Measure,
     threads: Option<usize>,
-    arithmetic: Option<Arithmetic>,
+    arithmetic: Option<AccumulationOrder>,
     directory: Option<&Path>,
 ) -> Result<Limits, Failure> {
-    static MEASURED: Mutex<Option<((usize, Arithmetic), Limits)>> = Mutex::new(None);
+    static MEASURED: Mutex<Option<((usize, AccumulationOrder), Limits)>> = Mutex::new(None);
     let threads = threads.unwrap_or_else(kernels::threads::default_threads);
-    let key = (threads, arithmetic.unwrap_or_else(Arithmetic::best));
+    let key = (threads, arithmetic.unwrap_or_else(AccumulationOrder::best));
     let mut measured = MEASURED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some((_, limits)) = measured.as_ref().filter(|(with, _)| *with == key) {
         return Ok(*limits);
@@ -71,7 +71,7 @@ pub(crate) fn forget_limits(flags: &ModelFlags) {
 }
 
 /// A fresh measurement: a virtual machine's limits change while it runs.
-fn measure_now(threads: usize, isa: Isa, arithmetic: Arithmetic) -> Result<Limits, Failure> {
+fn measure_now(threads: usize, isa: Isa, arithmetic: AccumulationOrder) -> Result<Limits, Failure> {
     let pool = Pool::new(threads).map_err(MeasureError::from);
     pool.and_then(|pool| Ok(kernels::limits::measure(&pool, isa, arithmetic, LIMITS_SECONDS)?)).map_err(unmeasured)
 }

@@ -17,7 +17,7 @@ use checkpoint::Checkpoint;
 use checkpoint::weights::Weights;
 use engine::kept;
 use kernels::limits::{Certainty, Limits};
-use kernels::{Arithmetic, Isa, KvDtype, WeightClass};
+use kernels::{AccumulationOrder, Isa, KvDtype, WeightClass};
 use launch::machine;
 use serde_json::{Map, Value, json};
 
@@ -47,7 +47,7 @@ pub(crate) struct Loss {
 pub(crate) struct Precision {
     pub(crate) weights: WeightClass,
     pub(crate) kv_dtype: KvDtype,
-    pub(crate) arithmetic: Arithmetic,
+    pub(crate) arithmetic: AccumulationOrder,
 }
 
 impl Precision {
@@ -98,14 +98,14 @@ fn printable(name: &str) -> String {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct On {
     pub(crate) threads: usize,
-    pub(crate) arithmetic: Arithmetic,
+    pub(crate) arithmetic: AccumulationOrder,
 }
 
 impl On {
     pub(crate) fn of(flags: &ModelFlags) -> On {
         On {
             threads: flags.threads.unwrap_or_else(kernels::threads::default_threads),
-            arithmetic: flags.arithmetic.arithmetic().unwrap_or_else(Arithmetic::best),
+            arithmetic: flags.arithmetic.arithmetic().unwrap_or_else(AccumulationOrder::best),
         }
     }
 
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn what_was_measured_well_within_an_hour_is_not_measured_again() {
         let directory = testing::Scratch::new("recent");
-        let on = On { threads: 1, arithmetic: Arithmetic::Pairs };
+        let on = On { threads: 1, arithmetic: AccumulationOrder::Vdpbf16 };
         let recent = |unix_s| recent_limits(&directory, on, unix_s);
         assert!(recent(0).is_none());
         keep_limits(&directory, on, &of(3e9, false), 10_000);
@@ -365,8 +365,8 @@ mod tests {
     #[test]
     fn limits_come_back_for_the_same_question_alone() {
         let directory = testing::Scratch::new("kept");
-        let one = On { threads: 1, arithmetic: Arithmetic::Pairs };
-        let others = [On { threads: 2, ..one }, On { arithmetic: Arithmetic::Tiles, ..one }];
+        let one = On { threads: 1, arithmetic: AccumulationOrder::Vdpbf16 };
+        let others = [On { threads: 2, ..one }, On { arithmetic: AccumulationOrder::Amx, ..one }];
         assert!(limits(&directory, one).is_none());
         assert!(keep_limits(&directory, one, &of(3e9, false), 0).doubt().is_some());
         assert!(limits(&directory, one).is_none(), "what is not sure is not kept");

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! load     a slot is taken ── files are read and packed, here ── taken in between two steps ── named
-//! door     name ──> Lease: held by the request to its end, whatever becomes of it
+//! request  name ──> Lease: held by the request to its end, whatever becomes of it
 //! unload   refused while another lease exists; the name goes first, then the matrices, then the slot is free
 //! ```
 //! So a running request never loses its adapter, and an admitted one never finds another in its place. The slot says
@@ -246,7 +246,7 @@ impl Adapters {
     pub(crate) fn withdraw(&self, name: &str) -> Result<Reserved, AdapterError> {
         let mut shelf = self.shelf();
         let Some(entry) = shelf.loaded.get(name) else { return Err(AdapterError::Unknown { name: name.to_owned() }) };
-        // The door takes leases under this lock.
+        // Validation takes leases under this lock.
         let requests = Arc::strong_count(&entry.lease) - 1;
         if requests > 0 {
             return Err(AdapterError::InUse { name: name.to_owned(), requests });

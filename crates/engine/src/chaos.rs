@@ -13,7 +13,7 @@
 //! - a request fails if, and only if, the fault is its own;
 //! - queue places, open requests, blocks and gauges are what counting gives, and nothing of a refused request stays;
 //! - a prompt that is prefilled elsewhere, or for a peer, gives the same blocks and tokens, and leaves nothing kept;
-//! - the door refuses what the cache cannot hold, and nothing else;
+//! - validation refuses what the cache cannot hold, and nothing else;
 //! - the times of an answer are those that its client's clock shows, and its ledger's sums are these times;
 //! - what the machine took of steps is the machine's, all of it and nothing else;
 //! - a recording replays to the same steps.

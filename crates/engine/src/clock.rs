@@ -9,7 +9,7 @@
 //! Time is an argument everywhere below: this is where it comes from. A hold is no event for the scheduler, the ledger,
 //! a recording or a simulation: nothing happens in it, no target runs, and no request is late because of it. To show a
 //! hold, ask [`Clock::held`]; for the machine's times, [`Clock::since_start`]; for those of a wall clock,
-//! [`Clock::unix`] (`wall.rs`).
+//! [`Clock::unix`] (`wall_clock.rs`).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use scheduler::Nanos;
 
-use crate::wall::{UnixNanos, WallClock};
+use crate::wall_clock::{UnixNanos, WallClock};
 
 /// Holds that are remembered one by one; of older ones only the sum.
 const KEPT_HOLDS: usize = 1024;

@@ -74,7 +74,7 @@ struct AnswerState {
 }
 
 impl AnswerState {
-    /// It has these tokens from elsewhere, and its client has them. The door has checked that it can continue.
+    /// It has these tokens from elsewhere, and its client has them. Validation has checked that it can continue.
     fn restore_generated(&mut self, tokens: &[TokenId], request: &ValidatedRequest) {
         for &token in tokens {
             self.num_tokens += 1;
@@ -181,7 +181,7 @@ impl EngineCore {
         }
     }
 
-    /// From now on every input of the scheduler is written to `tape`.
+    /// From now on every input of the scheduler is written to `sink`.
     pub(crate) fn record_to(&mut self, sink: Option<RecordSink>) {
         self.journal.record_to(sink);
     }
@@ -558,8 +558,8 @@ impl EngineCore {
     }
 
     /// The calling thread is the one that steps from now on.
-    pub(crate) fn adopt_thread(&self) {
-        self.forward.adopt_thread();
+    pub(crate) fn set_compute_thread(&self) {
+        self.forward.set_compute_thread();
     }
 
     /// A step until its results are delivered: planned, lowered, computed, sampled.

@@ -8,9 +8,9 @@ use scheduler::{FinishReason, Nanos, PrefixStats, RequestId, StepRecord, SwapSta
 use crate::accounts::{Closed, Ending};
 use crate::handoff::Handoffs;
 use crate::output::Timings;
+use crate::phase_work::PhaseWork;
 use crate::validate::ServiceClass;
 use crate::verify::SpotChecked;
-use crate::work::PhaseWork;
 
 /// What the scheduler holds at a moment.
 #[derive(Clone, Copy, Debug)]

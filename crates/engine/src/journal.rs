@@ -1,16 +1,16 @@
 //! Facts are counted once: what the core says happened, and the views that are made of it.
 //!
 //! ```text
-//! core --take(Fact)--> pending --write--> tape         a recording, if there is one (recording/)
+//! core --take(Fact)--> pending --write--> sink         a recording, if there is one (recording/)
 //!                                    \--> accounts     the owner of each millisecond; the only clock of a request
 //!                                           \--> counters   what /metrics shows
 //!                                            --> recent     steps, ends and gaps for watchers
-//!                                            --> history    lengths and moments for what-if (past.rs)
+//!                                            --> history    lengths and moments for what-if (run_history.rs)
 //!                                            --> minutes    the last of them, second by second (history.rs)
-//!                                            --> fill       when the cache will be full
-//!                                            --> turnover   how often a request ends
+//!                                            --> cache_fill when the cache will be full
+//!                                            --> finish_rate  how often a request ends
 //!                                            --> promises   which of them were kept
-//!                                            --> worked     what steps asked of the machine, by phase
+//!                                            --> phase_work what steps asked of the machine, by phase
 //! ```
 //!
 //! The core makes one call per fact and knows none of the views; a view sees facts and closed accounts, and never the
@@ -22,24 +22,24 @@ use ledger::LedgerEvent;
 use scheduler::{CostModel, FinishReason, LatencyBounds, Nanos, Request, RequestId, StepRecord};
 
 use crate::accounts::{Accounts, Closed, Ending};
+use crate::cache_fill::CacheFillForecast;
 use crate::counters::{Gauges, Stats};
-use crate::fill::CacheFillForecast;
+use crate::finish_rate::FinishRate;
 use crate::handoff::HandoffResult;
 use crate::history::History;
 use crate::output::{Timings, Usage};
-use crate::past::RunHistory;
+use crate::phase_work::PhaseWorkTotals;
 use crate::rates::CalibrationUpdater;
 use crate::rates::RooflinePeaks;
 use crate::recent::Recent;
 use crate::recording::{OfferEntry, RecordLine, RecordSink, StepTokens};
-use crate::turnover::FinishRate;
+use crate::run_history::RunHistory;
 use crate::validate::ValidatedRequest;
-use crate::work::PhaseWorkTotals;
 
 /// Something that happened to the engine. Times are the engine's.
 #[derive(Debug)]
 pub(crate) enum Fact {
-    /// A request came in: as the scheduler has it, and as the door let it in, its seed settled.
+    /// A request came in: as the scheduler has it, and as it passed validation, its seed resolved.
     Admitted {
         request: Request,
         validated: Box<ValidatedRequest>,

@@ -2,9 +2,9 @@
 //! batches, logits into tokens, and writes down what every step cost.
 //!
 //! ```text
-//! RawRequest --door--> ValidatedRequest --submit--> Stream of Output
-//!                                          |            ^
-//!                          commands        v            |  tokens, text, timings
+//! RawRequest --validate--> ValidatedRequest --submit--> Stream of Event
+//!                                              |            ^
+//!                          commands            v            |  tokens, text, timings
 //!                      +---------------- thread --------+
 //!                      |  schedule -> lower -> forward -> sample -> complete -> deliver
 //!                      |                                             |
@@ -16,6 +16,7 @@
 
 mod accounts;
 mod adapters;
+mod cache_fill;
 mod calibrate;
 #[cfg(test)]
 mod chaos;
@@ -26,7 +27,7 @@ mod core;
 mod counters;
 mod default_slo;
 mod draft;
-mod fill;
+mod finish_rate;
 mod handoff;
 mod history;
 mod journal;
@@ -37,7 +38,7 @@ mod lower;
 mod memory;
 mod options;
 mod output;
-pub mod past;
+mod phase_work;
 mod queue_permit;
 pub mod quota;
 mod rates;
@@ -45,18 +46,17 @@ mod recent;
 pub mod recording;
 mod remote_prefill_trace;
 pub mod replaying;
+pub mod run_history;
 mod serve;
 mod start;
 mod stream;
 mod summary;
 mod thread;
 mod tiers;
-mod turnover;
 mod validate;
 mod verify;
-mod wall;
+mod wall_clock;
 mod watch;
-mod work;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -89,7 +89,7 @@ pub use handoff::{
 pub use history::SecondStats;
 use kernels::RopeScaling;
 pub use kernels::memory_limits::Limit as MemoryLimit;
-pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
+pub use kernels::{AccumulationOrder, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
 pub use ledger;
 pub use live::{KvMap, LogCursor, LoggedStep, Percentiles, RequestSnapshot, SnapshotRow};
 #[doc(hidden)]
@@ -97,6 +97,7 @@ pub use lookup_bench::LookupBench;
 pub use memory::available_bytes as available_memory;
 pub use options::{CacheListener, DefaultTarget, EngineOptions, StartError};
 pub use output::{Event, EventSender, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
+pub use phase_work::PhaseWork;
 pub use receipt;
 pub use recent::{End, Ended};
 pub use remote_prefill_trace::{RemotePrefillTrace, RemoteStep};
@@ -114,8 +115,7 @@ pub use validate::{
     MAX_STOP_STRINGS, MAX_STOP_TOKENS, Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
 pub use verify::{Origin, OriginError, SpotChecked, Verifier, VerifyError};
-pub use wall::UnixNanos;
-pub use work::PhaseWork;
+pub use wall_clock::UnixNanos;
 
 use crate::adapters::Use;
 use crate::clock::Clock;
@@ -185,7 +185,7 @@ pub struct ModelInfo {
     /// What computes.
     pub device: DeviceInfo,
     /// Order of sums of 16-bit products.
-    pub arithmetic: Arithmetic,
+    pub arithmetic: AccumulationOrder,
     /// Backend, instruction set, threads: for display.
     pub backend: String,
     /// What steps cost, if that was measured.
@@ -200,7 +200,7 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
-    /// The one door: checks every field, resolves defaults, tokenizes. See [`RawRequest`]. `salt_key`: keeps the cache
+    /// Validation: checks every field, resolves defaults, tokenizes. See [`RawRequest`]. `salt_key`: keeps the cache
     /// salts of this process unpredictable. An engine also refuses what its cache cannot hold ([`Engine::validate`]).
     ///
     /// Cost: linear in the prompt's bytes.
@@ -208,7 +208,7 @@ impl ModelInfo {
         validate::validate(raw, self, self.targets, salt_key)
     }
 
-    /// The prompt of a request as tokens, which the door would make of it.
+    /// The prompt of a request as tokens, which validation would make of it.
     pub fn encode(&self, raw: &RawRequest) -> Result<Vec<TokenId>, Rejection> {
         validate::tokenize(raw, self)
     }
@@ -337,7 +337,7 @@ impl Engine {
         &self.0.model
     }
 
-    /// The door ([`ModelInfo::validate`]), and whether the cache can hold the request at all.
+    /// Validation ([`ModelInfo::validate`]), and whether the cache can hold the request at all.
     ///
     /// Cost: linear in the prompt's bytes. Takes no lock and no memory of the engine.
     pub fn validate(&self, raw: RawRequest) -> Result<ValidatedRequest, Rejection> {
@@ -556,7 +556,7 @@ impl Engine {
 
     /// The answers to what came in the last `span` and is over, and the steps, as far as they are remembered: what can
     /// be simulated with other settings. It holds lengths and moments, and no content.
-    pub fn past(&self, span: Duration) -> past::RunHistoryWindow {
+    pub fn past(&self, span: Duration) -> run_history::RunHistoryWindow {
         let begin = self.0.clock.now().since(Nanos(span.as_nanos() as u64));
         let shared = self.views().history.share();
         shared.since(begin, self.0.limits.clone(), self.cost())

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! engine's thread --- step records, ends, gaps ---> log (always there: a ring of each)  <--- pointers --- Watch
-//!                 --- waiting and running --------> scene (while there is a watcher)    <--- a copy ----- Watch
+//!                 --- waiting and running --------> snapshot (while there is a watcher) <--- a copy ----- Watch
 //! ```
 //!
-//! The engine's thread does the same work with and without watchers, but for the scene: that it fills four times a
+//! The engine's thread does the same work with and without watchers, but for the snapshot: that it fills four times a
 //! second, and not at all without a watcher or while a reader holds it. A reader takes pointers to records under the
 //! log's lock and does everything else, text above all, with the lock released. A slow one finds that the oldest
 //! records are gone; nothing waits for it.
@@ -17,7 +17,7 @@ use scheduler::{BlockUse, Nanos, RequestId, StepRecord};
 pub(crate) const SNAPSHOT_EVERY: Nanos = Nanos(250_000_000);
 /// Between two maps of the cache.
 pub(crate) const MAP_EVERY: Nanos = Nanos(50_000_000);
-/// Requests of a scene, of those that wait and of those that run.
+/// Requests of a snapshot, of those that wait and of those that run.
 const MAX_SNAPSHOT_ROWS: usize = 256;
 
 /// Waiting and running requests at a moment.
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scene_is_bounded_on_both_sides() {
+    fn a_snapshot_is_bounded_on_both_sides() {
         let mut snapshot = RequestSnapshot::default();
         let one = |number: u64| SnapshotRow {
             request: RequestId(number),

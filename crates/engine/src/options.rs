@@ -8,7 +8,7 @@ use std::time::Duration;
 use checkpoint::LoadError;
 use kernels::memory_limits::Limit;
 use kernels::threads::NodeChoice;
-use kernels::{Arithmetic, CpuError, DeviceLimits, Isa, KvDtype, WeightClass};
+use kernels::{AccumulationOrder, CpuError, DeviceLimits, Isa, KvDtype, WeightClass};
 use model::{AdapterRoom, GenerationSettings, ModelConfig};
 use scheduler::{CacheEvent, LimitsError, Nanos};
 use text::chat_template::TemplateSettings;
@@ -37,7 +37,7 @@ pub struct EngineOptions {
     /// Force an instruction set below the best one; `None`: the best.
     pub isa: Option<Isa>,
     /// Order of sums of 16-bit products; `None`: the one that is fastest here. Tokens depend on it.
-    pub arithmetic: Option<Arithmetic>,
+    pub arithmetic: Option<AccumulationOrder>,
     /// Precision of weights in memory.
     pub weights: WeightClass,
     /// Whether what the checkpoint stores in a wider class keeps it.
@@ -161,8 +161,8 @@ impl Default for EngineOptions {
 
 impl EngineOptions {
     /// The one that is asked for, or the machine's.
-    pub(crate) fn arithmetic(&self) -> Arithmetic {
-        self.arithmetic.unwrap_or_else(Arithmetic::best)
+    pub(crate) fn arithmetic(&self) -> AccumulationOrder {
+        self.arithmetic.unwrap_or_else(AccumulationOrder::best)
     }
 
     /// Rows of logits that are held at a time: one for each sequence, and for its drafts.

@@ -1,4 +1,4 @@
-//! What comes back from the engine: a stream of outputs per request, closed by exactly one `Done` or `Failed`.
+//! What comes back from the engine: a stream of events per request, closed by exactly one `Done` or `Failed`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -139,7 +139,7 @@ pub enum RequestError {
     /// A step that carried it failed; the engine went on without it.
     #[error("an internal error ended this request")]
     Internal,
-    /// Its outputs were not read ([`Stream::limit_unread`](crate::Stream::limit_unread)).
+    /// Its events were not read ([`Stream::limit_unread`](crate::Stream::limit_unread)).
     #[error("client read too slowly")]
     SlowReader,
     /// The server is going down and did not wait longer.
@@ -148,7 +148,7 @@ pub enum RequestError {
     /// The worker that read its prompt and this one drew different first tokens.
     #[error("prefill and decode workers disagree on a token")]
     Handoff,
-    /// Its prompt is read by weights of another precision ([`Precisions`](crate::Precisions)), and no worker with such
+    /// Its prompt is read by weights of another precision ([`PrecisionPair`](crate::PrecisionPair)), and no worker with such
     /// weights reads it.
     #[error("no worker reads this prompt, and weights of another precision would not give the same answer")]
     NoPrefill,
@@ -210,14 +210,14 @@ pub enum Event {
         /// The rest of its text.
         text: String,
     },
-    /// Every answer is complete. The last output.
+    /// Every answer is complete. The last event.
     Done {
         /// Token counts.
         usage: Usage,
         /// Times by phase.
         timings: Timings,
     },
-    /// The request ended with an error. The last output.
+    /// The request ended with an error. The last event.
     Failed(RequestError),
 }
 
@@ -228,18 +228,18 @@ pub struct EventSender {
     backlog: Arc<SendBacklog>,
 }
 
-/// Outputs that were sent and not read.
+/// Events that were sent and not read.
 #[derive(Debug)]
 pub(crate) struct SendBacklog {
     pub(crate) count: AtomicUsize,
     pub(crate) most: AtomicUsize,
 }
 
-/// Both ends, with room for any number of outputs.
+/// Both ends, with room for any number of events.
 pub(crate) fn event_channel() -> (EventSender, UnboundedReceiver<Event>, Arc<SendBacklog>) {
-    let (outputs, receiver) = unbounded_channel();
+    let (events, receiver) = unbounded_channel();
     let backlog = Arc::new(SendBacklog { count: AtomicUsize::new(0), most: AtomicUsize::new(usize::MAX) });
-    (EventSender { events: outputs, backlog: backlog.clone() }, receiver, backlog)
+    (EventSender { events, backlog: backlog.clone() }, receiver, backlog)
 }
 
 impl EventSender {

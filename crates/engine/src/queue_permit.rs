@@ -2,7 +2,7 @@
 //! asked.
 //!
 //! A request's [`QueuePermit`] is its place in the queue and among the open requests. It travels with the request, and
-//! whatever becomes of that, both are released when the ticket is dropped: there is no second list to keep.
+//! whatever becomes of that, both are released when the permit is dropped: there is no second list to keep.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

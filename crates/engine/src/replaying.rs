@@ -74,7 +74,7 @@ impl RecordedEngine {
         core.record_to(Some(Box::new(move |line| {
             sink.lock().unwrap_or_else(PoisonError::into_inner).push_back(Entry::from(line));
         })));
-        core.adopt_thread();
+        core.set_compute_thread();
         Ok(RecordedEngine { core, model, told })
     }
 

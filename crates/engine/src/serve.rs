@@ -19,9 +19,9 @@ use scheduler::{CostModel, Nanos, RequestId, Targets};
 use crate::handoff::{Role, RoleError};
 use crate::history::SecondStats;
 use crate::live::{KvMap, LogCursor, LoggedStep, Percentiles, RequestSnapshot};
-use crate::past::RunHistoryWindow;
 use crate::recent::Ended;
 use crate::remote_prefill_trace::RemotePrefillTrace;
+use crate::run_history::RunHistoryWindow;
 use crate::{
     AdapterError, Engine, Health, ModelInfo, RawRequest, Rejection, RemoteRole, RequestSummary, SignedAddress, Stats,
     Stream, SubmitError, Timeline, UnixNanos, ValidatedRequest,
@@ -32,7 +32,7 @@ pub trait Serve: Send + Sync {
     /// What is being served. The same for as long as it lives.
     fn model(&self) -> &ModelInfo;
 
-    /// The door: what must be known of a request before it is queued. See [`ModelInfo::validate`].
+    /// Validation: what must be known of a request before it is queued. See [`ModelInfo::validate`].
     ///
     /// Cost: linear in the prompt's bytes.
     fn validate(&self, raw: RawRequest) -> Result<ValidatedRequest, Rejection>;
@@ -154,17 +154,17 @@ pub trait Observe: Serve {
 
 /// What a watcher sees: the log of steps and ends, waiting and running requests, and what the cache is used for.
 pub trait Subscription: Send + Sync {
-    /// The place of one that has seen everything.
+    /// The cursor of a reader that has seen everything.
     fn newest(&self) -> LogCursor;
 
-    /// Appends what the log has at and after `place`, oldest first, at most `most` steps, and moves `place` behind it.
+    /// Appends what the log has at and after `cursor`, oldest first, at most `most` steps, and moves `cursor` behind it.
     /// Returns how many steps are still to come. What is no longer kept is left out.
     fn read(&self, cursor: &mut LogCursor, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64;
 
-    /// Prompts that other workers read of which something changed behind `place`, which is moved: each as it is now.
+    /// Prompts that other workers read of which something changed behind `cursor`, which is moved: each as it is now.
     fn remote_prefills(&self, cursor: &mut LogCursor) -> Vec<(RequestId, RemotePrefillTrace)>;
 
-    /// Copies the newest scene into `scene`.
+    /// Copies the newest snapshot into `snapshot`.
     fn snapshot_into(&self, scene: &mut RequestSnapshot);
 
     /// Copies the newest map of the cache into `map`, if it is another one than `map`. False if not.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use checkpoint::{Checkpoint, ImageWriter, LoadError, Weights};
 use kernels::memory_limits::{Headroom, Limit, headroom};
 use kernels::threads::num_nodes;
-use kernels::{Arithmetic, Backend, Cpu, CpuOptions, DeviceInfo, Isa, KvShape, Reference};
+use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, DeviceInfo, Isa, KvShape, Reference};
 use model::sampler::SamplingParams;
 use model::{Adapter, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
 use scheduler::{CostModel, Limits, Nanos, Scheduler, TierSizes};
@@ -28,6 +28,7 @@ use crate::handoff::{
 use crate::journal::Views;
 use crate::kept;
 use crate::options::{DefaultTarget, EngineOptions, StartError, activation_bytes, weight_bytes};
+use crate::phase_work::PhaseWorkTotals;
 use crate::queue_permit::{QueueCounts, Waiting};
 use crate::rates::{CalibrationUpdater, CurrentTargets, RooflinePeaks, TargetDefaults};
 use crate::recording::{self, Header};
@@ -35,7 +36,6 @@ use crate::thread::{EngineStatus, run};
 use crate::tiers::{Store, Tiers, open_unnamed};
 use crate::validate::{self, SANE_TARGET};
 use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
-use crate::work::PhaseWorkTotals;
 use crate::{Engine, Inner, LazyVocabulary, ModelInfo, memory};
 
 /// Tokens of the shortest context that is of use where memory is short: a question and an answer.
@@ -251,12 +251,12 @@ impl Engine {
         let counts = Arc::new(Counts::of(options.handoff.as_ref()));
         let factors = options.handoff.as_ref().map(|_| CompatibilityInfo::of(&model, block_bytes)).transpose()?;
         let asked = options.handoff.as_ref().zip(factors.clone()).filter(|(of, _)| of.can_ask());
-        let elsewhere = asked.map(|(HandoffOptions { prefill_workers, key, .. }, factors)| {
+        let remote = asked.map(|(HandoffOptions { prefill_workers, key, .. }, factors)| {
             let (key, commands) = (key.clone(), commands.clone());
-            let taker = PrefillClient::new(prefill_workers, key, factors, block_bytes, commands, counts.clone());
-            Box::new(taker) as Box<dyn RemotePrefill>
+            let client = PrefillClient::new(prefill_workers, key, factors, block_bytes, commands, counts.clone());
+            Box::new(client) as Box<dyn RemotePrefill>
         });
-        core.set_remote_prefill(elsewhere, counts.clone());
+        core.set_remote_prefill(remote, counts.clone());
         if options.handoff.as_ref().is_some_and(HandoffOptions::is_remote_only) {
             core.set_remote_only_prefill();
         }
@@ -393,7 +393,7 @@ fn calibrated(
     };
     // A separate thread, because the one that computes may be pinned to a core.
     let measure = || {
-        forward.adopt_thread();
+        forward.set_compute_thread();
         calibrate::measure(forward, room, sampling, &mut |done, total| progress(Starting::Calibrating { done, total }))
     };
     let Measured { cost, doubt } = std::thread::scope(|scope| scope.spawn(measure).join())
@@ -671,7 +671,7 @@ struct Loaded {
     kv: KvShape,
     max_model_len: usize,
     notices: Vec<String>,
-    arithmetic: Arithmetic,
+    arithmetic: AccumulationOrder,
 }
 
 fn load_model(
@@ -707,7 +707,7 @@ fn load_model(
 fn boxed<B: Backend>(
     mut runner: Runner<B>,
     checkpoint: &Checkpoint,
-    arithmetic: Arithmetic,
+    arithmetic: AccumulationOrder,
     draft: Option<&DraftFiles>,
     load: &LoadOptions,
 ) -> Result<Loaded, StartError> {

@@ -1,4 +1,4 @@
-//! A client's end of a request: its outputs, in their order, and the signal that the client is gone.
+//! A client's end of a request: its events, in their order, and the signal that the client is gone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use crate::command::Command;
 use crate::output::{Event, EventSender, SendBacklog, event_channel};
 
-/// A request's outputs. Dropping it cancels the request: its blocks are free within one step.
+/// A request's events. Dropping it cancels the request: its blocks are free within one step.
 pub struct Stream {
     pub(crate) id: RequestId,
     pub(crate) events: UnboundedReceiver<Event>,
@@ -23,24 +23,16 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream of what is sent through the outlet, for a server that is no [`Engine`](crate::Engine).
+    /// A stream of what is sent through the sender, for a server that is no [`Engine`](crate::Engine).
     pub fn open(id: RequestId, prompt: impl Into<Arc<[TokenId]>>) -> (EventSender, Stream) {
-        let (sender, outputs, backlog) = event_channel();
+        let (sender, events, backlog) = event_channel();
         let (commands, promise) = (None, None);
-        let stream = Stream {
-            id,
-            events: outputs,
-            backlog,
-            commands,
-            prompt: prompt.into(),
-            promise,
-            arrived: Nanos(0),
-            ended: false,
-        };
+        let stream =
+            Stream { id, events, backlog, commands, prompt: prompt.into(), promise, arrived: Nanos(0), ended: false };
         (sender, stream)
     }
 
-    /// The next output; `None` after `Done` or `Failed`, or when the engine is gone.
+    /// The next event; `None` after `Done` or `Failed`, or when the engine is gone.
     pub async fn recv(&mut self) -> Option<Event> {
         let event = self.events.recv().await;
         self.note(event)
@@ -79,7 +71,7 @@ impl Stream {
     }
 
     /// From now on the request ends with [`RequestError::SendBacklog`](crate::RequestError::Unread) when more than `most`
-    /// outputs wait to be read. Without this call any number may.
+    /// events wait to be read. Without this call any number may.
     pub fn limit_unread(&self, most: usize) {
         self.backlog.most.store(most, Ordering::Relaxed);
     }

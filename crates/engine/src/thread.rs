@@ -82,7 +82,7 @@ impl EngineStatus {
 
 /// Runs until a stop command, or until every handle is gone.
 pub(crate) fn run(core: EngineCore, mut commands: UnboundedReceiver<Command>, status: Arc<EngineStatus>, clock: Clock) {
-    core.adopt_thread();
+    core.set_compute_thread();
     let mut driver = Driver::new(core, status, clock);
     'serving: loop {
         driver.beat();
@@ -318,7 +318,7 @@ fn submit(core: &mut EngineCore, one: NewRequest, now: Nanos) {
     match core.admit(id, *request, arrived, events.clone(), now) {
         Ok(()) => peer.into_iter().for_each(|peer| core.serve_prefill(id, peer)),
         Err(error) => {
-            // The door and the queue's counters refuse everything that the scheduler would.
+            // Validation and the queue's counters refuse everything that the scheduler would.
             tracing::error!(request = id.0, ?error, "the scheduler refused a request that had passed the door");
             events.send(Event::Failed(RequestError::Internal));
         }

@@ -1,4 +1,4 @@
-//! The one door. Every entry point (HTTP, command line, library) fills a [`RawRequest`] with whatever it received and
+//! Request validation. Every entry point (HTTP, command line, library) fills a [`RawRequest`] with what it received and
 //! gets a [`ValidatedRequest`] or a [`Rejection`] that names the field. A line of a recording, which holds what once
 //! passed, passes again ([`ValidatedRequest::recorded`]). Nothing outside this file makes or changes a
 //! `ValidatedRequest`, so a value that could hurt the engine has no way in, whichever API or file it came through.
@@ -316,7 +316,7 @@ impl OfPrompt {
     }
 }
 
-/// A request that passed the door.
+/// A request that passed validation.
 #[derive(Clone, Debug)]
 pub struct ValidatedRequest {
     pub(crate) prompt: Arc<[TokenId]>,
@@ -386,7 +386,7 @@ impl ValidatedRequest {
         }
     }
 
-    /// The request as it was let in, from a recording. What the door resolved then is checked again as if a caller had
+    /// The request as it was let in, from a recording. What validation resolved then is checked again as if a caller had
     /// named it; what it took from elsewhere (the key's number, the server's targets, the tokens that end an answer) is
     /// the entry's own.
     pub(crate) fn recorded(entry: &AdmitEntry, model: &ModelInfo) -> Result<ValidatedRequest, Rejection> {

@@ -1,4 +1,4 @@
-//! A watcher of a running engine: pointers out of the log, copies of the scene and the map (`live.rs`).
+//! A watcher of a running engine: pointers out of the log, copies of the snapshot and the map (`live.rs`).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

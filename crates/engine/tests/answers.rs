@@ -122,7 +122,7 @@ fn answers_do_not_depend_on(n: usize, cases: Vec<(&str, EngineOptions)>) {
 
 #[test]
 fn every_instruction_set_gives_the_same_answers() {
-    for arithmetic in kernels::Arithmetic::ALL {
+    for arithmetic in kernels::AccumulationOrder::ALL {
         let mut want: Option<Vec<Outcome>> = None;
         for isa in kernels::Isa::available() {
             let (isa, arithmetic) = (Some(isa), Some(arithmetic));

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use common::{options, start};
 use engine::{
-    Arithmetic, ClusterKey, DraftMethod, Drafters, Engine, EngineOptions, Event, HandoffOptions, KvDtype,
+    AccumulationOrder, ClusterKey, DraftMethod, Drafters, Engine, EngineOptions, Event, HandoffOptions, KvDtype,
     LearnedDrafter, Prompt, RawRequest, Role, Rule, Speculation, Stream, WeightClass,
 };
 use serde_json::json;
@@ -134,7 +134,7 @@ fn the_shipped_model_gives_the_bits_that_are_committed() {
     let mut golden = Golden::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/bits.tsv"));
     let mut table = Vec::new();
     for weights in [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4] {
-        for arithmetic in Arithmetic::ALL {
+        for arithmetic in AccumulationOrder::ALL {
             for kv_dtype in [KvDtype::Bf16, KvDtype::Int8] {
                 table.push((weights, arithmetic, kv_dtype));
             }

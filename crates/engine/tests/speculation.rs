@@ -243,9 +243,8 @@ fn trained_drafters_draw_as_their_target_does() {
         (DraftMethod::Eagle3, 4, 0.0, 4.1),
         (DraftMethod::Eagle3, 4, 0.7, 3.8),
     ];
-    for (method, most_guesses, temperature, least) in testing::part_of(table, 6) {
-        let drafters =
-            Drafters { max_drafts: most_guesses, lookup: None, learned: learned(method), ..Drafters::default() };
+    for (method, max_drafts, temperature, least) in testing::part_of(table, 6) {
+        let drafters = Drafters { max_drafts, lookup: None, learned: learned(method), ..Drafters::default() };
         let engine = start(&EngineOptions { speculation: Speculation::By(drafters), ..options() });
         let (mut steps, mut accepted, mut drafted) = (0, 0, 0);
         for (seed, story) in stories().into_iter().enumerate() {

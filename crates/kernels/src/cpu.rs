@@ -1,7 +1,7 @@
 //! The production backend: every operation on the fastest instructions and all cores of this CPU, with the bits of
 //! [`Reference`](crate::Reference).
 
-use crate::arithmetic::Arithmetic;
+use crate::accumulation_order::AccumulationOrder;
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::gemm::{self, Proofs, Scratch};
 use crate::isa::{Amx, Isa};
@@ -18,15 +18,15 @@ use crate::threads::{LostCpuTime, NodeChoice, Pool, ThreadError, default_threads
 use crate::{Activation, Attention, HostBackend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};
 
-/// Settings of a [`Cpu`]. No field but `arithmetic` changes the bits.
+/// Settings of a [`Cpu`]. No field but `accumulation_order` changes the bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
     /// Thread count including the caller; `None`: one per physical core that this process may use.
     pub threads: Option<usize>,
     /// Instruction set; `None`: the best available.
     pub isa: Option<Isa>,
-    /// Accumulation order of 16-bit products; `None`: the fastest here, [`Arithmetic::best`]. It changes the bits.
-    pub arithmetic: Option<Arithmetic>,
+    /// Accumulation order of 16-bit products; `None`: the fastest here, [`AccumulationOrder::best`]. It changes the bits.
+    pub arithmetic: Option<AccumulationOrder>,
     /// Memory nodes that weights, KV cache and threads are split over.
     pub nodes: NodeChoice,
 }
@@ -54,7 +54,7 @@ fn names(isas: &[Isa]) -> String {
 /// Vector and tile kernels over a pool of pinned threads. One operation runs at a time.
 pub struct Cpu {
     isa: Isa,
-    arithmetic: Arithmetic,
+    arithmetic: AccumulationOrder,
     proofs: Proofs,
     pool: Pool,
     scratch: Mutex<Scratch>,
@@ -68,12 +68,12 @@ impl Cpu {
         if !isa.is_available() {
             return Err(CpuError::NoSuchIsa { asked: isa, available: Isa::available() });
         }
-        let arithmetic = options.arithmetic.unwrap_or_else(Arithmetic::best);
+        let arithmetic = options.arithmetic.unwrap_or_else(AccumulationOrder::best);
         Cpu::assemble(options.threads, options.nodes, isa, Proofs::of(isa, arithmetic))
     }
 
     /// Uses the tile kernels for every product without detecting AMX: for tests with emulated tiles. The accumulation
-    /// order is [`Arithmetic::Tiles`].
+    /// order is [`AccumulationOrder::Tiles`].
     #[doc(hidden)]
     pub fn with_tiles(threads: Option<usize>, tiles: Amx) -> Result<Cpu, CpuError> {
         Cpu::assemble(threads, NodeChoice::AsFound, Isa::Amx, Proofs::with_tiles(tiles))
@@ -91,7 +91,7 @@ impl Cpu {
     }
 
     /// Accumulation order of 16-bit products.
-    pub fn arithmetic(&self) -> Arithmetic {
+    pub fn arithmetic(&self) -> AccumulationOrder {
         self.arithmetic
     }
 
@@ -116,9 +116,9 @@ impl Device for Cpu {
             Isa::Scalar => "",
             Isa::Avx2 => " (fma)",
             Isa::Avx512 => " (vnni, fma)",
-            Isa::Avx512Bf16 if self.arithmetic == Arithmetic::Pairs => " (vnni, bf16)",
+            Isa::Avx512Bf16 if self.arithmetic == AccumulationOrder::Vdpbf16 => " (vnni, bf16)",
             Isa::Avx512Bf16 => " (vnni, fma)",
-            Isa::Amx if self.arithmetic == Arithmetic::Pairs => " (int8 tiles, bf16 vectors)",
+            Isa::Amx if self.arithmetic == AccumulationOrder::Vdpbf16 => " (int8 tiles, bf16 vectors)",
             Isa::Amx => " (int8 and bf16 tiles)",
         };
         let (threads, nodes) = (self.threads(), self.pool.nodes().len());

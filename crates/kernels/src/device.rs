@@ -55,8 +55,8 @@ pub struct DeviceLimits {
     /// Instruction measured for `fastest_int8_ops`.
     pub fastest_int8_kind: &'static str,
     /// Operations per second of the fastest instruction that multiplies bf16, whether the kernels use it or not:
-    /// [`Arithmetic::Tiles`](crate::Arithmetic::Tiles) does not use `vdpbf16ps`, and
-    /// [`Arithmetic::Pairs`](crate::Arithmetic::Pairs) does not use `tdpbf16ps`.
+    /// [`AccumulationOrder::Amx`](crate::AccumulationOrder::Amx) does not use `vdpbf16ps`, and
+    /// [`AccumulationOrder::Vdpbf16`](crate::AccumulationOrder::Vdpbf16) does not use `tdpbf16ps`.
     pub fastest_bf16_flops: f64,
     /// Instruction measured for `fastest_bf16_flops`.
     pub fastest_bf16_kind: &'static str,

@@ -9,7 +9,7 @@
 //! Its bits do not depend on threads, batch or instruction set, but differ from those of
 //! [`Reference`](crate::Reference), whose classes round on purpose.
 
-use crate::arithmetic::Arithmetic;
+use crate::accumulation_order::AccumulationOrder;
 use crate::cpu::CpuError;
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::isa::Isa;
@@ -108,7 +108,7 @@ impl Device for Float32 {
     }
 
     fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
-        Ok(limits::measure(&self.pool, self.isa, Arithmetic::best(), seconds)?)
+        Ok(limits::measure(&self.pool, self.isa, AccumulationOrder::best(), seconds)?)
     }
 
     fn set_compute_thread(&self) {

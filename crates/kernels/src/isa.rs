@@ -18,7 +18,7 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
-    /// The same plus BF16, whose `vdpbf16ps` computes [`Arithmetic::Pairs`](crate::Arithmetic::Pairs).
+    /// The same plus BF16, whose `vdpbf16ps` computes [`AccumulationOrder::Vdpbf16`](crate::AccumulationOrder::Vdpbf16).
     Avx512Bf16,
     /// AMX tiles with int8 and bf16 products (Sapphire Rapids and later); everything else as [`Isa::Avx512Bf16`].
     Amx,

@@ -22,7 +22,7 @@
 // Vector and tile support code has no caller on other architectures.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_mut, unused_variables))]
 
-pub mod arithmetic;
+pub mod accumulation_order;
 pub mod attention;
 pub mod backend;
 pub mod cpu;
@@ -51,7 +51,7 @@ pub mod threads;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
-pub use arithmetic::Arithmetic;
+pub use accumulation_order::AccumulationOrder;
 pub use backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};
 pub use cpu::{Cpu, CpuError, CpuOptions};
 pub use device::{Device, DeviceInfo, DeviceLimits};

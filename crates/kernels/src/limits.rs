@@ -12,7 +12,7 @@ mod loops;
 mod reading;
 mod series;
 
-use crate::arithmetic::Arithmetic;
+use crate::accumulation_order::AccumulationOrder;
 use crate::cpu_time::{Interval, Mark};
 pub use crate::device::DeviceLimits as Limits;
 use crate::isa::Isa;
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 const FIRST_ROUNDS: usize = 1 << 10;
 
 /// Measures for about `seconds`, half of it reading; up to four times as long if other processes use the machine.
-pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> Result<Limits, OutOfMemory> {
+pub fn measure(pool: &Pool, isa: Isa, arithmetic: AccumulationOrder, seconds: f64) -> Result<Limits, OutOfMemory> {
     let loops = Loop::available();
     let usable = |class: Class| loops.iter().enumerate().filter(move |(_, l)| l.class == class);
     let share = Duration::from_secs_f64(seconds / 2.0 / loops.len() as f64);
@@ -154,14 +154,14 @@ mod tests {
         let NodeLimits { alone, neighbour } = measure_nodes(&on(2), 0.05).unwrap().unwrap();
         assert_eq!(alone.len(), 2);
         assert!(alone.iter().chain([&neighbour]).all(|rate| rate.is_finite() && *rate > 0.0), "{alone:?} {neighbour}");
-        let limits = measure(&on(2), Isa::best(), Arithmetic::best(), 0.05).unwrap();
+        let limits = measure(&on(2), Isa::best(), AccumulationOrder::best(), 0.05).unwrap();
         assert!(limits.read_bandwidth > 0.0, "{limits:?}");
     }
 
     #[test]
     fn every_limit_is_positive_and_named() {
         let pool = Pool::new(1).unwrap();
-        for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| Arithmetic::ALL.map(|a| (isa, a))) {
+        for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| AccumulationOrder::ALL.map(|a| (isa, a))) {
             let limits = measure(&pool, isa, arithmetic, 0.02).unwrap();
             let Limits { read_bandwidth, cache_bandwidth, int8_ops, bf16_flops, f32_flops, .. } = limits;
             let rates = [read_bandwidth, cache_bandwidth, int8_ops, bf16_flops, f32_flops];
@@ -176,8 +176,10 @@ mod tests {
             let bf16 = match (isa, arithmetic) {
                 (Isa::Scalar, _) => "scalar f32",
                 (Isa::Avx2, _) => "avx2 vfmadd231ps",
-                (Isa::Amx, Arithmetic::Tiles) => "amx tdpbf16ps",
-                (Isa::Avx512Bf16 | Isa::Amx, Arithmetic::Pairs) if Avx512Bf16::detect().is_some() => "avx512 vdpbf16ps",
+                (Isa::Amx, AccumulationOrder::Amx) => "amx tdpbf16ps",
+                (Isa::Avx512Bf16 | Isa::Amx, AccumulationOrder::Vdpbf16) if Avx512Bf16::detect().is_some() => {
+                    "avx512 vdpbf16ps"
+                }
                 _ => "avx512 vfmadd231ps",
             };
             assert_eq!((limits.int8_kind, limits.bf16_kind), (int8, bf16), "{isa:?}, {arithmetic:?}");

@@ -1,6 +1,6 @@
 //! The definition: every operation on one thread in plain loops. Slow, portable, and the reference for every kernel.
 
-use crate::arithmetic::Arithmetic;
+use crate::accumulation_order::AccumulationOrder;
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
@@ -20,17 +20,17 @@ use crate::{
 /// The backend of the definitions.
 #[derive(Clone, Copy, Debug)]
 pub struct Reference {
-    arithmetic: Arithmetic,
+    arithmetic: AccumulationOrder,
 }
 
 impl Reference {
     /// With the fastest accumulation order here, the default of a [`Cpu`](crate::Cpu).
     pub fn new() -> Reference {
-        Reference::of(Arithmetic::best())
+        Reference::of(AccumulationOrder::best())
     }
 
     /// With a given accumulation order.
-    pub fn of(arithmetic: Arithmetic) -> Reference {
+    pub fn of(arithmetic: AccumulationOrder) -> Reference {
         Reference { arithmetic }
     }
 }
@@ -199,7 +199,7 @@ impl HostBackend for Reference {
 }
 
 /// One row of a bf16 product.
-fn bf16_row(arithmetic: Arithmetic, x: &[f32], w: &PackedMatrix) -> Vec<f32> {
+fn bf16_row(arithmetic: AccumulationOrder, x: &[f32], w: &PackedMatrix) -> Vec<f32> {
     let padded = w.steps() * 32;
     let x: Vec<f32> = (0..padded).map(|k| x.get(k).map_or(0.0, |&x| round_to_bf16(x, SMALLEST_ACTIVATION))).collect();
     (0..w.shape().out_features).map(|column| arithmetic.dot(padded, |k| x[k], |k| w.bf16_at(column, k))).collect()

@@ -7,7 +7,7 @@ use kernels::attention::{attend, attend_with_tiles};
 use kernels::isa::{Amx, Avx512};
 use kernels::kv_cache::KvPlace;
 use kernels::threads::{NodeChoice, Pool, max_threads};
-use kernels::{Arithmetic, Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape};
+use kernels::{AccumulationOrder, Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use testing::Dice;
@@ -26,11 +26,18 @@ struct Shape {
     head_dim: usize,
     block_size: usize,
     dtype: KvDtype,
-    arithmetic: Arithmetic,
+    arithmetic: AccumulationOrder,
 }
 
 const fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize, block_size: usize) -> Shape {
-    Shape { num_heads, num_kv_heads, head_dim, block_size, dtype: KvDtype::Bf16, arithmetic: Arithmetic::Pairs }
+    Shape {
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        block_size,
+        dtype: KvDtype::Bf16,
+        arithmetic: AccumulationOrder::Vdpbf16,
+    }
 }
 
 const SHAPES: [Shape; 11] = [
@@ -50,7 +57,7 @@ const SHAPES: [Shape; 11] = [
 impl Shape {
     /// The shape with each type of cache, that of bf16 in each arithmetic.
     fn each(self) -> [Shape; 3] {
-        let [pairs, tiles] = Arithmetic::ALL;
+        let [pairs, tiles] = AccumulationOrder::ALL;
         [(KvDtype::Bf16, pairs), (KvDtype::Bf16, tiles), (KvDtype::Int8, tiles)].map(|(dtype, arithmetic)| Shape {
             dtype,
             arithmetic,
@@ -124,7 +131,7 @@ struct Rows<'a> {
 /// A step: the block tables are drawn from a seed, and slots without a stored token hold garbage.
 struct Step {
     layout: HeadLayout,
-    arithmetic: Arithmetic,
+    arithmetic: AccumulationOrder,
     qkv: Vec<f32>,
     tables: Vec<Vec<u32>>,
     spans: Vec<(usize, usize, usize)>, // first row, rows, start
@@ -305,7 +312,7 @@ fn amx_returns_the_bits_of_the_definition() {
         // SAFETY: from here on SIGILL executes tile instructions.
         unsafe { Amx::assume(vectors) }
     });
-    let steps = steps().filter(|(shape, _)| shape.arithmetic == Arithmetic::Tiles);
+    let steps = steps().filter(|(shape, _)| shape.arithmetic == AccumulationOrder::Amx);
     for (index, (shape, step)) in steps.enumerate() {
         let step = step();
         // Each shape with another rule, each type of cache in its turn.
@@ -342,7 +349,7 @@ fn spans_that_wrap_around_are_refused_before_a_row_is_written() {
             let mut out = vec![7.0; layout.q_width()];
             let rule = AttentionRule::of_width(32);
             let args = Attention { qkv: &qkv, layout, rule, spans: &spans, layer: 0 };
-            let attend = || attend(None, isa, Arithmetic::Pairs, args, &kv, &mut out);
+            let attend = || attend(None, isa, AccumulationOrder::Vdpbf16, args, &kv, &mut out);
             let panic = catch_unwind(AssertUnwindSafe(attend)).expect_err("spans of more rows than there are numbers");
             assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some("span end overflows"), "{spans:?}");
             assert!(out.iter().all(|&x| x == 7.0), "{spans:?}, {isa:?}");

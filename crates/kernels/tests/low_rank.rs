@@ -9,7 +9,8 @@ use common::values;
 use kernels::low_rank::Group;
 use kernels::threads::{NodeChoice, max_threads};
 use kernels::{
-    Arithmetic, Cpu, CpuOptions, Device, Float32, HostBackend, Isa, LowRank, LowRankShape, Reference, gate_up_row,
+    AccumulationOrder, Cpu, CpuOptions, Device, Float32, HostBackend, Isa, LowRank, LowRankShape, Reference,
+    gate_up_row,
 };
 use low_rank::{Case, Matrices, RANKS, bits, lists, single};
 use std::ops::RangeInclusive;
@@ -23,7 +24,7 @@ fn implementations() -> Vec<Cpu> {
 /// So many threads, also where there are fewer cores.
 fn with_threads(threads: RangeInclusive<usize>) -> Vec<Cpu> {
     let mut all = Vec::new();
-    for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| Arithmetic::ALL.map(|a| (isa, a))) {
+    for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| AccumulationOrder::ALL.map(|a| (isa, a))) {
         for threads in threads.clone() {
             let nodes = if threads > max_threads() { NodeChoice::Imagined(1) } else { NodeChoice::AsFound };
             let (isa, arithmetic) = (Some(isa), Some(arithmetic));
@@ -171,7 +172,7 @@ fn a_scratch_that_served_a_large_call_serves_a_small_one() {
     let large = Case::new("large".into(), vec![(single(random, 200, 90, 64), (0..70).collect())], 70, random);
     let small = Case::new("small".into(), vec![(single(random, 31, 20, 3), vec![1])], 2, random);
     for cpu in implementations() {
-        let arithmetic = usize::from(cpu.arithmetic() == Arithmetic::Tiles);
+        let arithmetic = usize::from(cpu.arithmetic() == AccumulationOrder::Amx);
         for case in [&large, &small, &large, &small] {
             assert!(bits(&case.run(&cpu)) == case.expected[arithmetic], "{}, {}", case.name, cpu.describe());
         }

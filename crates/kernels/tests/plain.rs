@@ -9,8 +9,8 @@ use kernels::attention::attend;
 use kernels::pointwise::rotate_and_store;
 use kernels::threads::{Pool, max_threads};
 use kernels::{
-    Arithmetic, Attention, AttentionRule, AttentionSpan, Cpu, CpuOptions, HeadLayout, HeadNorms, Isa, KvCache, KvDtype,
-    KvShape, MatrixShape, RopeScaling, RopeTable, RotateAndStore,
+    AccumulationOrder, Attention, AttentionRule, AttentionSpan, Cpu, CpuOptions, HeadLayout, HeadNorms, Isa, KvCache,
+    KvDtype, KvShape, MatrixShape, RopeScaling, RopeTable, RotateAndStore,
 };
 use testing::Dice;
 
@@ -21,7 +21,7 @@ fn threads() -> usize {
 
 #[test]
 fn products_of_every_kind() {
-    let cpus = Arithmetic::ALL.map(|arithmetic| {
+    let cpus = AccumulationOrder::ALL.map(|arithmetic| {
         let (threads, isa) = (Some(threads()), Some(Isa::Scalar));
         Cpu::new(CpuOptions { threads, isa, arithmetic: Some(arithmetic), ..CpuOptions::default() }).unwrap()
     });
@@ -37,7 +37,7 @@ fn products_of_every_kind() {
 
 #[test]
 fn low_rank_products_of_two_groups() {
-    let cpus = Arithmetic::ALL.map(|arithmetic| {
+    let cpus = AccumulationOrder::ALL.map(|arithmetic| {
         let (threads, isa) = (Some(threads()), Some(Isa::Scalar));
         Cpu::new(CpuOptions { threads, isa, arithmetic: Some(arithmetic), ..CpuOptions::default() }).unwrap()
     });
@@ -76,7 +76,7 @@ fn rows_are_rotated_stored_and_attended_to() {
             let spans = [AttentionSpan { first_row: 0, num_rows: ATTENDED, start, blocks: &[0, 1] }];
             let rule = AttentionRule { softcap: Some(5.0), window: Some(33), ..AttentionRule::of_width(16) };
             let args = Attention { qkv, layout: LAYOUT, rule, spans: &spans, layer: 0 };
-            attend(pool, Isa::Scalar, Arithmetic::Pairs, args, &kv, &mut out);
+            attend(pool, Isa::Scalar, AccumulationOrder::Vdpbf16, args, &kv, &mut out);
             out
         };
         let out = attend_with(Some(&pool));

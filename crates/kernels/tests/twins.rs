@@ -8,8 +8,8 @@ use kernels::isa::Isa;
 use kernels::pointwise::gated;
 use kernels::threads::max_threads;
 use kernels::{
-    Activation, Arithmetic, Cpu, CpuOptions, Device, Float32, HostBackend, Int4Source, Int8Source, MatrixShape, Out,
-    PackedMatrix, Reference, RowSource, WeightClass, gate_up_row,
+    AccumulationOrder, Activation, Cpu, CpuOptions, Device, Float32, HostBackend, Int4Source, Int8Source, MatrixShape,
+    Out, PackedMatrix, Reference, RowSource, WeightClass, gate_up_row,
 };
 use testing::Dice;
 
@@ -23,7 +23,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 /// longest, on two threads in a long run only.
 fn implementations() -> Vec<Cpu> {
     let mut all = Vec::new();
-    for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| Arithmetic::ALL.map(|a| (isa, a))) {
+    for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| AccumulationOrder::ALL.map(|a| (isa, a))) {
         let most = if isa == Isa::Scalar && !testing::is_long() { 1 } else { 2 };
         for threads in 1..=max_threads().min(most) {
             let (isa, arithmetic) = (Some(isa), Some(arithmetic));
@@ -38,7 +38,8 @@ fn implementations() -> Vec<Cpu> {
 /// Every implementation; in a quick run each instruction set once. For sums of integers, which are the same in both
 /// arithmetics, of rows that take long to pack.
 fn implementations_for_integers() -> Vec<Cpu> {
-    let is_tried = |cpu: &Cpu| testing::is_long() || cpu.threads() == 1 && cpu.arithmetic() == Arithmetic::ALL[0];
+    let is_tried =
+        |cpu: &Cpu| testing::is_long() || cpu.threads() == 1 && cpu.arithmetic() == AccumulationOrder::ALL[0];
     implementations().into_iter().filter(is_tried).collect()
 }
 
@@ -102,7 +103,7 @@ fn a_gate_behind_a_product_changes_no_bit() {
         let gate_up = RowSource(&|row, to| to.copy_from_slice(row_of(gate_up_row(row, width))));
         let gate_up_bias: Vec<f32> = (0..2 * width).map(|row| bias[gate_up_row(row, width)]).collect();
         for class in CLASSES {
-            let references = Arithmetic::ALL.map(Reference::of);
+            let references = AccumulationOrder::ALL.map(Reference::of);
             let as_stored = references.each_ref().map(|reference| reference.pack(shape, class, &stored).unwrap());
             let in_order = references.each_ref().map(|reference| reference.pack(shape, class, &gate_up).unwrap());
             let packed: Vec<PackedMatrix> =
@@ -129,10 +130,10 @@ fn a_gate_behind_a_product_changes_no_bit() {
                 let what = format!("{num_rows} rows, {in_features} to {width}, {class:?}");
                 for at in [0, 1] {
                     let got = got(&|out| references[at].linear(x, &in_order[at], Some(&gate_up_bias), out));
-                    assert_eq!(got, wanted[at], "{what}, reference, {:?}", Arithmetic::ALL[at]);
+                    assert_eq!(got, wanted[at], "{what}, reference, {:?}", AccumulationOrder::ALL[at]);
                 }
                 for (cpu, matrix) in implementations.iter().zip(&packed) {
-                    let wanted = &wanted[usize::from(cpu.arithmetic() == Arithmetic::Tiles)];
+                    let wanted = &wanted[usize::from(cpu.arithmetic() == AccumulationOrder::Amx)];
                     let got = got(&|out| cpu.linear(x, matrix, Some(&gate_up_bias), out));
                     assert_eq!(got, *wanted, "{what}, {}", cpu.describe());
                 }

@@ -18,6 +18,6 @@ mod speculation;
 mod variables;
 
 pub use named::{OpenError, SHIPPED_NAME, is_hub_id, open, path_of, shipped};
-pub use settings::{Calibrate, Chosen, ModelSettings, Settings, Why};
+pub use settings::{Calibrate, Chosen, ModelSettings, Settings, WeightClassReason};
 pub use speculation::speculation;
 pub use variables::Variables;

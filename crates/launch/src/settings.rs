@@ -9,7 +9,7 @@ use engine::{
     Starting, SwapDisk,
 };
 use kernels::threads::NodeChoice;
-use kernels::{Arithmetic, DeviceLimits, Isa, KvDtype, WeightClass};
+use kernels::{AccumulationOrder, DeviceLimits, Isa, KvDtype, WeightClass};
 use model::{AdapterRoom, GenerationSettings, ModelConfig};
 use text::chat_template::TemplateSettings;
 
@@ -30,7 +30,7 @@ pub struct ModelSettings {
     /// Precision of keys and values.
     pub kv_dtype: KvDtype,
     /// Order of sums of 16-bit products; `None`: the one that is fastest here.
-    pub arithmetic: Option<Arithmetic>,
+    pub arithmetic: Option<AccumulationOrder>,
     /// Threads that compute; `None`: one per core that the process may use.
     pub threads: Option<usize>,
     /// Memory nodes that they are on.
@@ -47,12 +47,12 @@ pub struct Chosen {
     /// Whether what the checkpoint stores wider stays wider.
     pub as_stored: bool,
     /// What a person should know of the choice.
-    pub why: Option<Why>,
+    pub why: Option<WeightClassReason>,
 }
 
 /// Why a class was chosen, or what is odd about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum WeightClassReason {
     /// The checkpoint is stored so.
     AsStored,
     /// bf16 would leave too little of the free memory.
@@ -66,9 +66,9 @@ impl Chosen {
     pub fn notice(&self) -> Option<String> {
         let class = self.class.name();
         Some(match self.why? {
-            Why::AsStored => format!("weights: {class}, as the checkpoint is stored"),
-            Why::Memory => format!("weights: {class}, bf16 would not fit into the free memory"),
-            Why::Twice => format!(
+            WeightClassReason::AsStored => format!("weights: {class}, as the checkpoint is stored"),
+            WeightClassReason::Memory => format!("weights: {class}, bf16 would not fit into the free memory"),
+            WeightClassReason::Twice => format!(
                 "weights: {class} has fewer bits than the checkpoint, whose weights are quantized once more; auto keeps them"
             ),
         })
@@ -80,7 +80,7 @@ impl ModelSettings {
     pub fn choose(&self, checkpoint: &Checkpoint) -> Result<Chosen, LoadError> {
         if let Some(class) = self.weights {
             let twice = class == WeightClass::Int4 && Weights::open(checkpoint)?.class() == WeightClass::Int8;
-            return Ok(Chosen { class, as_stored: false, why: twice.then_some(Why::Twice) });
+            return Ok(Chosen { class, as_stored: false, why: twice.then_some(WeightClassReason::Twice) });
         }
         let weights = Weights::open(checkpoint)?;
         let (stored, config) = (weights.class(), ModelConfig::load(checkpoint)?);
@@ -90,8 +90,8 @@ impl ModelSettings {
         let class = choose(stored, bf16_bytes, available);
         let why = match (class, stored) {
             (WeightClass::Bf16, _) => None,
-            (_, WeightClass::Bf16) => Some(Why::Memory),
-            _ => Some(Why::AsStored),
+            (_, WeightClass::Bf16) => Some(WeightClassReason::Memory),
+            _ => Some(WeightClassReason::AsStored),
         };
         Ok(Chosen { class, as_stored: stored != WeightClass::Bf16, why })
     }

@@ -444,7 +444,7 @@ pub enum GenerationBase {
     #[default]
     Model,
     /// No defaults: every request draws from the model's own distribution unless it says otherwise.
-    Nobody,
+    Neutral,
     /// Those of another file's text.
     Text(String),
 }
@@ -463,7 +463,7 @@ impl GenerationDefaults {
         };
         let base = match &settings.base {
             GenerationBase::Model => own,
-            GenerationBase::Nobody => ends,
+            GenerationBase::Neutral => ends,
             GenerationBase::Text(text) => GenerationDefaults {
                 bos_token_ids: ends.bos_token_ids,
                 eos_token_ids: ends.eos_token_ids,

@@ -162,7 +162,7 @@ pub trait Forward: Send {
     }
 
     /// Makes the calling thread the one that computes from now on (it may be pinned to a core).
-    fn adopt_thread(&self);
+    fn set_compute_thread(&self);
 
     /// Calls `work` once for each number below `count`, on the threads that compute passes, each on whichever is free:
     /// for what is to be done between passes.
@@ -635,7 +635,7 @@ impl<B: Backend> Forward for Runner<B> {
         Ok(std::mem::replace(place, adapter.map(PackedAdapter::into_packed)).map(PackedAdapter::new))
     }
 
-    fn adopt_thread(&self) {
+    fn set_compute_thread(&self) {
         self.backend.set_compute_thread();
     }
 

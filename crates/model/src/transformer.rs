@@ -302,7 +302,7 @@ impl<B: Backend> Transformer<B> {
             let rows = batch.num_rows();
             backend.embed(step, &self.embed, &mut scratch.x);
             scale(backend, config.embedding_multiplier, &mut scratch.x, Extent { rows, width: config.hidden_size });
-            self.stack.run(pass, (step, batch), Entry::Stream, scratch, kv, taps);
+            self.stack.run(pass, (step, batch), FirstLayerInput::Stream, scratch, kv, taps);
         });
     }
 
@@ -377,7 +377,7 @@ pub(crate) fn head_logits<B: Backend>(
 
 /// What the first layer finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum FirstLayerInput {
     /// The residual stream.
     Stream,
     /// Its queries, keys and values too: a drafter makes them of more than the stream.
@@ -390,7 +390,7 @@ impl<B: Backend> Stack<B> {
         &self,
         pass: &Pass<'_, B>,
         (step, batch): (&B::Step<'_>, &Batch),
-        entry: Entry,
+        entry: FirstLayerInput,
         scratch: &mut Scratch<B>,
         kv: &mut B::KvCache,
         taps: &mut [Tap<B>],
@@ -402,7 +402,7 @@ impl<B: Backend> Stack<B> {
         tap(pass, taps, 0, (x, rows));
         for (index, layer) in self.layers.iter().enumerate() {
             let at = At { step, groups: &lists.groups, layer: index, narrow: false };
-            if index > 0 || entry == Entry::Stream {
+            if index > 0 || entry == FirstLayerInput::Stream {
                 layer.project(pass, &at, (x, rows), blocks, qkv);
             }
             let rope = config.layers[index].rope.map(|rope| &self.ropes[rope]);
@@ -464,12 +464,12 @@ fn adds_at_once(config: &ModelConfig) -> bool {
 }
 
 /// Where a block's last product goes.
-fn exit<'a, B: Backend>(pass: &Pass<'_, B>, x: &'a mut B::Rows, result: &'a mut B::Rows) -> Out<'a, B::Rows> {
+fn block_output<'a, B: Backend>(pass: &Pass<'_, B>, x: &'a mut B::Rows, result: &'a mut B::Rows) -> Out<'a, B::Rows> {
     if adds_at_once(pass.config) { Out::Add(x) } else { Out::Store(result) }
 }
 
 /// A block's input, which is the normed residual stream in `normed` or the stream itself, and where its result goes.
-fn enter<'a, B: Backend>(
+fn block_input<'a, B: Backend>(
     pass: &Pass<'_, B>,
     norms: &Norms<B::Vector>,
     (x, rows): (&'a mut B::Rows, usize),
@@ -478,7 +478,7 @@ fn enter<'a, B: Backend>(
 ) -> (&'a B::Rows, Out<'a, B::Rows>) {
     let Some(weight) = &norms.before else { return (x, Out::Store(result)) };
     pass.backend.rms_norm(x, 0..rows, weight, pass.config.rms_norm_eps, normed);
-    (normed, exit(pass, x, result))
+    (normed, block_output(pass, x, result))
 }
 
 /// Adds what the product left in `result`, if it has not been added.
@@ -514,7 +514,7 @@ impl<B: Backend> Layer<B> {
         qkv: &mut B::Rows,
     ) {
         let BlockScratch { normed, result, .. } = scratch;
-        let (input, _) = enter(pass, &self.attention_norms, (x, rows), normed, result);
+        let (input, _) = block_input(pass, &self.attention_norms, (x, rows), normed, result);
         self.qkv.apply(pass.backend, input, rows, Out::Store(qkv));
         at.add(pass, Module::Qkv, input, qkv);
     }
@@ -538,11 +538,11 @@ impl<B: Backend> Layer<B> {
         x: &mut B::Rows,
     ) {
         let BlockScratch { normed, result, activated, experts, adapted } = scratch;
-        let out = apply(&self.o, pass.backend, (attended, rows), exit(pass, x, result));
+        let out = apply(&self.o, pass.backend, (attended, rows), block_output(pass, x, result));
         at.add(pass, Module::O, attended, out);
         add_result(pass, &self.attention_norms, result, normed, (x, rows));
 
-        let (input, out) = enter(pass, &self.mlp_norms, (x, rows), normed, result);
+        let (input, out) = block_input(pass, &self.mlp_norms, (x, rows), normed, result);
         match &self.mlp {
             MlpBlock::Dense(mlp) => mlp.apply_adapted(pass, at, (input, rows), adapted, activated, out),
             MlpBlock::Experts(mlp) => {

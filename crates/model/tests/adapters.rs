@@ -9,7 +9,7 @@ use adapters::{Files, Tensor, adapter, write_in};
 use checkpoint::Checkpoint;
 use common::*;
 use device::Remote;
-use kernels::{Arithmetic, Backend, Float32, Isa, KvDtype, Reference, WeightClass};
+use kernels::{AccumulationOrder, Backend, Float32, Isa, KvDtype, Reference, WeightClass};
 use model::adapter::adapter_bytes;
 use model::{Adapter, AdapterRoom, Batch, Forward, LoadOptions, ModelConfig, Runner};
 use serde_json::{Map, Value, json};
@@ -169,7 +169,7 @@ mod merged {
 
     /// Every subset of the projections: on two threads and more the bits of one and of the definition, and the answers
     /// of a checkpoint that the adapter is merged into: log probabilities in float32, and as near as bf16 is in bf16.
-    fn every_subset(ranks: &[usize], threads: &[usize], precisions: &[(WeightClass, Arithmetic)]) {
+    fn every_subset(ranks: &[usize], threads: &[usize], precisions: &[(WeightClass, AccumulationOrder)]) {
         let place = Scratch::new(&format!("subsets-{}-{}", ranks.len(), threads.len()));
         let original = committed("llama3");
         let config = config_of(&original);
@@ -229,14 +229,15 @@ mod merged {
 
     #[test]
     fn every_subset_of_the_projections_at_the_rank_that_peft_takes() {
-        every_subset(&[8], &[2, 1], &[(WeightClass::Bf16, Arithmetic::best())]);
+        every_subset(&[8], &[2, 1], &[(WeightClass::Bf16, AccumulationOrder::best())]);
     }
 
     #[test]
     #[ignore = "long: minutes; further ranks, threads, classes and arithmetics than the one above"]
     fn every_subset_of_the_projections_at_any_rank() {
         let classes = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
-        let precisions: Vec<_> = classes.into_iter().flat_map(|class| Arithmetic::ALL.map(|a| (class, a))).collect();
+        let precisions: Vec<_> =
+            classes.into_iter().flat_map(|class| AccumulationOrder::ALL.map(|a| (class, a))).collect();
         every_subset(&[1, 2, 3, 4, 5, 8, 12, 16, 17, 24, 33, 64, 512], &[2, 1, 3, 4], &precisions);
     }
 
@@ -334,11 +335,11 @@ mod bits {
     use super::*;
 
     const CHECKPOINTS: [&str; 4] = ["llama3", "qwen3-bias-yarn", "gemma2", "mixtral"];
-    const PRECISIONS: [(WeightClass, KvDtype, Arithmetic); 4] = [
-        (WeightClass::Bf16, KvDtype::Bf16, Arithmetic::Pairs),
-        (WeightClass::Bf16, KvDtype::Int8, Arithmetic::Tiles),
-        (WeightClass::Int8, KvDtype::Bf16, Arithmetic::Pairs),
-        (WeightClass::Int4, KvDtype::Bf16, Arithmetic::Tiles),
+    const PRECISIONS: [(WeightClass, KvDtype, AccumulationOrder); 4] = [
+        (WeightClass::Bf16, KvDtype::Bf16, AccumulationOrder::Vdpbf16),
+        (WeightClass::Bf16, KvDtype::Int8, AccumulationOrder::Amx),
+        (WeightClass::Int8, KvDtype::Bf16, AccumulationOrder::Vdpbf16),
+        (WeightClass::Int4, KvDtype::Bf16, AccumulationOrder::Amx),
     ];
     const LEN: usize = 36;
 
@@ -351,7 +352,7 @@ mod bits {
     }
 
     impl Case {
-        fn of(name: &str, (class, kv, arithmetic): (WeightClass, KvDtype, Arithmetic), place: &Scratch) -> Case {
+        fn of(name: &str, (class, kv, arithmetic): (WeightClass, KvDtype, AccumulationOrder), place: &Scratch) -> Case {
             let checkpoint = committed(name);
             let config = config_of(&checkpoint);
             let first = write_in(place, "first", &adapter(&config, 7, 8, 16.0, &[]));
@@ -444,10 +445,10 @@ mod bits {
 
     #[test]
     fn are_the_same_on_a_device_elsewhere_which_nobody_waits_for_within_a_pass() {
-        let precision = (WeightClass::Bf16, KvDtype::Bf16, Arithmetic::Pairs);
+        let precision = (WeightClass::Bf16, KvDtype::Bf16, AccumulationOrder::Vdpbf16);
         let place = Scratch::new("bits-device");
         let case = Case::of("llama3", precision, &place);
-        let remote = Remote::new(Reference::of(Arithmetic::Pairs));
+        let remote = Remote::new(Reference::of(AccumulationOrder::Vdpbf16));
         let waits = remote.waits();
         let mut model = load_with_room(remote, &committed("llama3"), precision.0, precision.1);
         case.check(&mut model, "a device");
@@ -461,7 +462,7 @@ mod bits {
 
     #[test]
     fn are_those_of_an_adapter_that_was_packed_on_another_thread() {
-        let precision = (WeightClass::Int8, KvDtype::Bf16, Arithmetic::Pairs);
+        let precision = (WeightClass::Int8, KvDtype::Bf16, AccumulationOrder::Vdpbf16);
         let place = Scratch::new("bits-packed");
         let case = Case::of("llama3", precision, &place);
         let files = committed("llama3");
@@ -487,11 +488,11 @@ mod bits {
 
     #[test]
     fn are_another_adapters_when_a_slot_is_filled_again() {
-        let precision = (WeightClass::Bf16, KvDtype::Bf16, Arithmetic::Pairs);
+        let precision = (WeightClass::Bf16, KvDtype::Bf16, AccumulationOrder::Vdpbf16);
         let place = Scratch::new("bits-again");
         let case = Case::of("llama3", precision, &place);
         let mut model =
-            load_with_room(Reference::of(Arithmetic::Pairs), &committed("llama3"), precision.0, precision.1);
+            load_with_room(Reference::of(AccumulationOrder::Vdpbf16), &committed("llama3"), precision.0, precision.1);
         for (adapter, index) in [(0, 1), (1, 2), (0, 1)] {
             model.set_adapter(1, None).unwrap();
             model.set_adapter(1, Some(&case.adapters[adapter])).unwrap();

@@ -5,7 +5,7 @@ use crate::common;
 
 use checkpoint::{Checkpoint, Source};
 use common::{committed_checkpoints, cpu_of, options, run_alone};
-use kernels::{Arithmetic, Isa, WeightClass};
+use kernels::{AccumulationOrder, Isa, WeightClass};
 use model::Forward;
 use sha2::{Digest, Sha256};
 use testing::Golden;
@@ -16,7 +16,7 @@ fn every_committed_checkpoint_gives_the_bits_that_are_committed() {
     for (at, (name, directory)) in committed_checkpoints().into_iter().enumerate() {
         let checkpoint = Checkpoint::open(Source::Directory(directory)).unwrap();
         for weights in testing::one_of([WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4], at) {
-            for arithmetic in testing::one_of(Arithmetic::ALL, at) {
+            for arithmetic in testing::one_of(AccumulationOrder::ALL, at) {
                 let what = format!("{name} {weights:?} {arithmetic:?}");
                 // Each instruction set in turn: the bits are those of all.
                 let isas = Isa::available();

@@ -7,7 +7,7 @@
 use crate::common;
 
 use common::*;
-use kernels::{Arithmetic, Backend, Isa, KvDtype, Reference, WeightClass};
+use kernels::{AccumulationOrder, Backend, Isa, KvDtype, Reference, WeightClass};
 use model::{Batch, Forward, Runner};
 use std::sync::LazyLock;
 
@@ -20,14 +20,14 @@ const CHECKPOINTS: [&str; 4] = ["llama3", "qwen3-bias-yarn", "gemma2", "mixtral"
 
 /// Of weights, of the cache, and the order of 16-bit sums: each of these in both.
 const PRECISIONS: [Precision; 5] = [
-    (WeightClass::Bf16, KvDtype::Bf16, Arithmetic::Pairs),
-    (WeightClass::Bf16, KvDtype::Bf16, Arithmetic::Tiles),
-    (WeightClass::Int8, KvDtype::Bf16, Arithmetic::Pairs),
-    (WeightClass::Int4, KvDtype::Bf16, Arithmetic::Tiles),
-    (WeightClass::Bf16, KvDtype::Int8, Arithmetic::Pairs),
+    (WeightClass::Bf16, KvDtype::Bf16, AccumulationOrder::Vdpbf16),
+    (WeightClass::Bf16, KvDtype::Bf16, AccumulationOrder::Amx),
+    (WeightClass::Int8, KvDtype::Bf16, AccumulationOrder::Vdpbf16),
+    (WeightClass::Int4, KvDtype::Bf16, AccumulationOrder::Amx),
+    (WeightClass::Bf16, KvDtype::Int8, AccumulationOrder::Vdpbf16),
 ];
 
-type Precision = (WeightClass, KvDtype, Arithmetic);
+type Precision = (WeightClass, KvDtype, AccumulationOrder);
 
 /// A checkpoint in some precision, a prompt, and the bits of its logits.
 struct Expectation {

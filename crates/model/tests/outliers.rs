@@ -20,7 +20,7 @@ use crate::common;
 use checkpoint::{Checkpoint, Source};
 use common::*;
 use half::bf16;
-use kernels::{Arithmetic, Backend, Cpu, Float32, KvDtype, WeightClass};
+use kernels::{AccumulationOrder, Backend, Cpu, Float32, KvDtype, WeightClass};
 use model::ModelConfig;
 use quality::Comparison;
 use serde_json::{Map, Value, json};
@@ -34,7 +34,7 @@ fn lantern() -> PathBuf {
 
 /// In one arithmetic, so that the figures of [`KNOWN_OF_CACHES`] and the gates are those of every machine.
 fn two_threads() -> Cpu {
-    cpu_of(None, 2, Arithmetic::Pairs)
+    cpu_of(None, 2, AccumulationOrder::Vdpbf16)
 }
 
 /// A tensor of a checkpoint: `[rows, columns]`; a vector is one row.

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use engine::past::{PastAnswer, PastDrafts, RunHistory, RunHistoryWindow};
+use engine::run_history::{PastAnswer, PastDrafts, RunHistory, RunHistoryWindow};
 use ledger::Ledger;
 use scheduler::{DraftSource, Nanos, RequestId};
 use sim::Arrival;
@@ -17,7 +17,7 @@ use sim::report::Outcome;
 use sim::workload::Piece;
 
 use crate::read::{Recording, RecordingError};
-use crate::replay::{Told, replay};
+use crate::replay::{ReplayEvent, replay};
 
 /// Reads a recording into a past. The steps are replayed on the way, so a recording that is not what happened is
 /// noticed: then this is what happened before the difference.
@@ -27,17 +27,17 @@ pub fn past(recording: Recording) -> Result<RunHistoryWindow, RecordingError> {
     // Of an account only the sums are asked for.
     let mut ledger = Ledger::new(0);
     replay(recording, &mut |told| match told {
-        Told::Admitted(request) => {
+        ReplayEvent::Admitted(request) => {
             ledger.admit(request);
             log.admitted(request);
         }
-        Told::Offered(offers) => log.offered(offers),
-        Told::Step(record, _) => {
+        ReplayEvent::Offered(offers) => log.offered(offers),
+        ReplayEvent::Step(record, _) => {
             ledger.step(record, None, &mut |_| {});
             log.step(record);
         }
-        Told::AnswerEnded(request, answer, reason) => ledger.end_answer(request, answer, reason),
-        Told::Ended(request) => {
+        ReplayEvent::AnswerEnded(request, answer, reason) => ledger.end_answer(request, answer, reason),
+        ReplayEvent::Ended(request) => {
             if let Some(account) = ledger.end(request) {
                 log.closed(&account);
             }

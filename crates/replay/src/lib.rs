@@ -20,9 +20,9 @@ mod whatif;
 
 pub use arrivals::past;
 pub use compute::{ReplayError, replay_with_model};
-pub use engine::past::RunHistoryWindow;
+pub use engine::run_history::RunHistoryWindow;
 pub use read::{Recording, RecordingError};
-pub use replay::{Difference, Replayed, Told, replay};
+pub use replay::{Difference, ReplayEvent, Replayed, replay};
 pub use sim::report::Spread;
 pub use trace::{TraceWriter, Traced, TracingError, is_trace, trace};
 pub use whatif::{

@@ -107,7 +107,7 @@ fn shown(text: &str) -> String {
 
 /// Feeds the recording to a scheduler and compares each step's record. The tokens are taken from the recording.
 /// `tell` receives what clients would receive, with the time, and each request as it is admitted.
-pub fn replay(mut recording: Recording, tell: &mut dyn FnMut(Told<'_>)) -> Result<Replayed, RecordingError> {
+pub fn replay(mut recording: Recording, tell: &mut dyn FnMut(ReplayEvent<'_>)) -> Result<Replayed, RecordingError> {
     let mut replaying = Replaying::new(&recording);
     let (mut replayed, mut first) = (Replayed::default(), None);
     while let Some(entry) = recording.next()? {
@@ -123,7 +123,7 @@ pub fn replay(mut recording: Recording, tell: &mut dyn FnMut(Told<'_>)) -> Resul
 
 /// What happens in a replay, as clients and readers of the log would hear of it.
 #[derive(Clone, Copy, Debug)]
-pub enum Told<'a> {
+pub enum ReplayEvent<'a> {
     /// A request was admitted.
     Admitted(&'a Request),
     /// An answer is complete. If it is the request's last, that has ended too.
@@ -169,7 +169,7 @@ impl Replaying {
         &mut self,
         entry: &Entry,
         recording: &Recording,
-        tell: &mut dyn FnMut(Told<'_>),
+        tell: &mut dyn FnMut(ReplayEvent<'_>),
     ) -> Result<Option<Difference>, RecordingError> {
         match *entry {
             Entry::Admit(ref entry) => self.admit(entry, recording, tell)?,
@@ -178,7 +178,7 @@ impl Replaying {
                 if !self.scheduler.abort(RequestId(id)) {
                     return Err(recording.wrong(format!("there is no open request {id}")));
                 }
-                tell(Told::Ended(RequestId(id)));
+                tell(ReplayEvent::Ended(RequestId(id)));
             }
             Entry::Stop(id, answer) => {
                 let tokens = self.open.get(&id).and_then(|answers| answers.get(answer));
@@ -208,7 +208,7 @@ impl Replaying {
                 scheduler.set_drafting_cost(recording.header.drafting());
                 self.scheduler = scheduler;
                 for (id, _) in std::mem::take(&mut self.open) {
-                    tell(Told::Ended(RequestId(id)));
+                    tell(ReplayEvent::Ended(RequestId(id)));
                 }
             }
             Entry::End => unreachable!("the reader keeps it"),
@@ -220,10 +220,10 @@ impl Replaying {
         &mut self,
         entry: &AdmitEntry,
         recording: &Recording,
-        tell: &mut dyn FnMut(Told<'_>),
+        tell: &mut dyn FnMut(ReplayEvent<'_>),
     ) -> Result<(), RecordingError> {
         let request = asked(entry);
-        tell(Told::Admitted(&request));
+        tell(ReplayEvent::Admitted(&request));
         let generated: Vec<_> = entry.generated.iter().map(Option::as_deref).collect();
         if !generated.is_empty() && generated.len() != entry.n {
             return Err(recording.wrong(format!("request {}: `generated` has not one entry for each answer", entry.id)));
@@ -243,7 +243,7 @@ impl Replaying {
         &mut self,
         recorded: &StepEntry,
         recording: &Recording,
-        tell: &mut dyn FnMut(Told<'_>),
+        tell: &mut dyn FnMut(ReplayEvent<'_>),
     ) -> Result<Option<Difference>, RecordingError> {
         let (from, to) = (Nanos(recorded.from), Nanos(recorded.to));
         self.offer(&recorded.offers);
@@ -284,10 +284,10 @@ impl Replaying {
             return Ok(Some(Difference { line: 0, step: Some(recorded.n), what }));
         }
         if !recorded.offers.is_empty() {
-            tell(Told::Offered(&recorded.offers));
+            tell(ReplayEvent::Offered(&recorded.offers));
         }
-        tell(Told::Step(&self.record, self.scheduler.cost_model()));
-        failed.into_iter().for_each(|id| tell(Told::Ended(id)));
+        tell(ReplayEvent::Step(&self.record, self.scheduler.cost_model()));
+        failed.into_iter().for_each(|id| tell(ReplayEvent::Ended(id)));
         for event in std::mem::take(&mut self.events) {
             self.note(&event, tell);
         }
@@ -305,7 +305,7 @@ impl Replaying {
     }
 
     /// An answer had a token, or ended.
-    fn note(&mut self, event: &TokenEvent, tell: &mut dyn FnMut(Told<'_>)) {
+    fn note(&mut self, event: &TokenEvent, tell: &mut dyn FnMut(ReplayEvent<'_>)) {
         match *event {
             TokenEvent::Token { request, answer, .. } => {
                 self.open.get_mut(&request.0).expect("it is open")[answer] += 1
@@ -314,13 +314,19 @@ impl Replaying {
         }
     }
 
-    fn ended(&mut self, request: RequestId, answer: usize, reason: FinishReason, tell: &mut dyn FnMut(Told<'_>)) {
-        tell(Told::AnswerEnded(request, answer, reason));
+    fn ended(
+        &mut self,
+        request: RequestId,
+        answer: usize,
+        reason: FinishReason,
+        tell: &mut dyn FnMut(ReplayEvent<'_>),
+    ) {
+        tell(ReplayEvent::AnswerEnded(request, answer, reason));
         let answers = self.open.get_mut(&request.0).expect("it is open");
         answers[answer] = ENDED;
         if answers.iter().all(|&tokens| tokens == ENDED) {
             self.open.remove(&request.0);
-            tell(Told::Ended(request));
+            tell(ReplayEvent::Ended(request));
         }
     }
 }

@@ -27,7 +27,7 @@ use scheduler::{Nanos, RecordRow, RequestId, StepRecord};
 use serde_json::{Map, Value, json};
 
 use crate::read::{Recording, RecordingError};
-use crate::replay::{Replayed, Told, replay};
+use crate::replay::{ReplayEvent, Replayed, replay};
 
 /// The process of steps and counters, and that of requests.
 const ENGINE: u64 = 1;
@@ -421,21 +421,21 @@ pub fn trace(recording: Recording, out: impl Write) -> Result<Replayed, TracingE
     };
     let replayed = replay(recording, &mut |told| {
         let done = match told {
-            Told::Admitted(request) => {
+            ReplayEvent::Admitted(request) => {
                 ledger.admit(request);
                 Ok(())
             }
-            Told::Offered(_) => Ok(()),
-            Told::Step(record, cost) => {
+            ReplayEvent::Offered(_) => Ok(()),
+            ReplayEvent::Step(record, cost) => {
                 ledger.step(record, cost, &mut |_| {});
                 (steps, now) = (steps + 1, record.completed_at);
                 writer.step(steps - 1, record)
             }
-            Told::AnswerEnded(request, answer, reason) => {
+            ReplayEvent::AnswerEnded(request, answer, reason) => {
                 ledger.end_answer(request, answer, reason);
                 Ok(())
             }
-            Told::Ended(request) => write(&mut writer, request, ledger.end(request).as_ref(), now),
+            ReplayEvent::Ended(request) => write(&mut writer, request, ledger.end(request).as_ref(), now),
         };
         problem = problem.take().or(done.err());
     })?;

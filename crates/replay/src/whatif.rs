@@ -22,7 +22,7 @@
 
 use std::fmt;
 
-use engine::past::{PastStep, RunHistoryWindow};
+use engine::run_history::{PastStep, RunHistoryWindow};
 use scheduler::cost::Knot;
 use scheduler::{CostModel, Limits, LimitsError, Nanos, RequestId, StepRecord, Targets, Work};
 use sim::report::{Outcome, Spread};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use checkpoint::{Checkpoint, Source};
 use common::{gather, greedy, options, start};
-use engine::{Arithmetic, Drafters, EngineOptions, RawRequest, Rule, Speculation, WeightClass};
+use engine::{AccumulationOrder, Drafters, EngineOptions, RawRequest, Rule, Speculation, WeightClass};
 use replay::{Recording, replay, replay_with_model};
 
 /// A kind of run: what the engine is started with, and what is special about its requests.
@@ -41,7 +41,7 @@ fn file(name: &str) -> PathBuf {
 fn record((name, engine, request): Run) {
     let _ = std::fs::remove_file(file(name));
     let options = EngineOptions {
-        arithmetic: Some(Arithmetic::Pairs),
+        arithmetic: Some(AccumulationOrder::Vdpbf16),
         max_num_seqs: 6,
         max_num_batched_tokens: 64,
         max_model_len: Some(512),

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use checkpoint::{Checkpoint, Source};
 use common::{gather, greedy, now, options, start};
-use engine::{Arithmetic, EngineOptions, Rule, StartError};
-use replay::{Changes, Recording, RecordingError, Replayed, Told, past, replay, replay_with_model, what_if};
+use engine::{AccumulationOrder, EngineOptions, Rule, StartError};
+use replay::{Changes, Recording, RecordingError, ReplayEvent, Replayed, past, replay, replay_with_model, what_if};
 use testing::Scratch;
 
 fn lantern() -> Checkpoint {
@@ -21,7 +21,7 @@ fn lantern() -> Checkpoint {
 /// arithmetic that this machine would not take. Returns the file's lines.
 fn recorded(path: &Path) -> Vec<String> {
     let options = EngineOptions {
-        arithmetic: Arithmetic::ALL.into_iter().find(|arithmetic| *arithmetic != Arithmetic::best()),
+        arithmetic: AccumulationOrder::ALL.into_iter().find(|arithmetic| *arithmetic != AccumulationOrder::best()),
         kv_cache_bytes: Some(2 << 20),
         max_num_seqs: 8,
         max_num_batched_tokens: 48,
@@ -223,7 +223,7 @@ fn a_recording_that_was_cut_off_is_good_as_far_as_it_goes() {
         std::fs::write(&path, text).expect("room for it");
         let mut steps = 0;
         let recording = Recording::open(&path).expect("a recording");
-        let replayed = replay(recording, &mut |told| steps += u64::from(matches!(told, Told::Step(..))));
+        let replayed = replay(recording, &mut |told| steps += u64::from(matches!(told, ReplayEvent::Step(..))));
         let replayed = replayed.expect("it can be replayed");
         assert_eq!((replayed.difference, replayed.was_cut_off, replayed.steps), (None, true, steps));
     }
@@ -324,7 +324,7 @@ fn a_recording_that_names_no_arithmetic_is_of_tiles() {
     let path = scratch.join("run.jsonl");
     let lines = recorded(&path);
     let arithmetic = Recording::open(&path).expect("a recording").header.arithmetic;
-    assert_ne!(arithmetic, Arithmetic::best().name());
+    assert_ne!(arithmetic, AccumulationOrder::best().name());
     let header = lines[0].replacen(&format!("\"arithmetic\":\"{arithmetic}\","), "", 1);
     assert_ne!(header, lines[0]);
     std::fs::write(&path, [&[header], &lines[1..]].concat().join("\n")).expect("room for it");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::past::{PastAnswer, PastDrafts, PastRequest, PromptBlock, RunHistoryWindow};
+use engine::run_history::{PastAnswer, PastDrafts, PastRequest, PromptBlock, RunHistoryWindow};
 use replay::{Changes, WhatIfError, what_if};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits, Nanos, Priority, RequestId, Targets};

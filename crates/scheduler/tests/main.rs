@@ -3,10 +3,10 @@
 mod allocations;
 mod fairness;
 mod forecast;
-mod given;
 mod holders;
 mod late;
 mod plans;
+mod remote_only_prefill;
 mod router;
 mod speculation;
 mod targets;

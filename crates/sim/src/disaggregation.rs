@@ -214,7 +214,7 @@ struct Landing {
 
 /// Placement of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Placed {
+pub(crate) enum Placement {
     /// Prefill and decode on one worker.
     At(usize),
     /// Prefill and decode on two workers.
@@ -391,7 +391,7 @@ impl Travel {
         first_tokens: &[Nanos],
         engines: &mut [Engine],
         now: Nanos,
-    ) -> Placed {
+    ) -> Placement {
         let earliest = |reads: &[Role]| {
             let readers = (0..reads.len()).filter(|&at| reads[at].reads());
             readers.min_by_key(|&at| first_tokens[at])
@@ -421,11 +421,11 @@ impl Travel {
             let short = view.and_then(|view| self.short_of(answerer, &engines[answerer], request, view, now));
             if !is_in_time(first_token) {
                 self.report.refused_late += 1;
-                return Placed::Refused;
+                return Placement::Refused;
             } else if let Some(what) = short {
                 self.report.refused_before += 1;
                 self.report.refused_for[what as usize] += 1;
-                return Placed::Refused;
+                return Placement::Refused;
             }
         }
         let leaves = router::leaves(Some(first_tokens[answerer]), Some(remote), request.targets.ttft);
@@ -441,11 +441,11 @@ impl Travel {
         remote: Nanos,
         engines: &mut [Engine],
         now: Nanos,
-    ) -> Placed {
+    ) -> Placement {
         let id = request.id;
         let scheduler = &mut engines[answerer].scheduler;
         if scheduler.admit_remote(request.clone()).is_err() {
-            return Placed::Refused;
+            return Placement::Refused;
         }
         let blocks = scheduler.missing_blocks(id);
         let is_long = blocks.len() * scheduler.limits().block_size >= router::LEAST_TOKENS;
@@ -454,12 +454,12 @@ impl Travel {
         let reader = reader.filter(|&reader| is_long && engines[reader].scheduler.admit(read).is_ok());
         let Some(reader) = reader else {
             go_on(&mut engines[answerer].scheduler, id, now);
-            return Placed::At(answerer);
+            return Placement::At(answerer);
         };
         engines[reader].scheduler.pin(id, Nanos(u64::MAX));
         let ready = Nanos(now.0.saturating_add(remote.0));
         self.handoffs.insert(id, Handoff { reader, answerer, blocks, ready, landed: now, rows: 0 });
-        Placed::Split { reader, answerer }
+        Placement::Split { reader, answerer }
     }
 
     /// The decode worker with the shortest predicted steps; ties go to the one with the fewest tokens.

@@ -103,7 +103,7 @@ impl RememberedDrafts {
 
 /// Source of an answer's drafts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Drafting<'a> {
+pub(crate) enum DraftModel<'a> {
     Imagined(&'a Acceptance),
     Remembered(&'a RememberedDrafts),
 }
@@ -115,12 +115,12 @@ pub(crate) struct Judged {
     pub(crate) assumed: usize,
 }
 
-impl Drafting<'_> {
+impl DraftModel<'_> {
     /// The proposal for the token at `position`.
     pub(crate) fn offer(&self, seq: SeqId, position: usize) -> Option<DraftProposal> {
         match self {
-            Drafting::Imagined(_) => Some(DraftProposal { seq, source: DraftSource(0), len: OFFERED, strength: 0 }),
-            Drafting::Remembered(drafts) => drafts.offer(position).map(|step| DraftProposal {
+            DraftModel::Imagined(_) => Some(DraftProposal { seq, source: DraftSource(0), len: OFFERED, strength: 0 }),
+            DraftModel::Remembered(drafts) => drafts.offer(position).map(|step| DraftProposal {
                 seq,
                 source: step.source,
                 len: step.offered,
@@ -135,8 +135,8 @@ impl Drafting<'_> {
         for place in 0..drafts {
             let at = position + place;
             let holds = match self {
-                Drafting::Imagined(acceptance) => draw(answer, at) < acceptance.at(place),
-                Drafting::Remembered(drafts) => drafts.is_known(at).unwrap_or_else(|| {
+                DraftModel::Imagined(acceptance) => draw(answer, at) < acceptance.at(place),
+                DraftModel::Remembered(drafts) => drafts.is_known(at).unwrap_or_else(|| {
                     judged.assumed += 1;
                     draw(answer, at) < drafts.rate
                 }),
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn imagined_guesses_hold_as_often_as_was_said() {
         let acceptance = Acceptance::new(vec![0.9, 0.5]);
-        let drafting = Drafting::Imagined(&acceptance);
+        let drafting = DraftModel::Imagined(&acceptance);
         let runs = 40_000;
         // A run of three: the first is accepted with .9, the first two with .45, all with .225.
         let mut held = [0; 4];
@@ -183,7 +183,7 @@ mod tests {
         }
         for (chance, held) in [(0.0, 0), (1.0, 8)] {
             let acceptance = Acceptance::new(vec![chance]);
-            assert!((0..1000).all(|answer| Drafting::Imagined(&acceptance).judge(answer, 0, 8).held == held));
+            assert!((0..1000).all(|answer| DraftModel::Imagined(&acceptance).judge(answer, 0, 8).held == held));
         }
     }
 
@@ -214,14 +214,14 @@ mod tests {
             for (position, offered, known) in table {
                 assert_eq!(drafts.offer(position).map(|step| step.offered), offered, "{position}");
                 assert_eq!(drafts.is_known(position), known, "{position}");
-                let judged = Drafting::Remembered(&drafts).judge(1, position, 1);
+                let judged = DraftModel::Remembered(&drafts).judge(1, position, 1);
                 let holds = known.unwrap_or(rate == 1.0);
                 assert_eq!(judged, Judged { held: holds.into(), assumed: known.is_none().into() }, "{position}");
             }
         }
         // A run stops at the first rejected draft, and so do drawn results.
         let drafts = RememberedDrafts::new(steps, 1.0);
-        let judged = |position, count| Drafting::Remembered(&drafts).judge(1, position, count);
+        let judged = |position, count| DraftModel::Remembered(&drafts).judge(1, position, count);
         assert_eq!(judged(4, 16), Judged { held: 6, assumed: 1 });
         assert_eq!(judged(8, 16), Judged { held: 2, assumed: 0 });
         assert_eq!(judged(11, 2), Judged { held: 2, assumed: 2 });

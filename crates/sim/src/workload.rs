@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use scheduler::{Nanos, Priority, Targets, TokenId};
 
-use crate::drafts::{Acceptance, Drafting, RememberedDrafts};
+use crate::drafts::{Acceptance, DraftModel, RememberedDrafts};
 use figures::random::{Random, mix};
 
 /// Consecutive tokens with a name: equal names mean equal tokens.
@@ -226,9 +226,9 @@ impl Workload {
     }
 
     /// Source of drafts for a request; `None`: no speculation.
-    pub(crate) fn drafting(&self, request: usize) -> Option<Drafting<'_>> {
-        let remembered = self.arrivals[request].drafts.as_deref().map(Drafting::Remembered);
-        remembered.or_else(|| self.acceptance.as_ref().map(Drafting::Imagined))
+    pub(crate) fn drafting(&self, request: usize) -> Option<DraftModel<'_>> {
+        let remembered = self.arrivals[request].drafts.as_deref().map(DraftModel::Remembered);
+        remembered.or_else(|| self.acceptance.as_ref().map(DraftModel::Imagined))
     }
 
     /// The same requests scaled to an average of `rate` per second. Pauses between the turns of a session are kept.

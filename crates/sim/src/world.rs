@@ -22,7 +22,7 @@ use scheduler::{
     Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, TierSizes, TokenEvent, Work,
 };
 
-use crate::disaggregation::{Disaggregation, Link, Placed, Travel};
+use crate::disaggregation::{Disaggregation, Link, Placement, Travel};
 use crate::report::{Collector, Report};
 use crate::workload::{Piece, Workload};
 
@@ -397,13 +397,13 @@ impl<'a> World<'a> {
             None => {
                 let instance = self.route(&request);
                 let is_admitted = self.engines[instance].scheduler.admit(request.clone()).is_ok();
-                if is_admitted { Placed::At(instance) } else { Placed::Refused }
+                if is_admitted { Placement::At(instance) } else { Placement::Refused }
             }
         };
         let (instance, reader) = match placed {
-            Placed::At(instance) => (instance, None),
-            Placed::Split { reader, answerer } => (answerer, Some(reader)),
-            Placed::Refused => {
+            Placement::At(instance) => (instance, None),
+            Placement::Split { reader, answerer } => (answerer, Some(reader)),
+            Placement::Refused => {
                 self.collector.arrived(index, 0, None, self.now);
                 return false;
             }

@@ -31,7 +31,7 @@ pub(super) fn measure(setup: &BenchSetup<'_>, rows: &mut Rows<'_>) -> Result<(),
     let all = streams + 1;
     let room = PassRoom { rows: streams + chunk, logit_rows: all, length, blocks: all * blocks(length) };
     let mut model = LoadedModel::with_room(setup, room, AdapterRoom::default())?;
-    model.forward.adopt_thread();
+    model.forward.set_compute_thread();
     let vocab_size = model.demands.shape.vocab;
     let add = |batch: &mut Batch, sequence: usize, positions: Range<usize>| {
         add_rows(batch, vocab_size, (sequence, blocks(length)), positions, None);

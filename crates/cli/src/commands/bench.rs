@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use bench::{BenchError, BenchProgress, BenchReport, BenchSetup, RowForm, SUBJECTS, cost_model, guesses, loras};
+use bench::{BenchError, BenchProgress, BenchReport, BenchSetup, RowForm, SUBJECTS, cost_model, drafts, loras};
 use checkpoint::Checkpoint;
 use engine::Engine;
 use launch::Settings;
@@ -36,7 +36,7 @@ fn measure(flags: &BenchFlags, setup: &BenchSetup<'_>) -> Result<(), Failure> {
         drive(cost_model::settings(own), &|engine| cost_model::measure(engine, setup.progress))
     } else if let Some(acceptance) = flags.synthetic_acceptance {
         let streams = flags.parallel.iter().max().copied().unwrap_or(1);
-        drive(guesses::settings(own, acceptance, streams), &|engine| guesses::measure(engine, acceptance, setup))
+        drive(drafts::settings(own, acceptance, streams), &|engine| drafts::measure(engine, acceptance, setup))
     } else if let Some(adapters) = flags.synthetic_loras {
         loras::measure(setup, adapters).map_err(failed)
     } else {

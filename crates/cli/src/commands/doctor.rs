@@ -5,7 +5,7 @@ use checkpoint::{Checkpoint, LoadError};
 use kernels::cpu_time::QueueWait;
 use kernels::limits::{Limits, NodeLimits, measure_nodes};
 use kernels::threads::Pool;
-use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
+use kernels::{AccumulationOrder, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
 use launch::machine;
 use model::{Batch, Forward, KvBudget, LoadOptions, Span};
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ impl Diagnosis {
             "cpu": machine::cpu_name(),
             "features": features.collect::<serde_json::Map<_, _>>(),
             "isa": Isa::best().name(),
-            "arithmetic": Arithmetic::best().name(),
+            "arithmetic": AccumulationOrder::best().name(),
             "isa_available": Isa::available().into_iter().map(Isa::name).collect::<Vec<_>>(),
             "identical_bits": checks.collect::<serde_json::Map<_, _>>(),
             "cpus_online": machine::online_cpus(),
@@ -118,7 +118,7 @@ impl Diagnosis {
             format!(
                 "{}, {} arithmetic (same bits as their definition: {})",
                 Isa::best().name(),
-                Arithmetic::best().name(),
+                AccumulationOrder::best().name(),
                 checked.collect::<Vec<_>>().join(", ")
             ),
         );
@@ -195,7 +195,8 @@ fn counts_waits() -> bool {
 /// each type of KV cache in each arithmetic.
 fn self_check(threads: usize) -> Result<Vec<(Isa, bool)>, Failure> {
     let checkpoint = models::shipped()?;
-    let cases = Arithmetic::ALL.map(|arithmetic| KvDtype::ALL.map(|kv_dtype| (arithmetic, check_options(kv_dtype))));
+    let cases =
+        AccumulationOrder::ALL.map(|arithmetic| KvDtype::ALL.map(|kv_dtype| (arithmetic, check_options(kv_dtype))));
     let mut defined = Vec::new();
     for (arithmetic, options) in cases.as_flattened() {
         let reference = Reference::of(*arithmetic);

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use checkpoint::Checkpoint;
-use kernels::{Arithmetic, Cpu, CpuOptions, Float32, WeightClass};
+use kernels::{AccumulationOrder, Cpu, CpuOptions, Float32, WeightClass};
 use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
 use quality::{Comparison, Judge, MatrixError, MeasuringBackend};
 use serde_json::{Value, json};
@@ -92,7 +92,7 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
     let report = Report {
         weights,
         kv_dtype,
-        arithmetic: flags.model.arithmetic.arithmetic().unwrap_or_else(Arithmetic::best).name(),
+        arithmetic: flags.model.arithmetic.arithmetic().unwrap_or_else(AccumulationOrder::best).name(),
         bits_per_weight: 8.0 * pair.judged.weight_bytes() as f64 / parameters as f64,
         checkpoint: &checkpoint,
         text: &text.name,
@@ -124,7 +124,7 @@ fn keep(flags: &QualityFlags, report: &Report<'_>, text: &Text) {
     let precision = Precision {
         weights: WeightClass::Int8,
         kv_dtype: flags.model.kv_dtype.dtype(),
-        arithmetic: flags.model.arithmetic.arithmetic().unwrap_or_else(Arithmetic::best),
+        arithmetic: flags.model.arithmetic.arithmetic().unwrap_or_else(AccumulationOrder::best),
     };
     // A model with logits that are no numbers has no figure.
     if report.found.not_finite == 0

@@ -106,11 +106,11 @@ pub(crate) enum SumOrder {
 
 impl SumOrder {
     /// As the kernels name it; `None` for auto.
-    pub(crate) fn arithmetic(self) -> Option<kernels::Arithmetic> {
+    pub(crate) fn arithmetic(self) -> Option<kernels::AccumulationOrder> {
         match self {
             SumOrder::Auto => None,
-            SumOrder::Pairs => Some(kernels::Arithmetic::Pairs),
-            SumOrder::Tiles => Some(kernels::Arithmetic::Tiles),
+            SumOrder::Pairs => Some(kernels::AccumulationOrder::Vdpbf16),
+            SumOrder::Tiles => Some(kernels::AccumulationOrder::Amx),
         }
     }
 }

@@ -124,7 +124,7 @@ pub(crate) fn chat_template(text: &str) -> Result<String, String> {
 pub(crate) fn generation_config(text: &str) -> Result<GenerationBase, String> {
     match text {
         "auto" => Ok(GenerationBase::Model),
-        "vllm" => Ok(GenerationBase::Nobody),
+        "vllm" => Ok(GenerationBase::Neutral),
         directory => {
             let file = Path::new(directory).join("generation_config.json");
             let text = files::read_text(&file, MAX_SETTINGS_BYTES);

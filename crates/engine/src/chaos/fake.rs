@@ -235,7 +235,7 @@ impl Forward for Fake {
         }
     }
 
-    fn adopt_thread(&self) {}
+    fn set_compute_thread(&self) {}
 
     fn lost(&self) -> Option<LostCpuTime> {
         let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kernels::{Arithmetic, DeviceInfo, Isa, KvDtype, WeightClass};
+use kernels::{AccumulationOrder, DeviceInfo, Isa, KvDtype, WeightClass};
 use ledger::Owner;
 use model::GenerationDefaults;
 use model::sampler::{Allowed, History, SampleKey, Sampler};
@@ -169,7 +169,7 @@ impl Report {
 }
 
 /// How wild a seed is, in percent per turn unless said otherwise.
-struct Weather {
+struct MachineLoad {
     turns: usize,
     arrival: u64,
     cancel: u64,
@@ -232,7 +232,7 @@ impl Drafter for Guesser {
 /// A draft model: the target's logits with errors, a cache of its own, and faults of its own.
 struct Draft {
     faults: Arc<Mutex<Faults>>,
-    most_guesses: usize,
+    max_drafts: usize,
     /// There is no other drafter, this one cannot err, and no pass fails: every draft of a token that comes must be
     /// accepted. A rejected one shows that its cache is stale.
     is_calm: bool,
@@ -266,7 +266,7 @@ impl Draft {
         let max_model_len = limits.max_model_len;
         Some(Draft {
             faults: Arc::new(Mutex::new(faults)),
-            most_guesses: rng.within(1..=9),
+            max_drafts: rng.within(1..=9),
             is_calm,
             cost: rng.percent(60).then(|| cost(pass, row)),
             errors,
@@ -282,15 +282,8 @@ impl Draft {
         let &Limits { num_blocks: blocks, block_size, .. } = limits;
         let fake = Fake::new(blocks, block_size, self.faults.clone(), nanos.clone()).drafting(self.errors);
         let Errors { most_rows: max_rows, .. } = self.errors;
-        let Draft { most_guesses, max_model_len, .. } = *self;
-        let beside = DraftSizes {
-            max_drafts: most_guesses,
-            max_rows,
-            max_logit_rows: max_rows,
-            max_model_len,
-            blocks,
-            block_size,
-        };
+        let Draft { max_drafts, max_model_len, .. } = *self;
+        let beside = DraftSizes { max_drafts, max_rows, max_logit_rows: max_rows, max_model_len, blocks, block_size };
         DraftModel::new(Box::new(fake), beside)
     }
 }
@@ -325,7 +318,7 @@ pub(super) struct World {
     /// percent.
     far: Dice,
     elsewhere: u64,
-    weather: Weather,
+    weather: MachineLoad,
     nanos: Arc<AtomicU64>,
     engine: Engine,
     driver: Driver,
@@ -396,7 +389,7 @@ impl World {
         let mut draft_rng = Dice::new(fake::mix(!seed));
         let draft = Draft::of(&mut draft_rng, &limits);
         let is_calm = draft.as_ref().is_some_and(|draft| draft.is_calm);
-        let mut weather = Weather {
+        let mut weather = MachineLoad {
             turns: rng.within(60..=300),
             arrival: rng.within(5..=60) as u64,
             cancel: rng.within(0..=6) as u64,
@@ -860,7 +853,7 @@ impl World {
         }
     }
 
-    /// Only what the cache cannot hold is refused by the door.
+    /// Only what the cache cannot hold is refused by validation.
     fn check_rejection(&self, raw: &RawRequest) {
         let (Prompt::Tokens(prompt), Some(most)) = (&raw.prompt, raw.max_tokens) else { unreachable!() };
         if raw.n.unwrap_or(1) == 1 {
@@ -1071,7 +1064,7 @@ impl World {
         if draft.is_calm && self.report.restarts == 0 {
             let Report { held, rejected, .. } = self.report;
             // Of the last step of each answer that ends early.
-            let most = self.ended_early * draft.most_guesses as u64;
+            let most = self.ended_early * draft.max_drafts as u64;
             assert!(rejected <= most, "{rejected} drafts of {} are rejected, {most} may be", held + rejected);
             (self.report.calm_held, self.report.calm_rejected) = (held, rejected);
         }
@@ -1114,7 +1107,7 @@ impl World {
     }
 }
 
-/// A tape that panics when it records an answer's or a request's early end, as often as `left` says.
+/// A sink that panics when it records an answer's or a request's early end, as often as `left` says.
 fn fragile(mut sink: Option<RecordSink>, left: Arc<AtomicU64>) -> RecordSink {
     Box::new(move |line| {
         let is_end = matches!(line, RecordLine::Stop(..) | RecordLine::Cancel(..));
@@ -1260,7 +1253,7 @@ pub(super) fn model_info(
         remote_only_prefill: false,
         weights: WeightClass::Bf16,
         device: DeviceInfo::cpu(Isa::Scalar, 1),
-        arithmetic: Arithmetic::best(),
+        arithmetic: AccumulationOrder::best(),
         backend: "a hash".to_owned(),
         calibrated,
         targets: Targets::default(),

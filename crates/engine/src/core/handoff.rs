@@ -77,7 +77,7 @@ impl Handoffs {
 
     /// Whether a request's prompt may be read elsewhere, if that pays. What is wanted of the prompt itself has to be
     /// computed here, and an adapter or an answer that continues may not be there. Where it is never computed here, it
-    /// has to be, and the door has refused what cannot.
+    /// has to be, and validation has refused what cannot.
     pub(super) fn can_prefill_remotely(&self, request: &ValidatedRequest) -> bool {
         if let Some(block_size) = self.remote_only {
             return request.generated.is_empty() && request.prompt.len() > block_size;

@@ -16,7 +16,7 @@ impl EngineCore {
         }
     }
 
-    /// Publishes waiting and running requests, unless that was done a moment ago; not while a reader holds the scene.
+    /// Publishes waiting and running requests, unless that was done a moment ago; not while a reader holds the snapshot.
     pub(crate) fn show(&self, now: Nanos, snapshot: &Mutex<RequestSnapshot>) {
         if let Ok(mut snapshot) = snapshot.try_lock()
             && now.since(snapshot.at) >= SNAPSHOT_EVERY

@@ -136,7 +136,7 @@ impl Layer {
         self.batch.clear();
         self.features.clear();
         for (index, &(sequence, count)) in asked.iter().enumerate() {
-            if self.lists.goes_on(index, count, place) {
+            if self.lists.continues(index, count, place) {
                 let position = Layer::rows(sequence) - 1 + place;
                 self.features.extend_from_slice(&own[rows[index] * width..][..width]);
                 rows[index] = self.batch.num_rows();
@@ -212,7 +212,7 @@ impl DraftNetwork for Layer {
             self.own.resize(wanted * self.feature.hidden_size(), 0.0);
             self.feature.read_hidden(0..wanted, &mut self.own);
             for (index, &(sequence, count)) in asked.iter().enumerate() {
-                if self.lists.goes_on(index, count, place) {
+                if self.lists.continues(index, count, place) {
                     self.feature.read_logits(rows[index], &mut self.logit_row);
                     self.lists.push(index, draw(sequence, self.lists.of(index), &mut self.logit_row));
                 }
@@ -277,8 +277,8 @@ impl Forward for Alone<'_> {
         self.feature.read_logits(row, out);
     }
 
-    fn adopt_thread(&self) {
-        self.target.adopt_thread();
+    fn set_compute_thread(&self) {
+        self.target.set_compute_thread();
     }
 
     fn share_out(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {

@@ -143,7 +143,7 @@ impl DraftNetwork for MedusaDrafter {
         self.medusa.propose(&self.asked, heads);
         for head in 0..heads {
             for (index, &(sequence, count)) in asked.iter().enumerate() {
-                if self.lists.goes_on(index, count, head) {
+                if self.lists.continues(index, count, head) {
                     self.medusa.read_logits(head, index, &mut self.logit_row);
                     self.lists.push(index, draw(sequence, self.lists.of(index), &mut self.logit_row));
                 }

@@ -4,8 +4,8 @@
 //! drafting   pass 1: what is missing up to the last token -> draw   pass 2: that draft -> draw   ..
 //! ```
 //! (Leviathan et al., 2023, have the idea of a draft model; why both mostly draw the same is in `kernels::sampling`.)
-//! Its cache is in the target's blocks: `coverage.rs`. Prompts are read along with the target while drafts are wanted, so
-//! that nothing is missing when the answer begins.
+//! Its cache is in the target's blocks: `coverage.rs`. Prompts are read along with the target while drafts are wanted,
+//! so that nothing is missing when the answer begins.
 
 use model::{Batch, Forward};
 use scheduler::{DraftProposal, SeqId, Sequence, Step, TokenId};
@@ -60,7 +60,7 @@ impl DraftModel {
         for place in 0..passes {
             self.batch.clear();
             for (index, &(sequence, count)) in asked.iter().enumerate() {
-                if self.lists.goes_on(index, count, place) {
+                if self.lists.continues(index, count, place) {
                     let end = sequence.num_tokens() + place;
                     let start = if place == 0 { self.known_of(sequence) } else { end - 1 };
                     push_span(sequence, self.lists.of(index), start..end, 0, &mut self.batch);
@@ -74,7 +74,7 @@ impl DraftModel {
             let logits = self.forward.wait(ticket);
             let mut row = 0;
             for (index, &(sequence, count)) in asked.iter().enumerate() {
-                if !self.lists.goes_on(index, count, place) {
+                if !self.lists.continues(index, count, place) {
                     continue;
                 }
                 let span = &self.batch.spans[row];

@@ -90,7 +90,7 @@ impl Lists {
     }
 
     /// Whether a sequence is in the pass for this place: it needs that many drafts, and had one of every pass before.
-    pub(crate) fn goes_on(&self, index: usize, count: usize, place: usize) -> bool {
+    pub(crate) fn continues(&self, index: usize, count: usize, place: usize) -> bool {
         count > place && self.0[index].len() == place
     }
 

@@ -1,4 +1,4 @@
-//! What a client thinks the answer will be: a text to be edited, mostly. Read at the door, never changed.
+//! What a client thinks the answer will be: a text to be edited, mostly. Read at validation, never changed.
 //!
 //! ```text
 //! prediction   fn main() { let a = 1; print(a); }

@@ -45,7 +45,7 @@ impl Loaded {
                     // A separate thread, because the one that computes may be pinned to a core.
                     let (target, heads) = (&mut *target, &mut heads);
                     let measure = move || {
-                        target.adopt_thread();
+                        target.set_compute_thread();
                         heads.measure(sampling)
                     };
                     let measured = std::thread::scope(|scope| scope.spawn(measure).join());

@@ -19,15 +19,15 @@
 //! with the last token of the prompt: its row is D's own, and so is every token that a client gets. P draws the first
 //! one too, and D compares: two workers that differ there do not have the same model, or one of them computes wrong.
 //!
-//! There is one exception, which both have to name: a pair of [`PrecisionPair`]. There D never computes what travels, so
+//! There is one exception, which both have to name: a [`PrecisionPair`]. There D never computes what travels, so
 //! it asks again, and where no worker brings it the request ends; and the first token of P is of another precision.
 //!
 //! Two are asked, and each counts what its own cache has of the prompt (`found.rs`), so prompts that begin alike go to
 //! one worker until that one is busier than the prefix is worth. The worker is known beforehand, or a router decides
-//! and says so ([`RemoteRole`], `signed_address.rs`). `wire.rs` has the frames and their authentication, `prefill_server.rs` P's threads,
-//! `prefill_client.rs` D's; what happens on the engine's thread is in `core/handoff.rs`. Nothing here decides what is computed
-//! when: that is the scheduler's ([`scheduler::Scheduler::expect`], [`scheduler::Scheduler::keep`],
-//! [`scheduler::Scheduler::adopt`]).
+//! and says so ([`RemoteRole`], `signed_address.rs`). `wire.rs` has the frames and their authentication,
+//! `prefill_server.rs` P's threads, `prefill_client.rs` D's; what happens on the engine's thread is in
+//! `core/handoff.rs`. Nothing here decides what is computed when: that is the scheduler's
+//! ([`scheduler::Scheduler::admit_remote`], [`scheduler::Scheduler::pin`], [`scheduler::Scheduler::begin_receive`]).
 
 mod budget;
 mod compatibility;

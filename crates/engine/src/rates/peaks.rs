@@ -5,7 +5,7 @@ use kernels::{DeviceLimits, WeightClass};
 use roofline::{Demands, PassWork, Peaks};
 use scheduler::StepRecord;
 
-use crate::work::spans;
+use crate::phase_work::spans;
 
 /// Limits as they were measured, and what steps have shown since.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! What follows from costs of steps that were corrected: the file for the next start, and the automatic targets.
 //!
 //! ```text
-//! engine's thread   step ──> Healing ──> worth a file? ──channel──> another thread: writes NAME.cost
+//! engine's thread   step ──> CostCorrector ──> worth a file? ──channel──> another thread: writes NAME.cost
 //!                                                     └─> targets of requests that bring none
-//! at the end        Upkeep::finish: what is known by then, written before the process ends
+//! at the end        CalibrationUpdater::finish: what is known by then, written before the process ends
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};

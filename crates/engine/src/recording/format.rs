@@ -14,7 +14,7 @@
 //! cut off.
 
 use grammar::Rule;
-use kernels::Arithmetic;
+use kernels::AccumulationOrder;
 use model::sampler::SamplingParams;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
@@ -64,7 +64,7 @@ pub struct Header {
 
 /// The arithmetic of a recording that names none.
 fn before_there_was_a_choice() -> String {
-    Arithmetic::Tiles.name().to_owned()
+    AccumulationOrder::Amx.name().to_owned()
 }
 
 impl Header {
@@ -262,7 +262,7 @@ pub enum Entry {
     End,
 }
 
-/// A request as the door let it in. Times are nanoseconds.
+/// A request as it passed validation. Times are nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the names are those of the API")]
@@ -469,7 +469,7 @@ impl StepEntry {
 }
 
 impl AdmitEntry {
-    /// A request that came in at `now`, as the door let it in.
+    /// A request that came in at `now`, as it passed validation.
     pub(crate) fn of(id: RequestId, request: ValidatedRequest, arrived: Nanos, now: Nanos) -> AdmitEntry {
         let SamplingParams { temperature, top_k, top_p, min_p, .. } = request.sampling;
         let sampling = SamplingEntry {

@@ -14,7 +14,7 @@ use super::{RecordError, RecordLine, RecordSink};
 /// Lines that may wait for the disk: minutes of steps. What waits is mostly numbers; prompts are shared, not copied.
 const MOST_WAITING: usize = 8192;
 
-/// Begins a recording. The file must not exist yet. The thread ends when the tape is dropped and all is written.
+/// Begins a recording. The file must not exist yet. The thread ends when the sink is dropped and all is written.
 pub(crate) fn record(path: &Path, header: &Header) -> Result<(RecordSink, JoinHandle<()>), RecordError> {
     let failed = |error| RecordError { path: path.to_owned(), error };
     // Private to the user: prompts are in it.

@@ -45,7 +45,7 @@ impl Bench {
 }
 
 impl Recompute {
-    /// The terms have passed the door. What is behind the first token that is not in the vocabulary is left out: no
+    /// The terms have passed validation. What is behind the first token that is not in the vocabulary is left out: no
     /// model has read it.
     pub(crate) fn new(asked: &Asked, answer: &[TokenId], vocab_size: usize, grammar: Option<&Grammar>) -> Recompute {
         let sampling = &asked.sampling;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use checkpoint::Checkpoint;
 use checkpoint::weights::Weights;
 use grammar::Grammar;
-use kernels::{Arithmetic, KvDtype, WeightClass};
+use kernels::{AccumulationOrder, KvDtype, WeightClass};
 use model::{Forward, ModelConfig, Progress};
 use receipt::{AnswerEnd, Asked, Cause, Computed, Definition, Discrepancy, Receipt, Verdict, judge};
 use text::detokenizer::{Detokenizer, StopStrings};
@@ -56,7 +56,7 @@ impl Verifier {
                 progress(loaded);
             }
         })?;
-        forward.adopt_thread();
+        forward.set_compute_thread();
         let bench = Bench::new(model.config.vocab_size, 0, model.block_size);
         Ok(Verifier { forward, model, bench, rows: options.max_num_batched_tokens })
     }
@@ -108,7 +108,7 @@ impl Verifier {
         Ok(None)
     }
 
-    /// What the door checks, for one that comes from a file; and the grammar of its rule.
+    /// What validation checks, for one that comes from a file; and the grammar of its rule.
     fn check(&self, asked: &Asked, tokens: usize) -> Result<Option<Grammar>, Rejection> {
         let (sampling, stop) = (&asked.sampling, &asked.stop);
         let ids = |ids: &[u32]| ids.iter().map(|&id| i64::from(id)).collect::<Vec<_>>();
@@ -184,7 +184,7 @@ fn end_of(
 /// Definitions that differ in one thing, and what it is.
 fn others(definition: &Definition, is_narrow: bool) -> Vec<(Definition, Cause)> {
     let mut others = Vec::new();
-    for arithmetic in [Arithmetic::Pairs, Arithmetic::Tiles].map(Arithmetic::name) {
+    for arithmetic in [AccumulationOrder::Vdpbf16, AccumulationOrder::Amx].map(AccumulationOrder::name) {
         if arithmetic != definition.arithmetic {
             let other = Definition { arithmetic: arithmetic.to_owned(), ..definition.clone() };
             others.push((other, Cause::Arithmetic(arithmetic.to_owned())));
@@ -208,7 +208,11 @@ const CLASSES: [WeightClass; 3] = [WeightClass::Bf16, WeightClass::Int8, WeightC
 const DTYPES: [KvDtype; 2] = [KvDtype::Bf16, KvDtype::Int8];
 
 /// Precision of weights and cache and the order of sums, by the names that files give them.
-pub(crate) fn classes(weights: &str, kv: &str, arithmetic: &str) -> Result<(WeightClass, KvDtype, Arithmetic), String> {
+pub(crate) fn classes(
+    weights: &str,
+    kv: &str,
+    arithmetic: &str,
+) -> Result<(WeightClass, KvDtype, AccumulationOrder), String> {
     if weights.parse::<PrecisionPair>().is_ok() {
         let message = "its prompt was read with weights of one precision and its answer written with another";
         return Err(format!("{weights}: {message}, by two workers: no model computes that again alone"));
@@ -218,7 +222,8 @@ pub(crate) fn classes(weights: &str, kv: &str, arithmetic: &str) -> Result<(Weig
     let (Some(class), Some(dtype)) = (class, dtype) else {
         return Err(format!("there are no {weights:.40} weights with a {kv:.40} cache"));
     };
-    let order = Arithmetic::from_name(arithmetic).ok_or_else(|| format!("there is no arithmetic {arithmetic:.40?}"))?;
+    let order =
+        AccumulationOrder::from_name(arithmetic).ok_or_else(|| format!("there is no arithmetic {arithmetic:.40?}"))?;
     Ok((class, dtype, order))
 }
 
@@ -232,7 +237,7 @@ fn options_of(
     let Definition { weights, kv, arithmetic, as_stored, .. } = definition;
     let (weights, kv_dtype, arithmetic) = classes(weights, kv, arithmetic).map_err(VerifyError::Definition)?;
     let config = ModelConfig::load(checkpoint).map_err(StartError::Load)?;
-    // One more than there are, for the door leaves room for a token; a receipt that is too long is refused there.
+    // One more than there are, for validation leaves room for a token; a receipt that is too long is refused there.
     let len = (tokens + 1).clamp(2, config.context_limit.max(2));
     let cache = config.kv_shape(kv_dtype, len.div_ceil(options.block_size), options.block_size);
     Ok(EngineOptions {

@@ -18,7 +18,7 @@
 //! FlashAttention: Dao et al., 2022; splits as in Flash-Decoding: Dao et al., 2023):
 //! scores `s_j = dot(q, k_j) * scale` (then `cap tanh(s_j / cap)` if the rule has a softcap), their maximum `m`,
 //! weights `p_j = bf16(exp(s_j - m))` (0 below e^-27.5), `l = sum p_j` in 16 lanes (`j mod 16`),
-//! `o[d] = dot(p, v[.., d])`. `dot` follows the [`Arithmetic`]: `vdpbf16ps` or AMX's `TDPBF16PS`, bit for bit.
+//! `o[d] = dot(p, v[.., d])`. `dot` follows the [`AccumulationOrder`]: `vdpbf16ps` or AMX's `TDPBF16PS`, bit for bit.
 //!
 //! With an int8 cache, both products are exact integer sums. Queries, keys and values are first rotated over their heads
 //! (see `spread`) and the weighted sum of the values is rotated back last, after the fold and the division. The
@@ -47,7 +47,7 @@ mod shared;
 mod tile;
 mod whole;
 
-use crate::arithmetic::Arithmetic;
+use crate::accumulation_order::AccumulationOrder;
 use crate::isa::{Amx, Isa};
 use crate::kv_cache::{KvCache, KvDtype, MAX_HEAD_DIM};
 use crate::pointwise::Shared;
@@ -65,7 +65,7 @@ const SPLIT: usize = 256;
 /// Inputs of a call, shared by its tasks, and the output rows.
 struct Call<'a> {
     isa: Isa,
-    arithmetic: Arithmetic,
+    arithmetic: AccumulationOrder,
     amx: Option<Amx>,
     /// Minimum rows of a tile for AMX: smaller tiles leave the matrix unit idle, and vectors keep up with memory.
     amx_from_rows: usize,
@@ -86,8 +86,10 @@ impl Call<'_> {
             return Unit::Vectors;
         }
         match self.arithmetic {
-            Arithmetic::Pairs => self.isa.avx512_bf16().map_or(Unit::Vectors, |proof| Unit::Pairs(Pairs::new(proof))),
-            Arithmetic::Tiles => {
+            AccumulationOrder::Vdpbf16 => {
+                self.isa.avx512_bf16().map_or(Unit::Vectors, |proof| Unit::Pairs(Pairs::new(proof)))
+            }
+            AccumulationOrder::Amx => {
                 let possible = rows >= self.amx_from_rows && self.args.layout.head_dim.is_multiple_of(32);
                 self.amx.filter(|_| possible).map_or(Unit::Vectors, |amx| Unit::Tiles(Tiles::configure(amx, rows)))
             }
@@ -165,7 +167,7 @@ const SHARE_FROM: u64 = 1 << 12;
 pub fn attend(
     pool: Option<&Pool>,
     isa: Isa,
-    arithmetic: Arithmetic,
+    arithmetic: AccumulationOrder,
     args: Attention<'_>,
     kv: &KvCache,
     out: &mut [f32],
@@ -178,7 +180,7 @@ pub fn attend(
 /// As [`attend`], with AMX for every tile and without detecting it: for tests with emulated tiles.
 #[doc(hidden)]
 pub fn attend_with_tiles(pool: Option<&Pool>, amx: Amx, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
-    let (isa, arithmetic, out) = (Isa::Amx, Arithmetic::Tiles, Shared::new(out));
+    let (isa, arithmetic, out) = (Isa::Amx, AccumulationOrder::Amx, Shared::new(out));
     run(pool, Call { isa, arithmetic, amx: Some(amx), amx_from_rows: 1, args, kv, out });
 }
 

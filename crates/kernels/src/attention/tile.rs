@@ -11,7 +11,7 @@
 use super::int8::Ints;
 use super::{Call, SPLIT, Unit, pairs};
 use crate::AttentionSpan;
-use crate::arithmetic::Arithmetic;
+use crate::accumulation_order::AccumulationOrder;
 use crate::kv_cache::{KEY_GROUP, KvDtype, LINE, MAX_HEAD_DIM, VALUE_PAGE};
 use crate::simd::{LANES, Simd, exp_lanes, softcap_lanes, softmax_weights, with_rows};
 use crate::spread::gather_lanes;
@@ -511,7 +511,7 @@ impl Page {
 /// A product of broadcast weights with lines of pairs.
 struct Product<S> {
     simd: S,
-    arithmetic: Arithmetic,
+    arithmetic: AccumulationOrder,
     /// Depth in elements; `depth / 2` lines.
     depth: usize,
     /// f32 `[rows, depth]`, rows STRIDE apart.
@@ -535,13 +535,13 @@ impl<S: Simd> Product<S> {
     #[inline(always)]
     unsafe fn rows(&self, rows: usize, columns: usize, to: *mut f32) {
         match self.arithmetic {
-            Arithmetic::Tiles => {
+            AccumulationOrder::Amx => {
                 for first in (0..rows).step_by(S::ROWS) {
                     // SAFETY: a pack begins at `first` and ends at `rows` at most.
                     with_rows!(R = (rows - first).min(S::ROWS) => unsafe { self.tiles::<R>(first, columns, to) });
                 }
             }
-            Arithmetic::Pairs => {
+            AccumulationOrder::Vdpbf16 => {
                 for first in (0..rows).step_by(Self::PAIR_ROWS) {
                     // SAFETY: as above.
                     with_rows!(R = (rows - first).min(Self::PAIR_ROWS) => unsafe { self.pairs::<R>(first, columns, to) });

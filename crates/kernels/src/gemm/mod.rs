@@ -18,7 +18,7 @@
 //!   `C = fma(T_group as f32, scale, C)` with the exact sum over the group, then `C = fma(X_group as f32, min, C)` with
 //!   the sum of its digits, if there are minima; for the middle and high digits the same, quad by quad of their lists.
 //!   The digits are joined as above; `y = s * row_scale`.
-//! * bf16: the sum in one of the two [`arithmetic`](crate::arithmetic)s, `vdpbf16ps` or the tile instruction `TDPBF16PS`
+//! * bf16: the sum in one of the two [`accumulation_order`](crate::arithmetic)s, `vdpbf16ps` or the tile instruction `TDPBF16PS`
 //!   (Intel SDM volume 2). The other instruction sets reproduce the selected one.
 //! * then `y + bias`, then `out + y` for [`Out::Add`], or [`pointwise::gated`] for [`Out::Gated`].
 
@@ -38,7 +38,7 @@ use activations::Lists;
 pub(crate) use activations::{Activations, Scratch};
 
 use crate::Out;
-use crate::arithmetic::Arithmetic;
+use crate::accumulation_order::AccumulationOrder;
 use crate::isa::{Amx, Avx2, Avx512, Avx512Bf16, Isa};
 use crate::pointwise::{self, Activation};
 use crate::quant::{BlockFormat, Codes, Levels, Outlier, PAIR, PLANES, PackedMatrix, Scales, WeightClass};
@@ -289,7 +289,7 @@ impl Path {
 /// The instruction sets that products may use, each with its proof, and the accumulation order of bf16.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Proofs {
-    arithmetic: Arithmetic,
+    arithmetic: AccumulationOrder,
     avx2: Option<Avx2>,
     avx512: Option<Avx512>,
     avx512_bf16: Option<Avx512Bf16>,
@@ -302,24 +302,24 @@ pub(crate) struct Proofs {
 
 impl Proofs {
     /// Everything that the ceiling and the CPU allow.
-    pub(crate) fn of(isa: Isa, arithmetic: Arithmetic) -> Proofs {
+    pub(crate) fn of(isa: Isa, arithmetic: AccumulationOrder) -> Proofs {
         let (avx2, avx512, avx512_bf16, amx) = (isa.avx2(), isa.avx512(), isa.avx512_bf16(), isa.amx());
         Proofs { arithmetic, avx2, avx512, avx512_bf16, amx, isa, only_tiles: false }
     }
 
     /// The accumulation order of bf16.
-    pub(crate) fn arithmetic(&self) -> Arithmetic {
+    pub(crate) fn arithmetic(&self) -> AccumulationOrder {
         self.arithmetic
     }
 
     /// AMX, if bf16 is summed in its order.
     pub(crate) fn tiles(&self) -> Option<Amx> {
-        self.amx.filter(|_| self.arithmetic == Arithmetic::Tiles)
+        self.amx.filter(|_| self.arithmetic == AccumulationOrder::Amx)
     }
 
     /// As [`Proofs::of`] [`Isa::Amx`] with a proof from a test, for every product.
     pub(crate) fn with_tiles(amx: Amx) -> Proofs {
-        Proofs { amx: Some(amx), only_tiles: true, ..Proofs::of(Isa::Avx512, Arithmetic::Tiles) }
+        Proofs { amx: Some(amx), only_tiles: true, ..Proofs::of(Isa::Avx512, AccumulationOrder::Amx) }
     }
 
     /// The vector path for weights in the quantization groups of a file.
@@ -337,7 +337,7 @@ impl Proofs {
 
     /// The vector path for a matrix in a class's native format.
     fn path(&self, class: WeightClass, levels: Levels) -> Path {
-        if (class, self.arithmetic) == (WeightClass::Bf16, Arithmetic::Pairs) {
+        if (class, self.arithmetic) == (WeightClass::Bf16, AccumulationOrder::Vdpbf16) {
             return self.pairs_path();
         }
         #[cfg(target_arch = "x86_64")]
@@ -349,7 +349,7 @@ impl Proofs {
         scalar::table(class, levels).by(())
     }
 
-    /// The path for bf16 with [`Arithmetic::Pairs`].
+    /// The path for bf16 with [`AccumulationOrder::Vdpbf16`].
     fn pairs_path(&self) -> Path {
         #[cfg(target_arch = "x86_64")]
         match (self.avx512_bf16, self.avx512, self.avx2) {
@@ -450,7 +450,7 @@ fn tiles_for(proofs: Proofs, class: WeightClass, rows: usize) -> Option<Amx> {
         WeightClass::Int4 => 9, // unpacking costs as much as multiplying this many rows
         WeightClass::Bf16 => 3,
     };
-    if (class, proofs.arithmetic) == (WeightClass::Bf16, Arithmetic::Pairs) {
+    if (class, proofs.arithmetic) == (WeightClass::Bf16, AccumulationOrder::Vdpbf16) {
         return None;
     }
     proofs.amx.filter(|_| rows >= from || proofs.only_tiles)

@@ -20,7 +20,7 @@ static INT4: Table<()> = of(Format::Int8Grouped, &[int4::<false>], outliers_int4
 /// Int4 with uneven levels.
 static UNEVEN: Table<()> = of(Format::Int8By32, &[int4::<true>], outliers_int4::<true>);
 static BF16: Table<()> = of(Format::Wide, &[bf16], super::no_outliers);
-/// Bf16 by [`Arithmetic::Pairs`](crate::Arithmetic::Pairs).
+/// Bf16 by [`AccumulationOrder::Vdpbf16`](crate::AccumulationOrder::Vdpbf16).
 pub(super) static PAIRS: Table<()> = of(Format::Wide, &[pairs], super::no_outliers);
 
 /// For weights in the quantization groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.

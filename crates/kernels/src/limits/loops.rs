@@ -1,6 +1,6 @@
 //! Register-only multiply-add loops: the peak rate of the multiply instructions.
 
-use crate::arithmetic::Arithmetic;
+use crate::accumulation_order::AccumulationOrder;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::{Amx, Avx2, Avx512, Avx512Bf16};
@@ -23,7 +23,7 @@ pub(super) struct Loop {
     /// The lowest ISA whose kernels use this instruction.
     used_from: Isa,
     /// Its accumulation order; `None`: exact, or used for both.
-    arithmetic: Option<Arithmetic>,
+    arithmetic: Option<AccumulationOrder>,
     /// Runs some rounds and returns the multiply-adds done.
     run: Box<dyn Fn(usize) -> f64 + Sync>,
 }
@@ -36,7 +36,7 @@ impl Loop {
 
     /// Restricts the loop to one accumulation order.
     #[cfg(target_arch = "x86_64")]
-    fn of(self, arithmetic: Arithmetic) -> Loop {
+    fn of(self, arithmetic: AccumulationOrder) -> Loop {
         Loop { arithmetic: Some(arithmetic), ..self }
     }
 
@@ -64,13 +64,13 @@ impl Loop {
             if let Some(proof) = Avx512Bf16::detect() {
                 let bf16 = move |rounds| avx512_bf16(proof, rounds);
                 let bf16 = Loop::new("avx512 vdpbf16ps", Class::Bf16, Isa::Avx512Bf16, bf16);
-                loops.push(bf16.of(Arithmetic::Pairs));
+                loops.push(bf16.of(AccumulationOrder::Vdpbf16));
             }
             if let Some(proof) = Amx::detect() {
                 let int8 = move |rounds| peak(proof, WeightClass::Int8, rounds);
                 let bf16 = move |rounds| peak(proof, WeightClass::Bf16, rounds);
                 loops.push(Loop::new("amx tdpbssd", Class::Int8, Isa::Amx, int8));
-                loops.push(Loop::new("amx tdpbf16ps", Class::Bf16, Isa::Amx, bf16).of(Arithmetic::Tiles));
+                loops.push(Loop::new("amx tdpbf16ps", Class::Bf16, Isa::Amx, bf16).of(AccumulationOrder::Amx));
             }
         }
         loops
@@ -82,7 +82,7 @@ impl Loop {
     }
 
     /// Whether the kernels use this loop's instruction under the ceiling `isa` with this accumulation order.
-    pub(super) fn serves(&self, isa: Isa, arithmetic: Arithmetic) -> bool {
+    pub(super) fn serves(&self, isa: Isa, arithmetic: AccumulationOrder) -> bool {
         isa >= self.used_from && self.arithmetic.is_none_or(|its| its == arithmetic)
     }
 }

@@ -14,7 +14,7 @@
 //! are no work.
 //!
 //! Definition of a result: `h` is the bf16 product of `A` and `x`, `d` that of `B` and `h`, each in the order of an
-//! [`Arithmetic`], over all of K; then `y + d`, rounded once. Zeros of `B` are skipped, which gives the same bits: the
+//! [`AccumulationOrder`], over all of K; then `y + d`, rounded once. Zeros of `B` are skipped, which gives the same bits: the
 //! sum begins as +0 and is never -0, so adding a product with zero does not change it, and a step of tiles with only
 //! zeros adds +0. Steps are counted from the first of all inputs, not from the first that a strip reads. Nothing is added
 //! to the outputs of a strip that reads nothing.
@@ -23,7 +23,7 @@
 mod amx;
 mod product;
 
-use crate::arithmetic::Arithmetic;
+use crate::accumulation_order::AccumulationOrder;
 use crate::isa::{Amx, Isa};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::Shared;
@@ -152,14 +152,15 @@ impl Strips {
     #[inline(always)]
     fn dots(
         &self,
-        arithmetic: Arithmetic,
+        arithmetic: AccumulationOrder,
         spans: Range<usize>,
         x: impl Fn(usize) -> f32,
         mut put: impl FnMut(usize, f32),
     ) {
         let x = &x;
         for &span in &self.spans[spans] {
-            let (read, begin) = (2 * span.first..2 * span.end(), 2 * span.first / Arithmetic::STEP * Arithmetic::STEP);
+            let (read, begin) =
+                (2 * span.first..2 * span.end(), 2 * span.first / AccumulationOrder::STEP * AccumulationOrder::STEP);
             let read = &read;
             let inside =
                 |k: usize, of: &dyn Fn(usize) -> f32| if read.contains(&(begin + k)) { of(begin + k) } else { 0.0 };
@@ -221,7 +222,7 @@ impl LowRank {
     }
 
     /// The definition for one row.
-    fn define_row(&self, arithmetic: Arithmetic, x: &[f32], row: usize, out: &mut [f32]) {
+    fn define_row(&self, arithmetic: AccumulationOrder, x: &[f32], row: usize, out: &mut [f32]) {
         let LowRankShape { in_features, rank, out_features } = self.shape;
         let x = &x[row * in_features..][..in_features];
         let x = |k: usize| x.get(k).map_or(0.0, |&x| round_bf16(x));
@@ -248,7 +249,7 @@ pub type Group<'a, L> = (&'a L, &'a [u32]);
 /// The definition: `out[row] += B (A x[row])` for the rows of each group. Rows of `x` and `out` are contiguous, with the
 /// widths of the shapes.
 pub(crate) fn define<'a>(
-    arithmetic: Arithmetic,
+    arithmetic: AccumulationOrder,
     x: &[f32],
     groups: impl Iterator<Item = Group<'a, LowRank>>,
     out: &mut [f32],
@@ -272,7 +273,7 @@ pub(crate) struct Scratch {
 pub(crate) struct ComputeContext<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) isa: Isa,
-    pub(crate) arithmetic: Arithmetic,
+    pub(crate) arithmetic: AccumulationOrder,
     /// AMX, if it is available for the order of tiles.
     pub(crate) tiles: Option<Amx>,
 }
@@ -372,8 +373,8 @@ enum Format {
 impl Format {
     fn of(context: ComputeContext<'_>) -> Format {
         match context.arithmetic {
-            Arithmetic::Pairs if context.isa.avx512_bf16().is_some() => Format::Pairs,
-            Arithmetic::Tiles if context.tiles.is_some() => Format::Pairs,
+            AccumulationOrder::Vdpbf16 if context.isa.avx512_bf16().is_some() => Format::Pairs,
+            AccumulationOrder::Amx if context.tiles.is_some() => Format::Pairs,
             _ => Format::Wide,
         }
     }

@@ -9,7 +9,7 @@
 #[cfg(target_arch = "x86_64")]
 use super::amx;
 use super::{ComputeContext, Convert, Format, LINE, Span, Strips};
-use crate::arithmetic::Arithmetic;
+use crate::accumulation_order::AccumulationOrder;
 use crate::mem::Buffer;
 use crate::pointwise::Shared;
 use crate::simd::{Kernel, LANES, Simd, dispatch, round_bf16, with_rows};
@@ -194,8 +194,8 @@ fn run<T: RowTarget>(context: ComputeContext<'_>, panel: Panel<'_, T>) {
             let block = Block { matrix, x, stride, rows, spans: spans.clone(), to };
             #[cfg(target_arch = "x86_64")]
             match (context.arithmetic, context.tiles, context.isa.avx512_bf16()) {
-                (Arithmetic::Tiles, Some(proof), _) => amx::run(proof, &block),
-                (Arithmetic::Pairs, _, Some(proof)) => dot::run(proof, &block),
+                (AccumulationOrder::Amx, Some(proof), _) => amx::run(proof, &block),
+                (AccumulationOrder::Vdpbf16, _, Some(proof)) => dot::run(proof, &block),
                 (arithmetic, ..) => dispatch(context.isa, ByFma { block, arithmetic }),
             }
             #[cfg(not(target_arch = "x86_64"))]
@@ -302,7 +302,7 @@ impl<T: RowTarget> Block<'_, T> {
 /// Without `vdpbf16ps`, from wide rows.
 struct ByFma<'a, T> {
     block: Block<'a, T>,
-    arithmetic: Arithmetic,
+    arithmetic: AccumulationOrder,
 }
 
 impl<T: RowTarget> Kernel for ByFma<'_, T> {
@@ -323,8 +323,8 @@ impl<T: RowTarget> Kernel for ByFma<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.arithmetic {
-            Arithmetic::Pairs => self.block.run(s, FmaPairs, 2),
-            Arithmetic::Tiles => self.block.run(s, FmaTiles, 2),
+            AccumulationOrder::Vdpbf16 => self.block.run(s, FmaPairs, 2),
+            AccumulationOrder::Amx => self.block.run(s, FmaTiles, 2),
         }
     }
 }
@@ -345,7 +345,7 @@ unsafe fn load_line<S: Simd>(s: S, line: *const u32) -> (S::V, S::V) {
     unsafe { s.load_pairs(line.cast()) }
 }
 
-/// [`Arithmetic::Pairs`] with two fused multiply-adds per pair, the odd product first.
+/// [`AccumulationOrder::Vdpbf16`] with two fused multiply-adds per pair, the odd product first.
 #[derive(Clone, Copy)]
 struct FmaPairs;
 
@@ -379,7 +379,7 @@ impl<S: Simd> Order<S> for FmaPairs {
     }
 }
 
-/// [`Arithmetic::Tiles`]: an even and an odd chain for each step of all inputs.
+/// [`AccumulationOrder::Amx`]: an even and an odd chain for each step of all inputs.
 #[derive(Clone, Copy)]
 struct FmaTiles;
 
@@ -424,9 +424,9 @@ impl<S: Simd> Order<S> for FmaTiles {
 }
 
 /// Pairs of a step of tiles.
-pub(super) const PAIRS: usize = Arithmetic::STEP / 2;
+pub(super) const PAIRS: usize = AccumulationOrder::STEP / 2;
 
-/// [`Arithmetic::Pairs`] with `vdpbf16ps`, from packed rows.
+/// [`AccumulationOrder::Vdpbf16`] with `vdpbf16ps`, from packed rows.
 #[cfg(target_arch = "x86_64")]
 mod dot {
     use super::{AHEAD, Block, LINE, Order, RowTarget, Span};

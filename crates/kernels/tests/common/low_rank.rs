@@ -2,7 +2,7 @@
 
 use super::values;
 use kernels::{
-    Arithmetic, Cpu, Device, HostBackend, LowRankShape, LowRankSource, MatrixShape, Out, Reference, RowSource,
+    AccumulationOrder, Cpu, Device, HostBackend, LowRankShape, LowRankSource, MatrixShape, Out, Reference, RowSource,
     WeightClass,
 };
 use std::ops::Range;
@@ -103,7 +103,7 @@ impl Case {
     pub(crate) fn new(name: String, groups: Vec<(Matrices, Vec<u32>)>, rows: usize, random: &mut Dice) -> Case {
         let LowRankShape { in_features, out_features, .. } = groups[0].0.shape;
         let (x, out) = (values(random, rows * in_features), values(random, rows * out_features));
-        let expected = Arithmetic::ALL.map(|arithmetic| {
+        let expected = AccumulationOrder::ALL.map(|arithmetic| {
             let mut out = out.clone();
             for (matrices, rows) in &groups {
                 matrices.by_products(&Reference::of(arithmetic), &x, rows, &mut out);
@@ -122,7 +122,7 @@ impl Case {
     }
 
     pub(crate) fn check(&self, implementations: &[Cpu]) {
-        for (arithmetic, expected) in Arithmetic::ALL.into_iter().zip(&self.expected) {
+        for (arithmetic, expected) in AccumulationOrder::ALL.into_iter().zip(&self.expected) {
             let found = bits(&self.run(&Reference::of(arithmetic)));
             assert!(found == *expected, "{}, reference, {arithmetic:?}", self.name);
             for cpu in implementations.iter().filter(|cpu| cpu.arithmetic() == arithmetic) {

@@ -6,7 +6,7 @@ pub(crate) mod low_rank;
 
 use kernels::quant::{Codes, GroupScale, Scales};
 use kernels::{
-    Arithmetic, BlockFormat, BlockSource, Cpu, Device, HostBackend, Int4Source, Int8Source, MatrixShape, Out,
+    AccumulationOrder, BlockFormat, BlockSource, Cpu, Device, HostBackend, Int4Source, Int8Source, MatrixShape, Out,
     Reference, RowSource, WeightClass,
 };
 use testing::Dice;
@@ -160,7 +160,7 @@ impl Case {
         let bias = (random.roll(2) == 0).then(|| values(&mut random, out_features));
         let residual = (random.roll(2) == 0).then(|| values(&mut random, rows * out_features));
         let mut case = Case { name, weights, shape, x, bias, residual, expected: Vec::new() };
-        let arithmetics = Arithmetic::ALL.into_iter().take(if case.is_bf16() { 2 } else { 1 });
+        let arithmetics = AccumulationOrder::ALL.into_iter().take(if case.is_bf16() { 2 } else { 1 });
         case.expected = arithmetics.map(|arithmetic| case.run(&Reference::of(arithmetic))).collect();
         case
     }
@@ -172,7 +172,7 @@ impl Case {
     /// Whether this implementation computes the case in another way than the same one in the first arithmetic.
     #[allow(dead_code)] // some tests have implementations of one arithmetic only
     pub(crate) fn concerns(&self, cpu: &Cpu) -> bool {
-        self.is_bf16() || cpu.arithmetic() == Arithmetic::ALL[0]
+        self.is_bf16() || cpu.arithmetic() == AccumulationOrder::ALL[0]
     }
 
     /// The product on a backend.
@@ -218,7 +218,8 @@ impl Case {
 
     pub(crate) fn check(&self, cpu: &Cpu) {
         let got = self.run(cpu);
-        let arithmetic = Arithmetic::ALL.into_iter().position(|arithmetic| arithmetic == cpu.arithmetic()).unwrap();
+        let arithmetic =
+            AccumulationOrder::ALL.into_iter().position(|arithmetic| arithmetic == cpu.arithmetic()).unwrap();
         let expected = self.expected.get(arithmetic).unwrap_or(&self.expected[0]);
         for (at, (got, want)) in got.iter().zip(expected).enumerate() {
             let (row, column) = (at / self.shape.out_features, at % self.shape.out_features);

@@ -17,7 +17,9 @@ use crate::batch::Batch;
 use crate::config::ModelConfig;
 use crate::forward::{Forward, Limits, Runner, Shared, rope_tables};
 use crate::tensors::{Tensors, Vector};
-use crate::transformer::{Entry, Linear, Loader, Pass, Scratch, Stack, copy, head_logits, in_step, out_of_memory};
+use crate::transformer::{
+    FirstLayerInput, Linear, Loader, Pass, Scratch, Stack, copy, head_logits, in_step, out_of_memory,
+};
 use checkpoint::weights::{RowOrder, Weights};
 use checkpoint::{Checkpoint, LoadError};
 use kernels::{Backend, Extent, KvShape, MatrixShape, Out, WeightClass};
@@ -494,12 +496,12 @@ impl<B: Backend> Passes for Network<B> {
                     copy(backend, residual, &mut scratch.x, extent);
                     self.stack.layers[0].qkv.apply(backend, embedding_normed, count, Out::Store(&mut scratch.qkv));
                     backend.linear(feature_normed, count, matrix, None, Out::Add(&mut scratch.qkv));
-                    Entry::Projected
+                    FirstLayerInput::Projected
                 }
                 Joint::Stream { embedding: matrix, feature: feature_matrix } => {
                     backend.linear(embedding_normed, count, matrix, None, Out::Store(&mut scratch.x));
                     backend.linear(feature_normed, count, feature_matrix, None, Out::Add(&mut scratch.x));
-                    Entry::Stream
+                    FirstLayerInput::Stream
                 }
             };
             self.stack.run(&pass, (step, batch), entry, scratch, kv, &mut []);

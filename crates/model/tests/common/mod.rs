@@ -5,7 +5,7 @@ pub(crate) mod gguf;
 
 use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::threads::NodeChoice;
-use kernels::{Arithmetic, Backend, Cpu, CpuOptions, Isa, KvDtype, WeightClass};
+use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, Isa, KvDtype, WeightClass};
 use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -79,17 +79,17 @@ pub(crate) fn load_with_kv<B: Backend>(
 }
 
 pub(crate) fn cpu(isa: Option<Isa>, threads: usize) -> Cpu {
-    cpu_of(isa, threads, Arithmetic::best())
+    cpu_of(isa, threads, AccumulationOrder::best())
 }
 
 /// On memory nodes that there need not be.
-pub(crate) fn cpu_on(nodes: usize, isa: Isa, threads: usize, arithmetic: Arithmetic) -> Cpu {
+pub(crate) fn cpu_on(nodes: usize, isa: Isa, threads: usize, arithmetic: AccumulationOrder) -> Cpu {
     let nodes = NodeChoice::Imagined(nodes);
     Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa), arithmetic: Some(arithmetic), nodes }).unwrap()
 }
 
 /// The same in an arithmetic.
-pub(crate) fn cpu_of(isa: Option<Isa>, threads: usize, arithmetic: Arithmetic) -> Cpu {
+pub(crate) fn cpu_of(isa: Option<Isa>, threads: usize, arithmetic: AccumulationOrder) -> Cpu {
     Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic: Some(arithmetic), ..CpuOptions::default() }).unwrap()
 }
 

@@ -39,7 +39,7 @@
 //! | I33 | every gauge and the step log are what counting gives | `check_gauges`, `check_record` |
 //! | I34 | the same seed takes the same course | here |
 //! | I37 | blocks from elsewhere are found only where good, and behind what they follow | `elsewhere.rs`, `model.rs` |
-//! | I38 | full blocks of remote-only prompts are found and never computed here | `../given.rs` |
+//! | I38 | full blocks of remote-only prompts are found and never computed here | `../remote_only_prefill.rs` |
 //! | I36 | pinned blocks are those requested and not lost, blocks being read do not change | `elsewhere.rs` |
 //!
 //! Not in this room: I24 (grammars, which do not exist yet), I25 (UTF-8:

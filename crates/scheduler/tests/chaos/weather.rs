@@ -6,7 +6,7 @@ use scheduler::{CostModel, Limits, Nanos, Targets, TierSizes, TokenId, Work};
 use testing::Dice;
 
 /// What happens around the scheduler, in percent per tick unless said otherwise.
-pub(crate) struct Weather {
+pub(crate) struct MachineLoad {
     pub(crate) ticks: usize,
     pub(crate) arrival: u64,
     pub(crate) burst: usize,
@@ -93,7 +93,7 @@ pub(crate) enum Kind {
 
 pub(crate) struct Draw {
     pub(crate) limits: Limits,
-    pub(crate) weather: Weather,
+    pub(crate) weather: MachineLoad,
     pub(crate) machine: CostModel,
     pub(crate) knowledge: Knowledge,
     /// Bits that block hashes keep.
@@ -210,7 +210,7 @@ impl Draw {
         };
         let ticks = rng.within(30..=120);
         let one_step = machine.step_time(&one_row()).0;
-        let weather = Weather {
+        let weather = MachineLoad {
             ticks,
             arrival: rng.within(5..=80) as u64,
             burst: rng.within(1..=4),
@@ -283,7 +283,7 @@ fn one_row() -> Work {
     work
 }
 
-impl Weather {
+impl MachineLoad {
     /// The targets of a new request.
     pub(crate) fn draw_targets(&self, rng: &mut Dice, machine: &CostModel) -> Targets {
         let one_step = machine.step_time(&one_row()).0;

@@ -17,7 +17,7 @@ use crate::counters::Counters;
 use crate::elsewhere::{Before, Elsewhere, KeptSeen, as_slices, check_has_ended};
 use crate::model::{EOS, FingerprintCache, LoweredRows, Slot, Trace, mix, solo};
 use crate::turns::Turns;
-use crate::weather::{self, Clock, Draw, Knowledge, Weather};
+use crate::weather::{self, Clock, Draw, Knowledge, MachineLoad};
 
 /// One answer from the client's side.
 pub(crate) struct Answer {
@@ -97,7 +97,7 @@ struct InFlight {
 pub(crate) struct Chaos {
     pub(crate) rng: Dice,
     bug: Option<EngineBug>,
-    pub(crate) weather: Weather,
+    pub(crate) weather: MachineLoad,
     pub(crate) machine: CostModel,
     pub(crate) knowledge: Knowledge,
     pub(crate) scheduler: Scheduler,

@@ -15,7 +15,7 @@ pub(crate) struct Mutation {
     pub(crate) origin: &'static str,
     /// Nearly always one.
     pub(crate) edits: &'static [Edit],
-    /// It affects remote-only prefill: `tests/given.rs` looks for it.
+    /// It affects remote-only prefill: `tests/remote_only_prefill.rs` looks for it.
     pub(crate) is_of_pair: bool,
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use scheduler::planted::{NAMES, OF_PAIR, plant};
 
-use crate::given;
+use crate::remote_only_prefill;
 use crate::world::Chaos;
 use crate::{number_from_env, quietly, watch_parent};
 
@@ -53,7 +53,7 @@ fn search(bug: usize, from: u64, budget: u64) -> Option<Found> {
     plant(Some(bug));
     let found = (0..budget).find_map(|seed| {
         let run = || match OF_PAIR[bug] {
-            true => drop(given::World::new(from + seed).run()),
+            true => drop(remote_only_prefill::World::new(from + seed).run()),
             false => drop(Chaos::new(from + seed, None).run()),
         };
         let panic = catch_unwind(AssertUnwindSafe(run)).err()?;

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use engine::receipt::Receipt;
-use engine::{Arithmetic, ModelInfo, PromptProgress, Timings};
+use engine::{AccumulationOrder, ModelInfo, PromptProgress, Timings};
 use scheduler::{LatencyBound, Nanos};
 use serde::Serialize;
 use serde_json::Value;
@@ -65,8 +65,8 @@ impl WireProgress {
 /// What decides the tokens beside the weights: this version and the order of sums of 16-bit products.
 pub(crate) fn fingerprint(model: &ModelInfo) -> Cow<'static, str> {
     let name = match model.arithmetic {
-        Arithmetic::Pairs => concat!("twostroke-", env!("CARGO_PKG_VERSION"), "-pairs"),
-        Arithmetic::Tiles => concat!("twostroke-", env!("CARGO_PKG_VERSION"), "-tiles"),
+        AccumulationOrder::Vdpbf16 => concat!("twostroke-", env!("CARGO_PKG_VERSION"), "-pairs"),
+        AccumulationOrder::Amx => concat!("twostroke-", env!("CARGO_PKG_VERSION"), "-tiles"),
     };
     // A pair of precisions is a definition that no other server has by itself.
     model.precisions.map_or(Cow::Borrowed(name), |pair| format!("{name}-{pair}").into())

@@ -7,9 +7,9 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use checkpoint::{Checkpoint, Source};
-use engine::past::RunHistoryWindow;
+use engine::run_history::RunHistoryWindow;
 use engine::{
-    Arithmetic, DeviceInfo, Ended, Event, FinishReason, Health, Isa, KvDtype, KvMap, LazyVocabulary, LogCursor,
+    AccumulationOrder, DeviceInfo, Ended, Event, FinishReason, Health, Isa, KvDtype, KvMap, LazyVocabulary, LogCursor,
     LoggedStep, ModelInfo, Observe, Origin, PauseFuture, Percentiles, RawRequest, Rejection, RemotePrefillTrace,
     RequestId, RequestSnapshot, RequestSummary, SecondStats, Serve, Stats, Stream, SubmitError, Subscription, Timeline,
     Timings, UnixNanos, Usage, ValidatedRequest, WeightClass,
@@ -73,7 +73,7 @@ impl Script {
             remote_only_prefill: false,
             weights: WeightClass::Bf16,
             device: DeviceInfo::cpu(Isa::Scalar, 1),
-            arithmetic: Arithmetic::best(),
+            arithmetic: AccumulationOrder::best(),
             backend: "a script".to_owned(),
             calibrated: None,
             targets: Targets::default(),

@@ -34,8 +34,8 @@ impl<I: Illness> Forward for Sick<I> {
     fn wait(&mut self, ticket: Ticket) -> Logits {
         self.inner.wait(ticket)
     }
-    fn adopt_thread(&self) {
-        self.inner.adopt_thread();
+    fn set_compute_thread(&self) {
+        self.inner.set_compute_thread();
     }
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
         self.inner.copy_blocks(copies);

@@ -25,37 +25,37 @@ use crate::isa::Amx;
 
 /// Accumulation order of products of 16-bit numbers: see the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Arithmetic {
+pub enum AccumulationOrder {
     /// The order of `vdpbf16ps`: pair after pair in one chain.
-    Pairs,
+    Vdpbf16,
     /// The order of `TDPBF16PS`: 32-deep steps of an even and an odd chain.
-    Tiles,
+    Amx,
 }
 
-impl Arithmetic {
+impl AccumulationOrder {
     /// Both orders.
-    pub const ALL: [Arithmetic; 2] = [Arithmetic::Pairs, Arithmetic::Tiles];
+    pub const ALL: [AccumulationOrder; 2] = [AccumulationOrder::Vdpbf16, AccumulationOrder::Amx];
 
     /// Depth of one tile step.
     pub(crate) const STEP: usize = 32;
 
     /// The fastest order on this machine: tiles if AMX exists and the OS permits it, else pairs. A lower
     /// [`Isa`](crate::Isa) does not change it.
-    pub fn best() -> Arithmetic {
-        if Amx::detect().is_some() { Arithmetic::Tiles } else { Arithmetic::Pairs }
+    pub fn best() -> AccumulationOrder {
+        if Amx::detect().is_some() { AccumulationOrder::Amx } else { AccumulationOrder::Vdpbf16 }
     }
 
     /// Display name: `pairs` or `tiles`.
     pub fn name(self) -> &'static str {
         match self {
-            Arithmetic::Pairs => "pairs",
-            Arithmetic::Tiles => "tiles",
+            AccumulationOrder::Vdpbf16 => "pairs",
+            AccumulationOrder::Amx => "tiles",
         }
     }
 
-    /// Parses a name that [`Arithmetic::name`] returned.
-    pub fn from_name(name: &str) -> Option<Arithmetic> {
-        Arithmetic::ALL.into_iter().find(|arithmetic| arithmetic.name() == name)
+    /// Parses a name that [`AccumulationOrder::name`] returned.
+    pub fn from_name(name: &str) -> Option<AccumulationOrder> {
+        AccumulationOrder::ALL.into_iter().find(|arithmetic| arithmetic.name() == name)
     }
 
     /// The definition: the product of bf16 numbers `a(k)` and `b(k)`, `k` in `0..len`.
@@ -68,12 +68,12 @@ impl Arithmetic {
         };
         let mut total = 0f32;
         match self {
-            Arithmetic::Pairs => {
+            AccumulationOrder::Vdpbf16 => {
                 for even in (0..len).step_by(2) {
                     total = add(even, add(even + 1, total));
                 }
             }
-            Arithmetic::Tiles => {
+            AccumulationOrder::Amx => {
                 for step in (0..len).step_by(Self::STEP) {
                     let (mut even, mut odd) = (0f32, 0f32);
                     for k in (step..len.min(step + Self::STEP)).step_by(2) {
@@ -147,23 +147,23 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for arithmetic in Arithmetic::ALL {
-            assert_eq!(Arithmetic::from_name(arithmetic.name()), Some(arithmetic));
+        for arithmetic in AccumulationOrder::ALL {
+            assert_eq!(AccumulationOrder::from_name(arithmetic.name()), Some(arithmetic));
         }
-        assert_eq!(Arithmetic::from_name("threes"), None);
+        assert_eq!(AccumulationOrder::from_name("threes"), None);
     }
 
     #[test]
     fn the_orders_are_those_of_the_definition() {
         let (a, b) = ([1e8, 1.0, -1e8, 3.0, 5.0], [1.0, 1.0, 1.0, 1.0, 1.0]);
-        let dot = |arithmetic: Arithmetic, len| arithmetic.dot(len, |k| a[k], |k| b[k]);
+        let dot = |arithmetic: AccumulationOrder, len| arithmetic.dot(len, |k| a[k], |k| b[k]);
         assert_eq!(
-            dot(Arithmetic::Pairs, 5),
+            dot(AccumulationOrder::Vdpbf16, 5),
             pair(pair(pair(0.0, [1e8, 1.0], [1.0; 2]), [-1e8, 3.0], [1.0; 2]), [5.0, 0.0], [1.0, 0.0])
         );
         // 1e8 absorbs the 1 and the 3 that are added to it; the odd chain keeps them.
-        assert_eq!((dot(Arithmetic::Pairs, 4), dot(Arithmetic::Tiles, 4)), (0.0, 4.0));
-        assert_eq!((dot(Arithmetic::Pairs, 5), dot(Arithmetic::Tiles, 5)), (5.0, 9.0));
+        assert_eq!((dot(AccumulationOrder::Vdpbf16, 4), dot(AccumulationOrder::Amx, 4)), (0.0, 4.0));
+        assert_eq!((dot(AccumulationOrder::Vdpbf16, 5), dot(AccumulationOrder::Amx, 5)), (5.0, 9.0));
     }
 
     #[test]

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A moment has the time that wall clocks showed at it, as in logs and alerts. So a jump moves what comes after it and
-//! nothing before. It is found at the next look ([`WallClock::look`]), and a moment between its jump and that look has the
-//! time of before. Between jumps a wall clock is pulled towards the right time together with the monotonic one, so one
-//! anchor holds for as long as nothing jumps.
+//! nothing before. It is found at the next look ([`WallClock::look`]), and a moment between its jump and that look has
+//! the time of before. Between jumps a wall clock is pulled towards the right time together with the monotonic one, so
+//! one anchor holds for as long as nothing jumps.
 
 use std::collections::VecDeque;
 
