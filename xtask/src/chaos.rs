@@ -4,7 +4,7 @@
 //! planted bugs     a copy of the scheduler with bugs in it: each must be found
 //! engine           the engine over a model that fails, for as many seeds: nothing must be found
 //! seeds            the scheduler as it is: nothing must be found
-//! tokens           a model's answers with guesses of every kind: each bit as without
+//! tokens           a model's answers with drafts of every kind: each bit as without
 //! ```
 
 use std::os::unix::process::CommandExt;
@@ -18,7 +18,7 @@ const SEEDS: u64 = 20_000;
 /// Searches for each planted bug, and seeds of one search at most.
 const TRIALS: u64 = 15;
 const BUDGET: u64 = 5000;
-/// Tokens of answers with guesses that are compared with those without.
+/// Tokens of answers with drafts that are compared with those without.
 const TOKENS: u64 = 1_000_000;
 
 /// Finds the planted bugs, then runs as many seeds as the flags say.

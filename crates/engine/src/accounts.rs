@@ -99,8 +99,8 @@ pub(crate) struct Accounts {
 impl Default for Accounts {
     fn default() -> Accounts {
         let ledger = Ledger::new(KEPT_VISITS);
-        let aways = RemotePrefillTraces::default();
-        Accounts { ledger, open: BTreeMap::new(), closed: VecDeque::new(), closed_bytes: 0, remote_prefills: aways }
+        let traces = RemotePrefillTraces::default();
+        Accounts { ledger, open: BTreeMap::new(), closed: VecDeque::new(), closed_bytes: 0, remote_prefills: traces }
     }
 }
 

@@ -497,8 +497,8 @@ impl EngineCore {
         self.recorded_drafts = Some(recorded);
     }
 
-    pub(crate) fn set_drafters(&mut self, drafting: DrafterSet) {
-        self.drafters = drafting;
+    pub(crate) fn set_drafters(&mut self, drafters: DrafterSet) {
+        self.drafters = drafters;
     }
 
     /// Plans a step and gives it up: what a recording says of one that was.

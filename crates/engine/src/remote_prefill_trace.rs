@@ -70,7 +70,7 @@ impl RemotePrefillTraces {
             self.all.pop_front();
         }
         self.changes += 1;
-        let away = RemotePrefillTrace {
+        let trace = RemotePrefillTrace {
             from: now,
             to: None,
             worker: None,
@@ -78,25 +78,25 @@ impl RemotePrefillTraces {
             steps: Vec::new(),
             received: Vec::new(),
         };
-        self.all.push_back(Entry { request, trace: away, changed: self.changes });
+        self.all.push_back(Entry { request, trace, changed: self.changes });
     }
 
     /// This worker reads it.
     pub(crate) fn set_worker(&mut self, request: RequestId, worker: &str) {
-        self.change(request, |away| away.worker = Some(worker.to_owned()));
+        self.change(request, |trace| trace.worker = Some(worker.to_owned()));
     }
 
     /// A block of it has come.
     pub(crate) fn receive(&mut self, request: RequestId, now: Nanos) {
-        self.change(request, |away| {
-            let count = away.received.last().map_or(0, |&(_, count)| count) + 1;
-            match away.received.last_mut() {
+        self.change(request, |trace| {
+            let count = trace.received.last().map_or(0, |&(_, count)| count) + 1;
+            match trace.received.last_mut() {
                 Some(last) if last.0 == now => last.1 = count,
-                _ => away.received.push((now, count)),
+                _ => trace.received.push((now, count)),
             }
-            if away.received.len() > MOST {
+            if trace.received.len() > MOST {
                 let mut at = 0;
-                away.received.retain(|_| {
+                trace.received.retain(|_| {
                     at += 1;
                     at % 2 == 1
                 });
@@ -113,8 +113,8 @@ impl RemotePrefillTraces {
         steps: &[RemoteStepEntry],
         now: Nanos,
     ) {
-        self.change(request, |away| {
-            let begin = away.from.0.saturating_add(pulled.0);
+        self.change(request, |trace| {
+            let begin = trace.from.0.saturating_add(pulled.0);
             // What another worker says ends here no later than it arrives.
             let at = |nanos: u64| Nanos(begin.saturating_add(nanos).min(now.0));
             let step = |step: &RemoteStepEntry| RemoteStep {
@@ -122,15 +122,15 @@ impl RemotePrefillTraces {
                 to: at(step.after.saturating_add(step.took)),
                 rows: step.rows,
             };
-            away.steps = steps.iter().take(MOST).map(step).collect();
-            (away.to, away.outcome) = (Some(now), Some(outcome));
+            trace.steps = steps.iter().take(MOST).map(step).collect();
+            (trace.to, trace.outcome) = (Some(now), Some(outcome));
         });
     }
 
     /// The request is over; what is still on its way is dropped.
     pub(crate) fn cancel(&mut self, request: RequestId, now: Nanos) {
-        if self.of(request).is_some_and(|away| away.to.is_none()) {
-            self.change(request, |away| (away.to, away.outcome) = (Some(now), Some(HandoffOutcome::Cancelled)));
+        if self.of(request).is_some_and(|trace| trace.to.is_none()) {
+            self.change(request, |trace| (trace.to, trace.outcome) = (Some(now), Some(HandoffOutcome::Cancelled)));
         }
     }
 
@@ -169,47 +169,50 @@ mod tests {
 
     #[test]
     fn steps_of_the_other_worker_are_laid_behind_the_moment_it_was_asked() {
-        let mut aways = RemotePrefillTraces::default();
-        aways.begin(RequestId(7), ms(100));
-        aways.set_worker(RequestId(7), "a:1");
-        [120, 120, 140].into_iter().for_each(|at| aways.receive(RequestId(7), ms(at)));
+        let mut traces = RemotePrefillTraces::default();
+        traces.begin(RequestId(7), ms(100));
+        traces.set_worker(RequestId(7), "a:1");
+        [120, 120, 140].into_iter().for_each(|at| traces.receive(RequestId(7), ms(at)));
         let there = |after: u64, took: u64| RemoteStepEntry { after: ms(after).0, took: ms(took).0, rows: 64 };
         let steps = [there(1, 10), there(20, 15), there(u64::MAX / 2_000_000, 5)];
-        aways.finish(RequestId(7), HandoffOutcome::Whole, ms(3), &steps, ms(150));
-        let away = aways.of(RequestId(7)).expect("it is kept");
-        assert_eq!((away.from, away.to, away.outcome), (ms(100), Some(ms(150)), Some(HandoffOutcome::Whole)));
-        assert_eq!(away.worker.as_deref(), Some("a:1"));
-        assert_eq!(away.received, [(ms(120), 2), (ms(140), 3)]);
-        let laid: Vec<_> = away.steps.iter().map(|step| (step.from, step.to)).collect();
+        traces.finish(RequestId(7), HandoffOutcome::Whole, ms(3), &steps, ms(150));
+        let trace = traces.of(RequestId(7)).expect("it is kept");
+        assert_eq!((trace.from, trace.to, trace.outcome), (ms(100), Some(ms(150)), Some(HandoffOutcome::Whole)));
+        assert_eq!(trace.worker.as_deref(), Some("a:1"));
+        assert_eq!(trace.received, [(ms(120), 2), (ms(140), 3)]);
+        let laid: Vec<_> = trace.steps.iter().map(|step| (step.from, step.to)).collect();
         let expected = [(ms(104), ms(114)), (ms(123), ms(138)), (ms(150), ms(150))];
         assert_eq!(laid, expected, "and none is told to end after it was heard of");
     }
 
     #[test]
     fn who_ends_meanwhile_is_away_no_longer() {
-        let mut aways = RemotePrefillTraces::default();
-        aways.begin(RequestId(1), ms(10));
-        aways.cancel(RequestId(1), ms(30));
-        let seen = aways.num_changes();
-        aways.cancel(RequestId(1), ms(40));
-        aways.cancel(RequestId(2), ms(40));
-        let away = aways.of(RequestId(1)).expect("it is kept");
-        assert_eq!((away.to, away.outcome, aways.num_changes()), (Some(ms(30)), Some(HandoffOutcome::Cancelled), seen));
+        let mut traces = RemotePrefillTraces::default();
+        traces.begin(RequestId(1), ms(10));
+        traces.cancel(RequestId(1), ms(30));
+        let seen = traces.num_changes();
+        traces.cancel(RequestId(1), ms(40));
+        traces.cancel(RequestId(2), ms(40));
+        let trace = traces.of(RequestId(1)).expect("it is kept");
+        assert_eq!(
+            (trace.to, trace.outcome, traces.num_changes()),
+            (Some(ms(30)), Some(HandoffOutcome::Cancelled), seen)
+        );
     }
 
     #[test]
     fn the_newest_are_kept_and_who_looks_again_sees_what_changed() {
-        let mut aways = RemotePrefillTraces::default();
-        (0..KEPT as u64 + 10).for_each(|id| aways.begin(RequestId(id), ms(id)));
-        assert!(aways.of(RequestId(9)).is_none() && aways.of(RequestId(10)).is_some());
-        let seen = aways.num_changes();
-        aways.receive(RequestId(40), ms(1000));
-        aways.receive(RequestId(9), ms(1000));
-        let changed: Vec<RequestId> = aways.changed_after(seen).into_iter().map(|(id, _)| id).collect();
+        let mut traces = RemotePrefillTraces::default();
+        (0..KEPT as u64 + 10).for_each(|id| traces.begin(RequestId(id), ms(id)));
+        assert!(traces.of(RequestId(9)).is_none() && traces.of(RequestId(10)).is_some());
+        let seen = traces.num_changes();
+        traces.receive(RequestId(40), ms(1000));
+        traces.receive(RequestId(9), ms(1000));
+        let changed: Vec<RequestId> = traces.changed_after(seen).into_iter().map(|(id, _)| id).collect();
         assert_eq!(changed, [RequestId(40)]);
-        (0..4000).for_each(|at| aways.receive(RequestId(40), ms(2000 + at)));
-        let landed = &aways.of(RequestId(40)).expect("it is kept").received;
-        assert!((MOST / 2..=MOST).contains(&landed.len()), "{}", landed.len());
-        assert!(landed.is_sorted() && landed.last() >= Some(&(ms(5900), 3900)), "{:?}", landed.last());
+        (0..4000).for_each(|at| traces.receive(RequestId(40), ms(2000 + at)));
+        let received = &traces.of(RequestId(40)).expect("it is kept").received;
+        assert!((MOST / 2..=MOST).contains(&received.len()), "{}", received.len());
+        assert!(received.is_sorted() && received.last() >= Some(&(ms(5900), 3900)), "{:?}", received.last());
     }
 }

@@ -262,10 +262,10 @@ impl Engine {
         }
         let found = options.handoff.as_ref().filter(|handoff| handoff.listen.is_some()).map(|_| Arc::default());
         core.set_listeners(options.cache_listener.clone(), found.clone());
-        let (thread_shared, thread_clock) = (status.clone(), clock.clone());
+        let (thread_status, thread_clock) = (status.clone(), clock.clone());
         std::thread::Builder::new()
             .name("engine".into())
-            .spawn(move || run(core, receiver, thread_shared, thread_clock))
+            .spawn(move || run(core, receiver, thread_status, thread_clock))
             .map_err(StartError::Thread)?;
         let engine = Engine(Arc::new(Inner {
             model,

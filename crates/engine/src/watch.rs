@@ -61,9 +61,9 @@ impl Subscription for Watch {
 
     fn remote_prefills(&self, cursor: &mut LogCursor) -> Vec<(RequestId, RemotePrefillTrace)> {
         let views = self.engine.views.lock().unwrap_or_else(PoisonError::into_inner);
-        let aways = &views.accounts.remote_prefills;
-        let changed = aways.changed_after(cursor.remote_prefill);
-        cursor.remote_prefill = aways.num_changes();
+        let traces = &views.accounts.remote_prefills;
+        let changed = traces.changed_after(cursor.remote_prefill);
+        cursor.remote_prefill = traces.num_changes();
         changed
     }
 

@@ -135,20 +135,20 @@ fn drafts_change_no_bit_of_any_answer() {
     let wrong = |by: usize| drafted[by] - accepted[by];
     let tokens = tokens as u64;
     assert!(
-        (0..GUESSERS).all(|by| accepted[by] > tokens / 500 && wrong(by) > tokens / 500),
+        (0..NUM_DRAFTERS).all(|by| accepted[by] > tokens / 500 && wrong(by) > tokens / 500),
         "{drafted:?} drafted, {accepted:?} accepted"
     );
 }
 
 /// The drafters, one at a time.
-const GUESSERS: usize = 6;
+const NUM_DRAFTERS: usize = 6;
 
 /// Tokens that were compared, and drafts by each.
 #[derive(Default)]
 struct Compared {
     tokens: usize,
-    drafted: [u64; GUESSERS],
-    accepted: [u64; GUESSERS],
+    drafted: [u64; NUM_DRAFTERS],
+    accepted: [u64; NUM_DRAFTERS],
 }
 
 fn compare(round: usize, compared: &mut Compared) {
@@ -178,7 +178,7 @@ fn compare(round: usize, compared: &mut Compared) {
     let alone_by = |method| Drafters { lookup: None, learned: learned(method), ..Drafters::default() };
     // What is served in other ways is the same for all who were trained: the last ones where company, prefix cache,
     // chunks and few blocks are.
-    let guessed_by: [(&str, Drafters, &[usize]); GUESSERS] = [
+    let drafter_sets: [(&str, Drafters, &[usize]); NUM_DRAFTERS] = [
         ("texts", Drafters::default(), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
         ("a draft model", alone_by(DraftMethod::DraftModel), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
         ("both", both, &[0, 3]),
@@ -195,7 +195,7 @@ fn compare(round: usize, compared: &mut Compared) {
     for (index, (what, options, company)) in testing::part_of(cases, 5) {
         let is_other = options.weights != WeightClass::Bf16;
         let other = is_other.then(|| plain(&options));
-        for (by, (who, drafters, _)) in guessed_by.iter().enumerate().filter(|(_, by)| by.2.contains(&index)) {
+        for (by, (who, drafters, _)) in drafter_sets.iter().enumerate().filter(|(_, by)| by.2.contains(&index)) {
             let what = format!("{what}, drafted by {who}");
             // The bytes of a cache are those of both models.
             let more = if drafters.learned.is_some() { 2 } else { 1 };

@@ -31,11 +31,11 @@ fn a_mask_is_kept_for_its_place_alone() {
     let [mut kept, mut asked] = [constraint(&rule), constraint(&rule)];
     for (at, &token) in tokens.iter().enumerate() {
         kept.mask(at).unwrap();
-        // Twice, and behind a guess that comes to nothing.
+        // Twice, and behind a draft that comes to nothing.
         kept.mask(at).unwrap();
         assert_eq!(kept.mask(at).unwrap(), asked.mask(at).unwrap(), "behind {at} tokens");
         kept.mask_behind(at, &[token]);
-        assert_eq!(kept.mask(at).unwrap(), asked.mask(at).unwrap(), "behind {at} tokens and a guess");
+        assert_eq!(kept.mask(at).unwrap(), asked.mask(at).unwrap(), "behind {at} tokens and a draft");
         kept.mask(at).unwrap();
         [&mut kept, &mut asked].into_iter().for_each(|one| one.accept(token).unwrap());
         if kept.is_complete(at + 1) {
@@ -353,7 +353,7 @@ fn a_thought_is_closed_when_its_tokens_are_used_up() {
             let closing = tokens("\n</think>\n\n");
             for (at, &token) in closing.iter().enumerate() {
                 assert_eq!(only(&mut constraint, cut + at), Some(token), "{text:?} with {budget}");
-                // Guesses see the same, and are not remembered.
+                // Drafts see the same, and are not remembered.
                 assert_eq!(constraint.mask_behind(cut + at, &[token ^ 1]), None);
                 assert!(constraint.mask_behind(cut + at, &closing[at..]).is_some_and(|mask| mask.is_none()));
                 constraint.accept(token).unwrap();
@@ -444,7 +444,7 @@ fn a_run_of_tokens_has_no_end() {
         assert_eq!(mask, (!missing.is_empty()).then(|| but(missing)), "token {at}");
         constraint.accept(token).unwrap();
     }
-    // Guesses pass the same, and are not remembered.
+    // Drafts pass the same, and are not remembered.
     assert_eq!(constraint.mask_behind(2, &[9]), None);
     assert_eq!(constraint.mask_behind(0, &[7, 8, 9]), None);
     assert_eq!(constraint.mask_behind(0, &[7, 8]).map(allowed), Some(Some(but(&[9, 3]))));

@@ -307,7 +307,7 @@ fn medusa_heads_are_read_in_any_order() {
             }
         }
         medusa.propose(&[], 1); // nobody decodes
-        medusa.propose(&rows, 0); // nobody guesses
+        medusa.propose(&rows, 0); // no drafts
     }
 }
 

@@ -107,7 +107,7 @@ fn a_run_under_load_is_replayed_step_by_step_and_token_by_token() {
     assert_eq!(computed, replayed);
 }
 
-/// Its passes cost time, which decides how many guesses are checked: prices and times are in the file.
+/// Its passes cost time, which decides how many drafts are checked: prices and times are in the file.
 #[test]
 fn a_run_with_a_draft_model_is_replayed_without_it() {
     let scratch = Scratch::new("recording-drafted");
@@ -135,8 +135,8 @@ fn a_run_with_a_draft_model_is_replayed_without_it() {
     engine.stop();
     engine.finish_recording(Duration::from_secs(300));
     let text = std::fs::read_to_string(&path).expect("the recording is there");
-    assert!(text.lines().next().is_some_and(|header| header.contains("\"drafting\":[6,")), "what a guess costs");
-    // On a machine where no guess is worth its pass, one is tried in 64 steps.
+    assert!(text.lines().next().is_some_and(|header| header.contains("\"drafting\":[6,")), "what a draft costs");
+    // On a machine where no draft is worth its pass, one is tried in 64 steps.
     assert!(stats.drafted_tokens > 0 && text.contains("\"drafting\":"), "{stats:?}");
     let replayed = again(&path);
     assert_eq!((replayed.difference.as_ref(), replayed.requests), (None, 7));
@@ -404,8 +404,8 @@ fn a_recorded_run_is_asked_what_would_have_been() {
 }
 
 #[test]
-fn a_run_with_guesses_is_asked_what_it_would_have_been_without() {
-    let scratch = Scratch::new("recording-guesses");
+fn a_run_with_drafts_is_asked_what_it_would_have_been_without() {
+    let scratch = Scratch::new("recording-drafts");
     let path = scratch.join("run.jsonl");
     let engine =
         start(&EngineOptions { speculation: engine::Speculation::auto(), record: Some(path.clone()), ..options() });

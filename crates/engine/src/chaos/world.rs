@@ -195,7 +195,7 @@ type Known = Arc<Mutex<BTreeMap<u64, Vec<Vec<TokenId>>>>>;
 const SCRIPTED: DraftSource = DraftSource(7);
 
 /// A drafter that knows the answers, and errs.
-struct Guesser {
+struct ChaosDrafter {
     known: Known,
     rng: Dice,
     /// Drafts that are right, and sequences that get an offer, in percent.
@@ -203,7 +203,7 @@ struct Guesser {
     offers: u64,
 }
 
-impl Drafter for Guesser {
+impl Drafter for ChaosDrafter {
     fn begin(&mut self, _: &dyn Fn(SeqId) -> bool) {}
 
     fn propose(&mut self, sequence: &Sequence, _: Option<&Prediction>) -> Option<DraftProposal> {
@@ -475,11 +475,11 @@ impl World {
             let room = SpotRoom { first_block: blocks as u32, blocks: spot_blocks, block_size };
             core.set_spot_checks(SpotChecks::new(0.5, seed, VOCAB, room, spot_counts.clone()));
         }
-        let mut drafting = DrafterSet::default();
+        let mut drafters = DrafterSet::default();
         let known = (rng.percent(40) && !is_calm).then(Known::default);
         if let Some(known) = &known {
             let (answers, right) = (known.clone(), [0, 50, 90, 100][rng.within(0..=3)]);
-            drafting.join(Box::new(Guesser {
+            drafters.join(Box::new(ChaosDrafter {
                 known: answers,
                 rng: Dice::new(rng.bits()),
                 right,
@@ -487,13 +487,13 @@ impl World {
             }));
         }
         if draft_rng.percent(30) && !is_calm {
-            drafting.join(Box::new(Lookup::new(16, &LookupOptions::default())));
+            drafters.join(Box::new(Lookup::new(16, &LookupOptions::default())));
         }
         if let Some(draft) = &draft {
-            drafting.join_network(Box::new(draft.model(&limits, &nanos)));
+            drafters.join_network(Box::new(draft.model(&limits, &nanos)));
         }
-        let drafts = u64::from(!drafting.is_empty());
-        core.set_drafters(drafting);
+        let drafts = u64::from(!drafters.is_empty());
+        core.set_drafters(drafters);
         let (sender, commands) = unbounded_channel();
         let engine = Engine(Arc::new(Inner {
             model,

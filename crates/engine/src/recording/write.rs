@@ -25,10 +25,10 @@ pub(crate) fn record(path: &Path, header: &Header) -> Result<(RecordSink, JoinHa
     let (place, was_cut) = (path.to_owned(), is_cut.clone());
     let writer = std::thread::Builder::new().name("recorder".into());
     let writer = writer.spawn(move || write(file, &place, &lines, &was_cut)).map_err(failed)?;
-    Ok((tape(sender, path.to_owned(), is_cut), writer))
+    Ok((sink(sender, path.to_owned(), is_cut), writer))
 }
 
-fn tape(sender: SyncSender<RecordLine>, path: PathBuf, is_cut: Arc<AtomicBool>) -> RecordSink {
+fn sink(sender: SyncSender<RecordLine>, path: PathBuf, is_cut: Arc<AtomicBool>) -> RecordSink {
     let mut sender = Some(sender);
     Box::new(move |line| {
         let Some(channel) = &sender else { return };

@@ -1,13 +1,13 @@
-//! Microseconds that guesses take of a step of 256 streams with 8,192 tokens each, where all have some: medians of so
+//! Microseconds that drafts take of a step of 256 streams with 8,192 tokens each, where all have some: medians of so
 //! many steps, and the middle half of them.
 //!
 //! ```text
-//! cargo run --profile bench --manifest-path guards/Cargo.toml --target-dir target --example guess_speed [STEPS]
+//! cargo run --profile bench --manifest-path guards/Cargo.toml --target-dir target --example draft_speed [STEPS]
 //! ```
 
 use std::time::Instant;
 
-use guards::crowd::{Crowd, Guesses};
+use guards::crowd::{Crowd, Drafts};
 
 /// The parts of a step.
 const PARTS: [(&str, fn(&mut Crowd)); 4] =
@@ -15,10 +15,10 @@ const PARTS: [(&str, fn(&mut Crowd)); 4] =
 
 fn main() {
     let steps: usize = std::env::args().nth(1).map_or(400, |steps| steps.parse().expect("a number of steps"));
-    println!("| guesses | {} | all | drafts | tokens |", PARTS.map(|(name, _)| name).join(" | "));
+    println!("| drafter | {} | all | drafts | tokens |", PARTS.map(|(name, _)| name).join(" | "));
     println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
-    for guesses in [Guesses::Off, Guesses::Made, Guesses::LookedUp] {
-        let mut crowd = Crowd::new(guesses);
+    for drafter in [Drafts::Off, Drafts::Made, Drafts::LookedUp] {
+        let mut crowd = Crowd::new(drafter);
         let mut took: [Vec<f64>; 5] = Default::default();
         let (mut drafts, mut tokens) = (0, 0);
         for _ in 0..steps {
@@ -42,6 +42,6 @@ fn main() {
             let at = |share: usize| micros[micros.len() * share / 4];
             format!("{:.1} ({:.1}-{:.1})", at(2), at(1), at(3))
         });
-        println!("| {guesses:?} | {} | {} | {} |", cells.join(" | "), drafts / steps, tokens / steps);
+        println!("| {drafter:?} | {} | {} | {} |", cells.join(" | "), drafts / steps, tokens / steps);
     }
 }
