@@ -145,7 +145,7 @@ fn the_shipped_model_gives_the_bits_that_are_committed() {
         if !testing::is_long() && at != 0 {
             continue;
         }
-        let what = format!("{weights:?} {arithmetic:?} {kv_dtype:?}");
+        let what = format!("{weights:?} {} {kv_dtype:?}", arithmetic.name());
         let options = EngineOptions { weights, arithmetic: Some(arithmetic), kv_dtype, ..options() };
         take(&mut golden, &what, "plain", &start(&options));
         for (way, options) in testing::part_of(ways(&options).into_iter().filter(|_| at % 5 == 0), 3) {

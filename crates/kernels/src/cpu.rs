@@ -73,7 +73,7 @@ impl Cpu {
     }
 
     /// Uses the tile kernels for every product without detecting AMX: for tests with emulated tiles. The accumulation
-    /// order is [`AccumulationOrder::Tiles`].
+    /// order is [`AccumulationOrder::Amx`].
     #[doc(hidden)]
     pub fn with_tiles(threads: Option<usize>, tiles: Amx) -> Result<Cpu, CpuError> {
         Cpu::assemble(threads, NodeChoice::AsFound, Isa::Amx, Proofs::with_tiles(tiles))

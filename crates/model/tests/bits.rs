@@ -17,7 +17,7 @@ fn every_committed_checkpoint_gives_the_bits_that_are_committed() {
         let checkpoint = Checkpoint::open(Source::Directory(directory)).unwrap();
         for weights in testing::one_of([WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4], at) {
             for arithmetic in testing::one_of(AccumulationOrder::ALL, at) {
-                let what = format!("{name} {weights:?} {arithmetic:?}");
+                let what = format!("{name} {weights:?} {}", arithmetic.name());
                 // Each instruction set in turn: the bits are those of all.
                 let isas = Isa::available();
                 let cpu = cpu_of(Some(isas[at % isas.len()]), 1, arithmetic);
