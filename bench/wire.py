@@ -24,7 +24,7 @@ OWNERS = ("remote_queue_ms", "remote_prefill_ms", "remote_others_ms", "transfer_
 
 def taken(url):
     page = urllib.request.urlopen(url + "/metrics").read().decode()
-    return int(re.search(r'^twostroke_handoff_bytes_total\{way="taken"\} (\d+)$', page, re.M)[1])
+    return int(re.search(r'^twostroke_kv_transfer_bytes_total\{way="taken"\} (\d+)$', page, re.M)[1])
 
 
 def main():

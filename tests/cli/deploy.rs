@@ -79,10 +79,10 @@ fn the_board_shows_what_it_is_for() {
         "twostroke_requests_waiting",
         "twostroke_kv_cache_usage_ratio",
         "twostroke_prefix_cache_hits_total",
-        "twostroke_prefill_backlog_milliseconds",
+        "twostroke_prefill_backlog_seconds",
         "twostroke_kv_seconds_to_full",
         "twostroke_ttft_seconds_total",
-        "twostroke_gap_seconds_total",
+        "twostroke_itl_seconds_total",
     ] {
         assert!(all.contains(metric), "{metric} is on no panel");
     }

@@ -151,11 +151,11 @@ fn a_prompt_is_read_by_one_process_and_answered_by_another() {
     for number in 0..3 {
         assert_eq!(answer(&decode, &question(number)), answer(&joint, &question(number)));
     }
-    assert_eq!(metric(&decode, r#"twostroke_handoffs_total{way="taken",result="whole"}"#), 3.0);
+    assert_eq!(metric(&decode, r#"twostroke_remote_prefills_total{way="taken",result="whole"}"#), 3.0);
     assert_eq!(metric(&decode, r#"twostroke_role{role="decode"}"#), 1.0);
-    assert_eq!(metric(&prefill, r#"twostroke_handoffs_total{way="given",result="whole"}"#), 3.0);
-    assert_eq!(metric(&prefill, "twostroke_handoff_kept_blocks"), 0.0);
-    assert!(metric(&decode, r#"twostroke_handoff_bytes_total{way="taken"}"#) > 1e5);
+    assert_eq!(metric(&prefill, r#"twostroke_remote_prefills_total{way="given",result="whole"}"#), 3.0);
+    assert_eq!(metric(&prefill, "twostroke_pinned_blocks"), 0.0);
+    assert!(metric(&decode, r#"twostroke_kv_transfer_bytes_total{way="taken"}"#) > 1e5);
     assert!(metric(&decode, r#"twostroke_ttft_seconds_total{owner="remote_prefill"}"#) > 0.0);
     let (status, body) = prefill.request("POST", "/v1/completions", &[], &question(9));
     assert_eq!(status, 503, "{body}");
@@ -176,12 +176,12 @@ fn a_role_changes_while_answers_go_on() {
     let role_of = |server: &Server| server.request("GET", "/role", &[], "").1;
     let become_ =
         |server: &Server, role: &str| server.request("POST", "/role", &[], &json!({"role": role}).to_string());
-    let given = r#"twostroke_handoffs_total{way="given",result="whole"}"#;
+    let given = r#"twostroke_remote_prefills_total{way="given",result="whole"}"#;
 
     assert_eq!(role_of(&changing), r#"{"role":"decode"}"#);
     assert_eq!(answer(&decode, &question(50)), answer(&joint, &question(50)));
     assert_eq!(metric(&changing, given), 0.0, "one that answers reads for nobody");
-    assert_eq!(metric(&decode, r#"twostroke_handoffs_total{way="taken",result="refused"}"#), 1.0);
+    assert_eq!(metric(&decode, r#"twostroke_remote_prefills_total{way="taken",result="refused"}"#), 1.0);
 
     // An answer that was begun before the change is told to its end.
     let long = json!({"prompt": "The key", "max_tokens": 900, "ignore_eos": true, "stream": true}).to_string();
@@ -354,10 +354,10 @@ fn a_router_says_who_has_read_the_prompt() {
         assert_eq!(body["choices"][0]["text"], answer(&joint, &question(number)));
         assert_eq!(body.get("kv_transfer_params"), None);
     }
-    assert_eq!(metric(&decode, r#"twostroke_handoffs_total{way="taken",result="whole"}"#), 3.0);
+    assert_eq!(metric(&decode, r#"twostroke_remote_prefills_total{way="taken",result="whole"}"#), 3.0);
     // Nobody is asked for those of which no router says anything.
     answer(&decode, &question(23));
-    assert_eq!(metric(&decode, r#"twostroke_handoffs_total{way="taken",result="whole"}"#), 3.0);
+    assert_eq!(metric(&decode, r#"twostroke_remote_prefills_total{way="taken",result="whole"}"#), 3.0);
 
     let good = is_read(24);
     let with = |name: &str, value: Value| {
@@ -399,8 +399,8 @@ fn a_router_says_who_has_read_the_prompt() {
 /// A worker that reads prompts has come so far with those of this round: blocks of the first were sent, or it has read
 /// one, two or more of them whole; or all have their answers.
 fn wait_for_moment(round: usize, reader: &Server, asking: &[thread::ScopedJoinHandle<'_, ()>]) {
-    let sent = || metric(reader, r#"twostroke_handoff_bytes_total{way="given"}"#);
-    let whole = || metric(reader, r#"twostroke_handoffs_total{way="given",result="whole"}"#);
+    let sent = || metric(reader, r#"twostroke_kv_transfer_bytes_total{way="given"}"#);
+    let whole = || metric(reader, r#"twostroke_remote_prefills_total{way="given",result="whole"}"#);
     let (had_sent, had_whole) = (sent(), whole());
     wait("the moment to kill", || {
         let has_come = match round % 4 {
@@ -442,7 +442,7 @@ fn a_worker_that_is_killed_loses_nobodys_answer() {
         });
         // It comes again where it was, and is asked again.
         first = prefill(&key, &at);
-        let whole = || metric(&decode, r#"twostroke_handoffs_total{way="taken",result="whole"}"#);
+        let whole = || metric(&decode, r#"twostroke_remote_prefills_total{way="taken",result="whole"}"#);
         let before = whole();
         wait("a handoff to the worker that is there again", || {
             let number = next.fetch_add(1, Ordering::Relaxed);
@@ -450,8 +450,8 @@ fn a_worker_that_is_killed_loses_nobodys_answer() {
             whole() > before
         });
     }
-    assert_eq!(metric(&decode, "twostroke_handoff_mismatches_total"), 0.0);
-    wait("nothing to be kept", || metric(&first, "twostroke_handoff_kept_blocks") == 0.0);
+    assert_eq!(metric(&decode, "twostroke_remote_prefill_mismatches_total"), 0.0);
+    wait("nothing to be kept", || metric(&first, "twostroke_pinned_blocks") == 0.0);
 }
 
 /// A port that nobody listens at.
@@ -487,8 +487,8 @@ fn a_script_starts_both_workers_and_ends_both() {
     wait("a handoff", || {
         answer_at_last(port, &question(next.fetch_add(1, Ordering::Relaxed)));
         page(&ports[1]).is_some_and(|page| {
-            page.contains("twostroke_handoff_bytes_total{way=\"given\"} ")
-                && !page.contains("twostroke_handoff_bytes_total{way=\"given\"} 0\n")
+            page.contains("twostroke_kv_transfer_bytes_total{way=\"given\"} ")
+                && !page.contains("twostroke_kv_transfer_bytes_total{way=\"given\"} 0\n")
         })
     });
     signal("TERM", script.id());
@@ -551,11 +551,11 @@ fn the_worker_that_answers_is_killed_and_nothing_is_kept_for_it() {
             let own = ["--role", "decode", "--prefill-workers", address(&prefill), "--cluster-key", key.path()];
             first = Server::start(&[SMALL.as_slice(), &own, &["--port", &port.to_string()]].concat());
         });
-        wait("nothing to be kept", || metric(&prefill, "twostroke_handoff_kept_blocks") == 0.0);
+        wait("nothing to be kept", || metric(&prefill, "twostroke_pinned_blocks") == 0.0);
         wait("nothing to be held", || metric(&prefill, "twostroke_requests_running") == 0.0);
-        assert_eq!(metric(&first, "twostroke_handoff_mismatches_total"), 0.0);
+        assert_eq!(metric(&first, "twostroke_remote_prefill_mismatches_total"), 0.0);
     }
-    assert!(metric(&prefill, r#"twostroke_handoffs_total{way="given",result="whole"}"#) > 0.0);
+    assert!(metric(&prefill, r#"twostroke_remote_prefills_total{way="given",result="whole"}"#) > 0.0);
 }
 
 /// As llm-d's sidecar beside a decode worker does it: the client's body with a few fields changed goes to the prefill
@@ -603,7 +603,7 @@ fn a_sidecar_after_the_rules_of_llm_d_is_served() {
             assert_eq!(text_of(&split), text_of(&whole), "{asked}");
             assert!(!text_of(&split).is_empty(), "{split}");
             handed_over += 1.0;
-            assert_eq!(metric(&decode, r#"twostroke_handoffs_total{way="taken",result="whole"}"#), handed_over);
+            assert_eq!(metric(&decode, r#"twostroke_remote_prefills_total{way="taken",result="whole"}"#), handed_over);
         }
     }
 }

@@ -114,10 +114,10 @@ class Suite:
         return sum(tokens - 1 >= LEAST_TOKENS for _, _, tokens in alone)
 
     def handed_over(self, result="whole"):
-        return sum(worker.metric("twostroke_handoffs_total", way="taken", result=result) for worker in self.decode)
+        return sum(worker.metric("twostroke_remote_prefills_total", way="taken", result=result) for worker in self.decode)
 
     def mismatches(self):
-        return sum(worker.metric("twostroke_handoff_mismatches_total") for worker in self.decode)
+        return sum(worker.metric("twostroke_remote_prefill_mismatches_total") for worker in self.decode)
 
 
 def answers_are_those_of_the_engine_alone(suite):
@@ -132,7 +132,7 @@ def answers_are_those_of_the_engine_alone(suite):
 
 
 def prompts_go_where_their_beginning_is(suite):
-    """Of turns that repeat a conversation only what is new is computed, whoever of two had it."""
+    """Of turns that repeat a conversation only what is new is computed, whichever of two had it."""
     def computed():
         tokens, cached = (sum(worker.metric(f"twostroke_prompt_tokens_{name}") for worker in suite.prefill)
                           for name in ("total", "cached_total"))

@@ -21,7 +21,7 @@ DEPLOY = ROOT / "deploy"
 TWOSTROKE, PROMETHEUS, PROMTOOL = sys.argv[1:4]
 # Queries that may have nothing to show: this one has a line only while the cache grows.
 MAY_BE_EMPTY = ["< Inf"]
-# Of what promtool complains about: names that are vLLM's, and the one that the scaling signal is known by.
+# Of what promtool complains about: names that are vLLM's, and the old name of the backlog, which goes with the next release.
 NOT_OURS_TO_CHOOSE = re.compile(r"^vllm:\S+ |^twostroke_prefill_backlog_milliseconds use base unit")
 
 

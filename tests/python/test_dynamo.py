@@ -181,8 +181,9 @@ def load_is_told_in_the_words_of_each_listener():
 @test
 def the_page_for_prometheus_has_labels_and_names_of_the_server():
     page = load.metrics({**llm()._engine.load(), "handoffs_given": 3}, {"model": 'a "model"'})
-    assert 'twostroke_handoffs_total{way="given",result="whole",model="a \\"model\\""} 3\n' in page
-    assert 'twostroke_handoff_mismatches_total{model="a \\"model\\""} 0\n' in page
+    assert 'twostroke_remote_prefills_total{way="given",result="whole",model="a \\"model\\""} 3\n' in page
+    assert 'twostroke_remote_prefill_mismatches_total{model="a \\"model\\""} 0\n' in page
+    assert 'twostroke_handoffs_total{way="given",result="whole",model="a \\"model\\""} 3\n' in page, "the old name"
     for line in page.splitlines():
         assert re.fullmatch(r'# (HELP|TYPE) twostroke_\w+ .+|twostroke_\w+\{(\w+="([^"\\]|\\.)*",?)+\} \S+', line), line
 

@@ -3,7 +3,7 @@
     python tests/routers/vllm_router.py TWOSTROKE VLLM_ROUTER [--requests 120]
 
 Every answer must be that of one server by itself, token for token, through streams and chats too. Where a worker is
-killed, this router (0.1.17) answers with an error of its own until it has noticed: it asks no other worker. Whoever asks
+killed, this router (0.1.17) answers with an error of its own until it has noticed: it asks no other worker. A client that asks
 again has the answer. By KV events it sends a prompt where its prefix is.
 """
 
@@ -164,7 +164,7 @@ def disaggregated(args, key, joint):
     for teller in tellers:
         flags += ["--decode", teller.url]
     router = Router(args.router, *flags)
-    whole = 'twostroke_handoffs_total{way="taken",result="whole"}'
+    whole = 'twostroke_remote_prefills_total{way="taken",result="whole"}'
 
     numbers = range(args.requests)
     lost = ask_all(router, joint, numbers)

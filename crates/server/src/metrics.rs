@@ -4,8 +4,10 @@
 //!
 //! Every number is read off the engine's step log at the moment of the scrape; nothing is counted twice. Each comes
 //! under our own name, and under vLLM's where it means the same there, so that existing dashboards work. Labels have
-//! fixed sets of values: nothing that a client sends becomes one, but for names of adapters, which are loaded by whoever
-//! runs the server or whom that lets.
+//! fixed sets of values: nothing that a client sends becomes one, but for names of adapters, which the operator
+//! loads or lets clients load.
+
+mod deprecated;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter, Write};
@@ -143,15 +145,16 @@ pub(crate) fn render(sources: &Sources<'_>, exposition: Exposition<'_>) -> Strin
     histograms(&mut page, stats);
     http.thoughts.write(&mut page);
     page.single("twostroke_http_connections", "gauge", "Open connections.", http.connections.load(Ordering::Relaxed));
-    page.own("text_jobs", "gauge", "Bodies that are parsed, rendered and tokenized, or wait for it.", text.jobs);
+    page.own("prepare_jobs", "gauge", "Bodies that are parsed, rendered and tokenized, or wait for it.", text.jobs);
     let help = "Time that went into parsing, rendering and tokenizing bodies.";
-    page.own("text_seconds_total", "counter", help, text.working.as_secs_f64());
+    page.own("prepare_seconds_total", "counter", help, text.working.as_secs_f64());
     let help = "Time that bodies waited for the first turn of that work.";
-    page.own("text_wait_seconds_total", "counter", help, text.waiting.as_secs_f64());
+    page.own("prepare_queue_seconds_total", "counter", help, text.waiting.as_secs_f64());
     page.family("twostroke_http_requests_total", "counter", "Requests answered, by route and status.");
     for ((route, status), count) in http.answers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         page.sample("twostroke_http_requests_total", &format!("route=\"{route}\",status=\"{status}\""), count);
     }
+    deprecated::write(&mut page);
     if let Exposition::OpenMetrics(_) = exposition {
         page.text.push_str("# EOF\n");
     }
@@ -216,15 +219,15 @@ fn cache(page: &mut Page<'_>, cache: CacheConfig) {
 /// What to scale on, and what the engine knows about its own speed.
 fn outlook(page: &mut Page<'_>, stats: &Stats) {
     page.own(
-        "prefill_backlog_milliseconds",
+        "prefill_backlog_seconds",
         "gauge",
         "Time that all waiting and unfinished prompt tokens take, by the cost model at the pace of the moment.",
-        stats.prefill_backlog_seconds * 1e3,
+        stats.prefill_backlog_seconds,
     );
     let help = "Requests past their time to first token that have none yet.";
-    page.own("requests_late", "gauge", help, stats.late_prompts);
+    page.own("late_prompts", "gauge", help, stats.late_prompts);
     let help = "For how long the oldest of them has waited; 0 without any.";
-    page.own("oldest_late_seconds", "gauge", help, stats.oldest_late_seconds);
+    page.own("late_prompt_age_seconds", "gauge", help, stats.oldest_late_seconds);
     let to_full = Prometheus(stats.kv_seconds_to_full);
     let help = "Seconds until every KV block is in use at the growth of the last seconds; +Inf if it does not grow.";
     page.own("kv_seconds_to_full", "gauge", help, to_full);
@@ -279,23 +282,23 @@ fn adapters(page: &mut Page<'_>, sources: &Sources<'_>) {
 
 /// What was promised when requests came, and what became of it.
 fn promises(page: &mut Page, stats: &Stats) {
-    let name = "twostroke_promises_total";
+    let name = "twostroke_latency_bounds_total";
     page.family(name, "counter", "Promises of 95 %, by what was promised (first token, whole answer) and outcome.");
     for (kind, promises) in BoundKind::ALL.iter().zip(&stats.promises) {
         for (outcome, count) in [("kept", promises.kept), ("broken", promises.broken)] {
             page.sample(name, &format!("kind=\"{}\",outcome=\"{outcome}\"", kind.name()), count);
         }
     }
-    let name = "twostroke_promises_kept_ratio";
+    let name = "twostroke_latency_bound_coverage";
     page.family(name, "gauge", "Share of the last 200 promises that were kept; NaN before the first.");
     for (kind, promises) in BoundKind::ALL.iter().zip(&stats.promises) {
         let share = Prometheus(promises.rolling.unwrap_or(f64::NAN));
         page.sample(name, &format!("kind=\"{}\"", kind.name()), share);
     }
     let help = "Requests refused because their first token could not be promised in time.";
-    page.own("refused_late_total", "counter", help, stats.refused_late);
+    page.own("rejected_late_total", "counter", help, stats.refused_late);
     let help = "Requests that would have been refused so, and were let through to learn from.";
-    page.own("probes_total", "counter", help, stats.probes);
+    page.own("admission_probes_total", "counter", help, stats.probes);
 }
 
 /// What a step may carry, in the order of [`Stats::predictions`].
@@ -331,13 +334,13 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
     page.own("step_seconds_total", "counter", "Seconds that forward passes took.", stats.step_seconds);
     let [during, between] = stats.stolen_seconds;
     page.family(
-        "twostroke_stolen_seconds_total",
+        "twostroke_cpu_steal_seconds_total",
         "counter",
         "Seconds in which threads that compute were ready and the machine ran others: of forward passes, between them.",
     );
-    page.sample("twostroke_stolen_seconds_total", "when=\"step\"", during);
-    page.sample("twostroke_stolen_seconds_total", "when=\"between\"", between);
-    page.own("held_seconds_total", "counter", "Seconds the engine was paused.", stats.held_seconds);
+    page.sample("twostroke_cpu_steal_seconds_total", "when=\"step\"", during);
+    page.sample("twostroke_cpu_steal_seconds_total", "when=\"between\"", between);
+    page.own("paused_seconds_total", "counter", "Seconds the engine was paused.", stats.held_seconds);
     let owned = [
         (
             "ttft_seconds_total",
@@ -345,7 +348,7 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
             &stats.owners.ttft,
             &Owner::OF_TTFT[..],
         ),
-        ("gap_seconds_total", "From token to token, by who the time was spent on.", &stats.owners.gaps, &Owner::OF_GAP),
+        ("itl_seconds_total", "From token to token, by who the time was spent on.", &stats.owners.gaps, &Owner::OF_GAP),
     ];
     for (name, help, shares, owners) in owned {
         let name = format!("twostroke_{name}");
@@ -404,26 +407,26 @@ fn handoffs(page: &mut Page<'_>, handoffs: &Handoffs) {
         page.sample("twostroke_role", &format!("role=\"{}\"", role.name()), u8::from(role == handoffs.role));
     }
     let help = "Prompts that others were asked to read (taken) or that were read for others (given), by how that went.";
-    page.family("twostroke_handoffs_total", "counter", help);
+    page.family("twostroke_remote_prefills_total", "counter", help);
     for (way, count) in HandoffOutcome::ALL.iter().zip(handoffs.taken) {
-        page.sample("twostroke_handoffs_total", &format!("way=\"taken\",result=\"{}\"", way.name()), count);
+        page.sample("twostroke_remote_prefills_total", &format!("way=\"taken\",result=\"{}\"", way.name()), count);
     }
     for (result, count) in ["whole", "left"].into_iter().zip(handoffs.given) {
-        page.sample("twostroke_handoffs_total", &format!("way=\"given\",result=\"{result}\""), count);
+        page.sample("twostroke_remote_prefills_total", &format!("way=\"given\",result=\"{result}\""), count);
     }
     page.family(
-        "twostroke_handoff_bytes_total",
+        "twostroke_kv_transfer_bytes_total",
         "counter",
         "Bytes of KV blocks that came (taken) and were sent (given).",
     );
     for (way, bytes) in [("taken", handoffs.bytes_taken), ("given", handoffs.bytes_given)] {
-        page.sample("twostroke_handoff_bytes_total", &format!("way=\"{way}\""), bytes);
+        page.sample("twostroke_kv_transfer_bytes_total", &format!("way=\"{way}\""), bytes);
     }
     let help = "KV blocks that came from other workers and have a place here.";
-    page.own("handoff_blocks_total", "counter", help, handoffs.blocks_taken);
-    page.own("handoff_kept_blocks", "gauge", "KV blocks that are kept for other workers.", handoffs.kept_blocks);
+    page.own("kv_transfer_blocks_total", "counter", help, handoffs.blocks_taken);
+    page.own("pinned_blocks", "gauge", "KV blocks that are kept for other workers.", handoffs.kept_blocks);
     let help = "First tokens that two workers drew differently: more than 0 means that one of them computes wrong.";
-    page.own("handoff_mismatches_total", "counter", help, handoffs.mismatches);
+    page.own("remote_prefill_mismatches_total", "counter", help, handoffs.mismatches);
 }
 
 /// Speculation: accepted drafts, their cost, and why steps had none.
@@ -431,15 +434,15 @@ fn speculation(page: &mut Page<'_>, stats: &Stats) {
     for (prefix, labels) in [("twostroke_", String::new()), ("vllm:", page.vllm_labels() + ",")] {
         let name = format!("{prefix}spec_decode_num_accepted_tokens_per_pos_total");
         page.family(&name, "counter", "Accepted draft tokens by position.");
-        // The first place is there before anything held: a rate needs a beginning.
+        // The first place is there before anything was accepted: a rate needs a beginning.
         for place in 0..stats.accepted_by_place.len().max(1) {
-            let held = stats.accepted_by_place.get(place).copied().unwrap_or(0);
-            page.sample(&name, &format!("{labels}position=\"{place}\""), held);
+            let accepted = stats.accepted_by_place.get(place).copied().unwrap_or(0);
+            page.sample(&name, &format!("{labels}position=\"{place}\""), accepted);
         }
     }
     let help = "Of the gaps' own_drafts, the part of rejected drafts.";
-    page.own("rejected_drafts_seconds_total", "counter", help, stats.owners.rejected.as_secs_f64());
-    let name = "twostroke_speculation_off_steps_total";
+    page.own("spec_decode_rejected_seconds_total", "counter", help, stats.owners.rejected.as_secs_f64());
+    let name = "twostroke_spec_decode_skipped_steps_total";
     page.family(name, "counter", "Steps in which drafts were proposed and none was checked, by reason.");
     for (reason, steps) in NoDraftReason::ALL.iter().zip(stats.no_drafts) {
         page.sample(name, &format!("reason=\"{}\"", reason.name()), steps);
@@ -465,7 +468,7 @@ fn work(page: &mut Page<'_>, seen: &Sources<'_>) {
         phases().for_each(|(phase, work)| page.sample(name, &format!("phase=\"{phase}\""), of(work)));
     }
     let Some(limits) = seen.limits else { return };
-    let name = "twostroke_limit_ratio";
+    let name = "twostroke_roofline_utilization";
     let help = "Share of the machine's limits that the newest steps reached, 0 to 1: those that read prompts, and those of \
                 answers alone. Absent for a phase without such a step in the last minute.";
     page.family(name, "gauge", help);
@@ -660,40 +663,43 @@ mod tests {
         assert_eq!(escaped("a\"} evil 1\n\\"), "a\\\"} evil 1\\n\\\\");
     }
 
-    #[test]
-    fn every_family_is_described_once_and_has_samples() {
+    /// What a server without limits and adapters shows of `stats`.
+    pub(super) fn page(stats: &Stats, exposition: Exposition<'_>) -> String {
         let targets = Targets { ttft: Some(Nanos(1_500_000_000)), tpot: None };
-        let (stats, http, text) = (Stats::default(), HttpMetrics::default(), TextStats::default());
         let (_, shape) = roofline::ModelShape::known().next().expect("there are known models");
-        let demands = &shape.demands(engine::WeightClass::Bf16, engine::KvDtype::Bf16);
-        let (limits, now) = (None, Nanos(0));
         let sources = Sources {
-            stats: &stats,
-            http: &http,
-            text: &text,
+            stats,
+            http: &HttpMetrics::default(),
+            text: &TextStats::default(),
             model: "m",
             cache: CacheConfig::default(),
             targets,
-            limits,
-            demands,
-            now,
+            limits: None,
+            demands: &shape.demands(engine::WeightClass::Bf16, engine::KvDtype::Bf16),
+            now: Nanos(0),
             adapters: &Adapters::default(),
             unix_seconds: 0,
         };
-        let page = render(&sources, Exposition::Text);
-        let open = render(&sources, Exposition::OpenMetrics(&|_| unreachable!("nothing was observed")));
+        render(&sources, exposition)
+    }
+
+    #[test]
+    fn every_family_is_described_once_and_has_samples() {
+        let stats = Stats::default();
+        let text = page(&stats, Exposition::Text);
+        let open = page(&stats, Exposition::OpenMetrics(&|_| unreachable!("nothing was observed")));
         let names = |page: &str| {
             let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
             types.map(|line| line.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
         };
         let distinct: std::collections::BTreeSet<String> = names(&open).into_iter().collect();
-        assert_eq!((distinct.len(), names(&open).len()), (names(&page).len(), names(&page).len()), "names stay apart");
-        assert!(open.ends_with("\n# EOF\n") && !page.contains("# EOF"));
+        assert_eq!((distinct.len(), names(&open).len()), (names(&text).len(), names(&text).len()), "names stay apart");
+        assert!(open.ends_with("\n# EOF\n") && !text.contains("# EOF"));
         assert!(
             open.contains("# TYPE twostroke_steps counter\n") || open.contains("# TYPE vllm:prompt_tokens counter\n")
         );
         let mut families = std::collections::BTreeSet::new();
-        for line in page.lines() {
+        for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {
                 let name = rest.split(' ').next().unwrap();
                 assert!(families.insert(name.to_owned()), "{name} twice");
@@ -706,22 +712,22 @@ mod tests {
             "twostroke_time_to_first_token_seconds",
             "vllm:iteration_tokens_total",
             "twostroke_ttft_seconds_total",
-            "twostroke_gap_seconds_total",
+            "twostroke_itl_seconds_total",
             "twostroke_step_prediction_error_ratio",
             "twostroke_slo_requests_total",
-            "twostroke_prefill_backlog_milliseconds",
+            "twostroke_prefill_backlog_seconds",
             "twostroke_kv_seconds_to_full",
             "twostroke_iteration_tokens",
             "twostroke_flops_total",
             "twostroke_bytes_read_total",
             "twostroke_oldest_waiting_seconds",
             "vllm:spec_decode_num_accepted_tokens_per_pos_total",
-            "twostroke_speculation_off_steps_total",
+            "twostroke_spec_decode_skipped_steps_total",
             "twostroke_tokens_per_decode_step",
         ] {
             assert!(families.contains(name), "{name}");
         }
-        assert!(page.contains("\ntwostroke_target_ttft_seconds 1.5\n"), "a target in seconds");
-        assert!(!page.contains("target_tpot"), "none that is not there");
+        assert!(text.contains("\ntwostroke_target_ttft_seconds 1.5\n"), "a target in seconds");
+        assert!(!text.contains("target_tpot"), "none that is not there");
     }
 }

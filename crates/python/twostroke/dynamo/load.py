@@ -46,21 +46,29 @@ def forward_pass(
 
 
 def is_at_rest(load: Mapping[str, Any]) -> bool:
-    """Whether nobody waits for anything: no request, and no other worker for its blocks."""
+    """Whether nothing waits: no request, and no other worker for its blocks."""
     return not (load["running_requests"] or load["waiting_requests"] or load["kept_blocks"])
+
+
+def deprecated(new: str) -> str:
+    """The description of a metric under the name that it had in the release before."""
+    return f"Deprecated, see twostroke_{new}; removed in the next release."
 
 
 def metrics(load: Mapping[str, Any], labels: Mapping[str, str]) -> str:
     """The page for Prometheus, under the names that a server's `/metrics` has."""
     handoffs = [({"way": "taken", "result": result}, count) for result, count in load["handoffs_taken"].items()]
     handoffs.append(({"way": "given", "result": "whole"}, load["handoffs_given"]))
+    mismatches = [({}, load["handoff_mismatches"])]
     lines = []
     for name, kind, help, samples in (
         ("kv_blocks_used", "gauge", "KV blocks held by requests.", [({}, load["used_blocks"])]),
         ("prompt_tokens_total", "counter", "Prompt tokens of finished requests.", [({}, load["prompt_tokens"])]),
         ("prompt_tokens_cached_total", "counter", "Those that the cache had.", [({}, load["cached_tokens"])]),
-        ("handoffs_total", "counter", "Prompts that were read for others and by others.", handoffs),
-        ("handoff_mismatches_total", "counter", "Above 0: one computes wrong.", [({}, load["handoff_mismatches"])]),
+        ("remote_prefills_total", "counter", "Prompts that were read for others and by others.", handoffs),
+        ("remote_prefill_mismatches_total", "counter", "Above 0: one computes wrong.", mismatches),
+        ("handoffs_total", "counter", deprecated("remote_prefills_total"), handoffs),
+        ("handoff_mismatches_total", "counter", deprecated("remote_prefill_mismatches_total"), mismatches),
     ):
         lines += [f"# HELP twostroke_{name} {help}", f"# TYPE twostroke_{name} {kind}"]
         for own, value in samples:

@@ -61,7 +61,7 @@ fn a_limit_that_was_measured_too_low_is_reached_and_not_exceeded() {
         assert!(percent > 0.0 && percent <= 100.0, "{told}");
     }
     let metrics = host.get("/metrics");
-    for line in metrics.text().lines().filter(|line| line.starts_with("twostroke_limit_ratio{")) {
+    for line in metrics.text().lines().filter(|line| line.starts_with("twostroke_roofline_utilization{")) {
         let share: f64 = line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number");
         assert!((0.0..=1.0).contains(&share), "{line}");
     }
@@ -81,7 +81,7 @@ fn metrics_count_operations_and_bytes_by_phase() {
     assert_eq!(sample("twostroke_flops_total{phase=\"decode\"}"), Some(decode.total.flops()));
     assert_eq!(sample("twostroke_bytes_read_total{phase=\"decode\"}"), Some(decode.total.bytes));
     for phase in ["prefill", "decode"] {
-        let share = sample(&format!("twostroke_limit_ratio{{phase=\"{phase}\",limit=\"memory\"}}"));
+        let share = sample(&format!("twostroke_roofline_utilization{{phase=\"{phase}\",limit=\"memory\"}}"));
         assert!(share > Some(0.0) && share < Some(0.1), "{phase}: {share:?}");
     }
     assert_eq!(sample("twostroke_oldest_waiting_seconds"), Some(0.0));
@@ -94,7 +94,7 @@ fn metrics_count_operations_and_bytes_by_phase() {
         number(&told["timings"]["prefill"]["flops"]) > 0.0 && told["timings"]["prefill"]["bound_by"].is_null(),
         "{told}"
     );
-    assert!(!blind.get("/metrics").text().contains("twostroke_limit_ratio"));
+    assert!(!blind.get("/metrics").text().contains("twostroke_roofline_utilization"));
 }
 
 fn host_without_limits() -> Host {

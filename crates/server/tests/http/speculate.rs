@@ -1,4 +1,4 @@
-//! Guesses at the next tokens, as clients see them: what was guessed is told, and nothing else is different.
+//! Drafts as clients see them: how many were checked is reported, and nothing else is different.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,7 +12,7 @@ use server::{ApiKey, ServerOptions};
 use crate::host::{Host, local_server, metric, small_engine};
 
 #[test]
-fn guesses_are_told_and_change_nothing() {
+fn drafts_are_reported_and_change_nothing() {
     let host = Host::with(EngineOptions { speculation: Speculation::auto(), ..small_engine() }, local_server());
     let prompt = "The fox sat by the door. The owl sang of gold.\n".repeat(4);
     let body = |speculate: bool| {
@@ -25,7 +25,7 @@ fn guesses_are_told_and_change_nothing() {
     let count = |field: &str| with["timings"][field].as_f64().unwrap_or_else(|| panic!("{field}: {}", with["timings"]));
     let (drafted, accepted) = (count("drafted_tokens"), count("accepted_tokens"));
     assert!(accepted > 60.0 && accepted <= drafted, "{accepted} of {drafted}");
-    assert_eq!(count("decode_tokens"), 119.0, "guessed or not, they are the answer's tokens");
+    assert_eq!(count("decode_tokens"), 119.0, "drafted or not, they are the answer's tokens");
     assert_eq!(without["timings"]["drafted_tokens"], Value::Null);
     host.quiet();
     let page = host.get("/metrics");
@@ -44,21 +44,21 @@ fn guesses_are_told_and_change_nothing() {
     for prefix in ["twostroke_", "vllm:"] {
         assert_eq!(total(&format!("{prefix}spec_decode_num_accepted_tokens_per_pos_total")), accepted, "{prefix}");
     }
-    // Of both requests: a step of the one without guesses brings a token.
+    // Of both requests: a step of the one without drafts brings a token.
     let steps = 119.0 - accepted + 119.0;
     let [sum, runs] = ["sum", "count"].map(|part| metric(page, &format!("twostroke_tokens_per_decode_step_{part}")));
     assert_eq!((sum, runs), (238.0, steps), "tokens, and the steps that brought them");
-    let off = total("twostroke_speculation_off_steps_total");
-    assert!(off < steps - 119.0, "{off} steps without guesses");
-    let own = metric(page, "twostroke_gap_seconds_total{owner=\"own_drafts\"}");
-    let rejected = metric(page, "twostroke_rejected_drafts_seconds_total");
+    let off = total("twostroke_spec_decode_skipped_steps_total");
+    assert!(off < steps - 119.0, "{off} steps without drafts");
+    let own = metric(page, "twostroke_itl_seconds_total{owner=\"own_drafts\"}");
+    let rejected = metric(page, "twostroke_spec_decode_rejected_seconds_total");
     assert!(0.0 <= rejected && rejected <= own, "{rejected} of {own}");
     let tokens = metric(page, "twostroke_generation_tokens_total");
     assert_eq!(tokens, 240.0, "a token is one, whether it came alone or with others");
 }
 
 #[test]
-fn a_timeline_tells_guesses_apart() {
+fn a_timeline_shows_drafts() {
     let host = Host::with(EngineOptions { speculation: Speculation::auto(), ..small_engine() }, local_server());
     let prompt = "The fox sat by the door. The owl sang of gold.\n".repeat(4);
     let body =
@@ -78,27 +78,27 @@ fn a_timeline_tells_guesses_apart() {
     let runs = steps.iter().filter(|step| step["tokens"].as_u64() > Some(1)).count();
     assert!(times.len() == 120 && runs > 0, "{} tokens, {runs} runs", times.len());
     assert!(times.is_sorted_by(|a, b| a.as_f64() <= b.as_f64()) && times.windows(2).any(|two| two[0] == two[1]));
-    // The rows of a step are its token's and those of its guesses.
+    // The rows of a step are its token's and those of its drafts.
     let rows = |step: &Value| step["rows"].as_u64() >= step["tokens"].as_u64();
     assert!(steps.iter().filter(|step| step["phase"] == "decode").all(rows), "{steps:?}");
     let words = prompt["why"].to_string();
-    assert!(words.contains("guesses at its tokens") && words.contains(" held"), "{words}");
+    assert!(words.contains("draft tokens") && words.contains(" accepted"), "{words}");
 }
 
 #[test]
-fn whether_to_guess_is_true_or_false() {
+fn whether_to_speculate_is_true_or_false() {
     let host = Host::start();
     let answer = host.post("/v1/completions", &json!({"prompt": "a", "speculate": "often"}));
     assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("speculate")));
 }
 
-/// Guesses from the texts of a request alone: what others were told is no part of these tests.
+/// Drafts from the texts of a request alone: answers to others are no part of these tests.
 fn own_texts() -> EngineOptions {
     let lookup = Some(LookupOptions { most_answers: 0, ..LookupOptions::default() });
     EngineOptions { speculation: Speculation::By(Drafters { lookup, ..Drafters::default() }), ..small_engine() }
 }
 
-/// Guesses that were accepted and rejected, as usage tells them.
+/// Drafts that were accepted and rejected, as usage has them.
 fn details(answer: &Value) -> (u64, u64) {
     let count = |field: &str| {
         let details = &answer["usage"]["completion_tokens_details"];
@@ -171,13 +171,13 @@ fn a_chat_has_predictions_too() {
 }
 
 #[test]
-fn who_is_not_guessed_for_is_told_so() {
+fn a_request_without_drafts_says_so() {
     let prediction = json!({"type": "content", "content": "there was a fox"});
     let body = json!({"prompt": "Once upon a time", "max_tokens": 5, "temperature": 0});
     let mut predicted = body.clone();
     predicted["prediction"] = prediction;
     let host = Host::start();
-    assert_eq!(details(&host.ask("/v1/completions", &predicted)), (0, 0), "this server does not guess");
+    assert_eq!(details(&host.ask("/v1/completions", &predicted)), (0, 0), "this server does not draft");
     assert!(host.ask("/v1/completions", &body)["usage"].get("completion_tokens_details").is_none());
     drop(host);
     let host = Host::with(own_texts(), local_server());
@@ -286,7 +286,7 @@ fn earlier_answers_are_offered_to_their_own_salt_alone() {
         (keys[0], &mine, false),
         (keys[0], &mine, true),
         (keys[1], &mine, true),
-        // Who wants no guesses is offered none, and leaves nothing for others.
+        // A request without drafts is offered none, and leaves nothing for others.
         (keys[0], &silent, false),
         (keys[0], &silent, false),
         (keys[0], &hidden, false),
@@ -315,7 +315,7 @@ fn earlier_answers_are_offered_to_their_own_salt_alone() {
     let first_gone = table.len() as u64 + 1;
     let text = std::fs::read_to_string(&path).expect("the recording");
     assert!(text.contains(&format!("{{\"cancel\":[{first_gone},")), "the long one was cancelled");
-    // A recording holds none of the texts, only what was guessed: it is enough to do the same again.
+    // A recording holds none of the texts, only what was drafted: it is enough to do the same again.
     let recording = || Recording::open(&path).expect("what was just written");
     let replayed = replay(recording(), &mut |_| {}).expect("it can be read");
     assert_eq!((replayed.difference, replayed.requests), (None, first_gone + 1));

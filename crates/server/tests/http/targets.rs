@@ -38,7 +38,7 @@ fn targets_and_tiers_are_taken_and_counted() {
         let body = timings[*name].as_f64().expect("the body has it too");
         assert!((body - header as f64).abs() <= 1.0, "{name}: {body} {header}");
     }
-    assert_eq!(answer.json().get("service_tier"), None, "nobody asked for one");
+    assert_eq!(answer.json().get("service_tier"), None, "it was not asked for");
     let text = answer.json()["choices"].clone();
 
     // (what is asked, the tier that is told)
@@ -64,7 +64,7 @@ fn targets_and_tiers_are_taken_and_counted() {
 
     // Every request had two promises, and each was kept or broken.
     let promises = |kind: &str, outcome: &str| {
-        sample(&host, &format!("twostroke_promises_total{{kind=\"{kind}\",outcome=\"{outcome}\"}}"))
+        sample(&host, &format!("twostroke_latency_bounds_total{{kind=\"{kind}\",outcome=\"{outcome}\"}}"))
     };
     let info = host.get("/live/info").json();
     assert_eq!(info["promises"]["share"], 0.95);
@@ -75,7 +75,7 @@ fn targets_and_tiers_are_taken_and_counted() {
             (&told["kept"], &told["broken"]),
             (&json!(promises(kind, "kept") as u64), &json!(promises(kind, "broken") as u64))
         );
-        let page = sample(&host, &format!("twostroke_promises_kept_ratio{{kind=\"{kind}\"}}"));
+        let page = sample(&host, &format!("twostroke_latency_bound_coverage{{kind=\"{kind}\"}}"));
         assert!((told["rolling"].as_f64().expect("a share") - share).abs() < 1e-9 && (page - share).abs() < 1e-9);
     }
 
@@ -86,7 +86,7 @@ fn targets_and_tiers_are_taken_and_counted() {
     let seconds =
         |what: &str, phase: &str| sample(&host, &format!("twostroke_step_{what}_seconds_total{{phase=\"{phase}\"}}"));
     assert!(seconds("predicted", "decode") > 0.0 && seconds("measured", "decode") > 0.0);
-    assert_eq!(host.metric("twostroke_prefill_backlog_milliseconds"), 0.0, "nothing is in line");
+    assert_eq!(host.metric("twostroke_prefill_backlog_seconds"), 0.0, "nothing is in line");
 }
 
 #[test]
@@ -103,9 +103,12 @@ fn what_would_be_late_is_refused_at_once_and_told_when_to_come_back() {
     long["prompt"] = json!(vec![7; 900]);
     let statuses: Vec<u16> = (0..7).map(|_| host.post("/v1/completions", &long).status).collect();
     assert_eq!(statuses, [200, 503, 200, 503, 503, 503, 200]);
-    assert_eq!((host.metric("twostroke_refused_late_total"), host.metric("twostroke_probes_total")), (4.0, 3.0));
+    assert_eq!(
+        (host.metric("twostroke_rejected_late_total"), host.metric("twostroke_admission_probes_total")),
+        (4.0, 3.0)
+    );
 
-    // One answers, ten prompts of a class before ours stand in line, and nobody moves up while it does.
+    // One answers, ten prompts of a class before ours stand in line, and none moves up while it does.
     let runs = std::thread::scope(|scope| {
         let send = |body: Value| scope.spawn(|| host.post("/v1/completions", &{ body }));
         host.pause();
@@ -116,7 +119,7 @@ fn what_would_be_late_is_refused_at_once_and_told_when_to_come_back() {
         let waiting: Vec<_> = (0..10).map(|_| send(first.clone())).collect();
         wait("the line to form", || host.engine.stats().prefill_backlog_seconds > 0.0);
         let backlog_ms = host.engine.stats().prefill_backlog_seconds * 1e3;
-        assert!(host.metric("twostroke_prefill_backlog_milliseconds") >= 0.0);
+        assert!(host.metric("twostroke_prefill_backlog_seconds") >= 0.0);
         for stream in [false, true] {
             let body = ask(json!({"ttft_slo_ms": (backlog_ms / 4.0).max(5.0), "stream": stream}));
             refused(&body);

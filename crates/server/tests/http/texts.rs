@@ -1,4 +1,4 @@
-//! Text is work: it has limits on every route, goes by turns, and ends when nobody waits for it.
+//! Text is work: it has limits on every route, goes by turns, and ends when its client has left.
 
 use serde_json::{Value, json};
 
@@ -87,12 +87,12 @@ fn long_and_short_texts_take_turns() {
     let mut metrics = host.connect();
     metrics.request("GET", "/metrics", &[("authorization", "Bearer sk-a")], b"");
     let page = metrics.answer();
-    assert_eq!(crate::host::metric(page.text(), "twostroke_text_jobs"), 0.0);
-    assert!(crate::host::metric(page.text(), "twostroke_text_seconds_total") > 0.0);
+    assert_eq!(crate::host::metric(page.text(), "twostroke_prepare_jobs"), 0.0);
+    assert!(crate::host::metric(page.text(), "twostroke_prepare_seconds_total") > 0.0);
 }
 
 #[test]
-fn text_that_nobody_waits_for_is_dropped() {
+fn text_whose_client_has_left_is_dropped() {
     let mut options = local_server();
     options.text_workers = 1;
     let host = Host::with(small_engine(), options);
@@ -102,6 +102,6 @@ fn text_that_nobody_waits_for_is_dropped() {
         connection.request("POST", "/tokenize", &headers, digits(2_000_000).to_string().as_bytes());
         drop(connection);
     }
-    wait("the texts to be dropped", || host.metric("twostroke_text_jobs") == 0.0);
+    wait("the texts to be dropped", || host.metric("twostroke_prepare_jobs") == 0.0);
     assert_eq!(host.ask("/tokenize", &digits(10))["count"], 10);
 }
