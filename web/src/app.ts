@@ -22,7 +22,7 @@ export interface App {
   navigate(page: Page): void;
 }
 
-/** A secret of this tab. It is out of the address bar before anybody can copy it from there. */
+/** A secret of this tab. It is out of the address bar before it can be copied from there. */
 export class Hold {
   private static readonly NAME = "twostroke-hold";
 
@@ -64,10 +64,10 @@ export function start(mounts: Record<Page, Mount>): void {
   const key = new KeyForm(() => feed.start());
   const api = async (path: string, init: RequestInit = {}): Promise<Response> => {
     const headers = new Headers(init.headers);
-    const held = sessionStorage.getItem(KEY);
-    if (held) headers.set("authorization", `Bearer ${held}`);
+    const kept = sessionStorage.getItem(KEY);
+    if (kept) headers.set("authorization", `Bearer ${kept}`);
     const response = await fetch(path, { ...init, headers });
-    if (response.status === 401) key.ask(held != null);
+    if (response.status === 401) key.ask(kept != null);
     return response;
   };
   const info = {} as Info;
@@ -121,10 +121,10 @@ export function start(mounts: Record<Page, Mount>): void {
     const { state } = feed;
     const known = "name" in info;
     const seconds = state.kind === "retrying" ? Math.max(0, Math.ceil((state.at - performance.now()) / 1000)) : 0;
-    const held = state.kind === "open" && feed.log.isHeld;
+    const paused = state.kind === "open" && feed.log.isPaused;
     connection.dataset["state"] = state.kind;
-    connection.classList.toggle("held", held);
-    const words = { connecting: "connecting", open: held ? "paused" : "live", retrying: "reconnecting", key: "API key required", absent: "no live view" };
+    connection.classList.toggle("paused", paused);
+    const words = { connecting: "connecting", open: paused ? "paused" : "live", retrying: "reconnecting", key: "API key required", absent: "no live view" };
     say(connection, words[state.kind]);
     show(notice, state.kind !== "open" && !(state.kind === "connecting" && known));
     if (state.kind === "connecting") say(notice, "Connecting to the server …");

@@ -12,7 +12,7 @@ export interface Timings {
   prefill_tokens: number;
   cached_tokens: number;
   decode_tokens: number;
-  /** Guesses at next tokens, and those that held; absent where nothing was guessed. */
+  /** Draft tokens that were checked, and those that were accepted; absent without drafts. */
   drafted_tokens?: number;
   accepted_tokens?: number;
   prefill_tokens_per_second: number;

@@ -6,7 +6,7 @@
 
 import type { BlockState, KvEvent, Name } from "./wire";
 
-/** A block: free, cached without a user (it may be taken), or used by a request and shared by so many. */
+/** A block: free, cached without a user (it may be taken), or used by a request, with the number of its users. */
 export type Block = { kind: "free" } | { kind: "cached" } | { kind: "used"; by: Name; sharers: number };
 
 /** Changes that are kept; the step log keeps as many. */

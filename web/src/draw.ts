@@ -131,7 +131,7 @@ export class Surface {
   }
 }
 
-/** Diagonal stripes of `period` pixels, as much ink as gap: what is drawn through them is somebody else's. */
+/** Diagonal stripes of `period` pixels, as much ink as gap: what is drawn through them is time of other requests. */
 export function stripes(context: CanvasRenderingContext2D, period: number): CanvasPattern {
   const sheet = document.createElement("canvas");
   sheet.width = sheet.height = period;
@@ -154,7 +154,7 @@ export interface Point {
   y: number;
 }
 
-/** From who made somebody wait to who waited. */
+/** From the request that caused a wait to the one that waited. */
 export function arrow(context: CanvasRenderingContext2D, from: Point, to: Point): void {
   const angle = Math.atan2(to.y - from.y, to.x - from.x);
   const back = (turn: number): [number, number] => [to.x - 9 * Math.cos(angle + turn), to.y - 9 * Math.sin(angle + turn)];

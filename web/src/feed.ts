@@ -1,8 +1,8 @@
 // The one reader of the server's live feed. It reads with `fetch` and not with `EventSource`, because the key travels in a
 // header; it connects again by itself, waiting longer each time.
 //
-//   GET /live/feed?after=STEP --> text/event-stream --> events --> Log, and the KV map while somebody wants it
-//                                                              --> whoever subscribed, once per piece that arrived
+//   GET /live/feed?after=STEP --> text/event-stream --> events --> Log, and the KV map while a view shows it
+//                                                              --> subscribers, once per piece that arrived
 
 import { Blocks } from "./blocks";
 import { raise } from "./limits";
@@ -71,7 +71,7 @@ export class Feed {
     };
   }
 
-  /** The server's clock in ms, guessed from its last words. */
+  /** The server's clock in ms, estimated from its last event. */
   now(): number {
     return this.offset === Infinity ? this.log.newest : Math.max(this.log.newest, performance.now() - this.offset);
   }

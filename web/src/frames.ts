@@ -1,6 +1,6 @@
-// One animation loop for the page. A view asks for a frame when something changed; where nobody asks, nothing runs.
+// One animation loop for the page. A view asks for a frame when something changed; without a request nothing runs.
 //
-// What the frames cost can be read by anybody, a test included: `window.__frames`.
+// What the frames cost can be read from outside, as tests do: `window.__frames`.
 
 /** The newest frames: when each began (ms of `performance.now()`), and how long drawing it took. */
 export interface Measured {

@@ -12,7 +12,7 @@ const [SMALLEST, LARGEST] = [4, 18];
 const MOST_HEIGHT = 300;
 const NAMED = 10;
 const PALE = 110;
-/** Blocks behind the last one that was ever in use are left out, but for so many. */
+/** Blocks behind the last one that was ever in use are left out, but this number is shown at least. */
 const LEAST_SHOWN = 1024;
 
 export class KvMap {
@@ -83,7 +83,7 @@ export class KvMap {
     const dark = isDark();
     const colours = theme();
     const colourOf = new Map<number, number>();
-    const held = new Map<Name, number>();
+    const owned = new Map<Name, number>();
     const rows = Math.ceil(shown / this.columns);
     const context = this.sheet.getContext("2d")!;
     const image = context.createImageData(this.columns, rows);
@@ -104,17 +104,17 @@ export class KvMap {
       if (code === 1) cached += 1;
       if (block?.kind !== "used") continue;
       used += 1;
-      held.set(block.by, (held.get(block.by) ?? 0) + 1);
+      owned.set(block.by, (owned.get(block.by) ?? 0) + 1);
       if (block.sharers < 2) continue;
       shared += 1;
       numbered.push([i, block.sharers]);
     }
     context.putImageData(image, 0, 0);
     this.paint(rows, numbered);
-    this.write(number, shown, used, shared, cached, held, dark);
+    this.write(number, shown, used, shared, cached, owned, dark);
   };
 
-  /** So many columns that the whole cache is seen at once, with cells as large as that allows. */
+  /** Chooses the number of columns: the whole cache is seen at once, with cells as large as that allows. */
   private layOut(number: number): void {
     const { width } = this.surface;
     const fits = (cell: number): boolean => Math.ceil(number / Math.max(1, Math.floor(width / cell))) * cell <= MOST_HEIGHT;
@@ -151,7 +151,7 @@ export class KvMap {
     }
   }
 
-  private write(number: number, shown: number, used: number, shared: number, cached: number, held: Map<Name, number>, dark: boolean): void {
+  private write(number: number, shown: number, used: number, shared: number, cached: number, owned: Map<Name, number>, dark: boolean): void {
     const { log, blocks } = this.app.feed;
     const free = number - used - cached;
     const early = blocks.since != null && this.step < blocks.since ? ` The map is known from step ${blocks.since} on, since this page was opened.` : "";
@@ -159,7 +159,7 @@ export class KvMap {
       this.summary,
       `${count(number, "block")} of ${this.app.info.block_size} tokens: ${used.toLocaleString("en")} in use${shared > 0 ? ` (${shared.toLocaleString("en")} by more than one request, with their number)` : ""}, ${cached.toLocaleString("en")} cached and free to be taken, ${free.toLocaleString("en")} empty.${number > shown ? ` Of the empty ones, ${(number - shown).toLocaleString("en")} are not drawn.` : ""}${early}`,
     );
-    const most = [...held].sort((a, b) => b[1] - a[1]);
+    const most = [...owned].sort((a, b) => b[1] - a[1]);
     const items = most.slice(0, NAMED).map(([name, blocks]) => {
       const swatch = el("span", { class: "swatch", "aria-hidden": "true" });
       swatch.style.background = requestColour(log.requests.get(name)?.index ?? hash(name), dark);
@@ -204,7 +204,7 @@ export class KvMap {
 
 function describe(block: Block): string {
   if (block.kind === "free") return "Empty.";
-  if (block.kind === "cached") return "Keys and values of tokens that nobody uses now. A prompt that begins in the same way finds them; if room is wanted, it is taken.";
+  if (block.kind === "cached") return "Keys and values that no request uses now. A prompt with the same prefix finds them; they are evicted when blocks are needed.";
   if (block.sharers < 2) return `Used by ${shortName(block.by)}.`;
   return `Used by ${count(block.sharers, "request")}, ${shortName(block.by)} among them: they begin in the same way, and it is kept once.`;
 }

@@ -212,7 +212,7 @@ export class Lanes {
 
 /**
  * Where in a step's columns a row's own share ends, that of others' decode rows, and that of others' prompts; what follows is the
- * machine's. A single column goes to whoever has most of it.
+ * machine's. A single column shows the largest part.
  */
 function borders(step: Step, row: DecodeRow, begin: number, end: number): [number, number, number] {
   if (row.own == null && !step.stolen) return [end, end, end];

@@ -12,7 +12,7 @@ import type { AwayEvent, EndedEvent, HistoryEvent, Info, Name, PrefillRow, Reque
 
 /** Steps that are kept; the server keeps as many. */
 const KEPT_STEPS = 4096;
-/** Requests that are kept: twice as many as have a timeline in the server would be more than anybody scrolls to. */
+/** Requests that are kept: twice as many as have a timeline in the server is more than a reader scrolls to. */
 const KEPT_REQUESTS = 2048;
 /** Seconds that a feed begins with, and the half seconds after them: fifteen minutes and more. */
 const KEPT_STATS = 2400;
@@ -32,7 +32,7 @@ export interface Step extends StepEvent {
   late: Token[];
 }
 
-/** Tokens that a step's decode rows made: one each, and the guesses that held. */
+/** Tokens that a step's decode rows made: one each, and the accepted drafts. */
 export function outputTokens(step: StepEvent): number {
   return step.decode.reduce((sum, row) => sum + (row.tokens ?? 1), 0);
 }
@@ -46,15 +46,15 @@ export interface Token {
   at: number;
   /** Since the one before; `null` for the first. */
   gap: number | null;
-  /** Tokens of its answer that came of its step, and its place among them, from 0: those behind the first were guessed. */
+  /** Tokens of its answer that came of its step, and its place among them, from 0: those behind the first were drafted. */
   run: number;
   place: number;
   /** Id of the step that made it. */
   step: number;
   /** It came later than the target, or than is usual. */
   late: boolean;
-  /** Somebody held the engine meanwhile: that is nobody's lateness. */
-  held: boolean;
+  /** The engine was paused meanwhile, so it is not late. */
+  paused: boolean;
 }
 
 /** Out of the batch for a while. */
@@ -134,7 +134,7 @@ export class Request {
   /** A token came, at this place of a run; returns it. */
   token(answer: number, at: number, step: number, place: number, run: number): Token {
     const before = this.lastOfAnswer.get(answer);
-    const token = { request: this, answer, index: before ? before.index + 1 : 0, at, gap: before ? at - before.at : null, run, place, step, late: false, held: false };
+    const token = { request: this, answer, index: before ? before.index + 1 : 0, at, gap: before ? at - before.at : null, run, place, step, late: false, paused: false };
     this.lastOfAnswer.set(answer, token);
     this.tokens.push(token);
     this.firstToken ??= at;
@@ -189,9 +189,9 @@ export class Log {
   late: LateRule = { medians: 2, floor_ms: 20 };
   private laneOf: (Request | undefined)[] = [];
   private seen = 0;
-  /** When somebody held the engine last. */
-  private heldFrom = Infinity;
-  private heldTo = -Infinity;
+  /** The last pause of the engine. */
+  private pausedFrom = Infinity;
+  private pausedTo = -Infinity;
 
   /** Forgets everything: another server speaks. */
   reset(): void {
@@ -249,8 +249,8 @@ export class Log {
     const limit = request.lateAbove(this.tpotTarget, this.late);
     const token = request.token(answer, step.end, step.id, place, run);
     if (token.gap == null) return;
-    token.held = token.at - token.gap <= this.heldTo && token.at >= this.heldFrom;
-    token.late = !token.held && token.gap > limit;
+    token.paused = token.at - token.gap <= this.pausedTo && token.at >= this.pausedFrom;
+    token.late = !token.paused && token.gap > limit;
     if (token.late) step.late.push(token);
   }
 
@@ -287,7 +287,7 @@ export class Log {
       const away = other.pauses[other.pauses.length - 1]?.to === null;
       return !away && other.lastPass != null && other.lastPass < at - SILENCE_MS;
     };
-    // One that was thought to be over and is not gets a lane that nobody had: its earlier passes would lie on others'.
+    // One that was thought to be over and is not gets an unused lane: its earlier passes would lie on others'.
     let lane = request.lane < 0 ? this.laneOf.findIndex(isFree) : -1;
     if (lane < 0) lane = this.laneOf.length;
     request.lane = lane;
@@ -387,18 +387,18 @@ export class Log {
     this.version += 1;
   }
 
-  /** Whether somebody holds the engine now. */
-  get isHeld(): boolean {
+  /** Whether the engine is paused now. */
+  get isPaused(): boolean {
     return this.stats[this.stats.length - 1]?.paused ?? false;
   }
 
   stat(event: StatsEvent): void {
     this.wall.hear(event.at, event.unix_ms);
     const before = this.stats[this.stats.length - 1];
-    // The steps that somebody makes one by one come while it is held.
-    if (event.paused && !before?.paused) this.heldFrom = event.at;
-    if (event.paused) this.heldTo = Infinity;
-    else if (this.heldTo === Infinity) this.heldTo = event.at;
+    // Single steps come while it is paused.
+    if (event.paused && !before?.paused) this.pausedFrom = event.at;
+    if (event.paused) this.pausedTo = Infinity;
+    else if (this.pausedTo === Infinity) this.pausedTo = event.at;
     if (before && event.at > before.at) {
       const seconds = (event.at - before.at) / 1000;
       const queries = event.prefix_queries - before.prefix_queries;

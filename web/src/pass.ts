@@ -1,7 +1,7 @@
 // One pass of the model, token by token: what each request brought into it.
 //
 //   A  [cached][ earlier ][#### this pass ####]           a chunk of a prompt: many tokens at once
-//   B  [       earlier        ][#][#][o]                  an answer: one token, and guesses at the next: solid if they held
+//   B  [       earlier        ][#][#][o]                  an answer: one token, and drafts of the next: solid if accepted
 
 import type { App } from "./app";
 import { el, fill, say, show } from "./dom";
@@ -20,8 +20,8 @@ interface Row {
   cached: number;
   start: number;
   len: number;
-  /** Behind them, guesses that did not hold. */
-  wrong: number;
+  /** Behind them, rejected drafts. */
+  rejected: number;
   phase: "prefill" | "decode";
 }
 
@@ -30,11 +30,11 @@ export class PassView {
   private canvas = el("canvas", { class: "pass", role: "img", "aria-label": "The tokens of the step" });
   private surface: Surface;
   private more = el("p", { class: "quiet-text" });
-  private guesses = el("tbody", {});
-  private guessed = el(
+  private draftRows = el("tbody", {});
+  private drafts = el(
     "div",
-    { class: "scroll guesses", tabindex: 0, role: "region", "aria-label": "Guesses at next tokens", hidden: true },
-    el("table", {}, el("caption", {}, "Guesses at next tokens"), el("thead", {}, el("tr", {}, ...["Request", "Guessed", "Held"].map((text) => el("th", { scope: "col" }, text)))), this.guesses),
+    { class: "scroll drafts", tabindex: 0, role: "region", "aria-label": "Drafts", hidden: true },
+    el("table", {}, el("caption", {}, "Drafts"), el("thead", {}, el("tr", {}, ...["Request", "Drafted", "Accepted"].map((text) => el("th", { scope: "col" }, text)))), this.draftRows),
   );
   private step: Step | null = null;
   private stop: () => void;
@@ -42,7 +42,7 @@ export class PassView {
   constructor(_app: App) {
     this.surface = new Surface(this.canvas, () => wantFrame(this.draw));
     this.stop = watchTheme(() => wantFrame(this.draw));
-    this.element = el("div", {}, this.canvas, this.more, this.guessed);
+    this.element = el("div", {}, this.canvas, this.more, this.drafts);
   }
 
   end(): void {
@@ -65,7 +65,7 @@ export class PassView {
     wantFrame(this.draw);
   }
 
-  /** Whose next tokens were guessed in the step, and what became of it. */
+  /** Requests with drafts in the step, and how many were accepted. */
   private list(step: Step): void {
     const rows = step.decode.flatMap((row, i) => {
       if (!row.drafts) return [];
@@ -73,22 +73,22 @@ export class PassView {
       const cells = [row.drafts, (row.tokens ?? 1) - 1].map((value) => el("td", {}, value.toLocaleString("en")));
       return [el("tr", {}, el("th", { scope: "row", title: String(name) }, shortName(name)), ...cells)];
     });
-    fill(this.guesses, ...rows);
-    show(this.guessed, rows.length > 0);
+    fill(this.draftRows, ...rows);
+    show(this.drafts, rows.length > 0);
   }
 
   private draw = (): void => {
     const { surface, step } = this;
     if (!step || surface.width === 0) return;
     const rows: Row[] = [
-      ...step.prefill.map((row, i): Row => ({ request: step.prefillOf[i]!, cached: Math.min(row.cached, row.start), start: row.start, len: row.len, wrong: 0, phase: "prefill" })),
-      ...step.decode.map((row, i): Row => ({ request: step.decodeOf[i]!, cached: 0, start: row.start, len: row.tokens ?? 1, wrong: 1 + (row.drafts ?? 0) - (row.tokens ?? 1), phase: "decode" })),
+      ...step.prefill.map((row, i): Row => ({ request: step.prefillOf[i]!, cached: Math.min(row.cached, row.start), start: row.start, len: row.len, rejected: 0, phase: "prefill" })),
+      ...step.decode.map((row, i): Row => ({ request: step.decodeOf[i]!, cached: 0, start: row.start, len: row.tokens ?? 1, rejected: 1 + (row.drafts ?? 0) - (row.tokens ?? 1), phase: "decode" })),
     ].slice(0, MOST_ROWS);
     const context = surface.begin();
     const colours = theme();
     const left = 70;
     const width = surface.width - left - 8;
-    const longest = Math.max(32, ...rows.map((row) => row.start + row.len + row.wrong));
+    const longest = Math.max(32, ...rows.map((row) => row.start + row.len + row.rejected));
     const cell = Math.min(LARGEST_CELL, width / longest);
     context.font = FONT;
     rows.forEach((row, i) => {
@@ -99,7 +99,7 @@ export class PassView {
       cells(context, left, y, cell, 0, row.cached, colours.cached);
       cells(context, left, y, cell, row.cached, row.start - row.cached, colours.lane);
       cells(context, left, y, cell, row.start, row.len, colours[row.phase]);
-      hollow(context, left, y, cell, row.start + row.len, row.wrong, colours[row.phase]);
+      hollow(context, left, y, cell, row.start + row.len, row.rejected, colours[row.phase]);
     });
     context.fillStyle = colours.quiet;
     context.textAlign = "left";

@@ -42,7 +42,7 @@ export function phaseLine(timings: Timings, shares: Shares): string {
   if (timings.decode_tokens > 0) {
     const share = of(shares.decode);
     line += ` · decode ${rate(timings.decode_tokens_per_second)}${share && ` (${share})`}`;
-    if (timings.drafted_tokens) line += `, ${timings.accepted_tokens ?? 0} of ${count(timings.drafted_tokens, "guess", "guesses")} held`;
+    if (timings.drafted_tokens) line += `, ${timings.accepted_tokens ?? 0} of ${count(timings.drafted_tokens, "draft token")} accepted`;
   }
   return line;
 }
@@ -58,8 +58,8 @@ export function delays(timings: Timings): string {
   if (others >= 1) parts.push(`other prompts took ${ms(others)} of the time between its tokens`);
   const machine = (owners?.ttft.machine_ms ?? 0) + (owners?.gaps.machine_ms ?? 0);
   if (machine >= 1) parts.push(`the machine ran others for ${ms(machine)}`);
-  const guesses = (owners?.ttft.other_drafts_ms ?? 0) + (owners?.gaps.other_drafts_ms ?? 0);
-  if (guesses >= 1) parts.push(`guesses at the tokens of others took ${ms(guesses)}`);
+  const drafts = (owners?.ttft.other_drafts_ms ?? 0) + (owners?.gaps.other_drafts_ms ?? 0);
+  if (drafts >= 1) parts.push(`drafts of other requests took ${ms(drafts)}`);
   if (timings.preemptions > 0) parts.push(`lost its cache blocks ${count(timings.preemptions, "time")}`);
   return parts.join(" · ");
 }

@@ -181,7 +181,7 @@ function options(chart: Chart, width: number, wall: Wall): uPlot.Options {
         points: { show: false },
         spanGaps: true,
         ...(line.dashed ? { dash: [4, 3] } : {}),
-        // Where nobody points, the newest.
+        // Without a pointer, the newest.
         value: (plot: uPlot, value: number | null, at: number) => {
           const shown = value ?? newest(plot.data[at]);
           return shown == null ? "–" : chart.format(shown);

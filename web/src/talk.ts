@@ -1,4 +1,4 @@
-// The conversation of the chat page, apart from the page: an answer goes on while somebody looks at another page, and what
+// The conversation of the chat page, apart from the page: an answer goes on while another page is shown, and what
 // was said is still there after a reload. It is kept in the tab's session storage: another tab, or tomorrow, begins anew.
 
 import type { App } from "./app";

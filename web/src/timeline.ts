@@ -2,8 +2,8 @@
 //
 //   lane 0  ....[####prefill####]|d|d|d|d |d|d|   .... queue, [#] prompt tokens, |d| one token of the answer
 //   lane 1      ....[##prefill##][##pre#]|d|/////|d|    / what another request's prompt made of the step
-//               a step is one column: everybody in it waits for all of it
-//   lane 2  ....[####prefill####]|d#o|d|d##|         d## tokens that came together, o a guess that did not hold
+//               a step is one column: every request in it waits for all of it
+//   lane 2  ....[####prefill####]|d#o|d|d##|         d## tokens that came together, o a rejected draft
 //
 // lanes.ts paints lanes and steps, tips.ts says what a place is, selection.ts keeps and sums what was chosen; here are the axis,
 // the labels and the pointer. Nothing in a frame reads layout.
@@ -33,7 +33,7 @@ const ARRIVAL_TOLD_MS = 1000;
 
 /** A pointer that moved less has clicked. */
 const CLICK_PX = 4;
-/** So wide a row is drawn of a step in which guesses were checked; else how many tokens came stands in it. */
+/** The width of a row of drafts in its step; in narrower ones the number of tokens is written. */
 const CELL_PX = 5;
 const COUNTED_PX = 12;
 /** Narrower than this no bar has a name on it. */
@@ -235,7 +235,7 @@ export class Timeline {
     this.lanes.blit(context, { x: this.gutter, y: AXIS - (this.scroll % height), width: this.plotWidth, height });
     context.restore();
     this.aways(context, height);
-    this.guesses(context, height);
+    this.drafts(context, height);
     this.grid(context);
     this.late(context, height);
     this.labels(context, height);
@@ -304,8 +304,8 @@ export class Timeline {
     context.restore();
   }
 
-  /** The rows of guesses in their step: those that held are tokens and solid, the others hollow. */
-  private guesses(context: CanvasRenderingContext2D, height: number): void {
+  /** The rows of drafts in their step: accepted ones are tokens and solid, the others hollow. */
+  private drafts(context: CanvasRenderingContext2D, height: number): void {
     if (height < 12) return;
     const { log } = this;
     const colours = theme();
@@ -655,10 +655,10 @@ export class Timeline {
     style.top = `${Math.min(this.surface.height, y)}px`;
   }
 
-  /** For one's own requests the server's ledger knows to the microsecond whom a token's time, or the queue's, was spent on. */
+  /** For one's own requests the server's ledger knows to the microsecond which request a token's time, or the queue's, was spent on. */
   private async askOwners(hit: Hit): Promise<void> {
     if ((hit.kind !== "token" && hit.kind !== "queue" && hit.kind !== "away") || typeof requestOf(hit).name !== "string") return;
-    // Whoever only passes by asks nothing.
+    // A pointer that only passes asks nothing.
     await new Promise((resolve) => setTimeout(resolve, 200));
     if (this.hit !== hit && this.pinned !== hit) return;
     const request = requestOf(hit);
@@ -682,7 +682,7 @@ function legend(): HTMLElement {
     item("prefill", "prefill: the prompt"),
     item("decode", "decode: the answer"),
     item("thinking", "decode: a thought before it"),
-    item("rejected", "a guess that did not hold"),
+    item("rejected", "a rejected draft"),
     item("stranger", "another request's prompt in the same step"),
     item("machine", "the machine ran other programs"),
     item("queue", "waiting"),

@@ -82,12 +82,12 @@ function token(token: Token, step: Step | undefined, log: Log, name: string): st
   const row = step && rowOf(step, request);
   const thought = row && request.thinks(token.answer, row.start) ? " · thought" : "";
   const lines = [`${name} · token ${token.index + 1}${thought}${token.late ? " · late" : ""}`];
-  if (token.place > 0) lines.push(`It came with token ${token.index - token.place + 1}, of the same step: it was guessed, and the guess held.`);
+  if (token.place > 0) lines.push(`It came with token ${token.index - token.place + 1}, of the same step: an accepted draft.`);
   else if (gap != null) lines.push(`${ms(gap)} after the one before${request.usualGap == null ? "" : ` (usually ${ms(request.usualGap)})`}.`);
   else if (token.index === 0 && request.firstToken === token.at && request.ttft != null) lines.push(`The first of its answer: time to first token ${ms(request.ttft)}${waited(request)}.`);
   else lines.push("The first of its answer that this page saw.");
-  if (token.place === 0 && step) lines.push(...guesses(token, step));
-  if (token.held) lines.push("Somebody held the engine meanwhile: that time is nobody's, and the token is not late.");
+  if (token.place === 0 && step) lines.push(...drafts(token, step));
+  if (token.paused) lines.push("The engine was paused meanwhile: that time has no owner, and the token is not late.");
   const others = log.delayedBy(token);
   if (others.length > 0) {
     const named = others.slice(0, 3).map((other) => `${shortName(other.request.name)} (${count(other.rows, "token")})`);
@@ -102,12 +102,12 @@ function token(token: Token, step: Step | undefined, log: Log, name: string): st
   return lines;
 }
 
-/** What became of the guesses at what follows a token. */
-function guesses({ request, index, run, answer }: Token, step: Step): string[] {
+/** How many drafts of what follows a token were accepted. */
+function drafts({ request, index, run, answer }: Token, step: Step): string[] {
   const row = step.decode.find((row, k) => step.decodeOf[k] === request && row.a === answer);
   if (!row?.drafts) return [];
   const together = run === 1 ? "" : run === 2 ? ` Token ${index + 2} came with it.` : ` Tokens ${index + 2} to ${index + run} came with it.`;
-  return [`Of ${count(row.drafts, "guess", "guesses")} at what follows ${run - 1 || "none"} held.${together}`];
+  return [`Of ${count(row.drafts, "draft token")} behind it ${run === 1 ? "none was" : run === 2 ? "1 was" : `${run - 1} were`} accepted.${together}`];
 }
 
 /** What the machine took of a step and of the time before it, if that is worth a word. */
@@ -122,7 +122,7 @@ function waited(request: Request): string {
   return `, of which ${ms(request.firstPass - request.arrived)} in the queue`;
 }
 
-/** Whose a shared step was; nothing where it was nobody else's. */
+/** Whose a shared step was; nothing where it was not shared. */
 function whose(step: Step, row: DecodeRow): string {
   if (row.own == null) return "";
   const { own, decode, prefill } = timeOf(step, row);
@@ -164,7 +164,7 @@ export function ownersOf(answer: TimelineAnswer, hit: Hit): string[] | null {
   const { ttft } = requestOf(hit);
   for (const prompt of answer.prompts) {
     if (token?.gap == null) {
-      // One that still waits is the only one of its answer, or nobody knows which it is.
+      // One that still waits is the only one of its answer, or it is unknown which it is.
       const isIt = prompt.ttft_ms == null || ttft == null ? answer.prompts.length === 1 : Math.abs(prompt.ttft_ms - ttft) <= SLACK_MS;
       if (!isIt) continue;
       return words(prompt.ttft, prompt.ttft_delayed_by);

@@ -1,7 +1,7 @@
 // The server's clock as people's clocks show it. The engine counts milliseconds since its start, and stands still while
-// somebody holds it; now and then the server says what a clock on the wall shows.
+// it is paused; now and then the server says what a clock on the wall shows.
 //
-//   engine    0 ---- 5000 ---- 9000 (held) ---- 9100
+//   engine    0 ---- 5000 ---- 9000 (paused) -- 9100
 //   wall      t      t + 5 s   t + 9 s          t + 40 s      a new difference counts from where it was heard
 
 /** Differences that are remembered. */
@@ -18,7 +18,7 @@ export class Wall {
     const difference = unix - at;
     if (last && (Math.abs(last.difference - difference) < SLACK_MS || at < last.at)) return;
     if (last && last.at === at) {
-      last.difference = difference; // the engine is still held
+      last.difference = difference; // the engine is still paused
       return;
     }
     // What was before the first reading has its difference too.
@@ -35,7 +35,7 @@ export class Wall {
     return null;
   }
 
-  /** `03:12:04`, where the reader is; with so many digits of the second behind it. */
+  /** `03:12:04`, where the reader is; with this number of digits behind the second. */
   clock(time: number, digits = 0): string {
     const unix = this.at(time);
     if (unix == null) return `${(time / 1000).toFixed(digits)} s`;

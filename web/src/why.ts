@@ -23,7 +23,7 @@ export class Story {
     } catch {
       lines = ["The server cannot be reached."];
     }
-    if (asked !== this.asked) return; // somebody asked for another one meanwhile
+    if (asked !== this.asked) return; // another one was asked for meanwhile
     fill(this.element, el("h2", {}, name), ...lines.map((line) => el("p", {}, line)));
   }
 }

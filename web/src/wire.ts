@@ -1,6 +1,6 @@
 // Written by the test in crates/server/src/live/wire.rs, from the types there: change those.
 
-/** A request: the response id of one's own, a number for everybody else's. */
+/** A request: the response id of one's own, a number for those of others. */
 export type Name = string | number;
 
 /** `GET /live/info`. */
@@ -14,7 +14,7 @@ now_unix_ms: number, };
 
 export type TargetTimes = { ttft_ms: number | null, tpot_ms: number | null, };
 
-/** Without a target a gap is late above so many medians of its answer's gaps, and above the floor. */
+/** Without a target a gap is late above this multiple of its answer's median gap, and above the floor. */
 export type LateRule = { medians: number, floor_ms: number, };
 
 /** What the machine can do at most with this model, reading from where its weights are. */
@@ -41,12 +41,12 @@ export type DecodeRow = { r: Name,
 a: number,
 /** Position of the row. */
 start: number,
-/** Guesses at the tokens behind it that were checked. Absent: none. */
+/** Drafts of the tokens behind it that were checked. Absent: none. */
 drafts?: number,
-/** Beside guesses, the tokens that came: one, and those that held. */
+/** With drafts, the tokens that came: one, and the accepted drafts. */
 tokens?: number,
 /** Of the time of the step's rows, the share of its own rows; the rest is other requests' decode. Only in steps in
- * which somebody's prompt met another request. */
+ * which a prompt met another request. */
 own?: number,
 /** The share of other requests' prompts, likewise. */
 other_prefill?: number, };
@@ -63,12 +63,12 @@ cached: number, r: Name,
 a: number,
 /** Position of the row. */
 start: number,
-/** Guesses at the tokens behind it that were checked. Absent: none. */
+/** Drafts of the tokens behind it that were checked. Absent: none. */
 drafts?: number,
-/** Beside guesses, the tokens that came: one, and those that held. */
+/** With drafts, the tokens that came: one, and the accepted drafts. */
 tokens?: number,
 /** Of the time of the step's rows, the share of its own rows; the rest is other requests' decode. Only in steps in
- * which somebody's prompt met another request. */
+ * which a prompt met another request. */
 own?: number,
 /** The share of other requests' prompts, likewise. */
 other_prefill?: number, };
@@ -106,11 +106,11 @@ export type ThoughtEvent = { r: Name, a: number, from: number, to: number | null
 
 /** Event `away`: another worker reads a prompt, or has read it. */
 export type AwayEvent = { r: Name,
-/** `HOST:PORT`; `null` while several are asked, and where nobody did. */
+/** `HOST:PORT`; `null` while several are asked, and where none did. */
 worker: string | null, from_ms: number,
 /** `null`: it still is. */
 to_ms: number | null,
-/** How it went, as `twostroke_handoffs_total` names it. */
+/** How it went, as `twostroke_remote_prefills_total` names it. */
 result: string | null,
 /** That worker's steps with rows of it. */
 steps: Array<AwayStep>,
@@ -119,11 +119,11 @@ landed: Array<LandedBlocks>, };
 
 /** The time in which another worker reads a prompt. */
 export type AwayTimes = {
-/** `HOST:PORT`; `null` while several are asked, and where nobody did. */
+/** `HOST:PORT`; `null` while several are asked, and where none did. */
 worker: string | null, from_ms: number,
 /** `null`: it still is. */
 to_ms: number | null,
-/** How it went, as `twostroke_handoffs_total` names it. */
+/** How it went, as `twostroke_remote_prefills_total` names it. */
 result: string | null,
 /** That worker's steps with rows of it. */
 steps: Array<AwayStep>,
@@ -160,7 +160,7 @@ late: number,
 oldest_late_ms: number,
 /** Share of the last promises of a first token that were kept. */
 promises_kept: number | null,
-/** Age of the request that has waited longest for its first token; 0 where nobody waits. */
+/** Age of the request that has waited longest for its first token; 0 if none waits. */
 oldest_waiting_ms: number, steps: number, prefill_tokens: number, decode_tokens: number,
 /** Prompt tokens that were looked up in the prefix cache. */
 prefix_queries: number,
@@ -176,5 +176,5 @@ limits: PeakRates | null, };
 /** Event `kv`: what each block of the cache is used for, or which have changed. */
 export type KvEvent = { step: number, full: true, blocks: Array<BlockState>, } | { step: number, full: false, changed: Array<[number, BlockState]>, };
 
-/** A block: 0 free, 1 nobody's, but a prefix that somebody may ask for; or its first user and the number of its users. */
+/** A block: 0 free, 1 unused with a cached prefix; or its first user and the number of its users. */
 export type BlockState = 0 | 1 | [Name, number];

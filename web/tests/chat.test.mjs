@@ -24,7 +24,7 @@ test("a chat: the answer streams, its phases are told, and the conversation goes
   await thought.locator("summary").click();
   assert.match(await thought.locator(".thought-text").textContent(), /\d/);
   // As `twostroke run` says it; the share of the limit follows from the feed.
-  const line = /^prefill \d+ tok( \(\+ \d+ cached\))? in [\d.]+ (ms|s) \([\d.]+k? tok\/s, [\d.]+ % of limit\) · decode [\d.]+k? tok\/s \([\d.]+ % of limit\)(, \d+ of \d+ guess(es)? held)?$/;
+  const line = /^prefill \d+ tok( \(\+ \d+ cached\))? in [\d.]+ (ms|s) \([\d.]+k? tok\/s, [\d.]+ % of limit\) · decode [\d.]+k? tok\/s \([\d.]+ % of limit\)(, \d+ of \d+ draft tokens? accepted)?$/;
   await until("the share of the limit", async () => line.test(await first.locator(".phase-line").textContent()));
   // The same request gives the same answer.
   await page.getByRole("button", { name: "Regenerate" }).click();
@@ -48,7 +48,7 @@ test("a chat: the answer streams, its phases are told, and the conversation goes
 test("an answer can be stopped, with the button and with Escape, and the engine hears of it", async (context) => {
   const server = await context.server();
   const page = await context.open(server, "/#/chat");
-  // A model may end a story before anybody can stop it; this one may not. Twice as much fits into its context.
+  // A model may end a story before it is stopped; this one may not. Twice as much fits into its context.
   await page.route("**/v1/chat/completions", (route) => route.continue({ postData: JSON.stringify({ ...route.request().postDataJSON(), ignore_eos: true }) }));
   await page.getByLabel("Max tokens").fill("2900");
   const stops = [() => page.getByRole("button", { name: "Stop" }).click(), () => page.keyboard.press("Escape")];
@@ -61,7 +61,7 @@ test("an answer can be stopped, with the button and with Escape, and the engine 
   await until("an idle engine", async () => (await (await fetch(`${server.origin}/health`)).json()).open_requests === 0);
 });
 
-/** A story that nobody ends but the test. */
+/** A story that only the test ends. */
 const endless = async (page, tokens = 6000) => {
   await page.route("**/v1/chat/completions", (route) => route.continue({ postData: JSON.stringify({ ...route.request().postDataJSON(), ignore_eos: true }) }));
   await page.getByLabel("Max tokens").fill(String(tokens));
@@ -80,7 +80,7 @@ test("an answer goes on while one looks at another page, and a conversation surv
   await page.locator("canvas.timeline").waitFor();
   await page.getByRole("link", { name: "Chat" }).click();
   await until("more of it", async () => (await length()) > before);
-  assert.equal(await page.locator(".turn .note").count(), 0, "nobody stopped it");
+  assert.equal(await page.locator(".turn .note").count(), 0, "it was not stopped");
   assert.ok(await page.getByRole("button", { name: "Stop" }).isEnabled());
   assert.equal(await page.getByLabel("Max tokens").inputValue(), "6000", "settings stay too");
   // A reload ends the answer, and leaves what was there.
@@ -116,7 +116,7 @@ test("the end of the conversation stays in view, unless one has scrolled away fr
   await until("words", async () => (await page.locator(".turn.assistant .text").last().textContent()).length > 0);
   await log.evaluate((log) => (log.scrollTop = 0));
   await page.waitForTimeout(300);
-  assert.ok((await below()) > 300, "whoever reads above is left there");
+  assert.ok((await below()) > 300, "a reader who scrolled up is left there");
   await page.keyboard.press("Escape");
 });
 

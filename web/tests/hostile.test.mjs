@@ -34,7 +34,7 @@ async function withInfo(page, change) {
       const response = await route.fetch();
       await route.fulfill({ json: { ...(await response.json()), ...change } });
     } catch (error) {
-      // The page was closed meanwhile, and nobody waits for it.
+      // The page was closed meanwhile, and nothing waits for it.
       if (!/disposed|closed/.test(String(error))) throw error;
     }
   });

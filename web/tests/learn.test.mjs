@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test, until } from "./lib.mjs";
 
-const TITLES = ["Why two phases", "TTFT against TPOT", "Batching", "Chunked prefill", "Prefix cache", "The KV wall", "Why a guess is cheap"];
+const TITLES = ["Why two phases", "TTFT against TPOT", "Batching", "Chunked prefill", "Prefix cache", "The KV wall", "Why a draft is cheap"];
 
 /** Runs what the page offers to try and returns what it says of it, and the rows of its table. */
 async function tryIt(page) {
@@ -82,7 +82,7 @@ test("what each page lets one try runs on the engine, and counts what it did", a
   }
 });
 
-test("why a guess is cheap: the same words of fewer passes, and without guesses what a row costs", async (context) => {
+test("why a draft is cheap: the same words of fewer passes, and without drafts what a row costs", async (context) => {
   for (const flags of [[], ["--speculate", "off"]]) {
     const server = await context.server(...flags);
     const page = await context.open(server, "/#/learn/7");
@@ -91,12 +91,12 @@ test("why a guess is cheap: the same words of fewer passes, and without guesses 
     assert.deepEqual([rows[0].slice(1, 4), rows[0].slice(5)], [["159 tokens", "159", "1.0"], ["0", "0"]], said);
     assert.deepEqual([rows[1][1], rows[1][3]], ["1,272 tokens", "8.0"]);
     assert.match(said, /^A pass with 8 rows took (?!0\.00)\d+\.\d\d times as long as one with a single row/);
-    const [, tokens, passes, , , drafted, held] = rows[2];
+    const [, tokens, passes, , , drafted, accepted] = rows[2];
     assert.equal(tokens, "159 tokens");
     if (flags.length === 0) {
       // How many are worth their rows is the machine's to say; some are always tried.
-      assert.ok(Number(drafted) > 0 && Number(held) <= Number(drafted), JSON.stringify(rows[2]));
-      assert.equal(Number(passes) + Number(held), 159, "a token of each pass, and the guesses that held");
+      assert.ok(Number(drafted) > 0 && Number(accepted) <= Number(drafted), JSON.stringify(rows[2]));
+      assert.equal(Number(passes) + Number(accepted), 159, "a token of each pass, and the accepted drafts");
       assert.match(said, /The words are the same\.$/);
     } else {
       assert.deepEqual([passes, drafted], ["159", "0"]);

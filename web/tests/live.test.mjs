@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test, until } from "./lib.mjs";
 
 test("the example of an idle engine, its figures, and its row in the table", async (context) => {
-  // A server of its own, to which nobody has spoken.
+  // A server of its own, which has had no request.
   const server = await context.server("--max-num-seqs", "16");
   const page = await context.open(server, "/#/live");
   await page.getByText("No request yet.").waitFor();

@@ -1,5 +1,5 @@
 // Texts that try to be more than text. Each would call `pwn()` if anything of it were taken for markup, script, style or an
-// address; a page's test defines it and sees that nobody calls.
+// address; a page's test defines it and sees that it is not called.
 
 const RUN = "pwn()";
 

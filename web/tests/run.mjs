@@ -8,7 +8,7 @@ if (!artefacts) {
   console.error("usage: run.mjs BINARY CHROMIUM ARTEFACTS [FILTER]");
   process.exit(2);
 }
-// What nobody waits for fails the run all the same.
+// A promise that is not awaited fails the run too.
 process.on("unhandledRejection", (error) => {
   console.error(error);
   console.log("0 passed, 1 failed");

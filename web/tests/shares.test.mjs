@@ -61,7 +61,7 @@ test("a victim's lane: its own share is solid, the stranger's hatched in the pha
   assert.ok(strangers.decode === 0, JSON.stringify(strangers));
   // Stripes: as much ink as gap, but for their soft edges.
   assert.ok(strangers.prefill > 0.25 && strangers.prefill < 0.6 && strangers.lane > 0.25, `hatched: ${JSON.stringify(strangers)}`);
-  // The prompt's own lane is solid: nobody took anything of it.
+  // The prompt's own lane is solid: no other request took part of it.
   const prompt = await colours(page, at(110) + 2, at(200), AXIS + 26 + 8, AXIS + 26 + 20);
   assert.ok(prompt.prefill > 0.95, JSON.stringify(prompt));
 });
@@ -127,8 +127,8 @@ test("a stretch that is dragged is summed: tokens, and time by owner", async (co
   assert.match(await selection.textContent(), /20 ms selected.*2 steps, 0 prompt tokens, 2 output tokens/);
 });
 
-/** Four steps of 50 ms whose three guesses held, then one of 100 ms with four of which two did. */
-function guessed() {
+/** Four steps of 50 ms with three accepted drafts each, then one of 100 ms with four, two accepted. */
+function drafted() {
   const events = [step(0, 0, 10, { prefill: [{ ...token(0), len: 8, samples: 1, cached: 0 }] })];
   let start = 8;
   const decode = (id, at, took, more) => {
@@ -140,16 +140,16 @@ function guessed() {
   return events;
 }
 
-test("a guess that held is a solid cell, one that did not a hollow one, and a run is one step", async (context) => {
-  const page = await scripted(context, guessed());
+test("an accepted draft is a solid cell, a rejected one a hollow one, and a run is one step", async (context) => {
+  const page = await scripted(context, drafted());
   const { box, at } = await places(page);
-  await context.picture(page, "live guesses");
-  // Five cells of 20 ms: the token, two guesses that held, two that did not.
+  await context.picture(page, "live drafts");
+  // Five cells of 20 ms: the token, two accepted drafts, two rejected ones.
   const cell = (place) => colours(page, at(210 + 20 * place) + 2, at(230 + 20 * place) - 2, AXIS + 4, AXIS + 19);
   const cells = [];
   for (let place = 0; place < 5; place += 1) cells.push(await cell(place));
-  for (const held of cells.slice(0, 3)) assert.ok(held.decode > 0.9, JSON.stringify(cells));
-  for (const wrong of cells.slice(3)) assert.ok(wrong.decode < 0.1 && wrong.lane > 0.9, JSON.stringify(cells));
+  for (const accepted of cells.slice(0, 3)) assert.ok(accepted.decode > 0.9, JSON.stringify(cells));
+  for (const rejected of cells.slice(3)) assert.ok(rejected.decode < 0.1 && rejected.lane > 0.9, JSON.stringify(cells));
   // Their rims are those of a token.
   const rim = await colours(page, at(270) + 2, at(310) - 4, AXIS, AXIS + 2);
   assert.ok(rim.decode > 0.9, JSON.stringify(rim));
@@ -157,7 +157,7 @@ test("a guess that held is a solid cell, one that did not a hollow one, and a ru
   await page.mouse.click(box.x + at(250), box.y + AXIS + 12);
   await selection.waitFor();
   const text = await selection.textContent();
-  for (const words of [/token 18 /, /100 ms after the one before \(usually 50 ms\)/, /Of 4 guesses at what follows 2 held\. Tokens 19 to 20 came with it\./]) assert.match(text, words);
+  for (const words of [/token 18 /, /100 ms after the one before \(usually 50 ms\)/, /Of 4 draft tokens behind it 2 were accepted\. Tokens 19 to 20 came with it\./]) assert.match(text, words);
   // The keyboard goes through the run, token by token.
   await page.locator("canvas.timeline").focus();
   const said = [];
@@ -167,32 +167,32 @@ test("a guess that held is a solid cell, one that did not a hollow one, and a ru
   }
   assert.deepEqual(said.map((line) => /token (\d+)/.exec(line)[1]), ["20", "19", "18", "17"]);
   await page.keyboard.press("End");
-  assert.match(await page.locator(".timeline-box .tip").textContent(), /It came with token 18, of the same step: it was guessed, and the guess held\./);
+  assert.match(await page.locator(".timeline-box .tip").textContent(), /It came with token 18, of the same step: an accepted draft\./);
   assert.deepEqual(await violations(page), []);
   // The step's own page lists it.
   await page.evaluate(() => (location.hash = "#/step?step=5"));
-  const list = page.getByRole("region", { name: "Guesses at next tokens" });
+  const list = page.getByRole("region", { name: "Drafts" });
   await list.waitFor();
   assert.deepEqual(await list.locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))), [["victim", "4", "2"]]);
-  await page.locator(".sentence").getByText("checked 4 guesses at what follows: 2 of them held").waitFor();
-  await context.picture(page, "step guesses");
+  await page.locator(".sentence").getByText("checked 4 draft tokens: 2 accepted").waitFor();
+  await context.picture(page, "step drafts");
   assert.deepEqual(await violations(page), []);
 });
 
-test("what came late because somebody held the engine is not late, and the header says that it is held", async (context) => {
-  // One step, a hold, one step by hand that takes long, and on.
+test("what came late because the engine was paused is not late, and the header says that it is paused", async (context) => {
+  // One step, a pause, one step by hand that takes long, and on.
   const events = [];
   for (let i = 0; i < 8; i += 1) events.push(step(i, 10 * i, 10, { decode: [token(8 + i)] }));
   events.push(stats(80, { paused: true }), step(8, 80, 90, { decode: [token(16)] }), stats(170, { paused: true }));
-  const held = await scripted(context, events);
-  const state = held.locator(".connection");
+  const paused = await scripted(context, events);
+  const state = paused.locator(".connection");
   const last = async (page) => {
     await page.locator("canvas.timeline").focus();
     for (const key of ["Escape", "0", "End", "Enter"]) await page.keyboard.press(key);
     return page.getByRole("region", { name: "Selection" }).textContent();
   };
-  const text = await last(held);
-  assert.ok(/Somebody held the engine meanwhile/.test(text) && !/· late/.test(text), text);
+  const text = await last(paused);
+  assert.ok(/The engine was paused meanwhile/.test(text) && !/· late/.test(text), text);
   // Without the hold it is.
   const free = await scripted(context, events.filter(([kind]) => kind === "step"));
   assert.match(await last(free), /· late/);

@@ -1,4 +1,4 @@
-// Step: the engine is held, goes one step at a time and on again, and its log is there to go back through.
+// Step: the engine is paused, goes one step at a time and on again, and its log is there to go back through.
 
 import assert from "node:assert/strict";
 import { streams, test, until } from "./lib.mjs";
@@ -19,7 +19,7 @@ async function steps(server) {
 test("pause, one step at a time, back through the log, and on: no request fails for it", async (context) => {
   const server = await context.server("--allow-pause");
   const page = await context.open(server, `/#/step?hold=${server.token}`);
-  // The token is out of sight and out of reach of whoever is sent the address.
+  // The token is out of sight and out of reach of a reader who is sent the address.
   assert.equal(page.url(), `${server.origin}/#/step`);
   const stop = await streams(server, 3, 5000);
   await until("three streams that write", async () => (await where(page)).newest > 30);

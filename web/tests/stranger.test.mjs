@@ -1,4 +1,4 @@
-// A page of another site in the browser of somebody who can reach the server: it makes nothing happen and reads nothing.
+// A page of another site in a browser that can reach the server: it makes nothing happen and reads nothing.
 //
 //   http://localhost:PORT   another origin on this machine, as a page on the web is one
 //   http://evil.test:PORT   another origin by name
@@ -103,7 +103,7 @@ for (const [what, host, address] of [
     assert.deepEqual(loaded.filter((text) => text !== ""), []);
     assert.equal((await (await fetch(`${server.origin}/health`)).json()).open_requests, 0);
     assert.deepEqual(await state(server), before, "the engine did nothing");
-    // Not held: it answers at once, not when an engine that nobody watches moves again.
+    // Not paused: it answers at once, not when an engine without viewers moves again.
     const asked = await fetch(`${server.origin}/v1/completions`, { method: "POST", headers: { "content-type": "application/json" }, body: '{"prompt":"The fox","max_tokens":2}', signal: AbortSignal.timeout(15_000) });
     assert.equal(asked.status, 200);
     other.close();
@@ -128,7 +128,7 @@ test("a page whose name was rebound to the server gets no page, no data and no w
   assert.equal((await fetch(`${server.origin}/health`)).status, 200);
 });
 
-test("nobody frames the page", async (context) => {
+test("no other page frames the page", async (context) => {
   const server = await context.server("--allow-pause", "--max-num-seqs", "8");
   const other = await site();
   const page = await context.open({ origin: `http://${EVIL}:${other.port}` }, "/", { expected: EXPECTED, ready: false, others: true });

@@ -217,7 +217,7 @@ export function kvWall(root: HTMLElement, app: App, signal: AbortSignal): void {
   // One fits, two do not grow to their ends.
   const small = Math.min(blocks, Math.ceil(1.9 * each));
   const picture = el("div", {});
-  const columns = ["blocks in use", "of the pool", "steps with somebody waiting for blocks", "preemptions"];
+  const columns = ["blocks in use", "of the pool", "steps with requests waiting for blocks", "preemptions"];
   bench(root, signal, "The same requests in this pool and in a small one", columns, [], {
     [`Send ${requests} long requests`]: async (show) => {
       const before = app.feed.log.lastStep?.id ?? -1;
@@ -239,41 +239,41 @@ export function kvWall(root: HTMLElement, app: App, signal: AbortSignal): void {
       const waited = line(`simulated, ${count(small, "block")}`, small, steps.whatif, whatif.preemptions);
       lanesOf(picture, steps.whatif, signal);
       const slowest = Math.max(...answers.map((answer) => answer.timings?.ttft_ms ?? 0));
-      const wall = waited > 0 || whatif.preemptions > 0 ? `With a pool of ${count(small, "block")} they hit the wall: somebody waited for blocks in ${count(waited, "step")}, ${count(whatif.preemptions, "request")} lost ${whatif.preemptions === 1 ? "its" : "their"} blocks for a while, and the slowest first token came after ${ms(whatif.ttft?.p99)} instead of ${ms(slowest)}.` : "Even a small pool was enough: they did not run at the same time.";
+      const wall = waited > 0 || whatif.preemptions > 0 ? `With a pool of ${count(small, "block")} they hit the wall: requests waited for blocks in ${count(waited, "step")}, ${count(whatif.preemptions, "request")} lost ${whatif.preemptions === 1 ? "its" : "their"} blocks for a while, and the slowest first token came after ${ms(whatif.ttft?.p99)} instead of ${ms(slowest)}.` : "Even a small pool was enough: they did not run at the same time.";
       return `A request of ${prompt} + ${tokens} tokens needs ${count(each, "block")}, so ${Math.floor(blocks / each).toLocaleString("en")} of them fit into this server's pool. ${wall}`;
     },
   });
   add(root, picture);
 }
 
-/** It repeats itself, and so will its answer: there is much to guess. */
+/** It repeats itself, and so will its answer: n-grams find many drafts. */
 const REPEATS = "The fox sat by the door. The owl sang of gold.\n".repeat(4);
 
-export function guesses(root: HTMLElement, app: App, signal: AbortSignal): void {
+export function drafts(root: HTMLElement, app: App, signal: AbortSignal): void {
   const tokens = long(app, 160);
   const many = Math.max(2, Math.min(8, app.info.max_num_seqs));
-  bench(root, signal, "The same words without guesses and with them", ["tokens", "passes", "tokens of a pass", "time of a pass", "guessed", "held"], [], {
+  bench(root, signal, "The same words without drafts and with them", ["tokens", "passes", "tokens of a pass", "time of a pass", "drafted", "accepted"], [], {
     "Send it": async (show) => {
       const run = async (name: string, streams: number, more: object) => {
         const answer = await send(app, REPEATS, tokens, signal, { n: streams, ...more });
         await told(app, answer.id);
         const alone = app.feed.log.steps.filter((step) => step.prefill.length === 0 && step.decode.length === streams && step.decode.every((row) => row.r === answer.id));
         const took = median(alone.map((step) => step.took));
-        const { decode_tokens, drafted_tokens: drafted = 0, accepted_tokens: held = 0 } = answer.timings!;
-        // The first tokens came of the prompt; of the others each had a row of its own, or was a guess that held.
-        const own = decode_tokens - held;
+        const { decode_tokens, drafted_tokens: drafted = 0, accepted_tokens: accepted = 0 } = answer.timings!;
+        // The first tokens came of the prompt; of the others each had a row of its own, or was an accepted draft.
+        const own = decode_tokens - accepted;
         const each = decode_tokens / Math.max(1, own);
-        const cells = [count(decode_tokens, "token"), String(own / streams), (each * streams).toFixed(1), ms(took), String(drafted), String(held)];
+        const cells = [count(decode_tokens, "token"), String(own / streams), (each * streams).toFixed(1), ms(took), String(drafted), String(accepted)];
         show({ name, cells, answer });
-        return { took, each, drafted, held, text: answer.text, passes: own / streams };
+        return { took, each, drafted, accepted, text: answer.text, passes: own / streams };
       };
       const alone = await run("without", 1, {});
       const crowd = await run(`${many} answers at once`, many, {});
-      const guessed = await run("with guesses", 1, { speculate: true });
+      const withDrafts = await run("with drafts", 1, { speculate: true });
       const rows = `A pass with ${many} rows took ${(crowd.took / alone.took).toFixed(2)} times as long as one with a single row: that is what further rows cost.`;
-      if (guessed.drafted === 0) return `${rows} Nothing was guessed: start the server without --speculate off to see what fills them.`;
-      const same = guessed.text === alone.text ? "The words are the same." : "The words differ, which must not be.";
-      return `${rows} With guesses, ${guessed.held} of ${guessed.drafted} held: ${guessed.passes} passes instead of ${alone.passes}, ${guessed.each.toFixed(1)} tokens each. ${same}`;
+      if (withDrafts.drafted === 0) return `${rows} There were no drafts: start the server without --speculate off to see what fills them.`;
+      const same = withDrafts.text === alone.text ? "The words are the same." : "The words differ, which must not be.";
+      return `${rows} With drafts, ${withDrafts.accepted} of ${withDrafts.drafted} were accepted: ${withDrafts.passes} passes instead of ${alone.passes}, ${withDrafts.each.toFixed(1)} tokens each. ${same}`;
     },
   });
 }

@@ -1,7 +1,7 @@
 // The tour: what each of its seven pages says, what it lets one try, and what it asks.
 
 import type { App } from "../app";
-import { batching, chunks, guesses, kvWall, prefixCache, ttftAndTpot, twoPhases } from "./experiments";
+import { batching, chunks, drafts, kvWall, prefixCache, ttftAndTpot, twoPhases } from "./experiments";
 
 /** An answer to choose, and what is to be said about it, right or wrong. */
 export interface Choice {
@@ -75,7 +75,7 @@ export const LESSONS: Lesson[] = [
       app.info.targets.tpot_ms === null
         ? `Here a pass has up to ${app.info.max_num_batched_tokens.toLocaleString("en")} tokens, which bounds the chunk.`
         : `How large a chunk may be follows from the target for the time per output token, here ${app.info.targets.tpot_ms} ms: the engine predicts what a step will take, and gives the prompt as many tokens of it as fit.`,
-      "The streams pay with somewhat longer gaps, the newcomer with a somewhat later first token, because its prompt takes more passes. Where nobody streams, a chunk may be as large as a pass allows.",
+      "The streams pay with somewhat longer gaps, the newcomer with a somewhat later first token, because its prompt takes more passes. Without streams a chunk may be as large as a pass allows.",
     ],
     experiment: chunks,
     question: "What would change if the whole prompt went through in a single pass?",
@@ -105,32 +105,32 @@ export const LESSONS: Lesson[] = [
       const { blocks, block_size, kv_bytes_per_token } = app.info;
       const tokens = blocks * block_size;
       return [
-        `Each token of each open request keeps its keys and values until the request has ended: here ${kv_bytes_per_token.toLocaleString("en")} bytes a token. The pool of this server has ${blocks.toLocaleString("en")} blocks of ${block_size} tokens, which is ${tokens.toLocaleString("en")} tokens for everybody together. Often this, and not arithmetic, decides how many can be served at once.`,
+        `Each token of each open request keeps its keys and values until the request has ended: here ${kv_bytes_per_token.toLocaleString("en")} bytes a token. The pool of this server has ${blocks.toLocaleString("en")} blocks of ${block_size} tokens, which is ${tokens.toLocaleString("en")} tokens for all requests together. Often this, and not arithmetic, decides how many can be served at once.`,
         "Prefill takes blocks by the hundred, decode one now and then. When none is free, newcomers wait. When running requests cannot grow either, one of them is preempted: it gives its blocks back, waits, and goes on later from what the cache still has.",
-        "A block whose request has ended is not wiped. It stays as a cached prefix until somebody needs the room.",
+        "A block whose request has ended is not wiped. It stays as a cached prefix until its room is needed.",
       ];
     },
     experiment: kvWall,
     question: "The pool is full, and every stream needs another block. What does the engine do?",
     choices: [
-      wrong("It fails a request with an error.", "Running out of blocks is an everyday state, not an error. Nobody's request fails for it."),
+      wrong("It fails a request with an error.", "Running out of blocks is an everyday state, not an error. No request fails for it."),
       wrong("It forgets the oldest tokens of each request.", "Then answers would depend on how busy the server is. Here the same request gives the same answer, alone or in a crowd."),
       right("It preempts one of the lowest class that loses least, which goes on later with the same answer.", "Its blocks go to the others; later its tokens are found in the cache or computed again. That costs it time, not words."),
     ],
   },
   {
-    title: "Why a guess is cheap",
+    title: "Why a draft is cheap",
     text: () => [
       "A decode pass reads every weight for one row of a stream, and arithmetic idles meanwhile. A second row for the same stream would cost next to nothing, if one knew what to put into it: the token after the next one is not known yet.",
-      "So it is guessed. Where the last words stood before, in the prompt or in the answer, what followed there is a fair guess. The pass computes the known token and the guesses behind it, each in a row of its own. From each row a token is drawn as if the row were alone. As long as a guess is what was drawn before it, its row counts, and the tokens come together; from the first wrong one on the rows are thrown away.",
-      "A wrong guess costs its row and nothing else: no answer changes by a bit. In a batch that is large already, rows cost time, and the engine stops guessing by itself.",
+      "So it is drafted. Where the last words stood before, in the prompt or in the answer, what followed there is a fair draft. The pass computes the known token and the draft tokens behind it, each in a row of its own. From each row a token is sampled as if the row were alone. As long as a draft token equals the token sampled before it, it is accepted, and the tokens come together; from the first rejected one on the rows are thrown away.",
+      "A rejected draft costs its row and nothing else: no answer changes by a bit. In a batch that is large already, rows cost time, and the engine stops drafting by itself.",
     ],
-    experiment: guesses,
-    question: "A guess was wrong. What happens to the answer?",
+    experiment: drafts,
+    question: "A draft was rejected. What happens to the answer?",
     choices: [
-      wrong("It has a wrong word in it.", "A guess is never shown. What is shown was drawn from the model's own row, and a row behind a wrong guess is not looked at."),
-      wrong("Its pass has to be computed again.", "The row before the wrong guess is right, and a token came of it, as in any pass. Only the rows behind it were for nothing."),
-      right("Nothing: the pass brought a token, as it would have without guesses.", "It took a little longer for the rows that were thrown away. That is all, and the live page shows them hollow."),
+      wrong("It has a wrong word in it.", "A draft is never shown. What is shown was sampled from the model's own row, and a row behind a rejected draft is not looked at."),
+      wrong("Its pass has to be computed again.", "The row before the rejected draft is right, and a token came of it, as in any pass. Only the rows behind it were for nothing."),
+      right("Nothing: the pass brought a token, as it would have without drafts.", "It took a little longer for the rows that were thrown away. That is all, and the live page shows them hollow."),
     ],
   },
 ];

@@ -85,13 +85,13 @@ export const PICTURES: Picture[] = [
     ],
   },
   {
-    words: "Above, a token comes of each pass. Below, three guesses go with each token: nine tokens of three passes, each a little longer. Solid are tokens, hollow the guesses that did not hold and were thrown away.",
+    words: "Above, a token comes of each pass. Below, three draft tokens go with each token: nine tokens of three passes, each a little longer. Solid are tokens, hollow the rejected drafts.",
     lanes: [
       { name: "without", pieces: [decode(9)] },
       { name: "token", pieces: [decode(3, 1.15)] },
-      { name: "guess", pieces: [decode(3, 1.15)] },
-      { name: "guess", pieces: [decode(2, 1.15), rejected(1, 1.15)] },
-      { name: "guess", pieces: [decode(1, 1.15), rejected(2, 1.15)] },
+      { name: "draft", pieces: [decode(3, 1.15)] },
+      { name: "draft", pieces: [decode(2, 1.15), rejected(1, 1.15)] },
+      { name: "draft", pieces: [decode(1, 1.15), rejected(2, 1.15)] },
     ],
   },
 ];

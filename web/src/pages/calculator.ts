@@ -12,9 +12,9 @@ import "./calculator.css";
 /** A model of 7 billion parameters in fp16 on an A100: the numbers that can be checked in one's head. */
 const WORKED_EXAMPLE: Question = { model: "7b", flops: "312T", bandwidth: "2T", memory: "80G", weights: "fp16", prompt: "1024", response: "256", batch: "1" };
 const DEFAULT: Question = { model: "here", machine: "here", prompt: "1024", response: "256", batch: "1" };
-/** What asks while somebody drags a slider waits for this long a pause. */
+/** While a slider is dragged, a question waits for a pause this long. */
 const PAUSE_MS = 120;
-/** Of a fleet's users, where nobody says how often they ask. */
+/** Of a fleet's users, where it is not said how often they ask. */
 const USUAL_RATE = "1/min";
 const OWN = "own figures";
 const COUNTED = "a number of parameters";
@@ -23,7 +23,7 @@ const CONFIG = "config.json";
 
 // Where one was, for the way back from another page.
 let last: Question = DEFAULT;
-/** The text of somebody's config.json. */
+/** The text of a pasted config.json. */
 let config = "";
 
 export function mount(root: HTMLElement, app: App): () => void {
@@ -129,7 +129,7 @@ function request(question: Question): { path: string; init: RequestInit } {
   return { path: `/plan?${new URLSearchParams(rest)}`, init };
 }
 
-/** The question in the address, if there is one: what one sees can be sent to somebody. */
+/** The question in the address, if there is one: the address can be sent to another reader. */
 function fromAddress(): Question | null {
   const query = location.hash.split("?")[1];
   if (!query) return null;
@@ -203,7 +203,7 @@ function controls(question: Question, presets: Presets, change: Change, restart:
   ];
 }
 
-/** Somebody's config.json, pasted or from a file. It goes to this server and is not kept. */
+/** A config.json, pasted or from a file. It goes to this server and is not kept. */
 function configuration(change: Change): HTMLElement[] {
   const text: HTMLTextAreaElement = el("textarea", { rows: 6, spellcheck: "false", placeholder: '{"architectures": ["LlamaForCausalLM"], …}' });
   text.value = config;
@@ -249,7 +249,7 @@ function twoDigits(value: number): number {
   return Math.round(value / unit) * unit;
 }
 
-/** Users and how often each asks; empty: nobody wants to know. */
+/** Users and how often each asks; empty: not asked for. */
 function fleet(question: Question, change: Change): HTMLElement {
   const users: HTMLInputElement = el("input", { type: "number", min: 1, step: 1, value: question["users"] ?? "", placeholder: "none" });
   const rate: HTMLInputElement = el("input", { type: "number", min: 0, step: "any", value: (question["rate"] ?? USUAL_RATE).split("/")[0] });

@@ -98,7 +98,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     answer();
   });
 
-  // Whoever has scrolled up to read is left there; who was at the end stays there, however much comes at once.
+  // A reader who has scrolled up stays there; one at the end stays at the end, however much comes at once.
   let stuck = true;
   log.addEventListener("scroll", () => (stuck = log.scrollHeight - log.scrollTop - log.clientHeight <= AT_END));
   const stickToEnd = (): void => {

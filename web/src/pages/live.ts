@@ -11,7 +11,7 @@ import { Timeline } from "../timeline";
 import { ms, percent, short } from "../units";
 import { Story } from "../why";
 
-/** Steps of so many ms of work make up the big numbers. */
+/** The newest steps with this many ms of work make up the big numbers. */
 const WINDOW_MS = 3000;
 const REFRESH_MS = 250;
 

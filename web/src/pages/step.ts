@@ -13,7 +13,7 @@ import { PassView } from "../pass";
 import { count, ms, percent, short, shortName } from "../units";
 import { WhatIf } from "../whatif";
 
-/** While it follows the engine, the page shows another step so often at most: faster nobody reads. */
+/** While it follows the engine, the page shows another step at most this often. */
 const REFRESH_MS = 250;
 
 export function mount(root: HTMLElement, app: App): () => void {
@@ -121,8 +121,8 @@ function story(step: Step, began: string): string {
     parts.push(`read ${count(row.len, "prompt token")} of ${name} in one go, positions ${row.start} to ${row.start + row.len - 1}${cached}${end}`);
   });
   const drafts = step.decode.reduce((sum, row) => sum + (row.drafts ?? 0), 0);
-  const held = outputTokens(step) - step.decode.length;
-  if (step.decode.length > 0) parts.push(`wrote one token for ${step.decode.length === 1 ? `the answer of ${shortName(step.decodeOf[0]!.name)}` : `each of ${count(step.decode.length, "answer")}`}${drafts > 0 ? ` and checked ${count(drafts, "guess", "guesses")} at what follows: ${held === 0 ? "none of them held" : `${held} of them held, ${count(held, "token")} more from the same reading of the weights`}` : ""}`);
+  const accepted = outputTokens(step) - step.decode.length;
+  if (step.decode.length > 0) parts.push(`wrote one token for ${step.decode.length === 1 ? `the answer of ${shortName(step.decodeOf[0]!.name)}` : `each of ${count(step.decode.length, "answer")}`}${drafts > 0 ? ` and checked ${count(drafts, "draft token")}: ${accepted === 0 ? "none was accepted" : `${accepted} accepted, ${count(accepted, "token")} more from the same reading of the weights`}` : ""}`);
   for (const { r, tokens, verdict } of step.preempted) parts.push(`took the blocks of ${shortName(r)} away, ${count(tokens, "token")} (${verdict})`);
   const waiting = step.waiting > 0 ? ` ${count(step.waiting, "request")} waited${step.blocked ? `, for ${{ kv: "KV blocks", seats: "a slot", budget: "token budget" }[step.blocked]}` : ""}.` : "";
   const blocks = [
@@ -228,18 +228,18 @@ class Costs {
     const stolen = step.took - alone;
     const error = step.predicted > 0 && alone > 0 ? (step.predicted - alone) / alone : null;
     const it = stolen > 0 ? "that" : "it";
-    const guess = error == null ? "" : Math.abs(error) < 0.005 ? " The cost model was right." : ` The cost model was ${percent(Math.abs(error))} ${error > 0 ? "above" : "below"} ${it}.`;
+    const prediction = error == null ? "" : Math.abs(error) < 0.005 ? " The cost model was right." : ` The cost model was ${percent(Math.abs(error))} ${error > 0 ? "above" : "below"} ${it}.`;
     // For so long nothing of the machine bound it: it was not there.
     const elsewhere = stolen > 0 ? ` For ${ms(stolen)} of its ${ms(step.took)} the machine ran other programs on the cores that it needs; by itself it took ${ms(alone)}.` : "";
     const work = `${short(step.flops)}FLOP over ${short(step.bytes)}B: ${(step.flops / Math.max(1, step.bytes)).toFixed(1)} FLOP per byte.`;
     const binding = bound(step, this.app.info.limits);
-    if (!binding) return `${work}${elsewhere}${guess}`;
+    if (!binding) return `${work}${elsewhere}${prediction}`;
     const rows = step.decode.reduce((sum, row) => sum + 1 + (row.drafts ?? 0), 0) + step.prefill.reduce((sum, row) => sum + row.len, 0);
     const compute = binding.by === "compute";
     const why = !compute
       ? "Memory-bound: every weight is read for few tokens, and the arithmetic waits."
-      : `Compute-bound${rows >= 16 ? ": so many tokens share each weight that reading the weights is the lesser part" : ""}.`;
+      : `Compute-bound${rows >= 16 ? ": the tokens share each weight, so reading the weights is the lesser part" : ""}.`;
     const rest = ` It reached ${percent(binding.share)} of that limit${stolen > 0 ? " in that time" : ""}.`;
-    return `${work}${elsewhere} ${why}${rest}${guess}`;
+    return `${work}${elsewhere} ${why}${rest}${prediction}`;
   }
 }
