@@ -99,15 +99,15 @@ fn what_is_no_recording_is_one_line_and_exit_code_2() {
     assert!(ran.code == Some(2) && ran.stderr.contains("--record"), "{ran:?}");
 }
 
-/// What guesses brought: the same run without them.
+/// What drafts brought: the same run without them.
 #[test]
-fn a_recorded_server_is_asked_what_its_guesses_brought() {
-    let path = place("guesses");
+fn a_recorded_server_is_asked_what_its_drafts_brought() {
+    let path = place("drafts");
     let mut server = Server::start(&["--record", &path.to_string_lossy(), "--speculate", "auto"]);
     let prompt = "The fox sat by the door. The owl sang of gold. ".repeat(3);
     let body = format!(r#"{{"prompt":"{prompt}","max_tokens":100,"temperature":0,"ignore_eos":true}}"#);
-    // How many guesses pay is the machine's to say, and a busy one says few. Each answer has some that are tried whether or
-    // not they pay, and what was answered before is guessed right.
+    // How many drafts pay is the machine's to say, and a busy one says few. Each answer has some that are tried whether or
+    // not they pay, and what was answered before is drafted right.
     for _ in 0..4 {
         assert_eq!(server.request("POST", "/v1/completions", &[], &body).0, 200);
     }
@@ -115,12 +115,12 @@ fn a_recorded_server_is_asked_what_its_guesses_brought() {
     assert_eq!(server.wait(), Some(0));
     let whatif = |more: &[&str]| run(&mut twostroke(&[&["whatif", &path.to_string_lossy()], more].concat()));
     let ran = whatif(&[]);
-    assert!(ran.code == Some(0) && ran.stdout.contains("drafts held"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.stdout.contains("drafts accepted"), "{ran:?}");
     let told = whatif(&["--speculate", "off", "--json"]).json();
-    // Of each answer the first token came with the prompt; a guess that held saved a step.
-    let (held, tokens) = (told["recorded"]["held"].as_f64().expect("a number"), 4.0 * 99.0);
+    // Of each answer the first token came with the prompt; an accepted draft saved a step.
+    let (accepted, tokens) = (told["recorded"]["held"].as_f64().expect("a number"), 4.0 * 99.0);
     let per_step = told["recorded"]["tokens_per_step"].as_f64().expect("a number");
-    assert!(held > 0.0 && (per_step - tokens / (tokens - held)).abs() < 1e-9, "{told}");
+    assert!(accepted > 0.0 && (per_step - tokens / (tokens - accepted)).abs() < 1e-9, "{told}");
     assert_eq!((&told["what_if"]["drafted"], &told["what_if"]["tokens_per_step"]), (&0.into(), &1.0.into()), "{told}");
     fs::remove_file(&path).expect("it was ours");
 }

@@ -223,7 +223,7 @@ fn table(
     let mut lines = vec![
         format!("{backend}; {tokens} tokens an answer; each draft holds with the chance {acceptance}"),
         String::new(),
-        "| streams | a stream's tok/s without | with | gain | all tok/s without | with | gain | TTFT p99 | tokens a step | drafted | held |".to_owned(),
+        "| streams | a stream's tok/s without | with | gain | all tok/s without | with | gain | TTFT p99 | tokens a step | drafted | accepted |".to_owned(),
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |".to_owned(),
     ];
     for Rounds { streams, without, with } in rounds {

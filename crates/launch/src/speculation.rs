@@ -21,7 +21,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (
         &["num_speculative_tokens_per_batch_size", "enable_adaptive_verification"],
-        "how many drafts are checked is decided for each step, by what rows cost and how often drafts held",
+        "how many drafts are checked is decided for each step, by what rows cost and how often drafts are accepted",
     ),
     (
         &["draft_tensor_parallel_size", "tensor_parallel_size", "use_local_argmax_reduction"],

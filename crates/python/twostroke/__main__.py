@@ -8,7 +8,7 @@ from twostroke import _twostroke
 
 def main() -> int:
     # The command listens for signals itself, as far as it has something to end well; Python's own handler would only
-    # make a note that nobody reads.
+    # make a note that is not read.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _twostroke.main(sys.argv[1:])
 

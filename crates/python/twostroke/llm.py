@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twostroke.options import EngineOptions
 
 RETRY_MS = 20
-"""Where the queue is full of others' requests, nobody tells when there is room."""
+"""Where the queue is full of others' requests, no event says when there is room."""
 
 
 REMEMBERED_STEPS = 4096
@@ -230,7 +230,7 @@ class LLM:
                 while waiting and inbox.submit(self._engine, waiting[0], requests[waiting[0]]):
                     key = waiting.popleft()
                     names[key] = inbox.request_id(key)
-                # Ctrl-C interrupts both, and whoever waits here holds no lock.
+                # Ctrl-C interrupts both, and a waiting thread holds no lock.
                 bell.poll(RETRY_MS if waiting else None)
                 time.sleep(TOGETHER_MS / 1e3)
                 for key, finished in inbox.take():

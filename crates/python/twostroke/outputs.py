@@ -14,7 +14,7 @@ class Logprob(NamedTuple):
 
     logprob: float
     rank: int | None
-    """Its place among the likeliest, from 1; `None` if it is not among those that were asked for."""
+    """Its rank among the top tokens, from 1; `None` if it is not among those that were asked for."""
     decoded_token: str | None
 
 
@@ -59,7 +59,7 @@ class RequestMetrics:
     """Tokens behind the first of each answer: those that decode steps made."""
     decode_steps: int
     drafted_tokens: int
-    """Guesses at its next tokens that were checked."""
+    """Drafts that were checked."""
     accepted_tokens: int
     """Those of them that held."""
     preemptions: int
@@ -121,7 +121,7 @@ class StepRecord(NamedTuple):
     """Tokens of prompts in it."""
     prefill_requests: int
     decode_rows: int
-    """Rows of answers, those of guesses among them."""
+    """Rows of answers, those of drafts among them."""
     decode_requests: int
     draft_rows: int
     tokens: int
@@ -133,7 +133,7 @@ class StepRecord(NamedTuple):
     waiting_requests: int
     waiting_tokens: int
     blocked: str
-    """What the first in line waited for: `kv`, `seats`, `budget`; empty if nobody waited."""
+    """What the first in line waited for: `kv`, `seats`, `budget`; empty if none waited."""
     used_blocks: int
     """KV blocks held after planning."""
     taken_blocks: int

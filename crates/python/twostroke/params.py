@@ -57,7 +57,7 @@ class SamplingParams:
     n: int = 1
     """Answers to one prompt, which is read once."""
     temperature: float | None = None
-    """0: always the likeliest token."""
+    """0: always the most likely token."""
     top_p: float | None = None
     top_k: int | None = None
     """0 or -1: of the whole vocabulary."""
@@ -81,11 +81,11 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     logprobs: int | None = None
-    """Of each token, beside so many of the likeliest; -1: of the whole vocabulary."""
+    """Of each token, beside this many top tokens; -1: of the whole vocabulary."""
     prompt_logprobs: int | None = None
     """The same of the prompt's tokens."""
     truncate_prompt_tokens: int | None = None
-    """Of a longer prompt only so many of the last tokens are read; -1: what the context has room for."""
+    """Of a longer prompt only this many of the last tokens are read; -1: what the context has room for."""
     structured_outputs: StructuredOutputsParams | None = None
     output_kind: RequestOutputKind = field(default=RequestOutputKind.CUMULATIVE)
     """Of `LLM.stream`."""

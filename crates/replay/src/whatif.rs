@@ -429,7 +429,7 @@ const COUNTS: [(&str, Get<usize>); 3] = [
 ];
 
 const DRAFTS: [(&str, Get<usize>); 2] =
-    [("drafts", |figures| figures.drafted), ("drafts held", |figures| figures.held)];
+    [("drafts", |figures| figures.drafted), ("drafts accepted", |figures| figures.held)];
 
 impl Figures {
     /// As JSON, without the times: who prints them chooses how.

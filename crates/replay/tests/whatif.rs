@@ -107,7 +107,7 @@ fn drafts_are_known_where_they_were_checked_and_assumed_elsewhere() {
         );
         let text = answer.to_string();
         assert_eq!(text.contains("are assumed"), answer.simulated.assumed + told.assumed > 0, "{what}: {text}");
-        assert!(text.contains("drafts held"), "{what}: {text}");
+        assert!(text.contains("drafts accepted"), "{what}: {text}");
     }
 }
 

@@ -8,11 +8,11 @@
 //! curl, an SDK, a scrape: no Origin; Host is an address or a name of ours -------> served
 //! ```
 //!
-//! Whoever opens a connection by address puts the address into `Host`, so an address is never a rebound name, and needs
-//! no list. Of names there are `localhost` and what ends in it, which nobody can register, the name that `--host`
+//! A client that connects by address puts the address into `Host`, so an address is never a rebound name, and needs
+//! no list. Of names there are `localhost` and what ends in it, which cannot be registered, the name that `--host`
 //! gives, and those of `--allowed-host`.
 //!
-//! Where the server has keys, the key is what tells a stranger from a friend: no page has it, and no browser sends it
+//! Where the server has keys, the key tells clients from untrusted pages: no page has it, and no browser sends it
 //! by itself. Then neither check is made; the one of names is if names are configured. A server behind a proxy or in a
 //! cluster, where it goes by names that only the proxy knows, has keys.
 //!

@@ -5,9 +5,9 @@
 //! --uds PATH --------> UnixListener --accept--> Arrival -+----------------------------------+
 //! ```
 //!
-//! The handshake is the connection's own work, with the time that a request's head has: one that dawdles keeps nobody
-//! else from being accepted. TLS is rustls's, 1.2 and 1.3, without certificates of clients. A Unix socket is there for
-//! whoever may write to its file; a file that a server left behind is taken over, and it is gone when the server ends.
+//! The handshake is the connection's own work, with the time that a request's head has: a slow one keeps no
+//! other from being accepted. TLS is rustls's, 1.2 and 1.3, without certificates of clients. A Unix socket is there for
+//! all who may write to its file; a file that a server left behind is taken over, and it is gone when the server ends.
 
 use std::fmt;
 use std::fs;

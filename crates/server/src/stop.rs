@@ -67,7 +67,7 @@ impl Stop {
 }
 
 /// SIGHUP, which a process gets when its terminal goes; `None` where it was started to ignore that, as `nohup` does it:
-/// whoever asked for that wants it to go on. Call it inside a tokio runtime.
+/// the operator wants it to go on. Call it inside a tokio runtime.
 pub fn hangups() -> io::Result<Option<Signal>> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if is_ignored(&status, SignalKind::hangup()) { Ok(None) } else { signal(SignalKind::hangup()).map(Some) }

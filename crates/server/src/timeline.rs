@@ -142,7 +142,7 @@ impl Registry {
     pub(crate) fn words(&self, tenant: Option<Tenant>, id: RequestId) -> String {
         match self.name(tenant, id) {
             Name::Own(name) => name,
-            Name::Other(number) => format!("request {number} of somebody else"),
+            Name::Other(number) => format!("request {number} of another client"),
         }
     }
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Work goes by windows: after each, a long job is charged what the window cost, and rests if another's turn has come.
-//! So a short text waits for one window, whoever's long texts are before it. A tenant that comes back from doing
+//! So a short text waits for one window, whichever long texts are before it. A tenant that comes back from doing
 //! nothing begins where the others are (start-time fair queueing: Goyal et al., 1996): idleness is not saved up.
 //!
 //! A job that rests keeps its memory and its thread. So few long ones are begun at a time; short ones never rest.

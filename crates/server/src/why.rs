@@ -35,9 +35,9 @@ fn words(owner: &str) -> &str {
         "own_prefill" => "reading its own prompt",
         "other_prefill" => "prompts of others in the same steps",
         "own_decode" => "computing its own tokens",
-        "own_drafts" => "checking guesses at its own tokens",
+        "own_drafts" => "checking its drafts",
         "decode" => "tokens of others in the same steps",
-        "other_drafts" => "guesses at tokens of others in the same steps",
+        "other_drafts" => "drafts of others in the same steps",
         "recompute" => "computing again what a preemption threw away",
         "waiting" => "preempted, waiting to be let in again",
         "left_out" => "left out of steps, for others' targets or for lack of a block",
@@ -64,7 +64,7 @@ fn advice(owner: &str) -> Option<&'static str> {
             "an earlier TPOT target (--tpot-slo): prompts are then read in smaller chunks beside streams"
         }
         "decode" => "fewer sequences at once (--max-num-seqs)",
-        "other_drafts" => "an earlier TPOT target (--tpot-slo): guesses then leave more time to others",
+        "other_drafts" => "an earlier TPOT target (--tpot-slo): drafts then leave more time to others",
         "recompute" | "waiting" => {
             "more KV cache (--kv-cache-memory-bytes), host memory for preempted requests (--kv-swap-memory), \
              or fewer sequences (--max-num-seqs)"
@@ -90,7 +90,7 @@ pub(crate) fn tell(timeline: &Timeline, name: &dyn Fn(RequestId) -> String) -> V
     }
     story.extend(cost(&account.bill.cost));
     if *held > Nanos(0) {
-        story.push(format!("Somebody held the engine for {} meanwhile; no other time has that in it.", time(*held)));
+        story.push(format!("The engine was paused for {} meanwhile; no other time includes that.", time(*held)));
     }
     if account.preemptions > 0 {
         story.push(format!("It lost its KV blocks {} and was computed again.", times(account.preemptions)));
@@ -175,7 +175,7 @@ fn cost(cost: &Cost) -> Option<String> {
         (sum(&[cost.queue_kv, cost.queue_seats, cost.queue_budget]), "in the queue"),
         (sum(&[cost.prefill_in_ttfts, cost.prefill_in_gaps]), "for its prompt"),
         (sum(&[cost.decode_in_ttfts, cost.decode_in_gaps]), "for its answer"),
-        (sum(&[cost.drafts_in_ttfts, cost.drafts_in_gaps]), "for guesses at its tokens"),
+        (sum(&[cost.drafts_in_ttfts, cost.drafts_in_gaps]), "for its drafts"),
         (sum(&[cost.waiting, cost.left_out]), "preempted or left out"),
     ];
     let told = parts.into_iter().filter(|&(nanos, _)| share(nanos, cost.total()) >= LEAST_SHARE);
@@ -209,7 +209,7 @@ fn gaps(account: &Account, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
     let spent = account.first_token.zip(account.last_token).map_or(Nanos(0), |(first, last)| last.since(first));
     let mut story = vec![format!("Then {} came in {}{mean}.", counted(tokens - 1, "token"), time(spent))];
     story.extend(parts("Between them: ", &account.bill.gaps));
-    story.extend(guesses(account));
+    story.extend(drafts(account));
     let target = account.targets.tpot;
     let longest = account.longest_gaps.iter().max_by_key(|gap| gap.shares.total());
     if let (Some(longest), false) = (longest, late.is_empty()) {
@@ -234,12 +234,14 @@ fn gaps(account: &Account, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
 }
 
 /// Gain of accepted drafts, and cost of rejected ones.
-fn guesses(account: &Account) -> Option<String> {
+fn drafts(account: &Account) -> Option<String> {
     let Account { draft_rows, held_drafts, ref bill, .. } = *account;
     let rejected = time(bill.rejected);
-    let wrong = if held_drafts < draft_rows { format!("; the others took {rejected}") } else { String::new() };
-    let drafted = counted(draft_rows, "guess").replace("guesss", "guesses");
-    (draft_rows > 0).then(|| format!("Of {drafted} at its tokens {held_drafts} held{wrong}."))
+    let cost = if held_drafts < draft_rows { format!("; the rejected ones took {rejected}") } else { String::new() };
+    let drafted = counted(draft_rows, "draft token");
+    (draft_rows > 0).then(|| {
+        format!("Of {drafted} {held_drafts} {} accepted{cost}.", if held_drafts == 1 { "was" } else { "were" })
+    })
 }
 
 /// Nothing is said twice.

@@ -68,7 +68,7 @@ def sampling_params(request: Mapping[str, Any]) -> SamplingParams:
         prompt_logprobs=output.pop("prompt_logprobs", None),
         skip_special_tokens=bool(output.pop("skip_special_tokens", None)),
     )
-    # Nobody here reads text: Dynamo's frontend makes it of tokens.
+    # Text is not read here: Dynamo's frontend makes it of tokens.
     sampling.pop("detokenize", None)
     output.pop("return_tokens_as_token_ids", None)
     routing = request.get("routing") or {}
@@ -90,7 +90,7 @@ def who_has_read(request: Mapping[str, Any]) -> tuple[str, int, str] | None:
 
 
 def of_prompt_alone(params: SamplingParams) -> SamplingParams:
-    """The same for a worker that reads the prompt: one token, which nobody is told."""
+    """The same for a worker that reads the prompt: one token, which is not sent on."""
     return replace(params, max_tokens=1, min_tokens=None, logprobs=None, prompt_logprobs=None)
 
 
@@ -112,7 +112,7 @@ def chunk(output: RequestOutput, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cancelled(prompt_tokens: int) -> dict[str, Any]:
-    """The last of an answer that nobody wants any more."""
+    """The last of an answer whose client has left."""
     counts = {"prompt_tokens": prompt_tokens, "completion_tokens": 0, "total_tokens": prompt_tokens}
     return {"token_ids": [], "index": 0, "finish_reason": "cancelled", "completion_usage": counts}
 

@@ -1,6 +1,6 @@
 """What Dynamo calls: an engine in this process that registers, reads prompts, answers, tells its load, and drains.
 
-    from_args --> start: load --> generate, abort --> SIGTERM: Dynamo lets nobody in and waits --> cleanup
+    from_args --> start: load --> generate, abort --> SIGTERM: Dynamo sends no requests and waits --> cleanup
                     |
                     +--> every 250 ms: load for the router, the last forward pass for the planner
 """
@@ -104,11 +104,11 @@ class Worker(LLMEngine):
 
     async def generate(self, request: dict[str, Any], context: Any) -> AsyncGenerator[dict[str, Any], None]:
         """One answer. Where its prompt was read elsewhere, its blocks are fetched from there; whatever does not come is
-        computed here, so a request whose prompt nobody has read, or by somebody who is gone, is no special case.
+        computed here, so a request whose prompt no worker has read, or one that is gone, is no special case.
 
         A request that Dynamo moves here from a worker that died has what was generated behind its prompt and fewer
         tokens to go. It goes on with the same bits, drawn or not: what is drawn depends on the seed and on the place in
-        the text. But penalties and `min_tokens` count from here again, for nobody says where the prompt ended.
+        the text. But penalties and `min_tokens` count from here again, for it is not said where the prompt ended.
         """
         llm = self.llm
         if llm is None:

@@ -1,7 +1,7 @@
 //! An answer as blocks: whole, and as the events by which they grow.
 //!
 //! ```text
-//! parts --Growing--> block starts, deltas ..., block stops --> events, or nobody's
+//! parts --Growing--> block starts, deltas ..., block stops --> events, or dropped
 //!            \-----> blocks ---------------------------------> message
 //! ```
 
@@ -125,7 +125,7 @@ impl Block {
     /// As it begins: without its text.
     fn begun(&self) -> Value {
         match &self.kind {
-            // The signature is the maker's, who trusts nobody else's thoughts; here nobody has to be convinced.
+            // A signature proves to Anthropic's servers that a thought is theirs; here thoughts are not checked.
             Kind::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
             Kind::Text => json!({"type": "text", "text": ""}),
             Kind::ToolUse { id, name } => json!({"type": "tool_use", "id": id, "name": name, "input": {}}),

@@ -1,13 +1,13 @@
-//! Holding the engine to look at it: no step, one step, as many as there are.
+//! Pausing the engine to look at it: no step, one step, as many as there are.
 //!
 //! ```text
-//! pause --> held --step--> one step --> held --resume--> moves
-//!             |                           |
+//! pause --> paused --step--> one step --> paused --resume--> moves
+//!             |                             |
 //!             +-- no viewer for 30 s, or the server drains --> moves
 //! ```
 //!
-//! A held engine holds everybody's requests, so this is off unless whoever started the server allows it, and then takes
-//! the token of this start, which only those have who were given the link that the start printed. Nothing fails
+//! A pause stops all requests, so it is off unless the operator allows it, and then takes the token of this start, which
+//! is in the link that the start printed. Nothing fails
 //! because of it: requests are taken in and wait, `/health` stays good, and the time has an owner of its own
 //! (`paused`, see `engine::ledger`). Targets do not run in it.
 

@@ -1,8 +1,8 @@
 //! The embedded page: three files that `cargo xtask web` builds and one picture, part of the program.
 //!
 //! They hold no data and are the same for all readers, so they need no key; what the page shows it gets from the
-//! other routes, with the reader's key. Scripts and styles come from this origin only and are never inline, nobody may
-//! frame the page, and it contacts no other host: what a model says can at worst be text in it.
+//! other routes, with the reader's key. Scripts and styles come from this origin only and are never inline, no page may
+//! frame this one, and it contacts no other host: what a model says can at worst be text in it.
 
 use std::sync::{Arc, OnceLock};
 

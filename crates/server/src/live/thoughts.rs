@@ -1,7 +1,7 @@
 //! Thoughts on the feed: from which row of an answer on its tokens are thought, and up to which.
 //!
-//! A feed writes a step a moment after it was made, when whoever listens to the answer may not have heard its token yet.
-//! So a thought is told twice, when it begins and when it is over, by the positions of rows; whoever draws looks there.
+//! A feed writes a step a moment after it was made, when the client of the answer may not have received its token yet.
+//! So a thought is told twice, when it begins and when it is over, by the positions of rows, where a viewer looks.
 
 use std::collections::BTreeMap;
 

@@ -63,7 +63,7 @@ fn write(app: &App, tenant: Option<Tenant>, span: Nanos) -> Vec<u8> {
     let steps = newest(app, engine.now().since(span));
     let name = |id: RequestId| match app.registry.name(tenant, id) {
         Name::Own(name) => name,
-        Name::Other(number) => format!("somebody's {number}"),
+        Name::Other(number) => format!("other {number}"),
     };
     let mut writer = TraceWriter::new(Vec::new(), Some(engine.unix(Nanos(0)).0)).expect("memory takes it");
     for step in &steps {

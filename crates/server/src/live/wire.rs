@@ -8,7 +8,7 @@ use serde_json::Value;
 #[cfg(test)]
 use ts_rs::TS;
 
-/// A request: the response id of one's own, a number for everybody else's.
+/// A request: the response id of one's own, a number for those of others.
 #[derive(Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(TS))]
 #[serde(untagged)]
@@ -56,7 +56,7 @@ pub(crate) struct TargetTimes {
     pub(crate) tpot_ms: Option<f64>,
 }
 
-/// Without a target a gap is late above so many medians of its answer's gaps, and above the floor.
+/// Without a target a gap is late above this multiple of its answer's median gap, and above the floor.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
 pub(crate) struct LateRule {
@@ -98,14 +98,14 @@ pub(crate) struct DecodeRow<'a> {
     pub(crate) a: usize,
     /// Position of the row.
     pub(crate) start: usize,
-    /// Guesses at the tokens behind it that were checked. Absent: none.
+    /// Drafts of the tokens behind it that were checked. Absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) drafts: Option<usize>,
-    /// Beside guesses, the tokens that came: one, and those that held.
+    /// With drafts, the tokens that came: one, and the accepted drafts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tokens: Option<usize>,
     /// Of the time of the step's rows, the share of its own rows; the rest is other requests' decode. Only in steps in
-    /// which somebody's prompt met another request.
+    /// which a prompt met another request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) own: Option<f64>,
     /// The share of other requests' prompts, likewise.
@@ -224,12 +224,12 @@ pub(crate) struct AwayEvent<'a> {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
 pub(crate) struct AwayTimes<'a> {
-    /// `HOST:PORT`; `null` while several are asked, and where nobody did.
+    /// `HOST:PORT`; `null` while several are asked, and where none did.
     pub(crate) worker: Option<&'a str>,
     pub(crate) from_ms: f64,
     /// `null`: it still is.
     pub(crate) to_ms: Option<f64>,
-    /// How it went, as `twostroke_handoffs_total` names it.
+    /// How it went, as `twostroke_remote_prefills_total` names it.
     pub(crate) result: Option<&'static str>,
     /// That worker's steps with rows of it.
     pub(crate) steps: Vec<AwayStep>,
@@ -305,7 +305,7 @@ pub(crate) struct StatsEvent {
     pub(crate) oldest_late_ms: f64,
     /// Share of the last promises of a first token that were kept.
     pub(crate) promises_kept: Option<f64>,
-    /// Age of the request that has waited longest for its first token; 0 where nobody waits.
+    /// Age of the request that has waited longest for its first token; 0 if none waits.
     pub(crate) oldest_waiting_ms: f64,
     pub(crate) steps: u64,
     pub(crate) prefill_tokens: u64,
@@ -346,7 +346,7 @@ pub(crate) enum KvEvent<'a> {
     },
 }
 
-/// A block: 0 free, 1 nobody's, but a prefix that somebody may ask for; or its first user and the number of its users.
+/// A block: 0 free, 1 unused with a cached prefix; or its first user and the number of its users.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(TS))]
 #[serde(untagged)]

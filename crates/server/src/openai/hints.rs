@@ -1,8 +1,8 @@
 //! Fields that change no token, by their own definition: they speak of records, names and caches. Clients send them to
-//! whoever speaks OpenAI's API, and most cannot be told not to.
+//! any server with OpenAI's API, and most cannot be told not to.
 //!
 //! ```text
-//! body --take--> body without them --> fields, where whatever is left is honoured or refused
+//! body --take--> body without them --> fields, where what is left is honoured or refused
 //!          \---> their names --------> x-twostroke-hints, "hints" beside "timings"
 //! ```
 //! At the top of a body the list is closed: what might change an answer, however little, has no place in it, and a name

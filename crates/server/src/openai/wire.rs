@@ -202,12 +202,12 @@ pub(crate) struct CompletionDetails {
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_tokens: Option<usize>,
     #[serde(flatten)]
-    guesses: Option<PredictionDetails>,
+    prediction: Option<PredictionDetails>,
 }
 
-/// Guesses that were checked: those that are the answer's, and the others, which are in no count. Told of a request with
-/// a prediction alone: what the server guesses by itself is no business of whoever counts what is to be paid, and equal
-/// requests have equal counts. `timings` has it.
+/// Drafts that were checked: the accepted ones, and the rejected ones, which are in no count. Only for a request with a
+/// prediction: the server's own drafts do not belong into usage, where equal requests have equal counts; `timings` has
+/// them.
 #[derive(Clone, Copy, Serialize)]
 struct PredictionDetails {
     accepted_prediction_tokens: usize,
@@ -239,15 +239,15 @@ impl WireUsage {
     /// `predicted`: there was a prediction, so its client wants to know what became of it.
     pub(crate) fn of(totals: &Totals, predicted: bool) -> WireUsage {
         let Totals { usage, timings, thought_tokens, .. } = totals;
-        let guesses = predicted.then(|| PredictionDetails::of(timings));
+        let prediction = predicted.then(|| PredictionDetails::of(timings));
         let reasoning_tokens = *thought_tokens;
-        let has_details = guesses.is_some() || reasoning_tokens.is_some();
+        let has_details = prediction.is_some() || reasoning_tokens.is_some();
         WireUsage {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
             total_tokens: usage.prompt_tokens + usage.completion_tokens,
             prompt_tokens_details: Some(PromptDetails { cached_tokens: usage.cached_tokens }),
-            completion_tokens_details: has_details.then_some(CompletionDetails { reasoning_tokens, guesses }),
+            completion_tokens_details: has_details.then_some(CompletionDetails { reasoning_tokens, prediction }),
         }
     }
 }

@@ -350,7 +350,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         parameter("speculate", Kind::Word(&["off"]), "without speculation"),
     ]),
     post("/live/pause", WATCH, "Hold the engine, where the server allows that", Body::None, Answer::Json("Object")),
-    post("/live/step", WATCH, "One step of a held engine", Body::None, Answer::Json("Object")),
+    post("/live/step", WATCH, "One step of a paused engine", Body::None, Answer::Json("Object")),
     post("/live/resume", WATCH, "Let it go", Body::None, Answer::Json("Object")),
 ];
 

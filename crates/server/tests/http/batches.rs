@@ -428,7 +428,7 @@ fn a_line_is_read_as_a_body_is() {
             assert_eq!(get(&host, &format!("{path}{query}"), None).status, 400, "{path}{query}");
         }
     }
-    // What somebody has changed on the disk is not told as what was sent.
+    // What was changed on the disk is not returned as what was sent.
     let longer = "x".repeat(9999);
     for (how, contents) in [("gone", None), ("shorter", Some("x")), ("longer", Some(longer.as_str()))] {
         let file = send(&host, None, &[("purpose", "batch"), ("file", "one and two")]).json();

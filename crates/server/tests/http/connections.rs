@@ -171,7 +171,7 @@ fn a_large_request_gets_through_a_crowd_of_small_ones() {
 
 // row 39
 #[test]
-fn a_reader_that_stops_reading_holds_up_nobody() {
+fn a_reader_that_stops_reading_holds_up_no_other() {
     let host = Host::start();
     let mut body = long(900);
     (body["stream"], body["n"], body["logprobs"]) = (json!(true), json!(8), json!(20));
@@ -183,9 +183,9 @@ fn a_reader_that_stops_reading_holds_up_nobody() {
     host.quiet();
 }
 
-// row 32: what takes a tokenizer long is done where it holds up nobody
+// row 32: what takes a tokenizer long is done where it holds up no other request
 #[test]
-fn texts_that_are_hard_on_tokenizers_hold_up_nobody() {
+fn texts_that_are_hard_on_tokenizers_hold_up_no_other() {
     let host = Host::start();
     let canaries = Canaries::start(&host);
     // What takes a square of its length does not end at either.

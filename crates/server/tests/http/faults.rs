@@ -1,4 +1,4 @@
-//! A model that fails: what the client of the request at fault hears, and that nobody else hears anything.
+//! A model that fails: what the client of the request at fault receives, and that no other receives anything.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,7 +85,7 @@ fn a_request_that_fails_fails_alone() {
     let again = host.ask("/v1/completions", &greedy(&story, 300));
     assert_eq!(again["choices"], alone);
     let cached = again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
-    assert!(cached.is_some_and(|tokens| tokens > 0), "failures cost nobody the cache: {}", again["usage"]);
+    assert!(cached.is_some_and(|tokens| tokens > 0), "failures do not cost the cache: {}", again["usage"]);
     assert_eq!(host.engine.stats().waiting_requests, 0);
     host.quiet();
 }

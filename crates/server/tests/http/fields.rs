@@ -1,4 +1,4 @@
-//! Fields that change nothing, limits that are cut, and names that nobody knows: what is done about them is told.
+//! Fields that change nothing, limits that are cut, and unknown names: what is done about them is reported.
 
 use engine::EngineOptions;
 use serde_json::{Value, json};
@@ -147,7 +147,7 @@ fn a_hint_has_its_type_and_what_is_no_hint_is_refused() {
 }
 
 #[test]
-fn what_nobody_knows_and_what_is_not_here_have_codes_of_their_own() {
+fn unknown_things_and_missing_ones_have_their_own_codes() {
     let host = Host::start();
     for (path, field, value, code) in [
         ("/v1/chat/completions", "temprature", json!(1), "unknown_parameter"),
@@ -262,7 +262,7 @@ fn more_tokens_than_the_context_has_are_cut_and_the_answer_says_so() {
     let whole = host.ask("/v1/completions", &several);
     assert_eq!((&whole["usage"]["completion_tokens"], &whole["max_tokens"]), (&json!(24 + 10), &json!(10)));
 
-    // What nobody asked for is no cut; what does not fit into one is refused.
+    // What was not asked for is no cut; what does not fit into one is refused.
     let mut default = completion.clone();
     default.as_object_mut().unwrap().remove("max_tokens");
     default["prompt"] = json!(vec![5; 1020]);

@@ -114,7 +114,7 @@ fn the_page_is_served_with_its_policy_and_without_a_key() {
 }
 
 #[test]
-fn the_page_asks_nobody_else() {
+fn the_page_asks_no_other_host() {
     let host = Host::start();
     for path in ["/", "/app.css"] {
         let page = host.get(path).text().to_owned();
@@ -159,7 +159,7 @@ fn info_tells_what_is_served() {
     ] {
         assert_eq!(info[name], value, "{name}");
     }
-    assert!(info["limits"].is_null(), "nobody measured them for this server");
+    assert!(info["limits"].is_null(), "they were not measured for this server");
     assert!(info["now_ms"].as_f64() > Some(0.0));
 }
 
@@ -200,7 +200,7 @@ fn a_feed_shows_a_request_from_its_prompt_to_its_end() {
     assert_eq!((&ended["prompt_tokens"], &ended["generated"]), (&json!(prompt_tokens), &json!(9)));
     let ttft = answer["timings"]["ttft_ms"].as_f64().expect("a time");
     assert!((ended["ttft_ms"].as_f64().expect("a time") - ttft).abs() < 0.01, "{ended} {ttft}");
-    // In the end nobody is there, and the counters have counted.
+    // In the end there are no requests, and the counters have counted.
     feed.until(|feed| feed.all("stats").last().is_some_and(|stats| stats["decode_tokens"] == 8));
     let stats = feed.all("stats").last().copied().expect("stats").clone();
     assert_eq!((&stats["prefill_tokens"], &stats["steps"]), (&json!(prompt_tokens), &json!(feed.all("step").len())));
@@ -217,7 +217,7 @@ fn who_waits_and_who_runs_is_shown_while_it_lasts() {
     options.hold_token = Some(TOKEN.into());
     let host = Host::with(engine, options);
     let mut feed = Feed::open(&host, "", &[]);
-    // Held, so that it lasts.
+    // Paused, so that it lasts.
     assert_eq!(post(&host, "/live/pause"), json!(true));
     let body = json!({"prompt": PROMPT, "max_tokens": 20, "temperature": 0, "ignore_eos": true});
     std::thread::scope(|scope| {
@@ -269,7 +269,7 @@ fn a_step_that_a_prompt_shares_with_an_answer_says_whose_time_it_was() {
     for step in mixed {
         let (victim, prompt) = (&step["decode"][0], &step["prefill"][0]);
         let [own, others] = ["own", "other_prefill"].map(|name| share(victim, name).expect("a share"));
-        assert!(own > 0.0 && others > 0.0 && (own + others - 1.0).abs() < 0.002, "nobody else is there: {step}");
+        assert!(own > 0.0 && others > 0.0 && (own + others - 1.0).abs() < 0.002, "no other request is there: {step}");
         assert_eq!(share(prompt, "other_prefill"), Some(0.0), "{step}");
         assert!(share(prompt, "own").is_some_and(|own| own > 0.5), "{step}");
     }
@@ -391,7 +391,7 @@ pub(crate) fn post(host: &Host, path: &str) -> Value {
 }
 
 #[test]
-fn a_held_engine_makes_one_step_at_a_time_and_fails_nobody() {
+fn a_paused_engine_makes_one_step_at_a_time_and_fails_no_request() {
     let host = pausable();
     let body = |prompt: &str| json!({"prompt": prompt, "max_tokens": 300, "temperature": 0, "ignore_eos": true, "timings_detail": true});
     let alone = host.ask("/v1/completions", &body(PROMPT))["choices"].clone();
@@ -424,10 +424,10 @@ fn a_held_engine_makes_one_step_at_a_time_and_fails_nobody() {
         assert_eq!(first["choices"], alone, "the same answer, to the byte");
         for answer in [first, second] {
             let timings = &answer["timings"];
-            let held = timings["held_ms"].as_f64().expect("it says how long it was held");
+            let paused = timings["held_ms"].as_f64().expect("it says how long it was paused");
             let spent = timings["total_ms"].as_f64().expect("it has a total");
             let detail = &timings["detail"][0];
-            assert!(held > 100.0, "held: {timings}");
+            assert!(paused > 100.0, "{timings}");
             assert!(detail["ttft"].get("paused_ms").is_none() && detail["gaps"].get("paused_ms").is_none(), "{detail}");
             // The clock stood: no time of the answer has the hold in it.
             let owners = |part: &str| -> f64 {
@@ -487,19 +487,19 @@ fn holding_the_engine_must_be_allowed() {
 }
 
 #[test]
-fn an_engine_that_nobody_watches_any_more_moves_again() {
+fn an_engine_without_viewers_moves_again() {
     let mut options = local_server();
     options.hold_token = Some(TOKEN.into());
     options.pause_limit = std::time::Duration::from_millis(300);
     let host = Host::with(small_engine(), options);
     let mut feed = Feed::open(&host, "", &[]);
     assert_eq!(post(&host, "/live/pause"), json!(true));
-    // Longer than the limit, but somebody watches.
+    // Longer than the limit, but there is a viewer.
     feed.until(|feed| feed.all("stats").len() >= 4);
     assert!(host.engine.is_paused());
     drop(feed);
     wait("it to move", || !host.engine.is_paused());
-    // Nobody watched at all.
+    // There was no viewer at all.
     assert_eq!(post(&host, "/live/pause"), json!(true));
     wait("it to move", || !host.engine.is_paused());
     host.ask("/v1/completions", &json!({"prompt": PROMPT, "max_tokens": 3}));
@@ -554,7 +554,7 @@ fn the_map_of_the_cache_shows_who_holds_what() {
         let held = |holders: u64| map.iter().filter(|state| **state == json!([answer["id"], holders])).count() as u64;
         assert_eq!(held(2), prompt_tokens / block_size, "full blocks of the prompt are shared");
         assert!(held(1) >= 2, "each has its own after that");
-        assert!(map.iter().all(|state| state.is_array() || *state == 0), "nobody else is there");
+        assert!(map.iter().all(|state| state.is_array() || *state == 0), "no other request is there");
     });
     // When it is over, its full blocks are kept for whoever begins with the same words.
     feed.until_ended(1);
@@ -604,7 +604,7 @@ fn the_last_minutes_are_asked_what_would_have_been() {
     for figure in ["ttft", "tpot", "longest_gap_ms", "preemptions", "answers"] {
         assert_eq!(small["recorded"][figure], same["recorded"][figure], "{figure}: the same past");
     }
-    // Nobody guessed at next tokens.
+    // There were no drafts.
     let off = host.get("/live/whatif?speculate=off").json();
     assert_eq!((&off["whatif"]["drafted"], &off["whatif"]["tokens_per_step"]), (&json!(0), &json!(1.0)), "{off}");
     // Goodput is by the targets of the question, and the first had none.

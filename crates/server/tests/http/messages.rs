@@ -349,7 +349,7 @@ fn hints_change_nothing_and_are_named() {
         (tool("web_search_20250305"), "tools[].web_search"),
         (tool("web_fetch_20250910"), "tools[].web_fetch"),
         (
-            // What is said of tools that run elsewhere is nobody's concern here.
+            // What is said of tools that run elsewhere does not matter here.
             json!({"tools": [{"type": "web_fetch_20250910", "name": "fetch", "defer_loading": true,
                 "allowed_callers": ["code_execution_20250825"]}]}),
             "tools[].web_fetch",

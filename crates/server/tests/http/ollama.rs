@@ -372,7 +372,7 @@ fn a_template_of_a_request_is_run_where_the_server_allows_that() {
     let template = "{% for message in messages %}Once there was {{ message.content }}{% endfor %}";
     let templated = ask(json!({"template": template})).json();
     let plain = ask(json!({"raw": true, "prompt": "Once there was a fox"})).json();
-    // The model's template is one of somebody who thinks: white space before the answer is none of it.
+    // The model's template is one of a reasoning model: white space before the answer is none of it.
     assert_eq!(templated["response"].as_str().unwrap(), plain["response"].as_str().unwrap().trim_start());
     assert_eq!(templated["prompt_eval_count"], plain["prompt_eval_count"]);
     assert_eq!(ask(json!({"template": ""})).json()["response"], ask(json!({})).json()["response"]);

@@ -111,7 +111,7 @@ fn a_request_is_a_span_with_its_phases_below_it() {
 #[test]
 fn a_collector_that_is_away_costs_nothing_but_its_spans() {
     let mut options = local_server();
-    // Nobody listens on this port: it was free a moment ago.
+    // Nothing listens on this port: it was free a moment ago.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port").local_addr().expect("bound").port();
     options.otel = Some(OtelOptions {
         traces_endpoint: format!("http://127.0.0.1:{port}/v1/traces"),

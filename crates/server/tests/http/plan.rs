@@ -95,7 +95,7 @@ fn what_runs_here_is_planned_by_its_own_steps() {
 
 #[test]
 fn a_limit_of_a_busy_start_is_raised_by_steps() {
-    // What a start measures whose core somebody else had: less than any machine does.
+    // What a start measures while another program has its core: less than any machine does.
     let host = host_with(1e4);
     let before = host.get("/live/info").json();
     assert_eq!(before["limits"]["matrix_flops"], 1e4);

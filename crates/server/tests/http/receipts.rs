@@ -82,7 +82,7 @@ fn every_answer_has_a_receipt_that_any_machine_verifies() {
     for (at, (path, mut body, number)) in table.into_iter().enumerate() {
         body["return_token_ids"] = json!(true);
         if is_long() || at % 4 == 0 {
-            assert!(!host.ask(path, &body).to_string().contains("receipt"), "nobody asked: {body}");
+            assert!(!host.ask(path, &body).to_string().contains("receipt"), "it was not asked for: {body}");
         }
         body["receipt"] = json!(true);
         let whole = host.ask(path, &body);

@@ -1,5 +1,5 @@
 //! Requests that say something wrong: each gets its status and the name of the field at fault, before a block is taken,
-//! and nobody else notices.
+//! and no other client notices.
 
 use serde_json::{Value, json};
 use testing::Scratch;

@@ -903,7 +903,7 @@ fn what_comes_from_a_file_is_what_was_told() {
     let next = storing(&place);
     for (id, text) in &told {
         let again = next.get(&format!("{PATH}/{}?stream=true", id.as_str().unwrap()));
-        // A stream may say that it is late, which nobody keeps.
+        // A stream may say that it is late, which is not kept.
         assert_eq!(again.text(), without_comments(text));
     }
     drop(next);
@@ -939,7 +939,7 @@ fn the_files_are_what_is_kept() {
     drop(next);
 }
 
-/// As a request that somebody waits for.
+/// As a request that a client waits for.
 #[test]
 fn a_server_that_drains_ends_what_is_in_the_background() {
     let place = testing::Scratch::new("responses-drain");

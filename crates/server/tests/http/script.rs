@@ -229,7 +229,7 @@ fn serve(script: &Script, talk: impl FnOnce(SocketAddr)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let server = Server::bind(served, local_server()).await.expect("a free port");
-            sender.send(server.address().socket().expect("it listens at a port")).expect("somebody waits");
+            sender.send(server.address().socket().expect("it listens at a port")).expect("the test waits");
             server.run(stop).await;
         });
     });

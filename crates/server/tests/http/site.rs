@@ -205,7 +205,7 @@ fn an_allowed_origin_may_ask_and_read_and_no_other() {
     }
 }
 
-// row 74: what another key asked is seen by nobody else, on no route of the page
+// row 74: what another key asked is seen by no other key, on no route of the page
 #[test]
 fn a_key_sees_of_another_that_it_is_served_and_not_what_it_said() {
     let mut options = local_server();
@@ -250,7 +250,7 @@ fn a_key_sees_of_another_that_it_is_served_and_not_what_it_said() {
             assert!(!page.contains(leak), "{path} tells {leak}");
         }
     }
-    // A key holds nobody without the token, and the token nobody without a key.
+    // A key pauses nothing without the token, and the token nothing without a key.
     assert_eq!(exchange(&host, "POST", "/live/pause", &[b], "").status, 403);
     assert_eq!(exchange(&host, "POST", "/live/pause", &[("x-hold-token", TOKEN)], "").status, 401);
     assert_eq!(exchange(&host, "POST", "/live/pause", &[b, ("x-hold-token", TOKEN)], "").status, 200);

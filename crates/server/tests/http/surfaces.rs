@@ -96,7 +96,7 @@ fn every_route_but_health_the_page_and_the_document_needs_the_key() {
     assert!(!refused.text().contains("sk-"));
 }
 
-// row 71: what one key has sent is in nobody else's cache
+// row 71: what one key has sent is in no other key's cache
 #[test]
 fn two_keys_share_no_prefix() {
     let host = locked();

@@ -60,7 +60,7 @@ fn only_a_key_that_may_asks_for_more_than_the_usual_class() {
         assert_eq!(ask(&host, A, &with(field, value)).status, 200, "{field} {value}");
     }
     drop(host);
-    // Who is alone has nobody to press ahead of.
+    // A single tenant has no other to press ahead of.
     let host = Host::with(small_engine(), ServerOptions { api_keys: vec![A.into()], ..local_server() });
     assert_eq!(ask(&host, A, &with("service_tier", &json!("priority"))).status, 200);
     drop(host);

@@ -523,7 +523,7 @@ fn budgets(families: &[&str], some: &[u32]) {
                         "{family}, {budget}"
                     );
                     let slowly = api.ask(&host, &with(&body, &json!({"speculate": false}))).0;
-                    assert_eq!(slowly, heard, "without guesses");
+                    assert_eq!(slowly, heard, "without drafts");
                 }
             }
         }

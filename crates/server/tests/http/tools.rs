@@ -274,7 +274,7 @@ fn a_thought_with_a_budget_is_the_same_up_to_its_end() {
         );
         let slowly =
             host.ask("/v1/chat/completions", &with(json!({"thinking_token_budget": tokens, "speculate": false})));
-        assert_eq!(parts(&slowly), parts(&answer), "without guesses");
+        assert_eq!(parts(&slowly), parts(&answer), "without drafts");
         before = thought;
     }
     // Behind the cut comes what the answer must look like.

@@ -148,7 +148,7 @@ fn tokens(answer: &str) -> String {
 }
 
 #[test]
-fn a_member_that_nobody_knows_changes_no_token_and_is_named() {
+fn an_unknown_member_changes_no_token_and_is_named() {
     let host = Host::start();
     for (path, body) in bodies() {
         let alone = host.post(path, &body);
@@ -229,7 +229,7 @@ fn what_clients_send_is_taken() {
     assert_eq!(count("/tokenize", json!({"messages": empty})), none);
     let chat = |messages: &Value| count("/api/chat", json!({"messages": messages, "options": short, "stream": false}));
     assert_eq!(chat(&empty), chat(&hi));
-    // Equal requests have equal counts, whatever was guessed.
+    // Equal requests have equal counts, whatever was drafted.
     let fox = json!([{"role": "user", "content": "Say fox fox fox fox fox fox fox fox."}]);
     for _ in 0..2 {
         let body = json!({"messages": fox, "max_tokens": 60, "temperature": 0, "ignore_eos": true});

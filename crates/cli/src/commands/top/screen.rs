@@ -4,7 +4,7 @@
 //! lantern bf16 · amx · 2 threads                                running 3 · waiting 1
 //! prefill   1.2k tok/s ██████░░░░ 61 % of arithmetic, 12 % of bandwidth
 //! decode     412 tok/s ██░░░░░░░░  7 % of arithmetic, 88 % of bandwidth
-//! drafts     2.3 tokens per decode step, 61 % held            where next tokens were drafted
+//! drafts     2.3 tokens per decode step, 61 % accepted         where next tokens were drafted
 //! KV        1,843 of 4,096 blocks ████░░░░░░ 45 %
 //! TTFT p50 96 ms, p99 1.24 s · ITL p50 21 ms, p99 40 ms
 //!
@@ -244,8 +244,8 @@ impl Seen {
         let sum = |of: fn(&Pass) -> f64| self.passes.iter().map(of).sum::<f64>();
         let (tokens, steps) = (sum(|pass| pass.decode_tokens), sum(|pass| pass.decoding));
         let drafts = sum(|pass| pass.drafts);
-        let (each, held) = (tokens / steps.max(1.0), (tokens - steps).max(0.0) / drafts.max(1.0));
-        let line = format!("{:<9} {each:>6.1} tokens per decode step, {} held", "drafts", percent(held));
+        let (each, accepted) = (tokens / steps.max(1.0), (tokens - steps).max(0.0) / drafts.max(1.0));
+        let line = format!("{:<9} {each:>6.1} tokens per decode step, {} accepted", "drafts", percent(accepted));
         (drafts > 0.0).then_some(line)
     }
 
@@ -456,8 +456,8 @@ mod tests {
         }
         seen.hear("stats", json!({"at": 130, "running": 1, "waiting": 0}));
         let lines = seen.lines(80, 24, false);
-        // Seven tokens of three steps; of eight drafts four held.
-        assert_eq!(lines[3], "drafts       2.3 tokens per decode step, 50 % held", "{lines:?}");
+        // Seven tokens of three steps; of eight drafts four were accepted.
+        assert_eq!(lines[3], "drafts       2.3 tokens per decode step, 50 % accepted", "{lines:?}");
         assert!(lines[5].starts_with("TTFT"), "{lines:?}");
     }
 

@@ -6,7 +6,7 @@
 //! Stream of Output  <---- tokens, ends, Done -------------+  when it is over
 //! ```
 //! A round's requests are planned in one step where there is room. The blocks that beams share are found in the prefix
-//! cache; it knows full blocks, so each beam computes what is behind its last full block once more. Whoever serves knows
+//! cache; it knows full blocks, so each beam computes what is behind its last full block once more. The engine knows
 //! nothing of a search: each of its requests is one like any other, of the same tenant and class.
 
 mod fields;
