@@ -49,7 +49,7 @@ from serving import percentile
 
 STREAMS = 8
 LOADS = [[], [0], [1], [0, 1], [1] * 4, [0] * 4 + [1] * 4]
-# Ends by itself when whoever started it is gone.
+# Ends by itself when its parent is gone.
 LOOP = """
 import os, sys
 core, parent = map(int, sys.argv[1:])
@@ -252,7 +252,7 @@ def promises(flags: argparse.Namespace) -> None:
 
 
 def make_wrong(costs: dict[pathlib.Path, str], factor: float) -> None:
-    """Files of costs with every number so many times as large, and said to be sure: others are measured again."""
+    """Files of costs with every number multiplied, and said to be sure: others are measured again."""
     if not costs:
         sys.exit("the server kept no file of costs")
     for path, text in costs.items():
@@ -534,7 +534,7 @@ def main() -> None:
     flags, flags.serve = parser.parse_known_args()
     if flags.serve and flags.command != "late-step":
         parser.error(f"unrecognized arguments: {' '.join(flags.serve)}")
-    # Whoever ends this ends its servers and loops as well.
+    # A signal to this process ends its servers and loops as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.stdout.reconfigure(line_buffering=True)
     cases[flags.command](flags)

@@ -1,4 +1,4 @@
-"""Vectors per second: texts of about so many words, in requests of so many texts.
+"""Vectors per second: by words of a text and texts of a request.
 
     python bench/embeddings.py http://127.0.0.1:8000 [WORDS] [TEXTS] [ROUNDS]
 

@@ -105,7 +105,7 @@ def measure(arguments):
 TITLES = {"lantern": "Lantern, the built-in model", "smollm2-135m": "SmolLM2-135M-Instruct", "gemma3-270m": "Gemma 3 270M"}
 
 NOTES = {
-    "lantern": ["Its text has special tokens in it; llama-perplexity was not tried on it, so nobody stands beside it."],
+    "lantern": ["Its text has special tokens in it; llama-perplexity was not tried on it, so there is no comparison."],
     "smollm2-135m": [
         "The file is Q4_1. In large passes ik_llama.cpp loses much of it, in this build on this machine; `-ub 16` keeps passes small.",
     ],

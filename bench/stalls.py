@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What streams feel while somebody's long prompt is read: by the server that writes them, or by another one.
+"""What streams feel while another client's long prompt is read: by the server that writes them, or by another one.
 
     head -c 32 /dev/urandom | base64 > KEY
     taskset -c 0,1 twostroke serve -m MODEL -t 2 --port 8001 &
@@ -7,7 +7,7 @@
     taskset -c 1 twostroke serve -m MODEL -t 1 --role decode --port 8003 --prefill-workers 127.0.0.1:9000 --cluster-key KEY &
     python bench/stalls.py http://localhost:8001 http://localhost:8003
 
-In turns, each: streams of short prompts, and when all of them write, long prompts that nobody has read before, one after
+In turns, each: streams of short prompts, and when all of them write, long prompts that no cache has, one after
 another. Said of each turn: the gap between tokens before the first prompt came, the worst and the 99th of a hundred while
 prompts were read, the time to the prompts' first tokens, and tokens of all streams a second. Standard library only.
 """

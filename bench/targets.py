@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Whether targets are met as often with guesses as without: the same requests at the same moments, in turns.
+"""Whether targets are met as often with drafts as without: the same requests at the same moments, in turns.
 
     python3 bench/targets.py BINARY mixed [--rate X] [--seconds N] [--rounds N] [serve flags...]
     python3 bench/targets.py BINARY repeats ...
 
-One server with both targets; a request says by itself whether its tokens may be guessed. Requests come by chance (Poisson),
+One server with both targets; a request says by itself whether its tokens may be drafted. Requests come by chance (Poisson),
 the same ones in every turn, and no turn knows of another's prompts or answers.
 
     mixed      half are questions and stories at temperature 0.7, a quarter ask for a page to be summed up, and a
@@ -108,7 +108,7 @@ def main() -> int:
                 tpot = [each["decode_ms"] / max(each["decode_tokens"], 1) for each in timings]
                 in_time = [first <= most_ttft for first in ttft], [each <= most_tpot for each in tpot]
                 good = sum(first and each for first, each in zip(*in_time))
-                guessed, held = (sum(each.get(name, 0) for each in timings) for name in ("drafted_tokens", "accepted_tokens"))
+                drafted, accepted = (sum(each.get(name, 0) for each in timings) for name in ("drafted_tokens", "accepted_tokens"))
                 tokens = sum(each["decode_tokens"] for each in timings)
                 shares = [sum(met) / len(jobs) for met in in_time]
                 figures[speculate].append([*shares, good / took, statistics.median(ttft), statistics.median(tpot), took])
@@ -116,7 +116,7 @@ def main() -> int:
                 print(
                     f"{'with' if speculate else 'without'}: {len(jobs)} requests, TTFT met {shares[0]:.1%}, TPOT met "
                     f"{shares[1]:.1%}, {good / took:.2f} good requests/s; TTFT {statistics.median(ttft):.0f} ms, TPOT "
-                    f"{statistics.median(tpot):.2f} ms; {tokens} decode tokens, {guessed} guessed, {held} held",
+                    f"{statistics.median(tpot):.2f} ms; {tokens} decode tokens, {drafted} drafted, {accepted} accepted",
                     flush=True,
                 )
             differ += sum(one != other for one, other in zip(texts[True], texts[False]))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What watching costs: mean time of a decode step with nobody and with two readers of /live/feed, in turns.
+"""What watching costs: mean time of a decode step with no reader and with two readers of /live/feed, in turns.
 
     python3 bench/watching.py URL [--streams 8] [--rounds 6] [--seconds 4]
 

@@ -22,12 +22,12 @@ const TYPOS: u64 = 20;
 /// Longest answer.
 const ANSWER: usize = 4000;
 
-/// The drafter.
+/// The source of the drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drafts {
     /// None are.
     Off,
-    /// Eight drafts for each stream.
+    /// A made-up source with eight for each stream.
     Made,
     /// What is looked up.
     LookedUp,
@@ -113,7 +113,7 @@ impl Crowd {
         self.scheduler.schedule_into(self.now, &mut self.step);
     }
 
-    /// What comes of each row, and with it how many drafts hold: of those that were made the first half.
+    /// What comes of each row, and with it how many drafts are accepted: of the made-up ones the first half.
     pub fn propose(&mut self) {
         let looked_up = match self.drafts {
             Drafts::LookedUp => self.lookup.propose(&self.step, &self.scheduler),

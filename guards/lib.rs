@@ -20,7 +20,7 @@ pub fn values(len: usize, seed: u64) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// One thread, so that no count depends on who waits for whom.
+/// One thread, so that no count depends on which thread waits for which.
 pub fn cpu() -> Cpu {
     Cpu::new(CpuOptions { threads: Some(1), isa: Some(Isa::Avx2), arithmetic: Some(AccumulationOrder::Amx), ..CpuOptions::default() }).expect("a CPU with AVX2")
 }

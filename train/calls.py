@@ -39,7 +39,7 @@ WHICH = ("Which tools do you have?", "List your tools.", "Name your tools.", "Wh
 ERRORS = ("not found", "no answer", "the service is down", "nothing there", "not allowed")
 SYSTEMS = ("You are a helpful assistant.", "You may use tools.", "Use the tools.", "You are Lantern.", "Be brief and friendly.",
            "You are a helpful assistant with access to tools.", "Answer the user's question with the tools.")
-# Parameters that nobody asks for: a call leaves them out.
+# Parameters that no request names: a call leaves them out.
 EXTRAS = {
     "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
     "units": {"type": "string", "enum": ["metric", "imperial"], "description": "The units to use"},
@@ -205,7 +205,7 @@ def topic(rng, unseen):
 
 
 def offered(rng, unseen):
-    """One to four topics that nobody takes for each other."""
+    """One to four topics that cannot be confused."""
     offer = []
     for _ in range(rng.choice((1, 1, 2, 2, 3, 4))):
         other = topic(rng, unseen)

@@ -1,8 +1,8 @@
-"""An EAGLE-3 drafter for Lantern: one decoder layer that guesses token after token.
+"""An EAGLE-3 drafter for Lantern: one decoder layer that drafts token after token.
 
 It reads what Lantern thought at each row, as the residual streams after layers 1, 2
 and 4 that `fc` makes one feature of, together with the embedding of the token that
-came next (Li et al., 2025).  A first guess uses Lantern's feature, each further one
+came next (Li et al., 2025).  A first draft uses Lantern's feature, each further one
 the drafter's own hidden state in its place, so training unrolls three such steps
 (the paper's training-time test).  The head knows the 1024 commonest tokens; `d2t`
 says how far each stands from Lantern's id.
@@ -31,7 +31,7 @@ from model import FeedForward, RMSNorm, Shape, rope_tables, rotate
 TAPS = (1, 2, 4)  # layers whose output is read
 INTERMEDIATE = 448
 DRAFT_VOCABULARY = 1024
-STEPS = 3  # of guessing that training unrolls
+STEPS = 3  # of drafting that training unrolls
 
 
 class Attention(nn.Module):
@@ -46,9 +46,9 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=False)
 
     def forward(self, x, past):
-        """Step n = len(past) of guessing from every row at once.  Its query stands n places
-        on, and sees the rows up to its own as Lantern knows them, then the guesses of the
-        steps 1..n from its own row, and nobody else's.  `past` is given this step's keys."""
+        """Step n = len(past) of drafting from every row at once.  Its query stands n places
+        on, and sees the rows up to its own as Lantern knows them, then the drafts of the
+        steps 1..n from its own row alone.  `past` is given this step's keys."""
         batch, length, _ = x.shape
         step, shape = len(past), self.shape
         cos, sin = rope_tables(length + step, shape.head_dim, shape.rope_theta)
@@ -149,7 +149,7 @@ def learning(eagle, target):
             seen, hidden = speculators.streams(target, ids)
             states = eagle(tapped(seen), ahead(target, ids), STEPS)
         for step, state in enumerate(states):
-            rows = speculators.guessed(ids, start, last, step)
+            rows = speculators.drafted_rows(ids, start, last, step)
             words = hidden[F.pad(rows, (step + 1, 0))[:, : ids.shape[1]]]
             teacher = speculators.chances(target, words, eagle.target_ids())
             one, overlap = speculators.Lesson.apply(
@@ -221,14 +221,14 @@ def export(eagle, target_config, out):
 
 
 def by_hand(tensors, shape, taps, embeddings, steps):
-    """The guesses from the last of `taps` as an engine makes them: a list of keys and values that
+    """The drafts from the last of `taps` as an engine makes them: a list of keys and values that
     grows by an entry per token, one entry at a time, written from the published description on
     bare tensors.  `embeddings` are those of tokens 1.. on."""
     w = {name: value.float() for name, value in tensors.items()}
     scaled = lambda x, name: F.rms_norm(x, x.shape[-1:], w[name + ".weight"], shape.norm_eps)
     linear = lambda x, name: w[name + ".weight"] @ x
     cos, sin = rope_tables(len(taps) + steps, shape.head_dim, shape.rope_theta)
-    keys, values, guesses, state = [], [], [], None
+    keys, values, drafts, state = [], [], [], None
     for at in range(len(taps) + steps - 1):
         feature = linear(taps[at], "fc") if at < len(taps) else state
         x = torch.cat([scaled(embeddings[at], "midlayer.input_layernorm"), scaled(feature, "midlayer.hidden_norm")])
@@ -245,13 +245,13 @@ def by_hand(tensors, shape, taps, embeddings, steps):
         y = F.silu(linear(y, "midlayer.mlp.gate_proj")) * linear(y, "midlayer.mlp.up_proj")
         state = x + linear(y, "midlayer.mlp.down_proj")
         if at >= len(taps) - 1:
-            guesses.append(linear(scaled(state, "norm"), "lm_head"))
-    return guesses
+            drafts.append(linear(scaled(state, "norm"), "lm_head"))
+    return drafts
 
 
 @torch.no_grad()
 def check(tensors, target, out):
-    """Largest difference between the exported folder's guesses, made for all rows at once, and
+    """Largest difference between the exported folder's drafts, made for all rows at once, and
     those made by hand for one."""
     eagle, row, steps = load(out), 60, 4
     ids = torch.randint(0, target.shape.vocab, (1, 90), generator=torch.Generator().manual_seed(0))

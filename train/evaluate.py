@@ -46,8 +46,8 @@ def answer(model, tokenizer, case):
 def agreement(draft, ids, start):
     """How many of the ids from `start` on the draft would have written, and how many there are."""
     with torch.no_grad():
-        guesses = draft(ids[None, :-1]).logits[0, start - 1:].argmax(-1)
-    return (guesses == ids[start:]).sum().item(), len(ids) - start
+        drafts = draft(ids[None, :-1]).logits[0, start - 1:].argmax(-1)
+    return (drafts == ids[start:]).sum().item(), len(ids) - start
 
 
 def right(case, text):

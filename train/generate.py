@@ -89,7 +89,7 @@ def long(rng, length):
 
 
 def text(rng):
-    """What somebody wrote who is in no conversation: a story, seldom notes."""
+    """A text outside conversations: a story, seldom notes."""
     if rng.random() < 0.8:
         return stories.request(rng)[1].text
     return facts.context(rng, facts.some_facts(rng, rng.randint(2, 8)), rng.randint(0, 4))

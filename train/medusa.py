@@ -1,7 +1,7 @@
-"""Medusa heads for Lantern: four guesses from one hidden state.
+"""Medusa heads for Lantern: four drafts from one hidden state.
 
 Head i is `x + silu(W x + b)` on the state that the target's own output head reads,
-and the target's head after it (Cai et al., 2024).  It guesses the token i + 2 places
+and the target's head after it (Cai et al., 2024).  It drafts the token i + 2 places
 on, knowing nothing of those between.  The heads are trained on text that Lantern
 wrote, towards the chances that Lantern itself gave there.
 
@@ -55,9 +55,9 @@ def learning(medusa, target):
         ids, start, last = batch
         with torch.autocast("cpu", torch.bfloat16):
             _, hidden = speculators.streams(target, ids)
-        row, at = speculators.guessed(ids, start, last, 0).nonzero(as_tuple=True)
+        row, at = speculators.drafted_rows(ids, start, last, 0).nonzero(as_tuple=True)
         # Row t + 1 of the target is what head 0 should say at row t, row t + 2 what head 1 should, and so on.
-        wanted = speculators.guessed(ids, start, last, -1)
+        wanted = speculators.drafted_rows(ids, start, last, -1)
         offset = torch.zeros(ids.shape, dtype=torch.long)
         offset[wanted] = torch.arange(int(wanted.sum()))
         teacher = speculators.chances(target, hidden[wanted])
@@ -110,7 +110,7 @@ def export(medusa, target_config, out):
 
 
 def check(tensors, target, out):
-    """Largest difference between the guesses of the exported files and those of the formula,
+    """Largest difference between the drafts of the exported files and those of the formula,
     written down once more on the tensors that were to be exported."""
     ids = torch.randint(0, target.shape.vocab, (2, 300), generator=torch.Generator().manual_seed(0))
     _, hidden = speculators.streams(target, ids)

@@ -1,13 +1,13 @@
-"""What the two kinds of trained guesses share.
+"""What the two kinds of trained drafters share.
 
 `medusa.py` and `eagle.py` train small networks that read Lantern's hidden states
-and guess its next tokens.  Both need Lantern with its inside visible, text that
+and draft its next tokens.  Both need Lantern with its inside visible, text that
 it wrote itself, a loss, a loop that can be stopped and goes on, and the count of
-how many guesses hold.
+how many drafts are accepted.
 
-A guess is made where a row of Lantern has just been computed.  Row t has read
-tokens 0..t, and token t + 1 has been drawn from it, so the first guess is of
-token t + 2 and guess j (from 0) of token t + 2 + j; Lantern's own word on that
+A draft is made where a row of Lantern has just been computed.  Row t has read
+tokens 0..t, and token t + 1 has been drawn from it, so the first draft is of
+token t + 2 and draft j (from 0) of token t + 2 + j; Lantern's own word on that
 one is row t + 1 + j.
 """
 
@@ -95,9 +95,9 @@ def padded(batch):
     return ids, start, last
 
 
-def guessed(ids, start, last, ahead):
-    """Which rows t a guess `ahead` is made from, as a mask [rows, length]: from the last row of
-    the prompt on, as long as the token that is guessed belongs to the answer."""
+def drafted_rows(ids, start, last, ahead):
+    """Which rows t a draft `ahead` is made from, as a mask [rows, length]: from the last row of
+    the prompt on, as long as the drafted token belongs to the answer."""
     at = torch.arange(ids.shape[1])
     return (at >= start[:, None] - 1) & (at + 2 + ahead <= last[:, None])
 
@@ -145,7 +145,7 @@ class Cache:
         cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
         past = torch.arange(self.used)
         hidden = (past > at[:, None]) | (past < self.pads[:, None, None])
-        # A padded row would have nothing to look at: it looks at itself, and nobody reads it.
+        # A padded row would have nothing to look at: it looks at itself, and is not read.
         hidden &= past != at[:, None]
         bias = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None, None]
         split = lambda y, heads: y.view(rows, count, heads, shape.head_dim).transpose(1, 2)
@@ -201,7 +201,7 @@ BLOCK = 16
 
 
 class Noise:
-    """The noise of one sequence, the same for whoever draws at a position: an exponential number
+    """The noise of one sequence, the same for all who draw at a position: an exponential number
     for each block of 16 ids and one for each id."""
 
     def __init__(self, vocab, length, seed):
@@ -227,9 +227,9 @@ class Lesson(torch.autograd.Function):
     """How far a student's chances are from a teacher's: `Lesson.apply(states, head, teacher,
     weights, sharp)` gives the mean loss and the overlap of each row.
 
-    The overlap sum(min(p, q)) is how often a guess can hold at best.  Cross entropy learns
+    The overlap sum(min(p, q)) is how often a draft can be accepted at best.  Cross entropy learns
     fast; the overlap itself (`sharp` > 0) is what counts, and it makes a network that cannot
-    know better bet on the likeliest token instead of spreading its chances.  Gradients are
+    know better bet on the most likely token instead of spreading its chances.  Gradients are
     made right away, a few rows at a time, because chances of all rows do not fit a cache.
     """
 
@@ -325,7 +325,7 @@ class Run:
 
 
 def tokens_per_step(held, count):
-    """Walks one answer in verify steps.  `held[t][j]` says whether guess j from row t is what
+    """Walks one answer in verify steps.  `held[t][j]` says whether draft j from row t is what
     came; the last row is where nothing is left to write.  Gives tokens and steps."""
     rows, at, steps = len(held), 0, 0
     while at < rows:

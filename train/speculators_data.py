@@ -1,4 +1,4 @@
-"""Text that Lantern itself wrote, for the networks that guess its next tokens.
+"""Text that Lantern itself wrote, for the networks that draft its next tokens.
 
 The prompts are the generator's: a conversation up to one of its answers, which
 Lantern then writes, mostly at its default temperature and sometimes greedily.  A
@@ -24,7 +24,7 @@ import generate
 import speculators
 from data import Encoder
 
-# Stories take most: they are where a drafter has to guess and lookups find nothing.
+# Stories take most: they are where a drafter has to think and lookups find nothing.
 SHARES = {"story": 0.62, "sums": 0.74, "talk": 0.83, "mixed": 0.89, "echo": 0.94}
 GREEDY = 0.15
 LIMIT = 400  # ids of an answer at most

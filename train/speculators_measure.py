@@ -1,9 +1,9 @@
-"""How many guesses hold: Medusa heads, an EAGLE-3 drafter or a draft model against Lantern.
+"""How many drafts are accepted: Medusa heads, an EAGLE-3 drafter or a draft model against Lantern.
 
 Lantern answers the held-out cases, stories at its default temperature and everything
-greedily.  Then whoever guesses is asked at every place, and an answer is walked in verify
-steps.  Where Lantern draws, the guess is drawn with the same noise (`race`), as twostroke
-does; the answers are Lantern's own whatever is guessed, so nothing has to be tried again.
+greedily.  Then the drafter is asked at every place, and an answer is walked in verify
+steps.  Where Lantern draws, the draft is drawn with the same noise (`race`), as twostroke
+does; the answers are Lantern's own whatever is drafted, so nothing has to be tried again.
 Exported weights, in float32.
 
     python speculators_measure.py --medusa ../models/lantern-medusa
@@ -27,34 +27,34 @@ from tokenizer import render
 LIMITS = {"facts": 40, "sums": 120, "story": 400}
 
 
-# --- Who guesses: ids and what Lantern thought of them in, logits [guesses, rows, vocab] out --------
+# --- The drafters: ids and what Lantern thought of them in, logits [drafts, rows, vocab] out ---------
 
 
-def medusa_guesser(folder, target, count):
+def medusa_drafter(folder, target, count):
     heads = medusa.load(folder)
     return lambda ids, seen, hidden: torch.stack([target.logits(state) for state in heads(hidden)[:count]])[:, 0]
 
 
-def eagle_guesser(folder, target, count):
+def eagle_drafter(folder, target, count):
     drafter = eagle.load(folder)
 
-    def guess(ids, seen, hidden):
+    def draft(ids, seen, hidden):
         states = drafter(eagle.tapped(seen), eagle.ahead(target, ids), count)
         scores = torch.full((count, ids.shape[1], target.shape.vocab), float("-inf"))
         for at, state in enumerate(states):
             scores[at][:, drafter.target_ids()] = drafter.logits(state)[0]
         return scores
-    return guess
+    return draft
 
 
-def draft_guesser(folder, target, count):
+def model_drafter(folder, target, count):
     model, _ = speculators.load_target(folder)
 
-    def guess(ids, seen, hidden):
+    def draft(ids, seen, hidden):
         scores = model.logits(model(ids))[0]
-        # Guess j from row t is its word after token t + 1 + j.
+        # Draft j from row t is its word after token t + 1 + j.
         return torch.stack([scores.roll(-1 - ahead, 0) for ahead in range(count)])
-    return guess
+    return draft
 
 
 # --- What it is asked about ------------------------------------------------------------------------
@@ -90,31 +90,31 @@ def answer_all(target, tokenizer, cases, draws):
 
 class Count:
     def __init__(self, count):
-        self.asked, self.held, self.best, self.optimum = (torch.zeros(count) for _ in range(4))
+        self.asked, self.accepted, self.best, self.optimum = (torch.zeros(count) for _ in range(4))
         self.tokens = self.steps = 0
 
-    def add(self, held, best, optimum):
-        """One answer: tensors [rows, guesses], one row for each token after the answer's first."""
-        rows, count = held.shape
+    def add(self, accepted, best, optimum):
+        """One answer: tensors [rows, drafts], one row for each token after the answer's first."""
+        rows, count = accepted.shape
         for ahead in range(count):
-            # A guess is asked only where the token belongs to the answer and those before it held.
+            # A draft counts only where the token belongs to the answer and those before it were accepted.
             left = max(0, rows - 1 - ahead)
-            reached = held[:left, :ahead].all(-1)
+            reached = accepted[:left, :ahead].all(-1)
             self.asked[ahead] += reached.sum()
-            for total, values in ((self.held, held), (self.best, best), (self.optimum, optimum)):
+            for total, values in ((self.accepted, accepted), (self.best, best), (self.optimum, optimum)):
                 total[ahead] += values[:left, ahead][reached].sum()
-        tokens, steps = speculators.tokens_per_step(held.tolist(), count)
+        tokens, steps = speculators.tokens_per_step(accepted.tolist(), count)
         self.tokens += tokens
         self.steps += steps
 
     def shown(self, drawn):
         line = lambda values: " ".join(f"{value:.3f}" for value in (values / self.asked).tolist())
-        text = f"holds {line(self.held)} | tokens per step {self.tokens / self.steps:.2f} of {self.tokens}"
+        text = f"accepted {line(self.accepted)} | tokens per step {self.tokens / self.steps:.2f} of {self.tokens}"
         return text + f" | best token {line(self.best)} | optimum {line(self.optimum)}" if drawn else text
 
 
 @torch.no_grad()
-def measure(target, guess, answers, count):
+def measure(target, draft, answers, count):
     total = Count(count)
     for ids, start, noise in answers:
         rows = len(ids) - 1 - start
@@ -122,11 +122,11 @@ def measure(target, guess, answers, count):
             continue
         ids = torch.tensor([ids])
         seen, hidden = speculators.streams(target, ids)
-        scores = guess(ids, seen, hidden)[:, start - 1: start - 1 + rows]
+        scores = draft(ids, seen, hidden)[:, start - 1: start - 1 + rows]
         own = target.logits(hidden)[0]
         columns = []
         for ahead in range(count):
-            # What the row that is guessed at says, and where the answer is over anything: it is not counted.
+            # What the drafted row says, and where the answer is over anything: it is not counted.
             at = (torch.arange(start, start + rows) + ahead).clamp(max=ids.shape[1] - 2)
             came, best = ids[0, at + 1], scores[ahead].argmax(-1) == ids[0, at + 1]
             if noise is None:
@@ -147,20 +147,20 @@ def main():
     who.add_argument("--eagle")
     who.add_argument("--draft")
     parser.add_argument("--target", default=speculators.TARGET)
-    parser.add_argument("--count", type=int, default=4, help="guesses in a verify step")
+    parser.add_argument("--count", type=int, default=4, help="drafts in a verify step")
     parser.add_argument("--draws", type=int, default=5, help="stories of each case at the default temperature")
     args = parser.parse_args()
     target, _ = speculators.load_target(args.target)
     tokenizer = speculators.load_tokenizer(args.target)
-    makers = {"medusa": medusa_guesser, "eagle": eagle_guesser, "draft": draft_guesser}
+    makers = {"medusa": medusa_drafter, "eagle": eagle_drafter, "draft": model_drafter}
     name = next(name for name in makers if getattr(args, name))
-    guess = makers[name](getattr(args, name), target, args.count)
+    draft = makers[name](getattr(args, name), target, args.count)
     cases = [json.loads(line) for line in open(pathlib.Path(args.target) / "heldout.jsonl")]
     of = lambda kind: [case for case in cases if case["kind"] == kind]
     for label, some, draws in ((f"stories, temperature {speculators.TEMPERATURE}", of("story"), args.draws),
                                ("stories, greedy", of("story"), 0), ("sums, greedy", of("sums"), 0),
                                ("facts, greedy", of("facts"), 0)):
-        total = measure(target, guess, answer_all(target, tokenizer, some, draws), args.count)
+        total = measure(target, draft, answer_all(target, tokenizer, some, draws), args.count)
         print(f"{label}: {total.shown(draws)}", flush=True)
     print(f"{time.process_time():.0f} s of CPU")
 

@@ -45,7 +45,7 @@ FURTHER_PROBES = (("last", 512, 512), ("tools", 1024, 1024), ("text", 256, 256))
 def curriculum(step, stretch):
     """Length of the long rows, and of the documents in them.  `stretch` scales it to the run.
 
-    Among five facts a wrong guess is still right now and then, among fifty it
+    Among five facts a random pick is still right now and then, among fifty it
     is not: looking up is learned in small documents, and only then at length.
     """
     at = step / stretch

@@ -62,7 +62,7 @@ _CODAS = "n r l s m k d x nd rn th".split() + [""] * 8
 
 
 def invented(rng):
-    """A name nobody has seen before, such as "Drelma" or "Kavon"."""
+    """An invented name, such as "Drelma" or "Kavon"."""
     parts = [rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(rng.choice((2, 2, 3)))]
     return ("".join(parts) + rng.choice(_CODAS)).capitalize()
 

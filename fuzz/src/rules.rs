@@ -43,7 +43,7 @@ pub fn rule(bytes: &[u8]) -> bool {
     let (mut constraint, mut again) = (grammar.constraint(), grammar.constraint());
     let mut accepted = Vec::new();
     for at in 0..TOKENS {
-        // Whoever takes too many steps ends their own answer.
+        // A request that takes too many steps ends its own answer.
         let Ok(Some(mask)) = constraint.mask(at) else { break };
         let mask = mask.to_vec();
         let allowed = |id: u32| mask[id as usize / 32] >> (id % 32) & 1 == 1;
@@ -57,7 +57,7 @@ pub fn rule(bytes: &[u8]) -> bool {
             break;
         }
     }
-    // The same masks for whoever comes later, and on the way back.
+    // The same masks for later requests, and on the way back.
     for (at, (mask, token)) in accepted.iter().enumerate() {
         assert_eq!(again.mask(at).ok(), Some(Some(&mask[..])), "another mask before token {at}");
         again.accept(*token).expect("it was accepted before");

@@ -154,7 +154,7 @@ fn serve() -> (SocketAddr, StopHandle) {
         runtime.expect("a runtime").block_on(async {
             let options = ServerOptions { port: 0, ..ServerOptions::default() };
             let server = Server::bind(engine, options).await.expect("a free port");
-            sender.send(server.address().socket().expect("it listens at a port")).expect("somebody waits");
+            sender.send(server.address().socket().expect("it listens at a port")).expect("the test waits");
             server.run(stop).await;
         });
     });

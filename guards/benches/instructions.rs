@@ -65,7 +65,7 @@ const LAYOUT: HeadLayout = HeadLayout { num_heads: 14, num_kv_heads: 2, head_dim
 /// Tokens that the last row sees.
 const CONTEXT: usize = 2048;
 
-/// So many rows at the end of a sequence of 2,048 tokens.
+/// `rows` at the end of a sequence of 2,048 tokens.
 fn attention(dtype: KvDtype, rows: usize) -> Attend {
     let cpu = cpu();
     let shape = KvShape { dtype, layers: 1, blocks: CONTEXT / 32, block_size: 32, num_kv_heads: 2, head_dim: 64 };
@@ -111,7 +111,7 @@ struct Pass {
     logits: Vec<f32>,
 }
 
-/// So many rows at the end of a sequence of 256 tokens, in a model so small that what lies around its products counts.
+/// `rows` at the end of a sequence of 256 tokens, in a model so small that what lies around its products counts.
 fn pass(rows: u32) -> Pass {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/model/tests/data/llama3");
     let checkpoint = Checkpoint::open(Source::Directory(directory.into())).expect("a committed checkpoint");
@@ -188,7 +188,7 @@ fn sample(mut draw: Draw) -> Draw {
     draw
 }
 
-/// So many sequences, decoding, and so many that wait for a seat.
+/// Decoding sequences, and sequences that wait for a seat.
 fn scheduler(decoding: u64, waiting: u64) -> (Scheduler, StepOutput) {
     let limits = Limits {
         block_size: 32,
@@ -274,7 +274,7 @@ fn look_up(mut crowd: Crowd) -> Crowd {
     crowd
 }
 
-/// The ledger of 64 streams and of so many that wait for a seat, in the middle of it, and the next step.
+/// The ledger of 64 streams and of requests that wait for a seat, in the middle of it, and the next step.
 fn accounts(waiting: u64) -> (Ledger, CostModel, StepRecord) {
     let cost = CostModel::new((0..12).map(|at| Knot { rows: 1 << at, seconds: 0.001 * f64::from(1 + at) }).collect(), Terms::default());
     let (mut scheduler, mut output) = scheduler(0, 0);

@@ -1,5 +1,5 @@
-//! Microseconds that drafts take of a step of 256 streams with 8,192 tokens each, where all have some: medians of so
-//! many steps, and the middle half of them.
+//! Microseconds that drafts take of a step of 256 streams with 8,192 tokens each, where all have some: medians of the
+//! steps, and the middle half of them.
 //!
 //! ```text
 //! cargo run --profile bench --manifest-path guards/Cargo.toml --target-dir target --example draft_speed [STEPS]

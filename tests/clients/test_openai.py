@@ -106,7 +106,7 @@ def chat_logprobs(client, model):
     assert len(content) == answer.usage.completion_tokens
     for token in content:
         assert len(token.top_logprobs) == 3 and token.logprob <= 0
-        assert token.token == token.top_logprobs[0].token, "greedy takes the likeliest"
+        assert token.token == token.top_logprobs[0].token, "greedy takes the top token"
         assert bytes(token.bytes).decode("utf-8", "replace") == token.token
         probabilities = [math.exp(top.logprob) for top in token.top_logprobs]
         assert probabilities == sorted(probabilities, reverse=True) and sum(probabilities) < 1.001

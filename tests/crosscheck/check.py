@@ -11,7 +11,7 @@ moments    a figure means "from the question to that chunk". It cannot be less t
            held up for so long in more of them gets another run, with longer pauses.
 
 Where the three differ, each is held to its own definition. Events without text (a token whose characters are not yet
-complete) end an ITL of bench-serve and of nobody else. bench-serve's E2EL, and so its TPOT, and guidellm's latency end
+complete) end an ITL of bench-serve and of no other tool. bench-serve's E2EL, and so its TPOT, and guidellm's latency end
 with [DONE], aiperf's latency and both others' ITL with the last text. guidellm's mean ITL is of tokens, that of the others
 of requests. guidellm's percentiles are values that occurred, the others' are interpolated; the median of an odd number of
 requests is the same.

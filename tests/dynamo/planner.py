@@ -91,7 +91,7 @@ class Deployer:
 
 
 class Load:
-    """Requests of one kind, so many at a time, until it is enough."""
+    """Concurrent requests of one kind, until it is enough."""
 
     def __init__(self, cluster, words, tokens):
         self.cluster, self.words, self.tokens = cluster, words, tokens

@@ -93,7 +93,7 @@ def flags():
 
 
 def together():
-    """Whoever drains has the time for it, and names lead where somebody listens."""
+    """A draining worker has the time for it, and names lead to ports that are listened at."""
     services, selectors = {}, []
     for name, document in documents():
         if document["kind"] == "Service":
@@ -120,7 +120,7 @@ def together():
             for container in template["spec"]["containers"]
             for port in container["ports"]
         }
-        assert {port["targetPort"] for port in service["ports"]} <= ports, f"nobody listens behind {name}"
+        assert {port["targetPort"] for port in service["ports"]} <= ports, f"no port is listened at behind {name}"
 
 
 def services_named(name):

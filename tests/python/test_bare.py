@@ -1,4 +1,4 @@
-"""The wheel in an environment that has nothing else: no other package, and nobody's site."""
+"""The wheel in an environment that has nothing else: no other package, and no site packages."""
 
 import importlib.util
 import sys

@@ -98,7 +98,7 @@ const TARGETS: [&str; 12] = [
     "frame",
 ];
 
-/// Every fuzz target for so many seconds. Starts from `fuzz/corpus` and from what earlier runs kept; a finding ends it,
+/// Every fuzz target for the given seconds. Starts from `fuzz/corpus` and from what earlier runs kept; a finding ends it,
 /// and its input stays in `fuzz/artifacts`. Needs a nightly toolchain.
 pub(crate) fn fuzz(seconds: u32) -> Result<(), String> {
     let program = setup::cargo_fuzz()?;

@@ -51,7 +51,7 @@ pub(crate) fn search() -> Result<Command, String> {
             Some(text) => text.clone(),
             None => read(&krate.join("src").join(&name))?,
         };
-        // Only the copy's own lints are quiet: a switch is not what anybody would write.
+        // Only the copy's own lints are quiet: a switch is not what one would write.
         let text = match name == Path::new("lib.rs") {
             true => text.replace("#![no_std]\n", "#![no_std]\n#![allow(warnings)]\npub mod planted;\n"),
             false => text,

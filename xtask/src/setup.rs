@@ -247,7 +247,7 @@ pub(crate) fn node_packages(path: &str, directory: &Path) -> Result<(), String> 
         return Ok(());
     }
     let mut npm = command("npm", &["ci", "--silent", "--ignore-scripts", "--cache"]);
-    npm.arg(target().join("npm")); // not into the home of whoever runs this
+    npm.arg(target().join("npm")); // not into the user's home
     show(npm.current_dir(directory).env("PATH", path))?;
     fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))
 }

@@ -29,7 +29,7 @@ struct Counts {
     failures: Vec<String>,
 }
 
-/// So much of what a stage says of its failures is shown again at the end, where nobody has to look for it.
+/// The most lines of a stage's failures that are shown again at the end.
 const MOST_LINES_SAID: usize = 100;
 
 /// How much of everything is run.
@@ -414,7 +414,7 @@ pub(crate) fn schema(examples: u32) -> Result<(), String> {
     let directory = root().join("tests/schema");
     let mut run = command(&schemathesis, &["--config-file"]);
     run.arg(directory.join("schemathesis.toml")).args(["run", &format!("{}/openapi.json", server.url())]);
-    // The page's feed never ends, and a held engine answers nobody.
+    // The page's feed never ends, and a paused engine answers no request.
     run.args(["--exclude-path-regex", "/live/", "--max-examples", &examples.to_string()]);
     // It keeps what it has found beside where it was called.
     run.current_dir(target()).env("PYTHONPATH", &directory);

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What guesses bring to one stream: tokens per second with over without, in turns, and that the answers are equal.
+"""What drafts bring to one stream: tokens per second with over without, in turns, and that the answers are equal.
 
-    python3 bench/guesses.py BINARY [serve flags...]
-    python3 bench/guesses.py BINARY --speculative-config '{"method": "draft_model", "model": "models/lantern-draft"}'
+    python3 bench/drafts.py BINARY [serve flags...]
+    python3 bench/drafts.py BINARY --speculative-config '{"method": "draft_model", "model": "models/lantern-draft"}'
 
-One server; a request says by itself whether its tokens may be guessed. Medians of the rounds; ends with 1 if an answer
+One server; a request says by itself whether its tokens may be drafted. Medians of the rounds; ends with 1 if an answer
 differs. Turns do not know of each other's answers. The stories are those of the built-in model's held-out cases, asked as chats.
 """
 
@@ -27,7 +27,7 @@ ROUNDS = 4
 
 def ask(port: int, what: dict, temperature: float, speculate: bool, turn: int) -> dict:
     body = {**what, "max_tokens": 300, "temperature": temperature, "seed": 5, "speculate": speculate}
-    # Or the answer of the turn before would be what is guessed from.
+    # Or drafts would come from the answer of the turn before.
     body["cache_salt"] = f"turn {turn}"
     path = "completions" if "prompt" in what else "chat/completions"
     request = urllib.request.Request(
@@ -61,7 +61,7 @@ def compare(port: int, name: str, temperature: float) -> bool:
     equal = all(len(text) == 1 for text in texts)
     print(
         f"{name} T {temperature}: {with_:.0f} over {without:.0f} tok/s ({spread}), {with_ / without:.2f}x; "
-        f"{a_step:.2f} tokens a step, guessed {sums['drafted_tokens']}, held {sums['accepted_tokens']}; "
+        f"{a_step:.2f} tokens a step, drafted {sums['drafted_tokens']}, accepted {sums['accepted_tokens']}; "
         f"{'equal' if equal else 'DIFFERENT'}",
         flush=True,
     )
