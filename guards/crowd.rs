@@ -9,8 +9,8 @@
 use engine::LookupBench;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Limits, Nanos, DraftProposal, Priority, Request, RequestId, RowOutput, Scheduler, DraftSource, Step, StepOutput,
-    StepRecord, StopRules, Targets, TokenId,
+    CostModel, DraftProposal, DraftSource, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step,
+    StepOutput, StepRecord, StopRules, Targets, TokenId,
 };
 
 /// Streams, and the tokens behind which they answer.
@@ -24,7 +24,7 @@ const ANSWER: usize = 4000;
 
 /// The source of the drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drafts {
+pub enum Drafter {
     /// None are.
     Off,
     /// A made-up source with eight for each stream.
@@ -36,8 +36,8 @@ pub enum Drafts {
 /// The streams, between two steps.
 pub struct Crowd {
     pub scheduler: Scheduler,
-    pub lookup: LookupBench,
-    drafts: Drafts,
+    pub lookup: LookedUp,
+    drafter: Drafter,
     offers: Vec<DraftProposal>,
     step: Step,
     output: StepOutput,
@@ -48,7 +48,7 @@ pub struct Crowd {
 
 impl Crowd {
     /// They have answered for some steps.
-    pub fn new(drafts: Drafts) -> Crowd {
+    pub fn new(drafter: Drafter) -> Crowd {
         let limits = Limits {
             block_size: 32,
             num_blocks: STREAMS * (CONTEXT + ANSWER) / 32,
@@ -67,8 +67,8 @@ impl Crowd {
             scheduler.admit(request(stream)).expect("there is room");
         }
         let (offers, step, events) = (Vec::new(), Step::default(), Vec::new());
-        let (output, record, lookup) = (StepOutput::default(), StepRecord::default(), LookupBench::default());
-        let mut crowd = Crowd { scheduler, lookup, drafts, offers, step, output, events, record, now: Nanos(0) };
+        let (output, record, lookup) = (StepOutput::default(), StepRecord::default(), LookedUp::default());
+        let mut crowd = Crowd { scheduler, lookup, drafter, offers, step, output, events, record, now: Nanos(0) };
         while crowd.scheduler.decoding().count() < STREAMS {
             crowd.plan();
             crowd.complete();
@@ -92,9 +92,9 @@ impl Crowd {
     /// Looks for drafts, if the scheduler wants any.
     pub fn look(&mut self) {
         self.offers.clear();
-        if self.drafts != Drafts::Off && self.scheduler.wants_proposals() {
-            match self.drafts {
-                Drafts::LookedUp => self.offers.extend(self.lookup.offers(&self.scheduler)),
+        if self.drafter != Drafter::Off && self.scheduler.wants_proposals() {
+            match self.drafter {
+                Drafter::LookedUp => self.offers.extend(self.lookup.offers(&self.scheduler)),
                 _ => {
                     let of = |seq| DraftProposal { seq, source: DraftSource(0), len: 8, strength: 3 };
                     self.offers.extend(self.scheduler.decoding().map(|sequence| of(sequence.id())));
@@ -115,8 +115,8 @@ impl Crowd {
 
     /// What comes of each row, and with it how many drafts are accepted: of the made-up ones the first half.
     pub fn propose(&mut self) {
-        let looked_up = match self.drafts {
-            Drafts::LookedUp => self.lookup.propose(&self.step, &self.scheduler),
+        let looked_up = match self.drafter {
+            Drafter::LookedUp => self.lookup.propose(&self.step, &self.scheduler),
             _ => &[],
         };
         let mut looked_up = looked_up.iter();
@@ -130,8 +130,8 @@ impl Crowd {
                     self.output.rows.push(RowOutput { seq: rows.seq, token: token(stream, place) });
                 }
                 if draft < rows.drafts {
-                    let holds_too = match self.drafts {
-                        Drafts::LookedUp => looked_up.next() == Some(&token(stream, place)),
+                    let holds_too = match self.drafter {
+                        Drafter::LookedUp => looked_up.next() == Some(&token(stream, place)),
                         _ => draft < rows.drafts.div_ceil(2),
                     };
                     holds &= holds_too;

@@ -22,7 +22,13 @@ pub fn values(len: usize, seed: u64) -> Vec<f32> {
 
 /// One thread, so that no count depends on which thread waits for which.
 pub fn cpu() -> Cpu {
-    Cpu::new(CpuOptions { threads: Some(1), isa: Some(Isa::Avx2), arithmetic: Some(AccumulationOrder::Amx), ..CpuOptions::default() }).expect("a CPU with AVX2")
+    Cpu::new(CpuOptions {
+        threads: Some(1),
+        isa: Some(Isa::Avx2),
+        arithmetic: Some(Arithmetic::Tiles),
+        ..CpuOptions::default()
+    })
+    .expect("a CPU with AVX2")
 }
 
 /// Random weights `[out_features, in_features]`.

@@ -221,7 +221,7 @@ fn every_dependency_is_used() {
     let workspace = table(&text("Cargo.toml").expect("there is a workspace"), "workspace.dependencies");
     let idle = workspace.into_iter().filter(|name| !named.contains(name)).map(|name| format!("Cargo.toml: {name}"));
     complaints.extend(idle);
-    assert_none("a dependency that nobody uses is read, built and audited for nothing", complaints);
+    assert_none("an unused dependency is read, built and audited for nothing", complaints);
 }
 
 /// Files of other packages that `path` compiles as modules of its own.
@@ -356,8 +356,8 @@ const CLOCKS_IN_TESTS: &[(&str, &str)] = &[
     ("crates/server/tests/http/live.rs", "patience"),
     ("tests/cli/numbers.rs", "hostile numbers: a minute for what takes a second"),
     ("tests/cli/templates.rs", "hostile templates: two minutes for what takes seconds"),
-    ("crates/files/tests/door.rs", "a pipe would wait for ever"),
-    ("crates/model/tests/gguf_bad_files.rs", "hostile files: a file that claims 2^60 elements would take for ever"),
+    ("crates/files/tests/door.rs", "a pipe would wait forever"),
+    ("crates/model/tests/gguf_bad_files.rs", "hostile files: a file that claims 2^60 elements would never end"),
     ("crates/text/tests/hostile_tokenizers.rs", "hostile files: thirty times what is promised"),
     ("crates/replay/tests/recording.rs", "a sum of times is no longer than the time in which they passed"),
     ("crates/server/tests/http/requests.rs", "the wall clock that a list's times are held against"),
@@ -401,7 +401,10 @@ fn requests_are_validated_at_one_door() {
 
 /// Channels and lines without a bound of their own, and what bounds what is in them.
 const UNBOUNDED: &[(&str, &str)] = &[
-    ("crates/cli/src/commands/serve.rs", "events of the prefix cache: whoever tells them to routers waits for nobody"),
+    (
+        "crates/cli/src/commands/serve.rs",
+        "events of the prefix cache: the thread that sends them to routers waits for none",
+    ),
     ("crates/cli/src/commands/top.rs", "keys of a person"),
     (
         "crates/engine/src/output.rs",
@@ -436,7 +439,7 @@ fn what_has_no_bound_of_its_own_is_known() {
     let (known, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
         paths.iter().partition(|path| UNBOUNDED.iter().any(|(known, _)| Path::new(known) == path.as_path()));
     assert_none(
-        "a queue without a limit, or with one that nobody wrote down",
+        "a queue without a limit, or with one that is not written down",
         others.into_iter().flat_map(makes).collect(),
     );
     let idle = UNBOUNDED
@@ -687,7 +690,7 @@ fn every_source_file_is_compiled_and_says_what_it_is() {
             }
         }
     }
-    assert_none("a file that nobody imports is dead, and one without a head has no reader", complaints);
+    assert_none("a file that is not imported is dead, and one without a head has no reader", complaints);
 }
 
 fn is_named_by_its_parent(path: &Path) -> bool {
@@ -858,7 +861,7 @@ fn nothing_depends_on_one_machine() {
         let lines = body.lines().enumerate().filter(|(_, line)| paths.iter().any(|word| holds_path(line, word)));
         complaints.extend(lines.map(|(index, line)| format!("{}:{}: {}", path.display(), index + 1, line.trim())));
     }
-    assert_none("an absolute path of somebody's machine", complaints);
+    assert_none("an absolute path of one machine", complaints);
 }
 
 /// Whether `line` holds `word` where a path begins.
@@ -877,7 +880,7 @@ fn nothing_that_was_fetched_lies_here() {
         |path: &Path| path.extension().is_some_and(|end| ["whl", "gz", "tar", "zip"].iter().any(|e| end == *e));
     let bytes = |path: &Path| std::fs::metadata(root().join(path)).map_or(0, |file| file.len());
     let fetched = files("").into_iter().filter(|path| is_package(path) || bytes(path) > MOST_BYTES);
-    assert_none("a package or weights of somebody else", fetched.map(|path| path.display().to_string()).collect());
+    assert_none("a package or weights of others", fetched.map(|path| path.display().to_string()).collect());
 }
 
 #[test]

@@ -1,20 +1,21 @@
 //! How many instructions the hot operations take, each with a limit: about a tenth above what it took when the limit
 //! was set. Over the limit: make it cheaper, or raise the limit in the commit that says why.
 
-use guards::crowd::{Crowd, Drafts};
+use checkpoint::{Checkpoint, Source};
+use guards::crowd::{Crowd, Drafter};
 use guards::{cpu, matrix, values};
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
-use ledger::Ledger;
 use kernels::{
-    Attention, AttentionRule, AttentionSpan, Device, HostBackend, Cpu, HeadLayout, HeadNorms, KvCache, KvDtype, KvShape, Out,
-    PackedMatrix, RotateAndStore, WeightClass,
+    Attention, AttentionRule, AttentionSpan, Cpu, Device, HeadLayout, HeadNorms, HostBackend, KvCache, KvDtype,
+    KvShape, Out, PackedMatrix, RotateAndStore, WeightClass,
 };
-use checkpoint::{Checkpoint, Source};
-use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span};
+use ledger::Ledger;
 use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
+use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, Targets,
+    CostModel, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord,
+    StopRules, Targets,
 };
 use std::hint::black_box;
 
@@ -250,9 +251,9 @@ fn schedule((mut scheduler, mut output): (Scheduler, StepOutput)) -> (Scheduler,
 
 // A step of 256 streams with 8,192 tokens each: plan and results; where drafts are offered for all, with them.
 #[library_benchmark]
-#[bench::without(args = (Drafts::Off), setup = Crowd::new, config = at_most(262_000))]
-#[bench::with_offers(args = (Drafts::Made), setup = Crowd::new, config = at_most(775_000))]
-#[bench::looked_up(args = (Drafts::LookedUp), setup = Crowd::new, config = at_most(1_830_000))]
+#[bench::without(args = (Drafter::Off), setup = Crowd::new, config = at_most(262_000))]
+#[bench::with_offers(args = (Drafter::Made), setup = Crowd::new, config = at_most(775_000))]
+#[bench::looked_up(args = (Drafter::LookedUp), setup = Crowd::new, config = at_most(1_830_000))]
 fn schedule_crowd(mut crowd: Crowd) -> Crowd {
     crowd.step();
     crowd
@@ -260,7 +261,7 @@ fn schedule_crowd(mut crowd: Crowd) -> Crowd {
 
 /// The same streams, each with one token more than at the last lookup.
 fn one_new_token_each() -> Crowd {
-    let mut crowd = Crowd::new(Drafts::LookedUp);
+    let mut crowd = Crowd::new(Drafter::LookedUp);
     crowd.plan();
     crowd.propose();
     crowd.complete();
@@ -276,7 +277,10 @@ fn look_up(mut crowd: Crowd) -> Crowd {
 
 /// The ledger of 64 streams and of requests that wait for a seat, in the middle of it, and the next step.
 fn accounts(waiting: u64) -> (Ledger, CostModel, StepRecord) {
-    let cost = CostModel::new((0..12).map(|at| Knot { rows: 1 << at, seconds: 0.001 * f64::from(1 + at) }).collect(), Terms::default());
+    let cost = CostModel::new(
+        (0..12).map(|at| Knot { rows: 1 << at, seconds: 0.001 * f64::from(1 + at) }).collect(),
+        Terms::default(),
+    );
     let (mut scheduler, mut output) = scheduler(0, 0);
     let mut ledger = Ledger::new(1024);
     for id in 0..64 + waiting {

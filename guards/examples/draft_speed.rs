@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use guards::crowd::{Crowd, Drafts};
+use guards::crowd::{Crowd, Drafter};
 
 /// The parts of a step.
 const PARTS: [(&str, fn(&mut Crowd)); 4] =
@@ -17,7 +17,7 @@ fn main() {
     let steps: usize = std::env::args().nth(1).map_or(400, |steps| steps.parse().expect("a number of steps"));
     println!("| drafter | {} | all | drafts | tokens |", PARTS.map(|(name, _)| name).join(" | "));
     println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
-    for drafter in [Drafts::Off, Drafts::Made, Drafts::LookedUp] {
+    for drafter in [Drafter::Off, Drafter::Made, Drafter::LookedUp] {
         let mut crowd = Crowd::new(drafter);
         let mut took: [Vec<f64>; 5] = Default::default();
         let (mut drafts, mut tokens) = (0, 0);

@@ -110,7 +110,7 @@ fn what_stops_it_costs_no_answer() {
         let mut command = twostroke(&arguments);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         tests::wait("some answers", || fs::read_to_string(&files.output).is_ok_and(|text| text.lines().count() > 50));
-        // While it runs the file is nobody else's.
+        // While it runs the file is locked.
         let second = files.run(&[]);
         assert_eq!(second.code, Some(2), "{second:?}");
         assert!(second.stderr.contains("another process writes answers to it"), "{second:?}");

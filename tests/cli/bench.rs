@@ -133,7 +133,7 @@ fn a_part_is_measured_by_its_name() {
 }
 
 #[test]
-fn guesses_of_a_quality_are_told_with_and_without_in_turns() {
+fn drafts_of_a_quality_are_measured_with_and_without_in_turns() {
     let arguments = ["bench", "--synthetic-acceptance", "1", "-B", "1,2", "-n", "24", "-r", "2", "-t", "1", "--json"];
     let ran = run(&mut twostroke(&arguments));
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");

@@ -246,7 +246,7 @@ fn keeps_what_was_measured(by: &str) {
     assert!(said.contains("stopped: ") && said.contains(" of 6 requests were answered"), "{output:?}");
 }
 
-/// All answers of a point are there and their timelines are asked for: whoever says stop then does not get the next
+/// All answers of a point are there and their timelines are asked for: a stop then does not begin the next
 /// point.
 #[test]
 fn ctrl_c_while_timelines_are_read_begins_no_further_point() {

@@ -69,7 +69,7 @@ fn lines_that_are_typed_meanwhile_are_the_next_turns() {
 
 #[test]
 fn ctrl_c_stops_the_answer_and_keeps_the_chat_and_ctrl_d_leaves() {
-    let mut terminal = chat("--ignore-eos --json -q"); // to the end of the context, if nobody stops it
+    let mut terminal = chat("--ignore-eos --json -q"); // to the end of the context, unless it is stopped
     terminal.wait_for(">>> ");
     terminal.type_in("Once upon a time\r");
     terminal.wait_for("\n");

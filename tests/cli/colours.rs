@@ -65,7 +65,7 @@ fn the_board_has_the_same() {
             "own_decode" => Colour::Decode.hex(),
             "waiting" | "target" => Colour::Late.hex(),
             "running" => Colour::Limit.hex(),
-            // Somebody else's work: the phase's colour, paler.
+            // Another request's work: the phase's colour, paler.
             "other_prefill" => "#f2b880",
             _ => continue,
         };

@@ -92,7 +92,7 @@ fn wrong_flags_and_values() {
     }
 }
 
-/// Where nobody hears what is wrong the exit code says it.
+/// Where no reader hears what is wrong the exit code says it.
 #[test]
 fn errors_that_cannot_be_written_keep_their_exit_code() {
     let table: &[(&[&str], i32)] = &[

@@ -107,7 +107,7 @@ fn two_precisions_make_one_answer_or_none() {
     };
     assert!(fingerprint(&first) == fingerprint(&second) && fingerprint(&first) != fingerprint(&int4));
 
-    // A receipt says whose answer it is, and that nobody computes it again alone.
+    // A receipt says whose answer it is, and that one worker alone cannot compute it again.
     let asked = question(7).replacen('{', r#"{"receipt": true, "#, 1);
     let (status, body) = first.request("POST", "/v1/completions", &[], &asked);
     assert!(status == 200 && body.contains("int8/int4"), "{status} {body}");
@@ -119,7 +119,11 @@ fn two_precisions_make_one_answer_or_none() {
     assert!(status == 503 && body.contains("no_prefill_worker"), "{status} {body}");
     let (status, body) = first.request("POST", "/v1/completions", &[], r#"{"prompt": "Hi", "max_tokens": 3}"#);
     assert_eq!(status, 200, "a short prompt is read here: {body}");
-    assert_eq!(answer(&first, &question(0)), answer(&second, &question(0)), "what is here needs nobody");
+    assert_eq!(
+        answer(&first, &question(0)),
+        answer(&second, &question(0)),
+        "what is cached here needs no other worker"
+    );
     let (status, body) = first.request("POST", "/v1/completions", &[], r#"{"prompt": "Hi", "max_tokens": 3, "n": 2}"#);
     assert!(status == 400 && body.contains("int8/int4"), "{status} {body}");
 
@@ -163,7 +167,7 @@ fn a_prompt_is_read_by_one_process_and_answered_by_another() {
     assert_eq!(prefill.request("GET", "/health", &[], "").0, 200);
 }
 
-/// Whoever watches the load moves workers between reading and answering: what has been taken goes on, what comes is the new
+/// A controller that watches the load moves workers between reading and answering: what has been taken goes on, what comes is the new
 /// role's, and no bit of any answer depends on it.
 #[test]
 fn a_role_changes_while_answers_go_on() {
@@ -180,7 +184,7 @@ fn a_role_changes_while_answers_go_on() {
 
     assert_eq!(role_of(&changing), r#"{"role":"decode"}"#);
     assert_eq!(answer(&decode, &question(50)), answer(&joint, &question(50)));
-    assert_eq!(metric(&changing, given), 0.0, "one that answers reads for nobody");
+    assert_eq!(metric(&changing, given), 0.0, "one that answers reads for no other");
     assert_eq!(metric(&decode, r#"twostroke_remote_prefills_total{way="taken",result="refused"}"#), 1.0);
 
     // An answer that was begun before the change is told to its end.
@@ -253,7 +257,7 @@ fn beginning_of_feed(server: &Server) -> String {
 }
 
 #[test]
-fn whoever_asks_why_hears_which_worker_read_the_prompt() {
+fn why_says_which_worker_read_the_prompt() {
     let key = Key::new("why");
     let prefill = prefill(&key, "127.0.0.1:0");
     let decode = decode(&key, address(&prefill));
@@ -355,7 +359,7 @@ fn a_router_says_who_has_read_the_prompt() {
         assert_eq!(body.get("kv_transfer_params"), None);
     }
     assert_eq!(metric(&decode, r#"twostroke_remote_prefills_total{way="taken",result="whole"}"#), 3.0);
-    // Nobody is asked for those of which no router says anything.
+    // No worker is asked for those of which no router says anything.
     answer(&decode, &question(23));
     assert_eq!(metric(&decode, r#"twostroke_remote_prefills_total{way="taken",result="whole"}"#), 3.0);
 
@@ -411,15 +415,14 @@ fn wait_for_moment(round: usize, reader: &Server, asking: &[thread::ScopedJoinHa
     });
 }
 
-/// So many times of each with `TWOSTROKE_KILLS`.
-/// How often a worker is killed.
+/// How often a worker is killed: `TWOSTROKE_KILLS`.
 fn kills() -> usize {
     let unless_told = tests::part_of(0..2, 2).count();
     std::env::var("TWOSTROKE_KILLS").map_or(unless_told, |text| text.parse().expect("a number"))
 }
 
 #[test]
-fn a_worker_that_is_killed_loses_nobodys_answer() {
+fn a_worker_that_is_killed_loses_no_answer() {
     let kills = kills();
     let key = Key::new("kills");
     let joint = Server::start(&SMALL);
@@ -454,7 +457,7 @@ fn a_worker_that_is_killed_loses_nobodys_answer() {
     wait("nothing to be kept", || metric(&first, "twostroke_pinned_blocks") == 0.0);
 }
 
-/// A port that nobody listens at.
+/// A port without a listener.
 fn free_port() -> String {
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is one");
     socket.local_addr().expect("it is bound").port().to_string()
@@ -506,7 +509,7 @@ fn answer_at_last(port: u16, question: &str) -> String {
     }
 }
 
-/// `None` if nobody is there, or is there no more.
+/// `None` if no worker is there, or is there no more.
 fn try_answer(port: u16, question: &str) -> Option<String> {
     let body: Value = serde_json::from_str(&try_request(port, "POST", "/v1/completions", question)?).ok()?;
     body["choices"][0]["text"].as_str().map(str::to_owned)
@@ -524,8 +527,8 @@ fn try_request(port: u16, method: &str, path: &str, body: &str) -> Option<String
     answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
 }
 
-/// So many times with `TWOSTROKE_KILLS`. Whoever was asked again has the same answer, and what was read for the one that
-/// is gone is kept for nobody.
+/// `TWOSTROKE_KILLS` times. The worker that is asked again has the same answer, and what was read for the one that is gone
+/// is not kept.
 #[test]
 fn the_worker_that_answers_is_killed_and_nothing_is_kept_for_it() {
     let kills = kills();

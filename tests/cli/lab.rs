@@ -105,7 +105,7 @@ fn ctrl_c_keeps_what_was_measured() {
     stderr.read_line(&mut line).expect("it says that it ends");
     assert!(line.contains("ending: what was measured is written"), "{line}");
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
-    // The first point would never end with so many repetitions; those that were done are there, the others are not.
+    // The first point would never end with that many repetitions; those that were done are there, the others are not.
     let json: Value = serde_json::from_str(&read(&directory, "lab.json")).expect("JSON");
     assert_eq!(json["interrupted"], true);
     let points = |index: usize| json["sweeps"][index]["points"].as_array().expect("points").len();

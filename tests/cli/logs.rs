@@ -1,4 +1,4 @@
-//! What a server writes down of requests, how `why` tells where their time went, and that nobody has to read the log.
+//! What a server writes down of requests, how `why` tells where their time went, and that the log needs no reader.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -132,9 +132,9 @@ fn why_tells_of_one_and_lists_the_slowest() {
     }
 }
 
-// A supervisor that pipes the log and does not read it stops nobody.
+// A supervisor that pipes the log and does not read it stops nothing.
 #[test]
-fn a_log_that_nobody_reads_stops_nobody() {
+fn a_log_without_a_reader_stops_nothing() {
     let mut command = twostroke(&["serve", "--port", "0", "--json"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut line = String::new();

@@ -91,12 +91,12 @@ fn what_is_not_known_is_left_out() {
     let factors: Vec<f64> = brings.split(", ").filter_map(|part| part.split('x').next()?.parse().ok()).collect();
     assert!(factors.len() == 2 && factors.iter().all(|factor| (1.0..=2.0).contains(factor)), "{brings}");
     assert_eq!(brings, format!("{:.1}x prefill, {:.1}x decode, {rest}", factors[0], factors[1]));
-    // Whoever measured that was disturbed.
+    // That measurement was disturbed.
     scratch.keep_limits(1e18, 2e18);
     assert_eq!(scratch.brings(&[]), rest);
     fs::remove_file(&scratch.kept(".limits")[0]).expect("it is there");
     assert!(scratch.brings(&["--no-packed-cache"]).starts_with("0.51 of the memory; "));
-    assert_eq!(scratch.kept("").len(), 0, "nothing is kept where nobody wants it");
+    assert_eq!(scratch.kept("").len(), 0, "nothing is kept unless asked for");
 }
 
 #[test]

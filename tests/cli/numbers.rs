@@ -1,4 +1,4 @@
-//! Every flag that takes a number, with numbers that nobody means: an answer within seconds, in the memory of an
+//! Every flag that takes a number, with absurd numbers: an answer within seconds, in the memory of an
 //! ordinary run, and never a panic or a signal. The flags are those of the reference, so a new one is tried too.
 
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ impl Runs {
         let base: Vec<String> = match verb {
             "run" => ["Once", "--raw", "-q", "--max-tokens", "2"].map(String::from).to_vec(),
             "serve" => ["--port", "0", "--json"].map(String::from).to_vec(),
-            // Nobody is asked: the file is none.
+            // No server is asked: the file is none.
             "batch" => ["-i", "/nowhere/in", "-o", "/nowhere/out"].map(String::from).to_vec(),
             "bench" => ["-p", "8", "-n", "2", "--repetitions", "1"].map(String::from).to_vec(),
             "lab" => {
@@ -78,7 +78,7 @@ impl Runs {
                     .map(String::from)
                     .to_vec()
             }
-            // Nobody listens there.
+            // Nothing listens there.
             "bench-serve" => ["--port", "1", "--model", "lantern", "--num-prompts", "1"].map(String::from).to_vec(),
             "quality" => ["--text", &at("text")].map(String::from).to_vec(),
             "quantize" => ["--weights", "int8", "-o", &at("quantized")].map(String::from).to_vec(),

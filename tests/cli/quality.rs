@@ -63,7 +63,7 @@ fn each_class_stays_within_its_bound_on_held_out_text() {
     }
 }
 
-/// The one in the binary, as `docs/quality.md` takes it: halves of windows of 512, unless somebody says otherwise.
+/// The one in the binary, as `docs/quality.md` takes it: halves of windows of 512, unless a flag says otherwise.
 #[test]
 #[ignore = "long: the whole calibration text, three times"]
 fn without_a_text_there_is_one_in_the_binary() {

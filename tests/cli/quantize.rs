@@ -141,7 +141,7 @@ fn a_write_that_fails_leaves_nothing() {
 fn a_directory_that_cannot_be_written_to_is_told() {
     let scratch = Scratch::new("locked");
     fs::set_permissions(&scratch, fs::Permissions::from_mode(0o555)).expect("it is ours");
-    // Whoever may write everywhere cannot be kept out.
+    // A user who may write everywhere cannot be kept out.
     if fs::write(scratch.join("probe"), b"").is_err() {
         let ran = quantize(&["--weights", "int8", "-o", &scratch.file("out")]);
         assert_eq!((ran.code, ran.stderr.lines().count()), (Some(1), 1), "{ran:?}");

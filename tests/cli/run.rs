@@ -156,7 +156,7 @@ fn ctrl_c_and_a_terminal_that_goes_end_the_answer_with_130() {
 }
 
 fn ends_the_answer(by: &str) {
-    // To the end of the context, if nobody stops it.
+    // To the end of the context, unless it is stopped.
     let mut command = twostroke(&["run", "Once upon a time", "--ignore-eos", "--weights", "bf16"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut stdout = child.stdout.take().expect("standard output is piped");

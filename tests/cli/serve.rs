@@ -70,7 +70,7 @@ fn a_link_holds_the_engine_and_the_start_alone_tells_it() {
 }
 
 #[test]
-fn names_and_origins_that_nobody_can_have_are_one_line() {
+fn impossible_names_and_origins_are_one_line() {
     for (flag, value) in [("--allowed-host", "http://llm"), ("--allowed-host", "llm:80"), ("--allowed-origin", "llm")] {
         let ran = run(&mut twostroke(&["serve", "--port", "0", flag, value]));
         assert_eq!((ran.code, ran.stderr.lines().count()), (Some(2), 1), "{ran:?}");
@@ -213,7 +213,7 @@ fn it_speaks_tls() {
     assert_eq!(ran.json()["completed"], 4, "{ran:?}");
     let ran = run(&mut twostroke(&load));
     assert!(ran.code == Some(2) || ran.stderr.contains("not trusted"), "{ran:?}");
-    // Who does not speak it hears nothing, and nobody else suffers.
+    // Who does not speak it hears nothing, and no other client suffers.
     let plain =
         run(&mut twostroke(&["bench-serve", "--base-url", &url.replace("https", "http"), "--num-prompts", "1"]));
     assert_ne!(plain.code, Some(0), "{plain:?}");

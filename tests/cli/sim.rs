@@ -63,9 +63,9 @@ fn a_trace_is_replayed_and_drawn() {
     assert!(faster["seconds"].as_f64() < drawn["seconds"].as_f64());
 }
 
-/// Nobody set a target: nothing was met, and nobody says so.
+/// Without a target nothing was met, and nothing says so.
 #[test]
-fn a_target_that_nobody_set_is_not_met() {
+fn a_target_that_was_not_set_is_not_met() {
     let load = ["--rate", "60", "--requests", "300"];
     let none = report(&load);
     for name in ["met_ttft", "met_tpot", "met_both", "goodput_requests_per_second"] {
@@ -121,9 +121,9 @@ fn agents_sessions_share_their_beginning() {
     assert!(told["prefix_cache"]["hit_share"].as_f64() > Some(0.85), "{told}");
 }
 
-/// Guesses that hold make answers shorter where rows are free, and change nothing of what is said.
+/// Accepted drafts make answers shorter where rows are free, and change nothing of what is said.
 #[test]
-fn guesses_are_simulated() {
+fn drafts_are_simulated() {
     let load = ["--requests", "40", "--rate", "1", "--output-tokens", "200"];
     let told = |more: &[&str]| report(&[&load[..], more].concat());
     let [never, often, always] =

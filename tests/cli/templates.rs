@@ -166,7 +166,7 @@ fn a_child_that_stood_still_is_no_slow_template() {
 
 /// A slow rendering holds one child, and the others go on.
 #[test]
-fn a_slow_rendering_keeps_nobody_waiting() {
+fn a_slow_rendering_keeps_no_other_waiting() {
     let directory = model_with("slow", &obedient());
     let template = children(&directory).expect("compiles");
     std::thread::scope(|scope| {
@@ -250,7 +250,7 @@ fn deep_expressions_end_in_an_error_at_most() {
     }
 }
 
-/// A child that somebody ended while it had nothing to do costs no request; none outlives its server.
+/// A child that was ended while it had nothing to do costs no request; none outlives its server.
 #[test]
 fn children_come_and_go_with_the_server() {
     let mut server = Server::start(&[]);

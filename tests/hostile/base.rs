@@ -227,7 +227,7 @@ impl Served {
         std::thread::spawn(move || {
             let mut line = String::new();
             let _ = BufReader::new(stdout).read_line(&mut line);
-            let _ = sender.send(line); // nobody may wait any more
+            let _ = sender.send(line); // the receiver may be gone
         });
         match receiver.recv_timeout(patience) {
             Err(_) => Err(format!("it does not listen after {} s", patience.as_secs())),

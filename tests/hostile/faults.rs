@@ -76,7 +76,7 @@ fn until(what: &str, condition: impl Fn() -> bool) -> Result<(), String> {
 fn ended(server: &mut Server) -> Option<i32> {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
-        // A process that has ended and that nobody waited for has no memory.
+        // A process that has ended and was not waited for has no memory.
         if status_kib(server.pid(), "VmRSS").is_none() {
             return server.wait();
         }
@@ -139,7 +139,7 @@ fn signals() -> Vec<Case> {
         })
     }));
     for name in ["USR1", "PIPE", "WINCH", "URG"] {
-        // What nobody sends to a server: it dies cleanly by it, or goes on. It must not hang or answer otherwise.
+        // Signals that are not meant for a server: it dies cleanly by it, or goes on. It must not hang or answer otherwise.
         cases.push(Case::new(FAMILY, format!("SIG{name}"), move |_| {
             timed(|| {
                 let mut server = Server::start(&["--kv-cache-memory-bytes", "16MiB"]);
@@ -179,7 +179,7 @@ fn signals() -> Vec<Case> {
     cases
 }
 
-/// Things that are no files where a file ought to be, and output that nobody takes.
+/// Things that are no files where a file ought to be, and output that is not read.
 fn pipes(base: &Arc<Base>) -> Vec<Case> {
     const NAMES: [&str; 6] = [
         "config.json",
@@ -265,7 +265,7 @@ fn pipes(base: &Arc<Base>) -> Vec<Case> {
     cases
 }
 
-/// Files that somebody changes while they are read, and after.
+/// Files that change while they are read, and after.
 fn changes(base: &Arc<Base>) -> Vec<Case> {
     let mut cases = Vec::new();
     for file in ["model.safetensors", "tokenizer.json"] {

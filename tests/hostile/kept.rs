@@ -99,7 +99,7 @@ fn costs(base: &Base, scratch: &Scratch, name: &str, put: &dyn Fn(&Path)) -> Out
     Outcome::of(result.and_then(|()| spent.within(&FILE)), spent)
 }
 
-/// Caches as nobody's start leaves them.
+/// Caches as no start leaves them.
 pub(crate) fn built(base: &Arc<Base>) -> Vec<Case> {
     type Change = fn(&Path);
     let images: &[(&str, Change)] = &[

@@ -152,9 +152,9 @@ pub(crate) fn built_recordings(base: &Arc<Base>) -> Vec<Case> {
         ("a step of 64 tokens for one row", |lines| step(lines)["tokens"] = json!([vec![5; 64]])),
         ("tokens of 2^32-1", |lines| step(lines)["tokens"] = json!([[u32::MAX]])),
         ("a digest of nothing", |lines| step(lines)["digest"] = json!("")),
-        ("a cancel of nobody", |lines| lines.insert(1, json!({ "cancel": [77, 0] }))),
+        ("a cancel of no request", |lines| lines.insert(1, json!({ "cancel": [77, 0] }))),
         ("a cancel at 2^64-1", |lines| lines.insert(2, json!({ "cancel": [1, u64::MAX] }))),
-        ("a stop of nobody", |lines| lines.insert(1, json!({ "stop": [77, 0] }))),
+        ("a stop of no request", |lines| lines.insert(1, json!({ "stop": [77, 0] }))),
         ("a stop of answer 2^32", |lines| lines.insert(2, json!({ "stop": [1, 1u64 << 32] }))),
         ("a step failed before any", |lines| lines.insert(1, json!({ "failed": 3 }))),
         ("a failed step 2^64-1", |lines| lines.insert(3, json!({ "failed": u64::MAX }))),
@@ -234,7 +234,7 @@ fn set_texts(value: &mut Value, text: &str) {
     }
 }
 
-/// Traces as nobody's service writes them, and numbers of a load that no machine has.
+/// Traces as no service writes them, and numbers of a load that no machine has.
 pub(crate) fn built_traces() -> Vec<Case> {
     let line = |fields: &str| format!("{fields}\n").into_bytes();
     let refused: Vec<(&str, Vec<u8>)> = vec![

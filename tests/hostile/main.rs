@@ -14,7 +14,7 @@
 //!
 //! Rows are those of docs/faults.md, as in `crates/server/tests/http`; "found once" are defects that there were. The
 //! promise: any bytes as a file are one clear error or an answer, in less than a second and 300 MiB; any bytes on the
-//! port hurt nobody else.
+//! port hurt no other client.
 
 mod base;
 mod case;
@@ -43,13 +43,13 @@ use case::{Case, Outcome, Scratch, Spent};
 
 const HELP: &str = "usage: hostile [--sample] [--minutes N] [--seed S] [--only WORD]
   --sample      fewer mutations, for the test command
-  --minutes N   after the first round, more mutations until so many minutes are over
+  --minutes N   after the first round, more mutations until N minutes are over
   --seed S      mutations begin at this seed (0)
   --only WORD   cases whose family or name has this word";
 /// Seeds of one round. Each is about seven files.
 const ROUND: u64 = 150;
 const SAMPLE: u64 = 24;
-/// A case that takes longer is named, so that nobody thinks the suite hangs.
+/// A case that takes longer is named, so that the suite does not seem to hang.
 const SLOW: Duration = Duration::from_secs(5);
 /// Children at a time.
 const WORKERS: usize = 2;
@@ -201,12 +201,12 @@ impl Suite {
         }
         let _ = fs::remove_dir_all(work); // moved, or of no more interest
         let (family, name, seed) = (case.family, case.name.clone(), case.seed);
-        self.results.lock().expect("nobody panics with it").push(Result1 { family, name, seed, kept, outcome });
+        self.results.lock().expect("no thread panics with it").push(Result1 { family, name, seed, kept, outcome });
     }
 
     /// The table, the failures, the line that the test command adds up.
     fn tell(self, took: Duration, next_seed: u64) -> ExitCode {
-        let results = self.results.into_inner().expect("nobody panics with it");
+        let results = self.results.into_inner().expect("no thread panics with it");
         let mut families: BTreeMap<&str, Row> = BTreeMap::new();
         for result in &results {
             families.entry(result.family).or_default().count(result);

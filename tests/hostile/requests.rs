@@ -1,4 +1,4 @@
-//! Bad requests to a running server of two keys: whoever sends them, with one key, does not hurt who has the other.
+//! Bad requests to a running server of two keys: the key that sends them does not hurt the other.
 //!
 //! ```text
 //! stranger (key B)   what a case does
@@ -40,7 +40,7 @@ struct Edge {
 
 struct Running {
     server: Server,
-    /// What the canaries get when nobody disturbs them.
+    /// What the canaries get undisturbed.
     alone: Vec<String>,
 }
 
@@ -152,7 +152,7 @@ fn peak_mib(pid: u32, done: &AtomicBool) -> u64 {
     peak
 }
 
-/// No block held, nobody waiting, memory given back: at once, or a little later.
+/// No block held, no request waiting, memory given back: at once, or a little later.
 fn quiet(port: u16, pid: u32, edge: &Edge, most_mib: u64) -> Result<(), String> {
     let deadline = Instant::now() + ANSWER;
     loop {
@@ -461,7 +461,7 @@ fn heads(edge: &Arc<Edge>) -> Vec<Case> {
         ("row 75: /live/feed", || get("/live/feed", None), &[401]),
         ("row 75: /plan", || get("/plan", None), &[401]),
         ("row 75: /v1/requests/x/timeline", || get("/v1/requests/x/timeline", None), &[401]),
-        ("a timeline of somebody else", || get("/v1/requests/cmpl-1/timeline", Some(B)), &[404]),
+        ("a timeline of another key", || get("/v1/requests/cmpl-1/timeline", Some(B)), &[404]),
         (
             "a timeline of 10 kB",
             || get(&format!("/v1/requests/{}/timeline", "9".repeat(10_000)), Some(B)),
@@ -683,7 +683,7 @@ fn clients(edge: &Arc<Edge>, sample: bool) -> Vec<Case> {
         }
         Ok(())
     });
-    case("row 39: 16 streams that nobody reads", TERMS, |port, sample| {
+    case("row 39: 16 streams that are not read", TERMS, |port, sample| {
         let body = json!({ "prompt": "The fox", "max_tokens": 2000, "temperature": 0, "ignore_eos": true,
             "stream": true, "logprobs": 5, "n": 4 });
         let streams: Vec<_> = (0..16).filter_map(|_| begin(port, &body)).collect();
@@ -769,7 +769,7 @@ fn clients(edge: &Arc<Edge>, sample: bool) -> Vec<Case> {
         let after = http::get(port, Some(A), "/metrics", ANSWER).map_err(|error| error.to_string())?.body.len();
         if after < before + 4096 { Ok(()) } else { Err(format!("/metrics grew from {before} to {after} bytes")) }
     });
-    case("40 feeds that nobody reads", TERMS, |port, _| {
+    case("40 feeds that are not read", TERMS, |port, _| {
         let request = http::request("GET", "/live/feed", Some(B), "", b"");
         let open = |_| {
             let mut stream = http::connect(port, ANSWER).ok()?;
@@ -898,7 +898,7 @@ fn pages() -> Vec<Case> {
         ),
         ("found once: another site holds", || post("/live/pause", "Origin: http://evil.example\r\n", b""), NO),
         ("found once: a site of no name holds", || post("/live/pause", "Origin: null\r\n", b""), NO),
-        ("found once: somebody without a token holds", || post("/live/pause", "", b""), NO),
+        ("found once: a client without a token pauses", || post("/live/pause", "", b""), NO),
         (
             "found once: another site's form holds",
             || post("/live/pause", "Content-Type: application/x-www-form-urlencoded\r\n", b"a=b"),

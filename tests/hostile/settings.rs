@@ -141,7 +141,7 @@ pub(crate) fn built_shards(base: &Arc<Base>) -> Vec<Case> {
     cases
 }
 
-/// Caches of the hub as nobody's download leaves them.
+/// Caches of the hub as no download leaves them.
 pub(crate) fn built_hub(base: &Arc<Base>) -> Vec<Case> {
     /// What `refs/main` says; what the snapshot's config.json is.
     type Reference = fn() -> Vec<u8>;

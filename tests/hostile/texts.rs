@@ -68,7 +68,7 @@ fn nested(open: &str, inner: &str, close: &str, depth: usize) -> String {
     format!("{}{inner}{}", open.repeat(depth), close.repeat(depth))
 }
 
-/// Tokenizers as nobody should write them.
+/// Tokenizers as they should not be written.
 pub(crate) fn built_tokenizers(base: &Arc<Base>) -> Vec<Case> {
     type Build = fn(Value) -> Value;
     fn added(mut good: Value, entry: Value) -> Value {
@@ -314,7 +314,7 @@ pub(crate) fn built_tokenizers(base: &Arc<Base>) -> Vec<Case> {
     cases
 }
 
-/// Templates as nobody should write them. Each is one request's error at most, within two seconds.
+/// Templates as they should not be written. Each is one request's error at most, within two seconds.
 pub(crate) fn built_templates(base: &Arc<Base>) -> Vec<Case> {
     let table: &[Named<String>] = &[
         ("a namespace that holds itself (row 5)", || "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}".into()),

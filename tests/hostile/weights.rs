@@ -65,7 +65,7 @@ fn joined(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
 
-/// Weights that nobody trained, and a pickle where weights should be.
+/// Untrained weights, and a pickle where weights should be.
 pub(crate) fn built_safetensors(base: &Arc<Base>) -> Vec<Case> {
     type Build = fn(&[u8]) -> Vec<u8>;
     /// Every bf16 value is this.

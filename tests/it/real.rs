@@ -60,7 +60,7 @@ fn checkpoint(file: &Path) -> Checkpoint {
     Checkpoint::open(Source::Gguf(file.to_path_buf())).expect("the model is there")
 }
 
-/// A generated token, and the two likeliest at its place with their log probabilities.
+/// A generated token, and the top two at its place with their log probabilities.
 struct Chosen {
     token: u32,
     best: Vec<(u32, f32)>,

@@ -35,7 +35,7 @@ const LEAST_HOURS: f64 = 0.4;
 const MIB_PER_HOUR: f64 = 1.0;
 /// Of a client with one request: most of the time it waits for blocks that others hold.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Samples become so many means: far enough apart to be independent.
+/// Samples become this many means: far enough apart to be independent.
 const BLOCKS: usize = 40;
 
 /// What the clients counted.
@@ -54,7 +54,7 @@ struct Books {
 
 impl Books {
     fn complain(&self, text: String) {
-        let mut complaints = self.complaints.lock().expect("nobody panics with it");
+        let mut complaints = self.complaints.lock().expect("no thread panics with it");
         if complaints.len() < 20 {
             complaints.push(text);
         }
@@ -113,7 +113,7 @@ fn main() -> ExitCode {
         println!("{}  {text}", if *good { "ok    " } else { "FAILED" });
     }
     println!("{}  exit code {code:?} after SIGTERM", if code == Some(0) { "ok    " } else { "FAILED" });
-    for complaint in books.complaints.lock().expect("nobody panics with it").iter() {
+    for complaint in books.complaints.lock().expect("no thread panics with it").iter() {
         println!("        {complaint}");
     }
     println!("{} passed, {failed} failed", verdicts.len() + 1 - failed);
@@ -224,7 +224,7 @@ fn tail(text: &str) -> String {
     text.chars().skip(skipped).collect()
 }
 
-/// Reads so many bytes of a stream, the last of them slowly, and leaves.
+/// Reads `bytes` of a stream, the last of them slowly, and leaves.
 fn leave(port: u16, body: &Value, bytes: usize, books: &Books) {
     let Ok(mut stream) = send(port, "/v1/completions", body) else { return books.complain("no connection".into()) };
     let (mut left, mut piece) = (bytes, [0; 512]);
@@ -349,7 +349,7 @@ fn judge(samples: &[Sample], books: &Books, page: &str, same: bool, took: Durati
         println!("{:>8.1} {:>9.1} {:>8} {:>6}", 60.0 * sample.hours, sample.mib, sample.threads, sample.files);
     }
     verdicts.push((same, "canaries at the end as at the beginning".into()));
-    let complaints = books.complaints.lock().expect("nobody panics with it").len();
+    let complaints = books.complaints.lock().expect("no thread panics with it").len();
     verdicts.push((complaints == 0, format!("{complaints} complaints of clients")));
     verdicts.push((
         sum(page, "twostroke_kv_blocks_used") == Some(0.0),

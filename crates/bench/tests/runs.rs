@@ -23,9 +23,9 @@ const CERTIFICATE: &[u8] = include_bytes!("localhost.pem");
 /// What the server does with a request.
 #[derive(Clone, Copy)]
 enum Script {
-    /// Streams so many tokens, one every so many milliseconds.
+    /// Streams this many tokens, one per interval in milliseconds.
     Tokens(usize, u64),
-    /// Streams three tokens once so many requests have been open at the same time.
+    /// Streams three tokens once this many requests have been open at the same time.
     Together(usize),
     /// Answers with a status and no stream.
     Status(&'static str),
@@ -44,7 +44,7 @@ async fn serve(script: Script) -> (String, Arc<AtomicUsize>) {
     serve_over(script, None).await
 }
 
-/// The same, encrypted, with a certificate that nobody vouches for.
+/// The same, encrypted, with a certificate that no authority vouches for.
 async fn serve_https(script: Script) -> (String, Arc<AtomicUsize>) {
     let certificate = CertificateDer::from_pem_slice(CERTIFICATE).unwrap();
     let key = PrivateKeyDer::from_pem_slice(CERTIFICATE).unwrap();
@@ -104,7 +104,7 @@ where
         return stream.write_all(head.as_bytes()).await;
     }
     if let Script::Together(count) = script {
-        // The most never falls, so each of them sees it, whoever leaves first.
+        // The most never falls, so each of them sees it, whichever leaves first.
         while most.load(Ordering::Relaxed) < count {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -189,7 +189,7 @@ fn assert_a_thousand(outcomes: &[RequestOutcome], seen: usize) {
 }
 
 #[tokio::test]
-async fn a_certificate_that_nobody_vouches_for_is_refused_unless_told_otherwise() {
+async fn a_certificate_without_an_authority_is_refused_unless_told_otherwise() {
     let (url, _) = serve_https(Script::Tokens(3, 1)).await;
     let asked = async |insecure| {
         let target = Target::new(&url, None, Api::Completions, insecure).unwrap();
@@ -212,7 +212,7 @@ async fn http_and_https_are_told_apart() {
 
 #[tokio::test]
 async fn probes_go_beside_the_load_whatever_became_of_those_before() {
-    // Nobody is answered before three are open.
+    // None is answered before three are open.
     let (url, seen) = serve(Script::Together(3)).await;
     let target = Arc::new(Target::new(&url, None, Api::Completions, true).unwrap());
     let together = async {
@@ -257,7 +257,7 @@ async fn endless_rubbish_ends() {
 
 #[tokio::test]
 async fn no_more_are_open_than_asked() {
-    // All are due at once, and nobody is answered before seven are open.
+    // All are due at once, and none is answered before seven are open.
     let (outcomes, seen) = measure(Script::Together(7), 40, Some(7)).await;
     assert!(outcomes.iter().all(|outcome| outcome.error.is_none()));
     assert_eq!(seen, 7);

@@ -31,7 +31,7 @@ fn a_mask_is_kept_for_its_place_alone() {
     let [mut kept, mut asked] = [constraint(&rule), constraint(&rule)];
     for (at, &token) in tokens.iter().enumerate() {
         kept.mask(at).unwrap();
-        // Twice, and behind a draft that comes to nothing.
+        // Twice, and behind a rejected draft.
         kept.mask(at).unwrap();
         assert_eq!(kept.mask(at).unwrap(), asked.mask(at).unwrap(), "behind {at} tokens");
         kept.mask_behind(at, &[token]);
@@ -428,7 +428,7 @@ fn tokens_alone_are_a_rule() {
     let mut none = constraint(&of_tokens(Some(&[5]), &[&[5]], None));
     assert_eq!(none.mask(0).map(|_| ()), Err(ConstraintError::NothingFollows));
     let mut all = constraint(&of_tokens(None, &[&[9_999_999]], None));
-    assert_eq!(all.mask(0).unwrap(), None, "nobody has such a token");
+    assert_eq!(all.mask(0).unwrap(), None, "no vocabulary has such a token");
 }
 
 #[test]

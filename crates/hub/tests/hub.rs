@@ -320,7 +320,7 @@ fn a_quantization_is_named_behind_a_colon() {
 }
 
 #[test]
-fn of_several_gguf_files_none_is_guessed() {
+fn of_several_gguf_files_none_is_chosen() {
     let (scratch, hub) = (Scratch::new("quant"), FakeHub::start());
     hub.list(&["t-Q8_0.gguf", "t-Q2_K.gguf", "mmproj-t.gguf"]);
     let expected = "org/tiny: several GGUF files, name one as org/tiny:QUANT; it has Q2_K, Q8_0";

@@ -21,7 +21,7 @@ fn implementations() -> Vec<Cpu> {
     with_threads(1..=max_threads().min(2))
 }
 
-/// So many threads, also where there are fewer cores.
+/// Devices with each number of threads, also where there are fewer cores.
 fn with_threads(threads: RangeInclusive<usize>) -> Vec<Cpu> {
     let mut all = Vec::new();
     for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| AccumulationOrder::ALL.map(|a| (isa, a))) {

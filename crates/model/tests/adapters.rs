@@ -1,4 +1,4 @@
-//! Low-rank adapters: what they compute, against merged weights; the same bits whoever computes beside them; and files
+//! Low-rank adapters: what they compute, against merged weights; the same bits whatever is computed beside them; and files
 //! that are refused.
 
 use crate::common;
@@ -444,8 +444,8 @@ mod bits {
     }
 
     #[test]
-    fn are_the_same_on_a_device_elsewhere_which_nobody_waits_for_within_a_pass() {
-        let precision = (WeightClass::Bf16, KvDtype::Bf16, AccumulationOrder::Vdpbf16);
+    fn are_the_same_on_a_device_elsewhere_which_is_not_waited_for_within_a_pass() {
+        let precision = (WeightClass::Bf16, KvDtype::Bf16, Arithmetic::Pairs);
         let place = Scratch::new("bits-device");
         let case = Case::of("llama3", precision, &place);
         let remote = Remote::new(Reference::of(AccumulationOrder::Vdpbf16));
@@ -456,7 +456,7 @@ mod bits {
         push_adapted(&mut batch, &case.prompts[0], 0..9, &table_from(0, 9), Some(0));
         let before = waits.load(Ordering::Relaxed);
         let ticket = model.launch(&batch);
-        assert_eq!(waits.load(Ordering::Relaxed), before, "the pass is asked for, and nobody waits");
+        assert_eq!(waits.load(Ordering::Relaxed), before, "the pass is asked for, and nothing waits");
         model.wait(ticket);
     }
 
@@ -748,7 +748,7 @@ mod refused {
         assert!(refused.iter().all(|&refused| refused > 150), "{refused:?} of 400 each");
     }
 
-    /// A file of tensors with this header, and behind it so many bytes.
+    /// A file of tensors with this header, and this many bytes behind it.
     fn file(header: &str, data: usize) -> Vec<u8> {
         [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat()
     }
@@ -865,7 +865,7 @@ mod refused {
         assert_eq!(found.rank(), 8);
     }
 
-    /// Nobody waits for a pipe's other end, or reads a device for ever.
+    /// Nothing waits for a pipe's other end, or reads a device without limit.
     #[test]
     fn is_what_is_no_file() {
         let place = Scratch::new("refused-no-file");

@@ -307,7 +307,7 @@ fn eagle3_drafters() {
             &[CONFIG, "transformer_layer_config.model_type", "gemma2"],
         ),
         (
-            "a kind that nobody knows",
+            "an unknown kind",
             |f| {
                 f.config["speculators_config"] = json!(null);
                 f.config["transformer_layer_config"]["model_type"] = json!("rwkv");

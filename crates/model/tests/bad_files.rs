@@ -131,7 +131,7 @@ fn with_tensors(more: &[(&str, &'static str, &[usize])]) -> Files {
 }
 
 #[test]
-fn tensors_that_nobody_reads_are_counted() {
+fn tensors_that_are_not_read_are_counted() {
     let long = format!("model.{}", "x".repeat(200));
     type Case<'a> = (&'a str, &'a [(&'a str, &'static str, &'a [usize])], &'a [&'a str]);
     let cases: [Case<'_>; 8] = [
@@ -186,7 +186,7 @@ fn tensors_that_nobody_reads_are_counted() {
 }
 
 #[test]
-fn layers_of_a_gguf_file_that_nobody_reads_are_counted() {
+fn layers_of_a_gguf_file_that_are_not_read_are_counted() {
     let mut bytes = std::fs::read(data("gguf/llama3-v5.gguf")).unwrap();
     let key = b".block_count";
     let at = bytes.windows(key.len()).position(|window| window == key).unwrap() + key.len();
@@ -935,7 +935,7 @@ fn things_that_are_not_files() {
     refused("a device");
     std::fs::remove_file(&weights).unwrap();
     if std::process::Command::new("mkfifo").arg(&weights).status().is_ok_and(|status| status.success()) {
-        refused("a FIFO, whose open would wait for ever");
+        refused("a FIFO, whose open would wait forever");
         std::fs::remove_file(&weights).unwrap();
     }
     std::os::unix::fs::symlink(&weights, &weights).unwrap();

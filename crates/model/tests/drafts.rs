@@ -306,8 +306,8 @@ fn medusa_heads_are_read_in_any_order() {
                 assert_eq!(bits(&[logits.clone()]), bits(&[all[head * 48 + position].clone()]), "{name}: head {head}");
             }
         }
-        medusa.propose(&[], 1); // nobody decodes
-        medusa.propose(&rows, 0); // no drafts
+        medusa.propose(&[], 1); // no row decodes
+        medusa.propose(&rows, 0); // no row drafts
     }
 }
 

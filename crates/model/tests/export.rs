@@ -483,7 +483,7 @@ fn nothing_is_overwritten_and_nothing_is_left_behind() {
         });
         assert!(matches!(stopped, Err(ExportError::Interrupted)), "at call {stop} of {calls}");
     }
-    // Somebody takes the name while the work goes on: theirs stays.
+    // Another program takes the name while the work goes on: its file stays.
     let raced = scratch.join("raced");
     let lost = write(&raced, &mut |_| fs::write(&raced, b"theirs").is_ok());
     assert!(matches!(lost, Err(ExportError::Exists(_))));

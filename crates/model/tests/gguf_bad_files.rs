@@ -38,7 +38,7 @@ fn try_load(files: Vec<(&'static str, Vec<u8>)>) -> Result<(), String> {
 fn check(what: &str, bytes: Vec<u8>, expected: &[&str]) {
     let started = Instant::now();
     let message = try_load(vec![("model.gguf", bytes)]).expect_err(what);
-    // A refusal takes milliseconds; reading what a file claims to hold would take for ever.
+    // A refusal takes milliseconds; reading what a file claims to hold would never end.
     assert!(started.elapsed() < Duration::from_secs(300), "{what}: took {:?}", started.elapsed());
     for part in [&["model.gguf"], expected].concat() {
         assert!(message.contains(part), "{what}: no {part:?} in {message:?}");
@@ -117,7 +117,7 @@ fn the_undamaged_file_loads() {
     bytes[4] = 2;
     try_load(vec![("model.gguf", bytes)]).unwrap();
     // Settings of every kind, lists of them, lists of lists, a tensor of no elements and one of no dimensions,
-    // under names that are known and that nobody reads.
+    // under names that are known and not read.
     let mut settings = good_settings();
     for (kind, size) in [1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8].into_iter().enumerate().filter(|(_, size)| *size > 0) {
         settings.push(setting(&format!("k{kind}"), kind as u32, &vec![0xA5; size]));

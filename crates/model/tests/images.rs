@@ -89,7 +89,7 @@ fn complaint(runner: &Runner<kernels::Cpu>) -> Option<String> {
     runner.notices().iter().find(|notice| notice.contains("are damaged")).cloned()
 }
 
-/// Whether a byte of an image lies between matrices, where nobody reads.
+/// Whether a byte of an image lies between matrices, where nothing is read.
 fn is_padding(image: &[u8], at: usize) -> bool {
     let trailer = image.len() - 48;
     let index_len = u64::from_le_bytes(image[trailer..trailer + 8].try_into().unwrap()) as usize;
@@ -158,7 +158,7 @@ fn what_is_no_file_is_no_image() {
         let options = LoadOptions { image_directory: Some(place.join("images")), ..options(WeightClass::Int8) };
         let mut runner = model::load(cpu(None, 1), &checkpoint, &options, &mut |_| {}).unwrap();
         assert_eq!(bits(&mut runner), bits(&mut first));
-        let told = complaint(&runner).expect("somebody should know");
+        let told = complaint(&runner).expect("there is a complaint");
         assert!(told.contains("not a regular file"), "{told}");
         if image.is_dir() {
             break; // nothing replaces a directory

@@ -370,7 +370,7 @@ fn logprobs_are_of_the_raw_distribution() {
 }
 
 #[test]
-fn logprobs_cost_nothing_when_nobody_asks() {
+fn logprobs_cost_nothing_unless_requested() {
     let drawn = sample(&row(5, 50, 3.0), &greedy(), &History::default(), Allowed::default(), key(0, 0));
     assert_eq!((drawn.logprob, drawn.top), (0.0, vec![]));
     let asked = SamplingParams { logprobs: Some(0), ..greedy() };

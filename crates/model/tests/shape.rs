@@ -86,6 +86,6 @@ fn a_step_asks_what_its_parts_ask_with_one_pass_over_the_weights() {
     let close = |got: f64, wanted: f64| assert!((got - wanted).abs() < 1e-9, "{got} is not {wanted}");
     close(of_prefill.bytes, prefill.bytes - 1000.0 + 1000.0 * 4.0 / 6.0);
     close(of_prefill.bytes + of_decode.bytes, both.bytes);
-    let [alone, nobody] = demands.step_by_phase(none(), [(5, 4)].into_iter(), [1, 0]);
-    assert_eq!((alone, nobody.flops(), nobody.bytes), (prefill, 0.0, 0.0));
+    let [alone, none_there] = demands.step_by_phase(none(), [(5, 4)].into_iter(), [1, 0]);
+    assert_eq!((alone, none_there.flops(), none_there.bytes), (prefill, 0.0, 0.0));
 }

@@ -7,7 +7,7 @@ use replay::{Changes, WhatIfError, what_if};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits, Nanos, Priority, RequestId, Targets};
 
-/// The next token of the answer, and how many drafts of it and those behind it were offered, verified and accepted.
+/// The next token of the answer, and how many drafts of it and those behind it were proposed, checked and accepted.
 type Step = (u32, u16, u16, u16);
 
 /// To the request of this number, whose prompt has 8 tokens. Times are milliseconds after the first request.
@@ -61,7 +61,7 @@ fn past(answers: Vec<Arc<PastAnswer>>) -> RunHistoryWindow {
 }
 
 /// Answers one after the other: their tokens, and their steps.
-fn drafted(answers: &[(usize, &[Step])]) -> RunHistoryWindow {
+fn drafted(answers: &[(usize, &[Step])]) -> Past {
     let answer = |(id, &(tokens, steps)): (u64, &(usize, &[Step]))| answer(id, 1000 * id, 10, 100, tokens, steps);
     past((0..).zip(answers).map(answer).collect())
 }
@@ -70,7 +70,7 @@ fn drafted(answers: &[(usize, &[Step])]) -> RunHistoryWindow {
 fn drafts_are_known_where_they_were_checked_and_assumed_elsewhere() {
     // A prompt's step, then tokens 1 to 8 and 9 to 16.
     let eights: &[_] = &[(1, 7, 7, 7), (9, 7, 7, 7)];
-    // Of the drafts of 1 to 5 two held; nothing was on offer for 4 to 6; at 7 again.
+    // Of the drafts of 1 to 5 two were accepted; nothing was on offer for 4 to 6; at 7 again.
     let mixed: &[_] = &[(1, 5, 5, 2), (7, 5, 5, 1)];
     // On offer, and never checked: of four tokens two can be drafted at first, then one.
     let never: &[_] = &[(1, 7, 0, 0), (2, 7, 0, 0)];
@@ -81,15 +81,15 @@ fn drafts_are_known_where_they_were_checked_and_assumed_elsewhere() {
     let cases: [Case<'_>; 8] = [
         ("as it was", drafted(&[(17, eights)]), Changes::default(), [14, 14, 0], 8.0),
         ("off", drafted(&[(17, eights)]), off, [0, 0, 0], 1.0),
-        // Four rows: 1-4, 5-8, 9-12, 13-16. The offers at 5 and 13 are taken to go on; every draft but that at 8 was
+        // Four rows: 1-4, 5-8, 9-12, 13-16. The offers at 5 and 13 are taken to go on; every draft but that of 8 was
         // checked, and is known.
         ("shorter runs find what is known", drafted(&[(17, eights)]), rows(4), [12, 12, 0], 4.0),
-        // Six rows: 1-6, 7-12, 13-16. At 8 nothing was drafted: it holds, as all others.
+        // Six rows: 1-6, 7-12, 13-16. At 8 nothing was drafted: it is accepted, as all others.
         ("and assume the rest", drafted(&[(17, eights)]), rows(6), [13, 13, 1], 16.0 / 3.0),
         // 1, two held; 4, 5 and 6 are steps of one row; 7, one held; 9 is the last.
         ("what failed fails again", drafted(&[(10, mixed)]), Changes::default(), [7, 3, 0], 9.0 / 6.0),
         ("a draft less", drafted(&[(10, mixed)]), rows(4), [5, 3, 0], 9.0 / 6.0),
-        // No draft was ever verified, of no answer: none holds.
+        // No draft of any request was ever checked: none is accepted.
         ("nothing is known", drafted(&[(4, never)]), Changes::default(), [3, 0, 2], 1.0),
         // Nothing of the second answer was checked, and all of the first held: so do those of the second.
         ("others' rate", drafted(&[(17, eights), (4, never)]), Changes::default(), [16, 16, 2], 8.0),

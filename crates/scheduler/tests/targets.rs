@@ -148,7 +148,7 @@ fn a_prompt_does_not_trickle_beside_a_fast_stream() {
 }
 
 #[test]
-fn nobody_reading_means_no_bound() {
+fn no_stream_means_no_bound() {
     let mut engine = Engine::new(plans::machine());
     engine.admit(1, 2000, None, Some(40));
     assert_eq!(engine.step().0.prefill[0].len, 2000);

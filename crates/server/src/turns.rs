@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_text_waits_for_one_window_of_anybodys_long_ones() {
+    fn a_short_text_waits_for_one_window_of_long_ones() {
         for payer in [A, B] {
             let mut turns = turns(1);
             let long: Vec<JobId> = (0..4).map(|_| turns.enter(A, LONG)).collect();

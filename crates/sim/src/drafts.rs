@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn imagined_drafts_hold_as_often_as_was_said() {
+    fn imagined_drafts_are_accepted_as_often_as_was_said() {
         let acceptance = Acceptance::new(vec![0.9, 0.5]);
         let drafting = DraftModel::Imagined(&acceptance);
         let runs = 40_000;

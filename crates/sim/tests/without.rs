@@ -1,7 +1,7 @@
 //! What a request cost others, as the ledger books it, beside what they would not have waited without it: the same load
 //! once more without the request, on the production scheduler.
 //!
-//! The two cannot be one number. A request's wait has so many nanoseconds, and the ledger shares them out; but without
+//! The two cannot be one number. A request's wait has a fixed number of nanoseconds, and the ledger shares them out; but without
 //! any one of those before it, it might have waited less by more than that one's share:
 //!
 //! - *rows*: one after the other, as at a counter. Without one of those before it, every later turn comes earlier by
@@ -88,7 +88,7 @@ fn instance(seats: usize, num_blocks: usize, flops: f64) -> Instance {
     }
 }
 
-/// So many requests, a mean time apart (0: all at once), with so many tokens of prompt and answer in the mean.
+/// `requests`, a mean time apart (0: all at once), with `input` and `output` tokens in the mean.
 fn load(requests: usize, apart: f64, [input, output]: [usize; 2], seed: u64) -> Workload {
     let mut random = Random::new(seed);
     let mut seconds = 0.0;

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_nobody_sees_is_no_stall() {
+    fn a_gap_without_a_reader_is_no_stall() {
         // 0.45 ms a token: six times that is noise, and so is 19 ms; 21 ms are not.
         let itls = [0.00045, 0.0028, 0.00045, 0.019, 0.00045, 0.021, 0.00045];
         assert_eq!(late(&itls), [5]);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_front_is_what_nobody_beats_and_no_stopped_point() {
+    fn the_front_is_what_no_point_beats_and_no_stopped_point() {
         assert_eq!(sweep().front(), [0, 1]);
         assert_eq!(Swept { by: "request_rate", points: vec![point(1.0, 0, 0.0, true)] }.front(), Vec::<usize>::new());
     }

@@ -66,7 +66,7 @@ fn value(random: &mut Dice) -> f32 {
     }
 }
 
-/// So many of them.
+/// `len` of them.
 pub(crate) fn values(random: &mut Dice, len: usize) -> Vec<f32> {
     (0..len).map(|_| value(random)).collect()
 }

@@ -124,7 +124,7 @@ impl Remote {
         Remote { reference, held: Mutex::default(), queue, next: AtomicUsize::new(0), waits: Arc::default() }
     }
 
-    /// How often the host has blocked, whoever asks: the counter outlives the device.
+    /// How often the host has blocked, whichever thread asks: the counter outlives the device.
     pub(crate) fn waits(&self) -> Arc<AtomicUsize> {
         self.waits.clone()
     }

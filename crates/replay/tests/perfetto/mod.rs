@@ -92,7 +92,7 @@ pub(crate) fn check(trace: &Value) -> Shown {
             let around = slices[lane].iter().filter(|(from, to)| (from..=to).contains(&at)).count();
             assert!(around >= 3, "flow {id}: nothing was computed on {lane:?} at {at}");
         }
-        assert_ne!(cause, effect, "flow {id}: nobody delays itself");
+        assert_ne!(cause, effect, "flow {id}: no request delays itself");
         shown.arrows.push((names[cause].clone(), names[effect].clone(), *ms));
     }
     shown.lanes = names.into_iter().filter(|((pid, _), _)| *pid == 2).map(|(_, name)| name).collect();

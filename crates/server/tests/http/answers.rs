@@ -262,11 +262,14 @@ fn log_probabilities_belong_to_their_tokens() {
     for (at, token) in tokens.iter().enumerate() {
         let top = lists["top_logprobs"][at].as_object().unwrap();
         assert_eq!(top.len(), 3);
-        assert_eq!(top[*token], lists["token_logprobs"][at], "greedy takes the likeliest, and both lists agree");
+        assert_eq!(
+            top[*token], lists["token_logprobs"][at],
+            "greedy takes the most likely token, and both lists agree"
+        );
         let offset: usize = tokens[..at].iter().map(|token| token.chars().count()).sum();
         assert_eq!(lists["text_offset"][at], offset);
     }
-    // Its own entry is the first, also where it is not the likeliest.
+    // Its own entry is the first, also where it is not the most likely.
     let warm =
         json!({"prompt": "The fox", "max_tokens": 12, "temperature": 2, "seed": 1, "logprobs": 2, "ignore_eos": true});
     let warm = host.ask("/v1/completions", &warm)["choices"][0]["logprobs"].clone();
@@ -276,7 +279,7 @@ fn log_probabilities_belong_to_their_tokens() {
         assert_eq!(json!(top.iter().next().unwrap()), json!([warm["tokens"][at], warm["token_logprobs"][at]]));
         unlikely += usize::from(top.len() == 3);
     }
-    assert!(unlikely > 0, "all of them were among the likeliest: {warm}");
+    assert!(unlikely > 0, "all of them were among the top tokens: {warm}");
 
     // Streamed: the same entries, one per event.
     let streamed: Vec<_> = host

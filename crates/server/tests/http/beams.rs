@@ -15,8 +15,8 @@ fn tokens(host: &Host, text: &str) -> Vec<u64> {
     told["tokens"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
 }
 
-/// The likeliest tokens behind `prompt`, best first, of equal ones the lower id.
-fn likeliest(host: &Host, prompt: &[u64], most: usize) -> Vec<(u64, f32)> {
+/// The top tokens behind `prompt`, best first, of equal ones the lower id.
+fn top_tokens(host: &Host, prompt: &[u64], most: usize) -> Vec<(u64, f32)> {
     let body = json!({
         "prompt": prompt, "max_tokens": 1, "temperature": 0, "logprobs": most, "return_tokens_as_token_ids": true,
         "ignore_eos": true,
@@ -29,7 +29,7 @@ fn likeliest(host: &Host, prompt: &[u64], most: usize) -> Vec<(u64, f32)> {
     };
     let mut all: Vec<(u64, f32)> = top.iter().map(entry).collect();
     all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    assert_eq!(all.len(), most, "the chosen token is the likeliest");
+    assert_eq!(all.len(), most, "the chosen token is the most likely");
     all
 }
 
@@ -41,7 +41,7 @@ struct Asked {
     stops: Vec<u64>,
 }
 
-/// vLLM's loop: twice as many candidates as beams behind each, or so many more that ends leave enough; those that end an
+/// vLLM's loop: twice as many candidates as beams behind each, or enough more that ends leave enough; those that end an
 /// answer set aside, the best of the others gone on with; at last everything is ranked by its score, whose length has the
 /// prompt and not the end.
 fn by_definition(host: &Host, prompt: &[u64], asked: &Asked) -> Vec<(Vec<u64>, &'static str)> {
@@ -51,7 +51,7 @@ fn by_definition(host: &Host, prompt: &[u64], asked: &Asked) -> Vec<(Vec<u64>, &
     for _ in 0..asked.max_tokens {
         let mut candidates = Vec::new();
         for (rank, (said, sum)) in beams.iter().enumerate() {
-            for (token, logprob) in likeliest(host, &[prompt, said].concat(), most) {
+            for (token, logprob) in top_tokens(host, &[prompt, said].concat(), most) {
                 let (said, sum) = ([&said[..], &[token]].concat(), sum + f64::from(logprob));
                 match asked.stops.contains(&token) {
                     true => completed.push((said, sum, "stop")),
@@ -301,8 +301,9 @@ fn a_drain_waits_for_the_rounds_to_come() {
     let mut connection = host.connect();
     let bytes = body.to_string();
     connection.request("POST", "/v1/completions", &[("content-type", "application/json")], bytes.as_bytes());
-    // A step that comes between two rounds has nothing to do.
-    wait("the search to go on", || host.try_step() && host.engine.stats().finished_length > done + 8);
+    wait("the search to go on", || host.engine.stats().finished_length > done + 8);
+    // The guard of the pause resumes the engine too.
+    assert_eq!(post(&host, "/live/pause"), json!(true));
     host.stop.drain();
     let plain = json!({"prompt": PROMPT, "max_tokens": 1});
     wait("the drain to be seen", || host.post("/v1/completions", &plain).status == 503);

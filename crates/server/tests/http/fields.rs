@@ -46,7 +46,7 @@ fn told<'a>(answer: &'a Answer, header: &str) -> Option<&'a str> {
     answer.header(&format!("x-twostroke-{header}"))
 }
 
-/// So many hints are those of both routes.
+/// The number of hints of both routes.
 const OF_BOTH: usize = 9;
 
 #[test]

@@ -1,5 +1,5 @@
 //! A real server on a real engine with the model of this repository, one at a time: engines have the machine's cores to
-//! themselves, and "no block is in use" is a statement about everybody.
+//! themselves, and "no block is in use" is a statement about all requests.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

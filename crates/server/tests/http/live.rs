@@ -61,7 +61,7 @@ impl Feed {
         self.events.iter().filter(|(event, _)| event == name).map(|(_, data)| data).collect()
     }
 
-    /// Reads until so many requests have ended.
+    /// Reads until this many requests have ended.
     fn until_ended(&mut self, count: usize) {
         self.until(|feed| feed.all("ended").len() >= count);
     }
@@ -102,7 +102,7 @@ fn the_page_is_served_with_its_policy_and_without_a_key() {
         {
             assert_eq!(answer.header(name), Some(value), "{path}");
         }
-        // Whoever has it does not get it again.
+        // A reader that has it does not get it again.
         let tag = answer.header("etag").expect("a tag").to_owned();
         let mut connection = host.connect();
         connection.request("GET", path, &[("if-none-match", &tag), ("connection", "close")], b"");
@@ -556,7 +556,7 @@ fn the_map_of_the_cache_shows_who_holds_what() {
         assert!(held(1) >= 2, "each has its own after that");
         assert!(map.iter().all(|state| state.is_array() || *state == 0), "no other request is there");
     });
-    // When it is over, its full blocks are kept for whoever begins with the same words.
+    // When it is over, its full blocks are kept for requests that begin with the same words.
     feed.until_ended(1);
     feed.until(|feed| {
         let maps = feed.all("kv");

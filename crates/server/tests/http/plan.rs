@@ -9,7 +9,7 @@ fn host() -> Host {
     host_with(1e12)
 }
 
-/// With so many operations per second, and a fiftieth of that in bytes.
+/// With `rate` operations per second, and a fiftieth of that in bytes.
 fn host_with(rate: f64) -> Host {
     let limits = engine::DeviceLimits {
         read_bandwidth: rate / 50.0,
@@ -58,7 +58,7 @@ fn the_document_has_every_parameter_and_its_values() {
     };
     let all = names("get");
     assert_eq!(all[1..], names("post")[..], "where the body is the model, it has no name");
-    // Whoever names another one is told the same list.
+    // Another name is answered with the same list.
     let refused = host.get("/plan?no_such=1").json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(refused.contains(&all.join(", ")), "{refused}");
     for parameter in parameters("get") {

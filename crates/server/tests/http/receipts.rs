@@ -27,7 +27,7 @@ fn receipts(answers: &[Value]) -> Vec<Receipt> {
     found.into_iter().map(|(_, receipt)| receipt).collect()
 }
 
-/// Computes all of them again, alone, on `isa`, so many rows at a time.
+/// Computes all of them again, alone, on `isa`, `rows` at a time.
 fn assert_equal(receipts: &[Receipt], isa: Isa, rows: usize) {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern");
     let checkpoint = Checkpoint::open(Source::Directory(directory)).expect("the model of this repository");

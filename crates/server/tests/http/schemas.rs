@@ -163,7 +163,7 @@ fn hundreds_of_tools_are_taken() {
         let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "tools": tools,
             "tool_choice": choice});
         let answer = host.post("/v1/chat/completions", &body);
-        // This model's context is shorter than so many tools.
+        // This model's context is shorter than that many tools.
         let is_known = answer.status == 200 || answer.text().contains("context_length_exceeded");
         assert!(is_known, "{count} {choice}: {}", &answer.text().chars().take(400).collect::<String>());
     }

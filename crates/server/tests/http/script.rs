@@ -26,7 +26,7 @@ use text::tokenizer::Tokenizer;
 use crate::client::Connection;
 use crate::host::local_server;
 
-/// Says the same words to everybody, and computes nothing.
+/// Gives every request the same words, and computes nothing.
 #[derive(Clone)]
 struct Script(Arc<Inner>);
 
@@ -34,7 +34,7 @@ struct Inner {
     model: ModelInfo,
     words: &'static [&'static str],
     submitted: AtomicU64,
-    /// What it promises to everybody at the moment 0. Then it says nothing before it was asked twice what time it is.
+    /// What it promises every request at the moment 0. Then it says nothing before it was asked twice what time it is.
     promise: Option<LatencyBound>,
     asked: AtomicU64,
 }

@@ -1,4 +1,4 @@
-//! A page against the server, and one key against another: names, origins, and what `/live` shows to whom.
+//! A page against the server, and one key against another: names, origins, and what `/live` shows to which key.
 
 use serde_json::json;
 
@@ -94,7 +94,7 @@ fn a_key_serves_every_name_unless_some_were_given() {
         assert_eq!(get("host: proxy.example\r\n", "/health", ""), expected);
         assert_eq!(get("host: 10.1.2.3:8000\r\n", "/v1/models", "sk-a"), 200);
         assert_eq!(get("host: 10.1.2.3:8000\r\n", "/v1/models", "sk-b"), 401);
-        assert_eq!(get("", "/v1/models", "sk-a"), 400, "two or none are an error for everybody");
+        assert_eq!(get("", "/v1/models", "sk-a"), 400, "two or none are an error for all");
     }
 }
 

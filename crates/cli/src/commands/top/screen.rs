@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn where_tokens_are_guessed_it_says_how_many_come_of_a_step() {
+    fn with_drafts_it_says_how_many_tokens_come_of_a_step() {
         let mut seen = Seen::new(json!({"name": "fox"}));
         let row = |more: Value| {
             let mut row = json!({"r": 7, "a": 0, "start": 3});
