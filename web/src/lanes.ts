@@ -3,7 +3,7 @@
 // are painted.
 //
 //   own        [####]      [####]          what a request's own rows cost; paler while it thinks
-//   strangers        [////]                what others' rows made of the same step, in their phase's colour: hatched
+//   others           [////]                what others' rows made of the same step, in their phase's colour: hatched
 //                                          and, grey, what the machine ran meanwhile that is none of ours
 
 import { pixel, stripes, theme } from "./draw";
@@ -70,7 +70,7 @@ class Sheet {
 
 export class Lanes {
   private own = new Sheet();
-  private strangers = new Sheet();
+  private shared = new Sheet();
   private hatched = document.createElement("canvas").getContext("2d")!;
   private pattern: { ratio: number; stripes: CanvasPattern } | null = null;
   private painted: Painted | null = null;
@@ -89,7 +89,7 @@ export class Lanes {
     const { log } = this;
     const { columns: width, lane, lanes } = view;
     this.ratio = view.ratio;
-    const sheets = [this.own, this.strangers];
+    const sheets = [this.own, this.shared];
     if (sheets.map((sheet) => sheet.resize(width, lanes)).includes(true)) this.painted = null;
     const scale = view.span / width;
     const column = Math.round(view.left / scale);
@@ -117,7 +117,7 @@ export class Lanes {
   private columns(from: number, to: number, view: View, column: number, scale: number): void {
     const { log } = this;
     const { words } = this.own;
-    const others = this.strangers.words;
+    const others = this.shared.words;
     const { columns: width, lane, lanes } = view;
     const colours = theme();
     const [prefill, decode, idle] = [pixel(colours.prefill), pixel(colours.decode), pixel(colours.lane)];
@@ -193,10 +193,10 @@ export class Lanes {
     for (let lane = 1; lane <= lanes; lane += 1) context.clearRect(to.x, to.y + lane * to.height - gap, to.width, gap);
   }
 
-  /** The strangers' image at its full height, seen through stripes that move with the time. */
+  /** The image of other requests at its full height, seen through stripes that move with the time. */
   private hatch(height: number): void {
     const { hatched, ratio } = this;
-    const { canvas } = this.strangers;
+    const { canvas } = this.shared;
     const [width, tall] = [canvas.width, Math.max(1, Math.round(height * ratio))];
     if (hatched.canvas.width !== width || hatched.canvas.height !== tall) Object.assign(hatched.canvas, { width, height: tall });
     if (this.pattern?.ratio !== ratio) this.pattern = { ratio, stripes: stripes(hatched, 2 * Math.round((STRIPES * ratio) / 2)) };

@@ -683,7 +683,7 @@ function legend(): HTMLElement {
     item("decode", "decode: the answer"),
     item("thinking", "decode: a thought before it"),
     item("rejected", "a rejected draft"),
-    item("stranger", "another request's prompt in the same step"),
+    item("other", "another request's prompt in the same step"),
     item("machine", "the machine ran other programs"),
     item("queue", "waiting"),
     item("preempted", "preempted"),

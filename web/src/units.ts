@@ -45,7 +45,7 @@ export function count(number: number, one: string, many = `${one}s`): string {
   return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 }
 
-/** The end of a long response id tells it from the others: `…3f9a21`; numbers of strangers as `#4711`. */
+/** The end of a long response id tells it from the others: `…3f9a21`; numbers of other requests as `#4711`. */
 export function shortName(name: string | number): string {
   if (typeof name === "number") return `#${name}`;
   return name.length <= 10 ? name : `…${name.slice(-7)}`;

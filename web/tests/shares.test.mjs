@@ -8,7 +8,7 @@ import { scripted, stats, step } from "./scripted.mjs";
 
 const token = (start, more = {}) => ({ r: "victim", a: 0, start, ...more });
 
-/** Ten tokens 10 ms apart, then one that waits 100 ms for a stranger's prompt, and ten more. */
+/** Ten tokens 10 ms apart, then one that waits 100 ms for another request's prompt, and ten more. */
 function course() {
   const events = [step(0, 0, 10, { prefill: [{ ...token(0), len: 8, samples: 1, cached: 0 }] })];
   for (let i = 0; i < 10; i += 1) events.push(step(1 + i, 10 + 10 * i, 10, { decode: [token(8 + i)] }));
@@ -48,7 +48,7 @@ async function colours(page, x0, x1, y0, y1) {
   }, [x0, x1, y0, y1]);
 }
 
-test("a victim's lane: its own share is solid, the stranger's hatched in the phase's colour", async (context) => {
+test("a victim's lane: its own share is solid, that of others hatched in the phase's colour", async (context) => {
   const page = await scripted(context, course());
   const { at } = await places(page);
   await context.picture(page, "live shares");
@@ -57,10 +57,10 @@ test("a victim's lane: its own share is solid, the stranger's hatched in the pha
   assert.ok(alone.decode > 0.7 && alone.prefill === 0, `a step of its own: ${JSON.stringify(alone)}`);
   const own = await strip(110, 130);
   assert.ok(own.decode > 0.95 && own.prefill === 0, `its own fifth of the shared step: ${JSON.stringify(own)}`);
-  const strangers = await strip(130, 210);
-  assert.ok(strangers.decode === 0, JSON.stringify(strangers));
+  const others = await strip(130, 210);
+  assert.ok(others.decode === 0, JSON.stringify(others));
   // Stripes: as much ink as gap, but for their soft edges.
-  assert.ok(strangers.prefill > 0.25 && strangers.prefill < 0.6 && strangers.lane > 0.25, `hatched: ${JSON.stringify(strangers)}`);
+  assert.ok(others.prefill > 0.25 && others.prefill < 0.6 && others.lane > 0.25, `hatched: ${JSON.stringify(others)}`);
   // The prompt's own lane is solid: no other request took part of it.
   const prompt = await colours(page, at(110) + 2, at(200), AXIS + 26 + 8, AXIS + 26 + 20);
   assert.ok(prompt.prefill > 0.95, JSON.stringify(prompt));

@@ -3,7 +3,7 @@
 
 import { el } from "../dom";
 
-type Kind = "prefill" | "decode" | "rejected" | "stranger" | "queue" | "preempted" | "cached" | "none";
+type Kind = "prefill" | "decode" | "rejected" | "other" | "queue" | "preempted" | "cached" | "none";
 
 /** Cells of one kind next to each other; `size` in widths of a token. */
 interface Piece {
@@ -26,7 +26,7 @@ export interface Picture {
 const prefill = (cells: number, size = 1): Piece => ({ kind: "prefill", cells, size });
 const decode = (cells: number, size = 1): Piece => ({ kind: "decode", cells, size });
 const rejected = (cells: number, size = 1): Piece => ({ kind: "rejected", cells, size });
-const stranger = (size: number): Piece => ({ kind: "stranger", cells: 1, size });
+const other = (size: number): Piece => ({ kind: "other", cells: 1, size });
 const queue = (size: number): Piece => ({ kind: "queue", cells: 1, size });
 const none = (size: number): Piece => ({ kind: "none", cells: 1, size });
 
@@ -63,9 +63,9 @@ export const PICTURES: Picture[] = [
   {
     words: "In one piece, a prompt makes a stream wait for all of it. In chunks, each step of the stream is a little longer: striped is the prompt's part of it.",
     lanes: [
-      { name: "stream", pieces: [decode(2), decode(1), stranger(8), decode(3)] },
+      { name: "stream", pieces: [decode(2), decode(1), other(8), decode(3)] },
       { name: "whole prompt", pieces: [none(2), prefill(1, 9)] },
-      { name: "stream", pieces: [decode(1), decode(1), stranger(1.6), decode(1), stranger(1.6), decode(1), stranger(1.6), decode(1), stranger(1.6), decode(1), stranger(1.6)] },
+      { name: "stream", pieces: [decode(1), decode(1), other(1.6), decode(1), other(1.6), decode(1), other(1.6), decode(1), other(1.6), decode(1), other(1.6)] },
       { name: "in chunks", pieces: [none(1), prefill(5, 2.6)] },
     ],
   },

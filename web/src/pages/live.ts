@@ -67,7 +67,7 @@ export function mount(root: HTMLElement, app: App): () => void {
   // Chat links to the lane of an answer; the feed may tell of it a moment later.
   let sought: string | null = null;
   const seek = (): void => {
-    // A stranger's request has a number for a name.
+    // Another client's request has a number for a name.
     if (sought != null && timeline.reveal(/^\d+$/.test(sought) ? Number(sought) : sought)) sought = null;
   };
   // So does a board, whose request may be older than the lanes: its story is told all the same.
@@ -163,7 +163,7 @@ class Tiles {
     this.values.get("Waiting")!.value.classList.toggle("news", stats.waiting > 0);
     const backlog = stats.prefill_backlog_ms >= 1 ? `prefill backlog ${ms(stats.prefill_backlog_ms)}` : "no prefill backlog";
     set("Waiting", String(stats.waiting), stats.oldest_waiting_ms >= 1 ? `oldest ${ms(stats.oldest_waiting_ms)} · ${backlog}` : backlog);
-    const kept = stats.promises_kept == null ? "" : ` · ${percent(stats.promises_kept)} as promised`;
+    const kept = stats.promises_kept == null ? "" : ` · ${percent(stats.promises_kept)} within their bounds`;
     const late = stats.late > 0 ? ` · ${stats.late} late, oldest ${ms(stats.oldest_late_ms)}` : "";
     set("Time to first token", ms(stats.ttft_p50_ms), (stats.ttft_p99_ms == null ? "median" : `median · p99 ${ms(stats.ttft_p99_ms)}`) + kept + late);
     set("Inter-token latency", ms(stats.itl_p50_ms), stats.itl_p99_ms == null ? "median" : `median · p99 ${ms(stats.itl_p99_ms)}`);
