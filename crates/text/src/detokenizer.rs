@@ -1,8 +1,8 @@
 //! Incremental detokenization: never half a character, and no part of a stop string.
 //!
 //! ```text
-//! tokens     "He"  "llo"  " E2"  " 82"  " AC"   "\nUs"  "er:"         stop: "\nUser:"
-//! pushed     He    llo    ·      ·      €       ·       (stopped)
+//! tokens     "Ce"  "llo"  " E2"  " 82"  " AC"   "\nUs"  "er:"         stop: "\nUser:"
+//! pushed     Ce    llo    ·      ·      €       ·       (stopped)
 //!                         └ bytes of €, held   └ could begin the stop string, held
 //! ```
 //!

@@ -4,7 +4,7 @@
 //! avx512 bf16   vdpbf16ps, a pair in one instruction; activations are packed bf16, broadcast 4 bytes at a time
 //! avx512, avx2  two fused multiply-adds, the odd product first; activations are f32
 //! ```
-//! One register of sums per row suffices where the order of tiles needs three, so many rows of AVX-512 take both strips
+//! One register of sums per row suffices where the order of tiles needs three; many rows of AVX-512 take both strips
 //! of a pair at once and use a broadcast activation twice: the limit is two loads per cycle. Few rows are bound by
 //! memory and take tile after tile, in memory order (see [`in_order`]).
 

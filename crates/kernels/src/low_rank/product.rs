@@ -449,7 +449,7 @@ mod dot {
 
     impl Order<Avx512> for Dot {
         const ROWS: usize = 8;
-        /// The limit is two loads per cycle, so many rows use a broadcast pair twice; few rows are bound by memory, and take
+        /// The limit is two loads per cycle: many rows use a broadcast pair twice; few rows are bound by memory, and take
         /// it in order.
         const TWO_FROM: usize = 6;
 
