@@ -167,8 +167,8 @@ fn a_prompt_is_read_by_one_process_and_answered_by_another() {
     assert_eq!(prefill.request("GET", "/health", &[], "").0, 200);
 }
 
-/// A controller that watches the load moves workers between reading and answering: what has been taken goes on, what comes is the new
-/// role's, and no bit of any answer depends on it.
+/// A controller that watches the load moves workers between reading and answering: what has been taken goes on, what
+/// comes is the new role's, and no bit of any answer depends on it.
 #[test]
 fn a_role_changes_while_answers_go_on() {
     let key = Key::new("roles");

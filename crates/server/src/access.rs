@@ -5,8 +5,8 @@
 //! a refusal ----------------/  | full: counted    warn slow:   The first token came after 2.31 s: 1.90 s in ...
 //! ```
 //!
-//! A task that answers a request only drops a guard: reading accounts, making text and waiting for the reader of standard
-//! error happens on the thread. Numbers are the ledger's. Lines that the queue had no room for are counted, and told.
+//! A task that answers a request only drops a guard: reading accounts, making text and waiting for the reader of
+//! standard error happens on the thread. Numbers are the ledger's. Lines that the queue had no room for are counted, and told.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};

@@ -549,7 +549,7 @@ impl From<RequestError> for ApiError {
     }
 }
 
-/// What is wrong with an adapter's files is said as it is: a client that may name a directory of this machine has to know.
+/// What is wrong with an adapter's files is said as it is: a client that may name a directory here has to know.
 impl From<AdapterError> for ApiError {
     fn from(error: AdapterError) -> ApiError {
         let (kind, code) = match &error {

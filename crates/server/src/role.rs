@@ -1,5 +1,5 @@
-//! Whose requests this worker takes, asked and changed while it runs: where several share the work, a controller that watches
-//! their metrics moves them between reading and answering. What was taken before goes on.
+//! Whose requests this worker takes, asked and changed while it runs: where several share the work, a controller that
+//! watches their metrics moves them between reading and answering. What was taken before goes on.
 
 use std::sync::Arc;
 

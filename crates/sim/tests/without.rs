@@ -1,8 +1,8 @@
 //! What a request cost others, as the ledger books it, beside what they would not have waited without it: the same load
 //! once more without the request, on the production scheduler.
 //!
-//! The two cannot be one number. A request's wait has a fixed number of nanoseconds, and the ledger shares them out; but without
-//! any one of those before it, it might have waited less by more than that one's share:
+//! The two cannot be one number. A request's wait has a fixed number of nanoseconds, and the ledger shares them out; but
+//! without any one of those before it, it might have waited less by more than that one's share:
 //!
 //! - *rows*: one after the other, as at a counter. Without one of those before it, every later turn comes earlier by
 //!   its time, and so the ledger says. But of prompts that are read side by side in the same steps each has the others'
