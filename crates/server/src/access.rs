@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A task that answers a request only drops a guard: reading accounts, making text and waiting for the reader of
-//! standard error happens on the thread. Numbers are the ledger's. Lines that the queue had no room for are counted, and told.
+//! standard error happens on the thread. Numbers are the ledger's. Lines that the queue had no room for are counted, and
+//! told.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};

@@ -146,9 +146,9 @@ pub(crate) fn render(sources: &Sources<'_>, exposition: Exposition<'_>) -> Strin
     http.thoughts.write(&mut page);
     page.single("twostroke_http_connections", "gauge", "Open connections.", http.connections.load(Ordering::Relaxed));
     page.own("prepare_jobs", "gauge", "Bodies that are parsed, rendered and tokenized, or wait for it.", text.jobs);
-    let help = "Time that went into parsing, rendering and tokenizing bodies.";
+    let help = "Time spent parsing, rendering and tokenizing bodies.";
     page.own("prepare_seconds_total", "counter", help, text.working.as_secs_f64());
-    let help = "Time that bodies waited for the first turn of that work.";
+    let help = "Time that bodies waited in the queue of that work.";
     page.own("prepare_queue_seconds_total", "counter", help, text.waiting.as_secs_f64());
     page.family("twostroke_http_requests_total", "counter", "Requests answered, by route and status.");
     for ((route, status), count) in http.answers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -221,12 +221,12 @@ fn outlook(page: &mut Page<'_>, stats: &Stats) {
     page.own(
         "prefill_backlog_seconds",
         "gauge",
-        "Time that all waiting and unfinished prompt tokens take, by the cost model at the pace of the moment.",
+        "Predicted time of all waiting and unfinished prompt tokens.",
         stats.prefill_backlog_seconds,
     );
-    let help = "Requests past their time to first token that have none yet.";
+    let help = "Requests past their TTFT target without a first token.";
     page.own("late_prompts", "gauge", help, stats.late_prompts);
-    let help = "For how long the oldest of them has waited; 0 without any.";
+    let help = "Age of the oldest late prompt; 0 without any.";
     page.own("late_prompt_age_seconds", "gauge", help, stats.oldest_late_seconds);
     let to_full = Prometheus(stats.kv_seconds_to_full);
     let help = "Seconds until every KV block is in use at the growth of the last seconds; +Inf if it does not grow.";
@@ -283,21 +283,21 @@ fn adapters(page: &mut Page<'_>, sources: &Sources<'_>) {
 /// What was promised when requests came, and what became of it.
 fn promises(page: &mut Page, stats: &Stats) {
     let name = "twostroke_latency_bounds_total";
-    page.family(name, "counter", "Promises of 95 %, by what was promised (first token, whole answer) and outcome.");
+    page.family(name, "counter", "Latency bounds (95 %), by kind (first token, whole answer) and outcome.");
     for (kind, promises) in BoundKind::ALL.iter().zip(&stats.promises) {
         for (outcome, count) in [("kept", promises.kept), ("broken", promises.broken)] {
             page.sample(name, &format!("kind=\"{}\",outcome=\"{outcome}\"", kind.name()), count);
         }
     }
     let name = "twostroke_latency_bound_coverage";
-    page.family(name, "gauge", "Share of the last 200 promises that were kept; NaN before the first.");
+    page.family(name, "gauge", "Share of the last 200 latency bounds that held; NaN before the first.");
     for (kind, promises) in BoundKind::ALL.iter().zip(&stats.promises) {
         let share = Prometheus(promises.rolling.unwrap_or(f64::NAN));
         page.sample(name, &format!("kind=\"{}\"", kind.name()), share);
     }
-    let help = "Requests refused because their first token could not be promised in time.";
+    let help = "Requests rejected because their predicted TTFT (p95) misses the target.";
     page.own("rejected_late_total", "counter", help, stats.refused_late);
-    let help = "Requests that would have been refused so, and were let through to learn from.";
+    let help = "Requests admitted past that bound to measure it.";
     page.own("admission_probes_total", "counter", help, stats.probes);
 }
 
@@ -336,19 +336,14 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
     page.family(
         "twostroke_cpu_steal_seconds_total",
         "counter",
-        "Seconds in which threads that compute were ready and the machine ran others: of forward passes, between them.",
+        "CPU steal time of compute threads, during forward passes and between them.",
     );
     page.sample("twostroke_cpu_steal_seconds_total", "when=\"step\"", during);
     page.sample("twostroke_cpu_steal_seconds_total", "when=\"between\"", between);
     page.own("paused_seconds_total", "counter", "Seconds the engine was paused.", stats.held_seconds);
     let owned = [
-        (
-            "ttft_seconds_total",
-            "Arrival to first token, by who the time was spent on.",
-            &stats.owners.ttft,
-            &Owner::OF_TTFT[..],
-        ),
-        ("itl_seconds_total", "From token to token, by who the time was spent on.", &stats.owners.gaps, &Owner::OF_GAP),
+        ("ttft_seconds_total", "TTFT by owner.", &stats.owners.ttft, &Owner::OF_TTFT[..]),
+        ("itl_seconds_total", "Time between tokens, by owner.", &stats.owners.gaps, &Owner::OF_GAP),
     ];
     for (name, help, shares, owners) in owned {
         let name = format!("twostroke_{name}");
@@ -402,11 +397,11 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
 
 /// Prompts that one worker reads and another answers.
 fn handoffs(page: &mut Page<'_>, handoffs: &Handoffs) {
-    page.family("twostroke_role", "gauge", "Whose requests this worker takes: 1 for its role.");
+    page.family("twostroke_role", "gauge", "Worker role: 1 for its own.");
     for role in Role::ALL {
         page.sample("twostroke_role", &format!("role=\"{}\"", role.name()), u8::from(role == handoffs.role));
     }
-    let help = "Prompts that others were asked to read (taken) or that were read for others (given), by how that went.";
+    let help = "Remote prefills, by direction (taken from another worker, given to one) and outcome.";
     page.family("twostroke_remote_prefills_total", "counter", help);
     for (way, count) in HandoffOutcome::ALL.iter().zip(handoffs.taken) {
         page.sample("twostroke_remote_prefills_total", &format!("way=\"taken\",result=\"{}\"", way.name()), count);
@@ -417,15 +412,15 @@ fn handoffs(page: &mut Page<'_>, handoffs: &Handoffs) {
     page.family(
         "twostroke_kv_transfer_bytes_total",
         "counter",
-        "Bytes of KV blocks that came (taken) and were sent (given).",
+        "Bytes of KV blocks received (taken) and sent (given).",
     );
     for (way, bytes) in [("taken", handoffs.bytes_taken), ("given", handoffs.bytes_given)] {
         page.sample("twostroke_kv_transfer_bytes_total", &format!("way=\"{way}\""), bytes);
     }
-    let help = "KV blocks that came from other workers and have a place here.";
+    let help = "KV blocks received from other workers and kept.";
     page.own("kv_transfer_blocks_total", "counter", help, handoffs.blocks_taken);
-    page.own("pinned_blocks", "gauge", "KV blocks that are kept for other workers.", handoffs.kept_blocks);
-    let help = "First tokens that two workers drew differently: more than 0 means that one of them computes wrong.";
+    page.own("pinned_blocks", "gauge", "KV blocks pinned for other workers.", handoffs.kept_blocks);
+    let help = "First tokens that two workers sampled differently; above 0, one of them computes wrong.";
     page.own("remote_prefill_mismatches_total", "counter", help, handoffs.mismatches);
 }
 
@@ -440,7 +435,7 @@ fn speculation(page: &mut Page<'_>, stats: &Stats) {
             page.sample(&name, &format!("{labels}position=\"{place}\""), accepted);
         }
     }
-    let help = "Of the gaps' own_drafts, the part of rejected drafts.";
+    let help = "Part of own_drafts between tokens that rejected drafts took.";
     page.own("spec_decode_rejected_seconds_total", "counter", help, stats.owners.rejected.as_secs_f64());
     let name = "twostroke_spec_decode_skipped_steps_total";
     page.family(name, "counter", "Steps in which drafts were proposed and none was checked, by reason.");

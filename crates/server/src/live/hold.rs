@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A pause stops all requests, so it is off unless the operator allows it, and then takes the token of this start, which
-//! is in the link that the start printed. Nothing fails because of it: requests are taken in and wait, `/health` stays good, and the time has an owner of its own
-//! (`paused`, see `engine::ledger`). Targets do not run in it.
+//! is in the link that the start printed. Nothing fails because of it: requests are taken in and wait, `/health` stays
+//! good, and the time has an owner of its own (`paused`, see `engine::ledger`). Targets do not run in it.
 
 use std::sync::Arc;
 use std::time::Duration;
