@@ -36,7 +36,7 @@ pub enum Drafter {
 /// The streams, between two steps.
 pub struct Crowd {
     pub scheduler: Scheduler,
-    pub lookup: LookedUp,
+    pub lookup: LookupBench,
     drafter: Drafter,
     offers: Vec<DraftProposal>,
     step: Step,
@@ -67,7 +67,7 @@ impl Crowd {
             scheduler.admit(request(stream)).expect("there is room");
         }
         let (offers, step, events) = (Vec::new(), Step::default(), Vec::new());
-        let (output, record, lookup) = (StepOutput::default(), StepRecord::default(), LookedUp::default());
+        let (output, record, lookup) = (StepOutput::default(), StepRecord::default(), LookupBench::default());
         let mut crowd = Crowd { scheduler, lookup, drafter, offers, step, output, events, record, now: Nanos(0) };
         while crowd.scheduler.decoding().count() < STREAMS {
             crowd.plan();

@@ -25,7 +25,7 @@ pub fn cpu() -> Cpu {
     Cpu::new(CpuOptions {
         threads: Some(1),
         isa: Some(Isa::Avx2),
-        arithmetic: Some(Arithmetic::Tiles),
+        arithmetic: Some(AccumulationOrder::Amx),
         ..CpuOptions::default()
     })
     .expect("a CPU with AVX2")

@@ -127,16 +127,6 @@ pub fn run_with_input(command: &mut Command, input: &[u8]) -> Ran {
     Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// Waits for something that must come, however busy the machine is: a wait that is not in vain loses nothing by
-/// patience.
-pub fn wait(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(300), "waited in vain for {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// Sends a signal, by its name without SIG.
 pub fn signal(name: &str, pid: u32) {
     let status = Command::new("bash").args(["-c", &format!("kill -s {name} {pid}")]).status().expect("bash runs");

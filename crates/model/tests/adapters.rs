@@ -445,7 +445,7 @@ mod bits {
 
     #[test]
     fn are_the_same_on_a_device_elsewhere_which_is_not_waited_for_within_a_pass() {
-        let precision = (WeightClass::Bf16, KvDtype::Bf16, Arithmetic::Pairs);
+        let precision = (WeightClass::Bf16, KvDtype::Bf16, AccumulationOrder::Vdpbf16);
         let place = Scratch::new("bits-device");
         let case = Case::of("llama3", precision, &place);
         let remote = Remote::new(Reference::of(AccumulationOrder::Vdpbf16));

@@ -17,17 +17,9 @@ fn lantern() -> Checkpoint {
 }
 
 /// Records a run with everything in it: streams that come and go, a cache that is too small, several answers, stop
-/// strings, sampling without a seed, log probabilities of a prompt, tenants and classes, a pause; and in
-/// the arithmetic that this machine would not take. Returns the file's lines.
+/// strings, sampling without a seed, log probabilities of a prompt, tenants and classes, a pause; and in the arithmetic
+/// that this machine would not take. Returns the file's lines.
 fn recorded(path: &Path) -> Vec<String> {
-    // How many streams meet depends on the machine.
-    let lines = (0..20).find_map(|_| recorded_if_crowded(path));
-    lines.expect("the cache is too small for them all")
-}
-
-/// `None`: none was preempted, for they came one after the other.
-fn recorded_if_crowded(path: &Path) -> Option<Vec<String>> {
-    let _ = std::fs::remove_file(path);
     let options = EngineOptions {
         arithmetic: AccumulationOrder::ALL.into_iter().find(|arithmetic| *arithmetic != AccumulationOrder::best()),
         kv_cache_bytes: Some(2 << 20),

@@ -61,7 +61,7 @@ fn past(answers: Vec<Arc<PastAnswer>>) -> RunHistoryWindow {
 }
 
 /// Answers one after the other: their tokens, and their steps.
-fn drafted(answers: &[(usize, &[Step])]) -> Past {
+fn drafted(answers: &[(usize, &[Step])]) -> RunHistoryWindow {
     let answer = |(id, &(tokens, steps)): (u64, &(usize, &[Step]))| answer(id, 1000 * id, 10, 100, tokens, steps);
     past((0..).zip(answers).map(answer).collect())
 }

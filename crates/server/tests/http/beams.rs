@@ -301,9 +301,8 @@ fn a_drain_waits_for_the_rounds_to_come() {
     let mut connection = host.connect();
     let bytes = body.to_string();
     connection.request("POST", "/v1/completions", &[("content-type", "application/json")], bytes.as_bytes());
-    wait("the search to go on", || host.engine.stats().finished_length > done + 8);
-    // The guard of the pause resumes the engine too.
-    assert_eq!(post(&host, "/live/pause"), json!(true));
+    // A step that comes between two rounds has nothing to do.
+    wait("the search to go on", || host.try_step() && host.engine.stats().finished_length > done + 8);
     host.stop.drain();
     let plain = json!({"prompt": PROMPT, "max_tokens": 1});
     wait("the drain to be seen", || host.post("/v1/completions", &plain).status == 503);

@@ -35,8 +35,9 @@ fn disturbed() -> (Host, String, perfetto::Shown) {
     let streamed = std::thread::scope(|scope| {
         host.pause();
         let streamed = scope.spawn(|| send(&host, "POST", "sk-a", "/v1/completions", &body(PROMPT, 400)));
-        crate::host::wait("the stream to begin", || host.engine.stats().generated_tokens > 0);
-        for key in ["sk-a", "sk-b"] {
+        host.step_into(1);
+        let (host, body) = (&host, &body);
+        let beside = ["sk-a", "sk-b"].map(|key| {
             // In enough chunks that both have some of the longest gaps, of which an account names 32.
             let long = format!("{key} {PROMPT}").repeat(12);
             scope.spawn(move || send(host, "POST", key, "/v1/completions", &body(&long, 1)))
