@@ -1,4 +1,4 @@
-//! Bf16 kernels for [`AccumulationOrder::Vdpbf16`](crate::AccumulationOrder::Vdpbf16): one chain per row and column, pair after pair.
+//! Bf16 kernels for [`Vdpbf16`](crate::AccumulationOrder::Vdpbf16): one chain per row and column, pair after pair.
 //!
 //! ```text
 //! avx512 bf16   vdpbf16ps, a pair in one instruction; activations are packed bf16, broadcast 4 bytes at a time
