@@ -18,9 +18,9 @@ use engine::{Observe, RequestSummary};
 use scheduler::Nanos;
 
 use crate::metrics::ThoughtTimes;
-use crate::moment::ms;
 use crate::requests::Line;
-use crate::timeline::{Registry, Served};
+use crate::time_format::ms;
+use crate::timeline::{Registry, RequestTrace};
 use crate::why;
 
 /// Requests that are over and may wait for their line.
@@ -41,7 +41,7 @@ pub struct SlowOptions {
 
 /// What the log says of a request that is over.
 struct Ended {
-    served: Arc<Served>,
+    served: Arc<RequestTrace>,
     route: &'static str,
     is_stream: bool,
     status: u16,
@@ -119,7 +119,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// A stream has its status from the beginning; a whole answer has it when it is sent ([`Guard::answered`]).
-    pub(crate) fn new(log: Arc<AccessLog>, served: Arc<Served>, route: &'static str, is_stream: bool) -> Guard {
+    pub(crate) fn new(log: Arc<AccessLog>, served: Arc<RequestTrace>, route: &'static str, is_stream: bool) -> Guard {
         let status = if is_stream { 200 } else { CLIENT_LEFT };
         Guard { log, ended: Some(Ended { served, route, is_stream, status }) }
     }
@@ -235,7 +235,7 @@ impl Writer {
     }
 
     /// Each prompt of it that was slow, in words.
-    fn slow(&self, served: &Served, line: &Line<'_>) {
+    fn slow(&self, served: &RequestTrace, line: &Line<'_>) {
         let name = |id| self.registry.words(served.tenant, id);
         for &id in &served.requests {
             let Some(timeline) = self.engine.timeline(id) else { continue };
@@ -253,7 +253,7 @@ impl Writer {
     }
 
     /// What the engine's books say. Where a client has left, the engine hears of it between two steps.
-    fn closed(&self, served: &Served) -> Option<Vec<RequestSummary>> {
+    fn closed(&self, served: &RequestTrace) -> Option<Vec<RequestSummary>> {
         let (tries, pause) = CLOSING;
         for again in 0..tries {
             let prompts: Option<Vec<RequestSummary>> =

@@ -16,19 +16,19 @@ use crate::ServerOptions;
 use crate::access::AccessLog;
 use crate::arriving::{Arriving, Patience};
 use crate::auth::{ApiKeys, HoldToken, Right, Tenant};
-use crate::batch::Shelf;
+use crate::batch::BatchStore;
 use crate::charge::AnswerMemory;
-use crate::conversation::Speech;
+use crate::conversation::ToolFormat;
 use crate::drain::Drain;
 use crate::error::ApiError;
 use crate::ids::Ids;
 use crate::metrics::HttpMetrics;
-use crate::moment::unix_seconds;
-use crate::openapi::Written;
+use crate::openapi::CachedDocument;
+use crate::origin::OriginPolicy;
 use crate::otel::Exporter;
+use crate::prepare_pool::{PreparePool, Room};
 use crate::responses::Store;
-use crate::site::Site;
-use crate::text_pool::{Room, TextPool};
+use crate::time_format::unix_seconds;
 use crate::timeline::{Reader, Registry};
 
 pub(crate) const MOST_READERS: usize = 16;
@@ -49,14 +49,14 @@ pub(crate) struct App {
     pub(crate) first_adapters: Vec<String>,
     pub(crate) keys: ApiKeys,
     /// Whose pages may ask.
-    pub(crate) site: Site,
+    pub(crate) site: OriginPolicy,
     pub(crate) http: HttpMetrics,
     /// Which names answers were given.
     pub(crate) registry: Arc<Registry>,
     /// Responses that are kept.
     pub(crate) responses: Store,
     /// How the model thinks and calls tools.
-    pub(crate) speech: Speech,
+    pub(crate) speech: ToolFormat,
     /// What is written down of requests that are over.
     pub(crate) access: Arc<AccessLog>,
     pub(crate) exporter: Option<Arc<Exporter>>,
@@ -65,11 +65,11 @@ pub(crate) struct App {
     /// Whether the page and what it is made of are served.
     pub(crate) ui: bool,
     /// Files and batches, where they are kept.
-    pub(crate) shelf: Option<Arc<Shelf>>,
+    pub(crate) shelf: Option<Arc<BatchStore>>,
     /// Whether a `max_tokens` beyond the context is cut.
     pub(crate) cut_max_tokens: bool,
     /// The document of the API.
-    pub(crate) written: OnceLock<Written>,
+    pub(crate) written: OnceLock<CachedDocument>,
     /// What paths may begin with; empty or `/...` without a slash at its end.
     pub(crate) root_path: Arc<str>,
     /// Most log probabilities per token; -1: of the whole vocabulary.
@@ -91,7 +91,7 @@ pub(crate) struct App {
     /// Memory for answers that are not read yet.
     pub(crate) answers: Arc<AnswerMemory>,
     /// Where text is worked on.
-    pub(crate) text: TextPool,
+    pub(crate) text: PreparePool,
     basis: OnceCell<Provenance>,
     body_limit: usize,
     pub(crate) patience: Patience,
@@ -102,8 +102,8 @@ impl App {
     pub(crate) fn new(
         engine: Arc<dyn Observe>,
         options: &ServerOptions,
-        site: Site,
-        shelf: Option<Arc<Shelf>>,
+        site: OriginPolicy,
+        shelf: Option<Arc<BatchStore>>,
         responses: Store,
     ) -> App {
         let names = &options.served_model_names;
@@ -119,7 +119,7 @@ impl App {
             http,
             registry,
             responses,
-            speech: Speech::of(engine.model(), &options.speech),
+            speech: ToolFormat::of(engine.model(), &options.speech),
             exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
             started: unix_seconds(),
             ui: options.ui,
@@ -137,7 +137,7 @@ impl App {
             traces: Arc::new(Semaphore::new(1)),
             drain: Drain::default(),
             answers: AnswerMemory::new(ANSWER_BUDGET, options.api_keys.len() > 1),
-            text: TextPool::new(options.text_workers, options.body_limit),
+            text: PreparePool::new(options.text_workers, options.body_limit),
             basis: OnceCell::new(),
             body_limit: options.body_limit,
             patience: options.patience,

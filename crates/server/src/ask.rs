@@ -12,13 +12,13 @@ use scheduler::LatencyBound;
 use serde_json::Value;
 
 use crate::access::Refused;
-use crate::answers::{Api, Events, Job, Outputs, Plan, Settled};
+use crate::answers::{Adjustments, EventStream, Events, PreparedRequest, ResponsePlan, ResponseWriter};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::otel::TraceParent;
-use crate::timeline::Asker;
+use crate::timeline::RequestOrigin;
 
 /// When the first token was likely to come, and what was promised, when the request was taken: milliseconds from there.
 const PREDICTED_TTFT: HeaderName = HeaderName::from_static("x-predicted-ttft-ms");
@@ -49,8 +49,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    fn asker(&self) -> Asker {
-        Asker { tenant: self.tenant, key: self.key, request_id: self.name(), parent: self.parent.clone() }
+    fn asker(&self) -> RequestOrigin {
+        RequestOrigin { tenant: self.tenant, key: self.key, request_id: self.name(), parent: self.parent.clone() }
     }
 
     /// No client: a line of a file.
@@ -65,13 +65,13 @@ impl Caller {
     }
 
     /// Writes down that it was refused what it asked for, and why.
-    pub(crate) fn refused(&self, app: &App, form: Form, error: ApiError) -> ApiError {
+    pub(crate) fn refused(&self, app: &App, form: Endpoint, error: ApiError) -> ApiError {
         app.access.refused(Refused {
             route: form.route(),
             request_id: self.name(),
             key: self.key,
             status: error.status().as_u16(),
-            why: error.in_short(),
+            why: error.short_reason(),
         });
         error
     }
@@ -111,7 +111,7 @@ impl JsonRequest {
     /// What the reader of one API makes of the body. A refusal is written down.
     pub(crate) async fn read_as<T: Send + 'static>(
         &mut self,
-        form: Form,
+        form: Endpoint,
         read: impl FnOnce(Value, &App, Option<Tenant>) -> Caught<T> + Send + 'static,
     ) -> Caught<T> {
         let tenant = self.caller.tenant;
@@ -122,8 +122,8 @@ impl JsonRequest {
     /// A body that `read` understands, answered.
     pub(crate) async fn ask(
         mut self,
-        form: Form,
-        read: fn(Value, &App, Option<Tenant>) -> Caught<Job>,
+        form: Endpoint,
+        read: fn(Value, &App, Option<Tenant>) -> Caught<PreparedRequest>,
     ) -> Caught<Response> {
         let job = self.read_as(form, read).await?;
         answer(self.app, &self.caller, job).await
@@ -135,8 +135,8 @@ pub(crate) async fn submit(
     app: &Arc<App>,
     caller: &Caller,
     requests: Vec<ValidatedRequest>,
-    mut plan: Plan,
-) -> Caught<(Plan, Outputs)> {
+    mut plan: ResponsePlan,
+) -> Caught<(ResponsePlan, EventStream)> {
     let form = plan.form;
     let refused = |error| caller.refused(app, form, error);
     if plan.delivery.receipt {
@@ -146,12 +146,12 @@ pub(crate) async fn submit(
         // Escaped: a name must not be able to write lines of its own into the log.
         tracing::info!(request_id = ?caller.request_id, user = ?user, "request of a named user");
     }
-    let outputs = Outputs::submit(app, &plan, caller.asker(), requests).map_err(refused)?;
+    let outputs = EventStream::submit(app, &plan, caller.asker(), requests).map_err(refused)?;
     Ok((plan, outputs))
 }
 
-pub(crate) async fn answer(app: Arc<App>, caller: &Caller, job: Job) -> Caught<Response> {
-    let Job { requests, plan, api } = job;
+pub(crate) async fn answer(app: Arc<App>, caller: &Caller, job: PreparedRequest) -> Caught<Response> {
+    let PreparedRequest { requests, plan, api } = job;
     let (plan, outputs) = submit(&app, caller, requests, plan).await?;
     let promise = outputs.promise();
     let text = caller.came.elapsed();
@@ -173,7 +173,7 @@ pub(crate) async fn answer(app: Arc<App>, caller: &Caller, job: Job) -> Caught<R
 }
 
 /// Says in headers what was settled otherwise than a client may think.
-pub(crate) fn note_settled(headers: &mut HeaderMap, settled: &Settled) {
+pub(crate) fn note_settled(headers: &mut HeaderMap, settled: &Adjustments) {
     if !settled.hints.is_empty() {
         headers.insert(HINTS, settled.hints.in_a_line().try_into().expect("names of fields are a header value"));
     }
@@ -200,7 +200,12 @@ fn server_timing(text: Duration, predicted: Option<Duration>, timings: Option<&T
     entries.collect::<Vec<_>>().join(", ")
 }
 
-async fn deliver(app: Arc<App>, plan: Plan, api: &dyn Api, outputs: Outputs) -> Caught<(Response, Option<Timings>)> {
+async fn deliver(
+    app: Arc<App>,
+    plan: ResponsePlan,
+    api: &dyn ResponseWriter,
+    outputs: EventStream,
+) -> Caught<(Response, Option<Timings>)> {
     if plan.delivery.stream {
         let headers = [
             (header::CONTENT_TYPE, api.stream_type()),

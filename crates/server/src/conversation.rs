@@ -7,7 +7,7 @@
 //!                  |                      +--> is a thought open at its end?
 //!                  +--> Dialect::grammar ---> Rule: what must be written, if a call or a form is asked for
 //!                  +--> Dialect::thought ---> Rule: where a thought has to end, if it has a budget
-//!                  +--> Hearing ------------> how the answer is told apart
+//!                  +--> OutputParser -------> how the answer is told apart
 //! ```
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use dialect::{Calls, Choice, Dialect, Form, Thoughts, Tool};
 use engine::{ModelInfo, Prompt, RawRequest, Rule, ThoughtBudget};
 use serde_json::{Map, Value, json};
 
-use crate::answers::{Hearing, Settled};
+use crate::answers::{Adjustments, OutputParser};
 use crate::error::ApiError;
 use crate::fields::wrong_type;
 
@@ -24,7 +24,7 @@ use crate::fields::wrong_type;
 const PROMPT_END_TOKENS: usize = 256;
 
 /// How the model that is served thinks and calls tools.
-pub(crate) struct Speech {
+pub(crate) struct ToolFormat {
     pub(crate) dialect: Dialect,
     /// Special tokens that are marks of it.
     shown: Arc<[u32]>,
@@ -40,14 +40,14 @@ const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
 /// Which parsers were named, if any. `none`: nothing is told apart.
 #[derive(Clone, Debug, Default)]
-pub struct SpeechOptions {
-    /// One of [`SpeechOptions::tool_call_parsers`], or `none`; without it the chat template shows which.
+pub struct ParserOptions {
+    /// One of [`ParserOptions::tool_call_parsers`], or `none`; without it the chat template shows which.
     pub tool_call_parser: Option<String>,
-    /// One of [`SpeechOptions::reasoning_parsers`], or `none`.
+    /// One of [`ParserOptions::reasoning_parsers`], or `none`.
     pub reasoning_parser: Option<String>,
 }
 
-impl SpeechOptions {
+impl ParserOptions {
     /// Names of how calls are written.
     pub fn tool_call_parsers() -> &'static [&'static str] {
         Calls::NAMES
@@ -59,8 +59,8 @@ impl SpeechOptions {
     }
 }
 
-impl Speech {
-    pub(crate) fn of(model: &ModelInfo, options: &SpeechOptions) -> Speech {
+impl ToolFormat {
+    pub(crate) fn of(model: &ModelInfo, options: &ParserOptions) -> ToolFormat {
         let source = model.chat_template.as_ref().map(|template| template.source()).unwrap_or_default();
         let tokenizer = model.tokenizer.as_ref();
         let added = tokenizer.map(|tokenizer| tokenizer.added_tokens()).unwrap_or_default();
@@ -73,7 +73,7 @@ impl Speech {
         }
         let ids = dialect.marks().into_iter().filter_map(|mark| tokenizer?.token_id(mark));
         let shown = ids.filter(|&id| tokenizer.is_some_and(|tokenizer| tokenizer.is_special(id))).collect();
-        Speech {
+        ToolFormat {
             dialect,
             shown,
             switch: SWITCHES.into_iter().find(|word| has_variable(&source, word)),
@@ -108,11 +108,11 @@ impl Speech {
     pub(crate) fn settle(
         &self,
         raw: &mut RawRequest,
-        wish: Wish,
+        wish: ToolOptions,
         model: &ModelInfo,
-    ) -> Result<Option<Hearing>, ApiError> {
+    ) -> Result<Option<OutputParser>, ApiError> {
         let Dialect { thoughts, calls, .. } = &self.dialect;
-        let Wish { tools, choice, parallel, thinking, is_searched } = wish;
+        let ToolOptions { tools, choice, parallel, thinking, is_searched } = wish;
         let thought_tokens = self.tell(raw, thinking);
         if !tools.is_empty() && calls.is_none() {
             let why = "this model's chat template shows no way to call tools: start the server with --tool-call-parser if \
@@ -161,7 +161,7 @@ impl Speech {
             raw.rule = Some(Rule::Budget { thought, rule: raw.rule.take().map(Box::new) });
             closed_behind = Some(tokens);
         }
-        Ok(Some(Hearing { dialect, tools, prompt_end, shows_thoughts, thought_tokens: closed_behind, is_exact }))
+        Ok(Some(OutputParser { dialect, tools, prompt_end, shows_thoughts, thought_tokens: closed_behind, is_exact }))
     }
 
     /// Limits a thought to this number of tokens, closed as its family closes it. `None`: the model does not think.
@@ -270,7 +270,7 @@ impl Thinking {
     /// How much, in OpenAI's words: told to the template if it has words for it. False: there are none.
     pub(crate) fn effort(
         &mut self,
-        speech: &Speech,
+        speech: &ToolFormat,
         field: &str,
         effort: &str,
         kwargs: &mut Map<String, Value>,
@@ -292,8 +292,8 @@ impl Thinking {
 pub(crate) fn thought_tokens(
     field: &'static str,
     asked: Option<i64>,
-    speech: &Speech,
-    settled: &mut Settled,
+    speech: &ToolFormat,
+    settled: &mut Adjustments,
 ) -> Result<Option<u32>, ApiError> {
     match asked {
         None | Some(-1) => Ok(None),
@@ -323,7 +323,7 @@ pub(crate) enum ToolChoice {
 }
 
 /// What a request wants of thoughts and calls.
-pub(crate) struct Wish {
+pub(crate) struct ToolOptions {
     pub(crate) tools: Arc<[Tool]>,
     pub(crate) choice: ToolChoice,
     /// Several calls in one answer.

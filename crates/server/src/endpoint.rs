@@ -2,7 +2,7 @@
 
 /// Whose words an answer is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum Endpoint {
     Chat,
     Completion,
     Responses,
@@ -17,45 +17,47 @@ pub(crate) enum Form {
     Infill,
 }
 
-impl Form {
+impl Endpoint {
     pub(crate) fn route(self) -> &'static str {
         match self {
-            Form::Chat => "/v1/chat/completions",
-            Form::Completion => "/v1/completions",
-            Form::Responses => "/v1/responses",
-            Form::Messages => "/v1/messages",
-            Form::Embeddings => "/v1/embeddings",
-            Form::Score => "/v1/score",
-            Form::Rerank => "/v1/rerank",
-            Form::OllamaChat => "/api/chat",
-            Form::OllamaGenerate => "/api/generate",
-            Form::OllamaEmbed => "/api/embed",
-            Form::LlamaCompletion => "/completion",
-            Form::Infill => "/infill",
+            Endpoint::Chat => "/v1/chat/completions",
+            Endpoint::Completion => "/v1/completions",
+            Endpoint::Responses => "/v1/responses",
+            Endpoint::Messages => "/v1/messages",
+            Endpoint::Embeddings => "/v1/embeddings",
+            Endpoint::Score => "/v1/score",
+            Endpoint::Rerank => "/v1/rerank",
+            Endpoint::OllamaChat => "/api/chat",
+            Endpoint::OllamaGenerate => "/api/generate",
+            Endpoint::OllamaEmbed => "/api/embed",
+            Endpoint::LlamaCompletion => "/completion",
+            Endpoint::Infill => "/infill",
         }
     }
 
     /// What the names of its answers begin with.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
-            Form::Chat => "chatcmpl-",
-            Form::Completion => "cmpl-",
-            Form::Responses => "resp_",
-            Form::Messages => "msg_",
-            Form::Embeddings => "embd-",
-            Form::Score => "score-",
-            Form::Rerank => "rerank-",
-            Form::OllamaChat | Form::OllamaGenerate | Form::OllamaEmbed => "ollama-",
-            Form::LlamaCompletion | Form::Infill => "llama-",
+            Endpoint::Chat => "chatcmpl-",
+            Endpoint::Completion => "cmpl-",
+            Endpoint::Responses => "resp_",
+            Endpoint::Messages => "msg_",
+            Endpoint::Embeddings => "embd-",
+            Endpoint::Score => "score-",
+            Endpoint::Rerank => "rerank-",
+            Endpoint::OllamaChat | Endpoint::OllamaGenerate | Endpoint::OllamaEmbed => "ollama-",
+            Endpoint::LlamaCompletion | Endpoint::Infill => "llama-",
         }
     }
 
     /// What spans call it (OpenTelemetry's names).
     pub(crate) fn operation(self) -> &'static str {
         match self {
-            Form::Completion | Form::OllamaGenerate | Form::LlamaCompletion | Form::Infill => "text_completion",
-            Form::Embeddings | Form::Score | Form::Rerank | Form::OllamaEmbed => "embeddings",
-            Form::Chat | Form::Responses | Form::Messages | Form::OllamaChat => "chat",
+            Endpoint::Completion | Endpoint::OllamaGenerate | Endpoint::LlamaCompletion | Endpoint::Infill => {
+                "text_completion"
+            }
+            Endpoint::Embeddings | Endpoint::Score | Endpoint::Rerank | Endpoint::OllamaEmbed => "embeddings",
+            Endpoint::Chat | Endpoint::Responses | Endpoint::Messages | Endpoint::OllamaChat => "chat",
         }
     }
 }

@@ -354,7 +354,7 @@ impl ApiError {
     }
 
     /// What a log says of it: the kind of fault and the field, and nothing that a client wrote at length.
-    pub(crate) fn in_short(&self) -> String {
+    pub(crate) fn short_reason(&self) -> String {
         let code = self.code.unwrap_or(if self.kind == Kind::BadRequest { "bad_request" } else { "error" });
         match &self.param {
             Some(param) => format!("{code}: {}", param.chars().take(64).collect::<String>()),
@@ -394,13 +394,13 @@ impl ApiError {
 
     /// The body, as one line of JSON: also what an event of a stream carries once headers are gone.
     pub(crate) fn json(&self) -> String {
-        self.json_in(Words::OpenAi)
+        self.json_in(ErrorFormat::OpenAi)
     }
 
     /// The same in the words of one API.
-    pub(crate) fn json_in(&self, words: Words) -> String {
+    pub(crate) fn json_in(&self, words: ErrorFormat) -> String {
         let error = match words {
-            Words::OpenAi => {
+            ErrorFormat::OpenAi => {
                 let r#type = match self.kind {
                     Kind::Internal | Kind::NoStorage => "server_error",
                     Kind::ShuttingDown { .. } | Kind::Unavailable { .. } => "server_error",
@@ -409,7 +409,7 @@ impl ApiError {
                 let inner = Inner { message: &self.message, r#type, param: self.param.as_deref(), code: self.code };
                 return serde_json::to_string(&Body { error: inner }).expect("strings serialize");
             }
-            Words::Anthropic => {
+            ErrorFormat::Anthropic => {
                 let r#type = match self.kind {
                     Kind::Unauthorized => "authentication_error",
                     Kind::Forbidden => "permission_error",
@@ -426,7 +426,7 @@ impl ApiError {
                 }
                 json!({"type": "error", "error": error})
             }
-            Words::Ollama => json!({"error": self.with_field()}),
+            ErrorFormat::Ollama => json!({"error": self.with_field()}),
         };
         error.to_string()
     }
@@ -442,7 +442,7 @@ impl ApiError {
     }
 
     /// The answer in the words of one API.
-    pub(crate) fn said_in(self, words: Words) -> Response {
+    pub(crate) fn render_as(self, words: ErrorFormat) -> Response {
         let mut response = (self.status(), self.json_in(words)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -469,20 +469,20 @@ impl ApiError {
 
 /// Whose words an error is said in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Words {
+pub(crate) enum ErrorFormat {
     OpenAi,
     Anthropic,
     Ollama,
 }
 
-impl Words {
+impl ErrorFormat {
     /// The error format of the API that has this path, if it is not OpenAI's.
-    pub(crate) fn of(path: &str, headers: &HeaderMap) -> Option<Words> {
+    pub(crate) fn of(path: &str, headers: &HeaderMap) -> Option<ErrorFormat> {
         let is = |prefix: &str| path == prefix || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
         match () {
-            () if is("/v1/messages") => Some(Words::Anthropic),
-            () if is("/v1/models") && Words::are_anthropics(headers) => Some(Words::Anthropic),
-            () if is("/api") => Some(Words::Ollama),
+            () if is("/v1/messages") => Some(ErrorFormat::Anthropic),
+            () if is("/v1/models") && ErrorFormat::are_anthropics(headers) => Some(ErrorFormat::Anthropic),
+            () if is("/api") => Some(ErrorFormat::Ollama),
             () => None,
         }
     }
@@ -494,9 +494,9 @@ impl Words {
 }
 
 impl IntoResponse for ApiError {
-    /// In OpenAI's words; with itself for who says it in others ([`ApiError::said_in`]).
+    /// In OpenAI's words; with itself for who says it in others ([`ApiError::render_as`]).
     fn into_response(self) -> Response {
-        let mut response = self.clone().said_in(Words::OpenAi);
+        let mut response = self.clone().render_as(ErrorFormat::OpenAi);
         response.extensions_mut().insert(self);
         response
     }

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 
 pub(crate) struct Ids {
     /// Random per process: names of answers do not repeat over restarts. Nothing secret rests on it.
@@ -17,7 +17,7 @@ impl Ids {
     }
 
     /// A name that no other answer has.
-    pub(crate) fn response_id(&self, form: Form) -> String {
+    pub(crate) fn response_id(&self, form: Endpoint) -> String {
         format!("{}{}", form.prefix(), self.unique())
     }
 

@@ -30,6 +30,7 @@ mod conversation;
 mod drain;
 mod endpoint;
 mod error;
+mod fair_queue;
 mod fields;
 mod ids;
 mod json;
@@ -37,26 +38,25 @@ mod listen;
 mod live;
 mod llama;
 mod metrics;
-mod moment;
 mod ollama;
 mod openai;
 mod openapi;
+mod origin;
 mod otel;
 mod plan;
+mod prepare_pool;
 mod query;
 mod requests;
 mod responses;
 mod role;
 mod routes;
 mod shape;
-mod site;
 mod socket;
 mod sse;
 mod stop;
-mod text_pool;
 mod thinking;
+mod time_format;
 mod timeline;
-mod turns;
 mod vectors;
 mod why;
 mod without;
@@ -70,17 +70,17 @@ use std::time::Duration;
 use engine::Observe;
 
 use crate::app::App;
-use crate::batch::Shelf;
+use crate::batch::BatchStore;
 use crate::listen::Listener;
+use crate::origin::{OriginPolicy, Told, Unusable};
 use crate::responses::Store;
-use crate::site::{Site, Told, Unusable};
 use crate::socket::Socket;
 use crate::stop::Ending;
 
 pub use access::SlowOptions;
 pub use arriving::Patience;
 pub use auth::ApiKey;
-pub use conversation::SpeechOptions;
+pub use conversation::ParserOptions;
 pub use openai::hints::{Hint, hints};
 pub use otel::OtelOptions;
 pub use routes::routes;
@@ -147,7 +147,7 @@ pub struct ServerOptions {
     /// Which requests are worth a warning in the log.
     pub slow: SlowOptions,
     /// How the model thinks and calls tools, where its chat template does not show it.
-    pub speech: SpeechOptions,
+    pub speech: ParserOptions,
 }
 
 impl Default for ServerOptions {
@@ -178,7 +178,7 @@ impl Default for ServerOptions {
             pause_limit: Duration::from_secs(30),
             otel: None,
             slow: SlowOptions::default(),
-            speech: SpeechOptions::default(),
+            speech: ParserOptions::default(),
         }
     }
 }
@@ -286,7 +286,7 @@ impl Server {
         if let Some(adapter) = engine.model().adapters.list().into_iter().find(|it| names.contains(&it.name)) {
             return Err(ServeError::AdapterName(adapter.name));
         }
-        let site = Site::new(&Told {
+        let site = OriginPolicy::new(&Told {
             host: &options.host,
             allowed_hosts: &options.allowed_hosts,
             allowed_origins: &options.allowed_origins,
@@ -304,7 +304,7 @@ impl Server {
             |source| ServeError::Batches { directory, source }
         };
         let shelf = options.batch_directory.as_ref();
-        let shelf = shelf.map(|directory| Shelf::open(directory).map_err(unusable(directory))).transpose()?;
+        let shelf = shelf.map(|directory| BatchStore::open(directory).map_err(unusable(directory))).transpose()?;
         let store = options.store_directory.as_ref().map(|directory| {
             let unusable = |source| ServeError::Store { directory: directory.display().to_string(), source };
             Store::open(directory).map_err(unusable)

@@ -43,8 +43,8 @@ use crate::error::ApiError;
 use crate::json::json_body;
 use crate::live::feed::{Feed, Wishes};
 use crate::live::wire::{Info, LateRule, Limits, TargetTimes};
-use crate::moment::ms;
 use crate::query;
+use crate::time_format::ms;
 
 /// Whether the route is the page's, and gone with `ServerOptions::ui`.
 pub(crate) fn is_live(path: &str) -> bool {

@@ -23,7 +23,7 @@ use engine::{
 use roofline::{Demands, LimitShares};
 use scheduler::{BoundKind, Nanos, NoDraftReason, Targets};
 
-use crate::text_pool::TextStats;
+use crate::prepare_pool::PrepareStats;
 
 /// What the HTTP side counts itself.
 #[derive(Default)]
@@ -109,7 +109,7 @@ pub(crate) struct CacheConfig {
 pub(crate) struct Sources<'a> {
     pub(crate) stats: &'a Stats,
     pub(crate) http: &'a HttpMetrics,
-    pub(crate) text: &'a TextStats,
+    pub(crate) text: &'a PrepareStats,
     pub(crate) model: &'a str,
     /// vLLM's labels of its cache.
     pub(crate) cache: CacheConfig,
@@ -665,7 +665,7 @@ mod tests {
         let sources = Sources {
             stats,
             http: &HttpMetrics::default(),
-            text: &TextStats::default(),
+            text: &PrepareStats::default(),
             model: "m",
             cache: CacheConfig::default(),
             targets,

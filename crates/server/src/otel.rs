@@ -22,7 +22,7 @@ use engine::{Ending, Observe, Timeline};
 use scheduler::Nanos;
 use serde_json::{Value, json};
 
-use crate::timeline::Served;
+use crate::timeline::RequestTrace;
 
 /// Answers that may wait to be sent.
 const MOST_QUEUED: usize = 1024;
@@ -71,7 +71,7 @@ impl TraceParent {
 
 /// An answer that has ended, or whose client has left.
 struct Ended {
-    served: Arc<Served>,
+    served: Arc<RequestTrace>,
     model: String,
     operation: &'static str,
     parent: Option<TraceParent>,
@@ -118,7 +118,7 @@ pub(crate) struct Guard {
 impl Guard {
     pub(crate) fn new(
         exporter: Arc<Exporter>,
-        served: Arc<Served>,
+        served: Arc<RequestTrace>,
         model: String,
         operation: &'static str,
         parent: Option<TraceParent>,

@@ -25,9 +25,9 @@ use scheduler::Nanos;
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
-use crate::moment::ms;
-use crate::timeline::Served;
-use crate::{moment, query};
+use crate::time_format::ms;
+use crate::timeline::RequestTrace;
+use crate::{query, time_format};
 
 /// Default lines of an answer.
 const LIMIT: usize = 50;
@@ -88,7 +88,7 @@ impl Question {
                 "min_ttft" => question.min_ttft = time()?,
                 "min_gap" => question.min_gap = time()?,
                 "since" => {
-                    question.since = moment::parse(&value, now).ok_or_else(|| {
+                    question.since = time_format::parse(&value, now).ok_or_else(|| {
                         wrong("a moment: RFC 3339, seconds or milliseconds since 1970, or how long ago, such as 15m")
                     })?;
                 }
@@ -116,7 +116,7 @@ impl Question {
 
 /// One HTTP request: the sums or the largest of its prompts.
 pub(crate) struct Line<'a> {
-    served: &'a Served,
+    served: &'a RequestTrace,
     pub(crate) state: &'static str,
     arrived: Nanos,
     pub(crate) queue: Nanos,
@@ -138,7 +138,7 @@ pub(crate) struct Line<'a> {
 impl<'a> Line<'a> {
     /// `known`: what the engine knows of a prompt. `None` where it has forgotten one.
     pub(crate) fn of<'k>(
-        served: &'a Served,
+        served: &'a RequestTrace,
         known: &dyn Fn(RequestId) -> Option<&'k RequestSummary>,
     ) -> Option<Line<'a>> {
         let prompts: Vec<&RequestSummary> = served.requests.iter().map(|&id| known(id)).collect::<Option<_>>()?;
@@ -204,12 +204,12 @@ impl<'a> Line<'a> {
         put("gaps_mostly", self.gaps_owner.map(Owner::name).into());
         put("finish_reason", self.finish_reason().into());
         put("timeline", format!("/v1/requests/{}/timeline", self.served.response_id).into());
-        moment::insert(&mut line, "arrived", engine, self.arrived);
+        time_format::insert(&mut line, "arrived", engine, self.arrived);
         if let Some(first) = self.first_token {
-            moment::insert(&mut line, "first_token", engine, first);
+            time_format::insert(&mut line, "first_token", engine, first);
         }
         if self.is_over() {
-            moment::insert(&mut line, "ended", engine, self.until);
+            time_format::insert(&mut line, "ended", engine, self.until);
         }
         Value::Object(line)
     }
@@ -228,7 +228,7 @@ fn state(prompts: impl Iterator<Item = RequestState> + Clone) -> &'static str {
 }
 
 /// The answer, of requests that the caller may see.
-pub(crate) fn list(engine: &dyn Observe, served: &[Arc<Served>], question: &Question) -> Value {
+pub(crate) fn list(engine: &dyn Observe, served: &[Arc<RequestTrace>], question: &Question) -> Value {
     let known: HashMap<RequestId, RequestSummary> =
         engine.requests().into_iter().map(|summary| (summary.request, summary)).collect();
     let lines = served.iter().rev().filter_map(|served| Line::of(served, &|id| known.get(&id)));

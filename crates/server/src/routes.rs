@@ -6,7 +6,7 @@
 //!                                                 answer <-- X-Request-Id, counters, CORS <-------------- handler
 //! ```
 //!
-//! Whose pages may ask is `site.rs`. Denying is the default: the key is asked for before a route is looked up, whatever
+//! Whose pages may ask is `origin.rs`. Denying is the default: the key is asked for before a route is looked up, whatever
 //! the path looks like, and only `GET /health`, the files of the page and the document of the API are exempt.
 
 use std::borrow::Cow;
@@ -25,8 +25,8 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::ask::{Caller, JsonRequest, own_id};
 use crate::auth::Tenant;
-use crate::endpoint::Form;
-use crate::error::{ApiError, Words};
+use crate::endpoint::Endpoint;
+use crate::error::{ApiError, ErrorFormat};
 use crate::json::json_body;
 use crate::live::page::is_page;
 use crate::live::wire::Name;
@@ -219,7 +219,7 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     let id = echoed_id(request.headers()).unwrap_or_else(|| own_id(&app));
     let route = request.extensions().get::<MatchedPath>().and_then(|path| known_route(path.as_str()));
     let share = app.site.sharing(request.headers());
-    let words = Words::of(request.uri().path(), request.headers());
+    let words = ErrorFormat::of(request.uri().path(), request.headers());
     let mut response = match admit(&app, &request) {
         Ok(Admitted::Preflight(answer)) => answer,
         Ok(Admitted::Caller(tenant)) => {
@@ -235,11 +235,11 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
         Err(refusal) => refusal.into_response(),
     };
     if let (Some(words), Some(error)) = (words, response.extensions_mut().remove::<ApiError>()) {
-        response = error.said_in(words);
+        response = error.render_as(words);
     }
     share(&mut response);
     app.http.answered(route.unwrap_or("other"), response.status());
-    if words == Some(Words::Anthropic) {
+    if words == Some(ErrorFormat::Anthropic) {
         response.headers_mut().insert(ANTHROPIC_REQUEST_ID, id.clone());
     }
     response.headers_mut().insert(REQUEST_ID, id);
@@ -314,11 +314,11 @@ fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
 type Caught<T> = Result<T, ApiError>;
 
 async fn complete(request: JsonRequest) -> Caught<Response> {
-    request.ask(Form::Completion, completions::read).await
+    request.ask(Endpoint::Completion, completions::read).await
 }
 
 async fn converse(request: JsonRequest) -> Caught<Response> {
-    request.ask(Form::Chat, chat::read).await
+    request.ask(Endpoint::Chat, chat::read).await
 }
 
 async fn tokenize(mut request: JsonRequest) -> Caught<Response> {
@@ -331,7 +331,7 @@ async fn detokenize(mut request: JsonRequest) -> Caught<Response> {
 
 async fn list_models(State(app): State<Arc<App>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Caught<Response> {
     let query = query.unwrap_or_default();
-    if Words::are_anthropics(&headers) {
+    if ErrorFormat::are_anthropics(&headers) {
         return Ok(json_body(anthropic::model_list(&app, &query)?.to_string()));
     }
     // OpenAI's list has one page; Anthropic's clients send this one whatever they mean.
@@ -344,7 +344,7 @@ async fn show_model(State(app): State<Arc<App>>, Path(name): Path<String>, heade
     if !app.serves(&name) {
         return Err(ApiError::unknown_model());
     }
-    let card = if Words::are_anthropics(&headers) { anthropic::model_card } else { model_card };
+    let card = if ErrorFormat::are_anthropics(&headers) { anthropic::model_card } else { model_card };
     Ok(json_body(card(&app, &name).to_string()))
 }
 

@@ -8,7 +8,7 @@
 //! To the engine a token is a token. Who listens to an answer says which of them are thought ([`Thought`]), and the
 //! ledger knows when each came; both together are a [`Span`].
 
-use crate::moment::ms;
+use crate::time_format::ms;
 use std::iter::repeat_n;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -22,16 +22,16 @@ use serde_json::{Map, Value, json};
 use crate::auth::Tenant;
 use crate::live::events::away_times;
 use crate::live::wire::Name;
-use crate::moment::{self, ms};
 use crate::otel::TraceParent;
 use crate::thinking::{self, Thought};
+use crate::time_format::{self, ms};
 use crate::why;
 
 /// Requests whose names are kept.
 const KEPT: usize = 1024;
 
 /// One HTTP request and what it became in the engine.
-pub(crate) struct Served {
+pub(crate) struct RequestTrace {
     pub(crate) tenant: Option<Tenant>,
     /// The number of its key, counted from 1: how a log names it.
     pub(crate) key: Option<usize>,
@@ -49,7 +49,7 @@ pub(crate) struct Served {
     pub(crate) thoughts: Vec<Thought>,
 }
 
-impl Served {
+impl RequestTrace {
     /// Thoughts in the answers to a prompt.
     pub(crate) fn thoughts_of(&self, prompt: usize) -> &[Thought] {
         &self.thoughts[prompt * self.num_answers..(prompt + 1) * self.num_answers]
@@ -75,7 +75,7 @@ impl Served {
 }
 
 /// Who asks, as the front of the server knows it.
-pub(crate) struct Asker {
+pub(crate) struct RequestOrigin {
     pub(crate) tenant: Option<Tenant>,
     /// The number of its key, counted from 1.
     pub(crate) key: Option<usize>,
@@ -93,12 +93,12 @@ pub(crate) struct Registry {
 
 #[derive(Default)]
 struct Newest {
-    served: VecDeque<Arc<Served>>,
-    by_request: BTreeMap<RequestId, Arc<Served>>,
+    served: VecDeque<Arc<RequestTrace>>,
+    by_request: BTreeMap<RequestId, Arc<RequestTrace>>,
 }
 
 impl Registry {
-    pub(crate) fn add(&self, served: Arc<Served>) {
+    pub(crate) fn add(&self, served: Arc<RequestTrace>) {
         let mut newest = self.lock();
         if newest.served.len() == KEPT
             && let Some(at) = to_forget(newest.served.iter().map(|served| served.tenant))
@@ -111,15 +111,15 @@ impl Registry {
     }
 
     /// The tenant's request of this name; of several the newest.
-    pub(crate) fn find(&self, tenant: Option<Tenant>, name: &str) -> Option<Arc<Served>> {
-        let is_it = |served: &&Arc<Served>| {
+    pub(crate) fn find(&self, tenant: Option<Tenant>, name: &str) -> Option<Arc<RequestTrace>> {
+        let is_it = |served: &&Arc<RequestTrace>| {
             served.tenant == tenant && (served.response_id == name || served.request_id == name)
         };
         self.lock().served.iter().rev().find(is_it).cloned()
     }
 
     /// The request of which it is a prompt, and which.
-    pub(crate) fn served(&self, id: RequestId) -> Option<(Arc<Served>, usize)> {
+    pub(crate) fn served(&self, id: RequestId) -> Option<(Arc<RequestTrace>, usize)> {
         let served = self.lock().by_request.get(&id)?.clone();
         let prompt = served.requests.iter().position(|&other| other == id)?;
         Some((served, prompt))
@@ -147,7 +147,7 @@ impl Registry {
     }
 
     /// The tenant's requests whose names are kept, the newest last.
-    pub(crate) fn of(&self, tenant: Option<Tenant>) -> Vec<Arc<Served>> {
+    pub(crate) fn of(&self, tenant: Option<Tenant>) -> Vec<Arc<RequestTrace>> {
         self.lock().served.iter().filter(|served| served.tenant == tenant).cloned().collect()
     }
 
@@ -179,7 +179,7 @@ impl Reader<'_> {
     }
 
     /// The sums of a request's prompts, and its late tokens: the detail of an answer's `timings`.
-    pub(crate) fn detail(&self, served: &Served) -> Vec<Value> {
+    pub(crate) fn detail(&self, served: &RequestTrace) -> Vec<Value> {
         let sums = |timeline: Timeline| {
             let mut sums = self.sums(&timeline.account.bill);
             sums.insert("late_tokens".into(), self.gaps(&timeline.account, &timeline.account.late_gaps()));
@@ -210,7 +210,7 @@ impl Reader<'_> {
         let mut prompt = Map::new();
         prompt.insert("state".into(), state.into());
         // Every other moment is counted from this one.
-        moment::insert(&mut prompt, "arrived", self.engine, account.arrived);
+        time_format::insert(&mut prompt, "arrived", self.engine, account.arrived);
         prompt.insert("until_ms".into(), since(timeline.until).into());
         prompt.insert("held_ms".into(), ms(timeline.held).into());
         prompt.insert("ttft_ms".into(), account.first_token.map(since).into());
@@ -325,8 +325,8 @@ fn phase(work: Owner) -> &'static str {
 mod tests {
     use super::*;
 
-    fn served(tenant: u8, response: &str, request: &str, id: u64) -> Arc<Served> {
-        Arc::new(Served {
+    fn served(tenant: u8, response: &str, request: &str, id: u64) -> Arc<RequestTrace> {
+        Arc::new(RequestTrace {
             tenant: Some([tenant; 32]),
             key: Some(usize::from(tenant)),
             response_id: response.into(),

@@ -21,8 +21,8 @@ use crate::app::App;
 use crate::ask::Caller;
 use crate::error::ApiError;
 use crate::json::json_body;
-use crate::live::whatif::{Breath, in_turn};
-use crate::timeline::Served;
+use crate::live::whatif::{YieldPoint, in_turn};
+use crate::timeline::RequestTrace;
 
 /// So long before the two the simulation begins, so that the queue is what it was.
 const BEFORE: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ pub(crate) async fn ask(
         span = span.max(Duration::from_nanos(ago.0) + BEFORE);
     }
     let work = move |app: &App| {
-        let mut breath = Breath::of(app);
+        let mut breath = YieldPoint::of(app);
         let changes = Changes { without: other.requests.clone(), ..Changes::default() };
         let answer = replay::what_if(&app.engine.past(span), &changes, &mut |_, _| breath.goes_on())?;
         Ok(written(app, &served, &other, &answer.answers))
@@ -63,7 +63,7 @@ pub(crate) async fn ask(
     Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
 }
 
-fn written(app: &App, served: &Served, other: &Served, answers: &[ComparedAnswer]) -> String {
+fn written(app: &App, served: &RequestTrace, other: &RequestTrace, answers: &[ComparedAnswer]) -> String {
     let prompt = |&id: &RequestId| {
         let bill = app.engine.timeline(id).map(|timeline| timeline.account.bill);
         let booked = bill.map_or(0.0, |bill| {

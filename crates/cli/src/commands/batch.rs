@@ -4,7 +4,7 @@ use engine::Engine;
 use launch::Settings;
 use serde_json::json;
 use server::batch::{BatchInput, BatchOutput, BatchRun, Counts, InputError, Local, OutputError, Stopped};
-use server::{ServerOptions, SpeechOptions};
+use server::{ParserOptions, ServerOptions};
 
 use crate::console::{Progress, note, put_line};
 use crate::failure::Failure;
@@ -34,7 +34,7 @@ pub(crate) fn batch(flags: &BatchFlags) -> Result<(), Failure> {
 fn finish(flags: &BatchFlags, engine: Engine, input: &BatchInput, output: BatchOutput) -> Result<Counts, Failure> {
     let options = ServerOptions {
         served_model_names: flags.served_model_name.clone(),
-        speech: SpeechOptions {
+        speech: ParserOptions {
             tool_call_parser: flags.tool_call_parser.clone(),
             reasoning_parser: flags.reasoning_parser.clone(),
         },

@@ -14,7 +14,7 @@ use launch::{Calibrate, Chosen, Settings};
 use model::GenerationSettings;
 use scheduler::{Nanos, Targets};
 use serde_json::{Value, json};
-use server::{Address, ApiKey, ServeError, Server, ServerOptions, SlowOptions, SpeechOptions, Stop, TlsFiles};
+use server::{Address, ApiKey, ParserOptions, ServeError, Server, ServerOptions, SlowOptions, Stop, TlsFiles};
 use text::chat_template::TemplateSettings;
 
 use crate::console::{note, put_line};
@@ -279,7 +279,7 @@ fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option
         hold_token: hold_token.clone(),
         otel: environment::otel(),
         slow: SlowOptions { ttft: flags.slow_ttft, gap: flags.slow_gap },
-        speech: SpeechOptions {
+        speech: ParserOptions {
             tool_call_parser: flags.tool_call_parser.clone(),
             reasoning_parser: flags.reasoning_parser.clone(),
         },

@@ -6,7 +6,7 @@ use std::time::Duration;
 use engine::{Role, SwapDisk};
 use model::GenerationBase;
 use serde_json::Value;
-use server::SpeechOptions;
+use server::ParserOptions;
 use text::chat_template::MAX_SOURCE_BYTES;
 
 /// Bytes of a file of settings.
@@ -207,12 +207,12 @@ pub(crate) fn seats(text: &str) -> Result<usize, String> {
 
 /// How calls of tools are written.
 pub(crate) fn tool_call_parser(text: &str) -> Result<String, String> {
-    one_of(text, SpeechOptions::tool_call_parsers())
+    one_of(text, ParserOptions::tool_call_parsers())
 }
 
 /// How thoughts are written.
 pub(crate) fn reasoning_parser(text: &str) -> Result<String, String> {
-    one_of(text, SpeechOptions::reasoning_parsers())
+    one_of(text, ParserOptions::reasoning_parsers())
 }
 
 fn one_of(text: &str, names: &[&str]) -> Result<String, String> {

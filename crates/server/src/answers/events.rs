@@ -9,14 +9,14 @@ use std::task::{Context, Poll};
 use engine::Event;
 use hyper::body::{Body, Bytes, Frame};
 
-use super::Outputs;
+use super::EventStream;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::openai::late::LateWatch;
-use crate::timeline::Served;
+use crate::openai::late::LatencyBoundWatch;
+use crate::timeline::RequestTrace;
 
 /// What a stream says, in the words of one API.
-pub(crate) trait Wire: Send {
+pub(crate) trait StreamWriter: Send {
     /// Writes what `output` says into `events`. An error ends the stream.
     fn write(&mut self, prompt: usize, output: Event, events: &mut VecDeque<Bytes>) -> Result<(), ApiError>;
 
@@ -33,15 +33,15 @@ pub(crate) trait Wire: Send {
 /// what the engine has sent meanwhile is at most the answer's own tokens.
 pub(crate) struct Events {
     app: Arc<App>,
-    served: Arc<Served>,
-    outputs: Option<Outputs>,
-    wire: Box<dyn Wire>,
-    late: Option<LateWatch>,
+    served: Arc<RequestTrace>,
+    outputs: Option<EventStream>,
+    wire: Box<dyn StreamWriter>,
+    late: Option<LatencyBoundWatch>,
     ready: VecDeque<Bytes>,
 }
 
 impl Events {
-    pub(crate) fn new(app: Arc<App>, outputs: Outputs, wire: Box<dyn Wire>) -> Events {
+    pub(crate) fn new(app: Arc<App>, outputs: EventStream, wire: Box<dyn StreamWriter>) -> Events {
         let late = outputs.late_watch().filter(|_| wire.takes_comments());
         Events { app, served: outputs.served().clone(), outputs: Some(outputs), wire, late, ready: VecDeque::new() }
     }

@@ -6,11 +6,11 @@ use dialect::AnswerPart;
 use engine::receipt::Receipt;
 use engine::{Event, TokenLogprob};
 
-use super::{Ear, End, Heard, Outputs, Plan, Totals};
+use super::{EventStream, FinishInfo, Heard, ResponsePlan, StreamParser, Totals};
 use crate::app::App;
 use crate::charge::Charge;
 use crate::error::ApiError;
-use crate::timeline::Served;
+use crate::timeline::RequestTrace;
 
 /// One answer of one prompt, while it grows.
 #[derive(Default)]
@@ -21,29 +21,34 @@ pub(crate) struct Answer {
     pub(crate) parts: Option<Vec<AnswerPart>>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprobs: Vec<TokenLogprob>,
-    pub(crate) end: End,
+    pub(crate) end: FinishInfo,
     pub(crate) receipt: Option<Receipt>,
 }
 
 /// All answers of a request.
-pub(crate) struct Gathered {
+pub(crate) struct CollectedAnswer {
     pub(crate) answers: Vec<Answer>,
     pub(crate) prompts: Vec<Vec<u32>>,
     pub(crate) prompt_logprobs: Vec<Vec<Option<TokenLogprob>>>,
     /// Vectors of the prompts, where those are all that is wanted.
     pub(crate) embeddings: Vec<Vec<f32>>,
     pub(crate) totals: Totals,
-    pub(crate) served: Arc<Served>,
+    pub(crate) served: Arc<RequestTrace>,
     /// Memory set aside for all this.
     pub(crate) charge: Option<Charge>,
 }
 
 /// Waits for the whole answer.
-pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -> Result<Gathered, ApiError> {
+pub(crate) async fn gather(
+    app: &Arc<App>,
+    plan: &ResponsePlan,
+    mut outputs: EventStream,
+) -> Result<CollectedAnswer, ApiError> {
     let prompts = outputs.prompts();
     let mut answers: Vec<Answer> = Vec::new();
     answers.resize_with(prompts.len() * plan.num_answers, Answer::default);
-    let mut ears: Vec<Option<Ear>> = (0..answers.len()).map(|index| Ear::of(plan, outputs.served(), index)).collect();
+    let mut ears: Vec<Option<StreamParser>> =
+        (0..answers.len()).map(|index| StreamParser::of(plan, outputs.served(), index)).collect();
     let mut prompt_logprobs: Vec<Vec<Option<TokenLogprob>>> = vec![Vec::new(); prompts.len()];
     let mut embeddings = vec![Vec::new(); prompts.len()];
     let mut totals = Totals::of(plan);
@@ -70,7 +75,7 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
                 let heard = Heard::end(ears[first + answer].as_mut(), text);
                 let answer = &mut answers[first + answer];
                 answer.text.push_str(&heard.text);
-                answer.end = End::of(plan, app, reason, stop_string);
+                answer.end = FinishInfo::of(plan, app, reason, stop_string);
             }
             Event::Done { usage, timings } => totals.add(app, plan, &usage, &timings),
             Event::Failed(error) => {
@@ -90,5 +95,5 @@ pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) ->
         }
     }
     let (served, charge) = outputs.into_rest();
-    Ok(Gathered { answers, prompts, prompt_logprobs, embeddings, totals, served, charge })
+    Ok(CollectedAnswer { answers, prompts, prompt_logprobs, embeddings, totals, served, charge })
 }

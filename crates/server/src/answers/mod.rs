@@ -1,18 +1,18 @@
 //! From the engine's outputs to an answer, whichever API it is for: gathered into one body, or event by event.
 //!
 //! ```text
-//! Job { requests } --submit--> Outputs --next--> Output --+--> gather --> Gathered --> one JSON body
-//!                                                         +--> Wire   --> an event for each token
+//! PreparedRequest --submit--> EventStream --next--> Event --+--> gather --> CollectedAnswer --> one JSON body
+//!                                                           +--> StreamWriter --> an event for each token
 //! ```
 //!
 //! A request with several prompts is several requests to the engine; prompt `p`'s answer `a` is choice `p * n + a`.
-//! Dropping [`Outputs`] cancels whatever still runs: that is all there is to a client's disconnect.
+//! Dropping [`EventStream`] cancels whatever still runs: that is all there is to a client's disconnect.
 
-mod delivery;
+mod event_stream;
 mod events;
 mod gather;
-mod hearing;
-mod outputs;
+mod options;
+mod output_parser;
 mod totals;
 
 use std::future::Future;
@@ -25,15 +25,15 @@ use engine::{FinishReason, Timings, ValidatedRequest};
 use serde_json::Value;
 
 use crate::app::App;
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::openai::beams::Beams;
 
-pub(crate) use self::delivery::{Delivery, Settled};
-pub(crate) use self::events::{Events, Wire};
-pub(crate) use self::gather::{Answer, Gathered, gather};
-pub(crate) use self::hearing::{Ear, Heard, Hearing};
-pub(crate) use self::outputs::Outputs;
+pub(crate) use self::event_stream::EventStream;
+pub(crate) use self::events::{Events, StreamWriter};
+pub(crate) use self::gather::{Answer, CollectedAnswer, gather};
+pub(crate) use self::options::{Adjustments, ResponseOptions};
+pub(crate) use self::output_parser::{Heard, OutputParser, StreamParser};
 pub(crate) use self::totals::Totals;
 
 /// A whole answer that is being written.
@@ -42,9 +42,9 @@ pub(crate) type Whole<'a> = Pin<Box<dyn Future<Output = Result<(Response, Timing
 /// A whole answer, gathered and then written by `body`.
 pub(crate) fn gathered<'a>(
     app: &'a Arc<App>,
-    plan: Plan,
-    outputs: Outputs,
-    body: impl FnOnce(&Plan, Gathered) -> Response + Send + 'a,
+    plan: ResponsePlan,
+    outputs: EventStream,
+    body: impl FnOnce(&ResponsePlan, CollectedAnswer) -> Response + Send + 'a,
 ) -> Whole<'a> {
     Box::pin(async move {
         let gathered = gather(app, &plan, outputs).await?;
@@ -54,12 +54,12 @@ pub(crate) fn gathered<'a>(
 }
 
 /// How one API writes answers.
-pub(crate) trait Api: Send + Sync {
+pub(crate) trait ResponseWriter: Send + Sync {
     /// The whole answer, when it is there, and where its time went.
-    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: Plan, outputs: Outputs) -> Whole<'a>;
+    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: ResponsePlan, outputs: EventStream) -> Whole<'a>;
 
     /// Writes the events of a stream.
-    fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire>;
+    fn wire(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter>;
 
     /// What a stream's events are.
     fn stream_type(&self) -> &'static str {
@@ -68,16 +68,16 @@ pub(crate) trait Api: Send + Sync {
 }
 
 /// Requests that passed the door, and how their answer is to look.
-pub(crate) struct Job {
+pub(crate) struct PreparedRequest {
     pub(crate) requests: Vec<ValidatedRequest>,
-    pub(crate) plan: Plan,
-    pub(crate) api: Arc<dyn Api>,
+    pub(crate) plan: ResponsePlan,
+    pub(crate) api: Arc<dyn ResponseWriter>,
 }
 
 /// How the answer is to look.
-pub(crate) struct Plan {
-    pub(crate) form: Form,
-    pub(crate) delivery: Delivery,
+pub(crate) struct ResponsePlan {
+    pub(crate) form: Endpoint,
+    pub(crate) delivery: ResponseOptions,
     /// What receipts share, where they were asked for.
     pub(crate) basis: Option<Provenance>,
     /// Answers per prompt.
@@ -94,13 +94,13 @@ pub(crate) struct Plan {
     /// Texts to repeat before the answers, one per prompt; none at all without `echo`.
     pub(crate) echo: Vec<String>,
     /// Where answers are told apart into thoughts, text and calls.
-    pub(crate) hearing: Option<Hearing>,
+    pub(crate) hearing: Option<OutputParser>,
 }
 
-impl Plan {
+impl ResponsePlan {
     /// One answer, and nothing beside its text.
-    pub(crate) fn of_one(form: Form, delivery: Delivery, stop: Vec<String>) -> Plan {
-        Plan {
+    pub(crate) fn of_one(form: Endpoint, delivery: ResponseOptions, stop: Vec<String>) -> ResponsePlan {
+        ResponsePlan {
             form,
             delivery,
             basis: None,
@@ -142,14 +142,14 @@ impl Finish {
 
 /// The end of an answer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct End {
+pub(crate) struct FinishInfo {
     pub(crate) finish: Finish,
     /// vLLM's: the stop string or token that did it, `null` for the model's own end.
     pub(crate) stop_reason: Value,
 }
 
-impl End {
-    pub(crate) fn of(plan: &Plan, app: &App, reason: FinishReason, stop_string: Option<usize>) -> End {
+impl FinishInfo {
+    pub(crate) fn of(plan: &ResponsePlan, app: &App, reason: FinishReason, stop_string: Option<usize>) -> FinishInfo {
         let (finish, stop_reason) = match (reason, stop_string) {
             (FinishReason::Length, _) => (Finish::Length, Value::Null),
             (_, Some(at)) => (Finish::Stop, plan.stop.get(at).map_or(Value::Null, |text| text.as_str().into())),
@@ -158,7 +158,7 @@ impl End {
             }
             (FinishReason::Stop(_), _) => (Finish::Stop, Value::Null),
         };
-        End { finish, stop_reason }
+        FinishInfo { finish, stop_reason }
     }
 
     /// Whether it has called tools, and as it should: then that is why it ended, if nothing cut it off.

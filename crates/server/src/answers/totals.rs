@@ -2,7 +2,7 @@
 
 use engine::{Timings, Usage};
 
-use super::{Ear, Plan};
+use super::{ResponsePlan, StreamParser};
 use crate::app::App;
 use crate::openai::cost::Cost;
 
@@ -17,19 +17,19 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    pub(crate) fn of(plan: &Plan) -> Totals {
+    pub(crate) fn of(plan: &ResponsePlan) -> Totals {
         let listens = plan.hearing.as_ref().is_some_and(|hearing| hearing.dialect.thoughts.is_some());
         Totals { thought_tokens: listens.then_some(0), ..Totals::default() }
     }
 
     /// An answer was heard to its end.
-    pub(crate) fn heard(&mut self, ear: Option<&Ear>) {
+    pub(crate) fn heard(&mut self, ear: Option<&StreamParser>) {
         if let (Some(tokens), Some(ear)) = (&mut self.thought_tokens, ear) {
             *tokens += ear.thought_tokens();
         }
     }
 
-    pub(crate) fn add(&mut self, app: &App, plan: &Plan, usage: &Usage, timings: &Timings) {
+    pub(crate) fn add(&mut self, app: &App, plan: &ResponsePlan, usage: &Usage, timings: &Timings) {
         // The steps of a beam search do not show in its times.
         if plan.beams.is_none() {
             self.cost.add(timings, &app.demands, app.engine.model().max_num_batched_tokens, plan.num_answers);

@@ -1,7 +1,7 @@
 //! Anthropic's Messages API: a message as a list of blocks, and the events by which they grow.
 //!
 //! ```text
-//! system, messages of blocks --blocks--> messages --read--> Job --> gather | Wire --write--> content blocks, events
+//! system, blocks --blocks--> messages --read--> PreparedRequest --> gather | StreamWriter --write--> blocks, events
 //!                                                    \--> encode --> count_tokens
 //! ```
 

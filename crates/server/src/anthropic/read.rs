@@ -10,11 +10,11 @@ use super::HINTS;
 use super::blocks::Messages;
 use super::shapes;
 use super::write::Anthropic;
-use crate::answers::{Delivery, Job, Plan, Settled};
+use crate::answers::{Adjustments, PreparedRequest, ResponseOptions, ResponsePlan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::{self, Thinking, ToolChoice, Wish};
-use crate::endpoint::Form;
+use crate::conversation::{self, Thinking, ToolChoice, ToolOptions};
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::chat::template_kwargs;
@@ -45,16 +45,21 @@ const EFFORT: &str = "output_config.effort";
 const BUDGET: &str = "thinking.budget_tokens";
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
-pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
+pub(super) fn read(
+    body: Value,
+    has_beta: bool,
+    app: &App,
+    tenant: Option<Tenant>,
+) -> Result<PreparedRequest, ApiError> {
     let Asked { mut raw, delivery, wish, rule_field } = asked(body, &shapes::MESSAGES, app, tenant)?;
     let asked = raw.max_tokens;
-    let mut plan = Plan::of_one(Form::Messages, delivery, raw.stop.clone());
+    let mut plan = ResponsePlan::of_one(Endpoint::Messages, delivery, raw.stop.clone());
     let rename = |error| rename(error, rule_field.as_deref());
     plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model()).map_err(rename)?;
     let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into()))?;
     plan.delivery.settled.see(asked, &request);
     plan.delivery.settled.hints.extend(has_beta.then_some(BETA));
-    Ok(Job { requests: vec![request], plan, api: Arc::new(Anthropic) })
+    Ok(PreparedRequest { requests: vec![request], plan, api: Arc::new(Anthropic) })
 }
 
 /// How many tokens the prompt has.
@@ -72,8 +77,8 @@ fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
 
 struct Asked {
     raw: RawRequest,
-    delivery: Delivery,
-    wish: Wish,
+    delivery: ResponseOptions,
+    wish: ToolOptions,
     /// Where the form was.
     rule_field: Option<String>,
 }
@@ -81,10 +86,10 @@ struct Asked {
 fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
     let hints = hints::take_of(&mut body, HINTS, shape)?;
     let mut fields = Fields::of(body, shape)?;
-    let mut delivery = Delivery {
+    let mut delivery = ResponseOptions {
         timings_detail: fields.boolean("timings_detail")?.unwrap_or(false),
         speculate: fields.boolean("speculate")?.unwrap_or(true),
-        ..Delivery::plain(params::model(&mut fields, app)?, fields.boolean("stream")?.unwrap_or(false), hints)
+        ..ResponseOptions::plain(params::model(&mut fields, app)?, fields.boolean("stream")?.unwrap_or(false), hints)
     };
     let settled = &mut delivery.settled;
     let messages = messages(&mut fields, settled)?;
@@ -100,11 +105,11 @@ fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenan
     sampling(&mut fields, &mut raw)?;
     settle_the_rest(&mut fields, &mut delivery.settled)?;
     fields.finish()?;
-    let wish = Wish { tools, choice, parallel, thinking, is_searched: false };
+    let wish = ToolOptions { tools, choice, parallel, thinking, is_searched: false };
     Ok(Asked { raw, delivery, wish, rule_field })
 }
 
-fn messages(fields: &mut Fields, settled: &mut Settled) -> Result<Messages, ApiError> {
+fn messages(fields: &mut Fields, settled: &mut Adjustments) -> Result<Messages, ApiError> {
     let mut messages = Messages::default();
     messages.system(fields.take("system"))?;
     let items = fields.objects("messages")?;
@@ -134,7 +139,7 @@ fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), ApiError> {
     params::scheduling(fields, raw)
 }
 
-fn offer(fields: &mut Fields, settled: &mut Settled) -> Result<Offer, ApiError> {
+fn offer(fields: &mut Fields, settled: &mut Adjustments) -> Result<Offer, ApiError> {
     let mut offer = Offer { parallel: true, ..Offer::default() };
     for mut tool in fields.objects("tools")? {
         let kind_name = tool.name("type");
@@ -181,7 +186,7 @@ fn thinking(
     fields: &mut Fields,
     effort: Option<String>,
     app: &App,
-    settled: &mut Settled,
+    settled: &mut Adjustments,
 ) -> Result<(Map<String, Value>, Thinking), ApiError> {
     let mut kwargs = Map::new();
     let mut wanted = Thinking::default();
@@ -222,7 +227,7 @@ fn thinking(
 type Asking = (Rule, String);
 
 /// `output_config`: how much effort the answer is worth, and what it must look like; that was `output_format` before.
-fn output(fields: &mut Fields, settled: &mut Settled) -> Result<(Option<String>, Option<Asking>), ApiError> {
+fn output(fields: &mut Fields, settled: &mut Adjustments) -> Result<(Option<String>, Option<Asking>), ApiError> {
     let before = fields.object("output_format")?.map(|format| form(format, settled)).transpose()?;
     let Some(mut config) = fields.object("output_config")? else { return Ok((None, before)) };
     let effort = config.string("effort")?;
@@ -238,7 +243,7 @@ fn output(fields: &mut Fields, settled: &mut Settled) -> Result<(Option<String>,
     }
 }
 
-fn form(mut format: Fields, settled: &mut Settled) -> Result<Asking, ApiError> {
+fn form(mut format: Fields, settled: &mut Adjustments) -> Result<Asking, ApiError> {
     format.string("type")?;
     let name = format.name("schema");
     let schema = format.take("schema").unwrap_or_default();
@@ -247,7 +252,7 @@ fn form(mut format: Fields, settled: &mut Settled) -> Result<Asking, ApiError> {
 }
 
 /// What is a hint in some of its values, and what this server does not have.
-fn settle_the_rest(fields: &mut Fields, settled: &mut Settled) -> Result<(), ApiError> {
+fn settle_the_rest(fields: &mut Fields, settled: &mut Adjustments) -> Result<(), ApiError> {
     if fields.string("service_tier")?.is_some() {
         settled.hints.push("service_tier");
     }

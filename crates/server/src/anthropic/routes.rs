@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::read::{BETA, count, read};
 use crate::app::App;
 use crate::ask::{JsonRequest, answer};
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::wrong_type;
 use crate::json::json_body;
-use crate::moment::rfc3339;
 use crate::query;
+use crate::time_format::rfc3339;
 
 type Caught<T> = Result<T, ApiError>;
 
@@ -22,7 +22,7 @@ const MOST_LISTED: u64 = 1000;
 /// `POST /v1/messages`.
 pub(crate) async fn create(mut request: JsonRequest) -> Caught<Response> {
     let has_beta = request.headers.contains_key(BETA);
-    let job = request.read_as(Form::Messages, move |body, app, tenant| read(body, has_beta, app, tenant)).await?;
+    let job = request.read_as(Endpoint::Messages, move |body, app, tenant| read(body, has_beta, app, tenant)).await?;
     answer(request.app, &request.caller, job).await
 }
 

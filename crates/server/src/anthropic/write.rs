@@ -14,19 +14,22 @@ use engine::Event;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
-use crate::answers::{self, Api, Ear, End, Finish, Gathered, Heard, Outputs, Plan, Totals, Wire};
+use crate::answers::{
+    self, CollectedAnswer, EventStream, Finish, FinishInfo, Heard, ResponsePlan, ResponseWriter, StreamParser,
+    StreamWriter, Totals,
+};
 use crate::app::App;
-use crate::error::{ApiError, Words};
+use crate::error::{ApiError, ErrorFormat};
 use crate::json::json_body;
 use crate::openai::format::timings;
 use crate::sse::framed;
-use crate::timeline::Served;
+use crate::timeline::RequestTrace;
 
 pub(super) struct Anthropic;
 
 impl Anthropic {
-    fn body(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
-        let Gathered { mut answers, totals, served, .. } = gathered;
+    fn body(&self, app: &Arc<App>, plan: &ResponsePlan, gathered: CollectedAnswer) -> Response {
+        let CollectedAnswer { mut answers, totals, served, .. } = gathered;
         let answer = answers.swap_remove(0);
         let mut growing = Growing::new(app.clone());
         let parts = answer.parts.unwrap_or_else(|| vec![AnswerPart::Text(answer.text)]);
@@ -43,18 +46,18 @@ impl Anthropic {
     }
 }
 
-impl Api for Anthropic {
-    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: Plan, outputs: Outputs) -> answers::Whole<'a> {
+impl ResponseWriter for Anthropic {
+    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: ResponsePlan, outputs: EventStream) -> answers::Whole<'a> {
         answers::gathered(app, plan, outputs, |plan, gathered| self.body(app, plan, gathered))
     }
 
-    fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {
+    fn wire(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
         Box::new(Stream::new(app.clone(), plan, outputs.served().clone()))
     }
 }
 
 /// What is known before there is an answer.
-fn head(plan: &Plan, served: &Served) -> Value {
+fn head(plan: &ResponsePlan, served: &RequestTrace) -> Value {
     json!({
         "id": served.response_id,
         "type": "message",
@@ -68,7 +71,7 @@ fn head(plan: &Plan, served: &Served) -> Value {
 }
 
 /// Why it ended, and the text that ended it.
-fn stop(end: &End) -> (&'static str, Value) {
+fn stop(end: &FinishInfo) -> (&'static str, Value) {
     match (&end.stop_reason, end.finish) {
         (Value::String(text), _) => ("stop_sequence", text.as_str().into()),
         (_, Finish::Stop) => ("end_turn", Value::Null),
@@ -94,7 +97,7 @@ fn usage(totals: &Totals) -> Value {
 }
 
 /// This server's own: where the time went, and what was settled otherwise than a client may think.
-fn told_at_the_end(app: &App, plan: &Plan, served: &Served, totals: &Totals) -> Value {
+fn told_at_the_end(app: &App, plan: &ResponsePlan, served: &RequestTrace, totals: &Totals) -> Value {
     let mut told = serde_json::to_value(&plan.delivery.settled).unwrap_or_default();
     told["timings"] = serde_json::to_value(timings(app, plan, served, totals)).unwrap_or_default();
     told
@@ -229,22 +232,22 @@ impl Growing {
 /// The events of one answer.
 struct Stream {
     app: Arc<App>,
-    plan: Plan,
-    served: Arc<Served>,
-    ear: Option<Ear>,
+    plan: ResponsePlan,
+    served: Arc<RequestTrace>,
+    ear: Option<StreamParser>,
     growing: Growing,
     totals: Totals,
-    end: End,
+    end: FinishInfo,
     has_begun: bool,
 }
 
 impl Stream {
-    fn new(app: Arc<App>, plan: Plan, served: Arc<Served>) -> Stream {
+    fn new(app: Arc<App>, plan: ResponsePlan, served: Arc<RequestTrace>) -> Stream {
         Stream {
-            ear: Ear::of(&plan, &served, 0),
+            ear: StreamParser::of(&plan, &served, 0),
             growing: Growing::new(app.clone()),
             totals: Totals::of(&plan),
-            end: End::default(),
+            end: FinishInfo::default(),
             has_begun: false,
             app,
             plan,
@@ -280,7 +283,7 @@ fn event(name: &'static str, fields: Value) -> Bytes {
     format!("event: {name}\n{}", framed(&body.to_string())).into()
 }
 
-impl Wire for Stream {
+impl StreamWriter for Stream {
     fn write(&mut self, _: usize, output: Event, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
         if !matches!(output, Event::Failed(_)) {
             self.begin(events);
@@ -291,7 +294,7 @@ impl Wire for Stream {
                 self.hear(heard.parts, false, events);
             }
             Event::Finished { reason, stop_string, text, .. } => {
-                self.end = End::of(&self.plan, &self.app, reason, stop_string);
+                self.end = FinishInfo::of(&self.plan, &self.app, reason, stop_string);
                 let heard = Heard::end(self.ear.as_mut(), text);
                 self.end.called(heard.has_called);
                 self.totals.heard(self.ear.as_ref());
@@ -313,6 +316,6 @@ impl Wire for Stream {
     }
 
     fn failed(&mut self, error: &ApiError) -> Bytes {
-        format!("event: error\n{}", framed(&error.json_in(Words::Anthropic))).into()
+        format!("event: error\n{}", framed(&error.json_in(ErrorFormat::Anthropic))).into()
     }
 }

@@ -202,7 +202,7 @@ fn read(bytes: &[u8]) -> Result<Line, String> {
     let shape = "a line is {\"custom_id\": \"..\", \"method\": \"POST\", \"url\": \"/v1/..\", \"body\": {..}}";
     let bytes = whole_characters(bytes);
     let text = std::str::from_utf8(&bytes).map_err(|_| format!("it is not UTF-8 text; {shape}"))?;
-    let line: Written = serde_json::from_str(text).map_err(|error| format!("{}; {shape}", in_short(&error)))?;
+    let line: Written = serde_json::from_str(text).map_err(|error| format!("{}; {shape}", short_reason(&error)))?;
     let Written { custom_id, method, url, body } = line;
     let place = member(text, "body").filter(|place| text[place.clone()].starts_with('{'));
     match () {
@@ -261,7 +261,7 @@ pub(super) fn member(text: &str, name: &str) -> Option<Range<usize>> {
 }
 
 /// What a parser says, without what it says of where: the line is known, and a column of it helps.
-fn in_short(error: &serde_json::Error) -> String {
+fn short_reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     // It may repeat a name of the sender's.
     let text: String = text.split(" at line").next().unwrap_or_default().chars().take(MOST_SAID).collect();

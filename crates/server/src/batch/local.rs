@@ -16,9 +16,9 @@ use super::input::MAX_LINE_BYTES;
 use crate::app::App;
 use crate::ask::Caller;
 use crate::auth::Tenant;
+use crate::origin::{OriginPolicy, Told};
 use crate::responses::Store;
 use crate::routes;
-use crate::site::{Site, Told};
 use crate::{ServeError, ServerOptions};
 
 /// Answers as a server does, in this process.
@@ -56,7 +56,8 @@ impl Local {
         if options.served_model_names.iter().any(String::is_empty) {
             return Err(ServeError::EmptyModelName);
         }
-        let site = Site::new(&Told { host: "localhost", allowed_hosts: &[], allowed_origins: &[], has_keys: false });
+        let site =
+            OriginPolicy::new(&Told { host: "localhost", allowed_hosts: &[], allowed_origins: &[], has_keys: false });
         let site = site.expect("localhost is a name");
         Ok(Local::of(Arc::new(App::new(Arc::new(engine), options, site, None, Store::in_memory())), None, lines_room()))
     }

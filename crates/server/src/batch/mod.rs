@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! in.jsonl --BatchInput::check--> lines --as many as fill the engine--> Local: the routes, without a network
-//!                              ^                                            |
+//!                                   ^                                            |
 //! out.jsonl --BatchOutput::open-----+  whose answers are there already           |
-//!      ^------------------------- a line for each answer, as it comes <-----+
+//!      ^------------------------------ a line for each answer, as it comes <-----+
 //! ```
 //! A line is answered once: what stands in the output counts as done, and a line that a kill has cut off is
 //! taken back and asked again. Answers come in the order in which they are ready; `custom_id` says whose they are.
@@ -14,15 +14,15 @@ mod local;
 mod output;
 pub(crate) mod routes;
 mod run;
-mod shelf;
+mod store;
 pub(crate) mod worker;
 
 pub use input::{BatchInput, InputError};
 pub use local::Local;
 pub use output::{BatchOutput, OutputError};
 pub use run::{BatchRun, Stopped};
-pub use shelf::Counts;
-pub(crate) use shelf::Shelf;
+pub(crate) use store::BatchStore;
+pub use store::Counts;
 
 /// The routes that a line may ask.
 pub const BATCH_ROUTES: [&str; 6] =

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::BATCH_ROUTES;
-use super::shelf::{BatchNote, FileNote, MOST_FILE_BYTES, Shelf, Status, unwritable};
+use super::store::{BatchNote, BatchStore, FileNote, MOST_FILE_BYTES, Status, unwritable};
 use crate::app::App;
 use crate::arriving::{Arriving, Unread};
 use crate::ask::{Caller, JsonRequest, blocking};
@@ -65,7 +65,7 @@ pub(crate) async fn send_file(
 /// The parts of a form; the file goes to the disk as it comes.
 async fn take(
     app: &Arc<App>,
-    shelf: &Arc<Shelf>,
+    shelf: &Arc<BatchStore>,
     caller: &Caller,
     passed: &AtomicU64,
     parts: &mut Multipart<'_>,
@@ -286,7 +286,7 @@ pub(crate) async fn cancel(
     Ok(json_body(told(&cancelled).to_string()))
 }
 
-fn shelf(app: &App) -> Caught<Arc<Shelf>> {
+fn shelf(app: &App) -> Caught<Arc<BatchStore>> {
     app.shelf.clone().ok_or_else(|| {
         ApiError::forbidden("no_batches", "This server keeps no files: start it with --batch-dir DIR for batches.")
     })

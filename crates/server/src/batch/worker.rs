@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::local::lines_room;
-use super::shelf::{BatchNote, Shelf, Status};
+use super::store::{BatchNote, BatchStore, Status};
 use super::{BatchInput, BatchOutput, BatchRun, InputError, Local, OutputError, Stopped};
 use crate::app::App;
 use crate::auth::Tenant;
@@ -39,13 +39,13 @@ impl From<io::Error> for Pause {
 }
 
 /// Starts it. It ends when the server goes down; what is under way goes on at the next start.
-pub(crate) fn start(app: Arc<App>, shelf: Arc<Shelf>) -> io::Result<()> {
+pub(crate) fn start(app: Arc<App>, shelf: Arc<BatchStore>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("batches".to_owned()).spawn(move || runtime.block_on(work(app, shelf)))?;
     Ok(())
 }
 
-async fn work(app: Arc<App>, shelf: Arc<Shelf>) {
+async fn work(app: Arc<App>, shelf: Arc<BatchStore>) {
     let (lines, mut running, mut tasks) = (lines_room(), BTreeSet::new(), JoinSet::new());
     let mut later: HashMap<String, Instant> = HashMap::new();
     let mut names: HashMap<tokio::task::Id, String> = HashMap::new();
@@ -98,7 +98,7 @@ async fn work(app: Arc<App>, shelf: Arc<Shelf>) {
 
 async fn answer(
     app: &Arc<App>,
-    shelf: &Arc<Shelf>,
+    shelf: &Arc<BatchStore>,
     batch: &BatchNote,
     tenant: Option<Tenant>,
     lines: Arc<Semaphore>,
@@ -156,7 +156,7 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 
 
 async fn run(
     app: &Arc<App>,
-    shelf: &Arc<Shelf>,
+    shelf: &Arc<BatchStore>,
     batch: &BatchNote,
     local: Local,
     input: &BatchInput,
@@ -190,7 +190,7 @@ async fn run(
 /// Writes down what there is, and how it ended.
 async fn finish(
     app: &Arc<App>,
-    shelf: &Arc<Shelf>,
+    shelf: &Arc<BatchStore>,
     batch: &BatchNote,
     problem: Option<(String, Option<usize>)>,
 ) -> Result<(), Pause> {
@@ -230,7 +230,7 @@ struct Coded {
 
 /// Answers into one file and refusals into another, as OpenAI does; a file without a line is none. Their names follow
 /// from the batch's: what a kill has left of them is written again.
-fn part(app: &App, shelf: &Shelf, batch: &BatchNote) -> io::Result<()> {
+fn part(app: &App, shelf: &BatchStore, batch: &BatchNote) -> io::Result<()> {
     for is_errors in [false, true] {
         let path = shelf.path(&batch.file_of(is_errors));
         let _ = std::fs::remove_file(&path); // it may not exist

@@ -18,7 +18,7 @@ use crate::live::wire::{
     AwayEvent, AwayStep, AwayTimes, BlockState, DecodeRow, EndedEvent, HistoryEvent, KvEvent, LandedBlocks, Name,
     OpenAnswer, PeakRates, PreemptedRow, PrefillRow, RequestsEvent, StatsEvent, StepBlocks, StepEvent,
 };
-use crate::moment::ms;
+use crate::time_format::ms;
 use crate::timeline::Registry;
 
 /// Names that a reader remembers between two looks at the log.

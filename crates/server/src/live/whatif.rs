@@ -60,15 +60,15 @@ pub(crate) async fn in_turn<T: Send + 'static>(
 }
 
 /// How far a simulation may go, and that it leaves the machine to the engine.
-pub(crate) struct Breath<'a> {
+pub(crate) struct YieldPoint<'a> {
     app: &'a App,
     steps: usize,
     since: Instant,
 }
 
-impl Breath<'_> {
-    pub(crate) fn of(app: &App) -> Breath<'_> {
-        Breath { app, steps: 0, since: Instant::now() }
+impl YieldPoint<'_> {
+    pub(crate) fn of(app: &App) -> YieldPoint<'_> {
+        YieldPoint { app, steps: 0, since: Instant::now() }
     }
 
     /// After each step: whether there may be another.
@@ -156,7 +156,7 @@ fn simulate(app: &App, minutes: u64, changes: &Changes) -> Result<String, WhatIf
     let past = app.engine.past(Duration::from_secs(60 * minutes));
     let (names, prices) = (Names::numbered(past.answers.len() as u64), Prices::of(&*app.engine));
     let mut courses = [Steps::default(), Steps::default()];
-    let mut breath = Breath::of(app);
+    let mut breath = YieldPoint::of(app);
     let mut watcher = |course: Course, record: &StepRecord| {
         let steps = &mut courses[course as usize];
         if steps.text.len() < MOST_BYTES {

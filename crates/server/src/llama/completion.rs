@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::shapes::COMPLETION;
 use super::write::Llama;
 use super::{bias, sampler};
-use crate::answers::{Delivery, Job, Plan};
+use crate::answers::{PreparedRequest, ResponseOptions, ResponsePlan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::params;
@@ -19,11 +19,11 @@ use crate::openai::{hints, structured};
 use crate::shape::Shape;
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
-pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
+pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<PreparedRequest, ApiError> {
     let mut begun = Begun::of(body, &COMPLETION, app)?;
     let prompt = prompt(begun.fields.take("prompt"))?;
     let raw = app.request(prompt, tenant);
-    begun.finish(raw, Form::LlamaCompletion, "prompt", app)
+    begun.finish(raw, Endpoint::LlamaCompletion, "prompt", app)
 }
 
 /// A text, token ids, or a list of one of these.
@@ -48,7 +48,7 @@ fn prompt(prompt: Option<Value>) -> Result<Prompt, ApiError> {
 /// A body whose delivery is known.
 pub(super) struct Begun {
     pub(super) fields: Fields,
-    delivery: Delivery,
+    delivery: ResponseOptions,
 }
 
 impl Begun {
@@ -57,7 +57,7 @@ impl Begun {
         let mut fields = Fields::of(body, shape)?;
         let model = params::model(&mut fields, app)?;
         let stream = fields.boolean("stream")?.unwrap_or(false);
-        let mut delivery = Delivery::plain(model, stream, hints);
+        let mut delivery = ResponseOptions::plain(model, stream, hints);
         delivery.token_ids = fields.boolean("return_tokens")?.unwrap_or(false);
         delivery.timings_detail = fields.boolean("timings_detail")?.unwrap_or(false);
         delivery.progress = fields.boolean("return_progress")?.unwrap_or(false) && stream;
@@ -65,7 +65,13 @@ impl Begun {
     }
 
     /// Reads what is left into `raw`, whose prompt is there; `prompt`: the field that it is from.
-    pub(super) fn finish(self, mut raw: RawRequest, form: Form, prompt: &str, app: &App) -> Result<Job, ApiError> {
+    pub(super) fn finish(
+        self,
+        mut raw: RawRequest,
+        form: Endpoint,
+        prompt: &str,
+        app: &App,
+    ) -> Result<PreparedRequest, ApiError> {
         let Begun { mut fields, mut delivery } = self;
         let window = sampler::read(&mut fields, &mut raw, app.engine.model())?;
         raw.logprobs = fields.integer("n_probs")?.filter(|&count| count != 0);
@@ -92,7 +98,7 @@ impl Begun {
         })?;
         window.check(&request, &mut delivery.settled.hints)?;
         delivery.settled.see(asked, &request);
-        let plan = Plan { logprobs, ..Plan::of_one(form, delivery, stop) };
-        Ok(Job { requests: vec![request], plan, api: Arc::new(Llama) })
+        let plan = ResponsePlan { logprobs, ..ResponsePlan::of_one(form, delivery, stop) };
+        Ok(PreparedRequest { requests: vec![request], plan, api: Arc::new(Llama) })
     }
 }

@@ -6,16 +6,16 @@ use serde_json::Value;
 use super::completion::Begun;
 use super::fim::{self, Gap};
 use super::shapes::INFILL;
-use crate::answers::Job;
+use crate::answers::PreparedRequest;
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::openai::params;
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
-pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
+pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<PreparedRequest, ApiError> {
     let mut begun = Begun::of(body, &INFILL, app)?;
     let fields = &mut begun.fields;
     let mut text = |name: &str| fields.string(name).map(Option::unwrap_or_default);
@@ -26,7 +26,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     let gap = Gap { before: &before, behind: &behind, begun: &start, files: &files };
     let mut raw = app.request(Prompt::Tokens(Vec::new()), tenant);
     fim::fill(&gap, app.engine.model(), &mut raw, "input_prefix")?;
-    begun.finish(raw, Form::Infill, "input_prefix", app)
+    begun.finish(raw, Endpoint::Infill, "input_prefix", app)
 }
 
 /// `input_extra`: other files, by name.

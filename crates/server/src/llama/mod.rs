@@ -2,7 +2,7 @@
 //! person who looks.
 //!
 //! ```text
-//! POST /completion --completion.rs--+--> Job --> gather | Wire --write.rs--> {"content", "stop", "timings"}
+//! POST /completion --completion.rs--+--> PreparedRequest --> gather | StreamWriter --write.rs--> {"content", "stop"}
 //! POST /infill -----infill.rs-------+      (a gap in a text, with the marks of fim.rs)
 //! GET /props, /slots, /tokenizer_info, /load, /lora-adapters, POST /apply-template --routes.rs
 //! sampler.rs: how tokens are drawn, which Ollama's options read too

@@ -14,24 +14,24 @@ use super::shapes::SCALE;
 use super::{completion, infill as gaps};
 use crate::app::App;
 use crate::ask::{Caller, JsonRequest};
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::{Fields, as_written, wrong_type};
 use crate::json::json_body;
 use crate::openai::{chat, hints, params, shapes, tools};
 use crate::requests::Line;
-use crate::timeline::Served;
+use crate::timeline::RequestTrace;
 
 type Caught<T> = Result<T, ApiError>;
 
 /// `POST /completion`.
 pub(crate) async fn complete(request: JsonRequest) -> Caught<Response> {
-    request.ask(Form::LlamaCompletion, completion::read).await
+    request.ask(Endpoint::LlamaCompletion, completion::read).await
 }
 
 /// `POST /infill`.
 pub(crate) async fn infill(request: JsonRequest) -> Caught<Response> {
-    request.ask(Form::Infill, gaps::read).await
+    request.ask(Endpoint::Infill, gaps::read).await
 }
 
 /// `GET /props`: what is served, and how.
@@ -72,12 +72,12 @@ pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extens
     Ok(([(header::CACHE_CONTROL, "no-store")], json_body(Value::from(slots).to_string())).into_response())
 }
 
-fn open_slots(engine: &dyn Observe, served: &[Arc<Served>]) -> Vec<Value> {
+fn open_slots(engine: &dyn Observe, served: &[Arc<RequestTrace>]) -> Vec<Value> {
     let known: HashMap<RequestId, RequestSummary> =
         engine.requests().into_iter().map(|summary| (summary.request, summary)).collect();
     let lines = served.iter().filter_map(|served| Some((served, Line::of(served, &|id| known.get(&id))?)));
     let open = lines.filter(|(_, line)| ["waiting", "running"].contains(&line.state));
-    let slot = |(id, (served, line)): (usize, (&Arc<Served>, Line<'_>))| {
+    let slot = |(id, (served, line)): (usize, (&Arc<RequestTrace>, Line<'_>))| {
         json!({
             "id": id,
             "request": served.response_id,

@@ -8,7 +8,9 @@ use engine::Event;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
-use crate::answers::{self, Api, End, Finish, Gathered, Outputs, Plan, Totals, Wire};
+use crate::answers::{
+    self, CollectedAnswer, EventStream, Finish, FinishInfo, ResponsePlan, ResponseWriter, StreamWriter, Totals,
+};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::json::json_body;
@@ -17,7 +19,7 @@ use crate::openai::logprobs::TokenTexts;
 use crate::openai::whole::{List, Numbers, Whole};
 use crate::openai::wire::WireProgress;
 use crate::sse::event;
-use crate::timeline::Served;
+use crate::timeline::RequestTrace;
 
 /// Log probabilities of an answer's tokens.
 const PROBABILITIES: &str = "completion_probabilities";
@@ -25,8 +27,8 @@ const PROBABILITIES: &str = "completion_probabilities";
 pub(super) struct Llama;
 
 impl Llama {
-    fn body(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
-        let Gathered { mut answers, prompts, totals, served, charge, .. } = gathered;
+    fn body(&self, app: &Arc<App>, plan: &ResponsePlan, gathered: CollectedAnswer) -> Response {
+        let CollectedAnswer { mut answers, prompts, totals, served, charge, .. } = gathered;
         let answer = answers.swap_remove(0);
         let mut body = piece(&answer.text, prompts[0].len(), answer.tokens.len());
         body["tokens"] = if plan.delivery.token_ids { answer.tokens.into() } else { json!([]) };
@@ -42,12 +44,12 @@ impl Llama {
     }
 }
 
-impl Api for Llama {
-    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: Plan, outputs: Outputs) -> answers::Whole<'a> {
+impl ResponseWriter for Llama {
+    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: ResponsePlan, outputs: EventStream) -> answers::Whole<'a> {
         answers::gathered(app, plan, outputs, |plan, gathered| self.body(app, plan, gathered))
     }
 
-    fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {
+    fn wire(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
         Box::new(Stream {
             app: app.clone(),
             served: outputs.served().clone(),
@@ -55,7 +57,7 @@ impl Api for Llama {
             num_tokens: 0,
             has_new_line: false,
             totals: Totals::of(&plan),
-            end: End::default(),
+            end: FinishInfo::default(),
             plan,
         })
     }
@@ -76,7 +78,7 @@ fn piece(text: &str, prompt_tokens: usize, num_tokens: usize) -> Value {
 }
 
 /// Makes it the last one.
-fn finish(app: &App, plan: &Plan, served: &Served, totals: &Totals, end: &End, body: &mut Value) {
+fn finish(app: &App, plan: &ResponsePlan, served: &RequestTrace, totals: &Totals, end: &FinishInfo, body: &mut Value) {
     let word = end.stop_reason.as_str().unwrap_or_default();
     body["stop"] = true.into();
     body["stop_type"] = match (end.finish, word) {
@@ -97,7 +99,7 @@ fn finish(app: &App, plan: &Plan, served: &Served, totals: &Totals, end: &End, b
 }
 
 /// Ours, and the same again in llama-server's names: `prompt` is prefill, `predicted` is decode.
-fn times(app: &App, plan: &Plan, served: &Served, totals: &Totals) -> Value {
+fn times(app: &App, plan: &ResponsePlan, served: &RequestTrace, totals: &Totals) -> Value {
     let told = &totals.timings;
     let mut times = serde_json::to_value(timings(app, plan, served, totals)).unwrap_or_default();
     times["cache_n"] = told.cached_tokens.into();
@@ -127,13 +129,13 @@ fn rounded(value: f64) -> f64 {
 /// The events of one answer.
 struct Stream {
     app: Arc<App>,
-    plan: Plan,
-    served: Arc<Served>,
+    plan: ResponsePlan,
+    served: Arc<RequestTrace>,
     prompt_tokens: usize,
     num_tokens: usize,
     has_new_line: bool,
     totals: Totals,
-    end: End,
+    end: FinishInfo,
 }
 
 impl Stream {
@@ -143,7 +145,7 @@ impl Stream {
     }
 }
 
-impl Wire for Stream {
+impl StreamWriter for Stream {
     fn write(&mut self, _: usize, output: Event, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
         match output {
             Event::Token { token, text, logprob, .. } => {
@@ -165,7 +167,7 @@ impl Wire for Stream {
                 events.push_back(event(&body.to_string()));
             }
             Event::Finished { reason, stop_string, text, .. } => {
-                self.end = End::of(&self.plan, &self.app, reason, stop_string);
+                self.end = FinishInfo::of(&self.plan, &self.app, reason, stop_string);
                 if !text.is_empty() {
                     let body = self.piece(&text);
                     events.push_back(event(&body.to_string()));

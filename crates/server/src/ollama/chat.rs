@@ -9,11 +9,11 @@ use super::Asked;
 use super::options::{self, Begun};
 use super::shapes::CHAT;
 use super::write::{Kind, Ollama};
-use crate::answers::{Job, Plan};
+use crate::answers::{PreparedRequest, ResponsePlan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::{Wish, insert_thought, told_call};
-use crate::endpoint::Form;
+use crate::conversation::{ToolOptions, insert_thought, told_call};
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::openai::chat::logprobs;
@@ -48,15 +48,15 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         return Ok(Asked::Load(api.loaded(app)));
     }
     let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
-    let wish = Wish { tools, choice, parallel, thinking, is_searched: false };
+    let wish = ToolOptions { tools, choice, parallel, thinking, is_searched: false };
     let hearing = app.speech.settle(&mut raw, wish, app.engine.model());
     let hearing = hearing.map_err(|error| options::rename(error, "messages"))?;
     let request =
         app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "messages"))?;
     window.check(&request, &mut delivery.settled.hints)?;
     delivery.settled.see(asked, &request);
-    let plan = Plan { logprobs, hearing, ..Plan::of_one(Form::OllamaChat, delivery, stop) };
-    Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan, api: Arc::new(api) })))
+    let plan = ResponsePlan { logprobs, hearing, ..ResponsePlan::of_one(Endpoint::OllamaChat, delivery, stop) };
+    Ok(Asked::Answer(Box::new(PreparedRequest { requests: vec![request], plan, api: Arc::new(api) })))
 }
 
 fn message(mut fields: Fields) -> Result<ChatMessage, ApiError> {

@@ -16,11 +16,11 @@ use super::Asked;
 use super::options::{self, Begun};
 use super::shapes::GENERATE;
 use super::write::{Kind, Ollama};
-use crate::answers::{Job, Plan};
+use crate::answers::{PreparedRequest, ResponsePlan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::{ToolChoice, Wish};
-use crate::endpoint::Form;
+use crate::conversation::{ToolChoice, ToolOptions};
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::llama::fim::{self, Gap};
 use crate::openai::{chat, params};
@@ -73,16 +73,21 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     let hearing = if is_raw || suffix.is_some() {
         None
     } else {
-        let wish =
-            Wish { tools: Arc::default(), choice: ToolChoice::Never, parallel: false, thinking, is_searched: false };
+        let wish = ToolOptions {
+            tools: Arc::default(),
+            choice: ToolChoice::Never,
+            parallel: false,
+            thinking,
+            is_searched: false,
+        };
         app.speech.settle(&mut raw, wish, app.engine.model()).map_err(|error| options::rename(error, "prompt"))?
     };
     let request =
         app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "prompt"))?;
     window.check(&request, &mut delivery.settled.hints)?;
     delivery.settled.see(asked, &request);
-    let plan = Plan { logprobs, hearing, ..Plan::of_one(Form::OllamaGenerate, delivery, stop) };
-    Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan, api: Arc::new(api) })))
+    let plan = ResponsePlan { logprobs, hearing, ..ResponsePlan::of_one(Endpoint::OllamaGenerate, delivery, stop) };
+    Ok(Asked::Answer(Box::new(PreparedRequest { requests: vec![request], plan, api: Arc::new(api) })))
 }
 
 fn conversation(

@@ -1,7 +1,7 @@
 //! Ollama's API: conversations and texts continued, line by line, and what is served.
 //!
 //! ```text
-//! POST /api/chat ------chat.rs------+--> Job --> gather | Wire --write.rs--> {"message": ..} per line
+//! POST /api/chat ------chat.rs------+--> PreparedRequest --> gather | StreamWriter --write.rs--> {"message": ..} per line
 //! POST /api/generate --generate.rs--+
 //!                   \--nothing to answer: "load"
 //! GET /api/tags, /api/ps, POST /api/show --models.rs--> the one model, as a list of one
@@ -19,7 +19,7 @@ mod routes;
 pub(crate) mod shapes;
 mod write;
 
-use crate::answers::Job;
+use crate::answers::PreparedRequest;
 
 pub(crate) use hints::HINTS;
 pub(crate) use options::{of_vectors, served, uncut};
@@ -28,7 +28,7 @@ pub(crate) use routes::{chat, fixed, generate, ps, show, tags, version};
 /// What a body asks for.
 enum Asked {
     /// An answer. Boxed: it is large beside the other.
-    Answer(Box<Job>),
+    Answer(Box<PreparedRequest>),
     /// That the model be there, which it is: the last line of an answer that has no other.
     Load(serde_json::Value),
 }

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, as_written};
 use crate::llama::fim::Marks;
-use crate::moment;
+use crate::time_format;
 
 /// `GET /api/tags`.
 pub(super) fn tags(app: &App) -> Value {
@@ -38,7 +38,7 @@ pub(super) fn ps(app: &App) -> Value {
         entry["size"] = bytes.into();
         entry["size_vram"] = in_gpu.into();
         // The last moment that there is a number for.
-        entry["expires_at"] = moment::rfc3339(UnixNanos(u64::MAX)).into();
+        entry["expires_at"] = time_format::rfc3339(UnixNanos(u64::MAX)).into();
         entry["context_length"] = model.max_model_len.into();
         entry
     };
@@ -74,7 +74,7 @@ fn of(app: &App, name: &str) -> Value {
 }
 
 fn started(app: &App) -> String {
-    moment::rfc3339(UnixNanos(app.started * 1_000_000_000))
+    time_format::rfc3339(UnixNanos(app.started * 1_000_000_000))
 }
 
 /// Of all weights in memory.

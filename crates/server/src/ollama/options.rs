@@ -3,7 +3,7 @@
 use engine::{RawRequest, Rule};
 use serde_json::{Map, Value};
 
-use crate::answers::{Delivery, Settled};
+use crate::answers::{Adjustments, ResponseOptions};
 use crate::app::App;
 use crate::conversation::Thinking;
 use crate::error::ApiError;
@@ -33,7 +33,7 @@ pub(super) struct Begun {
     pub(super) fields: Fields,
     /// The model's name as it was asked for, which answers repeat.
     pub(super) name: String,
-    pub(super) delivery: Delivery,
+    pub(super) delivery: ResponseOptions,
 }
 
 /// Reads the model's name and how the answer is to be delivered.
@@ -44,7 +44,7 @@ pub(super) fn begin(mut body: Value, shape: &'static Shape, app: &App) -> Result
     let model = served(app, &name).ok_or_else(ApiError::unknown_model)?;
     let mut hints = hints;
     uncut(&mut fields, &["truncate", "shift"], &mut hints)?;
-    let delivery = Delivery::plain(model, fields.boolean("stream")?.unwrap_or(true), hints);
+    let delivery = ResponseOptions::plain(model, fields.boolean("stream")?.unwrap_or(true), hints);
     Ok(Begun { fields, name, delivery })
 }
 
@@ -62,7 +62,7 @@ pub(super) fn options(
     fields: &mut Fields,
     raw: &mut RawRequest,
     app: &App,
-    settled: &mut Settled,
+    settled: &mut Adjustments,
 ) -> Result<Window, ApiError> {
     let Some(mut options) = fields.object("options")? else { return Ok(Window::none()) };
     let window = sampler::read(&mut options, raw, app.engine.model())?;
@@ -96,7 +96,7 @@ fn context(options: &mut Fields, app: &App, hints: &mut Hints) -> Result<(), Api
 }
 
 /// `format`: `"json"`, or a schema.
-pub(super) fn format(fields: &mut Fields, settled: &mut Settled) -> Result<Option<Rule>, ApiError> {
+pub(super) fn format(fields: &mut Fields, settled: &mut Adjustments) -> Result<Option<Rule>, ApiError> {
     match fields.take("format") {
         None => Ok(None),
         Some(Value::String(word)) if word.is_empty() => Ok(None),
@@ -110,7 +110,7 @@ pub(super) fn format(fields: &mut Fields, settled: &mut Settled) -> Result<Optio
 pub(super) fn think(
     fields: &mut Fields,
     app: &App,
-    settled: &mut Settled,
+    settled: &mut Adjustments,
 ) -> Result<(Thinking, Map<String, Value>), ApiError> {
     let speech = &app.speech;
     let (mut thinking, mut kwargs) = (Thinking::default(), Map::new());

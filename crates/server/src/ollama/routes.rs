@@ -10,7 +10,7 @@ use super::{Asked, models};
 use crate::app::App;
 use crate::ask::{JsonRequest, answer};
 use crate::auth::Tenant;
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::json::json_body;
 
@@ -38,12 +38,12 @@ pub(crate) async fn show(mut request: JsonRequest) -> Caught<Response> {
 
 /// `POST /api/chat`.
 pub(crate) async fn chat(request: JsonRequest) -> Caught<Response> {
-    ask(request, Form::OllamaChat, super::chat::read).await
+    ask(request, Endpoint::OllamaChat, super::chat::read).await
 }
 
 /// `POST /api/generate`.
 pub(crate) async fn generate(request: JsonRequest) -> Caught<Response> {
-    ask(request, Form::OllamaGenerate, super::generate::read).await
+    ask(request, Endpoint::OllamaGenerate, super::generate::read).await
 }
 
 /// Whatever would bring, make or remove a model.
@@ -53,7 +53,7 @@ pub(crate) async fn fixed() -> ApiError {
 
 async fn ask(
     mut request: JsonRequest,
-    form: Form,
+    form: Endpoint,
     read: fn(Value, &App, Option<Tenant>) -> Caught<Asked>,
 ) -> Caught<Response> {
     match request.read_as(form, read).await? {

@@ -9,15 +9,18 @@ use engine::Event;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
-use crate::answers::{self, Api, Ear, End, Finish, Gathered, Heard, Outputs, Plan, Totals, Wire};
+use crate::answers::{
+    self, CollectedAnswer, EventStream, Finish, FinishInfo, Heard, ResponsePlan, ResponseWriter, StreamParser,
+    StreamWriter, Totals,
+};
 use crate::app::App;
-use crate::error::{ApiError, Words};
+use crate::error::{ApiError, ErrorFormat};
 use crate::json::json_body;
-use crate::moment;
 use crate::openai::format::timings;
 use crate::openai::logprobs::TokenTexts;
 use crate::openai::whole::{List, Numbers, Whole};
-use crate::timeline::Served;
+use crate::time_format;
+use crate::timeline::RequestTrace;
 
 /// Which of the two routes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,8 +41,8 @@ pub(super) struct Ollama {
 }
 
 impl Ollama {
-    fn body(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
-        let Gathered { mut answers, mut prompts, totals, served, charge, .. } = gathered;
+    fn body(&self, app: &Arc<App>, plan: &ResponsePlan, gathered: CollectedAnswer) -> Response {
+        let CollectedAnswer { mut answers, mut prompts, totals, served, charge, .. } = gathered;
         let answer = answers.swap_remove(0);
         let mut said = Said::default();
         let mut hearing = Calls::default();
@@ -58,20 +61,20 @@ impl Ollama {
     }
 }
 
-impl Api for Ollama {
-    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: Plan, outputs: Outputs) -> answers::Whole<'a> {
+impl ResponseWriter for Ollama {
+    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: ResponsePlan, outputs: EventStream) -> answers::Whole<'a> {
         answers::gathered(app, plan, outputs, |plan, gathered| self.body(app, plan, gathered))
     }
 
-    fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {
+    fn wire(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
         Box::new(Lines {
             app: app.clone(),
             api: self.clone(),
             served: outputs.served().clone(),
-            ear: Ear::of(&plan, outputs.served(), 0),
+            ear: StreamParser::of(&plan, outputs.served(), 0),
             calls: Calls::default(),
             totals: Totals::of(&plan),
-            end: End::default(),
+            end: FinishInfo::default(),
             logprobs: Vec::new(),
             tokens: outputs.prompts().swap_remove(0),
             plan,
@@ -94,7 +97,8 @@ impl Ollama {
 
     /// A piece of an answer, with the log probabilities of its tokens where there are any to tell.
     fn line(&self, app: &App, logprobs: Option<Vec<Value>>, said: Said) -> Value {
-        let mut line = json!({"model": self.name, "created_at": moment::rfc3339(app.engine.unix(app.engine.now()))});
+        let mut line =
+            json!({"model": self.name, "created_at": time_format::rfc3339(app.engine.unix(app.engine.now()))});
         if let Some(logprobs) = logprobs {
             line["logprobs"] = logprobs.into();
         }
@@ -128,10 +132,10 @@ impl Ollama {
     fn finish(
         &self,
         app: &App,
-        plan: &Plan,
-        served: &Served,
+        plan: &ResponsePlan,
+        served: &RequestTrace,
         totals: &Totals,
-        end: &End,
+        end: &FinishInfo,
         tokens: &[u32],
         line: &mut Value,
     ) {
@@ -230,12 +234,12 @@ impl Calls {
 struct Lines {
     app: Arc<App>,
     api: Ollama,
-    plan: Plan,
-    served: Arc<Served>,
-    ear: Option<Ear>,
+    plan: ResponsePlan,
+    served: Arc<RequestTrace>,
+    ear: Option<StreamParser>,
     calls: Calls,
     totals: Totals,
-    end: End,
+    end: FinishInfo,
     /// Of tokens that no line has told yet.
     logprobs: Vec<Value>,
     /// Prompt and answer.
@@ -266,7 +270,7 @@ fn ended(line: &Value) -> Bytes {
     format!("{line}\n").into()
 }
 
-impl Wire for Lines {
+impl StreamWriter for Lines {
     fn write(&mut self, _: usize, output: Event, lines: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
         match output {
             Event::Token { token, text, logprob, .. } => {
@@ -280,7 +284,7 @@ impl Wire for Lines {
                 self.hear(heard.parts, false, lines);
             }
             Event::Finished { reason, stop_string, text, .. } => {
-                self.end = End::of(&self.plan, &self.app, reason, stop_string);
+                self.end = FinishInfo::of(&self.plan, &self.app, reason, stop_string);
                 let heard = Heard::end(self.ear.as_mut(), text);
                 self.totals.heard(self.ear.as_ref());
                 self.hear(heard.parts, true, lines);
@@ -300,7 +304,7 @@ impl Wire for Lines {
     }
 
     fn failed(&mut self, error: &ApiError) -> Bytes {
-        format!("{}\n", error.json_in(Words::Ollama)).into()
+        format!("{}\n", error.json_in(ErrorFormat::Ollama)).into()
     }
 
     fn takes_comments(&self) -> bool {

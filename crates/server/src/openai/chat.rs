@@ -6,11 +6,11 @@ use engine::{Chat, ChatMessage, ModelInfo, Prompt};
 use serde_json::{Map, Value, json};
 use text::chat_template::ChatTemplate;
 
-use crate::answers::{Job, Plan};
+use crate::answers::{PreparedRequest, ResponsePlan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::{Wish, insert_thought, told_call};
-use crate::endpoint::Form;
+use crate::conversation::{ToolOptions, insert_thought, told_call};
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::json;
@@ -19,7 +19,7 @@ use crate::openai::parts::text_of_parts;
 use crate::openai::{beams, hints, params, shapes, structured, thoughts, tools, transfer};
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
-pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
+pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<PreparedRequest, ApiError> {
     let hints = hints::take_of(&mut body, &hints::OF_CHATS, &shapes::CHAT)?;
     let mut fields = Fields::of(body, &shapes::CHAT)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
@@ -55,7 +55,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let stop = raw.stop.clone();
     let predicted = raw.prediction.is_some();
     let (num_answers, asked) = (raw.n.unwrap_or(1), raw.max_tokens);
-    let wish = Wish { tools, choice, parallel, thinking, is_searched: beams.is_some() };
+    let wish = ToolOptions { tools, choice, parallel, thinking, is_searched: beams.is_some() };
     let hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
     let request = app.validate(raw, &delivery.model).map_err(|rejection| {
         // The door knows these two by the names they have in completions.
@@ -65,9 +65,9 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             .rename_param("rule", rule_field.as_deref().unwrap_or("tools"))
     })?;
     delivery.settled.see(asked, &request);
-    Ok(Job {
+    Ok(PreparedRequest {
         requests: vec![request],
-        plan: Plan {
+        plan: ResponsePlan {
             // The door has checked it.
             num_answers: num_answers as usize,
             predicted,
@@ -76,7 +76,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             prompt_logprobs,
             echo: echo.into_iter().collect(),
             hearing,
-            ..Plan::of_one(Form::Chat, delivery, stop)
+            ..ResponsePlan::of_one(Endpoint::Chat, delivery, stop)
         },
         api: Arc::new(OpenAi),
     })

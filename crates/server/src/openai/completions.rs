@@ -5,10 +5,10 @@ use std::sync::Arc;
 use engine::{Prompt, RawRequest};
 use serde_json::Value;
 
-use crate::answers::{Job, Plan};
+use crate::answers::{PreparedRequest, ResponsePlan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::llama::fim::{self, Gap};
@@ -21,7 +21,7 @@ const MAX_PROMPTS: usize = 256;
 const DEFAULT_MAX_TOKENS: i64 = 16;
 
 /// Reads the body into requests that have passed the door. Tokenizes: not for the threads that serve connections.
-pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
+pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<PreparedRequest, ApiError> {
     let hints = hints::take(&mut body, &shapes::COMPLETION)?;
     let mut fields = Fields::of(body, &shapes::COMPLETION)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
@@ -93,9 +93,9 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
         }
         requests.push(request);
     }
-    Ok(Job {
+    Ok(PreparedRequest {
         requests,
-        plan: Plan {
+        plan: ResponsePlan {
             // The door has checked it.
             num_answers: num_answers as usize,
             predicted,
@@ -103,7 +103,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             logprobs,
             prompt_logprobs: shows_prompt_logprobs,
             echo: echoes,
-            ..Plan::of_one(Form::Completion, delivery, stop)
+            ..ResponsePlan::of_one(Endpoint::Completion, delivery, stop)
         },
         api: Arc::new(OpenAi),
     })

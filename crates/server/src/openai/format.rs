@@ -5,9 +5,9 @@ use std::sync::Arc;
 use engine::{ServiceClass, TokenLogprob};
 use serde::Serialize;
 
-use crate::answers::{self, Answer, Api, Gathered, Outputs, Plan, Totals, Wire};
+use crate::answers::{self, Answer, CollectedAnswer, EventStream, ResponsePlan, ResponseWriter, StreamWriter, Totals};
 use crate::app::App;
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::json::json_body;
 use crate::openai::beams::Beams;
 use crate::openai::logprobs::{ChatLogprobs, TextLogprobs, TokenTexts};
@@ -16,13 +16,13 @@ use crate::openai::stream::Writer;
 use crate::openai::transfer::WireTransfer;
 use crate::openai::whole::{List, Numbers, Whole};
 use crate::openai::wire::{ChatChoice, ChatMessageOut, Envelope, TextChoice, WireTimings, WireUsage, fingerprint};
-use crate::timeline::Served;
+use crate::timeline::RequestTrace;
 
 /// What both deliveries share: names, and the way tokens are shown.
 pub(super) struct Format<'a> {
     pub(super) app: &'a App,
-    pub(super) plan: &'a Plan,
-    pub(super) served: &'a Served,
+    pub(super) plan: &'a ResponsePlan,
+    pub(super) served: &'a RequestTrace,
     pub(super) created: u64,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Format<'a> {
 }
 
 /// Where the time of an answer went.
-pub(crate) fn timings(app: &App, plan: &Plan, served: &Served, totals: &Totals) -> WireTimings {
+pub(crate) fn timings(app: &App, plan: &ResponsePlan, served: &RequestTrace, totals: &Totals) -> WireTimings {
     let detail = plan.delivery.timings_detail.then(|| app.reader(served.tenant).detail(served));
     let searched = plan.beams.as_ref().map(Beams::taken);
     let phases = totals.cost.phases(app.engine.device_limits().as_ref(), &app.demands);
@@ -69,23 +69,23 @@ pub(crate) fn timings(app: &App, plan: &Plan, served: &Served, totals: &Totals) 
 
 pub(crate) struct OpenAi;
 
-impl Api for OpenAi {
-    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: Plan, outputs: Outputs) -> answers::Whole<'a> {
+impl ResponseWriter for OpenAi {
+    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: ResponsePlan, outputs: EventStream) -> answers::Whole<'a> {
         answers::gathered(app, plan, outputs, |plan, gathered| json_body(body(app, plan, gathered).body()))
     }
 
-    fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {
+    fn wire(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
         Box::new(Writer::new(app.clone(), plan, outputs))
     }
 }
 
 /// It is written while it is read.
-fn body(app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Whole {
-    let Gathered { mut answers, prompts, prompt_logprobs, totals, served, charge, .. } = gathered;
+fn body(app: &Arc<App>, plan: &ResponsePlan, gathered: CollectedAnswer) -> Whole {
+    let CollectedAnswer { mut answers, prompts, prompt_logprobs, totals, served, charge, .. } = gathered;
     let logprobs = answers.iter_mut().map(|answer| std::mem::take(&mut answer.logprobs)).collect();
     let frame = Format { app, plan, served: &served, created: app.now() };
     let (json, lists) = match plan.form {
-        Form::Completion => frame.whole_text(answers, &prompts, &totals),
+        Endpoint::Completion => frame.whole_text(answers, &prompts, &totals),
         _ => frame.whole_chat(answers, &prompts, &totals),
     };
     let numbers = Numbers {
@@ -93,7 +93,7 @@ fn body(app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Whole {
         prompt_logprobs,
         logprobs,
         num_answers: plan.num_answers,
-        echoes: plan.form == Form::Completion && plan.logprobs && !plan.echo.is_empty(),
+        echoes: plan.form == Endpoint::Completion && plan.logprobs && !plan.echo.is_empty(),
         as_ids: plan.delivery.tokens_as_ids,
     };
     Whole::new(app.clone(), numbers, &json, &lists, charge)

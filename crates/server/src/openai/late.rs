@@ -16,11 +16,11 @@ use serde_json::json;
 use tokio::time::{Sleep, sleep};
 
 use crate::app::App;
-use crate::moment::ms;
-use crate::timeline::Served;
+use crate::time_format::ms;
+use crate::timeline::RequestTrace;
 
 /// The promises of a stream that are neither kept nor broken yet.
-pub(crate) struct LateWatch {
+pub(crate) struct LatencyBoundWatch {
     promise: LatencyBound,
     /// When they were made.
     arrived: Nanos,
@@ -31,9 +31,9 @@ pub(crate) struct LateWatch {
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
-impl LateWatch {
-    pub(crate) fn new(promise: LatencyBound, arrived: Nanos, num_prompts: usize) -> LateWatch {
-        LateWatch { promise, arrived, is_open: [true; 2], has_token: vec![false; num_prompts], alarm: None }
+impl LatencyBoundWatch {
+    pub(crate) fn new(promise: LatencyBound, arrived: Nanos, num_prompts: usize) -> LatencyBoundWatch {
+        LatencyBoundWatch { promise, arrived, is_open: [true; 2], has_token: vec![false; num_prompts], alarm: None }
     }
 
     /// A prompt has a token.
@@ -45,7 +45,7 @@ impl LateWatch {
     }
 
     /// Nothing comes for now: a comment if a promise is broken; else the task is woken when one may be.
-    pub(crate) fn poll(&mut self, app: &App, served: &Served, cx: &mut Context<'_>) -> Option<Bytes> {
+    pub(crate) fn poll(&mut self, app: &App, served: &RequestTrace, cx: &mut Context<'_>) -> Option<Bytes> {
         loop {
             let elapsed = app.engine.now().since(self.arrived);
             let open = BoundKind::ALL.into_iter().filter(|&kind| self.is_open[kind as usize]);
@@ -64,7 +64,7 @@ impl LateWatch {
         }
     }
 
-    fn comment(&self, kind: BoundKind, elapsed: Nanos, app: &App, served: &Served) -> Bytes {
+    fn comment(&self, kind: BoundKind, elapsed: Nanos, app: &App, served: &RequestTrace) -> Bytes {
         // Of several prompts one that has nothing yet is what the stream waits for.
         let waits = self.has_token.iter().position(|&has| !has).unwrap_or(0);
         let mut comment = json!({

@@ -3,7 +3,7 @@
 use engine::{RawRequest, ServiceClass};
 use serde_json::Value;
 
-use crate::answers::{Delivery, Settled};
+use crate::answers::{Adjustments, ResponseOptions};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, integer, number, wrong_type};
@@ -51,22 +51,22 @@ pub(crate) fn max_tokens(fields: &mut Fields, raw: &mut RawRequest) -> Result<&'
 }
 
 /// What concerns delivery of what is no answer of a model's: a body, whole.
-pub(crate) fn unstreamed(fields: &mut Fields, app: &App, hints: Hints) -> Result<Delivery, ApiError> {
-    let settled = Settled { hints, max_tokens: None };
-    Ok(Delivery {
+pub(crate) fn unstreamed(fields: &mut Fields, app: &App, hints: Hints) -> Result<ResponseOptions, ApiError> {
+    let settled = Adjustments { hints, max_tokens: None };
+    Ok(ResponseOptions {
         model: model(fields, app)?,
         user: user(fields)?,
         tier: service_tier(fields)?,
         settled,
-        ..Delivery::default()
+        ..ResponseOptions::default()
     })
 }
 
 /// Reads what concerns delivery.
-pub(crate) fn delivery(fields: &mut Fields, app: &App, hints: Hints) -> Result<Delivery, ApiError> {
+pub(crate) fn delivery(fields: &mut Fields, app: &App, hints: Hints) -> Result<ResponseOptions, ApiError> {
     let model = model(fields, app)?;
     let stream = fields.boolean("stream")?.unwrap_or(false);
-    let mut delivery = Delivery {
+    let mut delivery = ResponseOptions {
         model,
         stream,
         token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
@@ -77,8 +77,8 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App, hints: Hints) -> Result<D
         progress: fields.boolean("return_progress")?.unwrap_or(false),
         user: user(fields)?,
         tier: service_tier(fields)?,
-        settled: Settled { hints, max_tokens: None },
-        ..Delivery::default()
+        settled: Adjustments { hints, max_tokens: None },
+        ..ResponseOptions::default()
     };
     if delivery.progress && !stream {
         let message = "'return_progress' has a meaning only when 'stream' is true.";

@@ -9,22 +9,22 @@ use engine::{Event, PromptProgress, TokenLogprob};
 use hyper::body::Bytes;
 use serde_json::Value;
 
-use crate::answers::{Ear, End, Outputs, Plan, Totals, Wire};
+use crate::answers::{EventStream, FinishInfo, ResponsePlan, StreamParser, StreamWriter, Totals};
 use crate::app::App;
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::openai::format::{Format, json};
 use crate::openai::logprobs::{ChatLogprobs, TextLogprobs};
 use crate::openai::said::Said;
 use crate::openai::wire::{ChatChunk, Delta, Envelope, TextChoice, WireProgress, WireTimings, WireUsage};
 use crate::sse::{event, framed};
-use crate::timeline::Served;
+use crate::timeline::RequestTrace;
 
 /// One choice of a stream.
 #[derive(Default)]
 struct Choice {
     /// Parses the answer, where tools or thoughts are expected.
-    ear: Option<Ear>,
+    ear: Option<StreamParser>,
     started: bool,
     offset: usize,
     num_tokens: usize,
@@ -33,16 +33,16 @@ struct Choice {
 }
 
 impl Choice {
-    fn new(plan: &Plan, served: &Arc<Served>, index: usize) -> Choice {
-        Choice { ear: Ear::of(plan, served, index), ..Choice::default() }
+    fn new(plan: &ResponsePlan, served: &Arc<RequestTrace>, index: usize) -> Choice {
+        Choice { ear: StreamParser::of(plan, served, index), ..Choice::default() }
     }
 }
 
 /// Turns outputs into events, one per token.
 pub(crate) struct Writer {
     app: Arc<App>,
-    plan: Plan,
-    served: Arc<Served>,
+    plan: ResponsePlan,
+    served: Arc<RequestTrace>,
     created: u64,
     prompts: Vec<Vec<u32>>,
     prompt_logprobs: Vec<Vec<Option<TokenLogprob>>>,
@@ -63,13 +63,13 @@ struct Piece {
     parts: Option<Vec<AnswerPart>>,
     token: Option<u32>,
     logprob: Option<TokenLogprob>,
-    end: Option<End>,
+    end: Option<FinishInfo>,
     timings: Option<WireTimings>,
     receipt: Option<Receipt>,
 }
 
 impl Writer {
-    pub(crate) fn new(app: Arc<App>, plan: Plan, outputs: &Outputs) -> Writer {
+    pub(crate) fn new(app: Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Writer {
         let prompts = outputs.prompts();
         let num_choices = prompts.len() * plan.num_answers;
         Writer {
@@ -110,7 +110,7 @@ impl Writer {
 
     fn object(&self) -> &'static str {
         match self.plan.form {
-            Form::Completion => "text_completion",
+            Endpoint::Completion => "text_completion",
             _ => "chat.completion.chunk",
         }
     }
@@ -120,7 +120,7 @@ impl Writer {
         let opens = !std::mem::replace(&mut self.choices[index].started, true);
         let mut offset = self.choices[index].offset;
         let bytes = match self.plan.form {
-            Form::Completion => self.text_event(index, opens, piece, &mut offset),
+            Endpoint::Completion => self.text_event(index, opens, piece, &mut offset),
             _ => self.chat_events(index, opens, piece),
         };
         self.choices[index].offset = offset;
@@ -185,7 +185,7 @@ impl Writer {
     fn progress(&self, index: usize, progress: &PromptProgress) -> Bytes {
         let progress = Some(WireProgress::of(progress));
         let json = match self.plan.form {
-            Form::Completion => {
+            Endpoint::Completion => {
                 let choice = TextChoice { index, ..TextChoice::default() };
                 json(&Envelope { prompt_progress: progress, ..self.chunk(index, choice, None) })
             }
@@ -241,7 +241,7 @@ impl Writer {
     }
 }
 
-impl Wire for Writer {
+impl StreamWriter for Writer {
     fn write(&mut self, prompt: usize, output: Event, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
         let first = prompt * self.plan.num_answers;
         match output {
@@ -262,7 +262,7 @@ impl Wire for Writer {
             }
             Event::Noted { answer, unsealed } => self.choices[first + answer].receipt = self.plan.receipt(*unsealed),
             Event::Finished { answer, reason, stop_string, text } => {
-                let mut end = End::of(&self.plan, &self.app, reason, stop_string);
+                let mut end = FinishInfo::of(&self.plan, &self.app, reason, stop_string);
                 let choice = &mut self.choices[first + answer];
                 let parts = choice.ear.as_mut().map(|ear| {
                     let mut parts = Vec::new();

@@ -10,7 +10,7 @@
 use engine::Rule;
 use serde_json::Value;
 
-use crate::answers::Settled;
+use crate::answers::Adjustments;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 
@@ -21,7 +21,7 @@ pub(crate) struct Asked {
 }
 
 /// Reads the fields; `None`: the answer may look as it likes.
-pub(crate) fn read(fields: &mut Fields, settled: &mut Settled) -> Result<Option<Asked>, ApiError> {
+pub(crate) fn read(fields: &mut Fields, settled: &mut Adjustments) -> Result<Option<Asked>, ApiError> {
     let mut found: Option<Asked> = None;
     let mut take = |asked: Option<Asked>| match (&found, asked) {
         (_, None) => Ok(()),
@@ -57,7 +57,7 @@ pub(crate) fn read(fields: &mut Fields, settled: &mut Settled) -> Result<Option<
 /// A field of `structured_outputs`.
 struct Kind {
     name: &'static str,
-    read: fn(Value, &str, &mut Settled) -> Result<Option<Rule>, ApiError>,
+    read: fn(Value, &str, &mut Adjustments) -> Result<Option<Rule>, ApiError>,
 }
 
 const KINDS: &[Kind] = &[
@@ -87,13 +87,13 @@ const KINDS: &[Kind] = &[
     },
 ];
 
-fn one(fields: &mut Fields, field: &str, kind: &Kind, settled: &mut Settled) -> Result<Option<Asked>, ApiError> {
+fn one(fields: &mut Fields, field: &str, kind: &Kind, settled: &mut Adjustments) -> Result<Option<Asked>, ApiError> {
     let Some(value) = fields.take(field) else { return Ok(None) };
     let field = fields.name(field);
     Ok((kind.read)(value, &field, settled)?.map(|rule| Asked { rule, field }))
 }
 
-fn response_format(fields: &mut Fields, settled: &mut Settled) -> Result<Option<Asked>, ApiError> {
+fn response_format(fields: &mut Fields, settled: &mut Adjustments) -> Result<Option<Asked>, ApiError> {
     let Some(mut format) = fields.object("response_format")? else { return Ok(None) };
     let asked = match format.text("type")?.as_str() {
         // llama-server has the schema beside either type.
@@ -122,7 +122,7 @@ fn response_format(fields: &mut Fields, settled: &mut Settled) -> Result<Option<
 }
 
 /// A schema, or the text of one, as vLLM takes it.
-pub(crate) fn schema(value: Value, name: &str, strict: bool, settled: &mut Settled) -> Result<Rule, ApiError> {
+pub(crate) fn schema(value: Value, name: &str, strict: bool, settled: &mut Adjustments) -> Result<Rule, ApiError> {
     let schema = match value {
         Value::String(text) => serde_json::from_str(&text).unwrap_or_default(),
         schema => schema,

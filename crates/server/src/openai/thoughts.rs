@@ -7,12 +7,12 @@
 //! thinking: {type: "disabled", budget_tokens: 0}           DeepSeek, GLM, Seed
 //! reasoning: {effort: "none", enabled: false, max_tokens}  OpenRouter
 //! think: false                                             Ollama
-//! chat_template_kwargs: {enable_thinking: false}           the template's own (`Speech::tell`)
+//! chat_template_kwargs: {enable_thinking: false}           the template's own (`ToolFormat::tell`)
 //! ```
 
 use serde_json::{Map, Value};
 
-use crate::answers::Settled;
+use crate::answers::Adjustments;
 use crate::app::App;
 use crate::conversation::{Thinking, thought_tokens};
 use crate::error::ApiError;
@@ -23,7 +23,7 @@ pub(crate) fn read(
     fields: &mut Fields,
     app: &App,
     kwargs: &mut Map<String, Value>,
-    settled: &mut Settled,
+    settled: &mut Adjustments,
 ) -> Result<Thinking, ApiError> {
     let speech = &app.speech;
     let mut wanted = switches(fields, app, settled)?;
@@ -53,7 +53,7 @@ pub(crate) fn read(
 }
 
 /// Those that OpenAI's newer API shares.
-pub(crate) fn switches(fields: &mut Fields, app: &App, settled: &mut Settled) -> Result<Thinking, ApiError> {
+pub(crate) fn switches(fields: &mut Fields, app: &App, settled: &mut Adjustments) -> Result<Thinking, ApiError> {
     let speech = &app.speech;
     let mut wanted = Thinking::default();
     for field in ["thinking_token_budget", "thinking_budget"] {

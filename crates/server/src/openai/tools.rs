@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dialect::Tool;
 use serde_json::{Value, json};
 
-use crate::answers::Settled;
+use crate::answers::Adjustments;
 use crate::conversation::{ToolChoice, definition};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
@@ -77,7 +77,7 @@ impl Offer {
 
     /// Makes schemas that are to be followed into ones that compile, each by itself: what is wrong with one tool's is
     /// no fault of the others.
-    pub(crate) fn fitted(mut self, settled: &mut Settled) -> Result<Offer, ApiError> {
+    pub(crate) fn fitted(mut self, settled: &mut Adjustments) -> Result<Offer, ApiError> {
         let is_followed = |tool: &Tool| match &self.choice {
             ToolChoice::Auto => tool.strict,
             ToolChoice::Never => false,

@@ -11,7 +11,7 @@
 use engine::{RemoteRole, SignedAddress};
 use serde::Serialize;
 
-use crate::answers::Delivery;
+use crate::answers::ResponseOptions;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
@@ -36,7 +36,7 @@ impl<'a> WireTransfer<'a> {
 const FIELD: &str = "kv_transfer_params";
 
 /// What another worker has to do with the request; where it is only to be read here, the answer says where that is.
-pub(crate) fn read(fields: &mut Fields, app: &App, delivery: &mut Delivery) -> Result<RemoteRole, ApiError> {
+pub(crate) fn read(fields: &mut Fields, app: &App, delivery: &mut ResponseOptions) -> Result<RemoteRole, ApiError> {
     let Some(mut params) = fields.object(FIELD)? else { return Ok(RemoteRole::Any) };
     let is_read_here = params.boolean("do_remote_decode")?.unwrap_or(false);
     let is_read_there = params.boolean("do_remote_prefill")?.unwrap_or(false);

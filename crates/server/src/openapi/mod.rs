@@ -10,9 +10,9 @@
 //! is there.
 
 mod answers;
+mod cached;
 mod operations;
 mod page;
-mod written;
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-pub(crate) use self::written::Written;
+pub(crate) use self::cached::CachedDocument;
 
 use self::operations::{Answer, Body, OPERATIONS, Operation};
 use crate::app::App;
@@ -42,10 +42,10 @@ pub(crate) fn query(method: &Method, path: &str) -> &'static [Parameter] {
 }
 
 /// Both, as they are sent.
-fn in_bytes(app: &App) -> Written {
+fn in_bytes(app: &App) -> CachedDocument {
     let document = written(app);
     let (page, policy) = page::of(&document);
-    Written {
+    CachedDocument {
         document: document.to_string().into(),
         page: page.into(),
         policy: policy.try_into().expect("words and a digest are a header value"),
@@ -57,7 +57,7 @@ pub(crate) async fn document(State(app): State<Arc<App>>) -> Response {
 }
 
 pub(crate) async fn docs(State(app): State<Arc<App>>) -> Response {
-    let Written { page, policy, .. } = app.written.get_or_init(|| in_bytes(&app));
+    let CachedDocument { page, policy, .. } = app.written.get_or_init(|| in_bytes(&app));
     let mut response = ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page.clone()).into_response();
     for (name, value) in [
         (header::CONTENT_SECURITY_POLICY, policy.clone()),

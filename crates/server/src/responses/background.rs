@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::running::{Replay, Running, Source};
 use super::store::Content;
-use super::write::{Shape, Writing};
-use crate::answers::{Outputs, Plan};
+use super::write::{ResponseEcho, Writing};
+use crate::answers::{EventStream, ResponsePlan};
 use crate::app::App;
 use crate::drain::InBackground;
 use crate::error::ApiError;
@@ -17,9 +17,9 @@ use crate::json::json_body;
 /// Goes on computing when its client has gone. The answer is in the store when it has ended.
 pub(super) fn begin(
     app: Arc<App>,
-    shape: Arc<Shape>,
-    plan: Plan,
-    outputs: Outputs,
+    shape: Arc<ResponseEcho>,
+    plan: ResponsePlan,
+    outputs: EventStream,
     is_streamed: bool,
 ) -> Result<Response, ApiError> {
     let id = outputs.served().response_id.clone();
@@ -43,7 +43,7 @@ pub(super) fn begin(
 /// What writes an answer, token by token, with or without readers. However it ends, its readers hear of it.
 struct Work {
     app: Arc<App>,
-    shape: Arc<Shape>,
+    shape: Arc<ResponseEcho>,
     head: Value,
     running: Arc<Running>,
     /// The server ends behind it.
@@ -51,7 +51,7 @@ struct Work {
 }
 
 impl Work {
-    async fn run(self, plan: Plan, mut outputs: Outputs) {
+    async fn run(self, plan: ResponsePlan, mut outputs: EventStream) {
         let (tenant, id) = (self.shape.stores.flatten(), outputs.served().response_id.clone());
         let content = self.write(plan, &mut outputs).await.unwrap_or_else(|error| {
             let failed = self.shape.failed(self.head.clone(), self.running.grown(), &error);
@@ -65,7 +65,7 @@ impl Work {
         self.running.end(content);
     }
 
-    async fn write(&self, plan: Plan, outputs: &mut Outputs) -> Result<Arc<Content>, ApiError> {
+    async fn write(&self, plan: ResponsePlan, outputs: &mut EventStream) -> Result<Arc<Content>, ApiError> {
         let mut writing = Writing::new(self.app.clone(), self.shape.clone(), plan, outputs.served().clone());
         writing.hear_out(outputs, &self.running).await?;
         writing.finish(self.running.grown(), self.head.clone())

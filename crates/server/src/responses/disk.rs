@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 use super::growing::Delta;
 use crate::auth::{Tenant, hex, of_hex};
-use crate::moment::unix_seconds;
+use crate::time_format::unix_seconds;
 
 /// Longest first line: one with the names of some thousand items.
 const MOST_HEAD: u64 = 1 << 18;

@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 
 use super::items::{self, Messages};
 use super::shapes::{CHOICE, CREATE, FORMAT, TOOL};
-use super::write::{Responses, Shape};
+use super::write::{ResponseEcho, Responses};
 use super::{references, truncation};
-use crate::answers::{Job, Plan, Settled};
+use crate::answers::{Adjustments, PreparedRequest, ResponsePlan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::{Thinking, ToolChoice, Wish};
-use crate::endpoint::Form;
+use crate::conversation::{Thinking, ToolChoice, ToolOptions};
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::params;
@@ -67,7 +67,11 @@ pub(super) fn included(word: &str, field: impl FnOnce() -> String) -> Result<Inc
 }
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
-pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Job, Arc<Shape>), ApiError> {
+pub(crate) fn read(
+    body: Value,
+    app: &App,
+    tenant: Option<Tenant>,
+) -> Result<(PreparedRequest, Arc<ResponseEcho>), ApiError> {
     let Asked { mut raw, mut plan, shape, wish } = asked(body, app, tenant)?;
     let (asked, rule_field) = (raw.max_tokens, raw.rule.is_some().then_some("text.format.schema"));
     let hearing = app.speech.settle(&mut raw, wish, app.engine.model());
@@ -75,7 +79,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Jo
     let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into(), rule_field))?;
     plan.delivery.settled.see(asked, &request);
     let api = Arc::new(Responses(shape.clone()));
-    Ok((Job { requests: vec![request], plan, api }, shape))
+    Ok((PreparedRequest { requests: vec![request], plan, api }, shape))
 }
 
 /// How many tokens the input has.
@@ -97,9 +101,9 @@ fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
 
 struct Asked {
     raw: RawRequest,
-    plan: Plan,
-    shape: Arc<Shape>,
-    wish: Wish,
+    plan: ResponsePlan,
+    shape: Arc<ResponseEcho>,
+    wish: ToolOptions,
 }
 
 fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
@@ -191,7 +195,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         };
         return Err(ApiError::unsupported(field, "it is in /v1/chat/completions"));
     }
-    let shape = Shape {
+    let shape = ResponseEcho {
         instructions,
         previous,
         metadata: metadata.unwrap_or_else(|| json!({})),
@@ -214,12 +218,15 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     if truncation == "auto" {
         truncation::fit(&mut raw, thinking, app);
     }
-    let plan = Plan { logprobs: raw.logprobs.is_some(), ..Plan::of_one(Form::Responses, delivery, Vec::new()) };
-    let wish = Wish { tools, choice, parallel, thinking, is_searched: false };
+    let plan = ResponsePlan {
+        logprobs: raw.logprobs.is_some(),
+        ..ResponsePlan::of_one(Endpoint::Responses, delivery, Vec::new())
+    };
+    let wish = ToolOptions { tools, choice, parallel, thinking, is_searched: false };
     Ok(Asked { raw, plan, shape: Arc::new(shape), wish })
 }
 
-fn offer(fields: &mut Fields, tools: Value, choice: Value, settled: &mut Settled) -> Result<Offer, ApiError> {
+fn offer(fields: &mut Fields, tools: Value, choice: Value, settled: &mut Adjustments) -> Result<Offer, ApiError> {
     let mut offer = Offer { parallel: fields.boolean("parallel_tool_calls")?.unwrap_or(true), ..Offer::default() };
     let Value::Array(items) = tools else { return Err(wrong_type("tools", "a list")) };
     for (at, item) in items.into_iter().enumerate() {
@@ -259,7 +266,7 @@ fn reasoning(
     app: &App,
     thinking: &mut Thinking,
     kwargs: &mut Map<String, Value>,
-    settled: &mut Settled,
+    settled: &mut Adjustments,
 ) -> Result<Value, ApiError> {
     let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(json!({"effort": null, "summary": null})) };
     let effort = reasoning.string("effort")?;
@@ -278,7 +285,7 @@ fn reasoning(
 }
 
 /// `text.format`, as it is and as a rule.
-fn text_format(fields: &mut Fields, settled: &mut Settled) -> Result<(Value, Option<Rule>), ApiError> {
+fn text_format(fields: &mut Fields, settled: &mut Adjustments) -> Result<(Value, Option<Rule>), ApiError> {
     let plain = json!({"type": "text"});
     let Some(mut text) = fields.object("text")? else { return Ok((plain, None)) };
     if text.string("verbosity")?.is_some() {

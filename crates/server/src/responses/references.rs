@@ -29,7 +29,7 @@ pub(super) fn resolved(mut input: Value, store: &Store, tenant: Option<Tenant>) 
     if places.is_empty() {
         return Ok(input);
     }
-    for (at, item) in store.take_out(tenant, &mut places) {
+    for (at, item) in store.pop(tenant, &mut places) {
         items[at] = item;
     }
     match places.values().min() {

@@ -11,7 +11,7 @@ use super::running::{Replay, Source};
 use super::{Store, background, count, included, read};
 use crate::app::App;
 use crate::ask::{self, Caller, JsonRequest, blocking};
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::json::json_body;
 use crate::query::{self, Page};
@@ -20,7 +20,7 @@ type Caught<T> = Result<T, ApiError>;
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(mut request: JsonRequest) -> Caught<Response> {
-    let (mut job, shape) = request.read_as(Form::Responses, read).await?;
+    let (mut job, shape) = request.read_as(Endpoint::Responses, read).await?;
     let JsonRequest { app, caller, .. } = request;
     if !shape.background {
         return ask::answer(app, &caller, job).await;

@@ -25,7 +25,7 @@ use super::growing::Delta;
 use super::running::{Running, Source};
 use crate::auth::Tenant;
 use crate::error::ApiError;
-use crate::moment::unix_seconds;
+use crate::time_format::unix_seconds;
 
 /// Bytes of all responses together, and seconds for which one is kept.
 #[derive(Clone, Copy, Debug)]
@@ -188,7 +188,7 @@ impl Store {
 
     /// The items of this key's answers whose names are `wanted`, each with what stands beside its name. Those that are
     /// found are wanted no more. May read files.
-    pub(crate) fn take_out(&self, tenant: Option<Tenant>, wanted: &mut HashMap<String, usize>) -> Vec<(usize, Value)> {
+    pub(crate) fn pop(&self, tenant: Option<Tenant>, wanted: &mut HashMap<String, usize>) -> Vec<(usize, Value)> {
         let has_some = |kept: &Kept| kept.head.items.iter().any(|item| wanted.contains_key(item));
         let responses: Vec<String> = {
             let state = self.lock();
@@ -486,7 +486,7 @@ mod tests {
         assert_eq!((store.response(mine, "a").unwrap(), store.input(mine, "a").unwrap()), (response("x"), json!("in")));
         assert_eq!(store.messages(mine, "a").unwrap(), told);
         let mut wanted = HashMap::from([("item-x".to_owned(), 3), ("item-z".to_owned(), 4)]);
-        let found = store.take_out(mine, &mut wanted);
+        let found = store.pop(mine, &mut wanted);
         assert_eq!(found, [(3, json!({"id": "item-x", "text": "x"}))]);
         assert_eq!(wanted, HashMap::from([("item-z".to_owned(), 4)]), "that one is another's");
         assert!(!place.join("a.json.17.tmp").exists() && strange.iter().all(|name| place.join(name).exists()));

@@ -17,7 +17,9 @@ use super::events::{Teller, Told};
 use super::growing::Growing;
 use super::running::Running;
 use super::store::Content;
-use crate::answers::{self, Api, Ear, End, Finish, Heard, Outputs, Plan, Totals, Wire};
+use crate::answers::{
+    self, EventStream, Finish, FinishInfo, Heard, ResponsePlan, ResponseWriter, StreamParser, StreamWriter, Totals,
+};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::conversation::insert_thought;
@@ -26,10 +28,10 @@ use crate::json::json_body;
 use crate::openai::format::timings;
 use crate::openai::logprobs::TokenTexts;
 use crate::openai::wire::WireUsage;
-use crate::timeline::Served;
+use crate::timeline::RequestTrace;
 
 /// What an answer says of its request.
-pub(crate) struct Shape {
+pub(crate) struct ResponseEcho {
     pub(crate) instructions: Option<String>,
     pub(crate) previous: Option<String>,
     pub(crate) metadata: Value,
@@ -54,15 +56,15 @@ pub(crate) struct Shape {
     pub(crate) conversation: Vec<ChatMessage>,
 }
 
-pub(crate) struct Responses(pub(crate) Arc<Shape>);
+pub(crate) struct Responses(pub(crate) Arc<ResponseEcho>);
 
-impl Api for Responses {
-    fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {
+impl ResponseWriter for Responses {
+    fn wire(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
         Box::new(Stream::new(app.clone(), self.0.clone(), plan, outputs.served().clone()))
     }
 
     /// It is heard token by token, as one that is streamed: so both say the same, also where it was cut off in a call.
-    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: Plan, mut outputs: Outputs) -> answers::Whole<'a> {
+    fn whole<'a>(&'a self, app: &'a Arc<App>, plan: ResponsePlan, mut outputs: EventStream) -> answers::Whole<'a> {
         Box::pin(async move {
             let head = self.0.head(&outputs.served().response_id, app.now(), &plan);
             let running = Running::new(head.clone());
@@ -74,9 +76,9 @@ impl Api for Responses {
     }
 }
 
-impl Shape {
+impl ResponseEcho {
     /// What is known before there is an answer.
-    pub(super) fn head(&self, id: &str, created: u64, plan: &Plan) -> Value {
+    pub(super) fn head(&self, id: &str, created: u64, plan: &ResponsePlan) -> Value {
         let mut head = json!({
             "id": id,
             "object": "response",
@@ -116,10 +118,10 @@ impl Shape {
     fn finish(
         &self,
         app: &Arc<App>,
-        plan: &Plan,
-        served: &Served,
+        plan: &ResponsePlan,
+        served: &RequestTrace,
         totals: &Totals,
-        end: &End,
+        end: &FinishInfo,
         growing: Growing,
         mut response: Value,
     ) -> Result<Arc<Content>, ApiError> {
@@ -187,25 +189,30 @@ fn message_of(items: &[Value]) -> ChatMessage {
 }
 
 /// How tokens are shown.
-fn texts<'a>(app: &'a App, plan: &Plan) -> TokenTexts<'a> {
+fn texts<'a>(app: &'a App, plan: &ResponsePlan) -> TokenTexts<'a> {
     TokenTexts { tokenizer: app.engine.model().tokenizer.as_deref(), as_ids: plan.delivery.tokens_as_ids }
 }
 
 /// One answer, from what the engine says of it.
 pub(super) struct Writing {
     app: Arc<App>,
-    shape: Arc<Shape>,
-    plan: Plan,
-    served: Arc<Served>,
-    ear: Option<Ear>,
+    shape: Arc<ResponseEcho>,
+    plan: ResponsePlan,
+    served: Arc<RequestTrace>,
+    ear: Option<StreamParser>,
     totals: Totals,
-    end: End,
+    end: FinishInfo,
 }
 
 impl Writing {
-    pub(super) fn new(app: Arc<App>, shape: Arc<Shape>, plan: Plan, served: Arc<Served>) -> Writing {
-        let (ear, totals) = (Ear::of(&plan, &served, 0), Totals::of(&plan));
-        Writing { app, shape, plan, served, ear, totals, end: End::default() }
+    pub(super) fn new(
+        app: Arc<App>,
+        shape: Arc<ResponseEcho>,
+        plan: ResponsePlan,
+        served: Arc<RequestTrace>,
+    ) -> Writing {
+        let (ear, totals) = (StreamParser::of(&plan, &served, 0), Totals::of(&plan));
+        Writing { app, shape, plan, served, ear, totals, end: FinishInfo::default() }
     }
 
     /// The next output, written into `growing`. True: it was the last one.
@@ -217,7 +224,7 @@ impl Writing {
                 growing.hear(Heard::token(self.ear.as_mut(), text, logprob), &self.app.ids, &texts);
             }
             Event::Finished { reason, stop_string, text, .. } => {
-                self.end = End::of(&self.plan, &self.app, reason, stop_string);
+                self.end = FinishInfo::of(&self.plan, &self.app, reason, stop_string);
                 growing.hear(Heard::end(self.ear.as_mut(), text), &self.app.ids, &texts);
                 self.totals.heard(self.ear.as_ref());
                 growing.end();
@@ -233,7 +240,7 @@ impl Writing {
     }
 
     /// All outputs of the answer, which grows with each.
-    pub(super) async fn hear_out(&mut self, outputs: &mut Outputs, running: &Running) -> Result<(), ApiError> {
+    pub(super) async fn hear_out(&mut self, outputs: &mut EventStream, running: &Running) -> Result<(), ApiError> {
         while let Some((_, output)) = outputs.next().await {
             let is_last = running.change(|growing| self.take(output, growing));
             if is_last.inspect_err(|error| outputs.answered(error.status().as_u16()))? {
@@ -262,7 +269,7 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(app: Arc<App>, shape: Arc<Shape>, plan: Plan, served: Arc<Served>) -> Stream {
+    fn new(app: Arc<App>, shape: Arc<ResponseEcho>, plan: ResponsePlan, served: Arc<RequestTrace>) -> Stream {
         Stream {
             head: shape.head(&served.response_id, app.now(), &plan),
             writing: Writing::new(app, shape, plan, served),
@@ -282,7 +289,7 @@ impl Stream {
     }
 }
 
-impl Wire for Stream {
+impl StreamWriter for Stream {
     fn write(&mut self, _: usize, output: Event, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
         let is_last = self.writing.take(output, &mut self.growing)?;
         self.has_begun = true;

@@ -12,7 +12,7 @@ use super::{Asked, Texts, normalised};
 use crate::app::App;
 use crate::ask::JsonRequest;
 use crate::auth::Tenant;
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::hints::{self, Hints};
@@ -55,8 +55,8 @@ enum Embedding {
 
 /// Vectors of one text or several.
 pub(crate) async fn embed(mut request: JsonRequest) -> Result<Response, ApiError> {
-    let (texts, look) = request.read_as(Form::Embeddings, read).await?;
-    let mut vectors = texts.vectors(&request.app, &request.caller, Form::Embeddings).await?;
+    let (texts, look) = request.read_as(Endpoint::Embeddings, read).await?;
+    let mut vectors = texts.vectors(&request.app, &request.caller, Endpoint::Embeddings).await?;
     let list = std::mem::take(&mut vectors.list);
     let data = list.into_iter().enumerate().map(|(index, vector)| look.item(index, vector)).collect();
     let body = List {

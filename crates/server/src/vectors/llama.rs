@@ -9,7 +9,7 @@ use super::{Asked, Texts, normalised};
 use crate::app::App;
 use crate::ask::JsonRequest;
 use crate::auth::Tenant;
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::llama::shapes::EMBEDDING;
@@ -24,8 +24,8 @@ struct Item {
 
 /// Vectors of one text or several.
 pub(crate) async fn embed(mut request: JsonRequest) -> Result<Response, ApiError> {
-    let (texts, is_normalised) = request.read_as(Form::Embeddings, read).await?;
-    let mut vectors = texts.vectors(&request.app, &request.caller, Form::Embeddings).await?;
+    let (texts, is_normalised) = request.read_as(Endpoint::Embeddings, read).await?;
+    let mut vectors = texts.vectors(&request.app, &request.caller, Endpoint::Embeddings).await?;
     let list = std::mem::take(&mut vectors.list).into_iter();
     let list = list.map(|vector| if is_normalised { normalised(&vector, None) } else { vector });
     let items: Vec<Item> = list.enumerate().map(|(index, vector)| Item { index, embedding: [vector] }).collect();

@@ -26,12 +26,12 @@ use serde_json::{Value, json};
 pub(crate) use self::embeddings::embed;
 pub(crate) use self::score::{rerank, score};
 use self::shapes::TEXT;
-use crate::answers::{Delivery, Plan, Settled, gather};
+use crate::answers::{Adjustments, ResponseOptions, ResponsePlan, gather};
 use crate::app::App;
 use crate::ask::{self, Caller};
 use crate::auth::Tenant;
 use crate::charge::Charge;
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::json::json_body;
@@ -49,14 +49,14 @@ const COMPONENT_BYTES: u64 = 20;
 /// Texts that passed the door.
 struct Texts {
     requests: Vec<ValidatedRequest>,
-    delivery: Delivery,
+    delivery: ResponseOptions,
 }
 
 /// What became of them.
 struct Vectors {
     /// The name of the answer.
     id: String,
-    delivery: Delivery,
+    delivery: ResponseOptions,
     /// In the order of the texts, `[hidden_size]` each, as the model has them.
     list: Vec<Vec<f32>>,
     tokens: usize,
@@ -119,7 +119,7 @@ impl Texts {
     }
 
     /// Has the engine read them, some at a time.
-    async fn vectors(self, app: &Arc<App>, caller: &Caller, form: Form) -> Result<Vectors, ApiError> {
+    async fn vectors(self, app: &Arc<App>, caller: &Caller, form: Endpoint) -> Result<Vectors, ApiError> {
         let Texts { requests, mut delivery } = self;
         let components = requests.len() as u64 * app.engine.model().config.hidden_size as u64;
         let tenant = requests.first().map_or(0, ValidatedRequest::tenant);
@@ -128,8 +128,9 @@ impl Texts {
         let (mut id, mut list) = (None, Vec::with_capacity(requests.len()));
         let (mut tokens, mut cached_tokens) = (0, 0);
         for window in windows(requests) {
-            let of_window = Delivery { user: delivery.user.take(), ..delivery.clone() };
-            let (plan, outputs) = ask::submit(app, caller, window, Plan::of_one(form, of_window, Vec::new())).await?;
+            let of_window = ResponseOptions { user: delivery.user.take(), ..delivery.clone() };
+            let (plan, outputs) =
+                ask::submit(app, caller, window, ResponsePlan::of_one(form, of_window, Vec::new())).await?;
             let gathered = gather(app, &plan, outputs).await?;
             id.get_or_insert_with(|| gathered.served.response_id.clone());
             list.extend(gathered.embeddings);
@@ -214,7 +215,7 @@ fn text(item: Value, place: String) -> Result<String, ApiError> {
 }
 
 /// The hints of an answer, for its body.
-fn note(body: &mut Value, settled: &Settled) {
+fn note(body: &mut Value, settled: &Adjustments) {
     if !settled.hints.is_empty() {
         body["hints"] = json!(settled.hints);
     }

@@ -11,7 +11,7 @@ use super::{Asked, Texts, normalised};
 use crate::app::App;
 use crate::ask::JsonRequest;
 use crate::auth::Tenant;
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::ollama::shapes::{EMBED, EMBED_ONE};
@@ -44,9 +44,9 @@ struct Read {
 /// Vectors of one text or several, with length 1.
 pub(crate) async fn embed(mut request: JsonRequest) -> Result<Response, ApiError> {
     let began = Instant::now();
-    let read = request.read_as(Form::OllamaEmbed, |body, app, tenant| read(body, app, tenant, "input")).await?;
+    let read = request.read_as(Endpoint::OllamaEmbed, |body, app, tenant| read(body, app, tenant, "input")).await?;
     let Read { texts, name, dimensions } = read;
-    let vectors = texts.vectors(&request.app, &request.caller, Form::OllamaEmbed).await?;
+    let vectors = texts.vectors(&request.app, &request.caller, Endpoint::OllamaEmbed).await?;
     let body = Embeddings {
         model: name,
         embeddings: vectors.list.iter().map(|vector| normalised(vector, dimensions)).collect(),
@@ -59,8 +59,8 @@ pub(crate) async fn embed(mut request: JsonRequest) -> Result<Response, ApiError
 
 /// The vector of one text, as the model has it.
 pub(crate) async fn embed_one(mut request: JsonRequest) -> Result<Response, ApiError> {
-    let read = request.read_as(Form::OllamaEmbed, |body, app, tenant| read(body, app, tenant, "prompt")).await?;
-    let mut vectors = read.texts.vectors(&request.app, &request.caller, Form::OllamaEmbed).await?;
+    let read = request.read_as(Endpoint::OllamaEmbed, |body, app, tenant| read(body, app, tenant, "prompt")).await?;
+    let mut vectors = read.texts.vectors(&request.app, &request.caller, Endpoint::OllamaEmbed).await?;
     let body = Embedding { embedding: vectors.list.pop().unwrap_or_default() };
     Ok(vectors.answered(&body))
 }

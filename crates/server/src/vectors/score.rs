@@ -10,15 +10,15 @@ use super::{Asked, Texts, cosine, note, text};
 use crate::app::App;
 use crate::ask::JsonRequest;
 use crate::auth::Tenant;
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::hints;
 
 /// Pairs of texts: one with each of the others, or as many on both sides.
 pub(crate) async fn score(mut request: JsonRequest) -> Result<Response, ApiError> {
-    let (texts, lefts) = request.read_as(Form::Score, read_pairs).await?;
-    let vectors = texts.vectors(&request.app, &request.caller, Form::Score).await?;
+    let (texts, lefts) = request.read_as(Endpoint::Score, read_pairs).await?;
+    let vectors = texts.vectors(&request.app, &request.caller, Endpoint::Score).await?;
     let (left, right) = vectors.list.split_at(lefts);
     let pairs = right.iter().enumerate().map(|(at, right)| (&left[if lefts == 1 { 0 } else { at }], right));
     let scored = |(index, (a, b)): (usize, (&Vec<f32>, &Vec<f32>))| json!({"index": index, "object": "score", "score": cosine(a, b)});
@@ -83,8 +83,8 @@ struct Documents {
 
 /// Documents by how near they are to a query, the nearest first.
 pub(crate) async fn rerank(mut request: JsonRequest) -> Result<Response, ApiError> {
-    let Documents { texts, list, top, shows_texts } = request.read_as(Form::Rerank, read_documents).await?;
-    let vectors = texts.vectors(&request.app, &request.caller, Form::Rerank).await?;
+    let Documents { texts, list, top, shows_texts } = request.read_as(Endpoint::Rerank, read_documents).await?;
+    let vectors = texts.vectors(&request.app, &request.caller, Endpoint::Rerank).await?;
     let (query, documents) = vectors.list.split_first().expect("the query comes first");
     let mut ranked: Vec<(usize, f64)> = documents.iter().map(|document| cosine(query, document)).enumerate().collect();
     // Of two that are as near, the one that was sent first.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use model::Batch;
 use serde_json::{Value, json};
-use server::{ServerOptions, SpeechOptions};
+use server::{ParserOptions, ServerOptions};
 
 use crate::host::{Host, local_server, small_engine};
 use crate::sick::{Illness, Sick};
@@ -407,8 +407,8 @@ fn a_form_beside_tools_does_not_keep_a_model_from_calling() {
 #[test]
 fn every_family_calls_or_keeps_to_the_form() {
     // Behind the first 31 names stand others of the same.
-    for (family, parser) in part_of(&SpeechOptions::tool_call_parsers()[..31], 4).enumerate() {
-        let speech = SpeechOptions { tool_call_parser: Some((*parser).to_owned()), reasoning_parser: None };
+    for (family, parser) in part_of(&ParserOptions::tool_call_parsers()[..31], 4).enumerate() {
+        let speech = ParserOptions { tool_call_parser: Some((*parser).to_owned()), reasoning_parser: None };
         let host = Host::with(small_engine(), ServerOptions { speech, ..local_server() });
         let api = Api::Chat;
         for (number, (form, holds)) in api.forms().into_iter().enumerate().filter(|(number, _)| number % 3 == 0) {
@@ -478,7 +478,7 @@ fn marks(family: &str) -> (&'static str, &'static str) {
 fn budgets(families: &[&str], some: &[u32]) {
     for family in families {
         let script = Arc::new(Mutex::new(Script::default()));
-        let speech = SpeechOptions { reasoning_parser: Some((*family).to_owned()), tool_call_parser: None };
+        let speech = ParserOptions { reasoning_parser: Some((*family).to_owned()), tool_call_parser: None };
         let options = ServerOptions { speech, ..local_server() };
         let illness = Scripted(script.clone());
         let host = Host::around(small_engine(), options, |inner| Box::new(Sick { inner, illness }));
@@ -542,7 +542,7 @@ fn a_budget_is_a_budget() {
 #[test]
 #[ignore = "long: every family, seven budgets, four texts"]
 fn a_budget_is_a_budget_in_every_family() {
-    budgets(SpeechOptions::reasoning_parsers(), &[0, 1, 2, 3, 5, 13, 40]);
+    budgets(ParserOptions::reasoning_parsers(), &[0, 1, 2, 3, 5, 13, 40]);
     budgets(&["qwen3"], &(0..=40).collect::<Vec<_>>());
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::Beams;
 use super::search::BeamParams;
-use crate::answers::Delivery;
+use crate::answers::ResponseOptions;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 
@@ -49,7 +49,7 @@ pub(crate) fn read(fields: &mut Fields) -> Result<Option<Beams>, ApiError> {
 
 /// What the rest of the request says that a beam search has no answer to; and what changes nothing in it becomes a
 /// hint.
-pub(crate) fn check(raw: &mut RawRequest, delivery: &mut Delivery, model: &ModelInfo) -> Result<(), ApiError> {
+pub(crate) fn check(raw: &mut RawRequest, delivery: &mut ResponseOptions, model: &ModelInfo) -> Result<(), ApiError> {
     let changes = |value: Option<f64>, neutral: f64| value.is_some_and(|value| value != neutral);
     let tokens_only = "of a beam search tokens end the answers: say 'stop_token_ids'";
     let unchanged = "a beam search ranks tokens by the model's own probabilities";

@@ -8,28 +8,28 @@ use std::task::{Context, Poll};
 use engine::{Event, RequestError, Stream, ValidatedRequest};
 use scheduler::LatencyBound;
 
-use super::Plan;
+use super::ResponsePlan;
 use crate::access;
 use crate::app::App;
 use crate::charge::{self, Charge};
-use crate::endpoint::Form;
+use crate::endpoint::Endpoint;
 use crate::error::ApiError;
-use crate::openai::late::LateWatch;
+use crate::openai::late::LatencyBoundWatch;
 use crate::otel::Guard;
 use crate::thinking::Thought;
-use crate::timeline::{Asker, Served};
+use crate::timeline::{RequestOrigin, RequestTrace};
 
 /// Outputs of each answer of a stream that may wait to be read, beyond what the connection's buffers hold.
 const MOST_UNREAD: usize = 4096;
 
-fn most_unread(plan: &Plan) -> usize {
+fn most_unread(plan: &ResponsePlan) -> usize {
     MOST_UNREAD * plan.num_answers
 }
 
 /// The outputs of all prompts of a request, as they come.
-pub(crate) struct Outputs {
+pub(crate) struct EventStream {
     streams: Vec<Option<Stream>>,
-    served: Arc<Served>,
+    served: Arc<RequestTrace>,
     /// Prompt to ask first, so that none is starved.
     turn: usize,
     /// Memory set aside for what they say.
@@ -40,19 +40,19 @@ pub(crate) struct Outputs {
     access: access::Guard,
 }
 
-impl Outputs {
+impl EventStream {
     /// Submits all prompts, or none.
     pub(crate) fn submit(
         app: &Arc<App>,
-        plan: &Plan,
-        asker: Asker,
+        plan: &ResponsePlan,
+        asker: RequestOrigin,
         requests: Vec<ValidatedRequest>,
-    ) -> Result<Outputs, ApiError> {
+    ) -> Result<EventStream, ApiError> {
         if app.drain.has_begun() {
             return Err(ApiError::shutting_down());
         }
         let streamed = plan.delivery.stream;
-        let tells_logprobs = plan.form == Form::Responses && plan.logprobs;
+        let tells_logprobs = plan.form == Endpoint::Responses && plan.logprobs;
         let bytes = |request: &ValidatedRequest| match &plan.beams {
             None if tells_logprobs => charge::bytes_of(request, streamed, most_unread(plan))
                 .saturating_add(charge::bytes_of_told_logprobs(request)),
@@ -74,7 +74,7 @@ impl Outputs {
         }
         let requests: Vec<_> = streams.iter().flatten().map(Stream::id).collect();
         let response_id = app.ids.response_id(plan.form);
-        let served = Arc::new(Served {
+        let served = Arc::new(RequestTrace {
             tenant: asker.tenant,
             key: asker.key,
             response_id,
@@ -90,7 +90,7 @@ impl Outputs {
             Guard::new(exporter, served.clone(), plan.delivery.model.clone(), operation, asker.parent)
         });
         let access = access::Guard::new(app.access.clone(), served.clone(), plan.form.route(), streamed);
-        Ok(Outputs { streams, served, turn: 0, charge: Some(charge), _span: span, access })
+        Ok(EventStream { streams, served, turn: 0, charge: Some(charge), _span: span, access })
     }
 
     /// What was promised when the prompts were submitted: of each time, the latest of any prompt.
@@ -99,9 +99,9 @@ impl Outputs {
     }
 
     /// What is to be told if that is broken.
-    pub(super) fn late_watch(&self) -> Option<LateWatch> {
+    pub(super) fn late_watch(&self) -> Option<LatencyBoundWatch> {
         let arrived = self.streams.iter().flatten().map(Stream::arrived).min()?;
-        Some(LateWatch::new(self.promise()?, arrived, self.streams.len()))
+        Some(LatencyBoundWatch::new(self.promise()?, arrived, self.streams.len()))
     }
 
     pub(crate) fn prompts(&self) -> Vec<Vec<u32>> {
@@ -132,7 +132,7 @@ impl Outputs {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    pub(crate) fn served(&self) -> &Arc<Served> {
+    pub(crate) fn served(&self) -> &Arc<RequestTrace> {
         &self.served
     }
 
@@ -142,7 +142,7 @@ impl Outputs {
     }
 
     /// All outputs are read: what is left.
-    pub(super) fn into_rest(mut self) -> (Arc<Served>, Option<Charge>) {
+    pub(super) fn into_rest(mut self) -> (Arc<RequestTrace>, Option<Charge>) {
         (self.served.clone(), self.charge.take())
     }
 }

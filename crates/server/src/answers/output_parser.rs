@@ -6,12 +6,12 @@ use std::sync::Arc;
 use dialect::{AnswerParser, AnswerPart, Dialect, Tool, whole_cut};
 use engine::TokenLogprob;
 
-use super::Plan;
-use crate::timeline::Served;
+use super::ResponsePlan;
+use crate::timeline::RequestTrace;
 
 /// How the answers of a request are listened to.
 #[derive(Clone)]
-pub(crate) struct Hearing {
+pub(crate) struct OutputParser {
     pub(crate) dialect: Dialect,
     /// What may be called.
     pub(crate) tools: Arc<[Tool]>,
@@ -25,9 +25,9 @@ pub(crate) struct Hearing {
     pub(crate) is_exact: bool,
 }
 
-impl Hearing {
+impl OutputParser {
     /// The parts of a whole answer, which was listened to before.
-    pub(crate) fn whole(&self, text: &str, ear: Option<&Ear>) -> Vec<AnswerPart> {
+    pub(crate) fn whole(&self, text: &str, ear: Option<&StreamParser>) -> Vec<AnswerPart> {
         let cut = ear.and_then(|ear| ear.count.cut);
         let mut parts = whole_cut(&self.dialect, self.tools.clone(), &self.prompt_end, text, cut);
         Shown::new(self).keep(&mut parts);
@@ -43,7 +43,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn new(hearing: &Hearing) -> Shown {
+    fn new(hearing: &OutputParser) -> Shown {
         // Without a thought there may be what is left of its marks.
         let thoughts = hearing.shows_thoughts;
         Shown { thoughts, trims: hearing.dialect.thoughts.is_some() && !hearing.is_exact }
@@ -129,8 +129,8 @@ impl Count {
 }
 
 /// Listens to one answer, and notes which tokens of it are thought.
-pub(crate) struct Ear {
-    served: Arc<Served>,
+pub(crate) struct StreamParser {
+    served: Arc<RequestTrace>,
     /// Of the answer, over all prompts.
     index: usize,
     tokens: usize,
@@ -155,7 +155,7 @@ pub(crate) struct Heard {
 
 impl Heard {
     /// The next token. Without an ear all is text.
-    pub(crate) fn token(ear: Option<&mut Ear>, text: String, logprob: Option<TokenLogprob>) -> Heard {
+    pub(crate) fn token(ear: Option<&mut StreamParser>, text: String, logprob: Option<TokenLogprob>) -> Heard {
         let mut heard = Heard { text, logprob, ..Heard::default() };
         match ear {
             Some(ear) => {
@@ -168,7 +168,7 @@ impl Heard {
     }
 
     /// The answer has ended, with this text that was held back.
-    pub(crate) fn end(ear: Option<&mut Ear>, text: String) -> Heard {
+    pub(crate) fn end(ear: Option<&mut StreamParser>, text: String) -> Heard {
         let mut heard = Heard { text, ..Heard::default() };
         match ear {
             Some(ear) => heard.has_called = ear.end(&heard.text, &mut heard.parts),
@@ -184,9 +184,9 @@ impl Heard {
     }
 }
 
-impl Ear {
+impl StreamParser {
     /// `None` where only the text is wanted. `index`: of the answer, over all prompts.
-    pub(crate) fn of(plan: &Plan, served: &Arc<Served>, index: usize) -> Option<Ear> {
+    pub(crate) fn of(plan: &ResponsePlan, served: &Arc<RequestTrace>, index: usize) -> Option<StreamParser> {
         let hearing = plan.hearing.as_ref()?;
         let limit = hearing.thought_tokens;
         let mut listener = AnswerParser::new(&hearing.dialect, hearing.tools.clone(), &hearing.prompt_end);
@@ -194,7 +194,7 @@ impl Ear {
         if let Some(at) = cut {
             listener.cut(at);
         }
-        Some(Ear {
+        Some(StreamParser {
             served: served.clone(),
             index,
             tokens: 0,

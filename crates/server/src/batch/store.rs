@@ -174,7 +174,7 @@ pub struct Counts {
 }
 
 /// See the module's words.
-pub(crate) struct Shelf {
+pub(crate) struct BatchStore {
     place: PathBuf,
     state: Mutex<State>,
     /// Held while notes are written: they are on disk in the order of what they say. Never taken under `state`, which
@@ -223,9 +223,9 @@ impl State {
     }
 }
 
-impl Shelf {
+impl BatchStore {
     /// Opens or makes the directory.
-    pub(crate) fn open(place: &Path) -> io::Result<Arc<Shelf>> {
+    pub(crate) fn open(place: &Path) -> io::Result<Arc<BatchStore>> {
         files::private_directory(place)?;
         for part in ["files", "batches"] {
             files::force_private_directory(&place.join(part))?;
@@ -254,7 +254,7 @@ impl Shelf {
         }
         let state = Mutex::new(state);
         let (writing, changed) = (Mutex::new(()), Notify::new());
-        Ok(Arc::new(Shelf { place: place.to_owned(), state, writing, changed, _lock: lock }))
+        Ok(Arc::new(BatchStore { place: place.to_owned(), state, writing, changed, _lock: lock }))
     }
 
     /// Where a file's contents are.
@@ -268,7 +268,11 @@ impl Shelf {
     }
 
     /// A place for a file that is being sent, if its owner may have one more.
-    pub(super) fn begin_file(self: &Arc<Shelf>, tenant: Option<Tenant>, id: &str) -> Result<(Sending, File), ApiError> {
+    pub(super) fn begin_file(
+        self: &Arc<BatchStore>,
+        tenant: Option<Tenant>,
+        id: &str,
+    ) -> Result<(Sending, File), ApiError> {
         let owner = owner(tenant);
         let mut state = self.lock();
         let account = state.account(&owner);
@@ -514,7 +518,7 @@ impl Shelf {
 /// A file that is being sent. What is not kept is gone, and its account is free, when this is dropped: also when its
 /// sender has left.
 pub(super) struct Sending {
-    shelf: Arc<Shelf>,
+    shelf: Arc<BatchStore>,
     id: String,
 }
 
@@ -629,7 +633,7 @@ mod tests {
 
     use super::*;
 
-    fn keep(shelf: &Arc<Shelf>, key: Tenant, id: &str, bytes: &[u8]) -> Result<FileNote, ApiError> {
+    fn keep(shelf: &Arc<BatchStore>, key: Tenant, id: &str, bytes: &[u8]) -> Result<FileNote, ApiError> {
         let (sending, mut file) = shelf.begin_file(Some(key), id)?;
         sending.grow(bytes.len() as u64)?;
         file.write_all(bytes).map_err(|error| unwritable(&error))?;
@@ -645,7 +649,7 @@ mod tests {
     #[test]
     fn chaos() {
         let place = Scratch::new("shelf-chaos");
-        let mut shelf = Some(Shelf::open(&place).unwrap());
+        let mut shelf = Some(BatchStore::open(&place).unwrap());
         let (mut files, mut batches) = (BTreeMap::<String, (Tenant, usize)>::new(), BTreeMap::<String, Tenant>::new());
         let mut dice = testing::Dice::new(7);
         let mut random = |most: u64| dice.below(most);
@@ -717,7 +721,7 @@ mod tests {
                     let old = shelf.take().unwrap();
                     old._lock.unlock().unwrap();
                     drop(old);
-                    shelf = Some(Shelf::open(&place).unwrap());
+                    shelf = Some(BatchStore::open(&place).unwrap());
                     let names = fs::read_dir(place.join("files")).unwrap().count();
                     assert_eq!(names, 2 * files.len(), "nothing else is there");
                 }
@@ -747,7 +751,7 @@ mod tests {
     #[test]
     fn a_batch_holds_its_file() {
         let place = Scratch::new("shelf-race");
-        let shelf = Shelf::open(&place).unwrap();
+        let shelf = BatchStore::open(&place).unwrap();
         let key = [1; 32];
         for round in 0..100 {
             let file = format!("file-{round}");
@@ -782,7 +786,7 @@ mod tests {
     #[test]
     fn a_start_takes_away_nothing_but_its_own_leftovers() {
         let place = Scratch::new("shelf-start");
-        let shelf = Shelf::open(&place).unwrap();
+        let shelf = BatchStore::open(&place).unwrap();
         let key = [1; 32];
         keep(&shelf, key, "file-a", b"x").unwrap();
         keep(&shelf, key, "file-b", b"x").unwrap();
@@ -809,7 +813,7 @@ mod tests {
                 open.rests("batch_c").unwrap();
             }
             drop(open);
-            let open = Shelf::open(&place).unwrap();
+            let open = BatchStore::open(&place).unwrap();
             let stands = open.batch(Some(key), "batch_c").ok().unwrap();
             let is_on = stands.problem.is_none() && stands.status != Status::Cancelled;
             let names: Vec<String> = open.files(Some(key)).into_iter().map(|file| file.id).collect();

@@ -1,4 +1,4 @@
-//! Whose text is worked on next. Decisions only: no thread, no clock, no lock; [`crate::text_pool`] has those.
+//! Whose text is worked on next. Decisions only: no thread, no clock, no lock; [`crate::prepare_pool`] has those.
 //!
 //! ```text
 //! tenant A  served 4.1 s   [ 7.9 MB, 0.9 s done ]  [ 7.9 MB, waiting ]
@@ -27,7 +27,7 @@ pub(crate) type JobId = u64;
 type Service = u64;
 
 /// The jobs there are, and what every tenant has been served.
-pub(crate) struct Turns {
+pub(crate) struct FairQueue {
     workers: usize,
     /// Bytes that all jobs, and those of one tenant, may hold.
     most_bytes: usize,
@@ -70,11 +70,11 @@ struct Tenant {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-impl Turns {
+impl FairQueue {
     /// `workers`: jobs at work at once. `largest`: bytes of one body, for which there is always room.
-    pub(crate) fn new(workers: usize, most_bytes: usize, largest: usize) -> Turns {
+    pub(crate) fn new(workers: usize, most_bytes: usize, largest: usize) -> FairQueue {
         let most_bytes = most_bytes.max(largest.saturating_mul(2));
-        Turns {
+        FairQueue {
             workers: workers.max(1),
             most_bytes,
             most_bytes_of_one: most_bytes / 2,
@@ -202,8 +202,8 @@ mod tests {
     const LONG: usize = 1 << 20;
     const SHORT: usize = 100;
 
-    fn turns(workers: usize) -> Turns {
-        Turns::new(workers, 64 << 20, 8 << 20)
+    fn turns(workers: usize) -> FairQueue {
+        FairQueue::new(workers, 64 << 20, 8 << 20)
     }
 
     #[test]
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_tenant_cannot_take_all_the_room() {
-        let mut turns = Turns::new(1, 10, 4);
+        let mut turns = FairQueue::new(1, 10, 4);
         assert_eq!(turns.reserve(A, 5), Ok(()));
         assert_eq!(turns.reserve(A, 1), Err(Full));
         assert_eq!(turns.reserve(B, 5), Ok(()));
@@ -297,7 +297,7 @@ mod tests {
         turns.release(A, 5);
         assert_eq!(turns.reserve(A, 5), Ok(()));
         // One body always fits.
-        assert_eq!(Turns::new(1, 10, 100).reserve(A, 100), Ok(()));
+        assert_eq!(FairQueue::new(1, 10, 100).reserve(A, 100), Ok(()));
     }
 
     #[test]

@@ -36,7 +36,7 @@ const EXPOSED: &str = "request-id, retry-after, server-timing, x-predicted-ttft-
 const PREFLIGHT_AGE: &str = "600";
 
 /// The names of this server and the origins whose pages may ask it.
-pub(crate) struct Site {
+pub(crate) struct OriginPolicy {
     names: Vec<String>,
     origins: Vec<HeaderValue>,
     checks_names: bool,
@@ -60,8 +60,8 @@ pub(crate) enum Unusable {
     Origin(String),
 }
 
-impl Site {
-    pub(crate) fn new(told: &Told<'_>) -> Result<Site, Unusable> {
+impl OriginPolicy {
+    pub(crate) fn new(told: &Told<'_>) -> Result<OriginPolicy, Unusable> {
         let own = Some(told.host).filter(|host| matches!(parse_host(host), Some(Host::Name(_))));
         let mut names = Vec::new();
         for given in told.allowed_hosts.iter().map(String::as_str).chain(own) {
@@ -73,7 +73,7 @@ impl Site {
             }
         }
         let origin = |given: &String| parse_origin(given).ok_or_else(|| Unusable::Origin(given.clone()));
-        Ok(Site {
+        Ok(OriginPolicy {
             names,
             origins: told.allowed_origins.iter().map(origin).collect::<Result<_, _>>()?,
             checks_names: !told.has_keys || !told.allowed_hosts.is_empty(),
@@ -240,10 +240,15 @@ fn parse_origin(text: &str) -> Option<HeaderValue> {
 mod tests {
     use super::*;
 
-    fn site(host: &str, allowed_hosts: &[&str], allowed_origins: &[&str], has_keys: bool) -> Result<Site, Unusable> {
+    fn site(
+        host: &str,
+        allowed_hosts: &[&str],
+        allowed_origins: &[&str],
+        has_keys: bool,
+    ) -> Result<OriginPolicy, Unusable> {
         let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
         let (allowed_hosts, allowed_origins) = (&owned(allowed_hosts)[..], &owned(allowed_origins)[..]);
-        Site::new(&Told { host, allowed_hosts, allowed_origins, has_keys })
+        OriginPolicy::new(&Told { host, allowed_hosts, allowed_origins, has_keys })
     }
 
     #[test]

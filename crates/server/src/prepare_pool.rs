@@ -5,8 +5,8 @@
 //!    └── dropped: a job that waits or rests is gone at once, one at work at its next pause
 //! ```
 //!
-//! [`Turns`] decides; here are the lock, the clock and the threads. They are tokio's blocking ones, but no more are
-//! taken than [`Turns`] lets begin: `workers` at work, and the few long jobs that rest.
+//! [`FairQueue`] decides; here are the lock, the clock and the threads. They are tokio's blocking ones, but no more are
+//! taken than [`FairQueue`] lets begin: `workers` at work, and the few long jobs that rest.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use crate::error::ApiError;
-use crate::turns::{Full, JobId, Payer, Turns};
+use crate::fair_queue::{FairQueue, Full, JobId, Payer};
 
 /// Bodies of all tenants together, in bytes.
 const MOST_BYTES: usize = 128 << 20;
@@ -24,7 +24,7 @@ const BYTE_NANOS: u64 = 50;
 
 /// Shared by all handlers.
 #[derive(Clone)]
-pub(crate) struct TextPool(Arc<Shared>);
+pub(crate) struct PreparePool(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
@@ -33,14 +33,14 @@ struct Shared {
 }
 
 struct State {
-    turns: Turns,
+    turns: FairQueue,
     /// How each job that waits or rests hears that its turn has come.
     calls: std::collections::HashMap<JobId, oneshot::Sender<()>>,
 }
 
 /// What the pool has done since the start.
 #[derive(Default)]
-pub(crate) struct TextStats {
+pub(crate) struct PrepareStats {
     /// Jobs that wait, rest or work.
     pub(crate) jobs: usize,
     pub(crate) working: Duration,
@@ -48,12 +48,12 @@ pub(crate) struct TextStats {
     pub(crate) waiting: Duration,
 }
 
-impl TextPool {
+impl PreparePool {
     /// `largest_body`: bytes of one body, for which there is always room.
-    pub(crate) fn new(workers: usize, largest_body: usize) -> TextPool {
-        let turns = Turns::new(workers, MOST_BYTES, largest_body);
+    pub(crate) fn new(workers: usize, largest_body: usize) -> PreparePool {
+        let turns = FairQueue::new(workers, MOST_BYTES, largest_body);
         let state = Mutex::new(State { turns, calls: Default::default() });
-        TextPool(Arc::new(Shared { state, working_nanos: AtomicU64::new(0), waiting_nanos: AtomicU64::new(0) }))
+        PreparePool(Arc::new(Shared { state, working_nanos: AtomicU64::new(0), waiting_nanos: AtomicU64::new(0) }))
     }
 
     /// Room for a body that is about to arrive.
@@ -100,9 +100,9 @@ impl TextPool {
         thread.await.unwrap_or_else(|_| Err(ApiError::internal()))
     }
 
-    pub(crate) fn stats(&self) -> TextStats {
+    pub(crate) fn stats(&self) -> PrepareStats {
         let read = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Ordering::Relaxed));
-        TextStats {
+        PrepareStats {
             jobs: self.lock().turns.len(),
             working: read(&self.0.working_nanos),
             waiting: read(&self.0.waiting_nanos),
@@ -129,7 +129,7 @@ impl State {
 
 /// Bytes of a body, held until the work on it is over.
 pub(crate) struct Room {
-    pool: TextPool,
+    pool: PreparePool,
     payer: Payer,
     bytes: usize,
 }
@@ -151,7 +151,7 @@ impl Drop for Room {
 
 /// The handler's hold on its job.
 struct Watch {
-    pool: TextPool,
+    pool: PreparePool,
     id: JobId,
     given_up: Arc<AtomicBool>,
 }
@@ -166,7 +166,7 @@ impl Drop for Watch {
 
 /// A job's hold on its place.
 struct Job {
-    pool: TextPool,
+    pool: PreparePool,
     id: JobId,
     given_up: Arc<AtomicBool>,
     /// When what is not charged yet began; `None` while it does not work.

@@ -9,7 +9,7 @@ use crate::openai::hints::Hints;
 
 /// How an answer is to be delivered.
 #[derive(Clone, Default)]
-pub(crate) struct Delivery {
+pub(crate) struct ResponseOptions {
     /// The name the model was asked for by.
     pub(crate) model: String,
     pub(crate) stream: bool,
@@ -35,26 +35,26 @@ pub(crate) struct Delivery {
     pub(crate) tier: Option<ServiceClass>,
     /// The prompt is read for another worker, which finds it there.
     pub(crate) gives: Option<SignedAddress>,
-    pub(crate) settled: Settled,
+    pub(crate) settled: Adjustments,
 }
 
-impl Delivery {
+impl ResponseOptions {
     /// Of an API that has none of the extra fields.
-    pub(crate) fn plain(model: String, stream: bool, hints: Hints) -> Delivery {
-        let settled = Settled { hints, max_tokens: None };
-        Delivery { model, stream, speculate: true, settled, ..Delivery::default() }
+    pub(crate) fn plain(model: String, stream: bool, hints: Hints) -> ResponseOptions {
+        let settled = Adjustments { hints, max_tokens: None };
+        ResponseOptions { model, stream, speculate: true, settled, ..ResponseOptions::default() }
     }
 
     /// A request with what of its delivery concerns the engine.
     pub(crate) fn request(&self, raw: RawRequest) -> RawRequest {
-        let &Delivery { tier, receipt, speculate, progress, .. } = self;
+        let &ResponseOptions { tier, receipt, speculate, progress, .. } = self;
         RawRequest { class: tier, receipt, speculate, progress, ..raw }
     }
 }
 
 /// What was settled otherwise than a client may think. The answer says so, in its headers and beside `timings`.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Settled {
+pub(crate) struct Adjustments {
     /// Fields that were taken and change nothing ([`crate::openai::hints`]), and places of schemas that are not kept to.
     #[serde(skip_serializing_if = "Hints::is_empty")]
     pub(crate) hints: Hints,
@@ -63,7 +63,7 @@ pub(crate) struct Settled {
     pub(crate) max_tokens: Option<usize>,
 }
 
-impl Settled {
+impl Adjustments {
     /// Makes a schema that stands in this field into one that compiles, and notes what of it is left open.
     pub(crate) fn fit(&mut self, schema: &Value, field: &str, strict: bool) -> Result<Value, ApiError> {
         let fitted = fit_schema(schema, strict).map_err(|misfit| {
