@@ -41,7 +41,7 @@ pub struct SlowOptions {
 
 /// What the log says of a request that is over.
 struct Ended {
-    served: Arc<RequestTrace>,
+    trace: Arc<RequestTrace>,
     route: &'static str,
     is_stream: bool,
     status: u16,
@@ -119,9 +119,9 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// A stream has its status from the beginning; a whole answer has it when it is sent ([`Guard::answered`]).
-    pub(crate) fn new(log: Arc<AccessLog>, served: Arc<RequestTrace>, route: &'static str, is_stream: bool) -> Guard {
+    pub(crate) fn new(log: Arc<AccessLog>, trace: Arc<RequestTrace>, route: &'static str, is_stream: bool) -> Guard {
         let status = if is_stream { 200 } else { CLIENT_LEFT };
-        Guard { log, ended: Some(Ended { served, route, is_stream, status }) }
+        Guard { log, ended: Some(Ended { trace, route, is_stream, status }) }
     }
 
     /// What the client is answered with.
@@ -142,15 +142,15 @@ impl Drop for Guard {
 
 /// Its account was evicted by later requests.
 fn forgotten(ended: &Ended) {
-    let Ended { served, route, status, .. } = ended;
+    let Ended { trace, route, status, .. } = ended;
     tracing::info!(
         target: "access",
         route,
         status,
-        id = served.response_id,
-        request_id = ?served.request_id,
-        key = served.key,
-        prompt_tokens = served.prompt_tokens.iter().sum::<usize>(),
+        id = trace.response_id,
+        request_id = ?trace.request_id,
+        key = trace.key,
+        prompt_tokens = trace.prompt_tokens.iter().sum::<usize>(),
         "request (its times are forgotten)"
     );
 }
@@ -191,18 +191,18 @@ impl Writer {
         if !tracing::enabled!(target: "access", tracing::Level::INFO) && slow == [None; 2] {
             return;
         }
-        let Ended { served, route, is_stream, status } = ended;
-        let prompts = self.closed(served).unwrap_or_default();
-        let Some(line) = Line::of(served, &|id| prompts.iter().find(|prompt| prompt.request == id)) else {
+        let Ended { trace, route, is_stream, status } = ended;
+        let prompts = self.closed(trace).unwrap_or_default();
+        let Some(line) = Line::of(trace, &|id| prompts.iter().find(|prompt| prompt.request == id)) else {
             return forgotten(ended);
         };
         tracing::info!(
             target: "access",
             route,
             status,
-            id = served.response_id,
-            request_id = ?served.request_id,
-            key = served.key,
+            id = trace.response_id,
+            request_id = ?trace.request_id,
+            key = trace.key,
             state = line.state,
             finish_reason = line.finish_reason(),
             stream = is_stream,
@@ -221,13 +221,13 @@ impl Writer {
         let late =
             |time: Nanos, limit: Option<Duration>| limit.is_some_and(|limit| u128::from(time.0) >= limit.as_nanos());
         if late(line.ttft, self.slow.ttft) || late(line.longest_gap, self.slow.gap) {
-            self.slow(served, &line);
+            self.slow(trace, &line);
         }
     }
 
     /// How long it thought, and when there was something to see, which is counted.
-    fn thinking(&self, Ended { served, .. }: &Ended) -> (Option<Nanos>, Option<Nanos>) {
-        let thinking = served.thinking(&*self.engine);
+    fn thinking(&self, Ended { trace, .. }: &Ended) -> (Option<Nanos>, Option<Nanos>) {
+        let thinking = trace.thinking(&*self.engine);
         if let (Some(time), visible) = thinking {
             self.thoughts.observe(time, visible);
         }
@@ -235,15 +235,15 @@ impl Writer {
     }
 
     /// Each prompt of it that was slow, in words.
-    fn slow(&self, served: &RequestTrace, line: &Line<'_>) {
-        let name = |id| self.registry.words(served.tenant, id);
-        for &id in &served.requests {
+    fn slow(&self, trace: &RequestTrace, line: &Line<'_>) {
+        let name = |id| self.registry.words(trace.tenant, id);
+        for &id in &trace.requests {
             let Some(timeline) = self.engine.timeline(id) else { continue };
             tracing::warn!(
                 target: "slow",
-                id = served.response_id,
-                request_id = ?served.request_id,
-                key = served.key,
+                id = trace.response_id,
+                request_id = ?trace.request_id,
+                key = trace.key,
                 ttft_ms = short(line.ttft),
                 longest_gap_ms = short(line.longest_gap),
                 "{}",
@@ -253,11 +253,11 @@ impl Writer {
     }
 
     /// What the engine's books say. Where a client has left, the engine hears of it between two steps.
-    fn closed(&self, served: &RequestTrace) -> Option<Vec<RequestSummary>> {
+    fn closed(&self, trace: &RequestTrace) -> Option<Vec<RequestSummary>> {
         let (tries, pause) = CLOSING;
         for again in 0..tries {
             let prompts: Option<Vec<RequestSummary>> =
-                served.requests.iter().map(|&id| self.engine.request(id)).collect();
+                trace.requests.iter().map(|&id| self.engine.request(id)).collect();
             match prompts {
                 Some(prompts) if again + 1 < tries && prompts.iter().any(|prompt| !prompt.is_over()) => {
                     std::thread::sleep(pause);

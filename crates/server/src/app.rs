@@ -49,14 +49,14 @@ pub(crate) struct App {
     pub(crate) first_adapters: Vec<String>,
     pub(crate) keys: ApiKeys,
     /// Whose pages may ask.
-    pub(crate) site: OriginPolicy,
+    pub(crate) origin_policy: OriginPolicy,
     pub(crate) http: HttpMetrics,
     /// Which names answers were given.
     pub(crate) registry: Arc<Registry>,
     /// Responses that are kept.
     pub(crate) responses: Store,
     /// How the model thinks and calls tools.
-    pub(crate) speech: ToolFormat,
+    pub(crate) tool_format: ToolFormat,
     /// What is written down of requests that are over.
     pub(crate) access: Arc<AccessLog>,
     pub(crate) exporter: Option<Arc<Exporter>>,
@@ -65,11 +65,11 @@ pub(crate) struct App {
     /// Whether the page and what it is made of are served.
     pub(crate) ui: bool,
     /// Files and batches, where they are kept.
-    pub(crate) shelf: Option<Arc<BatchStore>>,
+    pub(crate) batch_store: Option<Arc<BatchStore>>,
     /// Whether a `max_tokens` beyond the context is cut.
     pub(crate) cut_max_tokens: bool,
     /// The document of the API.
-    pub(crate) written: OnceLock<CachedDocument>,
+    pub(crate) openapi: OnceLock<CachedDocument>,
     /// What paths may begin with; empty or `/...` without a slash at its end.
     pub(crate) root_path: Arc<str>,
     /// Most log probabilities per token; -1: of the whole vocabulary.
@@ -102,8 +102,8 @@ impl App {
     pub(crate) fn new(
         engine: Arc<dyn Observe>,
         options: &ServerOptions,
-        site: OriginPolicy,
-        shelf: Option<Arc<BatchStore>>,
+        origin_policy: OriginPolicy,
+        batch_store: Option<Arc<BatchStore>>,
         responses: Store,
     ) -> App {
         let names = &options.served_model_names;
@@ -114,18 +114,18 @@ impl App {
             runtime_adapters: options.runtime_adapters,
             first_adapters: engine.model().adapters.list().into_iter().map(|adapter| adapter.name).collect(),
             keys: ApiKeys::new(&options.api_keys),
-            site,
+            origin_policy,
             access: AccessLog::start(engine.clone(), registry.clone(), options.slow, http.thoughts.clone()),
             http,
             registry,
             responses,
-            speech: ToolFormat::of(engine.model(), &options.speech),
+            tool_format: ToolFormat::of(engine.model(), &options.parsers),
             exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
             started: unix_seconds(),
             ui: options.ui,
-            shelf,
+            batch_store,
             cut_max_tokens: options.cut_max_tokens,
-            written: OnceLock::new(),
+            openapi: OnceLock::new(),
             root_path: options.root_path.trim_end_matches('/').into(),
             max_logprobs: options.max_logprobs,
             trusts_templates: options.trust_request_chat_template,

@@ -49,7 +49,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    fn asker(&self) -> RequestOrigin {
+    fn origin(&self) -> RequestOrigin {
         RequestOrigin { tenant: self.tenant, key: self.key, request_id: self.name(), parent: self.parent.clone() }
     }
 
@@ -65,9 +65,9 @@ impl Caller {
     }
 
     /// Writes down that it was refused what it asked for, and why.
-    pub(crate) fn refused(&self, app: &App, form: Endpoint, error: ApiError) -> ApiError {
+    pub(crate) fn refused(&self, app: &App, endpoint: Endpoint, error: ApiError) -> ApiError {
         app.access.refused(Refused {
-            route: form.route(),
+            route: endpoint.route(),
             request_id: self.name(),
             key: self.key,
             status: error.status().as_u16(),
@@ -111,22 +111,22 @@ impl JsonRequest {
     /// What the reader of one API makes of the body. A refusal is written down.
     pub(crate) async fn read_as<T: Send + 'static>(
         &mut self,
-        form: Endpoint,
+        endpoint: Endpoint,
         read: impl FnOnce(Value, &App, Option<Tenant>) -> Caught<T> + Send + 'static,
     ) -> Caught<T> {
         let tenant = self.caller.tenant;
         let read = self.read(move |body, app| read(body, app, tenant)).await;
-        read.map_err(|error| self.caller.refused(&self.app, form, error))
+        read.map_err(|error| self.caller.refused(&self.app, endpoint, error))
     }
 
     /// A body that `read` understands, answered.
     pub(crate) async fn ask(
         mut self,
-        form: Endpoint,
+        endpoint: Endpoint,
         read: fn(Value, &App, Option<Tenant>) -> Caught<PreparedRequest>,
     ) -> Caught<Response> {
-        let job = self.read_as(form, read).await?;
-        answer(self.app, &self.caller, job).await
+        let prepared = self.read_as(endpoint, read).await?;
+        answer(self.app, &self.caller, prepared).await
     }
 }
 
@@ -137,8 +137,8 @@ pub(crate) async fn submit(
     requests: Vec<ValidatedRequest>,
     mut plan: ResponsePlan,
 ) -> Caught<(ResponsePlan, EventStream)> {
-    let form = plan.form;
-    let refused = |error| caller.refused(app, form, error);
+    let endpoint = plan.endpoint;
+    let refused = |error| caller.refused(app, endpoint, error);
     if plan.delivery.receipt {
         plan.basis = Some(app.basis(&plan.delivery.model).await.map_err(refused)?);
     }
@@ -146,19 +146,19 @@ pub(crate) async fn submit(
         // Escaped: a name must not be able to write lines of its own into the log.
         tracing::info!(request_id = ?caller.request_id, user = ?user, "request of a named user");
     }
-    let outputs = EventStream::submit(app, &plan, caller.asker(), requests).map_err(refused)?;
+    let outputs = EventStream::submit(app, &plan, caller.origin(), requests).map_err(refused)?;
     Ok((plan, outputs))
 }
 
-pub(crate) async fn answer(app: Arc<App>, caller: &Caller, job: PreparedRequest) -> Caught<Response> {
-    let PreparedRequest { requests, plan, api } = job;
+pub(crate) async fn answer(app: Arc<App>, caller: &Caller, prepared: PreparedRequest) -> Caught<Response> {
+    let PreparedRequest { requests, plan, writer } = prepared;
     let (plan, outputs) = submit(&app, caller, requests, plan).await?;
     let promise = outputs.promise();
     let text = caller.came.elapsed();
-    let settled = plan.delivery.settled.clone();
-    let (mut response, timings) = deliver(app, plan, &*api, outputs).await?;
+    let adjustments = plan.delivery.adjustments.clone();
+    let (mut response, timings) = deliver(app, plan, &*writer, outputs).await?;
     let headers = response.headers_mut();
-    note_settled(headers, &settled);
+    note_adjustments(headers, &adjustments);
     if let Some(LatencyBound { first_token, answer, .. }) = &promise {
         // Of what is likely to come within a millisecond too, 0 is not the time.
         headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.p50.0.div_ceil(1_000_000)));
@@ -173,11 +173,11 @@ pub(crate) async fn answer(app: Arc<App>, caller: &Caller, job: PreparedRequest)
 }
 
 /// Says in headers what was settled otherwise than a client may think.
-pub(crate) fn note_settled(headers: &mut HeaderMap, settled: &Adjustments) {
-    if !settled.hints.is_empty() {
-        headers.insert(HINTS, settled.hints.in_a_line().try_into().expect("names of fields are a header value"));
+pub(crate) fn note_adjustments(headers: &mut HeaderMap, adjustments: &Adjustments) {
+    if !adjustments.hints.is_empty() {
+        headers.insert(HINTS, adjustments.hints.in_a_line().try_into().expect("names of fields are a header value"));
     }
-    if let Some(most) = settled.max_tokens {
+    if let Some(most) = adjustments.max_tokens {
         headers.insert(MAX_TOKENS, HeaderValue::from(most));
     }
 }
@@ -203,19 +203,19 @@ fn server_timing(text: Duration, predicted: Option<Duration>, timings: Option<&T
 async fn deliver(
     app: Arc<App>,
     plan: ResponsePlan,
-    api: &dyn ResponseWriter,
+    writer: &dyn ResponseWriter,
     outputs: EventStream,
 ) -> Caught<(Response, Option<Timings>)> {
     if plan.delivery.stream {
         let headers = [
-            (header::CONTENT_TYPE, api.stream_type()),
+            (header::CONTENT_TYPE, writer.stream_type()),
             (header::CACHE_CONTROL, "no-cache"),
             // Asks proxies to pass each event on at once.
             (HeaderName::from_static("x-accel-buffering"), "no"),
         ];
-        let wire = api.wire(&app, plan, &outputs);
-        return Ok(((headers, Body::new(Events::new(app, outputs, wire))).into_response(), None));
+        let writer = writer.stream_writer(&app, plan, &outputs);
+        return Ok(((headers, Body::new(Events::new(app, outputs, writer))).into_response(), None));
     }
-    let (response, timings) = api.whole(&app, plan, outputs).await?;
+    let (response, timings) = writer.whole(&app, plan, outputs).await?;
     Ok((response, Some(timings)))
 }

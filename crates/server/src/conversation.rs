@@ -108,11 +108,11 @@ impl ToolFormat {
     pub(crate) fn settle(
         &self,
         raw: &mut RawRequest,
-        wish: ToolOptions,
+        tool_options: ToolOptions,
         model: &ModelInfo,
     ) -> Result<Option<OutputParser>, ApiError> {
         let Dialect { thoughts, calls, .. } = &self.dialect;
-        let ToolOptions { tools, choice, parallel, thinking, is_searched } = wish;
+        let ToolOptions { tools, choice, parallel, thinking, is_searched } = tool_options;
         let thought_tokens = self.tell(raw, thinking);
         if !tools.is_empty() && calls.is_none() {
             let why = "this model's chat template shows no way to call tools: start the server with --tool-call-parser if \
@@ -270,7 +270,7 @@ impl Thinking {
     /// How much, in OpenAI's words: told to the template if it has words for it. False: there are none.
     pub(crate) fn effort(
         &mut self,
-        speech: &ToolFormat,
+        tool_format: &ToolFormat,
         field: &str,
         effort: &str,
         kwargs: &mut Map<String, Value>,
@@ -280,10 +280,10 @@ impl Thinking {
             return Err(wrong_type(field, &expected));
         }
         self.switch(effort != "none");
-        if speech.has_reasoning_effort {
+        if tool_format.has_reasoning_effort {
             kwargs.insert("reasoning_effort".to_owned(), effort.into());
         }
-        Ok(speech.has_reasoning_effort || speech.switch.is_some() || effort == "none" && speech.thinks())
+        Ok(tool_format.has_reasoning_effort || tool_format.switch.is_some() || effort == "none" && tool_format.thinks())
     }
 }
 
@@ -292,13 +292,13 @@ impl Thinking {
 pub(crate) fn thought_tokens(
     field: &'static str,
     asked: Option<i64>,
-    speech: &ToolFormat,
-    settled: &mut Adjustments,
+    tool_format: &ToolFormat,
+    adjustments: &mut Adjustments,
 ) -> Result<Option<u32>, ApiError> {
     match asked {
         None | Some(-1) => Ok(None),
-        Some(_) if speech.dialect.thoughts.is_none() => {
-            settled.hints.push(field);
+        Some(_) if tool_format.dialect.thoughts.is_none() => {
+            adjustments.hints.push(field);
             Ok(None)
         }
         Some(tokens) => {

@@ -398,8 +398,8 @@ impl ApiError {
     }
 
     /// The same in the words of one API.
-    pub(crate) fn json_in(&self, words: ErrorFormat) -> String {
-        let error = match words {
+    pub(crate) fn json_in(&self, format: ErrorFormat) -> String {
+        let error = match format {
             ErrorFormat::OpenAi => {
                 let r#type = match self.kind {
                     Kind::Internal | Kind::NoStorage => "server_error",
@@ -442,8 +442,8 @@ impl ApiError {
     }
 
     /// The answer in the words of one API.
-    pub(crate) fn render_as(self, words: ErrorFormat) -> Response {
-        let mut response = (self.status(), self.json_in(words)).into_response();
+    pub(crate) fn render_as(self, format: ErrorFormat) -> Response {
+        let mut response = (self.status(), self.json_in(format)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         match self.kind {

@@ -202,39 +202,39 @@ mod tests {
     const LONG: usize = 1 << 20;
     const SHORT: usize = 100;
 
-    fn turns(workers: usize) -> FairQueue {
+    fn queue(workers: usize) -> FairQueue {
         FairQueue::new(workers, 64 << 20, 8 << 20)
     }
 
     #[test]
     fn a_short_text_waits_for_one_window_of_long_ones() {
         for payer in [A, B] {
-            let mut turns = turns(1);
-            let long: Vec<JobId> = (0..4).map(|_| turns.enter(A, LONG)).collect();
-            assert_eq!(turns.next(), Some(long[0]));
-            assert!(!turns.charge(long[0], 0));
-            let short = turns.enter(payer, SHORT);
-            assert_eq!(turns.next(), None, "the worker is not free");
-            assert!(turns.charge(long[0], 10), "after its window it rests");
-            assert_eq!(turns.next(), Some(short));
-            turns.leave(short, 1);
-            assert!(turns.next().is_some());
+            let mut queue = queue(1);
+            let long: Vec<JobId> = (0..4).map(|_| queue.enter(A, LONG)).collect();
+            assert_eq!(queue.next(), Some(long[0]));
+            assert!(!queue.charge(long[0], 0));
+            let short = queue.enter(payer, SHORT);
+            assert_eq!(queue.next(), None, "the worker is not free");
+            assert!(queue.charge(long[0], 10), "after its window it rests");
+            assert_eq!(queue.next(), Some(short));
+            queue.leave(short, 1);
+            assert!(queue.next().is_some());
         }
     }
 
     #[test]
     fn tenants_share_by_service_whatever_the_number_of_their_jobs() {
-        let mut turns = turns(1);
+        let mut queue = queue(1);
         for _ in 0..20 {
-            turns.enter(A, LONG);
+            queue.enter(A, LONG);
         }
-        let one = turns.enter(B, LONG);
+        let one = queue.enter(B, LONG);
         let mut served = [0u64; 2];
-        let mut at_work = turns.next().unwrap();
+        let mut at_work = queue.next().unwrap();
         for _ in 0..1000 {
             served[usize::from(at_work == one)] += 10;
-            if turns.charge(at_work, 10) {
-                at_work = turns.next().unwrap();
+            if queue.charge(at_work, 10) {
+                at_work = queue.next().unwrap();
             }
         }
         assert!(served[0].abs_diff(served[1]) <= 20, "{served:?}");
@@ -242,76 +242,76 @@ mod tests {
 
     #[test]
     fn idleness_is_not_saved_up() {
-        let mut turns = turns(1);
-        let long = turns.enter(A, LONG);
-        assert_eq!(turns.next(), Some(long));
+        let mut queue = queue(1);
+        let long = queue.enter(A, LONG);
+        assert_eq!(queue.next(), Some(long));
         for _ in 0..100 {
-            turns.charge(long, 10);
+            queue.charge(long, 10);
         }
         // B has been away all that time: it gets its share from now on, not what it did not take.
-        let (mut of_b, mut served, mut at_work) = (turns.enter(B, LONG), [0u64; 2], long);
+        let (mut of_b, mut served, mut at_work) = (queue.enter(B, LONG), [0u64; 2], long);
         for _ in 0..100 {
             served[usize::from(at_work == of_b)] += 10;
-            if turns.charge(at_work, 10) {
-                at_work = turns.next().unwrap();
+            if queue.charge(at_work, 10) {
+                at_work = queue.next().unwrap();
             }
         }
         assert!(served[0] >= 400, "{served:?}");
         // Coming back as a new tenant does not help either.
-        turns.leave(of_b, 0);
-        of_b = turns.enter(B, LONG);
-        assert!(turns.tenants[&B].served + 20 >= turns.tenants[&A].served && turns.jobs.contains_key(&of_b));
+        queue.leave(of_b, 0);
+        of_b = queue.enter(B, LONG);
+        assert!(queue.tenants[&B].served + 20 >= queue.tenants[&A].served && queue.jobs.contains_key(&of_b));
     }
 
     #[test]
     fn few_long_jobs_are_begun_and_they_are_ended_first() {
-        let mut turns = turns(1);
+        let mut queue = queue(1);
         for _ in 0..10 {
-            turns.enter(A, LONG);
+            queue.enter(A, LONG);
         }
         let mut begun = std::collections::BTreeSet::new();
-        let mut at_work = turns.next().unwrap();
+        let mut at_work = queue.next().unwrap();
         for _ in 0..100 {
             begun.insert(at_work);
-            if turns.charge(at_work, 10) {
-                at_work = turns.next().unwrap();
+            if queue.charge(at_work, 10) {
+                at_work = queue.next().unwrap();
             }
         }
         assert_eq!(begun.len(), MOST_LONG_OF_ONE);
-        turns.leave(at_work, 0);
-        while let Some(id) = turns.next() {
+        queue.leave(at_work, 0);
+        while let Some(id) = queue.next() {
             begun.insert(id);
-            turns.leave(id, 10);
+            queue.leave(id, 10);
         }
-        assert_eq!((begun.len(), turns.len()), (10, 0));
-        assert!(turns.tenants.values().all(|tenant| tenant.jobs == 0 && tenant.long == 0));
+        assert_eq!((begun.len(), queue.len()), (10, 0));
+        assert!(queue.tenants.values().all(|tenant| tenant.jobs == 0 && tenant.long == 0));
     }
 
     #[test]
     fn a_tenant_cannot_take_all_the_room() {
-        let mut turns = FairQueue::new(1, 10, 4);
-        assert_eq!(turns.reserve(A, 5), Ok(()));
-        assert_eq!(turns.reserve(A, 1), Err(Full));
-        assert_eq!(turns.reserve(B, 5), Ok(()));
-        assert_eq!(turns.reserve(B, 1), Err(Full));
-        turns.release(A, 5);
-        assert_eq!(turns.reserve(A, 5), Ok(()));
+        let mut queue = FairQueue::new(1, 10, 4);
+        assert_eq!(queue.reserve(A, 5), Ok(()));
+        assert_eq!(queue.reserve(A, 1), Err(Full));
+        assert_eq!(queue.reserve(B, 5), Ok(()));
+        assert_eq!(queue.reserve(B, 1), Err(Full));
+        queue.release(A, 5);
+        assert_eq!(queue.reserve(A, 5), Ok(()));
         // One body always fits.
         assert_eq!(FairQueue::new(1, 10, 100).reserve(A, 100), Ok(()));
     }
 
     #[test]
     fn as_many_work_as_there_are_workers() {
-        let mut turns = turns(2);
-        let ids: Vec<JobId> = (0..3).map(|_| turns.enter(A, SHORT)).collect();
-        assert_eq!((turns.next(), turns.next(), turns.next()), (Some(ids[0]), Some(ids[1]), None));
-        turns.leave(ids[0], 1);
-        assert_eq!(turns.next(), Some(ids[2]));
+        let mut queue = queue(2);
+        let ids: Vec<JobId> = (0..3).map(|_| queue.enter(A, SHORT)).collect();
+        assert_eq!((queue.next(), queue.next(), queue.next()), (Some(ids[0]), Some(ids[1]), None));
+        queue.leave(ids[0], 1);
+        assert_eq!(queue.next(), Some(ids[2]));
         // A job that is given up while it waits is gone.
-        let gone = turns.enter(B, SHORT);
-        turns.leave(gone, 0);
-        turns.leave(ids[1], 0);
-        turns.leave(ids[2], 0);
-        assert_eq!((turns.next(), turns.len()), (None, 0));
+        let gone = queue.enter(B, SHORT);
+        queue.leave(gone, 0);
+        queue.leave(ids[1], 0);
+        queue.leave(ids[2], 0);
+        assert_eq!((queue.next(), queue.len()), (None, 0));
     }
 }

@@ -17,8 +17,8 @@ impl Ids {
     }
 
     /// A name that no other answer has.
-    pub(crate) fn response_id(&self, form: Endpoint) -> String {
-        format!("{}{}", form.prefix(), self.unique())
+    pub(crate) fn response_id(&self, endpoint: Endpoint) -> String {
+        format!("{}{}", endpoint.prefix(), self.unique())
     }
 
     /// A name for a call of a tool: nine letters and digits, which is what the strictest templates (Mistral's) take.

@@ -147,7 +147,7 @@ pub struct ServerOptions {
     /// Which requests are worth a warning in the log.
     pub slow: SlowOptions,
     /// How the model thinks and calls tools, where its chat template does not show it.
-    pub speech: ParserOptions,
+    pub parsers: ParserOptions,
 }
 
 impl Default for ServerOptions {
@@ -178,7 +178,7 @@ impl Default for ServerOptions {
             pause_limit: Duration::from_secs(30),
             otel: None,
             slow: SlowOptions::default(),
-            speech: ParserOptions::default(),
+            parsers: ParserOptions::default(),
         }
     }
 }
@@ -286,13 +286,13 @@ impl Server {
         if let Some(adapter) = engine.model().adapters.list().into_iter().find(|it| names.contains(&it.name)) {
             return Err(ServeError::AdapterName(adapter.name));
         }
-        let site = OriginPolicy::new(&Told {
+        let origin_policy = OriginPolicy::new(&Told {
             host: &options.host,
             allowed_hosts: &options.allowed_hosts,
             allowed_origins: &options.allowed_origins,
             has_keys: !options.api_keys.is_empty(),
         });
-        let site = site.map_err(|unusable| match unusable {
+        let origin_policy = origin_policy.map_err(|unusable| match unusable {
             Unusable::Host(name) => ServeError::HostName(name),
             Unusable::Origin(origin) => ServeError::Origin(origin),
         })?;
@@ -303,16 +303,17 @@ impl Server {
             let directory = directory.display().to_string();
             |source| ServeError::Batches { directory, source }
         };
-        let shelf = options.batch_directory.as_ref();
-        let shelf = shelf.map(|directory| BatchStore::open(directory).map_err(unusable(directory))).transpose()?;
+        let batch_store = options.batch_directory.as_ref();
+        let batch_store =
+            batch_store.map(|directory| BatchStore::open(directory).map_err(unusable(directory))).transpose()?;
         let store = options.store_directory.as_ref().map(|directory| {
             let unusable = |source| ServeError::Store { directory: directory.display().to_string(), source };
             Store::open(directory).map_err(unusable)
         });
         let store = store.transpose()?.unwrap_or_else(Store::in_memory);
-        let app = Arc::new(App::new(Arc::new(engine), &options, site, shelf.clone(), store));
-        if let (Some(shelf), Some(directory)) = (shelf, &options.batch_directory) {
-            batch::worker::start(app.clone(), shelf).map_err(unusable(directory))?;
+        let app = Arc::new(App::new(Arc::new(engine), &options, origin_policy, batch_store.clone(), store));
+        if let (Some(batch_store), Some(directory)) = (batch_store, &options.batch_directory) {
+            batch::worker::start(app.clone(), batch_store).map_err(unusable(directory))?;
         }
         Ok(Server { app, listener, address, drain_limit: options.drain_limit })
     }

@@ -71,7 +71,7 @@ impl TraceParent {
 
 /// An answer that has ended, or whose client has left.
 struct Ended {
-    served: Arc<RequestTrace>,
+    request: Arc<RequestTrace>,
     model: String,
     operation: &'static str,
     parent: Option<TraceParent>,
@@ -118,12 +118,12 @@ pub(crate) struct Guard {
 impl Guard {
     pub(crate) fn new(
         exporter: Arc<Exporter>,
-        served: Arc<RequestTrace>,
+        request: Arc<RequestTrace>,
         model: String,
         operation: &'static str,
         parent: Option<TraceParent>,
     ) -> Guard {
-        Guard { exporter, ended: Some(Ended { served, model, operation, parent }) }
+        Guard { exporter, ended: Some(Ended { request, model, operation, parent }) }
     }
 }
 
@@ -208,7 +208,7 @@ impl Sender {
     /// The spans of each prompt of a request.
     fn spans(&self, ended: &Ended) -> Vec<Value> {
         let trace = ended.parent.as_ref().map_or_else(|| self.id(16), |parent| parent.trace.clone());
-        let prompts = ended.served.requests.iter().zip(&ended.served.prompt_tokens);
+        let prompts = ended.request.requests.iter().zip(&ended.request.prompt_tokens);
         let timeline = |id| {
             let timeline = self.engine.timeline(id)?;
             if timeline.ending.is_some() {
@@ -280,7 +280,7 @@ impl Sender {
             text("gen_ai.provider.name", "twostroke"),
             text("gen_ai.request.model", &ended.model),
             text("gen_ai.response.model", &ended.model),
-            text("gen_ai.response.id", &ended.served.response_id),
+            text("gen_ai.response.id", &ended.request.response_id),
             count("gen_ai.usage.input_tokens", prompt_tokens),
             count("gen_ai.usage.output_tokens", account.num_tokens()),
         ];

@@ -33,7 +33,7 @@ struct Shared {
 }
 
 struct State {
-    turns: FairQueue,
+    queue: FairQueue,
     /// How each job that waits or rests hears that its turn has come.
     calls: std::collections::HashMap<JobId, oneshot::Sender<()>>,
 }
@@ -51,8 +51,8 @@ pub(crate) struct PrepareStats {
 impl PreparePool {
     /// `largest_body`: bytes of one body, for which there is always room.
     pub(crate) fn new(workers: usize, largest_body: usize) -> PreparePool {
-        let turns = FairQueue::new(workers, MOST_BYTES, largest_body);
-        let state = Mutex::new(State { turns, calls: Default::default() });
+        let queue = FairQueue::new(workers, MOST_BYTES, largest_body);
+        let state = Mutex::new(State { queue, calls: Default::default() });
         PreparePool(Arc::new(Shared { state, working_nanos: AtomicU64::new(0), waiting_nanos: AtomicU64::new(0) }))
     }
 
@@ -72,7 +72,7 @@ impl PreparePool {
         let (call, turn) = oneshot::channel();
         let id = {
             let mut state = self.lock();
-            let id = state.turns.enter(room.payer, room.bytes);
+            let id = state.queue.enter(room.payer, room.bytes);
             state.calls.insert(id, call);
             state.call_next();
             id
@@ -103,7 +103,7 @@ impl PreparePool {
     pub(crate) fn stats(&self) -> PrepareStats {
         let read = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Ordering::Relaxed));
         PrepareStats {
-            jobs: self.lock().turns.len(),
+            jobs: self.lock().queue.len(),
             working: read(&self.0.working_nanos),
             waiting: read(&self.0.waiting_nanos),
         }
@@ -117,11 +117,11 @@ impl PreparePool {
 impl State {
     /// Wakes the next in turn.
     fn call_next(&mut self) {
-        while let Some(id) = self.turns.next() {
+        while let Some(id) = self.queue.next() {
             let called = self.calls.remove(&id).is_some_and(|call| call.send(()).is_ok());
             if !called {
                 // Given up a moment ago.
-                self.turns.leave(id, 0);
+                self.queue.leave(id, 0);
             }
         }
     }
@@ -137,7 +137,7 @@ pub(crate) struct Room {
 impl Room {
     /// Takes room for bytes that have arrived; 503 where there is none.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
-        self.pool.lock().turns.reserve(self.payer, bytes).map_err(|Full| ApiError::overloaded(1))?;
+        self.pool.lock().queue.reserve(self.payer, bytes).map_err(|Full| ApiError::overloaded(1))?;
         self.bytes += bytes;
         Ok(())
     }
@@ -145,7 +145,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.pool.lock().turns.release(self.payer, self.bytes);
+        self.pool.lock().queue.release(self.payer, self.bytes);
     }
 }
 
@@ -180,7 +180,7 @@ impl Job {
         let cost = self.cost().max(bytes as u64 * BYTE_NANOS);
         let turn = {
             let mut state = self.pool.lock();
-            let rests = state.turns.charge(self.id, cost);
+            let rests = state.queue.charge(self.id, cost);
             rests.then(|| {
                 let (call, turn) = oneshot::channel();
                 state.calls.insert(self.id, call);
@@ -210,7 +210,7 @@ impl Drop for Job {
         let cost = self.cost();
         let mut state = self.pool.lock();
         state.calls.remove(&self.id);
-        state.turns.leave(self.id, cost);
+        state.queue.leave(self.id, cost);
         state.call_next();
     }
 }

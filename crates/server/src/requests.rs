@@ -116,7 +116,7 @@ impl Question {
 
 /// One HTTP request: the sums or the largest of its prompts.
 pub(crate) struct Line<'a> {
-    served: &'a RequestTrace,
+    trace: &'a RequestTrace,
     pub(crate) state: &'static str,
     arrived: Nanos,
     pub(crate) queue: Nanos,
@@ -138,17 +138,17 @@ pub(crate) struct Line<'a> {
 impl<'a> Line<'a> {
     /// `known`: what the engine knows of a prompt. `None` where it has forgotten one.
     pub(crate) fn of<'k>(
-        served: &'a RequestTrace,
+        trace: &'a RequestTrace,
         known: &dyn Fn(RequestId) -> Option<&'k RequestSummary>,
     ) -> Option<Line<'a>> {
-        let prompts: Vec<&RequestSummary> = served.requests.iter().map(|&id| known(id)).collect::<Option<_>>()?;
+        let prompts: Vec<&RequestSummary> = trace.requests.iter().map(|&id| known(id)).collect::<Option<_>>()?;
         let (first, slowest) = (prompts.first()?, prompts.iter().max_by_key(|prompt| prompt.ttft())?);
         let roughest = prompts.iter().max_by_key(|prompt| prompt.longest_gap)?;
         let firsts: Option<Vec<Nanos>> = prompts.iter().map(|prompt| prompt.first_token).collect();
         let sum = |of: fn(&RequestSummary) -> usize| prompts.iter().map(|prompt| of(prompt)).sum();
         let started = |prompt: &RequestSummary| prompt.first_scheduled.unwrap_or(prompt.until);
         Some(Line {
-            served,
+            trace,
             state: state(prompts.iter().map(|prompt| prompt.state)),
             arrived: first.arrived,
             queue: prompts.iter().map(|prompt| started(prompt).since(prompt.arrived)).max()?,
@@ -186,11 +186,11 @@ impl<'a> Line<'a> {
     fn json(&self, engine: &dyn Observe) -> Value {
         let mut line = Map::new();
         let mut put = |name: &str, value: Value| _ = line.insert(name.to_owned(), value);
-        put("id", self.served.response_id.as_str().into());
+        put("id", self.trace.response_id.as_str().into());
         put("object", "request".into());
-        put("request_id", self.served.request_id.as_str().into());
+        put("request_id", self.trace.request_id.as_str().into());
         put("state", self.state.into());
-        put("prompts", self.served.requests.len().into());
+        put("prompts", self.trace.requests.len().into());
         put("prompt_tokens", self.prompt_tokens.into());
         put("cached_tokens", self.cached_tokens.into());
         put("completion_tokens", self.generated.into());
@@ -203,7 +203,7 @@ impl<'a> Line<'a> {
         put("ttft_mostly", self.ttft_owner.map(Owner::name).into());
         put("gaps_mostly", self.gaps_owner.map(Owner::name).into());
         put("finish_reason", self.finish_reason().into());
-        put("timeline", format!("/v1/requests/{}/timeline", self.served.response_id).into());
+        put("timeline", format!("/v1/requests/{}/timeline", self.trace.response_id).into());
         time_format::insert(&mut line, "arrived", engine, self.arrived);
         if let Some(first) = self.first_token {
             time_format::insert(&mut line, "first_token", engine, first);
@@ -228,10 +228,10 @@ fn state(prompts: impl Iterator<Item = RequestState> + Clone) -> &'static str {
 }
 
 /// The answer, of requests that the caller may see.
-pub(crate) fn list(engine: &dyn Observe, served: &[Arc<RequestTrace>], question: &Question) -> Value {
+pub(crate) fn list(engine: &dyn Observe, trace: &[Arc<RequestTrace>], question: &Question) -> Value {
     let known: HashMap<RequestId, RequestSummary> =
         engine.requests().into_iter().map(|summary| (summary.request, summary)).collect();
-    let lines = served.iter().rev().filter_map(|served| Line::of(served, &|id| known.get(&id)));
+    let lines = trace.iter().rev().filter_map(|trace| Line::of(trace, &|id| known.get(&id)));
     let mut lines: Vec<Line<'_>> = lines.filter(|line| question.wants(line, engine.unix(line.until))).collect();
     match question.order {
         Order::Newest => lines.sort_by_key(|line| Reverse(line.arrived)),

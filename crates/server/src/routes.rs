@@ -218,8 +218,8 @@ fn with_single_slashes(path: &str) -> Cow<'_, str> {
 async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let id = echoed_id(request.headers()).unwrap_or_else(|| own_id(&app));
     let route = request.extensions().get::<MatchedPath>().and_then(|path| known_route(path.as_str()));
-    let share = app.site.sharing(request.headers());
-    let words = ErrorFormat::of(request.uri().path(), request.headers());
+    let share = app.origin_policy.sharing(request.headers());
+    let error_format = ErrorFormat::of(request.uri().path(), request.headers());
     let mut response = match admit(&app, &request) {
         Ok(Admitted::Preflight(answer)) => answer,
         Ok(Admitted::Caller(tenant)) => {
@@ -234,12 +234,12 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
         }
         Err(refusal) => refusal.into_response(),
     };
-    if let (Some(words), Some(error)) = (words, response.extensions_mut().remove::<ApiError>()) {
-        response = error.render_as(words);
+    if let (Some(error_format), Some(error)) = (error_format, response.extensions_mut().remove::<ApiError>()) {
+        response = error.render_as(error_format);
     }
     share(&mut response);
     app.http.answered(route.unwrap_or("other"), response.status());
-    if words == Some(ErrorFormat::Anthropic) {
+    if error_format == Some(ErrorFormat::Anthropic) {
         response.headers_mut().insert(ANTHROPIC_REQUEST_ID, id.clone());
     }
     response.headers_mut().insert(REQUEST_ID, id);
@@ -255,12 +255,12 @@ enum Admitted {
 }
 
 fn admit(app: &App, request: &Request) -> Result<Admitted, ApiError> {
-    app.site.check_name(request)?;
+    app.origin_policy.check_name(request)?;
     // Counters are wanted most when a server goes down.
     if app.drain.has_begun() && request.uri().path() != "/metrics" {
         return Err(ApiError::shutting_down());
     }
-    if let Some(answer) = app.site.preflight(request) {
+    if let Some(answer) = app.origin_policy.preflight(request) {
         return Ok(Admitted::Preflight(answer));
     }
     let tenant = match app.keys.tenant(request.headers()) {
@@ -268,7 +268,7 @@ fn admit(app: &App, request: &Request) -> Result<Admitted, ApiError> {
         Err(_) if is_open(app, request) => None,
         Err(_) => return Err(ApiError::unauthorized()),
     };
-    app.site.check_origin(request)?;
+    app.origin_policy.check_origin(request)?;
     Ok(Admitted::Caller(tenant))
 }
 

@@ -93,36 +93,36 @@ pub(crate) struct Registry {
 
 #[derive(Default)]
 struct Newest {
-    served: VecDeque<Arc<RequestTrace>>,
+    trace: VecDeque<Arc<RequestTrace>>,
     by_request: BTreeMap<RequestId, Arc<RequestTrace>>,
 }
 
 impl Registry {
-    pub(crate) fn add(&self, served: Arc<RequestTrace>) {
+    pub(crate) fn add(&self, trace: Arc<RequestTrace>) {
         let mut newest = self.lock();
-        if newest.served.len() == KEPT
-            && let Some(at) = to_forget(newest.served.iter().map(|served| served.tenant))
-            && let Some(oldest) = newest.served.remove(at)
+        if newest.trace.len() == KEPT
+            && let Some(at) = to_forget(newest.trace.iter().map(|trace| trace.tenant))
+            && let Some(oldest) = newest.trace.remove(at)
         {
             oldest.requests.iter().for_each(|id| _ = newest.by_request.remove(id));
         }
-        newest.by_request.extend(served.requests.iter().map(|&id| (id, served.clone())));
-        newest.served.push_back(served);
+        newest.by_request.extend(trace.requests.iter().map(|&id| (id, trace.clone())));
+        newest.trace.push_back(trace);
     }
 
     /// The tenant's request of this name; of several the newest.
     pub(crate) fn find(&self, tenant: Option<Tenant>, name: &str) -> Option<Arc<RequestTrace>> {
-        let is_it = |served: &&Arc<RequestTrace>| {
-            served.tenant == tenant && (served.response_id == name || served.request_id == name)
+        let is_it = |trace: &&Arc<RequestTrace>| {
+            trace.tenant == tenant && (trace.response_id == name || trace.request_id == name)
         };
-        self.lock().served.iter().rev().find(is_it).cloned()
+        self.lock().trace.iter().rev().find(is_it).cloned()
     }
 
     /// The request of which it is a prompt, and which.
-    pub(crate) fn served(&self, id: RequestId) -> Option<(Arc<RequestTrace>, usize)> {
-        let served = self.lock().by_request.get(&id)?.clone();
-        let prompt = served.requests.iter().position(|&other| other == id)?;
-        Some((served, prompt))
+    pub(crate) fn trace(&self, id: RequestId) -> Option<(Arc<RequestTrace>, usize)> {
+        let trace = self.lock().by_request.get(&id)?.clone();
+        let prompt = trace.requests.iter().position(|&other| other == id)?;
+        Some((trace, prompt))
     }
 
     /// Whether it was given a name that is not forgotten.
@@ -133,7 +133,7 @@ impl Registry {
     /// Another request as `tenant` may see it: its name, or a number.
     pub(crate) fn name(&self, tenant: Option<Tenant>, id: RequestId) -> Name {
         match self.lock().by_request.get(&id) {
-            Some(served) if served.tenant == tenant => Name::Own(served.response_id.clone()),
+            Some(trace) if trace.tenant == tenant => Name::Own(trace.response_id.clone()),
             _ => Name::Other(u64::from(self.secret.hash_one(id.0) as u32)),
         }
     }
@@ -148,7 +148,7 @@ impl Registry {
 
     /// The tenant's requests whose names are kept, the newest last.
     pub(crate) fn of(&self, tenant: Option<Tenant>) -> Vec<Arc<RequestTrace>> {
-        self.lock().served.iter().filter(|served| served.tenant == tenant).cloned().collect()
+        self.lock().trace.iter().filter(|trace| trace.tenant == tenant).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Newest> {
@@ -166,26 +166,26 @@ pub(crate) struct Reader<'a> {
 impl Reader<'_> {
     /// Everything that is known of the request of this name; `None` if it is unknown or forgotten.
     pub(crate) fn timeline(&self, name: &str) -> Option<Value> {
-        let served = self.registry.find(self.tenant, name)?;
-        let prompts = served.requests.iter().enumerate();
-        let prompts = prompts.map(|(at, &id)| Some(self.prompt(&self.engine.timeline(id)?, served.thoughts_of(at))));
+        let trace = self.registry.find(self.tenant, name)?;
+        let prompts = trace.requests.iter().enumerate();
+        let prompts = prompts.map(|(at, &id)| Some(self.prompt(&self.engine.timeline(id)?, trace.thoughts_of(at))));
         let prompts: Option<Vec<Value>> = prompts.collect();
         Some(json!({
-            "id": served.response_id,
+            "id": trace.response_id,
             "object": "request.timeline",
-            "request_id": served.request_id,
+            "request_id": trace.request_id,
             "prompts": prompts?,
         }))
     }
 
     /// The sums of a request's prompts, and its late tokens: the detail of an answer's `timings`.
-    pub(crate) fn detail(&self, served: &RequestTrace) -> Vec<Value> {
+    pub(crate) fn detail(&self, trace: &RequestTrace) -> Vec<Value> {
         let sums = |timeline: Timeline| {
             let mut sums = self.sums(&timeline.account.bill);
             sums.insert("late_tokens".into(), self.gaps(&timeline.account, &timeline.account.late_gaps()));
             Value::Object(sums)
         };
-        served.requests.iter().map(|&id| self.engine.timeline(id).map_or(Value::Null, sums)).collect()
+        trace.requests.iter().map(|&id| self.engine.timeline(id).map_or(Value::Null, sums)).collect()
     }
 
     /// Whose the time of an open request was until now, and which others' prompts and rows it was.
@@ -325,7 +325,7 @@ fn phase(work: Owner) -> &'static str {
 mod tests {
     use super::*;
 
-    fn served(tenant: u8, response: &str, request: &str, id: u64) -> Arc<RequestTrace> {
+    fn trace(tenant: u8, response: &str, request: &str, id: u64) -> Arc<RequestTrace> {
         Arc::new(RequestTrace {
             tenant: Some([tenant; 32]),
             key: Some(usize::from(tenant)),
@@ -341,19 +341,19 @@ mod tests {
     #[test]
     fn a_tenant_sees_its_own_names_and_numbers_for_the_rest() {
         let registry = Registry::default();
-        registry.add(served(1, "cmpl-a", "mine", 1));
-        registry.add(served(2, "cmpl-b", "mine", 2));
-        registry.add(served(1, "cmpl-c", "mine", 3));
-        let find = |tenant, name| registry.find(Some([tenant; 32]), name).map(|served| served.requests[0].0);
+        registry.add(trace(1, "cmpl-a", "mine", 1));
+        registry.add(trace(2, "cmpl-b", "mine", 2));
+        registry.add(trace(1, "cmpl-c", "mine", 3));
+        let find = |tenant, name| registry.find(Some([tenant; 32]), name).map(|trace| trace.requests[0].0);
         assert_eq!([find(1, "cmpl-a"), find(2, "cmpl-a"), find(2, "cmpl-b")], [Some(1), None, Some(2)]);
         assert_eq!([find(1, "mine"), find(2, "mine"), find(3, "mine")], [Some(3), Some(2), None], "the newest");
-        assert_eq!(registry.find(None, "cmpl-a").map(|served| served.requests[0]), None);
+        assert_eq!(registry.find(None, "cmpl-a").map(|trace| trace.requests[0]), None);
         let name = |id| registry.name(Some([1; 32]), RequestId(id));
         assert_eq!(name(1), Name::Own("cmpl-a".into()));
         let is_number = |id| matches!(name(id), Name::Other(_));
         assert!(is_number(2) && name(2) == name(2) && name(2) != name(9), "{:?} {:?}", name(2), name(9));
         for id in 10..10 + KEPT as u64 {
-            registry.add(served(1, &format!("cmpl-{id}"), "x", id));
+            registry.add(trace(1, &format!("cmpl-{id}"), "x", id));
         }
         assert_eq!(find(1, "cmpl-a"), None, "forgotten");
         assert!(is_number(1));

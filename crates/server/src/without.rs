@@ -33,12 +33,12 @@ pub(crate) async fn ask(
     Path((name, other)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
     let find = |name: &str| app.registry.find(caller.tenant, name).ok_or_else(ApiError::unknown_request);
-    let (served, other) = (find(&name)?, find(&other)?);
-    if served.response_id == other.response_id {
+    let (trace, other) = (find(&name)?, find(&other)?);
+    if trace.response_id == other.response_id {
         return Err(ApiError::bad_request("A request without itself has no times: name two.").with_param("other"));
     }
     let mut span = Duration::ZERO;
-    for &id in served.requests.iter().chain(&other.requests) {
+    for &id in trace.requests.iter().chain(&other.requests) {
         let timeline = app.engine.timeline(id).ok_or_else(ApiError::unknown_request)?;
         if timeline.ending.is_none() || timeline.account.first_token.is_none() {
             return Err(ApiError::bad_request("Both requests have to be over, with a token at least: ask again then."));
@@ -47,10 +47,10 @@ pub(crate) async fn ask(
         span = span.max(Duration::from_nanos(ago.0) + BEFORE);
     }
     let work = move |app: &App| {
-        let mut breath = YieldPoint::of(app);
+        let mut yield_point = YieldPoint::of(app);
         let changes = Changes { without: other.requests.clone(), ..Changes::default() };
-        let answer = replay::what_if(&app.engine.past(span), &changes, &mut |_, _| breath.goes_on())?;
-        Ok(written(app, &served, &other, &answer.answers))
+        let answer = replay::what_if(&app.engine.past(span), &changes, &mut |_, _| yield_point.goes_on())?;
+        Ok(written(app, &trace, &other, &answer.answers))
     };
     let text: Result<String, WhatIfError> = in_turn(app, work).await?;
     let text = text.map_err(|error| match error {
@@ -63,7 +63,7 @@ pub(crate) async fn ask(
     Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
 }
 
-fn written(app: &App, served: &RequestTrace, other: &RequestTrace, answers: &[ComparedAnswer]) -> String {
+fn written(app: &App, trace: &RequestTrace, other: &RequestTrace, answers: &[ComparedAnswer]) -> String {
     let prompt = |&id: &RequestId| {
         let bill = app.engine.timeline(id).map(|timeline| timeline.account.bill);
         let booked = bill.map_or(0.0, |bill| {
@@ -82,15 +82,15 @@ fn written(app: &App, served: &RequestTrace, other: &RequestTrace, answers: &[Co
     };
     // Of all but the two: the gain of all others.
     let effect = |get: fn(&AnswerLatency) -> f64| {
-        let others = answers.iter().filter(|answer| !served.requests.contains(&answer.request));
+        let others = answers.iter().filter(|answer| !trace.requests.contains(&answer.request));
         // A sum of none is -0.0.
         others.map(|answer| get(&answer.simulated) - get(&answer.what_if)).fold(0.0, |sum, gain| sum + gain) * 1e3
     };
     json!({
         "object": "request.without",
-        "id": served.response_id,
+        "id": trace.response_id,
         "without": other.response_id,
-        "prompts": served.requests.iter().map(prompt).collect::<Vec<Value>>(),
+        "prompts": trace.requests.iter().map(prompt).collect::<Vec<Value>>(),
         "others": {"ttft_ms": effect(|times| times.ttft), "total_ms": effect(|times| times.total)},
     })
     .to_string()

@@ -279,7 +279,7 @@ fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option
         hold_token: hold_token.clone(),
         otel: environment::otel(),
         slow: SlowOptions { ttft: flags.slow_ttft, gap: flags.slow_gap },
-        speech: ParserOptions {
+        parsers: ParserOptions {
             tool_call_parser: flags.tool_call_parser.clone(),
             reasoning_parser: flags.reasoning_parser.clone(),
         },

@@ -29,7 +29,7 @@ fn most_unread(plan: &ResponsePlan) -> usize {
 /// The outputs of all prompts of a request, as they come.
 pub(crate) struct EventStream {
     streams: Vec<Option<Stream>>,
-    served: Arc<RequestTrace>,
+    trace: Arc<RequestTrace>,
     /// Prompt to ask first, so that none is starved.
     turn: usize,
     /// Memory set aside for what they say.
@@ -45,14 +45,14 @@ impl EventStream {
     pub(crate) fn submit(
         app: &Arc<App>,
         plan: &ResponsePlan,
-        asker: RequestOrigin,
+        origin: RequestOrigin,
         requests: Vec<ValidatedRequest>,
     ) -> Result<EventStream, ApiError> {
         if app.drain.has_begun() {
             return Err(ApiError::shutting_down());
         }
         let streamed = plan.delivery.stream;
-        let tells_logprobs = plan.form == Endpoint::Responses && plan.logprobs;
+        let tells_logprobs = plan.endpoint == Endpoint::Responses && plan.logprobs;
         let bytes = |request: &ValidatedRequest| match &plan.beams {
             None if tells_logprobs => charge::bytes_of(request, streamed, most_unread(plan))
                 .saturating_add(charge::bytes_of_told_logprobs(request)),
@@ -73,24 +73,24 @@ impl EventStream {
             streams.iter().flatten().for_each(|stream: &Stream| stream.limit_unread(most_unread(plan)));
         }
         let requests: Vec<_> = streams.iter().flatten().map(Stream::id).collect();
-        let response_id = app.ids.response_id(plan.form);
-        let served = Arc::new(RequestTrace {
-            tenant: asker.tenant,
-            key: asker.key,
+        let response_id = app.ids.response_id(plan.endpoint);
+        let trace = Arc::new(RequestTrace {
+            tenant: origin.tenant,
+            key: origin.key,
             response_id,
-            request_id: asker.request_id,
+            request_id: origin.request_id,
             thoughts: repeat_with(Thought::default).take(requests.len() * plan.num_answers).collect(),
             requests,
             prompt_tokens,
             num_answers: plan.num_answers,
         });
-        app.registry.add(served.clone());
+        app.registry.add(trace.clone());
         let span = app.exporter.clone().map(|exporter| {
-            let operation = plan.form.operation();
-            Guard::new(exporter, served.clone(), plan.delivery.model.clone(), operation, asker.parent)
+            let operation = plan.endpoint.operation();
+            Guard::new(exporter, trace.clone(), plan.delivery.model.clone(), operation, origin.parent)
         });
-        let access = access::Guard::new(app.access.clone(), served.clone(), plan.form.route(), streamed);
-        Ok(EventStream { streams, served, turn: 0, charge: Some(charge), _span: span, access })
+        let access = access::Guard::new(app.access.clone(), trace.clone(), plan.endpoint.route(), streamed);
+        Ok(EventStream { streams, trace, turn: 0, charge: Some(charge), _span: span, access })
     }
 
     /// What was promised when the prompts were submitted: of each time, the latest of any prompt.
@@ -99,7 +99,7 @@ impl EventStream {
     }
 
     /// What is to be told if that is broken.
-    pub(super) fn late_watch(&self) -> Option<LatencyBoundWatch> {
+    pub(super) fn bound_watch(&self) -> Option<LatencyBoundWatch> {
         let arrived = self.streams.iter().flatten().map(Stream::arrived).min()?;
         Some(LatencyBoundWatch::new(self.promise()?, arrived, self.streams.len()))
     }
@@ -132,8 +132,8 @@ impl EventStream {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    pub(crate) fn served(&self) -> &Arc<RequestTrace> {
-        &self.served
+    pub(crate) fn trace(&self) -> &Arc<RequestTrace> {
+        &self.trace
     }
 
     /// For the log: with which status.
@@ -143,6 +143,6 @@ impl EventStream {
 
     /// All outputs are read: what is left.
     pub(super) fn into_rest(mut self) -> (Arc<RequestTrace>, Option<Charge>) {
-        (self.served.clone(), self.charge.take())
+        (self.trace.clone(), self.charge.take())
     }
 }

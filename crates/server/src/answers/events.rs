@@ -33,17 +33,17 @@ pub(crate) trait StreamWriter: Send {
 /// what the engine has sent meanwhile is at most the answer's own tokens.
 pub(crate) struct Events {
     app: Arc<App>,
-    served: Arc<RequestTrace>,
+    trace: Arc<RequestTrace>,
     outputs: Option<EventStream>,
-    wire: Box<dyn StreamWriter>,
+    writer: Box<dyn StreamWriter>,
     late: Option<LatencyBoundWatch>,
     ready: VecDeque<Bytes>,
 }
 
 impl Events {
-    pub(crate) fn new(app: Arc<App>, outputs: EventStream, wire: Box<dyn StreamWriter>) -> Events {
-        let late = outputs.late_watch().filter(|_| wire.takes_comments());
-        Events { app, served: outputs.served().clone(), outputs: Some(outputs), wire, late, ready: VecDeque::new() }
+    pub(crate) fn new(app: Arc<App>, outputs: EventStream, writer: Box<dyn StreamWriter>) -> Events {
+        let late = outputs.bound_watch().filter(|_| writer.takes_comments());
+        Events { app, trace: outputs.trace().clone(), outputs: Some(outputs), writer, late, ready: VecDeque::new() }
     }
 }
 
@@ -59,7 +59,7 @@ impl Body for Events {
             }
             let Some(outputs) = &mut this.outputs else { return Poll::Ready(None) };
             let Poll::Ready(next) = outputs.poll_next(cx) else {
-                let late = this.late.as_mut().and_then(|late| late.poll(&this.app, &this.served, cx));
+                let late = this.late.as_mut().and_then(|late| late.poll(&this.app, &this.trace, cx));
                 let Some(comment) = late else { return Poll::Pending };
                 return Poll::Ready(Some(Ok(Frame::data(comment))));
             };
@@ -70,8 +70,8 @@ impl Body for Events {
             if let (Some(late), Event::Token { .. }) = (&mut this.late, &output) {
                 late.token(prompt);
             }
-            if let Err(error) = this.wire.write(prompt, output, &mut this.ready) {
-                let last = this.wire.failed(&error);
+            if let Err(error) = this.writer.write(prompt, output, &mut this.ready) {
+                let last = this.writer.failed(&error);
                 this.ready.push_back(last);
                 this.outputs = None;
             }

@@ -6,7 +6,7 @@ use dialect::AnswerPart;
 use engine::receipt::Receipt;
 use engine::{Event, TokenLogprob};
 
-use super::{EventStream, FinishInfo, Heard, ResponsePlan, StreamParser, Totals};
+use super::{EventStream, FinishInfo, Parsed, ResponsePlan, StreamParser, Totals};
 use crate::app::App;
 use crate::charge::Charge;
 use crate::error::ApiError;
@@ -33,7 +33,7 @@ pub(crate) struct CollectedAnswer {
     /// Vectors of the prompts, where those are all that is wanted.
     pub(crate) embeddings: Vec<Vec<f32>>,
     pub(crate) totals: Totals,
-    pub(crate) served: Arc<RequestTrace>,
+    pub(crate) trace: Arc<RequestTrace>,
     /// Memory set aside for all this.
     pub(crate) charge: Option<Charge>,
 }
@@ -47,12 +47,12 @@ pub(crate) async fn gather(
     let prompts = outputs.prompts();
     let mut answers: Vec<Answer> = Vec::new();
     answers.resize_with(prompts.len() * plan.num_answers, Answer::default);
-    let mut ears: Vec<Option<StreamParser>> =
-        (0..answers.len()).map(|index| StreamParser::of(plan, outputs.served(), index)).collect();
+    let mut parsers: Vec<Option<StreamParser>> =
+        (0..answers.len()).map(|index| StreamParser::of(plan, outputs.trace(), index)).collect();
     let mut prompt_logprobs: Vec<Vec<Option<TokenLogprob>>> = vec![Vec::new(); prompts.len()];
     let mut embeddings = vec![Vec::new(); prompts.len()];
     let mut totals = Totals::of(plan);
-    let mut heard = Vec::new();
+    let mut parsed = Vec::new();
     while let Some((prompt, output)) = outputs.next().await {
         let first = prompt * plan.num_answers;
         match output {
@@ -61,9 +61,9 @@ pub(crate) async fn gather(
             Event::PromptLogprobs(logprobs) => prompt_logprobs[prompt] = logprobs,
             Event::Embedding(vector) => embeddings[prompt] = vector,
             Event::Token { answer, token, text, logprob } => {
-                if let Some(ear) = &mut ears[first + answer] {
-                    ear.token(&text, &mut heard);
-                    heard.clear();
+                if let Some(parser) = &mut parsers[first + answer] {
+                    parser.token(&text, &mut parsed);
+                    parsed.clear();
                 }
                 let answer = &mut answers[first + answer];
                 answer.text.push_str(&text);
@@ -72,9 +72,9 @@ pub(crate) async fn gather(
             }
             Event::Noted { answer, unsealed } => answers[first + answer].receipt = plan.receipt(*unsealed),
             Event::Finished { answer, reason, stop_string, text } => {
-                let heard = Heard::end(ears[first + answer].as_mut(), text);
+                let parsed = Parsed::end(parsers[first + answer].as_mut(), text);
                 let answer = &mut answers[first + answer];
-                answer.text.push_str(&heard.text);
+                answer.text.push_str(&parsed.text);
                 answer.end = FinishInfo::of(plan, app, reason, stop_string);
             }
             Event::Done { usage, timings } => totals.add(app, plan, &usage, &timings),
@@ -86,14 +86,14 @@ pub(crate) async fn gather(
         }
     }
     outputs.answered(200);
-    if let Some(hearing) = &plan.hearing {
-        for (answer, ear) in answers.iter_mut().zip(&ears) {
-            totals.heard(ear.as_ref());
-            let parts = hearing.whole(&answer.text, ear.as_ref());
+    if let Some(output_parser) = &plan.output_parser {
+        for (answer, parser) in answers.iter_mut().zip(&parsers) {
+            totals.add_thoughts(parser.as_ref());
+            let parts = output_parser.whole(&answer.text, parser.as_ref());
             answer.end.called(parts.iter().any(|part| matches!(part, AnswerPart::CallEnds { .. })));
             answer.parts = Some(parts);
         }
     }
-    let (served, charge) = outputs.into_rest();
-    Ok(CollectedAnswer { answers, prompts, prompt_logprobs, embeddings, totals, served, charge })
+    let (trace, charge) = outputs.into_rest();
+    Ok(CollectedAnswer { answers, prompts, prompt_logprobs, embeddings, totals, trace, charge })
 }

@@ -33,7 +33,7 @@ pub(crate) use self::event_stream::EventStream;
 pub(crate) use self::events::{Events, StreamWriter};
 pub(crate) use self::gather::{Answer, CollectedAnswer, gather};
 pub(crate) use self::options::{Adjustments, ResponseOptions};
-pub(crate) use self::output_parser::{Heard, OutputParser, StreamParser};
+pub(crate) use self::output_parser::{OutputParser, Parsed, StreamParser};
 pub(crate) use self::totals::Totals;
 
 /// A whole answer that is being written.
@@ -59,7 +59,7 @@ pub(crate) trait ResponseWriter: Send + Sync {
     fn whole<'a>(&'a self, app: &'a Arc<App>, plan: ResponsePlan, outputs: EventStream) -> Whole<'a>;
 
     /// Writes the events of a stream.
-    fn wire(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter>;
+    fn stream_writer(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter>;
 
     /// What a stream's events are.
     fn stream_type(&self) -> &'static str {
@@ -71,12 +71,12 @@ pub(crate) trait ResponseWriter: Send + Sync {
 pub(crate) struct PreparedRequest {
     pub(crate) requests: Vec<ValidatedRequest>,
     pub(crate) plan: ResponsePlan,
-    pub(crate) api: Arc<dyn ResponseWriter>,
+    pub(crate) writer: Arc<dyn ResponseWriter>,
 }
 
 /// How the answer is to look.
 pub(crate) struct ResponsePlan {
-    pub(crate) form: Endpoint,
+    pub(crate) endpoint: Endpoint,
     pub(crate) delivery: ResponseOptions,
     /// What receipts share, where they were asked for.
     pub(crate) basis: Option<Provenance>,
@@ -94,14 +94,14 @@ pub(crate) struct ResponsePlan {
     /// Texts to repeat before the answers, one per prompt; none at all without `echo`.
     pub(crate) echo: Vec<String>,
     /// Where answers are told apart into thoughts, text and calls.
-    pub(crate) hearing: Option<OutputParser>,
+    pub(crate) output_parser: Option<OutputParser>,
 }
 
 impl ResponsePlan {
     /// One answer, and nothing beside its text.
-    pub(crate) fn of_one(form: Endpoint, delivery: ResponseOptions, stop: Vec<String>) -> ResponsePlan {
+    pub(crate) fn of_one(endpoint: Endpoint, delivery: ResponseOptions, stop: Vec<String>) -> ResponsePlan {
         ResponsePlan {
-            form,
+            endpoint,
             delivery,
             basis: None,
             num_answers: 1,
@@ -111,7 +111,7 @@ impl ResponsePlan {
             logprobs: false,
             prompt_logprobs: false,
             echo: Vec::new(),
-            hearing: None,
+            output_parser: None,
         }
     }
 

@@ -35,14 +35,14 @@ pub(crate) struct ResponseOptions {
     pub(crate) tier: Option<ServiceClass>,
     /// The prompt is read for another worker, which finds it there.
     pub(crate) gives: Option<SignedAddress>,
-    pub(crate) settled: Adjustments,
+    pub(crate) adjustments: Adjustments,
 }
 
 impl ResponseOptions {
     /// Of an API that has none of the extra fields.
     pub(crate) fn plain(model: String, stream: bool, hints: Hints) -> ResponseOptions {
-        let settled = Adjustments { hints, max_tokens: None };
-        ResponseOptions { model, stream, speculate: true, settled, ..ResponseOptions::default() }
+        let adjustments = Adjustments { hints, max_tokens: None };
+        ResponseOptions { model, stream, speculate: true, adjustments, ..ResponseOptions::default() }
     }
 
     /// A request with what of its delivery concerns the engine.

@@ -27,8 +27,8 @@ pub(crate) struct OutputParser {
 
 impl OutputParser {
     /// The parts of a whole answer, which was listened to before.
-    pub(crate) fn whole(&self, text: &str, ear: Option<&StreamParser>) -> Vec<AnswerPart> {
-        let cut = ear.and_then(|ear| ear.count.cut);
+    pub(crate) fn whole(&self, text: &str, parser: Option<&StreamParser>) -> Vec<AnswerPart> {
+        let cut = parser.and_then(|parser| parser.count.cut);
         let mut parts = whole_cut(&self.dialect, self.tools.clone(), &self.prompt_end, text, cut);
         Shown::new(self).keep(&mut parts);
         parts
@@ -43,10 +43,10 @@ struct Shown {
 }
 
 impl Shown {
-    fn new(hearing: &OutputParser) -> Shown {
+    fn new(output_parser: &OutputParser) -> Shown {
         // Without a thought there may be what is left of its marks.
-        let thoughts = hearing.shows_thoughts;
-        Shown { thoughts, trims: hearing.dialect.thoughts.is_some() && !hearing.is_exact }
+        let thoughts = output_parser.shows_thoughts;
+        Shown { thoughts, trims: output_parser.dialect.thoughts.is_some() && !output_parser.is_exact }
     }
 
     fn keep(&mut self, parts: &mut Vec<AnswerPart>) {
@@ -88,7 +88,7 @@ struct Texted {
 
 impl Count {
     /// What was pushed into the parser, with its number of tokens.
-    fn add(&mut self, text: &str, tokens: usize, listener: &mut AnswerParser) {
+    fn add(&mut self, text: &str, tokens: usize, parser: &mut AnswerParser) {
         self.silent += tokens;
         if !text.is_empty() {
             self.pushed += text.chars().count();
@@ -96,7 +96,7 @@ impl Count {
             self.silent = 0;
         }
         let mut last = None;
-        for thought in listener.thought() {
+        for thought in parser.thought() {
             self.pass(thought.start);
             let mut start = self.known;
             for texted in &mut self.open {
@@ -110,12 +110,12 @@ impl Count {
             }
             last = Some(thought.end);
         }
-        self.pass(listener.num_classified());
+        self.pass(parser.num_classified());
         let is_used_up = self.limit.is_some_and(|limit| self.tokens >= limit as usize);
         if self.cut.is_none() && is_used_up {
-            let at = last.unwrap_or(listener.num_classified());
+            let at = last.unwrap_or(parser.num_classified());
             self.cut = Some(at);
-            listener.cut(at);
+            parser.cut(at);
         }
     }
 
@@ -130,20 +130,20 @@ impl Count {
 
 /// Listens to one answer, and notes which tokens of it are thought.
 pub(crate) struct StreamParser {
-    served: Arc<RequestTrace>,
+    trace: Arc<RequestTrace>,
     /// Of the answer, over all prompts.
     index: usize,
     tokens: usize,
     /// The last token was of a thought, or a mark of one.
     is_thought: bool,
-    listener: AnswerParser,
+    parser: AnswerParser,
     shown: Shown,
     count: Count,
 }
 
 /// What became known with a token, or with the end of an answer.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct Parsed {
     pub(crate) parts: Vec<AnswerPart>,
     /// The token's own text.
     pub(crate) text: String,
@@ -153,28 +153,28 @@ pub(crate) struct Heard {
     pub(crate) has_called: bool,
 }
 
-impl Heard {
+impl Parsed {
     /// The next token. Without an ear all is text.
-    pub(crate) fn token(ear: Option<&mut StreamParser>, text: String, logprob: Option<TokenLogprob>) -> Heard {
-        let mut heard = Heard { text, logprob, ..Heard::default() };
-        match ear {
-            Some(ear) => {
-                ear.token(&heard.text, &mut heard.parts);
-                heard.is_thought = ear.is_thought;
+    pub(crate) fn token(parser: Option<&mut StreamParser>, text: String, logprob: Option<TokenLogprob>) -> Parsed {
+        let mut parsed = Parsed { text, logprob, ..Parsed::default() };
+        match parser {
+            Some(parser) => {
+                parser.token(&parsed.text, &mut parsed.parts);
+                parsed.is_thought = parser.is_thought;
             }
-            None => heard.all_is_text(),
+            None => parsed.all_is_text(),
         }
-        heard
+        parsed
     }
 
     /// The answer has ended, with this text that was held back.
-    pub(crate) fn end(ear: Option<&mut StreamParser>, text: String) -> Heard {
-        let mut heard = Heard { text, ..Heard::default() };
-        match ear {
-            Some(ear) => heard.has_called = ear.end(&heard.text, &mut heard.parts),
-            None => heard.all_is_text(),
+    pub(crate) fn end(parser: Option<&mut StreamParser>, text: String) -> Parsed {
+        let mut parsed = Parsed { text, ..Parsed::default() };
+        match parser {
+            Some(parser) => parsed.has_called = parser.end(&parsed.text, &mut parsed.parts),
+            None => parsed.all_is_text(),
         }
-        heard
+        parsed
     }
 
     fn all_is_text(&mut self) {
@@ -186,49 +186,50 @@ impl Heard {
 
 impl StreamParser {
     /// `None` where only the text is wanted. `index`: of the answer, over all prompts.
-    pub(crate) fn of(plan: &ResponsePlan, served: &Arc<RequestTrace>, index: usize) -> Option<StreamParser> {
-        let hearing = plan.hearing.as_ref()?;
-        let limit = hearing.thought_tokens;
-        let mut listener = AnswerParser::new(&hearing.dialect, hearing.tools.clone(), &hearing.prompt_end);
+    pub(crate) fn of(plan: &ResponsePlan, trace: &Arc<RequestTrace>, index: usize) -> Option<StreamParser> {
+        let output_parser = plan.output_parser.as_ref()?;
+        let limit = output_parser.thought_tokens;
+        let mut parser =
+            AnswerParser::new(&output_parser.dialect, output_parser.tools.clone(), &output_parser.prompt_end);
         let cut = (limit == Some(0)).then_some(0);
         if let Some(at) = cut {
-            listener.cut(at);
+            parser.cut(at);
         }
         Some(StreamParser {
-            served: served.clone(),
+            trace: trace.clone(),
             index,
             tokens: 0,
             is_thought: false,
-            listener,
-            shown: Shown::new(hearing),
+            parser,
+            shown: Shown::new(output_parser),
             count: Count { limit, cut, ..Count::default() },
         })
     }
 
     /// The next token.
     pub(crate) fn token(&mut self, text: &str, parts: &mut Vec<AnswerPart>) {
-        let before = self.listener.is_thinking();
-        self.listener.push(text, parts);
-        let thinks = before || self.listener.is_thinking();
+        let before = self.parser.is_thinking();
+        self.parser.push(text, parts);
+        let thinks = before || self.parser.is_thinking();
         self.is_thought = thinks;
-        self.count.add(text, 1, &mut self.listener);
+        self.count.add(text, 1, &mut self.parser);
         if thinks {
-            self.served.thoughts[self.index].grow(self.tokens);
+            self.trace.thoughts[self.index].grow(self.tokens);
         } else {
-            self.served.thoughts[self.index].close();
+            self.trace.thoughts[self.index].close();
         }
         self.tokens += 1;
         self.shown.keep(parts);
     }
 
-    /// The answer has ended, with this text that was held back. True: [`Heard::has_called`].
+    /// The answer has ended, with this text that was held back. True: [`Parsed::has_called`].
     pub(crate) fn end(&mut self, text: &str, parts: &mut Vec<AnswerPart>) -> bool {
-        self.listener.push(text, parts);
-        self.listener.finish(parts);
-        self.count.add(text, 0, &mut self.listener);
-        self.served.thoughts[self.index].close();
+        self.parser.push(text, parts);
+        self.parser.finish(parts);
+        self.count.add(text, 0, &mut self.parser);
+        self.trace.thoughts[self.index].close();
         self.shown.keep(parts);
-        self.listener.num_calls() > 0 && self.listener.calls_complete()
+        self.parser.num_calls() > 0 && self.parser.calls_complete()
     }
 
     /// Tokens that have text of a thought in them: none where none was to be thought.

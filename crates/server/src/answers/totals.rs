@@ -18,14 +18,14 @@ pub(crate) struct Totals {
 
 impl Totals {
     pub(crate) fn of(plan: &ResponsePlan) -> Totals {
-        let listens = plan.hearing.as_ref().is_some_and(|hearing| hearing.dialect.thoughts.is_some());
+        let listens = plan.output_parser.as_ref().is_some_and(|output_parser| output_parser.dialect.thoughts.is_some());
         Totals { thought_tokens: listens.then_some(0), ..Totals::default() }
     }
 
     /// An answer was heard to its end.
-    pub(crate) fn heard(&mut self, ear: Option<&StreamParser>) {
-        if let (Some(tokens), Some(ear)) = (&mut self.thought_tokens, ear) {
-            *tokens += ear.thought_tokens();
+    pub(crate) fn add_thoughts(&mut self, parser: Option<&StreamParser>) {
+        if let (Some(tokens), Some(parser)) = (&mut self.thought_tokens, parser) {
+            *tokens += parser.thought_tokens();
         }
     }
 

@@ -51,21 +51,21 @@ pub(super) fn read(
     app: &App,
     tenant: Option<Tenant>,
 ) -> Result<PreparedRequest, ApiError> {
-    let Asked { mut raw, delivery, wish, rule_field } = asked(body, &shapes::MESSAGES, app, tenant)?;
+    let Asked { mut raw, delivery, tool_options, rule_field } = asked(body, &shapes::MESSAGES, app, tenant)?;
     let asked = raw.max_tokens;
     let mut plan = ResponsePlan::of_one(Endpoint::Messages, delivery, raw.stop.clone());
     let rename = |error| rename(error, rule_field.as_deref());
-    plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model()).map_err(rename)?;
+    plan.output_parser = app.tool_format.settle(&mut raw, tool_options, app.engine.model()).map_err(rename)?;
     let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into()))?;
-    plan.delivery.settled.see(asked, &request);
-    plan.delivery.settled.hints.extend(has_beta.then_some(BETA));
-    Ok(PreparedRequest { requests: vec![request], plan, api: Arc::new(Anthropic) })
+    plan.delivery.adjustments.see(asked, &request);
+    plan.delivery.adjustments.hints.extend(has_beta.then_some(BETA));
+    Ok(PreparedRequest { requests: vec![request], plan, writer: Arc::new(Anthropic) })
 }
 
 /// How many tokens the prompt has.
 pub(super) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> Result<String, ApiError> {
-    let Asked { mut raw, wish, .. } = asked(body, &shapes::COUNT, app, tenant)?;
-    app.speech.tell(&mut raw, wish.thinking);
+    let Asked { mut raw, tool_options, .. } = asked(body, &shapes::COUNT, app, tenant)?;
+    app.tool_format.tell(&mut raw, tool_options.thinking);
     let tokens = app.engine.model().encode(&raw).map_err(|rejection| rename(rejection.into(), None))?;
     Ok(json!({"input_tokens": tokens.len()}).to_string())
 }
@@ -78,7 +78,7 @@ fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
 struct Asked {
     raw: RawRequest,
     delivery: ResponseOptions,
-    wish: ToolOptions,
+    tool_options: ToolOptions,
     /// Where the form was.
     rule_field: Option<String>,
 }
@@ -91,25 +91,25 @@ fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenan
         speculate: fields.boolean("speculate")?.unwrap_or(true),
         ..ResponseOptions::plain(params::model(&mut fields, app)?, fields.boolean("stream")?.unwrap_or(false), hints)
     };
-    let settled = &mut delivery.settled;
-    let messages = messages(&mut fields, settled)?;
-    let (tools, definitions, choice, parallel) = offer(&mut fields, settled)?.fitted(settled)?.told();
-    let (effort, form) = output(&mut fields, settled)?;
+    let adjustments = &mut delivery.adjustments;
+    let messages = messages(&mut fields, adjustments)?;
+    let (tools, definitions, choice, parallel) = offer(&mut fields, adjustments)?.fitted(adjustments)?.told();
+    let (effort, form) = output(&mut fields, adjustments)?;
     let (rule, rule_field) = form.unzip();
-    let (kwargs, thinking) = thinking(&mut fields, effort, app, settled)?;
+    let (kwargs, thinking) = thinking(&mut fields, effort, app, adjustments)?;
     let template_kwargs = template_kwargs(&mut fields, definitions, kwargs)?;
     let goes_on = messages.is_begun();
     let chat = Chat { template_kwargs, ..Chat::new(messages.list) }.continuing(goes_on);
     let mut raw = delivery.request(app.request(Prompt::Chat(chat), tenant));
     raw.rule = rule;
     sampling(&mut fields, &mut raw)?;
-    settle_the_rest(&mut fields, &mut delivery.settled)?;
+    settle_the_rest(&mut fields, &mut delivery.adjustments)?;
     fields.finish()?;
-    let wish = ToolOptions { tools, choice, parallel, thinking, is_searched: false };
-    Ok(Asked { raw, delivery, wish, rule_field })
+    let tool_options = ToolOptions { tools, choice, parallel, thinking, is_searched: false };
+    Ok(Asked { raw, delivery, tool_options, rule_field })
 }
 
-fn messages(fields: &mut Fields, settled: &mut Adjustments) -> Result<Messages, ApiError> {
+fn messages(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<Messages, ApiError> {
     let mut messages = Messages::default();
     messages.system(fields.take("system"))?;
     let items = fields.objects("messages")?;
@@ -118,7 +118,7 @@ fn messages(fields: &mut Fields, settled: &mut Adjustments) -> Result<Messages, 
     }
     items.into_iter().try_for_each(|item| messages.message(item))?;
     params::check_text("messages", messages.bytes())?;
-    settled.hints.append(&mut messages.hints);
+    adjustments.hints.append(&mut messages.hints);
     Ok(messages)
 }
 
@@ -139,13 +139,13 @@ fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), ApiError> {
     params::scheduling(fields, raw)
 }
 
-fn offer(fields: &mut Fields, settled: &mut Adjustments) -> Result<Offer, ApiError> {
+fn offer(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<Offer, ApiError> {
     let mut offer = Offer { parallel: true, ..Offer::default() };
     for mut tool in fields.objects("tools")? {
         let kind_name = tool.name("type");
         let kind = tool.string("type")?.unwrap_or_else(|| "custom".to_owned());
         if let Some((_, hint)) = ELSEWHERE.iter().find(|(prefix, _)| kind.starts_with(prefix)) {
-            settled.hints.push(*hint);
+            adjustments.hints.push(*hint);
             continue;
         }
         if kind != "custom" {
@@ -186,15 +186,15 @@ fn thinking(
     fields: &mut Fields,
     effort: Option<String>,
     app: &App,
-    settled: &mut Adjustments,
+    adjustments: &mut Adjustments,
 ) -> Result<(Map<String, Value>, Thinking), ApiError> {
     let mut kwargs = Map::new();
     let mut wanted = Thinking::default();
     if let Some(effort) = effort {
         // No template knows more.
         let known = if effort == "max" { "xhigh" } else { &effort };
-        if !wanted.effort(&app.speech, EFFORT, known, &mut kwargs)? {
-            settled.hints.push(EFFORT);
+        if !wanted.effort(&app.tool_format, EFFORT, known, &mut kwargs)? {
+            adjustments.hints.push(EFFORT);
         }
     }
     let Some(mut thinking) = fields.object("thinking")? else { return Ok((kwargs, wanted)) };
@@ -202,7 +202,7 @@ fn thinking(
         "enabled" => {
             let budget = thinking.integer("budget_tokens")?.filter(|&tokens| tokens >= 0);
             let budget = budget.ok_or_else(|| wrong_type(BUDGET, "a number of tokens"))?;
-            wanted.tokens = conversation::thought_tokens(BUDGET, Some(budget), &app.speech, settled)?;
+            wanted.tokens = conversation::thought_tokens(BUDGET, Some(budget), &app.tool_format, adjustments)?;
             Some(true)
         }
         "disabled" => Some(false),
@@ -213,7 +213,7 @@ fn thinking(
         None => switch != Some(false),
         Some("summarized") => {
             // Thoughts are returned whole, without a summary.
-            settled.hints.push("thinking.display");
+            adjustments.hints.push("thinking.display");
             switch != Some(false)
         }
         Some(_) => false,
@@ -227,13 +227,13 @@ fn thinking(
 type Asking = (Rule, String);
 
 /// `output_config`: how much effort the answer is worth, and what it must look like; that was `output_format` before.
-fn output(fields: &mut Fields, settled: &mut Adjustments) -> Result<(Option<String>, Option<Asking>), ApiError> {
-    let before = fields.object("output_format")?.map(|format| form(format, settled)).transpose()?;
+fn output(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<(Option<String>, Option<Asking>), ApiError> {
+    let before = fields.object("output_format")?.map(|format| form(format, adjustments)).transpose()?;
     let Some(mut config) = fields.object("output_config")? else { return Ok((None, before)) };
     let effort = config.string("effort")?;
     let format = config.object("format")?;
     config.finish()?;
-    let asked = format.map(|format| form(format, settled)).transpose()?;
+    let asked = format.map(|format| form(format, adjustments)).transpose()?;
     match (before, asked) {
         (Some((_, before)), Some((_, field))) => {
             let message = format!("An answer can have one form: send '{before}' or '{field}'.");
@@ -243,18 +243,18 @@ fn output(fields: &mut Fields, settled: &mut Adjustments) -> Result<(Option<Stri
     }
 }
 
-fn form(mut format: Fields, settled: &mut Adjustments) -> Result<Asking, ApiError> {
+fn form(mut format: Fields, adjustments: &mut Adjustments) -> Result<Asking, ApiError> {
     format.string("type")?;
     let name = format.name("schema");
     let schema = format.take("schema").unwrap_or_default();
     format.finish()?;
-    Ok((structured::schema(schema, &name, false, settled)?, name))
+    Ok((structured::schema(schema, &name, false, adjustments)?, name))
 }
 
 /// What is a hint in some of its values, and what this server does not have.
-fn settle_the_rest(fields: &mut Fields, settled: &mut Adjustments) -> Result<(), ApiError> {
+fn settle_the_rest(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<(), ApiError> {
     if fields.string("service_tier")?.is_some() {
-        settled.hints.push("service_tier");
+        adjustments.hints.push("service_tier");
     }
     if let Some(mut management) = fields.object("context_management")? {
         let edits_name = management.name("edits");
@@ -266,7 +266,7 @@ fn settle_the_rest(fields: &mut Fields, settled: &mut Adjustments) -> Result<(),
             let why = "conversations are not cut: send what is to be read";
             return Err(ApiError::unsupported(format!("{edits_name}[{at}]"), why));
         }
-        settled.hints.push("context_management");
+        adjustments.hints.push("context_management");
     }
     if fields.take("thread").is_some() {
         return Err(ApiError::no_threads());

@@ -22,8 +22,9 @@ const MOST_LISTED: u64 = 1000;
 /// `POST /v1/messages`.
 pub(crate) async fn create(mut request: JsonRequest) -> Caught<Response> {
     let has_beta = request.headers.contains_key(BETA);
-    let job = request.read_as(Endpoint::Messages, move |body, app, tenant| read(body, has_beta, app, tenant)).await?;
-    answer(request.app, &request.caller, job).await
+    let prepared =
+        request.read_as(Endpoint::Messages, move |body, app, tenant| read(body, has_beta, app, tenant)).await?;
+    answer(request.app, &request.caller, prepared).await
 }
 
 /// `POST /v1/messages/count_tokens`.

@@ -15,7 +15,7 @@ use hyper::body::Bytes;
 use serde_json::{Value, json};
 
 use crate::answers::{
-    self, CollectedAnswer, EventStream, Finish, FinishInfo, Heard, ResponsePlan, ResponseWriter, StreamParser,
+    self, CollectedAnswer, EventStream, Finish, FinishInfo, Parsed, ResponsePlan, ResponseWriter, StreamParser,
     StreamWriter, Totals,
 };
 use crate::app::App;
@@ -29,19 +29,19 @@ pub(super) struct Anthropic;
 
 impl Anthropic {
     fn body(&self, app: &Arc<App>, plan: &ResponsePlan, gathered: CollectedAnswer) -> Response {
-        let CollectedAnswer { mut answers, totals, served, .. } = gathered;
+        let CollectedAnswer { mut answers, totals, trace, .. } = gathered;
         let answer = answers.swap_remove(0);
         let mut growing = Growing::new(app.clone());
         let parts = answer.parts.unwrap_or_else(|| vec![AnswerPart::Text(answer.text)]);
         parts.into_iter().for_each(|part| growing.take(part, &mut |_, _| {}));
         growing.close(&mut |_, _| {});
-        let mut message = head(plan, &served);
+        let mut message = head(plan, &trace);
         message["content"] = growing.blocks.into_iter().map(Block::whole).collect();
         let (reason, sequence) = stop(&answer.end);
         message["stop_reason"] = reason.into();
         message["stop_sequence"] = sequence;
         message["usage"] = usage(&totals);
-        add(&mut message, told_at_the_end(app, plan, &served, &totals));
+        add(&mut message, told_at_the_end(app, plan, &trace, &totals));
         json_body(message.to_string())
     }
 }
@@ -51,15 +51,15 @@ impl ResponseWriter for Anthropic {
         answers::gathered(app, plan, outputs, |plan, gathered| self.body(app, plan, gathered))
     }
 
-    fn wire(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
-        Box::new(Stream::new(app.clone(), plan, outputs.served().clone()))
+    fn stream_writer(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
+        Box::new(Stream::new(app.clone(), plan, outputs.trace().clone()))
     }
 }
 
 /// What is known before there is an answer.
-fn head(plan: &ResponsePlan, served: &RequestTrace) -> Value {
+fn head(plan: &ResponsePlan, trace: &RequestTrace) -> Value {
     json!({
-        "id": served.response_id,
+        "id": trace.response_id,
         "type": "message",
         "role": "assistant",
         "model": plan.delivery.model,
@@ -97,9 +97,9 @@ fn usage(totals: &Totals) -> Value {
 }
 
 /// This server's own: where the time went, and what was settled otherwise than a client may think.
-fn told_at_the_end(app: &App, plan: &ResponsePlan, served: &RequestTrace, totals: &Totals) -> Value {
-    let mut told = serde_json::to_value(&plan.delivery.settled).unwrap_or_default();
-    told["timings"] = serde_json::to_value(timings(app, plan, served, totals)).unwrap_or_default();
+fn told_at_the_end(app: &App, plan: &ResponsePlan, trace: &RequestTrace, totals: &Totals) -> Value {
+    let mut told = serde_json::to_value(&plan.delivery.adjustments).unwrap_or_default();
+    told["timings"] = serde_json::to_value(timings(app, plan, trace, totals)).unwrap_or_default();
     told
 }
 
@@ -233,8 +233,8 @@ impl Growing {
 struct Stream {
     app: Arc<App>,
     plan: ResponsePlan,
-    served: Arc<RequestTrace>,
-    ear: Option<StreamParser>,
+    trace: Arc<RequestTrace>,
+    parser: Option<StreamParser>,
     growing: Growing,
     totals: Totals,
     end: FinishInfo,
@@ -242,32 +242,32 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(app: Arc<App>, plan: ResponsePlan, served: Arc<RequestTrace>) -> Stream {
+    fn new(app: Arc<App>, plan: ResponsePlan, trace: Arc<RequestTrace>) -> Stream {
         Stream {
-            ear: StreamParser::of(&plan, &served, 0),
+            parser: StreamParser::of(&plan, &trace, 0),
             growing: Growing::new(app.clone()),
             totals: Totals::of(&plan),
             end: FinishInfo::default(),
             has_begun: false,
             app,
             plan,
-            served,
+            trace,
         }
     }
 
     /// How much of the prompt the cache has is not known yet: the last event says.
     fn begin(&mut self, events: &mut VecDeque<Bytes>) {
         if !std::mem::replace(&mut self.has_begun, true) {
-            let mut message = head(&self.plan, &self.served);
+            let mut message = head(&self.plan, &self.trace);
             let mut totals = Totals::of(&self.plan);
-            totals.usage.prompt_tokens = self.served.prompt_tokens.iter().sum();
+            totals.usage.prompt_tokens = self.trace.prompt_tokens.iter().sum();
             message["usage"] = usage(&totals);
             events.push_back(event("message_start", json!({"message": message})));
             events.push_back(event("ping", json!({})));
         }
     }
 
-    fn hear(&mut self, parts: Vec<AnswerPart>, ends: bool, events: &mut VecDeque<Bytes>) {
+    fn push(&mut self, parts: Vec<AnswerPart>, ends: bool, events: &mut VecDeque<Bytes>) {
         let mut tell = |name, fields| events.push_back(event(name, fields));
         parts.into_iter().for_each(|part| self.growing.take(part, &mut tell));
         if ends {
@@ -290,22 +290,22 @@ impl StreamWriter for Stream {
         }
         match output {
             Event::Token { text, .. } => {
-                let heard = Heard::token(self.ear.as_mut(), text, None);
-                self.hear(heard.parts, false, events);
+                let parsed = Parsed::token(self.parser.as_mut(), text, None);
+                self.push(parsed.parts, false, events);
             }
             Event::Finished { reason, stop_string, text, .. } => {
                 self.end = FinishInfo::of(&self.plan, &self.app, reason, stop_string);
-                let heard = Heard::end(self.ear.as_mut(), text);
-                self.end.called(heard.has_called);
-                self.totals.heard(self.ear.as_ref());
-                self.hear(heard.parts, true, events);
+                let parsed = Parsed::end(self.parser.as_mut(), text);
+                self.end.called(parsed.has_called);
+                self.totals.add_thoughts(self.parser.as_ref());
+                self.push(parsed.parts, true, events);
             }
             Event::Done { usage: of_prompt, timings } => {
                 self.totals.add(&self.app, &self.plan, &of_prompt, &timings);
                 let (reason, sequence) = stop(&self.end);
                 let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
                 let mut last = json!({"delta": delta, "usage": usage(&self.totals)});
-                add(&mut last, told_at_the_end(&self.app, &self.plan, &self.served, &self.totals));
+                add(&mut last, told_at_the_end(&self.app, &self.plan, &self.trace, &self.totals));
                 events.push_back(event("message_delta", last));
                 events.push_back(event("message_stop", json!({})));
             }

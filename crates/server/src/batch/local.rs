@@ -56,10 +56,14 @@ impl Local {
         if options.served_model_names.iter().any(String::is_empty) {
             return Err(ServeError::EmptyModelName);
         }
-        let site =
+        let origin_policy =
             OriginPolicy::new(&Told { host: "localhost", allowed_hosts: &[], allowed_origins: &[], has_keys: false });
-        let site = site.expect("localhost is a name");
-        Ok(Local::of(Arc::new(App::new(Arc::new(engine), options, site, None, Store::in_memory())), None, lines_room()))
+        let origin_policy = origin_policy.expect("localhost is a name");
+        Ok(Local::of(
+            Arc::new(App::new(Arc::new(engine), options, origin_policy, None, Store::in_memory())),
+            None,
+            lines_room(),
+        ))
     }
 
     /// The same answers as its server gives this tenant.

@@ -45,7 +45,7 @@ pub(crate) async fn send_file(
     headers: HeaderMap,
     body: Body,
 ) -> Caught<Response> {
-    let shelf = shelf(&app)?;
+    let store = store(&app)?;
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let boundary = multer::parse_boundary(kind).map_err(|_| {
         ApiError::unsupported_media_type(
@@ -59,13 +59,13 @@ pub(crate) async fn send_file(
     let passed = Arc::new(AtomicU64::new(0));
     let body = Unpacked { body, came: 0, passed: passed.clone() };
     let mut parts = Multipart::with_constraints(BodyDataStream::new(body), boundary, constraints);
-    Ok(json_body(shown(&take(&app, &shelf, &caller, &passed, &mut parts).await?).to_string()))
+    Ok(json_body(shown(&take(&app, &store, &caller, &passed, &mut parts).await?).to_string()))
 }
 
 /// The parts of a form; the file goes to the disk as it comes.
 async fn take(
     app: &Arc<App>,
-    shelf: &Arc<BatchStore>,
+    store: &Arc<BatchStore>,
     caller: &Caller,
     passed: &AtomicU64,
     parts: &mut Multipart<'_>,
@@ -77,7 +77,7 @@ async fn take(
             Some("file") if sent.is_none() => {
                 let filename: String = part.file_name().unwrap_or("file.jsonl").chars().take(255).collect();
                 let id = format!("file-{}", app.ids.unique());
-                let (sending, mut file) = shelf.begin_file(caller.tenant, &id)?;
+                let (sending, mut file) = store.begin_file(caller.tenant, &id)?;
                 while let Some(chunk) = part.chunk().await.map_err(|error| broken(&error))? {
                     passed.fetch_add(chunk.len() as u64, Ordering::Relaxed);
                     sending.grow(chunk.len() as u64)?;
@@ -158,11 +158,11 @@ pub(crate) async fn list_files(
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Caught<Response> {
-    let shelf = shelf(&app)?;
+    let store = store(&app)?;
     let mut page = Page::read(query.as_deref().unwrap_or_default(), &["purpose", "order"])?;
     let purpose = page.take("purpose");
     let is_rising = page.is_rising()?;
-    let mut files = shelf.files(caller.tenant);
+    let mut files = store.files(caller.tenant);
     files.retain(|file| purpose.as_ref().is_none_or(|purpose| *purpose == file.purpose));
     if is_rising {
         files.reverse();
@@ -176,7 +176,7 @@ pub(crate) async fn show_file(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Caught<Response> {
-    Ok(json_body(shown(&shelf(&app)?.file(caller.tenant, &id)?).to_string()))
+    Ok(json_body(shown(&store(&app)?.file(caller.tenant, &id)?).to_string()))
 }
 
 /// `DELETE /v1/files/{id}`.
@@ -185,8 +185,8 @@ pub(crate) async fn delete_file(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Caught<Response> {
-    let (shelf, file) = (shelf(&app)?, id.clone());
-    blocking(move || shelf.delete_file(caller.tenant, &file)).await??;
+    let (store, file) = (store(&app)?, id.clone());
+    blocking(move || store.delete_file(caller.tenant, &file)).await??;
     Ok(json_body(json!({"id": id, "object": "file", "deleted": true}).to_string()))
 }
 
@@ -196,10 +196,10 @@ pub(crate) async fn read_file(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Caught<Response> {
-    let shelf = shelf(&app)?;
-    let bytes = shelf.file(caller.tenant, &id)?.bytes;
+    let store = store(&app)?;
+    let bytes = store.file(caller.tenant, &id)?.bytes;
     let (sender, chunks) = mpsc::channel(2);
-    let path = shelf.path(&id);
+    let path = store.path(&id);
     let file = blocking(move || files::open(&path)).await?.map_err(|error| {
         tracing::error!(file = id, %error, "the contents of a file cannot be read");
         ApiError::damaged_file()
@@ -239,7 +239,7 @@ impl HttpBody for Chunks {
 
 /// `POST /v1/batches`.
 pub(crate) async fn begin(mut request: JsonRequest) -> Caught<Response> {
-    let shelf = shelf(&request.app)?;
+    let store = store(&request.app)?;
     let note = request.read(|body, app| {
         let mut fields = Fields::of(body, &shapes::BATCH)?;
         let [input_file_id, endpoint] = [fields.text("input_file_id")?, fields.text("endpoint")?];
@@ -251,7 +251,7 @@ pub(crate) async fn begin(mut request: JsonRequest) -> Caught<Response> {
         Ok(BatchNote::new(format!("batch_{}", app.ids.unique()), endpoint, input_file_id, metadata, app.now()))
     });
     let note = note.await?;
-    let begun = blocking(move || shelf.begin_batch(request.caller.tenant, note)).await??;
+    let begun = blocking(move || store.begin_batch(request.caller.tenant, note)).await??;
     Ok(json_body(told(&begun).to_string()))
 }
 
@@ -262,7 +262,7 @@ pub(crate) async fn list(
     RawQuery(query): RawQuery,
 ) -> Caught<Response> {
     let page = Page::read(query.as_deref().unwrap_or_default(), &[])?;
-    let batches = shelf(&app)?.batches(caller.tenant);
+    let batches = store(&app)?.batches(caller.tenant);
     Ok(json_body(page.of(batches.iter().map(told).collect())?.to_string()))
 }
 
@@ -272,7 +272,7 @@ pub(crate) async fn show(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Caught<Response> {
-    Ok(json_body(told(&shelf(&app)?.batch(caller.tenant, &id)?).to_string()))
+    Ok(json_body(told(&store(&app)?.batch(caller.tenant, &id)?).to_string()))
 }
 
 /// `POST /v1/batches/{id}/cancel`.
@@ -281,13 +281,13 @@ pub(crate) async fn cancel(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Caught<Response> {
-    let (shelf, now) = (shelf(&app)?, app.now());
-    let cancelled = blocking(move || shelf.cancel(caller.tenant, &id, now)).await??;
+    let (store, now) = (store(&app)?, app.now());
+    let cancelled = blocking(move || store.cancel(caller.tenant, &id, now)).await??;
     Ok(json_body(told(&cancelled).to_string()))
 }
 
-fn shelf(app: &App) -> Caught<Arc<BatchStore>> {
-    app.shelf.clone().ok_or_else(|| {
+fn store(app: &App) -> Caught<Arc<BatchStore>> {
+    app.batch_store.clone().ok_or_else(|| {
         ApiError::forbidden("no_batches", "This server keeps no files: start it with --batch-dir DIR for batches.")
     })
 }

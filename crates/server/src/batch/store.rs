@@ -285,7 +285,7 @@ impl BatchStore {
         account.sending += 1;
         state.sending.insert(id.to_owned(), (owner, 0));
         drop(state);
-        let sending = Sending { shelf: self.clone(), id: id.to_owned() };
+        let sending = Sending { store: self.clone(), id: id.to_owned() };
         let file = files::create_private(&self.path(id)).map_err(|error| unwritable(&error))?;
         Ok((sending, file))
     }
@@ -518,14 +518,14 @@ impl BatchStore {
 /// A file that is being sent. What is not kept is gone, and its account is free, when this is dropped: also when its
 /// sender has left.
 pub(super) struct Sending {
-    shelf: Arc<BatchStore>,
+    store: Arc<BatchStore>,
     id: String,
 }
 
 impl Sending {
     /// Charges bytes that have arrived.
     pub(super) fn grow(&self, bytes: u64) -> Result<(), ApiError> {
-        let mut state = self.shelf.lock();
+        let mut state = self.store.lock();
         let State { sending, accounts, .. } = &mut *state;
         let Some((owner, own)) = sending.get_mut(&self.id) else { return Err(ApiError::internal()) };
         let account = accounts.entry(owner.clone()).or_default();
@@ -538,15 +538,15 @@ impl Sending {
 
     /// Keeps it. All of it is on the disk.
     pub(super) fn keep(self, filename: String, now: u64) -> Result<FileNote, ApiError> {
-        let owner = self.shelf.lock().sending.get(&self.id).and_then(|(owner, _)| owner.clone());
-        let kept = self.shelf.note_file(owner, &self.id, filename, "batch", now);
+        let owner = self.store.lock().sending.get(&self.id).and_then(|(owner, _)| owner.clone());
+        let kept = self.store.note_file(owner, &self.id, filename, "batch", now);
         kept.map_err(|error| unwritable(&error))
     }
 }
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        let mut state = self.shelf.lock();
+        let mut state = self.store.lock();
         if let Some((owner, bytes)) = state.sending.remove(&self.id) {
             let account = state.account(&owner);
             (account.sending, account.bytes) = (account.sending - 1, account.bytes.saturating_sub(bytes));
@@ -554,7 +554,7 @@ impl Drop for Sending {
         let is_kept = state.files.contains_key(&self.id);
         drop(state);
         if !is_kept {
-            let _ = fs::remove_file(self.shelf.path(&self.id)); // the next start takes it away
+            let _ = fs::remove_file(self.store.path(&self.id)); // the next start takes it away
         }
     }
 }
@@ -633,8 +633,8 @@ mod tests {
 
     use super::*;
 
-    fn keep(shelf: &Arc<BatchStore>, key: Tenant, id: &str, bytes: &[u8]) -> Result<FileNote, ApiError> {
-        let (sending, mut file) = shelf.begin_file(Some(key), id)?;
+    fn keep(store: &Arc<BatchStore>, key: Tenant, id: &str, bytes: &[u8]) -> Result<FileNote, ApiError> {
+        let (sending, mut file) = store.begin_file(Some(key), id)?;
         sending.grow(bytes.len() as u64)?;
         file.write_all(bytes).map_err(|error| unwritable(&error))?;
         sending.keep("in.jsonl".to_owned(), 1)
@@ -648,13 +648,13 @@ mod tests {
     /// way). What was acknowledged is there, nothing else is, and accounts are what the files are.
     #[test]
     fn chaos() {
-        let place = Scratch::new("shelf-chaos");
-        let mut shelf = Some(BatchStore::open(&place).unwrap());
+        let place = Scratch::new("batch-store-chaos");
+        let mut store = Some(BatchStore::open(&place).unwrap());
         let (mut files, mut batches) = (BTreeMap::<String, (Tenant, usize)>::new(), BTreeMap::<String, Tenant>::new());
         let mut dice = testing::Dice::new(7);
         let mut random = |most: u64| dice.below(most);
         for step in 0..1500 {
-            let open = shelf.clone().unwrap();
+            let open = store.clone().unwrap();
             let key = [random(2) as u8; 32];
             let is_full = random(8) == 0;
             let pick = |files: &BTreeMap<String, (Tenant, usize)>, at: u64| {
@@ -718,15 +718,15 @@ mod tests {
                 _ => {
                     drop(open);
                     // Whatever still holds the old one has been killed with it.
-                    let old = shelf.take().unwrap();
+                    let old = store.take().unwrap();
                     old._lock.unlock().unwrap();
                     drop(old);
-                    shelf = Some(BatchStore::open(&place).unwrap());
+                    store = Some(BatchStore::open(&place).unwrap());
                     let names = fs::read_dir(place.join("files")).unwrap().count();
                     assert_eq!(names, 2 * files.len(), "nothing else is there");
                 }
             }
-            let open = shelf.as_ref().unwrap();
+            let open = store.as_ref().unwrap();
             for key in [[0; 32], [1; 32]] {
                 let found: BTreeSet<String> = open.files(Some(key)).into_iter().map(|file| file.id).collect();
                 let own = files.iter().filter(|(_, (owner, _))| *owner == key);
@@ -750,30 +750,30 @@ mod tests {
     /// One is made while its file goes: either the batch is there or the file is gone, never both.
     #[test]
     fn a_batch_holds_its_file() {
-        let place = Scratch::new("shelf-race");
-        let shelf = BatchStore::open(&place).unwrap();
+        let place = Scratch::new("batch-store-race");
+        let store = BatchStore::open(&place).unwrap();
         let key = [1; 32];
         for round in 0..100 {
             let file = format!("file-{round}");
-            keep(&shelf, key, &file, b"x").unwrap();
+            keep(&store, key, &file, b"x").unwrap();
             let (begun, deleted) = std::thread::scope(|scope| {
                 let begun =
-                    scope.spawn(|| shelf.begin_batch(Some(key), batch(format!("batch_{round}"), &file)).is_ok());
-                let deleted = scope.spawn(|| shelf.delete_file(Some(key), &file).is_ok());
+                    scope.spawn(|| store.begin_batch(Some(key), batch(format!("batch_{round}"), &file)).is_ok());
+                let deleted = scope.spawn(|| store.delete_file(Some(key), &file).is_ok());
                 (begun.join().unwrap(), deleted.join().unwrap())
             });
             assert_ne!(begun, deleted, "round {round}");
             if begun {
-                shelf.advance(&format!("batch_{round}"), Status::Cancelled, 1).unwrap();
+                store.advance(&format!("batch_{round}"), Status::Cancelled, 1).unwrap();
             }
         }
         // As many as may be open, however they come.
-        keep(&shelf, key, "file-all", b"x").unwrap();
+        keep(&store, key, "file-all", b"x").unwrap();
         let begun: usize = std::thread::scope(|scope| {
             let some = |thread: usize| {
-                let shelf = &shelf;
+                let store = &store;
                 let begin =
-                    move |at| shelf.begin_batch(Some(key), batch(format!("batch_{thread}-{at}"), "file-all")).is_ok();
+                    move |at| store.begin_batch(Some(key), batch(format!("batch_{thread}-{at}"), "file-all")).is_ok();
                 (0..40).filter(|&at| begin(at)).count()
             };
             let threads: Vec<_> = (0..4).map(|thread| scope.spawn(move || some(thread))).collect();
@@ -785,13 +785,13 @@ mod tests {
     /// What cannot be read is kept, with what it is about; a batch that was there at three ends in a row is set aside.
     #[test]
     fn a_start_takes_away_nothing_but_its_own_leftovers() {
-        let place = Scratch::new("shelf-start");
-        let shelf = BatchStore::open(&place).unwrap();
+        let place = Scratch::new("batch-store-start");
+        let store = BatchStore::open(&place).unwrap();
         let key = [1; 32];
-        keep(&shelf, key, "file-a", b"x").unwrap();
-        keep(&shelf, key, "file-b", b"x").unwrap();
-        shelf.begin_batch(Some(key), batch("batch_c".to_owned(), "file-b")).unwrap();
-        let mut shelf = Some(shelf);
+        keep(&store, key, "file-a", b"x").unwrap();
+        keep(&store, key, "file-b", b"x").unwrap();
+        store.begin_batch(Some(key), batch("batch_c".to_owned(), "file-b")).unwrap();
+        let mut store = Some(store);
         let files = place.join("files");
         // Copies of notes, and one that leads elsewhere; and directories of names that leftovers have.
         let note = fs::read_to_string(files.join("file-b.json")).unwrap();
@@ -807,7 +807,7 @@ mod tests {
         for (starts, rests, expected) in
             [(1, false, true), (2, true, true), (1, false, true), (2, false, true), (3, false, false)]
         {
-            let open = shelf.take().unwrap();
+            let open = store.take().unwrap();
             open.started("batch_c", 0, 1).unwrap();
             if rests {
                 open.rests("batch_c").unwrap();
@@ -820,7 +820,7 @@ mod tests {
             assert_eq!(names, ["file-b"], "start {starts}");
             assert!(open.delete_file(Some(key), "../mine").is_err());
             assert_eq!(is_on, expected, "start {starts}");
-            shelf = Some(open);
+            store = Some(open);
         }
         for (name, stays) in [
             ("file-a", true),

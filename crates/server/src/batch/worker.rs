@@ -39,25 +39,25 @@ impl From<io::Error> for Pause {
 }
 
 /// Starts it. It ends when the server goes down; what is under way goes on at the next start.
-pub(crate) fn start(app: Arc<App>, shelf: Arc<BatchStore>) -> io::Result<()> {
+pub(crate) fn start(app: Arc<App>, store: Arc<BatchStore>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::Builder::new().name("batches".to_owned()).spawn(move || runtime.block_on(work(app, shelf)))?;
+    std::thread::Builder::new().name("batches".to_owned()).spawn(move || runtime.block_on(work(app, store)))?;
     Ok(())
 }
 
-async fn work(app: Arc<App>, shelf: Arc<BatchStore>) {
+async fn work(app: Arc<App>, store: Arc<BatchStore>) {
     let (lines, mut running, mut tasks) = (lines_room(), BTreeSet::new(), JoinSet::new());
     let mut later: HashMap<String, Instant> = HashMap::new();
     let mut names: HashMap<tokio::task::Id, String> = HashMap::new();
     loop {
         later.retain(|_, until| *until > Instant::now());
         if !app.drain.has_begun() {
-            for (batch, tenant) in shelf.next(&running, |id| later.contains_key(id)) {
+            for (batch, tenant) in store.next(&running, |id| later.contains_key(id)) {
                 running.insert(batch.id.clone());
-                let (app, shelf, lines) = (app.clone(), shelf.clone(), lines.clone());
+                let (app, store, lines) = (app.clone(), store.clone(), lines.clone());
                 let name = batch.id.clone();
                 let task = tasks.spawn(async move {
-                    let ended = answer(&app, &shelf, &batch, tenant, lines).await;
+                    let ended = answer(&app, &store, &batch, tenant, lines).await;
                     (batch.id, ended)
                 });
                 names.insert(task.id(), name);
@@ -67,7 +67,7 @@ async fn work(app: Arc<App>, shelf: Arc<BatchStore>) {
         }
         let ended = tokio::select! {
             Some(ended) = tasks.join_next_with_id() => ended,
-            _ = tokio::time::timeout(LOOK, shelf.changed.notified()) => continue,
+            _ = tokio::time::timeout(LOOK, store.changed.notified()) => continue,
         };
         match ended {
             Ok((task, (id, ended))) => {
@@ -75,7 +75,7 @@ async fn work(app: Arc<App>, shelf: Arc<BatchStore>) {
                 running.remove(&id);
                 match ended {
                     Ok(()) => {}
-                    Err(Pause::Stopping) => drop(shelf.rests(&id)), // it is as if it had not been asked to end
+                    Err(Pause::Stopping) => drop(store.rests(&id)), // it is as if it had not been asked to end
                     Err(Pause::Fault(error)) => {
                         tracing::error!(batch = id, %error, "a batch waits: its files cannot be read or written");
                         later.insert(id, Instant::now() + LATER);
@@ -87,7 +87,7 @@ async fn work(app: Arc<App>, shelf: Arc<BatchStore>) {
                 tracing::error!(%error, "a batch was given up");
                 if let Some(id) = names.remove(&error.id()) {
                     running.remove(&id);
-                    if shelf.fail(&id, "An internal error ended this batch.", None, app.now()).is_err() {
+                    if store.fail(&id, "An internal error ended this batch.", None, app.now()).is_err() {
                         later.insert(id, Instant::now() + LATER);
                     }
                 }
@@ -98,30 +98,30 @@ async fn work(app: Arc<App>, shelf: Arc<BatchStore>) {
 
 async fn answer(
     app: &Arc<App>,
-    shelf: &Arc<BatchStore>,
+    store: &Arc<BatchStore>,
     batch: &BatchNote,
     tenant: Option<Tenant>,
     lines: Arc<Semaphore>,
 ) -> Result<(), Pause> {
     let id = batch.id.as_str();
     let is_begun = batch.since(Status::InProgress).is_some();
-    if shelf.is_cancelled(id) && !is_begun {
-        return Ok(shelf.advance(id, Status::Cancelled, app.now())?);
+    if store.is_cancelled(id) && !is_begun {
+        return Ok(store.advance(id, Status::Cancelled, app.now())?);
     }
     // What was set aside at the start, or was being written down.
     if batch.status == Status::Finalizing {
-        return finish(app, shelf, batch, batch.problem.clone()).await;
+        return finish(app, store, batch, batch.problem.clone()).await;
     }
-    let (path, endpoint) = (shelf.path(&batch.input_file_id), batch.endpoint.clone());
+    let (path, endpoint) = (store.path(&batch.input_file_id), batch.endpoint.clone());
     let checked = aside(move || Ok(BatchInput::check(&path, Some(&endpoint)))).await?;
     let is_of_input = checked.is_err();
     let (problem, line) = match checked {
         Ok(input) => {
-            let answers = shelf.answers(id);
+            let answers = store.answers(id);
             match aside(move || Ok(BatchOutput::open(&answers, &input).map(|output| (input, output)))).await? {
                 Ok((input, output)) => {
                     let local = Local::of(app.clone(), tenant, lines);
-                    return run(app, shelf, batch, local, &input, output).await;
+                    return run(app, store, batch, local, &input, output).await;
                 }
                 Err(OutputError::File { source, .. }) if !is_lost(&source) => return Err(source.into()),
                 Err(OutputError::File { .. }) => ("The answers so far cannot be read.".to_owned(), None),
@@ -138,8 +138,8 @@ async fn answer(
     };
     match is_of_input {
         // What was answered before is kept.
-        true => finish(app, shelf, batch, Some((problem, line))).await,
-        false => Ok(shelf.fail(id, &problem, line, app.now())?),
+        true => finish(app, store, batch, Some((problem, line))).await,
+        false => Ok(store.fail(id, &problem, line, app.now())?),
     }
 }
 
@@ -156,22 +156,22 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 
 
 async fn run(
     app: &Arc<App>,
-    shelf: &Arc<BatchStore>,
+    store: &Arc<BatchStore>,
     batch: &BatchNote,
     local: Local,
     input: &BatchInput,
     output: BatchOutput,
 ) -> Result<(), Pause> {
     let id = batch.id.as_str();
-    shelf.started(id, output.len(), app.now())?;
+    store.started(id, output.len(), app.now())?;
     let mut run = BatchRun::new(local, input, output, Some("flex")).map_err(io::Error::other)?;
     let unwanted = async {
-        while !shelf.is_cancelled(id) && !shelf.is_full(id) {
-            let _ = tokio::time::timeout(LOOK, shelf.changed.notified()).await;
+        while !store.is_cancelled(id) && !store.is_full(id) {
+            let _ = tokio::time::timeout(LOOK, store.changed.notified()).await;
         }
     };
     let ended = tokio::select! {
-        ended = run.finish(|counts| shelf.count(id, counts)) => Some(ended),
+        ended = run.finish(|counts| store.count(id, counts)) => Some(ended),
         () = unwanted => None,
     };
     drop(run);
@@ -184,33 +184,33 @@ async fn run(
         }
         Some(Err(Stopped::Output(error))) => return Err(io::Error::other(error).into()),
     }
-    finish(app, shelf, batch, batch.problem.clone()).await
+    finish(app, store, batch, batch.problem.clone()).await
 }
 
 /// Writes down what there is, and how it ended.
 async fn finish(
     app: &Arc<App>,
-    shelf: &Arc<BatchStore>,
+    store: &Arc<BatchStore>,
     batch: &BatchNote,
     problem: Option<(String, Option<usize>)>,
 ) -> Result<(), Pause> {
     let id = batch.id.as_str();
-    let (is_full, is_cancelled) = (shelf.is_full(id), shelf.is_cancelled(id));
-    shelf.advance(id, Status::Finalizing, app.now())?;
-    let (app, shelf, batch) = (app.clone(), shelf.clone(), batch.clone());
+    let (is_full, is_cancelled) = (store.is_full(id), store.is_cancelled(id));
+    store.advance(id, Status::Finalizing, app.now())?;
+    let (app, store, batch) = (app.clone(), store.clone(), batch.clone());
     aside(move || {
         let id = batch.id.as_str();
-        part(&app, &shelf, &batch)?;
+        part(&app, &store, &batch)?;
         match &problem {
-            Some((problem, line)) if !is_cancelled => shelf.fail(id, problem, *line, app.now())?,
-            _ if is_cancelled => shelf.advance(id, Status::Cancelled, app.now())?,
+            Some((problem, line)) if !is_cancelled => store.fail(id, problem, *line, app.now())?,
+            _ if is_cancelled => store.advance(id, Status::Cancelled, app.now())?,
             _ if is_full => {
                 let problem = "The files of this key leave no room for more answers: delete some.";
-                shelf.fail(id, problem, None, app.now())?;
+                store.fail(id, problem, None, app.now())?;
             }
-            _ => shelf.advance(id, Status::Completed, app.now())?,
+            _ => store.advance(id, Status::Completed, app.now())?,
         }
-        let _ = std::fs::remove_file(shelf.answers(id)); // both parts of it are kept
+        let _ = std::fs::remove_file(store.answers(id)); // both parts of it are kept
         Ok(())
     })
     .await?;
@@ -230,13 +230,13 @@ struct Coded {
 
 /// Answers into one file and refusals into another, as OpenAI does; a file without a line is none. Their names follow
 /// from the batch's: what a kill has left of them is written again.
-fn part(app: &App, shelf: &BatchStore, batch: &BatchNote) -> io::Result<()> {
+fn part(app: &App, store: &BatchStore, batch: &BatchNote) -> io::Result<()> {
     for is_errors in [false, true] {
-        let path = shelf.path(&batch.file_of(is_errors));
+        let path = store.path(&batch.file_of(is_errors));
         let _ = std::fs::remove_file(&path); // it may not exist
         let mut lines = 0;
         let mut file = BufWriter::new(files::create_private(&path)?);
-        for line in answers(&shelf.answers(&batch.id))? {
+        for line in answers(&store.answers(&batch.id))? {
             let line = line?;
             // What a kill has cut off is no answer.
             let Ok(told) = serde_json::from_slice::<Told>(&line) else { continue };
@@ -250,7 +250,7 @@ fn part(app: &App, shelf: &BatchStore, batch: &BatchNote) -> io::Result<()> {
         if lines == 0 {
             std::fs::remove_file(&path)?;
         } else {
-            shelf.keep_answers(batch, is_errors, app.now())?;
+            store.keep_answers(batch, is_errors, app.now())?;
         }
     }
     Ok(())

@@ -93,7 +93,7 @@ impl Feed {
         Ok(Feed {
             prices: Prices::of(&*app.engine),
             names: Names::of(tenant),
-            thoughts: app.speech.thinks().then(Told::default),
+            thoughts: app.tool_format.thinks().then(Told::default),
             watch,
             place,
             is_live: false,

@@ -41,9 +41,9 @@ impl Told {
             if *state == State::Over {
                 return true;
             }
-            let Some((served, prompt)) = registry.served(id) else { return false };
-            let Some(thought) = served.thoughts_of(prompt).get(answer) else { return false };
-            if let Some(rows) = rows(thought, served.prompt_tokens[prompt]) {
+            let Some((trace, prompt)) = registry.trace(id) else { return false };
+            let Some(thought) = trace.thoughts_of(prompt).get(answer) else { return false };
+            if let Some(rows) = rows(thought, trace.prompt_tokens[prompt]) {
                 let now = if thought.is_over() { State::Over } else { State::Begun };
                 if *state != now {
                     let to = thought.is_over().then_some(rows.end);

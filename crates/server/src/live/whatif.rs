@@ -33,7 +33,7 @@ const MOST_STEPS: usize = 400_000;
 /// Bytes of the steps of one course in the answer; those after that are counted.
 const MOST_BYTES: usize = 8 << 20;
 /// Steps between two looks at the clock.
-const BREATH: usize = 64;
+const YIELD_STEPS: usize = 64;
 
 pub(crate) async fn ask(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
     let (minutes, changes) = question(query.as_deref().unwrap_or_default())?;
@@ -74,7 +74,7 @@ impl YieldPoint<'_> {
     /// After each step: whether there may be another.
     pub(crate) fn goes_on(&mut self) -> bool {
         self.steps += 1;
-        if self.steps.is_multiple_of(BREATH) {
+        if self.steps.is_multiple_of(YIELD_STEPS) {
             if self.app.engine.health().open_requests > 0 {
                 std::thread::sleep(self.since.elapsed());
             }
@@ -156,7 +156,7 @@ fn simulate(app: &App, minutes: u64, changes: &Changes) -> Result<String, WhatIf
     let past = app.engine.past(Duration::from_secs(60 * minutes));
     let (names, prices) = (Names::numbered(past.answers.len() as u64), Prices::of(&*app.engine));
     let mut courses = [Steps::default(), Steps::default()];
-    let mut breath = YieldPoint::of(app);
+    let mut yield_point = YieldPoint::of(app);
     let mut watcher = |course: Course, record: &StepRecord| {
         let steps = &mut courses[course as usize];
         if steps.text.len() < MOST_BYTES {
@@ -166,7 +166,7 @@ fn simulate(app: &App, minutes: u64, changes: &Changes) -> Result<String, WhatIf
         } else {
             steps.left_out += 1;
         }
-        breath.goes_on()
+        yield_point.goes_on()
     };
     let answer = replay::what_if(&past, changes, &mut watcher)?;
     Ok(written(minutes, &answer, &courses))

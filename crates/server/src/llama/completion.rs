@@ -68,7 +68,7 @@ impl Begun {
     pub(super) fn finish(
         self,
         mut raw: RawRequest,
-        form: Endpoint,
+        endpoint: Endpoint,
         prompt: &str,
         app: &App,
     ) -> Result<PreparedRequest, ApiError> {
@@ -81,7 +81,7 @@ impl Begun {
         raw.max_tokens = fields.integer("n_predict")?.filter(|most| ![-1, -2].contains(most));
         raw.ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
         let (rule, rule_field) =
-            structured::read(&mut fields, &mut delivery.settled)?.map(|asked| (asked.rule, asked.field)).unzip();
+            structured::read(&mut fields, &mut delivery.adjustments)?.map(|asked| (asked.rule, asked.field)).unzip();
         raw.rule = rule;
         // What stays of a prompt that is cut: none is. And a refinement of a sampler that is off.
         fields.integer("n_keep")?;
@@ -96,9 +96,9 @@ impl Begun {
                 .rename_param("repetition_penalty", "repeat_penalty")
                 .rename_param("rule", rule_field.as_deref().unwrap_or_default())
         })?;
-        window.check(&request, &mut delivery.settled.hints)?;
-        delivery.settled.see(asked, &request);
-        let plan = ResponsePlan { logprobs, ..ResponsePlan::of_one(form, delivery, stop) };
-        Ok(PreparedRequest { requests: vec![request], plan, api: Arc::new(Llama) })
+        window.check(&request, &mut delivery.adjustments.hints)?;
+        delivery.adjustments.see(asked, &request);
+        let plan = ResponsePlan { logprobs, ..ResponsePlan::of_one(endpoint, delivery, stop) };
+        Ok(PreparedRequest { requests: vec![request], plan, writer: Arc::new(Llama) })
     }
 }

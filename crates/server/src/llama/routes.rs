@@ -72,15 +72,15 @@ pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extens
     Ok(([(header::CACHE_CONTROL, "no-store")], json_body(Value::from(slots).to_string())).into_response())
 }
 
-fn open_slots(engine: &dyn Observe, served: &[Arc<RequestTrace>]) -> Vec<Value> {
+fn open_slots(engine: &dyn Observe, trace: &[Arc<RequestTrace>]) -> Vec<Value> {
     let known: HashMap<RequestId, RequestSummary> =
         engine.requests().into_iter().map(|summary| (summary.request, summary)).collect();
-    let lines = served.iter().filter_map(|served| Some((served, Line::of(served, &|id| known.get(&id))?)));
+    let lines = trace.iter().filter_map(|trace| Some((trace, Line::of(trace, &|id| known.get(&id))?)));
     let open = lines.filter(|(_, line)| ["waiting", "running"].contains(&line.state));
-    let slot = |(id, (served, line)): (usize, (&Arc<RequestTrace>, Line<'_>))| {
+    let slot = |(id, (trace, line)): (usize, (&Arc<RequestTrace>, Line<'_>))| {
         json!({
             "id": id,
-            "request": served.response_id,
+            "request": trace.response_id,
             "n_ctx": engine.model().max_model_len,
             "is_processing": line.state == "running",
             "n_prompt_tokens": line.prompt_tokens,

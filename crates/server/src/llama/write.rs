@@ -28,11 +28,11 @@ pub(super) struct Llama;
 
 impl Llama {
     fn body(&self, app: &Arc<App>, plan: &ResponsePlan, gathered: CollectedAnswer) -> Response {
-        let CollectedAnswer { mut answers, prompts, totals, served, charge, .. } = gathered;
+        let CollectedAnswer { mut answers, prompts, totals, trace, charge, .. } = gathered;
         let answer = answers.swap_remove(0);
         let mut body = piece(&answer.text, prompts[0].len(), answer.tokens.len());
         body["tokens"] = if plan.delivery.token_ids { answer.tokens.into() } else { json!([]) };
-        finish(app, plan, &served, &totals, &answer.end, &mut body);
+        finish(app, plan, &trace, &totals, &answer.end, &mut body);
         body["has_new_line"] = answer.text.contains('\n').into();
         // Filled while it is read.
         let lists: &[_] = if plan.logprobs { &[(List::Probabilities, 0)] } else { &[] };
@@ -49,11 +49,11 @@ impl ResponseWriter for Llama {
         answers::gathered(app, plan, outputs, |plan, gathered| self.body(app, plan, gathered))
     }
 
-    fn wire(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
+    fn stream_writer(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
         Box::new(Stream {
             app: app.clone(),
-            served: outputs.served().clone(),
-            prompt_tokens: outputs.served().prompt_tokens.iter().sum(),
+            trace: outputs.trace().clone(),
+            prompt_tokens: outputs.trace().prompt_tokens.iter().sum(),
             num_tokens: 0,
             has_new_line: false,
             totals: Totals::of(&plan),
@@ -78,7 +78,7 @@ fn piece(text: &str, prompt_tokens: usize, num_tokens: usize) -> Value {
 }
 
 /// Makes it the last one.
-fn finish(app: &App, plan: &ResponsePlan, served: &RequestTrace, totals: &Totals, end: &FinishInfo, body: &mut Value) {
+fn finish(app: &App, plan: &ResponsePlan, trace: &RequestTrace, totals: &Totals, end: &FinishInfo, body: &mut Value) {
     let word = end.stop_reason.as_str().unwrap_or_default();
     body["stop"] = true.into();
     body["stop_type"] = match (end.finish, word) {
@@ -92,16 +92,16 @@ fn finish(app: &App, plan: &ResponsePlan, served: &RequestTrace, totals: &Totals
     body["tokens_cached"] = totals.usage.cached_tokens.into();
     body["truncated"] = false.into();
     body["generation_settings"] = json!({"n_ctx": app.engine.model().max_model_len});
-    body["timings"] = times(app, plan, served, totals);
-    if let Ok(Value::Object(settled)) = serde_json::to_value(&plan.delivery.settled) {
-        settled.into_iter().for_each(|(name, value)| body[name] = value);
+    body["timings"] = times(app, plan, trace, totals);
+    if let Ok(Value::Object(adjustments)) = serde_json::to_value(&plan.delivery.adjustments) {
+        adjustments.into_iter().for_each(|(name, value)| body[name] = value);
     }
 }
 
 /// Ours, and the same again in llama-server's names: `prompt` is prefill, `predicted` is decode.
-fn times(app: &App, plan: &ResponsePlan, served: &RequestTrace, totals: &Totals) -> Value {
+fn times(app: &App, plan: &ResponsePlan, trace: &RequestTrace, totals: &Totals) -> Value {
     let told = &totals.timings;
-    let mut times = serde_json::to_value(timings(app, plan, served, totals)).unwrap_or_default();
+    let mut times = serde_json::to_value(timings(app, plan, trace, totals)).unwrap_or_default();
     times["cache_n"] = told.cached_tokens.into();
     for (phase, tokens, ms) in [
         ("prompt", told.prefill_tokens, told.prefill_ms),
@@ -130,7 +130,7 @@ fn rounded(value: f64) -> f64 {
 struct Stream {
     app: Arc<App>,
     plan: ResponsePlan,
-    served: Arc<RequestTrace>,
+    trace: Arc<RequestTrace>,
     prompt_tokens: usize,
     num_tokens: usize,
     has_new_line: bool,
@@ -176,8 +176,8 @@ impl StreamWriter for Stream {
             Event::Done { usage, timings } => {
                 self.totals.add(&self.app, &self.plan, &usage, &timings);
                 let mut body = self.piece("");
-                let Stream { app, plan, served, totals, end, has_new_line, .. } = self;
-                finish(app, plan, served, totals, end, &mut body);
+                let Stream { app, plan, trace, totals, end, has_new_line, .. } = self;
+                finish(app, plan, trace, totals, end, &mut body);
                 body["has_new_line"] = (*has_new_line).into();
                 events.push_back(event(&body.to_string()));
             }

@@ -28,8 +28,8 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         "messages",
         messages.iter().filter_map(|message| message.content.as_deref()).map(str::len).sum(),
     )?;
-    let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.fitted(&mut delivery.settled)?.told();
-    let (thinking, mut template_kwargs) = options::think(&mut fields, app, &mut delivery.settled)?;
+    let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.fitted(&mut delivery.adjustments)?.told();
+    let (thinking, mut template_kwargs) = options::think(&mut fields, app, &mut delivery.adjustments)?;
     if !definitions.is_empty() {
         template_kwargs.insert("tools".to_owned(), definitions.into());
     }
@@ -40,23 +40,23 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     });
     let chat = Chat { template_kwargs, ..Chat::new(messages) }.continuing(goes_on);
     let mut raw = app.request(Prompt::Chat(chat), tenant);
-    let window = options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
-    raw.rule = options::format(&mut fields, &mut delivery.settled)?;
+    let window = options::options(&mut fields, &mut raw, app, &mut delivery.adjustments)?;
+    raw.rule = options::format(&mut fields, &mut delivery.adjustments)?;
     raw.logprobs = logprobs(&mut fields)?;
     fields.finish()?;
     if is_load {
         return Ok(Asked::Load(api.loaded(app)));
     }
     let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
-    let wish = ToolOptions { tools, choice, parallel, thinking, is_searched: false };
-    let hearing = app.speech.settle(&mut raw, wish, app.engine.model());
-    let hearing = hearing.map_err(|error| options::rename(error, "messages"))?;
+    let tool_options = ToolOptions { tools, choice, parallel, thinking, is_searched: false };
+    let output_parser = app.tool_format.settle(&mut raw, tool_options, app.engine.model());
+    let output_parser = output_parser.map_err(|error| options::rename(error, "messages"))?;
     let request =
         app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "messages"))?;
-    window.check(&request, &mut delivery.settled.hints)?;
-    delivery.settled.see(asked, &request);
-    let plan = ResponsePlan { logprobs, hearing, ..ResponsePlan::of_one(Endpoint::OllamaChat, delivery, stop) };
-    Ok(Asked::Answer(Box::new(PreparedRequest { requests: vec![request], plan, api: Arc::new(api) })))
+    window.check(&request, &mut delivery.adjustments.hints)?;
+    delivery.adjustments.see(asked, &request);
+    let plan = ResponsePlan { logprobs, output_parser, ..ResponsePlan::of_one(Endpoint::OllamaChat, delivery, stop) };
+    Ok(Asked::Answer(Box::new(PreparedRequest { requests: vec![request], plan, writer: Arc::new(api) })))
 }
 
 fn message(mut fields: Fields) -> Result<ChatMessage, ApiError> {

@@ -48,7 +48,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         let why = "'template' takes the place of the model's, and none is used here";
         return Err(ApiError::unsupported("template", why));
     }
-    let (thinking, kwargs) = options::think(&mut fields, app, &mut delivery.settled)?;
+    let (thinking, kwargs) = options::think(&mut fields, app, &mut delivery.adjustments)?;
     let is_load = text.is_empty() && suffix.is_none();
     let prompt = match is_plain {
         true => Prompt::Text(text.clone()),
@@ -59,35 +59,38 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         let gap = Gap { before: &text, behind, begun: "", files: &[] };
         fim::fill(&gap, app.engine.model(), &mut raw, "suffix")?;
     }
-    let window = options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
-    raw.rule = options::format(&mut fields, &mut delivery.settled)?;
+    let window = options::options(&mut fields, &mut raw, app, &mut delivery.adjustments)?;
+    raw.rule = options::format(&mut fields, &mut delivery.adjustments)?;
     raw.logprobs = chat::logprobs(&mut fields)?;
     fields.finish()?;
     let api = Ollama { kind: Kind::Generate { tells_context: !is_raw }, name };
     if is_load {
         return Ok(Asked::Load(api.loaded(app)));
     }
-    app.speech.tell(&mut raw, thinking);
+    app.tool_format.tell(&mut raw, thinking);
     go_on_from(context, &mut raw, app)?;
     let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
-    let hearing = if is_raw || suffix.is_some() {
+    let output_parser = if is_raw || suffix.is_some() {
         None
     } else {
-        let wish = ToolOptions {
+        let tool_options = ToolOptions {
             tools: Arc::default(),
             choice: ToolChoice::Never,
             parallel: false,
             thinking,
             is_searched: false,
         };
-        app.speech.settle(&mut raw, wish, app.engine.model()).map_err(|error| options::rename(error, "prompt"))?
+        app.tool_format
+            .settle(&mut raw, tool_options, app.engine.model())
+            .map_err(|error| options::rename(error, "prompt"))?
     };
     let request =
         app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "prompt"))?;
-    window.check(&request, &mut delivery.settled.hints)?;
-    delivery.settled.see(asked, &request);
-    let plan = ResponsePlan { logprobs, hearing, ..ResponsePlan::of_one(Endpoint::OllamaGenerate, delivery, stop) };
-    Ok(Asked::Answer(Box::new(PreparedRequest { requests: vec![request], plan, api: Arc::new(api) })))
+    window.check(&request, &mut delivery.adjustments.hints)?;
+    delivery.adjustments.see(asked, &request);
+    let plan =
+        ResponsePlan { logprobs, output_parser, ..ResponsePlan::of_one(Endpoint::OllamaGenerate, delivery, stop) };
+    Ok(Asked::Answer(Box::new(PreparedRequest { requests: vec![request], plan, writer: Arc::new(api) })))
 }
 
 fn conversation(

@@ -1,7 +1,7 @@
 //! Ollama's API: conversations and texts continued, line by line, and what is served.
 //!
 //! ```text
-//! POST /api/chat ------chat.rs------+--> PreparedRequest --> gather | StreamWriter --write.rs--> {"message": ..} per line
+//! POST /api/chat ------chat.rs------+--> PreparedRequest --> gather | StreamWriter --write.rs--> {"message": ..}s
 //! POST /api/generate --generate.rs--+
 //!                   \--nothing to answer: "load"
 //! GET /api/tags, /api/ps, POST /api/show --models.rs--> the one model, as a list of one

@@ -130,7 +130,7 @@ fn parameters(app: &App) -> String {
 
 /// What it can do.
 fn capabilities(app: &App) -> Vec<&'static str> {
-    let dialect = &app.speech.dialect;
+    let dialect = &app.tool_format.dialect;
     let tools = dialect.calls.is_some().then_some("tools");
     let thinking = dialect.thoughts.is_some().then_some("thinking");
     let marks = app.engine.model().tokenizer.as_ref().and_then(|tokenizer| Marks::of(tokenizer));

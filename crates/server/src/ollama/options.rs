@@ -62,12 +62,12 @@ pub(super) fn options(
     fields: &mut Fields,
     raw: &mut RawRequest,
     app: &App,
-    settled: &mut Adjustments,
+    adjustments: &mut Adjustments,
 ) -> Result<Window, ApiError> {
     let Some(mut options) = fields.object("options")? else { return Ok(Window::none()) };
     let window = sampler::read(&mut options, raw, app.engine.model())?;
     raw.max_tokens = sampler::most(&mut options, "num_predict")?;
-    context(&mut options, app, &mut settled.hints)?;
+    context(&mut options, app, &mut adjustments.hints)?;
     options.finish()?;
     Ok(window)
 }
@@ -96,12 +96,12 @@ fn context(options: &mut Fields, app: &App, hints: &mut Hints) -> Result<(), Api
 }
 
 /// `format`: `"json"`, or a schema.
-pub(super) fn format(fields: &mut Fields, settled: &mut Adjustments) -> Result<Option<Rule>, ApiError> {
+pub(super) fn format(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<Option<Rule>, ApiError> {
     match fields.take("format") {
         None => Ok(None),
         Some(Value::String(word)) if word.is_empty() => Ok(None),
         Some(Value::String(word)) if word == "json" => Ok(Some(Rule::JsonObject)),
-        Some(schema @ Value::Object(_)) => structured::schema(schema, "format", false, settled).map(Some),
+        Some(schema @ Value::Object(_)) => structured::schema(schema, "format", false, adjustments).map(Some),
         Some(_) => Err(wrong_type("format", "'json' or a JSON schema")),
     }
 }
@@ -110,9 +110,9 @@ pub(super) fn format(fields: &mut Fields, settled: &mut Adjustments) -> Result<O
 pub(super) fn think(
     fields: &mut Fields,
     app: &App,
-    settled: &mut Adjustments,
+    adjustments: &mut Adjustments,
 ) -> Result<(Thinking, Map<String, Value>), ApiError> {
-    let speech = &app.speech;
+    let tool_format = &app.tool_format;
     let (mut thinking, mut kwargs) = (Thinking::default(), Map::new());
     let (effort, shown) = match fields.take("think") {
         None => return Ok((thinking, kwargs)),
@@ -120,12 +120,12 @@ pub(super) fn think(
         Some(Value::Bool(true)) => ("medium".to_owned(), true),
         Some(level) => (level.as_str().unwrap_or_default().to_owned(), true),
     };
-    if speech.dialect.thoughts.is_none() {
+    if tool_format.dialect.thoughts.is_none() {
         // Nothing is thought, as was wished.
         return if shown { Err(does_not_think()) } else { Ok((thinking, kwargs)) };
     }
-    if !thinking.effort(speech, "think", &effort, &mut kwargs)? {
-        settled.hints.push("think");
+    if !thinking.effort(tool_format, "think", &effort, &mut kwargs)? {
+        adjustments.hints.push("think");
     }
     thinking.shown = shown;
     Ok((thinking, kwargs))

@@ -53,11 +53,11 @@ pub(crate) async fn fixed() -> ApiError {
 
 async fn ask(
     mut request: JsonRequest,
-    form: Endpoint,
+    endpoint: Endpoint,
     read: fn(Value, &App, Option<Tenant>) -> Caught<Asked>,
 ) -> Caught<Response> {
-    match request.read_as(form, read).await? {
+    match request.read_as(endpoint, read).await? {
         Asked::Load(line) => Ok(json_body(line.to_string())),
-        Asked::Answer(job) => answer(request.app, &request.caller, *job).await,
+        Asked::Answer(prepared) => answer(request.app, &request.caller, *prepared).await,
     }
 }

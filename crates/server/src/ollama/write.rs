@@ -10,7 +10,7 @@ use hyper::body::Bytes;
 use serde_json::{Value, json};
 
 use crate::answers::{
-    self, CollectedAnswer, EventStream, Finish, FinishInfo, Heard, ResponsePlan, ResponseWriter, StreamParser,
+    self, CollectedAnswer, EventStream, Finish, FinishInfo, Parsed, ResponsePlan, ResponseWriter, StreamParser,
     StreamWriter, Totals,
 };
 use crate::app::App;
@@ -42,19 +42,19 @@ pub(super) struct Ollama {
 
 impl Ollama {
     fn body(&self, app: &Arc<App>, plan: &ResponsePlan, gathered: CollectedAnswer) -> Response {
-        let CollectedAnswer { mut answers, mut prompts, totals, served, charge, .. } = gathered;
+        let CollectedAnswer { mut answers, mut prompts, totals, trace, charge, .. } = gathered;
         let answer = answers.swap_remove(0);
         let mut said = Said::default();
-        let mut hearing = Calls::default();
+        let mut calls = Calls::default();
         let parts = answer.parts.unwrap_or_else(|| vec![AnswerPart::Text(answer.text)]);
-        parts.into_iter().for_each(|part| hearing.take(part, &mut said));
-        hearing.end(&mut said);
+        parts.into_iter().for_each(|part| calls.take(part, &mut said));
+        calls.end(&mut said);
         let mut tokens = prompts.swap_remove(0);
         tokens.extend(answer.tokens);
         // Filled while it is read; before all that the model wrote, where it cannot be taken for anything else.
         let lists: &[_] = if plan.logprobs { &[(List::Logprobs, 0)] } else { &[] };
         let mut line = self.line(app, plan.logprobs.then(Vec::new), said);
-        self.finish(app, plan, &served, &totals, &answer.end, &tokens, &mut line);
+        self.finish(app, plan, &trace, &totals, &answer.end, &tokens, &mut line);
         let logprobs = vec![answer.logprobs];
         let numbers = Numbers { logprobs, num_answers: 1, ..Numbers::default() };
         json_body(Whole::new(app.clone(), numbers, &line.to_string(), lists, charge).body())
@@ -66,12 +66,12 @@ impl ResponseWriter for Ollama {
         answers::gathered(app, plan, outputs, |plan, gathered| self.body(app, plan, gathered))
     }
 
-    fn wire(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
+    fn stream_writer(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
         Box::new(Lines {
             app: app.clone(),
             api: self.clone(),
-            served: outputs.served().clone(),
-            ear: StreamParser::of(&plan, outputs.served(), 0),
+            trace: outputs.trace().clone(),
+            parser: StreamParser::of(&plan, outputs.trace(), 0),
             calls: Calls::default(),
             totals: Totals::of(&plan),
             end: FinishInfo::default(),
@@ -133,7 +133,7 @@ impl Ollama {
         &self,
         app: &App,
         plan: &ResponsePlan,
-        served: &RequestTrace,
+        trace: &RequestTrace,
         totals: &Totals,
         end: &FinishInfo,
         tokens: &[u32],
@@ -153,9 +153,9 @@ impl Ollama {
         line["prompt_eval_duration"] = nanos(totals.timings.prefill_ms).into();
         line["eval_count"] = totals.usage.completion_tokens.into();
         line["eval_duration"] = nanos(totals.timings.decode_ms).into();
-        line["timings"] = serde_json::to_value(timings(app, plan, served, totals)).unwrap_or_default();
-        if let Ok(Value::Object(settled)) = serde_json::to_value(&plan.delivery.settled) {
-            settled.into_iter().for_each(|(name, value)| line[name] = value);
+        line["timings"] = serde_json::to_value(timings(app, plan, trace, totals)).unwrap_or_default();
+        if let Ok(Value::Object(adjustments)) = serde_json::to_value(&plan.delivery.adjustments) {
+            adjustments.into_iter().for_each(|(name, value)| line[name] = value);
         }
     }
 }
@@ -235,8 +235,8 @@ struct Lines {
     app: Arc<App>,
     api: Ollama,
     plan: ResponsePlan,
-    served: Arc<RequestTrace>,
-    ear: Option<StreamParser>,
+    trace: Arc<RequestTrace>,
+    parser: Option<StreamParser>,
     calls: Calls,
     totals: Totals,
     end: FinishInfo,
@@ -248,7 +248,7 @@ struct Lines {
 
 impl Lines {
     /// A line of what was heard, if anything was.
-    fn hear(&mut self, parts: Vec<AnswerPart>, ends: bool, lines: &mut VecDeque<Bytes>) {
+    fn push(&mut self, parts: Vec<AnswerPart>, ends: bool, lines: &mut VecDeque<Bytes>) {
         let mut said = Said::default();
         parts.into_iter().for_each(|part| self.calls.take(part, &mut said));
         if ends {
@@ -280,21 +280,21 @@ impl StreamWriter for Lines {
                 // By way of a text, which has a number in its shortest form.
                 let told = logprob.map(|logprob| serde_json::to_string(&texts.chat(&logprob)).unwrap_or_default());
                 self.logprobs.extend(told.and_then(|told| serde_json::from_str(&told).ok()));
-                let heard = Heard::token(self.ear.as_mut(), text, None);
-                self.hear(heard.parts, false, lines);
+                let parsed = Parsed::token(self.parser.as_mut(), text, None);
+                self.push(parsed.parts, false, lines);
             }
             Event::Finished { reason, stop_string, text, .. } => {
                 self.end = FinishInfo::of(&self.plan, &self.app, reason, stop_string);
-                let heard = Heard::end(self.ear.as_mut(), text);
-                self.totals.heard(self.ear.as_ref());
-                self.hear(heard.parts, true, lines);
+                let parsed = Parsed::end(self.parser.as_mut(), text);
+                self.totals.add_thoughts(self.parser.as_ref());
+                self.push(parsed.parts, true, lines);
             }
             Event::Done { usage, timings } => {
                 self.totals.add(&self.app, &self.plan, &usage, &timings);
                 let logprobs = self.untold();
-                let Lines { app, api, plan, served, totals, end, tokens, .. } = self;
+                let Lines { app, api, plan, trace, totals, end, tokens, .. } = self;
                 let mut line = api.line(app, logprobs, Said::default());
-                api.finish(app, plan, served, totals, end, tokens, &mut line);
+                api.finish(app, plan, trace, totals, end, tokens, &mut line);
                 lines.push_back(ended(&line));
             }
             Event::Failed(error) => return Err(error.into()),

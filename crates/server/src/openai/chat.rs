@@ -23,9 +23,9 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let hints = hints::take_of(&mut body, &hints::OF_CHATS, &shapes::CHAT)?;
     let mut fields = Fields::of(body, &shapes::CHAT)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
-    let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.fitted(&mut delivery.settled)?.told();
+    let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.fitted(&mut delivery.adjustments)?.told();
     let mut kwargs = Map::new();
-    let thinking = thoughts::read(&mut fields, app, &mut kwargs, &mut delivery.settled)?;
+    let thinking = thoughts::read(&mut fields, app, &mut kwargs, &mut delivery.adjustments)?;
     let chat = prompt(&mut fields, definitions, kwargs, app)?;
     let echo = fields.boolean("echo")?.unwrap_or(false).then(|| echo(&chat));
     let mut raw = delivery.request(app.request(Prompt::Chat(chat), tenant));
@@ -34,7 +34,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let max_tokens_name = params::max_tokens(&mut fields, &mut raw)?;
     raw.logprobs = logprobs(&mut fields)?;
     let (rule, rule_field) =
-        structured::read(&mut fields, &mut delivery.settled)?.map(|asked| (asked.rule, asked.field)).unzip();
+        structured::read(&mut fields, &mut delivery.adjustments)?.map(|asked| (asked.rule, asked.field)).unzip();
     raw.rule = rule;
     raw.partner = transfer::read(&mut fields, app, &mut delivery)?;
     let beams = beams::read(&mut fields)?;
@@ -55,8 +55,8 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let stop = raw.stop.clone();
     let predicted = raw.prediction.is_some();
     let (num_answers, asked) = (raw.n.unwrap_or(1), raw.max_tokens);
-    let wish = ToolOptions { tools, choice, parallel, thinking, is_searched: beams.is_some() };
-    let hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
+    let tool_options = ToolOptions { tools, choice, parallel, thinking, is_searched: beams.is_some() };
+    let output_parser = app.tool_format.settle(&mut raw, tool_options, app.engine.model())?;
     let request = app.validate(raw, &delivery.model).map_err(|rejection| {
         // The door knows these two by the names they have in completions.
         ApiError::from(rejection)
@@ -64,7 +64,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             .rename_param("max_tokens", max_tokens_name)
             .rename_param("rule", rule_field.as_deref().unwrap_or("tools"))
     })?;
-    delivery.settled.see(asked, &request);
+    delivery.adjustments.see(asked, &request);
     Ok(PreparedRequest {
         requests: vec![request],
         plan: ResponsePlan {
@@ -75,10 +75,10 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             logprobs,
             prompt_logprobs,
             echo: echo.into_iter().collect(),
-            hearing,
+            output_parser,
             ..ResponsePlan::of_one(Endpoint::Chat, delivery, stop)
         },
-        api: Arc::new(OpenAi),
+        writer: Arc::new(OpenAi),
     })
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     raw.logprobs = fields.integer("logprobs")?;
     let echo = fields.boolean("echo")?.unwrap_or(false);
     let (rule, rule_field) =
-        structured::read(&mut fields, &mut delivery.settled)?.map(|asked| (asked.rule, asked.field)).unzip();
+        structured::read(&mut fields, &mut delivery.adjustments)?.map(|asked| (asked.rule, asked.field)).unzip();
     raw.rule = rule;
     best_of(&mut fields, raw.n)?;
     raw.partner = transfer::read(&mut fields, app, &mut delivery)?;
@@ -87,7 +87,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
                 .rename_param("max_tokens", max_tokens_name)
                 .rename_param("rule", rule_field.as_deref().unwrap_or_default())
         })?;
-        delivery.settled.see(asked, &request);
+        delivery.adjustments.see(asked, &request);
         if echo {
             echoes.push(text.unwrap_or_else(|| app.decode(request.prompt())));
         }
@@ -105,7 +105,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             echo: echoes,
             ..ResponsePlan::of_one(Endpoint::Completion, delivery, stop)
         },
-        api: Arc::new(OpenAi),
+        writer: Arc::new(OpenAi),
     })
 }
 

@@ -22,7 +22,7 @@ use crate::timeline::RequestTrace;
 pub(super) struct Format<'a> {
     pub(super) app: &'a App,
     pub(super) plan: &'a ResponsePlan,
-    pub(super) served: &'a RequestTrace,
+    pub(super) trace: &'a RequestTrace,
     pub(super) created: u64,
 }
 
@@ -32,7 +32,7 @@ impl<'a> Format<'a> {
     }
 
     pub(super) fn timings(&self, totals: &Totals) -> WireTimings {
-        timings(self.app, self.plan, self.served, totals)
+        timings(self.app, self.plan, self.trace, totals)
     }
 
     pub(super) fn usage(&self, totals: &Totals) -> WireUsage {
@@ -41,7 +41,7 @@ impl<'a> Format<'a> {
 
     pub(super) fn envelope<C>(&self, object: &'static str, choices: Vec<C>) -> Envelope<'a, C> {
         Envelope {
-            id: &self.served.response_id,
+            id: &self.trace.response_id,
             object,
             created: self.created,
             model: &self.plan.delivery.model,
@@ -50,7 +50,7 @@ impl<'a> Format<'a> {
             choices,
             usage: None,
             timings: None,
-            settled: None,
+            adjustments: None,
             prompt_progress: None,
             prompt_logprobs: None,
             prompt_token_ids: None,
@@ -60,11 +60,11 @@ impl<'a> Format<'a> {
 }
 
 /// Where the time of an answer went.
-pub(crate) fn timings(app: &App, plan: &ResponsePlan, served: &RequestTrace, totals: &Totals) -> WireTimings {
-    let detail = plan.delivery.timings_detail.then(|| app.reader(served.tenant).detail(served));
+pub(crate) fn timings(app: &App, plan: &ResponsePlan, trace: &RequestTrace, totals: &Totals) -> WireTimings {
+    let detail = plan.delivery.timings_detail.then(|| app.reader(trace.tenant).detail(trace));
     let searched = plan.beams.as_ref().map(Beams::taken);
     let phases = totals.cost.phases(app.engine.device_limits().as_ref(), &app.demands);
-    WireTimings::of(&totals.timings, served.thinking(&*app.engine), phases, searched, detail)
+    WireTimings::of(&totals.timings, trace.thinking(&*app.engine), phases, searched, detail)
 }
 
 pub(crate) struct OpenAi;
@@ -74,17 +74,17 @@ impl ResponseWriter for OpenAi {
         answers::gathered(app, plan, outputs, |plan, gathered| json_body(body(app, plan, gathered).body()))
     }
 
-    fn wire(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
+    fn stream_writer(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
         Box::new(Writer::new(app.clone(), plan, outputs))
     }
 }
 
 /// It is written while it is read.
 fn body(app: &Arc<App>, plan: &ResponsePlan, gathered: CollectedAnswer) -> Whole {
-    let CollectedAnswer { mut answers, prompts, prompt_logprobs, totals, served, charge, .. } = gathered;
+    let CollectedAnswer { mut answers, prompts, prompt_logprobs, totals, trace, charge, .. } = gathered;
     let logprobs = answers.iter_mut().map(|answer| std::mem::take(&mut answer.logprobs)).collect();
-    let frame = Format { app, plan, served: &served, created: app.now() };
-    let (json, lists) = match plan.form {
+    let frame = Format { app, plan, trace: &trace, created: app.now() };
+    let (json, lists) = match plan.endpoint {
         Endpoint::Completion => frame.whole_text(answers, &prompts, &totals),
         _ => frame.whole_chat(answers, &prompts, &totals),
     };
@@ -93,7 +93,7 @@ fn body(app: &Arc<App>, plan: &ResponsePlan, gathered: CollectedAnswer) -> Whole
         prompt_logprobs,
         logprobs,
         num_answers: plan.num_answers,
-        echoes: plan.form == Endpoint::Completion && plan.logprobs && !plan.echo.is_empty(),
+        echoes: plan.endpoint == Endpoint::Completion && plan.logprobs && !plan.echo.is_empty(),
         as_ids: plan.delivery.tokens_as_ids,
     };
     Whole::new(app.clone(), numbers, &json, &lists, charge)
@@ -127,7 +127,7 @@ impl Format<'_> {
         let mut envelope = self.envelope("chat.completion", choices);
         envelope.usage = Some(Some(self.usage(totals)));
         envelope.timings = Some(self.timings(totals));
-        envelope.settled = Some(&plan.delivery.settled);
+        envelope.adjustments = Some(&plan.delivery.adjustments);
         envelope.prompt_logprobs = Some(plan.prompt_logprobs.then(Vec::new));
         envelope.prompt_token_ids = Some(plan.delivery.token_ids.then(|| prompts[0].clone()));
         (json(&envelope), lists)
@@ -163,7 +163,7 @@ impl Format<'_> {
         let mut envelope = self.envelope("text_completion", choices);
         envelope.usage = Some(Some(self.usage(totals)));
         envelope.timings = Some(self.timings(totals));
-        envelope.settled = Some(&plan.delivery.settled);
+        envelope.adjustments = Some(&plan.delivery.adjustments);
         (json(&envelope), lists)
     }
 

@@ -21,7 +21,7 @@ use crate::timeline::RequestTrace;
 
 /// The promises of a stream that are neither kept nor broken yet.
 pub(crate) struct LatencyBoundWatch {
-    promise: LatencyBound,
+    bound: LatencyBound,
     /// When they were made.
     arrived: Nanos,
     /// By [`BoundKind`].
@@ -32,8 +32,8 @@ pub(crate) struct LatencyBoundWatch {
 }
 
 impl LatencyBoundWatch {
-    pub(crate) fn new(promise: LatencyBound, arrived: Nanos, num_prompts: usize) -> LatencyBoundWatch {
-        LatencyBoundWatch { promise, arrived, is_open: [true; 2], has_token: vec![false; num_prompts], alarm: None }
+    pub(crate) fn new(bound: LatencyBound, arrived: Nanos, num_prompts: usize) -> LatencyBoundWatch {
+        LatencyBoundWatch { bound, arrived, is_open: [true; 2], has_token: vec![false; num_prompts], alarm: None }
     }
 
     /// A prompt has a token.
@@ -45,15 +45,15 @@ impl LatencyBoundWatch {
     }
 
     /// Nothing comes for now: a comment if a promise is broken; else the task is woken when one may be.
-    pub(crate) fn poll(&mut self, app: &App, served: &RequestTrace, cx: &mut Context<'_>) -> Option<Bytes> {
+    pub(crate) fn poll(&mut self, app: &App, trace: &RequestTrace, cx: &mut Context<'_>) -> Option<Bytes> {
         loop {
             let elapsed = app.engine.now().since(self.arrived);
             let open = BoundKind::ALL.into_iter().filter(|&kind| self.is_open[kind as usize]);
-            let kind = open.min_by_key(|&kind| self.promise.of(kind).p95)?;
-            let left = self.promise.of(kind).p95.since(elapsed);
+            let kind = open.min_by_key(|&kind| self.bound.of(kind).p95)?;
+            let left = self.bound.of(kind).p95.since(elapsed);
             if left == Nanos(0) {
                 self.is_open[kind as usize] = false;
-                return Some(self.comment(kind, elapsed, app, served));
+                return Some(self.comment(kind, elapsed, app, trace));
             }
             // A little later, to avoid early wakeups.
             let left = Duration::from_nanos(left.0).min(Duration::from_secs(3600)) + Duration::from_millis(1);
@@ -64,15 +64,15 @@ impl LatencyBoundWatch {
         }
     }
 
-    fn comment(&self, kind: BoundKind, elapsed: Nanos, app: &App, served: &RequestTrace) -> Bytes {
+    fn comment(&self, kind: BoundKind, elapsed: Nanos, app: &App, trace: &RequestTrace) -> Bytes {
         // Of several prompts one that has nothing yet is what the stream waits for.
         let waits = self.has_token.iter().position(|&has| !has).unwrap_or(0);
         let mut comment = json!({
             "promise": kind.name(),
-            "promised_ms": ms(self.promise.of(kind).p95),
+            "promised_ms": ms(self.bound.of(kind).p95),
             "elapsed_ms": ms(elapsed),
         });
-        if let Some((owners, delayed_by)) = app.reader(served.tenant).so_far(served.requests[waits]) {
+        if let Some((owners, delayed_by)) = app.reader(trace.tenant).so_far(trace.requests[waits]) {
             (comment["owners"], comment["delayed_by"]) = (owners, delayed_by);
         }
         format!(": late {comment}\n\n").into()

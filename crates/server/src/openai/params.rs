@@ -52,12 +52,12 @@ pub(crate) fn max_tokens(fields: &mut Fields, raw: &mut RawRequest) -> Result<&'
 
 /// What concerns delivery of what is no answer of a model's: a body, whole.
 pub(crate) fn unstreamed(fields: &mut Fields, app: &App, hints: Hints) -> Result<ResponseOptions, ApiError> {
-    let settled = Adjustments { hints, max_tokens: None };
+    let adjustments = Adjustments { hints, max_tokens: None };
     Ok(ResponseOptions {
         model: model(fields, app)?,
         user: user(fields)?,
         tier: service_tier(fields)?,
-        settled,
+        adjustments,
         ..ResponseOptions::default()
     })
 }
@@ -77,7 +77,7 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App, hints: Hints) -> Result<R
         progress: fields.boolean("return_progress")?.unwrap_or(false),
         user: user(fields)?,
         tier: service_tier(fields)?,
-        settled: Adjustments { hints, max_tokens: None },
+        adjustments: Adjustments { hints, max_tokens: None },
         ..ResponseOptions::default()
     };
     if delivery.progress && !stream {

@@ -24,7 +24,7 @@ use crate::timeline::RequestTrace;
 #[derive(Default)]
 struct Choice {
     /// Parses the answer, where tools or thoughts are expected.
-    ear: Option<StreamParser>,
+    parser: Option<StreamParser>,
     started: bool,
     offset: usize,
     num_tokens: usize,
@@ -33,8 +33,8 @@ struct Choice {
 }
 
 impl Choice {
-    fn new(plan: &ResponsePlan, served: &Arc<RequestTrace>, index: usize) -> Choice {
-        Choice { ear: StreamParser::of(plan, served, index), ..Choice::default() }
+    fn new(plan: &ResponsePlan, trace: &Arc<RequestTrace>, index: usize) -> Choice {
+        Choice { parser: StreamParser::of(plan, trace, index), ..Choice::default() }
     }
 }
 
@@ -42,7 +42,7 @@ impl Choice {
 pub(crate) struct Writer {
     app: Arc<App>,
     plan: ResponsePlan,
-    served: Arc<RequestTrace>,
+    trace: Arc<RequestTrace>,
     created: u64,
     prompts: Vec<Vec<u32>>,
     prompt_logprobs: Vec<Vec<Option<TokenLogprob>>>,
@@ -73,10 +73,10 @@ impl Writer {
         let prompts = outputs.prompts();
         let num_choices = prompts.len() * plan.num_answers;
         Writer {
-            served: outputs.served().clone(),
+            trace: outputs.trace().clone(),
             created: app.now(),
             prompt_logprobs: vec![Vec::new(); prompts.len()],
-            choices: (0..num_choices).map(|index| Choice::new(&plan, outputs.served(), index)).collect(),
+            choices: (0..num_choices).map(|index| Choice::new(&plan, outputs.trace(), index)).collect(),
             unfinished: num_choices,
             undone: prompts.len(),
             last: None,
@@ -98,18 +98,18 @@ impl Writer {
             let frame = self.frame();
             let mut envelope = frame.envelope::<ChatChunk>(self.object(), Vec::new());
             envelope.usage = Some(Some(frame.usage(&self.totals)));
-            (envelope.timings, envelope.settled) = (timings, Some(&self.plan.delivery.settled));
+            (envelope.timings, envelope.adjustments) = (timings, Some(&self.plan.delivery.adjustments));
             events.push_back(event(&json(&envelope)));
         }
         events.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
     }
 
     fn frame(&self) -> Format<'_> {
-        Format { app: &self.app, plan: &self.plan, served: &self.served, created: self.created }
+        Format { app: &self.app, plan: &self.plan, trace: &self.trace, created: self.created }
     }
 
     fn object(&self) -> &'static str {
-        match self.plan.form {
+        match self.plan.endpoint {
             Endpoint::Completion => "text_completion",
             _ => "chat.completion.chunk",
         }
@@ -119,7 +119,7 @@ impl Writer {
     fn event(&mut self, index: usize, piece: Piece) -> Bytes {
         let opens = !std::mem::replace(&mut self.choices[index].started, true);
         let mut offset = self.choices[index].offset;
-        let bytes = match self.plan.form {
+        let bytes = match self.plan.endpoint {
             Endpoint::Completion => self.text_event(index, opens, piece, &mut offset),
             _ => self.chat_events(index, opens, piece),
         };
@@ -184,7 +184,7 @@ impl Writer {
     /// A chunk that brings nothing to its choice: it opens when its first token comes.
     fn progress(&self, index: usize, progress: &PromptProgress) -> Bytes {
         let progress = Some(WireProgress::of(progress));
-        let json = match self.plan.form {
+        let json = match self.plan.endpoint {
             Endpoint::Completion => {
                 let choice = TextChoice { index, ..TextChoice::default() };
                 json(&Envelope { prompt_progress: progress, ..self.chunk(index, choice, None) })
@@ -229,7 +229,7 @@ impl Writer {
     fn chunk<C>(&self, index: usize, choice: C, timings: Option<WireTimings>) -> Envelope<'_, C> {
         let delivery = &self.plan.delivery;
         let mut envelope = self.frame().envelope(self.object(), vec![choice]);
-        envelope.settled = timings.is_some().then_some(&delivery.settled);
+        envelope.adjustments = timings.is_some().then_some(&delivery.adjustments);
         envelope.timings = timings;
         if delivery.continuous_usage {
             let prompt_tokens = self.prompts[index / self.plan.num_answers].len();
@@ -252,9 +252,9 @@ impl StreamWriter for Writer {
             Event::Token { answer, token, text, logprob } => {
                 let choice = &mut self.choices[first + answer];
                 choice.num_tokens += 1;
-                let parts = choice.ear.as_mut().map(|ear| {
+                let parts = choice.parser.as_mut().map(|parser| {
                     let mut parts = Vec::new();
-                    ear.token(&text, &mut parts);
+                    parser.token(&text, &mut parts);
                     parts
                 });
                 let piece = Piece { text, parts, token: Some(token), logprob, ..Piece::default() };
@@ -264,12 +264,12 @@ impl StreamWriter for Writer {
             Event::Finished { answer, reason, stop_string, text } => {
                 let mut end = FinishInfo::of(&self.plan, &self.app, reason, stop_string);
                 let choice = &mut self.choices[first + answer];
-                let parts = choice.ear.as_mut().map(|ear| {
+                let parts = choice.parser.as_mut().map(|parser| {
                     let mut parts = Vec::new();
-                    end.called(ear.end(&text, &mut parts));
+                    end.called(parser.end(&text, &mut parts));
                     parts
                 });
-                self.totals.heard(choice.ear.as_ref());
+                self.totals.add_thoughts(choice.parser.as_ref());
                 let piece = Piece { text, parts, end: Some(end), ..Piece::default() };
                 self.unfinished -= 1;
                 if self.unfinished == 0 {

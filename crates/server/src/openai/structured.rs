@@ -21,7 +21,7 @@ pub(crate) struct Asked {
 }
 
 /// Reads the fields; `None`: the answer may look as it likes.
-pub(crate) fn read(fields: &mut Fields, settled: &mut Adjustments) -> Result<Option<Asked>, ApiError> {
+pub(crate) fn read(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<Option<Asked>, ApiError> {
     let mut found: Option<Asked> = None;
     let mut take = |asked: Option<Asked>| match (&found, asked) {
         (_, None) => Ok(()),
@@ -34,22 +34,22 @@ pub(crate) fn read(fields: &mut Fields, settled: &mut Adjustments) -> Result<Opt
             Ok(())
         }
     };
-    take(response_format(fields, settled)?)?;
+    take(response_format(fields, adjustments)?)?;
     if let Some(mut outputs) = fields.object("structured_outputs")? {
         for kind in KINDS {
-            take(one(&mut outputs, kind.name, kind, settled)?)?;
+            take(one(&mut outputs, kind.name, kind, adjustments)?)?;
         }
         outputs.finish()?;
     }
     for kind in KINDS {
-        take(one(fields, &format!("guided_{}", kind.name), kind, settled)?)?;
+        take(one(fields, &format!("guided_{}", kind.name), kind, adjustments)?)?;
     }
     // Clients of llama-server send an empty one where they want none.
     let grammar = fields.string("grammar")?.filter(|text| !text.is_empty());
     take(grammar.map(|text| Asked { rule: Rule::Gbnf(text), field: "grammar".to_owned() }))?;
     if let Some(value) = fields.take("json_schema") {
         let field = "json_schema".to_owned();
-        take(Some(Asked { rule: schema(value, &field, false, settled)?, field }))?;
+        take(Some(Asked { rule: schema(value, &field, false, adjustments)?, field }))?;
     }
     Ok(found)
 }
@@ -61,7 +61,7 @@ struct Kind {
 }
 
 const KINDS: &[Kind] = &[
-    Kind { name: "json", read: |value, name, settled| schema(value, name, false, settled).map(Some) },
+    Kind { name: "json", read: |value, name, adjustments| schema(value, name, false, adjustments).map(Some) },
     Kind {
         name: "json_object",
         read: |value, name, _| match value {
@@ -87,20 +87,25 @@ const KINDS: &[Kind] = &[
     },
 ];
 
-fn one(fields: &mut Fields, field: &str, kind: &Kind, settled: &mut Adjustments) -> Result<Option<Asked>, ApiError> {
+fn one(
+    fields: &mut Fields,
+    field: &str,
+    kind: &Kind,
+    adjustments: &mut Adjustments,
+) -> Result<Option<Asked>, ApiError> {
     let Some(value) = fields.take(field) else { return Ok(None) };
     let field = fields.name(field);
-    Ok((kind.read)(value, &field, settled)?.map(|rule| Asked { rule, field }))
+    Ok((kind.read)(value, &field, adjustments)?.map(|rule| Asked { rule, field }))
 }
 
-fn response_format(fields: &mut Fields, settled: &mut Adjustments) -> Result<Option<Asked>, ApiError> {
+fn response_format(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<Option<Asked>, ApiError> {
     let Some(mut format) = fields.object("response_format")? else { return Ok(None) };
     let asked = match format.text("type")?.as_str() {
         // llama-server has the schema beside either type.
         kind @ ("json_object" | "json_schema") => Some(match format.take("schema") {
             Some(asked) => {
                 let field = format.name("schema");
-                Asked { rule: schema(asked, &field, false, settled)?, field }
+                Asked { rule: schema(asked, &field, false, adjustments)?, field }
             }
             None if kind == "json_object" => Asked { rule: Rule::JsonObject, field: "response_format".to_owned() },
             None => {
@@ -112,7 +117,7 @@ fn response_format(fields: &mut Fields, settled: &mut Adjustments) -> Result<Opt
                 object.string("description")?;
                 let strict = object.boolean("strict")?.unwrap_or(false);
                 object.finish()?;
-                Asked { rule: schema(asked, &field, strict, settled)?, field }
+                Asked { rule: schema(asked, &field, strict, adjustments)?, field }
             }
         }),
         _ => None,
@@ -122,13 +127,13 @@ fn response_format(fields: &mut Fields, settled: &mut Adjustments) -> Result<Opt
 }
 
 /// A schema, or the text of one, as vLLM takes it.
-pub(crate) fn schema(value: Value, name: &str, strict: bool, settled: &mut Adjustments) -> Result<Rule, ApiError> {
+pub(crate) fn schema(value: Value, name: &str, strict: bool, adjustments: &mut Adjustments) -> Result<Rule, ApiError> {
     let schema = match value {
         Value::String(text) => serde_json::from_str(&text).unwrap_or_default(),
         schema => schema,
     };
     match schema {
-        Value::Object(_) | Value::Bool(_) => settled.fit(&schema, name, strict).map(Rule::JsonSchema),
+        Value::Object(_) | Value::Bool(_) => adjustments.fit(&schema, name, strict).map(Rule::JsonSchema),
         _ => Err(wrong_type(name, "a JSON schema")),
     }
 }

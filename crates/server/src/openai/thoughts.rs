@@ -23,29 +23,29 @@ pub(crate) fn read(
     fields: &mut Fields,
     app: &App,
     kwargs: &mut Map<String, Value>,
-    settled: &mut Adjustments,
+    adjustments: &mut Adjustments,
 ) -> Result<Thinking, ApiError> {
-    let speech = &app.speech;
-    let mut wanted = switches(fields, app, settled)?;
+    let tool_format = &app.tool_format;
+    let mut wanted = switches(fields, app, adjustments)?;
     if let Some(shown) = fields.boolean("include_reasoning")? {
         wanted.shown = shown;
     }
     if let Some(effort) = fields.string("reasoning_effort")?
-        && !wanted.effort(speech, "reasoning_effort", &effort, kwargs)?
+        && !wanted.effort(tool_format, "reasoning_effort", &effort, kwargs)?
     {
-        settled.hints.push("reasoning_effort");
+        adjustments.hints.push("reasoning_effort");
     }
     if let Some(mut reasoning) = fields.object("reasoning")? {
         if let Some(effort) = reasoning.string("effort")?
-            && !wanted.effort(speech, "reasoning.effort", &effort, kwargs)?
+            && !wanted.effort(tool_format, "reasoning.effort", &effort, kwargs)?
         {
-            settled.hints.push("reasoning.effort");
+            adjustments.hints.push("reasoning.effort");
         }
         if let Some(is_on) = reasoning.boolean("enabled")? {
             wanted.switch(is_on);
         }
         let field = "reasoning.max_tokens";
-        wanted.at_most(thought_tokens(field, reasoning.integer("max_tokens")?, speech, settled)?);
+        wanted.at_most(thought_tokens(field, reasoning.integer("max_tokens")?, tool_format, adjustments)?);
         wanted.shown &= !reasoning.boolean("exclude")?.unwrap_or(false);
         reasoning.finish()?;
     }
@@ -53,11 +53,11 @@ pub(crate) fn read(
 }
 
 /// Those that OpenAI's newer API shares.
-pub(crate) fn switches(fields: &mut Fields, app: &App, settled: &mut Adjustments) -> Result<Thinking, ApiError> {
-    let speech = &app.speech;
+pub(crate) fn switches(fields: &mut Fields, app: &App, adjustments: &mut Adjustments) -> Result<Thinking, ApiError> {
+    let tool_format = &app.tool_format;
     let mut wanted = Thinking::default();
     for field in ["thinking_token_budget", "thinking_budget"] {
-        wanted.at_most(thought_tokens(field, fields.integer(field)?, speech, settled)?);
+        wanted.at_most(thought_tokens(field, fields.integer(field)?, tool_format, adjustments)?);
     }
     if let Some(is_on) = fields.boolean("enable_thinking")? {
         wanted.switch(is_on);
@@ -75,7 +75,7 @@ pub(crate) fn switches(fields: &mut Fields, app: &App, settled: &mut Adjustments
             _ => {}
         }
         let field = "thinking.budget_tokens";
-        wanted.at_most(thought_tokens(field, thinking.integer("budget_tokens")?, speech, settled)?);
+        wanted.at_most(thought_tokens(field, thinking.integer("budget_tokens")?, tool_format, adjustments)?);
         thinking.finish()?;
     }
     Ok(wanted)

@@ -77,7 +77,7 @@ impl Offer {
 
     /// Makes schemas that are to be followed into ones that compile, each by itself: what is wrong with one tool's is
     /// no fault of the others.
-    pub(crate) fn fitted(mut self, settled: &mut Adjustments) -> Result<Offer, ApiError> {
+    pub(crate) fn fitted(mut self, adjustments: &mut Adjustments) -> Result<Offer, ApiError> {
         let is_followed = |tool: &Tool| match &self.choice {
             ToolChoice::Auto => tool.strict,
             ToolChoice::Never => false,
@@ -87,7 +87,7 @@ impl Offer {
         let mut sizes = Vec::new();
         for (at, tool) in self.tools.iter_mut().enumerate().filter(|(_, tool)| is_followed(tool)) {
             let place = self.places.get(&tool.name).map(String::as_str).unwrap_or_default();
-            tool.parameters = settled.fit(&tool.parameters, place, tool.strict)?;
+            tool.parameters = adjustments.fit(&tool.parameters, place, tool.strict)?;
             sizes.push((tool.parameters.to_string().len(), at));
         }
         // All of them are one grammar. What is too much for it is left open, the largest first.
@@ -100,7 +100,7 @@ impl Offer {
             if !tool.strict {
                 all -= bytes;
                 tool.parameters = json!({"type": "object"});
-                settled.hints.push(self.places.get(&tool.name).cloned().unwrap_or_default());
+                adjustments.hints.push(self.places.get(&tool.name).cloned().unwrap_or_default());
             }
         }
         Ok(self)

@@ -33,7 +33,7 @@ pub(crate) struct Envelope<'a, C> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timings: Option<WireTimings>,
     #[serde(flatten)]
-    pub(crate) settled: Option<&'a Adjustments>,
+    pub(crate) adjustments: Option<&'a Adjustments>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_progress: Option<WireProgress>,
     /// As `usage`: whole answers have what was not asked for as `null`, as vLLM's do. Clients read it unasked.

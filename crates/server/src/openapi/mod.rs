@@ -53,11 +53,11 @@ fn in_bytes(app: &App) -> CachedDocument {
 }
 
 pub(crate) async fn document(State(app): State<Arc<App>>) -> Response {
-    json_body(app.written.get_or_init(|| in_bytes(&app)).document.clone())
+    json_body(app.openapi.get_or_init(|| in_bytes(&app)).document.clone())
 }
 
 pub(crate) async fn docs(State(app): State<Arc<App>>) -> Response {
-    let CachedDocument { page, policy, .. } = app.written.get_or_init(|| in_bytes(&app));
+    let CachedDocument { page, policy, .. } = app.openapi.get_or_init(|| in_bytes(&app));
     let mut response = ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page.clone()).into_response();
     for (name, value) in [
         (header::CONTENT_SECURITY_POLICY, policy.clone()),

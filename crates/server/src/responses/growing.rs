@@ -7,7 +7,7 @@ use dialect::AnswerPart;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::answers::Heard;
+use crate::answers::Parsed;
 use crate::ids::Ids;
 use crate::openai::logprobs::TokenTexts;
 
@@ -87,18 +87,18 @@ impl Growing {
     }
 
     /// What became known with a token.
-    pub(super) fn hear(&mut self, heard: Heard, ids: &Ids, texts: &TokenTexts<'_>) {
-        match heard.logprob {
+    pub(super) fn push(&mut self, parsed: Parsed, ids: &Ids, texts: &TokenTexts<'_>) {
+        match parsed.logprob {
             // Marks of a thought are none of the text behind it.
-            Some(_) if heard.is_thought => self.waiting.clear(),
+            Some(_) if parsed.is_thought => self.waiting.clear(),
             Some(logprob) => {
                 let mut told = serde_json::to_value(texts.chat(&logprob)).unwrap_or_default();
                 with_bytes(&mut told);
-                self.waiting.push_back((heard.text, Some(told)));
+                self.waiting.push_back((parsed.text, Some(told)));
             }
             None => {}
         }
-        heard.parts.into_iter().for_each(|part| self.take(part, ids));
+        parsed.parts.into_iter().for_each(|part| self.take(part, ids));
     }
 
     /// The next part of the answer.

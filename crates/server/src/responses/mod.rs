@@ -1,9 +1,9 @@
 //! OpenAI's Responses API: an answer as a list of items, with names by which it can be had again and gone on from.
 //!
 //! ```text
-//! input items --items--> messages --read--> PreparedRequest --> gather | StreamWriter | background --write--> items, events
-//!                  ^                                                                           |
-//!                  +------- previous_response_id ------ Store <-- store: true -----------------+
+//! input --items--> messages --read--> PreparedRequest --> gather | StreamWriter | background --write--> items, events
+//!            ^                                                                               |
+//!            +------- previous_response_id -------------- Store <-- store: true -------------+
 //!                                                         |
 //!                                                         +--> responses, events again
 //! ```

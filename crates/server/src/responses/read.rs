@@ -72,20 +72,20 @@ pub(crate) fn read(
     app: &App,
     tenant: Option<Tenant>,
 ) -> Result<(PreparedRequest, Arc<ResponseEcho>), ApiError> {
-    let Asked { mut raw, mut plan, shape, wish } = asked(body, app, tenant)?;
+    let Asked { mut raw, mut plan, echo, tool_options } = asked(body, app, tenant)?;
     let (asked, rule_field) = (raw.max_tokens, raw.rule.is_some().then_some("text.format.schema"));
-    let hearing = app.speech.settle(&mut raw, wish, app.engine.model());
-    plan.hearing = hearing.map_err(|error| rename(error, rule_field))?;
+    let output_parser = app.tool_format.settle(&mut raw, tool_options, app.engine.model());
+    plan.output_parser = output_parser.map_err(|error| rename(error, rule_field))?;
     let request = app.validate(raw, &plan.delivery.model).map_err(|rejection| rename(rejection.into(), rule_field))?;
-    plan.delivery.settled.see(asked, &request);
-    let api = Arc::new(Responses(shape.clone()));
-    Ok((PreparedRequest { requests: vec![request], plan, api }, shape))
+    plan.delivery.adjustments.see(asked, &request);
+    let writer = Arc::new(Responses(echo.clone()));
+    Ok((PreparedRequest { requests: vec![request], plan, writer }, echo))
 }
 
 /// How many tokens the input has.
 pub(crate) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> Result<String, ApiError> {
-    let Asked { mut raw, wish, .. } = asked(body, app, tenant)?;
-    app.speech.tell(&mut raw, wish.thinking);
+    let Asked { mut raw, tool_options, .. } = asked(body, app, tenant)?;
+    app.tool_format.tell(&mut raw, tool_options.thinking);
     let tokens = app.engine.model().encode(&raw).map_err(|rejection| rename(rejection.into(), None))?;
     Ok(json!({"object": "response.input_tokens", "input_tokens": tokens.len()}).to_string())
 }
@@ -102,8 +102,8 @@ fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
 struct Asked {
     raw: RawRequest,
     plan: ResponsePlan,
-    shape: Arc<ResponseEcho>,
-    wish: ToolOptions,
+    echo: Arc<ResponseEcho>,
+    tool_options: ToolOptions,
 }
 
 fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
@@ -123,7 +123,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     };
     let mut messages = Messages::after(before);
     messages.read(input.clone())?;
-    delivery.settled.hints.extend(messages.passed_over.drain(..));
+    delivery.adjustments.hints.extend(messages.passed_over.drain(..));
     params::check_text("input", messages.bytes())?;
     let instructions = fields.string("instructions")?;
     let conversation = messages.list.clone();
@@ -131,21 +131,21 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
 
     let shown_tools = fields.take("tools").unwrap_or_else(|| json!([]));
     let shown_choice = fields.take("tool_choice").unwrap_or_else(|| "auto".into());
-    let offer = offer(&mut fields, shown_tools.clone(), shown_choice.clone(), &mut delivery.settled)?;
+    let offer = offer(&mut fields, shown_tools.clone(), shown_choice.clone(), &mut delivery.adjustments)?;
     let shows_parallel = offer.parallel;
-    let (tools, definitions, choice, parallel) = offer.fitted(&mut delivery.settled)?.told();
+    let (tools, definitions, choice, parallel) = offer.fitted(&mut delivery.adjustments)?.told();
     let mut kwargs = fields.map("chat_template_kwargs")?.unwrap_or_default();
     if !definitions.is_empty() {
         kwargs.insert("tools".to_owned(), definitions.into());
     }
-    let mut thinking = thoughts::switches(&mut fields, app, &mut delivery.settled)?;
+    let mut thinking = thoughts::switches(&mut fields, app, &mut delivery.adjustments)?;
     let mut told_kwargs = Map::new();
-    let reasoning = reasoning(&mut fields, app, &mut thinking, &mut told_kwargs, &mut delivery.settled)?;
+    let reasoning = reasoning(&mut fields, app, &mut thinking, &mut told_kwargs, &mut delivery.adjustments)?;
     for (name, value) in told_kwargs {
         // What is said in the template's own words counts.
         kwargs.entry(name).or_insert(value);
     }
-    let (format, rule) = text_format(&mut fields, &mut delivery.settled)?;
+    let (format, rule) = text_format(&mut fields, &mut delivery.adjustments)?;
 
     let chat = Chat { template_kwargs: kwargs, ..Chat::new(told) };
     let mut raw = delivery.request(app.request(Prompt::Chat(chat), tenant));
@@ -173,18 +173,18 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         let word = item.as_str().ok_or_else(|| wrong_type(name(), "a string"))?;
         match included(word, name)? {
             Included::Logprobs => raw.logprobs = Some(top_logprobs.unwrap_or(0)),
-            Included::Nothing(hint) => delivery.settled.hints.push(hint),
+            Included::Nothing(hint) => delivery.adjustments.hints.push(hint),
         }
     }
     if raw.logprobs.is_none() && top_logprobs.is_some_and(|top| top != 0) {
         // Elsewhere too they are told where they are asked to be included.
-        delivery.settled.hints.push("top_logprobs");
+        delivery.adjustments.hints.push("top_logprobs");
     }
     let truncation = if fields.string("truncation")?.as_deref() == Some("auto") { "auto" } else { "disabled" };
     let max_tool_calls = fields.integer("max_tool_calls")?;
     if max_tool_calls.is_some() {
         // It counts calls of tools that the server runs, which this one never does.
-        delivery.settled.hints.push("max_tool_calls");
+        delivery.adjustments.hints.push("max_tool_calls");
     }
     fields.finish()?;
     if delivery.receipt || delivery.progress || delivery.token_ids {
@@ -195,7 +195,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         };
         return Err(ApiError::unsupported(field, "it is in /v1/chat/completions"));
     }
-    let shape = ResponseEcho {
+    let echo = ResponseEcho {
         instructions,
         previous,
         metadata: metadata.unwrap_or_else(|| json!({})),
@@ -222,11 +222,11 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         logprobs: raw.logprobs.is_some(),
         ..ResponsePlan::of_one(Endpoint::Responses, delivery, Vec::new())
     };
-    let wish = ToolOptions { tools, choice, parallel, thinking, is_searched: false };
-    Ok(Asked { raw, plan, shape: Arc::new(shape), wish })
+    let tool_options = ToolOptions { tools, choice, parallel, thinking, is_searched: false };
+    Ok(Asked { raw, plan, echo: Arc::new(echo), tool_options })
 }
 
-fn offer(fields: &mut Fields, tools: Value, choice: Value, settled: &mut Adjustments) -> Result<Offer, ApiError> {
+fn offer(fields: &mut Fields, tools: Value, choice: Value, adjustments: &mut Adjustments) -> Result<Offer, ApiError> {
     let mut offer = Offer { parallel: fields.boolean("parallel_tool_calls")?.unwrap_or(true), ..Offer::default() };
     let Value::Array(items) = tools else { return Err(wrong_type("tools", "a list")) };
     for (at, item) in items.into_iter().enumerate() {
@@ -234,7 +234,7 @@ fn offer(fields: &mut Fields, tools: Value, choice: Value, settled: &mut Adjustm
         let kind_name = tool.name("type");
         let kind = tool.string("type")?;
         if let Some((_, hint)) = ELSEWHERE.iter().find(|(name, _)| kind.as_deref() == Some(name)) {
-            settled.hints.push(*hint);
+            adjustments.hints.push(*hint);
             continue;
         }
         if kind.as_deref() != Some("function") {
@@ -266,30 +266,30 @@ fn reasoning(
     app: &App,
     thinking: &mut Thinking,
     kwargs: &mut Map<String, Value>,
-    settled: &mut Adjustments,
+    adjustments: &mut Adjustments,
 ) -> Result<Value, ApiError> {
     let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(json!({"effort": null, "summary": null})) };
     let effort = reasoning.string("effort")?;
     if let Some(effort) = &effort
-        && !thinking.effort(&app.speech, "reasoning.effort", effort, kwargs)?
+        && !thinking.effort(&app.tool_format, "reasoning.effort", effort, kwargs)?
     {
-        settled.hints.push("reasoning.effort");
+        adjustments.hints.push("reasoning.effort");
     }
     let summary = reasoning.string("summary")?.or(reasoning.string("generate_summary")?);
     if summary.is_some() {
         // Thoughts are returned whole, without a summary.
-        settled.hints.push("reasoning.summary");
+        adjustments.hints.push("reasoning.summary");
     }
     reasoning.finish()?;
     Ok(json!({"effort": effort, "summary": summary}))
 }
 
 /// `text.format`, as it is and as a rule.
-fn text_format(fields: &mut Fields, settled: &mut Adjustments) -> Result<(Value, Option<Rule>), ApiError> {
+fn text_format(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<(Value, Option<Rule>), ApiError> {
     let plain = json!({"type": "text"});
     let Some(mut text) = fields.object("text")? else { return Ok((plain, None)) };
     if text.string("verbosity")?.is_some() {
-        settled.hints.push("text.verbosity");
+        adjustments.hints.push("text.verbosity");
     }
     let format = text.take("format");
     text.finish()?;
@@ -302,7 +302,7 @@ fn text_format(fields: &mut Fields, settled: &mut Adjustments) -> Result<(Value,
             read.string("description")?;
             let strict = read.boolean("strict")?.unwrap_or(false);
             let schema = read.take("schema").ok_or_else(|| wrong_type("text.format.schema", "a JSON schema"))?;
-            Some(structured::schema(schema, "text.format.schema", strict, settled)?)
+            Some(structured::schema(schema, "text.format.schema", strict, adjustments)?)
         }
         _ => None,
     };

@@ -20,17 +20,17 @@ type Caught<T> = Result<T, ApiError>;
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(mut request: JsonRequest) -> Caught<Response> {
-    let (mut job, shape) = request.read_as(Endpoint::Responses, read).await?;
+    let (mut prepared, echo) = request.read_as(Endpoint::Responses, read).await?;
     let JsonRequest { app, caller, .. } = request;
-    if !shape.background {
-        return ask::answer(app, &caller, job).await;
+    if !echo.background {
+        return ask::answer(app, &caller, prepared).await;
     }
     // No connection limits how it is read.
-    let is_streamed = std::mem::take(&mut job.plan.delivery.stream);
-    let settled = job.plan.delivery.settled.clone();
-    let (plan, outputs) = ask::submit(&app, &caller, job.requests, job.plan).await?;
-    let mut response = background::begin(app, shape, plan, outputs, is_streamed)?;
-    ask::note_settled(response.headers_mut(), &settled);
+    let is_streamed = std::mem::take(&mut prepared.plan.delivery.stream);
+    let adjustments = prepared.plan.delivery.adjustments.clone();
+    let (plan, outputs) = ask::submit(&app, &caller, prepared.requests, prepared.plan).await?;
+    let mut response = background::begin(app, echo, plan, outputs, is_streamed)?;
+    ask::note_adjustments(response.headers_mut(), &adjustments);
     Ok(response)
 }
 

@@ -18,7 +18,7 @@ use super::growing::Growing;
 use super::running::Running;
 use super::store::Content;
 use crate::answers::{
-    self, EventStream, Finish, FinishInfo, Heard, ResponsePlan, ResponseWriter, StreamParser, StreamWriter, Totals,
+    self, EventStream, Finish, FinishInfo, Parsed, ResponsePlan, ResponseWriter, StreamParser, StreamWriter, Totals,
 };
 use crate::app::App;
 use crate::auth::Tenant;
@@ -59,17 +59,17 @@ pub(crate) struct ResponseEcho {
 pub(crate) struct Responses(pub(crate) Arc<ResponseEcho>);
 
 impl ResponseWriter for Responses {
-    fn wire(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
-        Box::new(Stream::new(app.clone(), self.0.clone(), plan, outputs.served().clone()))
+    fn stream_writer(&self, app: &Arc<App>, plan: ResponsePlan, outputs: &EventStream) -> Box<dyn StreamWriter> {
+        Box::new(Stream::new(app.clone(), self.0.clone(), plan, outputs.trace().clone()))
     }
 
     /// It is heard token by token, as one that is streamed: so both say the same, also where it was cut off in a call.
     fn whole<'a>(&'a self, app: &'a Arc<App>, plan: ResponsePlan, mut outputs: EventStream) -> answers::Whole<'a> {
         Box::pin(async move {
-            let head = self.0.head(&outputs.served().response_id, app.now(), &plan);
+            let head = self.0.head(&outputs.trace().response_id, app.now(), &plan);
             let running = Running::new(head.clone());
-            let mut writing = Writing::new(app.clone(), self.0.clone(), plan, outputs.served().clone());
-            writing.hear_out(&mut outputs, &running).await?;
+            let mut writing = Writing::new(app.clone(), self.0.clone(), plan, outputs.trace().clone());
+            writing.push_all(&mut outputs, &running).await?;
             let content = writing.finish(running.grown(), head)?;
             Ok((json_body(content.response.to_string()), writing.totals.timings.clone()))
         })
@@ -119,7 +119,7 @@ impl ResponseEcho {
         &self,
         app: &Arc<App>,
         plan: &ResponsePlan,
-        served: &RequestTrace,
+        trace: &RequestTrace,
         totals: &Totals,
         end: &FinishInfo,
         growing: Growing,
@@ -137,9 +137,9 @@ impl ResponseEcho {
             "output_tokens_details": {"reasoning_tokens": totals.thought_tokens.unwrap_or(0)},
             "total_tokens": usage.total_tokens,
         });
-        response["timings"] = serde_json::to_value(timings(app, plan, served, totals)).unwrap_or_default();
-        if let Ok(Value::Object(settled)) = serde_json::to_value(&plan.delivery.settled) {
-            settled.into_iter().for_each(|(name, value)| response[name] = value);
+        response["timings"] = serde_json::to_value(timings(app, plan, trace, totals)).unwrap_or_default();
+        if let Ok(Value::Object(adjustments)) = serde_json::to_value(&plan.delivery.adjustments) {
+            adjustments.into_iter().for_each(|(name, value)| response[name] = value);
         }
         let Growing { items, deltas, .. } = growing;
         let reply = message_of(&items);
@@ -149,7 +149,7 @@ impl ResponseEcho {
         };
         let conversation = self.conversation.iter().cloned().chain([reply]).collect();
         let content = Content { response, input: self.input.clone(), conversation, deltas };
-        app.responses.keep(tenant, &served.response_id, content)
+        app.responses.keep(tenant, &trace.response_id, content)
     }
 
     /// The response of an answer that has failed, with what there is of it.
@@ -196,23 +196,18 @@ fn texts<'a>(app: &'a App, plan: &ResponsePlan) -> TokenTexts<'a> {
 /// One answer, from what the engine says of it.
 pub(super) struct Writing {
     app: Arc<App>,
-    shape: Arc<ResponseEcho>,
+    echo: Arc<ResponseEcho>,
     plan: ResponsePlan,
-    served: Arc<RequestTrace>,
-    ear: Option<StreamParser>,
+    trace: Arc<RequestTrace>,
+    parser: Option<StreamParser>,
     totals: Totals,
     end: FinishInfo,
 }
 
 impl Writing {
-    pub(super) fn new(
-        app: Arc<App>,
-        shape: Arc<ResponseEcho>,
-        plan: ResponsePlan,
-        served: Arc<RequestTrace>,
-    ) -> Writing {
-        let (ear, totals) = (StreamParser::of(&plan, &served, 0), Totals::of(&plan));
-        Writing { app, shape, plan, served, ear, totals, end: FinishInfo::default() }
+    pub(super) fn new(app: Arc<App>, echo: Arc<ResponseEcho>, plan: ResponsePlan, trace: Arc<RequestTrace>) -> Writing {
+        let (parser, totals) = (StreamParser::of(&plan, &trace, 0), Totals::of(&plan));
+        Writing { app, echo, plan, trace, parser, totals, end: FinishInfo::default() }
     }
 
     /// The next output, written into `growing`. True: it was the last one.
@@ -221,12 +216,12 @@ impl Writing {
         match output {
             Event::Token { text, logprob, .. } => {
                 let logprob = logprob.filter(|_| self.plan.logprobs);
-                growing.hear(Heard::token(self.ear.as_mut(), text, logprob), &self.app.ids, &texts);
+                growing.push(Parsed::token(self.parser.as_mut(), text, logprob), &self.app.ids, &texts);
             }
             Event::Finished { reason, stop_string, text, .. } => {
                 self.end = FinishInfo::of(&self.plan, &self.app, reason, stop_string);
-                growing.hear(Heard::end(self.ear.as_mut(), text), &self.app.ids, &texts);
-                self.totals.heard(self.ear.as_ref());
+                growing.push(Parsed::end(self.parser.as_mut(), text), &self.app.ids, &texts);
+                self.totals.add_thoughts(self.parser.as_ref());
                 growing.end();
             }
             Event::Done { usage, timings } => {
@@ -240,7 +235,7 @@ impl Writing {
     }
 
     /// All outputs of the answer, which grows with each.
-    pub(super) async fn hear_out(&mut self, outputs: &mut EventStream, running: &Running) -> Result<(), ApiError> {
+    pub(super) async fn push_all(&mut self, outputs: &mut EventStream, running: &Running) -> Result<(), ApiError> {
         while let Some((_, output)) = outputs.next().await {
             let is_last = running.change(|growing| self.take(output, growing));
             if is_last.inspect_err(|error| outputs.answered(error.status().as_u16()))? {
@@ -253,8 +248,8 @@ impl Writing {
 
     /// The response of the answer, which has ended; it is kept if it is to be.
     pub(super) fn finish(&self, growing: Growing, head: Value) -> Result<Arc<Content>, ApiError> {
-        let Writing { app, shape, plan, served, totals, end, .. } = self;
-        shape.finish(app, plan, served, totals, end, growing, head)
+        let Writing { app, echo, plan, trace, totals, end, .. } = self;
+        echo.finish(app, plan, trace, totals, end, growing, head)
     }
 }
 
@@ -269,10 +264,10 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(app: Arc<App>, shape: Arc<ResponseEcho>, plan: ResponsePlan, served: Arc<RequestTrace>) -> Stream {
+    fn new(app: Arc<App>, echo: Arc<ResponseEcho>, plan: ResponsePlan, trace: Arc<RequestTrace>) -> Stream {
         Stream {
-            head: shape.head(&served.response_id, app.now(), &plan),
-            writing: Writing::new(app, shape, plan, served),
+            head: echo.head(&trace.response_id, app.now(), &plan),
+            writing: Writing::new(app, echo, plan, trace),
             growing: Growing::default(),
             teller: Teller::new(None),
             has_begun: false,
@@ -304,7 +299,7 @@ impl StreamWriter for Stream {
 
     fn failed(&mut self, error: &ApiError) -> Bytes {
         let (head, growing) = (self.head.clone(), std::mem::take(&mut self.growing));
-        self.ended = Some(Arc::new(self.writing.shape.failed(head, growing, error)));
+        self.ended = Some(Arc::new(self.writing.echo.failed(head, growing, error)));
         let mut events = VecDeque::new();
         self.tell(&mut events);
         Vec::from(events).concat().into()

@@ -66,7 +66,7 @@ pub(crate) async fn embed(mut request: JsonRequest) -> Result<Response, ApiError
         model: vectors.delivery.model.clone(),
         data,
         usage: vectors.usage(),
-        hints: vectors.delivery.settled.hints.clone(),
+        hints: vectors.delivery.adjustments.hints.clone(),
     };
     Ok(vectors.answered(&body))
 }

@@ -77,7 +77,7 @@ impl Vectors {
     /// The response with this body.
     fn answered(&self, body: &impl Serialize) -> Response {
         let mut response = json_body(serde_json::to_string(body).expect("numbers and texts serialize"));
-        ask::note_settled(response.headers_mut(), &self.delivery.settled);
+        ask::note_adjustments(response.headers_mut(), &self.delivery.adjustments);
         response
     }
 }
@@ -119,25 +119,25 @@ impl Texts {
     }
 
     /// Has the engine read them, some at a time.
-    async fn vectors(self, app: &Arc<App>, caller: &Caller, form: Endpoint) -> Result<Vectors, ApiError> {
+    async fn vectors(self, app: &Arc<App>, caller: &Caller, endpoint: Endpoint) -> Result<Vectors, ApiError> {
         let Texts { requests, mut delivery } = self;
         let components = requests.len() as u64 * app.engine.model().config.hidden_size as u64;
         let tenant = requests.first().map_or(0, ValidatedRequest::tenant);
         let charge = app.answers.charge(tenant, components * COMPONENT_BYTES);
-        let charge = charge.map_err(|error| caller.refused(app, form, error))?;
+        let charge = charge.map_err(|error| caller.refused(app, endpoint, error))?;
         let (mut id, mut list) = (None, Vec::with_capacity(requests.len()));
         let (mut tokens, mut cached_tokens) = (0, 0);
         for window in windows(requests) {
             let of_window = ResponseOptions { user: delivery.user.take(), ..delivery.clone() };
             let (plan, outputs) =
-                ask::submit(app, caller, window, ResponsePlan::of_one(form, of_window, Vec::new())).await?;
+                ask::submit(app, caller, window, ResponsePlan::of_one(endpoint, of_window, Vec::new())).await?;
             let gathered = gather(app, &plan, outputs).await?;
-            id.get_or_insert_with(|| gathered.served.response_id.clone());
+            id.get_or_insert_with(|| gathered.trace.response_id.clone());
             list.extend(gathered.embeddings);
             tokens += gathered.totals.usage.prompt_tokens;
             cached_tokens += gathered.totals.usage.cached_tokens;
         }
-        let id = id.unwrap_or_else(|| app.ids.response_id(form));
+        let id = id.unwrap_or_else(|| app.ids.response_id(endpoint));
         Ok(Vectors { id, delivery, list, tokens, cached_tokens, _charge: charge })
     }
 }
@@ -215,9 +215,9 @@ fn text(item: Value, place: String) -> Result<String, ApiError> {
 }
 
 /// The hints of an answer, for its body.
-fn note(body: &mut Value, settled: &Adjustments) {
-    if !settled.hints.is_empty() {
-        body["hints"] = json!(settled.hints);
+fn note(body: &mut Value, adjustments: &Adjustments) {
+    if !adjustments.hints.is_empty() {
+        body["hints"] = json!(adjustments.hints);
     }
 }
 

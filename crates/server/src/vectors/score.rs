@@ -31,7 +31,7 @@ pub(crate) async fn score(mut request: JsonRequest) -> Result<Response, ApiError
         "data": data,
         "usage": vectors.usage(),
     });
-    note(&mut body, &vectors.delivery.settled);
+    note(&mut body, &vectors.delivery.adjustments);
     Ok(vectors.answered(&body))
 }
 
@@ -103,7 +103,7 @@ pub(crate) async fn rerank(mut request: JsonRequest) -> Result<Response, ApiErro
         "usage": vectors.usage(),
         "results": results,
     });
-    note(&mut body, &vectors.delivery.settled);
+    note(&mut body, &vectors.delivery.adjustments);
     Ok(vectors.answered(&body))
 }
 

@@ -408,8 +408,8 @@ fn a_form_beside_tools_does_not_keep_a_model_from_calling() {
 fn every_family_calls_or_keeps_to_the_form() {
     // Behind the first 31 names stand others of the same.
     for (family, parser) in part_of(&ParserOptions::tool_call_parsers()[..31], 4).enumerate() {
-        let speech = ParserOptions { tool_call_parser: Some((*parser).to_owned()), reasoning_parser: None };
-        let host = Host::with(small_engine(), ServerOptions { speech, ..local_server() });
+        let parsers = ParserOptions { tool_call_parser: Some((*parser).to_owned()), reasoning_parser: None };
+        let host = Host::with(small_engine(), ServerOptions { parsers, ..local_server() });
         let api = Api::Chat;
         for (number, (form, holds)) in api.forms().into_iter().enumerate().filter(|(number, _)| number % 3 == 0) {
             for choice in one_of(["auto", "required"], family + number / 3) {
@@ -478,8 +478,8 @@ fn marks(family: &str) -> (&'static str, &'static str) {
 fn budgets(families: &[&str], some: &[u32]) {
     for family in families {
         let script = Arc::new(Mutex::new(Script::default()));
-        let speech = ParserOptions { reasoning_parser: Some((*family).to_owned()), tool_call_parser: None };
-        let options = ServerOptions { speech, ..local_server() };
+        let parsers = ParserOptions { reasoning_parser: Some((*family).to_owned()), tool_call_parser: None };
+        let options = ServerOptions { parsers, ..local_server() };
         let illness = Scripted(script.clone());
         let host = Host::around(small_engine(), options, |inner| Box::new(Sick { inner, illness }));
         let api = Api::Chat;

@@ -190,8 +190,8 @@ fn every_second_of_waiting_has_an_owner_in_the_metrics() {
 fn a_thought_is_a_span_of_its_own() {
     let source = "{% for m in messages %}<|user|>\n{{ m.content }}<|end|>\n{% endfor %}<|assistant|>\n<think>\n";
     let template = TemplateSettings { source: Some(source.to_owned()), ..TemplateSettings::default() };
-    let speech = ParserOptions { reasoning_parser: Some("qwen3".to_owned()), ..ParserOptions::default() };
-    let host = Host::with(EngineOptions { template, ..small_engine() }, ServerOptions { speech, ..local_server() });
+    let parsers = ParserOptions { reasoning_parser: Some("qwen3".to_owned()), ..ParserOptions::default() };
+    let host = Host::with(EngineOptions { template, ..small_engine() }, ServerOptions { parsers, ..local_server() });
     let body = json!({
         "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 24, "temperature": 0, "ignore_eos": true,
         "thinking_token_budget": 5,

@@ -93,7 +93,7 @@ pub(crate) fn check(raw: &mut RawRequest, delivery: &mut ResponseOptions, model:
         ("seed", raw.seed.take().is_some()),
         ("prediction", raw.prediction.take().is_some()),
     ];
-    delivery.settled.hints.extend(drawn.into_iter().filter(|&(_, is_there)| is_there).map(|(field, _)| field));
+    delivery.adjustments.hints.extend(drawn.into_iter().filter(|&(_, is_there)| is_there).map(|(field, _)| field));
     Ok(())
 }
 
