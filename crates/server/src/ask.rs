@@ -153,20 +153,20 @@ pub(crate) async fn submit(
 pub(crate) async fn answer(app: Arc<App>, caller: &Caller, prepared: PreparedRequest) -> Caught<Response> {
     let PreparedRequest { requests, plan, writer } = prepared;
     let (plan, outputs) = submit(&app, caller, requests, plan).await?;
-    let promise = outputs.promise();
+    let bound = outputs.latency_bound();
     let text = caller.came.elapsed();
     let adjustments = plan.delivery.adjustments.clone();
     let (mut response, timings) = deliver(app, plan, &*writer, outputs).await?;
     let headers = response.headers_mut();
     note_adjustments(headers, &adjustments);
-    if let Some(LatencyBound { first_token, answer, .. }) = &promise {
+    if let Some(LatencyBound { first_token, answer, .. }) = &bound {
         // Of what is likely to come within a millisecond too, 0 is not the time.
         headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.p50.0.div_ceil(1_000_000)));
         // Rounded up, so that a kept bound never looks broken.
         headers.insert(PROMISED_TTFT, HeaderValue::from(first_token.p95.0.div_ceil(1_000_000)));
         headers.insert(PROMISED_TOTAL, HeaderValue::from(answer.p95.0.div_ceil(1_000_000)));
     }
-    let likely = promise.map(|promise| Duration::from_nanos(promise.first_token.p50.0));
+    let likely = bound.map(|bound| Duration::from_nanos(bound.first_token.p50.0));
     let timing = server_timing(text, likely, timings.as_ref());
     headers.insert(SERVER_TIMING, timing.try_into().expect("digits and letters are a header value"));
     Ok(response)

@@ -1,5 +1,5 @@
 //! A conversation with a model that may think and call tools, whichever API it came by: what the model is told, what it
-//! must write, and how its answer is heard.
+//! must write, and how its answer is parsed.
 //!
 //! ```text
 //! messages, tools, choice --template--> prompt -> tokens
@@ -103,8 +103,8 @@ impl ToolFormat {
         if is_off { Some(0) } else { thinking.tokens }
     }
 
-    /// Renders the prompt, and settles how its answer is heard and what it must look like. `None`: there is nothing to
-    /// listen for.
+    /// Renders the prompt, and settles how its answer is parsed and what it must look like. `None`: there is nothing to
+    /// parse.
     pub(crate) fn settle(
         &self,
         raw: &mut RawRequest,

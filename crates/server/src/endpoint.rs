@@ -1,6 +1,6 @@
 //! The endpoints that answer with tokens, and what they are called.
 
-/// Whose words an answer is written in.
+/// Whose format an answer is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     Chat,

@@ -397,7 +397,7 @@ impl ApiError {
         self.json_in(ErrorFormat::OpenAi)
     }
 
-    /// The same in the words of one API.
+    /// The same in the format of one API.
     pub(crate) fn json_in(&self, format: ErrorFormat) -> String {
         let error = match format {
             ErrorFormat::OpenAi => {
@@ -441,7 +441,7 @@ impl ApiError {
         }
     }
 
-    /// The answer in the words of one API.
+    /// The answer in the format of one API.
     pub(crate) fn render_as(self, format: ErrorFormat) -> Response {
         let mut response = (self.status(), self.json_in(format)).into_response();
         let headers = response.headers_mut();
@@ -467,7 +467,7 @@ impl ApiError {
     }
 }
 
-/// Whose words an error is said in.
+/// The API in whose format an error is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorFormat {
     OpenAi,
@@ -494,7 +494,7 @@ impl ErrorFormat {
 }
 
 impl IntoResponse for ApiError {
-    /// In OpenAI's words; with itself for who says it in others ([`ApiError::render_as`]).
+    /// In OpenAI's format; with itself for the layer that renders it in another ([`ApiError::render_as`]).
     fn into_response(self) -> Response {
         let mut response = self.clone().render_as(ErrorFormat::OpenAi);
         response.extensions_mut().insert(self);

@@ -228,10 +228,10 @@ fn state(prompts: impl Iterator<Item = RequestState> + Clone) -> &'static str {
 }
 
 /// The answer, of requests that the caller may see.
-pub(crate) fn list(engine: &dyn Observe, trace: &[Arc<RequestTrace>], question: &Question) -> Value {
+pub(crate) fn list(engine: &dyn Observe, traces: &[Arc<RequestTrace>], question: &Question) -> Value {
     let known: HashMap<RequestId, RequestSummary> =
         engine.requests().into_iter().map(|summary| (summary.request, summary)).collect();
-    let lines = trace.iter().rev().filter_map(|trace| Line::of(trace, &|id| known.get(&id)));
+    let lines = traces.iter().rev().filter_map(|trace| Line::of(trace, &|id| known.get(&id)));
     let mut lines: Vec<Line<'_>> = lines.filter(|line| question.wants(line, engine.unix(line.until))).collect();
     match question.order {
         Order::Newest => lines.sort_by_key(|line| Reverse(line.arrived)),

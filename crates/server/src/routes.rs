@@ -6,8 +6,8 @@
 //!                                                 answer <-- X-Request-Id, counters, CORS <-------------- handler
 //! ```
 //!
-//! Whose pages may ask is `origin.rs`. Denying is the default: the key is asked for before a route is looked up, whatever
-//! the path looks like, and only `GET /health`, the files of the page and the document of the API are exempt.
+//! Whose pages may ask is `origin.rs`. Denying is the default: the key is asked for before a route is looked up,
+//! whatever the path looks like, and only `GET /health`, the files of the page and the document of the API are exempt.
 
 use std::borrow::Cow;
 use std::sync::Arc;

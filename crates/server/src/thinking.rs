@@ -5,7 +5,7 @@
 //!            prefill      |           thinking            | the answer
 //!                         ^ from                          ^ visible: what a person waits for
 //! ```
-//! To the engine a token is a token. Who listens to an answer says which of them are thought ([`Thought`]), and the
+//! To the engine a token is a token. The parser of an answer says which of them are thought ([`Thought`]), and the
 //! ledger knows when each came; both together are a [`Span`].
 
 use crate::time_format::ms;

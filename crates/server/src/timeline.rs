@@ -45,7 +45,7 @@ pub(crate) struct RequestTrace {
     pub(crate) prompt_tokens: Vec<usize>,
     /// Answers to each prompt.
     pub(crate) num_answers: usize,
-    /// What is heard to be thought in each answer, prompt by prompt.
+    /// What is thought in each answer, prompt by prompt.
     pub(crate) thoughts: Vec<Thought>,
 }
 
@@ -93,21 +93,21 @@ pub(crate) struct Registry {
 
 #[derive(Default)]
 struct Newest {
-    trace: VecDeque<Arc<RequestTrace>>,
+    traces: VecDeque<Arc<RequestTrace>>,
     by_request: BTreeMap<RequestId, Arc<RequestTrace>>,
 }
 
 impl Registry {
     pub(crate) fn add(&self, trace: Arc<RequestTrace>) {
         let mut newest = self.lock();
-        if newest.trace.len() == KEPT
-            && let Some(at) = to_forget(newest.trace.iter().map(|trace| trace.tenant))
-            && let Some(oldest) = newest.trace.remove(at)
+        if newest.traces.len() == KEPT
+            && let Some(at) = to_forget(newest.traces.iter().map(|trace| trace.tenant))
+            && let Some(oldest) = newest.traces.remove(at)
         {
             oldest.requests.iter().for_each(|id| _ = newest.by_request.remove(id));
         }
         newest.by_request.extend(trace.requests.iter().map(|&id| (id, trace.clone())));
-        newest.trace.push_back(trace);
+        newest.traces.push_back(trace);
     }
 
     /// The tenant's request of this name; of several the newest.
@@ -115,7 +115,7 @@ impl Registry {
         let is_it = |trace: &&Arc<RequestTrace>| {
             trace.tenant == tenant && (trace.response_id == name || trace.request_id == name)
         };
-        self.lock().trace.iter().rev().find(is_it).cloned()
+        self.lock().traces.iter().rev().find(is_it).cloned()
     }
 
     /// The request of which it is a prompt, and which.
@@ -148,7 +148,7 @@ impl Registry {
 
     /// The tenant's requests whose names are kept, the newest last.
     pub(crate) fn of(&self, tenant: Option<Tenant>) -> Vec<Arc<RequestTrace>> {
-        self.lock().trace.iter().filter(|trace| trace.tenant == tenant).cloned().collect()
+        self.lock().traces.iter().filter(|trace| trace.tenant == tenant).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Newest> {

@@ -1,4 +1,4 @@
-//! The requests of a job under way.
+//! The requests of an answer under way, and their events as they come.
 
 use std::iter::repeat_with;
 use std::pin::pin;
@@ -93,15 +93,15 @@ impl EventStream {
         Ok(EventStream { streams, trace, turn: 0, charge: Some(charge), _span: span, access })
     }
 
-    /// What was promised when the prompts were submitted: of each time, the latest of any prompt.
-    pub(crate) fn promise(&self) -> Option<LatencyBound> {
+    /// The bound that was given when the prompts were submitted: of each time, the latest of any prompt.
+    pub(crate) fn latency_bound(&self) -> Option<LatencyBound> {
         self.streams.iter().flatten().filter_map(Stream::promise).copied().reduce(|a, b| a.latest(&b))
     }
 
-    /// What is to be told if that is broken.
+    /// Tells the client if that is missed.
     pub(super) fn bound_watch(&self) -> Option<LatencyBoundWatch> {
         let arrived = self.streams.iter().flatten().map(Stream::arrived).min()?;
-        Some(LatencyBoundWatch::new(self.promise()?, arrived, self.streams.len()))
+        Some(LatencyBoundWatch::new(self.latency_bound()?, arrived, self.streams.len()))
     }
 
     pub(crate) fn prompts(&self) -> Vec<Vec<u32>> {

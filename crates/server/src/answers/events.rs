@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::openai::late::LatencyBoundWatch;
 use crate::timeline::RequestTrace;
 
-/// What a stream says, in the words of one API.
+/// Writes what a stream says, in the format of one API.
 pub(crate) trait StreamWriter: Send {
     /// Writes what `output` says into `events`. An error ends the stream.
     fn write(&mut self, prompt: usize, output: Event, events: &mut VecDeque<Bytes>) -> Result<(), ApiError>;

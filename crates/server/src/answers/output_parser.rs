@@ -1,4 +1,4 @@
-//! What is heard in an answer: thoughts, text, calls of tools.
+//! What an answer is made of: thoughts, text, calls of tools.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use engine::TokenLogprob;
 use super::ResponsePlan;
 use crate::timeline::RequestTrace;
 
-/// How the answers of a request are listened to.
+/// How the answers of a request are told apart into their parts.
 #[derive(Clone)]
 pub(crate) struct OutputParser {
     pub(crate) dialect: Dialect,
@@ -26,7 +26,7 @@ pub(crate) struct OutputParser {
 }
 
 impl OutputParser {
-    /// The parts of a whole answer, which was listened to before.
+    /// The parts of a whole answer, which `parser` has read before.
     pub(crate) fn whole(&self, text: &str, parser: Option<&StreamParser>) -> Vec<AnswerPart> {
         let cut = parser.and_then(|parser| parser.count.cut);
         let mut parts = whole_cut(&self.dialect, self.tools.clone(), &self.prompt_end, text, cut);
@@ -128,7 +128,7 @@ impl Count {
     }
 }
 
-/// Listens to one answer, and notes which tokens of it are thought.
+/// Parses one answer as it comes, and notes which tokens of it are thought.
 pub(crate) struct StreamParser {
     trace: Arc<RequestTrace>,
     /// Of the answer, over all prompts.
@@ -154,7 +154,7 @@ pub(crate) struct Parsed {
 }
 
 impl Parsed {
-    /// The next token. Without an ear all is text.
+    /// The next token. Without a parser all is text.
     pub(crate) fn token(parser: Option<&mut StreamParser>, text: String, logprob: Option<TokenLogprob>) -> Parsed {
         let mut parsed = Parsed { text, logprob, ..Parsed::default() };
         match parser {

@@ -22,7 +22,7 @@ impl Totals {
         Totals { thought_tokens: listens.then_some(0), ..Totals::default() }
     }
 
-    /// An answer was heard to its end.
+    /// An answer was parsed to its end.
     pub(crate) fn add_thoughts(&mut self, parser: Option<&StreamParser>) {
         if let (Some(tokens), Some(parser)) = (&mut self.thought_tokens, parser) {
             *tokens += parser.thought_tokens();

@@ -1,4 +1,4 @@
-//! A body of `POST /v1/messages` as a job.
+//! A body of `POST /v1/messages` as a prepared request.
 
 use std::sync::Arc;
 

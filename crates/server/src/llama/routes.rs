@@ -72,10 +72,10 @@ pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extens
     Ok(([(header::CACHE_CONTROL, "no-store")], json_body(Value::from(slots).to_string())).into_response())
 }
 
-fn open_slots(engine: &dyn Observe, trace: &[Arc<RequestTrace>]) -> Vec<Value> {
+fn open_slots(engine: &dyn Observe, traces: &[Arc<RequestTrace>]) -> Vec<Value> {
     let known: HashMap<RequestId, RequestSummary> =
         engine.requests().into_iter().map(|summary| (summary.request, summary)).collect();
-    let lines = trace.iter().filter_map(|trace| Some((trace, Line::of(trace, &|id| known.get(&id))?)));
+    let lines = traces.iter().filter_map(|trace| Some((trace, Line::of(trace, &|id| known.get(&id))?)));
     let open = lines.filter(|(_, line)| ["waiting", "running"].contains(&line.state));
     let slot = |(id, (trace, line)): (usize, (&Arc<RequestTrace>, Line<'_>))| {
         json!({

@@ -247,7 +247,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// A line of what was heard, if anything was.
+    /// A line of what was parsed, if anything was.
     fn push(&mut self, parts: Vec<AnswerPart>, ends: bool, lines: &mut VecDeque<Bytes>) {
         let mut said = Said::default();
         parts.into_iter().for_each(|part| self.calls.take(part, &mut said));

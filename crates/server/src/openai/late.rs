@@ -1,4 +1,4 @@
-//! A stream that breaks a promise says so at that moment, as a comment: clients of server-sent events skip those.
+//! A stream that misses a latency bound says so at that moment, as a comment: clients of server-sent events skip those.
 //!
 //! ```text
 //! : late {"promise":"ttft","promised_ms":412.0,"elapsed_ms":412.3,"owners":{"queue_budget_ms":310.2},"delayed_by":[...]}
@@ -19,10 +19,10 @@ use crate::app::App;
 use crate::time_format::ms;
 use crate::timeline::RequestTrace;
 
-/// The promises of a stream that are neither kept nor broken yet.
+/// The latency bounds of a stream that are neither met nor missed yet.
 pub(crate) struct LatencyBoundWatch {
     bound: LatencyBound,
-    /// When they were made.
+    /// When they began to count.
     arrived: Nanos,
     /// By [`BoundKind`].
     is_open: [bool; 2],
@@ -44,7 +44,7 @@ impl LatencyBoundWatch {
         }
     }
 
-    /// Nothing comes for now: a comment if a promise is broken; else the task is woken when one may be.
+    /// Nothing comes for now: a comment if a bound is missed; else the task is woken when one may be.
     pub(crate) fn poll(&mut self, app: &App, trace: &RequestTrace, cx: &mut Context<'_>) -> Option<Bytes> {
         loop {
             let elapsed = app.engine.now().since(self.arrived);

@@ -63,7 +63,7 @@ impl ResponseWriter for Responses {
         Box::new(Stream::new(app.clone(), self.0.clone(), plan, outputs.trace().clone()))
     }
 
-    /// It is heard token by token, as one that is streamed: so both say the same, also where it was cut off in a call.
+    /// It is parsed token by token, as one that is streamed: so both say the same, also where it was cut off in a call.
     fn whole<'a>(&'a self, app: &'a Arc<App>, plan: ResponsePlan, mut outputs: EventStream) -> answers::Whole<'a> {
         Box::pin(async move {
             let head = self.0.head(&outputs.trace().response_id, app.now(), &plan);
