@@ -11,14 +11,12 @@ use serde_json::Value;
 use crate::app::App;
 use crate::ask::{Caller, JsonRequest, blocking};
 use crate::auth::Right;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::fields::Fields;
 use crate::openai::shapes;
 
-type Caught<T> = Result<T, ApiError>;
-
 /// `POST /v1/load_lora_adapter`.
-pub(crate) async fn load(mut request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn load(mut request: JsonRequest) -> ApiResult<Response> {
     allowed(&request.app, &request.caller)?;
     let (name, path) = request.read(|body, _| read_load(body)).await?;
     let app = request.app;
@@ -32,7 +30,7 @@ pub(crate) async fn load(mut request: JsonRequest) -> Caught<Response> {
 }
 
 /// `POST /v1/unload_lora_adapter`.
-pub(crate) async fn unload(mut request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn unload(mut request: JsonRequest) -> ApiResult<Response> {
     allowed(&request.app, &request.caller)?;
     let name = request.read(|body, _| read_unload(body)).await?;
     let app = request.app;
@@ -45,7 +43,7 @@ pub(crate) async fn unload(mut request: JsonRequest) -> Caught<Response> {
     Ok(text(said))
 }
 
-fn allowed(app: &App, caller: &Caller) -> Caught<()> {
+fn allowed(app: &App, caller: &Caller) -> ApiResult<()> {
     let message = "Adapters come and go by requests only where the server was started with --allow-runtime-lora.";
     if !app.runtime_adapters {
         return Err(ApiError::forbidden("adapters_are_fixed", message));
@@ -53,14 +51,14 @@ fn allowed(app: &App, caller: &Caller) -> Caught<()> {
     app.keys.check(Right::Adapters, caller.tenant.as_ref())
 }
 
-fn read_load(body: Value) -> Caught<(String, String)> {
+fn read_load(body: Value) -> ApiResult<(String, String)> {
     let mut fields = Fields::of(body, &shapes::LOAD_ADAPTER)?;
     let [name, path] = [fields.text("lora_name")?, fields.text("lora_path")?];
     fields.finish()?;
     Ok((name, path))
 }
 
-fn read_unload(body: Value) -> Caught<String> {
+fn read_unload(body: Value) -> ApiResult<String> {
     let mut fields = Fields::of(body, &shapes::UNLOAD_ADAPTER)?;
     let name = fields.text("lora_name")?;
     fields.finish()?;

@@ -16,7 +16,7 @@ use crate::answers::{Adjustments, EventStream, Events, PreparedRequest, Response
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::otel::TraceParent;
 use crate::timeline::RequestOrigin;
 
@@ -30,10 +30,8 @@ const MAX_TOKENS: HeaderName = HeaderName::from_static("x-twostroke-max-tokens")
 /// Where the time went, as browsers' tools show it (W3C Server Timing).
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-type Caught<T> = Result<T, ApiError>;
-
 /// Work that reads files or blocks, off the serving threads.
-pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Caught<T> {
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> ApiResult<T> {
     tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::internal())
 }
 
@@ -92,7 +90,7 @@ pub(crate) struct JsonRequest {
 impl FromRequest<Arc<App>> for JsonRequest {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Caught<JsonRequest> {
+    async fn from_request(request: Request, app: &Arc<App>) -> ApiResult<JsonRequest> {
         let (mut head, body) = request.into_parts();
         let caller = head.extensions.remove().ok_or_else(ApiError::internal)?;
         Ok(JsonRequest { app: app.clone(), caller, headers: head.headers, body })
@@ -103,8 +101,8 @@ impl JsonRequest {
     /// What `work` makes of the body: see [`App::with_json`].
     pub(crate) async fn read<T: Send + 'static>(
         &mut self,
-        work: impl FnOnce(Value, &App) -> Caught<T> + Send + 'static,
-    ) -> Caught<T> {
+        work: impl FnOnce(Value, &App) -> ApiResult<T> + Send + 'static,
+    ) -> ApiResult<T> {
         self.app.with_json(&self.headers, std::mem::take(&mut self.body), self.caller.tenant, work).await
     }
 
@@ -112,8 +110,8 @@ impl JsonRequest {
     pub(crate) async fn read_as<T: Send + 'static>(
         &mut self,
         endpoint: Endpoint,
-        read: impl FnOnce(Value, &App, Option<Tenant>) -> Caught<T> + Send + 'static,
-    ) -> Caught<T> {
+        read: impl FnOnce(Value, &App, Option<Tenant>) -> ApiResult<T> + Send + 'static,
+    ) -> ApiResult<T> {
         let tenant = self.caller.tenant;
         let read = self.read(move |body, app| read(body, app, tenant)).await;
         read.map_err(|error| self.caller.refused(&self.app, endpoint, error))
@@ -123,8 +121,8 @@ impl JsonRequest {
     pub(crate) async fn ask(
         mut self,
         endpoint: Endpoint,
-        read: fn(Value, &App, Option<Tenant>) -> Caught<PreparedRequest>,
-    ) -> Caught<Response> {
+        read: fn(Value, &App, Option<Tenant>) -> ApiResult<PreparedRequest>,
+    ) -> ApiResult<Response> {
         let prepared = self.read_as(endpoint, read).await?;
         answer(self.app, &self.caller, prepared).await
     }
@@ -136,7 +134,7 @@ pub(crate) async fn submit(
     caller: &Caller,
     requests: Vec<ValidatedRequest>,
     mut plan: ResponsePlan,
-) -> Caught<(ResponsePlan, EventStream)> {
+) -> ApiResult<(ResponsePlan, EventStream)> {
     let endpoint = plan.endpoint;
     let refused = |error| caller.refused(app, endpoint, error);
     if plan.delivery.receipt {
@@ -150,7 +148,7 @@ pub(crate) async fn submit(
     Ok((plan, outputs))
 }
 
-pub(crate) async fn answer(app: Arc<App>, caller: &Caller, prepared: PreparedRequest) -> Caught<Response> {
+pub(crate) async fn answer(app: Arc<App>, caller: &Caller, prepared: PreparedRequest) -> ApiResult<Response> {
     let PreparedRequest { requests, plan, writer } = prepared;
     let (plan, outputs) = submit(&app, caller, requests, plan).await?;
     let bound = outputs.latency_bound();
@@ -205,7 +203,7 @@ async fn deliver(
     plan: ResponsePlan,
     writer: &dyn ResponseWriter,
     outputs: EventStream,
-) -> Caught<(Response, Option<Timings>)> {
+) -> ApiResult<(Response, Option<Timings>)> {
     if plan.delivery.stream {
         let headers = [
             (header::CONTENT_TYPE, writer.stream_type()),

@@ -10,7 +10,7 @@ use engine::ValidatedRequest;
 use engine::quota::{Quota, QuotaExceeded};
 
 use crate::auth::Tenant;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 
 /// Bytes that a token takes until its answer is whole: its text, its id, and what vectors grow ahead.
 const WHOLE_TOKEN: u64 = 32;
@@ -82,7 +82,7 @@ impl AnswerMemory {
     }
 
     /// Sets `bytes` aside for `tenant`.
-    pub(crate) fn charge(self: &Arc<AnswerMemory>, tenant: u64, bytes: u64) -> Result<Charge, ApiError> {
+    pub(crate) fn charge(self: &Arc<AnswerMemory>, tenant: u64, bytes: u64) -> ApiResult<Charge> {
         if bytes > self.most {
             return Err(ApiError::answer_too_large(bytes, self.most));
         }
@@ -95,11 +95,7 @@ impl AnswerMemory {
     }
 
     /// The same for an answer that is read again.
-    pub(crate) fn charge_again(
-        self: &Arc<AnswerMemory>,
-        tenant: Option<&Tenant>,
-        bytes: usize,
-    ) -> Result<Charge, ApiError> {
+    pub(crate) fn charge_again(self: &Arc<AnswerMemory>, tenant: Option<&Tenant>, bytes: usize) -> ApiResult<Charge> {
         // As the engine numbers tenants.
         let number = tenant.and_then(|digest| digest.first_chunk()).map_or(0, |first| u64::from_le_bytes(*first));
         self.charge(number, bytes as u64)

@@ -17,7 +17,7 @@ use engine::{ModelInfo, Prompt, RawRequest, Rule, ThoughtBudget};
 use serde_json::{Map, Value, json};
 
 use crate::answers::{Adjustments, OutputParser};
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::fields::wrong_type;
 
 /// Tokens at the end of a prompt that are looked at for a thought that has begun.
@@ -110,7 +110,7 @@ impl ToolFormat {
         raw: &mut RawRequest,
         tool_options: ToolOptions,
         model: &ModelInfo,
-    ) -> Result<Option<OutputParser>, ApiError> {
+    ) -> ApiResult<Option<OutputParser>> {
         let Dialect { thoughts, calls, .. } = &self.dialect;
         let ToolOptions { tools, choice, parallel, thinking, is_searched } = tool_options;
         let thought_tokens = self.tell(raw, thinking);
@@ -172,7 +172,7 @@ impl ToolFormat {
         calls: bool,
         is_exact: bool,
         model: &ModelInfo,
-    ) -> Result<Option<ThoughtBudget>, ApiError> {
+    ) -> ApiResult<Option<ThoughtBudget>> {
         let (Some(thought), Some(tokenizer)) = (self.dialect.thought(prompt_end), &model.tokenizer) else {
             return Ok(None);
         };
@@ -274,7 +274,7 @@ impl Thinking {
         field: &str,
         effort: &str,
         kwargs: &mut Map<String, Value>,
-    ) -> Result<bool, ApiError> {
+    ) -> ApiResult<bool> {
         if !EFFORTS.contains(&effort) {
             let expected = format!("one of '{}'", EFFORTS.join("', '"));
             return Err(wrong_type(field, &expected));
@@ -294,7 +294,7 @@ pub(crate) fn thought_tokens(
     asked: Option<i64>,
     tool_format: &ToolFormat,
     adjustments: &mut Adjustments,
-) -> Result<Option<u32>, ApiError> {
+) -> ApiResult<Option<u32>> {
     match asked {
         None | Some(-1) => Ok(None),
         Some(_) if tool_format.dialect.thoughts.is_none() => {

@@ -20,44 +20,42 @@ pub(crate) enum Endpoint {
 impl Endpoint {
     pub(crate) fn route(self) -> &'static str {
         match self {
-            Endpoint::Chat => "/v1/chat/completions",
-            Endpoint::Completion => "/v1/completions",
-            Endpoint::Responses => "/v1/responses",
-            Endpoint::Messages => "/v1/messages",
-            Endpoint::Embeddings => "/v1/embeddings",
-            Endpoint::Score => "/v1/score",
-            Endpoint::Rerank => "/v1/rerank",
-            Endpoint::OllamaChat => "/api/chat",
-            Endpoint::OllamaGenerate => "/api/generate",
-            Endpoint::OllamaEmbed => "/api/embed",
-            Endpoint::LlamaCompletion => "/completion",
-            Endpoint::Infill => "/infill",
+            Self::Chat => "/v1/chat/completions",
+            Self::Completion => "/v1/completions",
+            Self::Responses => "/v1/responses",
+            Self::Messages => "/v1/messages",
+            Self::Embeddings => "/v1/embeddings",
+            Self::Score => "/v1/score",
+            Self::Rerank => "/v1/rerank",
+            Self::OllamaChat => "/api/chat",
+            Self::OllamaGenerate => "/api/generate",
+            Self::OllamaEmbed => "/api/embed",
+            Self::LlamaCompletion => "/completion",
+            Self::Infill => "/infill",
         }
     }
 
     /// What the names of its answers begin with.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
-            Endpoint::Chat => "chatcmpl-",
-            Endpoint::Completion => "cmpl-",
-            Endpoint::Responses => "resp_",
-            Endpoint::Messages => "msg_",
-            Endpoint::Embeddings => "embd-",
-            Endpoint::Score => "score-",
-            Endpoint::Rerank => "rerank-",
-            Endpoint::OllamaChat | Endpoint::OllamaGenerate | Endpoint::OllamaEmbed => "ollama-",
-            Endpoint::LlamaCompletion | Endpoint::Infill => "llama-",
+            Self::Chat => "chatcmpl-",
+            Self::Completion => "cmpl-",
+            Self::Responses => "resp_",
+            Self::Messages => "msg_",
+            Self::Embeddings => "embd-",
+            Self::Score => "score-",
+            Self::Rerank => "rerank-",
+            Self::OllamaChat | Self::OllamaGenerate | Self::OllamaEmbed => "ollama-",
+            Self::LlamaCompletion | Self::Infill => "llama-",
         }
     }
 
     /// What spans call it (OpenTelemetry's names).
     pub(crate) fn operation(self) -> &'static str {
         match self {
-            Endpoint::Completion | Endpoint::OllamaGenerate | Endpoint::LlamaCompletion | Endpoint::Infill => {
-                "text_completion"
-            }
-            Endpoint::Embeddings | Endpoint::Score | Endpoint::Rerank | Endpoint::OllamaEmbed => "embeddings",
-            Endpoint::Chat | Endpoint::Responses | Endpoint::Messages | Endpoint::OllamaChat => "chat",
+            Self::Completion | Self::OllamaGenerate | Self::LlamaCompletion | Self::Infill => "text_completion",
+            Self::Embeddings | Self::Score | Self::Rerank | Self::OllamaEmbed => "embeddings",
+            Self::Chat | Self::Responses | Self::Messages | Self::OllamaChat => "chat",
         }
     }
 }

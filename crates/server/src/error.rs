@@ -15,6 +15,9 @@ use text::chat_template::TemplateError;
 /// The code by which Anthropic's clients know that a server has no threads.
 const NO_THREADS: &str = "thread_unsupported_request";
 
+/// What readers of requests and handlers return.
+pub(crate) type ApiResult<T> = Result<T, ApiError>;
+
 /// An answer that is not the one asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {

@@ -303,9 +303,8 @@ impl Server {
             let directory = directory.display().to_string();
             |source| ServeError::Batches { directory, source }
         };
-        let batch_store = options.batch_directory.as_ref();
-        let batch_store =
-            batch_store.map(|directory| BatchStore::open(directory).map_err(unusable(directory))).transpose()?;
+        let open = |directory: &PathBuf| BatchStore::open(directory).map_err(unusable(directory));
+        let batch_store = options.batch_directory.as_ref().map(open).transpose()?;
         let store = options.store_directory.as_ref().map(|directory| {
             let unusable = |source| ServeError::Store { directory: directory.display().to_string(), source };
             Store::open(directory).map_err(unusable)

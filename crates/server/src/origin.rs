@@ -240,14 +240,9 @@ fn parse_origin(text: &str) -> Option<HeaderValue> {
 mod tests {
     use super::*;
 
-    fn site(
-        host: &str,
-        allowed_hosts: &[&str],
-        allowed_origins: &[&str],
-        has_keys: bool,
-    ) -> Result<OriginPolicy, Unusable> {
+    fn policy(host: &str, hosts: &[&str], origins: &[&str], has_keys: bool) -> Result<OriginPolicy, Unusable> {
         let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
-        let (allowed_hosts, allowed_origins) = (&owned(allowed_hosts)[..], &owned(allowed_origins)[..]);
+        let (allowed_hosts, allowed_origins) = (&owned(hosts)[..], &owned(origins)[..]);
         OriginPolicy::new(&Told { host, allowed_hosts, allowed_origins, has_keys })
     }
 
@@ -301,13 +296,13 @@ mod tests {
     #[test]
     fn what_no_request_could_have_is_refused_at_the_start() {
         for wrong in ["http://llm", "llm:8000", "*", "*.example.com", "", "llm/x", "b\u{fc}cher.example"] {
-            assert_eq!(site("127.0.0.1", &[wrong], &[], false).err(), Some(Unusable::Host(wrong.to_owned())));
+            assert_eq!(policy("127.0.0.1", &[wrong], &[], false).err(), Some(Unusable::Host(wrong.to_owned())));
         }
         for wrong in ["app.example", "https://app.example/", "*", "null", "https://", "://x", "https://a b"] {
-            assert_eq!(site("127.0.0.1", &[], &[wrong], false).err(), Some(Unusable::Origin(wrong.to_owned())));
+            assert_eq!(policy("127.0.0.1", &[], &[wrong], false).err(), Some(Unusable::Origin(wrong.to_owned())));
         }
         let good = ["https://App.example", "http://localhost:3000", "chrome-extension://abcdef", "http://[::1]:3"];
-        assert!(site("0.0.0.0", &["llm", "10.0.0.1", "::1"], &good, false).is_ok());
+        assert!(policy("0.0.0.0", &["llm", "10.0.0.1", "::1"], &good, false).is_ok());
     }
 
     #[test]
@@ -325,14 +320,14 @@ mod tests {
             ("0.0.0.0", &["other"], true, "other", true),
         ];
         for (host, allowed, has_keys, asked, expected) in table {
-            let site = site(host, allowed, &[], has_keys).unwrap();
-            assert_eq!(site.check_name(&get(asked)).is_ok(), expected, "{host} {allowed:?} {has_keys} {asked}");
+            let policy = policy(host, allowed, &[], has_keys).unwrap();
+            assert_eq!(policy.check_name(&get(asked)).is_ok(), expected, "{host} {allowed:?} {has_keys} {asked}");
         }
     }
 
     #[test]
     fn a_request_is_of_the_same_origin_if_the_browser_says_so_or_its_headers_agree() {
-        let site = site("127.0.0.1", &[], &["https://app.example"], false).unwrap();
+        let policy = policy("127.0.0.1", &[], &["https://app.example"], false).unwrap();
         // (Sec-Fetch-Site, Origin, Host)
         let table = [
             ("", "", "localhost", true),
@@ -358,11 +353,11 @@ mod tests {
                 for (name, value) in [("sec-fetch-site", fetch_site), ("origin", origin)] {
                     request = if value.is_empty() { request } else { request.header(name, value) };
                 }
-                let passes = site.check_origin(&request.body(()).unwrap()).is_ok();
+                let passes = policy.check_origin(&request.body(()).unwrap()).is_ok();
                 assert_eq!(passes, expected, "{method} {path} {fetch_site} {origin} {host}");
             }
         }
         let twice = Request::post("/").header("host", "a").header("origin", "http://a").header("origin", "http://a");
-        assert!(site.check_origin(&twice.body(()).unwrap()).is_err());
+        assert!(policy.check_origin(&twice.body(()).unwrap()).is_err());
     }
 }

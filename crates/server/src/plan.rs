@@ -18,7 +18,7 @@ use roofline::ModelShape;
 
 use crate::app::App;
 use crate::ask::JsonRequest;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::json::json_body;
 use crate::query;
 
@@ -49,15 +49,12 @@ pub(crate) async fn presets(State(app): State<Arc<App>>) -> Response {
     json_body(plan::presets(&here(&app)).to_string())
 }
 
-pub(crate) async fn answer(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
+pub(crate) async fn answer(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> ApiResult<Response> {
     answered(&query.unwrap_or_default(), None, &app)
 }
 
 /// The answer for the model whose `config.json` is the body.
-pub(crate) async fn answer_of_config(
-    RawQuery(query): RawQuery,
-    mut request: JsonRequest,
-) -> Result<Response, ApiError> {
+pub(crate) async fn answer_of_config(RawQuery(query): RawQuery, mut request: JsonRequest) -> ApiResult<Response> {
     let query = query.unwrap_or_default();
     let planned = move |config: serde_json::Value, app: &App| {
         let config = ModelConfig::parse(&config.to_string()).map_err(|problem| {
@@ -71,7 +68,7 @@ pub(crate) async fn answer_of_config(
 /// What a configuration is called where a model has a name.
 const CONFIG: &str = "config.json";
 
-fn answered(query: &str, shape: Option<ModelShape>, app: &App) -> Result<Response, ApiError> {
+fn answered(query: &str, shape: Option<ModelShape>, app: &App) -> ApiResult<Response> {
     let pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = query::pairs(query).collect();
     let refused = |problem: plan::Problem| {
         let message = format!("'{}': {}.", problem.field, problem.problem);

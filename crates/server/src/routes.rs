@@ -26,7 +26,7 @@ use crate::app::App;
 use crate::ask::{Caller, JsonRequest, own_id};
 use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::{ApiError, ErrorFormat};
+use crate::error::{ApiError, ApiResult, ErrorFormat};
 use crate::json::json_body;
 use crate::live::page::is_page;
 use crate::live::wire::Name;
@@ -311,25 +311,27 @@ fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
     TraceParent::parse(headers.get("traceparent")?.to_str().ok()?)
 }
 
-type Caught<T> = Result<T, ApiError>;
-
-async fn complete(request: JsonRequest) -> Caught<Response> {
+async fn complete(request: JsonRequest) -> ApiResult<Response> {
     request.ask(Endpoint::Completion, completions::read).await
 }
 
-async fn converse(request: JsonRequest) -> Caught<Response> {
+async fn converse(request: JsonRequest) -> ApiResult<Response> {
     request.ask(Endpoint::Chat, chat::read).await
 }
 
-async fn tokenize(mut request: JsonRequest) -> Caught<Response> {
+async fn tokenize(mut request: JsonRequest) -> ApiResult<Response> {
     Ok(json_body(request.read(text::tokenize).await?))
 }
 
-async fn detokenize(mut request: JsonRequest) -> Caught<Response> {
+async fn detokenize(mut request: JsonRequest) -> ApiResult<Response> {
     Ok(json_body(request.read(text::detokenize).await?))
 }
 
-async fn list_models(State(app): State<Arc<App>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Caught<Response> {
+async fn list_models(
+    State(app): State<Arc<App>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
     let query = query.unwrap_or_default();
     if ErrorFormat::are_anthropics(&headers) {
         return Ok(json_body(anthropic::model_list(&app, &query)?.to_string()));
@@ -340,7 +342,7 @@ async fn list_models(State(app): State<Arc<App>>, RawQuery(query): RawQuery, hea
     Ok(json_body(json!({"object": "list", "data": cards}).to_string()))
 }
 
-async fn show_model(State(app): State<Arc<App>>, Path(name): Path<String>, headers: HeaderMap) -> Caught<Response> {
+async fn show_model(State(app): State<Arc<App>>, Path(name): Path<String>, headers: HeaderMap) -> ApiResult<Response> {
     if !app.serves(&name) {
         return Err(ApiError::unknown_model());
     }
@@ -371,7 +373,7 @@ async fn list_requests(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     let now = app.engine.unix(app.engine.now());
     let question = Question::read(query.as_deref().unwrap_or_default(), now)?;
     let list = requests::list(&*app.engine, &app.registry.of(caller.tenant), &question);
@@ -383,7 +385,7 @@ async fn show_timeline(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     let timeline = app.reader(caller.tenant).timeline(&name).ok_or_else(ApiError::unknown_request)?;
     Ok(json_body(timeline.to_string()))
 }

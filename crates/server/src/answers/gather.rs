@@ -9,7 +9,7 @@ use engine::{Event, TokenLogprob};
 use super::{EventStream, FinishInfo, Parsed, ResponsePlan, StreamParser, Totals};
 use crate::app::App;
 use crate::charge::Charge;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::timeline::RequestTrace;
 
 /// One answer of one prompt, while it grows.
@@ -43,12 +43,11 @@ pub(crate) async fn gather(
     app: &Arc<App>,
     plan: &ResponsePlan,
     mut outputs: EventStream,
-) -> Result<CollectedAnswer, ApiError> {
+) -> ApiResult<CollectedAnswer> {
     let prompts = outputs.prompts();
     let mut answers: Vec<Answer> = Vec::new();
     answers.resize_with(prompts.len() * plan.num_answers, Answer::default);
-    let mut parsers: Vec<Option<StreamParser>> =
-        (0..answers.len()).map(|index| StreamParser::of(plan, outputs.trace(), index)).collect();
+    let mut parsers: Vec<_> = (0..answers.len()).map(|index| StreamParser::of(plan, outputs.trace(), index)).collect();
     let mut prompt_logprobs: Vec<Vec<Option<TokenLogprob>>> = vec![Vec::new(); prompts.len()];
     let mut embeddings = vec![Vec::new(); prompts.len()];
     let mut totals = Totals::of(plan);

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::auth::Tenant;
 use crate::conversation::{self, Thinking, ToolChoice, ToolOptions};
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, wrong_type};
 use crate::openai::chat::template_kwargs;
 use crate::openai::params;
@@ -45,12 +45,7 @@ const EFFORT: &str = "output_config.effort";
 const BUDGET: &str = "thinking.budget_tokens";
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
-pub(super) fn read(
-    body: Value,
-    has_beta: bool,
-    app: &App,
-    tenant: Option<Tenant>,
-) -> Result<PreparedRequest, ApiError> {
+pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant>) -> ApiResult<PreparedRequest> {
     let Asked { mut raw, delivery, tool_options, rule_field } = asked(body, &shapes::MESSAGES, app, tenant)?;
     let asked = raw.max_tokens;
     let mut plan = ResponsePlan::of_one(Endpoint::Messages, delivery, raw.stop.clone());
@@ -63,7 +58,7 @@ pub(super) fn read(
 }
 
 /// How many tokens the prompt has.
-pub(super) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> Result<String, ApiError> {
+pub(super) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<String> {
     let Asked { mut raw, tool_options, .. } = asked(body, &shapes::COUNT, app, tenant)?;
     app.tool_format.tell(&mut raw, tool_options.thinking);
     let tokens = app.engine.model().encode(&raw).map_err(|rejection| rename(rejection.into(), None))?;
@@ -83,7 +78,7 @@ struct Asked {
     rule_field: Option<String>,
 }
 
-fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
+fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenant>) -> ApiResult<Asked> {
     let hints = hints::take_of(&mut body, HINTS, shape)?;
     let mut fields = Fields::of(body, shape)?;
     let mut delivery = ResponseOptions {
@@ -109,7 +104,7 @@ fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenan
     Ok(Asked { raw, delivery, tool_options, rule_field })
 }
 
-fn messages(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<Messages, ApiError> {
+fn messages(fields: &mut Fields, adjustments: &mut Adjustments) -> ApiResult<Messages> {
     let mut messages = Messages::default();
     messages.system(fields.take("system"))?;
     let items = fields.objects("messages")?;
@@ -123,7 +118,7 @@ fn messages(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<Messag
 }
 
 /// The API has the first four and a limit that must be there; the others are this server's own.
-fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), ApiError> {
+fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> ApiResult<()> {
     raw.temperature = fields.number("temperature")?;
     raw.top_p = fields.number("top_p")?;
     raw.top_k = fields.integer("top_k")?;
@@ -139,7 +134,7 @@ fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), ApiError> {
     params::scheduling(fields, raw)
 }
 
-fn offer(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<Offer, ApiError> {
+fn offer(fields: &mut Fields, adjustments: &mut Adjustments) -> ApiResult<Offer> {
     let mut offer = Offer { parallel: true, ..Offer::default() };
     for mut tool in fields.objects("tools")? {
         let kind_name = tool.name("type");
@@ -169,7 +164,7 @@ fn offer(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<Offer, Ap
 }
 
 /// Reads a tool of the caller's own.
-fn tool_into(tool: &mut Fields, offer: &mut Offer) -> Result<(), ApiError> {
+fn tool_into(tool: &mut Fields, offer: &mut Offer) -> ApiResult<()> {
     let [field, schema] = ["name", "input_schema"].map(|field| tool.name(field));
     let name = tool.text("name")?;
     let description = tool.string("description")?;
@@ -187,7 +182,7 @@ fn thinking(
     effort: Option<String>,
     app: &App,
     adjustments: &mut Adjustments,
-) -> Result<(Map<String, Value>, Thinking), ApiError> {
+) -> ApiResult<(Map<String, Value>, Thinking)> {
     let mut kwargs = Map::new();
     let mut wanted = Thinking::default();
     if let Some(effort) = effort {
@@ -227,7 +222,7 @@ fn thinking(
 type Asking = (Rule, String);
 
 /// `output_config`: how much effort the answer is worth, and what it must look like; that was `output_format` before.
-fn output(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<(Option<String>, Option<Asking>), ApiError> {
+fn output(fields: &mut Fields, adjustments: &mut Adjustments) -> ApiResult<(Option<String>, Option<Asking>)> {
     let before = fields.object("output_format")?.map(|format| form(format, adjustments)).transpose()?;
     let Some(mut config) = fields.object("output_config")? else { return Ok((None, before)) };
     let effort = config.string("effort")?;
@@ -243,7 +238,7 @@ fn output(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<(Option<
     }
 }
 
-fn form(mut format: Fields, adjustments: &mut Adjustments) -> Result<Asking, ApiError> {
+fn form(mut format: Fields, adjustments: &mut Adjustments) -> ApiResult<Asking> {
     format.string("type")?;
     let name = format.name("schema");
     let schema = format.take("schema").unwrap_or_default();
@@ -252,7 +247,7 @@ fn form(mut format: Fields, adjustments: &mut Adjustments) -> Result<Asking, Api
 }
 
 /// What is a hint in some of its values, and what this server does not have.
-fn settle_the_rest(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<(), ApiError> {
+fn settle_the_rest(fields: &mut Fields, adjustments: &mut Adjustments) -> ApiResult<()> {
     if fields.string("service_tier")?.is_some() {
         adjustments.hints.push("service_tier");
     }

@@ -8,19 +8,17 @@ use super::read::{BETA, count, read};
 use crate::app::App;
 use crate::ask::{JsonRequest, answer};
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::fields::wrong_type;
 use crate::json::json_body;
 use crate::query;
 use crate::time_format::rfc3339;
 
-type Caught<T> = Result<T, ApiError>;
-
 /// Models on a page.
 const MOST_LISTED: u64 = 1000;
 
 /// `POST /v1/messages`.
-pub(crate) async fn create(mut request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn create(mut request: JsonRequest) -> ApiResult<Response> {
     let has_beta = request.headers.contains_key(BETA);
     let prepared =
         request.read_as(Endpoint::Messages, move |body, app, tenant| read(body, has_beta, app, tenant)).await?;
@@ -28,13 +26,13 @@ pub(crate) async fn create(mut request: JsonRequest) -> Caught<Response> {
 }
 
 /// `POST /v1/messages/count_tokens`.
-pub(crate) async fn count_tokens(mut request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn count_tokens(mut request: JsonRequest) -> ApiResult<Response> {
     let tenant = request.caller.tenant;
     Ok(json_body(request.read(move |body, app| count(body, app, tenant)).await?))
 }
 
 /// A page of the models: all of them unless the query says otherwise.
-pub(crate) fn model_list(app: &App, query: &str) -> Caught<Value> {
+pub(crate) fn model_list(app: &App, query: &str) -> ApiResult<Value> {
     let names = app.names();
     let place = |field: &str, id: &str| {
         let wrong = || ApiError::bad_request(format!("'{field}' names no model of this server.")).with_param(field);

@@ -56,14 +56,11 @@ impl Local {
         if options.served_model_names.iter().any(String::is_empty) {
             return Err(ServeError::EmptyModelName);
         }
-        let origin_policy =
+        let policy =
             OriginPolicy::new(&Told { host: "localhost", allowed_hosts: &[], allowed_origins: &[], has_keys: false });
-        let origin_policy = origin_policy.expect("localhost is a name");
-        Ok(Local::of(
-            Arc::new(App::new(Arc::new(engine), options, origin_policy, None, Store::in_memory())),
-            None,
-            lines_room(),
-        ))
+        let policy = policy.expect("localhost is a name");
+        let app = App::new(Arc::new(engine), options, policy, None, Store::in_memory());
+        Ok(Local::of(Arc::new(app), None, lines_room()))
     }
 
     /// The same answers as its server gives this tenant.

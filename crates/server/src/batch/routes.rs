@@ -21,13 +21,11 @@ use super::store::{BatchNote, BatchStore, FileNote, MOST_FILE_BYTES, Status, unw
 use crate::app::App;
 use crate::arriving::{Arriving, Unread};
 use crate::ask::{Caller, JsonRequest, blocking};
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, wrong_type};
 use crate::json::json_body;
 use crate::openai::shapes;
 use crate::query::Page;
-
-type Caught<T> = Result<T, ApiError>;
 
 /// Bytes of a field beside the file.
 const FIELD_BYTES: u64 = 4096;
@@ -44,7 +42,7 @@ pub(crate) async fn send_file(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     let store = store(&app)?;
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let boundary = multer::parse_boundary(kind).map_err(|_| {
@@ -69,7 +67,7 @@ async fn take(
     caller: &Caller,
     passed: &AtomicU64,
     parts: &mut Multipart<'_>,
-) -> Caught<FileNote> {
+) -> ApiResult<FileNote> {
     let (mut sent, mut purpose) = (None, None);
     while let Some(mut part) = parts.next_field().await.map_err(|error| broken(&error))? {
         match part.name() {
@@ -157,7 +155,7 @@ pub(crate) async fn list_files(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     let store = store(&app)?;
     let mut page = Page::read(query.as_deref().unwrap_or_default(), &["purpose", "order"])?;
     let purpose = page.take("purpose");
@@ -175,7 +173,7 @@ pub(crate) async fn show_file(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     Ok(json_body(shown(&store(&app)?.file(caller.tenant, &id)?).to_string()))
 }
 
@@ -184,7 +182,7 @@ pub(crate) async fn delete_file(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     let (store, file) = (store(&app)?, id.clone());
     blocking(move || store.delete_file(caller.tenant, &file)).await??;
     Ok(json_body(json!({"id": id, "object": "file", "deleted": true}).to_string()))
@@ -195,7 +193,7 @@ pub(crate) async fn read_file(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     let store = store(&app)?;
     let bytes = store.file(caller.tenant, &id)?.bytes;
     let (sender, chunks) = mpsc::channel(2);
@@ -238,7 +236,7 @@ impl HttpBody for Chunks {
 }
 
 /// `POST /v1/batches`.
-pub(crate) async fn begin(mut request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn begin(mut request: JsonRequest) -> ApiResult<Response> {
     let store = store(&request.app)?;
     let note = request.read(|body, app| {
         let mut fields = Fields::of(body, &shapes::BATCH)?;
@@ -260,7 +258,7 @@ pub(crate) async fn list(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     let page = Page::read(query.as_deref().unwrap_or_default(), &[])?;
     let batches = store(&app)?.batches(caller.tenant);
     Ok(json_body(page.of(batches.iter().map(told).collect())?.to_string()))
@@ -271,7 +269,7 @@ pub(crate) async fn show(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     Ok(json_body(told(&store(&app)?.batch(caller.tenant, &id)?).to_string()))
 }
 
@@ -280,13 +278,13 @@ pub(crate) async fn cancel(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     let (store, now) = (store(&app)?, app.now());
     let cancelled = blocking(move || store.cancel(caller.tenant, &id, now)).await??;
     Ok(json_body(told(&cancelled).to_string()))
 }
 
-fn store(app: &App) -> Caught<Arc<BatchStore>> {
+fn store(app: &App) -> ApiResult<Arc<BatchStore>> {
     app.batch_store.clone().ok_or_else(|| {
         ApiError::forbidden("no_batches", "This server keeps no files: start it with --batch-dir DIR for batches.")
     })

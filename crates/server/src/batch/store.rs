@@ -21,7 +21,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use crate::auth::{Tenant, hex, of_hex};
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::fields::wrong_type;
 
 /// Bytes of one file that is sent, as with OpenAI.
@@ -268,11 +268,7 @@ impl BatchStore {
     }
 
     /// A place for a file that is being sent, if its owner may have one more.
-    pub(super) fn begin_file(
-        self: &Arc<BatchStore>,
-        tenant: Option<Tenant>,
-        id: &str,
-    ) -> Result<(Sending, File), ApiError> {
+    pub(super) fn begin_file(self: &Arc<BatchStore>, tenant: Option<Tenant>, id: &str) -> ApiResult<(Sending, File)> {
         let owner = owner(tenant);
         let mut state = self.lock();
         let account = state.account(&owner);
@@ -307,7 +303,7 @@ impl BatchStore {
         Ok(note)
     }
 
-    pub(super) fn file(&self, tenant: Option<Tenant>, id: &str) -> Result<FileNote, ApiError> {
+    pub(super) fn file(&self, tenant: Option<Tenant>, id: &str) -> ApiResult<FileNote> {
         let owner = owner(tenant);
         let state = self.lock();
         state.files.get(id).filter(|file| file.owner == owner).cloned().ok_or_else(|| ApiError::unknown_object("file"))
@@ -321,7 +317,7 @@ impl BatchStore {
         own
     }
 
-    pub(super) fn delete_file(&self, tenant: Option<Tenant>, id: &str) -> Result<(), ApiError> {
+    pub(super) fn delete_file(&self, tenant: Option<Tenant>, id: &str) -> ApiResult<()> {
         self.file(tenant, id)?;
         let _writing = self.order();
         let mut state = self.lock();
@@ -342,7 +338,7 @@ impl BatchStore {
     }
 
     /// Makes a batch of a file that is there, if its owner may have one more.
-    pub(super) fn begin_batch(&self, tenant: Option<Tenant>, mut note: BatchNote) -> Result<BatchNote, ApiError> {
+    pub(super) fn begin_batch(&self, tenant: Option<Tenant>, mut note: BatchNote) -> ApiResult<BatchNote> {
         note.owner = owner(tenant);
         let labels = note.metadata.to_string().len();
         if labels > MOST_LABEL_BYTES {
@@ -377,7 +373,7 @@ impl BatchStore {
         Ok(note)
     }
 
-    pub(super) fn batch(&self, tenant: Option<Tenant>, id: &str) -> Result<BatchNote, ApiError> {
+    pub(super) fn batch(&self, tenant: Option<Tenant>, id: &str) -> ApiResult<BatchNote> {
         let owner = owner(tenant);
         let state = self.lock();
         let own = state.batches.get(id).filter(|batch| batch.owner == owner && !batch.is_new).cloned();
@@ -394,7 +390,7 @@ impl BatchStore {
     }
 
     /// Asks for the end of one that is under way; one that is over stays what it is.
-    pub(super) fn cancel(&self, tenant: Option<Tenant>, id: &str, now: u64) -> Result<BatchNote, ApiError> {
+    pub(super) fn cancel(&self, tenant: Option<Tenant>, id: &str, now: u64) -> ApiResult<BatchNote> {
         let batch = self.batch(tenant, id)?;
         if !batch.status.is_open() {
             let message = "This batch is over: there is nothing to cancel.";
@@ -524,7 +520,7 @@ pub(super) struct Sending {
 
 impl Sending {
     /// Charges bytes that have arrived.
-    pub(super) fn grow(&self, bytes: u64) -> Result<(), ApiError> {
+    pub(super) fn grow(&self, bytes: u64) -> ApiResult<()> {
         let mut state = self.store.lock();
         let State { sending, accounts, .. } = &mut *state;
         let Some((owner, own)) = sending.get_mut(&self.id) else { return Err(ApiError::internal()) };
@@ -537,7 +533,7 @@ impl Sending {
     }
 
     /// Keeps it. All of it is on the disk.
-    pub(super) fn keep(self, filename: String, now: u64) -> Result<FileNote, ApiError> {
+    pub(super) fn keep(self, filename: String, now: u64) -> ApiResult<FileNote> {
         let owner = self.store.lock().sending.get(&self.id).and_then(|(owner, _)| owner.clone());
         let kept = self.store.note_file(owner, &self.id, filename, "batch", now);
         kept.map_err(|error| unwritable(&error))
@@ -633,7 +629,7 @@ mod tests {
 
     use super::*;
 
-    fn keep(store: &Arc<BatchStore>, key: Tenant, id: &str, bytes: &[u8]) -> Result<FileNote, ApiError> {
+    fn keep(store: &Arc<BatchStore>, key: Tenant, id: &str, bytes: &[u8]) -> ApiResult<FileNote> {
         let (sending, mut file) = store.begin_file(Some(key), id)?;
         sending.grow(bytes.len() as u64)?;
         file.write_all(bytes).map_err(|error| unwritable(&error))?;

@@ -12,14 +12,14 @@ use crate::answers::{PreparedRequest, ResponseOptions, ResponsePlan};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, wrong_type};
 use crate::openai::params;
 use crate::openai::{hints, structured};
 use crate::shape::Shape;
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
-pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<PreparedRequest, ApiError> {
+pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<PreparedRequest> {
     let mut begun = Begun::of(body, &COMPLETION, app)?;
     let prompt = prompt(begun.fields.take("prompt"))?;
     let raw = app.request(prompt, tenant);
@@ -27,7 +27,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Pre
 }
 
 /// A text, token ids, or a list of one of these.
-fn prompt(prompt: Option<Value>) -> Result<Prompt, ApiError> {
+fn prompt(prompt: Option<Value>) -> ApiResult<Prompt> {
     match prompt {
         Some(Value::String(text)) => {
             params::check_text("prompt", text.len())?;
@@ -52,7 +52,7 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    pub(super) fn of(mut body: Value, shape: &'static Shape, app: &App) -> Result<Begun, ApiError> {
+    pub(super) fn of(mut body: Value, shape: &'static Shape, app: &App) -> ApiResult<Begun> {
         let hints = hints::take(&mut body, shape)?;
         let mut fields = Fields::of(body, shape)?;
         let model = params::model(&mut fields, app)?;
@@ -71,7 +71,7 @@ impl Begun {
         endpoint: Endpoint,
         prompt: &str,
         app: &App,
-    ) -> Result<PreparedRequest, ApiError> {
+    ) -> ApiResult<PreparedRequest> {
         let Begun { mut fields, mut delivery } = self;
         let window = sampler::read(&mut fields, &mut raw, app.engine.model())?;
         raw.logprobs = fields.integer("n_probs")?.filter(|&count| count != 0);

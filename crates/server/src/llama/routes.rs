@@ -15,22 +15,20 @@ use super::{completion, infill as gaps};
 use crate::app::App;
 use crate::ask::{Caller, JsonRequest};
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, as_written, wrong_type};
 use crate::json::json_body;
 use crate::openai::{chat, hints, params, shapes, tools};
 use crate::requests::Line;
 use crate::timeline::RequestTrace;
 
-type Caught<T> = Result<T, ApiError>;
-
 /// `POST /completion`.
-pub(crate) async fn complete(request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn complete(request: JsonRequest) -> ApiResult<Response> {
     request.ask(Endpoint::LlamaCompletion, completion::read).await
 }
 
 /// `POST /infill`.
-pub(crate) async fn infill(request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn infill(request: JsonRequest) -> ApiResult<Response> {
     request.ask(Endpoint::Infill, gaps::read).await
 }
 
@@ -67,7 +65,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `GET /slots`: the caller's requests that wait and run. Those of others are not shown, not even as slots in use.
-pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Caught<Response> {
+pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> ApiResult<Response> {
     let slots = open_slots(&*app.engine, &app.registry.of(caller.tenant));
     Ok(([(header::CACHE_CONTROL, "no-store")], json_body(Value::from(slots).to_string())).into_response())
 }
@@ -100,11 +98,11 @@ pub(crate) async fn loras(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `POST /lora-adapters`: one scale for all requests. Here each request says by its model which adapter it wants.
-pub(crate) async fn scale_loras(mut request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn scale_loras(mut request: JsonRequest) -> ApiResult<Response> {
     Ok(json_body(request.read(scale).await?))
 }
 
-fn scale(body: Value, app: &App) -> Caught<String> {
+fn scale(body: Value, app: &App) -> ApiResult<String> {
     let Value::Array(items) = body else {
         return Err(ApiError::bad_request("The request body must be a list of adapters and their scales."));
     };
@@ -122,11 +120,11 @@ fn scale(body: Value, app: &App) -> Caught<String> {
 }
 
 /// `POST /apply-template`: a conversation as the text that the model reads.
-pub(crate) async fn apply_template(mut request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn apply_template(mut request: JsonRequest) -> ApiResult<Response> {
     Ok(json_body(request.read(render).await?))
 }
 
-fn render(mut body: Value, app: &App) -> Caught<String> {
+fn render(mut body: Value, app: &App) -> ApiResult<String> {
     hints::take(&mut body, &shapes::TEMPLATE)?;
     let mut fields = Fields::of(body, &shapes::TEMPLATE)?;
     params::model(&mut fields, app)?;
@@ -145,7 +143,7 @@ fn render(mut body: Value, app: &App) -> Caught<String> {
 }
 
 /// `GET /tokenizer_info`, vLLM's: what `tokenizer_config.json` says, as far as this server reads it.
-pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Caught<Response> {
+pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let model = app.engine.model();
     let Some(tokenizer) = &model.tokenizer else {
         return Err(ApiError::bad_request("This model has no tokenizer."));

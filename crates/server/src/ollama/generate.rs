@@ -80,9 +80,8 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
             thinking,
             is_searched: false,
         };
-        app.tool_format
-            .settle(&mut raw, tool_options, app.engine.model())
-            .map_err(|error| options::rename(error, "prompt"))?
+        let settled = app.tool_format.settle(&mut raw, tool_options, app.engine.model());
+        settled.map_err(|error| options::rename(error, "prompt"))?
     };
     let request =
         app.validate(raw, &delivery.model).map_err(|rejection| options::rename(rejection.into(), "prompt"))?;

@@ -11,10 +11,8 @@ use crate::app::App;
 use crate::ask::{JsonRequest, answer};
 use crate::auth::Tenant;
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::json::json_body;
-
-type Caught<T> = Result<T, ApiError>;
 
 /// `GET /api/version`.
 pub(crate) async fn version() -> Response {
@@ -32,17 +30,17 @@ pub(crate) async fn ps(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `POST /api/show`.
-pub(crate) async fn show(mut request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn show(mut request: JsonRequest) -> ApiResult<Response> {
     Ok(json_body(request.read(models::show).await?))
 }
 
 /// `POST /api/chat`.
-pub(crate) async fn chat(request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn chat(request: JsonRequest) -> ApiResult<Response> {
     ask(request, Endpoint::OllamaChat, super::chat::read).await
 }
 
 /// `POST /api/generate`.
-pub(crate) async fn generate(request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn generate(request: JsonRequest) -> ApiResult<Response> {
     ask(request, Endpoint::OllamaGenerate, super::generate::read).await
 }
 
@@ -54,8 +52,8 @@ pub(crate) async fn fixed() -> ApiError {
 async fn ask(
     mut request: JsonRequest,
     endpoint: Endpoint,
-    read: fn(Value, &App, Option<Tenant>) -> Caught<Asked>,
-) -> Caught<Response> {
+    read: fn(Value, &App, Option<Tenant>) -> ApiResult<Asked>,
+) -> ApiResult<Response> {
     match request.read_as(endpoint, read).await? {
         Asked::Load(line) => Ok(json_body(line.to_string())),
         Asked::Answer(prepared) => answer(request.app, &request.caller, *prepared).await,

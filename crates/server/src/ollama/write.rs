@@ -19,7 +19,7 @@ use crate::json::json_body;
 use crate::openai::format::timings;
 use crate::openai::logprobs::TokenTexts;
 use crate::openai::whole::{List, Numbers, Whole};
-use crate::time_format;
+use crate::time_format::rfc3339;
 use crate::timeline::RequestTrace;
 
 /// Which of the two routes.
@@ -97,8 +97,7 @@ impl Ollama {
 
     /// A piece of an answer, with the log probabilities of its tokens where there are any to tell.
     fn line(&self, app: &App, logprobs: Option<Vec<Value>>, said: Said) -> Value {
-        let mut line =
-            json!({"model": self.name, "created_at": time_format::rfc3339(app.engine.unix(app.engine.now()))});
+        let mut line = json!({"model": self.name, "created_at": rfc3339(app.engine.unix(app.engine.now()))});
         if let Some(logprobs) = logprobs {
             line["logprobs"] = logprobs.into();
         }

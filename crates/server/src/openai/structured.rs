@@ -11,7 +11,7 @@ use engine::Rule;
 use serde_json::Value;
 
 use crate::answers::Adjustments;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, wrong_type};
 
 /// A rule, and the field that it was in.
@@ -21,7 +21,7 @@ pub(crate) struct Asked {
 }
 
 /// Reads the fields; `None`: the answer may look as it likes.
-pub(crate) fn read(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<Option<Asked>, ApiError> {
+pub(crate) fn read(fields: &mut Fields, adjustments: &mut Adjustments) -> ApiResult<Option<Asked>> {
     let mut found: Option<Asked> = None;
     let mut take = |asked: Option<Asked>| match (&found, asked) {
         (_, None) => Ok(()),
@@ -57,7 +57,7 @@ pub(crate) fn read(fields: &mut Fields, adjustments: &mut Adjustments) -> Result
 /// A field of `structured_outputs`.
 struct Kind {
     name: &'static str,
-    read: fn(Value, &str, &mut Adjustments) -> Result<Option<Rule>, ApiError>,
+    read: fn(Value, &str, &mut Adjustments) -> ApiResult<Option<Rule>>,
 }
 
 const KINDS: &[Kind] = &[
@@ -87,18 +87,13 @@ const KINDS: &[Kind] = &[
     },
 ];
 
-fn one(
-    fields: &mut Fields,
-    field: &str,
-    kind: &Kind,
-    adjustments: &mut Adjustments,
-) -> Result<Option<Asked>, ApiError> {
+fn one(fields: &mut Fields, field: &str, kind: &Kind, adjustments: &mut Adjustments) -> ApiResult<Option<Asked>> {
     let Some(value) = fields.take(field) else { return Ok(None) };
     let field = fields.name(field);
     Ok((kind.read)(value, &field, adjustments)?.map(|rule| Asked { rule, field }))
 }
 
-fn response_format(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<Option<Asked>, ApiError> {
+fn response_format(fields: &mut Fields, adjustments: &mut Adjustments) -> ApiResult<Option<Asked>> {
     let Some(mut format) = fields.object("response_format")? else { return Ok(None) };
     let asked = match format.text("type")?.as_str() {
         // llama-server has the schema beside either type.
@@ -127,7 +122,7 @@ fn response_format(fields: &mut Fields, adjustments: &mut Adjustments) -> Result
 }
 
 /// A schema, or the text of one, as vLLM takes it.
-pub(crate) fn schema(value: Value, name: &str, strict: bool, adjustments: &mut Adjustments) -> Result<Rule, ApiError> {
+pub(crate) fn schema(value: Value, name: &str, strict: bool, adjustments: &mut Adjustments) -> ApiResult<Rule> {
     let schema = match value {
         Value::String(text) => serde_json::from_str(&text).unwrap_or_default(),
         schema => schema,
@@ -138,7 +133,7 @@ pub(crate) fn schema(value: Value, name: &str, strict: bool, adjustments: &mut A
     }
 }
 
-fn text(value: Value, name: &str) -> Result<String, ApiError> {
+fn text(value: Value, name: &str) -> ApiResult<String> {
     match value {
         Value::String(text) => Ok(text),
         _ => Err(wrong_type(name, "a string")),

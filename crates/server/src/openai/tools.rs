@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::answers::Adjustments;
 use crate::conversation::{ToolChoice, definition};
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, wrong_type};
 use crate::openai::shapes;
 
@@ -34,13 +34,7 @@ pub(crate) struct Offer {
 
 impl Offer {
     /// Adds a tool; `field`: where its name stands, `place`: where its schema does.
-    pub(crate) fn add(
-        &mut self,
-        tool: Tool,
-        description: Option<&str>,
-        field: &str,
-        place: String,
-    ) -> Result<(), ApiError> {
+    pub(crate) fn add(&mut self, tool: Tool, description: Option<&str>, field: &str, place: String) -> ApiResult<()> {
         let fit = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
         if tool.name.is_empty() || tool.name.len() > MAX_NAME_BYTES || !tool.name.chars().all(fit) {
             let message = format!("'{field}' must be 1 to {MAX_NAME_BYTES} letters, digits or one of '_-.:/'.");
@@ -56,7 +50,7 @@ impl Offer {
     }
 
     /// Every tool has a name of its own, and what must be called is there.
-    pub(crate) fn check(&self) -> Result<(), ApiError> {
+    pub(crate) fn check(&self) -> ApiResult<()> {
         let mut names = BTreeSet::new();
         if let Some(twice) = self.tools.iter().find(|tool| !names.insert(tool.name.as_str())) {
             let message = format!("There are two tools of the name '{}'.", twice.name);
@@ -77,7 +71,7 @@ impl Offer {
 
     /// Makes schemas that are to be followed into ones that compile, each by itself: what is wrong with one tool's is
     /// no fault of the others.
-    pub(crate) fn fitted(mut self, adjustments: &mut Adjustments) -> Result<Offer, ApiError> {
+    pub(crate) fn fitted(mut self, adjustments: &mut Adjustments) -> ApiResult<Offer> {
         let is_followed = |tool: &Tool| match &self.choice {
             ToolChoice::Auto => tool.strict,
             ToolChoice::Never => false,
@@ -117,7 +111,7 @@ impl Offer {
 }
 
 /// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
-pub(crate) fn read(fields: &mut Fields) -> Result<Offer, ApiError> {
+pub(crate) fn read(fields: &mut Fields) -> ApiResult<Offer> {
     let mut offer = Offer { parallel: fields.boolean("parallel_tool_calls")?.unwrap_or(true), ..Offer::default() };
     for mut tool in fields.objects("tools")? {
         tool.string("type")?;
@@ -134,7 +128,7 @@ pub(crate) fn read(fields: &mut Fields) -> Result<Offer, ApiError> {
 }
 
 /// Reads the fields of a function: those of OpenAI's two APIs have the same names.
-pub(crate) fn function_into(function: &mut Fields, strict: Option<bool>, offer: &mut Offer) -> Result<(), ApiError> {
+pub(crate) fn function_into(function: &mut Fields, strict: Option<bool>, offer: &mut Offer) -> ApiResult<()> {
     let [field, place] = ["name", "parameters"].map(|field| function.name(field));
     let name = function.text("name")?;
     let description = function.string("description")?;
@@ -146,7 +140,7 @@ pub(crate) fn function_into(function: &mut Fields, strict: Option<bool>, offer: 
     offer.add(Tool { name, parameters, strict }, description.as_deref(), &field, place)
 }
 
-fn choice(fields: &mut Fields, offer: &mut Offer) -> Result<ToolChoice, ApiError> {
+fn choice(fields: &mut Fields, offer: &mut Offer) -> ApiResult<ToolChoice> {
     let expected = "'none', 'auto', 'required' or a function by its name";
     match fields.take("tool_choice") {
         None => Ok(ToolChoice::Auto),
@@ -183,7 +177,7 @@ pub(crate) fn by_word(word: &str) -> Option<ToolChoice> {
 }
 
 /// OpenAI's `allowed_tools`: a choice among some of the tools. The model is told of all, so that its prompt stays.
-pub(crate) fn only(allowed: &mut Fields, offer: &mut Offer) -> Result<ToolChoice, ApiError> {
+pub(crate) fn only(allowed: &mut Fields, offer: &mut Offer) -> ApiResult<ToolChoice> {
     let mode = allowed.string("mode")?;
     let choice = match mode.as_deref() {
         Some("auto") => ToolChoice::Auto,

@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::auth::Tenant;
 use crate::conversation::{Thinking, ToolChoice, ToolOptions};
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, wrong_type};
 use crate::openai::params;
 use crate::openai::tools::{self, Offer};
@@ -58,7 +58,7 @@ pub(super) enum Included {
     Nothing(&'static str),
 }
 
-pub(super) fn included(word: &str, field: impl FnOnce() -> String) -> Result<Included, ApiError> {
+pub(super) fn included(word: &str, field: impl FnOnce() -> String) -> ApiResult<Included> {
     if word == "message.output_text.logprobs" {
         return Ok(Included::Logprobs);
     }
@@ -67,11 +67,7 @@ pub(super) fn included(word: &str, field: impl FnOnce() -> String) -> Result<Inc
 }
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
-pub(crate) fn read(
-    body: Value,
-    app: &App,
-    tenant: Option<Tenant>,
-) -> Result<(PreparedRequest, Arc<ResponseEcho>), ApiError> {
+pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<(PreparedRequest, Arc<ResponseEcho>)> {
     let Asked { mut raw, mut plan, echo, tool_options } = asked(body, app, tenant)?;
     let (asked, rule_field) = (raw.max_tokens, raw.rule.is_some().then_some("text.format.schema"));
     let output_parser = app.tool_format.settle(&mut raw, tool_options, app.engine.model());
@@ -83,7 +79,7 @@ pub(crate) fn read(
 }
 
 /// How many tokens the input has.
-pub(crate) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> Result<String, ApiError> {
+pub(crate) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<String> {
     let Asked { mut raw, tool_options, .. } = asked(body, app, tenant)?;
     app.tool_format.tell(&mut raw, tool_options.thinking);
     let tokens = app.engine.model().encode(&raw).map_err(|rejection| rename(rejection.into(), None))?;
@@ -106,7 +102,7 @@ struct Asked {
     tool_options: ToolOptions,
 }
 
-fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
+fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<Asked> {
     let metadata = body.get("metadata").filter(|metadata| metadata.is_object()).cloned();
     let hints = items::without_foreign(&mut body, |body| hints::take(body, &CREATE))?;
     let mut fields = Fields::of(body, &CREATE)?;
@@ -226,7 +222,7 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
     Ok(Asked { raw, plan, echo: Arc::new(echo), tool_options })
 }
 
-fn offer(fields: &mut Fields, tools: Value, choice: Value, adjustments: &mut Adjustments) -> Result<Offer, ApiError> {
+fn offer(fields: &mut Fields, tools: Value, choice: Value, adjustments: &mut Adjustments) -> ApiResult<Offer> {
     let mut offer = Offer { parallel: fields.boolean("parallel_tool_calls")?.unwrap_or(true), ..Offer::default() };
     let Value::Array(items) = tools else { return Err(wrong_type("tools", "a list")) };
     for (at, item) in items.into_iter().enumerate() {
@@ -267,7 +263,7 @@ fn reasoning(
     thinking: &mut Thinking,
     kwargs: &mut Map<String, Value>,
     adjustments: &mut Adjustments,
-) -> Result<Value, ApiError> {
+) -> ApiResult<Value> {
     let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(json!({"effort": null, "summary": null})) };
     let effort = reasoning.string("effort")?;
     if let Some(effort) = &effort
@@ -285,7 +281,7 @@ fn reasoning(
 }
 
 /// `text.format`, as it is and as a rule.
-fn text_format(fields: &mut Fields, adjustments: &mut Adjustments) -> Result<(Value, Option<Rule>), ApiError> {
+fn text_format(fields: &mut Fields, adjustments: &mut Adjustments) -> ApiResult<(Value, Option<Rule>)> {
     let plain = json!({"type": "text"});
     let Some(mut text) = fields.object("text")? else { return Ok((plain, None)) };
     if text.string("verbosity")?.is_some() {

@@ -12,14 +12,12 @@ use super::{Store, background, count, included, read};
 use crate::app::App;
 use crate::ask::{self, Caller, JsonRequest, blocking};
 use crate::endpoint::Endpoint;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::json::json_body;
 use crate::query::{self, Page};
 
-type Caught<T> = Result<T, ApiError>;
-
 /// `POST /v1/responses`.
-pub(crate) async fn create(mut request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn create(mut request: JsonRequest) -> ApiResult<Response> {
     let (mut prepared, echo) = request.read_as(Endpoint::Responses, read).await?;
     let JsonRequest { app, caller, .. } = request;
     if !echo.background {
@@ -35,7 +33,7 @@ pub(crate) async fn create(mut request: JsonRequest) -> Caught<Response> {
 }
 
 /// `POST /v1/responses/input_tokens`.
-pub(crate) async fn input_tokens(mut request: JsonRequest) -> Caught<Response> {
+pub(crate) async fn input_tokens(mut request: JsonRequest) -> ApiResult<Response> {
     let tenant = request.caller.tenant;
     Ok(json_body(request.read(move |body, app| count(body, app, tenant)).await?))
 }
@@ -46,7 +44,7 @@ pub(crate) async fn retrieve(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     let Wanted { events, after } = Wanted::read(query.as_deref().unwrap_or_default())?;
     if !events {
         return Ok(json_body(kept(&app, move |store| store.response(caller.tenant, &id)).await?.to_string()));
@@ -68,7 +66,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn read(query: &str) -> Caught<Wanted> {
+    fn read(query: &str) -> ApiResult<Wanted> {
         let mut wanted = Wanted { events: false, after: None };
         for (name, value) in query::pairs(query) {
             match &*name {
@@ -95,7 +93,7 @@ pub(crate) async fn input_items(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     let mut page = Page::read(query.as_deref().unwrap_or_default(), &["order", "include", "include[]"])?;
     let is_rising = page.is_rising()?;
     for name in ["include", "include[]"] {
@@ -145,7 +143,7 @@ pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     let (tenant, asked) = (caller.tenant, id.clone());
     kept(&app, move |store| store.delete(tenant, &asked)).await?;
     Ok(json_body(json!({"id": id, "object": "response", "deleted": true}).to_string()))
@@ -156,7 +154,7 @@ pub(crate) async fn cancel(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Caught<Response> {
+) -> ApiResult<Response> {
     Ok(json_body(kept(&app, move |store| store.cancel(caller.tenant, &id)).await?.to_string()))
 }
 
