@@ -350,9 +350,7 @@ fn every_file_of_tests_is_compiled() {
 
 /// Tests that look at a clock, and why that says nothing about the machine.
 const CLOCKS_IN_TESTS: &[(&str, &str)] = &[
-    ("tests/lib.rs", "patience: minutes for what takes milliseconds"),
     ("tests/cli/terminal.rs", "patience"),
-    ("crates/server/tests/http/host.rs", "patience"),
     ("crates/server/tests/http/live.rs", "patience"),
     ("tests/cli/numbers.rs", "hostile numbers: a minute for what takes a second"),
     ("tests/cli/templates.rs", "hostile templates: two minutes for what takes seconds"),
