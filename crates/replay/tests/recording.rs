@@ -22,7 +22,7 @@ fn lantern() -> Checkpoint {
 fn recorded(path: &Path) -> Vec<String> {
     let options = EngineOptions {
         arithmetic: AccumulationOrder::ALL.into_iter().find(|arithmetic| *arithmetic != AccumulationOrder::best()),
-        kv_cache_bytes: Some(2 << 20),
+        kv_cache_bytes: Some(3 << 19),
         max_num_seqs: 8,
         max_num_batched_tokens: 48,
         max_model_len: Some(512),
@@ -35,7 +35,7 @@ fn recorded(path: &Path) -> Vec<String> {
     assert!(now(engine.pause()));
     for index in 0..24_i64 {
         let story = "Once upon a time there was a fox who lived beside a quiet river. ".repeat(1 + index as usize % 5);
-        let mut raw = greedy(&format!("{story} Part {index}:"), 30 + 4 * index);
+        let mut raw = greedy(&format!("{story} Part {index}:"), 62 + 2 * index);
         raw.tenant = Some([index as u8 % 3; 32]);
         raw.priority = Some(index % 2);
         match index % 7 {
