@@ -163,9 +163,9 @@ fn parameter(parameters: &Value, key: &str, written: &str, quote: &str) -> Read<
     let kinds = Kinds::of(parameters, key);
     if let Some((text, "")) = text(written.trim(), quote) {
         // Models that saw quoted numbers write them.
-        return Ok(if kinds.is_text() || kinds.is_any() { Some(quoted(text)) } else { kinds.json(text) });
+        return Ok(if kinds.may_be_text() { Some(quoted(text)) } else { kinds.json(text) });
     }
-    if written.contains(quote) || written.contains(['{', '[']) {
+    if written.contains(quote) || !kinds.is_text() && written.contains(['{', '[']) {
         let (json, rest) = value(written, quote, 0).ok_or(Stop::Malformed)?;
         return if rest.trim().is_empty() { Ok(Some(json)) } else { Err(Stop::Malformed) };
     }

@@ -1,5 +1,7 @@
 //! Parameter types from a tool's schema, for families that write values without quotes.
 
+use std::cell::Cell;
+
 use serde_json::Value;
 
 use crate::json::{mended, quoted};
@@ -7,6 +9,8 @@ use crate::python::to_json;
 
 /// Maximum references followed: a recursive schema has no end.
 const MAX_REFERENCES: usize = 8;
+/// Maximum schemas read for one parameter: those that refer to each other in lists would take exponential time.
+const MAX_SCHEMAS: usize = 1 << 12;
 
 /// JSON types that a parameter may have. All, if unspecified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +22,13 @@ const NAMES: [(&str, u8); 7] =
 const ALL: u8 = 127;
 
 impl Kinds {
-    /// The types of parameter `key` in `parameters`, the schema of a tool.
+    /// The types of parameter `key` in `parameters`, the schema of a tool. What nothing fits is unspecified.
     pub(crate) fn of(parameters: &Value, key: &str) -> Kinds {
-        let property = follow(parameters, parameters).get("properties").and_then(|all| all.get(key));
-        Kinds(property.map_or(ALL, |property| kinds(parameters, property, MAX_REFERENCES)))
+        let reader = Reader { document: parameters, left: Cell::new(MAX_SCHEMAS) };
+        match reader.kinds_of_key(parameters, key, MAX_REFERENCES) {
+            0 => Kinds(ALL),
+            kinds => Kinds(kinds),
+        }
     }
 
     /// Whether it is always a string.
@@ -32,11 +39,6 @@ impl Kinds {
     /// Whether it may be a string, among others.
     pub(crate) fn may_be_text(self) -> bool {
         self.0 & TEXT != 0
-    }
-
-    /// Whether the schema does not restrict it.
-    pub(crate) fn is_any(self) -> bool {
-        self.0 == ALL
     }
 
     /// `written`: the value's JSON text, which distinguishes integers of any size.
@@ -53,31 +55,33 @@ impl Kinds {
         self.0 & kind != 0
     }
 
-    /// An unquoted value as JSON: a type that the schema allows, if it parses as one, or else a string. Without a schema it
-    /// is JSON if it parses. `None`: an empty value, which the types do not allow.
+    /// An unquoted value as JSON. Where a string is allowed it is one, unless it is exactly JSON of another allowed type;
+    /// elsewhere Python's notation and mistakes are read too. `None`: an empty value, which the types do not allow.
     pub(crate) fn json(self, written: &str) -> Option<String> {
         let trimmed = written.trim();
-        if trimmed.is_empty() && !self.may_be_text() {
+        // A number keeps its text, whatever its length.
+        let read = serde_json::from_str::<Value>(trimmed).ok().map(|value| (value, trimmed.to_owned()));
+        if self.may_be_text() {
+            let other = read.filter(|(value, json)| self.has(value, json) && (!value.is_string() || self.0 == ALL));
+            return Some(other.map_or_else(|| quoted(written), |(_, json)| json));
+        }
+        if trimmed.is_empty() {
             return None;
         }
-        // A number keeps its text, whatever its length.
-        let read = match serde_json::from_str::<Value>(trimmed) {
-            Ok(value) => Some((value, trimmed.to_owned())),
-            Err(_) => {
-                let json = to_json(trimmed).or_else(|| mended(trimmed));
-                json.and_then(|json| Some((serde_json::from_str(&json).ok()?, json)))
-            }
-        };
+        let read = read.or_else(|| {
+            let json = to_json(trimmed).or_else(|| mended(trimmed))?;
+            Some((serde_json::from_str(&json).ok()?, json))
+        });
         Some(match read {
-            Some((value, json)) if self.has(&value, &json) && (!value.is_string() || self.0 == ALL) => json,
+            Some((value, json)) if self.has(&value, &json) => json,
             Some((Value::Number(_), json))
                 if self.0 & 2 != 0
                     && let Some(whole) = integer(&json) =>
             {
                 whole
             }
-            // A value that must not be a string, in quotes.
-            Some((Value::String(inner), _)) if !self.may_be_text() && inner != written => return self.json(&inner),
+            // In quotes.
+            Some((Value::String(inner), _)) if inner != written => return self.json(&inner),
             None if self.0 & 8 != 0 && ["true", "false"].contains(&trimmed.to_lowercase().as_str()) => {
                 trimmed.to_lowercase()
             }
@@ -110,32 +114,67 @@ pub(crate) fn follow<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     schema
 }
 
-fn kinds(document: &Value, schema: &Value, deep: usize) -> u8 {
-    let schema = follow(document, schema);
-    let named = |name: &Value| {
-        let name = name.as_str().unwrap_or_default();
-        NAMES.iter().find(|(known, _)| *known == name).map_or(ALL, |(_, kinds)| *kinds)
-    };
-    let of_value = |value: &Value| {
-        let written = value.to_string();
-        (0..7).map(|bit| 1 << bit).filter(|&bit| Kinds(bit).has(value, &written)).sum::<u8>()
-    };
-    if deep == 0 {
-        return ALL;
+/// Reads the types in a schema of this document.
+struct Reader<'a> {
+    document: &'a Value,
+    /// Schemas that may still be read.
+    left: Cell<usize>,
+}
+
+impl Reader<'_> {
+    /// The types that fit all that `schema` says of parameter `key`.
+    fn kinds_of_key(&self, schema: &Value, key: &str, depth: usize) -> u8 {
+        let Some(schema) = self.enter(schema, depth) else { return ALL };
+        let property = schema.get("properties").and_then(|all| all.get(key));
+        let patterns = schema.get("patternProperties").and_then(Value::as_object);
+        // Which pattern fits is not asked.
+        let others = patterns.into_iter().flat_map(|all| all.values()).chain(schema.get("additionalProperties"));
+        let own = match property {
+            Some(property) => self.kinds(property, depth),
+            None => others.map(|other| self.kinds(other, depth)).reduce(|all, one| all | one).unwrap_or(ALL),
+        };
+        own & combined(schema, |part| self.kinds_of_key(part, key, depth - 1))
     }
-    match (schema.get("type"), schema.get("enum"), schema.get("const")) {
-        (Some(Value::Array(names)), ..) => names.iter().map(named).fold(0, |all, one| all | one),
-        (Some(name), ..) => named(name),
-        (_, Some(Value::Array(values)), _) => values.iter().map(of_value).fold(0, |all, one| all | one),
-        (_, _, Some(value)) => of_value(value),
-        _ => {
-            let either = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(*key)?.as_array());
-            match either {
-                Some(either) => either.iter().fold(0, |all, one| all | kinds(document, one, deep - 1)),
-                None => ALL,
-            }
+
+    /// The types that fit all that `schema` says.
+    fn kinds(&self, schema: &Value, depth: usize) -> u8 {
+        let Some(schema) = self.enter(schema, depth) else { return ALL };
+        if schema == &Value::Bool(false) {
+            return 0;
         }
+        let named = |name: &Value| {
+            let name = name.as_str().unwrap_or_default();
+            NAMES.iter().find(|(known, _)| *known == name).map_or(ALL, |(_, kinds)| *kinds)
+        };
+        let of_value = |value: &Value| {
+            let written = value.to_string();
+            (0..7).map(|bit| 1 << bit).filter(|&bit| Kinds(bit).has(value, &written)).sum::<u8>()
+        };
+        let types = match schema.get("type") {
+            Some(Value::Array(names)) => names.iter().map(named).fold(0, |all, one| all | one),
+            name => name.map_or(ALL, named),
+        };
+        let values = match (schema.get("enum"), schema.get("const")) {
+            (Some(Value::Array(values)), _) => values.iter().map(of_value).fold(0, |all, one| all | one),
+            (_, value) => value.map_or(ALL, of_value),
+        };
+        types & values & combined(schema, |part| self.kinds(part, depth - 1))
     }
+
+    /// The schema that is meant, `None` beyond the limits.
+    fn enter<'a>(&'a self, schema: &'a Value, depth: usize) -> Option<&'a Value> {
+        let left = self.left.get().checked_sub(1).filter(|_| depth > 0)?;
+        self.left.set(left);
+        Some(follow(self.document, schema))
+    }
+}
+
+/// The types that fit all of `allOf` and one of each list of alternatives.
+fn combined(schema: &Value, kinds: impl Fn(&Value) -> u8) -> u8 {
+    let parts = |key: &str| Some(schema.get(key)?.as_array()?.iter().map(&kinds));
+    let all = parts("allOf").into_iter().flatten().fold(ALL, |all, one| all & one);
+    let either = ["anyOf", "oneOf"].into_iter().filter_map(parts).map(|parts| parts.fold(0, |all, one| all | one));
+    either.fold(all, |all, one| all & one)
 }
 
 #[cfg(test)]
@@ -179,6 +218,21 @@ mod tests {
             (json!({}), "12", "12"),
             (json!({}), "\"12\"", "\"12\""),
             (json!({}), "twelve", "\"twelve\""),
+            // A string that may be one stays as written.
+            (json!({}), "+491701234567", "\"+491701234567\""),
+            (json!({}), "1_000", "\"1_000\""),
+            (json!({}), "{'a': 1}", "\"{'a': 1}\""),
+            (json!({"type": ["string", "integer"]}), "01234", "\"01234\""),
+            (json!({"type": ["string", "integer"]}), "5.0", "\"5.0\""),
+            (json!({"type": ["string", "boolean"]}), "TRUE", "\"TRUE\""),
+            (json!({"type": ["string", "null"]}), "None", "\"None\""),
+            // All that the schema says counts.
+            (json!({"allOf": [{"type": "string"}]}), "12", "\"12\""),
+            (json!({"allOf": [{"$ref": "#/$defs/word"}], "default": "1"}), "12", "\"12\""),
+            (json!({"allOf": [{"type": ["string", "null"]}, {"type": ["null", "integer"]}]}), "None", "null"),
+            (json!({"type": ["string", "integer"], "enum": ["1", "2"]}), "1", "\"1\""),
+            (json!({"type": "integer", "anyOf": [{"minimum": 1}, {"maximum": -1}]}), "007", "7"),
+            (json!({"type": "integer", "enum": ["1"]}), "1", "1"),
             (json!(true), "null", "null"),
         ];
         for (schema, written, json) in table {
@@ -187,6 +241,30 @@ mod tests {
             let wanted = (!json.is_empty()).then(|| (*json).to_owned());
             assert_eq!(Kinds::of(&parameters, "a").json(written), wanted, "{schema}: {written:?}");
         }
-        assert!(Kinds::of(&json!({}), "a").is_any());
+    }
+
+    #[test]
+    fn a_parameter_has_the_types_of_the_whole_schema() {
+        let (text, number) = (json!({"type": "string"}), json!({"type": "integer"}));
+        let defs = json!({"top": {"properties": {"a": text}}, "self": {"allOf": [{"$ref": "#/$defs/self"}]}});
+        let table = [
+            (json!({"additionalProperties": text}), "\"12\""),
+            (json!({"properties": {"b": number}, "additionalProperties": text}), "\"12\""),
+            (json!({"properties": {"a": number}, "additionalProperties": text}), "12"),
+            (json!({"patternProperties": {"^.": text}, "additionalProperties": false}), "\"12\""),
+            (json!({"properties": {}, "additionalProperties": false}), "12"),
+            (json!({"$ref": "#/$defs/top"}), "\"12\""),
+            (json!({"allOf": [{"$ref": "#/$defs/top"}, {"properties": {"b": number}}]}), "\"12\""),
+            (json!({"anyOf": [{"properties": {"a": text}}, {"properties": {"a": {"type": "null"}}}]}), "\"12\""),
+            (json!({"anyOf": [{"properties": {"a": text}}, {"additionalProperties": false}]}), "\"12\""),
+            (json!({"$ref": "#/$defs/self"}), "12"),
+            (json!({}), "12"),
+        ];
+        for (mut parameters, json) in table {
+            parameters["$defs"] = defs.clone();
+            assert_eq!(Kinds::of(&parameters, "a").json("12").as_deref(), Some(json), "{parameters}");
+        }
+        let itself: Vec<Value> = vec![json!({"$ref": "#"}); 100];
+        assert_eq!(Kinds::of(&json!({"anyOf": itself, "properties": {"a": text}}), "a"), Kinds(TEXT));
     }
 }

@@ -43,6 +43,7 @@ fn tools() -> Arc<[Tool]> {
                     "near": {"type": "array", "items": {"type": "string"}},
                     "at": {"type": "object"},
                     "unit": {"type": ["string", "null"]},
+                    "zip": {"type": ["string", "integer"]},
                 },
                 "required": ["city"],
             }),

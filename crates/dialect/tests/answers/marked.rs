@@ -343,7 +343,7 @@ fn glm() {
             (
                 "<tool_call>get<arg_key>a</arg_key><arg_value>07</arg_value><arg_key>b</arg_key><arg_value>7\
                  </arg_value></tool_call>.",
-                &[Call("get", "{\"a\": 7, \"b\": 7}"), Tx(".")],
+                &[Call("get", "{\"a\": \"07\", \"b\": 7}"), Tx(".")],
             ),
             ("<tool_call>weather is fine", &[Tx("<tool_call>weather is fine")]),
         ],
@@ -395,6 +395,29 @@ fn gemma() {
             ("```python\nnow()\n```", &[Tx("```python\nnow()\n```")]),
         ],
     );
+}
+
+/// A value that may be a string is one, unless it is exactly JSON of another type.
+#[test]
+fn no_string_becomes_a_number() {
+    let table: &[(&str, &str, &str)] = &[
+        ("qwen3_coder", "<function=weather>\n<parameter=zip>\n@\n</parameter>\n</function>", "weather"),
+        ("seed_oss", "<function=weather>\n<parameter=zip>\n@\n</parameter>\n</function>", "weather"),
+        ("minimax_m2", "<invoke name=\"get\">\n<parameter name=\"zip\">@</parameter>\n</invoke>", "get"),
+        ("glm45", "<tool_call>get<arg_key>zip</arg_key><arg_value>@</arg_value></tool_call>", "get"),
+        ("gemma4", "<|tool_call>call:get{zip:@}<tool_call|>", "get"),
+        ("gemma4", "<|tool_call>call:weather{zip:<|\"|>@<|\"|>}<tool_call|>", "weather"),
+        ("functiongemma", "<start_function_call>call:weather{zip:@}<end_function_call>", "weather"),
+        ("functiongemma", "<start_function_call>call:weather{zip:<escape>@<escape>}<end_function_call>", "weather"),
+    ];
+    for (calls, answer, name) in table {
+        for value in ["01234", "+491701234567", "1_000", "0x10", ".5", "1.", "12"] {
+            let heard = dialect::whole(&dialect(calls, ""), tools(), "", &answer.replace('@', value));
+            let is_json = value == "12" && !answer.contains("zip:<");
+            let json = if is_json { value.to_owned() } else { format!("\"{value}\"") };
+            assert_eq!(described(&heard), [format!("call  {name} {{\"zip\": {json}}}")], "{calls}: {answer:?}");
+        }
+    }
 }
 
 #[test]
