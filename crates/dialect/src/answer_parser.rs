@@ -30,7 +30,7 @@ impl AnswerParser {
 
     fn begin(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str, patient: bool) -> AnswerParser {
         let filtered = dialect.thoughts.map(Thoughts::filtered_marks).unwrap_or_default();
-        let stream = CharStream::new(dialect.opens_thought(prompt_end), patient, filtered);
+        let stream = CharStream::new(dialect.opens_thought(prompt_end), patient, dialect.is_formed, filtered);
         let (thoughts, calls) = (dialect.thoughts, dialect.calls.filter(|_| !tools.is_empty()));
         let reading = answer(stream.clone(), thoughts, calls, tools, dialect.is_formed);
         AnswerParser { stream, reading: Some(Box::pin(reading)) }
@@ -64,8 +64,8 @@ impl AnswerParser {
     }
 
     /// The thought was closed from outside after `at` characters; 0 if no thought is allowed. The model does not know and
-    /// may close it again, or continue it: marks of thoughts after this position are removed from the text, and nothing
-    /// after it is a thought.
+    /// may close it again, or continue it: marks of thoughts after this position are removed from the text, up to that
+    /// of a form ([`Dialect::formed`]), and nothing after it is a thought.
     pub fn cut(&mut self, at: usize) {
         self.stream.cut(at);
     }

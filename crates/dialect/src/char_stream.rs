@@ -69,8 +69,10 @@ pub(crate) struct StreamState {
     thought: Vec<Range<usize>>,
     /// Position at which a thought was closed from outside.
     cut: Option<usize>,
-    /// Filter for all text after it.
+    /// Filter for all text after it, up to that of a form.
     filter: MarkFilter,
+    /// Whether text is of a form.
+    formed: bool,
     /// For tests: number of character inspections, including repeated ones.
     #[cfg(test)]
     steps: usize,
@@ -118,11 +120,22 @@ impl StreamState {
             self.note_thought(text);
             return self.emit(AnswerPart::Thought(text.to_owned()));
         }
-        if self.is_cut() {
-            let text = self.filter.filter(text);
-            return self.emit_visible(&text);
+        if !self.is_cut() || self.is_in_form() {
+            return self.emit_visible(text);
         }
-        self.emit_visible(text);
+        for (at, c) in text.char_indices() {
+            let shown = self.filter.filter(c.encode_utf8(&mut [0; 4]));
+            self.emit_visible(&shown);
+            if self.is_in_form() {
+                let held = self.filter.interrupt();
+                return self.emit_visible(&format!("{held}{}", &text[at + c.len_utf8()..]));
+            }
+        }
+    }
+
+    /// Whether the form's own text has begun: a mark in it is a part of it.
+    fn is_in_form(&self) -> bool {
+        self.formed && self.behind == Behind::Text
     }
 
     fn emit_visible(&mut self, text: &str) {
@@ -210,7 +223,7 @@ pub(crate) struct CharStream(Arc<Mutex<StreamState>>);
 
 impl CharStream {
     /// `filtered`: marks to filter after a thought that was closed from outside.
-    pub(crate) fn new(thinking: bool, patient: bool, filtered: Vec<&'static str>) -> CharStream {
+    pub(crate) fn new(thinking: bool, patient: bool, formed: bool, filtered: Vec<&'static str>) -> CharStream {
         CharStream(Arc::new(Mutex::new(StreamState {
             input: VecDeque::new(),
             ended: false,
@@ -230,6 +243,7 @@ impl CharStream {
             thought: Vec::new(),
             cut: None,
             filter: MarkFilter::new(filtered),
+            formed,
             #[cfg(test)]
             steps: 0,
         })))

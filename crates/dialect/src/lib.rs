@@ -124,7 +124,7 @@ pub struct Dialect {
     specials: Arc<[String]>,
     /// Whether an answer must not begin a thought.
     is_thoughtless: bool,
-    /// Whether text that has begun contains no calls.
+    /// Whether text that has begun contains neither calls nor marks.
     is_formed: bool,
 }
 
@@ -140,7 +140,8 @@ impl Dialect {
         Dialect { is_thoughtless: true, ..self }
     }
 
-    /// The same for an answer that is either of a form or calls: text of the form contains no calls.
+    /// The same for an answer that is either of a form or calls: text of the form contains no calls, and marks in it are
+    /// text.
     #[must_use]
     pub fn formed(self) -> Dialect {
         Dialect { is_formed: true, ..self }

@@ -52,7 +52,7 @@ async fn decide(
 ) -> Option<ThoughtEnd> {
     let mut text = stream.pick_up();
     // A separate parser for this call, which stops after it.
-    let call = CharStream::new(false, true, Vec::new());
+    let call = CharStream::new(false, true, false, Vec::new());
     let mut reading = pin!(async {
         call.skip_repeats(&[mark], &[]).await;
         calls.read(&call, tools, mark).await

@@ -178,3 +178,37 @@ fn in_a_form_that_has_begun_nothing_is_called() {
         assert_eq!(begun, calls, "{answer:?}: {parts:?}");
     }
 }
+
+#[test]
+fn in_a_form_that_has_begun_a_mark_is_text() {
+    let harmony = "<|channel|>final<|message|>";
+    for (thoughts, answer, cut, text) in [
+        ("qwen3", "\"<think>x</think>\"", 0, "\"<think>x</think>\""),
+        ("qwen3", "a</think>b", 0, "a</think>b"),
+        ("qwen3", "<b></think>", 0, "<b></think>"),
+        ("qwen3", "<<think>", 0, "<<think>"),
+        ("qwen3", "\n</think>\n\n{\"a\": \"</think>\"}", 0, "\n\n\n{\"a\": \"</think>\"}"),
+        ("qwen3", "<think>hm</think>\n\n[\"<think>\", \"</think>\"]", 9, "\n\n[\"<think>\", \"</think>\"]"),
+        ("qwen3", "<think>hm</think>\n\n</think>[\"</think>\"]", 9, "\n\n[\"</think>\"]"),
+        ("gemma4", "[\"<|channel>thought\n<channel|>\"]", 0, "[\"<|channel>thought\n<channel|>\"]"),
+        ("openai_gptoss", &format!("{harmony}[\"<|constrain|>\"]"), 0, "[\"<|constrain|>\"]"),
+    ] {
+        for calls in ["", "hermes", "json"] {
+            let dialect = dialect(calls, thoughts).thoughtless().formed();
+            let said = |parts: &[dialect::AnswerPart]| -> String {
+                let text = |part: &dialect::AnswerPart| match part {
+                    dialect::AnswerPart::Text(text) => Some(text.clone()),
+                    _ => None,
+                };
+                parts.iter().filter_map(text).collect()
+            };
+            let whole = dialect::whole_cut(&dialect, tools(), "", answer, Some(cut));
+            assert_eq!(said(&whole), text, "{calls}: {answer:?}");
+            let (mut parser, mut parts) = (AnswerParser::new(&dialect, tools(), ""), Vec::new());
+            parser.cut(cut);
+            answer.chars().for_each(|c| parser.push(c.encode_utf8(&mut [0; 4]), &mut parts));
+            parser.finish(&mut parts);
+            assert_eq!(said(&parts), text, "{calls}, letter by letter: {answer:?}");
+        }
+    }
+}
