@@ -55,9 +55,13 @@ pub(crate) async fn read(stream: &CharStream, tools: &[Tool], form: &Envelope, m
     match first {
         Some('{') => {
             object(stream, tools, form, is_bare).await?;
-            while between(stream, form.between).await?.is_some() {
-                stream.space().await?;
-                stream.expect('{').await?;
+            loop {
+                if between(stream, form.between).await?.is_some() {
+                    stream.space().await?;
+                    stream.expect('{').await?;
+                } else if form.closes.is_empty() || !another(stream, "{").await {
+                    break;
+                }
                 object(stream, tools, form, is_bare).await?;
             }
         }
@@ -89,6 +93,19 @@ pub(crate) async fn fence_ends(stream: &CharStream, is_fenced: bool) {
         stream.take_many(end);
         stream.drop_mark();
     }
+}
+
+/// Takes the beginning of another call between the same pair of marks, with or without a comma before it.
+pub(crate) async fn another(stream: &CharStream, begin: &'static str) -> bool {
+    let mut at = stream.behind_space(0).await;
+    if stream.ahead(at).await == Some(',') {
+        at = stream.behind_space(at + 1).await;
+    }
+    let found = stream.mark_at(at, &[begin]).await;
+    if let Some((_, end)) = found {
+        stream.take_many(end);
+    }
+    found.is_some()
 }
 
 /// Skips unmatched closing brackets before a closing mark.

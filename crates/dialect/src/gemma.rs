@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::Tool;
 use crate::char_stream::{CharStream, Read, Stop};
-use crate::envelope::{between, surplus};
+use crate::envelope::{another, between, surplus};
 use crate::json::quoted;
 use crate::schema::{Kinds, follow};
 use crate::tool_names::name;
@@ -27,8 +27,22 @@ pub(crate) struct Gemma {
 
 /// Parses the text after the mark.
 pub(crate) async fn read(stream: &CharStream, tools: &[Tool], form: &Gemma) -> Read<()> {
+    const CALL: &str = "call:";
     stream.space().await?;
-    stream.one_of(&["call:"]).await?.ok_or(Stop::Malformed)?;
+    stream.one_of(&[CALL]).await?.ok_or(Stop::Malformed)?;
+    call(stream, tools, form).await?;
+    while another(stream, CALL).await {
+        call(stream, tools, form).await?;
+    }
+    surplus(stream, form.closes).await;
+    between(stream, form.closes).await?;
+    stream.skip_repeats(form.closes, &[]).await;
+    stream.drop_mark();
+    Ok(())
+}
+
+/// A call from its name on.
+async fn call(stream: &CharStream, tools: &[Tool], form: &Gemma) -> Read<()> {
     let tool = name(stream, tools).await?;
     stream.expect('{').await?;
     let index = stream.begin(&tool.name, None);
@@ -36,23 +50,14 @@ pub(crate) async fn read(stream: &CharStream, tools: &[Tool], form: &Gemma) -> R
     let mut keys = HashSet::new();
     loop {
         stream.space().await?;
-        if stream.peek().await? == '}' {
+        let is_closed = stream.peek().await? == '}';
+        if is_closed {
             stream.take();
-            stream.emit_json(index, "}");
-            stream.finish_call(index);
-            surplus(stream, form.closes).await;
-            between(stream, form.closes).await?;
-            stream.skip_repeats(form.closes, &[]).await;
-            stream.drop_mark();
-            return Ok(());
         }
-        // The call's closing brace is missing.
-        if !keys.is_empty() && stream.mark_at(0, form.closes).await.is_some() {
+        // Its closing brace may be missing.
+        if is_closed || !keys.is_empty() && stream.mark_at(0, form.closes).await.is_some() {
             stream.emit_json(index, "}");
             stream.finish_call(index);
-            between(stream, form.closes).await?;
-            stream.skip_repeats(form.closes, &[]).await;
-            stream.drop_mark();
             return Ok(());
         }
         let key = key(stream, form.quote).await?;

@@ -40,6 +40,15 @@ fn hermes() {
                 "<tool_call>[{\"name\": \"now\"}, {\"name\": \"get\", \"arguments\": {}}]</tool_call>",
                 &[Call("now", "{}"), Call("get", "{}")],
             ),
+            // More objects between one pair of marks; what is no call stays text.
+            (
+                "<tool_call>\n{\"name\": \"now\"}\n{\"name\": \"get\", \"arguments\": {}}\n</tool_call>",
+                &[Call("now", "{}"), Call("get", "{}")],
+            ),
+            (
+                "<tool_call>{\"name\": \"now\"}\n{\"name\": \"nope\"}</tool_call>",
+                &[Call("now", "{}"), Tx("\n{\"name\": \"nope\"}</tool_call>")],
+            ),
             // A repeated mark, and a call that was not closed before the next.
             (
                 "<tool_call>\n<tool_call>\n{\"name\": \"now\"}<tool_call>{\"name\": \"now\"}",

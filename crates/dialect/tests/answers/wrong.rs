@@ -415,6 +415,19 @@ const ROWS: &[Row] = &[
         _ if f.is_harmony() => Cell::Calls(format!("{}<|start|>assistant{}", f.right(), f.right()), 2, ""),
         _ => Cell::Calls(format!("{}\n{}", f.right(), f.right()), 2, ""),
     }),
+    ("three calls between one pair of marks", |f| {
+        let close = f.close.trim_start_matches(['}', ']', '\n']);
+        let right = f.right();
+        let one = right.strip_prefix(f.mark()).and_then(|rest| rest.strip_suffix(close)).unwrap_or(&right);
+        let one = one.trim_matches(['[', ']', '\n']);
+        match f.form {
+            Form::Json if f.is_envelope() && !close.is_empty() => {
+                Cell::Calls(format!("{}{one}\n{one},\n{one}{close}", f.mark()), 3, "")
+            }
+            Form::Gemma(_) => Cell::Calls(format!("{}{one}\n{one},\n{one}{close}", f.mark()), 3, ""),
+            _ => Impossible,
+        }
+    }),
     ("an id", |f| match f.is_envelope() {
         true => {
             let one = f.right().replacen("{\"name\"", "{\"id\": \"c1\", \"name\"", 1);
