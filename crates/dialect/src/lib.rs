@@ -24,7 +24,7 @@
 //! **Unambiguous mistakes are repaired**, by syntax and not by family. Values in tags: a missing closing mark, one inside
 //! the value, a value of the wrong type. JSON: backslashes, control characters and quotes inside strings, single quotes,
 //! unquoted keys, Python keywords, trailing commas, a missing brace before a mark that ends the call. Python: every
-//! string literal of Python. In all of them: repeated marks, a missing group end, a prefix of the name (`functions.`), a
+//! string literal of Python, but for `\N{...}`, which stays as written. In all of them: repeated marks, a missing group end, a prefix of the name (`functions.`), a
 //! code fence inside the marks. A call in a thought counts if the thought never closes. Text that could
 //! also be a truncated call is not repaired to one.
 //!

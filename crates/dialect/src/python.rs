@@ -1,5 +1,7 @@
 //! Calls in Python syntax: `[weather(city="Ulm", days=3), now()]`.
 
+use std::str::Chars;
+
 use crate::Tool;
 use crate::char_stream::{CharStream, Read, Stop};
 use crate::envelope::{between, fence_ends};
@@ -314,30 +316,18 @@ impl Literal<'_> {
             match chars.next()? {
                 // It ends nothing, and the backslash is kept.
                 '\\' if is_raw => text.extend(['\\', chars.next()?]),
-                '\\' => match chars.next()? {
-                    '\n' => {}
-                    'n' => text.push('\n'),
-                    't' => text.push('\t'),
-                    'r' => text.push('\r'),
-                    'b' => text.push('\u{8}'),
-                    'f' => text.push('\u{c}'),
-                    'x' => text.push(code(&mut chars, 2)?),
-                    'u' => {
-                        let before = chars.clone();
-                        match code(&mut chars, 4) {
-                            Some(c) => text.push(c),
-                            // A lone surrogate: valid in Python, and kept as a JSON escape.
-                            None => {
-                                chars = before;
-                                text.push(pair(&mut chars)?);
-                            }
+                '\\' if chars.as_str().starts_with('\n') => drop(chars.next()),
+                '\\' => {
+                    // As in Python, a backslash that begins no escape is kept.
+                    let mut behind = chars.clone();
+                    match escape(&mut behind) {
+                        Some(c) => {
+                            text.push(c);
+                            chars = behind;
                         }
+                        None => text.push('\\'),
                     }
-                    'U' => text.push(code(&mut chars, 8)?),
-                    c @ ('\\' | '\'' | '"' | '/') => text.push(c),
-                    // As in Python.
-                    c => text.extend(['\\', c]),
-                },
+                }
                 c => text.push(c),
             }
         }
@@ -345,20 +335,26 @@ impl Literal<'_> {
         Some(text)
     }
 
-    /// Converts to JSON's syntax: a digit on both sides of the point, no plus, no leading zeros.
+    /// Converts to JSON's syntax: a digit on both sides of the point, no plus, no leading zeros, base ten.
     fn number(&mut self) -> Option<()> {
         let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric() && !"+-._".contains(c));
         let (written, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
+        let written = written.replace('_', "");
         let digits = written.trim_start_matches(['+', '-']);
         if written.len() - digits.len() > 1 {
             return None;
+        }
+        let sign = if written.starts_with('-') { "-" } else { "" };
+        if let Some(value) = of_base(digits) {
+            self.json.push_str(&format!("{sign}{value}"));
+            self.rest = rest;
+            return Some(());
         }
         let (digits, exponent) = match digits.find(['e', 'E']) {
             Some(at) => digits.split_at(at),
             None => (digits, ""),
         };
         let (before, after) = digits.split_once('.').unwrap_or((digits, ""));
-        let (before, after) = (before.replace('_', ""), after.replace('_', ""));
         if before.is_empty() && after.is_empty() {
             return None;
         }
@@ -366,9 +362,8 @@ impl Literal<'_> {
             "" => "0",
             before => before,
         };
-        let sign = if written.starts_with('-') { "-" } else { "" };
         let point = if digits.contains('.') { "." } else { "" };
-        let after = if point.is_empty() || !after.is_empty() { after.as_str() } else { "0" };
+        let after = if point.is_empty() || !after.is_empty() { after } else { "0" };
         let json = format!("{sign}{before}{point}{after}{exponent}");
         serde_json::from_str::<serde_json::Number>(&json).ok()?;
         self.json.push_str(&json);
@@ -377,21 +372,69 @@ impl Literal<'_> {
     }
 }
 
-fn code(chars: &mut std::str::Chars<'_>, digits: usize) -> Option<char> {
-    char::from_u32(hex(chars, digits)?)
+/// An integer in base 16, 8 or 2.
+fn of_base(digits: &str) -> Option<u128> {
+    let (prefix, digits) = digits.split_at_checked(2)?;
+    let base = match prefix {
+        "0x" | "0X" => 16,
+        "0o" | "0O" => 8,
+        "0b" | "0B" => 2,
+        _ => return None,
+    };
+    u128::from_str_radix(digits, base).ok()
 }
 
-fn hex(chars: &mut std::str::Chars<'_>, digits: usize) -> Option<u32> {
+/// The character of an escape after its backslash.
+fn escape(chars: &mut Chars<'_>) -> Option<char> {
+    Some(match chars.next()? {
+        'a' => '\u{7}',
+        'b' => '\u{8}',
+        't' => '\t',
+        'n' => '\n',
+        'v' => '\u{b}',
+        'f' => '\u{c}',
+        'r' => '\r',
+        c @ ('\\' | '\'' | '"') => c,
+        'x' => character(hex(chars, 2)?)?,
+        'u' => {
+            let code = hex(chars, 4)?;
+            let mut behind = chars.clone();
+            match pair(code, &mut behind) {
+                Some(c) => {
+                    *chars = behind;
+                    c
+                }
+                None => character(code)?,
+            }
+        }
+        'U' => character(hex(chars, 8)?)?,
+        c => {
+            let mut code = c.to_digit(8)?;
+            for _ in 0..2 {
+                let Some(digit) = chars.clone().next().and_then(|c| c.to_digit(8)) else { break };
+                code = code << 3 | digit;
+                chars.next();
+            }
+            character(code)?
+        }
+    })
+}
+
+/// A lone surrogate, valid in Python, becomes U+FFFD.
+fn character(code: u32) -> Option<char> {
+    if (0xD800..=0xDFFF).contains(&code) { Some(char::REPLACEMENT_CHARACTER) } else { char::from_u32(code) }
+}
+
+fn hex(chars: &mut Chars<'_>, digits: usize) -> Option<u32> {
     (0..digits).try_fold(0u32, |code, _| Some(code << 4 | chars.next()?.to_digit(16)?))
 }
 
-/// The rest of `\ud83e\udd8a` after its first `u`.
-fn pair(chars: &mut std::str::Chars<'_>) -> Option<char> {
-    let high = hex(chars, 4)?;
-    if (chars.next()?, chars.next()?) != ('\\', 'u') {
-        return None;
-    }
-    char::decode_utf16([high as u16, hex(chars, 4)? as u16]).next()?.ok()
+/// The character of a high surrogate and the escape of a low one.
+fn pair(high: u32, chars: &mut Chars<'_>) -> Option<char> {
+    *chars = chars.as_str().strip_prefix("\\u")?.chars();
+    let low = hex(chars, 4)?;
+    // Only a pair is one character.
+    char::decode_utf16([high as u16, low as u16]).next()?.ok().filter(|c| c.len_utf16() == 2)
 }
 
 #[cfg(test)]
@@ -432,10 +475,21 @@ mod tests {
             ("{[]: 1}", None),
             ("--1", None),
             ("1.2.3", None),
-            ("0x10", None),
+            ("0x10", Some("16")),
+            ("-0X_fF", Some("-255")),
+            ("[0b101, 0o17, 1_0.5_0e1_0]", Some("[5, 15, 10.50e10]")),
+            ("0xg", None),
+            ("0x", None),
             ("1e", None),
             (".", None),
-            (r"'\ud83e'", None),
+            (r"'\101\7\0\08\1234\377\777'", Some(r#""A\u0007\u0000\u00008S4ÿǿ""#)),
+            (r"'\a\v\b\f'", Some(r#""\u0007\u000b\b\f""#)),
+            (r"'a\/b \. \N{BULLET}'", Some(r#""a\\/b \\. \\N{BULLET}""#)),
+            (r"'\ud83e'", Some("\"\u{fffd}\"")),
+            (r"'\udd8a\ud83e\u0041\U0000d83e'", Some("\"\u{fffd}\u{fffd}A\u{fffd}\"")),
+            (r"'C:\users\x4'", Some(r#""C:\\users\\x4""#)),
+            (r"'\U00110000'", Some(r#""\\U00110000""#)),
+            ("'a\\\nb'", Some("\"ab\"")),
             ("Truest", None),
         ];
         for (written, json) in table {
