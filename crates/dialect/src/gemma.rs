@@ -8,7 +8,7 @@ use crate::Tool;
 use crate::char_stream::{CharStream, Read, Stop};
 use crate::envelope::{another, between, surplus};
 use crate::json::quoted;
-use crate::schema::{Kinds, follow};
+use crate::schema::{Kinds, names};
 use crate::tool_names::name;
 
 /// Maximum length of a parameter's name.
@@ -62,7 +62,7 @@ async fn call(stream: &CharStream, tools: &[Tool], form: &Gemma) -> Read<()> {
         }
         let key = key(stream, form.quote).await?;
         let next: Vec<String> =
-            known(&tool.parameters).filter(|other| **other != key && !keys.contains(other.as_str())).cloned().collect();
+            names(&tool.parameters).filter(|other| **other != key && !keys.contains(other.as_str())).cloned().collect();
         let written = extent(stream, form, &next).await?;
         if let Some(json) = parameter(&tool.parameters, &key, &written, form.quote)? {
             stream.emit_json(index, &format!("{}{}: {json}", if keys.is_empty() { "" } else { ", " }, quoted(&key)));
@@ -137,12 +137,6 @@ async fn extent(stream: &CharStream, form: &Gemma, keys: &[String]) -> Read<Stri
         written.push(c);
         stream.take();
     }
-}
-
-/// Names of a tool's parameters.
-fn known(parameters: &Value) -> impl Iterator<Item = &String> {
-    let properties = follow(parameters, parameters).get("properties").and_then(Value::as_object);
-    properties.into_iter().flat_map(|all| all.keys())
 }
 
 /// Position of the comma before the first of the keys, or before the key that `written` ends with.

@@ -2,10 +2,13 @@
 
 use std::str::Chars;
 
+use serde_json::Value;
+
 use crate::Tool;
 use crate::char_stream::{CharStream, Read, Stop};
 use crate::envelope::{between, fence_ends};
 use crate::json::quoted;
+use crate::schema::names;
 use crate::tool_names::name;
 
 /// Maximum length of a parameter's name.
@@ -113,7 +116,7 @@ async fn call(stream: &CharStream, tools: &[Tool], is_list: bool) -> Read<()> {
             stream.finish_call(index);
             return Ok(());
         }
-        let key = key(stream).await?;
+        let key = key(stream, &tool.parameters).await?;
         let index = *index.get_or_insert_with(|| stream.begin(&tool.name, None));
         stream.emit_json(index, &format!("{}{}: ", if is_first { "{" } else { ", " }, quoted(&key)));
         is_first = false;
@@ -127,7 +130,21 @@ async fn call(stream: &CharStream, tools: &[Tool], is_list: bool) -> Read<()> {
 }
 
 /// A parameter's name and the equals sign.
-async fn key(stream: &CharStream) -> Read<String> {
+async fn key(stream: &CharStream, parameters: &Value) -> Read<String> {
+    // A name in the schema need not be one in Python.
+    let mut longest = None::<(usize, &String)>;
+    for name in names(parameters) {
+        let Some((_, end)) = stream.mark_at(0, &[name]).await else { continue };
+        let end = stream.behind_space(end).await;
+        if stream.ahead(end).await == Some('=') {
+            longest = longest.max(Some((end, name)));
+        }
+    }
+    if let Some((end, name)) = longest {
+        stream.take_many(end + 1);
+        stream.space().await?;
+        return Ok(name.clone());
+    }
     let mut key = String::new();
     loop {
         let c = stream.peek().await?;

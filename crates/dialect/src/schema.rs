@@ -114,6 +114,12 @@ pub(crate) fn follow<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     schema
 }
 
+/// Names of a tool's parameters.
+pub(crate) fn names(parameters: &Value) -> impl Iterator<Item = &String> {
+    let properties = follow(parameters, parameters).get("properties").and_then(Value::as_object);
+    properties.into_iter().flat_map(|all| all.keys())
+}
+
 /// Reads the types in a schema of this document.
 struct Reader<'a> {
     document: &'a Value,

@@ -448,6 +448,12 @@ fn pythonic() {
                     Tx("I look."),
                 ],
             ),
+            // Names that only the schema makes names.
+            (
+                "<|tool_call_start|>[weather(file-path=True, file=False, a=b c = True, a=1)]<|tool_call_end|>",
+                &[Call("weather", "{\"file-path\": true, \"file\": false, \"a=b c\": true, \"a\": 1}")],
+            ),
+            ("<|tool_call_start|>[weather(file-name=True)]", &[Tx("<|tool_call_start|>[weather(file-name=True)]")]),
             ("<|tool_call_start|>[nope()]<|tool_call_end|>", &[Tx("<|tool_call_start|>[nope()]<|tool_call_end|>")]),
             ("<|tool_call_start|>[get(1)]", &[Tx("<|tool_call_start|>[get(1)]")]),
             ("<|tool_call_start|>[get(a=b)]", &[Cut("get", "{\"a\": "), Tx("b)]")]),
