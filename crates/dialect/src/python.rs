@@ -254,12 +254,17 @@ impl Literal<'_> {
         Some(())
     }
 
-    /// A list or a tuple, as a JSON list.
+    /// A list or a tuple, as a JSON list; or a value in parentheses.
     fn items(&mut self, end: char, depth: usize) -> Option<()> {
         self.rest = &self.rest[1..];
+        let start = self.json.len();
         self.json.push('[');
-        self.separated(end, |literal| literal.value(depth + 1))?;
-        self.json.push(']');
+        let is_lone = self.separated(end, |literal| literal.value(depth + 1))?;
+        if end == ')' && is_lone {
+            self.json.remove(start);
+        } else {
+            self.json.push(']');
+        }
         Some(())
     }
 
@@ -284,23 +289,26 @@ impl Literal<'_> {
         Some(())
     }
 
-    fn separated(&mut self, end: char, mut one: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
-        let mut is_first = true;
+    /// Returns whether it was one, without a comma.
+    fn separated(&mut self, end: char, mut one: impl FnMut(&mut Self) -> Option<()>) -> Option<bool> {
+        let (mut is_first, mut is_lone) = (true, false);
         loop {
             self.space();
             if self.rest.starts_with(end) {
                 self.rest = &self.rest[1..];
-                return Some(());
+                return Some(is_lone);
             }
             if !is_first {
                 self.json.push_str(", ");
             }
-            is_first = false;
             one(self)?;
             self.space();
-            if !self.eat(",") && !self.rest.starts_with(end) {
+            let is_more = self.eat(",");
+            if !is_more && !self.rest.starts_with(end) {
                 return None;
             }
+            is_lone = is_first && !is_more;
+            is_first = false;
         }
     }
 
@@ -467,6 +475,7 @@ mod tests {
             ("True", Some("true")),
             ("[None, false]", Some("[null, false]")),
             ("(1, 2,)", Some("[1, 2]")),
+            ("((1,), (2), ('a'\n'b'), (), [3])", Some("[[1], 2, \"ab\", [], [3]]")),
             ("{'a': {1: -2.5}, }", Some("{\"a\": {\"1\": -2.5}}")),
             ("007", Some("7")),
             ("+1_000", Some("1000")),
