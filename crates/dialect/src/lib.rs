@@ -14,7 +14,7 @@
 //! the error, and the rest is parsed again. Unlike in vLLM, a call of a tool that was not offered is text too: the client
 //! cannot run it, and gets no unknown name. A thought begins only before any text: a mark in the middle of text is quoted
 //! text. After a thought that was closed from outside ([`AnswerParser::cut`]) no thought begins: the model does not know
-//! about that and may write marks anywhere, and none of them is text.
+//! about that and may write marks anywhere, and none of them is text but those in a form ([`Dialect::formed`]).
 //!
 //! **There are no partial calls.** A call begins when its name is complete and is one of the tools', and its arguments
 //! have begun in the family's format; the pieces of its arguments are always a prefix of valid JSON. If it fails
@@ -24,9 +24,9 @@
 //! **Unambiguous mistakes are repaired**, by syntax and not by family. Values in tags: a missing closing mark, one inside
 //! the value, a value of the wrong type. JSON: backslashes, control characters and quotes inside strings, single quotes,
 //! unquoted keys, Python keywords, trailing commas, a missing brace before a mark that ends the call. Python: every
-//! string literal of Python, but for `\N{...}`, which stays as written. In all of them: repeated marks, a missing group end, a prefix of the name (`functions.`), a
-//! code fence inside the marks. A call in a thought counts if the thought never closes. Text that could
-//! also be a truncated call is not repaired to one.
+//! string literal of Python, but for `\N{...}`, which stays as written. In all of them: repeated marks, a missing group
+//! end, a prefix of the name (`functions.`), a code fence inside the marks. A call in a thought counts if the thought
+//! never closes. Text that could also be a truncated call is not repaired to one.
 //!
 //! There is no file, clock or network here, and no tokens: token counters ask [`AnswerParser::is_thinking`].
 

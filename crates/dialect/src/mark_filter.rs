@@ -6,8 +6,8 @@
 //!                        └──a complete mark──► dropped
 //! ```
 //!
-//! All text of such an answer passes through this filter, up to that of a form, which may contain marks, and however it was parsed before: an invalid call, the header of an
-//! incomplete message, the two ends of a mark with another one inside it.
+//! All text of such an answer passes through this filter, however it was parsed before: an invalid call, the header of an
+//! incomplete message, the two ends of a mark with another one inside it. Only a form's own text does not.
 
 use std::collections::VecDeque;
 
