@@ -140,7 +140,7 @@ impl Dialect {
         Dialect { is_thoughtless: true, ..self }
     }
 
-    /// The same for an answer that is either of a form or calls: text of the form contains no calls, and marks in it are
+    /// The same for an answer that is either of a form or calls: text of the form contains no calls, and its marks are
     /// text.
     #[must_use]
     pub fn formed(self) -> Dialect {

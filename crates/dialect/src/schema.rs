@@ -55,8 +55,8 @@ impl Kinds {
         self.0 & kind != 0
     }
 
-    /// An unquoted value as JSON. Where a string is allowed it is one, unless it is exactly JSON of another allowed type;
-    /// elsewhere Python's notation and mistakes are read too. `None`: an empty value, which the types do not allow.
+    /// An unquoted value as JSON. Where a string is allowed it is one, unless it is exactly JSON of another allowed
+    /// type; elsewhere Python's notation and mistakes are read too. `None`: an empty value, which the types do not allow.
     pub(crate) fn json(self, written: &str) -> Option<String> {
         let trimmed = written.trim();
         // A number keeps its text, whatever its length.
