@@ -20,6 +20,10 @@ pub struct Constraint {
     matcher: Option<Matcher>,
     metered: Option<Metered>,
     filtered: Option<Filtered>,
+    /// Tokens that end the answer and are text as well.
+    spelled_ends: Arc<[TokenId]>,
+    /// The place of the last of them that was accepted, and the matcher there: it takes back no text of an end.
+    before_end: Option<(usize, Matcher)>,
     /// Tokens it has accepted.
     len: usize,
     mask: SimpleVob,
@@ -96,10 +100,20 @@ impl Constraint {
         matcher: Option<Matcher>,
         budget: Option<(Arc<ThoughtBudget>, TokEnv)>,
         filter: Option<Arc<Filter>>,
+        spelled_ends: Arc<[TokenId]>,
     ) -> Constraint {
         let metered = budget.map(|(budget, env)| Metered { meter: Meter::new(&budget), budget, env });
         let filtered = filter.map(|filter| Filtered { filter, said: Vec::new() });
-        Constraint { matcher, metered, filtered, len: 0, mask: SimpleVob::new(), ready: None }
+        Constraint {
+            matcher,
+            metered,
+            filtered,
+            spelled_ends,
+            before_end: None,
+            len: 0,
+            mask: SimpleVob::new(),
+            ready: None,
+        }
     }
 
     /// One bit per token, 32 to a word, the lowest first: those that may follow the first `at` tokens; `None` where
@@ -113,7 +127,7 @@ impl Constraint {
         self.rewind(at)?;
         let open = match (self.metered.as_ref().and_then(Metered::only), &mut self.matcher) {
             (Some(only), _) => Some(self.one(only)),
-            (None, Some(matcher)) => Some(matcher.compute_mask().map_err(|_| why(matcher))?),
+            (None, Some(matcher)) => Some(computed(matcher, &self.spelled_ends).ok_or_else(|| why(matcher))?),
             (None, None) => None,
         };
         let mask = self.narrowed(open, &[]);
@@ -152,7 +166,7 @@ impl Constraint {
         }
         let open = match (only, other) {
             (Some(only), _) => Some(self.one(only)),
-            (None, Some(mut other)) => Some(other.compute_mask().ok()?),
+            (None, Some(mut other)) => Some(computed(&mut other, &self.spelled_ends)?),
             (None, None) => None,
         };
         let mask = self.narrowed(open, drafts);
@@ -163,6 +177,9 @@ impl Constraint {
     pub fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         self.ready = None;
         if let Some(matcher) = &mut self.matcher {
+            if self.spelled_ends.contains(&token) {
+                self.before_end = Some((self.len, matcher.deep_clone()));
+            }
             matcher.consume_token(token).map_err(|_| why(matcher))?;
         }
         if let Some(metered) = &mut self.metered {
@@ -186,9 +203,12 @@ impl Constraint {
 
     fn rewind(&mut self, at: usize) -> Result<(), ConstraintError> {
         assert!(at <= self.len, "it has accepted {} tokens and is asked behind {at}", self.len);
-        let beyond = self.len - at;
-        if beyond > 0 {
+        if at < self.len {
             if let Some(matcher) = &mut self.matcher {
+                let mut beyond = self.len - at;
+                if let Some((len, before)) = self.before_end.take_if(|(len, _)| *len >= at) {
+                    (*matcher, beyond) = (before, len - at);
+                }
                 matcher.rollback(beyond).map_err(|_| why(matcher))?;
             }
             if let Some(metered) = &mut self.metered {
@@ -225,6 +245,22 @@ impl Constraint {
         self.mask = mask?;
         Some(self.mask.as_slice())
     }
+}
+
+/// The mask of a matcher. A token that ends the answer is allowed where its text is, and so in the middle of the answer:
+/// it is left out unless the answer is complete before it or with it.
+fn computed(matcher: &mut Matcher, spelled_ends: &[TokenId]) -> Option<SimpleVob> {
+    let mut mask = matcher.compute_mask().ok()?;
+    let open: Vec<TokenId> = spelled_ends.iter().copied().filter(|&end| mask.is_allowed(end)).collect();
+    if !open.is_empty() && !matcher.is_accepting().ok()? {
+        for end in open {
+            let mut behind = matcher.deep_clone();
+            if behind.consume_token(end).is_err() || !behind.is_accepting().unwrap_or(false) {
+                mask.disallow_token(end);
+            }
+        }
+    }
+    Some(mask)
 }
 
 /// Why a matcher failed. It forgets its reason to stop, and keeps the message.

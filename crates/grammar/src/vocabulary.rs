@@ -40,6 +40,8 @@ const STACK_BYTES: usize = 128 << 20;
 /// 152,000 tokens take a third of a second to arrange, and some 20 MB.
 pub struct Vocabulary {
     factory: ParserFactory,
+    /// Ends that are text as well.
+    spelled_ends: Arc<[u32]>,
     kept: Mutex<Kept>,
 }
 
@@ -50,6 +52,7 @@ pub struct Grammar {
     fresh: Option<Arc<Fresh>>,
     budget: Option<(Arc<ThoughtBudget>, TokEnv)>,
     filter: Option<Arc<Filter>>,
+    spelled_ends: Arc<[u32]>,
 }
 
 /// What an answer's own matcher is a copy of.
@@ -62,7 +65,7 @@ struct Fresh {
 
 impl Vocabulary {
     /// `vocab_size`: logits of a row. `ends`: the tokens that end an answer; they may follow what is complete. `shown`:
-    /// special tokens whose text is part of an answer.
+    /// special tokens whose text is part of an answer; one that is an end may also be the last of that text.
     pub fn new(tokenizer: &Tokenizer, vocab_size: usize, ends: &[u32], shown: &[u32]) -> Vocabulary {
         let word = |id: u32| {
             let Some(bytes) = tokenizer.token_bytes(id) else { return Vec::new() };
@@ -95,6 +98,8 @@ impl Vocabulary {
             tok_unk: None,
             tok_end_of_turn: None,
         };
+        let is_spelled = |&id: &u32| words[id as usize].first().is_some_and(|&first| first != SPECIAL);
+        let spelled_ends = ends.iter().copied().filter(is_spelled).collect();
         let mut trie = TokTrie::from(&info, words);
         if !ends.is_empty() {
             trie = trie.with_eos_tokens(&ends);
@@ -107,7 +112,7 @@ impl Vocabulary {
         limits.step_lexer_fuel = MASK_LEXER_STEPS;
         limits.max_lexer_states = MAX_LEXER_STATES;
         limits.verbose_errors = false;
-        Vocabulary { factory, kept: Mutex::default() }
+        Vocabulary { factory, spelled_ends, kept: Mutex::default() }
     }
 
     /// The grammar of a rule: milliseconds, unless it was asked for a short while ago. Not for the threads that serve
@@ -142,7 +147,7 @@ impl Vocabulary {
             }
         }
         let budget = thought.map(|thought| (Arc::new(thought.clone()), env.clone()));
-        let grammar = Grammar { fresh, budget, filter };
+        let grammar = Grammar { fresh, budget, filter, spelled_ends: self.spelled_ends.clone() };
         let bytes = grammar.fresh.as_ref().map_or(0, |fresh| fresh.bytes);
         kept().add(rule, &grammar, bytes);
         Ok(grammar)
@@ -186,7 +191,7 @@ impl Grammar {
             let fresh = fresh.matcher.lock().unwrap_or_else(PoisonError::into_inner);
             fresh.deep_clone()
         });
-        Constraint::new(matcher, self.budget.clone(), self.filter.clone())
+        Constraint::new(matcher, self.budget.clone(), self.filter.clone(), self.spelled_ends.clone())
     }
 }
 
@@ -323,6 +328,41 @@ mod tests {
         let grammar = vocabulary.compile(&catalogue(39)).unwrap();
         vocabulary.kept.lock().unwrap().add(&small(7), &grammar, MOST_BYTES);
         assert_eq!(kept(&vocabulary), before);
+    }
+
+    /// A mark of calls that ends the answer as well: text to its grammar, and the end of all that is written.
+    #[test]
+    fn an_end_that_is_text_stands_where_the_answer_is_complete() {
+        const MARK: u32 = 257;
+        let bytes = (0..=255).map(|byte| vec![byte]);
+        let words: Vec<Vec<u8>> = bytes.chain([b"\xFFend".to_vec(), b"<|call|>".to_vec()]).collect();
+        let vocabulary = Vocabulary::of_words(&words, &[256, MARK]);
+        let text = json!({"type": "object", "properties": {"s": {"type": "string"}}, "required": ["s"]});
+        for (rule, begun, is_allowed) in [
+            (Rule::JsonSchema(text.clone()), "{\"s\": \"2", false),
+            (Rule::JsonSchema(text.clone()), "{\"s\": \"2\"", false),
+            (Rule::JsonSchema(json!({"type": "integer"})), "2", true),
+            (Rule::Regex("(?s)a.*z".into()), "ab", false),
+            (Rule::Regex("(?s)a.*z".into()), "abz", true),
+            (Rule::Choice(vec!["a<|call|>".into(), "b<|call|>c".into()]), "a", true),
+            (Rule::Choice(vec!["a<|call|>".into(), "b<|call|>c".into()]), "b", false),
+            (Rule::Lark("start: \"a\" /[^z]*/ \"<|call|>\"".into()), "a", true),
+        ] {
+            let mut constraint = vocabulary.compile(&rule).unwrap().constraint();
+            begun.bytes().for_each(|byte| constraint.accept(byte.into()).unwrap());
+            let allows = |mask: Option<Option<&[u32]>>| {
+                mask.flatten().is_some_and(|mask| mask[MARK as usize / 32] >> (MARK % 32) & 1 == 1)
+            };
+            let at = begun.len();
+            assert_eq!(allows(constraint.mask(at).ok()), is_allowed, "{rule:?} behind {begun}");
+            assert_eq!(allows(constraint.mask_behind(at, &[])), is_allowed, "{rule:?} behind {begun}, drafted");
+            if is_allowed {
+                let before = constraint.mask(at).unwrap().map(<[u32]>::to_vec);
+                constraint.accept(MARK).unwrap();
+                assert!(constraint.is_complete(at + 1), "{rule:?} behind {begun}");
+                assert_eq!(constraint.mask(at).unwrap(), before.as_deref(), "{rule:?} behind {begun}, again");
+            }
+        }
     }
 
     #[test]
