@@ -237,8 +237,13 @@ impl<'a> Walk<'a> {
         for (key, value) in said() {
             let here = format!("{place}.{key}");
             if let Some(value) = self.keyword(key, value, map, &here)? {
-                // Newer spellings of the same.
-                let key = if matches!(key.as_str(), "$dynamicRef" | "$recursiveRef") { "$ref" } else { key.as_str() };
+                let key = match key.as_str() {
+                    // Newer spellings of the same.
+                    "$dynamicRef" | "$recursiveRef" => "$ref",
+                    // The compiler follows no references to see that no two of them hold at once.
+                    "oneOf" if !map.contains_key("anyOf") && self.are_apart(&map[key]) => "anyOf",
+                    key => key,
+                };
                 out.insert(key.to_owned(), value);
             }
         }
@@ -509,6 +514,27 @@ impl<'a> Walk<'a> {
         let is_one_left = fitted.iter().any(|(schema, is_open)| !is_open && says(schema));
         fitted.retain(|(_, is_open)| !(is_one_left && *is_open));
         Ok(fitted.into_iter().map(|(schema, _)| schema).collect())
+    }
+
+    /// Whether no two of the branches hold at once, where references keep the compiler from seeing it.
+    fn are_apart(&self, branches: &'a Value) -> bool {
+        let branches = branches.as_array().map_or(&[][..], Vec::as_slice);
+        let outlines: Vec<Value> = branches.iter().map(|one| self.outline(one, true)).collect();
+        branches.iter().any(|one| one.to_string().contains("$ref")) && compiles(&json!({"oneOf": outlines})).is_ok()
+    }
+
+    /// Part of what a schema says, behind its references: types and values, its own and those of its properties.
+    fn outline(&self, schema: &'a Value, with_properties: bool) -> Value {
+        let followed = self.followed(schema);
+        let Value::Object(map) = followed else { return followed.clone() };
+        let is_kept = |key: &str| ["type", "const", "enum", "required"].contains(&key);
+        let mut outline: Map<String, Value> =
+            map.iter().filter(|(key, _)| is_kept(key)).map(|(key, value)| (key.clone(), value.clone())).collect();
+        if let (Some(Value::Object(all)), true) = (map.get("properties"), with_properties) {
+            let all = all.iter().map(|(name, schema)| (name.clone(), self.outline(schema, false)));
+            outline.insert("properties".into(), all.collect::<Map<_, _>>().into());
+        }
+        outline.into()
     }
 
     fn takes_pattern(&mut self, pattern: &str) -> bool {

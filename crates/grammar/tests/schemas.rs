@@ -80,6 +80,15 @@ fn what_says_nothing_or_has_an_equal_is_kept_to() {
             "a list of nulls",
             json!({"type": "array", "items": null, "minItems": null, "enum": null, "not": null, "if": null}),
         ),
+        (
+            "a discriminated union of pydantic",
+            json!({"oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}, {"type": "null"}],
+            "discriminator": {"propertyName": "kind"}, "$defs": {
+            "Cat": {"type": "object", "properties": {"kind": {"const": "cat", "type": "string"}}, "required": ["kind"]},
+            "Dog": {"type": "object", "properties": {"kind": {"$ref": "#/$defs/Kind"}}, "required": ["kind"]},
+            "Kind": {"enum": ["dog"]}}}),
+        ),
+        ("one that may be null", json!({"oneOf": [{"$ref": "#/$defs/a"}, {"type": "null"}], "$defs": {"a": text}})),
         ("the most that a language counts", json!({"type": "string", "maxLength": u64::MAX, "minLength": 0})),
     ] {
         check(name, &schema, None);
@@ -134,6 +143,12 @@ fn what_cannot_be_kept_to_is_named() {
         ("a length of text", json!({"type": "string", "maxLength": "5"}), ".maxLength"),
         ("a step of nothing", json!({"type": "number", "multipleOf": 0}), ".multipleOf"),
         ("both hold at times", json!({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}), ".oneOf"),
+        (
+            "both hold, elsewhere",
+            json!({"oneOf": [{"$ref": "#a"}, {"$ref": "#b"}],
+            "$defs": {"a": {"$anchor": "a", "type": "string"}, "b": {"$anchor": "b", "type": "string"}}}),
+            ".oneOf",
+        ),
         ("a number that no double is", json!({"const": 1_234_567_890_123_456_789_u64}), ".const"),
         ("one deep in a value", json!({"enum": [{"id": [-9_007_199_254_740_993_i64]}]}), ".enum[0]"),
         ("the least of 64 bits", json!({"const": i64::MIN}), ".const"),
