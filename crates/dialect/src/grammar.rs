@@ -7,9 +7,10 @@
 //! Auto, one call     start: (thought)? text call?         which ends the answer
 //! ```
 //! Marks are written as text. If the vocabulary has a special token for a mark, the token must take part with its text,
-//! as the parser sees it. Parameters come in schema order. In families without quotes around values, a schema's
-//! constraints on strings other than enumerations (length, pattern) are not enforced.
+//! as the parser sees it. Parameters come in schema order. Where a family writes no JSON, what its expressions cannot
+//! hold an answer to is named by [`Dialect::open_places`].
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
@@ -35,8 +36,6 @@ const LINES: &str = r"\n{1,2}";
 /// Inside the beginning of an unmarked call: as written, and as read.
 const GAP: &str = r"[ \n]{0,4}";
 const ANY_GAP: &str = r"[ \n\t\r]*";
-/// Maximum described nesting of a value; deeper values are unconstrained.
-const MAX_DEPTH: usize = 6;
 /// A parameter's name if a tool's schema lists none.
 const KEY: &str = "[A-Za-z_][A-Za-z0-9_]{0,63}";
 const ANY_TEXT: &str = "(?s:.*)";
@@ -71,6 +70,17 @@ impl Dialect {
     /// `None` if there is nothing to constrain: no tool-call format, no such tool, or `Auto` without strict tools where
     /// several calls are allowed.
     pub fn grammar(&self, tools: &[Tool], choice: Choice<'_>, parallel: bool, prompt_end: &str) -> Option<String> {
+        self.lark(tools, choice, parallel, prompt_end).map(|lark| lark.text)
+    }
+
+    /// Places of a tool's schema that no grammar of this format holds a call to, in the schema's own words
+    /// (`.properties.n.pattern`). The schema has no notes. None in formats whose arguments are JSON.
+    pub fn open_places(&self, tool: &Tool) -> Vec<String> {
+        let lark = self.lark(std::slice::from_ref(tool), Choice::Required, false, "");
+        lark.map(|lark| lark.open).unwrap_or_default()
+    }
+
+    fn lark(&self, tools: &[Tool], choice: Choice<'_>, parallel: bool, prompt_end: &str) -> Option<Lark> {
         let calls = self.calls?;
         let tools: Vec<&Tool> = match choice {
             Choice::Named(name) => tools.iter().filter(|tool| tool.name == name).collect(),
@@ -82,12 +92,7 @@ impl Dialect {
             return None;
         }
         let is_free = |tool: &Tool| (is_auto || form.is_some()) && !tool.strict;
-        let mut lark = Lark {
-            text: String::new(),
-            rules: 0,
-            parallel: parallel && !matches!(choice, Choice::Named(_)),
-            value_ends: None,
-        };
+        let mut lark = Lark { parallel: parallel && !matches!(choice, Choice::Named(_)), ..Lark::default() };
         let shape = match calls.0 {
             Syntax::Envelope(form) => lark.envelope(form, &tools, is_free),
             Syntax::Mistral(form) => lark.mistral(form, &tools, is_free),
@@ -105,7 +110,7 @@ impl Dialect {
                     }
                 };
                 lark.line("start", &start);
-                return Some(lark.text);
+                return Some(lark);
             }
         };
         let heads = self.heads(&mut lark, prompt_end);
@@ -118,12 +123,12 @@ impl Dialect {
         lark.line("start", &start);
         lark.line("SP", &format!("/{SPACES}/"));
         lark.line("LINES", &format!("/{LINES}/"));
-        Some(lark.text)
+        Some(lark)
     }
 
     /// The grammar of an answer of this form after any thought. `None` if nothing can precede it.
     pub fn behind_thought(&self, prompt_end: &str, form: Form<'_>) -> Option<String> {
-        let mut lark = Lark { text: String::new(), rules: 0, parallel: false, value_ends: None };
+        let mut lark = Lark::default();
         let start = if self.thoughts?.is_harmony() {
             // Its text has its own mark.
             format!("{} {FINAL} {}", self.harmony_thought(&mut lark, prompt_end), form.rule)
@@ -189,21 +194,27 @@ struct Shape {
     bare: Vec<(String, String)>,
 }
 
+#[derive(Default)]
 struct Lark {
     text: String,
     rules: usize,
     parallel: bool,
     /// Ends of a value in tags besides its closing mark, as a regular expression.
     value_ends: Option<String>,
+    /// Rules of a tool's schemas that are referred to, by the reference.
+    referred: HashMap<String, String>,
+    /// Places of schemas that its rules do not hold an answer to.
+    open: Vec<String>,
 }
 
 /// What the parser accepts as the end of a value without a closing mark: see `tags::Bounds`.
-fn value_ends(form: &Tags, tools: &[&Tool]) -> String {
-    let known: Option<Vec<_>> = tools.iter().map(|tool| properties(tool)).collect();
+fn value_ends<'a>(form: &Tags, tools: &[&'a Tool]) -> String {
+    let listed = |tool: &&'a Tool| follow(&tool.parameters, &tool.parameters).get("properties")?.as_object();
+    let known: Option<Vec<_>> = tools.iter().map(listed).collect();
     let [before, behind] = form.key.map(escaped);
     let keys = match known {
         Some(known) if known.iter().any(|all| !all.is_empty()) => {
-            format!("{before}[ ]*{}[ ]*{behind}", any_of(known.iter().flatten().map(|parameter| parameter.key)))
+            format!("{before}[ ]*{}[ ]*{behind}", any_of(known.iter().flat_map(|all| all.keys()).map(String::as_str)))
         }
         Some(_) => String::new(),
         None => before,
@@ -250,10 +261,26 @@ impl Lark {
     }
 
     fn named_rule(&mut self, options: &str, body: &str) -> String {
-        self.rules += 1;
-        let name = format!("r{}", self.rules);
+        let name = self.new_name();
         self.line(&format!("{name}{options}"), body);
         name
+    }
+
+    fn new_name(&mut self) -> String {
+        self.rules += 1;
+        format!("r{}", self.rules)
+    }
+
+    /// Notes those of the keywords that a schema has.
+    fn leave_open(&mut self, schema: &Value, place: &str, keys: &[&str]) {
+        let found = keys.iter().filter(|key| schema.get(**key).is_some());
+        self.open.extend(found.map(|key| format!("{place}.{key}")));
+    }
+
+    /// Notes all keywords of a schema but these.
+    fn leave_open_but(&mut self, schema: &Value, place: &str, held: &[&str]) {
+        let others = schema.as_object().into_iter().flat_map(Map::keys).filter(|key| !held.contains(&key.as_str()));
+        self.open.extend(others.map(|key| format!("{place}.{key}")));
     }
 
     /// Unconstrained text up to and including the first of the marks.
@@ -423,20 +450,29 @@ impl Lark {
             .iter()
             .map(|tool| {
                 let mut call = format!("{} SP?", quoted(&format!("{before}{}{after}", tool.name)));
-                let parameters = properties(tool).filter(|_| !is_free(tool));
-                if let Some(parameters) = &parameters {
-                    for parameter in parameters {
+                let none = json!({});
+                let schema = if is_free(tool) { &none } else { self.whole(&tool.parameters) };
+                self.leave_open(schema, "", &["patternProperties"]);
+                if let Some(parameters) = properties(schema, "") {
+                    self.leave_open_counts(schema, "", &parameters);
+                    for parameter in &parameters {
                         let key = quoted(&format!("{}{}{}", form.key[0], parameter.key, form.key[1]));
                         let value = self.tag_value(form, tool, parameter);
                         let all = format!("({key} {value} SP?)");
                         let _ = write!(call, " {all}{}", if parameter.is_required { "" } else { "?" });
                     }
-                } else {
+                } else if schema.get("additionalProperties") != Some(&Value::Bool(false)) {
+                    let others = schema.get("additionalProperties").unwrap_or(&none);
+                    if !says_nothing(others) {
+                        self.leave_open(schema, "", &["additionalProperties"]);
+                    }
                     let key = format!("/{KEY}/ {}", quoted(form.key[1]));
                     let value = self.value(form);
                     let open =
                         if form.value[0].is_empty() { String::new() } else { format!("SP? {}", quoted(form.value[0])) };
-                    let _ = write!(call, " ({} {key} {open} {value} SP?)*", quoted(form.key[0]));
+                    let one = format!("({} {key} {open} {value} SP?)", quoted(form.key[0]));
+                    let _ =
+                        write!(call, " {one}{}", times(count(schema, "minProperties"), count(schema, "maxProperties")));
                 }
                 let _ = write!(call, " {}", quoted(form.end[0]));
                 self.rule(&call)
@@ -472,17 +508,27 @@ impl Lark {
         let close = quoted(form.value[1]);
         // A line break that the parser strips.
         let line = if form.value_on_lines { "\"\\n\"?" } else { "" };
-        let texts = choices(parameter.schema);
-        if let Some(texts) = texts.filter(|texts| texts.iter().all(|text| text.is_string())) {
-            let texts = either(texts.iter().filter_map(Value::as_str).map(quoted));
-            return format!("{open} {line} {texts} {line} {close}");
-        }
         let kinds = Kinds::of(&tool.parameters, parameter.key);
-        if kinds.may_be_text() {
-            return format!("{open} {}", self.value(form));
+        if !kinds.may_be_text() {
+            let value = self.json(&tool.parameters, parameter.schema);
+            return format!("{open} {line} {value} {line} {close}");
         }
-        let value = self.json(&tool.parameters, parameter.schema);
-        format!("{open} {line} {value} {line} {close}")
+        let schema = alone(&tool.parameters, parameter.schema);
+        if let Some(texts) = choices(schema).map(|values| tag_texts(form, kinds, schema, values))
+            && !texts.is_empty()
+        {
+            self.leave_open_but(schema, &parameter.place, &CHOICES);
+            // A line break of the text itself is not the one that is stripped.
+            let is_framed = texts.iter().any(|text| text.starts_with('\n') || text.ends_with('\n'));
+            let line = if is_framed && form.value_on_lines { "\"\\n\"" } else { line };
+            return format!("{open} {line} {} {line} {close}", either(texts.iter().map(|text| quoted(text))));
+        }
+        let is_held = is_plain(&tool.parameters, schema, MAX_UNIONS) && (!kinds.is_any() || says_nothing(schema));
+        if !is_held {
+            let held: &[&str] = if kinds.is_any() { &[] } else { &["type"] };
+            self.leave_open_but(schema, &parameter.place, held);
+        }
+        format!("{open} {}", self.value(form))
     }
 
     fn python(&mut self, form: &Python, tools: &[&Tool], is_free: impl Fn(&Tool) -> bool) -> Shape {
@@ -554,19 +600,59 @@ impl Lark {
         call
     }
 
-    /// Parameters in schema order, including optional ones, separated by commas.
+    /// A tool's schema behind its reference, of which its properties are held to.
+    fn whole<'a>(&mut self, parameters: &'a Value) -> &'a Value {
+        let schema = follow(parameters, parameters);
+        if parameters.get("$ref").is_some() {
+            self.leave_open_but(parameters, "", &["$ref", "$defs", "definitions", "x-guidance"]);
+        }
+        self.leave_open(schema, "", &IN_OTHER_WORDS);
+        schema
+    }
+
+    /// The arguments of a call.
     fn entries(&mut self, tool: &Tool, notation: &Notation, is_free: bool) -> String {
-        let Some(parameters) = properties(tool).filter(|_| !is_free) else {
-            let one = format!("/{KEY}/ {} {}", quoted(notation.equals), self.any(notation));
-            return format!("({one} (\",\" SP? {one})*)?");
+        let none = json!({});
+        let schema = if is_free { &none } else { self.whole(&tool.parameters) };
+        self.referred.clear();
+        self.object(&tool.parameters, schema, notation, "", true)
+    }
+
+    /// What is between the braces of an object, or the parentheses of a call: parameters in schema order, including
+    /// optional ones, separated by commas.
+    fn object(&mut self, document: &Value, schema: &Value, notation: &Notation, place: &str, is_call: bool) -> String {
+        self.leave_open(schema, place, &["patternProperties"]);
+        let Some(parameters) = properties(schema, place) else {
+            let value = match schema.get("additionalProperties") {
+                Some(Value::Bool(false)) => return String::new(),
+                Some(others) => self.literal(document, others, notation, &format!("{place}.additionalProperties")),
+                None => self.any(notation),
+            };
+            let key = if is_call { format!("/{KEY}/ {}", quoted(notation.equals)) } else { notation.any_key() };
+            return listed(&format!("{key} {value}"), count(schema, "minProperties"), count(schema, "maxProperties"));
         };
+        self.leave_open_counts(schema, place, &parameters);
         let entries = parameters.iter().map(|parameter| {
-            let value = self.literal(&tool.parameters, parameter.schema, notation, 0);
-            let key = quoted(&format!("{}{}", parameter.key, notation.equals));
+            let value = self.literal(document, parameter.schema, notation, &parameter.place);
+            let key = match is_call {
+                true => quoted(&format!("{}{}", parameter.key, notation.equals)),
+                false => notation.key(parameter.key),
+            };
             (format!("{key} {value}"), parameter.is_required)
         });
         let entries: Vec<_> = entries.collect();
         self.separated(&entries)
+    }
+
+    /// Notes what is said of an object beside its listed properties, of which each may come once.
+    fn leave_open_counts(&mut self, schema: &Value, place: &str, parameters: &[Parameter<'_>]) {
+        let least = parameters.iter().filter(|parameter| parameter.is_required).count() as u64;
+        if count(schema, "minProperties").is_some_and(|count| count > least) {
+            self.leave_open(schema, place, &["minProperties"]);
+        }
+        if count(schema, "maxProperties").is_some_and(|count| count < parameters.len() as u64) {
+            self.leave_open(schema, place, &["maxProperties"]);
+        }
     }
 
     /// Each entry at most once, in order, required ones always; with commas between the present ones.
@@ -588,56 +674,116 @@ impl Lark {
     }
 
     /// A value of a schema, as the family writes literals.
-    fn literal(&mut self, document: &Value, schema: &Value, notation: &Notation, depth: usize) -> String {
-        let schema = follow(document, schema);
-        if let Some(values) = choices(schema) {
-            return either(values.iter().map(|value| quoted(&notation.written(value))));
+    fn literal(&mut self, document: &Value, schema: &Value, notation: &Notation, place: &str) -> String {
+        if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+            return self.referred(document, schema, reference, notation, place);
         }
-        if let Some(all) = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(*key)?.as_array()) {
-            let all: Vec<String> = all.iter().map(|one| self.literal(document, one, notation, depth + 1)).collect();
-            return either(all);
+        if let Some(one) = only_of_all(schema) {
+            return self.literal(document, one, notation, &format!("{place}.allOf[0]"));
+        }
+        if let Some(values) = choices(schema) {
+            let values = values.iter().filter(|value| is_choice(schema, value));
+            let written: Vec<String> = values.filter_map(|value| notation.written(value)).collect();
+            if !written.is_empty() {
+                self.leave_open_but(schema, place, &CHOICES);
+                return either(written.iter().map(|text| quoted(text)));
+            }
         }
         let types: Vec<&str> = match schema.get("type") {
             Some(Value::String(one)) => vec![one],
             Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect(),
             _ => Vec::new(),
         };
-        if types.is_empty() || depth > MAX_DEPTH {
+        let branches = ["anyOf", "oneOf"].into_iter().find_map(|key| Some((key, schema.get(key)?.as_array()?)));
+        if let (Some((key, branches)), true) = (branches, types.is_empty()) {
+            self.leave_open_but(schema, place, &[key]);
+            let branches = branches.iter().enumerate().filter(|(_, branch)| **branch != Value::Bool(false));
+            let branches =
+                branches.map(|(at, one)| self.literal(document, one, notation, &format!("{place}.{key}[{at}]")));
+            let branches: Vec<String> = branches.collect();
+            return either(branches);
+        }
+        if types.is_empty() {
+            self.leave_open_but(schema, place, &[]);
             return self.any(notation);
         }
-        let all: Vec<String> = types
-            .into_iter()
-            .map(|kind| match kind {
-                "string" => self.text(notation),
-                "integer" => "/-?(0|[1-9][0-9]{0,99})/".to_owned(),
-                "number" => NUMBER.to_owned(),
-                "boolean" => format!("({} | {})", quoted(notation.words[0]), quoted(notation.words[1])),
-                "null" => quoted(notation.words[2]),
-                "array" => {
-                    let item = match schema.get("items") {
-                        Some(items) => self.literal(document, items, notation, depth + 1),
-                        None => self.any(notation),
-                    };
-                    format!("\"[\" ({item} (\",\" SP? {item})*)? \"]\"")
-                }
-                "object" => match schema.get("properties").and_then(Value::as_object) {
-                    Some(properties) => {
-                        let entries: Vec<_> = parameters(properties, schema)
-                            .iter()
-                            .map(|parameter| {
-                                let value = self.literal(document, parameter.schema, notation, depth + 1);
-                                (format!("{} {value}", notation.key(parameter.key)), parameter.is_required)
-                            })
-                            .collect();
-                        format!("\"{{\" {} \"}}\"", self.separated(&entries))
+        self.leave_open(schema, place, &IN_OTHER_WORDS);
+        let all = types.into_iter().map(|kind| self.of_kind(kind, document, schema, notation, place));
+        let all: Vec<String> = all.collect();
+        self.rule(&either(all))
+    }
+
+    /// A schema that is referred to, as a rule of its own: it may refer to itself.
+    fn referred(
+        &mut self,
+        document: &Value,
+        schema: &Value,
+        reference: &str,
+        notation: &Notation,
+        place: &str,
+    ) -> String {
+        self.leave_open_but(schema, place, &["$ref"]);
+        if let Some(rule) = self.referred.get(reference) {
+            return rule.clone();
+        }
+        let name = self.new_name();
+        self.referred.insert(reference.to_owned(), name.clone());
+        let target = follow(document, schema);
+        let body = if target.get("$ref").is_some() {
+            self.leave_open(schema, place, &["$ref"]);
+            self.any(notation)
+        } else {
+            self.literal(document, target, notation, &format!("{place}.$ref"))
+        };
+        self.line(&name, &body);
+        name
+    }
+
+    /// A value of one of a schema's types.
+    fn of_kind(&mut self, kind: &str, document: &Value, schema: &Value, notation: &Notation, place: &str) -> String {
+        match kind {
+            "string" if !has_any(schema, &TEXTS) => self.text(notation),
+            // JSON's texts are Python's, too.
+            "string" if notation.quote.is_none() => self.json_of(kind, schema, &TEXTS),
+            "string" => {
+                self.leave_open(schema, place, &TEXTS);
+                self.text(notation)
+            }
+            "integer" | "number" if has_any(schema, &NUMBERS) => self.json_of(kind, schema, &NUMBERS),
+            "integer" => "/-?(0|[1-9][0-9]{0,99})/".to_owned(),
+            "number" => NUMBER.to_owned(),
+            "boolean" => format!("({} | {})", quoted(notation.words[0]), quoted(notation.words[1])),
+            "null" => quoted(notation.words[2]),
+            "array" => {
+                self.leave_open(schema, place, &["prefixItems", "additionalItems"]);
+                let item = match schema.get("items") {
+                    Some(Value::Bool(false)) => return "\"[\" \"]\"".to_owned(),
+                    Some(Value::Array(_)) => {
+                        self.leave_open(schema, place, &["items"]);
+                        self.any(notation)
                     }
-                    None => self.dictionary(notation),
-                },
-                _ => self.any(notation),
-            })
-            .collect();
-        let all = either(all);
-        self.rule(&all)
+                    Some(items) => self.literal(document, items, notation, &format!("{place}.items")),
+                    None => self.any(notation),
+                };
+                format!("\"[\" {} \"]\"", listed(&item, count(schema, "minItems"), count(schema, "maxItems")))
+            }
+            "object" => {
+                let entries = self.object(document, schema, notation, place, false);
+                format!("\"{{\" {entries} \"}}\"")
+            }
+            _ => self.any(notation),
+        }
+    }
+
+    /// JSON of a type with some of a schema's constraints.
+    fn json_of(&mut self, kind: &str, schema: &Value, keys: &[&str]) -> String {
+        let mut only = json!({"type": kind});
+        for key in keys {
+            if let Some(value) = schema.get(*key) {
+                only[*key] = value.clone();
+            }
+        }
+        self.json(&Value::Null, &only)
     }
 
     fn text(&mut self, notation: &Notation) -> String {
@@ -652,23 +798,11 @@ impl Lark {
         }
     }
 
-    fn dictionary(&mut self, notation: &Notation) -> String {
-        let any = self.any(notation);
-        let key = match notation.quote {
-            Some(_) => "/[A-Za-z0-9_]+/ \":\"".to_owned(),
-            None => format!("{PYTHON_TEXT} \":\" SP?"),
-        };
-        format!("\"{{\" ({key} {any} (\",\" SP? {key} {any})*)? \"}}\"")
-    }
-
     fn any(&mut self, notation: &Notation) -> String {
         self.rules += 1;
         let name = format!("any{}", self.rules);
         let text = self.text(notation);
-        let key = match notation.quote {
-            Some(_) => "/[A-Za-z0-9_]+/ \":\"".to_owned(),
-            None => format!("{PYTHON_TEXT} \":\" SP?"),
-        };
+        let key = notation.any_key();
         let words = notation.words.map(quoted).join(" | ");
         let list = format!("\"[\" ({name} (\",\" SP? {name})*)? \"]\"");
         let object = format!("\"{{\" ({key} {name} (\",\" SP? {key} {name})*)? \"}}\"");
@@ -701,36 +835,180 @@ impl Notation {
         }
     }
 
-    /// A value as a literal.
-    fn written(&self, value: &Value) -> String {
-        match value {
+    /// Any key and its separator.
+    fn any_key(&self) -> String {
+        match self.quote {
+            Some(_) => "/[A-Za-z0-9_]+/ \":\"".to_owned(),
+            None => format!("{PYTHON_TEXT} \":\" SP?"),
+        }
+    }
+
+    /// A value as a literal; `None` if none is read as that value.
+    fn written(&self, value: &Value) -> Option<String> {
+        let key = |key: &str| match self.quote {
+            Some(_) => {
+                (!key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')).then(|| key.to_owned())
+            }
+            None => Some(quoted(key)),
+        };
+        let joined = |all: Option<Vec<String>>| Some(all?.join(","));
+        Some(match value {
             Value::String(text) => match self.quote {
+                // The parser takes these for the end of the text, and of the call.
+                Some((quote, end)) if text.contains(quote) || text.contains(&format!("}}{end}")) => return None,
                 Some((quote, _)) => format!("{quote}{text}{quote}"),
                 None => quoted(text),
             },
             Value::Bool(is) => self.words[usize::from(!is)].to_owned(),
             Value::Null => self.words[2].to_owned(),
-            other => other.to_string(),
-        }
+            Value::Number(number) => number.to_string(),
+            Value::Array(all) => format!("[{}]", joined(all.iter().map(|one| self.written(one)).collect())?),
+            Value::Object(all) => {
+                let entry = |(name, one): (&String, &Value)| Some(format!("{}:{}", key(name)?, self.written(one)?));
+                format!("{{{}}}", joined(all.iter().map(entry).collect())?)
+            }
+        })
     }
+}
+
+/// Keywords that say something of a whole object in other words than by its properties.
+const IN_OTHER_WORDS: [&str; 5] = ["anyOf", "oneOf", "allOf", "enum", "const"];
+const TEXTS: [&str; 4] = ["pattern", "format", "minLength", "maxLength"];
+const NUMBERS: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
+/// What is held to where values are enumerated.
+const CHOICES: [&str; 3] = ["type", "enum", "const"];
+
+fn has_any(schema: &Value, keys: &[&str]) -> bool {
+    keys.iter().any(|key| schema.get(*key).is_some())
+}
+
+fn says_nothing(schema: &Value) -> bool {
+    *schema == Value::Bool(true) || schema.as_object().is_some_and(Map::is_empty)
+}
+
+/// A number that a schema gives.
+fn count(schema: &Value, key: &str) -> Option<u64> {
+    schema.get(key).and_then(Value::as_u64)
+}
+
+/// How often something comes, behind it.
+fn times(least: Option<u64>, most: Option<u64>) -> String {
+    match (least.unwrap_or(0), most) {
+        (0, None) => "*".to_owned(),
+        (least, most) => format!("{{{least},{}}}", most.map(|most| most.to_string()).unwrap_or_default()),
+    }
+}
+
+/// So many of something, with commas between them.
+fn listed(one: &str, least: Option<u64>, most: Option<u64>) -> String {
+    if most == Some(0) {
+        return String::new();
+    }
+    let others = times(least.map(|least| least.saturating_sub(1)), most.map(|most| most - 1));
+    let all = format!("{one} (\",\" SP? {one}){others}");
+    if least.unwrap_or(0) == 0 { format!("({all})?") } else { all }
+}
+
+/// The schema that stands alone in an `allOf`.
+fn only_of_all(schema: &Value) -> Option<&Value> {
+    match schema.get("allOf")?.as_array()?.as_slice() {
+        [one] if schema.as_object()?.len() == 1 => Some(one),
+        _ => None,
+    }
+}
+
+/// A schema behind its references.
+fn alone<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
+    let is_reference = |schema: &Value| schema.as_object().is_some_and(|map| map.len() == 1);
+    let followed = if is_reference(schema) { follow(document, schema) } else { schema };
+    match only_of_all(followed) {
+        Some(one) if is_reference(one) => follow(document, one),
+        Some(one) => one,
+        None => followed,
+    }
+}
+
+/// Unions within unions that are looked into.
+const MAX_UNIONS: usize = 4;
+
+/// Whether a schema says nothing but types.
+fn is_plain(document: &Value, schema: &Value, deep: usize) -> bool {
+    let schema = alone(document, schema);
+    let Some(map) = schema.as_object() else { return *schema == Value::Bool(true) };
+    match ["anyOf", "oneOf"].iter().find_map(|key| map.get(*key)?.as_array()) {
+        Some(all) if map.len() == 1 && deep > 0 => all.iter().all(|one| is_plain(document, one, deep - 1)),
+        Some(_) => false,
+        None => map.keys().all(|key| key == "type"),
+    }
+}
+
+/// Whether a value that a schema enumerates is of its types, and its only one.
+fn is_choice(schema: &Value, value: &Value) -> bool {
+    let is = |kind: &Value| match kind.as_str() {
+        Some("string") => value.is_string(),
+        Some("integer") => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        Some("number") => value.is_number(),
+        Some("boolean") => value.is_boolean(),
+        Some("null") => value.is_null(),
+        Some("array") => value.is_array(),
+        Some("object") => value.is_object(),
+        _ => true,
+    };
+    let is_typed = match schema.get("type") {
+        Some(Value::Array(kinds)) => kinds.iter().any(is),
+        Some(kind) => is(kind),
+        None => true,
+    };
+    is_typed && schema.get("const").is_none_or(|one| one == value)
+}
+
+/// Those of the values that the parser reads as themselves, as they are written.
+fn tag_texts(form: &Tags, kinds: Kinds, schema: &Value, values: &[Value]) -> Vec<String> {
+    let marks = [&[form.value[1], form.key[0], form.close], form.end, &form.starts()].concat();
+    let written = values.iter().filter(|value| is_choice(schema, value)).filter_map(|value| {
+        let written = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let read = kinds.json(&written).and_then(|json| serde_json::from_str::<Value>(&json).ok());
+        let is_read =
+            read.as_ref() == Some(value) && !marks.iter().any(|mark| !mark.is_empty() && written.contains(mark));
+        is_read.then_some(written)
+    });
+    written.collect()
 }
 
 struct Parameter<'a> {
     key: &'a str,
     schema: &'a Value,
     is_required: bool,
+    /// Of its schema.
+    place: String,
 }
 
-/// The parameters of a tool, if its schema lists them.
-fn properties(tool: &Tool) -> Option<Vec<Parameter<'_>>> {
-    let schema = follow(&tool.parameters, &tool.parameters);
-    Some(parameters(schema.get("properties")?.as_object()?, schema))
-}
-
-fn parameters<'a>(properties: &'a Map<String, Value>, schema: &'a Value) -> Vec<Parameter<'a>> {
-    let required = schema.get("required").and_then(Value::as_array);
-    let is_required = |key: &str| required.is_some_and(|all| all.iter().any(|one| one == key));
-    properties.iter().map(|(key, schema)| Parameter { key, schema, is_required: is_required(key) }).collect()
+/// The properties of an object, if its schema lists any, or requires some. One that must not be there is not among them.
+fn properties<'a>(schema: &'a Value, place: &str) -> Option<Vec<Parameter<'a>>> {
+    static ANYTHING: Value = Value::Bool(true);
+    let required: Vec<&str> =
+        schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    let listed = schema.get("properties").and_then(Value::as_object);
+    if listed.is_none() && required.is_empty() {
+        return None;
+    }
+    let shown = |key: &str| key.chars().take(64).flat_map(char::escape_debug).collect::<String>();
+    let known = listed.into_iter().flatten().filter(|(_, schema)| **schema != Value::Bool(false));
+    let known = known.map(|(key, schema)| Parameter {
+        key,
+        schema,
+        is_required: required.contains(&key.as_str()),
+        place: format!("{place}.properties.{}", shown(key)),
+    });
+    let others = schema.get("additionalProperties").unwrap_or(&ANYTHING);
+    let unknown = required.iter().filter(|key| listed.is_none_or(|listed| !listed.contains_key(**key)));
+    let unknown = unknown.map(|key| Parameter {
+        key,
+        schema: others,
+        is_required: true,
+        place: format!("{place}.additionalProperties"),
+    });
+    Some(known.chain(unknown).collect())
 }
 
 /// The values that a schema enumerates.

@@ -573,6 +573,127 @@ fn the_first_of_one_call_ends_an_answer_that_is_free() {
     }
 }
 
+/// Formats that write no JSON: what their grammars hold a call to, and the places of what they do not.
+#[test]
+fn a_schema_is_held_to_or_its_places_are_named() {
+    let factory = factory();
+    let around = |calls: &str, arguments: &str| match calls {
+        "gemma4" => format!("<|tool_call>call:f{{{arguments}}}<tool_call|>"),
+        "pythonic" => format!("[f({arguments})]"),
+        "minimax_m2" => format!("<minimax:tool_call>\n<invoke name=\"f\">\n{arguments}</invoke>\n</minimax:tool_call>"),
+        _ => format!("<tool_call>\n<function=f>\n{arguments}</function>\n</tool_call>"),
+    };
+    let one = |calls: &str, value: &str| match calls {
+        "gemma4" => format!("m:{value}"),
+        "pythonic" => format!("m={value}"),
+        "minimax_m2" => format!("<parameter name=\"m\">{value}</parameter>\n"),
+        _ => format!("<parameter=m>\n{value}\n</parameter>\n"),
+    };
+    let check = |calls: &str, parameters: &Value, good: &[String], bad: &[String], open: &[&str]| {
+        let tool = Tool { name: "f".into(), parameters: parameters.clone(), strict: true };
+        let dialect = Dialect::new(None, Calls::named(calls));
+        assert_eq!(dialect.open_places(&tool), open, "{calls}: {parameters}");
+        let lark =
+            dialect.grammar(std::slice::from_ref(&tool), Choice::Required, false, "").expect("a call is asked for");
+        let rule = Rule::new(&factory, lark);
+        for arguments in good {
+            let answer = around(calls, arguments);
+            rule.takes(&answer);
+            assert_eq!(heard_by(&dialect, &tool, &answer), 1, "{calls}: {answer:?}");
+        }
+        bad.iter().for_each(|arguments| rule.refuses(&around(calls, arguments)));
+    };
+    type Row =
+        (&'static [&'static str], Value, &'static [&'static str], &'static [&'static str], &'static [&'static str]);
+    const LITERALS: &[&str] = &["gemma4", "pythonic"];
+    const TAGS: &[&str] = &["qwen3_coder", "minimax_m2"];
+    const ALL: &[&str] = &["gemma4", "pythonic", "qwen3_coder", "minimax_m2"];
+    let rows: &[Row] = &[
+        (ALL, json!({"type": "integer", "minimum": 1, "maximum": 5}), &["1", "5"], &["0", "6", "-1", "11"], &[]),
+        (ALL, json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1}), &["0.5", "1"], &["0", "1.5"], &[]),
+        (
+            ALL,
+            json!({"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2}),
+            &["[1]", "[1,2]"],
+            &["[]", "[1,2,3]"],
+            &[],
+        ),
+        (LITERALS, json!({"type": "array", "items": {"type": "null"}, "maxItems": 1000}), &["[]"], &[], &[]),
+        (&["pythonic"], json!({"type": "string", "format": "date"}), &["\"2026-11-28\""], &["\"\"", "'x'"], &[]),
+        (&["pythonic"], json!({"type": "string", "pattern": "^a+$"}), &["\"aa\""], &["\"ab\"", "'b'"], &[]),
+        (&["pythonic"], json!({"type": "string", "maxLength": 2}), &["\"\\n\\\\\""], &["\"abc\"", "'abc'"], &[]),
+        (
+            &["gemma4"],
+            json!({"type": "string", "pattern": "^a+$"}),
+            &["<|\"|>a<|\"|>"],
+            &[],
+            &[".properties.m.pattern"],
+        ),
+        (&["gemma4"], json!({"enum": ["a", "<|\"|>"]}), &["<|\"|>a<|\"|>"], &["<|\"|><|\"|><|\"|>"], &[]),
+        (&["gemma4"], json!({"enum": [["a"], {"b": true}]}), &["[<|\"|>a<|\"|>]", "{b:true}"], &["[]"], &[]),
+        (&["pythonic"], json!({"allOf": [{"enum": ["a", "b"]}]}), &["\"a\""], &["\"c\""], &[]),
+        (&["pythonic"], json!({"type": "string", "enum": ["a", 1]}), &["\"a\""], &["1"], &[]),
+        (
+            LITERALS,
+            json!({"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1}),
+            &[],
+            &["{}"],
+            &[],
+        ),
+        (LITERALS, json!({"type": "object", "additionalProperties": false}), &["{}"], &["{a:1}", "{\"a\":1}"], &[]),
+        (&["gemma4"], json!({"type": "object", "required": ["a"]}), &["{a:1}"], &["{}", "{b:1}"], &[]),
+        (
+            LITERALS,
+            json!({"type": "array", "prefixItems": [{"type": "integer"}]}),
+            &["[1]"],
+            &[],
+            &[".properties.m.prefixItems"],
+        ),
+        (LITERALS, json!({"type": "integer", "anyOf": [{"minimum": 3}]}), &["3"], &[], &[".properties.m.anyOf"]),
+        (TAGS, json!({"type": "string", "maxLength": 3}), &["abc"], &[], &[".properties.m.maxLength"]),
+        (TAGS, json!({"type": ["string", "integer"], "minimum": 3}), &["3"], &[], &[".properties.m.minimum"]),
+        (TAGS, json!({"anyOf": [{"type": "string"}, {"type": "null"}]}), &["a", "null"], &[], &[]),
+        (TAGS, json!({"type": ["string", "null"], "enum": ["a", null]}), &["a", "null"], &["b"], &[]),
+        (TAGS, json!({"$ref": "#/$defs/word"}), &["a"], &["b"], &[]),
+        (TAGS, json!({"enum": ["a", "</parameter>"]}), &["a"], &["</parameter>"], &[]),
+        (&["qwen3_coder"], json!({"enum": ["a", "x</tool_call>"]}), &["a"], &["x</tool_call>"], &[]),
+    ];
+    for (families, schema, good, bad, open) in rows {
+        let parameters = json!({"type": "object", "properties": {"m": schema}, "required": ["m"],
+            "additionalProperties": false, "$defs": {"word": {"enum": ["a"]}}});
+        for calls in *families {
+            let written = |all: &[&str]| all.iter().map(|value| one(calls, value)).collect::<Vec<_>>();
+            check(calls, &parameters, &written(good), &written(bad), open);
+        }
+    }
+    let some = json!({"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1});
+    for calls in ALL {
+        let open: &[&str] = if TAGS.contains(calls) { &[".additionalProperties"] } else { &[] };
+        check(calls, &some, &[], &[String::new()], open);
+        let either =
+            json!({"type": "object", "properties": {"m": {"type": "integer"}}, "anyOf": [{"required": ["m"]}]});
+        check(calls, &either, &[one(calls, "1")], &[], &[".anyOf"]);
+    }
+    let patterns = json!({"type": "object", "patternProperties": {"^x": {"type": "integer"}}});
+    let beside = json!({"$ref": "#/$defs/a", "minProperties": 1, "$defs": {"a": {"type": "object", "properties": {}}}});
+    for calls in ALL {
+        check(calls, &patterns, &[], &[], &[".patternProperties"]);
+        check(calls, &beside, &[], &[], &[".minProperties"]);
+    }
+    // A tree, however deep.
+    let tree = json!({"type": "object", "properties": {"m": {"$ref": "#/$defs/node"}}, "$defs": {"node": {
+        "type": "object", "properties": {"n": {"$ref": "#/$defs/node"}}, "additionalProperties": false}}});
+    let deep = format!("m:{}{}", "{n:".repeat(9) + "{", "}".repeat(10));
+    let wrong = deep.replace("{}", "{n:1}");
+    check("gemma4", &tree, &[deep], &[wrong], &[]);
+}
+
+/// The number of calls that are heard in a whole answer.
+fn heard_by(dialect: &Dialect, tool: &Tool, answer: &str) -> usize {
+    let parts = whole(dialect, [tool.clone()].into(), "", answer);
+    parts.iter().filter(|part| matches!(part, AnswerPart::CallEnds { .. })).count()
+}
+
 /// An agent's number of tools, with typical schemas.
 #[test]
 fn the_tools_of_an_agent_fit_into_the_limits() {
