@@ -74,6 +74,18 @@ impl Adjustments {
         Ok(fitted.schema)
     }
 
+    /// Notes places of the schema in this field that the model's calls cannot be held to.
+    pub(crate) fn leave_open(&mut self, places: Vec<String>, field: &str, strict: bool) -> ApiResult<()> {
+        if let (Some(place), true) = (places.first(), strict) {
+            let place: String = format!("{field}{place}").chars().take(300).collect();
+            let why = "calls of this model are not written as JSON and cannot be held to it; leave it out, or send the \
+                       tool without 'strict'";
+            return Err(ApiError::bad_request(format!("{place}: {why}.")).with_param(place));
+        }
+        self.hints.extend(places.into_iter().map(|place| format!("{field}{place}")));
+        Ok(())
+    }
+
     /// Looks at what became of the `max_tokens` that was asked for.
     pub(crate) fn see(&mut self, asked: Option<i64>, request: &ValidatedRequest) {
         let most = request.max_tokens();

@@ -88,7 +88,8 @@ fn asked(mut body: Value, shape: &'static Shape, app: &App, tenant: Option<Tenan
     };
     let adjustments = &mut delivery.adjustments;
     let messages = messages(&mut fields, adjustments)?;
-    let (tools, definitions, choice, parallel) = offer(&mut fields, adjustments)?.fitted(adjustments)?.told();
+    let offer = offer(&mut fields, adjustments)?.fitted(&app.tool_format.dialect, adjustments)?;
+    let (tools, definitions, choice, parallel) = offer.told();
     let (effort, form) = output(&mut fields, adjustments)?;
     let (rule, rule_field) = form.unzip();
     let (kwargs, thinking) = thinking(&mut fields, effort, app, adjustments)?;

@@ -28,7 +28,8 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         "messages",
         messages.iter().filter_map(|message| message.content.as_deref()).map(str::len).sum(),
     )?;
-    let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.fitted(&mut delivery.adjustments)?.told();
+    let offer = tools::read(&mut fields)?.fitted(&app.tool_format.dialect, &mut delivery.adjustments)?;
+    let (tools, definitions, choice, parallel) = offer.told();
     let (thinking, mut template_kwargs) = options::think(&mut fields, app, &mut delivery.adjustments)?;
     if !definitions.is_empty() {
         template_kwargs.insert("tools".to_owned(), definitions.into());

@@ -23,7 +23,8 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
     let hints = hints::take_of(&mut body, &hints::OF_CHATS, &shapes::CHAT)?;
     let mut fields = Fields::of(body, &shapes::CHAT)?;
     let mut delivery = params::delivery(&mut fields, app, hints)?;
-    let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.fitted(&mut delivery.adjustments)?.told();
+    let offer = tools::read(&mut fields)?.fitted(&app.tool_format.dialect, &mut delivery.adjustments)?;
+    let (tools, definitions, choice, parallel) = offer.told();
     let mut kwargs = Map::new();
     let thinking = thoughts::read(&mut fields, app, &mut kwargs, &mut delivery.adjustments)?;
     let chat = prompt(&mut fields, definitions, kwargs, app)?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dialect::Tool;
+use dialect::{Dialect, Tool};
 use serde_json::{Value, json};
 
 use crate::answers::Adjustments;
@@ -71,7 +71,7 @@ impl Offer {
 
     /// Makes schemas that are to be followed into ones that compile, each by itself: what is wrong with one tool's is
     /// no fault of the others.
-    pub(crate) fn fitted(mut self, adjustments: &mut Adjustments) -> ApiResult<Offer> {
+    pub(crate) fn fitted(mut self, dialect: &Dialect, adjustments: &mut Adjustments) -> ApiResult<Offer> {
         let is_followed = |tool: &Tool| match &self.choice {
             ToolChoice::Auto => tool.strict,
             ToolChoice::Never => false,
@@ -82,6 +82,7 @@ impl Offer {
         for (at, tool) in self.tools.iter_mut().enumerate().filter(|(_, tool)| is_followed(tool)) {
             let place = self.places.get(&tool.name).map(String::as_str).unwrap_or_default();
             tool.parameters = adjustments.fit(&tool.parameters, place, tool.strict)?;
+            adjustments.leave_open(dialect.open_places(tool), place, tool.strict)?;
             sizes.push((tool.parameters.to_string().len(), at));
         }
         // All of them are one grammar. What is too much for it is left open, the largest first.

@@ -129,7 +129,8 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<Asked>
     let shown_choice = fields.take("tool_choice").unwrap_or_else(|| "auto".into());
     let offer = offer(&mut fields, shown_tools.clone(), shown_choice.clone(), &mut delivery.adjustments)?;
     let shows_parallel = offer.parallel;
-    let (tools, definitions, choice, parallel) = offer.fitted(&mut delivery.adjustments)?.told();
+    let (tools, definitions, choice, parallel) =
+        offer.fitted(&app.tool_format.dialect, &mut delivery.adjustments)?.told();
     let mut kwargs = fields.map("chat_template_kwargs")?.unwrap_or_default();
     if !definitions.is_empty() {
         kwargs.insert("tools".to_owned(), definitions.into());

@@ -2,8 +2,9 @@
 //! was wrong in the words of the API.
 
 use serde_json::{Value, json};
+use server::{ServerOptions, SpeechOptions};
 
-use crate::host::Host;
+use crate::host::{Host, local_server, small_engine};
 
 fn of(property: &Value) -> Value {
     json!({"type": "object", "properties": {"m": property}, "required": ["m"], "additionalProperties": false})
@@ -166,6 +167,24 @@ fn hundreds_of_tools_are_taken() {
         // This model's context is shorter than that many tools.
         let is_known = answer.status == 200 || answer.text().contains("context_length_exceeded");
         assert!(is_known, "{count} {choice}: {}", &answer.text().chars().take(400).collect::<String>());
+    }
+    host.quiet();
+}
+
+/// Calls that are not written as JSON hold to less.
+#[test]
+fn what_a_format_of_calls_cannot_be_held_to_is_named_or_refused() {
+    let speech = SpeechOptions { tool_call_parser: Some("gemma4".to_owned()), reasoning_parser: None };
+    let host = Host::with(small_engine(), ServerOptions { speech, ..local_server() });
+    let schema = of(&json!({"type": "string", "pattern": "^a+$"}));
+    for strict in [false, true] {
+        for (path, body, field) in tools(&schema, strict) {
+            let answer = host.post(path, &body);
+            assert_eq!(answer.status, if strict { 400 } else { 200 }, "{path} {field}: {}", answer.text());
+            let place = format!("{field}.properties.m.pattern");
+            let named = if strict { answer.text() } else { answer.header("x-twostroke-hints").unwrap_or_default() };
+            assert!(named.contains(&place), "{path} {place}: {named}");
+        }
     }
     host.quiet();
 }
