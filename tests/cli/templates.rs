@@ -205,7 +205,7 @@ fn a_child_renders_what_the_process_would() {
         "{{ messages | tojson(indent=2, ensure_ascii=true) }}",
         "{{ raise_exception('no: ' ~ messages[1].content) }}",
         "\n{{ messages.nothing.more }}",
-        "{{ 'A' * 99000000 }}",
+        "{{ messages | string ~ 'A' * 99000000 }}",
     ]
     .into_iter()
     .enumerate()
@@ -237,7 +237,7 @@ fn a_template_that_cannot_be_compiled_is_a_wrong_file() {
 #[test]
 fn deep_expressions_end_in_an_error_at_most() {
     for (at, unit) in ["not ", "-", "1+", "1~"].into_iter().enumerate() {
-        let chain = format!("{{{{ {}1 }}}}", unit.repeat(262_000 / unit.len()));
+        let chain = format!("{{{{ messages }}}}{{{{ {}1 }}}}", unit.repeat(262_000 / unit.len()));
         let directory = model_with(&format!("chain-{at}"), &chain);
         match children(&directory) {
             Ok(template) => drop(template.render(&[ChatMessage::new("user", "hi")], &TemplateOptions::default())),

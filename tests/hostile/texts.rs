@@ -431,7 +431,8 @@ pub(crate) fn built_templates(base: &Arc<Base>) -> Vec<Case> {
         let own = Arc::clone(base);
         let check = move |scratch: &Scratch| {
             let mut settings = own.json(SETTINGS);
-            settings["chat_template"] = build().into();
+            // One that reads no messages would be refused before it runs.
+            settings["chat_template"] = (build() + "{{ messages | length }}").into();
             template(&own, scratch, settings.to_string().as_bytes(), &Verdict::RefusedOr(vec![]))
         };
         cases.push(Case::new(TEMPLATE, name, check));
@@ -488,7 +489,8 @@ pub(crate) fn built_templates(base: &Arc<Base>) -> Vec<Case> {
     }
     let own = Arc::clone(base);
     cases.push(Case::new(TEMPLATE, "chat_template.jinja beside the settings", move |scratch| {
-        let directory = own.with(scratch, &[("chat_template.jinja", Some(b"{{ 'x' * 1000000000 }}"))]);
+        let directory =
+            own.with(scratch, &[("chat_template.jinja", Some(b"{{ messages | string ~ 'x' * 1000000000 }}"))]);
         let ran = child::run(&converse(&directory, "hi"), scratch, &RENDER, &[]);
         Verdict::RefusedOr(vec![]).judge(&ran, &RENDER)
     }));

@@ -123,7 +123,7 @@ struct TemplateConfig {
 
 impl ChatTemplate {
     /// Reads `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`, for rendering in this process.
-    /// `None` if the model has neither.
+    /// `None` if the model has neither. One that never reads `messages` is an error.
     pub fn load(checkpoint: &Checkpoint) -> Result<Option<ChatTemplate>, LoadError> {
         ChatTemplate::load_with(checkpoint, &TemplateSettings::default())
     }
@@ -181,7 +181,12 @@ impl ChatTemplate {
                 return Err(too_long(file, name, source));
             }
         }
-        ChatTemplate::compiled(file, Sources::new(templates, names), settings).map(Some)
+        let template = ChatTemplate::compiled(file, Sources::new(templates, names), settings)?;
+        // What a server sends in a file's place compiles too, and would be the prompt of every conversation.
+        if !template.literals.has_word("messages") {
+            return Err(LoadError::field(file, "chat_template", "not a template: it never reads `messages`"));
+        }
+        Ok(Some(template))
     }
 
     fn compiled(file: &str, sources: Sources, settings: &TemplateSettings) -> Result<ChatTemplate, LoadError> {

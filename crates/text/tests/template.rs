@@ -2,7 +2,7 @@
 //!
 //! `tests/data/make.py` renders the templates with Python's Jinja in the environment of transformers.
 
-use checkpoint::{Checkpoint, Source};
+use checkpoint::{Checkpoint, LoadError, Source};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use text::chat_template::{ChatMessage, ChatTemplate, MAX_SOURCE_BYTES, TemplateError, TemplateOptions};
@@ -25,8 +25,14 @@ const TEMPLATES: [(&str, &str); 10] = [
     ("features", include_str!("data/templates/features.jinja")),
 ];
 
+/// A template in place of the model's own.
 fn template(source: &str) -> ChatTemplate {
-    ChatTemplate::from_sources(Some(source), Some(CONFIG), None).expect("a good template").expect("there is one")
+    instead(source).expect("a good template")
+}
+
+fn instead(source: &str) -> Result<ChatTemplate, LoadError> {
+    let own = ChatTemplate::from_sources(Some("{{ messages }}"), Some(CONFIG), None).expect("a good template");
+    own.expect("there is one").with_source(source)
 }
 
 fn named(name: &str) -> ChatTemplate {
@@ -117,17 +123,54 @@ fn a_template_comes_from_its_file_or_from_the_settings() {
     let both = |text: &str| Some((text.to_string(), text.to_string()));
     assert_eq!(load(None, json!({})), None);
     assert_eq!(load(None, json!({"chat_template": null})), None);
-    assert_eq!(load(None, json!({"chat_template": "a"})), both("a"));
-    assert_eq!(load(Some("file"), json!({"chat_template": "a"})), both("file"));
-    let list = json!({"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]});
-    assert_eq!(load(None, list), Some(("d".to_string(), "t".to_string())));
-    let list = json!({"chat_template": [{"name": "default", "template": "d"}, {"name": "rag", "template": "r"}]});
-    assert_eq!(load(None, list), both("d"));
+    let a = json!({"chat_template": "a{{ messages }}"});
+    assert_eq!(load(None, a.clone()), both("a[]"));
+    assert_eq!(load(Some("file{{ messages }}"), a), both("file[]"));
+    // Only one of them needs to read the messages: the others may be parts of it.
+    let named = |name: &str, source: &str| json!({"name": name, "template": source});
+    let list = json!({"chat_template": [named("default", "d"), named("tool_use", "t{{ messages }}")]});
+    assert_eq!(load(None, list), Some(("d".to_string(), "t[]".to_string())));
+    let list = json!({"chat_template": [named("default", "{% include 'rag' %}"), named("rag", "r{{ messages }}")]});
+    assert_eq!(load(None, list), both("r[]"));
     const FILES: &[(&str, &[u8])] =
-        &[("chat_template.jinja", b"{{ bos_token }}!"), ("tokenizer_config.json", CONFIG.as_bytes())];
+        &[("chat_template.jinja", b"{{ bos_token }}{{ messages }}"), ("tokenizer_config.json", CONFIG.as_bytes())];
     let checkpoint = Checkpoint::open(Source::Embedded { name: "small", files: FILES }).expect("opens");
     let loaded = ChatTemplate::load(&checkpoint).expect("loads").expect("there is one");
-    assert_eq!(loaded.render(&[], &prompt()).as_deref(), Ok("<|begin|>!"));
+    assert_eq!(loaded.render(&[], &prompt()).as_deref(), Ok("<|begin|>[]"));
+}
+
+/// What servers send in a file's place is the text of a template too, and the same prompt for every conversation.
+#[test]
+fn a_source_that_reads_no_messages_is_not_a_template() {
+    for source in [
+        "",
+        " \n",
+        "\0\0\0\0",
+        "Entry not found",
+        r#"{"error":"Repository not found"}"#,
+        "no messages",
+        "{# messages #}",
+        "{{ bos_token }}",
+    ] {
+        let config = json!({"chat_template": source}).to_string();
+        for (file, source, config) in
+            [("chat_template.jinja", Some(source), None), ("tokenizer_config.json", None, Some(config.as_str()))]
+        {
+            let error = ChatTemplate::from_sources(source, config, None).expect_err("no template").to_string();
+            assert_eq!(error, format!("{file}: chat_template: not a template: it never reads `messages`"));
+        }
+    }
+    // However it reads them.
+    for source in [
+        "{%- set loop_messages = messages[1:] -%}",
+        "{% macro all(list) %}{{ list }}{% endmacro %}{{ all(messages) }}",
+        "{{ {'a': {'b': 1}} }}{%for m in messages%}{%endfor%}",
+    ] {
+        ChatTemplate::from_sources(Some(source), None, None).expect("a template");
+    }
+    for (_, source) in TEMPLATES {
+        ChatTemplate::from_sources(Some(source), None, None).expect("a template");
+    }
 }
 
 #[test]
@@ -528,12 +571,11 @@ fn failures_are_fixed_texts_with_a_line() {
     ];
     for (source, line, problem) in table {
         // What the engine finds while it compiles is an error of the model's files.
-        let loaded = ChatTemplate::from_sources(Some(source), None, None);
-        let text = match loaded {
+        let text = match instead(source) {
             Err(error) => error.to_string(),
             Ok(template) => {
                 let messages = [ChatMessage::new("user", secret)];
-                let error = template.expect("there is one").render(&messages, &prompt()).expect_err("fails");
+                let error = template.render(&messages, &prompt()).expect_err("fails");
                 assert_eq!(error, TemplateError::Failed { line, problem }, "{source}");
                 error.to_string()
             }
@@ -581,8 +623,8 @@ fn deep_and_long_sources_are_load_errors_or_harmless() {
             "" => format!("{{{{ {}1 }}}}", unit.repeat(room / unit.len())),
             _ => format!("{{{{ {start}{} }}}}", unit.repeat(room / unit.len())),
         };
-        match ChatTemplate::from_sources(Some(&chain), None, None) {
-            Ok(template) => drop(template.expect("there is one").render(&[ChatMessage::new("user", "hi")], &prompt())),
+        match instead(&chain) {
+            Ok(template) => drop(template.render(&[ChatMessage::new("user", "hi")], &prompt())),
             Err(error) => assert!(error.to_string().contains("chat_template"), "{error}"),
         }
     }
@@ -633,10 +675,10 @@ fn a_template_reaches_nothing() {
         "{% import '/etc/passwd' as x %}{{ x }}",
         "{% extends 'default' %}",
     ] {
-        match ChatTemplate::from_sources(Some(source), None, None) {
+        match instead(source) {
             Err(_) => {}
             Ok(template) => {
-                let result = template.expect("there is one").render(&[ChatMessage::new("user", "hi")], &prompt());
+                let result = template.render(&[ChatMessage::new("user", "hi")], &prompt());
                 assert!(matches!(result, Err(TemplateError::Failed { .. })), "{source}: {result:?}");
             }
         }

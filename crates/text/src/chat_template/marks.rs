@@ -86,6 +86,11 @@ impl TemplateLiterals {
         let searched = finder(searched.iter().map(String::as_str).collect());
         TemplateLiterals { searched, words, sign_sensitive, characters }
     }
+
+    /// Whether it is a name or a string literal of the template.
+    pub(super) fn has_word(&self, word: &str) -> bool {
+        self.words.contains(word)
+    }
 }
 
 /// A token between a template's delimiters.
@@ -245,7 +250,7 @@ impl<'a> Marks<'a> {
 
     /// Whether a text as a whole is a part of a special token, and no literal or name of the template.
     fn is_inside(&self, text: &str) -> bool {
-        let known = || self.literals.words.contains(text);
+        let known = || self.literals.has_word(text);
         // A number must stay a number for a template that computes with it.
         let number = || text.bytes().all(|byte| byte.is_ascii_digit());
         !text.is_empty()
