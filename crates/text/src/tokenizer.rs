@@ -24,7 +24,8 @@ use serde_json::Value;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::tokenizer::{AddedVocabulary, Model as _, Normalizer as _, PreTokenizer as _};
 use tokenizers::{
-    DecoderWrapper, Encoding, OffsetType, PostProcessorWrapper, PreTokenizedString, PreTokenizerWrapper, Token,
+    DecoderWrapper, Encoding, ModelWrapper, OffsetType, PostProcessorWrapper, PreTokenizedString, PreTokenizerWrapper,
+    Token,
 };
 
 use crate::alphabet::byte_of;
@@ -468,8 +469,8 @@ fn unreadable_part(json: &str) -> &'static str {
     }
 }
 
-/// The crate's tokenizer, with the added tokens that only `tokenizer_config.json` lists, and without truncation or
-/// padding.
+/// The crate's tokenizer, with the added tokens that only `tokenizer_config.json` lists, and without truncation,
+/// padding or dropout.
 fn build(json: &str, extra: HashMap<String, DecoderToken>) -> Result<tokenizers::Tokenizer, LoadError> {
     let inner: Result<tokenizers::Tokenizer, _> = json.parse();
     let mut inner = inner.map_err(|error| LoadError::field(TOKENIZER, unreadable_part(json), brief(error)))?;
@@ -504,6 +505,14 @@ fn build(json: &str, extra: HashMap<String, DecoderToken>) -> Result<tokenizers:
     }
     inner.with_truncation(None).map_err(failed)?;
     inner.with_padding(None);
+    // A setting of training: it leaves out merges at random, so equal texts would have different ids.
+    if let ModelWrapper::BPE(bpe) = inner.get_model()
+        && bpe.dropout.is_some()
+    {
+        let mut bpe = bpe.clone();
+        bpe.dropout = None;
+        inner.with_model(bpe);
+    }
     Ok(inner)
 }
 

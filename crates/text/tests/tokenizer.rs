@@ -470,6 +470,22 @@ fn truncation_and_padding_in_the_file_are_ignored() {
     assert_eq!(tokenizer(&json.to_string()).encode(input, true), plain.encode(input, true));
 }
 
+/// Dropout is of training: at inference, equal texts have equal ids.
+#[test]
+fn dropout_in_the_file_is_ignored() {
+    let input = "The lamp in the harbour keeps the ships off the rocks";
+    for (kind, json) in KINDS {
+        let plain = tokenizer(json);
+        for dropout in [0.0, 0.5, 1.0] {
+            let mut json: Value = serde_json::from_str(json).expect("JSON");
+            json["model"]["dropout"] = json!(dropout);
+            let dropping = load(&json.to_string());
+            assert_eq!(dropping.encode(input, true), plain.encode(input, true), "{kind} {dropout}");
+            assert_eq!(dropping.encode_plain(input), plain.encode_plain(input), "{kind} {dropout}");
+        }
+    }
+}
+
 #[test]
 fn a_model_without_a_tokenizer_says_what_is_needed() {
     let checkpoint = Checkpoint::open(Source::Embedded { name: "bare", files: &[("config.json", b"{}")] });

@@ -92,10 +92,9 @@ fn pair(left: u32, right: u32) -> u64 {
 }
 
 impl Bpe {
-    /// `None` for a model with a subword prefix or suffix, or with dropout.
+    /// `None` for a model with a subword prefix or suffix.
     pub(super) fn compile(model: &BPE, merges: &MergeList, byte_level: bool) -> Option<Bpe> {
-        let settled = model.dropout.is_none_or(|dropout| dropout == 0.0);
-        if !settled || model.continuing_subword_prefix.is_some() || model.end_of_word_suffix.is_some() {
+        if model.continuing_subword_prefix.is_some() || model.end_of_word_suffix.is_some() {
             return None;
         }
         let vocab = tokenizers::Model::get_vocab(model);
