@@ -130,6 +130,13 @@ impl Encoding {
     }
 }
 
+/// Whether a number is still finite when it is rounded to bf16.
+pub fn is_finite_bf16(value: f32) -> bool {
+    /// Half a step above the largest bf16: the least number that is rounded to infinity.
+    const HALF_ABOVE: f32 = f32::from_bits(0x7f7f_8000);
+    value.abs() < HALF_ABOVE
+}
+
 /// Reads `bytes` of a file in chunks of whole blocks, at most [`CHUNK_BYTES`] on the stack.
 pub(crate) fn for_each_chunk(
     file: &ModelFile,

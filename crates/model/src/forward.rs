@@ -345,8 +345,9 @@ fn load_on<B: Backend>(
     };
     let transformer = loader.load(&tensors, ropes)?;
     let matrix_names = loader.names;
-    if weights.num_non_finite() > 0 {
-        notices.push(format!("{} of the weights are NaN or infinite", weights.num_non_finite()));
+    if let Some(first) = weights.first_non_finite() {
+        let count = weights.num_non_finite();
+        notices.push(format!("{count} of the weights are NaN, or infinite in bf16; the first is in tensor {first:?}"));
     }
     notices.extend(weights.image_damage());
     let options = options.clone();

@@ -801,18 +801,29 @@ fn lengths_are_clamped_and_said_so() {
 
 #[test]
 fn non_finite_weights_are_counted_and_said_so() {
-    for (dtype, nan) in [("F32", &f32::NAN.to_le_bytes()[..]), ("F16", &[0, 0x7c]), ("BF16", &[0x80, 0xff])] {
+    let notices = |dtype, number: &[u8], class| {
         let mut tensors = good_tensors();
         tensors[0].1 = dtype;
         let mut bytes = pack_tensors(&tensors);
         let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-        bytes[data..data + nan.len()].copy_from_slice(nan);
+        bytes[data..data + number.len()].copy_from_slice(number);
         let mut files = Files::good();
         files.set("model.safetensors", bytes);
-        for class in [WeightClass::Bf16, WeightClass::Int8] {
-            let runner = load(Reference::new(), &files.clone().checkpoint(), class);
-            assert_eq!(runner.notices(), ["1 of the weights are NaN or infinite"], "{dtype} {class:?}");
+        load(Reference::new(), &files.checkpoint(), class).notices().to_vec()
+    };
+    for class in [WeightClass::Bf16, WeightClass::Int8] {
+        for (dtype, number) in [
+            ("F32", &f32::NAN.to_le_bytes()[..]),
+            // Finite, and above half a step beyond the largest bf16.
+            ("F32", &3.4e38f32.to_le_bytes()),
+            ("F16", &[0, 0x7c]),
+            ("BF16", &[0x80, 0xff]),
+        ] {
+            let told =
+                "1 of the weights are NaN, or infinite in bf16; the first is in tensor \"model.embed_tokens.weight\"";
+            assert_eq!(notices(dtype, number, class), [told], "{dtype} {number:?} {class:?}");
         }
+        assert_eq!(notices("F32", &3.38e38f32.to_le_bytes(), class), [""; 0], "the largest bf16 is about 3.39e38");
     }
 }
 

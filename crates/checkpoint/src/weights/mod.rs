@@ -30,7 +30,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use table::{Entry, Table, Values};
 
 /// The tensors of a checkpoint, their files open.
@@ -40,6 +40,8 @@ pub struct Weights {
     /// For the names of tensors in messages.
     container: Arc<dyn Container>,
     non_finite: AtomicU64,
+    /// The tensor of the first of them.
+    first_non_finite: OnceLock<String>,
     image: Mutex<ImageUse>,
 }
 
@@ -90,7 +92,8 @@ impl Weights {
         let listing = container.tensors(checkpoint.files(), add)?;
         table.listing = listing;
         quantized::assemble(&mut table, checkpoint)?;
-        Ok(Weights { table, container, non_finite: AtomicU64::new(0), image: Mutex::default() })
+        let (non_finite, first_non_finite) = (AtomicU64::new(0), OnceLock::new());
+        Ok(Weights { table, container, non_finite, first_non_finite, image: Mutex::default() })
     }
 
     /// A tensor's name in its file.
@@ -98,10 +101,15 @@ impl Weights {
         self.container.name_in_file(name)
     }
 
-    /// Number of NaN and infinite values among the float weights read so far. A warning, not an error: some checkpoints
-    /// have a few in unused rows. (A scale that is not finite is an error.)
+    /// Number of values that are NaN, or infinite in bf16, among the float weights read so far. A warning, not an
+    /// error: some checkpoints have a few in unused rows. (A scale that is not finite is an error.)
     pub fn num_non_finite(&self) -> u64 {
         self.non_finite.load(Ordering::Relaxed)
+    }
+
+    /// The tensor, by its name in the file, in which the first of [`num_non_finite`](Self::num_non_finite) was read.
+    pub fn first_non_finite(&self) -> Option<&str> {
+        self.first_non_finite.get().map(String::as_str)
     }
 
     /// A required tensor of that shape, in a supported type.
@@ -411,7 +419,7 @@ impl Weights {
 
     /// The image of the packed matrices, to be written in the background; `None` if nothing has to be written.
     pub fn into_image_writer(self) -> Option<ImageWriter> {
-        // A checkpoint with NaN weights is packed again at each start, because packing counts them.
+        // A checkpoint with such weights is packed again at each start, because packing counts them.
         if self.num_non_finite() > 0 {
             return None;
         }

@@ -14,7 +14,7 @@ use super::table::{Entry, Values};
 use super::{StoredTensor, Weights, quantized};
 use crate::blocks::BlockType;
 use crate::container::{StoredAs, broken_block};
-use crate::encoding::{Encoding, class_for, for_each_chunk};
+use crate::encoding::{Encoding, class_for, for_each_chunk, is_finite_bf16};
 use crate::files::LoadError;
 
 /// A tensor of checked shape and type.
@@ -117,14 +117,16 @@ impl TensorRows<'_> {
             },
             (None, Values::Quantized(_)) => unreachable!("rows() reads the codes"),
         }
-        let non_finite = out.iter().filter(|value| !value.is_finite()).count();
+        let non_finite = out.iter().filter(|value| !is_finite_bf16(**value)).count();
         if non_finite > 0 {
             if let (Some(block), &Values::Rows { stored, .. }) = (self.block_type(), &self.tensor.entry.values) {
                 // A block with finite scales has only finite numbers.
                 let first = out.iter().position(|value| !value.is_finite()).unwrap_or_default();
                 return Err(self.tensor.broken_block(block, stored.row(row) * out.len() + first));
             }
-            self.tensor.weights.non_finite.fetch_add(non_finite as u64, Ordering::Relaxed);
+            let weights = self.tensor.weights;
+            weights.non_finite.fetch_add(non_finite as u64, Ordering::Relaxed);
+            weights.first_non_finite.get_or_init(|| weights.name_in_file(self.tensor.name));
         }
         Ok(())
     }

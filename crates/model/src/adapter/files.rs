@@ -12,6 +12,7 @@
 use crate::config::ModelConfig;
 use crate::config::fields::{Fields, parse_object, quoted};
 use crate::tensors::{Feed, Layer, Linear, Tensors, unread_error};
+use checkpoint::encoding::is_finite_bf16;
 use checkpoint::weights::{TensorSlice, Weights};
 use checkpoint::{Checkpoint, LoadError, Source};
 use serde_json::Value;
@@ -21,8 +22,6 @@ use std::path::Path;
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 const PICKLED: &str = "adapter_model.bin";
-/// The least number that is rounded to an infinite bf16: half a step above the largest.
-const HALF_ABOVE_BF16: f32 = f32::from_bits(0x7f7f_8000);
 /// Real ones have 2 KB.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// Weights whose bytes are shown together.
@@ -440,8 +439,7 @@ impl Reader<'_> {
             tensor.read(row, out)?;
         }
         numbers.iter_mut().for_each(|number| *number *= scale);
-        // What is rounded to an infinite bf16 is none either.
-        if !numbers.iter().all(|number| number.abs() < HALF_ABOVE_BF16) {
+        if !numbers.iter().all(|&number| is_finite_bf16(number)) {
             return Err(wrong("NaN or infinite weights"));
         }
         self.read.insert(name.to_string());
