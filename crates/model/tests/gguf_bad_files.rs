@@ -152,6 +152,25 @@ fn another_alignment() {
     }
 }
 
+/// Padding may follow the last tensor; what is longer is a part of it that its type does not cover.
+#[test]
+fn tensors_end_with_the_file() {
+    for padding in [1, 31, 32] {
+        try_load(vec![("model.gguf", [good(), vec![0; padding]].concat())]).unwrap();
+    }
+    let last = "tensor \"blk.0.ffn_down.weight\": F32 [32, 64] takes 8192 bytes, but the file has 33 more";
+    check("bytes of no tensor", [good(), vec![0; 33]].concat(), &[last]);
+    let retyped = |at: usize| {
+        let mut tensors = good_tensors();
+        tensors[at].2 = Q4_0_TENSOR;
+        file(&good_settings(), &tensors)
+    };
+    let last = good_tensors().len() - 1;
+    let problem = "tensor \"blk.0.ffn_down.weight\": Q4_0 [32, 64] takes 1152 bytes, but the file has 7040 more";
+    check("the last, retyped", retyped(last), &[problem]);
+    check("one between, retyped", retyped(last - 1), &["tensor \"blk.0.ffn_down.weight\": offset ", "; must be "]);
+}
+
 #[test]
 fn damaged_headers() {
     const MINUS_ONE: u64 = u64::MAX;

@@ -283,8 +283,8 @@ fn alignment(metadata: &Metadata) -> Result<u64, LoadError> {
     Ok(alignment)
 }
 
-/// Checks the offsets: tensors are one after the other, each at the next multiple of the alignment, all within the
-/// file.
+/// Checks the offsets: tensors are one after the other, each at the next multiple of the alignment, and end with the
+/// file: a tensor whose type was changed to a smaller one would be read as other numbers.
 fn place_tensors(
     file: &ModelFile,
     entries: Vec<TableEntry>,
@@ -308,7 +308,15 @@ fn place_tensors(
         expected = (offset + len).next_multiple_of(alignment);
         tensors.push(TensorInfo { name, encoding, shape, offset: data + offset, len, stored: StoredAs::Itself });
     }
-    Ok(tensors)
+    match tensors.last().map(|last| (last, file.len() - last.offset - last.len)) {
+        // Writers pad the last tensor too, some by a whole step where none is needed.
+        Some((last, rest)) if rest > alignment => {
+            let TensorInfo { name, encoding, shape, len, .. } = last;
+            let problem = format!("{} {shape:?} takes {len} bytes, but the file has {rest} more", encoding.name());
+            Err(LoadError::field(file.name(), format!("tensor {}", quoted(name)), problem))
+        }
+        _ => Ok(tensors),
+    }
 }
 
 /// Reads forward through the header of a file, and keeps the bytes read.
