@@ -603,6 +603,17 @@ mod refused {
                 json!(7),
                 "adapter_config.json: target_modules: expected names of modules, or a pattern",
             ),
+            (
+                "target_modules",
+                json!(["q_proj", "down_proj", "lm_head"]),
+                "adapter_config.json: target_modules: \"lm_head\": adapters of embeddings and heads are not supported",
+            ),
+            (
+                "target_modules",
+                json!(["q_proj", "model.embed_tokens", "down_proj"]),
+                "adapter_config.json: target_modules: \"model.embed_tokens\": adapters of embeddings and heads are not \
+                 supported",
+            ),
         ];
         for (field, value, wanted) in table {
             assert_eq!(with(field, value.clone()), wanted, "{field}: {value}");

@@ -24,6 +24,7 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 const PICKLED: &str = "adapter_model.bin";
 /// Real ones have 2 KB.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
+const NO_TABLES: &str = "adapters of embeddings and heads are not supported";
 /// Weights whose bytes are shown together.
 const PART: usize = 1024;
 /// Prefix of the names of the model's own modules: as peft writes it, or none, as other programs do.
@@ -267,7 +268,12 @@ fn targets(fields: &Fields<'_>) -> Result<Option<Vec<String>>, LoadError> {
         Some(Value::Array(names)) if some.iter().all(|name| is_nothing(fields.get(name))) => {
             let wrong = || fields.error("target_modules", "expected names of modules");
             let name = |name: &Value| name.as_str().map(str::to_string).ok_or_else(wrong);
-            names.iter().map(name).collect::<Result<_, _>>().map(Some)
+            let names = names.iter().map(name).collect::<Result<Vec<_>, _>>()?;
+            // The only modules outside of the layers: no tensor of theirs is ever asked for.
+            match names.iter().find(|name| name.ends_with("embed_tokens") || name.ends_with("lm_head")) {
+                Some(table) => Err(fields.error("target_modules", format!("{}: {NO_TABLES}", quoted(table)))),
+                None => Ok(Some(names)),
+            }
         }
         // A pattern, or a choice of layers: the tensors tell.
         Some(Value::String(_) | Value::Array(_)) | None => Ok(None),
@@ -466,7 +472,7 @@ fn why_unread(name: &str) -> &'static str {
     if is("lora_magnitude_vector") {
         "they are of DoRA, which is not supported"
     } else if is("lora_embedding") || is("embed_tokens") || is("lm_head") {
-        "adapters of embeddings and heads are not supported"
+        NO_TABLES
     } else if is(".experts.") || is(".block_sparse_moe.") || is(".gate.lora") {
         "adapters of experts and routers are not supported"
     } else if !is("lora_A.weight") && !is("lora_B.weight") {
