@@ -586,6 +586,10 @@ impl From<Rejection> for ApiError {
         if rejection.is_machines() {
             return ApiError::machine_busy(rejection.message);
         }
+        // An adapter that was unloaded while the request was read.
+        if rejection.code == Some("model_not_found") {
+            return ApiError::unknown_model();
+        }
         let error = ApiError::new(Kind::BadRequest, rejection.code, rejection.message);
         match rejection.param {
             Some(param) => error.with_param(param),
@@ -612,6 +616,12 @@ mod tests {
             let other = error.rename_param("logprobs", "n_probs");
             assert_eq!((other.message(), other.param()), (message, Some("max_tokens")));
         }
+    }
+
+    #[test]
+    fn an_adapter_that_is_gone_is_an_unknown_model() {
+        let rejection = Rejection { code: Some("model_not_found"), ..Rejection::of("model", "gone") };
+        assert_eq!(ApiError::from(rejection).status(), StatusCode::NOT_FOUND);
     }
 
     #[test]
