@@ -92,6 +92,9 @@ pub(crate) struct App {
     pub(crate) answers: Arc<AnswerMemory>,
     /// Where text is worked on.
     pub(crate) text: PreparePool,
+    /// Where what takes a millisecond to write is written: one at a time, so that a key's many leave the serving threads
+    /// to others.
+    pages: PreparePool,
     basis: OnceCell<Provenance>,
     body_limit: usize,
     pub(crate) patience: Patience,
@@ -138,6 +141,7 @@ impl App {
             drain: Drain::default(),
             answers: AnswerMemory::new(ANSWER_BUDGET, options.api_keys.len() > 1),
             text: PreparePool::new(options.text_workers, options.body_limit),
+            pages: PreparePool::new(1, 0),
             basis: OnceCell::new(),
             body_limit: options.body_limit,
             patience: options.patience,
@@ -225,6 +229,16 @@ impl App {
             work(value, &app)
         };
         self.text.run(room, job).await
+    }
+
+    /// What `work` writes, when it is the tenant's turn.
+    pub(crate) async fn in_turn<T: Send + 'static>(
+        self: &Arc<App>,
+        tenant: Option<Tenant>,
+        work: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let app = self.clone();
+        self.pages.run(self.pages.room(tenant), move || work(&app)).await
     }
 
     /// Collects a body within its limits of size, time and memory.

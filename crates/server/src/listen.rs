@@ -200,6 +200,10 @@ async fn respond(
     busy: Busy,
 ) -> Result<Response, Infallible> {
     settle_path(request.uri_mut(), &root_path);
+    if busy.is_pipelined {
+        // Who sends many at once lets the other connections have the thread between two of them.
+        tokio::task::yield_now().await;
+    }
     // `Expect: 100-continue` is not answered for an unwanted body.
     let is_withheld = request.headers().contains_key(header::EXPECT);
     let (back, unread) = oneshot::channel();
@@ -261,13 +265,15 @@ const IDLE: u8 = 2;
 struct Busy {
     state: Arc<State>,
     open: watch::Sender<usize>,
+    /// Nothing was read for it: it came with the one before.
+    is_pipelined: bool,
 }
 
 impl Busy {
     fn new(state: Arc<State>, open: watch::Sender<usize>) -> Busy {
-        state.0.store(ANSWER, Ordering::Relaxed);
+        let is_pipelined = state.0.swap(ANSWER, Ordering::Relaxed) == IDLE;
         open.send_modify(|open| *open += 1);
-        Busy { state, open }
+        Busy { state, open, is_pipelined }
     }
 }
 

@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::extract::{RawQuery, State};
+use axum::extract::{Extension, RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use model::ModelConfig;
@@ -17,7 +17,7 @@ use plan::{Here, Loaded, Question};
 use roofline::ModelShape;
 
 use crate::app::App;
-use crate::ask::JsonRequest;
+use crate::ask::{Caller, JsonRequest};
 use crate::error::{ApiError, ApiResult};
 use crate::json::json_body;
 use crate::query;
@@ -45,12 +45,16 @@ fn here(app: &App) -> Here {
 }
 
 /// The names that there are.
-pub(crate) async fn presets(State(app): State<Arc<App>>) -> Response {
-    json_body(plan::presets(&here(&app)).to_string())
+pub(crate) async fn presets(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> ApiResult<Response> {
+    app.in_turn(caller.tenant, |app| Ok(json_body(plan::presets(&here(app)).to_string()))).await
 }
 
-pub(crate) async fn answer(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> ApiResult<Response> {
-    answered(&query.unwrap_or_default(), None, &app)
+pub(crate) async fn answer(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> ApiResult<Response> {
+    app.in_turn(caller.tenant, move |app| answered(&query.unwrap_or_default(), None, app)).await
 }
 
 /// The answer for the model whose `config.json` is the body.

@@ -376,8 +376,10 @@ async fn list_requests(
 ) -> ApiResult<Response> {
     let now = app.engine.unix(app.engine.now());
     let question = Question::read(query.as_deref().unwrap_or_default(), now)?;
-    let list = requests::list(&*app.engine, &app.registry.of(caller.tenant), &question);
-    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(list.to_string())).into_response())
+    let listed =
+        move |app: &App| Ok(requests::list(&*app.engine, &app.registry.of(caller.tenant), &question).to_string());
+    let list = app.in_turn(caller.tenant, listed).await?;
+    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(list)).into_response())
 }
 
 /// Where the time of a request went.
@@ -386,8 +388,11 @@ async fn show_timeline(
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> ApiResult<Response> {
-    let timeline = app.reader(caller.tenant).timeline(&name).ok_or_else(ApiError::unknown_request)?;
-    Ok(json_body(timeline.to_string()))
+    let told = move |app: &App| {
+        let timeline = app.reader(caller.tenant).timeline(&name).ok_or_else(ApiError::unknown_request)?;
+        Ok(timeline.to_string())
+    };
+    Ok(json_body(app.in_turn(caller.tenant, told).await?))
 }
 
 /// Healthy means that the engine's own loop moves, or has nothing to do.
@@ -412,16 +417,21 @@ async fn show_metrics(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-) -> Response {
+) -> ApiResult<Response> {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let is_open_metrics = Exposition::is_open_metrics(accept);
+    app.in_turn(caller.tenant, move |app| Ok(metrics_page(app, caller.tenant, is_open_metrics))).await
+}
+
+fn metrics_page(app: &App, tenant: Option<Tenant>, is_open_metrics: bool) -> Response {
     let known = |exemplar: &Exemplar| {
-        let name = match app.registry.name(caller.tenant, exemplar.request) {
+        let name = match app.registry.name(tenant, exemplar.request) {
             Name::Own(name) => name,
             Name::Other(number) => number.to_string(),
         };
         (name, app.engine.unix(exemplar.at).as_millis_f64() / 1e3)
     };
-    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let exposition = match Exposition::is_open_metrics(accept) {
+    let exposition = match is_open_metrics {
         true => Exposition::OpenMetrics(&known),
         false => Exposition::Text,
     };

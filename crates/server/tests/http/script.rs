@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use checkpoint::{Checkpoint, Source};
@@ -37,6 +37,8 @@ struct Inner {
     /// What it promises every request at the moment 0. Then it says nothing before it was asked twice what time it is.
     promise: Option<LatencyBound>,
     asked: AtomicU64,
+    /// Held by whoever counts.
+    counting: Mutex<()>,
 }
 
 impl Script {
@@ -81,7 +83,14 @@ impl Script {
             adapters: engine::Adapters::default(),
             config,
         };
-        Script(Arc::new(Inner { model, words, submitted: AtomicU64::new(0), promise, asked: AtomicU64::new(0) }))
+        Script(Arc::new(Inner {
+            model,
+            words,
+            submitted: AtomicU64::new(0),
+            promise,
+            asked: AtomicU64::new(0),
+            counting: Mutex::new(()),
+        }))
     }
 }
 
@@ -132,6 +141,7 @@ impl Serve for Script {
 
 impl Observe for Script {
     fn stats(&self) -> Stats {
+        let _counting = self.0.counting.lock();
         Stats::default()
     }
 
@@ -260,6 +270,25 @@ fn a_stream_says_when_it_breaks_a_promise() {
         let (events, done) = answer.events();
         let text: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
         assert_eq!((text.as_str(), done), ("Once upon a time", true), "and the answer is what it is");
+    });
+}
+
+#[test]
+fn a_page_that_takes_long_to_write_holds_nobody_up() {
+    let script = Script::saying(&["Once"], None);
+    serve(&script, |address| {
+        let get = |path: &str| {
+            let mut connection = Connection::open(address);
+            connection.request("GET", path, &[("connection", "close")], b"");
+            connection
+        };
+        let counting = script.0.counting.lock();
+        let mut pages = [(); 3].map(|()| get("/metrics"));
+        for _ in 0..3 {
+            assert_eq!(get("/health").answer().status, 200, "the one thread that serves is free");
+        }
+        drop(counting);
+        assert!(pages.iter_mut().all(|page| page.answer().status == 200));
     });
 }
 
