@@ -308,7 +308,7 @@ pub(crate) static ALLOWED_TOOLS: &[Field] = &[
 static ALLOWED_TOOL: Shape = Shape {
     name: "AllowedTool",
     groups: &[&[
-        field("type", Text, "what it is"),
+        field("type", Word(&["function"]), "what it is"),
         field("function", Object(&NAMED), "the tool"),
         field("name", Text, "its name, where there is no function"),
     ]],

@@ -188,11 +188,14 @@ pub(crate) fn only(allowed: &mut Fields, offer: &mut Offer) -> ApiResult<ToolCho
     let mut names = BTreeSet::new();
     for mut tool in allowed.objects("tools")? {
         tool.string("type")?;
-        let name = match tool.object("function")? {
-            Some(mut function) => function.string("name")?,
-            None => tool.string("name")?,
-        };
-        names.extend(name);
+        let mut function = tool.object("function")?;
+        let named = function.as_mut().unwrap_or(&mut tool);
+        let (field, name) = (named.name("name"), named.text("name")?);
+        if !offer.tools.iter().any(|tool| tool.name == name) {
+            let message = format!("'{field}' names a tool that is not among 'tools'.");
+            return Err(ApiError::bad_request(message).with_param(field));
+        }
+        names.insert(name);
         tool.finish()?;
     }
     offer.tools.retain(|tool| names.contains(&tool.name));
@@ -200,4 +203,34 @@ pub(crate) fn only(allowed: &mut Fields, offer: &mut Offer) -> ApiResult<ToolCho
         return Err(ApiError::bad_request("'tool_choice' allows none of the 'tools'.").with_param("tool_choice"));
     }
     Ok(choice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The place that is blamed; `None`: it is taken.
+    fn blamed(body: Value) -> Option<String> {
+        let mut fields = Fields::of(body, &shapes::CHAT).unwrap();
+        read(&mut fields).err().map(|error| error.param().unwrap_or_default().to_owned())
+    }
+
+    #[test]
+    fn what_is_allowed_is_a_function_that_there_is() {
+        let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+        let at = "tool_choice.allowed_tools.tools[1]";
+        for (second, place) in [
+            (json!({"type": "function", "function": {"name": "f"}}), None),
+            (json!({"name": "f"}), None),
+            (json!({"type": "mcp", "name": "f"}), Some(format!("{at}.type"))),
+            (json!({"type": "function", "function": {"name": "g"}}), Some(format!("{at}.function.name"))),
+            (json!({"type": "function", "name": "g"}), Some(format!("{at}.name"))),
+            (json!({"type": "function"}), Some(format!("{at}.name"))),
+        ] {
+            let allowed = json!({"mode": "auto", "tools": [{"type": "function", "name": "f"}, second]});
+            let choice = json!({"type": "allowed_tools", "allowed_tools": allowed});
+            let body = json!({"messages": [], "tools": tools, "tool_choice": choice});
+            assert_eq!(blamed(body), place, "{second}");
+        }
+    }
 }
