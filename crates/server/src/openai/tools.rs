@@ -10,12 +10,15 @@ use crate::answers::Adjustments;
 use crate::conversation::{ToolChoice, definition};
 use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, wrong_type};
+use crate::json::shortened;
 use crate::openai::shapes;
 
 /// Most tools of a request. Agents bring some tens.
 const MAX_TOOLS: usize = 512;
 /// Bytes of all schemas that a grammar of calls follows; with its own text that is below what a grammar may have.
 const MAX_SCHEMA_BYTES: usize = 64 << 10;
+/// Characters of a place in a schema that are told.
+const MOST_PLACE: usize = 300;
 /// Longest name of a tool, in bytes.
 const MAX_NAME_BYTES: usize = 128;
 
@@ -43,6 +46,7 @@ impl Offer {
         if self.tools.len() >= MAX_TOOLS {
             return Err(ApiError::bad_request(format!("At most {MAX_TOOLS} tools are taken.")).with_param("tools"));
         }
+        check_properties(&tool.parameters, &place)?;
         self.places.entry(tool.name.clone()).or_insert(place);
         self.definitions.push(definition(&tool.name, description, &tool.parameters));
         self.tools.push(tool);
@@ -108,6 +112,27 @@ impl Offer {
             ToolChoice::Never => (Arc::default(), Vec::new(), choice, parallel),
             choice => (tools.into(), definitions, choice, parallel),
         }
+    }
+}
+
+/// Templates go through the properties of a schema, also of one that is only advice.
+fn check_properties(schema: &Value, place: &str) -> ApiResult<()> {
+    let wrong = |place: String, problem: &str| {
+        let place: String = place.chars().take(MOST_PLACE).collect();
+        Err(ApiError::bad_request(format!("{place}: {problem}.")).with_param(place))
+    };
+    let properties = match schema {
+        Value::Object(schema) => schema.get("properties").filter(|properties| !properties.is_null()),
+        Value::Bool(_) => None,
+        _ => return wrong(place.to_owned(), "a schema is an object, true or false"),
+    };
+    let place = format!("{place}.properties");
+    match properties {
+        None => Ok(()),
+        Some(Value::Object(all)) => {
+            all.iter().try_for_each(|(name, schema)| check_properties(schema, &format!("{place}.{}", shortened(name))))
+        }
+        Some(_) => wrong(place, "it must be an object of schemas"),
     }
 }
 
@@ -213,6 +238,22 @@ mod tests {
     fn blamed(body: Value) -> Option<String> {
         let mut fields = Fields::of(body, &shapes::CHAT).unwrap();
         read(&mut fields).err().map(|error| error.param().unwrap_or_default().to_owned())
+    }
+
+    #[test]
+    fn properties_that_are_none_are_blamed_on_the_schema_and_not_on_the_template() {
+        for (schema, place) in [
+            (json!({"type": 5, "properties": 3}), ".properties"),
+            (json!({"properties": {"a": 3}}), ".properties.a"),
+            (json!({"properties": {"a": {"properties": []}}}), ".properties.a.properties"),
+        ] {
+            let tool = json!({"type": "function", "function": {"name": "f", "parameters": schema}});
+            let place = format!("tools[0].function.parameters{place}");
+            assert_eq!(blamed(json!({"messages": [], "tools": [tool]})), Some(place), "{schema}");
+        }
+        let good = json!({"properties": {"a": true, "b": {"type": "strange"}, "properties": {"properties": null}}});
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": good}});
+        assert_eq!(blamed(json!({"messages": [], "tools": [tool]})), None);
     }
 
     #[test]
