@@ -85,7 +85,7 @@ impl Begun {
         raw.rule = rule;
         // What stays of a prompt that is cut: none is. And a refinement of a sampler that is off.
         fields.integer("n_keep")?;
-        fields.list("dry_sequence_breakers")?;
+        params::texts(&mut fields, "dry_sequence_breakers")?;
         fields.finish()?;
         let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
         let request = app.validate(raw, &delivery.model).map_err(|rejection| {

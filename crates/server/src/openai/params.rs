@@ -184,7 +184,7 @@ pub(crate) fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
 }
 
 /// A text or several.
-fn texts(fields: &mut Fields, field: &str) -> Result<Vec<String>, ApiError> {
+pub(crate) fn texts(fields: &mut Fields, field: &str) -> Result<Vec<String>, ApiError> {
     let name = fields.name(field);
     let items = match fields.take(field) {
         None => return Ok(Vec::new()),

@@ -102,6 +102,8 @@ fn what_is_not_there_is_refused_by_name() {
         (json!({"samplers": ["top_k"]}), "samplers"),
         (json!({"mirostat": 1}), "mirostat"),
         (json!({"dry_multiplier": 0.8}), "dry_multiplier"),
+        (json!({"dry_sequence_breakers": ["\n", {}]}), "dry_sequence_breakers[1]"),
+        (json!({"dry_sequence_breakers": [1.5]}), "dry_sequence_breakers[0]"),
         (json!({"xtc_probability": 0.5}), "xtc_probability"),
         (json!({"id_slot": 2}), "id_slot"),
         (json!({"logit_bias": [[1, 2, 3]]}), "logit_bias[0]"),
