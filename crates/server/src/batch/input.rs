@@ -1,6 +1,6 @@
 //! The file of requests: checked as a whole before the first of them is asked.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader};
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::BATCH_ROUTES;
-use crate::json::whole_characters;
+use crate::json::{shortened, whole_characters};
 
 /// Longest line in bytes: a request's body is not longer, elsewhere.
 pub(super) const MAX_LINE_BYTES: usize = 8 << 20;
@@ -60,17 +60,21 @@ pub enum InputError {
 
 /// As it stands in the file.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(expecting = "an object")]
 struct Written {
     custom_id: String,
     #[serde(default)]
     method: Option<String>,
     url: String,
     body: Body,
+    /// What there is beside, which says nothing where it is `null`.
+    #[serde(flatten)]
+    rest: HashMap<String, Option<IgnoredAny>>,
 }
 
 /// What is looked at of a body; its route reads the rest, within that route's limits.
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Body {
     #[serde(default)]
     stream: Switch,
@@ -203,7 +207,10 @@ fn read(bytes: &[u8]) -> Result<Line, String> {
     let bytes = whole_characters(bytes);
     let text = std::str::from_utf8(&bytes).map_err(|_| format!("it is not UTF-8 text; {shape}"))?;
     let line: Written = serde_json::from_str(text).map_err(|error| format!("{}; {shape}", short_reason(&error)))?;
-    let Written { custom_id, method, url, body } = line;
+    let Written { custom_id, method, url, body, rest } = line;
+    if let Some((unknown, _)) = rest.iter().find(|(_, value)| value.is_some()) {
+        return Err(format!("'{}' is no member of a line; {shape}", shortened(unknown)));
+    }
     let place = member(text, "body").filter(|place| text[place.clone()].starts_with('{'));
     match () {
         () if custom_id.is_empty() => Err("'custom_id' is empty".to_owned()),
@@ -293,6 +300,14 @@ mod tests {
             let read = read(line.as_bytes()).unwrap();
             assert_eq!((read.body.as_str(), read.has_class), (body, false), "{line}");
         }
+        let beside = |value: &str| {
+            let line = r#"{"custom_id":"a","url":"/v1/completions","body":{},"extra":"#;
+            read(format!("{line}{value}}}").as_bytes()).map(|line| line.body)
+        };
+        assert_eq!(beside("null").as_deref(), Ok("{}"));
+        for value in ["0", "[null]", r#"{"a":1}"#] {
+            assert!(beside(value).unwrap_err().starts_with("'extra' is no member of a line; "), "{value}");
+        }
         for (body, has_class) in [
             (r#"{"service_tier":"flex"}"#, true),
             (r#"{"priority":5}"#, true),
@@ -315,6 +330,7 @@ mod tests {
             let error = read(line.as_bytes()).unwrap_err();
             assert!(error.contains(told), "{body}: {error}");
         }
+        assert!(read(br#"["a", "POST", "/v1/completions", {}]"#).unwrap_err().contains("expected an object"));
         let long = format!(r#"{{"{}": 1}}"#, "n".repeat(1 << 20));
         assert!(read(long.as_bytes()).unwrap_err().len() < 1000, "a note has room for it");
     }
