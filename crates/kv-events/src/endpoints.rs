@@ -1,6 +1,7 @@
 //! The JSON of vLLM's `--kv-events-config`: endpoints and topic.
 
 use serde::Deserialize;
+use serde_json::Value;
 
 /// Endpoints of a publisher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,9 @@ pub enum EndpointsError {
     /// Invalid JSON, or an unknown field.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
+    /// Other JSON than an object.
+    #[error("not a JSON object, such as {{\"enable_kv_cache_events\": true}}")]
+    NoObject,
     /// An unsupported publisher.
     #[error("publisher: expected zmq, or null for no events, not {0:?}")]
     Publisher(String),
@@ -64,6 +68,10 @@ fn buffer_steps() -> usize {
 impl Endpoints {
     /// Parses the value of the flag; `None` if events are disabled.
     pub fn parse(text: &str) -> Result<Option<Endpoints>, EndpointsError> {
+        // Of a list serde would take the fields by their places.
+        if !serde_json::from_str::<Value>(text)?.is_object() {
+            return Err(EndpointsError::NoObject);
+        }
         let json: Json = serde_json::from_str(text)?;
         match json.publisher.as_deref() {
             Some("null") => return Ok(None),

@@ -161,7 +161,9 @@ fn the_words_are_those_of_vllm() {
     assert_eq!(Endpoints::parse(r#"{"enable_kv_cache_events": true, "publisher": "null"}"#).expect("right"), None);
     for (wrong, says) in [
         ("", "EOF"),
-        ("[]", "invalid length"),
+        ("[]", "not a JSON object"),
+        (r#"[true, "zmq"]"#, "not a JSON object"),
+        ("5", "not a JSON object"),
         (r#"{"endpiont": "tcp://*:1"}"#, "endpiont"),
         (r#"{"publisher": "kafka"}"#, "kafka"),
         (r#"{"endpoint": "ipc:///tmp/x"}"#, "tcp://HOST:PORT"),
