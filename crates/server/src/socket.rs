@@ -24,6 +24,7 @@ use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::ParsedCertificate;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -92,6 +93,9 @@ pub(crate) fn acceptor(names: &TlsFiles) -> Result<TlsAcceptor, BadTls> {
         return Err(wrong(&names.certificates, "it has no certificate (-----BEGIN CERTIFICATE-----)".to_owned()));
     }
     let key = PrivateKeyDer::from_pem_slice(&read(&names.key)?).map_err(|error| wrong(&names.key, pem(&error)))?;
+    // What is between the marks is not looked at before.
+    ParsedCertificate::try_from(&certificates[0])
+        .map_err(|_| wrong(&names.certificates, "its first certificate is none that can be read".to_owned()))?;
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| wrong(&names.key, error.to_string()))?
@@ -106,7 +110,12 @@ fn pem(error: &rustls::pki_types::pem::Error) -> String {
     use rustls::pki_types::pem::Error;
     match error {
         Error::NoItemsFound => "it has no private key that can be read (one with a password cannot)".to_owned(),
-        error => format!("it is no PEM: {error:?}"),
+        Error::MissingSectionEnd { .. } => {
+            "it is cut off: a part that begins has no end (-----END ...-----)".to_owned()
+        }
+        Error::IllegalSectionStart { .. } => "it is no PEM: a line that begins a part is broken".to_owned(),
+        Error::Base64Decode(_) => "it is no PEM: what is between its marks is not base64".to_owned(),
+        _ => "it is no PEM".to_owned(),
     }
 }
 
@@ -153,8 +162,11 @@ impl Socket {
 
     /// A stale socket file of this name is replaced; anything else is left alone.
     pub(crate) async fn unix(path: &Path) -> io::Result<Socket> {
-        let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-        if is_socket && UnixStream::connect(path).await.is_err_and(|error| error.kind() == refused()) {
+        let found = fs::symlink_metadata(path).ok();
+        if found.as_ref().is_some_and(|found| !found.file_type().is_socket()) {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "what has this name is no socket"));
+        }
+        if found.is_some() && UnixStream::connect(path).await.is_err_and(|error| error.kind() == refused()) {
             fs::remove_file(path)?;
         }
         Ok(Socket { kind: Kind::Unix(UnixListener::bind(path)?, File::of(path)), tls: None })
@@ -279,5 +291,48 @@ impl AsyncWrite for Peer {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         with_stream!(self, stream => stream.poll_shutdown(cx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_files_the_wrong_one_is_named_in_words() {
+        let good = include_str!("../../bench/tests/localhost.pem");
+        let cut = &good[..good.find("-----END").unwrap()];
+        let garbage = "-----BEGIN CERTIFICATE-----\nZ2FyYmFnZQ==\n-----END CERTIFICATE-----\n";
+        let no_base64 = "-----BEGIN CERTIFICATE-----\n%%%%\n-----END CERTIFICATE-----\n";
+        for (certificates, key, file, told) in [
+            (good, good, "", ""),
+            (cut, good, "certificates", "it is cut off"),
+            (garbage, good, "certificates", "its first certificate is none that can be read"),
+            (no_base64, good, "certificates", "not base64"),
+            ("", good, "certificates", "it has no certificate"),
+            (good, cut, "key", "it is cut off"),
+            (good, garbage, "key", "it has no private key"),
+        ] {
+            let files = [("certificates", certificates.as_bytes()), ("key", key.as_bytes())];
+            let place = testing::Scratch::with("tls", &files);
+            let names = TlsFiles { certificates: place.join("certificates"), key: place.join("key") };
+            let problem = acceptor(&names).err().map(|bad| (bad.file, bad.problem));
+            let wanted = (!file.is_empty()).then(|| place.join(file));
+            assert_eq!(problem.as_ref().map(|(file, _)| file), wanted.as_ref(), "{problem:?}");
+            assert!(problem.is_none_or(|(_, problem)| problem.contains(told) && !problem.contains('[')), "{told}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_socket_is_left_alone_and_told() {
+        let place = testing::Scratch::with("uds", &[("file", &b"kept"[..])]);
+        std::os::unix::fs::symlink(place.join("nowhere"), place.join("link")).unwrap();
+        fs::create_dir(place.join("folder")).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        for name in ["file", "link", "folder"] {
+            let error = runtime.block_on(Socket::unix(&place.join(name))).err().map(|error| error.to_string());
+            assert_eq!(error.as_deref(), Some("what has this name is no socket"), "{name}");
+        }
+        assert_eq!(fs::read(place.join("file")).unwrap(), b"kept");
     }
 }
