@@ -148,8 +148,7 @@ fn bytes(text: &str) -> Cow<'_, [u8]> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, more)) = rest.split_first() {
-        let hex = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
-        match (first, more.get(..2).and_then(hex)) {
+        match (first, more.get(..2).and_then(byte)) {
             (b'%', Some(byte)) => {
                 bytes.push(byte);
                 rest = &more[2..];
@@ -165,6 +164,12 @@ fn bytes(text: &str) -> Cow<'_, [u8]> {
         }
     }
     Cow::Owned(bytes)
+}
+
+/// Of two hexadecimal digits; a sign is none.
+fn byte(digits: &[u8]) -> Option<u8> {
+    let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'))?;
+    u8::from_str_radix(digits, 16).ok()
 }
 
 #[cfg(test)]
@@ -200,6 +205,7 @@ mod tests {
             ("%252F", "%2F"),
             ("100%", "100%"),
             ("%zz", "%zz"),
+            ("%+5%-5", "% 5%-5"),
             ("%ff", "\u{fffd}"),
             ("%C3%BC", "ü"),
         ];
