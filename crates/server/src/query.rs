@@ -75,9 +75,10 @@ pub(crate) fn unknown(name: &str) -> ApiError {
     if is_a_name { error.with_param(name) } else { error }
 }
 
-/// What a page of a list has, and has at most.
-const PAGE: u64 = 20;
-const MOST_PAGE: u64 = 100;
+/// What a page of a list has, and may have at most: OpenAI's numbers.
+const PAGE: usize = 20;
+pub(crate) const MOST_PAGE: u64 = 100;
+pub(crate) const MOST_FILES_PAGE: u64 = 10_000;
 
 /// Which part of a list.
 pub(crate) struct Page {
@@ -87,13 +88,13 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// `others`: what else the route knows.
-    pub(crate) fn read(query: &str, others: &[&str]) -> Result<Page, ApiError> {
-        let mut page = Page { limit: PAGE as usize, after: None, others: Vec::new() };
+    /// `most`: what is given of a longer one that is asked for. `others`: what else the route knows.
+    pub(crate) fn read(query: &str, most: u64, others: &[&str]) -> Result<Page, ApiError> {
+        let mut page = Page { limit: PAGE, after: None, others: Vec::new() };
         for (name, value) in pairs(query) {
             match name.as_ref() {
                 "limit" => match number("limit", &value)? {
-                    limit @ 1..=10_000 => page.limit = limit.min(MOST_PAGE) as usize,
+                    limit @ 1..=10_000 => page.limit = limit.min(most) as usize,
                     _ => return Err(wrong_type("limit", "a number from 1 to 10000")),
                 },
                 "after" => page.after = Some(value.into_owned()),
@@ -194,6 +195,19 @@ mod tests {
         {
             assert_eq!(is_text(path), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn a_page_is_as_long_as_its_route_allows() {
+        for (query, most, limit) in [
+            ("", MOST_PAGE, PAGE),
+            ("limit=7", MOST_PAGE, 7),
+            ("limit=10000", MOST_PAGE, 100),
+            ("limit=10000", MOST_FILES_PAGE, 10_000),
+        ] {
+            assert_eq!(Page::read(query, most, &[]).ok().map(|page| page.limit), Some(limit), "{query} of {most}");
+        }
+        assert!(Page::read("limit=10001", MOST_FILES_PAGE, &[]).is_err());
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, wrong_type};
 use crate::json::json_body;
 use crate::openai::shapes;
-use crate::query::Page;
+use crate::query::{MOST_FILES_PAGE, MOST_PAGE, Page};
 
 /// Bytes of a field beside the file.
 const FIELD_BYTES: u64 = 4096;
@@ -156,16 +156,18 @@ pub(crate) async fn list_files(
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> ApiResult<Response> {
-    let store = store(&app)?;
-    let mut page = Page::read(query.as_deref().unwrap_or_default(), &["purpose", "order"])?;
+    let mut page = Page::read(query.as_deref().unwrap_or_default(), MOST_FILES_PAGE, &["purpose", "order"])?;
     let purpose = page.take("purpose");
     let is_rising = page.is_rising()?;
-    let mut files = store.files(caller.tenant);
-    files.retain(|file| purpose.as_ref().is_none_or(|purpose| *purpose == file.purpose));
-    if is_rising {
-        files.reverse();
-    }
-    Ok(json_body(page.of(files.iter().map(shown).collect())?.to_string()))
+    let listed = move |app: &App| {
+        let mut files = store(app)?.files(caller.tenant);
+        files.retain(|file| purpose.as_ref().is_none_or(|purpose| *purpose == file.purpose));
+        if is_rising {
+            files.reverse();
+        }
+        Ok(page.of(files.iter().map(shown).collect())?.to_string())
+    };
+    Ok(json_body(app.in_turn(caller.tenant, listed).await?))
 }
 
 /// `GET /v1/files/{id}`.
@@ -259,9 +261,12 @@ pub(crate) async fn list(
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> ApiResult<Response> {
-    let page = Page::read(query.as_deref().unwrap_or_default(), &[])?;
-    let batches = store(&app)?.batches(caller.tenant);
-    Ok(json_body(page.of(batches.iter().map(told).collect())?.to_string()))
+    let page = Page::read(query.as_deref().unwrap_or_default(), MOST_PAGE, &[])?;
+    let listed = move |app: &App| {
+        let batches = store(app)?.batches(caller.tenant);
+        Ok(page.of(batches.iter().map(told).collect())?.to_string())
+    };
+    Ok(json_body(app.in_turn(caller.tenant, listed).await?))
 }
 
 /// `GET /v1/batches/{id}`.
