@@ -61,6 +61,7 @@ fn wrong_flags_and_values() {
         (&["serve", "--speculative-config", r#"{"method": "ngram"}"#, "--speculate", "auto"], "--speculate"),
         (&["serve", "--host", "no such host"], "host"),
         (&["serve", "--api-key", ""], "API key"),
+        (&["serve", "--api-key", "sk-x "], "--api-key: a key with white space"),
         (&["serve", "--gpu-memory-utilization", "0.9"], "--kv-cache-memory-bytes"),
         (&["serve", "--tensor-parallel-size", "2"], "-t"),
         (&["serve", "--dtype", "half"], "--weights"),

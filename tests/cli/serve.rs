@@ -124,7 +124,7 @@ fn targets_are_given_comfortable_or_off() {
 #[test]
 fn a_key_from_the_environment_is_asked_for() {
     let mut command = twostroke(&["serve", "--port", "0", "--json"]);
-    command.env("TWOSTROKE_API_KEY", "first,second");
+    command.env("TWOSTROKE_API_KEY", "first, second\n");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it prints its start");

@@ -70,7 +70,7 @@ fn otel_of(get: impl Fn(&str) -> Option<String>) -> Option<OtelOptions> {
 
 /// The keys that `serve` asks for, where no flag says which.
 pub(crate) fn api_keys() -> Vec<String> {
-    text("TWOSTROKE_API_KEY").map_or_else(Vec::new, |keys| keys.split(',').map(str::to_owned).collect())
+    text("TWOSTROKE_API_KEY").map_or_else(Vec::new, |keys| keys.split(',').map(|key| key.trim().to_owned()).collect())
 }
 
 /// What starts this program, if that is not the file that runs.

@@ -22,12 +22,20 @@ use crate::flags::ServeFlags;
 const MAX_BYTES: u64 = 1 << 20;
 /// Which words may follow a key.
 const RIGHTS: &str = "after the key only the words `priority`, `adapters` and `role` have a meaning";
+/// Why a key is refused that every server would take, and no client could name.
+const UNSENDABLE: &str = "a key with white space or a control character in it cannot be sent";
 /// Fewest bytes of a cluster's secret.
 const LEAST_SECRET_BYTES: usize = 16;
 
 /// All keys; none at all: every client may ask.
 pub(crate) fn of(flags: &ServeFlags) -> Result<Vec<ApiKey>, Failure> {
-    let said = if flags.api_key.is_empty() { environment::api_keys() } else { flags.api_key.clone() };
+    let (from, said) = match &flags.api_key[..] {
+        [] => ("TWOSTROKE_API_KEY", environment::api_keys()),
+        given => ("--api-key", given.to_vec()),
+    };
+    if said.iter().any(|key| !can_be_sent(key)) {
+        return Err(Failure::usage(format!("{from}: {UNSENDABLE}")));
+    }
     let mut keys: Vec<ApiKey> = said.iter().map(|key| ApiKey::from(key.as_str())).collect();
     if let Some(path) = &flags.api_key_file {
         keys.extend(read(path)?);
@@ -65,13 +73,21 @@ pub(crate) fn warn_if_shared(flag: &str, path: &Path) {
     }
 }
 
+fn can_be_sent(key: &str) -> bool {
+    !key.contains(|c: char| c.is_whitespace() || c.is_control())
+}
+
 /// The error names the line and never the key.
 fn parse(text: &str) -> Result<Vec<ApiKey>, String> {
     let (mut keys, mut known) = (Vec::new(), HashSet::new());
-    for (at, line) in text.lines().enumerate() {
-        let line = line.split('#').next().unwrap_or_default();
-        let mut words = line.split_whitespace();
+    // Editors of Windows put a byte order mark first.
+    for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+        // Inside a word `#` is a character of a key.
+        let mut words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
         let Some(key) = words.next() else { continue };
+        if !can_be_sent(key) {
+            return Err(format!("line {}: {UNSENDABLE}", at + 1));
+        }
         if !known.insert(key) {
             return Err(format!("line {}: this key is there already", at + 1));
         }
@@ -95,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_key_on_each_line_and_what_it_may() {
-        let text = "# teams\nsk-a priority # the paying one\n\n  sk-b\r\nsk-c role adapters\nsk-d\tadapters\n";
+        let text = "\u{feff}# teams\nsk-a priority # the paying one\n\n  sk-b\r\nsk-c role adapters\nsk-d\tadapters\nsk-e#f #g";
         let rights = |key: &ApiKey| [key.may_be_urgent, key.may_change_adapters, key.may_change_role];
         let keys = parse(text).unwrap();
         let shown: Vec<(&str, [bool; 3])> = keys.iter().map(|key| (key.key.as_str(), rights(key))).collect();
@@ -104,6 +120,7 @@ mod tests {
             ("sk-b", [false; 3]),
             ("sk-c", [false, true, true]),
             ("sk-d", [false, true, false]),
+            ("sk-e#f", [false; 3]),
         ];
         assert_eq!(shown, expected);
     }
@@ -118,6 +135,8 @@ mod tests {
                 "line 2: after the key only the words `priority`, `adapters` and `role` have a meaning",
             ),
             ("sk-a\nsk-a\n", "line 2: this key is there already"),
+            ("sk-a\nsk\0b\n", "line 2: a key with white space or a control character in it cannot be sent"),
+            ("GGUF\u{3}\0\0\0", "line 1: a key with white space or a control character in it cannot be sent"),
         ];
         for (text, message) in cases {
             assert_eq!(parse(text).map(|_| ()), Err(message.to_string()), "{text:?}");

@@ -70,7 +70,8 @@ pub(crate) struct ServeFlags {
     /// More keys, one on a line; the file should be readable by its owner only. The word `priority` after a key lets its
     /// requests ask for that class (service_tier, or a priority below 0), which weighs four times as much as the usual
     /// one beside other keys; `adapters` lets it load and unload adapters (--allow-runtime-lora), `role` change this
-    /// worker's role (--allow-role-change). One key alone may all of that. # begins a comment.
+    /// worker's role (--allow-role-change). One key alone may all of that. # before a word
+    /// begins a comment.
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
     /// A name that requests may be sent to (their Host header), beside localhost, IP addresses and the name given as
