@@ -275,9 +275,12 @@ fn a_file_says_what_the_command_line_does_not() {
     let (_, body) = server.request("POST", "/apply-template", &[], louder);
     assert!(body.contains("<hi>loud"), "{body}");
     drop(server);
+    let named = |problem: &str| format!("--config: {name}: {problem}");
     for (text, part) in [
-        ("no-such-flag: 1", "--no-such-flag"),
-        ("max-num-seqs: many", "--max-num-seqs"),
+        ("no-such-flag: 1", named("unexpected argument '--no-such-flag'").as_str()),
+        ("max-num-seqs: many", &named("invalid value 'many' for '--max-num-seqs")),
+        ("swap-space: 4", &named("unexpected argument '--swap-space'")),
+        ("help: true", &named("--help is for a command line")),
         ("- a", "one mapping"),
         ("a: [", "--config"),
         ("override-generation-config: {beam: 3}", "beam"),

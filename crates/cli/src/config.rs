@@ -12,28 +12,52 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::CommandFactory;
+use clap::{CommandFactory, Parser};
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 use serde_json::Value;
 
-use crate::failure::Failure;
-use crate::flags::Cli;
+use crate::failure::{self, Failure};
+use crate::flags::{self, Cli};
 
 const FLAG: &str = "--config";
 /// Bytes of the file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The arguments of this process with those of its file.
-pub(crate) fn arguments(given: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, Failure> {
+/// What a file says.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    file: OsString,
+    flags: Vec<String>,
+}
+
+impl Said {
+    fn wrong(&self, problem: &str) -> Failure {
+        Failure::usage(format!("{FLAG}: {}: {problem}", self.file.to_string_lossy()))
+    }
+
+    /// Names the file in what clap says about all arguments, if it says so of the file's flags alone.
+    pub(crate) fn blamed(&self, failure: Failure) -> Failure {
+        let alone = ["twostroke", "serve"].into_iter().chain(self.flags.iter().map(String::as_str));
+        let mut alone = alone.map(OsString::from).collect();
+        flags::take_hinted(&mut alone);
+        let error = Cli::try_parse_from(&alone).err().and_then(|error| failure::from_clap(&error, &alone).err());
+        match (failure, error) {
+            (Failure::Usage(problem), Some(Failure::Usage(same))) if same == problem => self.wrong(&problem),
+            (failure, _) => failure,
+        }
+    }
+}
+
+/// The arguments of this process with those of its file, and these alone.
+pub(crate) fn arguments(given: impl Iterator<Item = OsString>) -> Result<(Vec<OsString>, Said), Failure> {
     let mut given: Vec<OsString> = given.collect();
     let serves = given.get(1).is_some_and(|verb| verb == "serve");
-    if let (true, Some(file)) = (serves, file(&given)) {
-        let wrong = |problem: String| Failure::usage(format!("{FLAG}: {}: {problem}", file.to_string_lossy()));
-        let text = files::read_text(Path::new(&file), MAX_BYTES).map_err(|error| wrong(error.to_string()))?;
-        let said = flags(&text, &given).map_err(wrong)?;
-        given.splice(2..2, said.into_iter().map(OsString::from));
-    }
-    Ok(given)
+    let Some(file) = file(&given).filter(|_| serves) else { return Ok((given, Said::default())) };
+    let mut said = Said { file, flags: Vec::new() };
+    let text = files::read_text(Path::new(&said.file), MAX_BYTES).map_err(|error| said.wrong(&error.to_string()))?;
+    said.flags = flags_of(&text, &given).map_err(|problem| said.wrong(&problem))?;
+    given.splice(2..2, said.flags.iter().map(OsString::from));
+    Ok((given, said))
 }
 
 /// What `--config` names, the last time.
@@ -47,7 +71,7 @@ fn file(arguments: &[OsString]) -> Option<OsString> {
 }
 
 /// The flags of a file that the arguments do not have themselves.
-fn flags(text: &str, arguments: &[OsString]) -> Result<Vec<String>, String> {
+fn flags_of(text: &str, arguments: &[OsString]) -> Result<Vec<String>, String> {
     let documents = Yaml::load_from_str(text).map_err(|error| error.to_string())?;
     let mapping = match &documents[..] {
         [] => return Ok(Vec::new()),
@@ -60,6 +84,9 @@ fn flags(text: &str, arguments: &[OsString]) -> Result<Vec<String>, String> {
         let flag = format!("--{}", name.trim_start_matches("--").replace('_', "-"));
         if flag == FLAG {
             return Err("a file names no other file".to_owned());
+        }
+        if ["--help", "--version"].contains(&flag.as_str()) {
+            return Err(format!("{flag} is for a command line"));
         }
         if !arguments.iter().any(|argument| is_flag(argument, &flag)) {
             flags.extend(written(&flag, json(value).map_err(|problem| format!("{name}: {problem}"))?));
@@ -120,7 +147,7 @@ mod tests {
     use super::*;
 
     fn expanded(text: &str, arguments: &[&str]) -> Result<Vec<String>, String> {
-        flags(text, &arguments.iter().map(OsString::from).collect::<Vec<_>>())
+        flags_of(text, &arguments.iter().map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]
@@ -150,6 +177,8 @@ mod tests {
             ("a: 1\n---\nb: 2", "one mapping"),
             ("config: other.yaml", "no other file"),
             ("1: 2", "name of a flag"),
+            ("help: true", "--help is for a command line"),
+            ("version: true", "--version is for a command line"),
             ("a: [", "line"),
             ("port: 1\nport: 2", "duplicate"),
         ] {

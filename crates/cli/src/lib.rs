@@ -45,7 +45,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
 
 fn parse_and_run(arguments: impl Iterator<Item = OsString>) -> Result<(), Failure> {
     settle_in()?;
-    let mut arguments = config::arguments(arguments)?;
+    let (mut arguments, of_file) = config::arguments(arguments)?;
     // As other programs have it.
     if let [_, verb] = &mut arguments[..]
         && (verb == "version" || verb == "-v")
@@ -63,7 +63,7 @@ fn parse_and_run(arguments: impl Iterator<Item = OsString>) -> Result<(), Failur
     }
     match Cli::try_parse_from(&arguments) {
         Ok(cli) => run(&cli.command),
-        Err(error) => failure::from_clap(&error, &arguments),
+        Err(error) => failure::from_clap(&error, &arguments).map_err(|failure| of_file.blamed(failure)),
     }
 }
 
