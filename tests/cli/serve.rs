@@ -275,6 +275,8 @@ fn a_file_says_what_the_command_line_does_not() {
     let (_, body) = server.request("POST", "/apply-template", &[], louder);
     assert!(body.contains("<hi>loud"), "{body}");
     drop(server);
+    let empty = directory.join("empty.jinja");
+    std::fs::write(&empty, "").expect("written");
     let named = |problem: &str| format!("--config: {name}: {problem}");
     for (text, part) in [
         ("no-such-flag: 1", named("unexpected argument '--no-such-flag'").as_str()),
@@ -286,7 +288,8 @@ fn a_file_says_what_the_command_line_does_not() {
         ("override-generation-config: {beam: 3}", "beam"),
         ("override-generation-config: {temperature: hot}", "temperature"),
         ("chat-template: no-such-file.jinja", "neither a template"),
-        ("chat-template: '{% for %}'", "chat_template line 1"),
+        ("chat-template: '{% for %}'", "--chat-template: chat_template line 1"),
+        (&format!("chat-template: {}", empty.display()), "the file is empty"),
         ("generation-config: /no/such", "/no/such/generation_config.json"),
         ("root-path: llm", "--root-path"),
         ("revision: main", "--revision"),

@@ -134,8 +134,15 @@ impl ChatTemplate {
         let specials = checkpoint.read_text_capped(SPECIAL_TOKENS, MAX_CONFIG_BYTES)?;
         let source = checkpoint.read_text_capped(TEMPLATE, MAX_SOURCE_BYTES as u64)?;
         let source = settings.source.as_deref().or(source.as_deref());
-        ChatTemplate::from_files([source, config.as_deref(), specials.as_deref()], settings)
-            .map_err(|error| checkpoint.translate_error(error))
+        ChatTemplate::from_files([source, config.as_deref(), specials.as_deref()], settings).map_err(
+            |error| match error {
+                // No file of the model is wrong.
+                LoadError::Field { file, field, problem } if file == TEMPLATE && settings.source.is_some() => {
+                    LoadError::Option { option: "chat_template", problem: format!("{field}: {problem}") }
+                }
+                error => checkpoint.translate_error(error),
+            },
+        )
     }
 
     /// [`load`](Self::load) from the text of the files `chat_template.jinja`, `tokenizer_config.json` and

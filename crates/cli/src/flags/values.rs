@@ -116,8 +116,10 @@ pub(crate) fn chat_template(text: &str) -> Result<String, String> {
     if text.contains("{{") || text.contains("{%") {
         return Ok(text.to_owned());
     }
-    let read = files::read_text(Path::new(text), MAX_SOURCE_BYTES as u64);
-    read.map_err(|error| format!("neither a template ({{{{ ... }}}}) nor a file that can be read: {error}"))
+    let read = files::read_text(Path::new(text), MAX_SOURCE_BYTES as u64)
+        .map_err(|error| format!("neither a template ({{{{ ... }}}}) nor a file that can be read: {error}"))?;
+    // The prompt of every conversation would be empty.
+    if read.trim().is_empty() { Err("the file is empty".to_owned()) } else { Ok(read) }
 }
 
 /// `auto`, `vllm`, or the directory of a `generation_config.json`.
