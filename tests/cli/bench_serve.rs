@@ -337,6 +337,7 @@ fn what_is_wrong_is_told_in_one_line() {
         (&["--base-url", &url, "--sweep-max-concurrency", "1", "--sweep-request-rate", "1"], "--sweep-"),
         (&["--base-url", &url, "--sweep-svg", "x.svg"], "--sweep-request-rate or --sweep-max-concurrency"),
         (&["--base-url", &url, "--sweep-request-rate", "1", "--sweep-svg", "/nowhere/x.svg"], "no directory /nowhere"),
+        (&["--base-url", &url, "--result-dir", "/nowhere"], "--result-dir is of use only with --save-result"),
         (&["--base-url", &url, "--save-result", "--result-dir", "/nowhere"], "/nowhere: is not a directory"),
         (&["--base-url", &url, "--probe-request-rate", "0"], "--probe-request-rate"),
         (&["--base-url", &url, "--probe-request-rate", "nan"], "--probe-request-rate"),
@@ -358,9 +359,13 @@ fn what_is_wrong_is_told_in_one_line() {
         (&["--base-url", &url, "--dataset-name", "nonsense"], "--dataset-name"),
         (&["--base-url", &url, "--dataset-name", "trace"], "--dataset-path"),
         (&["--base-url", &url, "--dataset-name", "trace", "--dataset-path", "/nowhere/x"], "/nowhere/x"),
+        (
+            &["--base-url", &url, "--dataset-path", "/nowhere/x"],
+            "--dataset-path is of use only with --dataset-name trace",
+        ),
     ];
     for (arguments, problem) in table {
-        let ran = run(twostroke(&["bench-serve"]).args(*arguments).args(["--random-input-len", "20"]));
+        let ran = run(twostroke(&["bench-serve"]).args(*arguments));
         assert_eq!((ran.code, ran.stderr.lines().count()), (Some(2), 1), "{arguments:?}: {ran:?}");
         assert!(ran.stderr.contains(problem), "{arguments:?}: {ran:?}");
     }

@@ -69,6 +69,8 @@ fn wrong_flags_and_values() {
         (&["bench", "-p", "0", "-n", "0"], "nothing to measure"),
         (&["bench", "-p", "1000000"], "1000000"),
         (&["bench", "-r", "0"], "at least 1"),
+        (&["bench", "draws", "-p", "9"], "--n-prompt is of use only with forward"),
+        (&["plan", "-t", "3"], "--threads is of use only with --machine here"),
         (&["doctor", "-t", "x"], "x"),
         (&["sim", "--model", "gpt-9"], "llama-3.1-8b"),
         (&["sim", "--model", "docs"], "config.json"),
@@ -85,6 +87,7 @@ fn wrong_flags_and_values() {
         (&["sim", "--acceptance", "1.5"], "--acceptance"),
         (&["sim", "--acceptance", "0.8,"], "not a share from 0 to 1"),
         (&["sim", "--requests", "0"], "at least 1"),
+        (&["sim", "--requests", "40", "--burst-cv", "9"], "--burst-cv is of use only with --workload bursty"),
         (&["sim", "--max-num-batched-tokens", "8", "--max-num-seqs", "16"], "max_num_batched_tokens"),
         (&["sim", "--requests", "1", "--svg", "Cargo.toml/charts"], "--svg"),
     ];

@@ -71,6 +71,7 @@ impl Runs {
             "serve" => ["--port", "0", "--json"].map(String::from).to_vec(),
             // No server is asked: the file is none.
             "batch" => ["-i", "/nowhere/in", "-o", "/nowhere/out"].map(String::from).to_vec(),
+            "bench" if flag == "--lora-rank" => ["low-rank", "--repetitions", "1"].map(String::from).to_vec(),
             "bench" => ["-p", "8", "-n", "2", "--repetitions", "1"].map(String::from).to_vec(),
             "lab" => {
                 let out = at("lab");
@@ -79,17 +80,36 @@ impl Runs {
                     .to_vec()
             }
             // Nothing listens there.
-            "bench-serve" => ["--port", "1", "--model", "lantern", "--num-prompts", "1"].map(String::from).to_vec(),
+            "bench-serve" => {
+                let dataset = match flag.trim_start_matches("--") {
+                    flag if flag.starts_with("prefix-repetition-") => "prefix_repetition",
+                    flag if flag.starts_with("sessions-") => "sessions",
+                    _ => "random",
+                };
+                ["--port", "1", "--model", "lantern", "--num-prompts", "1", "--dataset-name", dataset]
+                    .map(String::from)
+                    .to_vec()
+            }
             "quality" => ["--text", &at("text")].map(String::from).to_vec(),
             "quantize" => ["--weights", "int8", "-o", &at("quantized")].map(String::from).to_vec(),
             "plan" => match flag {
                 "--flops" | "--bandwidth" | "--memory" => {
                     ["--flops", "1T", "--bandwidth", "1T"].map(String::from).to_vec()
                 }
+                "--threads" => ["--machine", "here"].map(String::from).to_vec(),
                 "--users" | "--rate" | "--tpot-slo" => ["--users", "5", "--rate", "1/min"].map(String::from).to_vec(),
                 _ => Vec::new(),
             },
-            "sim" => ["--requests", "20", "--rate", "5"].map(String::from).to_vec(),
+            "sim" => {
+                let with: &[&str] = match flag {
+                    "--link" => &["--instances", "2", "--prefill", "1"],
+                    "--burst-cv" => &["--workload", "bursty"],
+                    "--prefixes" | "--prefix-tokens" => &["--workload", "shared-prefix"],
+                    "--turns" | "--pause" => &["--workload", "sessions"],
+                    _ => &[],
+                };
+                [&["--requests", "20", "--rate", "5"], with].concat().into_iter().map(String::from).collect()
+            }
             "replay" | "whatif" => vec![self.recording.display().to_string()],
             "top" => ["--once", "--url", "http://127.0.0.1:1"].map(String::from).to_vec(),
             _ => Vec::new(),

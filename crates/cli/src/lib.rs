@@ -28,7 +28,7 @@ mod signals;
 
 use std::ffi::OsString;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::flags::{Cli, Command};
 
@@ -61,8 +61,12 @@ fn parse_and_run(arguments: impl Iterator<Item = OsString>) -> Result<(), Failur
     if let Some((flag, hint)) = flags::hint_for_short(texts).filter(|_| ["serve", "run"].contains(&&*verb)) {
         return Err(Failure::Usage(format!("unexpected argument '{flag}' found: {hint}")));
     }
-    match Cli::try_parse_from(&arguments) {
-        Ok(cli) => run(&cli.command),
+    let parsed = Cli::command().try_get_matches_from(&arguments);
+    match parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches))) {
+        Ok((cli, matches)) => match flags::unused(&matches) {
+            Some(problem) => Err(Failure::Usage(problem)),
+            None => run(&cli.command),
+        },
         Err(error) => failure::from_clap(&error, &arguments).map_err(|failure| of_file.blamed(failure)),
     }
 }

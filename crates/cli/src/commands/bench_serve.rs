@@ -31,9 +31,6 @@ pub(crate) fn bench_serve(flags: &BenchServeFlags) -> Result<(), Failure> {
     // Before anything is sent: a number out of range or a file that cannot be written is reported at once.
     let loads = loads(flags)?;
     let is_sweep = !flags.sweep_request_rate.is_empty() || !flags.sweep_max_concurrency.is_empty();
-    if !is_sweep && flags.sweep_svg.is_some() {
-        return Err(Failure::usage("--sweep-svg draws a sweep: set --sweep-request-rate or --sweep-max-concurrency"));
-    }
     places(flags)?;
     // Thousands of streams are mostly waiting: one thread leaves the cores to the server.
     let runtime = signals::runtime(0)?;
