@@ -41,6 +41,11 @@ impl Kinds {
         self.0 & TEXT != 0
     }
 
+    /// Whether the schema does not restrict it.
+    pub(crate) fn is_any(self) -> bool {
+        self.0 == ALL
+    }
+
     /// `written`: the value's JSON text, which distinguishes integers of any size.
     fn has(self, value: &Value, written: &str) -> bool {
         let kind = match value {

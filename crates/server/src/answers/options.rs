@@ -4,7 +4,7 @@ use engine::{RawRequest, ServiceClass, SignedAddress, ValidatedRequest, fit_sche
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 use crate::openai::hints::Hints;
 
 /// How an answer is to be delivered.

@@ -115,24 +115,19 @@ impl Offer {
     }
 }
 
-/// Templates go through the properties of a schema, also of one that is only advice.
+/// Templates go through the properties of a schema, also of one that is only advice. What else is wrong in it is left to
+/// those that follow it.
 fn check_properties(schema: &Value, place: &str) -> ApiResult<()> {
-    let wrong = |place: String, problem: &str| {
-        let place: String = place.chars().take(MOST_PLACE).collect();
-        Err(ApiError::bad_request(format!("{place}: {problem}.")).with_param(place))
-    };
-    let properties = match schema {
-        Value::Object(schema) => schema.get("properties").filter(|properties| !properties.is_null()),
-        Value::Bool(_) => None,
-        _ => return wrong(place.to_owned(), "a schema is an object, true or false"),
-    };
     let place = format!("{place}.properties");
-    match properties {
-        None => Ok(()),
+    match schema.get("properties") {
+        None | Some(Value::Null) => Ok(()),
         Some(Value::Object(all)) => {
             all.iter().try_for_each(|(name, schema)| check_properties(schema, &format!("{place}.{}", shortened(name))))
         }
-        Some(_) => wrong(place, "it must be an object of schemas"),
+        Some(_) => {
+            let place: String = place.chars().take(MOST_PLACE).collect();
+            Err(ApiError::bad_request(format!("{place}: it must be an object of schemas.")).with_param(place))
+        }
     }
 }
 
@@ -244,14 +239,14 @@ mod tests {
     fn properties_that_are_none_are_blamed_on_the_schema_and_not_on_the_template() {
         for (schema, place) in [
             (json!({"type": 5, "properties": 3}), ".properties"),
-            (json!({"properties": {"a": 3}}), ".properties.a"),
+            (json!({"properties": "x"}), ".properties"),
             (json!({"properties": {"a": {"properties": []}}}), ".properties.a.properties"),
         ] {
             let tool = json!({"type": "function", "function": {"name": "f", "parameters": schema}});
             let place = format!("tools[0].function.parameters{place}");
             assert_eq!(blamed(json!({"messages": [], "tools": [tool]})), Some(place), "{schema}");
         }
-        let good = json!({"properties": {"a": true, "b": {"type": "strange"}, "properties": {"properties": null}}});
+        let good = json!({"properties": {"a": true, "b": {"type": "strange"}, "c": "a city", "properties": {"properties": null}}});
         let tool = json!({"type": "function", "function": {"name": "f", "parameters": good}});
         assert_eq!(blamed(json!({"messages": [], "tools": [tool]})), None);
     }

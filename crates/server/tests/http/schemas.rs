@@ -2,7 +2,7 @@
 //! was wrong in the words of the API.
 
 use serde_json::{Value, json};
-use server::{ServerOptions, SpeechOptions};
+use server::{ParserOptions, ServerOptions};
 
 use crate::host::{Host, local_server, small_engine};
 
@@ -174,8 +174,8 @@ fn hundreds_of_tools_are_taken() {
 /// Calls that are not written as JSON hold to less.
 #[test]
 fn what_a_format_of_calls_cannot_be_held_to_is_named_or_refused() {
-    let speech = SpeechOptions { tool_call_parser: Some("gemma4".to_owned()), reasoning_parser: None };
-    let host = Host::with(small_engine(), ServerOptions { speech, ..local_server() });
+    let parsers = ParserOptions { tool_call_parser: Some("gemma4".to_owned()), reasoning_parser: None };
+    let host = Host::with(small_engine(), ServerOptions { parsers, ..local_server() });
     let schema = of(&json!({"type": "string", "pattern": "^a+$"}));
     for strict in [false, true] {
         for (path, body, field) in tools(&schema, strict) {

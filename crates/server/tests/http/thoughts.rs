@@ -93,6 +93,9 @@ impl Api {
                 (json!({"guided_grammar": "start: \"owl\" | \"wren\""}), is_word),
                 (json!({"grammar": "root ::= \"owl\" | \"wren\""}), is_word),
                 (json!({"json_schema": schema}), is_bird),
+                // Marks of a thought, which are the form's own.
+                (json!({"guided_choice": ["owl</think>wren"]}), |text| text == "owl</think>wren"),
+                (json!({"guided_json": {"const": "<think>owl</think>"}}), |text| text == "\"<think>owl</think>\""),
             ],
             Api::Responses => vec![
                 (json!({"text": {"format": {"type": "json_schema", "name": "bird", "schema": schema}}}), is_bird),
