@@ -57,14 +57,14 @@ fn figures() -> Result<Vec<Figure>, String> {
     let rust = tracked("*.rs")?;
     let largest = circles()?.iter().map(|(_, circle)| circle.len()).max().unwrap_or(0);
     Ok(vec![
-        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 196_700 },
+        Figure { name: "lines of Rust", value: lines(&rust)?, limit: 198_400 },
         Figure { name: "code of engine", value: code("engine")?, limit: 12_720 },
-        Figure { name: "code of server", value: code("server")?, limit: 18_900 },
+        Figure { name: "code of server", value: code("server")?, limit: 19_000 },
         Figure { name: "largest circle of files", value: largest, limit: LARGEST_CIRCLE },
         Figure { name: "fields of EngineCore", value: fields("engine/src/core.rs", "EngineCore")?, limit: 26 },
-        Figure { name: "fields of App", value: fields("server/src/app.rs", "App")?, limit: 33 },
+        Figure { name: "fields of App", value: fields("server/src/app.rs", "App")?, limit: 34 },
         Figure { name: "files of a sampler option", value: naming("min_p", &rust)?, limit: 26 },
-        Figure { name: "lines with banned words", value: banned(&rust)?, limit: 50 },
+        Figure { name: "lines with banned words", value: banned(&rust)?, limit: 4 },
         Figure { name: "words of ARCHITECTURE.md", value: words("ARCHITECTURE.md")?, limit: 5_000 },
     ])
 }
