@@ -146,7 +146,7 @@ fn what_is_no_batch_is_named_before_anything_is_asked() {
         ("url", vec![with(json!({"url": "/v1/files"}))], "line 1: 'url' is none of"),
         ("method", vec![with(json!({"method": "GET"}))], "line 1: 'method' is not 'POST'"),
         ("unnamed", vec![with(json!({"custom_id": ""}))], "line 1: 'custom_id' is empty"),
-        ("more", vec![with(json!({"more": 1}))], "line 1: unknown field `more`"),
+        ("more", vec![with(json!({"more": 1}))], "line 1: 'more' is no member of a line"),
         ("stream", vec![with(json!({"body": {"prompt": "a", "stream": true}}))], "line 1: 'stream' cannot be true"),
     ] {
         let files = Files::new(name, &lines);

@@ -117,7 +117,8 @@ fn a_sweep_is_one_json_object_and_sends_new_prompts_at_every_point() {
 /// A long prompt arrives beside streams: its milliseconds are found in their late tokens, and under its name.
 #[test]
 fn a_stall_has_the_name_of_the_prompt_that_made_it() {
-    let server = Server::start(&["--api-key", "secret", "--max-num-batched-tokens", "4096"]);
+    let flags = ["--api-key", "secret", "--max-num-batched-tokens", "4096", "--no-enable-prefix-caching"];
+    let server = Server::start(&flags);
     let file = std::env::temp_dir().join(format!("twostroke-stalls-{}.jsonl", std::process::id()));
     let row = |ms: u64, input: u64, output: u64| {
         let blocks: Vec<u64> = (0..input.div_ceil(512)).map(|block| input * 10 + block).collect();
@@ -130,11 +131,17 @@ fn a_stall_has_the_name_of_the_prompt_that_made_it() {
     // In words on standard output, and as JSON in a file.
     let result = file.with_extension("json");
     let more = ["--save-detailed", "--api-key", "secret", "--result-filename", &result.to_string_lossy()];
-    let ran = run(twostroke(&load).args(more));
+    let measured = || {
+        let ran = run(twostroke(&load).args(more));
+        let json = std::fs::read_to_string(&result).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+        std::fs::remove_file(&result).expect("it is there");
+        (serde_json::from_str::<Value>(&json).expect("JSON"), ran)
+    };
+    // On a busy machine the prompt may be sent when both streams have ended: then once more.
+    let is_told = |json: &Value| json["stalls"]["server"]["prompts"].get(0).is_some();
+    let found = (0..10).map(|_| measured()).find(|(json, _)| is_told(json));
     std::fs::remove_file(&file).expect("it is there");
-    let json = std::fs::read_to_string(&result).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
-    std::fs::remove_file(&result).expect("it is there");
-    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let (json, ran) = found.expect("the prompt delays a stream");
     let stalls = &json["stalls"];
     assert!(stalls["stalls"].as_u64() > Some(0), "{ran:?}");
     assert_eq!(json["stalled_itls"].as_array().map(Vec::len), Some(3), "{ran:?}");
