@@ -142,7 +142,7 @@ impl Attribution {
             for (place, gap) in outcomes[*index].itls.iter().enumerate() {
                 end += gap;
                 let is_late = late.binary_search(&place).is_ok();
-                let Some(same) = is_late.then(|| nearest(&theirs, end, *gap)).flatten() else { continue };
+                let Some(same) = is_late.then(|| same(&theirs, end, *gap)).flatten() else { continue };
                 let same = theirs.swap_remove(same);
                 found.explained += 1;
                 for (owner, ms) in &same.told.owners {
@@ -180,11 +180,15 @@ fn servers_gaps(timeline: &RequestTimeline) -> Vec<ServersGap<'_>> {
     gaps.map(|told| ServersGap { end: (told.at_ms - first) / 1e3, gap: told.gap_ms / 1e3, told }).collect()
 }
 
-/// The gap that ends nearest to `end`, unless that is further away than half of the longer one of the two.
-fn nearest(theirs: &[ServersGap<'_>], end: f64, gap: f64) -> Option<usize> {
-    let distance = |index: &usize| (theirs[*index].end - end).abs();
-    let best = (0..theirs.len()).min_by(|one, other| distance(one).total_cmp(&distance(other)))?;
-    (distance(&best) <= theirs[best].gap.max(gap) / 2.0).then_some(best)
+/// The gap that shares most time with the one of `gap` seconds before `end`, unless their ends are further apart than half
+/// of the longer one. Behind a long gap the client often sees a short one end nearer.
+fn same(theirs: &[ServersGap<'_>], end: f64, gap: f64) -> Option<usize> {
+    let shared = |index: &usize| {
+        let other = &theirs[*index];
+        other.end.min(end) - (other.end - other.gap).max(end - gap)
+    };
+    let best = (0..theirs.len()).max_by(|one, other| shared(one).total_cmp(&shared(other)))?;
+    ((theirs[best].end - end).abs() <= theirs[best].gap.max(gap) / 2.0).then_some(best)
 }
 
 /// Another request as the server names it: its response id, a number, or nothing for many small ones together.
@@ -258,8 +262,9 @@ mod tests {
 
     #[test]
     fn a_stall_is_the_servers_gap_that_ends_when_it_does() {
-        let outcomes = [answered("a", &[0.01, 0.01, 0.32, 0.01, 0.2, 0.01, 0.01]), answered("long", &[])];
-        // At the server the first token came after 40 ms; a second stall there is none: it happened on the way.
+        let outcomes = [answered("a", &[0.01, 0.01, 0.324, 0.01, 0.2, 0.01, 0.01]), answered("long", &[])];
+        // At the server the first token came after 40 ms, and a short gap ends nearer to the first stall, which was seen 4 ms
+        // late. A second stall there is none: it happened on the way.
         let timelines = [(
             0,
             timeline(40.0, &[(380.0, 318.0, json!("long")), (385.0, 12.0, json!(null)), (60.0, 10.0, json!(null))]),
