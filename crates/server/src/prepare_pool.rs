@@ -1,4 +1,5 @@
-//! The threads that parse, render, tokenize and detokenize, and the room for what they work on.
+//! The threads that parse, render, tokenize and detokenize, and the room for what they work on. A second pool, of one
+//! thread, writes what no body asks for: counters, plans, lists.
 //!
 //! ```text
 //! handler --reserve--> body arrives --enter--> waits for its turn --> a thread ──pause──► another's turn? ──► rests
