@@ -886,9 +886,12 @@ fn says_nothing(schema: &Value) -> bool {
     *schema == Value::Bool(true) || schema.as_object().is_some_and(Map::is_empty)
 }
 
+/// More of anything than an answer holds, and within what llguidance reads as a count.
+const MAX_COUNT: u64 = 1 << 30;
+
 /// A number that a schema gives.
 fn count(schema: &Value, key: &str) -> Option<u64> {
-    schema.get(key).and_then(Value::as_u64)
+    schema.get(key).and_then(Value::as_u64).map(|count| count.min(MAX_COUNT))
 }
 
 /// How often something comes, behind it.

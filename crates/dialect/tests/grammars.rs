@@ -619,6 +619,8 @@ fn a_schema_is_held_to_or_its_places_are_named() {
             &[],
         ),
         (LITERALS, json!({"type": "array", "items": {"type": "null"}, "maxItems": 1000}), &["[]"], &[], &[]),
+        (LITERALS, json!({"type": "array", "minItems": 1, "maxItems": u64::MAX}), &["[1]"], &["[]"], &[]),
+        (LITERALS, json!({"type": "array", "minItems": 1_u64 << 60}), &[], &["[]", "[1]"], &[]),
         (&["pythonic"], json!({"type": "string", "format": "date"}), &["\"2026-11-28\""], &["\"\"", "'x'"], &[]),
         (&["pythonic"], json!({"type": "string", "pattern": "^a+$"}), &["\"aa\""], &["\"ab\"", "'b'"], &[]),
         (&["pythonic"], json!({"type": "string", "maxLength": 2}), &["\"\\n\\\\\""], &["\"abc\"", "'abc'"], &[]),

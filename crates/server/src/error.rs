@@ -3,6 +3,7 @@
 //! Bodies have OpenAI's shape, `{"error": {"message", "type", "param", "code"}}`. Messages are fixed text with checked
 //! numbers in it: no inner error is ever printed, because inner errors carry paths, addresses and prompts.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -14,6 +15,9 @@ use text::chat_template::TemplateError;
 
 /// The code by which Anthropic's clients know that a server has no threads.
 const NO_THREADS: &str = "thread_unsupported_request";
+
+/// Characters of a place that are told.
+const MOST_PLACE: usize = 300;
 
 /// What readers of requests and handlers return.
 pub(crate) type ApiResult<T> = Result<T, ApiError>;
@@ -76,6 +80,12 @@ impl ApiError {
     /// 400: the request says something that cannot be done.
     pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
         ApiError::new(Kind::BadRequest, None, message)
+    }
+
+    /// 400: what is wrong at a place of a sender's schema, which may be of any length.
+    pub(crate) fn of_schema(place: &str, problem: &dyn Display) -> ApiError {
+        let place: String = place.chars().take(MOST_PLACE).collect();
+        ApiError::bad_request(format!("{place}: {problem}.")).with_param(place)
     }
 
     /// 404: no response of this name is kept for this key.

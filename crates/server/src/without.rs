@@ -21,7 +21,7 @@ use crate::app::App;
 use crate::ask::Caller;
 use crate::error::ApiError;
 use crate::json::json_body;
-use crate::live::whatif::{YieldPoint, in_turn};
+use crate::live::whatif::{YieldPoint, alone};
 use crate::timeline::RequestTrace;
 
 /// So long before the two the simulation begins, so that the queue is what it was.
@@ -52,7 +52,7 @@ pub(crate) async fn ask(
         let answer = replay::what_if(&app.engine.past(span), &changes, &mut |_, _| yield_point.goes_on())?;
         Ok(written(app, &trace, &other, &answer.answers))
     };
-    let text: Result<String, WhatIfError> = in_turn(app, work).await?;
+    let text: Result<String, WhatIfError> = alone(app, work).await?;
     let text = text.map_err(|error| match error {
         WhatIfError::Nothing => ApiError::unknown_request(),
         WhatIfError::TooLong => {

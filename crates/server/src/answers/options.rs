@@ -66,10 +66,8 @@ pub(crate) struct Adjustments {
 impl Adjustments {
     /// Makes a schema that stands in this field into one that compiles, and notes what of it is left open.
     pub(crate) fn fit(&mut self, schema: &Value, field: &str, strict: bool) -> Result<Value, ApiError> {
-        let fitted = fit_schema(schema, strict).map_err(|misfit| {
-            let place: String = format!("{field}{}", misfit.place).chars().take(300).collect();
-            ApiError::bad_request(format!("{place}: {misfit}.")).with_param(place)
-        })?;
+        let fitted = fit_schema(schema, strict)
+            .map_err(|misfit| ApiError::of_schema(&format!("{field}{}", misfit.place), &misfit))?;
         self.hints.extend(fitted.open.iter().map(|place| format!("{field}{place}")));
         Ok(fitted.schema)
     }
@@ -77,10 +75,9 @@ impl Adjustments {
     /// Notes places of the schema in this field that the model's calls cannot be held to.
     pub(crate) fn leave_open(&mut self, places: Vec<String>, field: &str, strict: bool) -> ApiResult<()> {
         if let (Some(place), true) = (places.first(), strict) {
-            let place: String = format!("{field}{place}").chars().take(300).collect();
             let why = "calls of this model are not written as JSON and cannot be held to it; leave it out, or send the \
                        tool without 'strict'";
-            return Err(ApiError::bad_request(format!("{place}: {why}.")).with_param(place));
+            return Err(ApiError::of_schema(&format!("{field}{place}"), &why));
         }
         self.hints.extend(places.into_iter().map(|place| format!("{field}{place}")));
         Ok(())

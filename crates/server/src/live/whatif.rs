@@ -37,12 +37,12 @@ const YIELD_STEPS: usize = 64;
 
 pub(crate) async fn ask(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
     let (minutes, changes) = question(query.as_deref().unwrap_or_default())?;
-    let text = in_turn(app, move |app| simulate(app, minutes, &changes)).await?.map_err(refused)?;
+    let text = alone(app, move |app| simulate(app, minutes, &changes)).await?.map_err(refused)?;
     Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
 }
 
-/// Simulates on a separate thread, one at a time.
-pub(crate) async fn in_turn<T: Send + 'static>(
+/// Simulates on a separate thread, and refuses to while another does.
+pub(crate) async fn alone<T: Send + 'static>(
     app: Arc<App>,
     simulate: impl FnOnce(&App) -> T + Send + 'static,
 ) -> Result<T, ApiError> {

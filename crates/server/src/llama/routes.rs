@@ -66,8 +66,10 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
 
 /// `GET /slots`: the caller's requests that wait and run. Those of others are not shown, not even as slots in use.
 pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> ApiResult<Response> {
-    let slots = open_slots(&*app.engine, &app.registry.of(caller.tenant));
-    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(Value::from(slots).to_string())).into_response())
+    let listed =
+        move |app: &App| Ok(Value::from(open_slots(&*app.engine, &app.registry.of(caller.tenant))).to_string());
+    let slots = app.in_turn(caller.tenant, listed).await?;
+    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(slots)).into_response())
 }
 
 fn open_slots(engine: &dyn Observe, traces: &[Arc<RequestTrace>]) -> Vec<Value> {
@@ -143,22 +145,27 @@ fn render(mut body: Value, app: &App) -> ApiResult<String> {
 }
 
 /// `GET /tokenizer_info`, vLLM's: what `tokenizer_config.json` says, as far as this server reads it.
-pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> ApiResult<Response> {
-    let model = app.engine.model();
-    let Some(tokenizer) = &model.tokenizer else {
-        return Err(ApiError::bad_request("This model has no tokenizer."));
+pub(crate) async fn tokenizer_info(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+) -> ApiResult<Response> {
+    let told = |app: &App| {
+        let model = app.engine.model();
+        let no_tokenizer = || ApiError::bad_request("This model has no tokenizer.");
+        let tokenizer = model.tokenizer.as_ref().ok_or_else(no_tokenizer)?;
+        let body = json!({
+            // Whatever the checkpoint calls it, `tokenizer.json` is what is read.
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "chat_template": model.chat_template.as_ref().map(|template| template.source()),
+            "bos_token": tokenizer.bos_token(),
+            "eos_token": tokenizer.eos_token(),
+            "added_tokens": tokenizer.added_tokens(),
+            "vocab_size": tokenizer.vocab_size(),
+            "model_max_length": model.max_model_len,
+        });
+        Ok(body.to_string())
     };
-    let body = json!({
-        // Whatever the checkpoint calls it, `tokenizer.json` is what is read.
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "chat_template": model.chat_template.as_ref().map(|template| template.source()),
-        "bos_token": tokenizer.bos_token(),
-        "eos_token": tokenizer.eos_token(),
-        "added_tokens": tokenizer.added_tokens(),
-        "vocab_size": tokenizer.vocab_size(),
-        "model_max_length": model.max_model_len,
-    });
-    Ok(json_body(body.to_string()))
+    Ok(json_body(app.in_turn(caller.tenant, told).await?))
 }
 
 /// `GET /load`, vLLM's: waiting and running requests, of all keys.

@@ -17,8 +17,6 @@ use crate::openai::shapes;
 const MAX_TOOLS: usize = 512;
 /// Bytes of all schemas that a grammar of calls follows; with its own text that is below what a grammar may have.
 const MAX_SCHEMA_BYTES: usize = 64 << 10;
-/// Characters of a place in a schema that are told.
-const MOST_PLACE: usize = 300;
 /// Longest name of a tool, in bytes.
 const MAX_NAME_BYTES: usize = 128;
 
@@ -124,10 +122,7 @@ fn check_properties(schema: &Value, place: &str) -> ApiResult<()> {
         Some(Value::Object(all)) => {
             all.iter().try_for_each(|(name, schema)| check_properties(schema, &format!("{place}.{}", shortened(name))))
         }
-        Some(_) => {
-            let place: String = place.chars().take(MOST_PLACE).collect();
-            Err(ApiError::bad_request(format!("{place}: it must be an object of schemas.")).with_param(place))
-        }
+        Some(_) => Err(ApiError::of_schema(&place, &"it must be an object of schemas")),
     }
 }
 
@@ -246,7 +241,8 @@ mod tests {
             let place = format!("tools[0].function.parameters{place}");
             assert_eq!(blamed(json!({"messages": [], "tools": [tool]})), Some(place), "{schema}");
         }
-        let good = json!({"properties": {"a": true, "b": {"type": "strange"}, "c": "a city", "properties": {"properties": null}}});
+        let advice = json!({"a": true, "b": {"type": "strange"}, "c": "a city", "properties": {"properties": null}});
+        let good = json!({"properties": advice});
         let tool = json!({"type": "function", "function": {"name": "f", "parameters": good}});
         assert_eq!(blamed(json!({"messages": [], "tools": [tool]})), None);
     }

@@ -37,7 +37,7 @@ struct Inner {
     /// What it promises every request at the moment 0. Then it says nothing before it was asked twice what time it is.
     promise: Option<LatencyBound>,
     asked: AtomicU64,
-    /// Held by whoever counts.
+    /// Held while a test counts.
     counting: Mutex<()>,
 }
 
