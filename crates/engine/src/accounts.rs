@@ -169,8 +169,7 @@ impl Accounts {
 
     /// It gets a place among those that can be asked about.
     pub(crate) fn keep(&mut self, closed: Closed) {
-        let Closed { mut account, ending, until, held, .. } = closed;
-        account.shrink();
+        let Closed { account, ending, until, held, .. } = closed;
         self.closed_bytes += account.bytes();
         self.closed.push_back(KeptAccount { account, ending, until, held });
         while self.closed.len() > KEPT_REQUESTS || self.closed_bytes > KEPT_BYTES {

@@ -438,7 +438,7 @@ pub fn late_above(target: Option<Nanos>, median: Nanos) -> Nanos {
 }
 
 /// Longest gaps kept with their owners.
-const MOST_GAPS: usize = 32;
+pub(crate) const MOST_GAPS: usize = 32;
 const MOST_WAITS: usize = 64;
 
 impl Account {
@@ -498,14 +498,6 @@ impl Account {
         Nanos(gaps[last / 2].0.midpoint(gaps[gaps.len() / 2].0))
     }
 
-    /// Frees unused capacity.
-    pub fn shrink(&mut self) {
-        self.answers.shrink_to_fit();
-        self.visits.shrink_to_fit();
-        self.waits.shrink_to_fit();
-        self.longest_gaps.shrink_to_fit();
-    }
-
     /// Memory in bytes.
     pub fn bytes(&self) -> usize {
         size_of::<Account>()
@@ -536,14 +528,6 @@ impl Account {
             && shortest.shares.total() < gap.shares.total()
         {
             *shortest = gap;
-        }
-    }
-
-    /// Reserves memory, so that steady steps do not allocate.
-    pub(crate) fn make_ready(&mut self, visits: usize) {
-        if self.visits.capacity() == 0 && visits > 0 {
-            self.visits.reserve_exact(visits);
-            self.longest_gaps.reserve_exact(MOST_GAPS);
         }
     }
 }

@@ -50,7 +50,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use account::{Clocks, MOST_NAMED, Meter};
+use account::{Clocks, MOST_GAPS, MOST_NAMED, Meter};
 use booking::{InGaps, name_drafts, name_rows};
 use prices::{Price, Prices};
 use scheduler::{Blocked, CostModel, FinishReason, Preempted, Request, RequestId, StepRecord, Work};
@@ -87,7 +87,6 @@ pub enum LedgerEvent<'a> {
 pub struct Ledger {
     accounts: BTreeMap<RequestId, Account>,
     totals: Totals,
-    max_visits: usize,
     clocks: Clocks,
     /// Time of the clocks.
     now: Nanos,
@@ -97,10 +96,46 @@ pub struct Ledger {
     /// See [`Ledger::late_costs`].
     late: Vec<(RequestId, Cost)>,
     // Reused buffers.
+    buffers: Buffers,
     items: Vec<PricedRow>,
     groups: Vec<Group>,
     prompts: Vec<Prompt>,
     drafters: Drafters,
+}
+
+/// Room for what open accounts keep of their steps. Steady steps do not allocate, so it is reserved when an account's
+/// first row is computed, and goes from account to account: what is kept of a closed one is copied. Cut to size in
+/// place, it would leave a hole behind that no later reservation fits.
+#[derive(Debug, Default)]
+struct Buffers {
+    max_visits: usize,
+    spare: Vec<(Vec<Visit>, Vec<Gap>)>,
+}
+
+impl Buffers {
+    /// Spare ones, of about 40 KiB with the engine's limit; those of a crowd beyond are freed.
+    const MOST_SPARE: usize = 64;
+
+    fn hand_to(&mut self, account: &mut Account) {
+        if account.visits.capacity() == 0 && self.max_visits > 0 {
+            let new = || (Vec::with_capacity(self.max_visits), Vec::with_capacity(MOST_GAPS));
+            (account.visits, account.longest_gaps) = self.spare.pop().unwrap_or_else(new);
+        }
+    }
+
+    fn take_back(&mut self, account: &mut Account) {
+        account.answers = account.answers.as_slice().into();
+        account.waits = account.waits.as_slice().into();
+        let visits = account.visits.as_slice().into();
+        let mut visits = core::mem::replace(&mut account.visits, visits);
+        let gaps = account.longest_gaps.as_slice().into();
+        let mut gaps = core::mem::replace(&mut account.longest_gaps, gaps);
+        if visits.capacity() > 0 && self.spare.len() < Self::MOST_SPARE {
+            visits.clear();
+            gaps.clear();
+            self.spare.push((visits, gaps));
+        }
+    }
 }
 
 /// The newest step, for requests that arrived during it.
@@ -214,7 +249,7 @@ struct Prompt {
 impl Ledger {
     /// An empty ledger that records up to `max_visits` steps per request for [`Account::visits`]; with 0 only sums.
     pub fn new(max_visits: usize) -> Ledger {
-        Ledger { max_visits, ..Ledger::default() }
+        Ledger { buffers: Buffers { max_visits, ..Buffers::default() }, ..Ledger::default() }
     }
 
     /// Opens the account of a request. Its time starts at `arrived`, possibly during the last step.
@@ -333,6 +368,7 @@ impl Ledger {
         }
         (0..account.answers.len()).for_each(|answer| self.waits.retire(&mut account, answer, &self.clocks));
         self.waits.owed.end_holder(request);
+        self.buffers.take_back(&mut account);
         Some(account)
     }
 
@@ -536,7 +572,7 @@ impl Ledger {
                 let is_live = meter.reason.is_none();
                 self.waits.num_in += u64::from(is_live && !meter.is_in);
                 carried += u64::from(is_live);
-                enter(account, item, from, self.max_visits, prices.cost, news);
+                enter(account, item, from, &mut self.buffers, prices.cost, news);
                 let meter = &mut account.answers[item.answer];
                 let has_token = meter.tokens > 0;
                 let work = match (has_token, item.prefill) {
@@ -585,13 +621,13 @@ impl Ledger {
                     rows: item.rows as u32,
                     work,
                 };
-                account.keep_visit(visit, self.max_visits);
+                account.keep_visit(visit, self.buffers.max_visits);
                 if item.samples > 0 {
                     if !has_token && is_live {
                         self.waits.num_in += item.begins() as u64 - 1;
                         carried += item.begins() as u64 - 1;
                     }
-                    take_tokens(account, item, to, &self.clocks, &mut self.totals, self.max_visits > 0, news);
+                    take_tokens(account, item, to, &self.clocks, &mut self.totals, self.buffers.max_visits > 0, news);
                 }
             }
         }
@@ -620,14 +656,14 @@ fn enter(
     account: &mut Account,
     item: &PricedRow,
     now: Nanos,
-    max_visits: usize,
+    buffers: &mut Buffers,
     cost: Option<&CostModel>,
     news: &mut dyn FnMut(LedgerEvent<'_>),
 ) {
     if account.first_scheduled.is_none() {
         account.first_scheduled = Some(now);
         account.cached_tokens = item.cached_tokens;
-        account.make_ready(max_visits);
+        buffers.hand_to(account);
         account.bill.saved_by_cache = cost.map(|cost| {
             let mut work = Work::default();
             if item.cached_tokens > 0 {

@@ -2,7 +2,7 @@
 
 use allocation_counter::measure;
 use ledger::Ledger;
-use scheduler::{Limits, Nanos, Request, Scheduler, StepRecord, StopRules};
+use scheduler::{Limits, Nanos, Request, RequestId, Scheduler, StepRecord, StopRules};
 use testing::plans;
 
 /// Together they have 32 answers, as many as there are seats.
@@ -53,4 +53,20 @@ fn a_steady_decode_step_allocates_nothing() {
         assert_eq!(allocations.count_total, 0, "allocations in 300 steady decode steps, {waiting} wait");
         ledger.check();
     }
+}
+
+/// A million requests may pass through: what one reserves, the next one has, and closed ones hold what they say.
+#[test]
+fn requests_reserve_nothing_after_the_first() {
+    let mut ledger = Ledger::new(1024);
+    (0..REQUESTS).map(request).for_each(|request| ledger.admit(&request));
+    records(0, 8).iter().for_each(|record| ledger.step(record, None, &mut |_| {}));
+    let closed: Vec<_> = (0..REQUESTS).filter_map(|id| ledger.end(RequestId(id))).collect();
+    assert!(closed.iter().all(|account| account.visits.capacity() == account.visits.len()));
+    let records = records(0, 8);
+    let reserved = measure(|| {
+        (0..REQUESTS).map(request).for_each(|request| ledger.admit(&request));
+        records.iter().for_each(|record| ledger.step(record, None, &mut |_| {}));
+    });
+    assert!(reserved.bytes_total < REQUESTS * 8192, "{} bytes", reserved.bytes_total);
 }
