@@ -446,21 +446,23 @@ fn what_has_no_bound_of_its_own_is_known() {
     assert_none("no longer an exception", idle.map(|(path, _)| path.to_string()).collect());
 }
 
+/// The crates that a lock file has as dependencies of `name`.
+fn locked(lock: &str, name: &str) -> Vec<String> {
+    let packages = lock.split("[[package]]").filter(|package| package.contains(&format!("\nname = \"{name}\"\n")));
+    let lists = packages.filter_map(|package| Some(package.split_once("dependencies = [")?.1.split_once(']')?.0));
+    // An entry is a name, and its version where there are several.
+    let entries = lists.flat_map(|list| list.split('"').skip(1).step_by(2));
+    entries.map(|entry| entry.split(' ').next().unwrap_or_default().to_string()).collect()
+}
+
 /// Every crate that `krate` compiles, itself left out: our manifests say what ours need, `Cargo.lock` what the others
 /// do (all of their features and platforms, so a little too much).
 fn compiled_by(krate: &str) -> BTreeSet<String> {
     let lock = text("Cargo.lock").expect("it is committed");
-    let locked = |name: &str| -> Vec<String> {
-        let packages = lock.split("[[package]]").filter(|package| package.contains(&format!("\nname = \"{name}\"\n")));
-        let lists = packages.filter_map(|package| Some(package.split_once("dependencies = [")?.1.split_once(']')?.0));
-        // An entry is a name, and its version where there are several.
-        let entries = lists.flat_map(|list| list.split('"').skip(1).step_by(2));
-        entries.map(|entry| entry.split(' ').next().unwrap_or_default().to_string()).collect()
-    };
     let ours = crates();
     let (mut found, mut open) = (BTreeSet::new(), vec![krate.to_string()]);
     while let Some(name) = open.pop() {
-        let needs = if ours.contains(&name) { table(&manifest(&name), "dependencies") } else { locked(&name) };
+        let needs = if ours.contains(&name) { table(&manifest(&name), "dependencies") } else { locked(&lock, &name) };
         open.extend(needs.into_iter().filter(|need| found.insert(need.clone())));
     }
     found
@@ -488,6 +490,21 @@ fn crates_compile_what_they_need() {
         complaints.extend(found.map(|name| format!("{krate} compiles {name}: {why}")));
     }
     assert_none("a room has what it needs, so that it can be read, built and reused alone", complaints);
+}
+
+#[test]
+fn every_lock_file_has_what_crates_need() {
+    let mut complaints = Vec::new();
+    for path in ["fuzz/Cargo.lock", "guards/Cargo.lock"] {
+        let lock = text(path).expect("it is committed");
+        for krate in crates().iter().filter(|krate| lock.contains(&format!("\nname = \"{krate}\"\n"))) {
+            let (needs, locked) = (table(&manifest(krate), "dependencies"), locked(&lock, krate));
+            complaints.extend(
+                needs.iter().filter(|need| !locked.contains(need)).map(|need| format!("{path}: {krate}: {need}")),
+            );
+        }
+    }
+    assert_none("not in a lock file: cargo metadata --manifest-path DIR/Cargo.toml", complaints);
 }
 
 #[test]
