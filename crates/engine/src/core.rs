@@ -17,7 +17,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use crate::command::{ArrivalInfo, PutAdapterResult};
-use crate::options::CacheListener;
 use grammar::Constraint;
 use model::sampler::{History, Sampler};
 use model::{Forward, PackedAdapter};
@@ -30,14 +29,13 @@ use text::tokenizer::Tokenizer;
 
 use crate::counters::Gauges;
 use crate::draft::{DrafterSet, RecordedDrafts};
-use crate::handoff::FoundBlocks;
+use crate::feature::{CoreEvent, Feature};
 use crate::journal::{Fact, FinishedSummary, Journal, Views};
 use crate::output::{Event, EventSender, RequestError, TokenLogprob};
 use crate::queue_permit::QueuePermit;
 use crate::recording::{RecordSink, StepTokens};
 use crate::tiers::Tiers;
 use crate::validate::{OfPrompt, ValidatedRequest};
-use crate::verify::{Notes, SpotChecks};
 use handoff::Handoffs;
 use in_flight::InFlightPass;
 use machine::Machine;
@@ -67,8 +65,6 @@ struct AnswerState {
     logprobs: VecDeque<TokenLogprob>,
     num_tokens: usize,
     has_ended: bool,
-    /// What a receipt or a spot check is to have of it.
-    notes: Option<Notes>,
     /// Its tokens, where a drafter remembers them.
     generated: Option<Vec<TokenId>>,
 }
@@ -104,10 +100,10 @@ impl AnswerState {
 pub(crate) struct EngineCore {
     scheduler: Scheduler,
     forward: Box<dyn Forward>,
+    features: Vec<Box<dyn Feature>>,
     tiers: Option<Tiers>,
     tokenizer: Option<Arc<Tokenizer>>,
     sampler: Sampler,
-    spot: Option<SpotChecks>,
     active: BTreeMap<RequestId, ActiveRequest>,
     journal: Journal,
     next_seed: u64,
@@ -134,10 +130,6 @@ pub(crate) struct EngineCore {
     slow_readers: Vec<RequestId>,
     /// Prompts that are read for others, and by others.
     handoffs: Handoffs,
-    /// The receiver of the prefix cache's events.
-    listener: Option<CacheListener>,
-    /// The same for workers that ask for prefills.
-    found: Option<Arc<FoundBlocks>>,
 }
 
 impl EngineCore {
@@ -154,10 +146,10 @@ impl EngineCore {
         EngineCore {
             scheduler,
             forward,
+            features: Vec::new(),
             tiers: None,
             tokenizer,
             sampler: Sampler::new(vocab),
-            spot: None,
             active: BTreeMap::new(),
             journal: Journal::new(views),
             next_seed: seed,
@@ -176,8 +168,6 @@ impl EngineCore {
             failed: Vec::new(),
             slow_readers: Vec::new(),
             handoffs: Handoffs::default(),
-            listener: None,
-            found: None,
         }
     }
 
@@ -224,12 +214,8 @@ impl EngineCore {
             // The reader of a receipt must not learn the seeds of others.
             if is_told { secret(self.next_seed, &self.scheduler.limits().hash_key) } else { self.next_seed }
         });
-        // A verifier has the model alone.
-        let is_whole = validated.adapter.is_none() && validated.generated.is_empty();
-        let is_checked = is_whole && self.spot.as_ref().is_some_and(|spot| spot.picks(id));
-        let is_noted = validated.receipt || is_checked;
-        let mut answers: Vec<AnswerState> =
-            (0..validated.num_answers).map(|_| self.new_answer(&validated, is_noted)).collect();
+        self.tell(CoreEvent::Admitted { id, request: &validated, seed });
+        let mut answers: Vec<AnswerState> = (0..validated.num_answers).map(|_| self.new_answer(&validated)).collect();
         for (answer, tokens) in answers.iter_mut().zip(&validated.generated) {
             match tokens {
                 None => answer.has_ended = true,
@@ -251,11 +237,10 @@ impl EngineCore {
         Ok(())
     }
 
-    fn new_answer(&self, request: &ValidatedRequest, is_noted: bool) -> AnswerState {
+    fn new_answer(&self, request: &ValidatedRequest) -> AnswerState {
         let detokenizer = self.tokenizer.as_ref().map(|tokenizer| request.detokenizer(tokenizer));
         // Only penalties look at it.
         let history = if request.sampling.needs_history() { History::new(&request.prompt) } else { History::default() };
-        let notes = is_noted.then(Notes::default);
         // A request that opts out of drafts is not a source of drafts for others either.
         let remembers = self.drafters.remembers();
         let generated = (remembers && request.speculate).then(Vec::new);
@@ -267,7 +252,6 @@ impl EngineCore {
             logprobs: VecDeque::new(),
             num_tokens: 0,
             has_ended: false,
-            notes,
             generated,
         }
     }
@@ -277,6 +261,7 @@ impl EngineCore {
         let is_open = self.active.remove(&id).is_some();
         if is_open {
             self.handoffs.ended(id);
+            self.tell(CoreEvent::Ended(id));
             self.scheduler.abort(id);
             self.journal.take(Fact::Cancelled(id, now));
             self.write();
@@ -300,9 +285,16 @@ impl EngineCore {
         self.tiers = Some(tiers);
     }
 
-    /// A share of the answers is computed again. Before the first request.
-    pub(crate) fn set_spot_checks(&mut self, spot: SpotChecks) {
-        self.spot = Some(spot);
+    /// Tells a feature what happens from now on. Before the first request.
+    pub(crate) fn add_feature(&mut self, feature: Box<dyn Feature>) {
+        if feature.wants_cache_events() {
+            self.scheduler.record_cache_events();
+        }
+        self.features.push(feature);
+    }
+
+    fn tell(&mut self, event: CoreEvent<'_>) {
+        self.features.iter_mut().for_each(|feature| feature.on(&event));
     }
 
     /// Puts an adapter into a slot that no open request names, or empties it.
@@ -310,15 +302,15 @@ impl EngineCore {
         self.forward.put_adapter(slot as usize, adapter)
     }
 
-    /// Computes a little of a spot check: for when there is nothing else to do. False: there is none.
-    pub(crate) fn run_spot_check(&mut self) -> bool {
-        let is_idle = self.in_flight.is_empty();
-        let checked = self.spot.as_mut().filter(|_| is_idle).is_some_and(|spot| spot.step(&mut *self.forward));
-        if checked {
+    /// Gives an idle moment to a feature. False: none has work.
+    pub(crate) fn run_idle_work(&mut self) -> bool {
+        let EngineCore { features, forward, in_flight, .. } = self;
+        let worked = in_flight.is_empty() && features.iter_mut().any(|feature| feature.idle(&mut **forward));
+        if worked {
             // Stolen time outside of a step is attributed to none.
-            self.forward.lost();
+            forward.lost();
         }
-        checked
+        worked
     }
 
     /// One forward pass: the sentence that the whole engine is. False if there was nothing to compute yet. `clock` is
@@ -353,28 +345,16 @@ impl EngineCore {
         true
     }
 
-    /// Sets the receivers of the prefix cache's events. Before the first request.
-    pub(crate) fn set_listeners(&mut self, listener: Option<CacheListener>, found: Option<Arc<FoundBlocks>>) {
-        if listener.is_some() || found.is_some() {
-            self.scheduler.record_cache_events();
-        }
-        (self.listener, self.found) = (listener, found);
+    fn wants_cache_events(&self) -> bool {
+        self.features.iter().any(|feature| feature.wants_cache_events())
     }
 
     fn publish_cache_events(&mut self) {
-        if self.listener.is_some() || self.found.is_some() {
+        if self.wants_cache_events() {
             let events = self.scheduler.take_cache_events();
             if !events.is_empty() {
-                self.tell_listeners(events);
+                self.tell(CoreEvent::CacheChanged(&events));
             }
-        }
-    }
-
-    fn tell_listeners(&self, events: Vec<CacheEvent>) {
-        self.found.iter().for_each(|found| found.hear(&events));
-        if let Some(listener) = &self.listener {
-            // A listener that is gone needs no events.
-            let _ = listener.send(events);
         }
     }
 
@@ -432,6 +412,7 @@ impl EngineCore {
     fn fail_request(&mut self, id: RequestId, error: RequestError, now: Nanos) {
         if let Some(ActiveRequest { events, permit, request, .. }) = self.active.remove(&id) {
             self.handoffs.ended(id);
+            self.tell(CoreEvent::Ended(id));
             self.journal.take(Fact::Failed(id, now));
             drop((permit, request));
             events.send(Event::Failed(error));
@@ -456,6 +437,7 @@ impl EngineCore {
         self.journal.write(gauges, self.scheduler.cost_model(), self.paused, &mut self.finished);
         for FinishedSummary { request, usage, timings } in self.finished.drain(..) {
             self.handoffs.ended(request);
+            self.features.iter_mut().for_each(|feature| feature.on(&CoreEvent::Ended(request)));
             if let Some(ActiveRequest { events, permit, request, .. }) = self.active.remove(&request) {
                 // Its places and its adapter are free when its client gets the end.
                 drop((permit, request));
@@ -531,10 +513,10 @@ impl EngineCore {
             tiers.start_over();
             self.scheduler.set_tiers(tiers.sizes());
         }
-        if self.listener.is_some() || self.found.is_some() {
+        if self.wants_cache_events() {
             self.scheduler.record_cache_events();
-            self.tell_listeners(vec![CacheEvent::Cleared]);
         }
+        self.tell(CoreEvent::CacheChanged(&[CacheEvent::Cleared]));
         self.drafters.start_over();
         self.in_flight.clear();
         self.output.rows.clear();
@@ -551,6 +533,7 @@ impl EngineCore {
 
     fn fail_all(&mut self, error: RequestError) {
         self.handoffs.all_ended();
+        self.tell(CoreEvent::AllEnded);
         for ActiveRequest { events, permit, .. } in std::mem::take(&mut self.active).into_values() {
             drop(permit);
             events.send(Event::Failed(error));

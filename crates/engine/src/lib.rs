@@ -27,6 +27,7 @@ mod core;
 mod counters;
 mod default_slo;
 mod draft;
+mod feature;
 mod finish_rate;
 mod handoff;
 mod history;

@@ -23,7 +23,7 @@ use crate::core::EngineCore;
 use crate::default_slo::Capacity;
 use crate::draft::{self, DraftFiles, DraftNetwork, DraftSizes, DrafterSet, TrainedDrafter};
 use crate::handoff::{
-    self, CompatibilityInfo, Counts, HandoffOptions, PrefillClient, RemotePrefill, Role, SignedAddress,
+    self, CompatibilityInfo, Counts, FoundBlocks, HandoffOptions, PrefillClient, RemotePrefill, Role, SignedAddress,
 };
 use crate::journal::Views;
 use crate::kept;
@@ -35,7 +35,7 @@ use crate::recording::{self, Header};
 use crate::thread::{EngineStatus, run};
 use crate::tiers::{Store, Tiers, open_unnamed};
 use crate::validate::{self, SANE_TARGET};
-use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
+use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom, Verify};
 use crate::{Engine, Inner, LazyVocabulary, ModelInfo, memory};
 
 /// Tokens of the shortest context that is of use where memory is short: a question and an answer.
@@ -238,15 +238,11 @@ impl Engine {
             core.set_drafters(drafters);
         }
         let spot_counts = Arc::new(SpotCounts::default());
-        if options.spot_check > 0.0 {
-            core.set_spot_checks(SpotChecks::new(
-                options.spot_check,
-                options.seed,
-                model.config.vocab_size,
-                SpotRoom::behind(&model),
-                spot_counts.clone(),
-            ));
-        }
+        let spot = (options.spot_check > 0.0).then(|| {
+            let (vocab_size, room) = (model.config.vocab_size, SpotRoom::behind(&model));
+            SpotChecks::new(options.spot_check, options.seed, vocab_size, room, spot_counts.clone())
+        });
+        core.add_feature(Box::new(Verify::new(spot)));
         let (commands, receiver) = unbounded_channel();
         let counts = Arc::new(Counts::of(options.handoff.as_ref()));
         let factors = options.handoff.as_ref().map(|_| CompatibilityInfo::of(&model, block_bytes)).transpose()?;
@@ -260,8 +256,10 @@ impl Engine {
         if options.handoff.as_ref().is_some_and(HandoffOptions::is_remote_only) {
             core.set_remote_only_prefill();
         }
-        let found = options.handoff.as_ref().filter(|handoff| handoff.listen.is_some()).map(|_| Arc::default());
-        core.set_listeners(options.cache_listener.clone(), found.clone());
+        let found: Option<Arc<FoundBlocks>> =
+            options.handoff.as_ref().filter(|handoff| handoff.listen.is_some()).map(|_| Arc::default());
+        found.iter().for_each(|found| core.add_feature(Box::new(found.clone())));
+        options.cache_listener.iter().for_each(|listener| core.add_feature(Box::new(listener.clone())));
         let (thread_status, thread_clock) = (status.clone(), clock.clone());
         std::thread::Builder::new()
             .name("engine".into())

@@ -145,7 +145,7 @@ impl Driver {
             return false;
         }
         self.beat();
-        self.core.run_spot_check()
+        self.core.run_idle_work()
     }
 
     fn beat(&self) {

@@ -17,6 +17,7 @@ use crate::draft::{DrafterSet, Drafters};
 use crate::journal::Views;
 use crate::output;
 use crate::validate::{self, Prompt, RawRequest};
+use crate::verify::Verify;
 
 /// The records that are kept, and a few steps for the prompts.
 const WARM_UP: u64 = 4096 + 20;
@@ -54,6 +55,7 @@ fn check(drafters: Option<Drafters>) {
     let views = Arc::new(Mutex::new(Views::new(limits.block_size)));
     let scheduler = Scheduler::new(limits).expect("good limits");
     let mut core = EngineCore::new(scheduler, forward, Some(tokenizer), 0, views);
+    core.add_feature(Box::new(Verify::new(None)));
     let speculates = drafters.is_some();
     if let Some(drafters) = drafters {
         core.set_drafters(DrafterSet::of(&drafters));

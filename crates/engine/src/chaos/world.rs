@@ -37,7 +37,7 @@ use crate::stream::Stream;
 use crate::thread::{Driver, EngineStatus};
 use crate::tiers::Tiers;
 use crate::validate::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
-use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
+use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom, Verify};
 use crate::{Engine, EngineOptions, Inner, LazyVocabulary, ModelInfo, SubmitError};
 
 /// Turns after the last client came; a request that is open then is stuck.
@@ -471,10 +471,11 @@ impl World {
             core.set_tiers(Tiers::new(swap, 12 * block_size, None, clock.clone()).expect("no thread is needed"));
         }
         let spot_counts = Arc::new(SpotCounts::default());
-        if seed.is_multiple_of(3) {
+        let spot = seed.is_multiple_of(3).then(|| {
             let room = SpotRoom { first_block: blocks as u32, blocks: spot_blocks, block_size };
-            core.set_spot_checks(SpotChecks::new(0.5, seed, VOCAB, room, spot_counts.clone()));
-        }
+            SpotChecks::new(0.5, seed, VOCAB, room, spot_counts.clone())
+        });
+        core.add_feature(Box::new(Verify::new(spot)));
         let mut drafters = DrafterSet::default();
         let known = (rng.percent(40) && !is_calm).then(Known::default);
         if let Some(known) = &known {

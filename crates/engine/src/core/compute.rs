@@ -13,12 +13,12 @@ use std::sync::{Mutex, PoisonError};
 use grammar::ConstraintError;
 use model::sampler::{Allowed, History, SampleError, SampleKey, Sampled, TokenLogProbs};
 use model::{Batch, Logits, Ticket};
-use receipt::Digest;
 use scheduler::{RequestId, RowOutput, StopRules, TokenId};
 
 use super::EngineCore;
 use super::in_flight::InFlightPass;
 use crate::draft::TargetPass;
+use crate::feature::CoreEvent;
 use crate::lower::LogitRow;
 use crate::output::{Event, RequestError, TokenLogprob};
 use crate::validate::OfPrompt;
@@ -195,15 +195,15 @@ impl EngineCore {
         let first_token = self.output.rows.len();
         let run = first_token - ahead..first_token;
         let mut goes_on = true;
-        let mut digest = None;
         for index in first_answer..first_answer + samples {
             let (answer, stop, params) = (&mut active.answers[index], &active.request.stop, &active.request.sampling);
             let (heeds_stop_tokens, banned) = stop_tokens(stop, answer.num_tokens + ahead);
             let key = SampleKey { seed: active.seed, stream: index as u32, position: position as u64 + 1 };
             self.forward.read_logits(logits, in_pass, &mut self.logit_row);
-            if let Some(notes) = &mut answer.notes {
-                // Answers that begin with the same row share its digest.
-                notes.row(ahead, *digest.get_or_insert_with(|| Digest::of_row(&self.logit_row)));
+            if index == first_answer {
+                let answers = first_answer..first_answer + samples;
+                let event = CoreEvent::Sampling { id, answers, ahead, logits: &self.logit_row };
+                self.features.iter_mut().for_each(|feature| feature.on(&event));
             }
             let drawn = {
                 let history =

@@ -4,9 +4,9 @@ use scheduler::{FinishReason, Nanos, RequestId, RowOutput, TokenEvent, TokenId};
 use text::detokenizer::TextPiece;
 
 use super::EngineCore;
+use crate::feature::{CoreEvent, EndedAnswer};
 use crate::journal::Fact;
 use crate::output::Event;
-use crate::verify::asked;
 
 impl EngineCore {
     /// Turns events into text and sends them to the clients.
@@ -77,9 +77,8 @@ impl EngineCore {
         if active.request.sampling.needs_history() {
             answer.history.push(token);
         }
-        if let Some(notes) = &mut answer.notes {
-            notes.token(token);
-        }
+        let delivered = CoreEvent::Delivered { id, answer: index, token };
+        self.features.iter_mut().for_each(|feature| feature.on(&delivered));
         answer.generated.iter_mut().for_each(|generated| generated.push(token));
         // A stop token's own text is not part of the answer, unless asked for.
         let withhold = matches!(end, Some(FinishReason::Stop(Some(_)))) && !active.request.include_stop_string;
@@ -126,16 +125,12 @@ impl EngineCore {
             Some(detokenizer) if stop_string.is_none() => detokenizer.finish(),
             _ => String::new(),
         };
-        if let Some(notes) = answer.notes.take() {
-            let unsealed = notes.end(asked(&active.request, active.seed, index), reason, stop_string);
-            if active.request.receipt {
-                active.events.send(Event::Noted { answer: index, unsealed: Box::new(unsealed.clone()) });
-            }
-            if let Some(spot) = self.spot.as_mut().filter(|spot| spot.picks(id)) {
-                spot.take(id, unsealed, active.request.rule.as_ref().map(|(_, grammar)| grammar));
-            }
+        let generated = answer.generated.take();
+        let ended = EndedAnswer { id, answer: index, request: &active.request, reason, stop_string };
+        for attachment in self.features.iter_mut().filter_map(|feature| feature.attach(&ended)) {
+            active.events.send(attachment);
         }
-        if let Some(generated) = answer.generated.take() {
+        if let Some(generated) = generated {
             self.drafters.remember(active.request.salt, &active.request.prompt, &generated);
         }
         active.events.send(Event::Finished { answer: index, reason, stop_string, text });

@@ -5,9 +5,11 @@
 //! cache, and compares tokens.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use scheduler::CacheEvent;
+
+use crate::feature::{CoreEvent, Feature};
 
 /// Names of blocks that would be found now, or were a step ago.
 #[derive(Debug, Default)]
@@ -30,6 +32,18 @@ impl FoundBlocks {
     pub(crate) fn leading(&self, chain: &[u64]) -> usize {
         let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         chain.iter().take_while(|name| found.contains(name)).count()
+    }
+}
+
+impl Feature for Arc<FoundBlocks> {
+    fn on(&mut self, event: &CoreEvent<'_>) {
+        if let CoreEvent::CacheChanged(events) = event {
+            self.hear(events);
+        }
+    }
+
+    fn wants_cache_events(&self) -> bool {
+        true
     }
 }
 

@@ -2,20 +2,21 @@
 //! tokens that gives every row of logits and every token a second time.
 //!
 //! ```text
-//! core: sample a row ──notes.rs──> digest of the row, token     (requests that asked for a receipt; spot checks)
+//! core: sample a row ─feature.rs─> digest of the row, token     (requests that asked for a receipt; spot checks)
 //!       answer ends  ───────────> Unsealed ──origin.rs──> Receipt, to the client
 //!                                    └──spot.rs──> recompute.rs, in the same engine, while it is idle
 //! verifier.rs: Receipt ──> recompute.rs, on any instruction set and number of threads ──> Verdict
 //! ```
 //! That a pass over many rows gives the bits of one pass for each row is the first promise; so a check is a prefill.
 
+mod feature;
 mod notes;
 mod origin;
 mod recompute;
 mod spot;
 mod verifier;
 
-pub(crate) use notes::{Notes, asked};
+pub(crate) use feature::Verify;
 pub use origin::{Origin, OriginError};
 pub use spot::SpotChecked;
 pub(crate) use spot::{SpotChecks, SpotCounts, SpotRoom};
