@@ -29,9 +29,11 @@ impl AnswerParser {
     }
 
     fn begin(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str, patient: bool) -> AnswerParser {
-        let filtered = dialect.thoughts.map(Thoughts::filtered_marks).unwrap_or_default();
+        let calls = dialect.calls.filter(|_| !tools.is_empty());
+        // Its text may begin with a mark.
+        let thoughts = dialect.thoughts.filter(|_| !dialect.is_thoughtless_form(prompt_end));
+        let filtered = thoughts.map(Thoughts::filtered_marks).unwrap_or_default();
         let stream = CharStream::new(dialect.opens_thought(prompt_end), patient, dialect.is_formed, filtered);
-        let (thoughts, calls) = (dialect.thoughts, dialect.calls.filter(|_| !tools.is_empty()));
         let reading = answer(stream.clone(), thoughts, calls, tools, dialect.is_formed);
         AnswerParser { stream, reading: Some(Box::pin(reading)) }
     }

@@ -8,11 +8,9 @@ use crate::Tool;
 use crate::char_stream::{CharStream, Read, Stop};
 use crate::envelope::{another, between, surplus};
 use crate::json::quoted;
-use crate::schema::{Kinds, names};
+use crate::schema::{Kinds, MAX_KEY_BYTES, names};
 use crate::tool_names::name;
 
-/// Maximum length of a parameter's name.
-const MAX_KEY_BYTES: usize = 256;
 /// Maximum nesting of lists and objects.
 const MAX_DEPTH: usize = 100;
 

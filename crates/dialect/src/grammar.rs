@@ -22,7 +22,7 @@ use crate::harmony;
 use crate::json::quoted;
 use crate::named::Named;
 use crate::python::Python;
-use crate::schema::{Kinds, follow};
+use crate::schema::{Kinds, MAX_KEY_BYTES, follow};
 use crate::tags::Tags;
 use crate::{Dialect, Tool};
 
@@ -36,8 +36,10 @@ const LINES: &str = r"\n{1,2}";
 /// Inside the beginning of an unmarked call: as written, and as read.
 const GAP: &str = r"[ \n]{0,4}";
 const ANY_GAP: &str = r"[ \n\t\r]*";
-/// A parameter's name if a tool's schema lists none.
+/// A parameter's name in Python if a tool's schema lists none.
 const KEY: &str = "[A-Za-z_][A-Za-z0-9_]{0,63}";
+/// In formats without quotes: headers have names, too.
+const ANY_KEY: &str = "[A-Za-z0-9_$][A-Za-z0-9_$.-]{0,63}";
 const ANY_TEXT: &str = "(?s:.*)";
 
 /// Required calls of an answer.
@@ -253,7 +255,8 @@ fn any_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
 
 impl Lark {
     fn line(&mut self, name: &str, body: &str) {
-        let _ = writeln!(self.text, "{name}: {body}");
+        // The only character that JSON does not escape and a grammar does not take.
+        let _ = writeln!(self.text, "{name}: {}", body.replace('\u{7f}', "\\u007f"));
     }
 
     fn rule(&mut self, body: &str) -> String {
@@ -453,7 +456,8 @@ impl Lark {
                 let none = json!({});
                 let schema = if is_free(tool) { &none } else { self.whole(&tool.parameters) };
                 self.leave_open(schema, "", &["patternProperties"]);
-                if let Some(parameters) = properties(schema, "") {
+                if let Some(mut parameters) = properties(&tool.parameters, schema, "") {
+                    self.leave_out(&mut parameters, &["\n", form.key[1]]);
                     self.leave_open_counts(schema, "", &parameters);
                     for parameter in &parameters {
                         let key = quoted(&format!("{}{}{}", form.key[0], parameter.key, form.key[1]));
@@ -466,13 +470,13 @@ impl Lark {
                     if !says_nothing(others) {
                         self.leave_open(schema, "", &["additionalProperties"]);
                     }
-                    let key = format!("/{KEY}/ {}", quoted(form.key[1]));
+                    let key = format!("/{ANY_KEY}/ {}", quoted(form.key[1]));
                     let value = self.value(form);
                     let open =
                         if form.value[0].is_empty() { String::new() } else { format!("SP? {}", quoted(form.value[0])) };
-                    let one = format!("({} {key} {open} {value} SP?)", quoted(form.key[0]));
-                    let _ =
-                        write!(call, " {one}{}", times(count(schema, "minProperties"), count(schema, "maxProperties")));
+                    let one = format!("{} {key} {open} {value} SP?", quoted(form.key[0]));
+                    let [least, most] = ["minProperties", "maxProperties"].map(|key| count(schema, key));
+                    let _ = write!(call, " {}", times(&one, least.unwrap_or(0), most));
                 }
                 let _ = write!(call, " {}", quoted(form.end[0]));
                 self.rule(&call)
@@ -622,15 +626,23 @@ impl Lark {
     /// optional ones, separated by commas.
     fn object(&mut self, document: &Value, schema: &Value, notation: &Notation, place: &str, is_call: bool) -> String {
         self.leave_open(schema, place, &["patternProperties"]);
-        let Some(parameters) = properties(schema, place) else {
+        let Some(mut parameters) = properties(document, schema, place) else {
             let value = match schema.get("additionalProperties") {
-                Some(Value::Bool(false)) => return String::new(),
+                Some(others) if fits_nothing(document, others, MAX_UNIONS) => return String::new(),
                 Some(others) => self.literal(document, others, notation, &format!("{place}.additionalProperties")),
                 None => self.any(notation),
             };
-            let key = if is_call { format!("/{KEY}/ {}", quoted(notation.equals)) } else { notation.any_key() };
+            let key = match notation.quote {
+                None if is_call => format!("/{KEY}/ \"=\""),
+                _ => notation.any_key(),
+            };
             return listed(&format!("{key} {value}"), count(schema, "minProperties"), count(schema, "maxProperties"));
         };
+        match notation.quote {
+            Some((quote, _)) => self.leave_out(&mut parameters, &[":", ",", "{", "}", "\n", quote]),
+            None if is_call => self.leave_out(&mut parameters, &[]),
+            None => {}
+        }
         self.leave_open_counts(schema, place, &parameters);
         let entries = parameters.iter().map(|parameter| {
             let value = self.literal(document, parameter.schema, notation, &parameter.place);
@@ -642,6 +654,18 @@ impl Lark {
         });
         let entries: Vec<_> = entries.collect();
         self.separated(&entries)
+    }
+
+    /// Leaves out parameters whose names the parser would not read as they are written, and notes them.
+    fn leave_out(&mut self, parameters: &mut Vec<Parameter<'_>>, marks: &[&str]) {
+        let is_read = |key: &str| key.trim() == key && (1..=MAX_KEY_BYTES).contains(&key.len());
+        parameters.retain(|parameter| {
+            let is_read = is_read(parameter.key) && !marks.iter().any(|mark| parameter.key.contains(mark));
+            if !is_read {
+                self.open.push(parameter.place.clone());
+            }
+            is_read
+        });
     }
 
     /// Notes what is said of an object beside its listed properties, of which each may come once.
@@ -694,14 +718,18 @@ impl Lark {
             Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect(),
             _ => Vec::new(),
         };
+        let types: Vec<&str> = types.into_iter().filter(|kind| has_room(kind, document, schema, MAX_UNIONS)).collect();
         let branches = ["anyOf", "oneOf"].into_iter().find_map(|key| Some((key, schema.get(key)?.as_array()?)));
         if let (Some((key, branches)), true) = (branches, types.is_empty()) {
-            self.leave_open_but(schema, place, &[key]);
-            let branches = branches.iter().enumerate().filter(|(_, branch)| **branch != Value::Bool(false));
+            let branches =
+                branches.iter().enumerate().filter(|(_, branch)| !fits_nothing(document, branch, MAX_UNIONS));
             let branches =
                 branches.map(|(at, one)| self.literal(document, one, notation, &format!("{place}.{key}[{at}]")));
             let branches: Vec<String> = branches.collect();
-            return either(branches);
+            if !branches.is_empty() {
+                self.leave_open_but(schema, place, &[key]);
+                return either(branches);
+            }
         }
         if types.is_empty() {
             self.leave_open_but(schema, place, &[]);
@@ -757,11 +785,13 @@ impl Lark {
             "array" => {
                 self.leave_open(schema, place, &["prefixItems", "additionalItems"]);
                 let item = match schema.get("items") {
-                    Some(Value::Bool(false)) => return "\"[\" \"]\"".to_owned(),
+                    // Said of those behind the first ones.
+                    Some(_) if schema.get("prefixItems").is_some() => self.any(notation),
                     Some(Value::Array(_)) => {
                         self.leave_open(schema, place, &["items"]);
                         self.any(notation)
                     }
+                    Some(items) if fits_nothing(document, items, MAX_UNIONS) => return "\"[\" \"]\"".to_owned(),
                     Some(items) => self.literal(document, items, notation, &format!("{place}.items")),
                     None => self.any(notation),
                 };
@@ -838,7 +868,7 @@ impl Notation {
     /// Any key and its separator.
     fn any_key(&self) -> String {
         match self.quote {
-            Some(_) => "/[A-Za-z0-9_]+/ \":\"".to_owned(),
+            Some(_) => format!("/{ANY_KEY}/ \":\""),
             None => format!("{PYTHON_TEXT} \":\" SP?"),
         }
     }
@@ -847,7 +877,8 @@ impl Notation {
     fn written(&self, value: &Value) -> Option<String> {
         let key = |key: &str| match self.quote {
             Some(_) => {
-                (!key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')).then(|| key.to_owned())
+                let is_plain = |c: char| c.is_ascii_alphanumeric() || "_$.-".contains(c);
+                (!key.is_empty() && key.chars().all(is_plain)).then(|| key.to_owned())
             }
             None => Some(quoted(key)),
         };
@@ -894,22 +925,22 @@ fn count(schema: &Value, key: &str) -> Option<u64> {
     schema.get(key).and_then(Value::as_u64).map(|count| count.min(MAX_COUNT))
 }
 
-/// How often something comes, behind it.
-fn times(least: Option<u64>, most: Option<u64>) -> String {
-    match (least.unwrap_or(0), most) {
-        (0, None) => "*".to_owned(),
-        (least, most) => format!("{{{least},{}}}", most.map(|most| most.to_string()).unwrap_or_default()),
+/// So many of something.
+fn times(one: &str, least: u64, most: Option<u64>) -> String {
+    match (least, most) {
+        // A grammar has no word for none.
+        (_, Some(0)) => String::new(),
+        (0, None) => format!("({one})*"),
+        (least, most) => format!("({one}){{{least},{}}}", most.map(|most| most.to_string()).unwrap_or_default()),
     }
 }
 
-/// So many of something, with commas between them.
+/// The same with commas between them.
 fn listed(one: &str, least: Option<u64>, most: Option<u64>) -> String {
-    if most == Some(0) {
-        return String::new();
-    }
-    let others = times(least.map(|least| least.saturating_sub(1)), most.map(|most| most - 1));
-    let all = format!("{one} (\",\" SP? {one}){others}");
-    if least.unwrap_or(0) == 0 { format!("({all})?") } else { all }
+    let least = least.unwrap_or(0);
+    let Some(others) = most.unwrap_or(u64::MAX).checked_sub(1) else { return String::new() };
+    let others = times(&format!("\",\" SP? {one}"), least.saturating_sub(1), most.map(|_| others));
+    if least == 0 { format!("({one} {others})?") } else { format!("{one} {others}") }
 }
 
 /// The schema that stands alone in an `allOf`.
@@ -942,6 +973,54 @@ fn is_plain(document: &Value, schema: &Value, deep: usize) -> bool {
         Some(all) if map.len() == 1 && deep > 0 => all.iter().all(|one| is_plain(document, one, deep - 1)),
         Some(_) => false,
         None => map.keys().all(|key| key == "type"),
+    }
+}
+
+/// Whether no value is of a schema, as far as bounds, counts, values and branches tell.
+fn fits_nothing(document: &Value, schema: &Value, deep: usize) -> bool {
+    let schema = follow(document, schema);
+    let Some(deep) = deep.checked_sub(1).filter(|_| schema.is_object()) else { return *schema == Value::Bool(false) };
+    let list = |key: &str| schema.get(key).and_then(Value::as_array);
+    let is_none = |one: &Value| fits_nothing(document, one, deep);
+    let has_kind = |kind: &Value| kind.as_str().is_none_or(|kind| has_room(kind, document, schema, deep));
+    ["anyOf", "oneOf"].into_iter().filter_map(list).any(|all| all.iter().all(is_none))
+        || list("allOf").is_some_and(|all| all.iter().any(is_none))
+        || choices(schema).is_some_and(|values| !values.iter().any(|value| is_choice(schema, value)))
+        || !schema
+            .get("type")
+            .is_none_or(|kinds| kinds.as_array().map_or(has_kind(kinds), |all| all.iter().any(has_kind)))
+}
+
+/// The same of its values of a type.
+fn has_room(kind: &str, document: &Value, schema: &Value, deep: usize) -> bool {
+    let number = |key: &str| schema.get(key).and_then(Value::as_f64);
+    let is_range = |least: &str, most: &str| number(least).unwrap_or(0.0) <= number(most).unwrap_or(f64::MAX);
+    let is_never = |schema: Option<&Value>| schema.is_some_and(|schema| fits_nothing(document, schema, deep));
+    match kind {
+        "string" => is_range("minLength", "maxLength"),
+        "array" => {
+            let is_empty = schema.get("prefixItems").is_none() && is_never(schema.get("items"));
+            is_range("minItems", "maxItems") && (!is_empty || number("minItems").unwrap_or(0.0) == 0.0)
+        }
+        "object" => {
+            let all = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+            let others = schema.get("additionalProperties");
+            let listed = schema.get("properties");
+            let mut wanted = all.map(|name| listed.and_then(|listed| listed.get(name)).or(others));
+            is_range("minProperties", "maxProperties") && !wanted.any(is_never)
+        }
+        "integer" | "number" => {
+            let [least, above, most, below] =
+                ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"].map(number);
+            let least = least.unwrap_or(f64::MIN).max(above.map_or(f64::MIN, f64::next_up));
+            let most = most.unwrap_or(f64::MAX).min(below.map_or(f64::MAX, f64::next_down));
+            match number("multipleOf").or((kind == "integer").then_some(1.0)) {
+                // As the schema compiler counts.
+                Some(step) => (least / step).ceil() * step <= (most / step).floor() * step,
+                None => least <= most,
+            }
+        }
+        _ => true,
     }
 }
 
@@ -986,8 +1065,8 @@ struct Parameter<'a> {
     place: String,
 }
 
-/// The properties of an object, if its schema lists any, or requires some. One that must not be there is not among them.
-fn properties<'a>(schema: &'a Value, place: &str) -> Option<Vec<Parameter<'a>>> {
+/// The properties of an object, if its schema lists any, or requires some. One that cannot be there is not among them.
+fn properties<'a>(document: &Value, schema: &'a Value, place: &str) -> Option<Vec<Parameter<'a>>> {
     static ANYTHING: Value = Value::Bool(true);
     let required: Vec<&str> =
         schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
@@ -996,7 +1075,7 @@ fn properties<'a>(schema: &'a Value, place: &str) -> Option<Vec<Parameter<'a>>> 
         return None;
     }
     let shown = |key: &str| key.chars().take(64).flat_map(char::escape_debug).collect::<String>();
-    let known = listed.into_iter().flatten().filter(|(_, schema)| **schema != Value::Bool(false));
+    let known = listed.into_iter().flatten().filter(|(_, schema)| !fits_nothing(document, schema, MAX_UNIONS));
     let known = known.map(|(key, schema)| Parameter {
         key,
         schema,

@@ -184,6 +184,12 @@ impl Dialect {
         })
     }
 
+    /// Whether an answer to this prompt is a form or calls with no thought before them, so that a mark is text.
+    pub fn is_thoughtless_form(&self, prompt_end: &str) -> bool {
+        let is_harmony = self.thoughts.is_some_and(Thoughts::is_harmony);
+        self.is_thoughtless && self.is_formed && !is_harmony && !self.opens_thought(prompt_end)
+    }
+
     /// Whether an answer to this prompt begins inside a thought.
     pub(crate) fn opens_thought(&self, prompt_end: &str) -> bool {
         let Some(thoughts) = self.thoughts else { return false };

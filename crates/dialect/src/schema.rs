@@ -7,6 +7,8 @@ use serde_json::Value;
 use crate::json::{mended, quoted};
 use crate::python::to_json;
 
+/// Maximum length of a parameter's name, where it is not in quotes.
+pub(crate) const MAX_KEY_BYTES: usize = 256;
 /// Maximum references followed: a recursive schema has no end.
 const MAX_REFERENCES: usize = 8;
 /// Maximum schemas read for one parameter: those that refer to each other in lists would take exponential time.
@@ -155,7 +157,8 @@ impl Reader<'_> {
         }
         let named = |name: &Value| {
             let name = name.as_str().unwrap_or_default();
-            NAMES.iter().find(|(known, _)| *known == name).map_or(ALL, |(_, kinds)| *kinds)
+            // Gemini's are in capitals.
+            NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map_or(ALL, |(_, kinds)| *kinds)
         };
         let of_value = |value: &Value| {
             let written = value.to_string();
@@ -198,6 +201,7 @@ mod tests {
     fn a_value_is_what_its_schema_says() {
         let table: &[(Value, &str, &str)] = &[
             (json!({"type": "string"}), "12", "\"12\""),
+            (json!({"type": ["STRING", "Null"]}), "12", "\"12\""),
             (json!({"type": "integer"}), " 12\n", "12"),
             (json!({"type": "integer"}), "12345678901234567890123", "12345678901234567890123"),
             (json!({"type": "integer"}), "1.5", "\"1.5\""),

@@ -8,11 +8,8 @@ use crate::Tool;
 use crate::char_stream::{CharStream, Read, Sink, Stop};
 use crate::envelope::between;
 use crate::json::{Mender, Step, quoted};
-use crate::schema::{Kinds, follow};
+use crate::schema::{Kinds, MAX_KEY_BYTES, follow};
 use crate::tool_names::name;
-
-/// Maximum length of a parameter's name.
-const MAX_KEY_BYTES: usize = 256;
 
 /// Maximum closing marks in a row that are inspected.
 const MAX_ENDS: usize = 4;

@@ -619,6 +619,25 @@ fn a_schema_is_held_to_or_its_places_are_named() {
             &[],
         ),
         (LITERALS, json!({"type": "array", "items": {"type": "null"}, "maxItems": 1000}), &["[]"], &[], &[]),
+        (LITERALS, json!({"type": "array", "minItems": 1, "maxItems": 1}), &["[1]"], &["[]", "[1,2]"], &[]),
+        (LITERALS, json!({"type": "array", "maxItems": 1}), &["[]", "[1]"], &["[1,2]"], &[]),
+        (
+            LITERALS,
+            json!({"type": "array", "items": {"type": "integer", "minimum": 2, "maximum": 1}}),
+            &["[]"],
+            &["[2]"],
+            &[],
+        ),
+        (LITERALS, json!({"type": "array", "items": {"enum": [1], "type": "string"}}), &["[]"], &["[1]"], &[]),
+        (LITERALS, json!({"type": ["array", "integer"], "minItems": 2, "maxItems": 1}), &["1"], &["[1]", "[1,2]"], &[]),
+        (
+            LITERALS,
+            json!({"anyOf": [false, {"const": 1, "type": "null"}, {"type": "integer"}]}),
+            &["1"],
+            &["null"],
+            &[],
+        ),
+        (ALL, json!({"enum": ["\u{7f}", "a"]}), &[], &["c"], &[]),
         (LITERALS, json!({"type": "array", "minItems": 1, "maxItems": u64::MAX}), &["[1]"], &["[]"], &[]),
         (LITERALS, json!({"type": "array", "minItems": 1_u64 << 60}), &[], &["[]", "[1]"], &[]),
         (&["pythonic"], json!({"type": "string", "format": "date"}), &["\"2026-11-28\""], &["\"\"", "'x'"], &[]),
@@ -643,10 +662,24 @@ fn a_schema_is_held_to_or_its_places_are_named() {
             &[],
         ),
         (LITERALS, json!({"type": "object", "additionalProperties": false}), &["{}"], &["{a:1}", "{\"a\":1}"], &[]),
+        (
+            &["gemma4"],
+            json!({"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 1}),
+            &["{}", "{Content-Type:1}"],
+            &["{a:1,b:1}"],
+            &[],
+        ),
+        (
+            &["gemma4"],
+            json!({"type": "object", "properties": {"a:b": {"type": "integer"}, "c": {"type": "integer"}}}),
+            &["{}", "{c:1}"],
+            &["{a:b:1}"],
+            &[".properties.m.properties.a:b"],
+        ),
         (&["gemma4"], json!({"type": "object", "required": ["a"]}), &["{a:1}"], &["{}", "{b:1}"], &[]),
         (
             LITERALS,
-            json!({"type": "array", "prefixItems": [{"type": "integer"}]}),
+            json!({"type": "array", "prefixItems": [{"type": "integer"}], "items": false, "maxItems": 1}),
             &["[1]"],
             &[],
             &[".properties.m.prefixItems"],
@@ -681,6 +714,12 @@ fn a_schema_is_held_to_or_its_places_are_named() {
     for calls in ALL {
         check(calls, &patterns, &[], &[], &[".patternProperties"]);
         check(calls, &beside, &[], &[], &[".minProperties"]);
+    }
+    // A parameter that cannot be there.
+    let beside = json!({"type": "object", "properties": {"m": {"type": "number", "minimum": 2, "maximum": 1.5},
+        "n": {"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 2}, " s": {}}, "maxProperties": 0});
+    for calls in ALL {
+        check(calls, &beside, &[String::new()], &[one(calls, "1")], &[".properties. s"]);
     }
     // A tree, however deep.
     let tree = json!({"type": "object", "properties": {"m": {"$ref": "#/$defs/node"}}, "$defs": {"node": {

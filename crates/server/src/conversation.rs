@@ -155,7 +155,7 @@ impl ToolFormat {
         let shows_thoughts = thinking.shown && thought_tokens != Some(0);
         // Nothing closes the thoughts of a beam search.
         let mut closed_behind = None;
-        if let Some(tokens) = thought_tokens.filter(|_| !is_searched)
+        if let Some(tokens) = thought_tokens.filter(|_| !is_searched && !dialect.is_thoughtless_form(&prompt_end))
             && let Some(thought) = self.budget(tokens, &prompt_end, !tools.is_empty(), is_exact, model)?
         {
             raw.rule = Some(Rule::Budget { thought, rule: raw.rule.take().map(Box::new) });

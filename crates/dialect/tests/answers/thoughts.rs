@@ -187,14 +187,17 @@ fn in_a_form_that_has_begun_a_mark_is_text() {
         ("qwen3", "a</think>b", 0, "a</think>b"),
         ("qwen3", "<b></think>", 0, "<b></think>"),
         ("qwen3", "<<think>", 0, "<<think>"),
-        ("qwen3", "\n</think>\n\n{\"a\": \"</think>\"}", 0, "\n\n\n{\"a\": \"</think>\"}"),
+        // Without thoughts also at its head.
+        ("qwen3", "<think>x</think>", 0, "<think>x</think>"),
+        ("qwen3", " </think>", 0, " </think>"),
         ("qwen3", "<think>hm</think>\n\n[\"<think>\", \"</think>\"]", 9, "\n\n[\"<think>\", \"</think>\"]"),
         ("qwen3", "<think>hm</think>\n\n</think>[\"</think>\"]", 9, "\n\n[\"</think>\"]"),
         ("gemma4", "[\"<|channel>thought\n<channel|>\"]", 0, "[\"<|channel>thought\n<channel|>\"]"),
         ("openai_gptoss", &format!("{harmony}[\"<|constrain|>\"]"), 0, "[\"<|constrain|>\"]"),
     ] {
         for calls in ["", "hermes", "json"] {
-            let dialect = dialect(calls, thoughts).thoughtless().formed();
+            let formed = dialect(calls, thoughts).formed();
+            let dialect = if cut == 0 { formed.thoughtless() } else { formed };
             let said = |parts: &[dialect::AnswerPart]| -> String {
                 let text = |part: &dialect::AnswerPart| match part {
                     dialect::AnswerPart::Text(text) => Some(text.clone()),
