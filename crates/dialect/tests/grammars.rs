@@ -790,8 +790,9 @@ fn nothing_that_a_grammar_allows_is_misheard() {
         let lark = dialect.grammar(&tools, Choice::Required, true, "").expect("calls are asked for");
         let rule = Rule::new(&factory, lark);
         let mut pieces: Vec<String> = dialect.marks().into_iter().map(str::to_owned).collect();
-        pieces.extend(HOSTILE.map(str::to_owned));
-        let ends: Vec<String> = dialect.marks().into_iter().map(str::to_owned).chain(ENDS.map(str::to_owned)).collect();
+        pieces.extend(HOSTILE.split('|').map(str::to_owned));
+        let ends: Vec<String> =
+            dialect.marks().into_iter().map(str::to_owned).chain(ENDS.split('|').map(str::to_owned)).collect();
         for seed in testing::part_of(1..=12, 4) {
             num_tried += 1;
             let mut dice = Dice::new(seed << 32 | number as u64);
@@ -828,45 +829,10 @@ fn nothing_that_a_grammar_allows_is_misheard() {
     assert!(num_ended * 3 > num_tried, "only {num_ended} of {num_tried} answers came to an end");
 }
 
-const HOSTILE: [&str; 18] = [
-    "<parameter=days>",
-    "<parameter name=\"days\">",
-    "<arg_key>days</arg_key>",
-    "</function>\n</tool_call>",
-    "\n",
-    "\\",
-    "\\d",
-    "\"",
-    "'",
-    "}",
-    "},",
-    "\"}",
-    ",days:",
-    "```",
-    "functions.",
-    "<think>",
-    " ",
-    "x",
-];
+const HOSTILE: &str = "<parameter=days>|<parameter name=\"days\">|<arg_key>days</arg_key>|</function>\n</tool_call>|\
+    \n|\\|\\d|\"|'|}|},|\"}|,days:|```|functions.|<think>| |x";
 /// Pieces that bring an answer to its end.
-const ENDS: [&str; 16] = [
-    "\"",
-    "}",
-    "]",
-    ")",
-    "1",
-    "true",
-    ",",
-    ":",
-    "\"name\": ",
-    "now",
-    "weather",
-    "\"city\": \"",
-    "\"days\": ",
-    "\n",
-    "{",
-    "F",
-];
+const ENDS: &str = "\"|}|]|)|1|true|,|:|\"name\": |now|weather|\"city\": \"|\"days\": |\n|{|F";
 
 /// An answer that the grammar accepts; `None` if it does not end.
 fn generate(rule: &Rule, dice: &mut Dice, pieces: &[String], ends: &[String]) -> Option<String> {

@@ -952,55 +952,12 @@ fn says_nothing(schema: &Value) -> bool {
 
 /// Whether a keyword says nothing of what is allowed. Unknown ones are notes, too.
 fn is_note(key: &str) -> bool {
-    const SAYS: [&str; 46] = [
-        "type",
-        "properties",
-        "patternProperties",
-        "additionalProperties",
-        "propertyNames",
-        "required",
-        "minProperties",
-        "maxProperties",
-        "dependentRequired",
-        "dependentSchemas",
-        "dependencies",
-        "unevaluatedProperties",
-        "items",
-        "prefixItems",
-        "additionalItems",
-        "contains",
-        "minContains",
-        "maxContains",
-        "minItems",
-        "maxItems",
-        "uniqueItems",
-        "unevaluatedItems",
-        "minLength",
-        "maxLength",
-        "pattern",
-        "format",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-        "const",
-        "enum",
-        "anyOf",
-        "oneOf",
-        "allOf",
-        "not",
-        "if",
-        "then",
-        "else",
-        "$ref",
-        "$dynamicRef",
-        "$recursiveRef",
-        "disallow",
-        "extends",
-        "divisibleBy",
-    ];
-    !SAYS.contains(&key)
+    const SAYS: &str = "type properties patternProperties additionalProperties propertyNames required minProperties \
+        maxProperties dependentRequired dependentSchemas dependencies unevaluatedProperties items prefixItems \
+        additionalItems contains minContains maxContains minItems maxItems uniqueItems unevaluatedItems minLength \
+        maxLength pattern format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf const enum anyOf oneOf \
+        allOf not if then else $ref $dynamicRef $recursiveRef disallow extends divisibleBy";
+    !SAYS.split_whitespace().any(|word| word == key)
 }
 
 /// A name in a place: short, and on one line.
@@ -1029,32 +986,9 @@ fn decoded(text: &str) -> String {
 }
 
 /// What may be left out of a schema that does not compile, the least first.
-const LOSABLE: [&str; 24] = [
-    "pattern",
-    "format",
-    "multipleOf",
-    "patternProperties",
-    "maxLength",
-    "minLength",
-    "maxItems",
-    "minItems",
-    "maxProperties",
-    "minProperties",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "minimum",
-    "maximum",
-    "enum",
-    "const",
-    "required",
-    "additionalProperties",
-    "allOf",
-    "$ref",
-    "anyOf",
-    "prefixItems",
-    "items",
-    "properties",
-];
+const LOSABLE: &str = "pattern format multipleOf patternProperties maxLength minLength maxItems minItems \
+    maxProperties minProperties exclusiveMinimum exclusiveMaximum minimum maximum enum const required \
+    additionalProperties allOf $ref anyOf prefixItems items properties";
 
 impl Walk<'_> {
     /// Looks for what does not compile, in each definition by itself first.
@@ -1124,9 +1058,9 @@ impl Walk<'_> {
                 return self.lose(format!("{place}.oneOf"), problem).map(|()| other);
             }
         }
-        for key in LOSABLE.iter().filter(|key| map.contains_key(**key)) {
+        for key in LOSABLE.split_whitespace().filter(|key| map.contains_key(*key)) {
             let mut other = map.clone();
-            if let (&"allOf", Some(Value::Array(all)), 0..MAX_TRIALS) = (key, map.get(*key), self.trials) {
+            if let ("allOf", Some(Value::Array(all)), 0..MAX_TRIALS) = (key, map.get(key), self.trials) {
                 // All but one of them, if that is enough.
                 for at in (0..all.len()).rev() {
                     let mut fewer = all.clone();
@@ -1138,9 +1072,9 @@ impl Walk<'_> {
                     }
                 }
             }
-            other.shift_remove(*key);
+            other.shift_remove(key);
             // What is said of all others would be said of these.
-            match *key {
+            match key {
                 "properties" | "patternProperties" => _ = other.shift_remove("additionalProperties"),
                 "prefixItems" => _ = other.shift_remove("items"),
                 "items" => _ = other.shift_remove("additionalItems"),

@@ -292,34 +292,10 @@ fn is_nothing(value: Option<&Value>) -> bool {
 }
 
 /// Fields that are read, and those that are of training and of names.
-const KNOWN: [&str; 26] = [
-    "peft_type",
-    "r",
-    "lora_alpha",
-    "use_rslora",
-    "rank_pattern",
-    "alpha_pattern",
-    "target_modules",
-    "bias",
-    "init_lora_weights",
-    "auto_mapping",
-    "base_model_name_or_path",
-    "corda_config",
-    "eva_config",
-    "exclude_modules",
-    "inference_mode",
-    "layers_pattern",
-    "layers_to_transform",
-    "loftq_config",
-    "lora_dropout",
-    "megatron_config",
-    "megatron_core",
-    "peft_version",
-    "qalora_group_size",
-    "revision",
-    "runtime_config",
-    "task_type",
-];
+const KNOWN: &str = "peft_type r lora_alpha use_rslora rank_pattern alpha_pattern target_modules bias \
+    init_lora_weights auto_mapping base_model_name_or_path corda_config eva_config exclude_modules inference_mode \
+    layers_pattern layers_to_transform loftq_config lora_dropout megatron_config megatron_core peft_version \
+    qalora_group_size revision runtime_config task_type";
 
 /// Fields that make something else of the same tensors, and what they would make.
 const REFUSED: [(&str, &str); 10] = [
@@ -364,7 +340,7 @@ fn check_meaning(fields: &Fields<'_>) -> Result<(), LoadError> {
         {
             return Err(fields.error(name, why));
         }
-        let is_known = KNOWN.contains(&name.as_str()) || is_nothing(Some(value));
+        let is_known = KNOWN.split_whitespace().any(|known| known == name) || is_nothing(Some(value));
         if !is_known && !REFUSED.iter().any(|(refused, _)| refused == name) {
             let problem = "unknown here, and it may change what the adapter computes; remove it if it does not";
             return Err(LoadError::field(CONFIG, quoted(name), problem));
