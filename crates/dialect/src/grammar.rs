@@ -10,6 +10,7 @@
 //! as the parser sees it. Parameters come in schema order. Where a family writes no JSON, what its expressions cannot
 //! hold an answer to is named by [`Dialect::open_places`].
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
@@ -628,7 +629,7 @@ impl Lark {
         self.leave_open(schema, place, &["patternProperties"]);
         let Some(mut parameters) = properties(document, schema, place) else {
             let value = match schema.get("additionalProperties") {
-                Some(others) if fits_nothing(document, others, MAX_UNIONS) => return String::new(),
+                Some(others) if fits_nothing(document, others, &looks()) => return String::new(),
                 Some(others) => self.literal(document, others, notation, &format!("{place}.additionalProperties")),
                 None => self.any(notation),
             };
@@ -718,11 +719,10 @@ impl Lark {
             Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect(),
             _ => Vec::new(),
         };
-        let types: Vec<&str> = types.into_iter().filter(|kind| has_room(kind, document, schema, MAX_UNIONS)).collect();
+        let types: Vec<&str> = types.into_iter().filter(|kind| has_room(kind, document, schema, &looks())).collect();
         let branches = ["anyOf", "oneOf"].into_iter().find_map(|key| Some((key, schema.get(key)?.as_array()?)));
         if let (Some((key, branches)), true) = (branches, types.is_empty()) {
-            let branches =
-                branches.iter().enumerate().filter(|(_, branch)| !fits_nothing(document, branch, MAX_UNIONS));
+            let branches = branches.iter().enumerate().filter(|(_, branch)| !fits_nothing(document, branch, &looks()));
             let branches =
                 branches.map(|(at, one)| self.literal(document, one, notation, &format!("{place}.{key}[{at}]")));
             let branches: Vec<String> = branches.collect();
@@ -791,7 +791,7 @@ impl Lark {
                         self.leave_open(schema, place, &["items"]);
                         self.any(notation)
                     }
-                    Some(items) if fits_nothing(document, items, MAX_UNIONS) => return "\"[\" \"]\"".to_owned(),
+                    Some(items) if fits_nothing(document, items, &looks()) => return "\"[\" \"]\"".to_owned(),
                     Some(items) => self.literal(document, items, notation, &format!("{place}.items")),
                     None => self.any(notation),
                 };
@@ -976,13 +976,21 @@ fn is_plain(document: &Value, schema: &Value, deep: usize) -> bool {
     }
 }
 
+/// How many schemas are looked at to see that nothing fits one: those that refer to each other take exponential time.
+fn looks() -> Cell<usize> {
+    Cell::new(256)
+}
+
 /// Whether no value is of a schema, as far as bounds, counts, values and branches tell.
-fn fits_nothing(document: &Value, schema: &Value, deep: usize) -> bool {
+fn fits_nothing(document: &Value, schema: &Value, left: &Cell<usize>) -> bool {
     let schema = follow(document, schema);
-    let Some(deep) = deep.checked_sub(1).filter(|_| schema.is_object()) else { return *schema == Value::Bool(false) };
+    let Some(fewer) = left.get().checked_sub(1).filter(|_| schema.is_object()) else {
+        return *schema == Value::Bool(false);
+    };
+    left.set(fewer);
     let list = |key: &str| schema.get(key).and_then(Value::as_array);
-    let is_none = |one: &Value| fits_nothing(document, one, deep);
-    let has_kind = |kind: &Value| kind.as_str().is_none_or(|kind| has_room(kind, document, schema, deep));
+    let is_none = |one: &Value| fits_nothing(document, one, left);
+    let has_kind = |kind: &Value| kind.as_str().is_none_or(|kind| has_room(kind, document, schema, left));
     ["anyOf", "oneOf"].into_iter().filter_map(list).any(|all| all.iter().all(is_none))
         || list("allOf").is_some_and(|all| all.iter().any(is_none))
         || choices(schema).is_some_and(|values| !values.iter().any(|value| is_choice(schema, value)))
@@ -992,10 +1000,10 @@ fn fits_nothing(document: &Value, schema: &Value, deep: usize) -> bool {
 }
 
 /// The same of its values of a type.
-fn has_room(kind: &str, document: &Value, schema: &Value, deep: usize) -> bool {
+fn has_room(kind: &str, document: &Value, schema: &Value, left: &Cell<usize>) -> bool {
     let number = |key: &str| schema.get(key).and_then(Value::as_f64);
     let is_range = |least: &str, most: &str| number(least).unwrap_or(0.0) <= number(most).unwrap_or(f64::MAX);
-    let is_never = |schema: Option<&Value>| schema.is_some_and(|schema| fits_nothing(document, schema, deep));
+    let is_never = |schema: Option<&Value>| schema.is_some_and(|schema| fits_nothing(document, schema, left));
     match kind {
         "string" => is_range("minLength", "maxLength"),
         "array" => {
@@ -1075,7 +1083,7 @@ fn properties<'a>(document: &Value, schema: &'a Value, place: &str) -> Option<Ve
         return None;
     }
     let shown = |key: &str| key.chars().take(64).flat_map(char::escape_debug).collect::<String>();
-    let known = listed.into_iter().flatten().filter(|(_, schema)| !fits_nothing(document, schema, MAX_UNIONS));
+    let known = listed.into_iter().flatten().filter(|(_, schema)| !fits_nothing(document, schema, &looks()));
     let known = known.map(|(key, schema)| Parameter {
         key,
         schema,

@@ -721,6 +721,16 @@ fn a_schema_is_held_to_or_its_places_are_named() {
     for calls in ALL {
         check(calls, &beside, &[String::new()], &[one(calls, "1")], &[".properties. s"]);
     }
+    // Each of a hundred needs a hundred others, five times.
+    let needs = |next: usize| {
+        let all: serde_json::Map<_, _> =
+            (0..100).map(|at| (format!("p{at}"), json!({"$ref": format!("#/$defs/d{next}")}))).collect();
+        json!({"type": "object", "required": all.keys().collect::<Vec<_>>(), "properties": all})
+    };
+    let mut wide =
+        json!({"type": "object", "properties": {"m": {"$ref": "#/$defs/d0"}}, "$defs": {"d5": {"type": "null"}}});
+    (0..5).for_each(|at| wide["$defs"][format!("d{at}")] = needs(at + 1));
+    check("gemma4", &wide, &[String::new()], &["m:{}".to_owned()], &[]);
     // A tree, however deep.
     let tree = json!({"type": "object", "properties": {"m": {"$ref": "#/$defs/node"}}, "$defs": {"node": {
         "type": "object", "properties": {"n": {"$ref": "#/$defs/node"}}, "additionalProperties": false}}});
