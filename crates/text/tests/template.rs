@@ -320,6 +320,10 @@ fn a_conversation_has_limits() {
             assert!(error.to_string().contains(expected) && error.param() == param, "{error}");
         }
     }
+    for value in [json!([deep(32)]), json!(vec![0; 150_001])] {
+        let error = template.render(&with(json!({})), &kwargs(json!({"tools": value}))).expect_err("too much");
+        assert!(error.to_string().starts_with("tools ") && error.param() == "tools", "{error}");
+    }
     for field in ["name", "tool_call_id"] {
         let error = template.render(&with(json!({field: "a".repeat(257)})), &prompt()).expect_err("too long");
         assert_eq!(error.to_string(), format!("messages[0].{field} has 257 bytes; at most 256"));

@@ -135,10 +135,8 @@ pub enum TemplateError {
 impl TemplateError {
     /// The request field that caused the error: `messages` or the variables.
     pub fn param(&self) -> &'static str {
-        match self {
-            TemplateError::Limit { field, .. } if field.starts_with(KWARGS) => KWARGS,
-            _ => "messages",
-        }
+        let TemplateError::Limit { field, .. } = self else { return "messages" };
+        [KWARGS, TOOLS].into_iter().find(|name| field.starts_with(name)).unwrap_or("messages")
     }
 
     /// Whether the machine caused the error, not the request: the same request may succeed later.
