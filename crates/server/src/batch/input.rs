@@ -1,6 +1,6 @@
 //! The file of requests: checked as a whole before the first of them is asked.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader};
@@ -58,7 +58,7 @@ pub enum InputError {
     Empty,
 }
 
-/// As it stands in the file.
+/// As it stands in the file. What is not known is passed over here: serde would keep it, at up to fifty times its bytes.
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
 struct Written {
@@ -66,33 +66,9 @@ struct Written {
     #[serde(default)]
     method: Option<String>,
     url: String,
-    body: Body,
-    /// What there is beside, which says nothing where it is `null`.
-    #[serde(flatten)]
-    rest: HashMap<String, Option<IgnoredAny>>,
-}
-
-/// What is looked at of a body; its route reads the rest, within that route's limits.
-#[derive(Deserialize)]
-#[serde(expecting = "an object")]
-struct Body {
-    #[serde(default)]
-    stream: Switch,
-    #[serde(default)]
-    background: Switch,
-    #[serde(default)]
-    service_tier: Option<IgnoredAny>,
-    #[serde(default)]
-    priority: Option<IgnoredAny>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(untagged)]
-enum Switch {
-    #[default]
-    None,
-    Bool(bool),
-    Other(IgnoredAny),
+    /// Its route reads it, within its limits.
+    #[serde(rename = "body")]
+    _body: IgnoredAny,
 }
 
 /// Names of requests, eight bytes each whatever their length: a keyed hash, whose key the sender of names does not know.
@@ -207,36 +183,44 @@ fn read(bytes: &[u8]) -> Result<Line, String> {
     let bytes = whole_characters(bytes);
     let text = std::str::from_utf8(&bytes).map_err(|_| format!("it is not UTF-8 text; {shape}"))?;
     let line: Written = serde_json::from_str(text).map_err(|error| format!("{}; {shape}", short_reason(&error)))?;
-    let Written { custom_id, method, url, body, rest } = line;
-    if let Some((unknown, _)) = rest.iter().find(|(_, value)| value.is_some()) {
-        return Err(format!("'{}' is no member of a line; {shape}", shortened(unknown)));
+    let Written { custom_id, method, url, .. } = line;
+    let is_unknown =
+        |name: &str, value: &str| !["custom_id", "method", "url", "body"].contains(&name) && value != "null";
+    if let Some((unknown, _)) = find_member(text, is_unknown) {
+        return Err(format!("'{}' is no member of a line; {shape}", shortened(&unknown)));
     }
     let place = member(text, "body").filter(|place| text[place.clone()].starts_with('{'));
-    match () {
-        () if custom_id.is_empty() => Err("'custom_id' is empty".to_owned()),
-        () if custom_id.len() > MAX_ID_BYTES => Err(format!("'custom_id' is longer than {MAX_ID_BYTES} bytes")),
-        () if method.is_some_and(|method| method != "POST") => Err("'method' is not 'POST'".to_owned()),
-        () if !BATCH_ROUTES.contains(&url.as_str()) => Err(format!("'url' is none of {}", BATCH_ROUTES.join(", "))),
-        () if matches!(body.stream, Switch::Bool(true) | Switch::Other(_)) => {
+    let body = &text[place.ok_or_else(|| format!("'body' is no object; {shape}"))?];
+    let is_on =
+        |name: &str, value: &str| ["stream", "background"].contains(&name) && !["false", "null"].contains(&value);
+    let is_class = |name: &str, value: &str| ["service_tier", "priority"].contains(&name) && value != "null";
+    match find_member(body, is_on) {
+        _ if custom_id.is_empty() => Err("'custom_id' is empty".to_owned()),
+        _ if custom_id.len() > MAX_ID_BYTES => Err(format!("'custom_id' is longer than {MAX_ID_BYTES} bytes")),
+        _ if method.is_some_and(|method| method != "POST") => Err("'method' is not 'POST'".to_owned()),
+        _ if !BATCH_ROUTES.contains(&url.as_str()) => Err(format!("'url' is none of {}", BATCH_ROUTES.join(", "))),
+        Some((name, _)) if name == "stream" => {
             Err("'stream' cannot be true: an answer is one line of the output".to_owned())
         }
-        () if matches!(body.background, Switch::Bool(true) | Switch::Other(_)) => {
-            Err("'background' cannot be true: a line's answer would only be that it is queued".to_owned())
-        }
-        () => {
-            let place = place.ok_or_else(|| format!("'body' is no object; {shape}"))?;
-            let has_class = body.service_tier.is_some() || body.priority.is_some();
-            Ok(Line { custom_id, url, body: text[place].to_owned(), has_class })
+        Some(_) => Err("'background' cannot be true: a line's answer would only be that it is queued".to_owned()),
+        None => {
+            let has_class = find_member(body, is_class).is_some();
+            Ok(Line { custom_id, url, body: body.to_owned(), has_class })
         }
     }
 }
 
 /// Where the value of a member stands in the text of a JSON object, which is known to be one.
 pub(super) fn member(text: &str, name: &str) -> Option<Range<usize>> {
+    find_member(text, |key, _| key == name).map(|(_, place)| place)
+}
+
+/// The first member whose name and value, as it is written, are wanted, and where its value stands.
+fn find_member(text: &str, is_wanted: impl Fn(&str, &str) -> bool) -> Option<(String, Range<usize>)> {
     let bytes = text.as_bytes();
     let (mut at, mut depth) = (0, 0);
-    // The member that the walk is in: whether it is the one, and where its value begins.
-    let (mut is_it, mut begins) = (false, None);
+    // The member that the walk is in, and where its value begins.
+    let (mut key, mut begins) = (String::new(), None);
     while at < bytes.len() {
         match bytes[at] {
             b'"' => {
@@ -246,15 +230,18 @@ pub(super) fn member(text: &str, name: &str) -> Option<Range<usize>> {
                     at += if bytes[at] == b'\\' { 2 } else { 1 };
                 }
                 if depth == 1 && begins.is_none() {
-                    is_it = serde_json::from_str::<String>(&text[from..=at]).is_ok_and(|key| key == name);
+                    key = serde_json::from_str(&text[from..=at]).unwrap_or_default();
                 }
             }
             b':' if depth == 1 => begins = Some(at + 1),
             b',' | b'}' if depth == 1 => {
-                if let Some(from) = begins.take().filter(|_| is_it) {
+                if let Some(from) = begins.take() {
                     let value = &text[from..at];
                     let from = from + value.len() - value.trim_start().len();
-                    return Some(from..from + value.trim().len());
+                    let value = value.trim();
+                    if is_wanted(&key, value) {
+                        return Some((key, from..from + value.len()));
+                    }
                 }
                 depth -= usize::from(bytes[at] == b'}');
             }
@@ -305,7 +292,9 @@ mod tests {
             read(format!("{line}{value}}}").as_bytes()).map(|line| line.body)
         };
         assert_eq!(beside("null").as_deref(), Ok("{}"));
-        for value in ["0", "[null]", r#"{"a":1}"#] {
+        // What is refused is not read first: no value of it is kept, however many and deep they are.
+        let deep = "[".repeat(1000) + &"]".repeat(1000);
+        for value in ["0", "[null]", r#"{"a":1}"#, &deep] {
             assert!(beside(value).unwrap_err().starts_with("'extra' is no member of a line; "), "{value}");
         }
         for (body, has_class) in [
@@ -319,10 +308,11 @@ mod tests {
         for (body, told) in [
             ("[]", "no object"),
             ("[false]", "no object"),
-            ("7", "invalid type"),
-            ("null", "invalid type"),
+            ("7", "no object"),
+            ("null", "no object"),
             (r#"{"stream":true}"#, "'stream'"),
             (r#"{"stream":7}"#, "'stream'"),
+            (&format!(r#"{{"a":{{"stream":null}},"stream":{deep}}}"#), "'stream'"),
             (r#"{"background":true}"#, "'background'"),
             (r#"{"background":"yes"}"#, "'background'"),
         ] {
