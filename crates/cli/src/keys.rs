@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Which words may follow a key.
 const RIGHTS: &str = "after the key only the words `priority`, `adapters` and `role` have a meaning";
 /// Why a key is refused that every server would take, and no client could name.
-const UNSENDABLE: &str = "a key with white space or a control character in it cannot be sent";
+const UNSENDABLE: &str = "a key that is empty or has white space or a control character in it cannot be sent";
 /// Fewest bytes of a cluster's secret.
 const LEAST_SECRET_BYTES: usize = 16;
 
@@ -74,7 +74,7 @@ pub(crate) fn warn_if_shared(flag: &str, path: &Path) {
 }
 
 fn can_be_sent(key: &str) -> bool {
-    !key.contains(|c: char| c.is_whitespace() || c.is_control())
+    !key.is_empty() && !key.contains(|c: char| c.is_whitespace() || c.is_control())
 }
 
 /// The error names the line and never the key.
@@ -135,8 +135,14 @@ mod tests {
                 "line 2: after the key only the words `priority`, `adapters` and `role` have a meaning",
             ),
             ("sk-a\nsk-a\n", "line 2: this key is there already"),
-            ("sk-a\nsk\0b\n", "line 2: a key with white space or a control character in it cannot be sent"),
-            ("GGUF\u{3}\0\0\0", "line 1: a key with white space or a control character in it cannot be sent"),
+            (
+                "sk-a\nsk\0b\n",
+                "line 2: a key that is empty or has white space or a control character in it cannot be sent",
+            ),
+            (
+                "GGUF\u{3}\0\0\0",
+                "line 1: a key that is empty or has white space or a control character in it cannot be sent",
+            ),
         ];
         for (text, message) in cases {
             assert_eq!(parse(text).map(|_| ()), Err(message.to_string()), "{text:?}");
