@@ -314,6 +314,11 @@ fn settings_that_are_no_model() {
             &["general.architecture: \"bert\" is unknown; known are llama"],
         ),
         ("architecture as a number", with("general.architecture", u32_setting("general.architecture", 1)), &["a text"]),
+        (
+            "no epsilon",
+            file(&without("llama.attention.layer_norm_rms_epsilon"), &good_tensors()),
+            &["llama.attention.layer_norm_rms_epsilon: missing"],
+        ),
         ("no layers", with("llama.block_count", u32_setting("llama.block_count", 0)), &["llama.block_count: 0"]),
         (
             "a billion layers",

@@ -41,9 +41,10 @@ const INTEGERS: [(&str, &str); 8] = [
     ("moe_intermediate_size", "expert_feed_forward_length"),
 ];
 const FEED_FORWARD: (&str, &str) = ("intermediate_size", "feed_forward_length");
+const EPSILON: &str = "rms_norm_eps";
 /// Floats.
 const FLOATS: [(&str, &str); 9] = [
-    ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    (EPSILON, "attention.layer_norm_rms_epsilon"),
     ("rope_theta", "rope.freq_base"),
     ("rope_local_base_freq", "rope.freq_base_swa"),
     ("attn_logit_softcapping", "attn_logit_softcapping"),
@@ -136,6 +137,9 @@ pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError
     for (field, key) in FLOATS {
         if let Some(number) = metadata.float(&settings.key(key))? {
             config.insert(field.into(), number.into());
+        } else if field == EPSILON {
+            // Every architecture that is read has one, and what each would be without it is not the same.
+            return Err(metadata.error(&settings.key(key), "missing"));
         }
     }
     let head_dim = settings.head_dim()?;
