@@ -83,8 +83,9 @@ impl Begun {
         let (rule, rule_field) =
             structured::read(&mut fields, &mut delivery.adjustments)?.map(|asked| (asked.rule, asked.field)).unzip();
         raw.rule = rule;
-        // What stays of a prompt that is cut: none is. And a refinement of a sampler that is off.
+        // What stays of a prompt that is cut: none is. And refinements of samplers that are off.
         fields.integer("n_keep")?;
+        fields.number("adaptive_decay")?;
         params::texts(&mut fields, "dry_sequence_breakers")?;
         fields.finish()?;
         let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());

@@ -93,7 +93,12 @@ static DELIVERY: &[Field] = &[
     only("lora", Texts(&[]), "an adapter is asked for as a model, by its name"),
     only("response_fields", Texts(&[]), "answers are told whole"),
     only("grammar_lazy", Is(false), "a grammar holds from the first token"),
-    only("multimodal_data", Texts(&[]), "this server reads text only"),
+    only("multimodal_data", Texts(&[]), TEXT_ONLY),
+    only("image_data", Texts(&[]), TEXT_ONLY),
+    only("n_cmpl", Exactly(1.0), "a prompt has one answer"),
+    only("top_n_sigma", Exactly(-1.0), NO_SAMPLER),
+    only("adaptive_target", Exactly(-1.0), NO_SAMPLER),
+    field("adaptive_decay", Number, REFINES),
     missing("samplers", "the order of the samplers is fixed: top_k, top_p, min_p behind the temperature"),
 ];
 
@@ -119,5 +124,6 @@ pub(crate) static SAMPLERS: &[Field] = &[
     field("dynatemp_exponent", Number, REFINES),
 ];
 
+const TEXT_ONLY: &str = "this server reads text only";
 const NO_SAMPLER: &str = "this server has no such sampler";
 pub(super) const REFINES: &str = "refines a sampler that is off";

@@ -136,7 +136,7 @@ pub(crate) const fn hint(field: &'static str, kind: Kind, meaning: &'static str)
 }
 
 /// Those of every route that speaks OpenAI's, vLLM's or llama-server's words.
-pub(crate) const HINTS: [Hint; 9] = [
+pub(crate) const HINTS: [Hint; 11] = [
     hint("metadata", Kind::Object, "labels of an answer that is stored"),
     hint("client_metadata", Kind::Object, "what a program says of itself, for its vendor's records"),
     hint("session_id", Kind::Text, "which requests belong together, for records"),
@@ -146,6 +146,8 @@ pub(crate) const HINTS: [Hint; 9] = [
     hint("prompt_cache_options", Kind::Object, "the same, in more words"),
     hint("cache_prompt", Kind::Boolean, "whether the prefix cache is used; here the server's flags say so"),
     hint("stream_options.include_obfuscation", Kind::Boolean, "padding that hides how long events are"),
+    hint("backend_sampling", Kind::Boolean, "which device draws tokens"),
+    hint("t_max_prompt_ms", Kind::Number, "a limit on reading a prompt, which llama-server does not keep either"),
 ];
 
 /// Those of chats alone; elsewhere some of the names mean something.

@@ -47,7 +47,7 @@ fn told<'a>(answer: &'a Answer, header: &str) -> Option<&'a str> {
 }
 
 /// The number of hints of both routes.
-const OF_BOTH: usize = 9;
+const OF_BOTH: usize = 11;
 
 #[test]
 fn hints_change_no_token_and_are_named_in_the_answer() {
@@ -62,6 +62,8 @@ fn hints_change_no_token_and_are_named_in_the_answer() {
         ("prompt_cache_options", json!({"mode": "explicit", "ttl": "30m"})),
         ("cache_prompt", json!(false)),
         ("stream_options.include_obfuscation", json!(true)),
+        ("backend_sampling", json!(false)),
+        ("t_max_prompt_ms", json!(500)),
         ("store", json!(true)),
         ("verbosity", json!("low")),
         ("usage", json!({"include": true})),

@@ -106,6 +106,8 @@ fn what_is_not_there_is_refused_by_name() {
         (json!({"dry_sequence_breakers": [1.5]}), "dry_sequence_breakers[0]"),
         (json!({"xtc_probability": 0.5}), "xtc_probability"),
         (json!({"id_slot": 2}), "id_slot"),
+        (json!({"top_n_sigma": 1}), "top_n_sigma"),
+        (json!({"n_cmpl": 2}), "n_cmpl"),
         (json!({"logit_bias": [[1, 2, 3]]}), "logit_bias[0]"),
         (json!({"logit_bias": [[1, 200]]}), "logit_bias"),
         (json!({"repeat_penalty": 99}), "repeat_penalty"),
@@ -119,7 +121,8 @@ fn what_is_not_there_is_refused_by_name() {
     }
     let off = json!({"n_probs": 0, "mirostat": 0, "mirostat_tau": 5, "dry_multiplier": 0.0, "dry_base": 1.75,
         "dry_sequence_breakers": ["\n"], "xtc_probability": 0, "xtc_threshold": 0.1, "typical_p": 1, "id_slot": -1,
-        "repeat_last_n": 64, "t_max_predict_ms": 0, "min_keep": 0, "n_indent": 0, "logit_bias": [], "lora": []});
+        "repeat_last_n": 64, "t_max_predict_ms": 0, "min_keep": 0, "n_indent": 0, "logit_bias": [], "lora": [],
+        "top_n_sigma": -1, "adaptive_target": -1.0, "adaptive_decay": 0.9, "n_cmpl": 1, "image_data": [], "t_max_prompt_ms": 500});
     assert_eq!(host.ask(COMPLETION, &with(&once(), &off))["content"], host.ask(COMPLETION, &once())["content"]);
     let gap = host.post("/infill", &json!({"input_prefix": "def f(", "input_suffix": "return 1"}));
     assert_eq!((gap.status, &gap.json()["error"]["code"]), (400, &json!("no_infill")), "this model has no marks");
