@@ -341,6 +341,8 @@ fn hints_change_nothing_and_are_named() {
     for (more, hint) in [
         (json!({"metadata": {"user_id": "u"}}), "metadata"),
         (json!({"cache_control": {"type": "ephemeral", "ttl": "1h"}}), "cache_control"),
+        (json!({"inference_geo": "us"}), "inference_geo"),
+        (json!({"speed": "fast"}), "speed"),
         (json!({"service_tier": "auto"}), "service_tier"),
         (json!({"service_tier": "standard_only"}), "service_tier"),
         (json!({"context_management": {"edits": []}}), "context_management"),
