@@ -203,9 +203,7 @@ impl Adapters {
         if self.room.slots == 0 {
             return Err(AdapterError::NoRoom);
         }
-        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(|c: char| c.is_control() || c == ',') {
-            return Err(AdapterError::Name);
-        }
+        check_name(name)?;
         let mut shelf = self.shelf();
         if shelf.loaded.contains_key(name) || shelf.busy.contains(name) {
             return Err(AdapterError::Exists { name: name.to_owned() });
@@ -244,6 +242,7 @@ impl Adapters {
 
     /// Takes the name away from new requests; the slot is to be emptied and released.
     pub(crate) fn withdraw(&self, name: &str) -> Result<Reserved, AdapterError> {
+        check_name(name)?;
         let mut shelf = self.shelf();
         let Some(entry) = shelf.loaded.get(name) else { return Err(AdapterError::Unknown { name: name.to_owned() }) };
         // Validation takes leases under this lock.
@@ -256,6 +255,12 @@ impl Adapters {
         shelf.busy.insert(name.to_owned());
         Ok(Reserved { slot, name: name.to_owned() })
     }
+}
+
+fn check_name(name: &str) -> Result<(), AdapterError> {
+    let is_good =
+        !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.contains(|c: char| c.is_control() || c == ',');
+    if is_good { Ok(()) } else { Err(AdapterError::Name) }
 }
 
 pub(crate) fn failed(name: &str, path: &Path, error: LoadError) -> AdapterError {

@@ -15,6 +15,9 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields::Fields;
 use crate::openai::shapes;
 
+/// As the system has it: what is longer is no path, and would be repeated in the refusal.
+const MAX_PATH_BYTES: usize = 4096;
+
 /// `POST /v1/load_lora_adapter`.
 pub(crate) async fn load(mut request: JsonRequest) -> ApiResult<Response> {
     allowed(&request.app, &request.caller)?;
@@ -54,6 +57,11 @@ fn allowed(app: &App, caller: &Caller) -> ApiResult<()> {
 fn read_load(body: Value) -> ApiResult<(String, String)> {
     let mut fields = Fields::of(body, &shapes::LOAD_ADAPTER)?;
     let [name, path] = [fields.text("lora_name")?, fields.text("lora_path")?];
+    if path.len() > MAX_PATH_BYTES {
+        return Err(
+            ApiError::bad_request(format!("'lora_path' has more than {MAX_PATH_BYTES} bytes.")).with_param("lora_path")
+        );
+    }
     fields.finish()?;
     Ok((name, path))
 }

@@ -148,6 +148,7 @@ fn what_is_wrong_with_loading_is_said() {
         (load("tales", &path), 400, "adapter_exists", "the adapter 'tales' is loaded already"),
         (load("lantern", &path), 400, "adapter_exists", "the adapter 'lantern' is loaded already"),
         (load("a,b", &path), 400, "bad_adapter_name", "none of them a control character or a comma"),
+        (load("verse", Path::new(&"a".repeat(5000))), 400, "", "'lora_path' has more than 4096 bytes."),
         (load("verse", &nowhere), 400, "bad_adapter", "nowhere: no such model directory"),
         (json!({"lora_name": "verse"}), 400, "", "'lora_path' is missing."),
         (json!({"lora_path": path}), 400, "", "'lora_name' is missing."),
@@ -165,6 +166,8 @@ fn what_is_wrong_with_loading_is_said() {
     assert_eq!((status, code.as_str()), (400, "too_many_adapters"));
     let (status, code, _) = error(&host.post("/v1/unload_lora_adapter", &json!({"lora_name": "none"})));
     assert_eq!((status, code.as_str()), (404, "adapter_not_found"));
+    let (status, code, _) = error(&host.post("/v1/unload_lora_adapter", &json!({"lora_name": "n".repeat(5000)})));
+    assert_eq!((status, code.as_str()), (400, "bad_adapter_name"));
     assert_eq!(error(&host.post("/v1/unload_lora_adapter", &json!({"lora_name": "lantern"}))).0, 404);
 }
 
