@@ -354,7 +354,7 @@ fn what_is_wrong_is_told_in_one_line() {
         (&["--base-url", &url, "--api-key", "a\u{7f}b"], "unprintable"),
         (&["--base-url", &url, "--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1"], "--ramp-up-end-rps"),
         (&["--base-url", &url, "--goodput", "ttft:nan"], "greater than 0"),
-        (&["--base-url", &url, "--burstiness", "0"], "--burstiness must be greater than 0"),
+        (&["--base-url", &url, "--request-rate", "5", "--burstiness", "0"], "--burstiness must be greater than 0"),
         (&["--base-url", &url, "--random-range-ratio", "2"], "--random-range-ratio must be"),
         (&["--base-url", &url, "--num-prompts", "0"], "--num-prompts"),
         (&["--base-url", &url, "--goodput", "ttft"], "METRIC:MS"),
