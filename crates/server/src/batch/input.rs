@@ -182,6 +182,10 @@ fn read(bytes: &[u8]) -> Result<Line, String> {
     let shape = "a line is {\"custom_id\": \"..\", \"method\": \"POST\", \"url\": \"/v1/..\", \"body\": {..}}";
     let bytes = whole_characters(bytes);
     let text = std::str::from_utf8(&bytes).map_err(|_| format!("it is not UTF-8 text; {shape}"))?;
+    if text.starts_with('[') {
+        // Of a list serde would take the members by their places.
+        return Err(format!("expected an object, not a list; {shape}"));
+    }
     let line: Written = serde_json::from_str(text).map_err(|error| format!("{}; {shape}", short_reason(&error)))?;
     let Written { custom_id, method, url, .. } = line;
     let is_unknown =
