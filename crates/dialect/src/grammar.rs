@@ -76,6 +76,11 @@ impl Dialect {
         self.lark(tools, choice, parallel, prompt_end).map(|lark| lark.text)
     }
 
+    /// Whether arguments are one JSON object: what compiles by itself does so in the grammar of calls.
+    pub fn calls_are_json(&self) -> bool {
+        !matches!(self.calls, Some(crate::Calls(Syntax::Tags(_) | Syntax::Python(_) | Syntax::Gemma(_))))
+    }
+
     /// Places of a tool's schema that no grammar of this format holds a call to, in the schema's own words
     /// (`.properties.n.pattern`). The schema has no notes. None in formats whose arguments are JSON.
     pub fn open_places(&self, tool: &Tool) -> Vec<String> {

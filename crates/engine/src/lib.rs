@@ -81,7 +81,7 @@ pub use calibrate::{Calibrated, Calibration};
 pub use compile_rule::LazyVocabulary;
 pub use counters::{Exemplar, Histogram, Predictions, SloOutcome, Stats};
 pub use draft::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
-pub use grammar::{ConstraintError, Rule, ThoughtBudget, fit_schema};
+pub use grammar::{ConstraintError, Rule, RuleError, ThoughtBudget, check_rule, fit_schema};
 #[doc(hidden)]
 pub use handoff::check_frame;
 pub use handoff::{

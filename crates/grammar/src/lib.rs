@@ -39,4 +39,4 @@ pub use constraint::{Constraint, ConstraintError};
 pub use rule::{MAX_CHOICES, MAX_RULE_BYTES, Rule, RuleError};
 pub use schema::{Fitted, Misfit, fit_schema};
 pub use tokens::TokenRule;
-pub use vocabulary::{Grammar, Vocabulary};
+pub use vocabulary::{Grammar, Vocabulary, check_rule};

@@ -116,7 +116,7 @@ fn misfit(place: &str, problem: impl Into<String>) -> Misfit {
 }
 
 fn compiles(schema: &Value) -> Result<(), RuleError> {
-    vocabulary::check(&Rule::JsonSchema(schema.clone()))
+    vocabulary::check_rule(&Rule::JsonSchema(schema.clone()))
 }
 
 struct Walk<'a> {

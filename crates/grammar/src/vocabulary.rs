@@ -202,7 +202,7 @@ impl fmt::Debug for Grammar {
 }
 
 /// Whether a rule of text compiles, with a token for each byte and nothing kept.
-pub(crate) fn check(rule: &Rule) -> Result<(), RuleError> {
+pub fn check_rule(rule: &Rule) -> Result<(), RuleError> {
     static BYTES: OnceLock<Vocabulary> = OnceLock::new();
     rule.check_length()?;
     let grammar = rule.grammar()?;

@@ -182,7 +182,7 @@ fn read(bytes: &[u8]) -> Result<Line, String> {
     let shape = "a line is {\"custom_id\": \"..\", \"method\": \"POST\", \"url\": \"/v1/..\", \"body\": {..}}";
     let bytes = whole_characters(bytes);
     let text = std::str::from_utf8(&bytes).map_err(|_| format!("it is not UTF-8 text; {shape}"))?;
-    if text.starts_with('[') {
+    if text.trim_start().starts_with('[') {
         // Of a list serde would take the members by their places.
         return Err(format!("expected an object, not a list; {shape}"));
     }

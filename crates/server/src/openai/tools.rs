@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dialect::{Dialect, Tool};
+use dialect::{Choice, Dialect, Tool};
+use engine::{Rule, RuleError, check_rule};
 use serde_json::{Value, json};
 
 use crate::answers::Adjustments;
@@ -85,6 +86,13 @@ impl Offer {
             let place = self.places.get(&tool.name).map(String::as_str).unwrap_or_default();
             tool.parameters = adjustments.fit(&tool.parameters, place, tool.strict)?;
             adjustments.leave_open(dialect.open_places(tool), place, tool.strict)?;
+            if let Err(problem) = check_calls(dialect, tool) {
+                if tool.strict {
+                    return Err(ApiError::of_schema(place, &problem));
+                }
+                tool.parameters = json!({"type": "object"});
+                adjustments.hints.push(place.to_owned());
+            }
             sizes.push((tool.parameters.to_string().len(), at));
         }
         // All of them are one grammar. What is too much for it is left open, the largest first.
@@ -111,6 +119,13 @@ impl Offer {
             choice => (tools.into(), definitions, choice, parallel),
         }
     }
+}
+
+/// Whether the grammar of a tool's calls compiles. Its schema does.
+fn check_calls(dialect: &Dialect, tool: &Tool) -> Result<(), RuleError> {
+    let written = || dialect.grammar(std::slice::from_ref(tool), Choice::Required, false, "");
+    let text = (!dialect.calls_are_json()).then(written).flatten();
+    text.map_or(Ok(()), |text| check_rule(&Rule::Lark(text)))
 }
 
 /// Templates go through the properties of a schema, also of one that is only advice. What else is wrong in it is left to

@@ -188,3 +188,21 @@ fn what_a_format_of_calls_cannot_be_held_to_is_named_or_refused() {
     }
     host.quiet();
 }
+
+/// A schema compiles because what nothing fits is left out, and the grammar of calls that has no JSON does not.
+#[test]
+fn a_grammar_of_calls_that_does_not_compile_is_no_fault_of_advice() {
+    let parsers = ParserOptions { tool_call_parser: Some("qwen3_coder".to_owned()), reasoning_parser: None };
+    let host = Host::with(small_engine(), ServerOptions { parsers, ..local_server() });
+    let never = json!({"type": "array", "prefixItems": [{"type": "integer"}, false], "minItems": 2});
+    let schema = json!({"type": "object", "properties": {"m": never}, "additionalProperties": false});
+    for strict in [false, true] {
+        for (path, body, field) in tools(&schema, strict) {
+            let answer = host.post(path, &body);
+            assert_eq!(answer.status, if strict { 400 } else { 200 }, "{path} {field}: {}", answer.text());
+            let named = if strict { answer.text() } else { answer.header("x-twostroke-hints").unwrap_or_default() };
+            assert!(named.contains(field), "{path} {field}: {named}");
+        }
+    }
+    host.quiet();
+}
