@@ -70,7 +70,7 @@ impl Recent {
     pub(crate) fn step(&mut self, record: StepRecord) -> StepRecord {
         let oldest = if self.records.len() == KEPT_RECORDS { self.records.pop_front() } else { None };
         let mut slot = oldest.unwrap_or_default();
-        let spare = match Arc::get_mut(&mut slot) {
+        let mut spare = match Arc::get_mut(&mut slot) {
             Some(slot) => std::mem::replace(slot, record),
             None => {
                 slot = Arc::new(record);
@@ -79,6 +79,8 @@ impl Recent {
         };
         self.records.push_back(slot);
         self.num_steps += 1;
+        // Else each of them would end with the room of the largest step it ever had.
+        spare.trim();
         spare
     }
 

@@ -331,17 +331,23 @@ pub struct StepRecord {
 }
 
 impl StepRecord {
-    /// Empties it, keeping buffers of the size that its last step needed: thousands are kept and reused in turn, and
-    /// each would end with the room of the largest step it ever had.
-    pub(crate) fn clear(&mut self) {
-        fn empty<T>(buffer: &mut Vec<T>) {
+    /// Frees what of its buffers is more than twice what it holds.
+    pub fn trim(&mut self) {
+        fn trim<T>(buffer: &mut Vec<T>) {
             buffer.shrink_to(2 * buffer.len().max(4));
-            buffer.clear();
         }
-        empty(&mut self.decode);
-        empty(&mut self.prefill);
-        empty(&mut self.preempted);
-        empty(&mut self.holders);
+        trim(&mut self.decode);
+        trim(&mut self.prefill);
+        trim(&mut self.preempted);
+        trim(&mut self.holders);
+    }
+
+    /// Empties it, keeping its buffers.
+    pub(crate) fn clear(&mut self) {
+        self.decode.clear();
+        self.prefill.clear();
+        self.preempted.clear();
+        self.holders.clear();
         self.completed_at = Nanos::default();
         self.blocked = None;
         self.no_drafts = None;
