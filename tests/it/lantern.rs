@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use checkpoint::{Checkpoint, Source};
-use engine::{Chat, ChatMessage, Engine, EngineOptions, Event, Prompt, RawRequest, Stream};
+use engine::{Chat, ChatMessage, Engine, EngineOptions, Event, Prompt, RawRequest, SamplingParams, Stream};
 use serde_json::Value;
 use tests::{root, text};
 
@@ -57,7 +57,7 @@ fn engine() -> Engine {
 
 fn ask(engine: &Engine, case: &Case, max_tokens: i64) -> Stream {
     let prompt = Prompt::Chat(case.chat.clone());
-    let raw = RawRequest { temperature: Some(0.0), max_tokens: Some(max_tokens), ..RawRequest::new(prompt) };
+    let raw = RawRequest { sampling: SamplingParams::at(0.0), max_tokens: Some(max_tokens), ..RawRequest::new(prompt) };
     engine.submit(engine.validate(raw).expect("a valid request")).expect("the queue has room")
 }
 

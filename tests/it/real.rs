@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 
 use checkpoint::{Checkpoint, Source};
-use engine::{ChatMessage, Engine, EngineOptions, Event, Prompt, RawRequest, Stream};
+use engine::{ChatMessage, Engine, EngineOptions, Event, Prompt, RawRequest, SamplingParams, Stream};
 use kernels::{AccumulationOrder, WeightClass};
 use model::ModelConfig;
 use serde_json::Value;
@@ -77,7 +77,7 @@ fn answers(engine: &Engine, prompts: &[Vec<u32>], max_tokens: i64) -> Vec<Vec<Ch
     let ask = |prompt: &Vec<u32>| -> Stream {
         let prompt = Prompt::Tokens(prompt.iter().map(|&id| i64::from(id)).collect());
         let raw = RawRequest {
-            temperature: Some(0.0),
+            sampling: SamplingParams::at(0.0),
             max_tokens: Some(max_tokens),
             logprobs: Some(2),
             ..RawRequest::new(prompt)

@@ -9,7 +9,9 @@
 
 use std::sync::Arc;
 
-use engine::{DefaultTarget, Drafters, Engine, Event as Said, Prompt, RawRequest, Speculation, Timings};
+use engine::{
+    DefaultTarget, Drafters, Engine, Event as Said, Prompt, RawRequest, SamplingParams, Speculation, Timings,
+};
 use figures::percentile;
 use launch::{Calibrate, Settings};
 use scheduler::{CostModel, StepRecord};
@@ -193,7 +195,7 @@ fn ask(engine: &Engine, number: usize, tokens: usize, speculate: bool) -> Result
     let token = |place: u64| ((number as u64 + 1) * 0x9e37_79b9 + place * 0x85eb_ca6b) % vocab;
     let raw = RawRequest {
         max_tokens: Some(tokens as i64),
-        temperature: Some(0.0),
+        sampling: SamplingParams::at(0.0),
         ignore_eos: true,
         speculate,
         ..RawRequest::new(Prompt::Tokens((0..PROMPT_TOKENS as u64).map(|place| token(place) as i64).collect()))

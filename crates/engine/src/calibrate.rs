@@ -23,8 +23,9 @@ use std::time::{Duration, Instant};
 
 use kernels::Doubt;
 use kernels::cpu_time::{Interval, Mark};
-use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
+use model::sampler::{Allowed, History, SampleKey, Sampler};
 use model::{Batch, Forward, Span};
+use protocol::sampling::Sampling;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Nanos, Work};
 use serde_json::{Value, json};
@@ -198,7 +199,7 @@ fn knots<'a>(measured: impl Iterator<Item = &'a Shape>) -> Vec<usize> {
 pub(crate) fn measure(
     forward: &mut dyn Forward,
     room: &StepLimits,
-    sampling: &SamplingParams,
+    sampling: &Sampling,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Option<Measured> {
     let shapes = shapes(room, room.tokens(forward.kv_bytes_per_token()));
@@ -285,7 +286,7 @@ fn estimate(shape: &Shape, measured: &[(Shape, Duration)]) -> Duration {
 struct Stand<'a> {
     forward: &'a mut dyn Forward,
     room: &'a StepLimits,
-    sampling: &'a SamplingParams,
+    sampling: &'a Sampling,
     sampler: Sampler,
     vocab: usize,
     batch: Batch,

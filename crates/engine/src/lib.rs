@@ -99,6 +99,7 @@ pub use memory::available_bytes as available_memory;
 pub use options::{CacheListener, DefaultTarget, EngineOptions, StartError};
 pub use output::{Event, EventSender, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
 pub use phase_work::PhaseWork;
+pub use protocol::sampling::{self, SamplingParams};
 pub use receipt;
 pub use recent::{End, Ended};
 pub use remote_prefill_trace::{RemotePrefillTrace, RemoteStep};

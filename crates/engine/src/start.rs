@@ -9,8 +9,8 @@ use checkpoint::{Checkpoint, ImageWriter, LoadError, Weights};
 use kernels::memory_limits::{Headroom, Limit, headroom};
 use kernels::threads::num_nodes;
 use kernels::{AccumulationOrder, Backend, Cpu, CpuOptions, DeviceInfo, Isa, KvShape, Reference};
-use model::sampler::SamplingParams;
 use model::{Adapter, Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
+use protocol::sampling::{Sampling, SamplingParams};
 use scheduler::{CostModel, Limits, Nanos, Scheduler, TierSizes};
 use text::chat_template::{ChatTemplate, TemplateSettings};
 use text::tokenizer::Tokenizer;
@@ -34,7 +34,7 @@ use crate::rates::{CalibrationUpdater, CurrentTargets, RooflinePeaks, TargetDefa
 use crate::recording::{self, Header};
 use crate::thread::{EngineStatus, run};
 use crate::tiers::{Store, Tiers, open_unnamed};
-use crate::validate::{self, SANE_TARGET};
+use crate::validate::SANE_TARGET;
 use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom, Verify};
 use crate::{Engine, Inner, LazyVocabulary, ModelInfo, memory};
 
@@ -128,10 +128,11 @@ impl Engine {
             blocks: kv.blocks,
             block_size: options.block_size,
         };
+        // As of a request that asks for nothing.
+        let sampling = SamplingParams::default().resolve(&generation_defaults.sampling).unwrap_or_default();
         let costs = match &options.calibration {
             Some(calibration) => {
                 let what = Calibrating { calibration, options, device: &device, room: &room, config: &config };
-                let sampling = validate::default_sampling(&config, &generation_defaults);
                 calibrated(&mut *forward, &what, &sampling, progress)
             }
             None => None,
@@ -140,9 +141,8 @@ impl Engine {
             let len = files.max_model_len(max_model_len);
             let room = StepLimits { len, ..room };
             let config = files.config().unwrap_or(&config);
-            let sampling = validate::default_sampling(config, &generation_defaults);
             let sampling = options.calibration.as_ref().map(|_| &sampling);
-            let mut measure = |forward: &mut dyn Forward, sampling: &SamplingParams| {
+            let mut measure = |forward: &mut dyn Forward, sampling: &Sampling| {
                 let calibration = options.calibration.as_ref()?;
                 let what = Calibrating { calibration, options, device: &device, room: &room, config };
                 calibrated(forward, &what, sampling, progress).map(|calibrated| calibrated.cost)
@@ -375,7 +375,7 @@ impl EngineOptions {
 fn calibrated(
     forward: &mut dyn Forward,
     what: &Calibrating<'_>,
-    sampling: &SamplingParams,
+    sampling: &Sampling,
     progress: &mut (dyn FnMut(Starting) + Send),
 ) -> Option<Calibrated> {
     let started = Instant::now();

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use grammar::{Grammar, Rule, TokenRule};
-use model::sampler::SamplingParams;
 use model::{GenerationDefaults, Head, ModelConfig};
+use protocol::sampling::{Sampling, SamplingParams};
 use scheduler::{Nanos, Priority, RequestId, StopRules, Targets, TokenId};
 use serde_json::{Map, Value};
 use text::chat_template::{ChatMessage, TemplateOptions};
@@ -140,13 +140,7 @@ pub struct RawRequest {
     pub cut_max_tokens: bool,
     pub min_tokens: Option<i64>,
     pub n: Option<i64>,
-    pub temperature: Option<f64>,
-    pub top_p: Option<f64>,
-    pub top_k: Option<i64>,
-    pub min_p: Option<f64>,
-    pub presence_penalty: Option<f64>,
-    pub frequency_penalty: Option<f64>,
-    pub repetition_penalty: Option<f64>,
+    pub sampling: SamplingParams,
     pub logit_bias: Vec<(i64, f64)>,
     pub seed: Option<i64>,
     pub stop: Vec<String>,
@@ -213,13 +207,7 @@ impl RawRequest {
             cut_max_tokens: false,
             min_tokens: None,
             n: None,
-            temperature: None,
-            top_p: None,
-            top_k: None,
-            min_p: None,
-            presence_penalty: None,
-            frequency_penalty: None,
-            repetition_penalty: None,
+            sampling: SamplingParams::default(),
             logit_bias: Vec::new(),
             seed: None,
             stop: Vec::new(),
@@ -326,7 +314,7 @@ pub struct ValidatedRequest {
     pub(crate) include_stop_string: bool,
     pub(crate) skip_special_tokens: bool,
     pub(crate) shown_tokens: Arc<[TokenId]>,
-    pub(crate) sampling: SamplingParams,
+    pub(crate) sampling: Sampling,
     /// Drawn by the engine when the caller named none.
     pub(crate) seed: Option<u64>,
     /// What is wanted of the prompt itself.
@@ -362,7 +350,7 @@ impl ValidatedRequest {
     /// promises, where its prompt is read) concerns none of them. `tail` is of the answer and shorter than it may
     /// become.
     pub fn next_token(&self, tail: &[TokenId], top: u32) -> ValidatedRequest {
-        let sampling = SamplingParams { temperature: 0.0, logprobs: Some(top), ..SamplingParams::default() };
+        let sampling = Sampling { temperature: 0.0, logprobs: Some(top), ..Sampling::default() };
         ValidatedRequest {
             prompt: self.prompt.iter().chain(tail).copied().collect(),
             num_answers: 1,
@@ -395,14 +383,8 @@ impl ValidatedRequest {
             max_tokens: Some(entry.max_tokens as i64),
             min_tokens: Some(entry.min_tokens as i64),
             n: Some(entry.n as i64),
-            temperature: Some(f64::from(sampling.temperature)),
-            top_p: Some(f64::from(sampling.top_p)),
-            top_k: Some(i64::from(sampling.top_k)),
-            min_p: Some(f64::from(sampling.min_p)),
-            presence_penalty: Some(f64::from(sampling.presence)),
-            frequency_penalty: Some(f64::from(sampling.frequency)),
-            repetition_penalty: Some(f64::from(sampling.repetition)),
-            logit_bias: sampling.bias.iter().map(|&(id, bias)| (i64::from(id), f64::from(bias))).collect(),
+            sampling: sampling.asked(),
+            logit_bias: sampling.logit_bias.iter().map(|&(id, bias)| (i64::from(id), f64::from(bias))).collect(),
             logprobs: sampling.logprobs.map(i64::from),
             logprob_token_ids: sampling.logprob_ids.iter().map(|&id| i64::from(id)).collect(),
             max_logprobs: -1,
@@ -442,7 +424,7 @@ impl ValidatedRequest {
             seed: Some(seed),
             salt,
             targets: Targets { tpot: None, ..self.targets },
-            sampling: SamplingParams { logprobs: None, logprob_ids: Vec::new(), ..self.sampling.clone() },
+            sampling: self.sampling.without_logprobs(),
             ..self.clone()
         };
         AdmitEntry::of(id, request, now, now)
@@ -684,63 +666,15 @@ fn answers(n: Option<i64>, model: &ModelInfo) -> Result<usize, Rejection> {
     }
 }
 
-/// A finite number within `range`, or the reason why not.
-fn number(param: &'static str, value: Option<f64>, default: f64, range: RangeInclusive<f64>) -> Result<f32, Rejection> {
-    let value = value.unwrap_or(default);
-    // A NaN is in no range.
-    if range.contains(&value) {
-        return Ok(value as f32);
-    }
-    Err(Rejection::of(param, format!("{param} must be a number between {} and {}", range.start(), range.end())))
-}
-
-/// How a request without wishes is sampled.
-pub(crate) fn default_sampling(config: &ModelConfig, defaults: &GenerationDefaults) -> SamplingParams {
-    let raw = RawRequest::new(Prompt::Tokens(Vec::new()));
-    sampling(&raw, config, defaults).unwrap_or_default()
-}
-
-fn sampling(
-    raw: &RawRequest,
-    config: &ModelConfig,
-    defaults: &GenerationDefaults,
-) -> Result<SamplingParams, Rejection> {
-    let top_k = match raw.top_k.or(defaults.top_k.map(i64::from)).unwrap_or(0) {
-        // vLLM's clients send -1 for "off".
-        -1 | 0 => 0,
-        k if (1..=i64::from(u32::MAX)).contains(&k) => k as u32,
-        k => return Err(Rejection::of("top_k", format!("top_k must be at least 1, or 0 or -1 for off, got {k}"))),
-    };
-    let top_p = number("top_p", raw.top_p, defaults.top_p.map_or(1.0, f64::from), 0.0..=1.0)?;
-    if top_p <= 0.0 {
-        return Err(Rejection::of("top_p", "top_p must be greater than 0 and at most 1"));
-    }
-    let default = defaults.repetition_penalty.map_or(1.0, f64::from);
-    let repetition_penalty = number("repetition_penalty", raw.repetition_penalty, default, 0.0..=10.0)?;
-    if repetition_penalty <= 0.0 {
-        return Err(Rejection::of("repetition_penalty", "repetition_penalty must be greater than 0 and at most 10"));
-    }
-    Ok(SamplingParams {
-        temperature: temperature(raw.temperature, defaults)?,
-        top_k,
-        top_p,
-        min_p: number("min_p", raw.min_p, defaults.min_p.map_or(0.0, f64::from), 0.0..=1.0)?,
-        presence_penalty: number("presence_penalty", raw.presence_penalty, 0.0, -2.0..=2.0)?,
-        frequency_penalty: number("frequency_penalty", raw.frequency_penalty, 0.0, -2.0..=2.0)?,
-        repetition_penalty,
+fn sampling(raw: &RawRequest, config: &ModelConfig, defaults: &GenerationDefaults) -> Result<Sampling, Rejection> {
+    let sampling = raw.sampling.resolve(&defaults.sampling);
+    let sampling = sampling.map_err(|(option, problem)| Rejection::of(option, problem))?;
+    Ok(Sampling {
         logit_bias: logit_bias(&raw.logit_bias, config)?,
         logprobs: logprob_count("logprobs", raw.logprobs, raw, config)?,
         logprob_ids: logprob_ids(raw, config)?,
+        ..sampling
     })
-}
-
-/// Any number that is not negative. A sampler that cuts the tail (`min_p`) has its use with high ones.
-fn temperature(asked: Option<f64>, defaults: &GenerationDefaults) -> Result<f32, Rejection> {
-    let value = asked.unwrap_or(defaults.temperature.map_or(1.0, f64::from));
-    if value >= 0.0 && (value as f32).is_finite() {
-        return Ok(value as f32);
-    }
-    Err(Rejection::of("temperature", "temperature must be a number that is 0 or more"))
 }
 
 fn logit_bias(entries: &[(i64, f64)], config: &ModelConfig) -> Result<Vec<(TokenId, f32)>, Rejection> {
@@ -750,7 +684,10 @@ fn logit_bias(entries: &[(i64, f64)], config: &ModelConfig) -> Result<Vec<(Token
     }
     let check = |&(id, bias): &(i64, f64)| {
         let id = token_id("logit_bias", id, config)?;
-        Ok((id, number("logit_bias", Some(bias), 0.0, -100.0..=100.0)?))
+        match (-100.0..=100.0).contains(&bias) {
+            true => Ok((id, bias as f32)),
+            false => Err(Rejection::of("logit_bias", "logit_bias must be a number between -100 and 100")),
+        }
     };
     entries.iter().map(check).collect()
 }

@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::{Outcome, ask, gather, greedy, now, options, start, wait_until_quiet};
-use engine::{Engine, EngineOptions, Prompt, RawRequest};
+use engine::{Engine, EngineOptions, Prompt, RawRequest, SamplingParams};
 
 /// Requests of many lengths and kinds; some share a prefix.
 fn workload() -> Vec<RawRequest> {
@@ -17,14 +17,14 @@ fn workload() -> Vec<RawRequest> {
         };
         let mut request = greedy(&prompt, 16 + 8 * index);
         if index % 4 == 1 {
-            request.temperature = Some(0.9);
+            request.sampling.temperature = Some(0.9);
             request.seed = Some(index);
-            request.top_p = Some(0.95);
-            request.repetition_penalty = Some(1.1);
+            request.sampling.top_p = Some(0.95);
+            request.sampling.repetition_penalty = Some(1.1);
         }
         if index % 5 == 2 {
             request.n = Some(3);
-            request.temperature = Some(1.0);
+            request.sampling.temperature = Some(1.0);
             request.seed = Some(100 + index);
         }
         request.logprobs = Some(0);
@@ -141,7 +141,7 @@ fn every_instruction_set_gives_the_same_answers() {
 fn a_full_prefix_hit_reports_its_cached_tokens() {
     let engine = start(&options());
     let prompt = Prompt::Tokens((0..200).map(|id| 20 + id % 50).collect());
-    let raw = RawRequest { max_tokens: Some(4), temperature: Some(0.0), ..RawRequest::new(prompt) };
+    let raw = RawRequest { max_tokens: Some(4), sampling: SamplingParams::at(0.0), ..RawRequest::new(prompt) };
     let cold = ask(&engine, raw.clone());
     let warm = ask(&engine, raw);
     assert_eq!(cold.usage.cached_tokens, 0);

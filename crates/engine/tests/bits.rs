@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use common::{options, start};
 use engine::{
     AccumulationOrder, ClusterKey, DraftMethod, Drafters, Engine, EngineOptions, Event, HandoffOptions, KvDtype,
-    LearnedDrafter, Prompt, RawRequest, Role, Rule, Speculation, Stream, WeightClass,
+    LearnedDrafter, Prompt, RawRequest, Role, Rule, SamplingParams, Speculation, Stream, WeightClass,
 };
 use serde_json::json;
 use testing::Golden;
@@ -18,11 +18,14 @@ type Kind = (&'static str, fn(&mut RawRequest));
 
 /// Kinds of requests: sampling, rules, several answers.
 const KINDS: [Kind; 8] = [
-    ("greedy", |raw| raw.temperature = Some(0.0)),
-    ("sampled", |raw| raw.temperature = Some(1.0)),
-    ("top-p top-k min-p", |raw| (raw.top_p, raw.top_k, raw.min_p) = (Some(0.9), Some(40), Some(0.02))),
+    ("greedy", |raw| raw.sampling.temperature = Some(0.0)),
+    ("sampled", |raw| raw.sampling.temperature = Some(1.0)),
+    ("top-p top-k min-p", |raw| {
+        (raw.sampling.top_p, raw.sampling.top_k, raw.sampling.min_p) = (Some(0.9), Some(40), Some(0.02))
+    }),
     ("penalties", |raw| {
-        (raw.presence_penalty, raw.frequency_penalty, raw.repetition_penalty) = (Some(0.6), Some(0.3), Some(1.2));
+        (raw.sampling.presence_penalty, raw.sampling.frequency_penalty, raw.sampling.repetition_penalty) =
+            (Some(0.6), Some(0.3), Some(1.2));
     }),
     ("bias", |raw| raw.logit_bias = vec![(17, 3.0), (40, -2.0)]),
     ("four answers", |raw| raw.n = Some(4)),
@@ -41,7 +44,7 @@ fn request(at: usize) -> (&'static str, RawRequest) {
     let start = "A lantern in the window showed the fox the way home. ".repeat(9);
     let mut raw = RawRequest {
         max_tokens: Some(48),
-        temperature: Some(0.8),
+        sampling: SamplingParams::at(0.8),
         ignore_eos: true,
         seed: Some(at as i64),
         receipt: true,

@@ -13,7 +13,7 @@ use common::{Outcome, ask, gather, options, start, submit_crowd, wait, wait_unti
 use engine::ledger::Owner;
 use engine::{
     ClusterKey, Engine, EngineOptions, HandoffOptions, HandoffOutcome, Handoffs, Isa, Prompt, RawRequest, Role, Rule,
-    Speculation, WeightClass,
+    SamplingParams, Speculation, WeightClass,
 };
 use serde_json::json;
 
@@ -58,7 +58,7 @@ fn text(number: usize, sentences: usize) -> String {
 fn raw(prompt: &str, seed: i64) -> RawRequest {
     RawRequest {
         max_tokens: Some(40),
-        temperature: Some(0.9),
+        sampling: SamplingParams::at(0.9),
         ignore_eos: true,
         seed: Some(seed),
         logprobs: Some(1),
@@ -69,10 +69,10 @@ fn raw(prompt: &str, seed: i64) -> RawRequest {
 /// Requests of every kind. Some prompts begin with what others have asked, one is too short to leave.
 fn workload(round: usize) -> Vec<RawRequest> {
     let mut kinds: [fn(&mut RawRequest); 10] = [
-        |raw| raw.temperature = Some(0.0),
-        |raw| (raw.top_p, raw.top_k) = (Some(0.9), Some(40)),
-        |raw| (raw.presence_penalty, raw.frequency_penalty) = (Some(0.6), Some(0.3)),
-        |raw| raw.repetition_penalty = Some(1.2),
+        |raw| raw.sampling.temperature = Some(0.0),
+        |raw| (raw.sampling.top_p, raw.sampling.top_k) = (Some(0.9), Some(40)),
+        |raw| (raw.sampling.presence_penalty, raw.sampling.frequency_penalty) = (Some(0.6), Some(0.3)),
+        |raw| raw.sampling.repetition_penalty = Some(1.2),
         |raw| raw.n = Some(3),
         |raw| (raw.stop, raw.min_tokens) = (vec![" the".to_owned(), "\n".to_owned()], Some(5)),
         |raw| (raw.ignore_eos, raw.min_tokens) = (false, Some(9)),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{Outcome, ask, gather, options, start, submit_crowd, wait_until_quiet};
 use engine::{
     ClusterKey, Engine, EngineOptions, Event, HandoffOptions, HandoffOutcome, PrecisionPair, Prompt, RawRequest,
-    RequestError, Role, WeightClass,
+    RequestError, Role, SamplingParams, WeightClass,
 };
 
 const PAIR: PrecisionPair = PrecisionPair { prompts: WeightClass::Int8, answers: WeightClass::Int4 };
@@ -54,7 +54,7 @@ fn requests() -> Vec<RawRequest> {
         let tokens = (0..len).map(|at| 40 + ((at * 31 + begin * 57 + at / 90 * number) % 900) as i64).collect();
         RawRequest {
             max_tokens: Some(if len < 100 { 100 + number as i64 % 40 } else { 30 }),
-            temperature: Some([0.0, 0.9][number % 2]),
+            sampling: SamplingParams::at([0.0, 0.9][number % 2]),
             ignore_eos: true,
             seed: Some(number as i64),
             logprobs: Some(1),

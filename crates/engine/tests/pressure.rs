@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::{Outcome, ask, gather, greedy, options, start, wait_until_quiet};
-use engine::{Engine, EngineOptions, Prompt, RawRequest, Stats, Store, SwapDisk};
+use engine::{Engine, EngineOptions, Prompt, RawRequest, SamplingParams, Stats, Store, SwapDisk};
 
 const BLOCK: u64 = 32;
 
@@ -20,7 +20,7 @@ fn workload() -> Vec<RawRequest> {
             |at: u64| if index.is_multiple_of(3) && at < 96 { 20 + at % 60 } else { 20 + (at * 7 + index * 13) % 500 };
         RawRequest {
             prompt: Prompt::Tokens((0..len).map(|at| token(at) as i64).collect()),
-            temperature: Some(if index.is_multiple_of(2) { 0.0 } else { 0.8 }),
+            sampling: SamplingParams::at(if index.is_multiple_of(2) { 0.0 } else { 0.8 }),
             seed: Some(index as i64),
             logprobs: Some(0),
             ..greedy("", 120 + 10 * (index as i64 % 7))

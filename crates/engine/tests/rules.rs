@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::{ask, greedy, options, start};
-use engine::{ConstraintError, EngineOptions, Event, FinishReason, RawRequest, RequestError, Rule};
+use engine::{ConstraintError, EngineOptions, Event, FinishReason, RawRequest, RequestError, Rule, SamplingParams};
 use serde_json::{Value, json};
 
 fn person() -> Value {
@@ -56,7 +56,7 @@ fn an_answer_looks_as_it_must() {
         for seed in 0..8 {
             let raw = RawRequest {
                 rule: Some(rule.clone()),
-                temperature: Some(0.2 * seed as f64),
+                sampling: SamplingParams::at(0.2 * seed as f64),
                 seed: Some(seed),
                 n: Some(2),
                 ..greedy("The fox said:", 200)

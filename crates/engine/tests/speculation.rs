@@ -9,7 +9,7 @@ use checkpoint::{Checkpoint, Source};
 use common::{Outcome, ask, gather, options, start, wait_until_quiet};
 use engine::{
     Chat, ChatMessage, DraftMethod, Drafters, Engine, EngineOptions, LearnedDrafter, Prompt, RawRequest, Rule,
-    Speculation,
+    SamplingParams, Speculation,
 };
 use kernels::{Isa, KvDtype, WeightClass};
 use serde_json::json;
@@ -28,23 +28,23 @@ fn prompts() -> Vec<String> {
 fn workload(round: usize) -> Vec<RawRequest> {
     let kinds: [fn(&mut RawRequest); 17] = [
         |_| {},
-        |raw| raw.temperature = Some(0.7),
-        |raw| (raw.temperature, raw.top_p, raw.top_k) = (Some(1.3), Some(0.9), Some(40)),
-        |raw| (raw.temperature, raw.min_p) = (Some(1.3), Some(0.05)),
-        |raw| (raw.presence_penalty, raw.frequency_penalty) = (Some(0.6), Some(0.3)),
-        |raw| (raw.temperature, raw.repetition_penalty) = (Some(0.8), Some(1.2)),
+        |raw| raw.sampling.temperature = Some(0.7),
+        |raw| (raw.sampling.temperature, raw.sampling.top_p, raw.sampling.top_k) = (Some(1.3), Some(0.9), Some(40)),
+        |raw| (raw.sampling.temperature, raw.sampling.min_p) = (Some(1.3), Some(0.05)),
+        |raw| (raw.sampling.presence_penalty, raw.sampling.frequency_penalty) = (Some(0.6), Some(0.3)),
+        |raw| (raw.sampling.temperature, raw.sampling.repetition_penalty) = (Some(0.8), Some(1.2)),
         |raw| raw.logit_bias = vec![(17, 3.0), (40, -2.0)],
-        |raw| (raw.ignore_eos, raw.min_tokens, raw.temperature) = (false, Some(40), Some(1.0)),
+        |raw| (raw.ignore_eos, raw.min_tokens, raw.sampling.temperature) = (false, Some(40), Some(1.0)),
         |raw| (raw.ignore_eos, raw.stop) = (false, vec!["gold".to_owned(), "\n".to_owned()]),
-        |raw| (raw.logprobs, raw.temperature) = (Some(3), Some(0.5)),
-        |raw| (raw.n, raw.temperature) = (Some(3), Some(0.9)),
+        |raw| (raw.logprobs, raw.sampling.temperature) = (Some(3), Some(0.5)),
+        |raw| (raw.n, raw.sampling.temperature) = (Some(3), Some(0.9)),
         |raw| (raw.stop, raw.min_tokens, raw.n) = (vec![" the".to_owned()], Some(7), Some(2)),
         |raw| raw.prediction = Some(format!(" sat by the door. {}", prompts().concat())),
-        |raw| (raw.n, raw.temperature, raw.prediction) = (Some(3), Some(0.8), Some(prompts().concat())),
+        |raw| (raw.n, raw.sampling.temperature, raw.prediction) = (Some(3), Some(0.8), Some(prompts().concat())),
         |raw| (raw.rule, raw.ignore_eos) = (Some(fox()), false),
-        |raw| (raw.rule, raw.n, raw.temperature) = (Some(fox()), Some(3), Some(0.9)),
+        |raw| (raw.rule, raw.n, raw.sampling.temperature) = (Some(fox()), Some(3), Some(0.9)),
         // Every draft that has a capital letter or a digit is wrong, and all others may be right.
-        |raw| (raw.rule, raw.repetition_penalty) = (Some(Rule::Regex("[a-z .,\\n]*".to_owned())), Some(1.1)),
+        |raw| (raw.rule, raw.sampling.repetition_penalty) = (Some(Rule::Regex("[a-z .,\\n]*".to_owned())), Some(1.1)),
     ];
     let mut requests = Vec::new();
     for (kind, change) in kinds.iter().enumerate() {
@@ -52,7 +52,7 @@ fn workload(round: usize) -> Vec<RawRequest> {
             let more = if testing::is_long() { 23 } else { 10 };
             let mut raw = RawRequest {
                 max_tokens: Some(40 + more * ((kind + index) % 5) as i64),
-                temperature: Some(0.2 * (round % 6) as f64),
+                sampling: SamplingParams::at(0.2 * (round % 6) as f64),
                 ignore_eos: true,
                 seed: Some((round * 1000 + kind * 10 + index) as i64),
                 logprobs: Some(0),
@@ -251,7 +251,7 @@ fn trained_drafters_draw_as_their_target_does() {
             let prompt = Prompt::Chat(Chat::new(vec![ChatMessage::new("user", story)]));
             let raw = RawRequest {
                 max_tokens: Some(160),
-                temperature: Some(temperature),
+                sampling: SamplingParams::at(temperature),
                 seed: Some(seed as i64),
                 ..RawRequest::new(prompt)
             };
@@ -361,7 +361,7 @@ fn drafters_in_every_layout_change_no_bit() {
                 let prompt = (0..20 + seed).map(|index| i64::from((7 + seed * 31 + index * index) % vocab)).collect();
                 let raw = RawRequest {
                     max_tokens: Some(60),
-                    temperature: Some(0.2 * f64::from(seed % 3)),
+                    sampling: SamplingParams::at(0.2 * f64::from(seed % 3)),
                     ignore_eos: true,
                     seed: Some(i64::from(seed)),
                     logprobs: Some(0),
@@ -385,7 +385,7 @@ fn a_request_without_speculation_has_no_drafts() {
     let engine = start(&EngineOptions { speculation: Speculation::auto(), ..options() });
     let raw = RawRequest {
         max_tokens: Some(100),
-        temperature: Some(0.0),
+        sampling: SamplingParams::at(0.0),
         ignore_eos: true,
         ..RawRequest::new(Prompt::Text(prompts()[0].clone()))
     };

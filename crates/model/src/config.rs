@@ -24,6 +24,7 @@ use checkpoint::{Checkpoint, LoadError};
 use family::{AttentionBias, Factors, Traits};
 use fields::{Fields, parse_object, quoted};
 use kernels::{Activation, AttentionRule, HeadLayout, KvDtype, KvShape};
+use protocol::sampling::{SamplingParams, options};
 use serde_json::{Map, Value};
 
 pub(crate) const CONFIG: &str = "config.json";
@@ -410,16 +411,8 @@ fn head_dim(fields: &Fields<'_>, traits: &Traits, hidden_size: usize, num_heads:
 pub struct GenerationDefaults {
     /// Whether the authors sample at all; `Some(false)` means greedy.
     pub do_sample: Option<bool>,
-    /// Softmax temperature.
-    pub temperature: Option<f32>,
-    /// Most likely tokens kept; 0 keeps all.
-    pub top_k: Option<u32>,
-    /// Probability mass kept.
-    pub top_p: Option<f32>,
-    /// Share of the best token's probability below which tokens go.
-    pub min_p: Option<f32>,
-    /// Divides (or multiplies) the logits of tokens already present.
-    pub repetition_penalty: Option<f32>,
+    /// What it proposes of how tokens are drawn.
+    pub sampling: SamplingParams,
     /// Longest answer.
     pub max_new_tokens: Option<usize>,
     /// Begin-of-text tokens.
@@ -449,41 +442,23 @@ pub enum GenerationBase {
     Text(String),
 }
 
-/// What [`GenerationSettings::overrides`] may hold.
-pub const SAMPLING_DEFAULTS: [&str; 5] = ["temperature", "top_k", "top_p", "min_p", "repetition_penalty"];
-
 impl GenerationDefaults {
     /// [`load`](Self::load), with settings.
     pub fn load_with(checkpoint: &Checkpoint, settings: &GenerationSettings) -> Result<GenerationDefaults, LoadError> {
         let own = Self::load(checkpoint)?;
-        let ends = GenerationDefaults {
-            bos_token_ids: own.bos_token_ids.clone(),
-            eos_token_ids: own.eos_token_ids.clone(),
-            ..GenerationDefaults::default()
-        };
         let base = match &settings.base {
-            GenerationBase::Model => own,
-            GenerationBase::Neutral => ends,
-            GenerationBase::Text(text) => GenerationDefaults {
-                bos_token_ids: ends.bos_token_ids,
-                eos_token_ids: ends.eos_token_ids,
-                ..Self::parse(text)?
-            },
+            GenerationBase::Model => own.clone(),
+            GenerationBase::Neutral => GenerationDefaults::default(),
+            GenerationBase::Text(text) => Self::parse(text)?,
         };
-        if let Some(name) = settings.overrides.keys().find(|name| !SAMPLING_DEFAULTS.contains(&name.as_str())) {
-            let problem = format!("is none of the defaults of sampling: {}", SAMPLING_DEFAULTS.join(", "));
+        let names: Vec<&str> = options().filter(|option| option.of_model.is_some()).map(|option| option.name).collect();
+        if let Some(name) = settings.overrides.keys().find(|name| !names.contains(&name.as_str())) {
+            let problem = format!("is none of the defaults of sampling: {}", names.join(", "));
             return Err(LoadError::field(OVERRIDES, name, problem));
         }
-        let fields = Fields { file: OVERRIDES, path: String::new(), map: &settings.overrides };
-        let said = Self::of(&fields)?;
-        Ok(GenerationDefaults {
-            temperature: said.temperature.or(base.temperature),
-            top_k: said.top_k.or(base.top_k),
-            top_p: said.top_p.or(base.top_p),
-            min_p: said.min_p.or(base.min_p),
-            repetition_penalty: said.repetition_penalty.or(base.repetition_penalty),
-            ..base
-        })
+        let said = Self::of(&Fields { file: OVERRIDES, path: String::new(), map: &settings.overrides })?;
+        let (bos_token_ids, eos_token_ids) = (own.bos_token_ids, own.eos_token_ids);
+        Ok(GenerationDefaults { sampling: said.sampling.or(&base.sampling), bos_token_ids, eos_token_ids, ..base })
     }
 
     /// Reads `generation_config.json`; all empty when there is none.
@@ -501,15 +476,20 @@ impl GenerationDefaults {
     }
 
     fn of(fields: &Fields<'_>) -> Result<GenerationDefaults, LoadError> {
-        let float = |name, range| fields.optional_float(name, range).map(|value| value.map(|value| value as f32));
+        let mut sampling = SamplingParams::default();
+        for option in options() {
+            let Some(range) = option.of_model.clone() else { continue };
+            let value = match option.is_integer() {
+                true => {
+                    fields.optional_integer(option.name, *range.start() as u64..=*range.end() as u64)?.map(|n| n as f64)
+                }
+                false => fields.optional_float(option.name, range)?,
+            };
+            (option.ask)(&mut sampling, value);
+        }
         Ok(GenerationDefaults {
             do_sample: fields.get("do_sample").map(|_| fields.flag("do_sample", false)).transpose()?,
-            temperature: float("temperature", 0.0..=100.0)?,
-            top_k: fields.optional_integer("top_k", 0..=1 << 24)?.map(|value| value as u32),
-            // The ranges of requests: a default that every request would be refused for is refused here.
-            top_p: float("top_p", 1e-6..=1.0)?,
-            min_p: float("min_p", 0.0..=1.0)?,
-            repetition_penalty: float("repetition_penalty", 1e-3..=10.0)?,
+            sampling,
             max_new_tokens: fields.optional_size("max_new_tokens", 1 << 27)?,
             bos_token_ids: fields.token_ids("bos_token_id")?,
             eos_token_ids: fields.token_ids("eos_token_id")?,

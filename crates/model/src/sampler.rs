@@ -20,65 +20,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use kernels::sampling::{Noise, exp_neg, mass, masses};
-
-/// Below this temperature the answer is the largest logit: no draw.
-pub const GREEDY_TEMPERATURE: f32 = 1e-5;
-
-/// How a request wants its tokens chosen. Values are checked at the engine's door; here they are trusted.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SamplingParams {
-    /// Divides the logits; below [`GREEDY_TEMPERATURE`] the best token is taken.
-    pub temperature: f32,
-    /// Keep this many of the best tokens; 0 keeps all.
-    pub top_k: u32,
-    /// Keep the smallest set of best tokens whose probability reaches this (Holtzman et al., ICLR 2020); 1 keeps all.
-    pub top_p: f32,
-    /// Keep tokens at least this fraction as likely as the best (Nguyen et al., 2024); 0 keeps all.
-    pub min_p: f32,
-    /// Subtracted once from each token the answer already holds.
-    pub presence_penalty: f32,
-    /// Subtracted from a token once per occurrence in the answer.
-    pub frequency_penalty: f32,
-    /// Divides positive and multiplies negative logits of tokens seen in prompt or answer (Keskar et al., 2019); 1 is
-    /// off.
-    pub repetition_penalty: f32,
-    /// Added to the logits of these ids.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// `Some(n)`: report the chosen token's log probability and the `n` best ones.
-    pub logprobs: Option<u32>,
-    /// With `logprobs`: report these ids, in this order, in place of the best.
-    pub logprob_ids: Vec<u32>,
-}
-
-impl Default for SamplingParams {
-    /// Draw from the model's own distribution.
-    fn default() -> Self {
-        SamplingParams {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            repetition_penalty: 1.0,
-            logit_bias: Vec::new(),
-            logprobs: None,
-            logprob_ids: Vec::new(),
-        }
-    }
-}
-
-impl SamplingParams {
-    /// True when the best token is taken without a draw.
-    pub fn is_greedy(&self) -> bool {
-        self.temperature < GREEDY_TEMPERATURE
-    }
-
-    /// True when a penalty reads the [`History`]; otherwise an empty one serves.
-    pub fn needs_history(&self) -> bool {
-        self.presence_penalty != 0.0 || self.frequency_penalty != 0.0 || self.repetition_penalty != 1.0
-    }
-}
+use protocol::sampling::Sampling;
 
 /// Which tokens a sequence holds, and how often: what the penalties look at.
 #[derive(Clone, Debug, Default)]
@@ -152,7 +94,7 @@ pub struct SampleKey {
 pub struct Sampled {
     /// The chosen token.
     pub token: u32,
-    /// Its log probability under the model's raw distribution; 0 when [`SamplingParams::logprobs`] is `None`.
+    /// Its log probability under the model's raw distribution; 0 when [`Sampling::logprobs`] is `None`.
     pub logprob: f32,
     /// The best tokens of the raw distribution, best first, up to the requested number; or those that were named.
     pub top: Vec<(u32, f32)>,
@@ -217,7 +159,7 @@ impl Sampler {
     pub fn sample(
         &mut self,
         logits: &mut [f32],
-        params: &SamplingParams,
+        params: &Sampling,
         history: &History,
         allowed: Allowed<'_>,
         key: SampleKey,
@@ -265,11 +207,11 @@ impl Sampler {
         Ok(TokenLogProbs { logprob: log_prob(own, log_sum), rank, top })
     }
 
-    fn changes_logits(&self, params: &SamplingParams, history: &History, allowed: Allowed<'_>) -> bool {
+    fn changes_logits(&self, params: &Sampling, history: &History, allowed: Allowed<'_>) -> bool {
         !params.logit_bias.is_empty() || !allowed.is_all() || (params.needs_history() && !history.seen.is_empty())
     }
 
-    fn draw(&mut self, logits: &[f32], params: &SamplingParams, noise: Noise) -> Result<u32, SampleError> {
+    fn draw(&mut self, logits: &[f32], params: &Sampling, noise: Noise) -> Result<u32, SampleError> {
         let max = max_of(logits);
         if max == f32::NEG_INFINITY {
             return Err(SampleError::NothingLeft);
@@ -420,7 +362,7 @@ impl Weight {
 }
 
 /// Bias, bans, penalties: everything that acts on single logits.
-fn adjust(logits: &mut [f32], params: &SamplingParams, history: &History, allowed: Allowed<'_>) {
+fn adjust(logits: &mut [f32], params: &Sampling, history: &History, allowed: Allowed<'_>) {
     for &(id, bias) in &params.logit_bias {
         logits[id as usize] += bias;
     }

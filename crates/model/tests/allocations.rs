@@ -6,8 +6,9 @@ use allocation_counter::measure;
 use common::*;
 use kernels::WeightClass;
 use model::draft::{self, Feature, Features, Medusa};
-use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
+use model::sampler::{Allowed, History, SampleKey, Sampler};
 use model::{Batch, Forward};
+use protocol::sampling::Sampling;
 use std::path::PathBuf;
 
 #[test]
@@ -85,18 +86,17 @@ fn a_steady_draft_allocates_nothing() {
 #[test]
 fn a_steady_sampler_allocates_nothing() {
     const VOCAB: usize = 5000;
-    let default = SamplingParams { temperature: 0.8, ..SamplingParams::default() };
-    let penalties = (0.5, 0.25, 1.2);
-    let (presence_penalty, frequency_penalty, repetition_penalty) = penalties;
+    let default = Sampling { temperature: 0.8, ..Sampling::default() };
+    let (presence_penalty, frequency_penalty, repetition_penalty) = (0.5, 0.25, 1.2);
     let ways = [
-        SamplingParams { temperature: 0.0, ..default.clone() },
+        Sampling { temperature: 0.0, ..default.clone() },
         default.clone(),
-        SamplingParams { top_k: 40, ..default.clone() },
-        SamplingParams { top_p: 0.9, ..default.clone() },
-        SamplingParams { top_k: 40, top_p: 0.9, min_p: 0.05, ..default.clone() },
-        SamplingParams { top_k: VOCAB as u32, min_p: 0.05, ..default.clone() },
-        SamplingParams { presence_penalty, frequency_penalty, repetition_penalty, ..default.clone() },
-        SamplingParams { logit_bias: vec![(7, 3.0), (4000, -100.0)], ..default },
+        Sampling { top_k: 40, ..default.clone() },
+        Sampling { top_p: 0.9, ..default.clone() },
+        Sampling { top_k: 40, top_p: 0.9, min_p: 0.05, ..default.clone() },
+        Sampling { top_k: VOCAB as u32, min_p: 0.05, ..default.clone() },
+        Sampling { presence_penalty, frequency_penalty, repetition_penalty, ..default.clone() },
+        Sampling { logit_bias: vec![(7, 3.0), (4000, -100.0)], ..default },
     ];
     let mut history = History::new(&[1, 2, 3, 4000]);
     history.push(2);

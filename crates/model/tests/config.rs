@@ -4,6 +4,7 @@
 use kernels::{Activation, RopeScaling, RoutingRule};
 use model::config::{ExpertConfig, HeadNorm, LayerConfig, NormPlacement, RopeConfig};
 use model::{Family, GenerationDefaults, Head, ModelConfig};
+use protocol::sampling::SamplingParams;
 use serde_json::{Value, json};
 
 /// A Llama configuration with the fields of `changes` set, or removed where null is given as `"(absent)"`.
@@ -448,9 +449,7 @@ fn end_tokens_are_one_or_several() {
     .unwrap();
     let expected = GenerationDefaults {
         do_sample: Some(true),
-        temperature: Some(0.6),
-        top_k: Some(20),
-        top_p: Some(0.95),
+        sampling: SamplingParams { top_k: Some(20), top_p: Some(0.95), ..SamplingParams::at(0.6) },
         eos_token_ids: vec![1, 2],
         ..GenerationDefaults::default()
     };

@@ -1,11 +1,12 @@
 //! From logits to a token: what each parameter means, and that a draw depends on its key and on nothing else.
 
 use kernels::sampling::philox;
-use model::sampler::{Allowed, History, SampleError, SampleKey, Sampled, Sampler, SamplingParams};
+use model::sampler::{Allowed, History, SampleError, SampleKey, Sampled, Sampler};
 use proptest::prelude::*;
+use protocol::sampling::Sampling;
 
-fn greedy() -> SamplingParams {
-    SamplingParams { temperature: 0.0, ..SamplingParams::default() }
+fn greedy() -> Sampling {
+    Sampling { temperature: 0.0, ..Sampling::default() }
 }
 
 fn key(seed: u64, position: u64) -> SampleKey {
@@ -13,12 +14,12 @@ fn key(seed: u64, position: u64) -> SampleKey {
 }
 
 /// One draw from a copy of the row.
-fn sample(row: &[f32], params: &SamplingParams, history: &History, allowed: Allowed<'_>, key: SampleKey) -> Sampled {
+fn sample(row: &[f32], params: &Sampling, history: &History, allowed: Allowed<'_>, key: SampleKey) -> Sampled {
     let mut logits = row.to_vec();
     Sampler::new(row.len()).sample(&mut logits, params, history, allowed, key).expect("a good row")
 }
 
-fn best(row: &[f32], params: &SamplingParams, history: &History, allowed: Allowed<'_>) -> u32 {
+fn best(row: &[f32], params: &Sampling, history: &History, allowed: Allowed<'_>) -> u32 {
     sample(row, params, history, allowed, key(0, 0)).token
 }
 
@@ -29,7 +30,7 @@ fn row(seed: u32, vocab: usize, spread: f32) -> Vec<f32> {
 }
 
 /// The definition: probabilities in f64 by sorting everything, in vLLM's order.
-fn definition(row: &[f32], params: &SamplingParams) -> Vec<f64> {
+fn definition(row: &[f32], params: &Sampling) -> Vec<f64> {
     let temperature = f64::from(params.temperature);
     let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weight = |x: f32| ((f64::from(x) - f64::from(max)) / temperature).exp();
@@ -55,7 +56,7 @@ fn definition(row: &[f32], params: &SamplingParams) -> Vec<f64> {
 }
 
 /// Draws often with fixed seeds; the counts must fit the definition (Pearson's chi-square, far beyond chance).
-fn check_distribution(name: &str, row: &[f32], params: &SamplingParams, draws: u32) {
+fn check_distribution(name: &str, row: &[f32], params: &Sampling, draws: u32) {
     let probabilities = definition(row, params);
     let mut sampler = Sampler::new(row.len());
     let mut counts = vec![0u32; row.len()];
@@ -111,12 +112,12 @@ fn philox_gives_the_published_answers() {
 
 #[test]
 fn a_draw_depends_on_its_key_and_on_nothing_else() {
-    let (row, params) = (row(1, 500, 8.0), SamplingParams::default());
+    let (row, params) = (row(1, 500, 8.0), Sampling::default());
     let alone: Vec<u32> =
         (0..50).map(|p| sample(&row, &params, &History::default(), Allowed::default(), key(9, p)).token).collect();
     // The same draws from a sampler that serves other rows and other parameters in between, in another order.
     let mut sampler = Sampler::new(500);
-    let other = SamplingParams { top_p: 0.5, logprobs: Some(3), ..SamplingParams::default() };
+    let other = Sampling { top_p: 0.5, logprobs: Some(3), ..Sampling::default() };
     for position in (0..50).rev() {
         sampler
             .sample(&mut self::row(2, 500, 1.0), &other, &History::default(), Allowed::but(&[4]), key(3, position))
@@ -129,7 +130,7 @@ fn a_draw_depends_on_its_key_and_on_nothing_else() {
 
 #[test]
 fn seed_answer_and_position_each_change_the_draw() {
-    let (row, params) = (vec![0.0; 1000], SamplingParams::default());
+    let (row, params) = (vec![0.0; 1000], Sampling::default());
     let draws = |key: fn(u64) -> SampleKey| -> Vec<u32> {
         (0..40).map(|i| sample(&row, &params, &History::default(), Allowed::default(), key(i)).token).collect()
     };
@@ -169,7 +170,7 @@ fn greedy_takes_the_largest_logit_and_the_lowest_id_among_equals() {
 #[test]
 fn a_tiny_temperature_is_greedy() {
     for temperature in [0.0, 1e-30, 9e-6, 1e-5, 1e-3] {
-        let params = SamplingParams { temperature, ..SamplingParams::default() };
+        let params = Sampling { temperature, ..Sampling::default() };
         for position in 0..20 {
             let drawn = sample(
                 &[1e30, 2e30, -3e38, 1.9e30],
@@ -193,12 +194,12 @@ fn bias_bans_and_penalties_act_on_single_logits() {
     for token in [0, 0, 2] {
         history.push(token);
     }
-    let with = |change: fn(&mut SamplingParams)| {
+    let with = |change: fn(&mut Sampling)| {
         let mut params = greedy();
         change(&mut params);
         params
     };
-    let table: [(&str, SamplingParams, &[u32], u32); 10] = [
+    let table: [(&str, Sampling, &[u32], u32); 10] = [
         ("nothing", greedy(), &[], 0),
         ("bias", with(|p| p.logit_bias = vec![(2, 2.6)]), &[], 2),
         ("negative bias", with(|p| p.logit_bias = vec![(0, -0.2)]), &[], 1),
@@ -216,7 +217,7 @@ fn bias_bans_and_penalties_act_on_single_logits() {
     // Repetition multiplies what is negative, and it counts the prompt; presence and frequency do not.
     let repeat = with(|p| p.repetition_penalty = 2.0);
     assert_eq!(best(&[-1.0, -1.5], &repeat, &History::new(&[0]), Allowed::default()), 1);
-    let present = SamplingParams { presence_penalty: 2.0, frequency_penalty: 2.0, ..greedy() };
+    let present = Sampling { presence_penalty: 2.0, frequency_penalty: 2.0, ..greedy() };
     assert_eq!(best(&[1.0, 0.5], &present, &History::new(&[0]), Allowed::default()), 0);
 }
 
@@ -226,39 +227,38 @@ fn the_order_of_adjustments_is_vllms() {
     let mut history = History::default();
     history.push(0);
     // (1 + 3) / 2 - 1 = 1; dividing before the bias, or after the subtraction, would give more than 1.2.
-    let params =
-        SamplingParams { logit_bias: vec![(0, 3.0)], repetition_penalty: 2.0, presence_penalty: 1.0, ..greedy() };
+    let params = Sampling { logit_bias: vec![(0, 3.0)], repetition_penalty: 2.0, presence_penalty: 1.0, ..greedy() };
     assert_eq!(best(&[1.0, 1.2], &params, &history, Allowed::default()), 1);
     assert_eq!(best(&[1.0, 0.9], &params, &history, Allowed::default()), 0);
 }
 
 #[test]
 fn penalties_need_a_history_and_nothing_else_does() {
-    assert!(!SamplingParams::default().needs_history());
-    assert!(!SamplingParams { logit_bias: vec![(1, 1.0)], top_k: 3, ..greedy() }.needs_history());
-    assert!(SamplingParams { presence_penalty: 0.1, ..greedy() }.needs_history());
-    assert!(SamplingParams { frequency_penalty: -0.1, ..greedy() }.needs_history());
-    assert!(SamplingParams { repetition_penalty: 1.1, ..greedy() }.needs_history());
+    assert!(!Sampling::default().needs_history());
+    assert!(!Sampling { logit_bias: vec![(1, 1.0)], top_k: 3, ..greedy() }.needs_history());
+    assert!(Sampling { presence_penalty: 0.1, ..greedy() }.needs_history());
+    assert!(Sampling { frequency_penalty: -0.1, ..greedy() }.needs_history());
+    assert!(Sampling { repetition_penalty: 1.1, ..greedy() }.needs_history());
 }
 
 // ---------------------------------------------------------------------------------------------- distributions
 
 #[test]
 fn draws_follow_the_distribution() {
-    let base = SamplingParams::default;
-    let table: [(&str, usize, f32, SamplingParams); 12] = [
+    let base = Sampling::default;
+    let table: [(&str, usize, f32, Sampling); 12] = [
         ("the model's own", 60, 5.0, base()),
         ("several blocks of sums", 1000, 6.0, base()),
-        ("hot", 60, 5.0, SamplingParams { temperature: 3.0, ..base() }),
-        ("cold", 60, 5.0, SamplingParams { temperature: 0.4, ..base() }),
-        ("top_k", 60, 5.0, SamplingParams { top_k: 7, ..base() }),
-        ("top_k beyond the vocabulary", 60, 5.0, SamplingParams { top_k: 1000, ..base() }),
-        ("top_p", 60, 5.0, SamplingParams { top_p: 0.7, ..base() }),
-        ("min_p", 60, 5.0, SamplingParams { min_p: 0.1, ..base() }),
-        ("min_p and top_p", 60, 5.0, SamplingParams { min_p: 0.05, top_p: 0.9, ..base() }),
-        ("all", 60, 5.0, SamplingParams { temperature: 1.3, top_k: 20, top_p: 0.8, min_p: 0.02, ..base() }),
-        ("top_p beyond the first tokens", 400, 2.0, SamplingParams { top_p: 0.95, ..base() }),
-        ("top_p of a flat row", 3000, 0.5, SamplingParams { top_p: 0.6, ..base() }),
+        ("hot", 60, 5.0, Sampling { temperature: 3.0, ..base() }),
+        ("cold", 60, 5.0, Sampling { temperature: 0.4, ..base() }),
+        ("top_k", 60, 5.0, Sampling { top_k: 7, ..base() }),
+        ("top_k beyond the vocabulary", 60, 5.0, Sampling { top_k: 1000, ..base() }),
+        ("top_p", 60, 5.0, Sampling { top_p: 0.7, ..base() }),
+        ("min_p", 60, 5.0, Sampling { min_p: 0.1, ..base() }),
+        ("min_p and top_p", 60, 5.0, Sampling { min_p: 0.05, top_p: 0.9, ..base() }),
+        ("all", 60, 5.0, Sampling { temperature: 1.3, top_k: 20, top_p: 0.8, min_p: 0.02, ..base() }),
+        ("top_p beyond the first tokens", 400, 2.0, Sampling { top_p: 0.95, ..base() }),
+        ("top_p of a flat row", 3000, 0.5, Sampling { top_p: 0.6, ..base() }),
     ];
     for (name, vocab, spread, params) in table {
         check_distribution(name, &row(3, vocab, spread), &params, 20_000);
@@ -269,10 +269,10 @@ fn draws_follow_the_distribution() {
 fn a_cut_through_equals_keeps_the_lower_ids() {
     let flat = vec![1.0; 2560];
     for (params, kept) in [
-        (SamplingParams { top_k: 10, ..SamplingParams::default() }, 10),
-        (SamplingParams { top_p: 0.0078125, ..SamplingParams::default() }, 20), // among the first 64
-        (SamplingParams { top_p: 0.125, ..SamplingParams::default() }, 320),    // among the first 1024
-        (SamplingParams { top_p: 0.5, ..SamplingParams::default() }, 1280),     // by selection
+        (Sampling { top_k: 10, ..Sampling::default() }, 10),
+        (Sampling { top_p: 0.0078125, ..Sampling::default() }, 20), // among the first 64
+        (Sampling { top_p: 0.125, ..Sampling::default() }, 320),    // among the first 1024
+        (Sampling { top_p: 0.5, ..Sampling::default() }, 1280),     // by selection
     ] {
         let mut drawn: Vec<u32> = {
             let mut sampler = Sampler::new(flat.len());
@@ -292,10 +292,10 @@ fn the_best_token_always_stays() {
     let row = row(4, 300, 9.0);
     let top = best(&row, &greedy(), &History::default(), Allowed::default());
     for params in [
-        SamplingParams { top_k: 1, ..SamplingParams::default() },
-        SamplingParams { top_p: 1e-6, ..SamplingParams::default() },
-        SamplingParams { min_p: 1.0, ..SamplingParams::default() },
-        SamplingParams { min_p: 1.0, top_p: 1e-6, top_k: 1, temperature: 2.0, ..SamplingParams::default() },
+        Sampling { top_k: 1, ..Sampling::default() },
+        Sampling { top_p: 1e-6, ..Sampling::default() },
+        Sampling { min_p: 1.0, ..Sampling::default() },
+        Sampling { min_p: 1.0, top_p: 1e-6, top_k: 1, temperature: 2.0, ..Sampling::default() },
     ] {
         for position in 0..30 {
             assert_eq!(
@@ -322,14 +322,14 @@ proptest! {
         min_p in 0.0f32..=1.0,
         banned in prop::collection::vec(0..2000u32, 0..5),
     ) {
-        let params = SamplingParams { temperature, top_k, top_p, min_p, ..SamplingParams::default() };
+        let params = Sampling { temperature, top_k, top_p, min_p, ..Sampling::default() };
         let mut row = row(seed, vocab, spread);
         let banned: Vec<u32> = banned.into_iter().filter(|&id| (id as usize) < vocab && vocab > 10).collect();
         let drawn = sample(&row, &params, &History::default(), Allowed::but(&banned), key(u64::from(seed), 1));
         prop_assert!(!banned.contains(&drawn.token));
         banned.iter().for_each(|&id| row[id as usize] = f32::NEG_INFINITY);
         // A hair wider than asked for: at a cut, f64 and the sampler's integers may round to different sides.
-        let wider = SamplingParams { top_p: (top_p + 1e-5).min(1.0), min_p: min_p * (1.0 - 1e-5), ..params };
+        let wider = Sampling { top_p: (top_p + 1e-5).min(1.0), min_p: min_p * (1.0 - 1e-5), ..params };
         prop_assert!(definition(&row, &wider)[drawn.token as usize] > 0.0, "drew {}", drawn.token);
     }
 }
@@ -348,13 +348,13 @@ fn logprobs_are_of_the_raw_distribution() {
     let expected = log_softmax(&row);
     let mut history = History::default();
     history.push(3);
-    let params = SamplingParams {
+    let params = Sampling {
         temperature: 2.5,
         top_k: 40,
         presence_penalty: 1.0,
         logit_bias: vec![(7, 5.0)],
         logprobs: Some(5),
-        ..SamplingParams::default()
+        ..Sampling::default()
     };
     for position in 0..30 {
         let drawn = sample(&row, &params, &history, Allowed::but(&[1, 2]), key(1, position));
@@ -373,7 +373,7 @@ fn logprobs_are_of_the_raw_distribution() {
 fn logprobs_cost_nothing_unless_requested() {
     let drawn = sample(&row(5, 50, 3.0), &greedy(), &History::default(), Allowed::default(), key(0, 0));
     assert_eq!((drawn.logprob, drawn.top), (0.0, vec![]));
-    let asked = SamplingParams { logprobs: Some(0), ..greedy() };
+    let asked = Sampling { logprobs: Some(0), ..greedy() };
     let drawn = sample(&[0.0, 0.0], &asked, &History::default(), Allowed::default(), key(0, 0));
     assert!((drawn.logprob + std::f32::consts::LN_2).abs() < 1e-6 && drawn.top.is_empty());
 }
@@ -405,7 +405,7 @@ fn a_row_that_is_not_finite_is_an_error() {
             let mut row = row(6, 100, 3.0);
             row[place] = bad;
             let mut sampler = Sampler::new(100);
-            for params in [greedy(), SamplingParams::default()] {
+            for params in [greedy(), Sampling::default()] {
                 let result =
                     sampler.sample(&mut row.clone(), &params, &History::default(), Allowed::default(), key(0, 0));
                 assert_eq!(result, Err(SampleError::NotFinite), "{bad} at {place}");
@@ -419,9 +419,7 @@ fn a_row_that_is_not_finite_is_an_error() {
 #[test]
 fn nothing_left_is_an_error() {
     let all: Vec<u32> = (0..20).collect();
-    for params in
-        [greedy(), SamplingParams::default(), SamplingParams { top_k: 3, top_p: 0.5, ..SamplingParams::default() }]
-    {
+    for params in [greedy(), Sampling::default(), Sampling { top_k: 3, top_p: 0.5, ..Sampling::default() }] {
         let mut sampler = Sampler::new(20);
         let banned = sampler.sample(&mut row(7, 20, 3.0), &params, &History::default(), Allowed::but(&all), key(0, 0));
         assert_eq!(banned, Err(SampleError::NothingLeft));
@@ -451,9 +449,9 @@ fn a_mask_is_the_list_of_what_it_leaves_out() {
                 (0..vocab).filter(|&id| id >= covered || !(bit(id) || id == 0)).map(|id| id as u32).collect();
             for params in [
                 greedy(),
-                SamplingParams { logprobs: Some(2), ..SamplingParams::default() },
-                SamplingParams { top_k: 5, top_p: 0.9, ..SamplingParams::default() },
-                SamplingParams { top_p: 0.7, min_p: 0.01, ..SamplingParams::default() },
+                Sampling { logprobs: Some(2), ..Sampling::default() },
+                Sampling { top_k: 5, top_p: 0.9, ..Sampling::default() },
+                Sampling { top_p: 0.7, min_p: 0.01, ..Sampling::default() },
             ] {
                 for position in 0..20 {
                     let [by_mask, by_list] = [Allowed { mask: Some(&mask), banned: &[] }, Allowed::but(&banned)]

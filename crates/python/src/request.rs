@@ -1,5 +1,6 @@
 //! A request as Python gives it, before the door. Names are vLLM's, and the door's.
 
+use engine::sampling::{SamplingParams, options};
 use engine::{Chat, ChatMessage, Prompt, RawRequest, Rule, ValidatedRequest, fit_schema};
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
@@ -44,19 +45,21 @@ pub(crate) fn prompt(prompt: &Bound<'_, PyAny>) -> PyResult<Prompt> {
 /// A request with what `params` (a `SamplingParams`) says.
 pub(crate) fn raw(prompt: Prompt, params: &Bound<'_, PyAny>, rule: Option<(String, String)>) -> PyResult<RawRequest> {
     let logit_bias: Option<BTreeMap<i64, f64>> = field(params, "logit_bias")?;
+    let mut sampling = SamplingParams::default();
+    for option in options() {
+        let value = match option.is_integer() {
+            true => field::<Option<i64>>(params, option.name)?.map(|value| value as f64),
+            false => field(params, option.name)?,
+        };
+        (option.ask)(&mut sampling, value);
+    }
     Ok(RawRequest {
         n: field(params, "n")?,
         max_tokens: field(params, "max_tokens")?,
         // What does not fit ends as any answer does at the end of the context.
         cut_max_tokens: true,
         min_tokens: field(params, "min_tokens")?,
-        temperature: field(params, "temperature")?,
-        top_p: field(params, "top_p")?,
-        top_k: field(params, "top_k")?,
-        min_p: field(params, "min_p")?,
-        presence_penalty: field(params, "presence_penalty")?,
-        frequency_penalty: field(params, "frequency_penalty")?,
-        repetition_penalty: field(params, "repetition_penalty")?,
+        sampling,
         logit_bias: logit_bias.unwrap_or_default().into_iter().collect(),
         seed: field(params, "seed")?,
         stop: texts(params, "stop")?,

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use blake3::Hasher;
+use protocol::sampling::options;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -138,20 +139,16 @@ pub(crate) fn head(model: &str, weights: &Digest, config: &Digest, definition: &
     fields.number(u64::from(*layout));
     let Asked { prompt, sampling, stop, rule } = asked;
     fields.tokens(prompt);
-    let SamplingTerms {
-        temperature,
-        top_p,
-        top_k,
-        min_p,
-        presence_penalty,
-        frequency_penalty,
-        repetition_penalty,
-        logit_bias,
-        seed,
-        answer,
-    } = sampling;
-    fields.float(*temperature).float(*top_p).number(u64::from(*top_k)).float(*min_p);
-    fields.float(*presence_penalty).float(*frequency_penalty).float(*repetition_penalty);
+    let SamplingTerms { params, seed, answer } = sampling;
+    for option in options() {
+        let value = (option.value)(params);
+        if option.is_integer() {
+            fields.number(value as u64)
+        } else {
+            fields.float(value as f32)
+        };
+    }
+    let logit_bias = &params.logit_bias;
     fields.number(logit_bias.len() as u64);
     logit_bias.iter().for_each(|&(token, bias)| _ = fields.number(u64::from(token)).float(bias));
     fields.number(*seed).number(u64::from(*answer));

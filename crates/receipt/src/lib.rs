@@ -136,6 +136,9 @@ impl Receipt {
             let problem = format!("{marks} digests for {tokens} tokens");
             return Err(Unreadable::Field { field: "logits", problem });
         }
+        if receipt.asked.sampling.params != receipt.asked.sampling.params.without_logprobs() {
+            return field("sampling", "log probabilities are not part of a receipt");
+        }
         if receipt.asked.prompt.is_empty() {
             return field("prompt", "empty");
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use protocol::sampling::Sampling;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -40,20 +41,15 @@ pub struct Asked {
     pub rule: Option<Value>,
 }
 
-/// Sampling parameters, all defaults resolved. See `model::sampler`.
+/// Sampling parameters, all defaults resolved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[allow(missing_docs)]
 pub struct SamplingTerms {
-    pub temperature: f32,
-    pub top_p: f32,
-    pub top_k: u32,
-    pub min_p: f32,
-    pub presence_penalty: f32,
-    pub frequency_penalty: f32,
-    pub repetition_penalty: f32,
-    pub logit_bias: Vec<(u32, f32)>,
-    /// As text: JSON readers that use doubles would round it.
+    /// What the sampler drew by.
+    #[serde(flatten)]
+    pub params: Sampling,
+    /// Of the request.
+    // As text: JSON readers that use doubles would round it.
     #[serde(with = "as_text")]
     pub seed: u64,
     /// Index of the answer; each has its own random stream.

@@ -1,5 +1,6 @@
 //! Every change to a receipt is detected.
 
+use protocol::sampling::Sampling;
 use receipt::{
     AnswerEnd, Asked, Cause, Computed, ComputedRow, Definition, Digest, Discrepancy, Provenance, Receipt,
     SamplingTerms, StopTerms, Unsealed, Verdict, judge,
@@ -34,7 +35,7 @@ fn basis() -> Provenance {
 }
 
 fn asked() -> Asked {
-    let sampling = SamplingTerms {
+    let params = Sampling {
         temperature: 0.7,
         top_p: 0.95,
         top_k: 40,
@@ -43,9 +44,9 @@ fn asked() -> Asked {
         frequency_penalty: -0.3,
         repetition_penalty: 1.1,
         logit_bias: vec![(5, -1.5)],
-        seed: u64::MAX - 1,
-        answer: 1,
+        ..Sampling::default()
     };
+    let sampling = SamplingTerms { params, seed: u64::MAX - 1, answer: 1 };
     let stop = StopTerms {
         max_tokens: 20,
         min_tokens: 2,
@@ -96,9 +97,10 @@ fn an_honest_receipt_is_equal_and_survives_its_json() {
     assert!(text.contains(&format!("\"seed\":\"{}\"", u64::MAX - 1)), "{text}");
     // Every f32 comes back as it was.
     for bits in (0..u32::MAX).step_by(1_000_003).map(f32::from_bits).filter(|x| x.is_finite()) {
-        let json = serde_json::to_string(&SamplingTerms { temperature: bits, ..asked().sampling }).unwrap();
+        let params = Sampling { temperature: bits, ..Sampling::default() };
+        let json = serde_json::to_string(&SamplingTerms { params, ..asked().sampling }).unwrap();
         let back: SamplingTerms = serde_json::from_str(&json).unwrap();
-        assert_eq!(back.temperature.to_bits(), bits.to_bits(), "{json}");
+        assert_eq!(back.params.temperature.to_bits(), bits.to_bits(), "{json}");
     }
 }
 
@@ -274,6 +276,9 @@ fn what_is_no_receipt_says_why() {
         let error = Receipt::of(json).expect_err("an unknown field").to_string();
         assert!(error.contains("more"), "{object}: {error}");
     }
+    let mut told = json;
+    told["sampling"]["logprobs"] = json!(2);
+    assert!(Receipt::of(told).expect_err("no term").to_string().contains("log probabilities"));
     for value in [json!(null), json!([]), json!({}), json!({"receipt": 1}), json!("receipt")] {
         Receipt::of(value).expect_err("no receipt");
     }

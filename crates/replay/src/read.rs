@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use engine::recording::{Entry, Header, OfferEntry, VERSION, within};
+use engine::recording::{Entry, Header, OLDEST_VERSION, OfferEntry, VERSION, within};
 use scheduler::Limits;
 
 /// Longest line that is read: a prompt of some ten million tokens.
@@ -36,7 +36,7 @@ pub enum RecordingError {
         problem: String,
     },
     /// A recording by another version of this program.
-    #[error("{}: a recording of format {found}; this program reads format {}", path.display(), VERSION)]
+    #[error("{}: a recording of format {found}; this program reads {OLDEST_VERSION} to {VERSION}", path.display())]
     Version {
         /// The file.
         path: PathBuf,
@@ -140,7 +140,7 @@ impl Recording {
             serde_json::from_slice(&first).map_err(|_| wrong("its first line is not JSON".into()))?;
         let version = value.get("twostroke_recording").and_then(serde_json::Value::as_u64);
         match version {
-            Some(VERSION) => {}
+            Some(OLDEST_VERSION..=VERSION) => {}
             Some(found) => return Err(RecordingError::Version { path: path.to_owned(), found }),
             None => return Err(wrong("its first line has no \"twostroke_recording\"".into())),
         }

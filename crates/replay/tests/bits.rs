@@ -14,7 +14,7 @@ use replay::{Recording, replay, replay_with_model};
 type Run = (&'static str, fn(EngineOptions) -> EngineOptions, fn(&mut RawRequest));
 
 const RUNS: [Run; 5] = [
-    ("plain", |options| options, |raw| raw.temperature = Some(0.7)),
+    ("plain", |options| options, |raw| raw.sampling.temperature = Some(0.7)),
     (
         "preempted",
         |options| EngineOptions { kv_cache_bytes: Some(2 << 20), ..options },

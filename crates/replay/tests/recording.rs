@@ -39,10 +39,10 @@ fn recorded(path: &Path) -> Vec<String> {
         raw.tenant = Some([index as u8 % 3; 32]);
         raw.priority = Some(index % 2);
         match index % 7 {
-            1 => raw.temperature = Some(0.7),
-            2 => (raw.n, raw.temperature, raw.top_p) = (Some(3), Some(1.1), Some(0.93)),
+            1 => raw.sampling.temperature = Some(0.7),
+            2 => (raw.n, raw.sampling.temperature, raw.sampling.top_p) = (Some(3), Some(1.1), Some(0.93)),
             3 => raw.stop = vec!["the ".into(), "fox".into()],
-            4 => (raw.prompt_logprobs, raw.repetition_penalty) = (Some(1), Some(1.3)),
+            4 => (raw.prompt_logprobs, raw.sampling.repetition_penalty) = (Some(1), Some(1.3)),
             5 => raw.logit_bias = vec![(300, 2.5)],
             6 => raw.rule = Some(Rule::Regex("[a-z ]{0,40}[.]".into())),
             _ => {}
@@ -125,7 +125,7 @@ fn a_run_with_a_draft_model_is_replayed_without_it() {
     });
     let ask = |index: i64| {
         let mut raw = greedy("Once upon a time there was a fox who", 80 + index);
-        (raw.temperature, raw.seed, raw.ignore_eos) = (Some(0.7), Some(index), true);
+        (raw.sampling.temperature, raw.seed, raw.ignore_eos) = (Some(0.7), Some(index), true);
         engine.submit(engine.validate(raw).expect("valid")).expect("room")
     };
     let streams: Vec<_> = (0..6).map(ask).collect();
@@ -237,7 +237,7 @@ fn what_is_no_recording_says_so_in_one_line() {
     let header = &lines[0];
     let admit = lines.iter().find(|line| line.starts_with("{\"admit\"")).expect("there is one");
     let zero = header.replacen("\"num_blocks\":", "\"num_blocks\":0,\"x\":", 1);
-    let of_format = |number: &str| header.replacen("recording\":4", &format!("recording\":{number}"), 1).into_bytes();
+    let of_format = |number: &str| header.replacen("recording\":5", &format!("recording\":{number}"), 1).into_bytes();
     // The number of a field replaced by another.
     let with = |line: &str, field: &str, number: &str| {
         let (before, after) = line.split_once(&format!("\"{field}\":")).expect("it has the field");
@@ -270,6 +270,7 @@ fn what_is_no_recording_says_so_in_one_line() {
         ("json", b"{\"model\":\"x\"}\n".to_vec(), "twostroke_recording"),
         ("half", header.as_bytes()[..header.len() / 2].to_vec(), "not JSON"),
         ("version", of_format("99"), "format 99"),
+        ("before", of_format("3"), "format 3; this program reads 4 to 5"),
         ("field", zero.into_bytes(), "unknown field `x`"),
         ("huge", of_format("1111111111"), "format 1111111111"),
         ("line", format!("{header}\nnonsense\n").into_bytes(), "line 2"),

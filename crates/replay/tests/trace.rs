@@ -26,7 +26,7 @@ fn a_recording_is_a_trace_with_lanes_phases_and_arrows() {
     let submit = |prompt: &str, tokens: i64, n: i64| {
         let mut raw = greedy(prompt, tokens);
         raw.n = Some(n);
-        raw.temperature = Some(0.5);
+        raw.sampling.temperature = Some(0.5);
         raw.ignore_eos = true;
         engine.submit(engine.validate(raw).expect("valid")).expect("room")
     };

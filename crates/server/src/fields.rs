@@ -72,6 +72,11 @@ impl Fields {
         if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) }
     }
 
+    /// Whether the table has such a field.
+    pub(crate) fn has(&self, field: &str) -> bool {
+        self.shape.field(field).is_some()
+    }
+
     /// Takes a field out; `null` is the same as not there, and so is what the table does not have.
     pub(crate) fn take(&mut self, field: &str) -> Option<Value> {
         self.shape.field(field)?;

@@ -50,6 +50,7 @@ mod requests;
 mod responses;
 mod role;
 mod routes;
+mod sampling;
 mod shape;
 mod socket;
 mod sse;

@@ -30,7 +30,7 @@ impl Shape {
 }
 
 /// A field of an object.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
@@ -56,6 +56,18 @@ pub(crate) const fn only(name: &'static str, value: Constant, why: &'static str)
 /// A field of the API that this server does not have, and why.
 pub(crate) const fn missing(name: &'static str, why: &'static str) -> Field {
     field(name, Kind::Missing, why)
+}
+
+/// The same fields in a body that has none of them.
+pub(crate) const fn all_missing<const N: usize>(fields: &[Field], why: &'static str) -> [Field; N] {
+    assert!(fields.len() == N);
+    let mut missed = [missing("", why); N];
+    let mut at = 0;
+    while at < N {
+        missed[at].name = fields[at].name;
+        at += 1;
+    }
+    missed
 }
 
 /// What a value must be. `null` is the same as not there.

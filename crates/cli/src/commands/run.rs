@@ -9,7 +9,9 @@ pub(crate) mod told;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use engine::{Chat, ChatMessage, Engine, Event, FinishReason, Prompt, PromptProgress, RawRequest, Timings, Usage};
+use engine::{
+    Chat, ChatMessage, Engine, Event, FinishReason, Prompt, PromptProgress, RawRequest, SamplingParams, Timings, Usage,
+};
 use kernels::limits::Limits;
 use launch::Settings;
 use model::Adapter;
@@ -69,8 +71,9 @@ fn settings(flags: &RunFlags) -> Result<Settings, Failure> {
 }
 
 /// How an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Ended {
+    #[default]
     Finished,
     /// By Ctrl-C or SIGHUP.
     Stopped,
@@ -80,18 +83,8 @@ enum Ended {
 #[derive(Clone, Debug, Default)]
 struct Sampling {
     max_tokens: Option<i64>,
-    temperature: Option<f64>,
-    top_p: Option<f64>,
-    top_k: Option<i64>,
-    min_p: Option<f64>,
+    params: SamplingParams,
     seed: Option<i64>,
-}
-
-impl Sampling {
-    fn of(flags: &RunFlags) -> Sampling {
-        let RunFlags { max_tokens, temperature, top_p, top_k, min_p, seed, .. } = *flags;
-        Sampling { max_tokens, temperature, top_p, top_k, min_p, seed }
-    }
 }
 
 /// A conversation with one engine.
@@ -125,7 +118,8 @@ impl Session<'_> {
         model.notices.iter().for_each(|notice| note(&format!("note: {notice}")));
         let runtime = signals::runtime(0)?;
         let interrupts = runtime.block_on(async { Ends::listen() })?;
-        let (sampling, system) = (Sampling::of(flags), flags.system.clone());
+        let sampling = Sampling { max_tokens: flags.max_tokens, params: flags.sampling(), seed: flags.seed };
+        let system = flags.system.clone();
         let (messages, start_lines) = (Vec::new(), Vec::new());
         let mut session =
             Session { engine, flags, runtime, interrupts, demands, voice, sampling, system, messages, start_lines };
@@ -181,13 +175,10 @@ impl Session<'_> {
     }
 
     fn request(&self, prompt: Prompt) -> RawRequest {
-        let Sampling { max_tokens, temperature, top_p, top_k, min_p, seed } = self.sampling;
+        let Sampling { max_tokens, params, seed } = self.sampling;
         RawRequest {
             max_tokens,
-            temperature,
-            top_p,
-            top_k,
-            min_p,
+            sampling: params,
             seed,
             stop: self.flags.stop.clone(),
             ignore_eos: self.flags.ignore_eos,
@@ -337,7 +328,7 @@ impl Session<'_> {
 }
 
 /// One answer and what it cost.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Answer {
     text: String,
     /// What was thought before it.
@@ -346,17 +337,4 @@ struct Answer {
     ended: Ended,
     usage: Usage,
     timings: Timings,
-}
-
-impl Default for Answer {
-    fn default() -> Answer {
-        Answer {
-            text: String::new(),
-            thought: String::new(),
-            reason: None,
-            ended: Ended::Finished,
-            usage: Usage::default(),
-            timings: Timings::default(),
-        }
-    }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use engine::SamplingParams;
 
 use super::shared::ModelFlags;
 use super::values::{count, rows, size};
@@ -70,4 +71,12 @@ pub(crate) struct RunFlags {
     /// Memory of the KV cache (4GiB, 500MB, 2G; a bare number is bytes). Default: what the context needs.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) kv_cache_memory_bytes: Option<u64>,
+}
+
+impl RunFlags {
+    /// How tokens are drawn.
+    pub(crate) fn sampling(&self) -> SamplingParams {
+        let RunFlags { temperature, top_p, top_k, min_p, .. } = *self;
+        SamplingParams { temperature, top_p, top_k, min_p, ..SamplingParams::default() }
+    }
 }

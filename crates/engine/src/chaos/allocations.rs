@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use allocation_counter::measure;
+use protocol::sampling::SamplingParams;
 use scheduler::{Limits, Nanos, RequestId, Scheduler, TierSizes};
 use testing::plans;
 
@@ -64,8 +65,7 @@ fn check(drafters: Option<Drafters>) {
         let raw = RawRequest {
             max_tokens: Some(MOST_TOKENS as i64 - 20),
             n: Some(1 + i64::from(id == 7) * 4),
-            temperature: Some([0.0, 0.8][id as usize % 2]),
-            top_p: Some(0.9),
+            sampling: SamplingParams { top_p: Some(0.9), ..SamplingParams::at([0.0, 0.8][id as usize % 2]) },
             seed: Some(id),
             logit_bias: [EOS, NAN, POISON].map(|token| (i64::from(token), -100.0)).to_vec(),
             ..RawRequest::new(Prompt::Tokens((0..20).map(|token| 1 + (token + id) % 20).collect()))

@@ -12,6 +12,7 @@ use kernels::{AccumulationOrder, DeviceInfo, Isa, KvDtype, WeightClass};
 use ledger::Owner;
 use model::GenerationDefaults;
 use model::sampler::{Allowed, History, SampleKey, Sampler};
+use protocol::sampling::SamplingParams;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
     CostModel, DraftProposal, DraftSource, FinishReason, Limits, Nanos, RequestId, Scheduler, SeqId, Sequence, Targets,
@@ -830,8 +831,11 @@ impl World {
             n: rng
                 .percent(self.weather.several_answers)
                 .then(|| rng.within(1..=(self.limits.max_num_seqs - 1).min(4)) as i64),
-            temperature: Some([0.0, 0.7, 1.0][rng.within(0..=2)]),
-            repetition_penalty: rng.percent(20).then_some(1.2),
+            sampling: SamplingParams {
+                temperature: Some([0.0, 0.7, 1.0][rng.within(0..=2)]),
+                repetition_penalty: rng.percent(20).then_some(1.2),
+                ..SamplingParams::default()
+            },
             logit_bias: if self.weather.poisoned > 0 && rng.percent(self.weather.poisoned) {
                 Vec::new()
             } else {

@@ -9,7 +9,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use model::sampler::{Allowed, SampleKey, Sampler, SamplingParams};
+use model::sampler::{Allowed, SampleKey, Sampler};
 use model::{Batch, Forward, Ticket};
 use scheduler::{Nanos, RowOutput, Sequence, Step, TokenId};
 
@@ -168,7 +168,7 @@ fn draw_ahead(
 ) -> Option<TokenId> {
     let index = sequence.answer();
     let (answer, stop) = (&mut active.answers[index], &active.request.stop);
-    let params = SamplingParams { logprobs: None, ..active.request.sampling.clone() };
+    let params = active.request.sampling.without_logprobs();
     let (_, banned) = stop_tokens(stop, answer.num_tokens + ahead.len());
     let position = (sequence.num_tokens() + ahead.len()) as u64;
     let key = SampleKey { seed: active.seed, stream: index as u32, position };

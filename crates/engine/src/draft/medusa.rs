@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use model::draft::Medusa;
-use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
+use model::sampler::{Allowed, History, SampleKey, Sampler};
 use model::{Forward, Logits};
+use protocol::sampling::Sampling;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, DraftProposal, SeqId, Sequence, Step};
 
@@ -60,7 +61,7 @@ impl MedusaDrafter {
 
     /// What a draft costs, by how many sequences are drafted together: of all heads, each its share. Call it on the
     /// thread that computes.
-    pub(crate) fn measure(&mut self, sampling: &SamplingParams) -> CostModel {
+    pub(crate) fn measure(&mut self, sampling: &Sampling) -> CostModel {
         let mut sampler = Sampler::new(self.logit_row.len());
         let heads = self.max_drafts;
         let doublings = (0..).map(|doubling| 1 << doubling).take_while(|&rows| rows <= self.max_rows);

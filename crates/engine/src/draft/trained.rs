@@ -3,7 +3,7 @@
 
 use ::model::Forward;
 use ::model::draft::{Feature, Medusa};
-use ::model::sampler::SamplingParams;
+use protocol::sampling::Sampling;
 use scheduler::CostModel;
 
 use super::layer::{Alone, Layer};
@@ -31,8 +31,8 @@ impl Loaded {
         self,
         target: &mut dyn Forward,
         sizes: DraftSizes,
-        sampling: Option<&SamplingParams>,
-        measure: &mut dyn FnMut(&mut dyn Forward, &SamplingParams) -> Option<CostModel>,
+        sampling: Option<&Sampling>,
+        measure: &mut dyn FnMut(&mut dyn Forward, &Sampling) -> Option<CostModel>,
     ) -> TrainedDrafter {
         match self {
             Loaded::Model(mut model) => {

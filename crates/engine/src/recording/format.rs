@@ -1,7 +1,7 @@
 //! The file: a header, then one JSON object per line.
 //!
 //! ```text
-//! {"twostroke_recording":4,"model":"lantern","began_unix_ns":1795375863000000000,"limits":{..},"cost":{..},..}
+//! {"twostroke_recording":5,"model":"lantern","began_unix_ns":1795375863000000000,"limits":{..},"cost":{..},..}
 //! {"admit":{"id":1,"now":..,"arrived":..,"prompt":[..],..}}
 //! {"step":{"n":0,"from":..,"to":..,"decode":[],"prefill":[[1,0,12,0]],"tokens":[[411]],"failed":[],..,"digest":".."}}
 //! {"stop":[1,0]}   {"cancel":[2,..]}   {"idle":..}   {"abandoned":..}   {"restart":{..}}
@@ -15,7 +15,7 @@
 
 use grammar::Rule;
 use kernels::AccumulationOrder;
-use model::sampler::SamplingParams;
+use protocol::sampling::Sampling;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
     CostModel, DraftProposal, DraftSource, Limits, Nanos, RequestId, SeqId, Sequence, StealTime, StepRecord, TokenId,
@@ -27,15 +27,17 @@ use crate::ModelInfo;
 use crate::draft::RecordedDrafts;
 use crate::validate::{OfPrompt, ValidatedRequest};
 
-/// Of the format. A reader takes only its own.
-pub const VERSION: u64 = 4;
+/// Of the format that is written.
+pub const VERSION: u64 = 5;
+/// The oldest that a reader takes: it has other names for a few options of sampling.
+pub const OLDEST_VERSION: u64 = 4;
 /// Points of a cost model: one for each power of two, and some between.
 const MAX_KNOTS: usize = 4096;
 /// How far off a model of costs may be.
 const MAX_DRIFT: f64 = 100.0;
 
 /// What was recorded, and on what.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
     twostroke_recording: u64,
@@ -55,7 +57,8 @@ pub struct Header {
     /// What a clock on the wall showed at moment 0, nanoseconds since 1970 UTC. A recording of before may not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began_unix_ns: Option<u64>,
-    limits: LimitsEntry,
+    #[serde(with = "LimitsEntry")]
+    limits: Limits,
     cost: Option<CostEntry>,
     /// Which drafter takes passes of its own, and what one costs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,7 +81,7 @@ impl Header {
             kv_dtype: model.kv_dtype.name().to_owned(),
             arithmetic: model.arithmetic.name().to_owned(),
             began_unix_ns: None,
-            limits: LimitsEntry::of(limits),
+            limits: Limits { hash_key: [0; 32], ..limits.clone() },
             cost: cost.map(CostEntry::of),
             drafting: None,
         }
@@ -97,7 +100,7 @@ impl Header {
 
     /// The scheduler's limits. The key of its hashes is not recorded: it decides nothing.
     pub fn limits(&self) -> Limits {
-        self.limits.limits()
+        self.limits.clone()
     }
 
     /// What predicted the steps at the start.
@@ -129,8 +132,8 @@ impl Header {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Limits", deny_unknown_fields)]
 struct LimitsEntry {
     block_size: usize,
     num_blocks: usize,
@@ -142,39 +145,8 @@ struct LimitsEntry {
     max_queued_requests: usize,
     max_queued_tokens: usize,
     enable_prefix_caching: bool,
-}
-
-impl LimitsEntry {
-    fn of(limits: &Limits) -> LimitsEntry {
-        LimitsEntry {
-            block_size: limits.block_size,
-            num_blocks: limits.num_blocks,
-            max_model_len: limits.max_model_len,
-            max_num_seqs: limits.max_num_seqs,
-            max_num_batched_tokens: limits.max_num_batched_tokens,
-            max_prefill_chunk: limits.max_prefill_chunk,
-            max_prefill_seqs: limits.max_prefill_seqs,
-            max_queued_requests: limits.max_queued_requests,
-            max_queued_tokens: limits.max_queued_tokens,
-            enable_prefix_caching: limits.enable_prefix_caching,
-        }
-    }
-
-    fn limits(&self) -> Limits {
-        Limits {
-            block_size: self.block_size,
-            num_blocks: self.num_blocks,
-            max_model_len: self.max_model_len,
-            max_num_seqs: self.max_num_seqs,
-            max_num_batched_tokens: self.max_num_batched_tokens,
-            max_prefill_chunk: self.max_prefill_chunk,
-            max_prefill_seqs: self.max_prefill_seqs,
-            max_queued_requests: self.max_queued_requests,
-            max_queued_tokens: self.max_queued_tokens,
-            enable_prefix_caching: self.enable_prefix_caching,
-            hash_key: [0; 32],
-        }
-    }
+    #[serde(skip)]
+    hash_key: [u8; 32],
 }
 
 /// A model of costs, every bit of it.
@@ -295,33 +267,7 @@ pub struct AdmitEntry {
     /// What another engine had generated of its answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub generated: Vec<Option<Vec<TokenId>>>,
-    pub sampling: SamplingEntry,
-}
-
-/// How its tokens are drawn.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[allow(missing_docs, reason = "the names are those of the API")]
-pub struct SamplingEntry {
-    pub temperature: f32,
-    pub top_k: u32,
-    pub top_p: f32,
-    pub min_p: f32,
-    pub presence: f32,
-    pub frequency: f32,
-    pub repetition: f32,
-    pub bias: Vec<(TokenId, f32)>,
-    pub logprobs: Option<u32>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub logprob_ids: Vec<TokenId>,
-}
-
-impl SamplingEntry {
-    /// JSON has no other numbers, but one that is too large is read as such.
-    pub(crate) fn is_finite(&self) -> bool {
-        let own = [self.temperature, self.top_p, self.min_p, self.presence, self.frequency, self.repetition];
-        own.into_iter().chain(self.bias.iter().map(|bias| bias.1)).all(f32::is_finite)
-    }
+    pub sampling: Sampling,
 }
 
 /// Drafts on offer for an answer: request, answer, source, how many, how strong.
@@ -380,7 +326,7 @@ pub struct StepEntry {
     used_blocks: usize,
     predicted: u64,
     /// What the machine took of the time before it and of its own, nanoseconds; left out where that is nothing.
-    #[serde(default, skip_serializing_if = "is_nothing")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     stolen: [u64; 2],
     /// What drafting passes took of it, nanoseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -389,12 +335,8 @@ pub struct StepEntry {
     digest: String,
 }
 
-fn is_zero(nanos: &u64) -> bool {
-    *nanos == 0
-}
-
-fn is_nothing(stolen: &[u64; 2]) -> bool {
-    *stolen == [0; 2]
+fn is_zero<T: Default + PartialEq>(nanos: &T) -> bool {
+    *nanos == T::default()
 }
 
 impl StepEntry {
@@ -471,19 +413,6 @@ impl StepEntry {
 impl AdmitEntry {
     /// A request that came in at `now`, as it passed validation.
     pub(crate) fn of(id: RequestId, request: ValidatedRequest, arrived: Nanos, now: Nanos) -> AdmitEntry {
-        let SamplingParams { temperature, top_k, top_p, min_p, .. } = request.sampling;
-        let sampling = SamplingEntry {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            presence: request.sampling.presence_penalty,
-            frequency: request.sampling.frequency_penalty,
-            repetition: request.sampling.repetition_penalty,
-            bias: request.sampling.logit_bias,
-            logprobs: request.sampling.logprobs,
-            logprob_ids: request.sampling.logprob_ids,
-        };
         AdmitEntry {
             id: id.0,
             now: now.0,
@@ -507,7 +436,7 @@ impl AdmitEntry {
             shown: request.shown_tokens.to_vec(),
             rule: request.rule.map(|(rule, _)| Rule::clone(&rule)),
             generated: request.generated,
-            sampling,
+            sampling: request.sampling,
         }
     }
 }

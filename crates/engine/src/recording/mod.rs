@@ -29,7 +29,7 @@ use scheduler::{CostModel, Nanos, RequestId, StepRecord, TokenId};
 use crate::draft::RecordedDrafts;
 use crate::validate::ValidatedRequest;
 
-pub use format::{AdmitEntry, CostEntry, Entry, Header, OfferEntry, SamplingEntry, StepEntry, VERSION, within};
+pub use format::{AdmitEntry, CostEntry, Entry, Header, OLDEST_VERSION, OfferEntry, StepEntry, VERSION, within};
 pub(crate) use write::record;
 
 /// An input of the scheduler, or what came of it.

@@ -47,21 +47,10 @@ impl Notes {
 
 /// What was asked, in the words of a receipt: every default resolved. `answer`: which of the request's.
 pub(crate) fn asked(request: &ValidatedRequest, seed: u64, answer: usize) -> Asked {
-    let (sampling, stop) = (&request.sampling, &request.stop);
+    let stop = &request.stop;
     Asked {
         prompt: request.prompt.to_vec(),
-        sampling: SamplingTerms {
-            temperature: sampling.temperature,
-            top_p: sampling.top_p,
-            top_k: sampling.top_k,
-            min_p: sampling.min_p,
-            presence_penalty: sampling.presence_penalty,
-            frequency_penalty: sampling.frequency_penalty,
-            repetition_penalty: sampling.repetition_penalty,
-            logit_bias: sampling.logit_bias.clone(),
-            seed,
-            answer: answer as u32,
-        },
+        sampling: SamplingTerms { params: request.sampling.without_logprobs(), seed, answer: answer as u32 },
         stop: StopTerms {
             max_tokens: stop.max_tokens as u64,
             min_tokens: stop.min_tokens as u64,

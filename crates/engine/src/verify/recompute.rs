@@ -2,9 +2,9 @@
 //! answer's tokens came from.
 
 use grammar::{Constraint, Grammar};
-use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
+use model::sampler::{Allowed, History, SampleKey, Sampler};
 use model::{Batch, Forward, Span};
-use receipt::{Asked, ComputedRow, Digest};
+use receipt::{Asked, ComputedRow, Digest, SamplingTerms};
 use scheduler::TokenId;
 
 /// How far one answer is computed again. Not part of any schedule: a few rows at a time, in blocks of its own.
@@ -15,9 +15,7 @@ pub(crate) struct Recompute {
     prompt_len: usize,
     /// Rows that are done.
     computed: usize,
-    params: SamplingParams,
-    seed: u64,
-    answer: u32,
+    sampling: SamplingTerms,
     min_tokens: usize,
     stop_tokens: Vec<TokenId>,
     history: History,
@@ -48,28 +46,14 @@ impl Recompute {
     /// The terms have passed validation. What is behind the first token that is not in the vocabulary is left out: no
     /// model has read it.
     pub(crate) fn new(asked: &Asked, answer: &[TokenId], vocab_size: usize, grammar: Option<&Grammar>) -> Recompute {
-        let sampling = &asked.sampling;
-        let params = SamplingParams {
-            temperature: sampling.temperature,
-            top_k: sampling.top_k,
-            top_p: sampling.top_p,
-            min_p: sampling.min_p,
-            presence_penalty: sampling.presence_penalty,
-            frequency_penalty: sampling.frequency_penalty,
-            repetition_penalty: sampling.repetition_penalty,
-            logit_bias: sampling.logit_bias.clone(),
-            logprobs: None,
-            logprob_ids: Vec::new(),
-        };
-        let history = if params.needs_history() { History::new(&asked.prompt) } else { History::default() };
+        let sampling = asked.sampling.clone();
+        let history = if sampling.params.needs_history() { History::new(&asked.prompt) } else { History::default() };
         let known = answer.iter().position(|&token| token as usize >= vocab_size).map_or(answer.len(), |at| at + 1);
         Recompute {
             tokens: [&asked.prompt, &answer[..known]].concat(),
             prompt_len: asked.prompt.len(),
             computed: 0,
-            params,
-            seed: sampling.seed,
-            answer: sampling.answer,
+            sampling,
             min_tokens: usize::try_from(asked.stop.min_tokens).unwrap_or(usize::MAX),
             stop_tokens: asked.stop.token_ids.clone(),
             history,
@@ -128,20 +112,20 @@ impl Recompute {
         let digest = Digest::of_row(logits);
         let banned: &[TokenId] = if index < self.min_tokens { &self.stop_tokens } else { &[] };
         let position = (self.prompt_len + index) as u64;
-        let key = SampleKey { seed: self.seed, stream: self.answer, position };
+        let key = SampleKey { seed: self.sampling.seed, stream: self.sampling.answer, position };
         let claimed = self.tokens[self.prompt_len + index];
         let mask = self.constraint.as_mut().map(|constraint| constraint.mask(index));
         let Ok(mask) = mask.transpose().map(Option::flatten) else {
             return ComputedRow { logits: digest, token: None };
         };
-        let sampled = sampler.sample(logits, &self.params, &self.history, Allowed { mask, banned }, key);
+        let sampled = sampler.sample(logits, &self.sampling.params, &self.history, Allowed { mask, banned }, key);
         // What the grammar does not let through was not drawn, and what comes behind it neither.
         if let Some(constraint) = &mut self.constraint
             && sampled.as_ref().is_ok_and(|sampled| sampled.token == claimed)
         {
             _ = constraint.accept(claimed);
         }
-        if self.params.needs_history() && (claimed as usize) < logits.len() {
+        if self.sampling.params.needs_history() && (claimed as usize) < logits.len() {
             self.history.push(claimed);
         }
         ComputedRow { logits: digest, token: sampled.ok().map(|sampled| sampled.token) }

@@ -110,7 +110,7 @@ impl Verifier {
 
     /// What validation checks, for one that comes from a file; and the grammar of its rule.
     fn check(&self, asked: &Asked, tokens: usize) -> Result<Option<Grammar>, Rejection> {
-        let (sampling, stop) = (&asked.sampling, &asked.stop);
+        let (params, stop) = (&asked.sampling.params, &asked.stop);
         let ids = |ids: &[u32]| ids.iter().map(|&id| i64::from(id)).collect::<Vec<_>>();
         // A list of stop tokens holds the model's own too, so it may be longer than a client's.
         if let Some(id) = stop.token_ids.iter().find(|&&id| id as usize >= self.model.config.vocab_size) {
@@ -122,14 +122,8 @@ impl Verifier {
             rule,
             shown_tokens: stop.shown.as_slice().into(),
             max_tokens: Some(tokens.max(1) as i64),
-            temperature: Some(f64::from(sampling.temperature)),
-            top_p: Some(f64::from(sampling.top_p)),
-            top_k: Some(i64::from(sampling.top_k)),
-            min_p: Some(f64::from(sampling.min_p)),
-            presence_penalty: Some(f64::from(sampling.presence_penalty)),
-            frequency_penalty: Some(f64::from(sampling.frequency_penalty)),
-            repetition_penalty: Some(f64::from(sampling.repetition_penalty)),
-            logit_bias: sampling.logit_bias.iter().map(|&(id, bias)| (i64::from(id), f64::from(bias))).collect(),
+            sampling: params.asked(),
+            logit_bias: params.logit_bias.iter().map(|&(id, bias)| (i64::from(id), f64::from(bias))).collect(),
             stop: stop.strings.clone(),
             ..RawRequest::new(Prompt::Tokens(ids(&asked.prompt)))
         };

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use checkpoint::{Checkpoint, Source};
-use engine::{Engine, EngineOptions, Event, FinishReason, Prompt, RawRequest, Timings, Usage};
+use engine::{Engine, EngineOptions, Event, FinishReason, Prompt, RawRequest, SamplingParams, Timings, Usage};
 pub(crate) use testing::wait;
 
 /// Loads the shipped model with `options`.
@@ -113,7 +113,7 @@ pub(crate) fn ask(engine: &Engine, raw: RawRequest) -> Outcome {
 pub(crate) fn greedy(prompt: &str, tokens: i64) -> RawRequest {
     RawRequest {
         max_tokens: Some(tokens),
-        temperature: Some(0.0),
+        sampling: SamplingParams::at(0.0),
         ignore_eos: true,
         ..RawRequest::new(Prompt::Text(prompt.to_owned()))
     }

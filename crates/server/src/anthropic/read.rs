@@ -21,6 +21,7 @@ use crate::openai::chat::template_kwargs;
 use crate::openai::params;
 use crate::openai::tools::Offer;
 use crate::openai::{hints, structured};
+use crate::sampling;
 use crate::shape::Shape;
 
 /// Tools that are their maker's own, by what their dated names begin with: the model is not told of them.
@@ -118,19 +119,11 @@ fn messages(fields: &mut Fields, adjustments: &mut Adjustments) -> ApiResult<Mes
     Ok(messages)
 }
 
-/// The API has the first four and a limit that must be there; the others are this server's own.
+/// What the API has, and fields of this server's own.
 fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> ApiResult<()> {
-    raw.temperature = fields.number("temperature")?;
-    raw.top_p = fields.number("top_p")?;
-    raw.top_k = fields.integer("top_k")?;
-    let text = |(at, item)| match item {
-        Value::String(text) => Ok(text),
-        _ => Err(wrong_type(format!("stop_sequences[{at}]"), "a string")),
-    };
-    let stop = fields.list("stop_sequences")?.unwrap_or_default();
-    raw.stop = stop.into_iter().enumerate().map(text).collect::<Result<_, _>>()?;
+    sampling::read(fields, &mut raw.sampling)?;
+    raw.stop = params::texts(fields, "stop_sequences")?;
     raw.max_tokens = fields.integer("max_tokens")?;
-    raw.min_p = fields.number("min_p")?;
     raw.seed = fields.integer("seed")?;
     params::scheduling(fields, raw)
 }

@@ -16,6 +16,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, wrong_type};
 use crate::openai::params;
 use crate::openai::{hints, structured};
+use crate::sampling;
 use crate::shape::Shape;
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
@@ -90,11 +91,10 @@ impl Begun {
         fields.finish()?;
         let (asked, stop, logprobs) = (raw.max_tokens, raw.stop.clone(), raw.logprobs.is_some());
         let request = app.validate(raw, &delivery.model).map_err(|rejection| {
-            ApiError::from(rejection)
+            sampling::renamed(rejection.into(), "")
                 .rename_param("prompt", prompt)
                 .rename_param("max_tokens", "n_predict")
                 .rename_param("logprobs", "n_probs")
-                .rename_param("repetition_penalty", "repeat_penalty")
                 .rename_param("rule", rule_field.as_deref().unwrap_or_default())
         })?;
         window.check(&request, &mut delivery.adjustments.hints)?;

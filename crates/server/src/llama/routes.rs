@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Extension, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use engine::sampling::{SamplingParams, options};
 use engine::{Chat, Observe, RequestId, RequestSummary};
 use serde_json::{Map, Value, json};
 use text::chat_template::TemplateOptions;
@@ -36,20 +37,17 @@ pub(crate) async fn infill(request: JsonRequest) -> ApiResult<Response> {
 pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
     let model = app.engine.model();
     let tokenizer = model.tokenizer.as_ref();
-    let defaults = &model.generation_defaults;
+    let drawn = SamplingParams::default().resolve(&model.generation_defaults.sampling).unwrap_or_default();
+    let of_model = options().filter(|option| option.of_model.is_some()).map(|option| {
+        let value = (option.value)(&drawn);
+        (option.llama_name, if option.is_integer() { json!(value as u32) } else { as_written(value as f32) })
+    });
+    let others = ["repeat_last_n", "n_predict"].map(|name| (name, json!(-1)));
     let template = model.chat_template.as_ref().map(|template| template.source());
     let body = json!({
         "default_generation_settings": {
             "n_ctx": model.max_model_len,
-            "params": {
-                "temperature": as_written(defaults.temperature.unwrap_or(1.0)),
-                "top_k": defaults.top_k.unwrap_or(0),
-                "top_p": as_written(defaults.top_p.unwrap_or(1.0)),
-                "min_p": as_written(defaults.min_p.unwrap_or(0.0)),
-                "repeat_penalty": as_written(defaults.repetition_penalty.unwrap_or(1.0)),
-                "repeat_last_n": -1,
-                "n_predict": -1,
-            },
+            "params": Value::from_iter(of_model.chain(others)),
         },
         "total_slots": model.max_num_seqs,
         // The path of its files is not disclosed.

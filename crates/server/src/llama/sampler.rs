@@ -2,6 +2,7 @@
 //!
 //! What this server's sampler does not have is taken at the value that turns it off, and refused by its name otherwise.
 
+use engine::sampling::{PENALTIES, Sampling};
 use engine::{ModelInfo, RawRequest, ValidatedRequest};
 
 use super::shapes::{REFINES, SAMPLERS};
@@ -9,6 +10,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::hints::Hints;
 use crate::openai::params;
+use crate::sampling;
 
 /// How many of the last tokens penalties are to see. They see all here, which is the same where there are no more.
 pub(crate) struct Window(Option<(String, u64)>);
@@ -36,23 +38,17 @@ impl Window {
 
 /// Reads them. Types are checked here, values at the engine's door, and the window when the request has passed it.
 pub(crate) fn read(fields: &mut Fields, raw: &mut RawRequest, model: &ModelInfo) -> Result<Window, ApiError> {
-    raw.temperature = fields.number("temperature")?;
-    raw.top_k = fields.integer("top_k")?;
-    raw.top_p = fields.number("top_p")?;
-    raw.min_p = fields.number("min_p")?;
+    sampling::read(fields, &mut raw.sampling)?;
     // -1 draws one, as no seed does.
     raw.seed = fields.integer("seed")?.filter(|&seed| seed != -1);
-    raw.stop = params::stop(fields)?;
-    raw.repetition_penalty = fields.number("repeat_penalty")?;
-    raw.presence_penalty = fields.number("presence_penalty")?;
-    raw.frequency_penalty = fields.number("frequency_penalty")?;
+    raw.stop = params::texts(fields, "stop")?;
     let name = fields.name("repeat_last_n");
     let window = match fields.integer("repeat_last_n")? {
         None | Some(-1) => None,
         Some(0) => {
             // They see nothing.
-            raw.repetition_penalty = Some(1.0);
-            (raw.presence_penalty, raw.frequency_penalty) = (None, None);
+            let neutral = Sampling::default();
+            PENALTIES.iter().for_each(|penalty| (penalty.ask)(&mut raw.sampling, Some((penalty.value)(&neutral))));
             None
         }
         Some(last) => {
@@ -68,9 +64,8 @@ pub(crate) fn read(fields: &mut Fields, raw: &mut RawRequest, model: &ModelInfo)
 
 /// Whether any penalty changes anything.
 fn is_penalized(raw: &RawRequest, model: &ModelInfo) -> bool {
-    let repetition = raw.repetition_penalty.or(model.generation_defaults.repetition_penalty.map(f64::from));
-    repetition.is_some_and(|penalty| penalty != 1.0)
-        || [raw.presence_penalty, raw.frequency_penalty].into_iter().flatten().any(|penalty| penalty != 0.0)
+    let params = raw.sampling.or(&model.generation_defaults.sampling);
+    PENALTIES.iter().any(|penalty| penalty.is_on(&params))
 }
 
 /// Most tokens of an answer: no number, or one below 1, is all that the context leaves.

@@ -1,6 +1,9 @@
 //! What the bodies of llama-server's routes may hold ([`crate::shape`]), and the options that Ollama shares with it.
 
+use engine::sampling::PENALTIES;
+
 use crate::openai::shapes::{ASKER, DRAWN, MODEL, PROMPTS, STRUCTURED};
+use crate::sampling::{self, Names};
 use crate::shape::Constant::{Boolean as Is, Number as Exactly, Texts};
 use crate::shape::Kind::{Boolean, Either, Integer, Json, List, Map, Number, Object, Text};
 use crate::shape::{Field, Shape, field, missing, only, required};
@@ -103,26 +106,27 @@ static DELIVERY: &[Field] = &[
 ];
 
 /// How tokens are drawn, in llama.cpp's words, beside those that all have.
-pub(crate) static SAMPLERS: &[Field] = &[
-    field("stop", Either(&[Text, List(&Text)]), "texts that end the answer"),
-    field("repeat_penalty", Number, "against tokens of the prompt and the answer; 1 is none"),
-    field("presence_penalty", Number, "against tokens that were said"),
-    field("frequency_penalty", Number, "against tokens, as often as they were said"),
-    field("repeat_last_n", Integer, "number of last tokens: -1 or at least all of them; 0 is no penalty"),
-    only("typical_p", Exactly(1.0), NO_SAMPLER),
-    only("tfs_z", Exactly(1.0), NO_SAMPLER),
-    only("mirostat", Exactly(0.0), NO_SAMPLER),
-    only("dry_multiplier", Exactly(0.0), NO_SAMPLER),
-    only("xtc_probability", Exactly(0.0), NO_SAMPLER),
-    only("dynatemp_range", Exactly(0.0), NO_SAMPLER),
-    field("mirostat_tau", Number, REFINES),
-    field("mirostat_eta", Number, REFINES),
-    field("dry_base", Number, REFINES),
-    field("dry_allowed_length", Number, REFINES),
-    field("dry_penalty_last_n", Number, REFINES),
-    field("xtc_threshold", Number, REFINES),
-    field("dynatemp_exponent", Number, REFINES),
-];
+pub(crate) static SAMPLERS: &[Field] = &sampling::fields::<18>(
+    &PENALTIES,
+    Names::Llama,
+    &[
+        field("stop", Either(&[Text, List(&Text)]), "texts that end the answer"),
+        field("repeat_last_n", Integer, "number of last tokens: -1 or at least all of them; 0 is no penalty"),
+        only("typical_p", Exactly(1.0), NO_SAMPLER),
+        only("tfs_z", Exactly(1.0), NO_SAMPLER),
+        only("mirostat", Exactly(0.0), NO_SAMPLER),
+        only("dry_multiplier", Exactly(0.0), NO_SAMPLER),
+        only("xtc_probability", Exactly(0.0), NO_SAMPLER),
+        only("dynatemp_range", Exactly(0.0), NO_SAMPLER),
+        field("mirostat_tau", Number, REFINES),
+        field("mirostat_eta", Number, REFINES),
+        field("dry_base", Number, REFINES),
+        field("dry_allowed_length", Number, REFINES),
+        field("dry_penalty_last_n", Number, REFINES),
+        field("xtc_threshold", Number, REFINES),
+        field("dynatemp_exponent", Number, REFINES),
+    ],
+);
 
 const TEXT_ONLY: &str = "this server reads text only";
 const NO_SAMPLER: &str = "this server has no such sampler";

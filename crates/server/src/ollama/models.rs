@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use engine::UnixNanos;
+use engine::sampling::{SamplingOption, options};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -117,15 +118,9 @@ fn short(parameters: u64) -> String {
 
 /// The model's own defaults, a line for each, as Ollama writes them.
 fn parameters(app: &App) -> String {
-    let defaults = &app.engine.model().generation_defaults;
-    let mut lines = Vec::new();
-    let mut add = |name: &str, value: Option<String>| lines.extend(value.map(|value| format!("{name:<30} {value}")));
-    add("temperature", defaults.temperature.map(|value| value.to_string()));
-    add("top_k", defaults.top_k.map(|value| value.to_string()));
-    add("top_p", defaults.top_p.map(|value| value.to_string()));
-    add("min_p", defaults.min_p.map(|value| value.to_string()));
-    add("repeat_penalty", defaults.repetition_penalty.map(|value| value.to_string()));
-    lines.join("\n")
+    let defaults = &app.engine.model().generation_defaults.sampling;
+    let line = |option: &SamplingOption| Some(format!("{:<30} {}", option.llama_name, (option.asked)(defaults)?));
+    options().filter_map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// What it can do.

@@ -11,6 +11,7 @@ use crate::fields::{Fields, wrong_type};
 use crate::llama::sampler::{self, Window};
 use crate::openai::hints::{self, Hints};
 use crate::openai::structured;
+use crate::sampling;
 use crate::shape::Shape;
 
 /// Names of a model have a tag behind a colon, and this one by default.
@@ -38,11 +39,10 @@ pub(super) struct Begun {
 
 /// Reads the model's name and how the answer is to be delivered.
 pub(super) fn begin(mut body: Value, shape: &'static Shape, app: &App) -> Result<Begun, ApiError> {
-    let hints = hints::take_of(&mut body, super::HINTS, shape)?;
+    let mut hints = hints::take_of(&mut body, super::HINTS, shape)?;
     let mut fields = Fields::of(body, shape)?;
     let name = fields.string("model")?.unwrap_or_else(|| app.models[0].clone());
     let model = served(app, &name).ok_or_else(ApiError::unknown_model)?;
-    let mut hints = hints;
     uncut(&mut fields, &["truncate", "shift"], &mut hints)?;
     let delivery = ResponseOptions::plain(model, fields.boolean("stream")?.unwrap_or(true), hints);
     Ok(Begun { fields, name, delivery })
@@ -138,20 +138,9 @@ fn does_not_think() -> ApiError {
 
 /// What the door knows by other names.
 pub(super) fn rename(error: ApiError, prompt: &str) -> ApiError {
-    const OPTIONS: [(&str, &str); 9] = [
-        ("temperature", "options.temperature"),
-        ("top_k", "options.top_k"),
-        ("top_p", "options.top_p"),
-        ("min_p", "options.min_p"),
-        ("seed", "options.seed"),
-        ("stop", "options.stop"),
-        ("presence_penalty", "options.presence_penalty"),
-        ("frequency_penalty", "options.frequency_penalty"),
-        ("repetition_penalty", "options.repeat_penalty"),
-    ];
-    OPTIONS
-        .into_iter()
-        .fold(error, |error, (from, to)| error.rename_param(from, to))
+    sampling::renamed(error, "options.")
+        .rename_param("seed", "options.seed")
+        .rename_param("stop", "options.stop")
         .rename_param("max_tokens", "options.num_predict")
         .rename_param("rule", "format")
         .rename_param("logprobs", "top_logprobs")

@@ -4,7 +4,7 @@ use crate::llama::shapes::SAMPLERS;
 use crate::openai::shapes::{ASKER, DRAWN, MODEL, TOOLS};
 use crate::shape::Constant::{Boolean as Is, Text as Only, Texts};
 use crate::shape::Kind::{self, Boolean, Either, Integer, List, Map, Object, Settings, Text, Word};
-use crate::shape::{Field, Shape, field, missing, only, required};
+use crate::shape::{Field, Shape, all_missing, field, missing, only, required};
 use crate::vectors::shapes::READ;
 
 pub(crate) static CHAT: Shape = Shape {
@@ -125,33 +125,11 @@ static VECTORS: &[Field] = &[
 /// Clients send all of these as `null`.
 static NO_OPTIONS: Shape = Shape {
     name: "OllamaVectorOptions",
-    groups: &[&[
-        field("num_ctx", Integer, "at most the server's context"),
-        missing("temperature", NOT_DRAWN),
-        missing("top_k", NOT_DRAWN),
-        missing("top_p", NOT_DRAWN),
-        missing("min_p", NOT_DRAWN),
-        missing("seed", NOT_DRAWN),
-        missing("stop", NOT_DRAWN),
-        missing("repeat_penalty", NOT_DRAWN),
-        missing("presence_penalty", NOT_DRAWN),
-        missing("frequency_penalty", NOT_DRAWN),
-        missing("repeat_last_n", NOT_DRAWN),
-        missing("num_predict", NOT_DRAWN),
-        missing("typical_p", NOT_DRAWN),
-        missing("tfs_z", NOT_DRAWN),
-        missing("mirostat", NOT_DRAWN),
-        missing("mirostat_tau", NOT_DRAWN),
-        missing("mirostat_eta", NOT_DRAWN),
-        missing("dry_multiplier", NOT_DRAWN),
-        missing("dry_base", NOT_DRAWN),
-        missing("dry_allowed_length", NOT_DRAWN),
-        missing("dry_penalty_last_n", NOT_DRAWN),
-        missing("xtc_probability", NOT_DRAWN),
-        missing("xtc_threshold", NOT_DRAWN),
-        missing("dynatemp_range", NOT_DRAWN),
-        missing("dynatemp_exponent", NOT_DRAWN),
-    ]],
+    groups: &[
+        &[field("num_ctx", Integer, "at most the server's context"), missing("num_predict", NOT_DRAWN)],
+        &all_missing::<5>(DRAWN, NOT_DRAWN),
+        &all_missing::<18>(SAMPLERS, NOT_DRAWN),
+    ],
 };
 
 const NOT_DRAWN: &str = "a vector is not drawn";

@@ -10,6 +10,7 @@ use crate::fields::{Fields, integer, number, wrong_type};
 use crate::json::shortened;
 use crate::openai::hints::Hints;
 use crate::openai::parts::text_of_parts;
+use crate::sampling;
 
 /// Longest `user` in bytes.
 const MAX_USER_BYTES: usize = 512;
@@ -125,20 +126,14 @@ fn service_tier(fields: &mut Fields) -> Result<Option<ServiceClass>, ApiError> {
 /// Reads what concerns sampling into `raw`. Types are checked here, values at the engine's door.
 pub(crate) fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), ApiError> {
     raw.n = fields.integer("n")?;
-    raw.temperature = fields.number("temperature")?;
-    raw.top_p = fields.number("top_p")?;
-    raw.top_k = fields.integer("top_k")?;
-    raw.min_p = fields.number("min_p")?;
-    raw.presence_penalty = fields.number("presence_penalty")?;
-    raw.frequency_penalty = fields.number("frequency_penalty")?;
-    raw.repetition_penalty = fields.number("repetition_penalty")?;
+    sampling::read(fields, &mut raw.sampling)?;
     raw.logit_bias = logit_bias(fields)?;
     raw.allowed_token_ids = token_id_list(fields, "allowed_token_ids")?;
     raw.bad_words = texts(fields, "bad_words")?;
     raw.logprob_token_ids = fields.integers("logprob_token_ids")?;
     raw.truncate_prompt_tokens = fields.integer("truncate_prompt_tokens")?;
     raw.seed = fields.integer("seed")?;
-    raw.stop = stop(fields)?;
+    raw.stop = texts(fields, "stop")?;
     raw.stop_token_ids = fields.integers("stop_token_ids")?;
     raw.min_tokens = fields.integer("min_tokens")?;
     raw.ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
@@ -177,10 +172,6 @@ fn token_id_list(fields: &mut Fields, field: &str) -> Result<Option<Vec<i64>>, A
     let name = fields.name(field);
     let ids = |items: Vec<Value>| token_ids(&items, |at| format!("{name}[{at}]"));
     fields.list(field)?.map(ids).transpose()
-}
-
-pub(crate) fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    texts(fields, "stop")
 }
 
 /// A text or several.

@@ -1,5 +1,8 @@
 //! What the bodies of OpenAI's routes may hold ([`crate::shape`]).
 
+use engine::sampling::FILTERS;
+
+use crate::sampling::{self, Names};
 use crate::shape::Constant::{self, Boolean as Is, Texts};
 use crate::shape::Kind::{self, Boolean, Either, Integer, List, Map, Number, Object, Settings, Text, Word};
 use crate::shape::{Field, Shape, field, missing, only, required};
@@ -68,19 +71,13 @@ static STREAM_OPTIONS: Shape = Shape {
 };
 
 /// How tokens are drawn, in every API's words.
-pub(crate) static DRAWN: &[Field] = &[
-    field("temperature", Number, "0 is greedy"),
-    field("top_p", Number, "nucleus sampling: smallest set with cumulative probability top_p"),
-    field("top_k", Integer, "number of most likely tokens; 0 or -1: all"),
-    field("min_p", Number, "minimum probability relative to the most likely token"),
-    field("seed", Integer, "what is drawn; the same seed draws the same"),
-];
+pub(crate) static DRAWN: &[Field] = &sampling::fields::<5>(
+    &FILTERS,
+    Names::OpenAi,
+    &[field("seed", Integer, "what is drawn; the same seed draws the same")],
+);
 
-pub(crate) static PENALTIES: &[Field] = &[
-    field("presence_penalty", Number, "against tokens that were said"),
-    field("frequency_penalty", Number, "against tokens, as often as they were said"),
-    field("repetition_penalty", Number, "against tokens of the prompt and the answer; 1 is none"),
-];
+pub(crate) static PENALTIES: &[Field] = &sampling::fields::<3>(&engine::sampling::PENALTIES, Names::OpenAi, &[]);
 
 /// Whose turn it is, and by when.
 pub(crate) static TURN: &[Field] = &[

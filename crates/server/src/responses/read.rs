@@ -19,6 +19,7 @@ use crate::fields::{Fields, wrong_type};
 use crate::openai::params;
 use crate::openai::tools::{self, Offer};
 use crate::openai::{hints, structured, thoughts};
+use crate::sampling;
 
 /// Tools that run on a server of their maker's, and kinds that are no functions: the model is not told of them.
 const ELSEWHERE: [(&str, &str); 16] = [
@@ -149,14 +150,8 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<Asked>
     raw.max_tokens = fields.integer("max_output_tokens")?;
     raw.rule = rule;
     // Of the sampling fields one answer can have; the API itself has the first two.
-    raw.temperature = fields.number("temperature")?;
-    raw.top_p = fields.number("top_p")?;
-    raw.top_k = fields.integer("top_k")?;
-    raw.min_p = fields.number("min_p")?;
+    sampling::read(&mut fields, &mut raw.sampling)?;
     raw.seed = fields.integer("seed")?;
-    raw.presence_penalty = fields.number("presence_penalty")?;
-    raw.frequency_penalty = fields.number("frequency_penalty")?;
-    raw.repetition_penalty = fields.number("repetition_penalty")?;
     params::scheduling(&mut fields, &mut raw)?;
     let stores = fields.boolean("store")?.unwrap_or(true);
     let background = fields.boolean("background")?.unwrap_or(false);
@@ -202,8 +197,8 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> ApiResult<Asked>
         reasoning,
         format,
         max_output_tokens: raw.max_tokens,
-        temperature: raw.temperature,
-        top_p: raw.top_p,
+        temperature: raw.sampling.temperature,
+        top_p: raw.sampling.top_p,
         top_logprobs: raw.logprobs.unwrap_or(0),
         truncation,
         max_tool_calls,

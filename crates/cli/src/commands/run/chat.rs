@@ -11,6 +11,7 @@ use std::io::Write;
 use std::path::Path;
 
 use engine::ChatMessage;
+use engine::sampling::FILTERS;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
@@ -20,8 +21,7 @@ use super::{Sampling, Session};
 use crate::console::note;
 use crate::failure::Failure;
 
-const HELP: &str =
-    "/set NAME VALUE  temperature, top_p, top_k, min_p, seed or max_tokens; without VALUE the model's own
+const HELP: &str = "/set NAME VALUE  one of the settings that /show lists; without VALUE the model's own
 /system TEXT     a system message, from the next conversation on; without TEXT none
 /show            settings, system message and the length of the conversation
 /save FILE       write the conversation, as JSON that /load reads
@@ -184,17 +184,16 @@ impl Sampling {
             let wrong = || format!("/set {name}: {value:?} is not a number of that kind");
             if value.is_empty() { Ok(None) } else { value.parse().map(Some).map_err(|_| wrong()) }
         }
-        match name {
-            "temperature" => self.temperature = parsed(name, value)?,
-            "top_p" => self.top_p = parsed(name, value)?,
-            "top_k" => self.top_k = parsed(name, value)?,
-            "min_p" => self.min_p = parsed(name, value)?,
-            "seed" => self.seed = parsed(name, value)?,
-            "max_tokens" => self.max_tokens = parsed(name, value)?,
-            _ => {
-                return Err(format!(
-                    "/set {name}: no such setting; temperature, top_p, top_k, min_p, seed, max_tokens"
-                ));
+        match (name, FILTERS.iter().find(|option| option.name == name)) {
+            ("seed", _) => self.seed = parsed(name, value)?,
+            ("max_tokens", _) => self.max_tokens = parsed(name, value)?,
+            (_, Some(option)) if option.is_integer() => {
+                (option.ask)(&mut self.params, parsed::<i64>(name, value)?.map(|value| value as f64));
+            }
+            (_, Some(option)) => (option.ask)(&mut self.params, parsed(name, value)?),
+            (_, None) => {
+                let known: String = FILTERS.iter().map(|option| format!("{}, ", option.name)).collect();
+                return Err(format!("/set {name}: no such setting; {known}seed, max_tokens"));
             }
         }
         Ok(self.to_string())
@@ -206,15 +205,11 @@ impl std::fmt::Display for Sampling {
         fn word<T: ToString>(value: Option<T>, none: &str) -> String {
             value.map_or_else(|| none.to_string(), |value| value.to_string())
         }
-        let own = "the model's";
-        write!(f, "temperature {}, top_p {}, ", word(self.temperature, own), word(self.top_p, own))?;
-        write!(f, "top_k {}, min_p {}, ", word(self.top_k, own), word(self.min_p, own))?;
-        write!(
-            f,
-            "seed {}, max_tokens {}",
-            word(self.seed, "random"),
-            word(self.max_tokens, "what the context has left")
-        )
+        for option in &FILTERS {
+            write!(f, "{} {}, ", option.name, word((option.asked)(&self.params), "the model's"))?;
+        }
+        let (seed, most) = (word(self.seed, "random"), word(self.max_tokens, "what the context has left"));
+        write!(f, "seed {seed}, max_tokens {most}")
     }
 }
 
@@ -249,9 +244,9 @@ mod tests {
     #[test]
     fn settings_are_numbers_or_the_models_own() {
         let mut sampling = Sampling::default();
-        assert!(sampling.set("temperature", "0.5").is_ok() && sampling.temperature == Some(0.5));
-        assert!(sampling.set("temperature", "hot").is_err() && sampling.temperature == Some(0.5));
-        assert!(sampling.set("temperature", "").is_ok() && sampling.temperature.is_none());
+        assert!(sampling.set("temperature", "0.5").is_ok() && sampling.params.temperature == Some(0.5));
+        assert!(sampling.set("temperature", "hot").is_err() && sampling.params.temperature == Some(0.5));
+        assert!(sampling.set("temperature", "").is_ok() && sampling.params.temperature.is_none());
         assert!(sampling.set("colour", "red").is_err());
     }
 

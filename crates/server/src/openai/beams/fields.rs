@@ -3,6 +3,7 @@
 //! What it cannot be combined with is refused by name. Nothing is drawn in it, so how to draw is a hint: vLLM and
 //! transformers take these fields and heed none of them.
 
+use engine::sampling::{FILTERS, PENALTIES};
 use engine::{ModelInfo, RawRequest, RemoteRole};
 use serde_json::Value;
 
@@ -50,11 +51,10 @@ pub(crate) fn read(fields: &mut Fields) -> Result<Option<Beams>, ApiError> {
 /// What the rest of the request says that a beam search has no answer to; and what changes nothing in it becomes a
 /// hint.
 pub(crate) fn check(raw: &mut RawRequest, delivery: &mut ResponseOptions, model: &ModelInfo) -> Result<(), ApiError> {
-    let changes = |value: Option<f64>, neutral: f64| value.is_some_and(|value| value != neutral);
     let tokens_only = "of a beam search tokens end the answers: say 'stop_token_ids'";
     let unchanged = "a beam search ranks tokens by the model's own probabilities";
     let whole = "a beam search has its answers when it is over";
-    for (field, is_there, why) in [
+    let refused = [
         ("stream", delivery.stream, whole),
         ("timings_detail", delivery.timings_detail, "a beam search is many requests, each with owners of its own"),
         ("receipt", delivery.receipt, "a beam search is many requests, and none of them is the answer"),
@@ -68,13 +68,12 @@ pub(crate) fn check(raw: &mut RawRequest, delivery: &mut ResponseOptions, model:
         ("stop", !raw.stop.is_empty(), tokens_only),
         ("prompt_logprobs", raw.prompt_logprobs.is_some(), "ask for them in a request of their own"),
         ("logprob_token_ids", !raw.logprob_token_ids.is_empty(), "a beam search shows the most likely tokens"),
-        ("presence_penalty", changes(raw.presence_penalty, 0.0), unchanged),
-        ("frequency_penalty", changes(raw.frequency_penalty, 0.0), unchanged),
-        ("repetition_penalty", changes(raw.repetition_penalty, 1.0), unchanged),
         ("logit_bias", !raw.logit_bias.is_empty(), unchanged),
         ("allowed_token_ids", raw.allowed_token_ids.is_some(), unchanged),
         ("bad_words", !raw.bad_words.is_empty(), unchanged),
-    ] {
+    ];
+    let penalties = PENALTIES.iter().map(|option| (option.name, option.is_on(&raw.sampling), unchanged));
+    for (field, is_there, why) in refused.into_iter().chain(penalties) {
         if is_there {
             return Err(ApiError::unsupported(field, why));
         }
@@ -85,15 +84,10 @@ pub(crate) fn check(raw: &mut RawRequest, delivery: &mut ResponseOptions, model:
         let message = format!("'n' may be at most {most} in a beam search: it is the number of beams.");
         return Err(ApiError::bad_request(message).with_param("n"));
     }
-    let drawn = [
-        ("temperature", raw.temperature.take().is_some()),
-        ("top_p", raw.top_p.take().is_some()),
-        ("top_k", raw.top_k.take().is_some()),
-        ("min_p", raw.min_p.take().is_some()),
-        ("seed", raw.seed.take().is_some()),
-        ("prediction", raw.prediction.take().is_some()),
-    ];
-    delivery.adjustments.hints.extend(drawn.into_iter().filter(|&(_, is_there)| is_there).map(|(field, _)| field));
+    let asked = std::mem::take(&mut raw.sampling);
+    let drawn = FILTERS.iter().map(|option| (option.name, (option.asked)(&asked).is_some()));
+    let drawn = drawn.chain([("seed", raw.seed.take().is_some()), ("prediction", raw.prediction.take().is_some())]);
+    delivery.adjustments.hints.extend(drawn.filter(|&(_, is_there)| is_there).map(|(field, _)| field));
     Ok(())
 }
 

@@ -1,0 +1,3 @@
+//! Types that cross rooms. It computes nothing and depends on no other room.
+
+pub mod sampling;
