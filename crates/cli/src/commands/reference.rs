@@ -32,8 +32,8 @@ fn text() -> String {
     text
 }
 
-fn others(why: &str, flags: &[&str]) -> String {
-    format!("| `{}` | {} |\n", flags.join("`, `"), why.replace('|', "\\|"))
+fn others(why: &str, flags: &str) -> String {
+    format!("| `{}` | {} |\n", flags.replace(' ', "`, `"), why.replace('|', "\\|"))
 }
 
 fn section(text: &mut String, command: &Command) {
