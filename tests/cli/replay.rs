@@ -82,7 +82,7 @@ fn what_is_no_recording_is_one_line_and_exit_code_2() {
         ("empty", b"", "empty"),
         ("garbage", &[0xff; 5000], "not JSON"),
         ("older", b"{\"twostroke_recording\":3}\n", "format 3"),
-        ("version", b"{\"twostroke_recording\":5}\n", "format 5"),
+        ("newer", b"{\"twostroke_recording\":6}\n", "format 6"),
     ];
     for (name, bytes, wanted) in cases {
         let path = place(name);

@@ -655,6 +655,7 @@ fn ends_of_turns_are_found_by_their_names() {
         texts_setting("tokenizer.ggml.tokens", &tokens),
         list_setting("tokenizer.ggml.token_type", 5, 4, &[1, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0]),
         u32_setting("tokenizer.ggml.eos_token_id", 1),
+        f32_setting("llama.attention.layer_norm_rms_epsilon", 1e-5),
     ];
     let checkpoint = embedded(vec![("t.gguf", file(&settings, &[]))]);
     let config = checkpoint.read_text("config.json").unwrap().unwrap();
