@@ -16,7 +16,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypedDict, TypeGuard, TypeVar, cast
 
 from twostroke import _twostroke
 from twostroke.mailbox import Mailbox
@@ -280,7 +280,7 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, *BYTES))
 
 
-def _is_token(value: object) -> bool:
+def _is_token(value: object) -> TypeGuard[SupportsIndex]:
     """A whole number, also one of numpy's; `True` is none."""
     return hasattr(value, "__index__") and not isinstance(value, bool)
 
@@ -290,12 +290,12 @@ def _tokens(name: str, tokens: object) -> list[int]:
     is_list = hasattr(tokens, "__len__") and hasattr(tokens, "__getitem__")
     if isinstance(tokens, (str, Mapping, *BYTES)) or not is_list:
         raise TypeError(f"{name}: {type(tokens).__name__} is no list of tokens")
-    listed = list(cast("Iterable[object]", tokens))
-    wrong = next(((at, item) for at, item in enumerate(listed) if not _is_token(item)), None)
-    if wrong is not None:
-        at, item = wrong
-        raise TypeError(f"{name}[{at}]: {type(item).__name__} is no token id, which is a whole number")
-    return [operator.index(token) for token in listed]
+    ids = []
+    for at, item in enumerate(cast("Iterable[object]", tokens)):
+        if not _is_token(item):
+            raise TypeError(f"{name}[{at}]: {type(item).__name__} is no token id, which is a whole number")
+        ids.append(operator.index(item))
+    return ids
 
 
 def _bare(prompt: Prompt) -> str | Sequence[int]:

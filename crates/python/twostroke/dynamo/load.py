@@ -59,7 +59,7 @@ def metrics(load: Mapping[str, Any], labels: Mapping[str, str]) -> str:
     """The page for Prometheus, under the names that a server's `/metrics` has."""
     handoffs = [({"way": "taken", "result": result}, count) for result, count in load["handoffs_taken"].items()]
     handoffs.append(({"way": "given", "result": "whole"}, load["handoffs_given"]))
-    mismatches = [({}, load["handoff_mismatches"])]
+    mismatches: list[tuple[dict[str, str], int]] = [({}, load["handoff_mismatches"])]
     lines = []
     for name, kind, help, samples in (
         ("kv_blocks_used", "gauge", "KV blocks held by requests.", [({}, load["used_blocks"])]),
