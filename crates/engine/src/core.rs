@@ -29,7 +29,7 @@ use text::tokenizer::Tokenizer;
 
 use crate::counters::Gauges;
 use crate::draft::{DrafterSet, RecordedDrafts};
-use crate::feature::{CoreEvent, Feature};
+use crate::feature::{CoreEvent, Feature, Features};
 use crate::journal::{Fact, FinishedSummary, Journal, Views};
 use crate::output::{Event, EventSender, RequestError, TokenLogprob};
 use crate::queue_permit::QueuePermit;
@@ -100,7 +100,7 @@ impl AnswerState {
 pub(crate) struct EngineCore {
     scheduler: Scheduler,
     forward: Box<dyn Forward>,
-    features: Vec<Box<dyn Feature>>,
+    features: Features,
     tiers: Option<Tiers>,
     tokenizer: Option<Arc<Tokenizer>>,
     sampler: Sampler,
@@ -146,7 +146,7 @@ impl EngineCore {
         EngineCore {
             scheduler,
             forward,
-            features: Vec::new(),
+            features: Features::default(),
             tiers: None,
             tokenizer,
             sampler: Sampler::new(vocab),
@@ -214,7 +214,7 @@ impl EngineCore {
             // The reader of a receipt must not learn the seeds of others.
             if is_told { secret(self.next_seed, &self.scheduler.limits().hash_key) } else { self.next_seed }
         });
-        self.tell(CoreEvent::Admitted { id, request: &validated, seed });
+        self.features.tell(&CoreEvent::Admitted { id, request: &validated, seed });
         let mut answers: Vec<AnswerState> = (0..validated.num_answers).map(|_| self.new_answer(&validated)).collect();
         for (answer, tokens) in answers.iter_mut().zip(&validated.generated) {
             match tokens {
@@ -261,7 +261,7 @@ impl EngineCore {
         let is_open = self.active.remove(&id).is_some();
         if is_open {
             self.handoffs.ended(id);
-            self.tell(CoreEvent::Ended(id));
+            self.features.tell(&CoreEvent::Ended(id));
             self.scheduler.abort(id);
             self.journal.take(Fact::Cancelled(id, now));
             self.write();
@@ -290,11 +290,7 @@ impl EngineCore {
         if feature.wants_cache_events() {
             self.scheduler.record_cache_events();
         }
-        self.features.push(feature);
-    }
-
-    fn tell(&mut self, event: CoreEvent<'_>) {
-        self.features.iter_mut().for_each(|feature| feature.on(&event));
+        self.features.add(feature);
     }
 
     /// Puts an adapter into a slot that no open request names, or empties it.
@@ -304,11 +300,10 @@ impl EngineCore {
 
     /// Gives an idle moment to a feature. False: none has work.
     pub(crate) fn run_idle_work(&mut self) -> bool {
-        let EngineCore { features, forward, in_flight, .. } = self;
-        let worked = in_flight.is_empty() && features.iter_mut().any(|feature| feature.idle(&mut **forward));
+        let worked = self.in_flight.is_empty() && self.features.idle(&mut *self.forward);
         if worked {
             // Stolen time outside of a step is attributed to none.
-            forward.lost();
+            self.forward.lost();
         }
         worked
     }
@@ -345,15 +340,11 @@ impl EngineCore {
         true
     }
 
-    fn wants_cache_events(&self) -> bool {
-        self.features.iter().any(|feature| feature.wants_cache_events())
-    }
-
     fn publish_cache_events(&mut self) {
-        if self.wants_cache_events() {
+        if self.features.want_cache_events() {
             let events = self.scheduler.take_cache_events();
             if !events.is_empty() {
-                self.tell(CoreEvent::CacheChanged(&events));
+                self.features.tell(&CoreEvent::CacheChanged(&events));
             }
         }
     }
@@ -412,7 +403,7 @@ impl EngineCore {
     fn fail_request(&mut self, id: RequestId, error: RequestError, now: Nanos) {
         if let Some(ActiveRequest { events, permit, request, .. }) = self.active.remove(&id) {
             self.handoffs.ended(id);
-            self.tell(CoreEvent::Ended(id));
+            self.features.tell(&CoreEvent::Ended(id));
             self.journal.take(Fact::Failed(id, now));
             drop((permit, request));
             events.send(Event::Failed(error));
@@ -437,7 +428,7 @@ impl EngineCore {
         self.journal.write(gauges, self.scheduler.cost_model(), self.paused, &mut self.finished);
         for FinishedSummary { request, usage, timings } in self.finished.drain(..) {
             self.handoffs.ended(request);
-            self.features.iter_mut().for_each(|feature| feature.on(&CoreEvent::Ended(request)));
+            self.features.tell(&CoreEvent::Ended(request));
             if let Some(ActiveRequest { events, permit, request, .. }) = self.active.remove(&request) {
                 // Its places and its adapter are free when its client gets the end.
                 drop((permit, request));
@@ -513,10 +504,10 @@ impl EngineCore {
             tiers.start_over();
             self.scheduler.set_tiers(tiers.sizes());
         }
-        if self.wants_cache_events() {
+        if self.features.want_cache_events() {
             self.scheduler.record_cache_events();
         }
-        self.tell(CoreEvent::CacheChanged(&[CacheEvent::Cleared]));
+        self.features.tell(&CoreEvent::CacheChanged(&[CacheEvent::Cleared]));
         self.drafters.start_over();
         self.in_flight.clear();
         self.output.rows.clear();
@@ -533,7 +524,7 @@ impl EngineCore {
 
     fn fail_all(&mut self, error: RequestError) {
         self.handoffs.all_ended();
-        self.tell(CoreEvent::AllEnded);
+        self.features.tell(&CoreEvent::AllEnded);
         for ActiveRequest { events, permit, .. } in std::mem::take(&mut self.active).into_values() {
             drop(permit);
             events.send(Event::Failed(error));

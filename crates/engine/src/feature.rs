@@ -62,6 +62,33 @@ pub(crate) trait Feature: Send {
     }
 }
 
+/// Every feature of an engine.
+#[derive(Default)]
+pub(crate) struct Features(Vec<Box<dyn Feature>>);
+
+impl Features {
+    pub(crate) fn add(&mut self, feature: Box<dyn Feature>) {
+        self.0.push(feature);
+    }
+
+    pub(crate) fn tell(&mut self, event: &CoreEvent<'_>) {
+        self.0.iter_mut().for_each(|feature| feature.on(event));
+    }
+
+    pub(crate) fn want_cache_events(&self) -> bool {
+        self.0.iter().any(|feature| feature.wants_cache_events())
+    }
+
+    pub(crate) fn attachments(&mut self, ended: &EndedAnswer<'_>) -> impl Iterator<Item = Event> {
+        self.0.iter_mut().filter_map(|feature| feature.attach(ended))
+    }
+
+    /// Gives an idle moment to the first that has work. False: none has.
+    pub(crate) fn idle(&mut self, forward: &mut dyn Forward) -> bool {
+        self.0.iter_mut().any(|feature| feature.idle(forward))
+    }
+}
+
 impl Feature for CacheListener {
     fn on(&mut self, event: &CoreEvent<'_>) {
         if let CoreEvent::CacheChanged(events) = event {

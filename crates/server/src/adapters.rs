@@ -58,9 +58,8 @@ fn read_load(body: Value) -> ApiResult<(String, String)> {
     let mut fields = Fields::of(body, &shapes::LOAD_ADAPTER)?;
     let [name, path] = [fields.text("lora_name")?, fields.text("lora_path")?];
     if path.len() > MAX_PATH_BYTES {
-        return Err(
-            ApiError::bad_request(format!("'lora_path' has more than {MAX_PATH_BYTES} bytes.")).with_param("lora_path")
-        );
+        let message = format!("'lora_path' has more than {MAX_PATH_BYTES} bytes.");
+        return Err(ApiError::bad_request(message).with_param("lora_path"));
     }
     fields.finish()?;
     Ok((name, path))

@@ -202,8 +202,7 @@ impl EngineCore {
             self.forward.read_logits(logits, in_pass, &mut self.logit_row);
             if index == first_answer {
                 let answers = first_answer..first_answer + samples;
-                let event = CoreEvent::Sampling { id, answers, ahead, logits: &self.logit_row };
-                self.features.iter_mut().for_each(|feature| feature.on(&event));
+                self.features.tell(&CoreEvent::Sampling { id, answers, ahead, logits: &self.logit_row });
             }
             let drawn = {
                 let history =

@@ -77,8 +77,7 @@ impl EngineCore {
         if active.request.sampling.needs_history() {
             answer.history.push(token);
         }
-        let delivered = CoreEvent::Delivered { id, answer: index, token };
-        self.features.iter_mut().for_each(|feature| feature.on(&delivered));
+        self.features.tell(&CoreEvent::Delivered { id, answer: index, token });
         answer.generated.iter_mut().for_each(|generated| generated.push(token));
         // A stop token's own text is not part of the answer, unless asked for.
         let withhold = matches!(end, Some(FinishReason::Stop(Some(_)))) && !active.request.include_stop_string;
@@ -127,9 +126,7 @@ impl EngineCore {
         };
         let generated = answer.generated.take();
         let ended = EndedAnswer { id, answer: index, request: &active.request, reason, stop_string };
-        for attachment in self.features.iter_mut().filter_map(|feature| feature.attach(&ended)) {
-            active.events.send(attachment);
-        }
+        self.features.attachments(&ended).for_each(|attachment| active.events.send(attachment));
         if let Some(generated) = generated {
             self.drafters.remember(active.request.salt, &active.request.prompt, &generated);
         }

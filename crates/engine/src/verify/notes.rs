@@ -12,8 +12,7 @@ use crate::validate::ValidatedRequest;
 pub(crate) struct Notes {
     rows: Vec<Digest>,
     tokens: Vec<TokenId>,
-    /// Of the row that the next token was drawn from. A step that is computed again notes it again.
-    /// Of rows with tokens that are not of the answer yet.
+    /// Of rows with tokens that are not of the answer yet. A step that is computed again notes them again.
     drawn: VecDeque<Digest>,
 }
 

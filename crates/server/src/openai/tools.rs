@@ -86,12 +86,10 @@ impl Offer {
             let place = self.places.get(&tool.name).map(String::as_str).unwrap_or_default();
             tool.parameters = adjustments.fit(&tool.parameters, place, tool.strict)?;
             adjustments.leave_open(dialect.open_places(tool), place, tool.strict)?;
-            if let Err(problem) = check_calls(dialect, tool) {
-                if tool.strict {
-                    return Err(ApiError::of_schema(place, &problem));
-                }
-                tool.parameters = json!({"type": "object"});
-                adjustments.hints.push(place.to_owned());
+            match check_calls(dialect, tool) {
+                Err(problem) if tool.strict => return Err(ApiError::of_schema(place, &problem)),
+                Err(_) => leave_open(tool, place, adjustments),
+                Ok(()) => {}
             }
             sizes.push((tool.parameters.to_string().len(), at));
         }
@@ -104,8 +102,7 @@ impl Offer {
             let tool = &mut self.tools[at];
             if !tool.strict {
                 all -= bytes;
-                tool.parameters = json!({"type": "object"});
-                adjustments.hints.push(self.places.get(&tool.name).cloned().unwrap_or_default());
+                leave_open(tool, self.places.get(&tool.name).map(String::as_str).unwrap_or_default(), adjustments);
             }
         }
         Ok(self)
@@ -119,6 +116,12 @@ impl Offer {
             choice => (tools.into(), definitions, choice, parallel),
         }
     }
+}
+
+/// Leaves a tool's arguments open, and says so.
+fn leave_open(tool: &mut Tool, place: &str, adjustments: &mut Adjustments) {
+    tool.parameters = json!({"type": "object"});
+    adjustments.hints.push(place.to_owned());
 }
 
 /// Whether the grammar of a tool's calls compiles. Its schema does.
